@@ -124,8 +124,6 @@ mod runtime;
 /// The version of axum whose routers an edge can be mounted in.
 pub use axum;
 
-pub use access_log::{AccessLog, AccessRecord, AccessSink};
-pub use admin::{Admin, serve_admin};
 pub use admin::{Admin, serve_admin};
 pub use callboard_telemetry::{
     AccessLog, AccessRecord, AccessSink, Attribute, SampleRatio, SampleRatioError, Span, SpanSink,
@@ -133,22 +131,13 @@ pub use callboard_telemetry::{
 #[cfg(feature = "otlp")]
 pub use callboard_telemetry::{OtlpConfig, SpanExporter};
 pub use config::{HttpConfig, HttpConfigError, TlsConfig};
-pub use config::{HttpConfig, HttpConfigError, TlsConfig};
 pub use describe::curl::{curl, shell_word};
 pub use describe::is_reserved;
-pub use describe::is_reserved;
 pub use describe::openapi::{ApiInfo, example_of, openapi};
-pub use describe::openapi::{ApiInfo, openapi};
-pub use dispatch::HttpEdge;
 pub use dispatch::HttpEdge;
 pub use dispatch::serve::{HttpServeError, serve, serve_edge, serve_mounted, serve_router};
-pub use dispatch::serve::{HttpServeError, serve, serve_edge, serve_mounted, serve_router};
-pub use error::{Problem, http_status};
 pub use error::{Problem, http_status};
 pub use file_type::media_type_of;
-pub use file_type::media_type_of;
-pub use guard::{ApiKeys, ApiKeysError, Cors, CorsError, Hosts, HostsError, RateLimit, RateLimitError};
 pub use guard::{ApiKeys, ApiKeysError, Cors, CorsError, Hosts, HostsError, RateLimit, RateLimitError};
 pub use listener::ABORT_GRACE;
 pub use listener::tls::TlsError;
-pub use snippet::{Language, curl, snippet};

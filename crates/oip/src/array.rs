@@ -1,7 +1,8 @@
-//! One array as it is on the wire: elements in row-major order, packed, little-endian; of `BYTES` each with its length in front.
+//! One array on the wire: elements in row-major order, packed, little-endian; each element of `BYTES` follows its
+//! length.
 //!
-//! Numbers are used where they lie, in both directions. What an array says of itself is settled when it is made: its shape
-//! accounts for every byte.
+//! Numbers are shared with the body in both directions. An array is checked when it is made: its shape accounts for
+//! every byte.
 
 use bytes::{BufMut, Bytes, BytesMut};
 use callboard_codec::{DType, Media, StrTensor, Tensor, TensorError, Value};
@@ -14,15 +15,15 @@ use super::error::Refusal;
 pub(crate) struct Array {
     pub(crate) datatype: Datatype,
     pub(crate) shape: Vec<usize>,
-    /// As in the binary form of the protocol.
+    /// In the binary form of the protocol.
     pub(crate) data: Bytes,
 }
 
-/// Bytes of the length in front of each element of `BYTES`.
+/// The bytes of the length before each element of `BYTES`.
 pub(crate) const LENGTH_BYTES: usize = 4;
 
 impl Array {
-    /// An array from outside. Elements that each become a value of their own, which those of `BYTES` do, are `most` at most.
+    /// An array from a client. Each element of `BYTES` becomes a value, so there are at most `most`.
     pub(crate) fn try_new(
         name: &str,
         datatype: Datatype,
@@ -58,7 +59,7 @@ impl Array {
         Ok(Self { datatype, shape, data })
     }
 
-    /// One array of `BYTES`, made here.
+    /// An array of `BYTES`.
     pub(crate) fn from_elements<T: AsRef<[u8]>>(shape: Vec<usize>, elements: impl IntoIterator<Item = T>) -> Self {
         let mut data = BytesMut::new();
         for element in elements {
@@ -81,7 +82,7 @@ impl Array {
         ByteElements(self.data.clone()).map_while(Result::ok)
     }
 
-    /// As a tensor of numbers or of texts; elements that are no text, as a list.
+    /// A tensor of numbers or texts; elements that are not UTF-8 become a list.
     pub(crate) fn to_value(&self) -> Result<Value, TensorError> {
         match self.datatype {
             Datatype::Number(dtype) => Ok(Value::Tensor(Tensor::try_new(dtype, &self.shape, self.data.clone())?)),
@@ -96,7 +97,7 @@ impl Array {
         }
     }
 
-    /// The rows along the first axis. Numbers are shared with the whole.
+    /// The rows along the first axis. Numbers are shared.
     pub(crate) fn rows(&self) -> Vec<Self> {
         let Some((rows, shape)) = self.shape.split_first() else { return Vec::new() };
         let of = |data: Bytes| Self { datatype: self.datatype, shape: shape.to_vec(), data };
@@ -118,7 +119,7 @@ impl Array {
         }
     }
 
-    /// Puts rows under a new first axis. `None` where they differ in type or shape.
+    /// Joins rows along a new first axis. `None` if their types or shapes differ.
     pub(crate) fn stack(rows: &[Self]) -> Option<Self> {
         let first = rows.first()?;
         if rows.iter().any(|row| row.datatype != first.datatype || row.shape != first.shape) {
@@ -137,7 +138,7 @@ impl Array {
     }
 }
 
-/// The elements that are base64 in these, each with its length in front as it was.
+/// Decodes elements of base64. Each keeps its length before it.
 pub(crate) fn from_base64(name: &str, data: &Bytes) -> Result<Bytes, Refusal> {
     let mut decoded = BytesMut::with_capacity(data.len());
     for (index, element) in ByteElements(data.clone()).map_while(Result::ok).enumerate() {
@@ -150,21 +151,21 @@ pub(crate) fn from_base64(name: &str, data: &Bytes) -> Result<Bytes, Refusal> {
 
 /// Appends an element with its length.
 pub(crate) fn push_element(data: &mut BytesMut, element: &[u8]) {
-    // Whatever is sent or made here came through limits far below.
+    // The limits of bodies are far below.
     data.put_u32_le(u32::try_from(element.len()).unwrap_or(u32::MAX));
     data.extend_from_slice(element);
 }
 
-/// The number of elements of a shape from outside.
+/// The number of elements of a client's shape.
 pub(crate) fn count(name: &str, shape: &[usize]) -> Result<usize, Refusal> {
-    // An empty axis makes the product 0, but must not hide that the others overflow.
+    // An empty axis makes the product 0, but must not hide an overflow of the others.
     let mut axes = shape.iter().filter(|axis| **axis > 0);
     let product = axes.try_fold(1_usize, |product, axis| product.checked_mul(*axis));
     product.ok_or_else(|| Refusal::shape_too_large(name, shape))?;
     Ok(shape.iter().product())
 }
 
-/// The number of elements that these bytes hold, all of them whole; no more than one beyond what is expected is looked at.
+/// The number of complete elements in these bytes, counted up to one beyond the expected number.
 fn count_elements(name: &str, data: &Bytes, expected: usize) -> Result<usize, Refusal> {
     let mut elements = ByteElements(data.clone());
     let mut count = 0;
@@ -178,7 +179,7 @@ fn count_elements(name: &str, data: &Bytes, expected: usize) -> Result<usize, Re
     Ok(count)
 }
 
-/// Elements of `BYTES` one by one; the error is how many bytes are missing.
+/// Iterates over elements of `BYTES`. The error is the number of missing bytes.
 struct ByteElements(Bytes);
 
 impl Iterator for ByteElements {

@@ -1,4 +1,4 @@
-//! An output as its best classes: `"value:index"` for each, the highest value first, as the classification extension has it.
+//! An output as its best classes: `"value:index"` each, the highest value first (classification extension).
 
 use callboard_codec::DType;
 use half::{bf16, f16};
@@ -7,7 +7,7 @@ use super::array::Array;
 use super::datatype::Datatype;
 use super::error::Refusal;
 
-/// The `most` highest values of each item: of all that the item has, whatever its axes. Equal values keep their order.
+/// The `most` highest values of each item, over all of its axes. Equal values keep their order.
 pub(crate) fn classify(name: &str, array: &Array, most: usize, is_batched: bool) -> Result<Array, Refusal> {
     let Datatype::Number(dtype) = array.datatype else {
         return Err(Refusal::new(format!("output '{name}' is of BYTES and has no classes")));
@@ -28,7 +28,7 @@ fn best(row: &[f64], most: usize) -> Vec<String> {
     ranked.into_iter().map(|index| format!("{:.6}:{index}", row[index])).collect()
 }
 
-/// All elements as floats. A whole number beyond 2⁵³ is rounded: it is ranked, not handed on.
+/// All elements as floats. Whole numbers beyond 2⁵³ are rounded: they are only ranked.
 fn values(dtype: DType, data: &[u8]) -> Vec<f64> {
     macro_rules! each {
         ($bytes:literal, $read:expr) => {

@@ -1,8 +1,8 @@
 //! `data` of an array in JSON: flat or nested lists of numbers, bools or texts, to packed bytes and back.
 //!
-//! Numbers are read as the type that they are said to be: whole ones never by way of a float, and none that is out of its range.
-//! FP16 and BF16, which the protocol wants in binary, are taken as numbers, too. NaN and infinities have no form in JSON: they
-//! can only be asked for in binary.
+//! Numbers are read as the array's type: whole numbers never through a float, and none out of range. FP16 and BF16,
+//! which the protocol has in binary only, are accepted as numbers. JSON has no NaN and no infinities: clients can
+//! request them in binary.
 
 use std::fmt;
 
@@ -16,10 +16,10 @@ use super::array::{Array, LENGTH_BYTES, push_element};
 use super::datatype::Datatype;
 use super::error::Refusal;
 
-/// The elements of `raw`, which must be `count`, packed.
+/// Packs the elements of `raw`, which must be `count`.
 pub(crate) fn read(name: &str, datatype: Datatype, count: usize, raw: &RawValue) -> Result<Bytes, Refusal> {
     let text = raw.get();
-    // An element takes a character and, behind all but one, a comma.
+    // An element has at least one character, and a comma follows all but the last.
     let most = text.len() / 2 + 1;
     if count > most {
         return Err(Refusal::wrong_count(name, count, most.min(text.len())));
@@ -43,7 +43,7 @@ struct ElementWriter {
     most: usize,
     count: usize,
     packed: BytesMut,
-    /// The length of each axis, by the first list that is complete at its depth.
+    /// The length of each axis, from the first complete list at its depth.
     shape: Vec<usize>,
 }
 
@@ -82,7 +82,7 @@ impl ElementWriter {
                     Element::Bool(_) | Element::Text(_) => return Err(wrong()),
                 };
                 match dtype {
-                    // JSON has no infinity, so one that comes of a number is a number out of range.
+                    // JSON has no infinity: an infinite result is a number out of range.
                     DType::F16 if f16::from_f64(value).is_infinite() => return Err(wrong()),
                     DType::BF16 if bf16::from_f64(value).is_infinite() => return Err(wrong()),
                     DType::F32 if (value as f32).is_infinite() => return Err(wrong()),
@@ -130,7 +130,7 @@ impl fmt::Display for Element<'_> {
     }
 }
 
-/// Floats above this stand for several whole numbers.
+/// Above this a float stands for several whole numbers.
 const EXACT: f64 = 9_007_199_254_740_992.0;
 
 fn is_integer(dtype: DType) -> bool {
@@ -138,7 +138,7 @@ fn is_integer(dtype: DType) -> bool {
     matches!(dtype, I8 | I16 | I32 | I64 | U8 | U16 | U32 | U64)
 }
 
-/// One value, or a list of such. serde_json ends nesting at 128.
+/// A value, or a list of them. serde_json limits nesting to 128.
 struct NestedList<'e> {
     elements: &'e mut ElementWriter,
     depth: usize,
@@ -172,7 +172,7 @@ impl<'de> Visitor<'de> for NestedList<'_> {
     }
 
     fn visit_f64<E: de::Error>(self, value: f64) -> Result<(), E> {
-        // `1.0` is a whole number to whoever has one type of numbers, and `-0` is no float to anybody.
+        // `1.0` is a whole number for languages with one type of numbers, and `-0` is no float.
         match (self.elements.datatype, value) {
             (Datatype::Number(dtype), value) if is_integer(dtype) && value.fract() == 0.0 && value.abs() < EXACT => {
                 self.elements.push(Element::Whole(value as i128))
@@ -266,7 +266,7 @@ fn write_numbers(name: &str, dtype: DType, array: &Array, json: &mut Vec<u8>) ->
     Ok(())
 }
 
-/// Into a vector and of a type that cannot fail.
+/// Writes to memory a type that serializes without errors.
 fn write_json<T: serde::Serialize>(json: &mut Vec<u8>, value: T) {
     serde_json::to_writer(json, &value).unwrap_or_default();
 }
@@ -294,7 +294,7 @@ mod tests {
         assert_eq!(odd[..], (-9_007_199_254_740_993_i64).to_le_bytes());
     }
 
-    /// As clients write it that have one type of numbers.
+    /// As languages with one type of numbers write it.
     #[test]
     fn a_whole_number_may_be_written_as_a_float() {
         assert_eq!(read_text(number(DType::U8), 3, "[1.0, 2, -0]").unwrap()[..], [1, 2, 0]);

@@ -11,7 +11,7 @@ pub(crate) enum Datatype {
     Bytes,
 }
 
-/// Ours, the protocol's name, the name in a model's configuration.
+/// Our type, the protocol's name, and the name in a model's configuration.
 const TABLE: [(Datatype, &str, &str); 14] = [
     (Datatype::Number(DType::Bool), "BOOL", "TYPE_BOOL"),
     (Datatype::Number(DType::U8), "UINT8", "TYPE_UINT8"),
@@ -30,7 +30,7 @@ const TABLE: [(Datatype, &str, &str); 14] = [
 ];
 
 impl Datatype {
-    /// The type of these elements; complex numbers have none.
+    /// The type of these elements. Complex numbers have none.
     pub(crate) fn from_dtype(dtype: DType) -> Option<Self> {
         TABLE.iter().map(|row| row.0).find(|datatype| *datatype == Self::Number(dtype))
     }
@@ -47,7 +47,7 @@ impl Datatype {
         self.row().2
     }
 
-    /// Bytes of one element, where all have the same.
+    /// The bytes of one element, if all have the same size.
     pub(crate) fn size_bytes(self) -> Option<usize> {
         match self {
             Self::Number(dtype) => Some(dtype.size_bytes()),

@@ -1,6 +1,6 @@
-//! The Open Inference Protocol as OpenAPI operations: the same routes as models.
+//! The Open Inference Protocol as OpenAPI operations.
 //!
-//! The schemas are as wide as the protocol. What an array of a model has to be is told by the model itself, under `/v2/models/{model}`.
+//! The schemas are as wide as the protocol. `/v2/models/{model}` has the arrays of one model.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 
 use callboard_http::protocol::ProtocolDocument;
 
-/// The answer to whatever does not succeed.
+/// The name of the error response.
 const ERROR: &str = "ProtocolError";
 
 type AddSchema<'a> = &'a mut dyn FnMut(&str, Value) -> Value;
@@ -98,7 +98,7 @@ fn list(items: Value) -> Value {
     json!({ "type": "array", "items": items })
 }
 
-/// Numbers, texts or lists of them, by names that no schema knows.
+/// Values by names that no schema knows.
 fn anything_by_name() -> Value {
     json!({ "type": "object", "additionalProperties": {} })
 }
@@ -146,7 +146,7 @@ fn statistics_schema() -> Value {
     object(&["name", "version", "inference_count", "execution_count", "inference_stats"], Value::Object(properties))
 }
 
-/// Inference, with arrays as JSON or behind it.
+/// Inference, with arrays in the JSON or after it.
 fn infer(add_schema: AddSchema<'_>) -> Value {
     let shape = list(json!({ "type": "integer", "format": "int64", "minimum": 0 }));
     let data = json!({ "type": "array", "items": {}, "description": "The elements, flat or nested." });
@@ -208,7 +208,7 @@ fn call(id: &str, summary: &str, body: Value, answer: Value) -> Value {
     })
 }
 
-/// A question with a body that may be missing.
+/// An operation with an optional body.
 fn change(id: &str, summary: &str, body: &Value, answer: Option<Value>) -> Value {
     json!({
         "tags": ["models"],
@@ -227,7 +227,7 @@ fn responses(answer: Option<Value>) -> Value {
     json!({ "200": success, "default": { "$ref": format!("#/components/responses/{ERROR}") } })
 }
 
-/// The component that all errors refer to.
+/// The response that all operations refer to for errors.
 fn error_response() -> (String, Value) {
     let content = json!({ "application/json": { "schema": { "$ref": format!("#/components/schemas/{ERROR}") } } });
     (ERROR.to_owned(), json!({ "description": "What went wrong, in the protocol's words.", "content": content }))

@@ -1,4 +1,4 @@
-//! What is wrong with a request, in the words that clients of the protocol know where there are such.
+//! Errors of requests, in the words that clients of the protocol know.
 
 use std::fmt;
 
@@ -6,14 +6,14 @@ use callboard_http::axum::http::StatusCode;
 
 use callboard_http::protocol::ApiError;
 
-/// A request that cannot be taken as it is: 400, and for what is not offered here 501.
+/// A request that is refused: 400, or 501 for a feature that is not offered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Refusal {
     message: String,
     is_unsupported: bool,
 }
 
-/// How much of a client's own text is repeated to it.
+/// The most characters of a client's text that are repeated to it.
 const MAX_SHOWN_CHARS: usize = 64;
 
 impl Refusal {
@@ -80,7 +80,7 @@ impl From<Refusal> for ApiError {
     }
 }
 
-/// A client's own text, shortened.
+/// A client's text, shortened.
 pub(crate) fn shown(text: &str) -> String {
     text.chars().take(MAX_SHOWN_CHARS).collect()
 }

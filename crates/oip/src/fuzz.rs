@@ -1,8 +1,8 @@
-//! What the decoder of requests is held to, for any bytes at all. The fuzz target calls it with what it invents, `tests/corpus.rs`
-//! with every input that is kept.
+//! The properties of the decoder of requests, for any bytes. The fuzz target runs it on generated inputs, the tests on
+//! all kept inputs.
 //!
-//! Beside "no panic": what was read accounts for the body to the last byte and lies in it, can be made into values, and can be
-//! written as an answer that reads back; what was refused is told in a line.
+//! Besides "no panic": a decoded request accounts for its whole body and points into it, converts to values, and
+//! encodes to a response that reads back; an error has one line.
 
 use std::sync::Weak;
 
@@ -15,15 +15,15 @@ use super::model::Model;
 use super::request::{BodyLayout, InferRequest};
 use super::response::InferResponse;
 
-/// The first bytes of an input are the length that the header tells, or one of these.
+/// An input begins with the length in the header, or with one of these.
 const JSON_ALONE: u32 = u32::MAX;
 const RAW: u32 = 0;
 
-/// Runs the properties. `input` begins with the header's number as a little-endian `u32`; the body follows.
+/// Checks the properties. `input` begins with the header's number as a little-endian `u32`; the body follows.
 ///
 /// # Panics
 ///
-/// When one of them does not hold.
+/// If a property does not hold.
 #[allow(unreachable_pub, reason = "reachable with the feature `fuzz`")]
 pub fn decode_inference_request(input: &[u8]) {
     let Some((header, body)) = input.split_first_chunk::<4>() else { return };
@@ -46,7 +46,7 @@ fn taken(model: &Model, form: BodyLayout, body: &Bytes, request: &InferRequest) 
     assert!(request.rows >= 1 && (model.is_batched() || request.rows == 1));
     let sent: Vec<&Array> = request.inputs.iter().flatten().collect();
     for array in &sent {
-        // JSON makes at most eight bytes of two.
+        // Two bytes of JSON make at most eight bytes.
         assert!(array.data.len() <= 4 * body.len() + 8, "{} bytes of {}", array.data.len(), body.len());
         let again = Array::try_new("x", array.datatype, array.shape.clone(), array.data.clone(), usize::MAX);
         assert_eq!(again.as_ref(), Ok(*array), "what was settled stays so");
@@ -62,14 +62,14 @@ fn taken(model: &Model, form: BodyLayout, body: &Bytes, request: &InferRequest) 
             sent.iter().filter(|array| range.contains(&array.data.as_ptr())).map(|a| a.data.len()).sum();
         assert_eq!(within, body.len() - length, "the parts are the body, and nothing was copied");
     }
-    // An array of a zero axis may be refused here, because rows of nothing cost time.
+    // An array with an empty axis may be refused, because empty rows cost time.
     let _ = model.inputs.value(request.inputs.clone(), &DecodeLimits::default());
 
     if request.inputs.iter().all(Option::is_some) && model.outputs.fields.len() == request.inputs.len() {
         let outputs: Vec<Array> = request.inputs.iter().flatten().cloned().collect();
         match InferResponse::try_new(model, request.id.as_deref(), &outputs, &request.outputs) {
             Ok(written) => written.is_whole(),
-            // What is no text or no number of JSON.
+            // The outputs have a text that is not UTF-8, or a number that is not JSON.
             Err(refusal) => {
                 assert!(refusal.to_string().contains("binary_data") || refusal.to_string().contains("BYTES"))
             }
@@ -77,7 +77,7 @@ fn taken(model: &Model, form: BodyLayout, body: &Bytes, request: &InferRequest) 
     }
 }
 
-/// A model that takes and gives an array of each datatype, any shape.
+/// A model that takes and gives an array of each datatype, in any shape.
 fn every(stackable: bool) -> Model {
     let fields = DType::all().filter(|dtype| !dtype.is_complex()).map(Some).chain([None]);
     let field = |dtype: Option<DType>| TensorField {
@@ -90,14 +90,14 @@ fn every(stackable: bool) -> Model {
     Model::new("every", 1, &data_type, &data_type, Weak::new())
 }
 
-/// A model with one input, as raw requests want it.
+/// A model with one input, as raw requests need.
 fn one() -> Model {
     let field = TensorField { name: "x".to_owned(), dtype: Some(DType::F32), shape: Some(vec![None, Some(2)]) };
     let data_type = DataType::value().with_tensors(TensorFields { fields: vec![field], stackable: false });
     Model::new("one", 1, &data_type, &data_type, Weak::new())
 }
 
-/// What a Rust type has: texts, lists, things that may be missing, and a part that no array is.
+/// The parts of a Rust type: texts, lists, optional fields, and a part that is no array.
 fn typed() -> Model {
     let data_type = DataType::value().with_schema(json!({
         "type": "object",
@@ -132,7 +132,7 @@ mod tests {
         seeds
     }
 
-    /// Every input that is kept, and what becomes of it when a byte is missing, or one too many, or another header is sent.
+    /// Every kept input, also without its end, with one byte more, and with other headers.
     #[test]
     fn the_decoder_bears_every_input_that_is_kept() {
         let seeds = seeds();
@@ -171,7 +171,7 @@ mod tests {
     }
 
     proptest! {
-        /// Bytes of seeds, changed at random: closer to the mark than bytes of nothing.
+        /// Seeds with random changes: closer to valid inputs than random bytes.
         #[test]
         fn the_decoder_bears_what_is_like_them(which: usize, changes in vec((any::<usize>(), any::<u8>()), 1..8)) {
             let seeds = seeds();

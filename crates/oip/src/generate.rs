@@ -1,11 +1,11 @@
-//! The generate extension: an object of JSON in, an object of JSON out, for those who have no tensors at hand.
+//! The generate extension: a JSON object in and out, for clients without tensors.
 //!
-//! Keys of the body that are inputs of the model are its inputs, as JSON has them; `id` comes back; the others, and what is
-//! under `parameters`, are parameters. An answer has the model's name and version and each output under its name.
+//! Keys of the body that are inputs of the model are its inputs; `id` is returned; other keys, and the members of
+//! `parameters`, are parameters. A response has the model's name and version, and each output by its name.
 //!
-//! `generate_stream` answers with server-sent events, one for each output of the call, and one for a model that gives one. What
-//! fails before the first event has its status; after it, the last event is `{"error": …}`. After a silence there is a comment, and
-//! a stream that is silent from the first begins with one. A reader that leaves cancels the call; one that is slow is waited for.
+//! `generate_stream` answers with server-sent events, one for each output of the call. An error before the first event
+//! has its status; a later error is the last event `{"error": …}`. A silence is broken by a comment, also at the
+//! beginning. A client that leaves cancels the call; a slow client is waited for.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -103,12 +103,12 @@ pub(crate) async fn generate_stream(call: ModelCall<'_>, request: ProtocolReques
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream; charset=utf-8"));
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
     headers.insert(SERVER_TIMING, first(begun.elapsed()));
-    // nginx and those that learnt from it would else gather a page of events before they pass any on.
+    // Otherwise nginx and similar proxies buffer a page of events before they send any.
     headers.insert(HeaderName::from_static("x-accel-buffering"), HeaderValue::from_static("no"));
     Ok(response)
 }
 
-/// One stream on its way to its reader.
+/// One stream of events.
 struct GenerateStream {
     replies: PayloadReplies,
     aborting: Arc<ShutdownSignal>,
@@ -116,12 +116,12 @@ struct GenerateStream {
     id: Option<String>,
     request_id: RequestId,
     route: String,
-    /// Answers on which a user's codec panicked.
+    /// Counts panics of user code in codecs.
     panics: Counter,
     heartbeat: Heartbeat,
-    /// Until the stream has begun, whoever leaves is counted by the edge.
+    /// `None` before the stream begins: until then the edge counts a client that leaves.
     abandon_guard: Option<AbandonGuard>,
-    /// Goes on until the stream ends.
+    /// Ends with the stream.
     _span: Option<Arc<RequestSpan>>,
 }
 

@@ -1,8 +1,7 @@
-//! The JSON part of an inference request, as it is written: what is in it is held against the model elsewhere.
+//! The JSON of an inference request, before it is compared with the model.
 //!
-//! `data` is kept as it came and read once its type is known, wherever it stands among its siblings. Unknown keys are skipped.
-//! Lists that a client may make long (inputs, outputs, axes) have a bound here, so that a body of empty objects does not become
-//! a hundred times its size.
+//! `data` is kept as text and parsed when its type is known, wherever it stands. Unknown keys are skipped. Lists of
+//! inputs, outputs and axes are bounded, so that a body of empty objects does not become a hundred times its size.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -15,7 +14,7 @@ use serde_json::value::RawValue;
 use super::error::Refusal;
 use super::parameters::Parameters;
 
-/// Inputs, and outputs asked for, of one request: more than any model has.
+/// The most inputs, and requested outputs, of one request: more than any model has.
 const MAX_TENSORS: usize = 1024;
 
 /// The JSON of `POST …/infer`.
@@ -31,7 +30,7 @@ pub(crate) struct InferHead<'a> {
     pub(crate) outputs: Option<BoundedList<RequestedOutputJson<'a>, MAX_TENSORS>>,
 }
 
-/// One array that is sent.
+/// One array in the request.
 #[derive(Debug, serde::Deserialize)]
 pub(crate) struct InputJson<'a> {
     #[serde(borrow)]
@@ -45,7 +44,7 @@ pub(crate) struct InputJson<'a> {
     pub(crate) data: Option<&'a RawValue>,
 }
 
-/// One array that is asked for.
+/// One requested array.
 #[derive(Debug, serde::Deserialize)]
 pub(crate) struct RequestedOutputJson<'a> {
     #[serde(borrow)]
@@ -92,7 +91,7 @@ impl<'de, T: Deserialize<'de>, const MOST: usize> Deserialize<'de> for BoundedLi
     }
 }
 
-/// The length of an axis that is sent.
+/// The length of an axis in the request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Axis(pub(crate) usize);
 

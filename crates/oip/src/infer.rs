@@ -1,8 +1,8 @@
-//! One inference request, as an outline: what may be refused is refused before the body is read.
+//! One inference request, as an outline: checks come before the body is read.
 //!
-//! A request for a model whose items are samples may have many of them, with an axis in front of every array. Each is a call of
-//! its own, with its own permit and its own place in the queues, so that they are batched with everybody else's; the answer is
-//! put together of theirs. The first that fails fails the request and cancels the others.
+//! A request to a model of samples may have many items, along a first axis of every array. Each item is a call with its
+//! own permit and queue entry, so that it is batched with other calls; the response joins their outcomes. The first
+//! failure fails the request and cancels the other calls.
 
 use std::sync::Arc;
 
@@ -45,7 +45,7 @@ pub(crate) async fn infer(call: ModelCall<'_>, request: ProtocolRequest<'_>) -> 
     let AdmittedBody { bytes, admission, budget, options, compression } = read_body(call, layout, request).await?;
     let (admission, request) = parse(call, &budget, admission, layout, bytes).await?;
     let InferRequest { id, parameters, inputs, outputs: requested, rows } = request;
-    // One was counted with the request.
+    // The first call was counted with the request.
     if let Some(holder) = call.context.key_holder {
         holder.take(rows.saturating_sub(1)).map_err(|over| over.error)?;
     }
@@ -56,10 +56,10 @@ pub(crate) async fn infer(call: ModelCall<'_>, request: ProtocolRequest<'_>) -> 
 
     let is_binary = requested.iter().any(|requested| requested.is_binary);
     let model = Arc::clone(call.model);
-    // What is sent as it is costs nothing; what is written or ranked does.
+    // Shared bytes cost nothing; text and ranking do.
     let worked_on = requested.iter().filter(|requested| !requested.is_binary || requested.classes.is_some());
     let worked_on: usize = worked_on.map(|requested| outputs[requested.index].data.len()).sum();
-    // Text of numbers is longer than they are, and no number takes more than this.
+    // Numbers are longer as text, at most by this factor.
     budget.charge(worked_on.saturating_mul(JSON_PER_BYTE))?;
     let write = move || InferResponse::try_new(&model, id.as_deref(), &outputs, &requested);
     let ((), written) = budget.run((), worked_on, write).await?;
@@ -68,18 +68,18 @@ pub(crate) async fn infer(call: ModelCall<'_>, request: ProtocolRequest<'_>) -> 
     Ok(response)
 }
 
-/// A body that was let in and has come.
+/// A body that was admitted and read.
 pub(crate) struct AdmittedBody<'a> {
     pub(crate) bytes: Bytes,
     pub(crate) admission: Admission,
-    /// At whose budget it is looked at.
+    /// Pays for decoding and encoding.
     pub(crate) budget: CodecBudget<'a>,
     pub(crate) options: CallOptions,
-    /// How the answer may be packed.
+    /// How the response may be compressed.
     pub(crate) compression: ResponseCompression,
 }
 
-/// Lets a request in and reads its body.
+/// Admits a request and reads its body.
 pub(crate) async fn read_body<'a>(
     call: ModelCall<'a>,
     layout: BodyLayout,
@@ -94,7 +94,7 @@ pub(crate) async fn read_body<'a>(
     if announced.is_some_and(|bytes| bytes > max_bytes) {
         return Err(ApiError::body_too_large(max_bytes));
     }
-    // What a packed body unpacks to is not announced.
+    // The length of a decompressed body is not announced.
     if let Some(bytes) = announced.filter(|_| head.coding.is_none()) {
         layout.check(bytes)?;
     }
@@ -110,7 +110,7 @@ pub(crate) async fn read_body<'a>(
     Ok(AdmittedBody { bytes, admission, budget, options, compression })
 }
 
-/// Off the runtime's threads where there is much to be looked at: JSON, and elements one by one. Numbers are taken as they are.
+/// Parses JSON and single elements, on another thread if they are large. Numbers are shared.
 async fn parse(
     call: ModelCall<'_>,
     budget: &CodecBudget<'_>,
@@ -126,20 +126,20 @@ async fn parse(
     };
     let model = Arc::clone(call.model);
     let limits = call.context.config.decode.clone();
-    // Each byte of the head may be an input with a name, a shape and parameters of its own; each element is at most sixteen bytes.
+    // Each byte of JSON may be an input with a name, a shape and parameters; each element has at most sixteen bytes.
     budget.charge(looked_at.saturating_mul(HEAD_PER_BYTE))?;
     let read = move || InferRequest::read(&model, layout, &bytes, &limits);
     let (admission, request) = budget.run(admission, looked_at, read).await?;
     Ok((admission, request?))
 }
 
-/// What a byte of JSON takes at most when it is read: `{},` is an input of some 200 bytes, `0,` an element of eight.
+/// The most memory per byte of JSON: `{},` is an input of some 200 bytes, `0,` an element of eight.
 const HEAD_PER_BYTE: usize = 8;
 
-/// What a byte of a tensor takes at most as text: `-128,`.
+/// The most text per byte of a tensor: `-128,`.
 const JSON_PER_BYTE: usize = 5;
 
-/// Runs all items of a request. The outputs of the model, and the time of the item that took longest.
+/// Runs all items of a request. Returns the outputs of the model, and the times of the slowest item.
 async fn run(
     call: ModelCall<'_>,
     budget: &CodecBudget<'_>,
@@ -151,10 +151,10 @@ async fn run(
     if !call.model.is_batched() {
         return run_item(call, budget, admission, options.clone(), inputs).await;
     }
-    // Beside the arrays' elements, which the items share.
+    // Besides the elements, which the items share.
     budget.charge(rows.saturating_mul(inputs.len().saturating_mul(ARRAY_BYTES).saturating_add(ITEM_BYTES)))?;
     let items = items_of(inputs, rows);
-    // Every item has a part of the one body, so the body's permit is held until all of them are over.
+    // Each item shares the one body, so its permit is held until all items end.
     let (whole, mut admissions) = match rows {
         1 => (None, vec![admission]),
         _ => (Some(admission), Vec::with_capacity(rows)),
@@ -163,7 +163,7 @@ async fn run(
         admissions.push(call.context.client.admit(call.route, 0)?);
     }
     let runs = items.into_iter().zip(admissions).map(|(item, admission)| {
-        // Boxed, so that many of them are moved by pointer.
+        // Boxed, so that moving many of them moves pointers.
         Box::pin(run_item(call, budget, admission, options.clone(), item))
     });
     let (outcomes, timings): (Vec<_>, Vec<Timing>) = try_join_all(runs).await?.into_iter().unzip();
@@ -172,13 +172,13 @@ async fn run(
     Ok((stacked(call.model, outcomes)?, timing))
 }
 
-/// What an item takes: its permit, its place in the queue, its future.
+/// The memory of an item: its permit, its queue entry, its future.
 const ITEM_BYTES: usize = 2048;
 
-/// What an array of one item takes beside its elements.
+/// The memory of an item's array besides its elements.
 const ARRAY_BYTES: usize = 256;
 
-/// Each item's arrays, without the axis in front.
+/// The arrays of each item, without the first axis.
 fn items_of(inputs: Vec<Option<Array>>, rows: usize) -> Vec<Vec<Option<Array>>> {
     let mut items: Vec<Vec<Option<Array>>> = vec![Vec::with_capacity(inputs.len()); rows];
     for array in inputs {
@@ -213,7 +213,7 @@ async fn run_item(
     let reply = call.context.client.submit(admission, payload, options).await?;
     let timing = reply.timing;
     let (model, payload) = (Arc::clone(call.model), reply.payload);
-    // Arrays of numbers in a value are used as they are; all else is looked at, and so off the thread where there is much.
+    // Arrays of numbers in a value are shared; other data is converted, on another thread if it is large.
     let is_taken_as_it_is = payload.is::<Value>() && !model.outputs.has_elements();
     let outputs = match is_taken_as_it_is || payload.size_up_to(LARGE_BYTES) < LARGE_BYTES {
         true => arrays_of(&model, &payload)?,
@@ -231,7 +231,7 @@ async fn payload_of(
 ) -> Result<(Admission, Payload), ApiError> {
     let input = call.route.input();
     let bytes: usize = arrays.iter().flatten().map(|array| array.data.len()).sum();
-    // Numbers by name are a value already: nothing is converted, however large it is.
+    // Numbers by name are a value already: nothing is converted, whatever their size.
     let is_value_already = input.tensors().is_some() && !call.model.takes_elements();
     if is_value_already || bytes < LARGE_BYTES {
         let value = call.model.inputs.value(arrays, &call.context.config.decode)?;
@@ -247,7 +247,7 @@ async fn payload_of(
     Ok((admission, payload?))
 }
 
-/// The outputs in what a call gave.
+/// The outputs in the outcome of a call.
 fn arrays_of(model: &Model, payload: &Payload) -> Result<Vec<Array>, ApiError> {
     let value = payload.to_value().map_err(ApiError::unencodable)?;
     model.outputs.arrays(&value).map_err(|error| {

@@ -1,4 +1,4 @@
-//! What is told of the server and of its models: extensions, signatures, configuration, readiness.
+//! The description of the server and of models: extensions, signatures, configuration, readiness.
 
 use callboard_core::LocalClient;
 use callboard_core::description::Health;
@@ -11,7 +11,7 @@ use super::model::Model;
 use super::request::{MAX_ROWS, full_shape};
 use super::signature::{Field, Signature};
 
-/// What clients may use of the protocol beyond its core.
+/// The extensions of the protocol that are offered.
 const EXTENSIONS: [&str; 10] = [
     "binary_tensor_data",
     "classification",
@@ -25,7 +25,7 @@ const EXTENSIONS: [&str; 10] = [
     "statistics",
 ];
 
-/// Who runs the models.
+/// The platform of all models.
 const PLATFORM: &str = "callboard";
 
 #[derive(Serialize)]
@@ -47,7 +47,7 @@ pub(crate) fn server() -> Json {
 }
 
 pub(crate) fn model(model: &Model) -> Json {
-    // The outputs have the axis of many items exactly when the inputs do.
+    // The outputs have the axis of items exactly if the inputs do.
     let tensors = |signature: &Signature| {
         let tensor = |field: &Field| {
             let shape = full_shape(model.is_batched(), field);
@@ -64,7 +64,7 @@ pub(crate) fn model(model: &Model) -> Json {
     })
 }
 
-/// The model's configuration, as far as there is a word for what it has here.
+/// The model's configuration, as far as the protocol has words for it.
 pub(crate) fn config(client: &LocalClient, route: &Route, model: &Model) -> Json {
     let tensors = |signature: &Signature| {
         let tensor = |field: &Field| {
@@ -80,8 +80,7 @@ pub(crate) fn config(client: &LocalClient, route: &Route, model: &Model) -> Json
         .iter()
         .map(|stage| json!({ "name": stage.health.name, "kind": "KIND_CPU", "count": stage.replicas.len() }))
         .collect();
-    // What runs together. A request may have more rows than that and is divided; where no stage is here, nothing more
-    // is known.
+    // The largest batch. A request may have more rows and is divided. Without a local stage nothing more is known.
     let largest = stages.iter().map(|stage| stage.max_batch_size).max().unwrap_or(MAX_ROWS).min(MAX_ROWS);
     let mut config = json!({
         "name": model.name,
@@ -100,7 +99,7 @@ pub(crate) fn config(client: &LocalClient, route: &Route, model: &Model) -> Json
     config
 }
 
-/// Why a model does not take calls now, if it does not: a stage of its own, or all of the node.
+/// Why a model does not take calls, if so: a stage of its own, or the node.
 pub(crate) fn unready(health: &Health, route: &Route) -> Option<String> {
     if !health.live {
         return Some("the node has ended".to_owned());

@@ -1,8 +1,7 @@
-//! A route as a model: its name, its version, its arrays. Read once for each revision of a route.
+//! A route as a model: its name, version and arrays. Derived once per revision of the route.
 //!
-//! A model's name is its route's path without the leading slash; its version is the `revision` that its owner gives its
-//! stages, at least 1: a client that asks for one by number finds it after a restart or a reload, and learns when there
-//! is another.
+//! A model's name is its route's path without the leading slash. Its version is the `revision` of its stages, at least
+//! 1: a client that requests a version by number finds it after a restart or a reload.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -46,12 +45,12 @@ impl Model {
         }
     }
 
-    /// Whether a request may have many items, with an axis in front of every array.
+    /// Whether a request may have many items, along a first axis of every array.
     pub(crate) fn is_batched(&self) -> bool {
         self.inputs.stackable
     }
 
-    /// Whether elements of its inputs are looked at one by one: texts, and documents.
+    /// Whether elements of its inputs are converted one by one: texts and documents.
     pub(crate) fn takes_elements(&self) -> bool {
         self.inputs.has_elements()
     }
@@ -66,17 +65,17 @@ impl Model {
     }
 }
 
-/// The version of a model: what its owner says of its stages, and so the same after it was loaded again.
+/// The version of a model: the revision of its stages, unchanged by a reload.
 fn version_of(route: &Route) -> u64 {
     route.stage_revision().max(1)
 }
 
-/// What has been read so far: at most one entry for each route.
+/// The derived models, at most one per route.
 #[derive(Debug, Default)]
 pub(crate) struct Models(RwLock<HashMap<String, Arc<Model>>>);
 
 impl Models {
-    /// The model of this name and, where one is asked for, version.
+    /// The model of this name and, if requested, version.
     pub(crate) fn find(
         &self,
         client: &LocalClient,
@@ -97,7 +96,7 @@ impl Models {
         Ok((route, model))
     }
 
-    /// All of them.
+    /// All models.
     pub(crate) fn all(&self, client: &LocalClient) -> Vec<(Arc<Route>, Arc<Model>)> {
         let model = |route: Arc<Route>| {
             let model = self.get(&route);
@@ -113,7 +112,7 @@ impl Models {
             return model;
         }
         let model = Arc::new(Model::from_route(route));
-        // A poisoned map is one that is read anew each time.
+        // Without the lock models are derived again each time.
         if let Ok(mut models) = self.0.write() {
             models.retain(|_, model| model.route.strong_count() > 0);
             models.insert(route.name().to_owned(), Arc::clone(&model));

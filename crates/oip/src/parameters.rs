@@ -1,5 +1,5 @@
-//! The parameters of a request, of its inputs and of the outputs that it asks for: those that mean something here are kept,
-//! others are skipped without a copy, so that a million of them cost nothing.
+//! The parameters of a request, its inputs and its requested outputs. Known parameters are kept; others are skipped
+//! without a copy, so that a million of them cost nothing.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -18,24 +18,24 @@ enum ParameterValue<'a> {
     Bool(bool),
     Whole(i128),
     Text(Cow<'a, str>),
-    /// A fraction, null, a list or a map: nothing that a parameter here may be.
+    /// A fraction, null, a list or a map: no parameter here has such a value.
     Other,
 }
 
-/// What a request asks for beside its arrays.
+/// The known parameters.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Parameters {
-    /// All outputs that do not say otherwise are wanted as bytes.
+    /// Outputs are binary unless they say otherwise.
     pub(crate) binary_data_output: Option<bool>,
     pub(crate) binary_data_size: Option<usize>,
     pub(crate) binary_data: Option<bool>,
     pub(crate) classification: Option<usize>,
-    /// Elements of `BYTES` in JSON are base64, in the words of MLServer's clients (`content_type`).
+    /// Elements of `BYTES` in JSON are base64, as MLServer's clients say by `content_type`.
     pub(crate) is_base64: bool,
     priority: Option<Priority>,
     timeout: Option<Duration>,
     session: Option<String>,
-    /// Why one of them cannot be taken; told by whoever knows whose parameters they are.
+    /// The first invalid parameter; reported where its owner is known.
     refusal: Option<Refusal>,
 }
 
@@ -43,7 +43,7 @@ pub(crate) struct Parameters {
 const MAX_SEQUENCE_ID_BYTES: usize = 128;
 
 impl Parameters {
-    /// These, or what is wrong with them.
+    /// The parameters, or the first invalid one.
     pub(crate) fn checked(self) -> Result<Self, Refusal> {
         match self.refusal {
             Some(refusal) => Err(refusal),
@@ -51,7 +51,7 @@ impl Parameters {
         }
     }
 
-    /// Adds class, session and deadline to the options of a call. The smallest of all deadlines wins.
+    /// Adds priority, session and deadline to the options of a call. The earliest deadline wins.
     pub(crate) fn apply(&self, options: CallOptions, admission: &Admission) -> CallOptions {
         let options = self.priority.into_iter().fold(options, CallOptions::with_priority);
         let deadline = self.timeout.map(|timeout| Deadline::after(admission.admitted_at(), timeout));
@@ -59,7 +59,7 @@ impl Parameters {
         self.session.iter().fold(options, |options, session| options.with_session_key(session.as_str()))
     }
 
-    /// One parameter that was read as a value.
+    /// Takes one parameter from a value.
     pub(crate) fn take(&mut self, key: &str, value: &Value) {
         let whole = value.as_i64().map(i128::from).or_else(|| value.as_u64().map(i128::from));
         let scalar = match value {
@@ -91,7 +91,7 @@ impl Parameters {
                 self.timeout = (micros > 0).then(|| Duration::from_micros(micros));
             }
             "sequence_id" => self.session = session(key, value)?,
-            // A session here begins with its first call and ends with its replica.
+            // A session begins with its first call and ends with its replica.
             "sequence_start" | "sequence_end" => _ = flag(key, value)?,
             "shared_memory_region" | "shared_memory_offset" | "shared_memory_byte_size" => {
                 return Err(Refusal::unsupported("shared memory is not supported; send the data"));
@@ -126,7 +126,7 @@ fn size(key: &str, value: &ParameterValue<'_>) -> Result<usize, Refusal> {
     }
 }
 
-/// The protocol's levels begin with the highest, 1; 0 asks for the model's own.
+/// Levels begin with the highest, 1; 0 means the default.
 fn priority(level: usize) -> Option<Priority> {
     match level {
         0 => None,
@@ -136,7 +136,7 @@ fn priority(level: usize) -> Option<Priority> {
     }
 }
 
-/// A number or a text; 0 and the empty one stand for none.
+/// A number or a text; 0 and the empty text mean none.
 fn session(key: &str, value: &ParameterValue<'_>) -> Result<Option<String>, Refusal> {
     match value {
         ParameterValue::Whole(0) => Ok(None),
@@ -176,7 +176,7 @@ impl<'de> Deserialize<'de> for Parameters {
     }
 }
 
-/// A text that is borrowed where it has no escapes.
+/// Borrowed unless it has escapes.
 #[derive(serde::Deserialize)]
 struct JsonText<'a>(#[serde(borrow)] Cow<'a, str>);
 

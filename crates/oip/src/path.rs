@@ -1,12 +1,12 @@
-//! Which endpoint a path under `/v2` means. Pure.
+//! The endpoint of a path under `/v2`. Pure.
 //!
-//! A model's name is its route's path without the leading slash, percent-decoded, so it may have slashes of its own. The last
-//! segment decides first: `/v2/models/a/ready` asks whether `a` is ready, although there may be a model `a/ready`, whose
-//! slash can then be written `%2F`. Versions are whole numbers.
+//! A model's name is its route's path without the leading slash, percent-decoded, so it may contain slashes. The last
+//! segment is matched first: `/v2/models/a/ready` asks whether `a` is ready, although a model `a/ready` may exist,
+//! whose slash can be written `%2F`. Versions are whole numbers.
 
 use std::borrow::Cow;
 
-/// What is asked for.
+/// An endpoint.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Endpoint {
     /// `/v2`.
@@ -21,13 +21,13 @@ pub(crate) enum Endpoint {
     Repository(RepositoryAction),
     /// `/v2/models/{name}[/versions/{version}][/{action}]`.
     Model { name: String, version: Option<u64>, action: Action },
-    /// An extension of the protocol that is not offered here.
+    /// An extension of the protocol that is not offered.
     Missing(&'static str),
-    /// Nothing that is here.
+    /// No endpoint.
     Unknown,
 }
 
-/// What is asked of the repository.
+/// An action on the repository.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum RepositoryAction {
     /// `/v2/repository/index`.
@@ -36,7 +36,7 @@ pub(crate) enum RepositoryAction {
     Change { name: String, load: bool },
 }
 
-/// What is asked of a model.
+/// An action on a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Action {
     Metadata,
@@ -62,7 +62,7 @@ impl Action {
     }
 }
 
-/// Whether a path is the protocol's: `/v2` and everything below it.
+/// Whether a path belongs to the protocol: `/v2` and all paths below.
 pub(crate) fn owns(path: &str) -> bool {
     path.strip_prefix("/v2").is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
@@ -81,7 +81,7 @@ impl Endpoint {
     }
 }
 
-/// Shared memory, trace and logging: whoever asks for them should learn that it is not a matter of the path.
+/// Shared memory, trace and logging: the error should say that the feature is missing, not the path.
 fn missing(rest: &str) -> Option<Endpoint> {
     let is_below = |path: &str| rest.strip_prefix(path).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
     let extension = match rest {
@@ -114,7 +114,7 @@ fn model(rest: &str) -> Option<Endpoint> {
 
 fn repository(rest: &str) -> Option<Endpoint> {
     let rest = rest.strip_prefix("repository/")?;
-    // Of several repositories one may be named; here there is one.
+    // The protocol may name one of several repositories; here there is one.
     let rest = match rest.split_once('/') {
         Some((named, what)) if named != "models" => what,
         _ => rest,
@@ -131,7 +131,7 @@ fn repository(rest: &str) -> Option<Endpoint> {
     Some(Endpoint::Repository(RepositoryAction::Change { name: decoded(name)?, load }))
 }
 
-/// Percent-decoded. `None` where that is no text, or nothing.
+/// Percent-decoded. `None` if the name is empty or not UTF-8.
 fn decoded(name: &str) -> Option<String> {
     let name: Cow<'_, str> = percent_encoding::percent_decode_str(name).decode_utf8().ok()?;
     (!name.is_empty()).then(|| name.into_owned())

@@ -1,6 +1,6 @@
-//! The repository extension: which models there are and in which state, and the wish to have another state.
+//! The repository extension: the models with their states, and changes of them.
 //!
-//! Whether a wish is granted is for the [`ModelRepository`], and for whoever lets one be reached by clients.
+//! The [`ModelRepository`] decides whether a change succeeds.
 
 use std::fmt;
 
@@ -20,7 +20,7 @@ use callboard_http::protocol::ApiError;
 /// The body of `POST /v2/repository/index`, which may be empty.
 #[derive(Default, Deserialize)]
 struct IndexRequest {
-    /// Only those that take calls.
+    /// Only models that take calls.
     #[serde(default)]
     ready: bool,
 }
@@ -31,7 +31,7 @@ pub(crate) struct ListedModel {
     #[serde(skip_serializing_if = "Option::is_none")]
     version: Option<String>,
     state: &'static str,
-    /// Empty where it is ready: clients require the key.
+    /// Empty if the model is ready: clients require the key.
     reason: String,
 }
 
@@ -64,13 +64,13 @@ const READY: &str = "READY";
 const UNAVAILABLE: &str = "UNAVAILABLE";
 
 impl ListedModel {
-    /// One that could be served.
+    /// A model that could be loaded.
     fn unloaded(name: &str) -> Self {
         Self { name: name.to_owned(), version: None, state: UNAVAILABLE, reason: "unloaded".to_owned() }
     }
 }
 
-/// A model that somebody wants to be served, or not any more.
+/// A request to load or unload a model.
 #[derive(Debug)]
 pub(crate) struct ModelChange<'a> {
     name: String,
@@ -85,11 +85,11 @@ struct ChangeRequest {
     parameters: Map<String, Value>,
 }
 
-/// Takes other models along that only this one needs. Stages here end with the last route that uses them, whatever it says.
+/// Also unloads models that only this one needs. Stages end with their last route in any case.
 const DEPENDENTS: &str = "unload_dependents";
 
 impl<'a> ModelChange<'a> {
-    /// A wish to a repository that whoever asks may change.
+    /// A change in a repository that this client may change.
     pub(crate) fn try_new(
         name: String,
         load: bool,
@@ -101,7 +101,7 @@ impl<'a> ModelChange<'a> {
         }
     }
 
-    /// What a body says beside the name. Nothing that it could say changes what is loaded: that is for the configuration.
+    /// Checks the body. No parameter may change what is loaded: the configuration decides.
     pub(crate) fn check(&self, body: &Bytes) -> Result<(), Refusal> {
         let asked: ChangeRequest = read(body)?;
         match asked.parameters.iter().find(|(key, value)| self.load || *key != DEPENDENTS || !value.is_boolean()) {
@@ -113,7 +113,7 @@ impl<'a> ModelChange<'a> {
         }
     }
 
-    /// Complete when callers see it.
+    /// Completes when callers see the change.
     pub(crate) async fn apply(self) -> Result<StatusCode, ApiError> {
         let route = format!("/{}", self.name);
         let changing = if self.load { self.repository.load(&route) } else { self.repository.unload(&route) };
@@ -134,7 +134,7 @@ fn refusal(name: &str, load: bool, why: impl fmt::Display) -> Refusal {
     Refusal::new(format!("failed to {verb} '{}': {why}", shown(name)))
 }
 
-/// An object with these members, or nothing. A list of them in their order is no object, though serde would take it.
+/// An object, or nothing. serde would also take a list of its members.
 fn read<T: Default + DeserializeOwned>(body: &Bytes) -> Result<T, Refusal> {
     let members = match body.trim_ascii() {
         [] => return Ok(T::default()),

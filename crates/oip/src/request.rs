@@ -1,7 +1,7 @@
-//! A body to the arrays of a model: the JSON part, and behind it the bytes of those inputs that are sent in binary. Pure.
+//! From a body to the arrays of a model: JSON, followed by the bytes of binary inputs. Pure.
 //!
-//! What the body says of its own lengths is believed nowhere: the parts have to account for every byte of it, and every array's
-//! shape for every byte of the array. Nothing is allocated for what is only announced. Bytes stay where they lie.
+//! No length in the body is trusted: the parts have to account for every byte, and the shape of each array for its
+//! bytes. Nothing is allocated for an announced length. Bytes are shared with the body.
 
 use std::borrow::Cow;
 
@@ -18,17 +18,17 @@ use super::model::Model;
 use super::parameters::Parameters;
 use super::signature::Field;
 
-/// How long the JSON at the front of the body is, in a request and in an answer.
+/// The length of the JSON at the front of a body, in requests and responses.
 pub(crate) const INFERENCE_HEADER_CONTENT_LENGTH: &str = "inference-header-content-length";
 
-/// What a body is made of.
+/// The layout of a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BodyLayout {
     /// JSON alone.
     Json,
     /// This many bytes of JSON, then arrays.
     Binary(usize),
-    /// The one array alone.
+    /// The bytes of the one array alone.
     Raw,
 }
 
@@ -47,7 +47,7 @@ impl BodyLayout {
         }
     }
 
-    /// Where in the body the first array lies.
+    /// The offset of the first array.
     pub(crate) fn arrays_at(self) -> usize {
         match self {
             Self::Json | Self::Raw => 0,
@@ -55,7 +55,7 @@ impl BodyLayout {
         }
     }
 
-    /// Refuses a JSON part that is longer than all of the body.
+    /// Refuses JSON that is longer than the body.
     pub(crate) fn check(self, body_bytes: u64) -> Result<(), Refusal> {
         match self {
             Self::Binary(length) if length as u64 > body_bytes => Err(Refusal::new(format!(
@@ -67,25 +67,25 @@ impl BodyLayout {
     }
 }
 
-/// What is requested of a model.
+/// A parsed request.
 #[derive(Debug)]
 pub(crate) struct InferRequest {
     pub(crate) id: Option<String>,
     pub(crate) parameters: Parameters,
-    /// One for each input of the model, as far as they were sent.
+    /// One per input of the model; `None` if it was not sent.
     pub(crate) inputs: Vec<Option<Array>>,
     pub(crate) outputs: Vec<RequestedOutput>,
-    /// How many items there are: the axis in front of all arrays, where the model has one.
+    /// The number of items: the first axis of all arrays, if the model has one.
     pub(crate) rows: usize,
 }
 
-/// One output that is asked for.
+/// One requested output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RequestedOutput {
-    /// Which of the model's.
+    /// The index of the model's output.
     pub(crate) index: usize,
     pub(crate) is_binary: bool,
-    /// As so many of its best classes, instead of as it is.
+    /// The number of best classes, instead of the array.
     pub(crate) classes: Option<usize>,
 }
 
@@ -145,7 +145,7 @@ impl InferRequest {
         Ok(Self { id, parameters, inputs, outputs, rows })
     }
 
-    /// The body is the only input, as one item; what is not in its size must follow from the model.
+    /// The body is the only input, as one item. Its shape has to follow from its size and the model.
     fn from_raw(model: &Model, body: &Bytes) -> Result<Self, Refusal> {
         let [field] = &model.inputs.fields[..] else {
             let inputs = model.inputs.fields.len();
@@ -170,10 +170,10 @@ impl InferRequest {
     }
 }
 
-/// Items of one request. Each takes a place in the queues: a quarter of what a queue has by default.
+/// The most items of one request. Each takes a queue entry: this is a quarter of a queue's default.
 pub(crate) const MAX_ROWS: usize = 256;
 
-/// How many items the inputs have, by the axis in front of all of them.
+/// The number of items, from the first axis of all inputs.
 fn rows_of(model: &Model, inputs: &[Option<Array>]) -> Result<usize, Refusal> {
     if !model.is_batched() {
         return Ok(1);
@@ -262,7 +262,7 @@ fn check_all_there(model: &Model, inputs: &[Option<Array>]) -> Result<(), Refusa
     }
 }
 
-/// A scalar has no axes; clients that cannot send an array without one send it as `[1]`.
+/// A scalar has no axes; clients that cannot send such an array send `[1]`.
 fn without_axis_of_a_scalar(model: &Model, field: &Field, mut shape: Vec<usize>) -> Vec<usize> {
     let axes = usize::from(model.is_batched());
     if field.is_scalar() && shape.len() == axes + 1 && shape[axes] == 1 {
@@ -288,18 +288,18 @@ fn check_shape(model: &Model, field: &Field, shape: &[usize]) -> Result<(), Refu
     )))
 }
 
-/// A shape as the protocol writes it: -1 for any length, and for the batch in front.
+/// A shape as the protocol writes it, with -1 for any length and for the batch.
 pub(crate) fn full_shape(is_batched: bool, field: &Field) -> Vec<i64> {
     let axes = field.shape.as_ref().map(|axes| axes.iter().map(|axis| axis.map_or(-1, |length| length as i64)));
     let batch = is_batched.then_some(-1);
     match axes {
         Some(axes) => batch.into_iter().chain(axes).collect(),
-        // The protocol has no word for any number of axes.
+        // The protocol cannot express any number of axes.
         None => batch.into_iter().chain([-1]).collect(),
     }
 }
 
-/// The shape of raw bytes, of which one axis may be open.
+/// The shape of raw bytes. One axis may be open.
 fn raw_shape(field: &Field, size: usize, bytes: usize) -> Result<Vec<usize>, Refusal> {
     let unclear = || {
         let message = format!("the shape of input '{}' does not follow from {bytes} raw bytes", field.name);

@@ -1,4 +1,4 @@
-//! The answer to an inference request: JSON, or JSON with the bytes of those outputs behind it that were asked for in binary.
+//! The response to an inference request: JSON, followed by the bytes of binary outputs.
 
 use bytes::Bytes;
 use callboard_http::axum::body::Body;
@@ -16,14 +16,14 @@ use super::error::Refusal;
 use super::model::Model;
 use super::request::{INFERENCE_HEADER_CONTENT_LENGTH, RequestedOutput};
 
-/// An answer that is written and not sent.
+/// An encoded response.
 #[derive(Debug)]
 pub(crate) struct InferResponse {
     json: Vec<u8>,
     binary: Vec<Bytes>,
 }
 
-/// All of it but the list of outputs, which is written by hand because `data` is.
+/// All members but the outputs, which are written by hand because `data` is.
 #[derive(Serialize)]
 struct ResponseFront<'a> {
     model_name: &'a str,
@@ -47,7 +47,7 @@ struct BinaryDataSize {
 }
 
 impl InferResponse {
-    /// Writes those of the model's `outputs` that are requested.
+    /// Encodes the requested outputs.
     pub(crate) fn try_new(
         model: &Model,
         id: Option<&str>,
@@ -75,7 +75,7 @@ impl InferResponse {
         Ok(written)
     }
 
-    /// For the properties in `fuzz.rs`: the JSON is JSON, and its sizes are those of the bytes behind it.
+    /// For the properties in `fuzz.rs`: the JSON is valid, and its sizes are those of the bytes after it.
     #[cfg(any(test, feature = "fuzz"))]
     pub(crate) fn is_whole(&self) {
         let json: serde_json::Value = serde_json::from_slice(&self.json).expect("what is written is JSON");
@@ -99,7 +99,7 @@ impl InferResponse {
         Ok(())
     }
 
-    /// `is_binary`: whether anything was asked for in binary, although it may have no bytes.
+    /// `is_binary`: whether an output was requested in binary, although it may have no bytes.
     pub(crate) async fn into_response(
         self,
         is_binary: bool,
@@ -115,7 +115,7 @@ impl InferResponse {
         let coding = compression.of_bytes(compressibility, json_bytes + binary_bytes);
         let coding = coding.filter(|coding| budget.can_compress(coding.compressor_bytes(), json_bytes + binary_bytes));
         let body = match coding {
-            // Below this one buffer is written faster than several.
+            // One small buffer is written faster than several.
             None if json_bytes + binary_bytes > SMALL_BYTES => body_of_parts(parts),
             None => Body::from(joined(parts)),
             Some(coding) => {
@@ -146,9 +146,9 @@ fn joined(mut parts: Vec<Bytes>) -> Bytes {
     }
 }
 
-/// An object without its last brace, so that more can be written into it.
+/// An object without its last brace, to be continued.
 fn open(object: &impl Serialize) -> Vec<u8> {
-    // Objects of texts and numbers cannot fail.
+    // Texts and numbers serialize without errors.
     let mut json = serde_json::to_vec(object).unwrap_or_default();
     json.pop();
     json

@@ -1,8 +1,8 @@
-//! What was counted of a model, in the words of the statistics extension.
+//! The statistics of a model (statistics extension).
 //!
-//! Every call of the route counts, by whatever door it came; one item of a request is one inference. Times of stages are those
-//! of all calls through them: a stage that several models share tells each of them the same. `compute_input` is the hand-over of
-//! batches to user code; nothing is measured for `compute_output`, and there is no cache.
+//! Every call of the route counts, from any edge; each item of a request is one inference. The times of a stage are
+//! those of all calls through it: models that share a stage have the same times. `compute_input` is the time before a
+//! batch reaches user code; `compute_output` is not measured, and there is no cache.
 
 use callboard_core::description::{RouteStatistics, StageStatistics};
 use callboard_core::edge::Route;
@@ -16,7 +16,7 @@ pub(crate) struct ModelStatistics {
     version: String,
     last_inference: u64,
     inference_count: u64,
-    /// Batches of the stage that had most of them.
+    /// The batches of the stage that had the most.
     execution_count: u64,
     inference_stats: InferenceStatistics,
     response_stats: EmptyObject,
@@ -39,7 +39,7 @@ struct InferenceStatistics {
     cache_miss: TimedCount,
 }
 
-/// How often, and how long in all.
+/// A count and a total time.
 #[derive(Clone, Copy, Default, Serialize)]
 struct TimedCount {
     count: u64,

@@ -1,4 +1,4 @@
-//! Changes of a running node, as its operator asks for them.
+//! Changes of a running node, for operators.
 
 use std::sync::Arc;
 
@@ -33,7 +33,7 @@ pub(super) async fn scale(
     mut request: Request,
 ) -> Result<impl IntoResponse, ApiError> {
     let stage = named(stage)?;
-    // A form of a web page has another type: one more reason why no page can do this.
+    // A form of a web page has another type: a further guard against pages.
     let content_type = request.headers().get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
     if content_type.and_then(MediaType::parse).is_none_or(|media| media.essence() != JSON) {
         return Err(ApiError::unsupported_media_type(content_type, JSON));
@@ -90,7 +90,7 @@ pub(super) async fn method_not_allowed(method: Method, uri: Uri) -> ApiError {
     ApiError::method_not_allowed(&method, allowed)
 }
 
-/// What a path names. One that is no text names nothing.
+/// The name in a path. A path that is not UTF-8 names nothing.
 fn named(path: Result<Path<String>, PathRejection>) -> Result<String, ApiError> {
     let Path(name) = path.map_err(|error| ApiError::new(ErrorKind::NotFound, error.body_text()))?;
     Ok(name)

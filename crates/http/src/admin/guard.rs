@@ -1,7 +1,7 @@
-//! Who may use the admin listener.
+//! Guards the admin listener.
 //!
-//! A web page that somebody on this machine visits can send requests to loopback, too: directly, which browsers mark with an
-//! `origin`, or by a name of its own that leads to 127.0.0.1 ("DNS rebinding"), which the `host` shows. Neither is answered.
+//! A page in a browser on this machine can send requests to loopback: directly, which the `origin` header shows, or by
+//! a name of its own that resolves to 127.0.0.1 (DNS rebinding), which the `host` shows. Both are refused.
 
 use axum::http::Request;
 use axum::http::header::ORIGIN;
@@ -13,7 +13,7 @@ use crate::guard::{AccessPolicy, NamedHost};
 /// The rules of one listener.
 #[derive(Debug)]
 pub(super) struct AdminGuard {
-    /// On loopback nobody has a reason to call us by another name.
+    /// On loopback no client has a reason to use another name.
     is_local: bool,
     policy: Option<AccessPolicy>,
 }
@@ -23,12 +23,12 @@ impl AdminGuard {
         Self { is_local, policy: config.access_policy() }
     }
 
-    /// Reads keys again when their file changes. To be dropped with the listener.
+    /// Reloads keys when their file changes. Drop it with the listener.
     pub(super) fn watch_keys(&self) -> Option<impl Future<Output = ()> + Send + 'static + use<>> {
         self.policy.as_ref()?.watch_keys()
     }
 
-    /// Or why the request goes no further.
+    /// Admits the request, or refuses it.
     pub(super) fn admit<B>(&self, request: &Request<B>) -> Result<(), ApiError> {
         let host = NamedHost::from_request(request)?;
         if request.headers().contains_key(ORIGIN) {

@@ -48,7 +48,7 @@ use crate::observe::metrics::EdgeMetrics;
 use crate::protocol::Protocol;
 use crate::request_id::{RequestId, RequestIds, X_REQUEST_ID};
 
-/// What the admin listener works on. Clones share it.
+/// The admin listener's access to a node. Clones share it.
 #[derive(Clone, Debug)]
 pub struct Admin(Arc<AdminState>);
 
@@ -64,7 +64,7 @@ struct AdminState {
 }
 
 impl Admin {
-    /// The admin listener of the node behind `node`, whose edge is `edge`. It does not keep the node alive.
+    /// The admin listener of the node of `node`, whose edge is `edge`. It does not keep the node alive.
     #[must_use]
     pub fn new(node: NodeHandle, edge: &HttpEdge) -> Self {
         let client = node.client();
@@ -120,7 +120,7 @@ pub async fn serve_admin(
     config.validate()?;
     let tls = config.tls.clone().map(Tls::load).transpose()?;
     let guard = AdminGuard::new(listener::is_local(&listener), &config);
-    // Ends with this function, however that ends.
+    // Ends with this function.
     let mut watchers = JoinSet::new();
     guard.watch_keys().map(|fresh| watchers.spawn(fresh));
     let router = admin.router(guard, &config);
@@ -128,7 +128,7 @@ pub async fn serve_admin(
     Ok(())
 }
 
-/// What every request passes on its way in, and every answer on its way out.
+/// The layers around every request of the listener.
 async fn layers(State((admin, guard)): State<(Admin, Arc<AdminGuard>)>, request: Request, next: Next) -> Response {
     let id = request.headers().get(X_REQUEST_ID).and_then(RequestId::from_client);
     let id = id.unwrap_or_else(|| admin.0.ids.generate());

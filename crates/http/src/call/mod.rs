@@ -1,7 +1,6 @@
-//! One call by HTTP, as an outline: what may be refused is refused before the body is read, and the cheapest check comes
-//! first.
+//! One call over HTTP, as an outline: checks come before the body is read, cheap ones first.
 //!
-//! Dropping the future, which hyper does when the client leaves, cancels the call wherever it is.
+//! Dropping the future, as hyper does when the client leaves, cancels the call at any point.
 
 mod context;
 pub(crate) mod functions;
@@ -57,7 +56,7 @@ pub(crate) async fn call<B: RequestBody>(
     let packing = ResponseCompression::new(head.accept_encoding.as_deref(), config);
     let wanted = ResponseKind::new(head.accept.as_ref(), head.content_type, route, way, &form)?;
 
-    // The length by the message's framing, which is what Content-Length says where there is one.
+    // The length by the framing, which equals `Content-Length` if there is one.
     let announced = request.body().size_hint().exact();
     let max_bytes = config.max_body_bytes_of(route.name());
     if announced.is_some_and(|bytes| bytes > max_bytes) {
@@ -90,7 +89,7 @@ pub(crate) async fn call<B: RequestBody>(
             response.headers_mut().insert(SERVER_TIMING, server_timing(&reply.timing));
             Ok(response)
         }
-        // Boxed for the sake of those that do not stream, whose future it would enlarge.
+        // Boxed: keeps the future of calls without a stream small.
         ResponseKind::Stream(form) => {
             let begun = admission.admitted_at();
             let replies = client.submit_streaming(admission, payload, options);
@@ -102,7 +101,7 @@ pub(crate) async fn call<B: RequestBody>(
     }
 }
 
-/// How a request wants to be answered.
+/// Whether a response is whole or streamed, and its forms.
 #[derive(Debug)]
 pub(crate) enum ResponseKind {
     Whole(AcceptedForms),
@@ -110,9 +109,10 @@ pub(crate) enum ResponseKind {
 }
 
 impl ResponseKind {
-    /// What `accept` allows of what the route gives, or a 406 that lists that.
+    /// The forms that `accept` allows, or a 406 that lists the available ones.
     ///
-    /// A function is answered in the format of its arguments where `accept` does not decide: whoever sends envelopes reads them.
+    /// Without a decisive `accept` a function answers in the format of its arguments: a client that sends envelopes
+    /// reads them.
     fn new(
         accept: Option<&Cow<'_, HeaderValue>>,
         content_type: Option<&HeaderValue>,
@@ -133,7 +133,7 @@ impl ResponseKind {
     }
 }
 
-/// A body that is there, and what it is.
+/// A body that was read.
 enum BodyContent {
     Encoded(Format, Bytes),
     MultipartForm(MultipartForm),
@@ -141,11 +141,11 @@ enum BodyContent {
     Value(Value),
 }
 
-/// Reads all of a body. Nothing of it is looked at yet.
+/// Reads a whole body without decoding it.
 async fn read_body<B: RequestBody>(form: BodyForm<'_>, body: IncomingBody<'_, '_, B>) -> Result<BodyContent, ApiError> {
     Ok(match form {
         BodyForm::Encoded(format) => BodyContent::Encoded(format, body.collect().await?),
-        // Boxed, because it is large and seldom: as a part of this future it would be moved with each request.
+        // Boxed, because it is large and rare: this future moves with each request.
         BodyForm::Multipart(boundary) => BodyContent::MultipartForm(Box::pin(multipart::read(body, boundary)).await?),
         BodyForm::Raw(field) => BodyContent::Value(raw_value(field, body.collect().await?)),
         BodyForm::Text => BodyContent::Text(body.collect().await?),

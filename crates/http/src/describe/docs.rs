@@ -1,4 +1,4 @@
-//! `/docs`: Swagger UI over `/openapi.json`, with its assets in the binary, so that it works without the internet.
+//! `/docs`: Swagger UI over `/openapi.json`. Its assets are in the binary, so that it works offline.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -22,7 +22,7 @@ use super::mounted::prefix;
 use crate::error::ApiError;
 use crate::request::coding::ContentCoding;
 
-/// Relative, so that it also works where a proxy puts the edge under a path of its own.
+/// Relative, so that it works behind a proxy with a path prefix.
 static CONFIG: LazyLock<Arc<Config<'static>>> = LazyLock::new(|| {
     Arc::new(
         Config::from("../openapi.json?forms")
@@ -32,17 +32,17 @@ static CONFIG: LazyLock<Arc<Config<'static>>> = LazyLock::new(|| {
     )
 });
 
-/// The query by which the page asks for its document.
+/// The query by which the page requests its document.
 pub(super) const WITH_FORMS: &str = "forms";
 
-/// Scripts and styles come from files of ours, and calls go to our own routes. Swagger UI shows small pictures as data, and answers
-/// that are pictures or sounds as blobs. The style by its hash is that of the picture in its title bar.
+/// Scripts and styles come from our files, and calls go to our routes. Swagger UI shows small pictures as data, and
+/// responses that are pictures or sounds as blobs. The style hash is of the picture in its title bar.
 const POLICY: &str = "default-src 'none'; script-src 'self'; \
                       style-src 'self' 'sha256-RL3ie0nH+Lzz2YNqQN83mnU0J1ot4QL7b99vMdIX99w='; \
                       img-src 'self' data: blob:; media-src blob:; connect-src 'self'; base-uri 'none'; \
                       form-action 'none'; frame-ancestors 'none'";
 
-/// The page's own links are relative to a path that ends with a slash.
+/// The page's links are relative to a path that ends with a slash.
 pub(super) async fn redirect() -> Redirect {
     Redirect::permanent("docs/")
 }
@@ -71,8 +71,7 @@ pub(super) async fn file(
     Ok(answer)
 }
 
-/// The same for a client that does not read gzip. What was unpacked once is kept: the files are few, and clients share
-/// them.
+/// The same file for a client without gzip. Decompressed files are cached: they are few, and clients share them.
 async fn unpacked(file: String, packed: Response) -> Result<Response, ApiError> {
     static UNPACKED: LazyLock<Mutex<HashMap<String, Bytes>>> = LazyLock::new(Mutex::default);
     let (mut head, body) = packed.into_parts();
@@ -94,13 +93,13 @@ async fn unpacked(file: String, packed: Response) -> Result<Response, ApiError> 
     Ok(Response::from_parts(head, Body::from(bytes)))
 }
 
-/// Assets are kept compressed, as every browser takes them; the one file that is written for us is not.
+/// Assets are stored compressed; the one file that is written for us is not.
 fn asset(file: &str) -> Option<Response> {
     let asset = utoipa_swagger_ui::serve(file, Arc::clone(&CONFIG)).ok().flatten()?;
     let is_page = asset.content_type.starts_with("text/html");
     let content_type = [(CONTENT_TYPE, asset.content_type)];
     let encoding = asset.gzpipped.then_some([(CONTENT_ENCODING, "gzip")]);
-    // What is in the binary stays there: a copy per answer would be memory for every client that reads slowly.
+    // Assets stay in the binary: a copy per response would be memory for every slow client.
     let body = match asset.bytes {
         Cow::Borrowed(bytes) => Bytes::from_static(bytes),
         Cow::Owned(bytes) => bytes.into(),

@@ -1,4 +1,4 @@
-//! `/`: what is here. A page for browsers, JSON for everybody else; whoever prefers HTML by `Accept` gets it.
+//! `/`: the index of the service. HTML for clients that prefer it by `Accept`, else JSON.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -30,14 +30,14 @@ struct ServiceIndex<'a> {
 
 const PAGES: [&str; 5] = ["/docs/", "/openapi.json", "/readyz", "/livez", "/metrics"];
 
-/// One route of the list.
+/// One route of the index.
 #[derive(Serialize)]
 struct IndexEntry {
     path: String,
     #[serde(skip_serializing_if = "String::is_empty")]
     summary: String,
     stages: Vec<String>,
-    /// The steps in a line, with what runs side by side and what one or the other.
+    /// The steps in one line, with parallel and alternative branches.
     pipeline: String,
     accepts: Vec<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -92,8 +92,8 @@ fn prefers_html(headers: &HeaderMap) -> bool {
     MediaType::choose_index(accept, &["application/json", "text/html"]) == Some(1)
 }
 
-/// The address by which the client found us, so that a pasted line finds us again: `Host`, or what HTTP/2 has for it. A
-/// proxy in front that speaks TLS says so.
+/// The address by which the client reached us, so that a pasted line works: `Host`, or the authority of HTTP/2. A proxy
+/// that terminates TLS says so in a header.
 fn base_url(is_secure: bool, uri: &Uri, headers: &HeaderMap) -> String {
     let host = uri.authority().map(|authority| authority.as_str());
     let host = host.or_else(|| headers.get(HOST)?.to_str().ok());
@@ -103,7 +103,7 @@ fn base_url(is_secure: bool, uri: &Uri, headers: &HeaderMap) -> String {
     format!("{scheme}://{}", host.filter(is_plain).unwrap_or("localhost:8000"))
 }
 
-/// What leads from the page to its own directory: nothing from `/api/`, and `api` from `/api`.
+/// The prefix from the page to its own directory: empty for `/api/`, and `api` for `/api`.
 fn directory(original: &Uri) -> &str {
     original.path().rsplit('/').next().unwrap_or_default()
 }
@@ -125,7 +125,7 @@ fn page(index: &ServiceIndex<'_>, directory: &str) -> String {
     }
     html.push_str("<p>");
     for (path, shown) in PAGES.iter().zip(&index.pages) {
-        // Relative, as in `/docs`: a proxy may have put us below a path of its own.
+        // Relative, as in `/docs`: a proxy may add a path prefix.
         let path = if directory.is_empty() { path.trim_start_matches('/') } else { path };
         _ = write!(html, "<a href=\"{}{path}\">{shown}</a> ", escaped(directory));
     }
@@ -139,7 +139,7 @@ const STYLE: &str = "body{font:16px/1.5 system-ui,sans-serif;max-width:46rem;mar
 h2{font-size:1.1rem;margin:1.5rem 0 0}p{margin:.2rem 0}.state,.stages{color:#666}\
 pre{background:#f4f4f4;padding:.6rem .8rem;overflow-x:auto;border-radius:4px}";
 
-/// The style by its hash, and nothing else: there is no script, and what routes are called is text.
+/// The one style by its hash. There is no script, and names of routes are text.
 const POLICY: &str = "default-src 'none'; style-src 'sha256-JlLDtuVyNLCODoOk8ZJmYLrFETx1HtD/dvOD3664yjg='; img-src 'self'; base-uri 'none'; \
                       form-action 'none'; frame-ancestors 'none'";
 

@@ -1,8 +1,8 @@
-//! `/metrics` in the form that its reader asks for: OpenMetrics for those who name it, as Prometheus does, and Prometheus' own
-//! older text for everybody else. Old scrapers, `promtool` and people with curl read only that.
+//! `/metrics` in the form that its reader accepts: OpenMetrics if `accept` names it, as Prometheus does, else the older
+//! text of Prometheus, which old scrapers, `promtool` and curl read.
 //!
-//! To write the page takes milliseconds, so it is written off the runtime's threads, once at a time: those who ask
-//! while it is written share the next one ([`MetricsCache`]).
+//! Encoding the page takes milliseconds, so it runs off the runtime's threads, one at a time: readers that arrive
+//! meanwhile share the next page ([`MetricsCache`]).
 
 use std::panic::resume_unwind;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,7 +15,7 @@ use tokio::task::{JoinError, spawn_blocking};
 
 use crate::observe::metrics::{OPENMETRICS, PROMETHEUS_TEXT};
 
-/// The page in both forms. Copies share their bytes.
+/// The page in both forms. Clones share their bytes.
 #[derive(Clone, Debug, Default)]
 pub(super) struct MetricsPage {
     openmetrics: Bytes,
@@ -27,10 +27,10 @@ impl MetricsPage {
         Self { older: older(&openmetrics).into(), openmetrics: openmetrics.into() }
     }
 
-    /// In the form that these headers ask for.
+    /// The form that these headers accept.
     pub(super) fn answer(self, headers: &HeaderMap) -> ([(HeaderName, &'static str); 1], Bytes) {
         let accepted = headers.get_all(ACCEPT).iter().filter_map(|accept| accept.to_str().ok());
-        // Whoever names it reads it; qualities between the two are nobody's wish.
+        // A reader that names OpenMetrics reads it; qualities do not matter.
         match accepted.into_iter().any(|accept| accept.contains("application/openmetrics-text")) {
             true => ([(CONTENT_TYPE, OPENMETRICS)], self.openmetrics),
             false => ([(CONTENT_TYPE, PROMETHEUS_TEXT)], self.older),
@@ -38,17 +38,17 @@ impl MetricsPage {
     }
 }
 
-/// The page as it was written last.
+/// The last page.
 #[derive(Debug, Default)]
 pub(super) struct MetricsCache {
-    /// How many were begun.
+    /// The number of pages that were begun.
     begun: AtomicU64,
-    /// The last one, and its number.
+    /// The number of the last page, and the page.
     last: Mutex<(u64, MetricsPage)>,
 }
 
 impl MetricsCache {
-    /// A page that was begun after this call. `write` gives it as OpenMetrics.
+    /// A page that was begun after this call. `write` encodes it as OpenMetrics.
     pub(super) async fn get(&self, write: impl FnOnce() -> String + Send + 'static) -> MetricsPage {
         let before = self.begun.load(Ordering::Acquire);
         let mut last = self.last.lock().await;
@@ -65,7 +65,7 @@ impl MetricsCache {
     }
 }
 
-/// The same in the older text: a counter's family has the name of its samples, and there is neither unit nor end.
+/// The older text: the family of a counter has the name of its samples, and there is no unit and no end mark.
 fn older(page: &str) -> String {
     let mut text = String::with_capacity(page.len());
     let mut help = None;

@@ -1,4 +1,4 @@
-//! The fixed pages, as an outline: for the machines that watch the node, for the people and programs that use it.
+//! The fixed pages, as an outline: for machines that watch the node, and for people and programs that use it.
 
 pub(crate) mod curl;
 mod docs;
@@ -30,7 +30,7 @@ use crate::error::ApiError;
 use crate::observe::metrics::EdgeMetrics;
 use crate::protocol::Protocol;
 
-/// Paths that no user route may take, with everything below them. `/v1` is for function calls, `/v2` for the Open Inference Protocol.
+/// Paths that no user route may take, with all paths below. `/v1` has function calls, `/v2` a protocol.
 const RESERVED: [&str; 7] = ["/livez", "/readyz", "/metrics", "/openapi.json", "/docs", "/v1", "/v2"];
 
 /// Whether a route of this name would hide a page of the edge: its own paths and everything below them.
@@ -55,7 +55,7 @@ struct PageState {
     protocol: Arc<OnceLock<Arc<dyn Protocol>>>,
     document: Arc<DocumentCache>,
     metrics_page: Arc<metrics::Scraped>,
-    /// The same for the page that shows it.
+    /// The document for the page that shows it to people.
     document_for_people: Arc<DocumentCache>,
 }
 
@@ -90,30 +90,30 @@ pub(crate) fn router(
         .route("/docs", get(docs::redirect))
         .route("/docs/", get(docs::index))
         .route("/docs/{*file}", get(docs::file))
-        // For whoever comes by.
+        // For visitors.
         .route("/", get(index::index))
-        // Browsers ask for it on every site.
+        // Browsers request it on every site.
         .route("/favicon.ico", get(favicon))
         .fallback(not_found)
         .method_not_allowed_fallback(method_not_allowed)
         .with_state(PageState::new(client, metrics, info, protocol))
 }
 
-/// The pages that the admin listener has, too.
+/// The pages of the admin listener.
 pub(crate) fn machine_pages(client: LocalClient, metrics: Arc<EdgeMetrics>) -> Router {
     machines().with_state(PageState::new(client, metrics, Arc::default(), Arc::default()))
 }
 
 fn machines() -> Router<PageState> {
     Router::new()
-        // For orchestrators: restart it? send it traffic? Some load balancers (HAProxy) ask by OPTIONS.
+        // For orchestrators: restart the process? send traffic? Some load balancers (HAProxy) check by OPTIONS.
         .route("/livez", get(health::live).options(health::live))
         .route("/readyz", get(health::ready).options(health::ready))
         // For Prometheus.
         .route("/metrics", get(metrics_page))
 }
 
-/// The answers of an edge whose node is not there yet.
+/// The pages of an edge whose node is starting.
 pub(crate) fn starting_page(path: &str, headers: &HeaderMap, counted: &EdgeMetrics) -> Result<Response, ApiError> {
     match path {
         "/livez" => {
@@ -124,13 +124,13 @@ pub(crate) fn starting_page(path: &str, headers: &HeaderMap, counted: &EdgeMetri
     }
 }
 
-/// A page for browsers: it loads what its policy allows, is shown in no frame, and its links do not tell where they were. What
-/// holds for every answer is added where all of them pass.
+/// Adds the headers of a page for browsers: it loads only what its policy allows, is not shown in frames, and its links
+/// send no referrer. The layers add the headers of all responses.
 fn for_browsers(mut page: Response, policy: &'static str) -> Response {
     let headers = page.headers_mut();
     headers.insert(CONTENT_SECURITY_POLICY, HeaderValue::from_static(policy));
     headers.insert(REFERRER_POLICY, HeaderValue::from_static("no-referrer"));
-    // The same as `frame-ancestors`, for browsers from before it.
+    // The same as `frame-ancestors`, for older browsers.
     headers.insert(X_FRAME_OPTIONS, HeaderValue::from_static("DENY"));
     page
 }
@@ -179,8 +179,8 @@ async fn not_found(
     }
 }
 
-/// The same path without what many servers look past: slashes too many, and letters in percent signs. `None` where it
-/// has neither.
+/// The same path without the differences that many servers ignore: repeated slashes and percent-encoded letters. `None`
+/// if it has none.
 fn nearly(path: &str) -> Option<String> {
     let decoded = percent_encoding::percent_decode_str(path).decode_utf8().ok()?;
     let plain: String = decoded.split('/').filter(|part| !part.is_empty()).flat_map(|part| ["/", part]).collect();
@@ -194,7 +194,7 @@ fn is_grpc(headers: &HeaderMap) -> bool {
         .is_some_and(|rest| !rest.starts_with(|c: char| c.is_ascii_alphanumeric()))
 }
 
-/// What a client of gRPC understands: a status of its own (12, unimplemented) in an answer of headers only.
+/// The response for a gRPC client: status 12 (unimplemented) in headers only.
 fn no_grpc() -> Response {
     const MESSAGE: &str = "this port speaks HTTP and the Open Inference Protocol's REST, not gRPC";
     let headers = [

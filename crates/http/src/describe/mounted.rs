@@ -1,15 +1,14 @@
-//! The path below which the edge is mounted in a router of somebody else (`nest_service`), for pages that name whole
-//! paths.
+//! The path below which the edge is mounted in another router (`nest_service`), for pages that show whole paths.
 
 use axum::http::Uri;
 
-/// What the router took off the path, such as `/api`; empty where it took nothing off.
+/// The prefix that the router removed, such as `/api`; empty if none.
 ///
-/// It may hold a parameter of the client's choice, and goes into lines for a shell: a path with anything but letters,
-/// digits and `-._~/` counts as none.
+/// Clients may choose a part of it, and it goes into shell commands: a prefix with other characters than letters,
+/// digits and `-._~/` counts as empty.
 pub(super) fn prefix<'a>(original: &'a Uri, uri: &Uri) -> &'a str {
     let (original, path) = (original.path(), uri.path());
-    // The path of the mount itself is asked with a slash behind it or without.
+    // The path of the mount itself may end with a slash or not.
     let prefix = original.strip_suffix(path).or_else(|| (path == "/").then_some(original)).unwrap_or_default();
     let is_plain = prefix.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._~/".contains(&byte));
     if is_plain { prefix } else { "" }

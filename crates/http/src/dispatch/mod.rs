@@ -19,13 +19,8 @@ use callboard_telemetry::{CallSpans, SampleRatio, SpanSink, Tracer};
 
 use self::serve::HttpServeError;
 use crate::config::HttpConfig;
-use crate::config::HttpConfig;
-use crate::describe;
 use crate::describe;
 use crate::describe::openapi::ApiInfo;
-use crate::describe::openapi::ApiInfo;
-use crate::dispatch::serve::HttpServeError;
-use crate::guard::{AccessPolicy, LoopbackGuard};
 use crate::guard::{AccessPolicy, LoopbackGuard};
 use crate::listener::AcceptMetrics;
 use crate::listener::tls::Tls;

@@ -1,4 +1,4 @@
-//! Serving on a socket: the edge, or any axum router, behind the same accept loop.
+//! Serves the edge, or any axum router, on a socket with the same accept loop.
 
 use std::time::Duration;
 
@@ -76,7 +76,7 @@ async fn serve_for(
 ) {
     let metrics = edge.accept_metrics();
     let (config, tls) = (edge.config().clone(), edge.tls());
-    // Ends with this function, however that ends.
+    // Ends with this function.
     let mut freshness = JoinSet::new();
     edge.watch().map(|fresh| freshness.spawn(fresh));
     listener::run(listener, responder, &config, tls, metrics, shutdown).await;

@@ -1,4 +1,4 @@
-//! A failed call as the answer of somebody else's handler.
+//! A failed call as the response of a user's own handler.
 
 use std::sync::LazyLock;
 
@@ -69,7 +69,7 @@ impl Problem {
         Self { id: RequestId::from_client(id), ..self }
     }
 
-    /// The status of the answer.
+    /// The status of the response.
     #[must_use]
     pub fn status(&self) -> StatusCode {
         self.error.status()

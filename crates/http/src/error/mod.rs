@@ -1,8 +1,8 @@
-//! What went wrong with a request, on its way to becoming an answer.
+//! Errors of requests, until they become responses.
 //!
-//! Handlers return [`ApiError`]; it becomes a problem document (RFC 9457) in one place, [`ApiError::into_answer`], where the
-//! request's id is known. Failed calls come with a kind of their own; the statuses that only HTTP knows (405, 406, 408, 413,
-//! 415) are made here, all of kind `invalid_input`: the caller can change the request and succeed.
+//! Handlers return [`ApiError`]. It becomes a problem document (RFC 9457) in [`ApiError::into_answer`], where the
+//! request's id is known. Failed calls have kinds of their own. The statuses that only HTTP knows (405, 406, 408, 413,
+//! 415) are made here, all of kind `invalid_input`: the caller can correct the request.
 
 mod answer;
 pub(crate) mod catch_panic;
@@ -30,10 +30,10 @@ pub(crate) use self::problem::PROBLEM_JSON;
 /// The content codings of bodies.
 const CODINGS: &str = "gzip, deflate, zstd";
 
-/// The type of the error when a body does not come to its end.
+/// The type of the error of a body that does not end properly.
 const BROKEN_BODY: &str = "broken_body";
 
-/// An answer that is not the one hoped for. Boxed inside: the path where all is well carries one pointer.
+/// An error of a request. Boxed inside, so that successful results carry one pointer.
 #[derive(Clone, Debug)]
 pub struct ApiError(Box<ErrorFields>);
 
@@ -50,14 +50,14 @@ struct ErrorFields {
     stage: Option<String>,
     details: Option<Value>,
     header: Option<(HeaderName, HeaderValue)>,
-    /// The route that it is about, where that is not known from the path alone.
+    /// The route, if the path alone does not name it.
     route: Option<String>,
-    /// Where its call's time went.
+    /// The times of its call.
     timing: Option<Timing>,
 }
 
 impl ApiError {
-    /// An error of the edge's own.
+    /// An error of the edge itself.
     fn edge(status: StatusCode, error_type: &'static str, message: impl Into<Cow<'static, str>>) -> Self {
         let mut error = Self::new(ErrorKind::InvalidInput, message);
         error.0.status = status;
@@ -75,7 +75,7 @@ impl ApiError {
     #[must_use]
     pub fn new(kind: ErrorKind, message: impl Into<Cow<'static, str>>) -> Self {
         let message = match message.into() {
-            // What a request brings may be in it.
+            // The text may contain parts of the request.
             Cow::Owned(text) => Cow::Owned(limit_error_text(text)),
             Cow::Borrowed(own) => Cow::Borrowed(own),
         };
@@ -107,24 +107,24 @@ impl ApiError {
         self
     }
 
-    /// The same, told to be about this part of a form.
+    /// The same error, with the name of a part of a form.
     pub(crate) fn in_part(mut self, name: &str) -> Self {
         self.0.message = format!("part `{name}`: {}", self.0.message).into();
         self
     }
 
-    /// Attaches what programs may read.
+    /// Attaches data for programs.
     pub(crate) fn with_details(mut self, details: Option<Value>) -> Self {
         self.0.details = details;
         self
     }
 
-    /// 400: a header that cannot be read, or not in the way it must be.
+    /// 400: a header that cannot be read, or that is not allowed here.
     pub(crate) fn bad_header(name: &'static str, allowed: &'static str) -> Self {
         Self::edge(StatusCode::BAD_REQUEST, "bad_header", format!("header `{name}` must be {allowed}"))
     }
 
-    /// 400: the body's end did not come, or its framing is wrong.
+    /// 400: a truncated body, or invalid framing.
     pub(crate) fn broken_body(error: &dyn std::error::Error) -> Self {
         let causes = std::iter::successors(Some(error), |error| error.source()).map(ToString::to_string);
         let message = format!("the body could not be read: {}", causes.collect::<Vec<_>>().join(": "));
@@ -136,7 +136,7 @@ impl ApiError {
         Self::bad_header("host", allowed)
     }
 
-    /// 401, saying how to show a key. Whether one was shown is all that it tells.
+    /// 401, with the ways to send a key. It says no more than whether a key was sent.
     pub(crate) fn unauthenticated(was_shown: bool) -> Self {
         let (message, challenge) = match was_shown {
             true => ("this key is not valid", "Bearer realm=\"callboard\", error=\"invalid_token\""),
@@ -147,7 +147,7 @@ impl ApiError {
         error.with_header(WWW_AUTHENTICATE, HeaderValue::from_static(challenge))
     }
 
-    /// 429: this key has asked more often than it may.
+    /// 429: the key is over its limit.
     pub(crate) fn rate_limited(key: &str, limit: impl Display, wait: Duration) -> Self {
         let mut error = Self::new(ErrorKind::Overloaded, format!("key `{key}` is over its limit of {limit}"));
         error.0.error_type = Some("rate_limited".into());
@@ -155,7 +155,7 @@ impl ApiError {
         error
     }
 
-    /// 429: so many items at once are more than the key's limit ever lets through.
+    /// 429: the limit of the key never allows this many items at once.
     pub(crate) fn beyond_rate(key: &str, limit: impl Display, items: u32) -> Self {
         let message =
             format!("{items} items at once are beyond the limit of key `{key}`, {limit}; ask for fewer at a time");
@@ -165,48 +165,48 @@ impl ApiError {
         error
     }
 
-    /// 503 on everything but `/livez` until the node is there.
+    /// 503 on everything but `/livez` while the node starts.
     pub(crate) fn starting() -> Self {
         let mut error = Self::new(ErrorKind::Unavailable, "the node is starting");
         error.0.retry_after = Some(Duration::from_secs(1));
         error
     }
 
-    /// 503 on a call that was not finished when the node had to end. It may have run.
+    /// 503 for a call that had not finished when the node ended. It may have run.
     pub(crate) fn ending() -> Self {
         let mut error = Self::new(ErrorKind::Unavailable, "the node is ending, and did not finish this call in time");
         error.0.retryable = false;
         error
     }
 
-    /// 400: a multipart body that is none, or has a part of no use.
+    /// 400: an invalid multipart body, or an unusable part.
     pub(crate) fn bad_multipart(what: impl Into<Cow<'static, str>>) -> Self {
         Self::edge(StatusCode::BAD_REQUEST, "bad_multipart", what)
     }
 
-    /// 400: a stream of calls is no row of frames.
+    /// 400: a stream of calls that is not a sequence of frames.
     pub(crate) fn bad_frame(what: impl Into<Cow<'static, str>>) -> Self {
         Self::edge(StatusCode::BAD_REQUEST, "bad_frame", what)
     }
 
-    /// 400: each call of a stream has one outcome, which a route that streams has not.
+    /// 400: each call of a stream has one outcome; a streaming route has many.
     pub(crate) fn no_calls_of_streams(route: &str) -> Self {
         let message = format!("`{route}` answers one call with a stream; call it once with each request");
         Self::edge(StatusCode::BAD_REQUEST, "streaming_route", message)
     }
 
-    /// 400: a text that is none.
+    /// 400: a text that is not UTF-8.
     pub(crate) fn bad_text(offset: usize) -> Self {
         let message = format!("the body is text but not UTF-8 (byte {offset})");
         Self::edge(StatusCode::BAD_REQUEST, "malformed_body", message)
     }
 
-    /// 404 for a path that is neither a route nor a page of the edge, which is mounted below `prefix`.
+    /// 404 for a path without a route or page. The edge is mounted below `prefix`.
     pub(crate) fn no_such_route(path: &str, prefix: &str) -> Self {
         Self::no_such_page(path, &format!("`GET {prefix}/` lists what there is"))
     }
 
-    /// 404, saying where to look.
+    /// 404, with a hint.
     pub(crate) fn no_such_page(path: &str, hint: &str) -> Self {
         let path: String = path.chars().take(MAX_SHOWN_CHARS).collect();
         Self::new(ErrorKind::NotFound, format!("there is no route `{path}`; {hint}"))
@@ -217,7 +217,7 @@ impl ApiError {
         Self::new(ErrorKind::PermissionDenied, why)
     }
 
-    /// 405, naming the method that would do.
+    /// 405, with the allowed methods.
     #[must_use]
     pub fn method_not_allowed(method: &Method, allowed: &'static str) -> Self {
         let method: String = method.as_str().chars().take(MAX_SHOWN_CHARS).collect();
@@ -226,39 +226,39 @@ impl ApiError {
             .with_header(ALLOW, HeaderValue::from_static(allowed))
     }
 
-    /// 406, listing what could be sent.
+    /// 406, with the available media types.
     pub(crate) fn not_acceptable(offered: &str) -> Self {
         let message = format!("nothing that `accept` allows can be sent; on offer: {offered}");
         Self::edge(StatusCode::NOT_ACCEPTABLE, "not_acceptable", message)
     }
 
-    /// 406 behind the call: only its outcome told that no accepted form can hold it.
+    /// 406 after the call: its outcome fits no accepted form.
     pub(crate) fn outcome_not_acceptable(media_type: &str, error: &EncodeError) -> Self {
         let message =
             format!("the outcome cannot be sent as `{media_type}`, and `accept` allows nothing else: {error}");
         Self::edge(StatusCode::NOT_ACCEPTABLE, "not_acceptable", message)
     }
 
-    /// 408: the client went silent within its body, or sends it by the drop.
+    /// 408: the body stalled, or arrives too slowly.
     pub(crate) fn body_stalled(bytes: u64, window: Duration) -> Self {
         let message = format!("less than {bytes} bytes of the body arrived within {window:?}");
         Self::edge(StatusCode::REQUEST_TIMEOUT, "body_stalled", message)
     }
 
-    /// 408: the time for any body was over.
+    /// 408: the body took too long.
     pub(crate) fn body_out_of_time(limit: Duration) -> Self {
         let message = format!("the body had not arrived after {limit:?}");
         Self::edge(StatusCode::REQUEST_TIMEOUT, "body_out_of_time", message)
     }
 
-    /// 413, by announcement or by count.
+    /// 413, by the announced or the received length.
     #[must_use]
     pub fn body_too_large(limit_bytes: u64) -> Self {
         let message = format!("the body exceeds the limit of {limit_bytes} bytes");
         Self::edge(StatusCode::PAYLOAD_TOO_LARGE, "body_too_large", message)
     }
 
-    /// 415, listing what is understood; first the header that a client in a hurry left out.
+    /// 415, with the accepted types, and a hint for a forgotten header.
     pub(crate) fn unsupported_media_type(got_type: Option<&str>, accepted: &str) -> Self {
         let got = match got_type {
             Some(got) => {
@@ -267,7 +267,7 @@ impl ApiError {
             }
             None => "the request has no content-type".to_owned(),
         };
-        // A form without files has its type from curl, where `-d` sent JSON without a word about it.
+        // curl's `-d` sends this type by default, for a body that is usually JSON.
         let is_forgotten = got_type.is_none_or(|got| got.starts_with("application/x-www-form-urlencoded"));
         let is_json = accepted.split(", ").any(|accepted| accepted == "application/json");
         let cure = if is_forgotten && is_json { "; for JSON add -H 'content-type: application/json'" } else { "" };
@@ -282,12 +282,12 @@ impl ApiError {
         Self::edge(StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported_media_type", message)
     }
 
-    /// 400 for a body that does not unpack.
+    /// 400 for a body that does not decompress.
     pub(crate) fn bad_coding(name: &str, error: &std::io::Error) -> Self {
         Self::edge(StatusCode::BAD_REQUEST, "malformed_body", format!("the body cannot be unpacked as {name}: {error}"))
     }
 
-    /// 415 for a body that is compressed in another way.
+    /// 415 for an unknown content coding.
     #[must_use]
     pub fn unsupported_encoding() -> Self {
         let message =
@@ -296,19 +296,19 @@ impl ApiError {
             .with_header(ACCEPT_ENCODING, HeaderValue::from_static(CODINGS))
     }
 
-    /// 415 for a stream of calls that is compressed, in whatever way.
+    /// 415 for a compressed stream of calls.
     pub(crate) fn packed_stream() -> Self {
         let message = "a stream of calls is not packed: send its frames as they are";
         Self::edge(StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported_encoding", message)
     }
 
-    /// 504 before anything ran: the deadline passed while the body was still coming.
+    /// 504: the deadline passed before the body had arrived. Nothing ran.
     pub(crate) fn deadline_within_body() -> Self {
         let message = "the deadline passed before the body had arrived; `x-request-timeout-ms` asks for more time";
         Self::new(ErrorKind::DeadlineExceeded, message)
     }
 
-    /// 500: the outcome is there, and the format has no form for it.
+    /// 500: the format cannot hold the outcome.
     #[must_use]
     pub fn unencodable(error: EncodeError) -> Self {
         match error.kind() {
@@ -318,24 +318,24 @@ impl ApiError {
         }
     }
 
-    /// Whether there may be room for the same request later.
+    /// Whether the same request may have room later.
     pub(crate) fn is_overloaded(&self) -> bool {
         self.0.kind == ErrorKind::Overloaded
     }
 
-    /// 429: other calls hold the memory that this one needs.
+    /// 429: other calls hold the memory that this call needs.
     fn no_memory(message: String) -> Self {
         let mut answer = Self::new(ErrorKind::Overloaded, message);
         answer.0.retry_after = Some(RETRY_AFTER);
         answer
     }
 
-    /// 504: work was stopped for want of time. Where its caller left, nobody reads it.
+    /// 504: the deadline stopped the work.
     fn stopped() -> Self {
         Self::new(ErrorKind::DeadlineExceeded, "the deadline passed while the payload was read or written")
     }
 
-    /// 422 that names every field of `value` that does not fit, where reading it has ended with `error`.
+    /// 422 that names every field of `value` that does not fit, after `error` ended its reading.
     pub(crate) fn unfit(error: DecodeError, input: &DataType, value: &Value) -> Self {
         let misfits = misfits::misfits(input.schema(), value, &error);
         let others = misfits.len().saturating_sub(1);
@@ -346,12 +346,12 @@ impl ApiError {
         answer.with_details(Some(fields_of(misfits)))
     }
 
-    /// 500 for a panic of ours or of a codec of the user's.
+    /// 500 for a panic in the edge or in user code of a codec.
     pub(crate) fn panicked() -> Self {
         Self::new(ErrorKind::Internal, "the http edge panicked on this request; the server's log knows more")
     }
 
-    /// The same as what a call's input is refused with.
+    /// The same error as a failure of a call's input.
     pub(crate) fn into_failure(self) -> Failure {
         let ErrorFields { status, message, error_type, details, .. } = *self.0;
         let failure = Failure::invalid_input(message).with_status(status.as_u16());
@@ -359,7 +359,7 @@ impl ApiError {
         details.into_iter().fold(failure, Failure::with_details)
     }
 
-    /// Where its call's time went, if there was one.
+    /// The times of its call, if there was one.
     pub(crate) fn timing(&self) -> Option<Timing> {
         self.0.timing
     }
@@ -370,7 +370,7 @@ impl ApiError {
         self.0.kind
     }
 
-    /// The route that it is told to be about.
+    /// The route that it is about.
     pub(crate) fn route(&self) -> Option<&str> {
         self.0.route.as_deref()
     }
@@ -419,10 +419,10 @@ impl From<CallError> for ApiError {
     }
 }
 
-/// The limit of the node's memory: what exceeds it alone is too large, and not malformed.
+/// The limit of the node's memory. Data that exceeds it alone is too large, not malformed.
 const MAX_IN_FLIGHT_BYTES: &str = "max_in_flight_bytes";
 
-/// When a call may come again for which there was no memory: the time in which a full node has surely finished something.
+/// When a call without memory may be retried: by then a full node has finished some work.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 impl From<ChargeError> for ApiError {
@@ -432,7 +432,7 @@ impl From<ChargeError> for ApiError {
 }
 
 impl From<DecodeError> for ApiError {
-    /// 422 for what is well-formed but not what the route takes, 400 for everything else.
+    /// 422 for a well-formed body that does not fit the route's type, else 400.
     fn from(error: DecodeError) -> Self {
         let (status, error_type) = match error.kind() {
             DecodeErrorKind::Exhausted => return Self::no_memory(error.to_string()),
@@ -472,7 +472,7 @@ fn fields_of(misfits: Vec<Misfit>) -> Value {
     Map::from_iter([("fields", Value::List(fields))]).into()
 }
 
-/// Carries the error through axum to where the request's id is known and the answer is written.
+/// Carries the error through axum to the layer that knows the request's id.
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
         let mut response = self.status().into_response();
@@ -481,5 +481,5 @@ impl IntoResponse for ApiError {
     }
 }
 
-/// How much of a client's own text is repeated to it.
+/// The most characters of a client's text that are repeated to it.
 const MAX_SHOWN_CHARS: usize = 100;

@@ -1,4 +1,4 @@
-//! The keys that let a request in. Only their hashes are kept: neither a dump of the memory nor a log has a key in it.
+//! The API keys. Only their hashes are kept: no dump and no log contains a key.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -30,11 +30,11 @@ pub struct ApiKeys(Arc<KeyTable>);
 #[derive(PartialEq, Eq, Hash)]
 struct KeyTable {
     keys: Vec<ApiKey>,
-    /// The places of the keys by the beginnings of their hashes.
+    /// The indices of the keys by the prefixes of their hashes.
     by_prefix: Vec<(u64, usize)>,
-    /// Their places in the order of their names.
+    /// Their indices in the order of their names.
     by_name: Vec<usize>,
-    /// Where they were read.
+    /// The file that they were read from.
     file: Option<PathBuf>,
 }
 
@@ -47,38 +47,38 @@ struct ApiKey {
 
 type Hash = [u8; SHA256_OUTPUT_LEN];
 
-/// Shorter ones can be guessed.
+/// Shorter keys can be guessed.
 const LEAST_KEY_CHARS: usize = 16;
 
-/// Longer ones are certificates, pasted by mistake.
+/// A longer text is no key: perhaps a certificate, pasted by mistake.
 const MOST_KEY_CHARS: usize = 256;
 
-/// More are looked up in a database, by a proxy in front.
+/// More keys belong into a database, in a proxy.
 const MOST_KEYS: usize = 10_000;
 
-/// So many keys of the longest kind, with names and remarks.
+/// Room for this many keys of the longest kind, with names and comments.
 const MAX_FILE_BYTES: u64 = 4 << 20;
 
 const HASHED: &str = "sha256:";
 
 impl ApiKeys {
-    /// Reads keys, one per line: a name for logs, the key (16 to 256 visible ASCII characters) or `sha256:` and its hash in
-    /// hexadecimal, and, if it has one of its own, a [limit](RateLimit). Empty lines and what follows `#` are skipped.
+    /// Reads keys, one per line: a name for logs; the key (16 to 256 visible ASCII characters), or `sha256:` and its
+    /// hash in hexadecimal; and an optional [limit](RateLimit). Empty lines and text after `#` are skipped.
     ///
     /// # Errors
     ///
-    /// The first line that is wrong, by its number: a message never repeats what may be a key.
+    /// The number of the first invalid line. A message never contains what may be a key.
     pub fn parse(text: &str) -> Result<Self, ApiKeysError> {
         Self::parse_from(text, None)
     }
 
-    /// Reads the keys in this file, as [`parse`](Self::parse) does. An edge reads them again when the file changes
-    /// ([`api_keys_reload_interval`](crate::HttpConfig::api_keys_reload_interval)): a key that is gone is refused from then on, and
-    /// one that stays goes on with the count of its limit.
+    /// Reads the keys in this file, as [`parse`](Self::parse) does. An edge reloads them when the file changes
+    /// ([`api_keys_reload_interval`](crate::HttpConfig::api_keys_reload_interval)): removed keys are refused from then
+    /// on, and the others keep the count of their limit.
     ///
     /// # Errors
     ///
-    /// A file that cannot be read, and what `parse` refuses.
+    /// A file that cannot be read, and the errors of `parse`.
     pub fn read(file: impl Into<PathBuf>) -> Result<Self, ApiKeysError> {
         let file = file.into();
         let unreadable = |reason: String| ApiKeysError::Read { file: file.clone(), reason };
@@ -87,7 +87,7 @@ impl ApiKeys {
         Self::parse_from(&text, Some(file))
     }
 
-    /// Where they were read, if in a file.
+    /// The file that they were read from, if any.
     pub(super) fn file(&self) -> Option<&Path> {
         self.0.file.as_deref()
     }
@@ -124,19 +124,19 @@ impl ApiKeys {
         Ok(Self(Arc::new(KeyTable { keys, by_prefix, by_name, file })))
     }
 
-    /// How many there are.
+    /// The number of keys.
     #[must_use]
     pub fn len(&self) -> usize {
         self.0.keys.len()
     }
 
-    /// Never: no key would let nobody in.
+    /// Never true: without a key no request would be allowed.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.keys.is_empty()
     }
 
-    /// The place of this key. It is looked up by the beginning of its hash, which nobody can choose, and compared to its end.
+    /// The index of this key. It is found by the prefix of its hash, which clients cannot choose, and compared in full.
     pub(super) fn find(&self, key: &[u8]) -> Option<usize> {
         let hash = digest(&SHA256, key);
         let (by_prefix, prefix) = (&self.0.by_prefix, prefix_of(hash.as_ref()));
@@ -155,7 +155,7 @@ impl ApiKeys {
         self.0.keys.get(index).map_or("", |key| &key.name)
     }
 
-    /// The place of the key that has this name.
+    /// The index of the key with this name.
     pub(super) fn named(&self, name: &str) -> Option<usize> {
         let KeyTable { keys, by_name, .. } = &*self.0;
         let found = by_name.binary_search_by(|index| (*keys[*index].name).cmp(name));
@@ -167,14 +167,14 @@ impl ApiKeys {
     }
 }
 
-/// Names alone.
+/// Shows names only.
 impl fmt::Debug for ApiKeys {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_set().entries(self.0.keys.iter().map(|key| &key.name)).finish()
     }
 }
 
-/// Enough of a hash to tell it from the others.
+/// Enough of a hash to find it.
 fn prefix_of(hash: &[u8]) -> u64 {
     hash.first_chunk().map_or(0, |first| u64::from_be_bytes(*first))
 }
@@ -195,11 +195,11 @@ fn from_hex(hex: &str) -> Option<Hash> {
     [bytes(high)?, bytes(low)?].as_flattened().try_into().ok()
 }
 
-/// Why keys cannot be read. Lines are counted from 1.
+/// Why keys cannot be read. Lines count from 1.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ApiKeysError {
-    /// Add one, or do not ask for keys: nobody could call anything.
+    /// Add a key, or set no keys: no client could call anything.
     #[error("there is no key")]
     None,
     /// Write the key after its name.
@@ -208,7 +208,7 @@ pub enum ApiKeysError {
         /// The line.
         line: usize,
     },
-    /// Make a longer one, such as by `openssl rand -base64 32`.
+    /// Use a longer key, such as from `openssl rand -base64 32`.
     #[error(
         "line {line}: a key has {LEAST_KEY_CHARS} to {MOST_KEY_CHARS} visible ASCII characters, or is `sha256:` and 64 hexadecimal digits"
     )]
@@ -221,7 +221,7 @@ pub enum ApiKeysError {
     BadLimit {
         /// The line.
         line: usize,
-        /// What a limit looks like.
+        /// The form of a limit.
         #[source]
         source: RateLimitError,
     },
@@ -231,13 +231,13 @@ pub enum ApiKeysError {
         /// The line.
         line: usize,
     },
-    /// Delete one of the two, or rename it.
+    /// Delete or rename one of the two.
     #[error("line {line}: this name or this key has been there before")]
     Twice {
         /// The second of the two lines.
         line: usize,
     },
-    /// Correct the path, or the rights of the file.
+    /// Correct the path, or the permissions of the file.
     #[error("cannot read {}: {reason}", file.display())]
     Read {
         /// The file.
@@ -245,7 +245,7 @@ pub enum ApiKeysError {
         /// Why.
         reason: String,
     },
-    /// Let a proxy in front check keys.
+    /// Let a proxy check keys.
     #[error("there are more than {most} keys")]
     TooMany {
         /// The limit.

@@ -1,7 +1,7 @@
-//! Which web pages may read answers (the Fetch standard's CORS protocol): an exact list of origins, or all.
+//! Which web pages may read responses (the CORS protocol of the Fetch standard): a list of origins, or all.
 //!
-//! Without it browsers keep answers from the pages of other origins, which is the safe default. Cookies are never involved:
-//! a key goes in a header that the page sets itself, so `access-control-allow-credentials` is not sent.
+//! Without it browsers hide responses from pages of other origins, the safe default. Cookies are never used: a page
+//! sets the key in a header, so `access-control-allow-credentials` is not sent.
 
 use std::fmt;
 
@@ -34,12 +34,12 @@ enum Origins {
 const ANY: &str = "*";
 
 impl Cors {
-    /// These origins, each as a browser names it: `https://app.example.org`, with a port where it is not the scheme's own.
-    /// `*` alone allows every page there is: only for what anybody may read, or for what needs a key.
+    /// The origins as browsers write them: `https://app.example.org`, with a port if it is not the default of the
+    /// scheme. `*` alone allows every page: only for public data, or with API keys.
     ///
     /// # Errors
     ///
-    /// The first that is no origin, or none at all.
+    /// The first invalid origin, or an empty list.
     pub fn parse<S: AsRef<str>>(origins: impl IntoIterator<Item = S>) -> Result<Self, CorsError> {
         let origins: Vec<S> = origins.into_iter().collect();
         if let [only] = origins.as_slice()
@@ -53,7 +53,7 @@ impl Cors {
         if listed.is_empty() { Err(CorsError::None) } else { Ok(Self(Origins::Listed(listed))) }
     }
 
-    /// What `access-control-allow-origin` says to this page, if it may read.
+    /// The value of `access-control-allow-origin` for this page, if it may read.
     pub(super) fn allowed(&self, request: &HeaderMap) -> Option<HeaderValue> {
         let origin = request.get(ORIGIN)?;
         match &self.0 {
@@ -62,7 +62,7 @@ impl Cors {
         }
     }
 
-    /// On every answer.
+    /// Adds the headers of every response.
     pub(super) fn mark(&self, sharing: Option<HeaderValue>, headers: &mut HeaderMap) {
         if self.0 != Origins::Any {
             headers.append(VARY, HeaderValue::from_static("origin"));
@@ -73,7 +73,7 @@ impl Cors {
         }
     }
 
-    /// On the answer to a preflight, beside the mark.
+    /// Adds the further headers of the response to a preflight.
     pub(super) fn permit(&self, request: &HeaderMap, headers: &mut HeaderMap) {
         if self.allowed(request).is_some() {
             headers.insert(ACCESS_CONTROL_ALLOW_METHODS, HeaderValue::from_static("GET, HEAD, POST"));
@@ -95,7 +95,7 @@ impl fmt::Display for Cors {
     }
 }
 
-/// A preflight names a method; any other `OPTIONS` is a request of its own.
+/// A preflight names a method; another `OPTIONS` is a request of its own.
 pub(super) fn is_preflight(headers: &HeaderMap) -> bool {
     headers.contains_key(ORIGIN) && headers.contains_key(ACCESS_CONTROL_REQUEST_METHOD)
 }
@@ -112,26 +112,26 @@ fn origin_of(text: &str) -> Result<HeaderValue, CorsError> {
     }
 }
 
-/// Every header of a request that means something to the edge.
+/// All request headers that the edge reads.
 const SETTABLE: &str = "accept, authorization, content-encoding, content-type, grpc-timeout, \
                         inference-header-content-length, traceparent, tracestate, x-api-key, x-callboard-explain, x-request-id, \
                         x-request-priority, x-request-timeout-ms";
 
-/// Every header of an answer that means something to a page, beside those that it may always read.
+/// All response headers of the edge that a page may read, besides those that it may always read.
 const READABLE: &str = "inference-header-content-length, retry-after, server-timing, traceparent, x-callboard-timeline, \
                         x-request-id";
 
-/// What is written cannot be a list of origins.
+/// Why a list of origins is invalid.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CorsError {
-    /// Leave CORS out instead.
+    /// Set no CORS instead.
     #[error("no origin is listed")]
     None,
-    /// Write it as browsers do: scheme, host in small letters, port if any, and no path. `*` stands alone.
+    /// Write it as browsers do: scheme, lowercase host, optional port, no path. `*` stands alone.
     #[error("`{origin}` is not an origin such as `https://app.example.org`")]
     BadOrigin {
-        /// As it was written.
+        /// The invalid text.
         origin: String,
     },
 }

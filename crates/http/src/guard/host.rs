@@ -1,9 +1,9 @@
-//! The host that a request names: read and checked in one place, for every listener.
+//! The host that a request names, read and checked for every listener.
 //!
-//! A request has one host (RFC 9112 §3.2, RFC 9113 §8.3.1): in the `host` header, in the target itself (`:authority` on HTTP/2, the
-//! absolute form on HTTP/1), or the same in both. Two hosts, two different ones and an invalid one are answered 400 before
-//! anything decides by the host, because a proxy in front may have decided by the other one. A socket that speaks HTTP/1.1 or 2 has
-//! to name one; HTTP/1.0 and a call in process may name none.
+//! A request has one host (RFC 9112 §3.2, RFC 9113 §8.3.1): in the `host` header, in the target (`:authority` on
+//! HTTP/2, the absolute form on HTTP/1), or the same in both. Two different hosts and an invalid host are answered 400
+//! before any decision uses the host, because a proxy may have decided by the other one. HTTP/1.1 and 2 require a host;
+//! HTTP/1.0 and a request in process may name none.
 
 use std::net::Ipv6Addr;
 
@@ -15,16 +15,16 @@ use crate::error::ApiError;
 /// The host of one request, with its port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct NamedHost<'a> {
-    /// Name and port.
+    /// The host with its port.
     named: Option<&'a str>,
-    /// Without the port; empty where none was named.
+    /// Without the port; empty if no host is named.
     name: &'a str,
-    /// The kinds of characters in it.
+    /// The kinds of its characters.
     kinds: u8,
 }
 
 impl<'a> NamedHost<'a> {
-    /// The host of a request that came by a socket.
+    /// The host of a request that came over a socket.
     ///
     /// # Errors
     ///
@@ -33,14 +33,14 @@ impl<'a> NamedHost<'a> {
         let (named, has_header) = Self::read(request)?;
         let is_missing = match request.version() {
             Version::HTTP_09 | Version::HTTP_10 => false,
-            // On HTTP/1 the header is required beside an absolute target, too.
+            // HTTP/1 requires the header besides an absolute target, too.
             Version::HTTP_11 => !has_header,
             _ => named.named.is_none(),
         };
         if is_missing { Err(ApiError::bad_host("given once")) } else { Ok(named) }
     }
 
-    /// The host of a request that may have been made in process, where none has to be named.
+    /// The host of a request that may have been made in process, which needs none.
     ///
     /// # Errors
     ///
@@ -49,7 +49,7 @@ impl<'a> NamedHost<'a> {
         Self::read(request).map(|(named, _)| named)
     }
 
-    /// With whether there is a header of it.
+    /// The host, and whether the header exists.
     fn read<B>(request: &'a Request<B>) -> Result<(Self, bool), ApiError> {
         let mut lines = request.headers().get_all(HOST).iter();
         let header = match lines.next() {
@@ -73,7 +73,7 @@ impl<'a> NamedHost<'a> {
         Ok((Self { named, name, kinds }, header.is_some()))
     }
 
-    /// As it was named, with the port; `None` where none was.
+    /// The host with its port, if one is named.
     pub(crate) fn as_str(self) -> Option<&'a str> {
         self.named
     }
@@ -83,8 +83,8 @@ impl<'a> NamedHost<'a> {
         self.named.map(|_| self.name)
     }
 
-    /// Whether the host is an address, or a name without a dot, which cannot be registered on the internet. A request that names
-    /// no host is local, too: HTTP/1.0, which no browser speaks, or a call in process.
+    /// Whether the host is an address, or a name without a dot, which cannot be registered on the internet. A request
+    /// without a host is local, too: HTTP/1.0, which no browser speaks, or a request in process.
     pub(crate) fn is_local(self) -> bool {
         let Some(host) = self.name() else { return true };
         self.kinds == LETTERS || host.starts_with('[') || host.parse::<std::net::Ipv4Addr>().is_ok()
@@ -93,14 +93,14 @@ impl<'a> NamedHost<'a> {
 
 const HOST_FORM: &str = "a host name or an address, and a port if any";
 
-/// Kinds of characters in a host: letters, digits, hyphens and underscores; dots; what RFC 3986 allows besides; no
-/// others.
+/// Kinds of characters in a host: letters, digits, hyphens and underscores; dots; other characters of RFC 3986; invalid
+/// ones.
 const LETTERS: u8 = 1;
 const DOTS: u8 = 2;
 const SIGNS: u8 = 4;
 const INVALID: u8 = 8;
 
-/// The kind of each byte. Every request asks, so it is a table.
+/// The kind of each byte: a table, because every request needs it.
 const KINDS: [u8; 256] = {
     let mut kinds = [INVALID; 256];
     let mut byte = 0;
@@ -125,11 +125,11 @@ pub(super) fn is_name(name: &str) -> bool {
     !name.is_empty() && kinds_of(name) & !(LETTERS | DOTS) == 0
 }
 
-/// The host and what stands behind its colon.
+/// The host, and the port after its colon.
 fn split(named: &str) -> (&str, Option<&str>) {
-    // The colons of an IPv6 address are inside its brackets.
+    // The colons of an IPv6 address are in its brackets.
     let after_address = if named.starts_with('[') { named.rfind(']').map_or(0, |end| end + 1) } else { 0 };
-    // Bytes, because a search for a character costs more than all the rest of a short name.
+    // Bytes: a search for a character costs more than all the rest for a short name.
     match named.as_bytes()[after_address..].iter().position(|byte| *byte == b':') {
         Some(colon) => (&named[..after_address + colon], Some(&named[after_address + colon + 1..])),
         None => (named, None),
@@ -137,7 +137,7 @@ fn split(named: &str) -> (&str, Option<&str>) {
 }
 
 /// The host of `uri-host [ ":" port ]` (RFC 9110 §7.2), which may be empty, and the kinds of its characters. Addresses
-/// of future versions of IP are refused.
+/// of future IP versions are invalid.
 fn valid_name(named: &str) -> Option<(&str, u8)> {
     let (host, port) = split(named);
     let is_port = port.is_none_or(|port| {

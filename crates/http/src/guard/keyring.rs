@@ -1,8 +1,8 @@
-//! The keys that are in force, and how much of its limit each has used.
+//! The current keys, and the use of each key's limit.
 //!
-//! Keys of a file are **read again** when it changes. Requests that are under way go on; a stream of calls goes on with the limit
-//! that its key had. A file that **cannot be used** is told to the log once and leaves the keys as they are, so that nobody is
-//! locked out, and nobody let in, by a slip.
+//! Keys of a file are **reloaded** when it changes. Requests in progress continue; a stream of calls keeps the limit of
+//! its key. If a new file **cannot be used**, the log says so once and the old keys stay, so that a mistake neither
+//! locks clients out nor lets them in.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::num::NonZeroU32;
@@ -23,12 +23,12 @@ pub(super) struct Keyring(Arc<KeyringState>);
 #[derive(Debug)]
 struct KeyringState {
     current: ArcSwap<KeySet>,
-    /// Of keys that have none of their own.
+    /// Of keys without a limit of their own.
     limit: Option<RateLimit>,
     reload_interval: Duration,
 }
 
-/// Keys at one time.
+/// One version of the keys.
 #[derive(Debug)]
 struct KeySet {
     keys: ApiKeys,
@@ -41,14 +41,14 @@ impl Keyring {
         Self(Arc::new(KeyringState { current, limit, reload_interval }))
     }
 
-    /// Whose key this is.
+    /// The owner of this key.
     pub(super) fn find(&self, key: &[u8]) -> Option<KeyHolder> {
         let ring = self.0.current.load();
         let index = ring.keys.find(key)?;
         Some(KeyHolder { ring: Arc::clone(&ring), index })
     }
 
-    /// Looks at the file for ever, and takes what is new; ends at once where there is none. To be dropped with the listener.
+    /// Watches the file and takes new keys; ends at once without a file. Drop it with the listener.
     pub(super) async fn watch_file(self) {
         let Some(file) = self.0.current.load().keys.file().map(ToOwned::to_owned) else { return };
         let read = move || ApiKeys::read(&file);
@@ -71,7 +71,7 @@ impl Keyring {
 }
 
 impl KeySet {
-    /// A key goes on with what it has used where name and limit are those of before.
+    /// A key keeps its count if its name and limit are unchanged.
     fn new(keys: ApiKeys, limit: Option<RateLimit>, before: Option<&Self>) -> Self {
         let used = |index: usize, limit: RateLimit| {
             let before = before?;
@@ -87,7 +87,7 @@ impl KeySet {
     }
 }
 
-/// Whose key was shown.
+/// The owner of a key.
 #[derive(Clone, Debug)]
 pub struct KeyHolder {
     ring: Arc<KeySet>,
@@ -95,7 +95,7 @@ pub struct KeyHolder {
 }
 
 impl KeyHolder {
-    /// For the access log; the key itself is not known here.
+    /// The name of the key. The key itself is not known here.
     #[must_use]
     pub fn name(&self) -> &str {
         self.ring.keys.name(self.index)
@@ -105,7 +105,7 @@ impl KeyHolder {
         self.ring.limiters.get(self.index)?.as_deref()
     }
 
-    /// Counts so many calls, or none of them.
+    /// Counts these calls, all or none.
     ///
     /// # Errors
     ///
@@ -124,16 +124,16 @@ impl KeyHolder {
     }
 }
 
-/// A key has asked more often than it may.
+/// A key is over its limit.
 #[derive(Debug)]
 pub struct OverLimit {
-    /// How long until it may; `None` where so many at once are never counted.
+    /// The time until the calls are allowed; `None` if the limit never allows this many at once.
     pub wait: Option<Duration>,
     /// The response.
     pub error: ApiError,
 }
 
-/// Tells one reading from another.
+/// Identifies a reading.
 fn fingerprint(read: &Result<ApiKeys, ApiKeysError>) -> u64 {
     let mut hasher = DefaultHasher::new();
     match read {

@@ -1,12 +1,12 @@
-//! Which web pages may ask at all, on a listener that only this machine can reach, or on an unknown one: that of
-//! another program in which the edge is mounted.
+//! Which web pages may send requests to a listener that only this machine can reach, or to an unknown listener, if the
+//! edge is mounted in another program.
 //!
-//! A page that somebody on this machine visits can send requests to loopback, too. Directly: a form or a text needs nobody's
-//! permission to be sent, and browsers mark it with its `origin`. Or by a name of its own that leads to 127.0.0.1 ("DNS
-//! rebinding"), which the `host` shows, and by which the page could read the answers as well. Neither is answered but with 403,
-//! which programs, that name an address and no origin, never see.
+//! A page in a browser on this machine can send requests to loopback: directly, because a form or a text needs no
+//! permission, which the `origin` header shows; or by a name of its own that resolves to 127.0.0.1 (DNS rebinding),
+//! which the `host` shows and which would let the page read responses. Both are answered with 403. Programs, which use
+//! an address and send no origin, never see it.
 //!
-//! Names without a dot are nobody's on the internet, and taken for local ones.
+//! Names without a dot cannot be registered on the internet, and count as local.
 
 use std::fmt;
 
@@ -18,8 +18,7 @@ use super::Cors;
 use super::host::{NamedHost, is_name};
 use crate::error::ApiError;
 
-/// The names by which a listener on loopback, or a mounted edge, may be called, beside addresses, `localhost` and names
-/// without a dot.
+/// The names of a listener on loopback or of a mounted edge, besides addresses, `localhost` and names without a dot.
 ///
 /// ```
 /// use callboard_http::Hosts;
@@ -47,11 +46,11 @@ impl Default for Names {
 const ANY: &str = "*";
 
 impl Hosts {
-    /// These names, without scheme, port or path. `*` alone is every name there is.
+    /// Names without scheme, port or path. `*` alone allows every name.
     ///
     /// # Errors
     ///
-    /// The first that is no name.
+    /// The first invalid name.
     pub fn parse<S: AsRef<str>>(names: impl IntoIterator<Item = S>) -> Result<Self, HostsError> {
         let names: Vec<String> = names.into_iter().map(|name| name.as_ref().to_ascii_lowercase()).collect();
         if names == [ANY] {
@@ -63,7 +62,7 @@ impl Hosts {
         }
     }
 
-    /// Whether none is listed.
+    /// Whether no name is listed.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0 == Names::default()
@@ -86,15 +85,15 @@ impl fmt::Display for Hosts {
     }
 }
 
-/// What is written is no name of a host.
+/// The text is not a host name.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 #[error("`{name}` is not a host name such as `models.example.org`")]
 pub struct HostsError {
-    /// As it was written.
+    /// The invalid text.
     name: String,
 }
 
-/// The rules of an edge for its listeners on loopback.
+/// The rules for listeners on loopback.
 #[derive(Debug)]
 pub(crate) struct LoopbackGuard {
     hosts: Hosts,
@@ -106,7 +105,7 @@ impl LoopbackGuard {
         Self { hosts, cors }
     }
 
-    /// Lets in a request that names this host, or says why it goes no further.
+    /// Admits a request that names this host, or refuses it.
     pub(crate) fn admit<B>(&self, request: &Request<B>, host: NamedHost<'_>) -> Result<(), ApiError> {
         if !host.is_local() && !host.name().is_some_and(|name| self.hosts.allow(name)) {
             return Err(ApiError::forbidden(
@@ -114,7 +113,7 @@ impl LoopbackGuard {
                  in `http.hosts`",
             ));
         }
-        // What other pages get to read of answers is what CORS says.
+        // CORS decides which pages may read responses.
         if request.method().is_safe() {
             return Ok(());
         }

@@ -1,9 +1,9 @@
-//! Who may ask, how often, and from which web pages: decided by a request's head alone, before anything else is looked at.
+//! Who may call, how often, and from which web pages: decided from the head of a request alone.
 //!
-//! Nearly everything here is opt-in. Where [`api_keys`](crate::HttpConfig::api_keys) are set, a request without a valid one is 401
-//! and costs one hash; the pages that only describe the service stay open. A key **over its limit** is 429 with
-//! `retry-after`, and its request counts for nothing; the calls of a stream wait instead. On a listener that only this machine can
-//! reach, web pages of others may not ask at all (403): see [`LoopbackGuard`].
+//! Nearly everything here is opt-in. With [`api_keys`](crate::HttpConfig::api_keys), a request without a valid key gets
+//! 401 and costs one hash; pages that only describe the service stay open. A key **over its limit** gets 429 with
+//! `retry-after`, and the request is not counted; the calls of a stream wait instead. On a listener that only this
+//! machine can reach, foreign web pages get 403: see [`LoopbackGuard`].
 
 mod api_keys;
 mod cors;
@@ -31,14 +31,14 @@ pub use self::cors::{Cors, CorsError};
 pub use self::loopback_guard::{Hosts, HostsError};
 pub use self::rate_limit::{RateLimit, RateLimitError};
 
-/// A key, where a client cannot set `authorization`.
+/// The key of a client that cannot set `authorization`.
 pub(crate) const X_API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 
-/// What is answered without a key: health, which orchestrators ask, and the description of the service, which a person has to
-/// read before there is a place to enter a key.
+/// Paths that need no key: health, for orchestrators, and the description of the service, which people read before they
+/// can enter a key.
 const OPEN_PATHS: [&str; 6] = ["/livez", "/readyz", "/openapi.json", "/docs", "/v2/health", "/favicon.ico"];
 
-/// What an edge checks before it answers.
+/// The keys and the CORS rules of an edge.
 #[derive(Debug)]
 pub(crate) struct AccessPolicy {
     keys: Option<Keyring>,
@@ -46,7 +46,7 @@ pub(crate) struct AccessPolicy {
 }
 
 impl AccessPolicy {
-    /// `None` where nothing is to be checked.
+    /// `None` without any rule.
     pub(crate) fn new(
         keys: Option<ApiKeys>,
         rate_limit: Option<RateLimit>,
@@ -57,12 +57,12 @@ impl AccessPolicy {
         (keys.is_some() || cors.is_some()).then_some(Self { keys, cors })
     }
 
-    /// Reads keys again when their file changes. To be dropped with the listener.
+    /// Reloads keys when their file changes. Drop it with the listener.
     pub(crate) fn watch_keys(&self) -> Option<impl Future<Output = ()> + Send + 'static + use<>> {
         self.keys.clone().map(Keyring::watch_keys)
     }
 
-    /// Whose request this is, or why it goes no further.
+    /// The owner of the request's key, or a refusal.
     pub(crate) fn admit<B>(&self, request: &Request<B>) -> Result<Option<KeyHolder>, ApiError> {
         let Some(keys) = &self.keys else { return Ok(None) };
         if is_open(request.uri().path()) {
@@ -74,7 +74,7 @@ impl AccessPolicy {
         Ok(Some(holder))
     }
 
-    /// The answer to a browser that asks whether it may ask.
+    /// The response to a CORS preflight.
     pub(crate) fn preflight<B>(&self, request: &Request<B>) -> Option<Response> {
         if request.method() != Method::OPTIONS || !cors::is_preflight(request.headers()) {
             return None;
@@ -86,12 +86,12 @@ impl AccessPolicy {
         Some(response)
     }
 
-    /// What the answer to this request says to a browser. Asked before the request is gone.
+    /// The origin that may read the response. Read before the request is consumed.
     pub(crate) fn allowed_origin<B>(&self, request: &Request<B>) -> Option<HeaderValue> {
         self.cors.as_ref()?.allowed(request.headers())
     }
 
-    /// Whether answers differ by the page that asks, which caches have to know.
+    /// Adds the CORS headers. They also tell caches that responses differ by origin.
     pub(crate) fn add_headers(&self, allowed_origin: Option<HeaderValue>, headers: &mut HeaderMap) {
         if let Some(cors) = &self.cors {
             cors.add_headers(allowed_origin, headers);
@@ -99,13 +99,13 @@ impl AccessPolicy {
     }
 }
 
-/// Whether this path is answered without a key.
+/// Whether this path needs no key.
 pub(crate) fn is_open(path: &str) -> bool {
     let is_below = |open: &str| path.strip_prefix(open).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
     path == "/" || OPEN_PATHS.into_iter().any(is_below)
 }
 
-/// The key that a request shows: a bearer token, else `x-api-key`.
+/// The key of a request: a bearer token, else `x-api-key`.
 fn key_of(headers: &HeaderMap) -> Option<&[u8]> {
     let bearer = headers.get(AUTHORIZATION).and_then(|value| {
         let (scheme, token) = value.as_bytes().split_at_checked(BEARER.len())?;

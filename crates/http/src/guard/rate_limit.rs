@@ -1,4 +1,4 @@
-//! How often a key may be used: the generic cell rate algorithm of `governor`, a word of memory per key.
+//! How often a key may be used: the generic cell rate algorithm of `governor`, one word of memory per key.
 
 use std::fmt;
 use std::num::NonZeroU32;
@@ -8,7 +8,7 @@ use governor::clock::{Clock, DefaultClock};
 use governor::{DefaultDirectRateLimiter, Quota, RateLimiter};
 use thiserror::Error;
 
-/// So many requests in such a time: at once, if nothing came before, and then evenly. Written `20/s`, `600/m` or `5000/h`.
+/// A number of requests per time: a burst of as many, then evenly. Written `20/s`, `600/m` or `5000/h`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RateLimit {
     requests: NonZeroU32,
@@ -19,7 +19,7 @@ const PERIODS: [(&str, Duration); 3] =
     [("s", Duration::from_secs(1)), ("m", Duration::from_secs(60)), ("h", Duration::from_secs(3600))];
 
 impl RateLimit {
-    /// More requests than this cannot be told apart in time.
+    /// The resolution of time allows no more requests.
     pub const MAX_REQUESTS: u32 = 1_000_000;
 
     /// Reads `20/s`, `600/m`, `5000/h`.
@@ -50,7 +50,7 @@ impl fmt::Display for RateLimit {
     }
 }
 
-/// What is written is no limit.
+/// The text is not a limit.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 #[error(
     "expected a number from 1 to {} and a unit of time, such as \"20/s\", \"600/m\" or \"5000/h\"",
@@ -58,7 +58,7 @@ impl fmt::Display for RateLimit {
 )]
 pub struct RateLimitError;
 
-/// The requests of one key, counted.
+/// The count of one key.
 pub(super) struct Limiter {
     limit: RateLimit,
     limiter: DefaultDirectRateLimiter,
@@ -70,8 +70,8 @@ impl Limiter {
         Self { limit, limiter: RateLimiter::direct(limit.quota()), clock: DefaultClock::default() }
     }
 
-    /// Counts so many requests at once, or says how long to wait until they will be counted. `None` where the limit never lets so
-    /// many through.
+    /// Counts these requests, or returns the time until they are allowed; `None` if the limit never allows this many at
+    /// once.
     pub(super) fn take(&self, count: NonZeroU32) -> Option<Result<(), Duration>> {
         let taken = self.limiter.check_n(count).ok()?;
         Some(taken.map_err(|not_until| not_until.wait_time_from(self.clock.now())))

@@ -1,10 +1,10 @@
-//! Whether anything of use happens on a connection: counted by those who do it, compared now and then by one who watches.
+//! Counts what happens on a connection, so that idle connections and floods can be found.
 //!
-//! HTTP/1 needs no watch, since its header timer runs whenever no request is in hand; there the counts tell when a connection may
-//! [rest](Activity::resting). HTTP/2 has no such timer: pings tell
-//! that a client lives, not that it wants anything. And it lets a client begin a request and take it back with the next
-//! frame, which costs it nothing and us a call: whoever does little else is cut. A client that holds answers back by giving
-//! them no window is told to go, too, whatever else it asks for: else it could fill our memory with them.
+//! HTTP/1 needs no watch, because its header timer runs between requests; there the counts tell when a connection
+//! [rests](Activity::resting_since). HTTP/2 has no such timer: a ping shows that a client is alive, not that it wants
+//! anything. A client may also begin a request and cancel it with the next frame, which costs it nothing and us a call:
+//! a client that mostly does so is cut. A client that blocks responses by a closed window is told to leave as well, or
+//! it could fill our memory with them.
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -21,42 +21,42 @@ use tokio::time::timeout;
 pub(crate) struct Activity {
     begun: AtomicU64,
     ended: AtomicU64,
-    /// Of those that ended, how many the client let come to their end, or had for a while.
+    /// The ended requests whose response the client read to its end, or waited for.
     answered: AtomicU64,
     written_bytes: AtomicU64,
-    /// On HTTP/1: something was heard that is no request yet.
+    /// On HTTP/1: bytes arrived that are no request yet.
     heard: AtomicBool,
-    /// On HTTP/1: something was written that may not be sent yet.
+    /// On HTTP/1: bytes were written that may not be sent yet.
     unsent: AtomicBool,
-    /// The number of the period that is being watched.
+    /// The number of the current period.
     turn: AtomicU64,
-    /// Answers that wait for their client, by whether they began to in a period of even or of odd number.
+    /// Responses that wait for their client, by the parity of the period in which the wait began.
     pending_writes: [AtomicU64; 2],
 }
 
-/// How the driving of a connection came to its end.
+/// Why the watch of a connection ended.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum WatchOutcome<T> {
-    /// By itself.
+    /// The connection ended.
     Ended(T),
-    /// Nothing was asked or read for a while, or too little was read while answers waited for it.
+    /// Nothing was requested or read for a period, or too little was read while responses waited.
     Idle,
-    /// The client takes back what it asks for.
+    /// The client cancels its requests.
     Flooded,
 }
 
-/// What is no use of a connection.
+/// The limits beyond which a connection is misused.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MisuseLimits {
-    /// How long it may do nothing.
+    /// The longest time without activity.
     pub(crate) idle_period: Duration,
-    /// How much of an answer, taken within that time, is not nothing.
+    /// The bytes of a response that count as activity in that time.
     pub(crate) idle_bytes: u64,
-    /// How many more requests may be taken back than were answered.
+    /// How many more requests may be cancelled than answered.
     pub(crate) max_cancelled: u64,
 }
 
-/// The counts at one moment.
+/// The counts at one time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct ActivityCounts {
     begun: u64,
@@ -65,13 +65,13 @@ struct ActivityCounts {
 }
 
 impl Activity {
-    /// A request came; it is in hand until the guard is dropped.
+    /// A request began; it is active until the guard is dropped.
     pub(crate) fn begin(self: &Arc<Self>) -> ActiveStream {
         self.begun.fetch_add(1, Ordering::Relaxed);
         ActiveStream { activity: Arc::clone(self), begun: Instant::now(), is_over: false }
     }
 
-    /// The same on HTTP/1, where nothing can be taken back or held back but the connection.
+    /// The same on HTTP/1, where only the whole connection can be cancelled or blocked.
     pub(crate) fn serve(self: &Arc<Self>) -> ActiveRequest {
         self.begun.fetch_add(1, Ordering::Relaxed);
         ActiveRequest(Arc::clone(self))
@@ -85,19 +85,19 @@ impl Activity {
         self.heard.store(true, Ordering::Relaxed);
     }
 
-    /// Whether all that was written is sent.
+    /// Whether all written bytes are sent.
     pub(crate) fn flushed(&self, is_all: bool) {
         self.unsent.store(!is_all, Ordering::Relaxed);
     }
 
-    /// The number of requests so far, if none is in hand, none has begun to come, and the last answer is sent.
+    /// The number of requests so far, if none is active or arriving and the last response is sent.
     pub(crate) fn resting_since(&self) -> Option<u64> {
         let ActivityCounts { begun, ended, .. } = self.seen();
         let is_at_work = self.heard.load(Ordering::Relaxed) || self.unsent.load(Ordering::Relaxed);
         (begun == ended && !is_at_work).then_some(begun)
     }
 
-    /// Drives `work` until it ends or is [misused](Watched); `work` may be driven on afterwards.
+    /// Drives `work` until it ends or is [misused](WatchOutcome). The caller may drive `work` further.
     pub(crate) async fn watch<F: Future>(
         &self,
         mut work: Pin<&mut F>,
@@ -120,14 +120,14 @@ impl Activity {
         }
     }
 
-    /// Drives `work` until it ends (`Some`) or the client takes back what it asks for (`None`).
+    /// Drives `work` until it ends (`Some`) or the client floods it with cancelled requests (`None`).
     pub(crate) async fn unless_flooded<F: Future>(
         &self,
         mut work: Pin<&mut F>,
         misuse: MisuseLimits,
     ) -> Option<F::Output> {
         poll_fn(|cx| {
-            // Before the work: each turn of it may begin another few hundred requests.
+            // Before the work: each poll of it may begin a few hundred requests.
             if self.is_flooded(misuse.max_cancelled) {
                 return Poll::Ready(None);
             }
@@ -142,10 +142,10 @@ impl Activity {
         cancelled > answered.saturating_add(max_cancelled)
     }
 
-    /// Begins the next period; gives how many answers have waited for the whole of the last.
+    /// Begins the next period. Returns the count of responses that waited for the whole previous period.
     ///
-    /// Two counts are enough: one is of the period that is being watched, the other of those before it. What is still in that
-    /// one after two periods is looked at after three.
+    /// Two counts are enough: one for the current period, one for those before it. A wait that is still there after two
+    /// periods is found after three.
     fn end_of_turn(&self) -> u64 {
         let ended = self.turn.fetch_add(1, Ordering::Relaxed);
         self.pending_writes[parity(ended + 1)].load(Ordering::Relaxed)
@@ -164,7 +164,7 @@ fn is_idle(before: ActivityCounts, now: ActivityCounts, least_bytes: u64) -> boo
     now.begun == before.begun && now.begun == now.ended && now.written_bytes - before.written_bytes < least_bytes
 }
 
-/// Each answer that waits is to be read at the least rate, all of them together.
+/// Each waiting response has to be read at the least rate, so all together at a multiple of it.
 fn is_blocked_by_client(before: ActivityCounts, now: ActivityCounts, waiting: u64, least_bytes: u64) -> bool {
     waiting > 0 && now.written_bytes - before.written_bytes < least_bytes.saturating_mul(waiting)
 }
@@ -173,7 +173,7 @@ fn parity(turn: u64) -> usize {
     usize::from(turn % 2 == 1)
 }
 
-/// A request whose answer has not come to its end yet.
+/// A request whose response has not ended.
 #[derive(Debug)]
 pub(crate) struct ActiveStream {
     activity: Arc<Activity>,
@@ -181,17 +181,17 @@ pub(crate) struct ActiveStream {
     is_over: bool,
 }
 
-/// Whoever wants a request for this long and then no more has changed its mind. A flood of such would need thousands of requests
-/// at a time.
+/// A client that waited this long before it cancelled has changed its mind. A flood of such requests would need
+/// thousands at a time.
 const KEPT_FOR: Duration = Duration::from_secs(1);
 
 impl ActiveStream {
-    /// Its answer has come to its end.
+    /// The response has ended.
     pub(crate) fn answered(&mut self) {
         self.is_over = true;
     }
 
-    /// A piece of its answer waits for the client until the guard is dropped.
+    /// A piece of the response waits for the client until the guard is dropped.
     pub(crate) fn begin_write(&self) -> PendingWrite {
         let parity = parity(self.activity.turn.load(Ordering::Relaxed));
         self.activity.pending_writes[parity].fetch_add(1, Ordering::Relaxed);
@@ -199,19 +199,19 @@ impl ActiveStream {
     }
 }
 
-/// A request of HTTP/1, until its answer has been written.
+/// A request of HTTP/1 until its response is written.
 #[derive(Debug)]
 pub(crate) struct ActiveRequest(Arc<Activity>);
 
 impl Drop for ActiveRequest {
     fn drop(&mut self) {
-        // What was heard meanwhile was its body; more than that is still in hyper's hands, which is found out there.
+        // The bytes that arrived meanwhile were its body. Further bytes are in hyper's buffer and are found there.
         self.0.heard.store(false, Ordering::Relaxed);
         self.0.ended.fetch_add(1, Ordering::Relaxed);
     }
 }
 
-/// A piece of an answer that waits for its client.
+/// A piece of a response that waits for its client.
 #[derive(Debug)]
 pub(crate) struct PendingWrite {
     activity: Arc<Activity>,

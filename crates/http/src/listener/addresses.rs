@@ -1,8 +1,7 @@
-//! How many connections each address has, and whether it may have one more.
+//! The number of connections of each address, and their limit.
 //!
-//! A lock per connection, never per request. The map holds addresses that are connected now and no others, so that it is
-//! bounded by the connections. **Full**: the connection is closed at once and counted; a client that is let wait in the
-//! backlog would make everybody behind it wait, too.
+//! One lock per connection, never per request. The map holds connected addresses only, so the connections bound it.
+//! **Full**: the connection is closed at once and counted; in the backlog it would block the clients after it.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -18,7 +17,7 @@ pub(crate) struct AddressLimits {
     open: Mutex<HashMap<IpAddr, usize>>,
 }
 
-/// One connection's place among those of its address; given back when dropped.
+/// The permit of one connection; released when dropped.
 #[derive(Debug)]
 pub(crate) struct AddressPermit {
     addresses: Arc<AddressLimits>,
@@ -26,12 +25,12 @@ pub(crate) struct AddressPermit {
 }
 
 impl AddressLimits {
-    /// At most this many connections for each.
+    /// A limit for each address.
     pub(crate) fn new(most: usize) -> Arc<Self> {
         Arc::new(Self { most, open: Mutex::default() })
     }
 
-    /// A place for one more connection of this address; `None` if it has as many as it may.
+    /// A permit for one more connection of this address; `None` at the limit.
     pub(crate) fn enter(self: &Arc<Self>, address: IpAddr) -> Option<AddressPermit> {
         let client = client_of(address);
         let mut open = self.open.lock();
@@ -55,7 +54,7 @@ impl Drop for AddressPermit {
     }
 }
 
-/// What counts as one client: an IPv4 address, or the /64 network that every IPv6 host may take addresses from as it likes.
+/// What counts as one client: an IPv4 address, or a /64 network of IPv6, whose addresses a host may choose freely.
 fn client_of(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() & NETWORK)),

@@ -1,26 +1,26 @@
-//! Decides what a failed `accept` costs: nothing when only that one client is concerned, a growing pause when the node is
-//! out of something.
+//! Decides the pause after a failed `accept`: none if it concerns one client, a growing pause if the node lacks a
+//! resource.
 //!
-//! A pure value: the loop feeds it errors and successes and sleeps as told. Without the pause, an exhausted file descriptor
-//! table turns the accept loop into a busy loop that takes the CPU from the very requests whose end would free one.
+//! A pure value: the loop feeds it errors and successes. Without the pause, an exhausted table of file descriptors
+//! would make the accept loop a busy loop, which takes the CPU from the requests whose end frees a descriptor.
 
 use std::io;
 use std::time::Duration;
 
-/// Long enough for a short request to end and give its descriptor back.
+/// A short request can end in this time and free its descriptor.
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
 
-/// Short enough that service is back within a second after the shortage ends.
+/// After a shortage, service is back within a second.
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
-/// The pause before the next `accept`, doubling while errors go on.
+/// The next pause. It doubles with each error.
 #[derive(Debug, Default)]
 pub(crate) struct AcceptBackoff {
     current: Option<Duration>,
 }
 
 impl AcceptBackoff {
-    /// How long to wait after this error; `None` goes on at once.
+    /// The pause after this error; `None` continues at once.
     pub(crate) fn on_error(&mut self, error: &io::Error) -> Option<Duration> {
         if concerns_one_client(error) {
             return None;
@@ -30,13 +30,13 @@ impl AcceptBackoff {
         self.current
     }
 
-    /// A connection came in: the shortage is over.
+    /// A connection was accepted: the shortage is over.
     pub(crate) fn on_success(&mut self) {
         self.current = None;
     }
 }
 
-/// The client gave up between its handshake and our `accept`; the next one in the queue may be fine.
+/// The client left between its handshake and our `accept`; the next client may be fine.
 fn concerns_one_client(error: &io::Error) -> bool {
     matches!(
         error.kind(),

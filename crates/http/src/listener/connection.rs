@@ -1,8 +1,7 @@
-//! One connection from its first byte to its last: shake hands where there is TLS, tell the version, serve it, and say
-//! goodbye when the server closes.
+//! One connection from its first byte to its last: TLS handshake, version, requests, and an orderly end.
 //!
-//! A connection of HTTP/1 that is **idle** for a moment is taken out of hyper's hands until its next byte: the two buffers and the
-//! future that hyper keeps for it are twenty kilobytes, and ten thousand clients may keep one for later.
+//! An **idle** connection of HTTP/1 is taken out of hyper until its next byte: hyper's buffers and future take twenty
+//! kilobytes, and ten thousand clients may keep a connection open.
 
 use std::convert::Infallible;
 use std::net::IpAddr;
@@ -34,7 +33,7 @@ use crate::config::HttpConfig;
 use crate::listener::tls::Tls;
 use crate::runtime::shutdown::ShutdownSignal;
 
-/// The settings of every connection of one listener, and the closing that they watch.
+/// The settings of all connections of one listener, and the signal that closes them.
 #[derive(Debug)]
 pub(crate) struct ConnectionSettings {
     http1: http1::Builder,
@@ -42,17 +41,17 @@ pub(crate) struct ConnectionSettings {
     tls: Option<Tls>,
     is_local: bool,
     first_byte_timeout: Duration,
-    /// How long a connection may rest.
+    /// The longest time that a connection may rest.
     rest_timeout: Duration,
     stream: StreamLimits,
-    /// What ends an HTTP/2 connection.
+    /// The limits of an HTTP/2 connection.
     misuse: MisuseLimits,
     metrics: AcceptMetrics,
     shutdown_linger: Duration,
     pub(crate) closing: ShutdownSignal,
 }
 
-/// Drives `work` to its end, and polls it when this closing begins.
+/// Drives `work` to its end, and polls it when this shutdown begins.
 async fn polled_on<F: Future>(closing: Option<&ShutdownSignal>, work: Pin<&mut F>) -> F::Output {
     match closing {
         Some(closing) => closing.waking(work).await,
@@ -67,7 +66,7 @@ impl ConnectionSettings {
             .timer(TokioTimer::new())
             .header_read_timeout(config.header_read_timeout)
             .max_header_size(config.max_header_bytes)
-            // A head has to fit into it, with room for the first bytes behind it.
+            // Room for a head and for the first bytes after it.
             .max_buf_size(MAX_READ_BUFFER.max(config.max_header_bytes.saturating_add(MAX_READ_BUFFER / 2)));
         let mut http2 = http2::Builder::new(TokioExecutor::new());
         http2
@@ -79,7 +78,7 @@ impl ConnectionSettings {
             .max_send_buf_size(MAX_SEND_BUFFER)
             .max_pending_accept_reset_streams(MAX_PENDING_RESETS)
             .max_local_error_reset_streams(MAX_LOCAL_RESETS)
-            // The only notice of a client that vanished without a word; HTTP/1 has the header timer for that.
+            // Finds a client that vanished; on HTTP/1 the header timer does.
             .keep_alive_interval(config.header_read_timeout)
             .keep_alive_timeout(config.first_byte_timeout);
         Arc::new(Self {
@@ -105,16 +104,16 @@ impl ConnectionSettings {
         })
     }
 
-    /// Serves until either side ends it. Errors of a connection concern its client alone and are told to the debug log.
+    /// Serves until either side ends the connection. Its errors concern one client and go to the debug log.
     pub(crate) async fn serve(self: Arc<Self>, socket: TcpStream, client: IpAddr, responder: impl Responder) {
-        // A response is written in one piece; waiting for more to send (Nagle) would only add the peer's delayed ACK.
+        // A response is written in one piece: Nagle's algorithm would only add the delayed ACK of the peer.
         if let Err(error) = socket.set_nodelay(true) {
             tracing::debug!(%error, "connection lost before it began");
             return;
         }
         match &self.tls {
             None => self.serve_plain(socket, self.peer(client, false), responder).await,
-            // Boxed: a connection without TLS should not be as large as one with it.
+            // Boxed: keeps a connection without TLS small.
             Some(tls) => Box::pin(self.serve_secure(tls, socket, client, responder)).await,
         }
     }
@@ -134,12 +133,12 @@ impl ConnectionSettings {
         }
     }
 
-    /// Serves HTTP on whatever carries it.
+    /// Serves HTTP over any transport.
     async fn serve_plain<S: Socket + 'static>(&self, socket: S, peer: PeerInfo, responder: impl Responder) {
         let sniffed = pin!(timeout(self.first_byte_timeout, Stream::sniff(socket, peer.address, self.stream.clone())));
         let ended = match self.unless_lingered(sniffed).await {
             Some(Ok(Ok((stream, Version::Http1)))) => self.serve_http1(stream, peer, responder).await,
-            // Boxed: a connection that rests should not be as large as one of HTTP/2.
+            // Boxed: keeps a resting connection smaller than one of HTTP/2.
             Some(Ok(Ok((stream, Version::Http2)))) => Box::pin(self.serve_http2(stream, peer, responder)).await,
             Some(Ok(Err(error))) => {
                 return tracing::debug!(%error, "client left before its first request");
@@ -154,9 +153,9 @@ impl ConnectionSettings {
         }
     }
 
-    /// HTTP/1 has no way to say "this request, but no other" to a client whose next request is on its way. So closing first
-    /// only marks responses with `Connection: close`, and closes idle connections after a linger in which a busy client
-    /// sends its next request and learns. Closing at once would fail that request.
+    /// HTTP/1 cannot accept one more request and no other. So shutdown first only adds `Connection: close` to
+    /// responses, and closes idle connections after a linger, in which a busy client sends its next request and sees
+    /// the header. Closing at once would fail that request.
     async fn serve_http1<S: Socket + 'static>(
         &self,
         stream: Stream<S>,
@@ -168,7 +167,7 @@ impl ConnectionSettings {
         let respond = |request: Request<Incoming>| {
             let request = request.map(ReceivedBody::alone);
             let serving = activity.serve();
-            // An `async` block around it would keep the answer's future twice.
+            // An `async` block would hold the future of the response twice.
             responder.clone().respond(request, peer).map(|mut response| {
                 if closing.has_begun() {
                     response.headers_mut().insert(CONNECTION, CLOSE);
@@ -204,16 +203,16 @@ impl ConnectionSettings {
                 self.unless_lingered(wake).await
             };
             let Some(Ok(Ok(true))) = woken else {
-                // Silent for too long, left, or to be closed: nothing is owed to it.
+                // Silent for too long, closed by the client, or the server ends: no response is due.
                 _ = stream.close().await;
                 return Ok(());
             };
         }
     }
 
-    /// Drives a connection of HTTP/1 until it ends (`Some`) or has nothing to do for a moment (`None`).
+    /// Drives a connection of HTTP/1 until it ends (`Some`) or rests (`None`).
     ///
-    /// It is looked at the more seldom the longer it is at work: a timer that is moved with each request would cost each of them.
+    /// The checks become rarer the longer it works: moving a timer with each request would cost each request.
     async fn until_rest<C: Future + Unpin>(&self, connection: &mut C, activity: &Activity) -> Option<C::Output> {
         let (mut period, mut before) = (FIRST_REST, None);
         loop {
@@ -228,7 +227,7 @@ impl ConnectionSettings {
         }
     }
 
-    /// Drives `work` until it ends (`Some`) or the linger after the begin of closing is over (`None`).
+    /// Drives `work` until it ends (`Some`), or until the linger after the begin of the shutdown is over (`None`).
     async fn unless_lingered<F: Future>(&self, mut work: Pin<&mut F>) -> Option<F::Output> {
         match self.closing.unless_begun(work.as_mut()).await {
             Some(output) => Some(output),
@@ -236,9 +235,8 @@ impl ConnectionSettings {
         }
     }
 
-    /// HTTP/2 can say it: GOAWAY names the last request that is still answered. It also goes to a client that has wanted
-    /// nothing for a while; one that then holds on to an answer which it does not read is cut. One that takes back what it
-    /// asks for is cut at once.
+    /// HTTP/2 can: GOAWAY names the last request that is answered. It also goes to an idle client; if such a client
+    /// does not read its responses, its connection is cut. A client that floods with cancelled requests is cut at once.
     async fn serve_http2<S: Socket + 'static>(
         &self,
         stream: Stream<S>,
@@ -261,7 +259,7 @@ impl ConnectionSettings {
             let watched = pin!(activity.watch(connection.as_mut(), self.misuse));
             self.closing.unless_begun(watched).await
         };
-        // Whoever was told to go may still ask until it has heard of it, and may not do that for ever either.
+        // A client may send requests until it reads the GOAWAY, but not forever.
         let ended = match watched {
             Some(WatchOutcome::Ended(ended)) => Some(ended),
             Some(WatchOutcome::Flooded) => None,
@@ -283,8 +281,8 @@ impl ConnectionSettings {
     }
 }
 
-/// The stream of a connection, and what was read of a next request. All else is freed: also an empty rest, which is a view of the
-/// whole buffer.
+/// The stream of a connection, and the unread bytes of a next request. Everything else is freed, also an empty rest,
+/// which is a view of the whole buffer.
 #[expect(clippy::boxed_local, reason = "the box of what was moved out of it would be kept, too")]
 fn into_parts<S, R>(connection: Box<http1::Connection<Stream<S>, R>>) -> (Stream<S>, Option<Bytes>)
 where
@@ -295,14 +293,14 @@ where
     (io, (!read_buf.is_empty()).then_some(read_buf))
 }
 
-/// What hyper answers on HTTP/1.
+/// The same answer as hyper's on HTTP/1.
 fn too_many_fields() -> Response {
     let mut response = Response::new(Body::empty());
     *response.status_mut() = StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE;
     response
 }
 
-/// Counts a connection that rests.
+/// Counts a resting connection.
 struct RestingGuard<'a>(&'a Gauge);
 
 impl<'a> RestingGuard<'a> {
@@ -318,38 +316,37 @@ impl Drop for RestingGuard<'_> {
     }
 }
 
-/// The first look whether a connection is idle, and the longest time between two looks. It has to be idle at two of them.
+/// The first check for rest, and the longest time between two checks. A connection rests if it is idle at two of them.
 const FIRST_REST: Duration = Duration::from_millis(10);
 const LAST_REST: Duration = Duration::from_secs(4);
 
 const CLOSE: HeaderValue = HeaderValue::from_static("close");
 
-/// HTTP/2 requests that were taken back before we had even looked at them (RUSTSEC-2023-0034). An honest client that
-/// changes its mind does so later; beyond this the connection gets a GOAWAY.
+/// HTTP/2 requests that are cancelled before we look at them (RUSTSEC-2023-0034). An honest client cancels later;
+/// beyond this the connection gets a GOAWAY.
 const MAX_PENDING_RESETS: usize = 20;
 
-/// HTTP/2 streams that we reset because of what the client sent in them (RUSTSEC-2024-0003). Each is an error of the
-/// client's own, so that a hundred tell enough.
+/// HTTP/2 streams that we reset because of their content (RUSTSEC-2024-0003). Each is an error of the client.
 const MAX_LOCAL_RESETS: usize = 100;
 
-/// The window of a connection over HTTP/2 is this many times that of a stream. h2 closes a connection (ENHANCE_YOUR_CALM) whose small
-/// DATA frames lie unread with an overhead of more than half its window, counted as what each lacks of 256 bytes. The
-/// shortest call of an ordered stream has some 50 bytes, so a stream's window full of them has an overhead of 4.2 windows.
+/// The window of an HTTP/2 connection as a multiple of a stream's window. h2 closes a connection (ENHANCE_YOUR_CALM) if
+/// the overhead of its unread small DATA frames exceeds half of its window; the overhead of a frame is what it lacks of
+/// 256 bytes. The shortest call of an ordered stream has some 50 bytes, so a stream's window of them has an overhead of
+/// 4.2 windows.
 const STREAMS_OF_A_WINDOW: u32 = 9;
 
-/// What h2 keeps of one answer that the client's window allows and its socket does not take: four slices of
-/// [`Http2Body`](super::response_body::Answer).
+/// The bytes of one response that h2 keeps while the window allows them and the socket does not: four slices of
+/// [`Http2Body`].
 const MAX_SEND_BUFFER: usize = 64 * 1024;
 
-/// Header fields of a request over HTTP/2, as many as httparse takes over HTTP/1. A field that was sent before is one byte on the
-/// wire and a hundred in a map, so bytes alone do not bound it.
+/// Header fields of an HTTP/2 request, as many as httparse allows on HTTP/1. A repeated field is one byte on the wire
+/// and a hundred in a map, so a limit of bytes does not bound it.
 const MAX_FIELDS: usize = 100;
 
-/// What hyper reads at once of a body over HTTP/1: those bytes are in no call's account until the edge takes them.
+/// The most of an HTTP/1 body that hyper reads at once: no call is charged for it until the edge takes it.
 const MAX_READ_BUFFER: usize = 128 * 1024;
 
-/// What TLS keeps of an answer before it makes the server wait. As much as an honest client takes within the default
-/// timers, however slow its line is.
+/// The bytes of a response that TLS buffers. A slow honest client takes them within the default timers.
 const MAX_TLS_BUFFER: usize = 16 * 1024;
 
 #[cfg(test)]
@@ -359,7 +356,7 @@ mod tests {
     use super::*;
     use crate::{ApiInfo, HttpEdge};
 
-    /// Ten thousand of them are there, whether they want anything or not.
+    /// Ten thousand of them may exist without any activity.
     #[tokio::test]
     async fn a_connection_is_small_beside_what_hyper_keeps_for_one_at_work() {
         let edge = HttpEdge::starting(HttpConfig::default(), ApiInfo::default()).unwrap();

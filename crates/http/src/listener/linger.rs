@@ -1,15 +1,14 @@
-//! What happens after an answer that came before the end of its request's body: the rest is read and thrown away for a
-//! while.
+//! Reads and discards the rest of a request body after an early response.
 //!
-//! Most clients look for an answer when they have sent all. If the connection or the stream ended before, they would
-//! report a broken pipe and lose the answer (RFC 9112 §9.6). HTTP/1 lingers when the connection closes
-//! ([`Stream`](super::stream::Stream)), HTTP/2 when the [body](Received) is dropped, which would else reset its stream
-//! right behind the answer.
+//! Most clients read the response after they sent everything. If the connection or stream ended before, they would
+//! report a broken pipe and lose the response (RFC 9112 §9.6). HTTP/1 lingers when the connection closes
+//! ([`Stream`](super::stream::Stream)); HTTP/2 lingers when the [body](ReceivedBody) is dropped, which would otherwise
+//! reset its stream right after the response.
 //!
-//! * **Bounds**: what is thrown away is in nobody's account and kept nowhere. It ends after [a time](Lingering) and a
+//! * **Bounds**: discarded bytes are charged to no account and not kept. Lingering ends after [a time](Lingering) and a
 //!   number of bytes.
-//! * **Full**: a share of the connections has a place, and as many streams of HTTP/2, of which one connection has a
-//!   few. One address has a share of either. Further clients get a reset.
+//! * **Full**: a share of the connections may linger, and as many streams of HTTP/2, but few of one connection. One
+//!   address has a share of both. Further clients get a reset.
 
 use std::future::poll_fn;
 use std::net::IpAddr;
@@ -29,22 +28,22 @@ use super::addresses::{AddressLimits, AddressPermit};
 use crate::config::HttpConfig;
 use crate::runtime::coop;
 
-/// What is thrown away of one body at most: more than any that is taken by default.
+/// The most that is discarded of one body: more than the default limit of bodies.
 const MAX_DISCARDED_BYTES: usize = 64 * 1024 * 1024;
 
-/// How many reads of one body follow each other before other work has its turn.
+/// The reads of one body before other tasks run.
 const READS_AT_ONCE: usize = 64;
 
-/// One in so many of the connections of a listener may be lingered for at a time.
+/// One in this many connections of a listener may linger.
 const LISTENER_SHARE: usize = 10;
 
-/// One address has one in so many of the places, so that a client that sends on purpose leaves some to others.
+/// One address may have one in this many permits, so that an attacker leaves some to others.
 const ADDRESS_SHARE: usize = 4;
 
-/// Streams of one connection of HTTP/2.
+/// Lingering streams of one HTTP/2 connection.
 const STREAMS_OF_CONNECTION: usize = 4;
 
-/// The clients of one listener that are lingered for.
+/// The lingering clients of one listener.
 #[derive(Debug)]
 pub(crate) struct Lingering {
     time: Duration,
@@ -52,14 +51,14 @@ pub(crate) struct Lingering {
     streams: LingerPermits,
 }
 
-/// The places of connections, or of streams.
+/// The permits of connections, or of streams.
 #[derive(Debug)]
 struct LingerPermits {
     all: Arc<Semaphore>,
     addresses: Arc<AddressLimits>,
 }
 
-/// The streams of one connection of HTTP/2 that are lingered for.
+/// The lingering streams of one HTTP/2 connection.
 #[derive(Clone, Debug)]
 pub(crate) struct LingeringStreams {
     all: Arc<Lingering>,
@@ -85,13 +84,13 @@ impl Lingering {
         Arc::new(Self { time: config.close_linger, connections: places(), streams: places() })
     }
 
-    /// Takes the place of a connection of this address, if one is free.
+    /// Takes a permit for a connection of this address, if one is free.
     pub(crate) fn begin(&self, client: IpAddr) -> Option<Linger> {
         let place = self.connections.take(client)?;
         Some(self.linger(place, None))
     }
 
-    /// The places for the streams of one connection of this address.
+    /// The permits for the streams of one connection of this address.
     pub(crate) fn streams(self: &Arc<Self>, client: IpAddr) -> LingeringStreams {
         LingeringStreams { all: Arc::clone(self), own: Arc::new(Semaphore::new(STREAMS_OF_CONNECTION)), client }
     }
@@ -103,7 +102,7 @@ impl Lingering {
 }
 
 impl LingeringStreams {
-    /// Takes the place of a stream, if the connection and the listener have one.
+    /// Takes a permit for a stream, if the connection and the listener have one.
     fn begin(&self) -> Option<Linger> {
         let own = Arc::clone(&self.own).try_acquire_owned().ok()?;
         let place = self.all.streams.take(self.client)?;
@@ -111,7 +110,7 @@ impl LingeringStreams {
     }
 }
 
-/// One client that is lingered for.
+/// One lingering client.
 #[derive(Debug)]
 pub(crate) struct Linger {
     until: Pin<Box<Sleep>>,
@@ -121,7 +120,7 @@ pub(crate) struct Linger {
 }
 
 impl Linger {
-    /// Throws away what `read` gives (a number of bytes, 0 at the end) until the client ends, or a bound.
+    /// Discards what `read` gives (a number of bytes, 0 at the end) until the client ends, or at a bound.
     pub(crate) fn poll_discard(
         &mut self,
         cx: &mut Context<'_>,
@@ -148,20 +147,20 @@ impl Linger {
     }
 }
 
-/// The body of a request. Over HTTP/2 it is lingered for when it is dropped before its end.
+/// The body of a request. Over HTTP/2 it lingers if it is dropped before its end.
 pub(crate) struct ReceivedBody {
-    /// There until it is dropped.
+    /// `Some` until it is dropped.
     body: Option<Incoming>,
     lingering: Option<LingeringStreams>,
 }
 
 impl ReceivedBody {
-    /// Of HTTP/1: the connection lingers.
+    /// A body of HTTP/1: the connection lingers.
     pub(crate) fn alone(body: Incoming) -> Self {
         Self { body: Some(body), lingering: None }
     }
 
-    /// Of HTTP/2.
+    /// A body of HTTP/2.
     pub(crate) fn lingering(body: Incoming, lingering: LingeringStreams) -> Self {
         Self { body: Some(body), lingering: Some(lingering) }
     }
@@ -175,7 +174,7 @@ impl Drop for ReceivedBody {
         }
         let Ok(runtime) = Handle::try_current() else { return };
         let Some(mut linger) = lingering.begin() else { return };
-        // A frame at least for each look: what is no data counts as a byte.
+        // At least one frame per poll: a frame without data counts as one byte.
         let mut read = move |cx: &mut Context<'_>| {
             Pin::new(&mut body).poll_frame(cx).map(|frame| match frame {
                 Some(Ok(frame)) => frame.data_ref().map_or(1, |data| data.len().max(1)),

@@ -1,12 +1,13 @@
-//! The accept loop: takes connections while there is room, serves each in a task of its own, and closes in order.
+//! The accept loop: accepts connections while there is room, serves each in a task, and shuts down in order.
 //!
-//! * **Full**: at `max_connections` the loop stops accepting. New clients wait in the kernel's backlog until a connection
-//!   ends; nobody who is connected is dropped. Places that idle or slow clients hold come back by time: the header timer
-//!   frees those of clients that ask nothing, the write timer those of clients that do not read.
-//! * **Full for one address**: its new connections are closed at once and counted; what it has goes on.
-//! * **Out of descriptors**: `accept` is tried again after a growing pause ([`AcceptBackoff`]), with one log line per episode.
-//! * **Closing**: whoever waits in the backlog is still taken, then the socket is closed, every connection is told, and
-//!   after the grace what is still in hand is [to be answered](Respond::abort); a moment later connections are cut.
+//! * **Full**: at `max_connections` the loop stops accepting. New clients wait in the kernel's backlog until a
+//!   connection ends; no connection is dropped. Timers free the permits of idle clients (header timer) and of clients
+//!   that do not read (write timer).
+//! * **Full for one address**: its new connections are closed at once and counted; the others continue.
+//! * **Out of descriptors**: `accept` is retried after a growing pause ([`AcceptBackoff`]), with one log line per
+//!   episode.
+//! * **Shutdown**: clients in the backlog are accepted, then the socket is closed and every connection is told. After
+//!   the grace period the remaining requests are [aborted](Responder::abort); a moment later their connections are cut.
 
 mod activity;
 mod addresses;
@@ -44,27 +45,26 @@ use crate::config::HttpConfig;
 use crate::listener::tls::Tls;
 use crate::runtime::shutdown::ShutdownSignal;
 
-/// Whoever answers requests: cheap to clone, never busy, never failing. What [`tower::Service`] leaves open is decided here,
-/// so that an answer's future needs no box.
+/// Answers requests: cheap to clone, always ready, infallible. Unlike [`tower::Service`] its future needs no box.
 pub(crate) trait Responder: Clone + Send + Sync + 'static {
-    /// The answer to one request.
+    /// Answers one request.
     fn respond(self, request: Request<ReceivedBody>, peer: PeerInfo)
     -> impl Future<Output = Response> + Send + 'static;
 
-    /// The time of the requests in hand is over: they are to be answered now.
+    /// Answers all requests in progress now: their time is over.
     fn abort(&self) {}
 
-    /// What an [abort](Self::abort) begins, if requests ask for that when they are polled: connections of HTTP/1 poll
-    /// theirs then.
+    /// The signal of [abort](Self::abort), if futures check it when they are polled: connections of HTTP/1 poll them
+    /// then.
     fn aborting(&self) -> Option<&ShutdownSignal> {
         None
     }
 }
 
-/// Where a request came from.
+/// The peer of a request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PeerInfo {
-    /// The peer of the socket: the client, or the last proxy.
+    /// The address of the peer: the client, or the last proxy.
     pub(crate) address: IpAddr,
     /// Whether the connection is encrypted.
     pub(crate) is_secure: bool,
@@ -78,7 +78,7 @@ impl Responder for Router {
         mut request: Request<ReceivedBody>,
         peer: PeerInfo,
     ) -> impl Future<Output = Response> + Send + 'static {
-        // For an edge that is mounted in it.
+        // For an edge that is mounted in the router.
         request.extensions_mut().insert(peer);
         let answer = self.call(request);
         async {
@@ -88,7 +88,7 @@ impl Responder for Router {
     }
 }
 
-/// What the loop counts. Clones share their counters.
+/// The counters of the loop. Clones share them.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct AcceptMetrics {
     pub(crate) accepted: Counter,
@@ -100,7 +100,8 @@ pub(crate) struct AcceptMetrics {
     pub(crate) cut_at_shutdown: Counter,
 }
 
-/// Serves connections of `listener` until `shutdown` completes, then closes in order within the grace that it gives.
+/// Serves connections of `listener` until `shutdown` completes, then shuts down in order within the grace period that
+/// it returns.
 pub(crate) async fn run(
     listener: TcpListener,
     responder: impl Responder,
@@ -110,7 +111,7 @@ pub(crate) async fn run(
     shutdown: impl Future<Output = Duration>,
 ) {
     lengthen_backlog(&listener);
-    // Ends with this function, however that ends.
+    // Ends with this function.
     let mut watchers = JoinSet::new();
     if let Some(tls) = tls.clone() {
         watchers.spawn(tls.watch());
@@ -132,22 +133,20 @@ pub(crate) async fn run(
     accepting.close(grace).await;
 }
 
-/// New clients that the kernel keeps until they are accepted. It takes less where its own limit is lower
-/// (`net.core.somaxconn`).
+/// Clients in the kernel's backlog. The kernel lowers it to its own limit (`net.core.somaxconn`).
 const BACKLOG: i32 = 4096;
 
-/// After the grace: time in which the last answers are written, and calls that were cut are told so.
+/// The time after the grace period in which the last responses are written and aborted calls are answered.
 pub const ABORT_GRACE: Duration = Duration::from_millis(250);
 
-/// Makes the backlog longer than the 128 that sockets are bound with: a client for which there is no place in it is not
-/// told so, and tries again after a second.
+/// Lengthens the backlog from the 128 of a bound socket: a client beyond it gets no answer, and retries after a second.
 fn lengthen_backlog(listener: &TcpListener) {
     if let Err(error) = SockRef::from(listener).listen(BACKLOG) {
         tracing::debug!(%error, "the backlog stays as it is");
     }
 }
 
-/// Whether only this machine can reach it. Who cannot tell takes the stricter rule.
+/// Whether only this machine can reach the listener. An unknown address counts as local, the stricter rule.
 pub(crate) fn is_local(listener: &TcpListener) -> bool {
     listener.local_addr().map_or(true, |address| address.ip().to_canonical().is_loopback())
 }
@@ -190,12 +189,12 @@ impl<R: Responder> AcceptLoop<R> {
         };
         self.metrics.accepted.inc();
         let open = OpenConnection::new(self.metrics.open.clone(), place, of_client);
-        // Not `async move { serving.await }`: that would keep the future twice, three kilobytes for each connection.
+        // Not `async move { serving.await }`: that would hold the future twice, three kilobytes for each connection.
         let serving = Arc::clone(&self.connections).serve(socket, client, self.responder.clone());
         self.tasks.spawn(serving.map(|()| drop(open)));
     }
 
-    /// Stop taking, tell, wait, give up.
+    /// Stops accepting, tells all connections, waits, and cuts the rest.
     async fn close(mut self, grace: Duration) {
         self.take_backlog().await;
         let Self { listener, connections, responder, mut tasks, metrics, .. } = self;
@@ -213,14 +212,14 @@ impl<R: Responder> AcceptLoop<R> {
         }
     }
 
-    /// A client in the backlog believes that it is connected and may have sent its request already.
+    /// A client in the backlog counts as connected and may have sent its request.
     async fn take_backlog(&mut self) {
         while let Ok(place) = Arc::clone(&self.places).try_acquire_owned() {
             let waiting = poll_fn(|cx| match self.listener.poll_accept(cx) {
                 Poll::Ready(accepted) => Poll::Ready(accepted.ok()),
                 Poll::Pending => Poll::Ready(None),
             });
-            // With a budget, "not now" would be the answer after a hundred of them, too.
+            // With a budget, a hundred of them would exhaust it, and `Pending` would not mean an empty backlog.
             match unconstrained(waiting).await {
                 Some((socket, peer)) => self.spawn(socket, peer.ip(), place),
                 None => return,
@@ -234,7 +233,7 @@ async fn all_end_within(limit: Duration, tasks: &mut JoinSet<()>) -> bool {
     tokio::time::timeout(limit, all_ended).await.is_ok()
 }
 
-/// Counts a connection for as long as it lives, however it ends, and holds its places.
+/// Counts a connection while it lives, and holds its permits.
 struct OpenConnection {
     open: Gauge,
     _place: OwnedSemaphorePermit,

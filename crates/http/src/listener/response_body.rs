@@ -1,9 +1,9 @@
-//! The body of an answer in the hand of its connection until its end: [`Http2Body`] on HTTP/2, [`Http1Body`] on HTTP/1.
+//! The body of a response until its end: [`Http2Body`] on HTTP/2, [`Http1Body`] on HTTP/1.
 //!
-//! What hyper takes of a body it keeps until the client gives it a window, and a client may give none while its socket stays
-//! writable. So a body that has given something and was not asked again is [owed](Owed) to the client, and whoever watches the
-//! connection counts those. Large pieces are given in slices: to be asked again means that one was taken, and what the
-//! connection keeps of a body that has ended is one slice.
+//! hyper buffers a piece of a body until the client opens its window, and a client may keep it closed while its socket
+//! stays writable. So a body that gave a piece and was not polled again has a [`PendingWrite`], which the watch of the
+//! connection counts. Large pieces are given in slices: a further poll means that a slice was taken, and the connection
+//! keeps one slice of an ended body.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -14,13 +14,13 @@ use hyper::body::{Frame, SizeHint};
 
 use super::activity::{ActiveRequest, ActiveStream, PendingWrite};
 
-/// What a frame of HTTP/2 holds where neither side asked for more.
+/// The default size of an HTTP/2 frame.
 const SLICE_BYTES: usize = 16 * 1024;
 
-/// One answer on its way to its client.
+/// The body of one response.
 pub(crate) struct Http2Body {
     body: Body,
-    /// What was taken off the body and not yet given.
+    /// Taken from the body and not yet given.
     rest: Bytes,
     pending_write: Option<PendingWrite>,
     active: ActiveStream,
@@ -37,7 +37,7 @@ impl Http2Body {
     fn slice(&mut self) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
         let slice = self.rest.split_to(SLICE_BYTES.min(self.rest.len()));
         self.pending_write = Some(self.active.begin_write());
-        // Nobody asks for what is behind the end.
+        // Nothing polls a body after its end.
         if self.is_end_stream() {
             self.active.answered();
         }
@@ -85,7 +85,7 @@ impl HttpBody for Http2Body {
     }
 }
 
-/// One answer of HTTP/1, as it is: what waits for the client is in the socket, which is watched by itself.
+/// The body of an HTTP/1 response. Its unsent bytes are in the socket, which has its own watch.
 pub(crate) struct Http1Body {
     body: Body,
     _serving: ActiveRequest,

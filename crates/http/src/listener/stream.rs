@@ -1,6 +1,6 @@
-//! The socket as hyper sees it: first the bytes that were read to tell HTTP/1 from HTTP/2, then the rest; on the way out a
-//! limit for clients that do not read; and at the end a lingering close, so that a client which still sends does not lose
-//! the answer. The same over TCP and over TLS.
+//! The socket as hyper sees it, over TCP and over TLS: first the bytes that told HTTP/1 from HTTP/2, then the rest; a
+//! time limit for clients that do not read; and a lingering close, so that a client that still sends does not lose the
+//! response.
 
 use std::future::poll_fn;
 use std::io;
@@ -20,13 +20,13 @@ use super::activity::Activity;
 use super::linger::{Linger, Lingering};
 use crate::runtime::coop;
 
-/// The first bytes of an HTTP/2 connection whose client knows beforehand that we speak it (RFC 9113 §3.4).
+/// The first bytes of HTTP/2 with prior knowledge (RFC 9113 §3.4).
 const H2_PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// What is read of a request before hyper is there to read it.
+/// The bytes of a request that are read before hyper exists.
 const FIRST_BYTES: usize = 64;
 
-/// What the client speaks.
+/// The version of HTTP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Version {
     Http1,
@@ -37,27 +37,27 @@ pub(crate) enum Version {
 #[derive(Debug)]
 pub(crate) struct Stream<S> {
     socket: TokioIo<S>,
-    /// Bytes that were read and not yet handed to hyper.
+    /// Read and not yet handed to hyper.
     unread: Bytes,
     client: IpAddr,
     limits: StreamLimits,
     activity: Arc<Activity>,
-    /// Since the client last took too little to go on.
+    /// Since the client last read too little.
     blocked: Option<Blocked>,
-    /// Since a flush had to wait, which only TLS does: what it keeps for the client has to be taken within one timeout.
+    /// Since a flush had to wait, which only TLS does: the client has to take its buffer within one timeout.
     flushing: Option<Pin<Box<Sleep>>>,
     /// Since our side is closed.
     lingering: Option<Linger>,
 }
 
-/// What bounds a client's part in a connection.
+/// The limits of a client.
 #[derive(Clone, Debug)]
 pub(crate) struct StreamLimits {
-    /// The time in which a client has to take something.
+    /// The time in which a client has to read.
     pub(crate) write_timeout: Duration,
-    /// What it has to take within it, unless that is all there is.
+    /// The bytes that it has to read in that time, unless there are fewer.
     pub(crate) write_bytes: u64,
-    /// What bounds how long a closed connection is still read.
+    /// The limits of reading a closed connection.
     pub(crate) lingering: Arc<Lingering>,
 }
 
@@ -74,10 +74,9 @@ pub(crate) trait Socket: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> Socket for S {}
 
 impl<S: Socket> Stream<S> {
-    /// Reads until the first byte that cannot belong to the HTTP/2 preface, or the whole of it.
+    /// Reads until the first byte that differs from the HTTP/2 preface, or the whole preface.
     ///
-    /// Waits as long as the client likes: the caller sets the limit. Ends with `UnexpectedEof` when the client leaves
-    /// before it sent anything of use.
+    /// Waits without a limit: the caller sets one. Ends with `UnexpectedEof` if the client leaves before that.
     pub(crate) async fn sniff(mut socket: S, client: IpAddr, limits: StreamLimits) -> io::Result<(Self, Version)> {
         let mut head = [0; H2_PREFACE.len()];
         let mut filled = 0;
@@ -108,12 +107,12 @@ impl<S: Socket> Stream<S> {
         Ok((stream, version))
     }
 
-    /// What this connection does, for whoever watches whether it does anything.
+    /// The counts of this connection.
     pub(crate) fn activity(&self) -> &Arc<Activity> {
         &self.activity
     }
 
-    /// Waits for the first bytes of the next request, without anything of hyper's around. `false` when the client has left.
+    /// Waits for the first bytes of the next request, without hyper. `false` if the client has left.
     pub(crate) async fn wake(&mut self) -> io::Result<bool> {
         let mut head = [0; FIRST_BYTES];
         let filled = self.socket.inner_mut().read(&mut head).await?;
@@ -121,21 +120,21 @@ impl<S: Socket> Stream<S> {
         Ok(filled > 0)
     }
 
-    /// These come first, again.
+    /// Reads these bytes again first.
     pub(crate) fn put_back(&mut self, bytes: Bytes) {
         self.activity.heard();
         self.unread = bytes;
     }
 
-    /// Closes as hyper would.
+    /// Closes as hyper does.
     pub(crate) async fn close(mut self) -> io::Result<()> {
         poll_fn(|cx| Pin::new(&mut self).poll_shutdown(cx)).await
     }
 
-    /// Passes on what became of a write of `offered` bytes, unless the client has taken too little for too long.
+    /// Passes on the result of a write of `offered` bytes, unless the client read too little for too long.
     ///
-    /// The window opens when the socket's buffer is full and closes when the client has taken enough or everything, so a
-    /// connection with nothing to say is never timed here.
+    /// The window opens when the socket's buffer is full, and closes when the client has read enough or everything: a
+    /// connection without output is not timed.
     fn timed(
         &mut self,
         cx: &mut Context<'_>,
@@ -229,10 +228,10 @@ impl<S: Socket> Write for Stream<S> {
 
     /// Closes our side, then lingers.
     ///
-    /// Closing a socket with unread bytes in it makes the kernel send a reset, and a reset may overtake the answer in the
-    /// client's own buffers. Whoever sends us a gigabyte that we refuse should still read why (RFC 9112 §9.6).
+    /// The kernel resets a socket that is closed with unread bytes, and the reset may overtake the response in the
+    /// client's buffers. A client that sends a gigabyte which we refuse should still read why (RFC 9112 §9.6).
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        // Nothing that comes from now on is a request, and so this is no rest.
+        // Bytes after this are no request, and the connection does not rest.
         self.activity.heard();
         if self.lingering.is_none() {
             ready!(Pin::new(&mut self.socket).poll_shutdown(cx))?;

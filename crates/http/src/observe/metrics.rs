@@ -1,7 +1,7 @@
-//! What the edge counts of its own; calls and stages are counted by the node, and `/metrics` shows both.
+//! The metrics of the edge. The node counts calls and stages, and `/metrics` shows both.
 //!
-//! One registry per edge, no process-wide recorder: two nodes in one process do not mix. Nothing on the path of a request
-//! takes a lock: each status has its counter, looked up once.
+//! One registry per edge: two nodes in one process do not mix. No request takes a lock: the counter of each status is
+//! looked up once.
 
 use std::fmt;
 use std::sync::OnceLock;
@@ -18,16 +18,16 @@ use crate::listener::AcceptMetrics;
 #[cfg(feature = "otlp")]
 use callboard_telemetry::SpanMetrics;
 
-/// As in core: off only in a build that finds out what counting costs.
+/// Off only in a build that measures the cost of counting, as in core.
 const COUNTING: bool = !cfg!(callboard_no_metrics);
 
-/// The media type of what [`EdgeMetrics::encode_after`] writes.
+/// The media type of [`EdgeMetrics::encode_after`].
 pub(crate) const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// The media type of the older text that everybody reads.
+/// The media type of the older text format.
 pub(crate) const PROMETHEUS_TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// The last line of a document; a document that is continued must not have it yet.
+/// The last line of a document. A document that continues must not have it.
 const END: &str = "# EOF\n";
 
 /// The counters of one edge.
@@ -35,7 +35,7 @@ const END: &str = "# EOF\n";
 pub struct EdgeMetrics {
     registry: Registry,
     pub(crate) accept: AcceptMetrics,
-    /// Requests whose client left before the answer.
+    /// Requests whose client left before the response.
     pub abandoned: Counter,
     /// Requests on which the edge or user code of a codec panicked.
     pub panics: Counter,
@@ -44,11 +44,11 @@ pub struct EdgeMetrics {
     responses: Family<StatusLabel, Counter>,
     errors: Family<ErrorLabels, Counter>,
     by_status: Box<[OnceLock<Counter>]>,
-    /// Families that others have counted, each a part of the document.
+    /// Families from other sources, each a part of the document.
     extra: RwLock<Vec<ExtraFamilies>>,
 }
 
-/// Gives a part of a document.
+/// Writes a part of a document.
 struct ExtraFamilies(Box<dyn Fn() -> String + Send + Sync>);
 
 impl fmt::Debug for ExtraFamilies {
@@ -142,7 +142,7 @@ impl EdgeMetrics {
         }
     }
 
-    /// A request of a route that there is was answered with an error. Takes a lock, which only errors wait for.
+    /// Counts an error response of a route. Takes a lock, which only errors wait for.
     pub(crate) fn answered_with(&self, route: &str, status: StatusCode) {
         if COUNTING {
             let labels = ErrorLabels { route: route.to_owned(), status: status.as_u16() };
@@ -150,12 +150,12 @@ impl EdgeMetrics {
         }
     }
 
-    /// Shows this part with the others from now on.
+    /// Shows these families from now on.
     pub(crate) fn add_families(&self, part: impl Fn() -> String + Send + Sync + 'static) {
         self.extra.write().push(ExtraFamilies(Box::new(part)));
     }
 
-    /// The node's document continued with the edge's families.
+    /// The node's document, followed by the families of the edge.
     pub(crate) fn encode_after(&self, node: String) -> String {
         let mut text = node;
         text.truncate(text.trim_end_matches(END).len());
@@ -174,8 +174,8 @@ impl EdgeMetrics {
     }
 }
 
-/// The same page with the series of each family sorted by their labels, so that two pages can be compared line by line.
-/// The registry keeps them in hash maps. The samples of one series stay in their order, as those of a histogram must.
+/// The same page with the series of each family sorted by labels, so that pages can be compared by line. The registry
+/// keeps them in hash maps. The samples of one series keep their order, as a histogram requires.
 fn in_order(page: &str) -> String {
     let mut ordered = String::with_capacity(page.len());
     let mut series: Vec<(String, &str)> = Vec::new();
@@ -196,7 +196,7 @@ fn flush(series: &mut Vec<(String, &str)>, ordered: &mut String) {
     series.drain(..).for_each(|(_, line)| ordered.push_str(line));
 }
 
-/// The labels that all samples of one series share: all but the bound of a bucket, which is written last.
+/// The labels that all samples of a series share: all but the bound of a bucket, which comes last.
 fn labels_of(line: &str) -> String {
     let (front, _) = line.rsplit_once(' ').unwrap_or((line, ""));
     let labels = front.split_once('{').map_or("", |(_, labels)| labels.trim_end_matches('}'));
@@ -204,7 +204,7 @@ fn labels_of(line: &str) -> String {
     labels.trim_end_matches(',').to_owned()
 }
 
-/// Every status that `StatusCode` can hold is below this.
+/// All statuses are below this.
 const STATUSES: usize = 1000;
 
 #[cfg(test)]

@@ -10,13 +10,13 @@ use callboard_core::edge::Route;
 use super::payload::{EXPLAINED_BYTES, payload_from, payload_of_form};
 use crate::error::ApiError;
 
-/// What the body of a call is.
+/// The type of the body of a call.
 pub(crate) fn arguments() -> &'static DataType {
     static ARGUMENTS: OnceLock<DataType> = OnceLock::new();
     ARGUMENTS.get_or_init(DataType::of::<FunctionCall>)
 }
 
-/// The payload that arguments in these bytes are to `route`.
+/// Decodes the arguments of a call of `route`.
 pub(crate) fn decode(
     route: &Arc<Route>,
     format: Format,
@@ -28,12 +28,12 @@ pub(crate) fn decode(
     if route.is_function() {
         return Ok(Payload::new(call));
     }
-    // Read a second time where the first does not fit: a price that only a mistake pays.
+    // Only a body that does not fit is read a second time, to name every field.
     let again = || (bytes.len() <= EXPLAINED_BYTES).then(|| read().ok()?.into_input(route).ok()).flatten();
     payload_from(route.input(), call.into_input(route)?, again)
 }
 
-/// The payload that the fields of a form are to `route`: arguments by name.
+/// The payload of a call of `route` whose keyword arguments are the fields of a form.
 pub(crate) fn from_form(route: &Arc<Route>, kwargs: Map) -> Result<Payload, ApiError> {
     let call = FunctionCall { args: Vec::new(), kwargs };
     if route.is_function() {

@@ -1,10 +1,10 @@
-//! Reads a body within its limits of size, pace and time, and lets its call in when the body has begun.
+//! Reads a body within its limits of size, pace and time, and admits its call when the body begins.
 //!
-//! A call holds no permit before the first byte of its body is there: a head costs its sender nothing. Bytes are then charged to the
-//! call as they arrive; an announced length is only held against what is free, so that a call for which there is no room is refused
-//! unread. A packed body is unpacked step by step, and what it unpacks to counts; so does its decoder, from the first byte to the last.
-//! Every way in which a body can go wrong has its answer: too long 413, too slow 408, later than the deadline 504, no room 429, broken
-//! 400. Dropping the future stops reading.
+//! A call holds no permit before the first byte of its body: a head costs its sender nothing. Bytes are then charged to
+//! the call as they arrive. An announced length is only compared with the free bytes, so that a call without room is
+//! refused before its body is read. A compressed body is decompressed step by step and charged by its decompressed
+//! length; its decoder is charged, too. Each failure has its status: too long 413, too slow 408, past the deadline 504,
+//! no room 429, broken 400. Dropping the future stops reading.
 
 use std::fmt;
 use std::future::poll_fn;
@@ -26,14 +26,14 @@ use crate::error::ApiError;
 use crate::request::coding::{ContentCoding, Decompressor, MAX_WINDOW_BYTES};
 use crate::runtime::coop;
 
-/// The most that an announced body is charged ahead of its arrival: fewer locks than chunks.
+/// The most that an announced body is charged before it arrives: fewer locks than chunks.
 const STEP_BYTES: u64 = 256 * 1024;
 
-/// The way of one call into the node: its permit, once its body has begun.
+/// A call that takes its permit when its body begins.
 pub struct PendingAdmission<'a> {
     client: &'a LocalClient,
     route: &'a Arc<Route>,
-    /// When the head was read. A timeout counts from here.
+    /// When the head was read. Timeouts count from here.
     at: Instant,
     admission: Option<Admission>,
 }
@@ -45,22 +45,22 @@ impl fmt::Debug for PendingAdmission<'_> {
 }
 
 impl<'a> PendingAdmission<'a> {
-    /// A call whose head was read just now.
+    /// A call whose head was just read.
     pub fn new(client: &'a LocalClient, route: &'a Arc<Route>) -> Self {
         Self { client, route, at: Instant::now(), admission: None }
     }
 
-    /// When the call is late.
+    /// The deadline of the call.
     #[must_use]
     pub fn deadline(&self, timeout: Option<Duration>) -> Deadline {
         Deadline::after(self.at, self.client.timeout_of(self.route, timeout))
     }
 
-    /// The permit of a call whose body was read.
+    /// The permit, after the body was read.
     ///
     /// # Errors
     ///
-    /// A node without room.
+    /// The node has no room.
     pub fn into_admission(self) -> Result<Admission, CallError> {
         match self.admission {
             Some(admission) => Ok(admission),
@@ -68,7 +68,7 @@ impl<'a> PendingAdmission<'a> {
         }
     }
 
-    /// Charges bytes that have come.
+    /// Charges bytes that arrived.
     fn charge(&mut self, bytes: u64) -> Result<(), CallError> {
         match &self.admission {
             Some(admission) => admission.grow(bytes),
@@ -84,7 +84,7 @@ impl<'a> PendingAdmission<'a> {
     }
 }
 
-/// What bounds the reading of one body.
+/// The limits of one body.
 #[derive(Clone, Copy, Debug)]
 pub struct BodyLimits {
     /// The longest body.
@@ -93,23 +93,23 @@ pub struct BodyLimits {
     pub pace: PaceLimits,
 }
 
-/// What a request's body is here, whoever sends it.
+/// The body of a request, from any transport.
 pub trait RequestBody: HttpBody<Data = Bytes, Error: Into<BoxError>> + Send + Unpin {}
 
 impl<B: HttpBody<Data = Bytes, Error: Into<BoxError>> + Send + Unpin> RequestBody for B {}
 
-/// A body on its way in.
+/// A body that is being read.
 pub struct IncomingBody<'a, 'r, B> {
     body: B,
     arrival: &'a mut PendingAdmission<'r>,
     limits: BodyLimits,
-    /// What is packed, and was received.
+    /// Of a compressed body. `packed` counts its compressed bytes.
     unpacking: Option<Box<BodyDecoder>>,
     packed: u64,
     announced: Option<u64>,
-    /// What has come of the body as it is meant: unpacked, where it was packed.
+    /// Bytes that arrived, after decompression.
     received: u64,
-    /// Bytes that permits were taken for.
+    /// Bytes that were charged.
     granted: u64,
     patience: BodyTimer,
 }
@@ -121,11 +121,11 @@ impl<B> fmt::Debug for IncomingBody<'_, '_, B> {
 }
 
 impl<'a, 'r, B: RequestBody> IncomingBody<'a, 'r, B> {
-    /// A body that announces this length, if it tells. Its call is refused here where there is no room for it.
+    /// A body with this announced length, if it has one. The call is refused here if there is no room for it.
     ///
     /// # Errors
     ///
-    /// A node without room for the announced length.
+    /// The node has no room for the announced length.
     pub fn new(
         body: B,
         announced: Option<u64>,
@@ -137,7 +137,7 @@ impl<'a, 'r, B: RequestBody> IncomingBody<'a, 'r, B> {
         Ok(Self { body, arrival, limits, unpacking, packed, announced, received, granted, patience })
     }
 
-    /// The same body, to be unpacked as it comes. Its limits and charges are those of what it unpacks to.
+    /// The same body, decompressed as it arrives. Its limits and charges apply to the decompressed bytes.
     #[must_use]
     pub fn decoded(mut self, coding: Option<ContentCoding>) -> Self {
         if let Some(coding) = coding {
@@ -147,21 +147,21 @@ impl<'a, 'r, B: RequestBody> IncomingBody<'a, 'r, B> {
         self
     }
 
-    /// An account beside the call's, of the same node, for what is made of the body while it comes.
+    /// Another account of the same node, for data that is derived from the body while it arrives.
     pub(crate) fn held_bytes(&self) -> HeldBytes {
         self.arrival.client.held_bytes()
     }
 
-    /// The whole body. A body that came in one piece is that piece, uncopied.
+    /// The whole body. A body of one piece is not copied.
     pub(crate) async fn collect(self) -> Result<Bytes, ApiError> {
         self.collect_aligned_at(0).await
     }
 
-    /// The whole body, of which the byte at `place` lies aligned where it did not come in one piece.
+    /// The whole body, with the byte at `place` aligned unless the body is one piece.
     ///
     /// # Errors
     ///
-    /// A body that is too long, too slow, broken, or for which the node has no room.
+    /// The body is too long, too slow or broken, or the node has no room for it.
     pub async fn collect_aligned_at(mut self, place: usize) -> Result<Bytes, ApiError> {
         let Some(first) = self.chunk().await? else { return Ok(Bytes::new()) };
         if self.unpacking.is_none() && self.body.is_end_stream() {
@@ -173,7 +173,7 @@ impl<'a, 'r, B: RequestBody> IncomingBody<'a, 'r, B> {
         while let Some(chunk) = self.chunk().await? {
             whole.push(chunk).await;
         }
-        // While the pieces are joined, the body is there twice.
+        // While the pieces are joined, the memory holds the body twice.
         let joined = whole.copies_at_end();
         if joined > 0 {
             self.arrival.charge(joined)?;
@@ -193,7 +193,7 @@ impl<'a, 'r, B: RequestBody> IncomingBody<'a, 'r, B> {
         Ok(chunk)
     }
 
-    /// The next piece of what a packed body unpacks to.
+    /// The next piece of the decompressed body.
     async fn unpacked_chunk(&mut self) -> Result<Option<Bytes>, ApiError> {
         loop {
             let Some(packed) = &mut self.unpacking else { return Ok(None) };
@@ -217,7 +217,7 @@ impl<'a, 'r, B: RequestBody> IncomingBody<'a, 'r, B> {
                 },
             };
             self.account(unpacked.len() as u64)?;
-            // A bomb goes off at the speed of memory: others have their turn in between.
+            // A decompression bomb expands at the speed of memory: other tasks run in between.
             coop::moved(unpacked.len()).await;
             if !unpacked.is_empty() {
                 return Ok(Some(unpacked));
@@ -229,7 +229,7 @@ impl<'a, 'r, B: RequestBody> IncomingBody<'a, 'r, B> {
     async fn received_chunk(&mut self) -> Result<Option<Bytes>, ApiError> {
         loop {
             let Some(frame) = poll_fn(|cx| self.poll_frame(cx)).await? else { return Ok(None) };
-            // Trailers have no meaning to us.
+            // Trailers are ignored.
             let Ok(chunk) = frame.into_data() else { continue };
             if !chunk.is_empty() {
                 return Ok(Some(chunk));
@@ -257,7 +257,7 @@ impl<'a, 'r, B: RequestBody> IncomingBody<'a, 'r, B> {
         }
         if self.received > self.granted {
             let needed = self.received - self.granted;
-            // Ahead by a step at most, by as much as has come, and never beyond the announced end.
+            // Ahead by one step, by twice the received bytes, and never beyond the announced end.
             let left = self.announced.map_or(0, |all| all.saturating_sub(self.granted));
             let step = needed.max(left.min(STEP_BYTES).min(2 * self.received));
             self.arrival.charge(step)?;
@@ -267,17 +267,16 @@ impl<'a, 'r, B: RequestBody> IncomingBody<'a, 'r, B> {
     }
 }
 
-/// What a packed body is unpacked by. The memory for it is taken of the node's bytes when the first byte has come, and given back
-/// when the last was unpacked.
+/// The decoder of a compressed body. Its memory is charged from the first byte to the last.
 struct BodyDecoder {
     coding: ContentCoding,
     decoder: Option<Decompressor>,
     held: HeldBytes,
-    /// What the window of zstd may have grown to. It is allocated as asked for, and touched as the body is unpacked.
+    /// The size that the window of zstd may have. It is touched as the body is decompressed.
     window: u64,
 }
 
-/// State and buffers of one decoder: 75 KiB of gzip and deflate, 255 KiB of zstd, of which a short body touches half.
+/// State and buffers of one decoder: 75 KiB for gzip and deflate, 255 KiB for zstd; a short body touches half of that.
 const DECODER_BYTES: u64 = 128 * 1024;
 
 impl BodyDecoder {
@@ -308,11 +307,11 @@ impl BodyDecoder {
     }
 }
 
-/// The timer of a body, which most bodies never need.
+/// The timer of a body. Most bodies need none.
 ///
-/// A small body is in the socket's buffer together with its headers, and hyper hands it over the second time it is asked. So
-/// the first wait is not timed but followed by another look; a body that is still missing then gets a timer. Arming
-/// one for every request would cost a lock on the runtime's timer wheel, twice.
+/// A small body is in the socket's buffer with its head, and hyper returns it on the second poll. So the first wait is
+/// not timed but polled again; a body that is still missing then gets a timer. A timer for every request would lock the
+/// runtime's timer wheel twice.
 #[derive(Default)]
 struct BodyTimer {
     looked_twice: bool,
@@ -327,7 +326,7 @@ impl BodyTimer {
         }
     }
 
-    /// Ready with the error when the body is too slow.
+    /// Ready with the error of a body that is too slow.
     fn poll_exhausted(&mut self, cx: &mut Context<'_>, limits: &PaceLimits) -> Poll<ApiError> {
         if !self.looked_twice {
             self.looked_twice = true;
@@ -338,7 +337,7 @@ impl BodyTimer {
             let pace = Pace::new(Instant::now());
             (pace, Box::pin(tokio::time::sleep_until(pace.end(limits).0)))
         });
-        // Progress moves the end further away, but the timer is only reset when it fires: once, not once per chunk.
+        // Progress moves the end; the timer is reset only when it fires, not with each chunk.
         while timer.as_mut().poll(cx).is_ready() {
             let (end, why) = pace.end(limits);
             if timer.deadline() >= end {

@@ -1,16 +1,15 @@
-//! One body out of the pieces in which it came: each byte is copied once, into a buffer that is aligned for every array, from its
-//! beginning or from where the first array lies.
+//! Joins the pieces of a body: each byte is copied once, into a buffer that is aligned for every array, from its
+//! beginning or from the first array.
 //!
-//! Memory follows what has arrived, not what was announced: pieces are kept as they are until half of the body is there, and
-//! only then is there a buffer for all of it. A body of unknown length gets its buffer at its end. A body that came in one
-//! piece stays that piece.
+//! Memory follows the received bytes, not the announced length: the buffer is allocated when half of the body has
+//! arrived. A body of unknown length gets its buffer at its end. A body of one piece is not copied.
 
 use bytes::Bytes;
 use callboard_codec::AlignedBuffer;
 
 use crate::runtime::coop;
 
-/// Keeping a piece costs 32 bytes beside it; smaller ones are gathered first, and copied twice.
+/// A kept piece costs 32 bytes more. Smaller pieces are gathered first, and copied twice.
 const SMALL_PIECE: usize = 1024;
 
 /// Room for small pieces.
@@ -19,7 +18,7 @@ const SMALL_PIECES: usize = 16 * 1024;
 /// A body below this gets its buffer at once.
 const SMALL_BODY: usize = 64 * 1024;
 
-/// A body on its way to being whole.
+/// A body whose pieces are being joined.
 #[derive(Debug)]
 pub(crate) struct BodyBuffer {
     announced: Option<usize>,
@@ -27,17 +26,17 @@ pub(crate) struct BodyBuffer {
     kept: Vec<Bytes>,
     small: Vec<u8>,
     buffer: Option<AlignedBuffer>,
-    /// The byte that lies aligned.
+    /// The offset of the byte that is aligned.
     aligned_at: usize,
 }
 
 impl BodyBuffer {
-    /// A body of which this was the first piece.
+    /// A body with this first piece.
     pub(crate) fn new(announced: Option<u64>, first: Bytes) -> Self {
         Self::aligned_at(0, announced, first)
     }
 
-    /// A body of which this was the first piece and whose first array lies at a place of its own.
+    /// A body with this first piece, whose byte at `aligned_at` is aligned.
     pub(crate) fn aligned_at(aligned_at: usize, announced: Option<u64>, first: Bytes) -> Self {
         let announced = announced.and_then(|bytes| usize::try_from(bytes).ok());
         Self { announced, received: first.len(), kept: vec![first], small: Vec::new(), buffer: None, aligned_at }
@@ -59,18 +58,18 @@ impl BodyBuffer {
         }
     }
 
-    /// Bytes so far.
+    /// The bytes received so far.
     pub(crate) fn received(&self) -> u64 {
         self.received as u64
     }
 
-    /// Bytes that [`finish`](Self::finish) copies while the pieces are still there.
+    /// Bytes that [`finish`](Self::finish) copies while it still holds the pieces.
     pub(crate) fn copies_at_end(&self) -> u64 {
         let is_whole = self.buffer.is_some() || self.small.is_empty() && self.kept.len() == 1;
         if is_whole { 0 } else { self.received as u64 }
     }
 
-    /// All of it.
+    /// The whole body.
     pub(crate) async fn finish(mut self) -> Bytes {
         if let Some(buffer) = self.buffer {
             return buffer.into_bytes();
@@ -96,14 +95,14 @@ impl BodyBuffer {
     fn flush(&mut self) {
         if !self.small.is_empty() {
             let mut small = std::mem::take(&mut self.small);
-            // A large piece may have come behind few bytes: their room is not kept, because only they are charged.
+            // A large piece may follow few bytes. Their spare capacity is freed, because only the bytes are charged.
             small.shrink_to_fit();
             self.kept.push(small.into());
         }
     }
 
-    /// What was kept in a buffer with room for `all`; each piece is released behind its copy. Others have
-    /// their turn in between.
+    /// The kept pieces in a buffer with room for `all`. Each piece is freed after its copy, and other tasks run in
+    /// between.
     async fn joined(&mut self, all: usize) -> AlignedBuffer {
         self.flush();
         let mut buffer = AlignedBuffer::with_capacity_aligned_at(all, self.aligned_at);

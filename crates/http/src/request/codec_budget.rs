@@ -1,9 +1,9 @@
-//! Decoding and encoding at the expense of the call, off the runtime's threads when there is much of it.
+//! Decoding and encoding at the expense of the call, off the runtime's threads if it is large.
 //!
-//! Work that takes a millisecond would keep its thread from answering anybody else, but a hand-over to another thread takes longer than
-//! most work. How much it is shows only as it is done: a body of a kilobyte may unpack to megabytes. So work begins on the spot with an
-//! allowance of [`LARGE_BYTES`] for what it allocates; where that does not suffice it is stopped, and begun again elsewhere
-//! ([`LocalClient::offload`]).
+//! A millisecond of work would block its thread for other requests, but most work is shorter than a change of threads.
+//! The size shows only during the work: a body of a kilobyte may decode to megabytes. So work begins on the current
+//! thread with an allowance of [`LARGE_BYTES`] for its allocations. If that is not enough, it is stopped and starts
+//! again on another thread ([`LocalClient::offload`](callboard_core::LocalClient)).
 
 use std::sync::Arc;
 
@@ -17,10 +17,10 @@ use crate::error::ApiError;
 /// About a millisecond of JSON.
 pub const LARGE_BYTES: usize = 256 * 1024;
 
-/// An answer below this is part of what a connection takes.
+/// A shorter response is charged to its connection.
 const CHARGED_FROM_BYTES: usize = 4 * 1024;
 
-/// Bytes of an answer that are not sent yet, and the account that pays for them.
+/// Bytes of a response that are not sent yet, with the account that pays for them.
 struct ChargedBytes {
     bytes: Bytes,
     _account: Arc<dyn Account>,
@@ -46,23 +46,27 @@ impl std::fmt::Debug for CodecBudget<'_> {
 }
 
 impl<'a> CodecBudget<'a> {
-    /// Of a call that was let in. What is done when the admission is gone keeps the account.
+    /// At the expense of an admitted call. Work that outlives the admission keeps the account.
     pub fn for_admission(client: &'a LocalClient, admission: &Admission, deadline: Deadline) -> Self {
         Self { client, account: admission.account(), deadline }
     }
 
-    /// Of something that is no call yet.
+    /// At the expense of an account that belongs to no call.
     pub fn new(client: &'a LocalClient, account: Arc<dyn Account>, deadline: Deadline) -> Self {
         Self { client, account, deadline }
     }
 
-    /// Charges bytes that are held beside what is decoded and encoded.
+    /// Charges bytes that are held besides decoded and encoded data.
+    ///
+    /// # Errors
+    ///
+    /// The account has no room.
     pub fn charge(&self, bytes: usize) -> Result<(), ApiError> {
         self.account.charge(bytes).map_err(ApiError::from)
     }
 
-    /// What `read` makes of a body. Where nothing shares the body any more, what it was charged is given back: what it
-    /// became is charged by itself. That of a short body is not worth its lock, and goes back with the rest.
+    /// Runs `read` on a body. If nothing else shares the body afterwards, its charge is refunded, because the result
+    /// was charged by itself. The refund of a short body would cost more than it frees.
     pub(super) async fn read<T: Send + 'static>(
         &self,
         admission: Admission,
@@ -79,8 +83,12 @@ impl<'a> CodecBudget<'a> {
         Ok((admission, read?))
     }
 
-    /// Charges these bytes in the place of all that was charged so far: the outcome is written, and all else of the
-    /// call is gone. Nothing holds the account for the sake of a short answer, which so gives it all back in a moment.
+    /// Replaces all charges so far by these bytes: the response is encoded, and all other data of the call is gone. A
+    /// short response charges nothing, because it frees its account in a moment.
+    ///
+    /// # Errors
+    ///
+    /// The account has no room.
     pub fn settle(&self, bytes: usize) -> Result<(), ApiError> {
         if bytes < CHARGED_FROM_BYTES {
             return Ok(());
@@ -89,13 +97,13 @@ impl<'a> CodecBudget<'a> {
         self.charge(bytes)
     }
 
-    /// Whether an answer of so many bytes may be packed: its packer, a copy, and what it is packed to are charged until the answer is
-    /// [settled](Self::settle) again. Where there is no memory for that, it is sent as it is.
+    /// Whether a response of this length may be compressed. The compressor, a copy and the result are charged until the
+    /// response is [settled](Self::settle) again. Without room for them it is sent uncompressed.
     pub fn can_compress(&self, compressor_bytes: usize, bytes: usize) -> bool {
         self.account.charge(bytes.saturating_mul(2).saturating_add(compressor_bytes)).is_ok()
     }
 
-    /// The same bytes, for which the account is kept until they are sent.
+    /// The same bytes, which keep the account until they are sent.
     pub fn charged(&self, bytes: Bytes) -> Bytes {
         match bytes.len() < CHARGED_FROM_BYTES {
             true => bytes,
@@ -103,8 +111,12 @@ impl<'a> CodecBudget<'a> {
         }
     }
 
-    /// Runs `work`, on `bytes` that are known of: on the spot where it turns out to be little, else on a thread that serves nobody
-    /// else. That thread holds `owner` until the work returns; what was begun on the spot is begun again there.
+    /// Runs `work`, which reads `bytes` at least: on the current thread if it turns out to be small, else again on
+    /// another thread. That thread holds `owner` until the work returns.
+    ///
+    /// # Errors
+    ///
+    /// The deadline passed, or the node has no room.
     pub async fn run<O: Send + 'static, T: Send + 'static>(
         &self,
         owner: O,
@@ -119,7 +131,11 @@ impl<'a> CodecBudget<'a> {
         Box::pin(self.off_thread(owner, work)).await
     }
 
-    /// Runs `work` on a thread that serves nobody else, which holds `owner` until it returns.
+    /// Runs `work` on another thread, which holds `owner` until it returns.
+    ///
+    /// # Errors
+    ///
+    /// The deadline passed, or the node has no room.
     pub async fn off_thread<O: Send + 'static, T: Send + 'static>(
         &self,
         owner: O,
@@ -128,7 +144,11 @@ impl<'a> CodecBudget<'a> {
         Ok(self.client.offload(owner, Arc::clone(&self.account), self.deadline, work).await?)
     }
 
-    /// Runs work that can be done only once: by what is known of its size.
+    /// Runs work that cannot be repeated, on a thread by its known size.
+    ///
+    /// # Errors
+    ///
+    /// The deadline passed, or the node has no room.
     pub async fn run_once<O: Send + 'static, T: Send + 'static>(
         &self,
         owner: O,

@@ -1,24 +1,24 @@
-//! Fields of a form as what their route's schema says they are.
+//! Converts the fields of a form to the types of the route's schema. Pure.
 //!
-//! A form has only texts and files: `times=2` is a text, and one file of several looks like a single one. Where the schema of
-//! a field allows no text, its text is read as JSON; where it wants a list, what came once is a list of one, and what has to
-//! be there and did not come is an empty one. Whatever does not fit is left as it was, so that the refusal speaks of what was
-//! sent. Pure.
+//! A form has only texts and files: `times=2` is a text, and a single file does not look like a list. If the schema of
+//! a field allows no text, the text is read as JSON. If it requires a list, a single value becomes a list of one, and a
+//! missing required list an empty list. A value that does not fit is left unchanged, so that the error names what was
+//! sent.
 
 use callboard_codec::{DecodeLimits, Format, Map, Value};
 use serde_json::Value as Schema;
 
 use super::multipart::FormFields;
 
-/// References that are followed from one schema; longer chains, and those that lead back, end nowhere.
+/// The most references that are followed from one schema; longer chains and cycles end there.
 const MAX_REFERENCES: usize = 16;
 
-/// Longer texts are left as they are: what is that long is no field that somebody filled in. A part with a media type of its own
-/// may be as long as a body.
+/// Longer texts are not converted: people do not type them. A part with a media type of its own may be as long as a
+/// body.
 const MAX_TEXT_BYTES: usize = 64 * 1024;
 
-/// The fields of a form for `schema`, whose references lead into its own `$defs`. What texts are read as is held against what
-/// the form's parts have left of their limits; what exceeds them stays a text.
+/// The fields of a form for `schema`, whose references point into its own `$defs`. Converted texts count against the
+/// limits that the parts left; a text beyond them stays a text.
 pub(crate) fn fit(fields: FormFields, schema: &Schema) -> Map {
     let FormFields { values: fields, left } = fields;
     let properties = target(schema, schema).get("properties").and_then(Schema::as_object);
@@ -42,7 +42,7 @@ pub(crate) fn fit(fields: FormFields, schema: &Schema) -> Map {
     fields
 }
 
-/// One form on its way to its schema.
+/// The conversion of one form.
 struct SchemaFit<'a> {
     root: &'a Schema,
     left: DecodeLimits,
@@ -63,7 +63,7 @@ impl<'a> SchemaFit<'a> {
         }
     }
 
-    /// What came once, where only a list will do.
+    /// A single value, as a list if only a list is allowed.
     fn listed(&mut self, value: Value, allowed: &AllowedTypes<'a>) -> Value {
         let is_fit = allowed.says_nothing() || !allowed.has("array") || allowed.has("string");
         if is_fit { value } else { Value::List(vec![self.item(value, allowed)]) }
@@ -78,7 +78,7 @@ impl<'a> SchemaFit<'a> {
         }
     }
 
-    /// The text as JSON, where it is some of a type that is allowed and a text is not, or could not mean it.
+    /// The text as JSON, if the schema allows its type and allows no text, or the text is a list or a map.
     fn as_json(&mut self, text: &str, allowed: &AllowedTypes<'_>) -> Option<Value> {
         if allowed.says_nothing() || text.len() > MAX_TEXT_BYTES {
             return None;
@@ -103,7 +103,7 @@ impl<'a> SchemaFit<'a> {
     }
 }
 
-/// The types that a schema allows, and what it says of a list's items.
+/// The types that a schema allows, and the schema of its items.
 struct AllowedTypes<'a> {
     types: Vec<&'a str>,
     items: Option<&'a Schema>,
@@ -147,7 +147,7 @@ impl<'a> AllowedTypes<'a> {
     }
 }
 
-/// What a schema refers to, or itself.
+/// The target of a schema's reference, or the schema itself.
 fn target<'a>(schema: &'a Schema, root: &'a Schema) -> &'a Schema {
     let mut found = schema;
     for _ in 0..MAX_REFERENCES {

@@ -1,7 +1,7 @@
-//! What a request's headers ask for, read in one pass.
+//! The headers of a request that the edge reads, in one pass.
 //!
-//! Headers that are not ours are skipped. One of ours that cannot be read, or comes twice where only one can hold, is an
-//! error that names it: a deadline that was asked for and silently not kept would be worse than none.
+//! Other headers are skipped. A header that cannot be read, or that comes twice, is an error that names it: silently
+//! ignoring a deadline would be worse than none.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -14,13 +14,13 @@ use crate::error::ApiError;
 use crate::observe::timeline_header::X_CALLBOARD_EXPLAIN;
 use crate::request::coding::ContentCoding;
 
-/// How long the client is willing to wait, in milliseconds.
+/// The time that the client waits, in milliseconds.
 pub(crate) const X_REQUEST_TIMEOUT_MS: &str = "x-request-timeout-ms";
 
-/// The same in the words of gRPC's wire, which proxies and meshes add: at most eight digits and a unit.
+/// The same in gRPC's format, which proxies and meshes add: at most eight digits and a unit.
 pub(crate) const GRPC_TIMEOUT: &str = "grpc-timeout";
 
-/// Which class of the queues the request waits in.
+/// The priority class of the request in the queues.
 pub(crate) const X_REQUEST_PRIORITY: &str = "x-request-priority";
 
 /// The headers that decide how a call is made and answered.
@@ -30,24 +30,24 @@ pub struct RequestHead<'a> {
     pub content_type: Option<&'a HeaderValue>,
     /// `accept`.
     pub accept: Option<Cow<'a, HeaderValue>>,
-    /// How the body is packed.
+    /// The content coding of the body.
     pub coding: Option<ContentCoding>,
-    /// How the answer may be packed.
+    /// `accept-encoding`.
     pub accept_encoding: Option<Cow<'a, HeaderValue>>,
-    /// How long the client waits.
+    /// The time that the client waits.
     pub timeout: Option<Duration>,
-    /// The class of the queues.
+    /// The priority class.
     pub priority: Option<Priority>,
-    /// Asked and answered around the call; here it is only checked.
+    /// Handled by the layers around the call; here it is only checked.
     explain: Option<()>,
 }
 
 impl<'a> RequestHead<'a> {
-    /// Several lines of `accept` are one list (RFC 9110 §5.2).
+    /// Reads the headers. Several lines of `accept` are one list (RFC 9110 §5.2).
     ///
     /// # Errors
     ///
-    /// A header that cannot be read, or a second one.
+    /// A header that cannot be read, or that comes twice.
     pub fn read(headers: &'a HeaderMap) -> Result<Self, ApiError> {
         let mut head = Self::default();
         let mut grpc_timeout = None;
@@ -66,7 +66,7 @@ impl<'a> RequestHead<'a> {
                 _ => {}
             }
         }
-        // Whoever passes a request on may add a limit of its own: the smaller one wins.
+        // A proxy may add a limit of its own: the smaller one wins.
         head.timeout = head.timeout.into_iter().chain(grpc_timeout).min();
         Ok(head)
     }
@@ -79,15 +79,15 @@ fn set_once<T>(target: &mut Option<T>, value: T, name: &'static str) -> Result<(
     }
 }
 
-/// The lines of one list as one line.
+/// Appends a line to a list.
 pub(crate) fn joined<'a>(list: Option<Cow<'a, HeaderValue>>, line: &'a HeaderValue) -> Cow<'a, HeaderValue> {
     let Some(list) = list else { return Cow::Borrowed(line) };
     let bytes = [list.as_bytes(), line.as_bytes()].join(&b", "[..]);
-    // Both were values, and so is what is between them.
+    // Two header values joined by a comma are a header value.
     HeaderValue::from_bytes(&bytes).map_or(list, Cow::Owned)
 }
 
-/// Whole milliseconds. More than an hour is asked for in good faith and gets an hour; zero or words are a mistake.
+/// Whole milliseconds. More than an hour counts as an hour; zero and words are errors.
 fn parse_timeout(value: &HeaderValue) -> Result<Duration, ApiError> {
     let refused = || ApiError::bad_header(X_REQUEST_TIMEOUT_MS, "a whole number of milliseconds, 1 or more");
     let digits = value.as_bytes();

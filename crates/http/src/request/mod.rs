@@ -1,4 +1,4 @@
-//! From a request's bytes to a payload: what its head asks for, which form its body has, and the body itself.
+//! From the bytes of a request to a payload: its head, the form of its body, and the body.
 
 pub(crate) mod arguments;
 pub(crate) mod body;

@@ -1,4 +1,4 @@
-//! A body to the payload of its call.
+//! From a body to the payload of a call.
 
 use std::sync::Arc;
 
@@ -12,10 +12,10 @@ use crate::error::ApiError;
 use crate::request::form_fields;
 use crate::request::multipart::MultipartForm;
 
-/// What does not fit its type is told field by field up to this size; beyond it the first has to do.
+/// Larger values are not read again to name every field that does not fit; the first field is named.
 pub(crate) const EXPLAINED_BYTES: usize = 1024 * 1024;
 
-/// The payload that these bytes mean to `route`.
+/// Decodes the payload of a call of `route`.
 pub(crate) fn decode(
     expense: &CodecBudget<'_>,
     admission: Admission,
@@ -28,7 +28,7 @@ pub(crate) fn decode(
     expense.read(admission, bytes, move |bytes| payload(route.input(), format, bytes, &limits))
 }
 
-/// Reads a second time what does not fit, to tell of all of it: a price that only a mistake pays.
+/// A body that does not fit is read again, to name every field.
 fn payload(input: &DataType, format: Format, bytes: &Bytes, limits: &DecodeLimits) -> Result<Payload, ApiError> {
     input.decode(format, bytes, limits).map_err(|error| {
         let is_worth_it = error.kind() == DecodeErrorKind::Mismatch && bytes.len() <= EXPLAINED_BYTES;
@@ -39,8 +39,7 @@ fn payload(input: &DataType, format: Format, bytes: &Bytes, limits: &DecodeLimit
     })
 }
 
-/// The payload that this value means to a route with this input. `again` makes the value once more, to tell of all in it that
-/// does not fit.
+/// Converts a value to the payload of a call. `again` makes the value once more, to name every field that does not fit.
 pub(crate) fn payload_from(
     input: &DataType,
     value: Value,
@@ -55,14 +54,14 @@ pub(crate) fn payload_from(
     })
 }
 
-/// The same for the fields of a form, which cannot be made once more. Its texts and lists are copied for that; arrays and bytes,
-/// which are most of a form, are shared.
+/// The same for a value that cannot be made again. Its texts and lists are copied for that; arrays and bytes are
+/// shared.
 pub(crate) fn payload_of_form(input: &DataType, value: Value) -> Result<Payload, ApiError> {
     let kept = (value.resident_bytes() <= EXPLAINED_BYTES).then(|| value.clone());
     payload_from(input, value, || kept)
 }
 
-/// The payload that arguments in these bytes are to `route`.
+/// Decodes the arguments of a call of `route`.
 pub(crate) fn decode_call(
     expense: &CodecBudget<'_>,
     admission: Admission,
@@ -75,7 +74,7 @@ pub(crate) fn decode_call(
     expense.read(admission, bytes, move |bytes| arguments::decode(&route, format, bytes, &limits))
 }
 
-/// The payload that `read` makes of the fields of a form, which are what the schema of `route` says they are.
+/// The payload that `read` makes of the fields of a form, converted by the schema of `route`.
 pub(crate) async fn decode_form(
     expense: &CodecBudget<'_>,
     admission: Admission,
@@ -85,14 +84,18 @@ pub(crate) async fn decode_form(
     read: fn(&Arc<Route>, Map) -> Result<Payload, ApiError>,
 ) -> Result<(Admission, Payload), ApiError> {
     let (route, limits, bytes) = (Arc::clone(route), limits.clone(), form.read_bytes());
-    // The texts among them are copied.
+    // Texts are copied.
     expense.charge(form.value_bytes())?;
     let read = move || read(&route, form_fields::fit(form.decode(&limits)?, route.input().schema()));
     let (admission, payload) = expense.run(admission, bytes, read).await?;
     Ok((admission, payload?))
 }
 
-/// The value that these bytes mean, whatever it is for.
+/// Decodes a value of any type.
+///
+/// # Errors
+///
+/// The body does not decode, the deadline passed, or the node has no room.
 pub fn decode_value(
     expense: &CodecBudget<'_>,
     admission: Admission,
@@ -104,7 +107,7 @@ pub fn decode_value(
     expense.read(admission, bytes, move |bytes| Ok(Value::decode(format, bytes, &limits)?))
 }
 
-/// The payload that this text means to `route`.
+/// The payload of a body that is a text.
 pub(crate) async fn from_text(
     expense: &CodecBudget<'_>,
     admission: Admission,
@@ -119,14 +122,18 @@ pub(crate) async fn from_text(
     };
     let (admission, payload) = expense.run_once(admission, length, read).await?;
     let payload = payload?;
-    // A value is the body itself; a Rust type has a copy of it, which was charged, and the body is gone.
+    // A `Value` is the body itself. A Rust type has a copy, which was charged, and the body is gone.
     if !payload.is::<Value>() {
         expense.account.refund(length);
     }
     Ok((admission, payload))
 }
 
-/// The payload that this value means to `route`.
+/// Converts a value to the payload of a call of `route`.
+///
+/// # Errors
+///
+/// The value does not fit, the deadline passed, or the node has no room.
 pub async fn from_value(
     expense: &CodecBudget<'_>,
     admission: Admission,

@@ -1,7 +1,7 @@
-//! Pages and other answers that are written whole, packed as their clients like it: as what a route answers.
+//! Compresses whole responses that are not from a route: pages and statistics.
 //!
-//! Metrics, documents and statistics are texts of up to megabytes, asked for by machines every few seconds. They are
-//! packed a piece at a time, so that other requests of the same thread get their turn between two pieces.
+//! Metrics, documents and statistics are texts of up to megabytes, which machines request every few seconds. They are
+//! compressed piece by piece, so that other tasks of the thread run in between.
 
 use axum::body::{Body, HttpBody as _, to_bytes};
 use axum::http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, VARY};
@@ -11,10 +11,10 @@ use super::ResponseCompression;
 use super::compressor::Compressor;
 use crate::request::coding::Compressibility;
 
-/// Packed in well under a millisecond.
+/// Compressed in well under a millisecond.
 const PIECE_BYTES: usize = 64 * 1024;
 
-/// The same answer, packed where that is worth it and asked for.
+/// The same response, compressed if it is worth it and the client allows it.
 pub async fn compressed(response: Response, packing: &ResponseCompression) -> Response {
     let Some(length) = length_of_text(&response) else { return response };
     let coding = packing.of_bytes(Compressibility::Text, length);
@@ -22,7 +22,7 @@ pub async fn compressed(response: Response, packing: &ResponseCompression) -> Re
     packing.mark(coding, length, &mut head.headers);
     let Some(coding) = coding else { return Response::from_parts(head, body) };
     head.headers.remove(CONTENT_LENGTH);
-    // In one piece already, so that nothing is waited for and nothing can fail.
+    // The body is one piece already: nothing waits and nothing fails.
     let bytes = to_bytes(body, length).await.unwrap_or_default();
     let body = async {
         let mut packer = Compressor::new(coding)?;
@@ -43,7 +43,7 @@ pub async fn compressed(response: Response, packing: &ResponseCompression) -> Re
     }
 }
 
-/// How long an answer is that is a text, whole, and not packed or decided about yet.
+/// The length of a text that is whole, and not compressed or negotiated yet.
 fn length_of_text(response: &Response) -> Option<usize> {
     let headers = response.headers();
     if headers.contains_key(CONTENT_ENCODING) || headers.contains_key(VARY) {

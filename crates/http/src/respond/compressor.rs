@@ -1,6 +1,7 @@
-//! Packs answers: a whole one at once, a stream piece by piece.
+//! Compresses responses: a whole one at once, a stream piece by piece.
 //!
-//! The fastest level of each coding: an answer is packed once and read once, so that time counts more than the last percent.
+//! The fastest level of each coding: a response is compressed once and read once, so time counts more than the last
+//! percent.
 
 use std::io::{self, Write};
 
@@ -15,7 +16,7 @@ use crate::request::coding::ContentCoding;
 
 const ZSTD_LEVEL: i32 = 1;
 
-/// Packs one stream. Takes [`ContentCoding::packer_bytes`] as long as it lives.
+/// Compresses one stream. Takes [`ContentCoding::compressor_bytes`] while it lives.
 pub(crate) struct Compressor(Encoder);
 
 enum Encoder {
@@ -33,7 +34,7 @@ impl Compressor {
         }))
     }
 
-    /// A piece, packed so that its reader can unpack all of it before the next comes.
+    /// Compresses a piece and flushes it, so that the reader can decompress all of it at once.
     pub(crate) fn piece(&mut self, piece: &[u8]) -> io::Result<Bytes> {
         self.writer().write_all(piece)?;
         self.writer().flush()?;
@@ -67,7 +68,11 @@ impl Compressor {
     }
 }
 
-/// The bytes of an answer, packed.
+/// Compresses a response, on another thread if it is large.
+///
+/// # Errors
+///
+/// The deadline passed, or the node has no room.
 pub async fn compress_off_thread(
     expense: &CodecBudget<'_>,
     bytes: Bytes,
@@ -78,7 +83,7 @@ pub async fn compress_off_thread(
     packed.map_err(|error| ApiError::new(ErrorKind::Internal, format!("the answer cannot be packed: {error}")))
 }
 
-/// All of an answer.
+/// Compresses a whole response.
 pub(crate) fn pack(coding: ContentCoding, bytes: &[u8]) -> io::Result<Bytes> {
     let mut packer = Compressor::new(coding)?;
     packer.writer().write_all(bytes)?;

@@ -1,8 +1,8 @@
-//! Which form an answer gets, by `Accept` (RFC 9110 §12.5.1) and by what the route gives.
+//! Chooses the form of a response by `Accept` (RFC 9110 §12.5.1) and the route's type.
 //!
-//! Forms that can hold every outcome (JSON, MessagePack, the envelope) are told from those that may turn out not to fit: an
-//! array is `.npy`, a map is not. So a request accepts a *ranking* of forms; the first that the outcome fits is sent. Where
-//! nothing on offer is accepted the request is refused before its body is read (406).
+//! Some forms hold every outcome (JSON, MessagePack, the envelope); others may turn out not to fit: an array is `.npy`,
+//! a map is not. So a request accepts a *ranking* of forms, and the first form that fits the outcome is sent. If no
+//! available form is accepted, the request is refused before its body is read (406).
 
 use std::borrow::Cow;
 
@@ -14,12 +14,12 @@ use crate::error::ApiError;
 use crate::request::coding::Compressibility;
 use crate::request::media::{OCTET_STREAM, TEXT_PLAIN, plain_types};
 
-/// One way to write an outcome.
+/// A form of an outcome.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ReplyForm {
     /// An encoded value.
     Encoded(Format),
-    /// MessagePack without extension types, for whoever does not ask for them.
+    /// MessagePack without extension types, unless the client asks for them.
     PlainMsgpack,
     /// A text as it is.
     Text,
@@ -28,7 +28,7 @@ pub(crate) enum ReplyForm {
 }
 
 impl ReplyForm {
-    /// This format, for whoever asked in these words.
+    /// This format, for a client that sent this header.
     pub(crate) fn for_format(format: Format, asked: &str) -> Self {
         match format {
             Format::Msgpack if !asks_for_extensions(asked) => Self::PlainMsgpack,
@@ -36,7 +36,7 @@ impl ReplyForm {
         }
     }
 
-    /// What `Accept` calls it.
+    /// Its name in `Accept`.
     pub(crate) const fn media_type(self) -> &'static str {
         match self {
             Self::Encoded(format) => format.media_type(),
@@ -46,7 +46,7 @@ impl ReplyForm {
         }
     }
 
-    /// What `Content-Type` says.
+    /// Its `Content-Type`.
     pub(crate) const fn content_type(self) -> &'static str {
         match self {
             Self::Text => "text/plain; charset=utf-8",
@@ -55,13 +55,13 @@ impl ReplyForm {
         }
     }
 
-    /// Whether there is an outcome of every type in this form, so that one which cannot be written is a defect of the route and
-    /// no reason to try another form.
+    /// Whether the form holds outcomes of every type. An outcome that it cannot hold is then a defect of the route, and
+    /// no other form is tried.
     pub(crate) const fn is_universal(self) -> bool {
         matches!(self, Self::Encoded(Format::Json | Format::Msgpack | Format::Envelope) | Self::PlainMsgpack)
     }
 
-    /// How much shorter it gets by packing.
+    /// How well it compresses.
     pub(crate) const fn density(self) -> Compressibility {
         match self {
             Self::Encoded(Format::Json) | Self::Text => Compressibility::Text,
@@ -72,7 +72,7 @@ impl ReplyForm {
     }
 }
 
-/// The forms in which an outcome of this type can be sent, JSON first.
+/// The forms of an outcome of this type, JSON first.
 pub(crate) fn offers(output: &DataType) -> Vec<ReplyForm> {
     let plain = plain_types(output).map(|plain| if plain == TEXT_PLAIN { ReplyForm::Text } else { ReplyForm::Bytes });
     output.formats().into_iter().map(|format| ReplyForm::for_format(format, "")).chain(plain).collect()
@@ -82,27 +82,27 @@ pub(crate) fn offers(output: &DataType) -> Vec<ReplyForm> {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct AcceptedForms {
     pub(crate) best: ReplyForm,
-    /// In the order in which they are tried when the outcome does not fit those before.
+    /// Tried in this order if the outcome does not fit an earlier form.
     pub(crate) others: Vec<ReplyForm>,
 }
 
 impl AcceptedForms {
-    /// JSON, and nothing else.
+    /// JSON alone.
     pub(crate) const JSON: Self = Self::only(Format::Json);
 
-    /// This format, and nothing else.
+    /// This format alone.
     const fn only(format: Format) -> Self {
         Self { best: ReplyForm::Encoded(format), others: Vec::new() }
     }
 
-    /// The format that the question had, and nothing else.
+    /// The format of the request body alone.
     pub(crate) fn as_asked(format: Format, content_type: &str) -> Self {
         Self { best: ReplyForm::for_format(format, content_type), others: Vec::new() }
     }
 
-    /// What `accept` allows of what `output` can be, or a 406 that lists that.
+    /// The forms of `output` that `accept` allows, or a 406 that lists them.
     pub(crate) fn from_accept(accept: Option<&Cow<'_, HeaderValue>>, output: &DataType) -> Result<Self, ApiError> {
-        // What nearly every request says, without parsing.
+        // Nearly every request: no parsing.
         let Some(accept) = accept else { return Ok(Self::JSON) };
         if **accept == "*/*" || **accept == "application/json" {
             return Ok(Self::JSON);

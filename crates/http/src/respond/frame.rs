@@ -43,7 +43,7 @@ impl Frame {
 
     /// # Errors
     ///
-    /// An envelope whose length a frame cannot tell.
+    /// An envelope that is longer than a frame can say.
     pub(crate) fn try_new(kind: FrameKind, envelope: Envelope) -> Result<Self, EncodeError> {
         if u32::try_from(envelope.len()).is_err() {
             return Err(serde::ser::Error::custom("an outcome beyond the 32-bit length of a frame"));
@@ -55,7 +55,7 @@ impl Frame {
     pub(crate) fn from_problem(error: &ApiError, request_id: &str) -> Self {
         let problem = Bytes::from(error.to_problem(request_id));
         let value = Value::decode(Format::Json, &problem, &DecodeLimits::default()).unwrap_or(Value::Null);
-        // What was a document of JSON has a form here, too.
+        // A JSON document always fits an envelope.
         value.to_envelope().and_then(|envelope| Self::try_new(FrameKind::Error, envelope)).unwrap_or(Self::END)
     }
 
@@ -64,7 +64,7 @@ impl Frame {
         self.envelope.as_ref().map_or(0, Envelope::len)
     }
 
-    /// The same frame, whose memory is paid for until it is sent.
+    /// The same frame, which keeps the account until it is sent.
     pub(crate) fn held(self, expense: &CodecBudget<'_>) -> Self {
         let envelope = self.envelope.map(|envelope| envelope.map_parts(|part| expense.held(part)));
         Self { envelope, ..self }
@@ -89,5 +89,5 @@ impl Frame {
     }
 }
 
-/// Less than this is copied behind its head: one piece is sent faster than two.
+/// A smaller envelope is copied after its head: one piece is sent faster than two.
 const SMALL: u32 = 16 * 1024;

@@ -1,4 +1,4 @@
-//! From an outcome to the bytes of its answer: which forms a client accepts, and the outcome, or a stream of them, in one.
+//! From an outcome to the bytes of a response: its form, whole or streamed, and its compression.
 
 pub(crate) mod compress_response;
 pub(crate) mod compressor;

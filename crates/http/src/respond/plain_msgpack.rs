@@ -27,7 +27,7 @@ pub(crate) fn asks_for_extensions(header: &str) -> bool {
     })
 }
 
-/// How long the same value may get without extension types. `None` where it has none, and so is plain already.
+/// The longest that the value may become without extension types. `None` if it has none, and so is plain already.
 pub(crate) fn plain_length(bytes: &[u8]) -> Option<usize> {
     let mut items = MsgpackItems { rest: bytes };
     let (mut found, mut more) = (false, 0_usize);
@@ -35,10 +35,10 @@ pub(crate) fn plain_length(bytes: &[u8]) -> Option<usize> {
         let MsgpackItem::Extension(code, payload) = item else { continue };
         found = true;
         match code {
-            // Its items follow.
+            // The items of the tuple follow.
             TUPLE => more += items.enter(payload, bytes),
             TENSOR => more += TENSOR_WORDS + payload.get(1).map_or(0, |rank| usize::from(*rank)),
-            // A header of five bytes for each list, beside what the texts have.
+            // Five bytes for the header of each list, besides the texts.
             TEXTS => more += texts(payload).map_or(0, |texts| texts.lists()).saturating_mul(5),
             _ => more += 16,
         }
@@ -57,7 +57,7 @@ pub(crate) fn plain(bytes: &[u8], length: usize) -> Vec<u8> {
         if let Some(MsgpackItem::Other) = item {
             continue;
         }
-        // All since the last extension goes as it is.
+        // Bytes since the last extension are copied.
         out.extend_from_slice(&copied[..copied.len() - before.len()]);
         let Some(MsgpackItem::Extension(code, payload)) = item else { return out };
         match code {
@@ -79,7 +79,7 @@ const TEXTS: u8 = 4;
 /// The map, its three keys, the longest name and the headers of shape and data.
 const TENSOR_WORDS: usize = 48;
 
-/// One item: of arrays and maps the header alone, their members follow.
+/// One item; the header alone of an array or map, whose members follow.
 enum MsgpackItem<'a> {
     Other,
     Extension(u8, &'a [u8]),
@@ -90,7 +90,7 @@ struct MsgpackItems<'a> {
 }
 
 impl<'a> MsgpackItems<'a> {
-    /// Goes on within an extension that lies directly before what is left. Gives how much longer it may get: nothing.
+    /// Continues inside the extension that was just read. It becomes no longer.
     fn enter(&mut self, payload: &'a [u8], whole: &'a [u8]) -> usize {
         self.rest = &whole[whole.len() - self.rest.len() - payload.len()..];
         0
@@ -102,7 +102,7 @@ impl<'a> MsgpackItems<'a> {
         Some(taken)
     }
 
-    /// A length of so many bytes.
+    /// A length in this many bytes.
     fn length(&mut self, bytes: usize) -> Option<usize> {
         Some(self.take(bytes)?.iter().fold(0, |length, byte| length << 8 | usize::from(*byte)))
     }
@@ -140,7 +140,7 @@ impl<'a> Iterator for MsgpackItems<'a> {
     }
 }
 
-/// The type of this code: they count from 1 in the order of all types.
+/// The type of a code. Codes count from 1 in the order of all types.
 fn dtype_of(code: u8) -> Option<DType> {
     DType::all().nth(usize::from(code).checked_sub(1)?)
 }
@@ -165,7 +165,7 @@ fn write_number(out: &mut Vec<u8>, dtype: DType, number: &[u8]) {
     let length = number.len().min(8);
     wide[..length].copy_from_slice(&number[..length]);
     let unsigned = u64::from_le_bytes(wide);
-    // The sign is in the last byte that came.
+    // The sign is in the last byte.
     let bits = 64 - 8 * length as u32;
     let signed = (unsigned.checked_shl(bits).unwrap_or(0) as i64).checked_shr(bits).unwrap_or(0);
     match dtype {
@@ -221,7 +221,7 @@ fn write_negative(out: &mut Vec<u8>, number: i64) {
     }
 }
 
-/// Of a tensor or texts: code, rank, six zeros, the axes; then what is in it.
+/// The header of a tensor or of texts: code, rank, six zeros, the axes; then the data.
 fn header(payload: &[u8]) -> Option<(u8, Vec<u64>, &[u8])> {
     let (front, rest) = payload.split_at_checked(8)?;
     let (axes, rest) = rest.split_at_checked(8 * usize::from(front[1]))?;
@@ -248,7 +248,7 @@ struct TextArray<'a> {
 }
 
 impl TextArray<'_> {
-    /// How many arrays they become.
+    /// The number of arrays that they become.
     fn lists(&self) -> usize {
         let of_level =
             |level: usize| self.axes[..level].iter().fold(1_u64, |product, axis| product.saturating_mul(*axis));
@@ -275,7 +275,7 @@ fn write_texts(out: &mut Vec<u8>, payload: &[u8]) {
     });
 }
 
-/// Ranks are 32 at most, so that this ends soon.
+/// Ranks are at most 32, which bounds the recursion.
 fn write_level(out: &mut Vec<u8>, axes: &[u64], leaf: &mut dyn FnMut(&mut Vec<u8>)) {
     let Some((length, inner)) = axes.split_first() else { return leaf(out) };
     let length = usize::try_from(*length).unwrap_or(0);
@@ -310,7 +310,7 @@ fn write_bin(out: &mut Vec<u8>, bytes: &[u8]) {
     out.extend_from_slice(bytes);
 }
 
-/// A marker and a length of so many bytes.
+/// A marker and a length in this many bytes.
 fn write_long(out: &mut Vec<u8>, marker: u8, length: usize, bytes: usize) {
     out.push(marker);
     out.extend_from_slice(&(length as u64).to_be_bytes()[8 - bytes..]);

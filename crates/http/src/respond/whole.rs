@@ -1,8 +1,8 @@
-//! An outcome as one answer, in the first accepted form that it fits.
+//! An outcome as one response, in the first accepted form that fits.
 //!
-//! A form that holds only some outcomes is passed over where this one does not fit; when none is left, the answer is 406
-//! although the call has run: only then is it known. An outcome that a form for everything cannot hold (NaN in JSON) is an
-//! error of that form, 500, and not silently sent as another.
+//! A form that holds only some outcomes is skipped if this one does not fit. If no form is left, the response is 406
+//! although the call has run: only then is it known. If a form for every type cannot hold the outcome (NaN in JSON),
+//! the response is 500, and no other form is sent silently.
 
 use axum::body::Body;
 use axum::http::HeaderMap;
@@ -20,12 +20,12 @@ use crate::error::ApiError;
 use crate::request::codec_budget::{CodecBudget, LARGE_BYTES};
 use crate::request::coding::{Compressibility, ContentCoding};
 
-/// How an answer may be packed.
+/// How a response may be compressed.
 #[derive(Debug)]
 pub struct ResponseCompression {
-    /// Shared with the request, and looked at only when there is something to pack.
+    /// Shared with the request, and parsed only when it is needed.
     accept_encoding: Option<HeaderValue>,
-    /// What is shorter is sent as it is.
+    /// A shorter response is not compressed.
     from_bytes: usize,
 }
 
@@ -40,14 +40,14 @@ impl ResponseCompression {
         self.of_bytes(form.density(), bytes)
     }
 
-    /// For so many bytes.
+    /// The coding for this many bytes.
     #[must_use]
     pub fn of_bytes(&self, density: Compressibility, bytes: usize) -> Option<ContentCoding> {
         let accept_encoding = self.accept_encoding.as_ref().filter(|_| bytes >= self.from_bytes)?;
         ContentCoding::for_response(accept_encoding.to_str().ok()?, density)
     }
 
-    /// Says how an answer of so many bytes is packed, and that it would be otherwise for another client.
+    /// Adds the headers of the coding, and tells caches that the response depends on `accept-encoding`.
     pub fn mark(&self, coding: Option<ContentCoding>, bytes: usize, headers: &mut HeaderMap) {
         if let Some(coding) = coding {
             headers.insert(CONTENT_ENCODING, HeaderValue::from_static(coding.name()));
@@ -57,13 +57,13 @@ impl ResponseCompression {
         }
     }
 
-    /// A stream is packed piece by piece, each by itself hardly worth it: as what is dense.
+    /// A stream is compressed in small pieces, so it counts as dense.
     pub(crate) fn of_stream(&self) -> Option<ContentCoding> {
         ContentCoding::for_response(self.accept_encoding.as_ref()?.to_str().ok()?, Compressibility::Dense)
     }
 }
 
-/// The answer to a call that succeeded.
+/// The response to a call that succeeded.
 pub(crate) async fn whole(
     payload: Payload,
     accepted: AcceptedForms,
@@ -86,18 +86,18 @@ pub(crate) async fn whole(
     }
 }
 
-/// What does not fit its form.
+/// The outcome does not fit its form.
 type Misfit = EncodeError;
 
-/// An outcome that has its form.
+/// An outcome in its form.
 enum Encoded {
     Bytes(Bytes),
-    /// In pieces that share the outcome's memory.
+    /// In pieces that share the memory of the outcome.
     Envelope(Envelope),
 }
 
 impl Encoded {
-    /// In one piece: an envelope is copied.
+    /// As one piece: an envelope is copied.
     fn into_bytes(self) -> Bytes {
         match self {
             Self::Bytes(bytes) => bytes,
@@ -106,15 +106,15 @@ impl Encoded {
     }
 }
 
-/// Writes the outcome, which comes back where it does not fit. It is dropped where it was written: with a large tree
-/// that takes as long.
+/// Encodes the outcome, or returns it if it does not fit. It is dropped on the same thread: dropping a large tree takes
+/// as long as encoding it.
 async fn encode(
     payload: Payload,
     form: ReplyForm,
     expense: &CodecBudget<'_>,
 ) -> Result<Result<Encoded, (Misfit, Payload)>, ApiError> {
     let known = match form {
-        // What is large is shared.
+        // Large parts are shared, not encoded.
         ReplyForm::Encoded(Format::Envelope) | ReplyForm::Bytes => 0,
         _ => payload.size_up_to(LARGE_BYTES),
     };
@@ -137,7 +137,7 @@ fn written(payload: &Payload, form: ReplyForm) -> Result<Encoded, Misfit> {
     }
 }
 
-/// The same without extension types. Most outcomes have none and stay as they are.
+/// The same without extension types. Most outcomes have none and are unchanged.
 async fn plainly(bytes: Bytes, expense: &CodecBudget<'_>) -> Result<Bytes, ApiError> {
     let known = bytes.len();
     let looked_at = bytes.clone();

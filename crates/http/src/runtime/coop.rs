@@ -1,8 +1,8 @@
-//! How long a task keeps its thread, counted in bytes that it moves.
+//! Counts the bytes that a task moves, so that it yields its thread in time.
 //!
-//! Tokio lets a task use its sockets 128 times before others have their turn, however many bytes each use moves. With
-//! large pieces that is tens of milliseconds in which nobody else on the thread is answered. So each 4 KiB count as a
-//! use as well: a turn is half a mebibyte, a fraction of a millisecond.
+//! Tokio lets a task use its sockets 128 times before other tasks run, however many bytes each use moves. With large
+//! pieces that would block the thread for tens of milliseconds. So each 4 KiB count as a use as well: a turn is half a
+//! mebibyte, a fraction of a millisecond.
 
 use std::future::poll_fn;
 use std::task::{Context, Poll};
@@ -12,11 +12,10 @@ use tokio::task::coop::{consume_budget, poll_proceed};
 /// Bytes that count as one use of a socket.
 const BYTES_PER_USE: usize = 4096;
 
-/// What an answer that waits for nothing counts as: a client that sends requests in a row leaves its thread to others
-/// after eight.
+/// The weight of a response that waits for nothing: a client that pipelines requests yields its thread after eight.
 const ANSWER_BYTES: usize = 16 * BYTES_PER_USE;
 
-/// Counts bytes that were moved. The task's next use of a socket waits for the next turn when that was enough.
+/// Counts moved bytes. After enough of them the task's next use of a socket waits for its next turn.
 pub(crate) fn count(cx: &mut Context<'_>, bytes: usize) {
     for _ in 0..bytes / BYTES_PER_USE {
         match poll_proceed(cx) {
@@ -26,7 +25,7 @@ pub(crate) fn count(cx: &mut Context<'_>, bytes: usize) {
     }
 }
 
-/// Counts bytes that were moved, and waits for the next turn when that was enough.
+/// Counts moved bytes, and yields after enough of them.
 pub(crate) async fn moved(bytes: usize) {
     poll_fn(|cx| {
         count(cx, bytes);
@@ -36,7 +35,7 @@ pub(crate) async fn moved(bytes: usize) {
     consume_budget().await;
 }
 
-/// Counts an answer that waited for nothing.
+/// Counts a response that waited for nothing.
 pub(crate) async fn answered_at_once() {
     moved(ANSWER_BYTES).await;
 }

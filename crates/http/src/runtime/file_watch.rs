@@ -1,7 +1,7 @@
-//! Files that are read again when they change, such as certificates and keys.
+//! Reloads files that change, such as certificates and keys.
 //!
-//! They are looked at now and then and compared by content, so that links which are exchanged, as Kubernetes does, are seen as
-//! well. What is wrong **twice** is told once. Whoever watches is **dropped** with the listener that it is for.
+//! Files are read periodically and compared by content, so that exchanged links, as Kubernetes uses, are seen as well.
+//! The same error **twice** is reported once. Drop the watch with its listener.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -11,9 +11,9 @@ use std::time::Duration;
 
 use tokio::task::spawn_blocking;
 
-/// The content of a file. One that is longer was named by mistake.
+/// The content of a file of at most this length. A longer file was named by mistake.
 pub(crate) fn read_bounded(path: &Path, most_bytes: u64) -> io::Result<Vec<u8>> {
-    // Of a pipe or device nobody knows whether anything ever comes.
+    // A pipe or a device may never end.
     if !std::fs::metadata(path)?.is_file() {
         return Err(io::Error::other("it is not a regular file"));
     }
@@ -25,8 +25,8 @@ pub(crate) fn read_bounded(path: &Path, most_bytes: u64) -> io::Result<Vec<u8>> 
     Ok(content)
 }
 
-/// Reads for ever, and gives what is new to `take`. `print` tells one reading from another, failed ones included. All three run on a
-/// thread that may take its time over a large file.
+/// Reads forever and hands new content to `take`. `print` identifies a reading, also a failed one. All three run on a
+/// blocking thread.
 pub(crate) async fn keep_fresh<R: 'static>(
     interval: Duration,
     read: impl Fn() -> R + Send + Sync + 'static,
@@ -41,14 +41,14 @@ pub(crate) async fn keep_fresh<R: 'static>(
         }
         new_print
     });
-    // What was read at the start may be old by now: the first look is for that.
+    // The content of the start may be old: the first look comes at once.
     let mut seen = None;
     loop {
         let look = Arc::clone(&look);
         match spawn_blocking(move || look(seen)).await {
             Ok(new) => seen = Some(new),
             Err(panic) if panic.is_panic() => tracing::error!("a file that is looked at again and again was not taken"),
-            // A blocking task that cannot be had is a runtime that ends.
+            // Without blocking tasks the runtime is ending.
             Err(_) => return,
         }
         tokio::time::sleep(interval).await;

@@ -1,5 +1,5 @@
-//! The word that something is over: to all connections that the server is closing, to all calls in hand that their time
-//! is. Set once, and seen by each connection without a lock on the request's way.
+//! A signal that begins once: for connections, that the server closes; for calls in progress, that their time is over.
+//! Checking it takes no lock.
 
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
@@ -8,7 +8,7 @@ use std::task::{Poll, Waker};
 
 use tokio::sync::Notify;
 
-/// Shared by the accept loop, which sets it, and every connection or call, which watches it.
+/// The accept loop begins it; connections and calls watch it.
 #[derive(Debug, Default)]
 pub struct ShutdownSignal {
     begun: AtomicBool,
@@ -16,20 +16,19 @@ pub struct ShutdownSignal {
 }
 
 impl ShutdownSignal {
-    /// Tells all that watch it. Idempotent.
+    /// Begins it for all watchers. Idempotent.
     pub(crate) fn begin(&self) {
         self.begun.store(true, Ordering::Release);
         self.told.notify_waiters();
     }
 
-    /// Whether connections should say goodbye with their next response.
+    /// Whether it has begun. Connections then close with their next response.
     pub(crate) fn has_begun(&self) -> bool {
         self.begun.load(Ordering::Acquire)
     }
 
-    /// Drives `work` to its end, and looks at it once more when closing begins: for work whose parts ask
-    /// [`has_begun`](Self::has_begun) each time that they are polled, which costs them less than to wait for it
-    /// themselves.
+    /// Drives `work` to its end, and polls it once more when the shutdown begins: for work whose parts check
+    /// [`has_begun`](Self::has_begun) on each poll, which costs less than waiting for it.
     pub(crate) async fn waking<F: Future>(&self, mut work: Pin<&mut F>) -> F::Output {
         match self.unless_begun(work.as_mut()).await {
             Some(output) => output,
@@ -37,10 +36,10 @@ impl ShutdownSignal {
         }
     }
 
-    /// Drives `work` until it ends (`Some`) or closing begins (`None`); `work` may be driven on afterwards.
+    /// Drives `work` until it ends (`Some`) or the shutdown begins (`None`). The caller may drive `work` further.
     ///
-    /// All connections share one [`Notify`], and polling a wait on it takes its lock. A connection is polled twice or more
-    /// per request, so the wait is polled only when the task's waker is a new one: in practice once.
+    /// All connections share one [`Notify`], and polling a wait on it takes its lock. A connection is polled twice or
+    /// more per request, so the wait is polled only for a new waker: in practice once.
     pub(crate) async fn unless_begun<F: Future>(&self, mut work: Pin<&mut F>) -> Option<F::Output> {
         let mut told = pin!(self.told.notified());
         let mut registered: Option<Waker> = None;
@@ -55,7 +54,7 @@ impl ShutdownSignal {
                     return Poll::Ready(None);
                 }
             }
-            // After the registration, so that a `begin` between the two is not missed.
+            // After the registration, so that no `begin` between the two is missed.
             if self.has_begun() { Poll::Ready(None) } else { Poll::Pending }
         })
         .await

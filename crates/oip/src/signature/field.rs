@@ -1,4 +1,4 @@
-//! One array of a signature, and what stands for it in a value: read from an array that came, written to one that goes.
+//! One array of a signature, and its place in a value.
 
 use callboard_codec::{DType, DecodeError, DecodeLimits, EncodeError, Format, StrTensor, Tensor, Value};
 
@@ -11,24 +11,24 @@ use crate::error::Refusal;
 pub(crate) struct Field {
     pub(crate) name: String,
     pub(crate) datatype: Datatype,
-    /// The length of each axis, without the one of many items. `None`: any shape.
+    /// The length of each axis, without the axis of items. `None`: any shape.
     pub(crate) shape: Option<Vec<Option<usize>>>,
     pub(crate) kind: FieldKind,
     pub(crate) is_required: bool,
 }
 
-/// What stands for the array in the value.
+/// What the array is in the value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FieldKind {
     /// A tensor.
     Array,
-    /// Its only element.
+    /// The only element.
     Element,
-    /// Its only element, as bytes whatever they are.
+    /// The only element as bytes.
     Blob,
-    /// What its only element means as JSON.
+    /// The only element, decoded as JSON.
     Document,
-    /// The same, or a text where it is no JSON: what has no type of its own may be a text.
+    /// The same, or a text if it is not JSON.
     DocumentOrText,
 }
 
@@ -114,7 +114,7 @@ impl Field {
     pub(crate) fn array(&self, value: &Value) -> Result<Array, OutputError> {
         let mismatch =
             |reason: String| OutputError::Mismatch { name: self.name.clone(), datatype: self.datatype.name(), reason };
-        // What an optional field has when it has nothing.
+        // The value of an empty optional field.
         if value.is_null() && !self.kind.is_document() {
             return match self.is_required {
                 true => Err(mismatch("there is none".to_owned())),
@@ -135,7 +135,7 @@ impl Field {
             (_, Datatype::Bytes, value) => {
                 Array::from_texts(&StrTensor::from_value(value).map_err(|error| mismatch(error.to_string()))?)
             }
-            // A tensor says itself what it is, and its datatype goes with it.
+            // A tensor has its own datatype.
             (_, Datatype::Number(_), Value::Tensor(tensor)) => {
                 Array::from_tensor(tensor).ok_or_else(|| mismatch(format!("it is of {}", tensor.dtype())))?
             }
@@ -151,7 +151,7 @@ impl Field {
     }
 }
 
-/// A value that is not what its route said it would be.
+/// A value that is not of its route's type.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum OutputError {
     #[error("output '{name}' is not an array of {datatype}: {reason}")]

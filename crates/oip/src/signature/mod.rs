@@ -22,13 +22,13 @@ use crate::error::Refusal;
 #[derive(Debug, PartialEq)]
 pub(crate) struct Signature {
     pub(crate) fields: Vec<Field>,
-    /// The value is not a map of its fields but its only field.
+    /// The value is the only field, not a map of fields.
     is_bare: bool,
-    /// Many items may come as one array with an axis in front.
+    /// Many items may come as one array with a first axis.
     pub(crate) stackable: bool,
 }
 
-/// The name of the only array of a value that is no map.
+/// The name of the only array of a value that is not a map.
 pub(crate) const BARE_INPUT: &str = "input";
 pub(crate) const BARE_OUTPUT: &str = "output";
 

@@ -1,12 +1,12 @@
-//! Reads the frames of a stream of calls off a body, one ahead of the calls that are made of them.
+//! Reads the frames of a stream of calls from a body, one frame ahead.
 //!
-//! * **Full:** no frame is read while the stream has no room for its call; the connection's own flow control holds the client. A
-//!   frame takes bytes of the node as they arrive, not as it announces them, and no place of its route. Where the node has none
-//!   left it waits, as a call of a stream does, and is refused (429) when it has waited as long as a call may.
-//! * **Over its limit:** where the caller's key has one, each frame waits for its turn, too, and is refused (429) in the same way.
-//! * **Late:** a frame that has begun has the pace of any body (408). Between frames a client may be silent while calls of its
-//!   stream are open, and for `body_timeout` when there are none.
-//! * **Broken:** what is no frame is the end of the stream, told by [`FrameReader::fault`].
+//! * **Full:** no frame is read while the stream has no room for its call; flow control holds the client. A frame is
+//!   charged as it arrives, not by its announced length, and takes no permit of its route. Without room it waits like a
+//!   call of a stream, and is refused (429) after the timeout of a call.
+//! * **Over its limit:** with a limited key each frame waits until it is allowed, and is refused (429) in the same way.
+//! * **Late:** a frame that has begun has the limits of any body (408). Between frames a client may be silent while
+//!   calls of its stream are open, and for `body_timeout` otherwise.
+//! * **Broken:** an invalid frame ends the stream; `StreamState::fault` has the error.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -33,22 +33,22 @@ use crate::request::codec_budget::CodecBudget;
 use crate::request::pace::{Pace, PaceLimits, TooSlow};
 use crate::respond::frame::{FrameKind, HEAD_BYTES};
 
-/// What is too small to be worth a permit while it is read.
+/// A smaller frame is not charged while it is read.
 const SMALL_FRAME: u64 = 16 * 1024;
 
-/// The steps in which a larger one takes its bytes.
+/// The step in which a larger frame is charged.
 const STEP_BYTES: u64 = 256 * 1024;
 
-/// What reader and writer of one stream tell each other.
+/// The state that reader and writer of a stream share.
 #[derive(Debug, Default)]
 pub(super) struct StreamState {
-    /// Calls without an answer.
+    /// Calls without an outcome.
     pub(super) open: AtomicUsize,
-    /// What pays for their arguments, in the order of the calls.
+    /// The accounts of their arguments, in the order of the calls.
     pub(super) accounts: Mutex<VecDeque<ArgumentAccount>>,
-    /// Why there are no more frames, where it is not their end.
+    /// The error that ended the frames, if any.
     pub(super) fault: Mutex<Option<ApiError>>,
-    /// The body was cut: most probably its client has left.
+    /// The body was truncated: the client has probably left.
     pub(super) cut: Notify,
 }
 
@@ -63,21 +63,21 @@ impl fmt::Debug for ArgumentAccount {
     }
 }
 
-/// A body on its way to being frames.
+/// The reader of a body's frames.
 pub(super) struct FrameReader {
     body: BodyDataStream,
-    /// What was received beyond the last frame.
+    /// Bytes after the last frame.
     rest: Bytes,
-    /// What is paid for it.
+    /// The charge for them.
     rest_held: HeldBytes,
     client: LocalClient,
     route: Arc<Route>,
     limits: DecodeLimits,
     max_bytes: u64,
     idle: Duration,
-    /// How long a frame may wait for room, or for its turn.
+    /// How long a frame may wait for room or for its limit.
     timeout: Duration,
-    /// Whoever asks, where that is limited.
+    /// The owner of the key, if keys are required.
     key_holder: Option<KeyHolder>,
     /// The first call is counted with the request.
     is_counted: bool,
@@ -114,7 +114,7 @@ impl FrameReader {
         }
     }
 
-    /// The inputs of the calls. Ends at the end, and at what is no frame.
+    /// The inputs of the calls, until the body ends or a frame is invalid.
     pub(super) fn into_inputs(self) -> impl Stream<Item = PreparedInput> + Send {
         stream::unfold(self, async |mut frames| match frames.next().await {
             Ok(Some(envelope)) => {
@@ -129,7 +129,7 @@ impl FrameReader {
         })
     }
 
-    /// How envelopes with arguments become inputs of the route.
+    /// The decoder of the next arguments.
     fn reading(&self) -> ArgumentDecoder {
         let (client, route, limits) = (self.client.clone(), Arc::clone(&self.route), self.limits.clone());
         ArgumentDecoder { client, route, limits, timeout: self.timeout, shared: Arc::clone(&self.shared) }
@@ -140,7 +140,7 @@ impl FrameReader {
             return Ok(None);
         }
         self.count().await?;
-        // Each frame is a body of its own to whoever waits for it.
+        // Each frame has the limits of a whole body.
         let mut pace = Pace::new(Instant::now());
         self.pace.deadline = Deadline::after(Instant::now(), MAX_TIMEOUT);
         let mut room = FrameBudget::new(self.client.held_bytes(), self.timeout);
@@ -159,7 +159,7 @@ impl FrameReader {
         self.exactly(length, &mut pace, &mut room).await.map(Some)
     }
 
-    /// Waits until the key's limit lets one more call through, as long as a call may.
+    /// Waits until the limit of the key allows one more call, at most for the timeout of a call.
     async fn count(&mut self) -> Result<(), ApiError> {
         let is_counted = std::mem::replace(&mut self.is_counted, false);
         let Some(key_holder) = self.key_holder.as_ref().filter(|_| !is_counted) else { return Ok(()) };
@@ -175,7 +175,7 @@ impl FrameReader {
 
     /// Waits for the first byte of a frame. `false` at the end of the body.
     async fn begins(&mut self) -> Result<bool, ApiError> {
-        // Pieces without a byte in them, which HTTP/2 has, are silence, too.
+        // HTTP/2 may send empty pieces: they count as silence.
         let mut end = Instant::now() + self.idle;
         while self.rest.is_empty() {
             match timeout_at(end, self.body.next()).await {
@@ -191,7 +191,7 @@ impl FrameReader {
         Ok(true)
     }
 
-    /// So many bytes, or an error where the body ends before.
+    /// Reads this many bytes, or fails if the body ends before.
     async fn exactly(&mut self, length: u64, pace: &mut Pace, room: &mut FrameBudget) -> Result<Bytes, ApiError> {
         let mut gathering = BodyBuffer::new(Some(length), self.take(length));
         while gathering.received() < length {
@@ -220,9 +220,8 @@ impl FrameReader {
         })
     }
 
-    /// Takes a chunk to cut frames out of, of which there is nothing left. A large one is charged, unless there is no room for it:
-    /// it is here already, and a stream that held it while it waits would keep others waiting. It is no longer than what a
-    /// connection reads at once.
+    /// Takes a chunk to read frames from. A large chunk is charged if there is room: it is in memory already, and
+    /// waiting with it would block other calls. It is at most as long as one read of a connection.
     fn keep(&mut self, chunk: Bytes) {
         self.rest_held.release();
         let bytes = chunk.len() as u64;
@@ -242,7 +241,7 @@ impl FrameReader {
     }
 }
 
-/// What the arguments of one call are read by.
+/// Decodes the arguments of one call.
 struct ArgumentDecoder {
     client: LocalClient,
     route: Arc<Route>,
@@ -252,7 +251,7 @@ struct ArgumentDecoder {
 }
 
 impl ArgumentDecoder {
-    /// The input that an envelope is. Where there is no memory for it, it waits as a frame does.
+    /// The input of a call. Without room it waits like a frame.
     async fn input(self, envelope: Bytes) -> PreparedInput {
         let end = Instant::now() + self.timeout;
         let (account, input) = loop {
@@ -263,7 +262,7 @@ impl ArgumentDecoder {
                 input => break (account, input),
             }
         };
-        // An input is charged to its call by its size, and the size of arguments is not known to it.
+        // An input is charged to its call by its size; the size of arguments is unknown to it.
         let account = self.route.is_function().then_some(account);
         self.shared.accounts.lock().push_back(ArgumentAccount(account));
         PreparedInput(input.map_err(ApiError::into_failure))
@@ -277,7 +276,7 @@ impl ArgumentDecoder {
     }
 }
 
-/// The input in one frame: a function takes its arguments as they are, every other route its own type.
+/// Decodes a frame: arguments for a function, the input type for another route.
 fn input_in(route: &Route, bytes: &Bytes, limits: &DecodeLimits) -> Result<Payload, ApiError> {
     let call: FunctionCall = arguments().decode(Format::Envelope, bytes, limits)?.into_inner()?;
     match route.is_function() {
@@ -286,10 +285,10 @@ fn input_in(route: &Route, bytes: &Bytes, limits: &DecodeLimits) -> Result<Paylo
     }
 }
 
-/// Bytes of the node for a frame that is being read; its call takes its own.
+/// The bytes of the node for a frame that is being read. Its call has an account of its own.
 struct FrameBudget {
     held: HeldBytes,
-    /// How long it may still be waited for.
+    /// How long the frame may still wait.
     patience: Duration,
 }
 
@@ -298,7 +297,7 @@ impl FrameBudget {
         Self { held, patience }
     }
 
-    /// Waits until there is room for all of a frame, and takes none of it: what is announced costs nobody anything.
+    /// Waits until there is room for a whole frame, and takes none: an announced length blocks no other call.
     async fn wait_for_all(&mut self, length: u64, pace: &mut Pace) -> Result<(), ApiError> {
         if length > SMALL_FRAME {
             self.take(length, pace).await?;
@@ -307,7 +306,7 @@ impl FrameBudget {
         Ok(())
     }
 
-    /// Takes what has arrived, and up to a step more of what was announced.
+    /// Takes the received bytes, and up to one step more of the announced ones.
     async fn keep(&mut self, received: u64, length: u64, pace: &mut Pace) -> Result<(), ApiError> {
         if received <= SMALL_FRAME.max(self.held.bytes()) {
             return Ok(());

@@ -1,8 +1,8 @@
 //! `/v1/call/{name}`: function-style calls, `{args, kwargs}` in and one value out.
 //!
-//! Every route can be called so: a function gets its arguments as they are, any other route its input as the only positional
-//! argument or its fields by name. One call is made as on the route itself; a body of frames is an ordered [`stream`] of calls.
-//! `docs/wire.md` is what clients in other languages are written by.
+//! Every route can be called as a function. A function gets its arguments; another route gets its input as the only
+//! positional argument, or the fields of its input by name. A body of frames is an ordered [`stream`] of calls.
+//! `docs/wire.md` specifies the format for clients in other languages.
 
 mod frames;
 pub(crate) mod stream;
@@ -21,7 +21,7 @@ use crate::error::ApiError;
 use crate::request::payload::{self, EXPLAINED_BYTES};
 use crate::respond::stream::StreamForm;
 
-/// How a request names a route, and so what its body is.
+/// How a request names a route, which decides what its body is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CallStyle {
     /// By its own path: the body is the input.
@@ -30,8 +30,8 @@ pub(crate) enum CallStyle {
     Function,
 }
 
-/// The route behind a path below `/v1/call`: `/v1/call/a/b` is `/a/b`, and so is `/v1/call/a%2Fb`, which is how programs that are
-/// made from the OpenAPI document write one parameter.
+/// The route of a path below `/v1/call`: `/v1/call/a/b` is `/a/b`. So is `/v1/call/a%2Fb`, which clients generated from
+/// the OpenAPI document send.
 pub(crate) fn name_of(path: &str) -> Option<Cow<'_, str>> {
     let name = path.strip_prefix("/v1/call").filter(|name| name.starts_with('/') && name.len() > 1)?;
     percent_encoding::percent_decode_str(name).decode_utf8().ok()

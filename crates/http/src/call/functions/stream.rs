@@ -1,13 +1,14 @@
-//! An ordered stream of calls on one request: frames with arguments in, frames with outcomes out, in the same order.
+//! An ordered stream of calls in one request: frames with arguments in, frames with outcomes out, in the same order.
 //!
-//! * **Begun:** the answer begins at once, so that a client may send its first call when it has seen the head.
-//! * **Full:** frames are read as far ahead of the reader as the route's look-ahead allows; then the client waits. One that sends
-//!   without reading is held, and cut when it takes too long.
-//! * **Late:** a result that is not there in time answers its own call with `deadline_exceeded`; the stream goes on.
-//! * **Aborted:** when the node ends before the stream, that is the error in its last frame.
-//! * **Cancelled:** a client that leaves, or cuts its body, cancels all calls that are open.
+//! * **Begun:** the response begins at once, so that a client may wait for its head before the first call.
+//! * **Full:** frames are read ahead of the reader up to the route's look-ahead; then the client waits. A client that
+//!   sends without reading is blocked, and cut after a time.
+//! * **Late:** a late result fails its own call with `deadline_exceeded`; the stream continues.
+//! * **Aborted:** when the node ends before the stream, the last frame has that error.
+//! * **Cancelled:** a client that leaves, or truncates its body, cancels all open calls.
 //!
-//! An error answers its own call, and the first ten of a stream are told in the log. What is no frame ends the stream: the error is its last frame, with no end behind it.
+//! An error concerns its own call; the first ten of a stream are logged. An invalid frame ends the stream: the error is
+//! its last frame, without an end frame.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -96,7 +97,7 @@ pub(crate) fn answer(
 
 type Outcomes = Pin<Box<dyn Stream<Item = Result<Value, CallError>> + Send>>;
 
-/// One stream of calls on its way to its reader.
+/// The response body of one stream of calls.
 struct CallStreamBody {
     outcomes: Outcomes,
     aborting: Arc<ShutdownSignal>,
@@ -106,16 +107,16 @@ struct CallStreamBody {
     is_over: bool,
     id: RequestId,
     route: String,
-    /// How many more errors are told.
+    /// How many more errors are logged.
     errors_to_log: u32,
-    /// Answers on which a codec panicked.
+    /// Counts panics of user code in codecs.
     panics: Counter,
     leaving: AbandonGuard,
-    /// Goes on until the stream ends.
+    /// Ends with the stream.
     _span: Option<Arc<RequestSpan>>,
 }
 
-/// The errors of one stream that are told in the log. Whoever sends a million calls that fail should not fill it.
+/// The most errors of one stream that are logged: a million failing calls should not fill the log.
 const MAX_LOGGED_ERRORS: u32 = 10;
 
 impl CallStreamBody {
@@ -132,7 +133,7 @@ impl CallStreamBody {
                         None
                     }
                 },
-                // Nobody is left to read what is still at work.
+                // The client has left: no call needs to continue.
                 () = self.shared.cut.notified() => {
                     self.outcomes = Box::pin(stream::empty());
                     self.leaving.left();
@@ -175,7 +176,7 @@ impl CallStreamBody {
     }
 }
 
-/// The frame of a value, whose memory is paid for until it is sent. Where there is none, it waits: what is before it makes room.
+/// The frame of a value, charged until it is sent. Without room it waits: earlier frames make room.
 async fn written(client: &LocalClient, panics: &Counter, value: Value) -> Result<Frame, ApiError> {
     let (value, end) = (Arc::new(value), Instant::now() + DEFAULT_TIMEOUT);
     loop {

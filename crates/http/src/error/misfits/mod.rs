@@ -1,11 +1,11 @@
 //! Every place at which a value does not fit a route's schema, for the 422 that lists them.
 //!
-//! Runs only when reading the value has failed already. Serde, which reads for real, stops at
-//! its first error; this goes on, by the JSON Schema that the type itself has given. Where the two disagree serde is right: its
-//! error is always told. What a schema has no words for (bytes, arrays, tables) fits everything here.
+//! It runs after reading the value has failed. Serde, which reads the value, stops at its first error; this walk
+//! continues, by the JSON Schema of the type. If the two disagree serde is right: its error is always listed. Values
+//! that a schema cannot describe (bytes, arrays, tables) fit everything here.
 //!
-//! The work is bounded whatever the input: so many places of value and schema are looked at, long texts and names being several,
-//! and so many misfits told.
+//! The work is bounded for every input: the number of visited places, with long texts and names counting several times,
+//! and the number of listed misfits.
 
 #[cfg(test)]
 mod tests;
@@ -16,16 +16,16 @@ use serde_json::Value as Schema;
 
 use self::words::{in_words, kind_of, none_of, step};
 
-/// A body with this many mistakes is of another type; nobody reads on.
+/// A body with this many errors is of another type.
 const MAX_FIELDS: usize = 32;
 
-/// Places that are looked at. A large list that is wrong throughout ends at [`MAX_FIELDS`]; this ends one that is right.
+/// The most places that are visited. [`MAX_FIELDS`] bounds a list that is wrong throughout; this bounds a correct one.
 const MAX_STEPS: usize = 20_000;
 
-/// So much of a text takes as long as another place.
+/// This much text takes as long as another place.
 const STEP_BYTES: usize = 256;
 
-/// Deeper than any schema that is written by people.
+/// Deeper than hand-written schemas.
 const MAX_DEPTH: usize = 64;
 
 /// A place that does not fit.
@@ -36,7 +36,7 @@ pub(crate) struct Misfit {
     pub(crate) message: String,
 }
 
-/// What does not fit of `value`, which was refused with `error`: its place first where the schema does not tell of it.
+/// The misfits of `value`, which was refused with `error`. That error comes first if the schema does not find it.
 pub(crate) fn misfits(schema: &Schema, value: &Value, error: &DecodeError) -> Vec<Misfit> {
     let mut walk = Walk { root: schema, steps: MAX_STEPS };
     let mut misfits = walk.of(schema, value, "$", 0);
@@ -49,26 +49,26 @@ pub(crate) fn misfits(schema: &Schema, value: &Value, error: &DecodeError) -> Ve
 }
 
 impl Misfit {
-    /// The place at which reading ended.
+    /// The place of the error that ended the reading.
     pub(crate) fn from_error(error: &DecodeError) -> Self {
         let path = if error.path().is_empty() { "$" } else { error.path() };
         Self { path: path.to_owned(), message: error.message().to_owned() }
     }
 
-    /// As it stands in `details.fields`.
+    /// As an entry of `details.fields`.
     pub(crate) fn into_value(self) -> Value {
         Map::from_iter([("path", Value::from(self.path)), ("message", Value::from(self.message))]).into()
     }
 }
 
-/// One walk over value and schema side by side.
+/// A walk over a value and its schema.
 struct Walk<'a> {
     root: &'a Schema,
     steps: usize,
 }
 
 impl<'a> Walk<'a> {
-    /// Takes a step, and one more for each piece of a text that is looked through. `false` when there are none left.
+    /// Counts a step, and one more for each piece of a text. `false` when no step is left.
     fn step(&mut self, text_bytes: usize) -> bool {
         let steps = 1 + text_bytes / STEP_BYTES;
         let is_allowed = steps <= self.steps;
@@ -95,7 +95,7 @@ impl<'a> Walk<'a> {
             found.extend(self.choice(choices, value, path, depth));
         }
         if let Some(message) = own_misfit(schema, value) {
-            // What is of another type is not looked into.
+            // The parts of a value of another type are not visited.
             found.push(misfit(path, message));
             return found;
         }
@@ -153,8 +153,8 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Of alternatives, one has to fit. Else the one that comes nearest tells what is wrong: the only one that may be something,
-    /// or that is of the value's kind and wrong only further in.
+    /// One alternative has to fit. Otherwise the closest alternative says what is wrong: the only one that is not null,
+    /// or one of the value's kind whose misfits are deeper.
     fn choice(&mut self, choices: &'a [Schema], value: &Value, path: &str, depth: usize) -> Vec<Misfit> {
         if let Some((tag, words)) = tag_of(choices)
             && let Value::Map(map) = value
@@ -188,7 +188,7 @@ impl<'a> Walk<'a> {
     }
 }
 
-/// The field by whose word alternatives are told apart, and the word of each: how enumerations with a tag are described.
+/// The field whose constant tells alternatives apart, and the constant of each: how tagged enums are described.
 fn tag_of(choices: &[Schema]) -> Option<(&str, Vec<&Schema>)> {
     let (tag, _) =
         choices.first()?["properties"].as_object()?.iter().find(|(_, field)| field.get("const").is_some())?;
@@ -196,7 +196,7 @@ fn tag_of(choices: &[Schema]) -> Option<(&str, Vec<&Schema>)> {
     Some((tag, words))
 }
 
-/// What a schema has no words for.
+/// Whether a schema cannot describe the value.
 fn is_opaque(value: &Value) -> bool {
     let has_words = matches!(
         value,
@@ -213,7 +213,7 @@ fn is_opaque(value: &Value) -> bool {
     !has_words
 }
 
-/// What is wrong with the value itself, whatever is in it.
+/// The misfit of the value itself, without its parts.
 fn own_misfit(schema: &Schema, value: &Value) -> Option<String> {
     let types: Vec<&str> = match &schema["type"] {
         Schema::String(name) => vec![name],

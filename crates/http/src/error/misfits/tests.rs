@@ -1,4 +1,4 @@
-//! What is told of bodies with mistakes, and how much work a hostile one is.
+//! The misfits of wrong bodies, and the work that a hostile body causes.
 
 use callboard_codec::{DataType, DecodeLimits, Format};
 use schemars::JsonSchema;
@@ -54,7 +54,7 @@ fn good() -> serde_json::Value {
     })
 }
 
-/// The good one with changes at these places.
+/// The valid body with changes at these places.
 fn with(changes: &[(&str, serde_json::Value)]) -> serde_json::Value {
     let mut body = good();
     for (place, value) in changes {
@@ -149,7 +149,7 @@ fn what_is_large_and_looked_at_again_and_again_takes_its_steps_each_time() {
     assert!(many > 10 * plain && long > 10 * plain, "{many} and {long} beside {plain}");
 }
 
-/// The steps that are taken to look at this.
+/// The steps of a walk over this value.
 fn steps(schema: &Schema, value: &Value) -> usize {
     let mut walk = Walk { root: schema, steps: MAX_STEPS };
     walk.of(schema, value, "$", 0);

@@ -1,15 +1,15 @@
-//! How misfits are told: what types and values are called, and where in a value they are.
+//! The words of misfits: names of types and values, and paths.
 
 use callboard_codec::Value;
 use serde_json::Value as Schema;
 
-/// Words of an enumeration that are told.
+/// The most words of an enumeration that are listed.
 const MAX_WORDS: usize = 16;
 
-/// Characters of a key that are told.
+/// The most characters of a key that are shown.
 const MAX_KEY_CHARS: usize = 64;
 
-/// What a type of JSON Schema is called.
+/// The name of a type of JSON Schema.
 pub(super) fn in_words(name: &str) -> &str {
     match name {
         "boolean" => "true or false",
@@ -22,7 +22,7 @@ pub(super) fn in_words(name: &str) -> &str {
     }
 }
 
-/// What a value is called.
+/// The name of a value.
 pub(super) fn kind_of(value: &Value) -> &'static str {
     match value {
         Value::Null => "null",
@@ -36,13 +36,13 @@ pub(super) fn kind_of(value: &Value) -> &'static str {
     }
 }
 
-/// Of the words of an enumeration, it is none.
+/// The message for a value that is no word of an enumeration.
 pub(super) fn none_of<'a>(words: impl IntoIterator<Item = &'a Schema>) -> String {
     let words: Vec<String> = words.into_iter().take(MAX_WORDS).map(Schema::to_string).collect();
     format!("must be {}", words.join(" or "))
 }
 
-/// As the paths of `DecodeError`: `.name`, or `["what ever"]`, and no more of a key than says which it is.
+/// As the paths of `DecodeError`: `.name`, or `["any key"]`, with the beginning of a long key.
 pub(super) fn step(path: &str, key: &str) -> String {
     let is_plain = !key.is_empty() && key.chars().all(|c| c.is_ascii_alphanumeric() || c == '_' || c == '-');
     let shown: String = key.chars().take(MAX_KEY_CHARS).collect();

@@ -10,10 +10,10 @@ use super::TlsError;
 use crate::config::TlsConfig;
 use crate::runtime::file_watch::read_bounded;
 
-/// A chain of a dozen certificates is some 30 KiB; a file of more than this was named by mistake.
+/// A chain of a dozen certificates has some 30 KiB; a larger file is a mistake.
 const MAX_FILE_BYTES: u64 = 1 << 20;
 
-/// What the files hold.
+/// The content of both files.
 pub(super) struct CertificatePair {
     certificate: (PathBuf, Vec<u8>),
     key: (PathBuf, Vec<u8>),
@@ -39,7 +39,7 @@ impl CertificatePair {
     }
 }
 
-/// Tells one reading from another, failed ones included: what is wrong twice is told once.
+/// Identifies a reading, also a failed one, so that the same error is logged once.
 pub(super) fn fingerprint(read: &Result<CertificatePair, TlsError>) -> u64 {
     let mut hasher = DefaultHasher::new();
     match read {

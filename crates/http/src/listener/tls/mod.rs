@@ -1,8 +1,8 @@
-//! TLS on the listener: a certificate and its key from files, read again when they change.
+//! TLS on the listener: a certificate and its key from files, reloaded when they change.
 //!
-//! A connection keeps the certificate that it began with; those that come after a change get the new one, and nobody is
-//! dropped. Files that cannot be used, such as a certificate whose key is still to be written, are told to the log once and
-//! leave the old pair in place. rustls decides versions (1.3 and 1.2) and ciphers; there is no knob that weakens them.
+//! A connection keeps its certificate; later connections get the new one, and none is dropped. If new files cannot be
+//! used, such as a certificate before its key is written, the old pair stays and the log says so once. rustls decides
+//! versions (1.3 and 1.2) and ciphers; no option weakens them.
 
 mod files;
 
@@ -24,7 +24,7 @@ use crate::runtime::file_watch::watch;
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum TlsError {
-    /// The file is not there, may not be read, or is too long for what it should be.
+    /// The file does not exist, is not readable, or is too long.
     #[error("cannot read {}", path.display())]
     Read {
         /// The file.
@@ -33,7 +33,7 @@ pub enum TlsError {
         #[source]
         source: std::io::Error,
     },
-    /// The file is no PEM, or has nothing of this kind in it.
+    /// The file is not PEM, or has no such entry.
     #[error("{} has no {what} in PEM", path.display())]
     Pem {
         /// The file.
@@ -41,12 +41,12 @@ pub enum TlsError {
         /// What it should hold.
         what: &'static str,
     },
-    /// Certificate and key do not belong together, or are of a kind that rustls does not take.
+    /// Certificate and key do not match, or rustls does not support their kind.
     #[error("certificate and key cannot be used together")]
     CertificatePair(#[source] rustls::Error),
 }
 
-/// A listener's certificate, in the form that handshakes take it; clones share it.
+/// The certificate of a listener, for handshakes. Clones share it.
 #[derive(Clone, Debug)]
 pub(crate) struct Tls(Arc<TlsState>);
 
@@ -68,12 +68,12 @@ impl Tls {
         self.0.config.handshake_timeout
     }
 
-    /// For one handshake, with the certificate of this moment.
+    /// An acceptor with the current certificate.
     pub(crate) fn acceptor(&self) -> TlsAcceptor {
         TlsAcceptor::from(self.0.server.load_full())
     }
 
-    /// Looks at the files for ever and takes what is new. To be dropped with the listener.
+    /// Watches the files and takes new content. Drop it with the listener.
     pub(crate) async fn watch_files(self) {
         let config = self.0.config.clone();
         let read = move || CertificatePair::read(&config);

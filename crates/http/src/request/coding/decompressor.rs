@@ -1,6 +1,6 @@
-//! Unpacks a body as it comes, a small step at a time, so that whoever reads it counts what it unpacks to before there is more.
+//! Decompresses a body in small steps, so that the caller can count each step before the next.
 //!
-//! What is cut, has something behind its end, or is none of its coding is an error that names the coding.
+//! A body that is truncated, has data after its end, or is not of its coding is an error that names the coding.
 
 use std::io::{self, Write};
 
@@ -16,35 +16,35 @@ use crate::error::ApiError;
 /// Room for one step of deflate; the other decoders have 32 KiB of their own.
 const STEP_BYTES: usize = 32 * 1024;
 
-/// How often a decoder is asked in one step.
+/// The most calls of a decoder in one step.
 const MAX_TURNS: usize = 64;
 
-/// The largest window that a body may ask for, as a power of two: 8 MiB (RFC 9659). It is allocated.
+/// The largest window that a body may use, as a power of two: 8 MiB (RFC 9659). It is allocated.
 const ZSTD_WINDOW_LOG: u32 = 23;
 
 /// The same in bytes.
 pub(crate) const MAX_WINDOW_BYTES: u64 = 1 << ZSTD_WINDOW_LOG;
 
-/// A body on its way to being unpacked.
+/// A body that is being decompressed.
 pub(crate) struct Decompressor {
     coding: ContentCoding,
     decoder: Decoder,
-    /// Received and not unpacked.
+    /// Received and not yet decompressed.
     input: Bytes,
 }
 
 enum Decoder {
     Gzip(MultiGzDecoder<Vec<u8>>),
-    /// Made with the first byte, which tells what is meant by `deflate`.
+    /// Created with the first byte, which tells the two meanings of `deflate` apart.
     Deflate(Option<Inflate>),
     Zstd(Writer<Vec<u8>, ZstdDecoder<'static>>),
 }
 
 struct Inflate {
     state: Decompress,
-    /// Room for one step. What is given is a copy of its own length: a step of few bytes should keep no more than those.
+    /// Room for one step. The result is a copy of its own length, so that a short step keeps no more.
     room: Box<[u8]>,
-    /// The last step has filled its room. The decoder may have taken all input and keep the rest of what it unpacks to.
+    /// The last step filled its room: the decoder may hold more output although it took all input.
     holds_more: bool,
     is_over: bool,
 }
@@ -59,14 +59,14 @@ impl Decompressor {
         Ok(Self { coding, decoder, input: Bytes::new() })
     }
 
-    /// Takes what was received. What was received before must be unpacked.
+    /// Takes received bytes. Earlier bytes must be decompressed first.
     pub(crate) fn push(&mut self, input: Bytes) {
         debug_assert!(self.input.is_empty());
         self.input = input;
     }
 
-    /// The next step, or `None` when more has to be received. A step is empty where much was received that unpacks to nothing,
-    /// such as members without content: so that others have their turn.
+    /// The next step, or `None` if more input is needed. A step may be empty after much input without output, such as
+    /// empty gzip members, so that other tasks can run.
     pub(crate) fn step(&mut self) -> Result<Option<Bytes>, ApiError> {
         for _ in 0..MAX_TURNS {
             if self.input.is_empty() && !self.holds_more() {
@@ -95,12 +95,12 @@ impl Decompressor {
         Ok(Some(Bytes::new()))
     }
 
-    /// Whether all input may be taken and something of it not be given yet.
+    /// Whether the decoder may hold more output after it took all input.
     fn holds_more(&self) -> bool {
         matches!(self.decoder, Decoder::Deflate(Some(Inflate { holds_more: true, .. })))
     }
 
-    /// The last step, when all was received.
+    /// The last step, after all input.
     pub(crate) fn finish(&mut self) -> Result<Bytes, ApiError> {
         let unpacked = match &mut self.decoder {
             Decoder::Gzip(decoder) => decoder.try_finish().map(|()| std::mem::take(decoder.get_mut())),
@@ -113,7 +113,7 @@ impl Decompressor {
 }
 
 impl Inflate {
-    /// A header of zlib has its method and a checksum in two bytes (RFC 1950 §2.2); a bare stream hardly ever looks so.
+    /// A zlib header has its method and a checksum in two bytes (RFC 1950 §2.2); a raw stream rarely looks the same.
     fn for_input(input: &[u8]) -> Self {
         let is_zlib = match input {
             [first, second, ..] => first & 0x0f == 8 && (u16::from(*first) << 8 | u16::from(*second)) % 31 == 0,
@@ -137,7 +137,7 @@ impl Inflate {
     }
 }
 
-/// What is unpacked is charged by its length, and kept: the room that it grew into beyond that is not.
+/// Frees the spare capacity: decompressed bytes are charged by their length.
 fn as_long_as_it_is(mut unpacked: Vec<u8>) -> Bytes {
     unpacked.shrink_to_fit();
     unpacked.into()
@@ -169,7 +169,7 @@ mod tests {
                 if step.is_empty() {
                     continue;
                 }
-                // What is kept of a step is what is counted of it.
+                // The kept memory of a step is its length.
                 let (length, capacity) = (step.len(), step.try_into_mut().unwrap().capacity());
                 assert_eq!(capacity, length, "{coding:?}");
             }

@@ -1,7 +1,7 @@
-//! Content codings: which one a body has, and which one an answer gets (RFC 9110 §8.4, §12.5.3).
+//! Content codings: the coding of a body, and the choice for a response (RFC 9110 §8.4, §12.5.3).
 //!
-//! A body is unpacked as it comes, within the limits of any body: what it unpacks to counts. An answer is packed where its
-//! client asks for it and it is worth the work: text that is not short, or what a client likes better packed than as it is.
+//! A body is decompressed as it arrives, within the limits of any body. A response is compressed if its client asks for
+//! it and it is worth the work: a long text, or a response that the client prefers compressed.
 
 mod decompressor;
 
@@ -11,33 +11,33 @@ pub(crate) use self::decompressor::{Decompressor, MAX_WINDOW_BYTES};
 
 use crate::error::ApiError;
 
-/// A way to make a body shorter.
+/// A content coding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ContentCoding {
     /// RFC 8878, with windows of 8 MiB at most (RFC 9659).
     Zstd,
     /// RFC 1952.
     Gzip,
-    /// RFC 1950; the bare stream of RFC 1951, which some mean by it, is read, too.
+    /// RFC 1950. The raw stream of RFC 1951, which some clients send as `deflate`, is read, too.
     Deflate,
 }
 
-/// All of them, the one that packs best for its time first.
+/// The best ratio for its time first.
 const CODINGS: [ContentCoding; 3] = [ContentCoding::Zstd, ContentCoding::Gzip, ContentCoding::Deflate];
 
-/// How much shorter packing makes an answer, for its time.
+/// How well a response compresses, for its time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Compressibility {
-    /// Much: text.
+    /// Well: text.
     Text,
-    /// Much, and there is a lot of it: columns of a table.
+    /// Well, but it is large: columns of a table.
     Table,
-    /// Hardly, or it comes piece by piece.
+    /// Badly, or it comes in small pieces.
     Dense,
 }
 
 impl ContentCoding {
-    /// What a [`Compressor`] takes as long as it lives.
+    /// The memory of a [`Compressor`](crate::respond::compressor).
     #[must_use]
     pub const fn compressor_bytes(self) -> usize {
         match self {
@@ -54,7 +54,7 @@ impl ContentCoding {
         }
     }
 
-    /// The coding that `content-encoding` names; names have no case. More than one is refused, as is one of others.
+    /// The coding in `content-encoding`, which ignores case. Several codings, and unknown ones, are refused.
     pub(crate) fn from_header(value: &HeaderValue) -> Result<Option<Self>, ApiError> {
         let name = value.to_str().map_err(|_| ApiError::unsupported_encoding())?.trim();
         if name.is_empty() || name.eq_ignore_ascii_case("identity") {
@@ -64,10 +64,9 @@ impl ContentCoding {
         known.map(Some).ok_or_else(ApiError::unsupported_encoding)
     }
 
-    /// The coding for an answer, if any. Dense ones are packed only where `accept-encoding` puts the coding above leaving
-    /// them as they are (`zstd, identity;q=0.5`), because clients send `gzip` unasked, and numbers packed at 100 MB/s
-    /// would cost more time than any network. So are tables, unless it is zstd that a client likes best: that packs them
-    /// several times as fast.
+    /// The coding of a response, if any. A dense response is compressed only if `accept-encoding` prefers the coding to
+    /// `identity` (`zstd, identity;q=0.5`): clients send `gzip` by default, and compressing numbers at 100 MB/s takes
+    /// longer than most networks. The same holds for tables, except with zstd, which is several times as fast.
     pub(crate) fn for_response(accept_encoding: &str, density: Compressibility) -> Option<Self> {
         let mut qualities = [None::<u16>; 3];
         let (mut identity, mut others) = (None, None);
@@ -96,7 +95,7 @@ impl ContentCoding {
         (quality >= least).then_some(coding)
     }
 
-    /// Whether these words allow gzip, which is all that some answers are kept in.
+    /// Whether gzip is allowed, the coding in which some assets are stored.
     pub(crate) fn takes_gzip(accept_encoding: &str) -> bool {
         let mut others = false;
         for item in accept_encoding.split(',').take(MAX_CODINGS) {
@@ -118,7 +117,7 @@ impl ContentCoding {
 const MAX_CODINGS: usize = 32;
 const FULL: u16 = 1000;
 
-/// A name and its quality in thousandths; one that cannot be read is none.
+/// A name and its quality in thousandths. An unreadable quality is 0.
 fn item_of(item: &str) -> (&str, u16) {
     let (name, parameter) = item.split_once(';').unwrap_or((item, ""));
     let quality = match parameter.split_once('=') {
@@ -158,8 +157,7 @@ mod tests {
         assert_eq!(dense("zstd;q=0.8, identity;q=0"), Some("zstd"));
     }
 
-    /// RFC 9110 §12.5.3: of what is acceptable the highest quality is preferred; `identity` may be sent unless it is
-    /// excluded.
+    /// RFC 9110 §12.5.3: the highest acceptable quality is preferred; `identity` may be sent unless it is excluded.
     #[test]
     fn a_table_is_packed_by_zstd_where_that_is_asked_for() {
         let table = |accept: &str| ContentCoding::for_response(accept, Compressibility::Table).map(ContentCoding::name);

@@ -1,6 +1,6 @@
-//! The three ways to write a stream: server-sent events, lines of JSON, and frames with an envelope in each.
+//! The three forms of a stream: server-sent events, lines of JSON, and frames with an envelope each.
 //!
-//! Every way tells apart a stream that came to its end, one that ended with an error, and one that was cut. `docs/wire.md`
+//! Each form distinguishes a complete stream, a stream that ended with an error, and a truncated one. `docs/wire.md`
 //! draws them.
 
 use std::borrow::Cow;
@@ -17,22 +17,22 @@ use crate::error::ApiError;
 use crate::request::codec_budget::CodecBudget;
 use crate::respond::frame::{Frame, FrameKind};
 
-/// How a stream is written.
+/// The form of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum StreamForm {
-    /// Server-sent events (HTML, §9.2): what a browser reads.
+    /// Server-sent events (HTML, §9.2), for browsers.
     Events,
-    /// One JSON document on each line: what a shell reads.
+    /// One JSON document per line, for shells.
     Lines,
-    /// An envelope in each frame: every value as it is.
+    /// An envelope per frame, which holds every value.
     Envelopes,
 }
 
-/// All of them, the default first.
+/// All forms, the default first.
 pub(crate) const STREAM_FORMS: [StreamForm; 3] = [StreamForm::Events, StreamForm::Lines, StreamForm::Envelopes];
 
 impl StreamForm {
-    /// What `Accept` and `Content-Type` call it.
+    /// Its name in `Accept` and `Content-Type`.
     pub(crate) const fn media_type(self) -> &'static str {
         match self {
             Self::Events => "text/event-stream",
@@ -41,7 +41,7 @@ impl StreamForm {
         }
     }
 
-    /// What `accept` likes best of the three, or a 406 that lists them.
+    /// The form that `accept` prefers, or a 406 that lists all.
     pub(crate) fn from_accept(accept: Option<&Cow<'_, HeaderValue>>) -> Result<Self, ApiError> {
         let Some(accept) = accept else { return Ok(Self::Events) };
         let media_types = STREAM_FORMS.map(Self::media_type);
@@ -50,7 +50,7 @@ impl StreamForm {
             .ok_or_else(|| ApiError::not_acceptable(&media_types.join(", ")))
     }
 
-    /// Whether there is a way to say nothing: a comment, which only events have.
+    /// Whether the form has comments, which can break a silence.
     pub(crate) const fn has_heartbeats(self) -> bool {
         matches!(self, Self::Events)
     }
@@ -61,10 +61,10 @@ impl StreamForm {
     }
 }
 
-/// Frames, each with an envelope.
+/// Frames with an envelope each.
 pub(crate) const ENVELOPE_STREAM: &str = "application/vnd.callboard.envelope-stream";
 
-/// One outcome that is encoded and not written.
+/// An outcome that is encoded.
 #[derive(Debug)]
 pub(super) enum EncodedItem {
     /// On one line.
@@ -84,7 +84,7 @@ impl EncodedItem {
         }))
     }
 
-    /// The same outcome, whose memory is paid for until it is sent.
+    /// The same outcome, which keeps the account until it is sent.
     pub(super) fn held(self, expense: &CodecBudget<'_>) -> Result<Self, ApiError> {
         Ok(match self {
             Self::Json(json) => Self::Json(expense.held(json)),
@@ -100,7 +100,7 @@ impl EncodedItem {
 #[derive(Debug)]
 pub(super) struct StreamWriter {
     form: StreamForm,
-    /// Items that were written.
+    /// Items written so far.
     items: u64,
 }
 
@@ -113,7 +113,7 @@ impl StreamWriter {
         self.form
     }
 
-    /// One outcome.
+    /// Writes one outcome.
     pub(super) fn item(&mut self, item: EncodedItem, out: &mut SendBuffer) {
         match item {
             EncodedItem::Json(json) if self.form == StreamForm::Events => {
@@ -129,7 +129,7 @@ impl StreamWriter {
         self.items += 1;
     }
 
-    /// The error that ends the stream.
+    /// Writes the error that ends the stream.
     pub(super) fn error(&self, error: &ApiError, request_id: &str, out: &mut SendBuffer) {
         let problem = || error.to_problem(request_id);
         match self.form {
@@ -141,27 +141,27 @@ impl StreamWriter {
         }
     }
 
-    /// Where the time went, in the one form that has a place for it beside the items.
+    /// Writes the timeline, in the one form that has a place for it.
     pub(super) fn timeline(&self, json: &str, out: &mut SendBuffer) {
         if self.form == StreamForm::Events {
             event(format_args!("event: timeline\n"), Bytes::copy_from_slice(json.as_bytes()), out);
         }
     }
 
-    /// The end of a stream that went well.
+    /// Writes the end of a complete stream.
     pub(super) fn end(&self, out: &mut SendBuffer) {
         match self.form {
             StreamForm::Events => {
                 let items = format!("{{\"items\":{}}}", self.items);
                 event(format_args!("event: end\n"), items.into(), out);
             }
-            // The end of the body says it: one that is cut has none.
+            // The end of the body says it: a truncated body has none.
             StreamForm::Lines => {}
             StreamForm::Envelopes => write(Frame::END, out),
         }
     }
 
-    /// Nothing, said aloud.
+    /// Writes a comment.
     pub(super) fn heartbeat(out: &mut SendBuffer) {
         out.push(HEARTBEAT);
     }
@@ -173,8 +173,8 @@ fn write(frame: Frame, out: &mut SendBuffer) {
     pieces.into_iter().for_each(|piece| out.push(piece));
 }
 
-/// The same JSON on one line. Ours is; that of a type which brings its own text (`serde_json`'s `RawValue`) may have line breaks,
-/// which mean nothing in JSON and the end of a line, or of an event, around it.
+/// The same JSON on one line. A type that brings its own text (`serde_json`'s `RawValue`) may have line breaks, which
+/// mean nothing in JSON but would end a line or an event.
 #[must_use]
 pub fn one_line(json: &[u8]) -> Cow<'_, [u8]> {
     if !json.contains(&b'\n') && !json.contains(&b'\r') {
@@ -183,9 +183,9 @@ pub fn one_line(json: &[u8]) -> Cow<'_, [u8]> {
     json.iter().map(|byte| if matches!(byte, b'\n' | b'\r') { b' ' } else { *byte }).collect::<Vec<u8>>().into()
 }
 
-/// One event, of JSON that is [one line](one_line) of data.
+/// Writes one event with [one line](one_line) of JSON.
 fn event(head: std::fmt::Arguments<'_>, json: Bytes, out: &mut SendBuffer) {
-    // Writing into memory does not fail.
+    // Writing to memory does not fail.
     let _ = out.last().write_fmt(head);
     out.last().extend_from_slice(b"data: ");
     out.push(json);

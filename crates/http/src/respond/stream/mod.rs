@@ -1,14 +1,13 @@
-//! Outcomes as they come: one call of a streaming route as a body without an end that is known before.
+//! A streamed response: the outcomes of one call of a streaming route, as they come.
 //!
-//! * **Begun:** the status waits for the first item, so that a call which fails at once is an error like any other. An event
-//!   stream does not wait longer than its heartbeat: then it begins, and an error is an event in it.
-//! * **Explained:** an event stream of a request that asked for its timeline tells the whole of it in an event before the last one.
-//! * **Full:** what is ready is asked for when the connection has taken what was before, up to [so much](unsent) at once. A slow reader uses up the credit of its
-//!   own call and no other's.
-//! * **Broken:** an item that cannot be written, and a panic of a user's codec, are the error that ends the stream.
-//! * **Late:** the deadline covers the whole stream; when it passes, the stream's last item says so, and so it does
-//!   when the node ends before the stream.
-//! * **Cancelled:** dropping the body, which hyper does when the client leaves, cancels the call; the request is counted as
+//! * **Begun:** the status waits for the first item, so that a call which fails at once has an error status. An event
+//!   stream waits at most for its heartbeat; then it begins, and an error is an event in it.
+//! * **Explained:** an event stream whose request asked for its timeline has it in an event before the last one.
+//! * **Full:** further outcomes are taken when the connection took the earlier ones, up to [a limit](send_buffer) at
+//!   once. A slow reader uses up the credit of its own call only.
+//! * **Broken:** an item that cannot be encoded, or a panic of user code, is the error that ends the stream.
+//! * **Late:** the deadline covers the whole stream. When it passes, or the node ends, the last item is that error.
+//! * **Cancelled:** dropping the body, as hyper does when the client leaves, cancels the call; the request counts as
 //!   abandoned.
 
 mod form;
@@ -48,36 +47,36 @@ use crate::respond::compressor::Compressor;
 use crate::runtime::shutdown::ShutdownSignal;
 use callboard_telemetry::RequestSpan;
 
-/// What a stream needs to know of its request.
+/// The part of a request that its stream keeps.
 #[derive(Debug)]
 pub(crate) struct StreamContext {
     pub(crate) form: StreamForm,
-    /// Has the memory for what is written.
+    /// Charges the encoded items.
     pub(crate) client: LocalClient,
-    /// When the whole stream is late.
+    /// The deadline of the whole stream.
     pub(crate) deadline: Deadline,
-    /// The stream is waited for no longer.
+    /// Aborts the stream.
     pub(crate) aborting: Arc<ShutdownSignal>,
     pub(crate) id: RequestId,
-    /// Its span goes on until the stream ends.
+    /// Ends with the stream.
     pub(crate) span: Option<Arc<RequestSpan>>,
-    /// The record that its client wants to read.
+    /// The recorder, if the client asked for the timeline.
     pub(crate) explained: Option<Recorder>,
     /// The route's name, for the log.
     pub(crate) route: String,
-    /// Requests whose client left.
+    /// Counts requests whose client left.
     pub(crate) abandoned: Counter,
-    /// Requests on which something panicked.
+    /// Counts requests that panicked.
     pub(crate) panics: Counter,
     /// The longest silence of an event stream.
     pub(crate) heartbeat: Duration,
     pub(crate) coding: Option<ContentCoding>,
 }
 
-/// The answer to a call whose outcomes are read one by one.
+/// The response of a call with many outcomes.
 pub(crate) async fn begin(replies: PayloadReplies, streamed: StreamContext) -> Result<Response, ApiError> {
     let form = streamed.form;
-    // A packer is as large as many calls: where there is no memory for it, the stream is sent as it is.
+    // A compressor is as large as many calls: without room for it the stream is not compressed.
     let held_by_packer = streamed.client.held_bytes();
     let coding = streamed.coding.filter(|coding| held_by_packer.try_grow(coding.compressor_bytes() as u64));
     let packer = coding.and_then(|coding| Compressor::new(coding).ok());
@@ -102,7 +101,7 @@ pub(crate) async fn begin(replies: PayloadReplies, streamed: StreamContext) -> R
         _span: streamed.span,
     };
     talk.first().await?;
-    // Until here the request has no answer, and whoever leaves is counted by the edge.
+    // Before this the request has no response, and the edge counts a client that leaves.
     talk.leaving = (!talk.is_over).then(|| AbandonGuard::new(streamed.abandoned));
     let body = stream::unfold(talk, async |mut talk| talk.next().await.map(|bytes| (Ok::<_, Infallible>(bytes), talk)));
     let mut response = Response::new(Body::from_stream(body));
@@ -113,23 +112,23 @@ pub(crate) async fn begin(replies: PayloadReplies, streamed: StreamContext) -> R
         headers.insert(VARY, HeaderValue::from_static("accept-encoding"));
     }
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    // nginx and those that learnt from it would else gather a page of events before they pass any on.
+    // Otherwise nginx and similar proxies buffer a page of events before they send any.
     headers.insert(X_ACCEL_BUFFERING, HeaderValue::from_static("no"));
     Ok(response)
 }
 
 const X_ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering");
 
-/// One stream on its way to its reader.
+/// The response body of one stream.
 struct ReplyStreamBody {
     replies: PayloadReplies,
     client: LocalClient,
     deadline: Deadline,
     aborting: Arc<ShutdownSignal>,
     writer: StreamWriter,
-    /// A large item that was ready: it is written when what was before it has left.
+    /// A large item that is ready: it is written when earlier items have left.
     held: Option<Payload>,
-    /// Pieces of what was read already.
+    /// Pieces of earlier items.
     send_buffer: SendBuffer,
     packer: Option<Compressor>,
     _held_by_packer: HeldBytes,
@@ -145,7 +144,7 @@ struct ReplyStreamBody {
 }
 
 impl ReplyStreamBody {
-    /// Waits for what decides the status: the first item, or the end of patience.
+    /// Waits for the first item, which decides the status, or for the heartbeat.
     async fn first(&mut self) -> Result<(), ApiError> {
         let first = match &mut self.heartbeat {
             None => self.replies.next().await,
@@ -174,7 +173,7 @@ impl ReplyStreamBody {
             if let Some(piece) = self.send_buffer.pop() {
                 return Some(match &mut self.packer {
                     None => piece,
-                    // Packing into memory does not fail.
+                    // Compressing into memory does not fail.
                     Some(packer) => packer.piece(&piece).unwrap_or_default(),
                 });
             }
@@ -204,7 +203,7 @@ impl ReplyStreamBody {
         }
     }
 
-    /// Joins what is ready to what is to be sent, if anything is. What takes its time to be written is not waited for.
+    /// Joins ready items to the next piece, if there is one. A large item does not delay it.
     async fn take_what_is_ready(&mut self) {
         while !self.send_buffer.is_empty() && self.send_buffer.has_room() && !self.is_over && self.held.is_none() {
             let Some(item) = self.replies.next().now_or_never() else { return };
@@ -216,7 +215,7 @@ impl ReplyStreamBody {
         }
     }
 
-    /// Whether it is written on another thread. An envelope shares the outcome's memory.
+    /// Whether the item is encoded on another thread. An envelope shares the memory of the outcome.
     fn is_long(&self, payload: &Payload) -> bool {
         self.writer.form().is_json() && payload.size_up_to(LARGE_BYTES) >= LARGE_BYTES
     }
@@ -236,8 +235,8 @@ impl ReplyStreamBody {
         self.over();
     }
 
-    /// A user's type writes itself here, on the connection's own task: its panic ends this stream, and not its neighbours'. What is
-    /// written is charged to an account of its own, until it is sent.
+    /// Encodes an item. User code may panic here, on the connection's own task: that ends this stream only. The item is
+    /// charged to an account of its own until it is sent.
     async fn item(&mut self, payload: Payload) -> Result<(), ApiError> {
         let expense = CodecBudget::new(&self.client, Arc::new(self.client.held_bytes()), self.deadline);
         let (bytes, form) = (payload.size_up_to(LARGE_BYTES), self.writer.form());
@@ -266,7 +265,7 @@ impl ReplyStreamBody {
     }
 }
 
-/// The next reply of a stream, or the error that ends it when its time is over before it comes.
+/// The next reply of a stream, or the error of a stream that is aborted.
 pub async fn next_reply(replies: &mut PayloadReplies, aborting: &ShutdownSignal) -> Option<Result<Payload, ApiError>> {
     match aborting.unless_begun(pin!(replies.next())).await {
         Some(reply) => reply.map(|reply| reply.map_err(ApiError::from)),
@@ -274,7 +273,7 @@ pub async fn next_reply(replies: &mut PayloadReplies, aborting: &ShutdownSignal)
     }
 }
 
-/// Dropped while the stream is not over, its reader has left, and that is counted.
+/// Counts a reader that leaves, if it is dropped before the end of the stream.
 #[derive(Debug)]
 pub struct AbandonGuard {
     abandoned: Counter,
@@ -282,20 +281,20 @@ pub struct AbandonGuard {
 }
 
 impl AbandonGuard {
-    /// Counts by this counter.
+    /// Counts with this counter.
     #[must_use]
     pub fn new(abandoned: Counter) -> Self {
         Self { abandoned, ended: false }
     }
 
-    /// Has left before the end.
+    /// The reader has left before the end.
     pub(crate) fn left(&mut self) {
         if !std::mem::replace(&mut self.ended, true) {
             self.abandoned.inc();
         }
     }
 
-    /// Whoever leaves from now on has everything.
+    /// The stream has ended: a reader that leaves now has everything.
     pub fn ended(&mut self) {
         self.ended = true;
     }

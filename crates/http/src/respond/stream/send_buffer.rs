@@ -1,26 +1,26 @@
-//! What of a stream is written and not sent: small pieces joined into one, large ones as they are.
+//! Encoded and unsent pieces of a stream: small pieces are joined, large ones are kept.
 //!
-//! hyper frames each piece and keeps a list of them, which costs more than a short event itself. So all that is ready at one time
-//! leaves as one piece; what is not ready is not waited for.
+//! hyper frames and lists each piece, which costs more than a short event. So all outcomes that are ready at one time
+//! leave as one piece; nothing waits for an outcome that is not ready.
 
 use std::collections::VecDeque;
 
 use bytes::Bytes;
 
-/// As much as is joined. More of what is ready stays with its call until the connection has taken this.
+/// The most that is joined. Further outcomes stay with their call until the connection took this piece.
 pub(super) const MOST_JOINED_BYTES: usize = 16 * 1024;
 
-/// Pieces on their way out.
+/// Pieces to be sent.
 #[derive(Debug, Default)]
 pub(super) struct SendBuffer {
-    /// Those before `last`.
+    /// The pieces before `last`.
     pieces: VecDeque<Bytes>,
-    /// What is still being joined.
+    /// The piece that is being joined.
     last: Vec<u8>,
 }
 
 impl SendBuffer {
-    /// Where something small, or all of something, is written to.
+    /// The buffer for small pieces.
     pub(super) fn last(&mut self) -> &mut Vec<u8> {
         if self.last.len() >= MOST_JOINED_BYTES {
             self.pieces.push_back(std::mem::take(&mut self.last).into());
@@ -28,7 +28,7 @@ impl SendBuffer {
         &mut self.last
     }
 
-    /// Takes a piece, whose memory is shared where it is large.
+    /// Appends a piece; a large one is shared.
     pub(super) fn push(&mut self, piece: Bytes) {
         if piece.len() < MOST_JOINED_BYTES {
             return self.last().extend_from_slice(&piece);
@@ -43,7 +43,7 @@ impl SendBuffer {
         self.pieces.is_empty() && self.last.is_empty()
     }
 
-    /// Whether more of what is ready may be joined.
+    /// Whether further outcomes may be joined.
     pub(super) fn has_room(&self) -> bool {
         self.pieces.is_empty() && self.last.len() < MOST_JOINED_BYTES
     }
