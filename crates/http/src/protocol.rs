@@ -1,8 +1,8 @@
 //! The seam for a protocol that answers under a path of its own, beside the user's routes.
 //!
-//! [`HttpEdge::add_protocol`](crate::HttpEdge::add_protocol) joins one. The edge runs its layers around every answer of the
-//! protocol (ids, guards, logs, metrics, headers, panics, shutdown); the protocol reads bodies, makes calls and writes
-//! responses with the parts of this module, which the edge's own routes use as well.
+//! [`HttpEdge::add_protocol`](crate::HttpEdge::add_protocol) joins one. The edge runs its layers around every answer of
+//! the protocol (ids, guards, logs, metrics, headers, panics, shutdown); the protocol reads bodies, makes calls and
+//! writes responses with the parts of this module, which the edge's own routes use as well.
 //!
 //! * **Full, late:** these parts admit, charge and time out a call as they do for a route; a protocol adds no queue.
 //! * **Cancelled:** when the client leaves, the edge drops the future of the answer.
@@ -105,8 +105,8 @@ pub trait Protocol: fmt::Debug + Send + Sync + 'static {
         request: ProtocolRequest<'a>,
     ) -> ProtocolAnswer<'a>;
 
-    /// Describes these routes in the OpenAPI document. `add_schema` adds a schema under a name, or under a similar one if
-    /// another schema has that name, and gives a reference to it.
+    /// Describes these routes in the OpenAPI document. `add_schema` adds a schema under a name, or under a similar one
+    /// if another schema has that name, and gives a reference to it.
     fn document(&self, routes: &[Arc<Route>], add_schema: &mut dyn FnMut(&str, Value) -> Value) -> ProtocolDocument;
 }
 

@@ -56,7 +56,7 @@ impl Datatype {
     }
 
     fn row(self) -> &'static (Self, &'static str, &'static str) {
-        // Only `of` and `parse` make one, and both take it from the table; the last row is never asked for another.
+        // Only `from_dtype` and `parse` make one, from the table; so the row exists.
         TABLE.iter().find(|row| row.0 == self).unwrap_or(&TABLE[TABLE.len() - 1])
     }
 }

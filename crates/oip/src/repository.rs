@@ -148,22 +148,22 @@ fn read<T: Default + DeserializeOwned>(body: &Bytes) -> Result<T, Refusal> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model_repository::Changing;
+    use crate::model_repository::RepositoryChange;
 
     /// A repository without models.
     #[derive(Debug)]
     struct Nothing;
 
-    impl Repository for Nothing {
+    impl ModelRepository for Nothing {
         fn routes(&self) -> Vec<String> {
             Vec::new()
         }
 
-        fn load<'a>(&'a self, _: &'a str) -> Changing<'a> {
+        fn load<'a>(&'a self, _: &'a str) -> RepositoryChange<'a> {
             Box::pin(async { Err(RepositoryError::Unknown) })
         }
 
-        fn unload<'a>(&'a self, _: &'a str) -> Changing<'a> {
+        fn unload<'a>(&'a self, _: &'a str) -> RepositoryChange<'a> {
             Box::pin(async { Err(RepositoryError::Unknown) })
         }
     }

@@ -1,5 +1,5 @@
-//! The trace context of the W3C (<https://www.w3.org/TR/trace-context/>): which trace a request belongs to, and which span
-//! of it is ours.
+//! The trace context of the W3C (<https://www.w3.org/TR/trace-context/>): which trace a request belongs to, and which
+//! span of it is ours.
 
 use callboard_core::timeline::SpanId;
 

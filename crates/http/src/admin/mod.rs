@@ -1,21 +1,21 @@
-//! The admin listener: for whoever runs a node, apart from those who call it.
+//! The admin listener, for operators.
 //!
-//! | request | answer |
-//! |---|---|
-//! | `GET /v1/status` | version, age, health and the whole running tree ([`Description`](callboard_core::description::Description)) |
-//! | `GET /metrics`, `/livez`, `/readyz` | as on the edge |
-//! | `POST /v1/stages/{stage}/replicas` with `{"replicas": 3}` | scales a stage; answered when the new replicas are warm |
-//! | `DELETE /v1/routes/{route}` | closes a route; stages that no other route uses end after their last call |
-//! | `POST /v2/repository/models/{model}/load`, `/unload` | opens and closes the routes of a [`Repository`], in the words of the Open Inference Protocol |
-//! | `POST /v2/repository/index` | every model, served or not |
-//! | `POST /v1/drain` | asks the process to finish what is in hand and to end |
+//! - `GET /v1/status`: version, age, health and the whole running tree
+//!   ([`Description`](callboard_core::description::Description)).
+//! - `GET /metrics`, `/livez`, `/readyz`: as on the edge.
+//! - `POST /v1/stages/{stage}/replicas` with `{"replicas": 3}`: scales a stage. The response comes when the new
+//!   replicas are warm.
+//! - `DELETE /v1/routes/{route}`: closes a route. Stages that no other route uses end after their last call.
+//! - `POST /v1/drain`: asks the process to finish its calls and to end.
+//! - The [admin paths](crate::protocol::Protocol::admin_paths) of the edge's protocol.
 //!
-//! Errors are problem documents as on the edge, under `/v2` those of the protocol. A change that the node refuses changes nothing.
+//! Errors are problem documents as on the edge, or errors of the protocol at its paths. A change that the node refuses
+//! changes nothing.
 //!
-//! *Threats*: whoever reaches this listener can take the service down. So it has a socket of its own, on loopback unless
-//! somebody says otherwise; there it answers no web page ([`guard`]); and beyond loopback it should have keys
-//! ([`HttpConfig::api_keys`]) and TLS, without which whoever is on the way reads the keys: the command line insists on both, and
-//! takes the certificate of the edge.
+//! *Threats*: a client of this listener can take the service down. So it has a socket of its own, on loopback by
+//! default, where it answers no web page ([`guard`]). Beyond loopback it needs keys ([`HttpConfig::api_keys`]), and TLS
+//! so that the keys cannot be read on the network: the command line requires both, and uses the certificate of the
+//! edge.
 
 mod changes;
 mod guard;
@@ -73,8 +73,7 @@ impl Admin {
         Self(Arc::new(AdminState { node, client, metrics, ids, begun, drain, protocol }))
     }
 
-    /// Completes when somebody has asked for the end. What follows is up to whoever runs the process: finish what is in hand,
-    /// then end.
+    /// Completes when an operator asked for a drain. The program decides what follows: finish the calls, then end.
     ///
     /// # Cancellation
     ///
@@ -84,7 +83,7 @@ impl Admin {
     }
 
     fn router(&self, guard: AdminGuard, config: &HttpConfig) -> Router {
-        let machines = describe::for_machines(self.0.client.clone(), Arc::clone(&self.0.metrics));
+        let machines = describe::machine_pages(self.0.client.clone(), Arc::clone(&self.0.metrics));
         let paths = self.0.protocol.iter().flat_map(|protocol| protocol.admin_paths());
         let protocol = paths.fold(Router::new(), |router, path| router.route(path, any(changes::protocol)));
         protocol
@@ -101,8 +100,8 @@ impl Admin {
     }
 }
 
-/// Serves the admin listener until `shutdown` completes; requests in hand then have the time that it gives. Of `config` the
-/// limits of connections, the keys and the TLS hold.
+/// Serves the admin listener until `shutdown` completes; requests in progress then have the time that it returns. Of
+/// `config` the limits of connections, the keys and TLS apply.
 ///
 /// # Errors
 ///

@@ -9,20 +9,16 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use axum::http::header::HeaderValue;
-use axum::http::{HeaderMap, Method, Request};
+use axum::http::{Method, Request};
 use axum::response::Response;
 use bytes::Bytes;
 use callboard_codec::{Format, Map, Payload, Value};
 use callboard_core::edge::{Admission, Route};
-use callboard_core::timeline::Recorder;
-use callboard_core::{CallOptions, Deadline, LocalClient, Priority};
 
 pub use self::context::RequestContext;
 use self::functions::CallStyle;
 use crate::config::HttpConfig;
 use crate::error::ApiError;
-use crate::guard::KeyHolder;
-use crate::observe::metrics::EdgeMetrics;
 use crate::observe::server_timing::{SERVER_TIMING, first, server_timing};
 use crate::request::arguments;
 use crate::request::body::{BodyLimits, IncomingBody, PendingAdmission, RequestBody};
@@ -32,12 +28,8 @@ use crate::request::media::BodyForm;
 use crate::request::multipart::{self, MultipartForm};
 use crate::request::pace::PaceLimits;
 use crate::request::payload;
-use crate::request_id::{HAS_REQUEST_IDS, RequestId};
-use crate::respond::stream::{self, StreamContext, StreamForm};
+use crate::respond::stream::{self, StreamForm};
 use crate::respond::{self, AcceptedForms, ResponseCompression};
-use crate::runtime::shutdown::ShutdownSignal;
-use crate::trace::{TRACEPARENT, TraceContext};
-use callboard_telemetry::RequestSpan;
 
 /// Answers one request to a user's route.
 pub(crate) async fn call<B: RequestBody>(

@@ -1,4 +1,4 @@
-//! The edge's limits: each bounds something that a client decides, and says what a client could do without it.
+//! The limits of the edge. Each bounds something that clients decide, and names the threat without it.
 
 mod tls;
 
@@ -99,11 +99,11 @@ pub struct HttpConfig {
     /// *Threat*: a revoked key that is still accepted.
     pub api_keys_reload_interval: Duration,
 
-    /// The rate limit of keys that set none of their own. Default no limit. Answered with 429 and `retry-after`.
+    /// The rate limit of keys without one of their own. Default no limit. Answered with 429 and `retry-after`.
     ///
-    /// *Threat*: one client that takes the capacity of all. The node's own permits protect the node; this protects the
-    /// other clients. Every call counts: each call of a stream, which waits for its turn as long as a call may take,
-    /// and each item of a request under `/v2`.
+    /// *Threat*: one client that takes the capacity of all. The node's permits protect the node; this protects the
+    /// other clients. Every call counts: each call of a stream, which waits for its turn at most for the timeout of a
+    /// call, and each item of a request under `/v2`.
     pub rate_limit: Option<RateLimit>,
 
     /// The web pages that may read answers. Default none but our own.
@@ -115,8 +115,8 @@ pub struct HttpConfig {
     pub cors: Option<Cors>,
 
     /// The host names that a listener on loopback accepts, besides its address, `localhost` and names without a dot.
-    /// Default none; others are answered 403. No effect beyond loopback, but for an [`HttpEdge`](crate::HttpEdge) that is
-    /// mounted in another program: `axum::serve` does not tell which listener a request came by, so there the rule
+    /// Default none; others are answered 403. No effect beyond loopback, but for an [`HttpEdge`](crate::HttpEdge) that
+    /// is mounted in another program: `axum::serve` does not tell which listener a request came by, so there the rule
     /// always holds. List the names of the service, or `*` where another layer checks them.
     ///
     /// *Threat*: a web page that points its own name at this machine (DNS rebinding) counts as our page in its
@@ -158,8 +158,8 @@ pub struct HttpConfig {
 
     /// The longest silence of an event stream before a comment is sent, which clients skip. Default 15 s.
     ///
-    /// *Threat*: proxies and clients that take silence for a dead connection. A stream also waits no longer than this for its
-    /// first item before it answers 200. Lower it below the idle timeout of the proxies in front.
+    /// *Threat*: proxies and clients that take silence for a dead connection. A stream also waits no longer than this
+    /// for its first item before it answers 200. Lower it below the idle timeout of the proxies in front.
     pub stream_heartbeat: Duration,
 
     /// The smallest reply in bytes that is compressed, if its client asks for it by `accept-encoding`. Default 1 KiB;
@@ -182,11 +182,11 @@ pub struct HttpConfig {
     /// [`max_connections`](Self::max_connections): the product bounds the requests that the edge holds.
     pub max_concurrent_streams: u32,
 
-    /// What an HTTP/2 client may send of one body before the edge has read it. Default 64 KiB; a connection may send nine
-    /// times that on all its streams.
+    /// The bytes of one body that an HTTP/2 client may send before the edge has read them. Default 64 KiB; a connection
+    /// may send nine times that on all its streams.
     ///
-    /// *Threat*: memory that no call is charged for; the ninefold of it times the connections bounds it. *Cost*: a body
-    /// comes no faster than one window per round trip, 1.3 MB/s at 50 ms. Raise it for clients that upload over long lines.
+    /// *Threat*: memory that no call is charged for, bounded by nine times this per connection. *Cost*: a body comes no
+    /// faster than one window per round trip, 1.3 MB/s at 50 ms. Raise it for clients that upload over slow links.
     pub http2_stream_window_bytes: u32,
 
     /// How many more HTTP/2 requests one connection may cancel (reset) than it let finish. Default 1,000; then the
@@ -197,9 +197,9 @@ pub struct HttpConfig {
     /// and cancel the slower one.
     pub max_cancelled_streams: u32,
 
-    /// One log line per request, as an event of `tracing` or through a sink. Default off; the command line turns it on.
+    /// One record per request, as an event of `tracing` or through a sink. Default off; the command line turns it on.
     ///
-    /// *Cost*: what its sink or subscriber does with it. *Threat*: paths are logged as clients send them, up to 200
+    /// *Cost*: the work of its sink or subscriber. *Threat*: paths are logged as clients send them, up to 200
     /// characters; headers, queries and bodies are not logged.
     pub access_log: AccessLog,
 
@@ -209,10 +209,10 @@ pub struct HttpConfig {
     /// both from strangers. *Cost*: for requests that ask, an allocation for each stage and up to 3 KiB of header.
     pub explain_requests: bool,
 
-    /// Whether clients may load and unload models ([`Repository`](crate::Repository)) at this edge. Default off; the
-    /// admin listener always allows it.
+    /// Whether clients may load and unload models of a protocol at this edge. Default off; the admin listener always
+    /// allows it.
     ///
-    /// *Threat*: whoever may call a route could close it to all others.
+    /// *Threat*: any caller could close a route for all others.
     pub model_control: bool,
 
     /// How long a connection that is closing, and over HTTP/2 a refused body, is read and thrown away after the answer,
@@ -227,14 +227,14 @@ pub struct HttpConfig {
 
     /// How long an idle HTTP/1 connection stays open after shutdown began. Default 500 ms.
     ///
-    /// A busy client sends its next request within it and learns by `Connection: close` to go elsewhere; closing at once would
-    /// fail the request that is on its way. Zero closes at once.
+    /// A busy client sends its next request within it and learns by `Connection: close` to go elsewhere; closing at
+    /// once would fail the request that is on its way. Zero closes at once.
     pub shutdown_linger: Duration,
 
-    /// How long running requests may take after shutdown began; then they are answered with 503, and 250 ms later their
-    /// connections are cut. Default 30 s.
+    /// The longest time for running requests after shutdown began; then they are answered with 503, and 250 ms later
+    /// their connections are cut. Default 30 s.
     ///
-    /// Should not be shorter than the drain time of the node behind it.
+    /// It should not be shorter than the drain time of the node.
     pub shutdown_grace: Duration,
 }
 
@@ -295,8 +295,9 @@ impl HttpConfig {
     }
 
     /// The largest body of this route.
-    pub(crate) fn max_body_bytes_of(&self, route: &str) -> u64 {
-        // As a rule there is none, and nothing is looked up.
+    #[must_use]
+    pub fn max_body_bytes_of(&self, route: &str) -> u64 {
+        // Usually the map is empty.
         self.max_body_bytes_by_route.get(route).copied().unwrap_or(self.max_body_bytes)
     }
 
@@ -305,7 +306,7 @@ impl HttpConfig {
         self.max_body_bytes_by_route.values().copied().fold(self.max_body_bytes, u64::max)
     }
 
-    /// What a client has to move within this time; one byte at least.
+    /// The least progress of a client within this time; at least one byte.
     pub(crate) fn least_bytes_in(&self, window: Duration) -> u64 {
         let bytes = u128::from(self.min_bytes_per_second) * window.as_millis() / 1000;
         u64::try_from(bytes).unwrap_or(u64::MAX).max(1)
@@ -384,7 +385,7 @@ pub enum HttpConfigError {
     },
 }
 
-/// What the places' semaphore can count.
+/// The limit of a semaphore.
 const MAX_CONNECTIONS: usize = tokio::sync::Semaphore::MAX_PERMITS;
 
 /// A request line and a Host header with room to spare.
@@ -393,7 +394,7 @@ const LEAST_HEADER_BYTES: usize = 1024;
 /// One frame of HTTP/2.
 const LEAST_WINDOW_BYTES: usize = 16 * 1024;
 
-/// The window of a connection, nine times this, is below 2 GiB, as HTTP/2 wants it.
+/// The window of a connection, nine times this, stays below 2 GiB, as HTTP/2 requires.
 const MOST_WINDOW_BYTES: usize = 128 * 1024 * 1024;
 
 #[cfg(test)]

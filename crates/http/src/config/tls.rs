@@ -6,7 +6,7 @@ use std::time::Duration;
 /// Where certificate and key are, and the timers around them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TlsConfig {
-    /// The certificate in PEM, the server's own first, then those that lead to the root.
+    /// The certificate chain in PEM, the server's own certificate first.
     pub certificate: PathBuf,
 
     /// Its private key in PEM: PKCS #8, PKCS #1 or SEC 1, without a passphrase.
@@ -20,8 +20,8 @@ pub struct TlsConfig {
 
     /// How often both files are looked at for a change. Default 10 s.
     ///
-    /// *Threat*: a certificate that was renewed and is not served until it is too late. Files are compared by content, so
-    /// links that are exchanged, as Kubernetes does, are seen as well.
+    /// *Threat*: a certificate that was renewed and is not served until it is too late. Files are compared by content,
+    /// so links that are exchanged, as Kubernetes does, are seen as well.
     pub reload_interval: Duration,
 }
 

@@ -6,14 +6,14 @@ use callboard_core::edge::Route;
 
 use super::openapi::example_of;
 
-/// A longer example gets no line: nobody pastes it.
+/// A longer example gets no line: it is too long to paste.
 const MAX_EXAMPLE_BYTES: usize = 400;
 
 /// The line that calls `route` at `base`, such as `http://localhost:8000`. `file` is a file that fits as its body. With
 /// `needs_key` the line sends the key in the variable `API_KEY`.
 ///
-/// The line of a route for raw bodies sends a file, named `FILE` if `file` is `None`. Other lines send the example of the
-/// OpenAPI document; without an example, or with one too long to paste, there is no line.
+/// The line of a route for raw bodies sends a file, named `FILE` if `file` is `None`. Other lines send the example of
+/// the OpenAPI document; without an example, or with one too long to paste, there is no line.
 #[must_use]
 pub fn curl(route: &Route, base: &str, file: Option<&Path>, needs_key: bool) -> Option<String> {
     // Without a buffer, so that a stream shows as it arrives.

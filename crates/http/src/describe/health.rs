@@ -1,8 +1,8 @@
 //! `/livez` and `/readyz`, for orchestrators.
 //!
-//! Live: the process answers; a restart would not help. Ready: traffic may come. A node that drains is live and not ready,
-//! so that it is taken out of service and not killed; so is a node that reaches no peer for its remote stages. A node that
-//! is not ready answers with a problem document (503) that names the stages and reasons.
+//! Live: the process answers; a restart would not help. Ready: traffic may come. A node that drains is live and not
+//! ready, so that it is taken out of service and not killed; so is a node that reaches no peer for its remote stages. A
+//! node that is not ready answers with a problem document (503) that names the stages and reasons.
 
 use axum::Json;
 use axum::extract::State;

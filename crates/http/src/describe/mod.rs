@@ -33,9 +33,9 @@ use crate::protocol::Protocol;
 /// Paths that no user route may take, with all paths below. `/v1` has function calls, `/v2` a protocol.
 const RESERVED: [&str; 7] = ["/livez", "/readyz", "/metrics", "/openapi.json", "/docs", "/v1", "/v2"];
 
-/// Whether a route of this name would hide a page of the edge: its own paths and everything below them.
+/// Whether a route of this name would hide a page of the edge: its own paths and all paths below.
 ///
-/// [`HttpEdge::open`](crate::HttpEdge::open) refuses such a route; whoever makes routes can ask before.
+/// [`HttpEdge::open`](crate::HttpEdge::open) refuses such a route; a program can check before.
 #[must_use]
 pub fn is_reserved(route: &str) -> bool {
     route == "/"
@@ -54,7 +54,7 @@ struct PageState {
     info: Arc<ApiInfo>,
     protocol: Arc<OnceLock<Arc<dyn Protocol>>>,
     document: Arc<DocumentCache>,
-    metrics_page: Arc<metrics::Scraped>,
+    metrics_page: Arc<metrics::MetricsCache>,
     /// The document for the page that shows it to people.
     document_for_people: Arc<DocumentCache>,
 }
@@ -119,7 +119,9 @@ pub(crate) fn starting_page(path: &str, headers: &HeaderMap, counted: &EdgeMetri
         "/livez" => {
             Ok(axum::Json(serde_json::json!({ "live": true, "ready": false, "starting": true })).into_response())
         }
-        "/metrics" => Ok(metrics::Page::new(counted.encode_after(String::new())).answer(headers).into_response()),
+        "/metrics" => {
+            Ok(metrics::MetricsPage::new(counted.encode_after(String::new())).answer(headers).into_response())
+        }
         _ => Err(ApiError::starting()),
     }
 }

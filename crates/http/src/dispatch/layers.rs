@@ -1,7 +1,8 @@
 //! The layers around every answer, as an outline.
 //!
-//! Every request gets one response: a problem document for an error, a 500 for a panic, and always with the request's id. An
-//! error on our side is one line in the log with that id. A client that leaves first drops the whole future, and is counted.
+//! Every request gets one response: a problem document for an error, a 500 for a panic, and always with the request's
+//! id. An error on our side is one line in the log with that id. A client that leaves first drops the whole future, and
+//! is counted.
 
 use std::any::Any;
 use std::convert::Infallible;
@@ -202,8 +203,9 @@ impl EdgeState {
         }
     }
 
-    /// Requires one valid host, and on loopback a host of this machine. A program in which the edge is mounted does not say
-    /// by which listener a request came, so that counts as loopback; a request that was made in process may name no host.
+    /// Requires one valid host, and on loopback a host of this machine. A program in which the edge is mounted does not
+    /// say by which listener a request came, so that counts as loopback; a request that was made in process may name no
+    /// host.
     fn check_host<B>(&self, request: &Request<B>, peer: Option<PeerInfo>) -> Result<(), ApiError> {
         match peer {
             Some(peer) if !peer.is_local => NamedHost::from_request(request).map(drop),

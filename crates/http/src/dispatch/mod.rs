@@ -29,8 +29,8 @@ use crate::protocol::Protocol;
 use crate::request_id::RequestIds;
 use crate::runtime::shutdown::ShutdownSignal;
 
-/// The HTTP edge of a node as a [`tower::Service`], to be served by [`serve`](crate::serve) or mounted in an axum router:
-/// `Router::new().route("/mine", …).fallback_service(edge)`, or below a path with `nest_service("/api", edge)`.
+/// The HTTP edge of a node as a [`tower::Service`], to be served by [`serve`](crate::serve) or mounted in an axum
+/// router: `Router::new().route("/mine", …).fallback_service(edge)`, or below a path with `nest_service("/api", edge)`.
 ///
 /// Under `axum::serve` a mounted edge does not know whether other machines can reach it, and answers 403 to host names
 /// that are not in [`HttpConfig::hosts`]; under [`serve_router`](crate::serve_router) it knows.
@@ -124,20 +124,21 @@ impl HttpEdge {
         self.0.aborting.begin();
     }
 
-    /// Shows the text of `families` on `/metrics`, after the node's own: metric families in the text format of OpenMetrics,
-    /// with or without its end mark, such as those of another edge of the node. Each call of this method adds one.
+    /// Shows the text of `families` on `/metrics`, after the node's own: metric families in the text format of
+    /// OpenMetrics, with or without its end mark, such as those of another edge of the node. Each call of this method
+    /// adds one.
     pub fn show_metrics_of(&self, families: impl Fn() -> String + Send + Sync + 'static) {
         self.0.metrics.add_families(families);
     }
 
-    /// Gives `sink` the spans of sampled requests: those whose caller's `traceparent` asks for it, and of those without one
-    /// this share. An edge has one sink; another one gets nothing.
+    /// Gives `sink` the spans of sampled requests: those whose caller's `traceparent` asks for it, and of those without
+    /// one this share. An edge has one sink; another one gets nothing.
     pub fn give_spans_to(&self, sink: Arc<dyn SpanSink>, ratio: SampleRatio) {
         let _ = self.0.tracer.set(Arc::new(Tracer::new(ratio, sink)));
     }
 
-    /// Records the calls of another edge of the same node with the same sink, if their callers' trace is recorded. `None`
-    /// without a sink.
+    /// Records the calls of another edge of the same node with the same sink, if their callers' trace is recorded.
+    /// `None` without a sink.
     #[must_use]
     pub fn call_tracer(&self) -> Option<Arc<dyn CallTracer>> {
         let tracer = self.0.tracer.get()?;

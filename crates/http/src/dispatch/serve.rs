@@ -14,12 +14,13 @@ use crate::dispatch::HttpEdge;
 use crate::listener::tls::{Tls, TlsError};
 use crate::listener::{self, AcceptMetrics, Responder};
 
-/// Serves a node's routes and the edge's pages on `listener` until `shutdown` completes; then finishes what is in hand.
+/// Serves a node's routes and the edge's pages on `listener` until `shutdown` completes, then finishes the requests in
+/// progress.
 ///
-/// Shutdown is orderly: clients in the backlog are still taken, nobody new is, each connection says goodbye with its
-/// next answer, and what outlasts [`HttpConfig::shutdown_grace`] is answered with 503 and cut. The node itself is left
-/// as it is: call `Node::withdraw` first, so that `/readyz` tells load balancers while requests are still answered, and
-/// drain it afterwards.
+/// Shutdown is orderly: clients in the backlog are accepted, later ones are not, each connection closes with its next
+/// response, and requests beyond [`HttpConfig::shutdown_grace`] are answered with 503 and cut. The node itself
+/// continues: call `Node::withdraw` first, so that `/readyz` tells load balancers while requests are still answered,
+/// and drain it afterwards.
 ///
 /// # Errors
 ///
@@ -43,8 +44,8 @@ pub async fn serve(
     Ok(())
 }
 
-/// Serves an [`HttpEdge`] that was made before, as [`serve`] does. `shutdown` completes with the time that requests in hand may
-/// still take, in the place of [`HttpConfig::shutdown_grace`].
+/// Serves an existing [`HttpEdge`], as [`serve`] does. `shutdown` completes with the time that remaining requests have,
+/// in place of [`HttpConfig::shutdown_grace`].
 ///
 /// # Cancellation
 ///
@@ -77,18 +78,20 @@ async fn serve_for(
     let metrics = edge.accept_metrics();
     let (config, tls) = (edge.config().clone(), edge.tls());
     // Ends with this function.
-    let mut freshness = JoinSet::new();
-    edge.watch().map(|fresh| freshness.spawn(fresh));
+    let mut watchers = JoinSet::new();
+    edge.watch_keys().map(|fresh| watchers.spawn(fresh));
     listener::run(listener, responder, &config, tls, metrics, shutdown).await;
 }
 
-/// Serves any axum router with this crate's accept loop: its timers, caps and orderly end, and nothing else of the edge.
+/// Serves any axum router with this crate's accept loop: its timers, limits and orderly shutdown, and nothing else of
+/// the edge.
 ///
-/// For services of one's own beside Callboard, and the base line of its benchmark.
+/// For services of your own beside Callboard, and for the baseline of its benchmark.
 ///
 /// # Errors
 ///
-/// [`HttpServeError::Config`] and [`HttpServeError::Tls`] before anything is accepted. Errors of single connections end those connections only.
+/// [`HttpServeError::Config`] and [`HttpServeError::Tls`] before anything is accepted. Errors of single connections end
+/// those connections only.
 ///
 /// # Cancellation
 ///

@@ -45,7 +45,8 @@ pub fn http_status(error: &CallError) -> StatusCode {
 /// # use axum::http::Request;
 /// # use tower::Service;
 /// # let mut ask = async |cups| {
-/// #     let request = Request::post("/order").header("content-type", "application/json").body(Body::from(cups)).unwrap();
+/// #     let request = Request::post("/order").header("content-type",
+/// "application/json").body(Body::from(cups)).unwrap();
 /// #     router.call(request).await.unwrap()
 /// # };
 /// # assert_eq!(ask("2").await.status(), 200);

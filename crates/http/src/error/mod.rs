@@ -462,7 +462,7 @@ impl From<ChangeError> for ApiError {
             ChangeError::Internal(_) => ErrorKind::Internal,
             _ => ErrorKind::InvalidInput,
         };
-        Self::of_kind(kind, error.to_string())
+        Self::new(kind, error.to_string())
     }
 }
 

@@ -53,7 +53,7 @@ impl Keyring {
         let Some(file) = self.0.current.load().keys.file().map(ToOwned::to_owned) else { return };
         let read = move || ApiKeys::read(&file);
         let ring = self.clone();
-        file_watch::watch_file(self.0.reload_interval, read, fingerprint, move |keys| ring.take(keys)).await;
+        file_watch::watch(self.0.reload_interval, read, fingerprint, move |keys| ring.take(keys)).await;
     }
 
     fn take(&self, read: Result<ApiKeys, ApiKeysError>) {

@@ -59,7 +59,7 @@ impl AccessPolicy {
 
     /// Reloads keys when their file changes. Drop it with the listener.
     pub(crate) fn watch_keys(&self) -> Option<impl Future<Output = ()> + Send + 'static + use<>> {
-        self.keys.clone().map(Keyring::watch_keys)
+        self.keys.clone().map(Keyring::watch_file)
     }
 
     /// The owner of the request's key, or a refusal.
@@ -94,7 +94,7 @@ impl AccessPolicy {
     /// Adds the CORS headers. They also tell caches that responses differ by origin.
     pub(crate) fn add_headers(&self, allowed_origin: Option<HeaderValue>, headers: &mut HeaderMap) {
         if let Some(cors) = &self.cors {
-            cors.add_headers(allowed_origin, headers);
+            cors.mark(allowed_origin, headers);
         }
     }
 }

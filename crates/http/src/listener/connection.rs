@@ -219,7 +219,7 @@ impl ConnectionSettings {
             if let Ok(ended) = timeout(period, &mut *connection).await {
                 return Some(ended);
             }
-            let now = activity.resting();
+            let now = activity.resting_since();
             if now.is_some() && now == before && !self.closing.has_begun() {
                 return None;
             }

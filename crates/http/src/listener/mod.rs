@@ -114,7 +114,7 @@ pub(crate) async fn run(
     // Ends with this function.
     let mut watchers = JoinSet::new();
     if let Some(tls) = tls.clone() {
-        watchers.spawn(tls.watch());
+        watchers.spawn(tls.watch_files());
     }
     let mut accepting = AcceptLoop {
         places: Arc::new(Semaphore::new(config.max_connections)),

@@ -1,4 +1,4 @@
-//! What is known of a request besides its answer: its id, its trace, its line in the log, its timeline, its times, its metrics.
+//! Records of a request: its trace, log line, timeline, times and metrics.
 
 pub(crate) mod health;
 pub(crate) mod log_line;

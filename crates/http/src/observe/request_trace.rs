@@ -1,5 +1,5 @@
-//! The trace, the spans and the [timeline](super::timeline_header) of one request, if its client or the configuration asks
-//! for any of them.
+//! The trace, the spans and the [timeline](super::timeline_header) of one request, if its client or the configuration
+//! asks for any of them.
 //!
 //! A request has a trace if its client names one or if it is sampled. A log line alone begins none: a trace that is not
 //! recorded leads nowhere, and the request has an id.

@@ -22,8 +22,8 @@ pub fn server_timing(timing: &Timing) -> HeaderValue {
     header_value(&text)
 }
 
-/// `queue;dur=…, batch;dur=…, compute;dur=…, total;dur=30.125` of an error: the total since the head of the request, and
-/// the other times if there was a call.
+/// `queue;dur=…, batch;dur=…, compute;dur=…, total;dur=30.125` of an error: the total since the head of the request,
+/// and the other times if there was a call.
 pub(crate) fn error_timing(timing: Option<&Timing>, total: Duration) -> HeaderValue {
     let mut text = TimingText::default();
     if let Some(timing) = timing {

@@ -1,8 +1,8 @@
 //! The timeline of one request, for a client that asks for it by `x-callboard-explain: 1` or `?explain=1`.
 //!
 //! It is JSON in a header, [`X_CALLBOARD_TIMELINE`], because bodies have forms of their own: for any response, errors
-//! included, `curl -s -o answer -w '%header{x-callboard-timeline}' …` shows it. The head of a stream has the part until the
-//! first item; an event stream has all of it in an event `timeline` before its last event.
+//! included, `curl -s -o answer -w '%header{x-callboard-timeline}' …` shows it. The head of a stream has the part until
+//! the first item; an event stream has all of it in an event `timeline` before its last event.
 //!
 //! * **Full:** the header has at most [`MAX_BYTES`]; stages that do not fit are counted in `omitted`.
 //! * **Disabled:** without [`HttpConfig::explain_requests`] the request header is ignored.

@@ -35,7 +35,7 @@ impl<'a> BodyForm<'a> {
             Some(Ok(text)) => Some(text),
             Some(Err(_)) => return Err(ApiError::unsupported_media_type(Some("?"), &accepted(input).join(", "))),
         };
-        let essence = essence(text.unwrap_or(OCTET_STREAM));
+        let essence = essence(text.unwrap_or(OCTET_STREAM)).to_ascii_lowercase();
         if let Some(charset) = text.and_then(charset).filter(|charset| !charset.eq_ignore_ascii_case("utf-8")) {
             // Only JSON and texts have a charset here.
             if essence == Format::Json.media_type() || essence.starts_with("text/") {
@@ -129,9 +129,9 @@ fn charset(media_type: &str) -> Option<&str> {
     })
 }
 
-/// Type and subtype without parameters, lowercase.
-fn essence(media_type: &str) -> String {
-    media_type.split(';').next().unwrap_or_default().trim().to_ascii_lowercase()
+/// Type and subtype without parameters.
+pub(crate) fn essence(media_type: &str) -> &str {
+    media_type.split(';').next().unwrap_or_default().trim()
 }
 
 /// Whether `pattern`, which may be `*/*` or `image/*`, covers `essence`.

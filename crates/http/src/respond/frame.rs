@@ -66,7 +66,7 @@ impl Frame {
 
     /// The same frame, which keeps the account until it is sent.
     pub(crate) fn held(self, expense: &CodecBudget<'_>) -> Self {
-        let envelope = self.envelope.map(|envelope| envelope.map_parts(|part| expense.held(part)));
+        let envelope = self.envelope.map(|envelope| envelope.map_parts(|part| expense.charged(part)));
         Self { envelope, ..self }
     }
 

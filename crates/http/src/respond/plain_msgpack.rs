@@ -118,7 +118,7 @@ impl<'a> MsgpackItems<'a> {
 }
 
 impl<'a> Iterator for MsgpackItems<'a> {
-    type MsgpackItem = MsgpackItem<'a>;
+    type Item = MsgpackItem<'a>;
 
     fn next(&mut self) -> Option<MsgpackItem<'a>> {
         let marker = *self.take(1)?.first()?;

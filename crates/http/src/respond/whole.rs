@@ -161,14 +161,14 @@ async fn response(
     expense.settle(length)?;
     let coding = packing.of(form, length).filter(|coding| expense.can_compress(coding.compressor_bytes(), length));
     let body = match (encoded, coding) {
-        (Encoded::Bytes(bytes), None) => Body::from(expense.held(bytes)),
+        (Encoded::Bytes(bytes), None) => Body::from(expense.charged(bytes)),
         (Encoded::Envelope(envelope), None) => {
-            parts::body_of_parts(envelope.into_parts().into_iter().map(|part| expense.held(part)).collect())
+            parts::body_of_parts(envelope.into_parts().into_iter().map(|part| expense.charged(part)).collect())
         }
         (encoded, Some(coding)) => {
             let packed = compress_off_thread(expense, encoded.into_bytes(), coding).await?;
             expense.settle(packed.len())?;
-            Body::from(expense.held(packed))
+            Body::from(expense.charged(packed))
         }
     };
     let mut response = Response::new(body);

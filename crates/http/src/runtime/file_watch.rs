@@ -27,7 +27,7 @@ pub(crate) fn read_bounded(path: &Path, most_bytes: u64) -> io::Result<Vec<u8>> 
 
 /// Reads forever and hands new content to `take`. `print` identifies a reading, also a failed one. All three run on a
 /// blocking thread.
-pub(crate) async fn keep_fresh<R: 'static>(
+pub(crate) async fn watch<R: 'static>(
     interval: Duration,
     read: impl Fn() -> R + Send + Sync + 'static,
     print: impl Fn(&R) -> u64 + Send + Sync + 'static,

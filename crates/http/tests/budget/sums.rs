@@ -1,5 +1,5 @@
-//! Calls that are held half way, and what comes of calls that end in every way: the sum of all accounts is what is alive, and zero in
-//! the end.
+//! Calls that are held half way, and what comes of calls that end in every way: the sum of all accounts is what is
+//! alive, and zero in the end.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -40,8 +40,8 @@ enum Class {
 
 use Class::{Bytes as Binary, Tensor as Array, Text, Tree, Typed};
 
-/// By how much accounts may differ from what is alive, as a share of it. What is one buffer is charged exactly; collections are charged by
-/// what they may have grown to.
+/// By how much accounts may differ from what is alive, as a share of it. What is one buffer is charged exactly;
+/// collections are charged by what they may have grown to.
 fn tolerance(class: Class) -> f64 {
     match class {
         Array | Text | Binary => 0.05,

@@ -425,7 +425,8 @@ async fn the_recorded_examples_are_what_is_said() {
     }
 }
 
-/// A key's limit counts calls: those of a stream wait for their turn, and are refused when they have waited as long as a call may.
+/// A key's limit counts calls: those of a stream wait for their turn, and are refused when they have waited as long as
+/// a call may.
 #[tokio::test]
 async fn each_call_of_a_stream_counts_and_waits_for_its_turn() {
     let keys = ApiKeys::parse("quick a-key-for-streams-of-calls 50/s\nslow another-key-for-the-streams 2/h").unwrap();

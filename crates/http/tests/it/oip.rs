@@ -1,5 +1,5 @@
-//! The Open Inference Protocol by hand: what a client can get wrong, and what it must be told. What clients get right is in
-//! `tests/external/triton.rs`, with a client that others wrote.
+//! The Open Inference Protocol by hand: what a client can get wrong, and what it must be told. What clients get right
+//! is in `tests/external/triton.rs`, with a client that others wrote.
 
 use std::io::Write as _;
 
@@ -18,8 +18,8 @@ use crate::support::{Answer, Server, config};
 
 const HEADER: &str = "inference-header-content-length";
 
-/// `/x`: an array `[-1, 2]` of FP32, given back; `/rows`: many arrays `[2]` of FP32, each given back but those that begin with
-/// a negative number; `/where`: where the bytes of its array lie.
+/// `/x`: an array `[-1, 2]` of FP32, given back; `/rows`: many arrays `[2]` of FP32, each given back but those that
+/// begin with a negative number; `/where`: where the bytes of its array lie.
 fn app() -> App {
     let tensors = |name: &str, shape: Vec<Option<usize>>, stackable| {
         let field = TensorField { name: name.to_owned(), dtype: Some(DType::F32), shape: Some(shape) };

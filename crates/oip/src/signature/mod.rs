@@ -1,9 +1,9 @@
 //! A route's input or output as arrays by name.
 //!
-//! Where the route itself says that it is such (a model's signature), that is what counts. Else its JSON Schema is read: each
-//! property of an object is one array, anything but an object is one array by itself. A number, a bool or a text is an array of
-//! one element; lists of them, also nested, are arrays with as many axes; texts are `BYTES`. What is none of these (a map, a
-//! union, a list of maps) is one element of `BYTES` that holds its JSON. So every route is a model, and nothing of it is hidden.
+//! A model's own signature is used if the route has one. Otherwise the JSON Schema is read: each property of an object
+//! is one array, and any other type is one array by itself. A number, bool or text is an array of one element; nested
+//! lists are arrays with as many axes; texts are `BYTES`. Any other value (a map, a union, a list of maps) is one
+//! element of `BYTES` with its JSON. So every route is a model, with all of its fields.
 
 mod field;
 mod schema;
@@ -41,7 +41,7 @@ impl Signature {
         }
     }
 
-    /// `None` where one of them has elements that the protocol has not.
+    /// `None` if an element type does not exist in the protocol.
     fn from_tensors(tensors: &TensorFields) -> Option<Self> {
         let fields = tensors.fields.iter().map(|field| {
             Some(Field {
@@ -128,7 +128,7 @@ impl Signature {
         self.fields.iter().map(|field| field.array(self.part(value, field).unwrap_or(&Value::Null))).collect()
     }
 
-    /// What each field has in one item; an array of one element as that element.
+    /// The value of each field in one item; an array of one element as that element.
     pub(crate) fn named<'a>(&'a self, value: &Value) -> Vec<(&'a str, Value)> {
         let named = |field: &'a Field| {
             let part = self.part(value, field)?;

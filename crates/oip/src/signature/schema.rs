@@ -1,7 +1,6 @@
-//! What a JSON Schema says of arrays: their axes, what is in them, and whether there may be none.
+//! The arrays in a JSON Schema: their axes, their elements, and whether they are optional.
 //!
-//! What it has no words for is one element of `BYTES`. References are followed so far and no further, so that a schema that leads back to
-//! itself comes to an end.
+//! A type without an array is one element of `BYTES`. References are followed to a limited depth, so that cycles end.
 
 use callboard_codec::DType;
 use serde_json::Value as Json;
@@ -13,7 +12,7 @@ use crate::datatype::Datatype;
 const MAX_REFERENCES: usize = 16;
 
 impl Field {
-    /// What a property of a schema is as an array.
+    /// A property of a schema as an array.
     pub(crate) fn from_schema(name: &str, root: &Json, schema: &Json) -> Self {
         let (schema, is_nullable) = resolved(root, schema);
         let field = |datatype, shape, kind| Self {
@@ -38,7 +37,7 @@ impl Field {
     }
 }
 
-/// The schema behind references, and whether null will do as well.
+/// The schema behind references, and whether it allows null.
 pub(crate) fn resolved<'a>(root: &'a Json, schema: &'a Json) -> (&'a Json, bool) {
     let (mut schema, mut is_nullable) = (schema, false);
     for _ in 0..MAX_REFERENCES {
@@ -61,7 +60,7 @@ pub(crate) fn resolved<'a>(root: &'a Json, schema: &'a Json) -> (&'a Json, bool)
     (schema, is_nullable || kinds.is_some_and(|kinds| kinds.iter().any(|kind| kind == "null")))
 }
 
-/// The axes of nested lists, and the schema of what is in the innermost one.
+/// The axes of nested lists, and the schema of the innermost elements.
 fn axes_of<'a>(root: &'a Json, schema: &'a Json) -> (Vec<Option<usize>>, &'a Json) {
     let (mut schema, mut axes) = (schema, Vec::new());
     while let (true, Some(items)) = (is_of(schema, "array"), schema.get("items")) {
@@ -76,7 +75,7 @@ fn axes_of<'a>(root: &'a Json, schema: &'a Json) -> (Vec<Option<usize>>, &'a Jso
     (axes, schema)
 }
 
-/// Whether this is the type, with or without null beside it.
+/// Whether this is the type, with or without null.
 fn is_of(schema: &Json, name: &str) -> bool {
     match schema.get("type") {
         Some(Json::String(kind)) => kind == name,

@@ -1,6 +1,5 @@
-//! The record of one request, and its line:
-//! `2026-01-31T12:00:00.123456Z callboard_http::access: method="POST" path="/digits" …`. `tracing`'s own formatter writes
-//! the same line in several times the time.
+//! The record of one request, and its line: `2026-01-31T12:00:00.123456Z callboard_http::access: method="POST"
+//! path="/digits" …`. `tracing`'s own formatter writes the same line in several times the time.
 
 use std::io::{self, Write as _};
 use std::net::IpAddr;
@@ -50,7 +49,8 @@ impl<'a> AccessRecord<'a> {
         Self { method, path, route, status, elapsed, timing, request_bytes, bytes, client, key, request_id, trace_id }
     }
 
-    /// Appends a line with the date and a line end. Characters that would end the line or hide a part of it are escaped.
+    /// Appends a line with the date and a line end. Characters that would end the line or hide a part of it are
+    /// escaped.
     pub fn write_line(&self, line: &mut Vec<u8>) {
         line.reserve(USUAL_BYTES);
         push_now(line);
@@ -59,8 +59,8 @@ impl<'a> AccessRecord<'a> {
         line.push(b'\n');
     }
 
-    /// Appends one JSON object and a line end. Besides its fields it has `timestamp`, `level`, `target` and `message`, as
-    /// the JSON lines of `tracing-subscriber` have.
+    /// Appends one JSON object and a line end. Besides its fields it has `timestamp`, `level`, `target` and `message`,
+    /// as the JSON lines of `tracing-subscriber` have.
     pub fn write_json(&self, line: &mut Vec<u8>) {
         line.reserve(USUAL_BYTES);
         line.extend_from_slice(b"{\"timestamp\":\"");

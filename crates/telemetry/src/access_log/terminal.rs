@@ -1,4 +1,5 @@
-//! A record for a terminal: `12:00:00.123Z 200 POST       1.23 ms    1.2 KiB  /digits`, in columns, with optional colours.
+//! A record for a terminal: `12:00:00.123Z 200 POST       1.23 ms    1.2 KiB  /digits`, in columns, with optional
+//! colours.
 //!
 //! Fields that are the same in nearly every line are left out: the date, a client on this machine, the id of a request
 //! that succeeded.

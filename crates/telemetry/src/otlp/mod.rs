@@ -4,12 +4,12 @@
 //! Calls only enqueue their spans.
 //!
 //! * **Full:** when [`QUEUE_SPANS`] spans wait, all spans of the next request or batch are dropped and counted.
-//! * **The collector is unreachable or busy:** the message is sent twice more, a second apart; then its spans are dropped
-//!   and counted. Meanwhile the queue fills.
+//! * **The collector is unreachable or busy:** the message is sent twice more, a second apart; then its spans are
+//!   dropped and counted. Meanwhile the queue fills.
 //! * **Shutdown:** [`SpanExporter::shutdown`] sends the queued spans within its limit.
 //!
-//! A collector usually runs on the same machine, without TLS. A collector over https needs a certificate of an authority
-//! in [`OtlpConfig::trust`].
+//! A collector usually runs on the same machine, without TLS. A collector over https needs a certificate of an
+//! authority in [`OtlpConfig::trust`].
 
 mod message;
 
@@ -27,8 +27,8 @@ use tokio::time::{sleep, timeout, timeout_at};
 use self::message::ExportRequest;
 use crate::spans::{SampleRatio, Span, SpanSink};
 
-/// The spans that may wait: of some two thousand requests, about ten megabytes. The unit is the span and not the request,
-/// because a stream through many stages has more than a hundred spans.
+/// The spans that may wait: of some two thousand requests, about ten megabytes. The unit is the span and not the
+/// request, because a stream through many stages has more than a hundred spans.
 const QUEUE_SPANS: usize = 16_384;
 
 /// The approximate number of spans in one message.
@@ -52,8 +52,8 @@ const MAX_ANSWER_BYTES: usize = 64 * 1024;
 pub struct OtlpConfig {
     /// The collector, such as `http://127.0.0.1:4318`; spans are posted to `/v1/traces` below it.
     pub endpoint: Origin,
-    /// The authorities that are trusted for a collector over https. Default none: then the spans for such a collector are
-    /// dropped with a warning.
+    /// The authorities that are trusted for a collector over https. Default none: then the spans for such a collector
+    /// are dropped with a warning.
     pub trust: Option<Trust>,
     /// The share of requests that are sampled, of those without a `traceparent`. Default all.
     ///

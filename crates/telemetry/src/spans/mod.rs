@@ -1,8 +1,8 @@
 //! The spans of requests and batches, as values, and the sink that takes them.
 //!
-//! A sampled request is one span below the caller's span. Below it is a span for each wait in a queue and each run of user
-//! code. A batch belongs to all of its requests alike: its span is in a trace of its own and links to the span of each
-//! sampled request in it; the run of each request links back to the batch.
+//! A sampled request is one span below the caller's span. Below it is a span for each wait in a queue and each run of
+//! user code. A batch belongs to all of its requests alike: its span is in a trace of its own and links to the span of
+//! each sampled request in it; the run of each request links back to the batch.
 //!
 //! * **Not sampled:** nothing is recorded. The flag of the caller's `traceparent` decides; without one, chance decides.
 //! * **Full, slow:** a [`SpanSink`] takes what it can hold and drops the rest; no call waits for it.
@@ -90,8 +90,8 @@ const MAX_LINKS: usize = 128;
 
 /// A receiver of spans.
 pub trait SpanSink: fmt::Debug + Send + Sync + 'static {
-    /// Takes the spans of one request or of one batch. A call may run this: it must not wait, and it drops spans that it
-    /// cannot hold.
+    /// Takes the spans of one request or of one batch. A call may run this: it must not wait, and it drops spans that
+    /// it cannot hold.
     fn put(&self, spans: Vec<Span>);
 }
 
@@ -166,8 +166,8 @@ impl Tracer {
         Self { ratio, sink }
     }
 
-    /// The trace context of a request, if it is sampled: in the caller's trace if that is sampled; without one, in a new
-    /// trace by chance.
+    /// The trace context of a request, if it is sampled: in the caller's trace if that is sampled; without one, in a
+    /// new trace by chance.
     #[must_use]
     pub fn sample(&self, from_client: Option<TraceContext>) -> Option<TraceContext> {
         match from_client {

@@ -8,17 +8,11 @@ mod frames;
 pub(crate) mod stream;
 
 use std::borrow::Cow;
-use std::sync::{Arc, OnceLock};
 
 use axum::http::HeaderMap;
 use axum::http::header::CONTENT_TYPE;
-use bytes::Bytes;
-use callboard_codec::{DataType, DecodeLimits, Format, Map, Payload};
-use callboard_core::FunctionCall;
-use callboard_core::edge::Route;
 
-use crate::error::ApiError;
-use crate::request::payload::{self, EXPLAINED_BYTES};
+use crate::request::media::essence;
 use crate::respond::stream::StreamForm;
 
 /// How a request names a route, which decides what its body is.
@@ -40,8 +34,7 @@ pub(crate) fn name_of(path: &str) -> Option<Cow<'_, str>> {
 /// Whether a body is a stream of calls.
 pub(crate) fn is_stream(headers: &HeaderMap) -> bool {
     let content_type = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
-    let essence = content_type.split(';').next().unwrap_or_default().trim();
-    essence.eq_ignore_ascii_case(StreamForm::Envelopes.media_type())
+    essence(content_type).eq_ignore_ascii_case(StreamForm::Envelopes.media_type())
 }
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
 //! The OpenAPI 3.1 document, made from the routes that are being served.
 //!
-//! OpenAPI 3.1 takes JSON Schema 2020-12 as it is, so each route's schemas go in unchanged but for their place: definitions
-//! move to `components/schemas` and references follow ([`schema`]). The document is a plain JSON value; there is no second
-//! schema language between the types and it.
+//! OpenAPI 3.1 takes JSON Schema 2020-12 as it is, so each route's schemas go in unchanged but for their place:
+//! definitions move to `components/schemas` and references follow ([`schema`]). The document is a plain JSON value;
+//! there is no second schema language between the types and it.
 
 mod operation;
 mod pages;
@@ -22,17 +22,17 @@ use crate::protocol::Protocol;
 
 pub use self::operation::example_of;
 
-/// What the document says about the service as a whole.
+/// The description of the service in the document.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ApiInfo {
     /// Its name. Default `Callboard`.
     pub title: String,
-    /// The version of the service. Default that of this crate, so that a page of a service that has none of its own says at
-    /// least what serves it.
+    /// The version of the service. Default the version of this crate.
     pub version: String,
-    /// What it is for, as CommonMark. Default empty.
+    /// A description in CommonMark. Default empty.
     pub description: String,
-    /// Whether callers need a key. Default no; an edge with [`api_keys`](crate::HttpConfig::api_keys) says yes by itself.
+    /// Whether callers need a key. Default no; an edge with [`api_keys`](crate::HttpConfig::api_keys) says yes by
+    /// itself.
     pub needs_key: bool,
 }
 
@@ -47,11 +47,10 @@ impl Default for ApiInfo {
     }
 }
 
-/// The OpenAPI 3.1 document of these routes: one `POST` per route with a concrete schema, each form of body and answer, and every
-/// error that can happen; the way to call each of them as a function, and the operations of a protocol beside them.
+/// The OpenAPI 3.1 document of these routes: one `POST` per route with its schemas, forms and errors; the call of a
+/// route as a function; and the operations of a protocol.
 ///
-/// Bodies are JSON, and nothing else: the other forms are named beside it, for programs make a type of each form that
-/// stands there.
+/// Bodies are JSON only; other forms are named in an extension, because generators make a type of each form.
 #[must_use]
 pub fn openapi(routes: &[Arc<Route>], info: &ApiInfo, protocol: Option<&dyn Protocol>) -> Value {
     document(routes, info, protocol, Audience::Programs)
@@ -62,19 +61,19 @@ pub(crate) fn openapi_for_people(routes: &[Arc<Route>], info: &ApiInfo, protocol
     document(routes, info, protocol, Audience::People)
 }
 
-/// Who reads a document.
+/// The readers of a document.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Audience {
-    /// Those that write clients: several forms of one body would be several types, and some do not come through it.
+    /// Generators of clients: several forms of one body would be several types, and some are not supported.
     Programs,
-    /// Those that try routes: a form with files has a button for each.
+    /// People who try routes: a form with files has a button for each.
     People,
 }
 
 fn document(routes: &[Arc<Route>], info: &ApiInfo, protocol: Option<&dyn Protocol>, audience: Audience) -> Value {
     let mut components = Components::default();
     components.insert("Problem", problem_schema());
-    // Only the events of a stream are told to be one.
+    // Only events of a stream carry a timeline.
     if routes.iter().any(|route| route.streams()) {
         components.insert("Timeline", timeline_schema());
     }
@@ -100,9 +99,9 @@ fn document(routes: &[Arc<Route>], info: &ApiInfo, protocol: Option<&dyn Protoco
     let mut document = json!({
         "openapi": "3.1.0",
         "info": info_object(info),
-        // Relative to the document, so that it also holds behind a proxy that puts the edge under a path of its own.
+        // Relative to the document, so that it is correct behind a proxy with a path prefix.
         "servers": [{ "url": "." }],
-        // Nothing is asked for, unless `secure` says otherwise.
+        // No key is required, unless `secure` adds one.
         "security": [],
         "tags": tags,
         "paths": paths,

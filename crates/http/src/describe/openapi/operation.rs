@@ -1,9 +1,8 @@
-//! One route as an OpenAPI operation, and the parts that all operations share.
+//! One route as an OpenAPI operation, and the shared parts of operations.
 //!
-//! The document is read by people and by programs that write clients. Both are served best by one form of body and of
-//! answer, JSON: a list of forms would be a union of types in every language. The other forms stand beside it by name
-//! (`x-callboard-media-types`); the page that shows the document to people has forms with files as well, because it has
-//! a button for each.
+//! People and generators of clients read the document. One form of body and response, JSON, serves both: several forms
+//! would be a union of types in every language. An extension (`x-callboard-media-types`) names the other forms. The
+//! document for people has forms with files as well, because its page has a button for each.
 
 use std::collections::HashSet;
 
@@ -37,7 +36,7 @@ pub(super) fn of_route(route: &Route, operation_id: String, audience: Audience, 
 
 /// The `POST` that calls any route as a function.
 pub(super) fn of_calls(components: &mut Components) -> Value {
-    let arguments = components.insert("FunctionCall", function_call());
+    let reference = components.insert("FunctionCall", function_call());
     let formats = arguments().formats().into_iter().map(Format::media_type);
     let also = others(formats.chain([MULTIPART, StreamForm::Envelopes.media_type()]));
     let name = json!({
@@ -56,14 +55,14 @@ pub(super) fn of_calls(components: &mut Components) -> Value {
         "requestBody": {
             "required": true,
             "content": {
-                JSON: { "schema": arguments, "example": { "args": [], "kwargs": {} }, ALSO: also },
+                JSON: { "schema": reference, "example": { "args": [], "kwargs": {} }, ALSO: also },
             },
         },
         "responses": responses_with("What the function gives.", outcome),
     })
 }
 
-/// The arguments of a call, in words for those who make one.
+/// The schema of the arguments of a call.
 fn function_call() -> Value {
     json!({
         "type": "object",
@@ -81,7 +80,7 @@ fn function_call() -> Value {
 pub(super) struct OperationIds(HashSet<String>);
 
 impl OperationIds {
-    /// `/digits/v2` as `post_digits_v2`; where another route has taken that, with a number behind it.
+    /// `/digits/v2` as `post_digits_v2`, with a number if another route has that id.
     pub(super) fn next(&mut self, route: &str) -> String {
         let id = format!("post{}", route.replace(|c: char| !c.is_ascii_alphanumeric(), "_"));
         let mut candidates = std::iter::once(id.clone()).chain((2..).map(|number| format!("{id}_{number}")));
@@ -124,8 +123,8 @@ const JSON: &str = Format::Json.media_type();
 /// Beside a content in JSON: the other media types of the same value.
 const ALSO: &str = "x-callboard-media-types";
 
-/// A form with files: for a route that takes raw bodies that body, else the fields of the type, where one of them is a
-/// file. Other forms say nothing that JSON does not.
+/// A form with files: the raw body of a route that takes one, else the fields of the type if one of them is a file.
+/// Other forms add nothing to JSON.
 fn form_schema(input: &DataType, components: &mut Components) -> Option<Value> {
     let form = match input.raw_body() {
         Some(raw) => {
@@ -136,8 +135,7 @@ fn form_schema(input: &DataType, components: &mut Components) -> Option<Value> {
     Some(components.insert(&format!("{}Form", input.name()), form))
 }
 
-/// The fields of a type, of which those that stand for bytes are files, so that a page shows a button for them; none where there
-/// are no such fields.
+/// The fields of a type, with files in place of base64 texts. `None` without such fields.
 fn with_files(schema: &Value) -> Option<Value> {
     let file_of = |field: &Value| match field {
         field if is_file(field) => Some(binary()),
@@ -156,8 +154,8 @@ fn binary() -> Value {
     json!({ "type": "string", "format": "binary" })
 }
 
-/// The route's own example as JSON, bytes in it as base64; else one made from its schema. None where that would be so
-/// long that a document with it would be read by nobody, or where bytes would have to be made up.
+/// The route's own example as JSON, with bytes as base64; else one made from its schema. `None` if it would be too
+/// long, or would need invented bytes.
 #[must_use]
 pub fn example_of(route: &Route) -> Option<Value> {
     let given = route.examples().iter().filter(|example| example.resident_bytes() <= MAX_EXAMPLE_MEMORY);
@@ -202,8 +200,7 @@ fn responses_with(description: &str, content: Map<String, Value>) -> Value {
     Value::Object(responses)
 }
 
-/// A stream as events. OpenAPI 3.1 has no word for the items of one, so that they stand in an extension beside what a
-/// stream is.
+/// A stream as events. OpenAPI 3.1 cannot describe the items of a stream, so an extension does.
 fn stream_content(item: &Value) -> Map<String, Value> {
     let events = StreamForm::Events.media_type();
     let also: Vec<&str> =
@@ -211,7 +208,7 @@ fn stream_content(item: &Value) -> Map<String, Value> {
     Map::from_iter([(events.to_owned(), json!({ "schema": event(item), "x-item-schema": item, ALSO: also }))])
 }
 
-/// An event as those who read them take it: each of them is described, not the stream.
+/// One event, as its readers see it. The description is of an event, not of the stream.
 fn event(item: &Value) -> Value {
     let end = json!({ "type": "object", "required": ["items"], "properties": { "items": { "type": "integer" } } });
     let reference = |name: &str| json!({ "$ref": format!("#/components/schemas/{name}") });
@@ -297,8 +294,8 @@ pub(super) fn headers() -> Value {
     Value::Object(HEADERS.into_iter().map(header).collect())
 }
 
-/// Component, header, description. `grpc-timeout` is read, too, and so is `x-callboard-explain`: a second name for one
-/// thing, and a tool of those who look for lost time, are of no use to a client that is made from the document.
+/// Component, header, description. `grpc-timeout` and `x-callboard-explain` are left out: generated clients have no use
+/// for a second name and a debugging tool.
 const PARAMETERS: [(&str, &str, &str); 3] = [
     ("Timeout", "x-request-timeout-ms", "How long the answer is of use; more than an hour counts as an hour."),
     (
@@ -318,7 +315,7 @@ pub(super) fn parameters() -> Value {
         let schema = match component {
             "Timeout" => json!({ "type": "integer", "minimum": 1 }),
             "Priority" => json!({ "type": "string", "enum": ["high", "normal", "low"] }),
-            // Whatever it is, it is taken: what is no id is replaced.
+            // Any text is accepted: an invalid id is replaced.
             _ => json!({ "type": "string" }),
         };
         let object =

@@ -5,8 +5,7 @@ use serde_json::{Map, Value, json};
 use super::schema::Components;
 use crate::observe::metrics::PROMETHEUS_TEXT;
 
-/// Path, id, what it answers, and its form. What is written for people only is not here: the document for its readers
-/// is the page that they came from.
+/// Path, id, summary and form of a page. Pages for people only are left out.
 type PageRow = (&'static str, &'static str, &'static str, (&'static str, Value));
 
 /// All of them.

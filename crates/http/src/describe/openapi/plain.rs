@@ -1,18 +1,15 @@
-//! A type's schema as it stands in the document: the same for a reader, and easier for programs that write clients of
-//! it.
+//! Simplifies the schema of a type for generators of clients; its meaning for a reader is the same.
 //!
-//! * `true` becomes `{}`, which says the same and is an object, as many programs want it.
-//! * An array of exactly so many items becomes one of any number with the length in words, where it is long: programs
-//!   make a type of so many members of it. The edge goes by the type's own schema, so a wrong length is refused all the
-//!   same.
-//! * Words end where rustdoc's code and headings begin: they are for those who write the type, not for those who call
-//!   it.
+//! * `true` becomes `{}`, an equivalent object, which many generators need.
+//! * A long array of a fixed length becomes one of any length with the length in its description: generators would make
+//!   a type of that many members. The edge still checks the length by the type's own schema.
+//! * Descriptions end before code and headings of rustdoc, which are for authors of the type.
 
 use serde_json::{Value, json};
 
 use super::schema::{Keyword, kind_of};
 
-/// The longest tuple that anybody wants as a type.
+/// The longest tuple that is useful as a type.
 const MAX_EXACT_ITEMS: u64 = 16;
 
 pub(super) fn plain(schema: &mut Value) {

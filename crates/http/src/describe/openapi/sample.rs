@@ -1,15 +1,16 @@
-//! A value that fits a schema, for routes whose author gave no example. A best effort: it shows names and types, and passes
-//! where the schema says no more than that.
+//! A value that fits a schema, for routes whose author gave no example. A best effort: it shows names and types, and
+//! passes where the schema says no more than that.
 
 use serde_json::{Map, Value, json};
 
 /// Deep enough for any example that a person still reads; ends recursive types.
 const MAX_DEPTH: usize = 6;
 
-/// An array that has to be longer than this is shown to nobody.
+/// A longer array is not shown.
 const MAX_ITEMS: u64 = 16;
 
-/// A small value for `schema`, whose references lead into its own `$defs`; none where a value that fits would not be small.
+/// A small value for `schema`, whose references lead into its own `$defs`; none where a value that fits would not be
+/// small.
 pub(crate) fn sample(schema: &Value) -> Option<Value> {
     let mut sampler = Sampler { root: schema, fits: true };
     let value = sampler.of(schema, 0);
@@ -67,7 +68,7 @@ impl<'a> Sampler<'a> {
     }
 }
 
-/// What the schema itself offers as a value.
+/// The value that the schema itself offers.
 fn given(schema: &Value) -> Option<Value> {
     let first = |key: &str| schema[key].as_array().and_then(|values| values.first());
     let offered = [schema.get("const"), first("examples"), schema.get("default"), first("enum")];

@@ -1,8 +1,7 @@
-//! Moves JSON Schemas of types into one `components/schemas` section, with their definitions and references.
+//! Moves the JSON Schemas of types into one `components/schemas` section, with their definitions and references.
 //!
-//! Two types of the same name and the same schema share an entry; of the same name and different schemas, the later one gets
-//! a number behind its name. A schema is the same only if all that it refers to is: two types that look alike, each with a
-//! part of its own under one name, are two.
+//! Types of the same name and schema share an entry; another schema of the same name gets a number after its name.
+//! Schemas are equal only if everything that they refer to is equal.
 
 use serde_json::{Map, Value, json};
 
@@ -12,8 +11,7 @@ use super::plain::plain;
 #[derive(Debug, Default)]
 pub(super) struct Components {
     schemas: Map<String, Value>,
-    /// What was asked to be inserted under each name, with its definitions and before references were rewritten: the ground
-    /// for sharing.
+    /// The inserted schemas by name, before references were rewritten: they decide sharing.
     originals: Map<String, Value>,
 }
 
@@ -26,8 +24,8 @@ impl Components {
             Some(Value::Object(definitions)) => definitions,
             _ => Map::new(),
         };
-        // All names first: definitions refer to each other in any order. Each is told apart by all that it could refer to;
-        // that may give one schema two names, and never two schemas one.
+        // All names first, because definitions refer to each other in any order. Each is compared with everything it
+        // may refer to: one schema may get two names, but never two schemas one name.
         let named: Vec<_> = definitions
             .iter()
             .map(|(old, definition)| {
@@ -85,7 +83,7 @@ fn component_name(name: &str) -> String {
     if name.is_empty() { "Schema".to_owned() } else { name }
 }
 
-/// What a definition says, with what it refers to: itself, and the definitions that it reaches.
+/// A definition with itself and all definitions that it reaches.
 fn closure(definition: &Value, root: &Value, definitions: &Map<String, Value>) -> Value {
     let mut reached: Map<String, Value> = Map::new();
     let mut open = vec![definition];
@@ -112,7 +110,7 @@ fn rewrite_references(schema: &mut Value, root: &str, renames: &[(String, String
                 match (value, kind_of(key)) {
                     (Value::String(target), Keyword::Reference) => *target = renamed(target, root, renames),
                     (_, Keyword::Data) => {}
-                    // Below these, keys are names of the user's own, which may be those of keywords.
+                    // Below these, keys are user-defined names, which may equal keywords.
                     (Value::Object(named), Keyword::Names) => {
                         named.values_mut().for_each(|schema| rewrite_references(schema, root, renames));
                     }
@@ -145,7 +143,7 @@ fn each_reference<'a>(schema: &'a Value, found: &mut impl FnMut(&'a str)) {
     }
 }
 
-/// What a keyword of a schema holds.
+/// The content of a schema's keyword.
 pub(super) enum Keyword {
     /// The place of another schema.
     Reference,

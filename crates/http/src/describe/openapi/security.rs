@@ -1,11 +1,10 @@
-//! What the document says about keys, where an edge asks for them.
+//! The security schemes of the document, if the edge requires keys.
 
 use serde_json::{Value, json};
 
 use crate::guard::{X_API_KEY, is_open};
 
-/// Adds both ways to show a key, and says which operations ask for none. The answer to a request without one is among
-/// the problems.
+/// Adds both ways to send a key, and marks the operations that need none. The error is among the problems.
 pub(super) fn secure(document: &mut Value) {
     document["components"]["securitySchemes"] = json!({
         "bearer": { "type": "http", "scheme": "bearer", "description": "A key of this service." },

@@ -78,7 +78,7 @@ impl Tls {
         let config = self.0.config.clone();
         let read = move || CertificatePair::read(&config);
         let interval = self.0.config.reload_interval;
-        watch_files(interval, read, files::fingerprint, move |pair| self.take(pair)).await;
+        watch(interval, read, files::fingerprint, move |pair| self.take(pair)).await;
     }
 
     fn take(&self, read: Result<CertificatePair, TlsError>) {

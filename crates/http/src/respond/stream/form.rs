@@ -87,10 +87,10 @@ impl EncodedItem {
     /// The same outcome, which keeps the account until it is sent.
     pub(super) fn held(self, expense: &CodecBudget<'_>) -> Result<Self, ApiError> {
         Ok(match self {
-            Self::Json(json) => Self::Json(expense.held(json)),
+            Self::Json(json) => Self::Json(expense.charged(json)),
             Self::Frame(frame) => {
                 expense.charge(frame.shared_bytes())?;
-                Self::Frame(frame.charged(expense))
+                Self::Frame(frame.held(expense))
             }
         })
     }
