@@ -103,7 +103,7 @@ fn reload_routes(reload: &ReloadFn, route: &str, served: &HashSet<String>) -> Re
     // Models of other routes are not opened.
     plan.routes.retain(|route| together.contains(&route.path.value));
     if is_reserved(route) {
-        let message = format!("route `{route}` takes a path that the http edge keeps for itself");
+        let message = format!("route `{route}` has a path that is reserved for the http edge");
         return Ok((all, Err(RepositoryError::Source(message))));
     }
     let reloaded = crate::assemble::routes(&plan)

@@ -210,7 +210,7 @@ fn write_texts(name: &str, array: &Array, json: &mut Vec<u8>) -> Result<(), Refu
             json.push(b',');
         }
         let text = std::str::from_utf8(&element).map_err(|_| {
-            Refusal::new(format!("element {index} of output '{name}' is not a string: ask for it with 'binary_data'"))
+            Refusal::new(format!("element {index} of output '{name}' is not a string: request it with 'binary_data'"))
         })?;
         write_json(json, text);
     }
@@ -221,7 +221,7 @@ fn write_texts(name: &str, array: &Array, json: &mut Vec<u8>) -> Result<(), Refu
 fn write_numbers(name: &str, dtype: DType, array: &Array, json: &mut Vec<u8>) -> Result<(), Refusal> {
     let not_finite = || {
         Refusal::new(format!(
-            "output '{name}' has NaN or an infinity, which JSON has not: ask for it with 'binary_data'"
+            "output '{name}' has NaN or an infinity, which JSON does not have: request it with 'binary_data'"
         ))
     };
     macro_rules! list {
@@ -261,7 +261,11 @@ fn write_numbers(name: &str, dtype: DType, array: &Array, json: &mut Vec<u8>) ->
         DType::F32 => floats!(4, f32::from_le_bytes),
         DType::F64 => floats!(8, f64::from_le_bytes),
         // Complex numbers have no datatype, so no array has them.
-        _ => return Err(Refusal::unsupported(format!("output '{name}' is of {dtype}, which the protocol has not"))),
+        _ => {
+            return Err(Refusal::unsupported(format!(
+                "output '{name}' is of {dtype}, which the protocol does not have"
+            )));
+        }
     }
     Ok(())
 }
@@ -339,7 +343,7 @@ mod tests {
     fn what_json_has_not_is_an_error_that_says_what_to_do() {
         let nan = Array { datatype: number(DType::F32), shape: vec![1], data: f32::NAN.to_le_bytes().to_vec().into() };
         assert!(write("y", &nan, &mut Vec::new()).unwrap_err().to_string().contains("binary_data"));
-        let bytes = Array::of_elements(vec![1], [b"\xff"]);
+        let bytes = Array::from_elements(vec![1], [b"\xff"]);
         assert!(write("y", &bytes, &mut Vec::new()).unwrap_err().to_string().contains("binary_data"));
     }
 
@@ -353,7 +357,7 @@ mod tests {
                 Array { datatype: number(DType::F32), shape: vec![finite.len() / 4], data: finite.into() },
                 Array { datatype: number(DType::I16), shape: vec![halves.len() / 2], data: halves.clone().into() },
                 Array { datatype: number(DType::F16), shape: vec![halves.len() / 2], data: halves.into() },
-                Array::of_elements(vec![words.len()], &words),
+                Array::from_elements(vec![words.len()], &words),
             ] {
                 let mut json = Vec::new();
                 write("x", &array, &mut json).unwrap();

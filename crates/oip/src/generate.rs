@@ -60,7 +60,7 @@ pub(crate) async fn generate(call: ModelCall<'_>, request: ProtocolRequest<'_>) 
 
 fn several(model: &Model, how_many: &str) -> Refusal {
     Refusal::new(format!(
-        "generate expects model '{}' to give one answer, and it gave {how_many}: ask by 'generate_stream'",
+        "generate expects model '{}' to give one answer, and it gave {how_many}: use 'generate_stream'",
         model.name
     ))
 }
@@ -205,7 +205,7 @@ fn written(model: &Model, id: Option<&str>, payload: &Payload) -> Result<Vec<u8>
         outputs: Outputs(model.outputs.named(&value)),
     };
     serde_json::to_vec(&answer).map_err(|error| {
-        let message = format!("the outputs of model '{}' have no form in JSON: {error}", model.name);
+        let message = format!("the outputs of model '{}' cannot be written as JSON: {error}", model.name);
         Refusal::new(message).into()
     })
 }

@@ -35,11 +35,9 @@ pub(crate) struct ModelCall<'a> {
 /// Answers `POST …/infer`.
 pub(crate) async fn infer(call: ModelCall<'_>, request: ProtocolRequest<'_>) -> Result<Response, ApiError> {
     if call.route.streams() {
-        return Err(Refusal::new(format!(
-            "model '{}' answers with a stream: ask it by 'generate_stream'",
-            call.model.name
-        ))
-        .into());
+        return Err(
+            Refusal::new(format!("model '{}' answers with a stream: use 'generate_stream'", call.model.name)).into()
+        );
     }
     let layout = BodyLayout::from_headers(&request.head.headers)?;
     let AdmittedBody { bytes, admission, budget, options, compression } = read_body(call, layout, request).await?;
@@ -195,7 +193,7 @@ fn stacked(model: &Model, outcomes: Vec<Vec<Array>>) -> Result<Vec<Array>, ApiEr
         let rows: Vec<Array> = outcomes.iter().map(|outcome| outcome[index].clone()).collect();
         Array::stack(&rows).ok_or_else(|| {
             let name = &model.outputs.fields[index].name;
-            let message = format!("the items' outputs `{name}` differ in shape: ask for one item at a time");
+            let message = format!("the items' outputs `{name}` differ in shape: send one item at a time");
             ApiError::new(ErrorKind::Internal, message)
         })
     };
@@ -251,6 +249,9 @@ async fn payload_of(
 fn arrays_of(model: &Model, payload: &Payload) -> Result<Vec<Array>, ApiError> {
     let value = payload.to_value().map_err(ApiError::unencodable)?;
     model.outputs.arrays(&value).map_err(|error| {
-        ApiError::new(ErrorKind::Internal, format!("model '{}' gave what it does not give: {error}", model.name))
+        ApiError::new(
+            ErrorKind::Internal,
+            format!("the outputs of model '{}' do not fit its type: {error}", model.name),
+        )
     })
 }

@@ -107,7 +107,7 @@ impl<'a> ModelChange<'a> {
         match asked.parameters.iter().find(|(key, value)| self.load || *key != DEPENDENTS || !value.is_boolean()) {
             None => Ok(()),
             Some((key, _)) => Err(self.refusal(format_args!(
-                "parameter '{}' is not supported: a model is what the server's configuration says",
+                "parameter '{}' is not supported: the server's configuration defines the model",
                 shown(key)
             ))),
         }
@@ -171,7 +171,7 @@ mod tests {
     #[test]
     fn what_would_change_the_model_is_refused_and_named() {
         let check = |load, body: &'static str| {
-            ModelChange::of("m".to_owned(), load, Some(&Nothing)).unwrap().check(&Bytes::from(body))
+            ModelChange::try_new("m".to_owned(), load, Some(&Nothing)).unwrap().check(&Bytes::from(body))
         };
         let refused = |load, body| check(load, body).unwrap_err().to_string();
         assert!(check(true, "").is_ok());

@@ -119,7 +119,7 @@ impl InferRequest {
         }
         if !binary.is_empty() {
             return Err(Refusal::new(format!(
-                "unexpected additional input data for model '{}': {} bytes beyond its inputs",
+                "unexpected additional input data for model '{}': {} bytes after its inputs",
                 model.name,
                 binary.len()
             )));
@@ -132,7 +132,7 @@ impl InferRequest {
                 for output in outputs.0 {
                     let next = requested_output(model, &parameters, &output.name, output.parameters)?;
                     if requested.iter().any(|other| other.index == next.index) {
-                        return Err(Refusal::new(format!("output '{}' is asked for twice", shown(&output.name))));
+                        return Err(Refusal::new(format!("output '{}' is requested twice", shown(&output.name))));
                     }
                     requested.push(next);
                 }

@@ -112,7 +112,7 @@ impl InferResponse {
         let parts: Vec<Bytes> =
             std::iter::once(Bytes::from(self.json)).chain(self.binary).map(|part| budget.charged(part)).collect();
         let compressibility = if binary_bytes > json_bytes { Compressibility::Dense } else { Compressibility::Text };
-        let coding = compression.of_bytes(compressibility, json_bytes + binary_bytes);
+        let coding = compression.for_bytes(compressibility, json_bytes + binary_bytes);
         let coding = coding.filter(|coding| budget.can_compress(coding.compressor_bytes(), json_bytes + binary_bytes));
         let body = match coding {
             // One small buffer is written faster than several.

@@ -35,7 +35,7 @@ impl AdminGuard {
             return Err(ApiError::forbidden("the admin listener answers no web page"));
         }
         if self.is_local && !host.is_local() {
-            return Err(ApiError::forbidden("the admin listener is called by its address, or as localhost"));
+            return Err(ApiError::forbidden("call the admin listener by its address, or as localhost"));
         }
         match &self.policy {
             Some(policy) => policy.admit(request).map(|_| ()),

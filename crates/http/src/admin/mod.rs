@@ -149,7 +149,7 @@ async fn layers(State((admin, guard)): State<(Admin, Arc<AdminGuard>)>, request:
     }
     if is_change {
         let status = response.status().as_u16();
-        tracing::info!(request_id = id.as_str(), %method, path, status, "a change was asked for");
+        tracing::info!(request_id = id.as_str(), %method, path, status, "a change was requested");
     }
     let headers = response.headers_mut();
     headers.insert(X_CONTENT_TYPE_OPTIONS, NOSNIFF);

@@ -101,7 +101,7 @@ impl RequestContext<'_> {
             abandoned: self.metrics.abandoned.clone(),
             panics: self.metrics.panics.clone(),
             heartbeat: self.config.stream_heartbeat,
-            coding: compression.of_stream(),
+            coding: compression.for_stream(),
         }
     }
 }

@@ -45,8 +45,8 @@ pub(crate) async fn call<B: RequestBody>(
     let head = RequestHead::read(request.headers())?;
     let input = if way == CallStyle::Function { arguments::arguments() } else { route.input() };
     let form = BodyForm::for_content_type(head.content_type, input)?;
-    let packing = ResponseCompression::new(head.accept_encoding.as_deref(), config);
-    let wanted = ResponseKind::new(head.accept.as_ref(), head.content_type, route, way, &form)?;
+    let compression = ResponseCompression::new(head.accept_encoding.as_deref(), config);
+    let response_kind = ResponseKind::new(head.accept.as_ref(), head.content_type, route, way, &form)?;
 
     // The length by the framing, which equals `Content-Length` if there is one.
     let announced = request.body().size_hint().exact();
@@ -63,19 +63,19 @@ pub(crate) async fn call<B: RequestBody>(
     let body = IncomingBody::new(request.body_mut(), announced, &mut arrival, limits)?.decoded(coding);
     let read = read_body(form, body).await?;
     let admission = arrival.into_admission()?;
-    let expense = CodecBudget::for_admission(client, &admission, deadline);
-    let told = options.header_bytes();
-    if told > 0 {
-        expense.charge(told)?;
+    let budget = CodecBudget::for_admission(client, &admission, deadline);
+    let header_bytes = options.header_bytes();
+    if header_bytes > 0 {
+        budget.charge(header_bytes)?;
     }
     let (admission, payload) = match way {
-        CallStyle::Route => read_payload(&expense, admission, route, read, config).await?,
-        CallStyle::Function => Box::pin(read_arguments(&expense, admission, route, read, config)).await?,
+        CallStyle::Route => read_payload(&budget, admission, route, read, config).await?,
+        CallStyle::Function => Box::pin(read_arguments(&budget, admission, route, read, config)).await?,
     };
-    match wanted {
+    match response_kind {
         ResponseKind::Whole(accepted) => {
             let (reply, unwritten) = client.submit_unwritten(admission, payload, options).await?;
-            let written = respond::whole(reply.payload, accepted, &packing, &expense).await;
+            let written = respond::whole(reply.payload, accepted, &compression, &budget).await;
             unwritten.end(written.as_ref().map(|_| ()).map_err(ApiError::kind));
             let mut response = written?;
             response.headers_mut().insert(SERVER_TIMING, server_timing(&reply.timing));
@@ -85,7 +85,7 @@ pub(crate) async fn call<B: RequestBody>(
         ResponseKind::Stream(form) => {
             let begun = admission.admitted_at();
             let replies = client.submit_streaming(admission, payload, options);
-            let streamed = context.stream_context(form, route, &packing, deadline);
+            let streamed = context.stream_context(form, route, &compression, deadline);
             let mut response = Box::pin(stream::begin(replies, streamed)).await?;
             response.headers_mut().insert(SERVER_TIMING, first(begun.elapsed()));
             Ok(response)
@@ -146,7 +146,7 @@ async fn read_body<B: RequestBody>(form: BodyForm<'_>, body: IncomingBody<'_, '_
 }
 
 async fn read_payload(
-    expense: &CodecBudget<'_>,
+    budget: &CodecBudget<'_>,
     admission: Admission,
     route: &Arc<Route>,
     body: BodyContent,
@@ -154,19 +154,19 @@ async fn read_payload(
 ) -> Result<(Admission, Payload), ApiError> {
     match body {
         BodyContent::Encoded(format, bytes) => {
-            payload::decode(expense, admission, route, format, bytes, &config.decode).await
+            payload::decode(budget, admission, route, format, bytes, &config.decode).await
         }
         BodyContent::MultipartForm(form) => {
             let read = |route: &Arc<Route>, fields| payload::payload_of_form(route.input(), Value::Map(fields));
-            Box::pin(payload::decode_form(expense, admission, route, form, &config.decode, read)).await
+            Box::pin(payload::decode_form(budget, admission, route, form, &config.decode, read)).await
         }
-        BodyContent::Text(bytes) => payload::from_text(expense, admission, route, bytes).await,
-        BodyContent::Value(value) => payload::from_value(expense, admission, route, value).await,
+        BodyContent::Text(bytes) => payload::from_text(budget, admission, route, bytes).await,
+        BodyContent::Value(value) => payload::from_value(budget, admission, route, value).await,
     }
 }
 
 async fn read_arguments(
-    expense: &CodecBudget<'_>,
+    budget: &CodecBudget<'_>,
     admission: Admission,
     route: &Arc<Route>,
     body: BodyContent,
@@ -174,12 +174,12 @@ async fn read_arguments(
 ) -> Result<(Admission, Payload), ApiError> {
     match body {
         BodyContent::Encoded(format, bytes) => {
-            payload::decode_call(expense, admission, route, format, bytes, &config.decode).await
+            payload::decode_call(budget, admission, route, format, bytes, &config.decode).await
         }
         BodyContent::MultipartForm(form) => {
-            payload::decode_form(expense, admission, route, form, &config.decode, arguments::from_form).await
+            payload::decode_form(budget, admission, route, form, &config.decode, arguments::from_form).await
         }
-        BodyContent::Text(_) | BodyContent::Value(_) => Err(ApiError::bad_multipart("arguments have names")),
+        BodyContent::Text(_) | BodyContent::Value(_) => Err(ApiError::bad_multipart("arguments need names")),
     }
 }
 

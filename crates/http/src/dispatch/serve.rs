@@ -118,18 +118,18 @@ pub async fn serve_router(
 #[non_exhaustive]
 pub enum HttpServeError {
     /// Correct the limit that it names.
-    #[error("the http limits cannot work")]
+    #[error("the http limits are invalid")]
     Config(#[from] HttpConfigError),
     /// Give it a certificate and the key that belongs to it, both in PEM.
     #[error("the certificate cannot be used")]
     Tls(#[from] TlsError),
     /// Give the route another name: this path is one of the edge's own pages, or below one.
-    #[error("route `{route}` takes a path that the http edge keeps for itself")]
+    #[error("route `{route}` has a path that is reserved for the http edge")]
     ReservedRoute {
         /// The route's name.
         route: String,
     },
     /// Make an edge for each node: this one has its node already.
-    #[error("the http edge serves a node already")]
+    #[error("the http edge already serves a node")]
     AlreadyOpen,
 }

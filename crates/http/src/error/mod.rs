@@ -157,8 +157,7 @@ impl ApiError {
 
     /// 429: the limit of the key never allows this many items at once.
     pub(crate) fn beyond_rate(key: &str, limit: impl Display, items: u32) -> Self {
-        let message =
-            format!("{items} items at once are beyond the limit of key `{key}`, {limit}; ask for fewer at a time");
+        let message = format!("{items} items at once are over the limit of key `{key}`, {limit}; send fewer at a time");
         let mut error = Self::new(ErrorKind::Overloaded, message);
         error.0.error_type = Some("rate_limited".into());
         error.0.retryable = false;
@@ -174,7 +173,7 @@ impl ApiError {
 
     /// 503 for a call that had not finished when the node ended. It may have run.
     pub(crate) fn ending() -> Self {
-        let mut error = Self::new(ErrorKind::Unavailable, "the node is ending, and did not finish this call in time");
+        let mut error = Self::new(ErrorKind::Unavailable, "the node is ending and did not finish this call in time");
         error.0.retryable = false;
         error
     }
@@ -191,7 +190,7 @@ impl ApiError {
 
     /// 400: each call of a stream has one outcome; a streaming route has many.
     pub(crate) fn no_calls_of_streams(route: &str) -> Self {
-        let message = format!("`{route}` answers one call with a stream; call it once with each request");
+        let message = format!("`{route}` answers one call with a stream; send one call per request");
         Self::edge(StatusCode::BAD_REQUEST, "streaming_route", message)
     }
 
@@ -228,7 +227,7 @@ impl ApiError {
 
     /// 406, with the available media types.
     pub(crate) fn not_acceptable(offered: &str) -> Self {
-        let message = format!("nothing that `accept` allows can be sent; on offer: {offered}");
+        let message = format!("no form that `accept` allows is available; available: {offered}");
         Self::edge(StatusCode::NOT_ACCEPTABLE, "not_acceptable", message)
     }
 
@@ -263,7 +262,7 @@ impl ApiError {
         let got = match got_type {
             Some(got) => {
                 let shown: String = got.chars().take(MAX_SHOWN_CHARS).collect();
-                format!("content-type `{shown}` is not understood here")
+                format!("content-type `{shown}` is not supported here")
             }
             None => "the request has no content-type".to_owned(),
         };
@@ -278,27 +277,31 @@ impl ApiError {
     /// 415 for text that is not UTF-8.
     pub(crate) fn unsupported_charset(charset: &str) -> Self {
         let shown: String = charset.chars().take(MAX_SHOWN_CHARS).collect();
-        let message = format!("charset `{shown}` is not understood; send UTF-8");
+        let message = format!("charset `{shown}` is not supported; send UTF-8");
         Self::edge(StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported_media_type", message)
     }
 
     /// 400 for a body that does not decompress.
     pub(crate) fn bad_coding(name: &str, error: &std::io::Error) -> Self {
-        Self::edge(StatusCode::BAD_REQUEST, "malformed_body", format!("the body cannot be unpacked as {name}: {error}"))
+        Self::edge(
+            StatusCode::BAD_REQUEST,
+            "malformed_body",
+            format!("the body cannot be decompressed as {name}: {error}"),
+        )
     }
 
     /// 415 for an unknown content coding.
     #[must_use]
     pub fn unsupported_encoding() -> Self {
         let message =
-            "this content-encoding is not understood; send one of gzip, deflate and zstd, or the body as it is";
+            "this content-encoding is not supported; send one of gzip, deflate and zstd, or the body uncompressed";
         Self::edge(StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported_encoding", message)
             .with_header(ACCEPT_ENCODING, HeaderValue::from_static(CODINGS))
     }
 
     /// 415 for a compressed stream of calls.
     pub(crate) fn packed_stream() -> Self {
-        let message = "a stream of calls is not packed: send its frames as they are";
+        let message = "a stream of calls cannot be compressed: send its frames as they are";
         Self::edge(StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported_encoding", message)
     }
 
@@ -348,7 +351,7 @@ impl ApiError {
 
     /// 500 for a panic in the edge or in user code of a codec.
     pub(crate) fn panicked() -> Self {
-        Self::new(ErrorKind::Internal, "the http edge panicked on this request; the server's log knows more")
+        Self::new(ErrorKind::Internal, "the http edge panicked on this request; see the log of the server")
     }
 
     /// The same error as a failure of a call's input.

@@ -127,7 +127,7 @@ impl ConnectionSettings {
         let shaken = pin!(timeout(tls.handshake_timeout(), handshake));
         match self.unless_lingered(shaken).await {
             Some(Ok(Ok(socket))) => self.serve_plain(socket, self.peer(client, true), responder).await,
-            Some(Ok(Err(error))) => tracing::debug!(%error, "no handshake"),
+            Some(Ok(Err(error))) => tracing::debug!(%error, "handshake failed"),
             Some(Err(_elapsed)) => tracing::debug!("no handshake in time, connection cut"),
             None => tracing::debug!("closed before the handshake"),
         }
@@ -275,7 +275,7 @@ impl ConnectionSettings {
         };
         ended.unwrap_or_else(|| {
             self.metrics.flooded.inc();
-            tracing::warn!(client = %peer.address, "an HTTP/2 client that takes back its requests was cut");
+            tracing::warn!(client = %peer.address, "an HTTP/2 client was cut because it cancelled too many requests");
             Ok(())
         })
     }

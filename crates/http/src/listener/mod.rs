@@ -142,7 +142,7 @@ pub const ABORT_GRACE: Duration = Duration::from_millis(250);
 /// Lengthens the backlog from the 128 of a bound socket: a client beyond it gets no answer, and retries after a second.
 fn lengthen_backlog(listener: &TcpListener) {
     if let Err(error) = SockRef::from(listener).listen(BACKLOG) {
-        tracing::debug!(%error, "the backlog stays as it is");
+        tracing::debug!(%error, "the backlog is unchanged");
     }
 }
 
@@ -185,7 +185,7 @@ impl<R: Responder> AcceptLoop<R> {
     fn spawn(&mut self, socket: TcpStream, client: IpAddr, place: OwnedSemaphorePermit) {
         let Some(of_client) = self.addresses.enter(client) else {
             self.metrics.refused.inc();
-            return tracing::debug!(%client, "connection refused, this address has as many as it may");
+            return tracing::debug!(%client, "connection refused, this address is at its limit");
         };
         self.metrics.accepted.inc();
         let open = OpenConnection::new(self.metrics.open.clone(), place, of_client);

@@ -88,21 +88,25 @@ impl EdgeMetrics {
 
     fn register(&mut self) {
         let registry = &mut self.registry;
-        registry.register("responses", "Answers by status", self.responses.clone());
+        registry.register("responses", "Responses by status", self.responses.clone());
         registry.register(
             "errors",
             "Requests of a route that were answered with an error, whether refused at the edge or failed in their call",
             self.errors.clone(),
         );
-        registry.register("abandoned_requests", "Requests whose client left before the answer", self.abandoned.clone());
-        registry.register("panics", "Requests on which the edge or a user's codec panicked", self.panics.clone());
+        registry.register(
+            "abandoned_requests",
+            "Requests whose client left before the response",
+            self.abandoned.clone(),
+        );
+        registry.register("panics", "Requests on which the edge or user code of a codec panicked", self.panics.clone());
         #[cfg(feature = "otlp")]
         {
             let spans = &self.spans;
             registry.register("spans_exported", "Spans that the collector took", spans.exported.clone());
             registry.register(
                 "spans_dropped",
-                "Spans that were dropped, for want of room or of a collector",
+                "Spans that were dropped, because the queue was full or the collector did not take them",
                 spans.dropped.clone(),
             );
         }
@@ -110,26 +114,30 @@ impl EdgeMetrics {
         registry.register("connections_open", "Connections being served", accept.open.clone());
         registry.register(
             "connections_resting",
-            "Connections among them that are idle and keep no buffers",
+            "Open connections that are idle and keep no buffers",
             accept.resting.clone(),
         );
-        registry.register("connections_accepted", "Connections taken since the start", accept.accepted.clone());
+        registry.register("connections_accepted", "Connections accepted since the start", accept.accepted.clone());
         registry.register(
             "accept_errors",
-            "Failed accepts, such as for want of descriptors",
+            "Failed accepts, such as without free descriptors",
             accept.accept_errors.clone(),
         );
         registry.register(
             "connections_refused",
-            "Connections closed at once because their address had as many as it may",
+            "Connections closed at once because their address was at its limit",
             accept.refused.clone(),
         );
         registry.register(
             "connections_flooded",
-            "HTTP/2 connections cut because their client took back what it asked for",
+            "HTTP/2 connections cut because their client cancelled too many requests",
             accept.flooded.clone(),
         );
-        registry.register("connections_cut", "Connections cut at the end of the grace", accept.cut_at_shutdown.clone());
+        registry.register(
+            "connections_cut",
+            "Connections cut at the end of the grace period",
+            accept.cut_at_shutdown.clone(),
+        );
     }
 
     pub(crate) fn responded(&self, status: StatusCode) {

@@ -103,15 +103,15 @@ pub struct IncomingBody<'a, 'r, B> {
     body: B,
     arrival: &'a mut PendingAdmission<'r>,
     limits: BodyLimits,
-    /// Of a compressed body. `packed` counts its compressed bytes.
-    unpacking: Option<Box<BodyDecoder>>,
-    packed: u64,
+    /// Of a compressed body. `compressed_bytes` counts its compressed bytes.
+    decoder: Option<Box<BodyDecoder>>,
+    compressed_bytes: u64,
     announced: Option<u64>,
     /// Bytes that arrived, after decompression.
     received: u64,
     /// Bytes that were charged.
     granted: u64,
-    patience: BodyTimer,
+    timer: BodyTimer,
 }
 
 impl<B> fmt::Debug for IncomingBody<'_, '_, B> {
@@ -133,15 +133,15 @@ impl<'a, 'r, B: RequestBody> IncomingBody<'a, 'r, B> {
         limits: BodyLimits,
     ) -> Result<Self, CallError> {
         arrival.client.check_room(arrival.route, announced.unwrap_or(0))?;
-        let (unpacking, packed, received, granted, patience) = (None, 0, 0, 0, BodyTimer::default());
-        Ok(Self { body, arrival, limits, unpacking, packed, announced, received, granted, patience })
+        let (decoder, compressed_bytes, received, granted, timer) = (None, 0, 0, 0, BodyTimer::default());
+        Ok(Self { body, arrival, limits, decoder, compressed_bytes, announced, received, granted, timer })
     }
 
     /// The same body, decompressed as it arrives. Its limits and charges apply to the decompressed bytes.
     #[must_use]
     pub fn decoded(mut self, coding: Option<ContentCoding>) -> Self {
         if let Some(coding) = coding {
-            self.unpacking = Some(Box::new(BodyDecoder::new(coding, self.held_bytes())));
+            self.decoder = Some(Box::new(BodyDecoder::new(coding, self.held_bytes())));
             self.announced = None;
         }
         self
@@ -164,7 +164,7 @@ impl<'a, 'r, B: RequestBody> IncomingBody<'a, 'r, B> {
     /// The body is too long, too slow or broken, or the node has no room for it.
     pub async fn collect_aligned_at(mut self, place: usize) -> Result<Bytes, ApiError> {
         let Some(first) = self.chunk().await? else { return Ok(Bytes::new()) };
-        if self.unpacking.is_none() && self.body.is_end_stream() {
+        if self.decoder.is_none() && self.body.is_end_stream() {
             return Ok(first);
         }
         let Some(second) = self.chunk().await? else { return Ok(first) };
@@ -185,33 +185,33 @@ impl<'a, 'r, B: RequestBody> IncomingBody<'a, 'r, B> {
 
     /// The next piece, or `None` at the end.
     pub(crate) async fn chunk(&mut self) -> Result<Option<Bytes>, ApiError> {
-        if self.unpacking.is_some() {
-            return Box::pin(self.unpacked_chunk()).await;
+        if self.decoder.is_some() {
+            return Box::pin(self.decoded_chunk()).await;
         }
-        let chunk = self.received_chunk().await?;
+        let chunk = self.raw_chunk().await?;
         self.account(chunk.as_ref().map_or(0, |chunk| chunk.len() as u64))?;
         Ok(chunk)
     }
 
     /// The next piece of the decompressed body.
-    async fn unpacked_chunk(&mut self) -> Result<Option<Bytes>, ApiError> {
+    async fn decoded_chunk(&mut self) -> Result<Option<Bytes>, ApiError> {
         loop {
-            let Some(packed) = &mut self.unpacking else { return Ok(None) };
-            let unpacked = match packed.step()? {
+            let Some(decoder) = &mut self.decoder else { return Ok(None) };
+            let unpacked = match decoder.step()? {
                 Some(unpacked) => unpacked,
-                None => match self.received_chunk().await? {
+                None => match self.raw_chunk().await? {
                     Some(chunk) => {
-                        self.packed += chunk.len() as u64;
-                        if self.packed > self.limits.max_bytes {
+                        self.compressed_bytes += chunk.len() as u64;
+                        if self.compressed_bytes > self.limits.max_bytes {
                             return Err(ApiError::body_too_large(self.limits.max_bytes));
                         }
-                        if let Some(packed) = &mut self.unpacking {
-                            packed.decoder()?.push(chunk);
+                        if let Some(decoder) = &mut self.decoder {
+                            decoder.decoder()?.push(chunk);
                         }
                         continue;
                     }
-                    None => match self.unpacking.take() {
-                        Some(mut packed) => packed.decoder()?.finish()?,
+                    None => match self.decoder.take() {
+                        Some(mut decoder) => decoder.decoder()?.finish()?,
                         None => return Ok(None),
                     },
                 },
@@ -226,7 +226,7 @@ impl<'a, 'r, B: RequestBody> IncomingBody<'a, 'r, B> {
     }
 
     /// The next piece as it was sent.
-    async fn received_chunk(&mut self) -> Result<Option<Bytes>, ApiError> {
+    async fn raw_chunk(&mut self) -> Result<Option<Bytes>, ApiError> {
         loop {
             let Some(frame) = poll_fn(|cx| self.poll_frame(cx)).await? else { return Ok(None) };
             // Trailers are ignored.
@@ -242,11 +242,11 @@ impl<'a, 'r, B: RequestBody> IncomingBody<'a, 'r, B> {
             Poll::Ready(frame) => {
                 let frame = frame.transpose().map_err(|error| ApiError::broken_body(&*error.into()))?;
                 let bytes = frame.as_ref().and_then(|frame| frame.data_ref()).map_or(0, Bytes::len);
-                self.patience.rewarded(bytes as u64, &self.limits.pace);
+                self.timer.rewarded(bytes as u64, &self.limits.pace);
                 coop::count(cx, bytes);
                 Poll::Ready(Ok(frame))
             }
-            Poll::Pending => self.patience.poll_exhausted(cx, &self.limits.pace).map(Err),
+            Poll::Pending => self.timer.poll_exhausted(cx, &self.limits.pace).map(Err),
         }
     }
 
@@ -314,13 +314,13 @@ impl BodyDecoder {
 /// runtime's timer wheel twice.
 #[derive(Default)]
 struct BodyTimer {
-    looked_twice: bool,
+    was_polled_again: bool,
     timed: Option<(Pace, Pin<Box<Sleep>>)>,
 }
 
 impl BodyTimer {
     fn rewarded(&mut self, bytes: u64, limits: &PaceLimits) {
-        self.looked_twice = false;
+        self.was_polled_again = false;
         if let Some((pace, _)) = &mut self.timed {
             pace.received(Instant::now(), bytes, limits);
         }
@@ -328,8 +328,8 @@ impl BodyTimer {
 
     /// Ready with the error of a body that is too slow.
     fn poll_exhausted(&mut self, cx: &mut Context<'_>, limits: &PaceLimits) -> Poll<ApiError> {
-        if !self.looked_twice {
-            self.looked_twice = true;
+        if !self.was_polled_again {
+            self.was_polled_again = true;
             cx.waker().wake_by_ref();
             return Poll::Pending;
         }

@@ -17,7 +17,7 @@ pub(crate) const EXPLAINED_BYTES: usize = 1024 * 1024;
 
 /// Decodes the payload of a call of `route`.
 pub(crate) fn decode(
-    expense: &CodecBudget<'_>,
+    budget: &CodecBudget<'_>,
     admission: Admission,
     route: &Arc<Route>,
     format: Format,
@@ -25,7 +25,7 @@ pub(crate) fn decode(
     limits: &DecodeLimits,
 ) -> impl Future<Output = Result<(Admission, Payload), ApiError>> {
     let (route, limits) = (Arc::clone(route), limits.clone());
-    expense.read(admission, bytes, move |bytes| payload(route.input(), format, bytes, &limits))
+    budget.read(admission, bytes, move |bytes| payload(route.input(), format, bytes, &limits))
 }
 
 /// A body that does not fit is read again, to name every field.
@@ -63,7 +63,7 @@ pub(crate) fn payload_of_form(input: &DataType, value: Value) -> Result<Payload,
 
 /// Decodes the arguments of a call of `route`.
 pub(crate) fn decode_call(
-    expense: &CodecBudget<'_>,
+    budget: &CodecBudget<'_>,
     admission: Admission,
     route: &Arc<Route>,
     format: Format,
@@ -71,12 +71,12 @@ pub(crate) fn decode_call(
     limits: &DecodeLimits,
 ) -> impl Future<Output = Result<(Admission, Payload), ApiError>> {
     let (route, limits) = (Arc::clone(route), limits.clone());
-    expense.read(admission, bytes, move |bytes| arguments::decode(&route, format, bytes, &limits))
+    budget.read(admission, bytes, move |bytes| arguments::decode(&route, format, bytes, &limits))
 }
 
 /// The payload that `read` makes of the fields of a form, converted by the schema of `route`.
 pub(crate) async fn decode_form(
-    expense: &CodecBudget<'_>,
+    budget: &CodecBudget<'_>,
     admission: Admission,
     route: &Arc<Route>,
     form: MultipartForm,
@@ -85,9 +85,9 @@ pub(crate) async fn decode_form(
 ) -> Result<(Admission, Payload), ApiError> {
     let (route, limits, bytes) = (Arc::clone(route), limits.clone(), form.read_bytes());
     // Texts are copied.
-    expense.charge(form.value_bytes())?;
+    budget.charge(form.value_bytes())?;
     let read = move || read(&route, form_fields::fit(form.decode(&limits)?, route.input().schema()));
-    let (admission, payload) = expense.run(admission, bytes, read).await?;
+    let (admission, payload) = budget.run(admission, bytes, read).await?;
     Ok((admission, payload?))
 }
 
@@ -97,19 +97,19 @@ pub(crate) async fn decode_form(
 ///
 /// The body does not decode, the deadline passed, or the node has no room.
 pub fn decode_value(
-    expense: &CodecBudget<'_>,
+    budget: &CodecBudget<'_>,
     admission: Admission,
     format: Format,
     bytes: Bytes,
     limits: &DecodeLimits,
 ) -> impl Future<Output = Result<(Admission, Value), ApiError>> {
     let limits = limits.clone();
-    expense.read(admission, bytes, move |bytes| Ok(Value::decode(format, bytes, &limits)?))
+    budget.read(admission, bytes, move |bytes| Ok(Value::decode(format, bytes, &limits)?))
 }
 
 /// The payload of a body that is a text.
 pub(crate) async fn from_text(
-    expense: &CodecBudget<'_>,
+    budget: &CodecBudget<'_>,
     admission: Admission,
     route: &Arc<Route>,
     bytes: Bytes,
@@ -120,11 +120,11 @@ pub(crate) async fn from_text(
         let text = text.map_err(|error| ApiError::bad_text(error.utf8_error().valid_up_to()))?;
         payload_of_form(route.input(), Value::Str(text))
     };
-    let (admission, payload) = expense.run_once(admission, length, read).await?;
+    let (admission, payload) = budget.run_once(admission, length, read).await?;
     let payload = payload?;
     // A `Value` is the body itself. A Rust type has a copy, which was charged, and the body is gone.
     if !payload.is::<Value>() {
-        expense.account.refund(length);
+        budget.account.refund(length);
     }
     Ok((admission, payload))
 }
@@ -135,13 +135,13 @@ pub(crate) async fn from_text(
 ///
 /// The value does not fit, the deadline passed, or the node has no room.
 pub async fn from_value(
-    expense: &CodecBudget<'_>,
+    budget: &CodecBudget<'_>,
     admission: Admission,
     route: &Arc<Route>,
     value: Value,
 ) -> Result<(Admission, Payload), ApiError> {
     let (route, bytes) = (Arc::clone(route), value.resident_bytes());
     let read = move || payload_of_form(route.input(), value);
-    let (admission, payload) = expense.run_once(admission, bytes, read).await?;
+    let (admission, payload) = budget.run_once(admission, bytes, read).await?;
     Ok((admission, payload?))
 }

@@ -15,27 +15,27 @@ use crate::request::coding::Compressibility;
 const PIECE_BYTES: usize = 64 * 1024;
 
 /// The same response, compressed if it is worth it and the client allows it.
-pub async fn compressed(response: Response, packing: &ResponseCompression) -> Response {
+pub async fn compressed(response: Response, compression: &ResponseCompression) -> Response {
     let Some(length) = length_of_text(&response) else { return response };
-    let coding = packing.of_bytes(Compressibility::Text, length);
+    let coding = compression.for_bytes(Compressibility::Text, length);
     let (mut head, body) = response.into_parts();
-    packing.mark(coding, length, &mut head.headers);
+    compression.mark(coding, length, &mut head.headers);
     let Some(coding) = coding else { return Response::from_parts(head, body) };
     head.headers.remove(CONTENT_LENGTH);
     // The body is one piece already: nothing waits and nothing fails.
     let bytes = to_bytes(body, length).await.unwrap_or_default();
     let body = async {
-        let mut packer = Compressor::new(coding)?;
-        let mut packed = Vec::new();
+        let mut compressor = Compressor::new(coding)?;
+        let mut compressed_bytes = Vec::new();
         for piece in bytes.chunks(PIECE_BYTES) {
-            packed.extend_from_slice(&packer.piece(piece)?);
+            compressed_bytes.extend_from_slice(&compressor.piece(piece)?);
             tokio::task::yield_now().await;
         }
-        packed.extend_from_slice(&packer.finish()?);
-        std::io::Result::Ok(packed)
+        compressed_bytes.extend_from_slice(&compressor.finish()?);
+        std::io::Result::Ok(compressed_bytes)
     };
     match body.await {
-        Ok(packed) => Response::from_parts(head, Body::from(packed)),
+        Ok(compressed_bytes) => Response::from_parts(head, Body::from(compressed_bytes)),
         Err(_) => {
             head.headers.remove(CONTENT_ENCODING);
             Response::from_parts(head, Body::from(bytes))

@@ -38,7 +38,7 @@ impl Compressor {
     pub(crate) fn piece(&mut self, piece: &[u8]) -> io::Result<Bytes> {
         self.writer().write_all(piece)?;
         self.writer().flush()?;
-        Ok(std::mem::take(self.packed()).into())
+        Ok(std::mem::take(self.output()).into())
     }
 
     /// The end of the stream.
@@ -59,7 +59,7 @@ impl Compressor {
         }
     }
 
-    fn packed(&mut self) -> &mut Vec<u8> {
+    fn output(&mut self) -> &mut Vec<u8> {
         match &mut self.0 {
             Encoder::Gzip(encoder) => encoder.get_mut(),
             Encoder::Deflate(encoder) => encoder.get_mut(),
@@ -74,18 +74,18 @@ impl Compressor {
 ///
 /// The deadline passed, or the node has no room.
 pub async fn compress_off_thread(
-    expense: &CodecBudget<'_>,
+    budget: &CodecBudget<'_>,
     bytes: Bytes,
     coding: ContentCoding,
 ) -> Result<Bytes, ApiError> {
     let length = bytes.len();
-    let ((), packed) = expense.run((), length, move || pack(coding, &bytes)).await?;
-    packed.map_err(|error| ApiError::new(ErrorKind::Internal, format!("the answer cannot be packed: {error}")))
+    let ((), output) = budget.run((), length, move || compress(coding, &bytes)).await?;
+    output.map_err(|error| ApiError::new(ErrorKind::Internal, format!("the response cannot be compressed: {error}")))
 }
 
 /// Compresses a whole response.
-pub(crate) fn pack(coding: ContentCoding, bytes: &[u8]) -> io::Result<Bytes> {
-    let mut packer = Compressor::new(coding)?;
-    packer.writer().write_all(bytes)?;
-    packer.finish()
+pub(crate) fn compress(coding: ContentCoding, bytes: &[u8]) -> io::Result<Bytes> {
+    let mut compressor = Compressor::new(coding)?;
+    compressor.writer().write_all(bytes)?;
+    compressor.finish()
 }

@@ -62,7 +62,7 @@ impl ReplyForm {
     }
 
     /// How well it compresses.
-    pub(crate) const fn density(self) -> Compressibility {
+    pub(crate) const fn compressibility(self) -> Compressibility {
         match self {
             Self::Encoded(Format::Json) | Self::Text => Compressibility::Text,
             #[cfg(feature = "arrow")]

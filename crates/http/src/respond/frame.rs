@@ -65,8 +65,8 @@ impl Frame {
     }
 
     /// The same frame, which keeps the account until it is sent.
-    pub(crate) fn held(self, expense: &CodecBudget<'_>) -> Self {
-        let envelope = self.envelope.map(|envelope| envelope.map_parts(|part| expense.charged(part)));
+    pub(crate) fn held(self, budget: &CodecBudget<'_>) -> Self {
+        let envelope = self.envelope.map(|envelope| envelope.map_parts(|part| budget.charged(part)));
         Self { envelope, ..self }
     }
 

@@ -332,7 +332,7 @@ mod tests {
         Value::decode(Format::Msgpack, &plain.into(), &DecodeLimits::default()).unwrap()
     }
 
-    fn list(items: impl IntoIterator<MsgpackItem = Value>) -> Value {
+    fn list(items: impl IntoIterator<Item = Value>) -> Value {
         Value::List(items.into_iter().collect())
     }
 

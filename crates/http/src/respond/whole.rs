@@ -37,14 +37,14 @@ impl ResponseCompression {
     }
 
     fn of(&self, form: ReplyForm, bytes: usize) -> Option<ContentCoding> {
-        self.of_bytes(form.density(), bytes)
+        self.for_bytes(form.compressibility(), bytes)
     }
 
     /// The coding for this many bytes.
     #[must_use]
-    pub fn of_bytes(&self, density: Compressibility, bytes: usize) -> Option<ContentCoding> {
+    pub fn for_bytes(&self, compressibility: Compressibility, bytes: usize) -> Option<ContentCoding> {
         let accept_encoding = self.accept_encoding.as_ref().filter(|_| bytes >= self.from_bytes)?;
-        ContentCoding::for_response(accept_encoding.to_str().ok()?, density)
+        ContentCoding::for_response(accept_encoding.to_str().ok()?, compressibility)
     }
 
     /// Adds the headers of the coding, and tells caches that the response depends on `accept-encoding`.
@@ -58,7 +58,7 @@ impl ResponseCompression {
     }
 
     /// A stream is compressed in small pieces, so it counts as dense.
-    pub(crate) fn of_stream(&self) -> Option<ContentCoding> {
+    pub(crate) fn for_stream(&self) -> Option<ContentCoding> {
         ContentCoding::for_response(self.accept_encoding.as_ref()?.to_str().ok()?, Compressibility::Dense)
     }
 }
@@ -67,14 +67,14 @@ impl ResponseCompression {
 pub(crate) async fn whole(
     payload: Payload,
     accepted: AcceptedForms,
-    packing: &ResponseCompression,
-    expense: &CodecBudget<'_>,
+    compression: &ResponseCompression,
+    budget: &CodecBudget<'_>,
 ) -> Result<Response, ApiError> {
     let AcceptedForms { mut best, others } = accepted;
     let (mut others, mut payload) = (others.into_iter(), payload);
     loop {
-        match encode(payload, best, expense).await? {
-            Ok(encoded) => return response(encoded, best, packing, expense).await,
+        match encode(payload, best, budget).await? {
+            Ok(encoded) => return response(encoded, best, compression, budget).await,
             Err((error, _)) if best.is_universal() || error.kind() != EncodeErrorKind::Unsupported => {
                 return Err(ApiError::unencodable(error));
             }
@@ -85,9 +85,6 @@ pub(crate) async fn whole(
         }
     }
 }
-
-/// The outcome does not fit its form.
-type Misfit = EncodeError;
 
 /// An outcome in its form.
 enum Encoded {
@@ -111,23 +108,23 @@ impl Encoded {
 async fn encode(
     payload: Payload,
     form: ReplyForm,
-    expense: &CodecBudget<'_>,
-) -> Result<Result<Encoded, (Misfit, Payload)>, ApiError> {
+    budget: &CodecBudget<'_>,
+) -> Result<Result<Encoded, (EncodeError, Payload)>, ApiError> {
     let known = match form {
         // Large parts are shared, not encoded.
         ReplyForm::Encoded(Format::Envelope) | ReplyForm::Bytes => 0,
         _ => payload.size_up_to(LARGE_BYTES),
     };
     let write = move || written(&payload, form).map_err(|misfit| (misfit, payload.clone()));
-    Ok(match expense.run((), known, write).await?.1 {
+    Ok(match budget.run((), known, write).await?.1 {
         Ok(Encoded::Bytes(bytes)) if form == ReplyForm::PlainMsgpack => {
-            Ok(Encoded::Bytes(plainly(bytes, expense).await?))
+            Ok(Encoded::Bytes(plainly(bytes, budget).await?))
         }
         encoded => encoded,
     })
 }
 
-fn written(payload: &Payload, form: ReplyForm) -> Result<Encoded, Misfit> {
+fn written(payload: &Payload, form: ReplyForm) -> Result<Encoded, EncodeError> {
     match form {
         ReplyForm::Encoded(Format::Envelope) => payload.to_envelope().map(Encoded::Envelope),
         ReplyForm::Encoded(format) => payload.encode(format).map(Encoded::Bytes),
@@ -138,54 +135,54 @@ fn written(payload: &Payload, form: ReplyForm) -> Result<Encoded, Misfit> {
 }
 
 /// The same without extension types. Most outcomes have none and are unchanged.
-async fn plainly(bytes: Bytes, expense: &CodecBudget<'_>) -> Result<Bytes, ApiError> {
+async fn plainly(bytes: Bytes, budget: &CodecBudget<'_>) -> Result<Bytes, ApiError> {
     let known = bytes.len();
     let looked_at = bytes.clone();
-    let ((), length) = expense.run((), known, move || plain_msgpack::plain_length(&looked_at)).await?;
+    let ((), length) = budget.run((), known, move || plain_msgpack::plain_length(&looked_at)).await?;
     let Some(length) = length else { return Ok(bytes) };
-    expense.charge(length)?;
-    let ((), written) = expense.run((), length, move || plain_msgpack::plain(&bytes, length)).await?;
+    budget.charge(length)?;
+    let ((), written) = budget.run((), length, move || plain_msgpack::plain(&bytes, length)).await?;
     Ok(written.into())
 }
 
 async fn response(
     encoded: Encoded,
     form: ReplyForm,
-    packing: &ResponseCompression,
-    expense: &CodecBudget<'_>,
+    compression: &ResponseCompression,
+    budget: &CodecBudget<'_>,
 ) -> Result<Response, ApiError> {
     let length = match &encoded {
         Encoded::Bytes(bytes) => bytes.len(),
         Encoded::Envelope(envelope) => envelope.len(),
     };
-    expense.settle(length)?;
-    let coding = packing.of(form, length).filter(|coding| expense.can_compress(coding.compressor_bytes(), length));
+    budget.settle(length)?;
+    let coding = compression.of(form, length).filter(|coding| budget.can_compress(coding.compressor_bytes(), length));
     let body = match (encoded, coding) {
-        (Encoded::Bytes(bytes), None) => Body::from(expense.charged(bytes)),
+        (Encoded::Bytes(bytes), None) => Body::from(budget.charged(bytes)),
         (Encoded::Envelope(envelope), None) => {
-            parts::body_of_parts(envelope.into_parts().into_iter().map(|part| expense.charged(part)).collect())
+            parts::body_of_parts(envelope.into_parts().into_iter().map(|part| budget.charged(part)).collect())
         }
         (encoded, Some(coding)) => {
-            let packed = compress_off_thread(expense, encoded.into_bytes(), coding).await?;
-            expense.settle(packed.len())?;
-            Body::from(expense.charged(packed))
+            let compressed = compress_off_thread(budget, encoded.into_bytes(), coding).await?;
+            budget.settle(compressed.len())?;
+            Body::from(budget.charged(compressed))
         }
     };
     let mut response = Response::new(body);
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static(form.content_type()));
-    packing.mark(coding, length, headers);
+    compression.mark(coding, length, headers);
     Ok(response)
 }
 
-fn text_of(payload: &Payload) -> Result<String, Misfit> {
+fn text_of(payload: &Payload) -> Result<String, EncodeError> {
     match (payload.downcast_ref::<String>(), payload.downcast_ref::<Value>()) {
         (Some(text), _) | (_, Some(Value::Str(text))) => Ok(text.clone()),
         _ => Err(misfit(payload, "no text")),
     }
 }
 
-fn bytes_of(payload: &Payload) -> Result<Bytes, Misfit> {
+fn bytes_of(payload: &Payload) -> Result<Bytes, EncodeError> {
     match (payload.downcast_ref::<Media>(), payload.downcast_ref::<Value>()) {
         (Some(media), _) => Ok(media.bytes().clone()),
         (_, Some(Value::Bytes(bytes))) => Ok(bytes.clone()),
@@ -193,7 +190,7 @@ fn bytes_of(payload: &Payload) -> Result<Bytes, Misfit> {
     }
 }
 
-fn misfit(payload: &Payload, what: &str) -> Misfit {
+fn misfit(payload: &Payload, what: &str) -> EncodeError {
     let kind = payload.downcast_ref::<Value>().map_or_else(|| payload.type_name(), Value::kind);
     serde::ser::Error::custom(format!("the outcome, a `{kind}`, is {what}"))
 }

@@ -47,7 +47,7 @@ pub(crate) async fn watch<R: 'static>(
         let look = Arc::clone(&look);
         match spawn_blocking(move || look(seen)).await {
             Ok(new) => seen = Some(new),
-            Err(panic) if panic.is_panic() => tracing::error!("a file that is looked at again and again was not taken"),
+            Err(panic) if panic.is_panic() => tracing::error!("a watched file could not be read, its reload panicked"),
             // Without blocking tasks the runtime is ending.
             Err(_) => return,
         }

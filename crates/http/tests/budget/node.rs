@@ -148,7 +148,7 @@ impl Tested {
         let client = node.client();
         *CLIENT.lock() = Some(client.clone());
         let edge = HttpEdge::try_new(client.clone(), HttpConfig::default(), ApiInfo::default()).unwrap();
-        edge.add_protocol(std::sync::Arc::new(callboard_oip::InferenceProtocol::new()));
+        edge.add_protocol(Arc::new(callboard_oip::InferenceProtocol::new()));
         let tested = Self { runtime, edge, client, _node: node };
         // What is made once is not part of any call.
         for form in 0..=u8::MAX {

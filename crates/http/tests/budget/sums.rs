@@ -104,7 +104,7 @@ impl Held {
         let node = runtime.block_on(app.start()).unwrap();
         let client = node.client();
         let edge = HttpEdge::try_new(client.clone(), HttpConfig::default(), ApiInfo::default()).unwrap();
-        edge.add_protocol(std::sync::Arc::new(callboard_oip::InferenceProtocol::new()));
+        edge.add_protocol(Arc::new(callboard_oip::InferenceProtocol::new()));
         Self { runtime, edge, client, gate, _node: node }
     }
 
@@ -226,7 +226,7 @@ fn a_packed_stream_pays_for_its_packer() {
         let node = App::new().limits(limits).route_streaming("/endless", endless).start().await.unwrap();
         let client = node.client();
         let mut edge = HttpEdge::try_new(client.clone(), HttpConfig::default(), ApiInfo::default()).unwrap();
-        edge.add_protocol(std::sync::Arc::new(callboard_oip::InferenceProtocol::new()));
+        edge.add_protocol(Arc::new(callboard_oip::InferenceProtocol::new()));
         let mut streams = Vec::new();
         let base = heap::live();
         for _ in 0..10 {

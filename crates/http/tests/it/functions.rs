@@ -322,7 +322,7 @@ async fn a_stream_is_refused_where_it_cannot_be_answered() {
     let packed = client.post("/v1/call/math/scale", &headers, "").await;
     assert_eq!(
         (packed.status, packed.problem()["message"].as_str()),
-        (415, Some("a stream of calls is not packed: send its frames as they are"))
+        (415, Some("a stream of calls cannot be compressed: send its frames as they are"))
     );
     let empty = client.post("/v1/call/math/scale", &[("content-type", FRAMES)], "").await;
     assert_eq!(frames(&empty.body), [(2, None)]);

@@ -149,7 +149,9 @@ impl FrameReader {
         match kind {
             kind if kind == FrameKind::Value as u8 && zeros == 0 => {}
             kind if kind == FrameKind::End as u8 && zeros == 0 && length == 0 => return Ok(None),
-            _ => return Err(ApiError::bad_frame(format!("a frame of kind {kind} is not for calls"))),
+            _ => {
+                return Err(ApiError::bad_frame(format!("a frame of kind {kind} is not allowed in a stream of calls")));
+            }
         }
         let most = self.max_bytes.min(room.held.limit());
         if length > most {
@@ -270,8 +272,8 @@ impl ArgumentDecoder {
 
     async fn read(&self, account: Arc<dyn Account>, envelope: Bytes, end: Instant) -> Result<Payload, ApiError> {
         let (route, limits, bytes) = (Arc::clone(&self.route), self.limits.clone(), envelope.len());
-        let expense = CodecBudget::new(&self.client, account, Deadline::after(end, Duration::ZERO));
-        let ((), input) = expense.run((), bytes, move || input_in(&route, &envelope, &limits)).await?;
+        let budget = CodecBudget::new(&self.client, account, Deadline::after(end, Duration::ZERO));
+        let ((), input) = budget.run((), bytes, move || input_in(&route, &envelope, &limits)).await?;
         input
     }
 }

@@ -74,7 +74,7 @@ pub(crate) fn answer(
     let frames = FrameReader::new(body, context, route, timeout, Arc::clone(&shared));
     let calls = context.client.stream_from::<_, Value>(route.name(), frames.into_inputs())?.options(options);
     let outcomes = Box::pin(timeout.into_iter().fold(calls, callboard_core::CallStream::timeout));
-    let talk = CallStreamBody {
+    let stream_body = CallStreamBody {
         outcomes,
         aborting: Arc::clone(context.aborting),
         client: context.client.clone(),
@@ -88,7 +88,9 @@ pub(crate) fn answer(
         leaving: AbandonGuard::new(context.metrics.abandoned.clone()),
         _span: context.span.cloned(),
     };
-    let body = stream::unfold(talk, async |mut talk| talk.next().await.map(|piece| (Ok::<_, Infallible>(piece), talk)));
+    let body = stream::unfold(stream_body, async |mut stream_body| {
+        stream_body.next().await.map(|piece| (Ok::<_, Infallible>(piece), stream_body))
+    });
     let mut response = Response::new(Body::from_stream(body));
     let media_type = HeaderValue::from_static(StreamForm::Envelopes.media_type());
     response.headers_mut().insert(CONTENT_TYPE, media_type);
@@ -188,10 +190,10 @@ async fn written(client: &LocalClient, panics: &Counter, value: Value) -> Result
 }
 
 async fn write(client: &LocalClient, panics: &Counter, value: Arc<Value>, end: Instant) -> Result<Frame, ApiError> {
-    let expense = CodecBudget::new(client, Arc::new(client.held_bytes()), Deadline::after(end, Duration::ZERO));
+    let budget = CodecBudget::new(client, Arc::new(client.held_bytes()), Deadline::after(end, Duration::ZERO));
     let write = move || value.to_envelope().and_then(|envelope| Frame::try_new(FrameKind::Value, envelope));
-    let ((), frame) = caught_within(panics, Box::pin(expense.run((), 0, write))).await?;
+    let ((), frame) = caught_within(panics, Box::pin(budget.run((), 0, write))).await?;
     let frame = frame.map_err(ApiError::unencodable)?;
-    expense.charge(frame.shared_bytes())?;
-    Ok(frame.held(&expense))
+    budget.charge(frame.shared_bytes())?;
+    Ok(frame.held(&budget))
 }

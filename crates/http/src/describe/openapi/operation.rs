@@ -249,7 +249,7 @@ const ERRORS: [(&str, &str); 13] = [
     ("406", "nothing that `accept` allows can be sent"),
     ("408", "the body stopped coming"),
     ("413", "the body exceeds the limit"),
-    ("415", "the body's media type or encoding is not understood here"),
+    ("415", "the body's media type or encoding is not supported here"),
     ("422", "the body is well-formed and not what the route takes; `details.fields` has the places"),
     ("429", "a bound was reached and nothing was started; `retry-after` says when to come again"),
     ("500", "user code failed, its worker died, or the framework has a defect; `kind` tells which"),

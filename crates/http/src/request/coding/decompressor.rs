@@ -89,7 +89,7 @@ impl Decompressor {
             }
             self.input.advance(taken);
             if !unpacked.is_empty() {
-                return Ok(Some(as_long_as_it_is(unpacked)));
+                return Ok(Some(without_spare_capacity(unpacked)));
             }
         }
         Ok(Some(Bytes::new()))
@@ -108,7 +108,7 @@ impl Decompressor {
             Decoder::Deflate(_) => Err(io::ErrorKind::UnexpectedEof.into()),
             Decoder::Zstd(decoder) => decoder.finish().map(|()| std::mem::take(decoder.writer_mut())),
         };
-        unpacked.map(as_long_as_it_is).map_err(|error| malformed(self.coding, &error))
+        unpacked.map(without_spare_capacity).map_err(|error| malformed(self.coding, &error))
     }
 }
 
@@ -138,7 +138,7 @@ impl Inflate {
 }
 
 /// Frees the spare capacity: decompressed bytes are charged by their length.
-fn as_long_as_it_is(mut unpacked: Vec<u8>) -> Bytes {
+fn without_spare_capacity(mut unpacked: Vec<u8>) -> Bytes {
     unpacked.shrink_to_fit();
     unpacked.into()
 }
@@ -156,14 +156,14 @@ fn malformed(coding: ContentCoding, error: &io::Error) -> ApiError {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::request::coding::pack;
+    use crate::respond::compressor::compress;
 
-    fn unpack(coding: ContentCoding, packed: &[u8], step: usize) -> Result<Vec<u8>, ApiError> {
-        let mut unpacking = Decompressor::new(coding)?;
+    fn decompress(coding: ContentCoding, packed: &[u8], step: usize) -> Result<Vec<u8>, ApiError> {
+        let mut decompressor = Decompressor::new(coding)?;
         let mut whole = Vec::new();
         for chunk in packed.chunks(step) {
-            unpacking.push(Bytes::copy_from_slice(chunk));
-            while let Some(step) = unpacking.step()? {
+            decompressor.push(Bytes::copy_from_slice(chunk));
+            while let Some(step) = decompressor.step()? {
                 assert!(step.len() <= 4 * STEP_BYTES, "{} bytes in one step", step.len());
                 whole.extend_from_slice(&step);
                 if step.is_empty() {
@@ -174,7 +174,7 @@ mod tests {
                 assert_eq!(capacity, length, "{coding:?}");
             }
         }
-        whole.extend_from_slice(&unpacking.finish()?);
+        whole.extend_from_slice(&decompressor.finish()?);
         Ok(whole)
     }
 
@@ -184,12 +184,12 @@ mod tests {
     fn what_was_packed_comes_back_in_chunks_of_any_size() {
         let text: Vec<u8> = (0..200_000_u32).flat_map(|n| n.to_string().into_bytes()).collect();
         for coding in ALL {
-            let packed = pack(coding, &text).unwrap();
+            let packed = compress(coding, &text).unwrap();
             assert!(packed.len() < text.len() / 2, "{coding:?}");
             for step in [1, 3, 1000, usize::MAX] {
-                assert_eq!(unpack(coding, &packed, step).unwrap(), text, "{coding:?} {step}");
+                assert_eq!(decompress(coding, &packed, step).unwrap(), text, "{coding:?} {step}");
             }
-            assert_eq!(unpack(coding, &pack(coding, b"").unwrap(), 5).unwrap(), b"");
+            assert_eq!(decompress(coding, &compress(coding, b"").unwrap(), 5).unwrap(), b"");
         }
     }
 
@@ -197,9 +197,9 @@ mod tests {
     fn a_bomb_goes_off_in_small_steps() {
         let zeros = vec![0; 10 << 20];
         for coding in ALL {
-            let packed = pack(coding, &zeros).unwrap();
+            let packed = compress(coding, &zeros).unwrap();
             assert!(packed.len() < 300_000, "{coding:?} {}", packed.len());
-            assert_eq!(unpack(coding, &packed, usize::MAX).unwrap().len(), zeros.len());
+            assert_eq!(decompress(coding, &packed, usize::MAX).unwrap().len(), zeros.len());
         }
     }
 
@@ -208,17 +208,17 @@ mod tests {
         let mut text: Vec<u8> = (0..100).collect();
         text.resize(50_100, 0);
         for coding in ALL {
-            let packed = pack(coding, &text).unwrap();
+            let packed = compress(coding, &text).unwrap();
             for split in 0..packed.len() {
-                let mut unpacking = Decompressor::new(coding).unwrap();
+                let mut decompressor = Decompressor::new(coding).unwrap();
                 let mut length = 0;
                 for part in [&packed[..split], &packed[split..]] {
-                    unpacking.push(Bytes::copy_from_slice(part));
-                    while let Some(step) = unpacking.step().unwrap() {
+                    decompressor.push(Bytes::copy_from_slice(part));
+                    while let Some(step) = decompressor.step().unwrap() {
                         length += step.len();
                     }
                 }
-                length += unpacking.finish().unwrap_or_else(|error| panic!("{coding:?} {split}: {error:?}")).len();
+                length += decompressor.finish().unwrap_or_else(|error| panic!("{coding:?} {split}: {error:?}")).len();
                 assert_eq!(length, text.len(), "{coding:?} {split}");
             }
         }
@@ -228,37 +228,38 @@ mod tests {
     fn what_is_cut_or_goes_on_is_refused() {
         let text = b"to be or not to be, that is the question, to be or not to be";
         for coding in ALL {
-            let packed = pack(coding, text).unwrap();
+            let packed = compress(coding, text).unwrap();
             for end in 0..packed.len() {
-                assert!(unpack(coding, &packed[..end], 7).is_err(), "{coding:?} cut at {end}");
+                assert!(decompress(coding, &packed[..end], 7).is_err(), "{coding:?} cut at {end}");
             }
             let more = [&packed[..], b"and so on and so on"].concat();
-            assert!(unpack(coding, &more, usize::MAX).is_err(), "{coding:?}");
-            assert!(unpack(coding, b"no such thing", usize::MAX).is_err(), "{coding:?}");
+            assert!(decompress(coding, &more, usize::MAX).is_err(), "{coding:?}");
+            assert!(decompress(coding, b"no such thing", usize::MAX).is_err(), "{coding:?}");
         }
     }
 
     #[test]
     fn members_of_gzip_follow_each_other_and_deflate_may_be_bare() {
-        let two = [pack(ContentCoding::Gzip, b"one, ").unwrap(), pack(ContentCoding::Gzip, b"two").unwrap()].concat();
-        assert_eq!(unpack(ContentCoding::Gzip, &two, 4).unwrap(), b"one, two");
+        let two =
+            [compress(ContentCoding::Gzip, b"one, ").unwrap(), compress(ContentCoding::Gzip, b"two").unwrap()].concat();
+        assert_eq!(decompress(ContentCoding::Gzip, &two, 4).unwrap(), b"one, two");
         let mut bare = flate2::write::DeflateEncoder::new(Vec::new(), flate2::Compression::fast());
         bare.write_all(b"without a header").unwrap();
-        assert_eq!(unpack(ContentCoding::Deflate, &bare.finish().unwrap(), 4).unwrap(), b"without a header");
+        assert_eq!(decompress(ContentCoding::Deflate, &bare.finish().unwrap(), 4).unwrap(), b"without a header");
     }
 
     #[test]
     fn members_without_content_leave_others_their_turn() {
         for coding in [ContentCoding::Gzip, ContentCoding::Zstd] {
-            let mut unpacking = Decompressor::new(coding).unwrap();
-            unpacking.push(pack(coding, b"").unwrap().repeat(10_000).into());
+            let mut decompressor = Decompressor::new(coding).unwrap();
+            decompressor.push(compress(coding, b"").unwrap().repeat(10_000).into());
             let mut steps = 0;
-            while let Some(step) = unpacking.step().unwrap() {
+            while let Some(step) = decompressor.step().unwrap() {
                 assert!(step.is_empty());
                 steps += 1;
             }
             assert!(steps >= 100, "{coding:?}: {steps} steps");
-            assert!(unpacking.finish().unwrap().is_empty());
+            assert!(decompressor.finish().unwrap().is_empty());
         }
     }
 
@@ -269,6 +270,6 @@ mod tests {
         encoder.write_all(&vec![7; 1 << 20]).unwrap();
         encoder.flush().unwrap(); // So that the frame does not know its size, and asks for its whole window.
         let packed = encoder.finish().unwrap();
-        assert!(unpack(ContentCoding::Zstd, &packed, usize::MAX).is_err());
+        assert!(decompress(ContentCoding::Zstd, &packed, usize::MAX).is_err());
     }
 }

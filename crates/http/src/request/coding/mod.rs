@@ -37,7 +37,7 @@ pub enum Compressibility {
 }
 
 impl ContentCoding {
-    /// The memory of a [`Compressor`](crate::respond::compressor).
+    /// The memory of a compressor of this coding.
     #[must_use]
     pub const fn compressor_bytes(self) -> usize {
         match self {
@@ -67,7 +67,7 @@ impl ContentCoding {
     /// The coding of a response, if any. A dense response is compressed only if `accept-encoding` prefers the coding to
     /// `identity` (`zstd, identity;q=0.5`): clients send `gzip` by default, and compressing numbers at 100 MB/s takes
     /// longer than most networks. The same holds for tables, except with zstd, which is several times as fast.
-    pub(crate) fn for_response(accept_encoding: &str, density: Compressibility) -> Option<Self> {
+    pub(crate) fn for_response(accept_encoding: &str, compressibility: Compressibility) -> Option<Self> {
         let mut qualities = [None::<u16>; 3];
         let (mut identity, mut others) = (None, None);
         for item in accept_encoding.split(',').take(MAX_CODINGS) {
@@ -84,8 +84,8 @@ impl ContentCoding {
         // `max_by_key` keeps the last of equals.
         let best = rated.rev().max_by_key(|(quality, _)| *quality);
         let (quality, coding) = best?;
-        let is_worth_it =
-            density == Compressibility::Text || (density == Compressibility::Table && coding == Self::Zstd);
+        let is_worth_it = compressibility == Compressibility::Text
+            || (compressibility == Compressibility::Table && coding == Self::Zstd);
         let least = match (identity, is_worth_it) {
             (Some(identity), false) => identity + 1,
             (Some(identity), true) => identity.max(1),

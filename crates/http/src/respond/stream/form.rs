@@ -85,12 +85,12 @@ impl EncodedItem {
     }
 
     /// The same outcome, which keeps the account until it is sent.
-    pub(super) fn held(self, expense: &CodecBudget<'_>) -> Result<Self, ApiError> {
+    pub(super) fn held(self, budget: &CodecBudget<'_>) -> Result<Self, ApiError> {
         Ok(match self {
-            Self::Json(json) => Self::Json(expense.charged(json)),
+            Self::Json(json) => Self::Json(budget.charged(json)),
             Self::Frame(frame) => {
-                expense.charge(frame.shared_bytes())?;
-                Self::Frame(frame.held(expense))
+                budget.charge(frame.shared_bytes())?;
+                Self::Frame(frame.held(budget))
             }
         })
     }

@@ -77,11 +77,11 @@ pub(crate) struct StreamContext {
 pub(crate) async fn begin(replies: PayloadReplies, streamed: StreamContext) -> Result<Response, ApiError> {
     let form = streamed.form;
     // A compressor is as large as many calls: without room for it the stream is not compressed.
-    let held_by_packer = streamed.client.held_bytes();
-    let coding = streamed.coding.filter(|coding| held_by_packer.try_grow(coding.compressor_bytes() as u64));
-    let packer = coding.and_then(|coding| Compressor::new(coding).ok());
-    let coding = coding.filter(|_| packer.is_some());
-    let mut talk = ReplyStreamBody {
+    let compressor_charge = streamed.client.held_bytes();
+    let coding = streamed.coding.filter(|coding| compressor_charge.try_grow(coding.compressor_bytes() as u64));
+    let compressor = coding.and_then(|coding| Compressor::new(coding).ok());
+    let coding = coding.filter(|_| compressor.is_some());
+    let mut stream_body = ReplyStreamBody {
         replies,
         client: streamed.client,
         deadline: streamed.deadline,
@@ -89,8 +89,8 @@ pub(crate) async fn begin(replies: PayloadReplies, streamed: StreamContext) -> R
         writer: StreamWriter::new(form),
         held: None,
         send_buffer: SendBuffer::default(),
-        packer,
-        _held_by_packer: held_by_packer,
+        compressor,
+        _compressor_charge: compressor_charge,
         is_over: false,
         heartbeat: form.has_heartbeats().then(|| Heartbeat::new(streamed.heartbeat)),
         leaving: None,
@@ -100,10 +100,12 @@ pub(crate) async fn begin(replies: PayloadReplies, streamed: StreamContext) -> R
         explained: streamed.explained,
         _span: streamed.span,
     };
-    talk.first().await?;
+    stream_body.first().await?;
     // Before this the request has no response, and the edge counts a client that leaves.
-    talk.leaving = (!talk.is_over).then(|| AbandonGuard::new(streamed.abandoned));
-    let body = stream::unfold(talk, async |mut talk| talk.next().await.map(|bytes| (Ok::<_, Infallible>(bytes), talk)));
+    stream_body.leaving = (!stream_body.is_over).then(|| AbandonGuard::new(streamed.abandoned));
+    let body = stream::unfold(stream_body, async |mut stream_body| {
+        stream_body.next().await.map(|bytes| (Ok::<_, Infallible>(bytes), stream_body))
+    });
     let mut response = Response::new(Body::from_stream(body));
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static(form.media_type()));
@@ -130,8 +132,8 @@ struct ReplyStreamBody {
     held: Option<Payload>,
     /// Pieces of earlier items.
     send_buffer: SendBuffer,
-    packer: Option<Compressor>,
-    _held_by_packer: HeldBytes,
+    compressor: Option<Compressor>,
+    _compressor_charge: HeldBytes,
     is_over: bool,
     heartbeat: Option<Heartbeat>,
     leaving: Option<AbandonGuard>,
@@ -171,14 +173,14 @@ impl ReplyStreamBody {
         loop {
             self.take_what_is_ready().await;
             if let Some(piece) = self.send_buffer.pop() {
-                return Some(match &mut self.packer {
+                return Some(match &mut self.compressor {
                     None => piece,
                     // Compressing into memory does not fail.
-                    Some(packer) => packer.piece(&piece).unwrap_or_default(),
+                    Some(compressor) => compressor.piece(&piece).unwrap_or_default(),
                 });
             }
             if self.is_over {
-                return self.packer.take().and_then(|packer| packer.finish().ok());
+                return self.compressor.take().and_then(|compressor| compressor.finish().ok());
             }
             if let Some(payload) = self.held.take() {
                 self.write(Some(Ok(payload))).await;
@@ -238,12 +240,12 @@ impl ReplyStreamBody {
     /// Encodes an item. User code may panic here, on the connection's own task: that ends this stream only. The item is
     /// charged to an account of its own until it is sent.
     async fn item(&mut self, payload: Payload) -> Result<(), ApiError> {
-        let expense = CodecBudget::new(&self.client, Arc::new(self.client.held_bytes()), self.deadline);
+        let budget = CodecBudget::new(&self.client, Arc::new(self.client.held_bytes()), self.deadline);
         let (bytes, form) = (payload.size_up_to(LARGE_BYTES), self.writer.form());
         let bytes = if form.is_json() { bytes } else { 0 };
-        let encoding = Box::pin(expense.run((), bytes, move || EncodedItem::try_new(&payload, form)));
+        let encoding = Box::pin(budget.run((), bytes, move || EncodedItem::try_new(&payload, form)));
         let ((), item) = caught_within(&self.panics, encoding).await?;
-        self.writer.item(item.map_err(ApiError::unencodable)?.held(&expense)?, &mut self.send_buffer);
+        self.writer.item(item.map_err(ApiError::unencodable)?.held(&budget)?, &mut self.send_buffer);
         Ok(())
     }
 
