@@ -72,7 +72,7 @@ async fn main() -> Result<(), Problem> {
         }
     }
     println!("200 calls are answered, and one of the workers is dead");
-    let stage = &server.node().health().elsewhere[0];
+    let stage = &server.node().health().remote_stages[0];
     assert!(stage.ready, "{stage:?}");
     assert_eq!(server.shutdown(Duration::from_secs(5)).await, Drained::Completely);
     Ok(())

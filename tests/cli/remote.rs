@@ -74,10 +74,10 @@ fn a_gateway_answers_while_a_worker_runs_its_stages_and_says_so_while_none_does(
     assert!(message.contains("no node can be reached that runs the stage `decode`"), "{message}");
     let ready = gateway.request("GET /readyz HTTP/1.1", b"");
     assert_eq!(ready.status, 503);
-    assert!(ready.body.contains("stage `decode` runs elsewhere: no node that runs it can be reached"), "{ready:?}");
+    assert!(ready.body.contains("stage `decode` is remote: no node that runs it can be reached"), "{ready:?}");
     assert_eq!(gateway.request("GET /livez HTTP/1.1", b"").status, 200);
     let model = gateway.request("GET /v2/models/digits/ready HTTP/1.1", b"");
-    assert!(model.status == 503 && model.body.contains("stage `decode` runs elsewhere"), "{model:?}");
+    assert!(model.status == 503 && model.body.contains("stage `decode` is remote"), "{model:?}");
     drop(first);
 
     let (_second, _) = worker(&state, &address);
@@ -129,7 +129,7 @@ fn stages_here_and_elsewhere_stand_in_one_graph_and_are_shared_by_all_who_run_th
     assert!(missing.body.contains("runs the stage `missing`: the one that is linked does not"), "{missing:?}");
     let ready = gateway.request("GET /readyz HTTP/1.1", b"");
     let detail = json(&ready.body)["detail"].clone();
-    assert_eq!(detail, "stage `missing` runs elsewhere: no node that runs it can be reached");
+    assert_eq!(detail, "stage `missing` is remote: no node that runs it can be reached");
     assert_eq!(gateway.request("GET /v2/models/digits/ready HTTP/1.1", b"").status, 200);
 }
 
@@ -155,7 +155,7 @@ fn a_gateway_is_checked_and_documented_without_its_peers() {
 
     let picture = run(&["serve", "examples/gateway", "--explain=mermaid"]);
     let picture = String::from_utf8(picture.stdout).unwrap();
-    assert!(picture.contains("[\"digits · elsewhere\"]"), "{picture}");
+    assert!(picture.contains("[\"digits · remote\"]"), "{picture}");
 }
 
 #[test]

@@ -64,7 +64,7 @@ fn plain_output(mut command: Command) -> (Output, String) {
 
 fn status() -> Value {
     json!({
-        "version": EVIL, "uptime_seconds": 1, "health": { "ready": true, "elsewhere": [{ "name": EVIL, "reason": EVIL }] },
+        "version": EVIL, "uptime_seconds": 1, "health": { "ready": true, "remote_stages": [{ "name": EVIL, "reason": EVIL }] },
         "node": {
             "in_flight": EVIL, "admitted": EVIL, "refused": EVIL,
             "routes": [{ "name": EVIL, "revision": EVIL, "pipeline": EVIL }],

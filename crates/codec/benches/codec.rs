@@ -87,7 +87,7 @@ fn small_struct(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("struct");
     let value = small();
     let payload = Payload::new(value.clone());
-    let kind = DataType::of::<Small>();
+    let kind = DataType::for_type::<Small>();
     let limits = DecodeLimits::default();
     group.bench_function("envelope", |bench| {
         bench.iter(|| {

@@ -28,7 +28,7 @@ use crate::{DecodeLimits, EnvelopeDecoder, Format, envelope, json, msgpack};
 /// #[derive(Serialize, Deserialize, JsonSchema)]
 /// struct Greet { name: String, times: u32 }
 ///
-/// let greet = DataType::of::<Greet>();
+/// let greet = DataType::for_type::<Greet>();
 /// assert_eq!(greet.name(), "Greet");
 /// assert_eq!(greet.schema()["properties"]["name"]["type"], "string");
 ///
@@ -150,8 +150,8 @@ impl DataType {
     /// ```
     /// use callboard_codec::{DataType, Format, Tensor};
     ///
-    /// assert!(DataType::of::<Tensor>().formats().contains(&Format::Npy));
-    /// assert!(!DataType::of::<String>().formats().contains(&Format::Npy));
+    /// assert!(DataType::for_type::<Tensor>().formats().contains(&Format::Npy));
+    /// assert!(!DataType::for_type::<String>().formats().contains(&Format::Npy));
     /// assert_eq!(DataType::value().formats(), Format::all().collect::<Vec<_>>());
     /// ```
     #[must_use]

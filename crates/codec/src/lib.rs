@@ -86,7 +86,7 @@ pub use error::{DecodeError, DecodeErrorKind, EncodeError, EncodeErrorKind, Exce
 pub use format::Format;
 pub use limits::{DecodeLimits, MAX_DEPTH};
 pub use local::Local;
-pub use matching::Joined;
+pub use matching::JoinedItems;
 pub use media::{Media, NotBase64};
 pub use media_type::MediaType;
 pub use payload::{Data, Payload};

@@ -5,7 +5,7 @@
 
 /// Items that were joined, and what became of each.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Joined<T, E> {
+pub struct JoinedItems<T, E> {
     /// Those that go together, in their order.
     pub whole: T,
     /// For each item, in order: its place among those that were joined, or why it is not there.

@@ -26,7 +26,7 @@ use crate::value::{Value, exact};
 /// #[derive(Serialize, Deserialize, JsonSchema)]
 /// struct Upload { title: String, picture: Media }
 ///
-/// let (upload, limits) = (DataType::of::<Upload>(), DecodeLimits::default());
+/// let (upload, limits) = (DataType::for_type::<Upload>(), DecodeLimits::default());
 /// let payload = upload.decode(Format::Json, &r#"{"title": "one", "picture": "AP8="}"#.into(), &limits)?;
 /// assert_eq!(payload.downcast_ref::<Upload>().unwrap().picture[..], [0x00, 0xff]);
 /// # Ok::<(), callboard_codec::DecodeError>(())
@@ -190,7 +190,7 @@ mod tests {
         assert_eq!(format!("{media:?}"), "Media(100000 bytes)");
         for format in [Format::Json, Format::Msgpack, Format::Envelope] {
             let bytes = value.encode(format).unwrap();
-            let read = crate::DataType::of::<Media>().decode(format, &bytes, &limits).unwrap();
+            let read = crate::DataType::for_type::<Media>().decode(format, &bytes, &limits).unwrap();
             let read = read.downcast_ref::<Media>().unwrap();
             assert_eq!(read, &media, "{format}");
             let range = bytes.as_ptr_range();
@@ -205,7 +205,7 @@ mod tests {
             files: Vec<Media>,
         }
         let read = |json: &'static str| {
-            let decoded = crate::DataType::of::<Upload>().decode(Format::Json, &json.into(), &DecodeLimits::default());
+            let decoded = crate::DataType::for_type::<Upload>().decode(Format::Json, &json.into(), &DecodeLimits::default());
             decoded.map(drop).map_err(|error| error.to_string())
         };
         assert_eq!(read(r#"{"files": ["AP8=", ""]}"#), Ok(()));

@@ -515,7 +515,7 @@ mod tests {
         format: Format,
         input: bytes::Bytes,
     ) -> String {
-        let error = DataType::of::<T>().decode(format, &input, &DecodeLimits::default()).unwrap_err();
+        let error = DataType::for_type::<T>().decode(format, &input, &DecodeLimits::default()).unwrap_err();
         assert_eq!(error.kind(), DecodeErrorKind::LimitExceeded, "{error}");
         error.limit().unwrap().name.to_owned()
     }
@@ -523,7 +523,7 @@ mod tests {
     #[test]
     fn variants_are_levels_in_every_format() {
         let limits = DecodeLimits::default();
-        let chains = DataType::of::<Chain>();
+        let chains = DataType::for_type::<Chain>();
         assert!(chains.decode(Format::Msgpack, &chain(128), &limits).is_ok());
         for levels in [129, 1000, 100_000] {
             assert_eq!(refused::<Chain>(Format::Msgpack, chain(levels)), "max_depth");
@@ -539,7 +539,7 @@ mod tests {
         for (format, input) in [(Format::Json, &b"1"[..]), (Format::Msgpack, b"\x01")] {
             assert_eq!(refused::<Endless>(format, bytes::Bytes::from_static(input)), "max_depth");
         }
-        let from_value = DataType::of::<Endless>().from_value(Value::from(1)).unwrap_err();
+        let from_value = DataType::for_type::<Endless>().from_value(Value::from(1)).unwrap_err();
         assert_eq!(from_value.limit().unwrap().name, "max_depth");
     }
 
@@ -548,7 +548,7 @@ mod tests {
         value: &T,
     ) -> usize {
         let input = Value::from_serialize(value).unwrap().encode(Format::Msgpack).unwrap();
-        let of_type = DataType::of::<T>();
+        let of_type = DataType::for_type::<T>();
         charge_of(|| of_type.decode(Format::Msgpack, &input, &DecodeLimits::default()).unwrap())
     }
 
@@ -607,7 +607,7 @@ mod tests {
     fn what_is_ignored_has_levels_too() {
         let ignored = |levels: usize| format!("{{\"other\":{}{}}}", "[".repeat(levels), "]".repeat(levels)).into();
         let limits = DecodeLimits { max_depth: 100, ..DecodeLimits::default() };
-        let lists = DataType::of::<List>();
+        let lists = DataType::for_type::<List>();
         assert!(lists.decode(Format::Json, &ignored(99), &limits).is_ok());
         for levels in [100, 200, 10_000] {
             let error = lists.decode(Format::Json, &ignored(levels), &limits).unwrap_err();
@@ -622,7 +622,7 @@ mod tests {
         for _ in 0..120 {
             value = Value::from(crate::Map::from_iter([("next", value)]));
         }
-        let lists = DataType::of::<List>();
+        let lists = DataType::for_type::<List>();
         for format in [Format::Json, Format::Msgpack, Format::Envelope] {
             let input = value.encode(format).unwrap();
             lists.decode(format, &input, &DecodeLimits::default()).unwrap();

@@ -308,7 +308,7 @@ fn what_serde_json_keeps_aside_is_charged() {
     }
     for input in [format!("{{\"x\":1{}}}", "0".repeat(4 * MIB)), format!("{{\"y\":{}", "[".repeat(4 * MIB))] {
         let input = Bytes::from(input);
-        let numbers = callboard_codec::DataType::of::<Number>();
+        let numbers = callboard_codec::DataType::for_type::<Number>();
         let (_, peak, _) = heap::measured(|| numbers.decode(Format::Json, &input, &DecodeLimits::default()).is_ok());
         let ((_, charged), again, _) = heap::measured(|| {
             charged(64 * MIB, || numbers.decode(Format::Json, &input, &DecodeLimits::default()).is_ok())
@@ -323,7 +323,7 @@ fn a_long_text_in_the_wrong_place_is_not_quoted() {
     let _turn = heap::turn();
     let text = Value::from("\u{7f}".repeat(8 * MIB));
     let value = Value::from(Map::from_iter([("x", text)]));
-    let numbers = callboard_codec::DataType::of::<BTreeMap<String, f64>>();
+    let numbers = callboard_codec::DataType::for_type::<BTreeMap<String, f64>>();
     for format in [Format::Json, Format::Msgpack, Format::Envelope] {
         let input = value.encode(format).unwrap();
         let limits = DecodeLimits::default();
@@ -369,7 +369,7 @@ fn no_type_quotes_a_long_text() {
             + 'static,
     {
         let value = around(Value::from("\u{7f}".repeat(64 << 10)));
-        let of_type = callboard_codec::DataType::of::<T>();
+        let of_type = callboard_codec::DataType::for_type::<T>();
         for format in [Format::Json, Format::Msgpack] {
             let input = value.encode(format).unwrap();
             let limits = DecodeLimits::default();
@@ -495,7 +495,7 @@ fn small_and_growing_maps_of_rust_types_are_charged() {
     type Small = Vec<BTreeMap<String, u8>>;
     let _turn = heap::turn();
     fn held<T: callboard_codec::Data + schemars::JsonSchema>(input: String) {
-        let (input, kind) = (Bytes::from(input), callboard_codec::DataType::of::<T>());
+        let (input, kind) = (Bytes::from(input), callboard_codec::DataType::for_type::<T>());
         let decoded = within(usize::MAX, input.len(), || kind.decode(Format::Json, &input, &DecodeLimits::default()));
         decoded.unwrap();
     }
@@ -517,7 +517,7 @@ fn lists_of_rust_types_are_charged_and_small_maps_not_many_times_over() {
     fn charged_of<T: callboard_codec::Data + schemars::JsonSchema>(item: &str, items: usize) -> f64 {
         let (input, kind) = (
             Bytes::from(format!("[{item}{}]", format!(",{item}").repeat(items - 1))),
-            callboard_codec::DataType::of::<T>(),
+            callboard_codec::DataType::for_type::<T>(),
         );
         let read = || kind.decode(Format::Json, &input, &DecodeLimits::default()).unwrap();
         let ((payload, charged), peak, _) = heap::measured(|| charged(usize::MAX, read));

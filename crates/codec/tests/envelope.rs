@@ -98,7 +98,7 @@ fn a_type_becomes_segments_only_where_it_is_large() {
     let small = Request { name: "a".to_owned(), image: None, extra: Value::Null };
     let image = Tensor::from_vec(&[1000], vec![1.5_f32; 1000]).unwrap();
     let large = Request { name: "b".to_owned(), image: Some(image.clone()), extra: mixed() };
-    let (kind, limits) = (DataType::of::<Request>(), DecodeLimits::default());
+    let (kind, limits) = (DataType::for_type::<Request>(), DecodeLimits::default());
     for (request, pieces) in [(small, 1), (large.clone(), 2)] {
         let envelope = Payload::new(request.clone()).to_envelope().unwrap();
         assert!(envelope.parts().len() >= pieces);

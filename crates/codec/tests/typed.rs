@@ -33,7 +33,7 @@ fn request() -> Request {
 }
 
 fn decode(format: Format, input: impl Into<Bytes>, limits: &DecodeLimits) -> Result<Request, DecodeError> {
-    DataType::of::<Request>().decode(format, &input.into(), limits)?.into_inner()
+    DataType::for_type::<Request>().decode(format, &input.into(), limits)?.into_inner()
 }
 
 #[test]
@@ -181,7 +181,7 @@ fn size_hints_see_through_what_is_known() {
 
 #[test]
 fn a_data_type_describes_itself() {
-    let described = DataType::of::<Request>();
+    let described = DataType::for_type::<Request>();
     assert_eq!(described.name(), "Request");
     assert_eq!(described.schema()["required"], serde_json::json!(["name", "sizes"]));
     assert!(described.schema()["$defs"]["Origin"].is_object());
@@ -206,7 +206,7 @@ fn a_long_text_changes_no_rules() {
         by_number: std::collections::BTreeMap<u32, bool>,
     }
     let decode = |format: Format, input: Vec<u8>| {
-        let read = DataType::of::<Prompt>().decode(format, &input.into(), &DecodeLimits::default());
+        let read = DataType::for_type::<Prompt>().decode(format, &input.into(), &DecodeLimits::default());
         read.and_then(Payload::into_inner::<Prompt>).map(|prompt| (prompt.id, prompt.by_number.len()))
     };
     let id = u128::from(u64::MAX) + 5;
@@ -232,7 +232,7 @@ fn an_enum_is_told_what_it_wants() {
         Pair(u8, u8),
     }
     let told = |input: &'static str| {
-        let read = DataType::of::<Choice>().decode(Format::Json, &input.into(), &DecodeLimits::default());
+        let read = DataType::for_type::<Choice>().decode(Format::Json, &input.into(), &DecodeLimits::default());
         read.map(|_| ()).map_err(|error| (error.kind(), error.message().to_owned()))
     };
     for taken in ["\"Plain\"", "{\"Plain\":null}", "{\"Pair\":[1,2]}"] {

@@ -238,7 +238,7 @@ impl RouteSpec {
         In: RouteData,
         Out: RouteData,
     {
-        let mut route = Self::of(name, pipeline.into_pipeline().graph(), DataType::of::<In>(), DataType::of::<Out>());
+        let mut route = Self::of(name, pipeline.into_pipeline().graph(), DataType::for_type::<In>(), DataType::for_type::<Out>());
         route.parts.is_function = TypeId::of::<In>() == TypeId::of::<FunctionCall>();
         route
     }
@@ -250,7 +250,7 @@ impl RouteSpec {
         Out: RouteData,
     {
         let pipeline = pipeline.into_stream_pipeline();
-        let mut route = Self::of(name, pipeline.graph(), DataType::of::<In>(), DataType::of::<Out>());
+        let mut route = Self::of(name, pipeline.graph(), DataType::for_type::<In>(), DataType::for_type::<Out>());
         route.parts.streams_at = Some(pipeline.streams_at());
         route
     }

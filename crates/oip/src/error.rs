@@ -72,9 +72,10 @@ impl std::error::Error for Refusal {}
 
 impl From<Refusal> for ApiError {
     fn from(refusal: Refusal) -> Self {
-        let (status, error_type) = match refusal.is_unsupported {
-            true => (StatusCode::NOT_IMPLEMENTED, "unsupported"),
-            false => (StatusCode::BAD_REQUEST, "bad_inference_request"),
+        let (status, error_type) = if refusal.is_unsupported {
+            (StatusCode::NOT_IMPLEMENTED, "unsupported")
+        } else {
+            (StatusCode::BAD_REQUEST, "bad_inference_request")
         };
         Self::with_status(status, error_type, refusal.message)
     }

@@ -213,9 +213,10 @@ async fn run_item(
     let (model, payload) = (Arc::clone(call.model), reply.payload);
     // Arrays of numbers in a value are shared; other data is converted, on another thread if it is large.
     let is_taken_as_it_is = payload.is::<Value>() && !model.outputs.has_elements();
-    let outputs = match is_taken_as_it_is || payload.size_up_to(LARGE_BYTES) < LARGE_BYTES {
-        true => arrays_of(&model, &payload)?,
-        false => budget.off_thread((), move || arrays_of(&model, &payload)).await?.1?,
+    let outputs = if is_taken_as_it_is || payload.size_up_to(LARGE_BYTES) < LARGE_BYTES {
+        arrays_of(&model, &payload)?
+    } else {
+        budget.off_thread((), move || arrays_of(&model, &payload)).await?.1?
     };
     Ok((outputs, timing))
 }

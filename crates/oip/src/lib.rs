@@ -96,10 +96,13 @@ impl InferenceProtocol {
         check_method(&request.head.method, &endpoint)?;
         match endpoint {
             Endpoint::Server => Ok(Json(metadata::server()).into_response()),
-            Endpoint::Live => match client.health().live {
-                true => Ok(Json(json!({ "live": true })).into_response()),
-                false => Err(unready("the node has ended".to_owned())),
-            },
+            Endpoint::Live => {
+                if client.health().live {
+                    Ok(Json(json!({ "live": true })).into_response())
+                } else {
+                    Err(unready("the node has ended".to_owned()))
+                }
+            }
             Endpoint::Ready => match client.health().ready {
                 // The specification's response has `live`; its Python client reads `ready`.
                 true => Ok(Json(json!({ "live": true, "ready": true })).into_response()),

@@ -110,7 +110,7 @@ pub(crate) fn unready(health: &Health, route: &Route) -> Option<String> {
     let stages = route.stages();
     let unready = health.stages.iter().filter(|stage| stages.contains(&stage.name)).find_map(not_ready_reason);
     unready.or_else(|| {
-        let remote = route.stages_elsewhere();
-        health.elsewhere.iter().filter(|stage| remote.contains(&stage.name)).find_map(unreachable_reason)
+        let remote = route.remote_stages();
+        health.remote_stages.iter().filter(|stage| remote.contains(&stage.name)).find_map(unreachable_reason)
     })
 }

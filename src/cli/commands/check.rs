@@ -45,7 +45,7 @@ struct Tally {
 async fn run_examples(client: &LocalClient) -> Result<Tally, CliError> {
     let mut tally = Tally::default();
     for route in client.routes() {
-        let elsewhere: Vec<String> = route.stages_elsewhere().iter().map(ToString::to_string).collect();
+        let elsewhere: Vec<String> = route.remote_stages().iter().map(ToString::to_string).collect();
         if route.examples().is_empty() {
             let also = if elsewhere.is_empty() { String::new() } else { format!("; {}", needs_others(&elsewhere)) };
             output::result(format_args!("{}: loaded; it has no example to run{also}", route.name()))?;

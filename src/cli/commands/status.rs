@@ -147,7 +147,7 @@ impl fmt::Display for StatusText<'_> {
                 text(&stage["restarts"]),
             ]);
         }
-        for stage in items(&health["elsewhere"]) {
+        for stage in items(&health["remote_stages"]) {
             let state = if stage["ready"] == true { "remote" } else { "unreachable" };
             let mut row = std::array::from_fn(|_| "-".to_owned());
             (row[0], row[1]) = (text(&stage["name"]), state.to_owned());
@@ -169,7 +169,7 @@ impl fmt::Display for StatusText<'_> {
             }
             write!(f, "\n{peers}")?;
         }
-        for stage in items(&node["stages"]).iter().chain(items(&health["elsewhere"])) {
+        for stage in items(&node["stages"]).iter().chain(items(&health["remote_stages"])) {
             if let Some(reason) = stage["reason"].as_str() {
                 write!(f, "\n{}: {}", text(&stage["name"]), plain::line(reason))?;
             }

@@ -19,7 +19,7 @@ use arrow_schema::{ArrowError, Field, Schema, SchemaRef};
 use bytes::Bytes;
 
 use crate::error::EncodeError;
-use crate::matching::{Joined, Matching};
+use crate::matching::{JoinedItems, Matching};
 
 pub(crate) use check::COLUMN_BYTES;
 pub(crate) use ipc::{from_file, from_stream, series_from_stream};
@@ -186,11 +186,11 @@ impl DataFrame {
     /// # Errors
     ///
     /// [`DataFrameError::NothingToJoin`] when there are no frames.
-    pub fn concat_matching(items: &[&Self]) -> Result<Joined<Self, DataFrameError>, DataFrameError> {
+    pub fn concat_matching(items: &[&Self]) -> Result<JoinedItems<Self, DataFrameError>, DataFrameError> {
         let same = |a: &Self, b: &Self| same_columns(a.schema(), b.schema());
         let matching = Matching::of(items, same).ok_or(DataFrameError::NothingToJoin)?;
         let outcomes = matching.outcomes(|index| mismatch(index, matching.model.schema(), items[index].schema()));
-        Ok(Joined { whole: Self::concat(&matching.chosen)?, items: outcomes })
+        Ok(JoinedItems { whole: Self::concat(&matching.chosen)?, items: outcomes })
     }
 
     /// Cuts the rows into parts of the given lengths. The inverse of [`concat`](Self::concat).

@@ -4,7 +4,7 @@
 //! buffer. Of items that do not all match, `stack` and `concat` name the first that does not; `stack_matching` and
 //! `concat_matching` join the rest without it.
 
-use crate::matching::{Joined, Matching};
+use crate::matching::{JoinedItems, Matching};
 use crate::tensor::{Shape, Tensor, TensorError, size_of_shape, view};
 
 impl Tensor {
@@ -51,11 +51,11 @@ impl Tensor {
     /// # Errors
     ///
     /// [`TensorError::NothingToJoin`] when there are no items.
-    pub fn stack_matching(items: &[&Self]) -> Result<Joined<Self, TensorError>, TensorError> {
+    pub fn stack_matching(items: &[&Self]) -> Result<JoinedItems<Self, TensorError>, TensorError> {
         let same = |a: &Self, b: &Self| a.dtype() == b.dtype() && a.shape() == b.shape();
         let matching = Matching::of(items, same).ok_or(TensorError::NothingToJoin)?;
         let outcomes = matching.outcomes(|index| mismatch(index, matching.model, items[index]));
-        Ok(Joined { whole: Self::stack(&matching.chosen)?, items: outcomes })
+        Ok(JoinedItems { whole: Self::stack(&matching.chosen)?, items: outcomes })
     }
 
     /// As [`concat`](Self::concat), of those items that go with most; each of the others is refused by itself.
@@ -63,11 +63,11 @@ impl Tensor {
     /// # Errors
     ///
     /// [`TensorError::NothingToJoin`] when there are no items, [`TensorError::NoFirstAxis`] when most have no axes.
-    pub fn concat_matching(items: &[&Self]) -> Result<Joined<Self, TensorError>, TensorError> {
+    pub fn concat_matching(items: &[&Self]) -> Result<JoinedItems<Self, TensorError>, TensorError> {
         let same = |a: &Self, b: &Self| a.dtype() == b.dtype() && a.shape().get(1..) == b.shape().get(1..);
         let matching = Matching::of(items, same).ok_or(TensorError::NothingToJoin)?;
         let outcomes = matching.outcomes(|index| mismatch(index, matching.model, items[index]));
-        Ok(Joined { whole: Self::concat(&matching.chosen)?, items: outcomes })
+        Ok(JoinedItems { whole: Self::concat(&matching.chosen)?, items: outcomes })
     }
 
     /// Takes the first axis apart: n tensors without it. The inverse of [`stack`](Self::stack).

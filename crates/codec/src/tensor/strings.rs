@@ -14,7 +14,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 
 use crate::account::{charge, release};
 use crate::error::DecodeError;
-use crate::matching::{Joined, Matching};
+use crate::matching::{JoinedItems, Matching};
 use crate::msgpack::ext;
 use crate::tensor::{DType, Shape, TensorError, nested, size_of_shape};
 use crate::value::{Value, exact};
@@ -173,11 +173,11 @@ impl StrTensor {
     /// # Errors
     ///
     /// [`TensorError::NothingToJoin`] when there are no items.
-    pub fn stack_matching(items: &[&Self]) -> Result<Joined<Self, TensorError>, TensorError> {
+    pub fn stack_matching(items: &[&Self]) -> Result<JoinedItems<Self, TensorError>, TensorError> {
         let same = |a: &Self, b: &Self| a.shape() == b.shape();
         let matching = Matching::of(items, same).ok_or(TensorError::NothingToJoin)?;
         let outcomes = matching.outcomes(|index| shape_mismatch(index, matching.model, items[index]));
-        Ok(Joined { whole: Self::stack(&matching.chosen)?, items: outcomes })
+        Ok(JoinedItems { whole: Self::stack(&matching.chosen)?, items: outcomes })
     }
 
     /// Takes the first axis apart: n arrays without it. The inverse of [`stack`](Self::stack).

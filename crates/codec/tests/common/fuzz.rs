@@ -173,7 +173,7 @@ enum Choice {
     Pair { left: String, right: char },
 }
 
-static TYPED: LazyLock<DataType> = LazyLock::new(DataType::of::<Typed>);
+static TYPED: LazyLock<DataType> = LazyLock::new(DataType::for_type::<Typed>);
 
 /// The first byte says the format; the rest is read into a Rust type and into a value.
 fn typed(input: &[u8]) {

@@ -99,7 +99,7 @@ fn draw_steps(
             vec![(id, String::new())]
         }
         Graph::Remote(name) => {
-            let label = format!("{name} · elsewhere");
+            let label = format!("{name} · remote");
             vec![(step(drawing, Shape::Box, &label, from), String::new())]
         }
         Graph::Map { name, .. } => vec![(step(drawing, Shape::Slanted, name, from), String::new())],

@@ -36,7 +36,7 @@ pub struct Health {
     /// Each stage.
     pub stages: Vec<StageHealth>,
     /// Each stage that runs on other nodes only.
-    pub elsewhere: Vec<RemoteStageHealth>,
+    pub remote_stages: Vec<RemoteStageHealth>,
     /// The actors whose group has given up.
     pub failed_actors: Vec<String>,
 }
@@ -235,17 +235,17 @@ impl Shared {
         let draining = self.withdrawn.load(Ordering::Acquire) || self.gateway.is_draining();
         let failed = |actor: &Arc<ActorStatus>| (actor.life().0 == ActorState::Failed).then(|| actor.name().to_owned());
         let failed_actors: Vec<String> = self.directory.statuses().iter().filter_map(failed).collect();
-        let elsewhere = self.elsewhere_health(&table);
-        let all_run = stages.iter().all(|stage| stage.ready) && elsewhere.iter().all(|stage| stage.ready);
+        let remote_stages = self.remote_stage_health(&table);
+        let all_run = stages.iter().all(|stage| stage.ready) && remote_stages.iter().all(|stage| stage.ready);
         let ready = live && !draining && failed_actors.is_empty() && all_run;
-        Health { live, ready, draining, stages, elsewhere, failed_actors }
+        Health { live, ready, draining, stages, remote_stages, failed_actors }
     }
 
     /// Of the routes that take calls, each stage once.
-    fn elsewhere_health(&self, table: &Table) -> Vec<RemoteStageHealth> {
+    fn remote_stage_health(&self, table: &Table) -> Vec<RemoteStageHealth> {
         let beyond = self.gateway.beyond();
         let mut told: Vec<RemoteStageHealth> = Vec::new();
-        for name in table.routes().iter().flat_map(|route| route.graph().elsewhere()) {
+        for name in table.routes().iter().flat_map(|route| route.graph().remote_stages()) {
             if !told.iter().any(|stage| stage.name == *name) {
                 let reason = match beyond {
                     None => Some("this node has not joined others"),

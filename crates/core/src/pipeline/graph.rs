@@ -79,7 +79,7 @@ impl<S> Graph<S> {
     }
 
     /// The stages that run on other nodes only, in the same order.
-    pub(crate) fn elsewhere(&self) -> Vec<&StageName> {
+    pub(crate) fn remote_stages(&self) -> Vec<&StageName> {
         let steps = self.single_steps().into_iter();
         steps.filter_map(|step| if let Self::Remote(name) = step { Some(name) } else { None }).collect()
     }

@@ -266,8 +266,8 @@ impl Route {
 
     /// Those of them that run on other nodes only.
     #[must_use]
-    pub fn stages_elsewhere(&self) -> Vec<StageName> {
-        self.graph.elsewhere().into_iter().cloned().collect()
+    pub fn remote_stages(&self) -> Vec<StageName> {
+        self.graph.remote_stages().into_iter().cloned().collect()
     }
 }
 

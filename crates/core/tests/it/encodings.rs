@@ -55,7 +55,7 @@ async fn a_typed_value_is_encoded_at_a_border_and_nowhere_else() {
 
     let envelope = Payload::new(out).to_envelope().unwrap().into_bytes();
     assert_eq!(counts(), (1, 0), "a border encodes once");
-    let kind = DataType::of::<Counted>();
+    let kind = DataType::for_type::<Counted>();
     let received = kind.decode(Format::Envelope, &envelope, &DecodeLimits::default()).unwrap();
     assert_eq!(counts(), (1, 1), "and the other side decodes once");
     assert_eq!(received.downcast_ref::<Counted>(), Some(&Counted(4)));

@@ -116,7 +116,7 @@ async fn values_keep_their_types_on_the_way_through() {
 fn a_function_call_survives_its_encodings() {
     use callboard_codec::{DataType, DecodeLimits, Format, Payload};
     let call = FunctionCall::default().with_arg(1).with_arg("two").with_kwarg("deep", vec![Value::Float(0.5)]);
-    let of_calls = DataType::of::<FunctionCall>();
+    let of_calls = DataType::for_type::<FunctionCall>();
     for format in [Format::Json, Format::Msgpack, Format::Envelope] {
         let bytes = Payload::new(call.clone()).encode(format).unwrap();
         let back = of_calls.decode(format, &bytes, &DecodeLimits::default()).unwrap();

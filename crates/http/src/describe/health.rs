@@ -29,12 +29,11 @@ pub(super) async fn ready(State(sources): State<PageState>) -> Response {
     if health.ready {
         return Json(health).into_response();
     }
-    let reasons = match health.draining {
-        true => "the node is draining".to_owned(),
-        false => {
-            let elsewhere = health.elsewhere.iter().filter_map(unreachable_reason);
-            health.stages.iter().filter_map(not_ready_reason).chain(elsewhere).collect::<Vec<_>>().join("; ")
-        }
+    let reasons = if health.draining {
+        "the node is draining".to_owned()
+    } else {
+        let remote = health.remote_stages.iter().filter_map(unreachable_reason);
+        health.stages.iter().filter_map(not_ready_reason).chain(remote).collect::<Vec<_>>().join("; ")
     };
     unavailable(&health, reasons).into_response()
 }

@@ -80,9 +80,10 @@ pub(super) async fn index(
         routes: sources.client.routes().iter().map(listed).collect(),
         pages: PAGES.map(|page| format!("{prefix}{page}")),
     };
-    match prefers_html(&headers) {
-        true => for_browsers(Html(page(&index, directory(&original))).into_response(), POLICY),
-        false => Json(index).into_response(),
+    if prefers_html(&headers) {
+        for_browsers(Html(page(&index, directory(&original))).into_response(), POLICY)
+    } else {
+        Json(index).into_response()
     }
 }
 

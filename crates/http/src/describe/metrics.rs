@@ -31,9 +31,10 @@ impl MetricsPage {
     pub(super) fn answer(self, headers: &HeaderMap) -> ([(HeaderName, &'static str); 1], Bytes) {
         let accepted = headers.get_all(ACCEPT).iter().filter_map(|accept| accept.to_str().ok());
         // A reader that names OpenMetrics reads it; qualities do not matter.
-        match accepted.into_iter().any(|accept| accept.contains("application/openmetrics-text")) {
-            true => ([(CONTENT_TYPE, OPENMETRICS)], self.openmetrics),
-            false => ([(CONTENT_TYPE, PROMETHEUS_TEXT)], self.older),
+        if accepted.into_iter().any(|accept| accept.contains("application/openmetrics-text")) {
+            ([(CONTENT_TYPE, OPENMETRICS)], self.openmetrics)
+        } else {
+            ([(CONTENT_TYPE, PROMETHEUS_TEXT)], self.older)
         }
     }
 }

@@ -146,9 +146,10 @@ async fn openapi_page(State(sources): State<PageState>, uri: Uri) -> impl IntoRe
     let routes = sources.client.routes();
     let protocol = sources.protocol.get().map(|protocol| &**protocol);
     let make = |make: MakeDocument| move |routes: &[Arc<Route>]| make(routes, &sources.info, protocol);
-    let document = match uri.query() == Some(docs::WITH_FORMS) {
-        true => sources.document_for_people.get(routes, make(openapi_for_people)),
-        false => sources.document.get(routes, make(openapi)),
+    let document = if uri.query() == Some(docs::WITH_FORMS) {
+        sources.document_for_people.get(routes, make(openapi_for_people))
+    } else {
+        sources.document.get(routes, make(openapi))
     };
     ([(CONTENT_TYPE, "application/json")], document)
 }

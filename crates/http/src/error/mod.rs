@@ -138,9 +138,10 @@ impl ApiError {
 
     /// 401, with the ways to send a key. It says no more than whether a key was sent.
     pub(crate) fn unauthenticated(was_shown: bool) -> Self {
-        let (message, challenge) = match was_shown {
-            true => ("this key is not valid", "Bearer realm=\"callboard\", error=\"invalid_token\""),
-            false => ("send a key, as `authorization: Bearer …` or as `x-api-key`", "Bearer realm=\"callboard\""),
+        let (message, challenge) = if was_shown {
+            ("this key is not valid", "Bearer realm=\"callboard\", error=\"invalid_token\"")
+        } else {
+            ("send a key, as `authorization: Bearer …` or as `x-api-key`", "Bearer realm=\"callboard\"")
         };
         let mut error = Self::new(ErrorKind::Unauthenticated, message);
         error.0.error_type = Some(if was_shown { "invalid_key" } else { "no_key" }.into());

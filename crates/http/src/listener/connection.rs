@@ -248,9 +248,10 @@ impl ConnectionSettings {
         let service = service_fn(|request: Request<Incoming>| {
             let active = activity.begin();
             let request = request.map(|body| ReceivedBody::lingering(body, lingering.clone()));
-            let answer = match request.headers().len() <= MAX_FIELDS {
-                true => Either::Left(responder.clone().respond(request, peer)),
-                false => Either::Right(ready(too_many_fields())),
+            let answer = if request.headers().len() <= MAX_FIELDS {
+                Either::Left(responder.clone().respond(request, peer))
+            } else {
+                Either::Right(ready(too_many_fields()))
             };
             answer.map(|answer| Ok::<_, Infallible>(answer.map(|body| Http2Body::new(body, active))))
         });

@@ -15,5 +15,5 @@ pub fn not_ready_reason(stage: &StageHealth) -> Option<String> {
 #[must_use]
 pub fn unreachable_reason(stage: &RemoteStageHealth) -> Option<String> {
     let RemoteStageHealth { name, reason, .. } = stage;
-    reason.as_ref().map(|reason| format!("stage `{name}` runs elsewhere: {reason}"))
+    reason.as_ref().map(|reason| format!("stage `{name}` is remote: {reason}"))
 }

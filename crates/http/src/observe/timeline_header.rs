@@ -82,7 +82,7 @@ struct StageJson<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     left_ms: Option<f64>,
     #[serde(skip_serializing_if = "std::ops::Not::not")]
-    elsewhere: bool,
+    remote: bool,
     /// The times of the other node.
     #[serde(skip_serializing_if = "Option::is_none")]
     there: Option<RemoteJson<'a>>,
@@ -137,7 +137,7 @@ impl<'a> StageJson<'a> {
             stage: visit.stage.as_str(),
             arrived_ms: ms(visit.arrived),
             left_ms: visit.left.map(ms),
-            elsewhere: visit.is_remote,
+            remote: visit.is_remote,
             there: visit.remote.as_ref().map(RemoteJson::new),
             attempts: visit.runs.iter().filter(|run| run.compute.is_some()).count(),
             runs: visit.runs.iter().map(RunJson::new).collect(),
@@ -177,9 +177,10 @@ fn is_zero(count: &usize) -> bool {
 fn ascii(json: &str) -> String {
     let mut text = String::with_capacity(json.len());
     for c in json.chars() {
-        match c.is_ascii() {
-            true => text.push(c),
-            false => c.encode_utf16(&mut [0; 2]).iter().for_each(|unit| text.push_str(&format!("\\u{unit:04x}"))),
+        if c.is_ascii() {
+            text.push(c)
+        } else {
+            c.encode_utf16(&mut [0; 2]).iter().for_each(|unit| text.push_str(&format!("\\u{unit:04x}")))
         }
     }
     text

@@ -13,7 +13,7 @@ use crate::error::ApiError;
 /// The type of the body of a call.
 pub(crate) fn arguments() -> &'static DataType {
     static ARGUMENTS: OnceLock<DataType> = OnceLock::new();
-    ARGUMENTS.get_or_init(DataType::of::<FunctionCall>)
+    ARGUMENTS.get_or_init(DataType::for_type::<FunctionCall>)
 }
 
 /// Decodes the arguments of a call of `route`.

@@ -105,9 +105,10 @@ impl<'a> CodecBudget<'a> {
 
     /// The same bytes, which keep the account until they are sent.
     pub fn charged(&self, bytes: Bytes) -> Bytes {
-        match bytes.len() < CHARGED_FROM_BYTES {
-            true => bytes,
-            false => Bytes::from_owner(ChargedBytes { bytes, _account: Arc::clone(&self.account) }),
+        if bytes.len() < CHARGED_FROM_BYTES {
+            bytes
+        } else {
+            Bytes::from_owner(ChargedBytes { bytes, _account: Arc::clone(&self.account) })
         }
     }
 
@@ -155,9 +156,10 @@ impl<'a> CodecBudget<'a> {
         bytes: usize,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<(O, T), ApiError> {
-        match bytes < LARGE_BYTES {
-            true => Ok((owner, charged_to(&self.account, work))),
-            false => Box::pin(self.off_thread(owner, work)).await,
+        if bytes < LARGE_BYTES {
+            Ok((owner, charged_to(&self.account, work)))
+        } else {
+            Box::pin(self.off_thread(owner, work)).await
         }
     }
 }

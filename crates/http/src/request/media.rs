@@ -181,13 +181,14 @@ mod tests {
         let takes = |content_type: &str, input: &DataType| {
             BodyForm::for_content_type(Some(&content_type.parse().unwrap()), input).is_ok()
         };
-        let (text, number, tensor) = (DataType::of::<String>(), DataType::of::<u8>(), DataType::of::<Tensor>());
+        let (text, number, tensor) =
+            (DataType::for_type::<String>(), DataType::for_type::<u8>(), DataType::for_type::<Tensor>());
         for (input, npy, plain) in [(&text, false, true), (&number, false, false), (&tensor, true, false)] {
             assert_eq!((takes("application/x-npy", input), takes("text/plain", input)), (npy, plain), "{input:?}");
             assert!(takes("application/vnd.callboard.envelope", input) && !takes("application/octet-stream", input));
         }
         assert_eq!(accepted(&text).last(), Some(&"text/plain"));
-        let file = DataType::of::<Media>();
+        let file = DataType::for_type::<Media>();
         assert!(takes("application/octet-stream", &file) && !takes("text/plain", &file));
         let arrow = "application/vnd.apache.arrow.stream";
         let tensors = callboard_codec::TensorFields { fields: Vec::new(), stackable: true };

@@ -164,10 +164,10 @@ mod tests {
 
     #[test]
     fn a_form_is_only_offered_where_the_type_can_have_it() {
-        let (tensor, number) = (DataType::of::<Tensor>(), DataType::of::<u8>());
+        let (tensor, number) = (DataType::for_type::<Tensor>(), DataType::for_type::<u8>());
         assert_eq!(best("application/x-npy", &tensor), Ok("application/x-npy"));
         assert_eq!(best("application/x-npy", &number), Err(406));
         assert_eq!(best("application/x-npy, */*;q=0.1", &number), Ok("application/json"));
-        assert_eq!(best("text/plain", &DataType::of::<String>()), Ok("text/plain"));
+        assert_eq!(best("text/plain", &DataType::for_type::<String>()), Ok("text/plain"));
     }
 }

@@ -317,9 +317,10 @@ fn fly(held: &Held, random: &mut Random) -> tokio::task::JoinHandle<&'static str
     let pieces: Vec<Bytes> = body.chunks(20_000).map(Bytes::copy_from_slice).collect();
     let count = pieces.len().max(1) * cut / body.len().max(1);
     let pieces = stream::iter(pieces.into_iter().enumerate()).map(move |(number, piece)| {
-        match breaks.load(SeqCst) && number >= count {
-            true => Err(std::io::Error::other("the client has left")),
-            false => Ok(piece),
+        if breaks.load(SeqCst) && number >= count {
+            Err(std::io::Error::other("the client has left"))
+        } else {
+            Ok(piece)
         }
     });
     let pieces = pieces.then(async |piece| {

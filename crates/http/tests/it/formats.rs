@@ -159,7 +159,7 @@ async fn every_form_of_a_body_goes_with_every_form_of_an_answer() {
     let same = Stage::each("same", |tensor: &Tensor| Ok(tensor.clone()));
     let server = Server::of_app(App::new().route("/same", same), HttpConfig::default()).await;
     let mut client = server.connect().await;
-    let forms = DataType::of::<Tensor>().formats();
+    let forms = DataType::for_type::<Tensor>().formats();
     assert!(forms.len() >= 4, "{forms:?}");
     let numbers = tensor().encode(Format::Json).unwrap();
     for sent in &forms {

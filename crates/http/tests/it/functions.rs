@@ -375,9 +375,10 @@ impl Exchange {
     fn message(text: &str) -> (String, String, Vec<u8>) {
         let (head, body) = text.split_once("\n\n").unwrap();
         let (first, content_type) = head.split_once("\ncontent-type: ").unwrap();
-        let bytes = match content_type.contains("envelope") {
-            true => body.split_whitespace().map(|byte| u8::from_str_radix(byte, 16).unwrap()).collect(),
-            false => body.trim_end().as_bytes().to_vec(),
+        let bytes = if content_type.contains("envelope") {
+            body.split_whitespace().map(|byte| u8::from_str_radix(byte, 16).unwrap()).collect()
+        } else {
+            body.trim_end().as_bytes().to_vec()
         };
         (first.to_owned(), content_type.to_owned(), bytes)
     }

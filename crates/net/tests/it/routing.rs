@@ -135,7 +135,7 @@ async fn what_a_peer_says_of_a_calls_time_is_kept() {
 fn a_stage_elsewhere_is_drawn_as_a_stage() {
     let diagram = App::new().route("/run", there("classify")).diagram();
     assert_eq!(diagram.to_string(), "/run: ↗classify\n");
-    assert!(diagram.to_mermaid().contains(r#"["classify · elsewhere"]"#), "{}", diagram.to_mermaid());
+    assert!(diagram.to_mermaid().contains(r#"["classify · remote"]"#), "{}", diagram.to_mermaid());
 }
 
 /// Three workers, of which each says who it is.

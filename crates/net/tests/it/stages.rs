@@ -94,17 +94,17 @@ async fn a_stage_that_streams_is_no_stage_with_one_output() {
 async fn a_node_is_ready_while_each_stage_that_only_others_run_is_run_by_one_of_them() {
     let app = || App::new().route("/run", Pipeline::<i64, i64>::remote("double"));
     let alone = app().start().await.unwrap();
-    assert_eq!(alone.health().elsewhere[0].reason.as_deref(), Some("this node has not joined others"));
+    assert_eq!(alone.health().remote_stages[0].reason.as_deref(), Some("this node has not joined others"));
 
     let worker = Served::start(App::new().route("/double", doubling(&Arc::default()))).await;
     let gateway = Member::start(app(), &[&worker.edge]).await;
     let health = || gateway.served.node.health();
     until(|| health().ready).await;
-    assert!(health().elsewhere.iter().all(|stage| stage.ready && stage.reason.is_none()), "{:?}", health());
+    assert!(health().remote_stages.iter().all(|stage| stage.ready && stage.reason.is_none()), "{:?}", health());
     drop(worker);
     until(|| !health().ready).await;
     assert!(health().live, "it would not be better for a restart");
-    assert_eq!(health().elsewhere[0].reason.as_deref(), Some("no node that runs it can be reached"));
+    assert_eq!(health().remote_stages[0].reason.as_deref(), Some("no node that runs it can be reached"));
 }
 
 /// A short envelope may become a large value: a list of nulls takes 32 times as much.

@@ -75,9 +75,10 @@ impl Field {
                 (Value::StrTensor(texts), shape)
             }
         };
-        match self.fits(&shape) {
-            true => Ok(value),
-            false => Err(Refusal::new(format!("unexpected shape {shape:?} for input '{}'", self.name))),
+        if self.fits(&shape) {
+            Ok(value)
+        } else {
+            Err(Refusal::new(format!("unexpected shape {shape:?} for input '{}'", self.name)))
         }
     }
 
@@ -116,9 +117,10 @@ impl Field {
             |reason: String| OutputError::Mismatch { name: self.name.clone(), datatype: self.datatype.name(), reason };
         // The value of an empty optional field.
         if value.is_null() && !self.kind.is_document() {
-            return match self.is_required {
-                true => Err(mismatch("there is none".to_owned())),
-                false => Ok(Array { datatype: self.datatype, shape: vec![0], data: bytes::Bytes::new() }),
+            return if self.is_required {
+                Err(mismatch("there is none".to_owned()))
+            } else {
+                Ok(Array { datatype: self.datatype, shape: vec![0], data: bytes::Bytes::new() })
             };
         }
         let mut array = match (self.kind, self.datatype, value) {

@@ -89,9 +89,10 @@ impl Signature {
 
     /// The names, for messages.
     pub(crate) fn names(&self) -> String {
-        match self.fields.is_empty() {
-            true => "none".to_owned(),
-            false => self.fields.iter().map(|field| format!("'{}'", field.name)).collect::<Vec<_>>().join(", "),
+        if self.fields.is_empty() {
+            "none".to_owned()
+        } else {
+            self.fields.iter().map(|field| format!("'{}'", field.name)).collect::<Vec<_>>().join(", ")
         }
     }
 
@@ -179,7 +180,7 @@ mod tests {
 
     #[test]
     fn every_property_of_a_type_is_an_array() {
-        let signature = Signature::new(&DataType::of::<Patient>(), "input");
+        let signature = Signature::new(&DataType::for_type::<Patient>(), "input");
         let told: Vec<String> = signature.fields.iter().map(told).collect();
         assert_eq!(
             told,
@@ -200,8 +201,8 @@ mod tests {
     #[test]
     fn what_is_no_object_is_one_array() {
         let of = |data_type: DataType| told(&Signature::new(&data_type, "input").fields[0]);
-        assert_eq!(of(DataType::of::<f64>()), "input: FP64 [1]");
-        assert_eq!(of(DataType::of::<Vec<u16>>()), "input: UINT16 [-1]");
+        assert_eq!(of(DataType::for_type::<f64>()), "input: FP64 [1]");
+        assert_eq!(of(DataType::for_type::<Vec<u16>>()), "input: UINT16 [-1]");
         assert_eq!(of(DataType::value()), "input: BYTES [1]");
     }
 
@@ -219,7 +220,7 @@ mod tests {
             doses: BTreeMap::from([("x".to_owned(), 0.5)]),
             next: None,
         };
-        let data_type = DataType::of::<Patient>();
+        let data_type = DataType::for_type::<Patient>();
         let signature = Signature::new(&data_type, "input");
         let arrays = signature.arrays(&Value::from_serialize(&patient).unwrap()).unwrap();
         assert_eq!(arrays[2].shape, [0], "nothing is an array of no elements");

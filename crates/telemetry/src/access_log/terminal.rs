@@ -30,10 +30,7 @@ impl AccessRecord<'_> {
         let time = str::from_utf8(&date[11..23]).unwrap_or_default();
         let paint = |code: &str, text: &str, line: &mut Vec<u8>| {
             // Writing to memory does not fail, here and below.
-            let _ = match is_coloured {
-                true => write!(line, "\x1b[{code}m{text}\x1b[0m"),
-                false => write!(line, "{text}"),
-            };
+            let _ = if is_coloured { write!(line, "\x1b[{code}m{text}\x1b[0m") } else { write!(line, "{text}") };
         };
         paint(DIM, &format!("{time}Z"), line);
         line.push(b' ');

@@ -129,7 +129,7 @@ pub(super) fn call_spans(
         }
         if visit.is_remote {
             let left = visit.left.unwrap_or(timeline.total);
-            let span = part(format!("elsewhere {}", visit.stage), visit.arrived, left.saturating_sub(visit.arrived));
+            let span = part(format!("remote {}", visit.stage), visit.arrived, left.saturating_sub(visit.arrived));
             let mut attributes = stage_attributes(visit.stage.as_str());
             attributes.extend(visit.remote.as_ref().map(|there| ("callboard.node", there.node.clone().into())));
             spans.push(Span { attributes, ..span });

@@ -281,10 +281,7 @@ impl ArgumentDecoder {
 /// Decodes a frame: arguments for a function, the input type for another route.
 fn input_in(route: &Route, bytes: &Bytes, limits: &DecodeLimits) -> Result<Payload, ApiError> {
     let call: FunctionCall = arguments().decode(Format::Envelope, bytes, limits)?.into_inner()?;
-    match route.is_function() {
-        true => Ok(Payload::new(call)),
-        false => Ok(route.input().from_value(call.into_input(route)?)?),
-    }
+    if route.is_function() { Ok(Payload::new(call)) } else { Ok(route.input().from_value(call.into_input(route)?)?) }
 }
 
 /// The bytes of the node for a frame that is being read. Its call has an account of its own.

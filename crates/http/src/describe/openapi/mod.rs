@@ -196,7 +196,7 @@ fn timeline_schema() -> Value {
             "stage": { "type": "string" },
             "arrived_ms": { "type": "number", "description": "Since the request's head." },
             "left_ms": { "type": "number" },
-            "elsewhere": { "type": "boolean", "description": "It ran on another node." },
+            "remote": { "type": "boolean", "description": "It ran on another node." },
             "there": there,
             "attempts": { "type": "integer" },
             "runs": { "type": "array", "items": run },

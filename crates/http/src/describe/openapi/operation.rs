@@ -176,11 +176,10 @@ const MAX_EXAMPLE_MEMORY: usize = 64 * MAX_EXAMPLE_BYTES;
 fn responses(route: &Route, components: &mut Components) -> Value {
     let output = route.output();
     let reference = components.insert(output.name(), output.schema().clone());
-    let (description, content) = match route.streams() {
-        true => {
-            ("A stream of outcomes, as they come; an error within it is its last item.", stream_content(&reference))
-        }
-        false => ("The outcome.", content_of(&reference, offers(output).into_iter().map(ReplyForm::media_type))),
+    let (description, content) = if route.streams() {
+        ("A stream of outcomes, as they come; an error within it is its last item.", stream_content(&reference))
+    } else {
+        ("The outcome.", content_of(&reference, offers(output).into_iter().map(ReplyForm::media_type)))
     };
     responses_with(description, content)
 }

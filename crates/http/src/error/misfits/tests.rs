@@ -40,7 +40,7 @@ enum Action {
 }
 
 fn told(body: serde_json::Value) -> Vec<(String, String)> {
-    let (order, limits) = (DataType::of::<Order>(), DecodeLimits::default());
+    let (order, limits) = (DataType::for_type::<Order>(), DecodeLimits::default());
     let bytes = body.to_string().into();
     let error = order.decode(Format::Json, &bytes, &limits).unwrap_err();
     let value = Value::decode(Format::Json, &bytes, &limits).unwrap();
@@ -119,7 +119,7 @@ fn what_only_serde_knows_is_told_first() {
             if number.is_multiple_of(2) { Ok(Self(number)) } else { Err("must be even".to_owned()) }
         }
     }
-    let (even, limits) = (DataType::of::<Even>(), DecodeLimits::default());
+    let (even, limits) = (DataType::for_type::<Even>(), DecodeLimits::default());
     let error = even.decode(Format::Json, &"7".into(), &limits).unwrap_err();
     let told = misfits(even.schema(), &Value::Int(7), &error);
     assert_eq!((told.len(), told[0].path.as_str(), told[0].message.as_str()), (1, "$", "must be even"));
