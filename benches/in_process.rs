@@ -27,7 +27,8 @@ fn main() {
     });
 }
 
-/// Call latency at one caller: task stage with and without batching, two stages, and a thread stage next to a bare wake-up.
+/// Call latency at one caller: task stages with and without batching, two stages, and a thread stage compared with a
+/// bare wake-up.
 async fn latency_at_one_caller() {
     let echo = |name: &str| Stage::each(name, |n: &u64| Ok(*n));
     let single = start(echo("echo")).await;
@@ -117,7 +118,7 @@ async fn composition_at_one_caller() {
     }
 }
 
-/// An ordered stream beside plain calls at the same concurrency: as many callers as the stream looks ahead.
+/// An ordered stream compared with plain calls at the same concurrency: as many callers as the stream looks ahead.
 async fn streams_beside_calls() {
     println!("\nordered stream beside plain calls          calls/s   stream/s   time, stream over calls");
     let echo = |max: usize| Stage::each("echo", |n: &u64| Ok(*n)).max_batch_size(max);
@@ -322,7 +323,7 @@ where
 
 type Request = (u64, oneshot::Sender<u64>);
 
-/// What one would write by hand: a bounded channel into a task that takes what is there and answers each.
+/// A hand-written alternative: a bounded channel into a task that takes all waiting requests and answers each.
 fn hand_written_loop(max: usize) -> mpsc::Sender<Request> {
     let (sender, mut inbox) = mpsc::channel::<Request>(1024);
     tokio::spawn(async move {
@@ -346,7 +347,7 @@ async fn channel_call_owned(channel: mpsc::Sender<Request>, n: u64) -> u64 {
     channel_call(&channel, n).await
 }
 
-/// With the least that a server would have: nobody waits forever.
+/// The same with the least that a server needs: a timeout.
 async fn channel_call_in_time(channel: mpsc::Sender<Request>, n: u64) -> u64 {
     tokio::time::timeout(Duration::from_secs(30), channel_call(&channel, n)).await.unwrap()
 }

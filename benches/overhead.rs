@@ -1,16 +1,16 @@
-//! What the whole of Callboard costs over HTTP: a no-op echo through edge, gateway, router, batcher and worker, against a bare
-//! axum handler that echoes the same JSON on the same accept loop with the same headers.
+//! The cost of Callboard over HTTP: a no-op echo through edge, gateway, router, batcher and worker, compared with a
+//! bare axum handler that echoes the same JSON on the same accept loop with the same headers.
 //!
-//! Run with `cargo bench --bench overhead`; `-- --quick` takes half a minute, `-- --rounds 9 --seconds 3` takes its time,
-//! `-- --connections 64 --pipelines task` looks at one corner. `-- --workload tensor` sends an array of a mebibyte in MessagePack
-//! there and back, `-- --workload events` asks for a hundred server-sent events, `-- --workload oip --beside oip-json` sends the array
-//! by the Open Inference Protocol, in binary and in JSON. `-- --pipelines peer` runs the stage on another node, over QUIC: one more hop on
-//! the same cores.
+//! Run with `cargo bench --bench overhead`; `-- --quick` takes half a minute, `-- --rounds 9 --seconds 3` is thorough,
+//! `-- --connections 64 --pipelines task` runs one case. `-- --workload tensor` sends an array of a mebibyte in
+//! MessagePack both ways, `-- --workload events` reads a hundred server-sent events, `-- --workload oip --beside
+//! oip-json` sends the array by the Open Inference Protocol, in binary and in JSON. `-- --pipelines peer` runs the
+//! stage on another node, over QUIC: one more hop on the same cores.
 //!
-//! One binary: it starts itself again as each server, so that a server's CPU time can be read from `/proc/<pid>/stat` apart
-//! from the load's. The load is a closed loop of keep-alive HTTP/1.1 connections on one thread, which does no more than it
-//! must: it takes CPU from the servers on a small machine. Rounds are interleaved and change their order, and a ratio is
-//! the median of the ratios within rounds, so that what else the machine does weighs on both sides.
+//! One binary: it starts itself as each server, so that a server's CPU time can be read from `/proc/<pid>/stat` apart
+//! from the load's. The load is a closed loop of keep-alive HTTP/1.1 connections on one thread, with as little work as
+//! possible, because it takes CPU from the servers on a small machine. Rounds are interleaved and change their order. A
+//! ratio is the median of the ratios within rounds, so that other load of the machine affects both sides.
 
 #![allow(clippy::print_stdout, clippy::unwrap_used, reason = "a benchmark prints, and stops when something is wrong")]
 

@@ -1,7 +1,7 @@
-//! Three actors of the program's own feed a pipeline; one of them crashes and comes back while calls run.
+//! Three actors feed a pipeline; one of them crashes and restarts while calls run.
 //!
-//! `cargo run --example actors`: `dictionary` numbers the words it hears, `scorer` asks it and tells `journal`. In
-//! their group, actors declared after the one that died start again with it. The references stay good all the time.
+//! `cargo run --example actors`: `dictionary` numbers words, `scorer` asks it and tells `journal`. When an actor dies,
+//! the actors declared after it in the group restart as well. References stay valid.
 
 #![allow(clippy::print_stdout, reason = "an example shows what it does")]
 
@@ -32,7 +32,7 @@ impl Actor for Scorer {
     async fn handle(&mut self, Score(word, answer): Score, _: &ActorContext<Self>) -> Result<(), Failure> {
         assert!(word != "poison", "that word was too much");
         let number = self.0.ask(answer.deadline(), |port| Number(word, port)).await?;
-        // A journal that is full or down loses a line, and nobody waits for it.
+        // A full or stopped journal loses a line, and no call waits for it.
         let _ = self.1.tell(number);
         answer.send(number * 10);
         Ok(())

@@ -31,7 +31,7 @@ impl AsyncWorker for Report {
     type In = String;
     type Out = String;
 
-    /// The items of a batch side by side. Each batch in hand adds to that; `concurrency` is their limit.
+    /// The items of a batch run at the same time, and so do several batches; `concurrency` limits the batches.
     async fn call(&self, cities: Batch<String>) -> Vec<Result<String, Failure>> {
         join_all(cities.iter().enumerate().map(|(index, city)| self.report(city, cities.context(index)))).await
     }
@@ -124,8 +124,9 @@ async fn get(service: SocketAddr, path: &str) -> std::io::Result<String> {
     let mut reply = String::new();
     stream.read_to_string(&mut reply).await?;
     let (head, body) = reply.split_once("\r\n\r\n").unwrap_or_default();
-    match head.starts_with("HTTP/1.1 200") {
-        true => Ok(body.to_owned()),
-        false => Err(std::io::Error::other(format!("the service answered {head}"))),
+    if head.starts_with("HTTP/1.1 200") {
+        Ok(body.to_owned())
+    } else {
+        Err(std::io::Error::other(format!("the service answered {head}")))
     }
 }

@@ -1,8 +1,8 @@
-//! Batches form while workers are busy, and nobody waits for one that never fills.
+//! Batches form while workers are busy, and no call waits for a batch to fill.
 //!
-//! Run with `cargo run --release --example batching`. One worker, a largest batch of 32, no delay: a caller alone is served
-//! at once, in a batch of one; sixty-four callers at once share a few batches, because those who arrive while the worker is
-//! busy leave together.
+//! Run with `cargo run --release --example batching`. One worker, a largest batch of 32, no delay: a single caller is
+//! served at once, in a batch of one. Sixty-four callers at once share a few batches, because calls that arrive while
+//! the worker is busy leave together.
 
 #![allow(clippy::print_stdout, reason = "an example shows what it does")]
 

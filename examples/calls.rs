@@ -1,4 +1,5 @@
-//! The ways to call a route: one call, a function, a cast, an ordered stream, and all of them from a program without a runtime.
+//! The ways to call a route: one call, a function, a detached call, an ordered stream, and all of them without a
+//! runtime.
 //!
 //! Run with `cargo run --example calls`.
 
@@ -35,7 +36,7 @@ async fn asynchronous(client: &LocalClient) -> Result<(), CallError> {
     println!("/count answers {words}");
     assert_eq!(words, 3);
 
-    // A function by its name. What is wrong with an argument is told by the argument's name.
+    // A function by its name. An error about an argument names it.
     let cube = client.send("power", [2.0, 3.0], Map::new()).await?;
     println!("power(2, 3) = {cube:?}");
     assert_eq!(cube, Value::Float(8.0));
@@ -47,7 +48,7 @@ async fn asynchronous(client: &LocalClient) -> Result<(), CallError> {
     // Any other route takes its one value so, too.
     assert_eq!(client.send("count", ["one two"], Map::new()).await?, Value::Int(2));
 
-    // A cast is admitted when it returns; its outcome is counted, and nobody waits for it.
+    // A detached call is admitted when this returns; its outcome is counted, and no caller waits for it.
     client.call_detached("/note", 40u64)?;
 
     // A stream of calls, from inputs without end: results come in their order, an error answers its own input.

@@ -1,9 +1,10 @@
-//! An evaluation gateway: it pushes batches in order to somebody else's server, and looks at each answer before it sends more.
+//! An evaluation gateway: it sends batches in order to other servers, and checks each answer before it sends more.
 //!
-//! Run with `cargo run --example evaluation`. Every contestant is a process of its own (this program with an argument) that serves
-//! `/predict` over QUIC. Nobody sees batch n + 1 before its answer to batch n has been found good; but that batch is *encoded* while
-//! the answer is awaited. Who fails hears why: five failures of a call are told apart, and an answer that is no answer is a sixth.
-//! The judge does not know where a contestant is: the last one is in its own process, as in a test without sockets.
+//! Run with `cargo run --example evaluation`. Every contestant is its own process (this program with an argument) that
+//! serves `/predict` over QUIC. No contestant sees batch n + 1 before its answer to batch n was checked, but that batch
+//! is *encoded* while the answer is awaited. A failed contestant gets a reason: five failures of a call are told apart,
+//! and an invalid answer is a sixth. The judge does not know where a contestant runs: the last one is in its own
+//! process, as in a test without sockets.
 
 #![allow(clippy::print_stdout, reason = "an example shows what it does")]
 
@@ -23,7 +24,7 @@ const ROWS: u64 = 8;
 
 type Problem = Box<dyn std::error::Error>;
 
-/// What a contestant gets: rows with their numbers, and what would have been right for the rows before, which it may learn from.
+/// The input of a contestant: numbered rows, and the right answers to the rows before, from which it may learn.
 #[derive(Clone, Serialize, Deserialize, JsonSchema)]
 struct Batch {
     row_ids: Vec<u64>,
@@ -45,9 +46,9 @@ struct Predictions {
 enum Verdict {
     /// All batches were answered; the mean distance from the truth.
     Finished { error: f32 },
-    /// The call did not come to an answer: whose fault that is, and what is known of it.
+    /// The call failed: the class of the failure, and the error.
     Failed(Trouble, String),
-    /// There is an answer, and it is none to this batch.
+    /// The answer does not fit this batch.
     Invalid(String),
 }
 
@@ -96,7 +97,7 @@ async fn judge(contestant: &impl Caller, each_batch: Duration) -> Result<Verdict
     let mut current = next();
     while let Some((row_ids, truth, prepared)) = current {
         let options = CallOptions::new().with_timeout(each_batch);
-        // Both at once: the answer is awaited, and meanwhile the next batch is encoded. It stays here until the answer is good.
+        // The answer is awaited, and the next batch is encoded meanwhile. It is sent when the answer is good.
         let (answer, next) = tokio::join!(contestant.call_prepared::<Value>(prepared?, options), async { next() });
         let values = match answer {
             Ok(answer) => match check(&answer, &row_ids) {
@@ -129,7 +130,7 @@ fn check(answer: &Value, row_ids: &[u64]) -> Result<Vec<f32>, String> {
     values.as_slice::<f32>().map(<[f32]>::to_vec).map_err(|error| error.to_string())
 }
 
-/// A contestant's process: serves until nobody holds its stdin any more.
+/// A contestant's process: serves until its stdin is closed.
 async fn contest(character: &str) -> Result<(), Problem> {
     let edge = QuicEdge::bind("127.0.0.1:0".parse()?, Identity::development()?, NetConfig::default())?;
     let node = app(character).start().await?;
@@ -212,7 +213,7 @@ async fn main() -> Result<(), Problem> {
     }
     let at_home = app("sound").start().await?;
     verdicts.insert("at home", judge(&at_home.client(), patient.each_batch).await?);
-    // A port that somebody holds and nobody answers at.
+    // A port that is bound and does not answer.
     let silent = UdpSocket::bind("127.0.0.1:0")?;
     let url = format!("quic://{}", silent.local_addr()?);
     let brief = Patience { start_up: Duration::from_millis(500), ..patient };

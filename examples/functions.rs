@@ -1,7 +1,7 @@
-//! A server of nothing but named functions, called over QUIC and in process by the same code.
+//! A server of named functions, called over QUIC and in process by the same code.
 //!
-//! Run with `cargo run --example functions`. Both ends are here; `serve` could as well be a program of its own, whose functions are
-//! called from any other: `callboard call quic://127.0.0.1:4433 power --arg 2 --arg exponent=10`.
+//! Run with `cargo run --example functions`. Both ends are here; `serve` could be its own program, whose functions any
+//! other program calls: `callboard call quic://127.0.0.1:4433 power --arg 2 --arg exponent=10`.
 
 #![allow(clippy::print_stdout, reason = "an example shows what it does")]
 
@@ -35,7 +35,7 @@ async fn serve() -> Result<(Node, QuicEdge), Box<dyn std::error::Error>> {
     Ok((node, edge))
 }
 
-/// Whoever calls does not care where the functions are.
+/// The caller does not know where the functions run.
 async fn use_them(caller: &impl Caller) -> Result<(), CallError> {
     assert_eq!(caller.send("power", [3.0], Map::new()).await?, Value::Float(9.0));
     let cube = caller.send("power", [2.0], Map::from_iter([("exponent", 3.0)])).await?;
@@ -44,7 +44,7 @@ async fn use_them(caller: &impl Caller) -> Result<(), CallError> {
     let numbers = Value::from(vec![Value::from(1.0), Value::from(2.0), Value::from(6.0)]);
     assert_eq!(caller.send("mean", [numbers], Map::new()).await?, Value::Float(3.0));
 
-    // What goes wrong says whose affair it is: a wrong argument by its name, a name that nobody has, what the function raised.
+    // Errors name their cause: a wrong argument by its name, an unknown function, the error that the function raised.
     let wrong =
         caller.send("power", NO_ARGS, Map::from_iter([("exponent", "three")])).await.expect_err("there is no base");
     let unknown = caller.send("root", [2.0], Map::new()).await.expect_err("there is no such function");

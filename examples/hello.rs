@@ -1,4 +1,4 @@
-//! Two typed stages behind one route, called in process: what the types say is what the route takes and gives.
+//! Two typed stages in one route, called in process: the types of the stages are the types of the route.
 //!
 //! Run with `cargo run --example hello`. To serve the same app over HTTP, with `--help`, `check` and all, `main` is one line:
 //! `callboard::cli(app())`.

@@ -1,4 +1,4 @@
-//! Routes of Callboard inside an axum router of one's own: one port, one listener, handlers beside them.
+//! Callboard's routes inside your own axum router: one port, one listener, your handlers next to them.
 //!
 //! Run with `cargo run --example mount`.
 
@@ -26,7 +26,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     edge.add_protocol(Arc::new(InferenceProtocol::new()));
     let router = Router::new().route("/mine", get(|| async { "a handler of one's own" })).fallback_service(edge);
 
-    // Any server for axum will do. This one has the limits of `config`, and finishes what is in hand at its end.
+    // Any server for axum works. This one has the limits of `config`, and finishes running requests at its end.
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let address = listener.local_addr()?;
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();

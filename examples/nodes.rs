@@ -57,7 +57,7 @@ async fn main() -> Result<(), Problem> {
     // The gateway is ready when its stages can run; balancers ask this at /readyz.
     tokio::time::timeout(Duration::from_secs(20), is_ready(&server)).await?;
 
-    // Calls that the worker has in hand when it dies are run again by the other one: the stage is pure.
+    // The stage is pure, so calls in flight on the killed worker run again on the other one.
     let client = server.client();
     let call = async |number: i64| client.call::<_, i64>("/next-square", number).await;
     let mut first = Some(first);

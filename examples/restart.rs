@@ -1,7 +1,7 @@
-//! A worker that panics takes its own call with it and nothing else: its supervisor starts another at once.
+//! A worker that panics loses its own call and no other: its supervisor starts a new one at once.
 //!
-//! Run with `cargo run --example restart`. Every hundredth call is poison for a worker that keeps a count. Each poisonous
-//! call is answered with `worker_failed` and the worker's last words; all others succeed; the stage stays up.
+//! Run with `cargo run --example restart`. Every hundredth call panics a worker that keeps a count. Each of these calls
+//! is answered with `worker_failed` and the worker's last words; all others succeed; the stage stays up.
 
 #![allow(clippy::print_stdout, reason = "an example shows what it does")]
 
@@ -34,7 +34,7 @@ fn is_poison(n: u32) -> bool {
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    // The panics are what is shown here; their default message would only hide it.
+    // The panics are intended; their default message would hide the output.
     std::panic::set_hook(Box::new(|_| {}));
     let fragile = Stage::worker("fragile", |_replica| Ok(Fragile { survived: 0 }));
     let node = App::new().route("/count", fragile).start().await?;

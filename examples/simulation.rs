@@ -1,7 +1,7 @@
-//! A seeded simulation of one's own app: crashes, slow stages, bursts and callers that leave, on virtual time.
+//! A seeded simulation of your own app: crashes, slow stages, bursts and callers that leave, on virtual time.
 //!
-//! Run with `cargo run --example simulation`. The app has a mistake that no ordinary call shows: a stage that charges its
-//! customers says that it may run twice. The simulation finds the seed, and the seed shows it again.
+//! Run with `cargo run --example simulation`. The app has a mistake that no ordinary call shows: a stage that charges
+//! its customers is declared as idempotent. The simulation finds a seed that shows it, and the seed repeats it.
 
 #![allow(clippy::print_stdout, reason = "an example shows what it does")]
 

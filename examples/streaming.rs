@@ -34,13 +34,13 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
             Err(_) => Ok(word),
         }))
     });
-    // What comes behind a streaming stage runs for each of its outputs, in order.
+    // A stage after a streaming stage runs for each of its outputs, in order.
     let upper = Stage::each("upper", |word: &String| Ok(word.to_uppercase()));
     let app = App::new().route_streaming("/squares", StreamPipeline::from(squares.credit(CREDIT)));
     let node = app.route_streaming("/words", StreamPipeline::from(words).then(upper)).start().await?;
     let client = node.client();
 
-    // An error ends the stream, behind the outputs that came before it.
+    // An error ends the stream, after the outputs before it.
     let mut replies = client.replies::<_, String>("/words", "one two 3 four".to_owned())?;
     let mut heard = Vec::new();
     let error = loop {

@@ -35,7 +35,7 @@ impl Linear {
         Ok(Tensor::from_vec(&[rows, 2], outputs)?)
     }
 
-    /// The outcomes of a batch, or what is wrong with all of it.
+    /// The outcomes of a batch, or one error for all of it.
     fn outcomes(&self, batch: &Batch<Tensor>) -> Result<Vec<Result<Tensor, Failure>>, Failure> {
         let inputs: Vec<&Tensor> = batch.iter().collect();
         // An input of another shape or dtype than most is refused by itself, and the others are stacked.

@@ -1,7 +1,7 @@
-//! The rules that hold the crates apart, read from the manifests and sources themselves.
+//! The rules between the crates, read from the manifests and sources.
 //!
-//! A failure here means that an arrow was added which `ARCHITECTURE.md` says does not exist. That is the rare kind of change:
-//! either it is a slip, or the page, this test and the reason change together.
+//! A failure means that a dependency was added that `ARCHITECTURE.md` excludes. Either it is a mistake, or the page,
+//! this test and the reason change together.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use toml::{Table, Value};
 
-/// A crate, what it may use of ours, and what it must not know of others.
+/// A crate, the crates of ours that it may use, and the crates of others that it must not know.
 struct Rule {
     name: &'static str,
     may_use: &'static [&'static str],
@@ -64,7 +64,7 @@ fn every_rule_has_its_crate() {
     assert_eq!(named, names.collect(), "the rules on the left, crates/ on the right");
 }
 
-/// No crate may use one above it, and none may know what another keeps to itself.
+/// No crate may use a crate above it, or a library that another crate hides.
 #[test]
 fn arrows_point_only_downward() {
     let mut wrong = Vec::new();
@@ -97,13 +97,13 @@ fn violations(rule: &Rule, manifest: &Table) -> Vec<String> {
     wrong
 }
 
-/// What a crate is built from; what its tests use is their affair.
+/// The dependencies of a crate, without those of its tests.
 fn dependencies(manifest: &Table) -> BTreeSet<String> {
     let tables = ["dependencies", "build-dependencies"].into_iter().filter_map(|key| manifest.get(key)?.as_table());
     tables.flat_map(|table| table.keys().cloned()).collect()
 }
 
-/// Core has time and tasks of tokio, and nothing with which it could open a socket.
+/// Core has time and tasks of tokio, and nothing that could open a socket.
 #[test]
 fn core_knows_no_sockets() {
     let manifest = manifest(&root().join("crates/core"));
@@ -119,7 +119,7 @@ fn core_knows_no_sockets() {
     }
 }
 
-/// ractor runs the actors, and users cannot see that: another version of it changes nothing for them.
+/// ractor runs the actors, and users do not see it: another version changes nothing for them.
 #[test]
 fn no_public_item_of_core_names_ractor() {
     let wrong: Vec<String> = sources(&root().join("crates/core/src"))
@@ -132,7 +132,7 @@ fn no_public_item_of_core_names_ractor() {
     assert!(wrong.is_empty(), "users see ractor:\n{}", wrong.join("\n"));
 }
 
-/// The lines where public items begin that name a crate, or what their file imports of it.
+/// The first lines of public items that name a crate, or an import of it.
 fn public_items_with(name: &str, lines: &[(usize, String)]) -> Vec<usize> {
     let code: String = lines.iter().map(|(_, code)| format!("{code}\n")).collect();
     let imports = code.split("use ").filter_map(|import| import.split(';').next()?.strip_prefix(name));
@@ -147,7 +147,7 @@ fn words(code: &str) -> impl DoubleEndedIterator<Item = &str> {
     code.split(|c: char| !c.is_alphanumeric() && c != '_').filter(|word| !word.is_empty())
 }
 
-/// What users see of the public item that begins here: all of an enum, a trait or a `use`, else what is before the
+/// The visible part of the public item that begins here: all of an enum, a trait or a `use`, else the part before the
 /// body. The public fields of a struct are items of their own.
 fn public_part(lines: &[(usize, String)]) -> String {
     let first = &lines[0].1;
@@ -196,7 +196,7 @@ impl Fields {
     assert_eq!(public_items_with("ractor", &without_test_items(text)), [3, 4, 8, 10, 13, 17]);
 }
 
-/// Decisions take `now`; one file asks for it.
+/// Decisions take `now`; one file reads the clock.
 #[test]
 fn core_reads_the_clock_in_one_place() {
     let mut wrong = Vec::new();
@@ -213,7 +213,7 @@ fn core_reads_the_clock_in_one_place() {
     assert!(wrong.is_empty(), "the clock is read outside clock.rs:\n{}", wrong.join("\n"));
 }
 
-/// Files that may be `unsafe`, and why. None of them is linked into what users run.
+/// Files that may be `unsafe`, and why. None of them is linked into a program.
 const UNSAFE: [(&str, &str); 2] = [
     ("crates/codec/tests/common/heap.rs", "an allocator that counts has to be one"),
     ("crates/net/tests/heap/counting.rs", "the same, which tells large blocks from small ones"),
@@ -269,6 +269,37 @@ fn every_dependency_of_the_workspace_has_its_line_in_the_docs() {
     let rows = docs.lines().filter_map(|line| line.strip_prefix("| `")?.split_once('`'));
     let explained: BTreeSet<&str> = rows.map(|(name, _)| name).collect();
     assert_eq!(declared, explained, "Cargo.toml on the left, docs/dependencies.md on the right");
+}
+
+/// What `deny.toml` allows, checked without cargo-deny, which takes minutes to compile.
+#[test]
+fn every_dependency_has_an_allowed_licence_and_is_not_banned() {
+    let rules: Table = read(&root().join("deny.toml")).parse().expect("deny.toml is TOML");
+    let texts = |list: &Value, key: Option<&str>| -> BTreeSet<String> {
+        let items = list.as_array().expect("a list").iter();
+        items.filter_map(|item| Some(key.map_or(item, |key| &item[key]).as_str()?.to_owned())).collect()
+    };
+    let (allowed, banned) = (texts(&rules["licenses"]["allow"], None), texts(&rules["bans"]["deny"], Some("crate")));
+    let tree = cargo_tree(&["--workspace", "--edges", "normal,build", "--format", "{p}|{l}"]);
+    let mut wrong = BTreeSet::new();
+    for (package, licence) in tree.lines().filter_map(|line| line.trim_end_matches(" (*)").split_once('|')) {
+        let (name, _) = package.split_once(' ').unwrap_or((package, ""));
+        // Every part must hold; a part may be a choice.
+        let is_allowed = |choice: &str| allowed.contains(choice.trim_matches(['(', ')', ' ']));
+        let mut parts = licence.split(" AND ").map(|part| part.split(" OR ").flat_map(|choice| choice.split('/')));
+        if !parts.all(|mut choices| choices.any(is_allowed)) || banned.contains(name) {
+            wrong.insert(format!("{package}: {licence}"));
+        }
+    }
+    assert!(tree.lines().count() > 100 && wrong.is_empty(), "{wrong:#?}");
+}
+
+fn cargo_tree(arguments: &[&str]) -> String {
+    let mut cargo = std::process::Command::new(env!("CARGO"));
+    cargo.args(["tree", "--offline", "--prefix", "none"]).args(arguments).current_dir(root());
+    let output = cargo.output().expect("cargo runs");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).expect("names are text")
 }
 
 /// The tables under `## Code map` name each folder of each crate, and nothing that is not there.
@@ -330,7 +361,7 @@ fn all_sources() -> Vec<PathBuf> {
     directories.iter().flat_map(|directory| sources(directory)).collect()
 }
 
-/// Every `.rs` file below a directory, without what a build left there.
+/// Every `.rs` file below a directory, without build outputs.
 fn sources(directory: &Path) -> Vec<PathBuf> {
     let Ok(entries) = fs::read_dir(directory) else { return Vec::new() };
     let mut found = Vec::new();
@@ -344,7 +375,7 @@ fn sources(directory: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// The lines of a file, numbered, without comments, texts and what only tests see.
+/// The numbered lines of a file, without comments, string literals and test items.
 fn code_of(path: &Path) -> Vec<(usize, String)> {
     without_test_items(&read(path))
 }
@@ -415,16 +446,11 @@ fifth();
     assert_eq!(code.iter().find(|(_, line)| line.contains("fourth")).map(|(number, _)| *number), Some(23));
 }
 
-/// They are an eighth of the work of a first build, and a build without the feature should pay for none of them.
+/// These crates are an eighth of the work of a first build.
 #[test]
 fn a_build_without_arrow_has_none_of_its_crates() {
     let crates = |features: &str| {
-        let words =
-            ["tree", "--offline", "--edges", "normal", "--prefix", "none", "--no-default-features", "--features"];
-        let output = std::process::Command::new(env!("CARGO")).args(words).arg(features).current_dir(root()).output();
-        let output = output.expect("cargo runs");
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        let tree = String::from_utf8(output.stdout).expect("names are text");
+        let tree = cargo_tree(&["--edges", "normal", "--no-default-features", "--features", features]);
         tree.lines().filter(|line| line.starts_with("arrow-") || line.starts_with("flatbuffers ")).count()
     };
     assert_eq!(crates("cli,onnx"), 0);

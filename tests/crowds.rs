@@ -1,7 +1,8 @@
-//! Many clients at once that want nothing, or never finish wanting it: what they cost, and what they cost others.
+//! Many idle and slow clients at once: their cost to the node and to other callers.
 //!
-//! The binary serves in a process of its own, so that its memory is its own; the crowd is another process, which this test
-//! starts from itself with enough descriptors. In the test run a thousand connections; `just crowds` runs ten thousand.
+//! The binary serves in its own process, so that its memory can be measured. The clients are another process, which
+//! this test starts from itself with enough descriptors. The test run has a thousand connections; `just crowds` has ten
+//! thousand.
 
 #![cfg(all(feature = "cli", target_os = "linux"))]
 #![allow(
@@ -23,17 +24,17 @@ const MOST_BYTES_EACH: u64 = 10_000;
 const HEAD: &str = "host: test\r\ncontent-type: image/png\r\n";
 
 #[test]
-fn a_thousand_idle_connections_cost_little_and_a_thousand_slow_ones_fail_nobody() {
+fn a_thousand_idle_connections_cost_little_and_a_thousand_slow_ones_fail_no_call() {
     crowd(1_000, Duration::from_millis(500));
 }
 
 #[test]
 #[ignore = "ten thousand connections: `just crowds`"]
-fn ten_thousand_idle_connections_cost_little_and_ten_thousand_slow_ones_fail_nobody() {
+fn ten_thousand_idle_connections_cost_little_and_ten_thousand_slow_ones_fail_no_call() {
     crowd(10_000, Duration::from_secs(5));
 }
 
-/// Runs both kinds of crowds in a process that may have so many connections.
+/// Runs both kinds of clients in a process that may have this number of connections.
 fn crowd(size: usize, traffic: Duration) {
     let server = Server::start(size);
     let script = format!("ulimit -n {} && exec \"$0\" --exact the_crowd --ignored --nocapture", size + 1_000);
@@ -66,7 +67,7 @@ fn the_crowd() {
         assert_eq!(read_status(&mut connection), 200);
         idle.push(connection);
     }
-    // An idle connection is put aside after a moment. Those that are opened meanwhile take the place of what it had.
+    // An idle connection gives up its buffers after a moment. New connections reuse them.
     let patience = Instant::now() + Duration::from_secs(20);
     while gauge(&address, "resting") + 1 < gauge(&address, "open") && Instant::now() < patience {
         #[expect(clippy::disallowed_methods, reason = "nobody announces it to another process")]
@@ -168,7 +169,7 @@ fn read_status(connection: &mut TcpStream) -> u16 {
     }
 }
 
-/// Connections, as the server counts them: with the one that asks.
+/// The count of connections on the server, with the one that asks.
 fn gauge(address: &str, which: &str) -> u64 {
     let mut connection = connect(address);
     connection.write_all(b"GET /metrics HTTP/1.1\r\nhost: test\r\nconnection: close\r\n\r\n").unwrap();

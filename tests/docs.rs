@@ -19,7 +19,7 @@ fn operations_lists_every_setting_with_its_names_and_default() {
     assert_eq!(documented, expected);
 }
 
-/// The keys of a kind are those that the configuration knows beside the common ones.
+/// The keys of a kind, beside the common ones.
 #[test]
 fn operations_lists_the_keys_of_every_kind() {
     let page = read("docs/operations.md");
@@ -57,7 +57,7 @@ fn knobs(of: &str) -> Vec<(String, String)> {
     .collect()
 }
 
-/// What nobody sets is what the page says, and the page lists what `--explain` does.
+/// The defaults on the page are those of `--explain`.
 #[test]
 fn operations_lists_the_knobs_of_stages_and_routes_with_their_defaults() {
     let text =
@@ -95,7 +95,7 @@ fn errors_lists_every_kind_with_its_status_and_whether_to_try_again() {
     }
 }
 
-/// Each cell names modules and, behind each, tests that are in them.
+/// Each cell names modules, each with its tests.
 #[test]
 fn testing_names_tests_of_trouble_that_exist() {
     tests_exist("| trouble |", 16, "crates/http/tests/it");
@@ -266,7 +266,7 @@ fn every_example_is_in_the_readme_and_among_those_that_are_run() {
     }
 }
 
-/// A word without its type in the code would be a word of the documents alone.
+/// A word without a type would be a word of the documents only.
 #[test]
 fn the_glossary_names_public_types_that_exist() {
     let mut sources = String::new();

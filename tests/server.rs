@@ -101,7 +101,7 @@ async fn nothing_is_served_when_shutdown_has_returned() {
     let drained = server.shutdown(Duration::from_millis(100)).await;
     assert_eq!(drained, Drained::TimedOut { in_flight: 1 });
     assert!(TcpStream::connect(address).await.is_err(), "the listener is closed");
-    // The end is there already: what is read here was sent before.
+    // The connection has ended: this data was sent before.
     let said = tokio::time::timeout(Duration::from_secs(2), until_closed(&mut client)).await.expect("it is closed");
     assert!(said.starts_with("HTTP/1.1 503") && said.contains("the node is ending"), "{said}");
     drop(release);

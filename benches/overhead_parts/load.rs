@@ -89,7 +89,7 @@ async fn closed_loop(load: Load, until: Instant) -> Histogram<u64> {
 /// More than any answer.
 const BUFFER_BYTES: usize = 4 << 20;
 
-/// Reads one answer and insists that it is the one that was asked for.
+/// Reads one answer and checks it.
 async fn read_answer(socket: &mut TcpStream, workload: Workload, buffer: &mut [u8]) {
     let mut filled = 0;
     loop {

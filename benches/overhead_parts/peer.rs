@@ -1,5 +1,5 @@
-//! A second node, on which the stages of the first one's calls run: in the same process, with a runtime of its own, over QUIC with
-//! certificates on both sides.
+//! A second node that runs the stages of the first one's calls: in the same process, with its own runtime, over QUIC
+//! with certificates on both sides.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -23,7 +23,7 @@ use tokio::net::TcpListener;
 use super::peer;
 use super::workload::OIP_PATH;
 
-/// What is echoed: a small request as a model of tabular data gets it.
+/// The echoed value: a small request for a model of tabular data.
 pub(crate) const BODY: &str =
     r#"{"id":184467,"name":"a sample of the usual size","values":[0.25,1.5,-3.0,42.125,0.001,7.75,1024.0,0.5]}"#;
 
@@ -141,7 +141,7 @@ fn array(kind: Kind) -> RouteSpec {
     RouteSpec::described("/array", stage, fields(), fields())
 }
 
-/// The JSON of an inference request, as far as a handler has to look at it.
+/// The JSON of an inference request, with the fields that a handler reads.
 #[derive(Deserialize)]
 struct OipHead {
     inputs: [OipInput; 1],

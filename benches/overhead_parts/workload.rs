@@ -1,4 +1,4 @@
-//! What is asked of the servers, and how an answer to it ends.
+//! The requests to the servers, and how to find the end of an answer.
 
 use callboard_codec::{Format, Tensor, Value};
 
@@ -58,7 +58,7 @@ impl Workload {
         (self == Self::Oip).then(|| oip_head().len())
     }
 
-    /// Whether this is the whole of an answer; with no more than one request under way, its end is the end of what came.
+    /// Whether the answer is complete; with one request at a time, its end is the end of the data.
     pub(crate) fn is_answered(self, answer: &[u8]) -> bool {
         match self {
             Self::Echo => answer.ends_with(BODY.as_bytes()),

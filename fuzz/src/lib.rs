@@ -1,4 +1,5 @@
-//! The properties that the targets share with the tests of the codec, where stable Rust replays every input that is kept.
+//! The properties that the targets share with the tests of the codec, where stable Rust replays every input that is
+//! kept.
 
 #[path = "../../crates/codec/tests/common/fuzz.rs"]
 mod fuzz;

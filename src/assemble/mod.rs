@@ -104,9 +104,10 @@ pub fn routes(plan: &Plan) -> Result<Vec<RouteSpec>, BuildError> {
 /// Any value; the description says so if other nodes know the type.
 fn unknown_input(plan: &Plan, route: &RoutePlan) -> DataType {
     let stages = route.steps.value.stages();
-    match stages.iter().any(|index| plan.stages[*index].kind.is_remote()) {
-        true => part::known_to_others("what this route takes is known to the nodes that run its stages"),
-        false => DataType::value(),
+    if stages.iter().any(|index| plan.stages[*index].kind.is_remote()) {
+        part::known_to_others("what this route takes is known to the nodes that run its stages")
+    } else {
+        DataType::value()
     }
 }
 

@@ -129,14 +129,14 @@ mod tests {
     }
 
     #[test]
-    fn a_case_is_told_by_what_is_written() {
+    fn a_case_is_found_by_the_written_value() {
         let chosen = [Value::from("one"), Value::Int(2), Value::UInt(2), Value::from("2"), Value::Bool(true)];
         let numbers = chosen.map(|value| case(&map(&[("want", value)])).unwrap());
         assert_eq!(numbers, [0, 1, 1, 1, 2]);
     }
 
     #[test]
-    fn a_value_without_a_case_is_told_with_field_value_and_cases() {
+    fn an_error_of_an_unmatched_case_names_field_value_and_cases() {
         let cases = [
             (map(&[("want", Value::from("on"))]), "is \"on\", for which there is no case"),
             (map(&[("want", Value::Int(-1))]), "is -1, for which there is no case"),
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn a_field_is_picked_or_told_what_there_is() {
+    fn a_missing_field_is_an_error_that_lists_the_fields() {
         let item = map(&[("a", Value::Int(1)), ("b", Value::Int(2))]);
         assert_eq!(pick("b", &item).unwrap(), Value::Int(2));
         let error = pick("c", &item).unwrap_err();

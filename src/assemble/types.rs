@@ -160,7 +160,7 @@ fn switched(field: &str, values: &[&str], needs: Vec<Option<Needs>>) -> Option<N
 }
 
 impl Needs {
-    /// The same, told to have a field that may be left out.
+    /// The same, with a field that may be missing.
     fn with_optional(mut self, field: &str, values: &[&str]) -> Self {
         let told = format!("{}; the default for anything else, and without it", values.join(", "));
         let optional = json!({ "type": "object", "properties": { field: { "description": told } } });

@@ -34,7 +34,7 @@ pub(crate) struct ParsedArgs {
 /// The commands.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum CliCommand {
-    /// Start and answer until told to stop.
+    /// Start and serve until stopped.
     Serve,
     /// Start, run the examples once, stop.
     Check,
@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn keeps_what_was_typed_unread() {
+    fn keeps_the_typed_values_unparsed() {
         let args = parse("callboard serve examples/digits --http nonsense --drain 1s --drain 2s").unwrap();
         assert_eq!(args.verb, CliCommand::Serve);
         assert_eq!(args.target, Some(PathBuf::from("examples/digits")));
@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn a_command_that_only_writes_lists_the_settings_that_change_what_it_writes() {
+    fn a_command_that_does_not_listen_lists_the_settings_of_its_output() {
         for (name, shown, hidden) in [("openapi", "--api-title", "--http"), ("examples", "--http", "--max-body-bytes")]
         {
             let mut command = command(Program::Callboard);

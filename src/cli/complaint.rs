@@ -40,7 +40,7 @@ mod tests {
     }
 
     #[test]
-    fn a_complaint_is_one_line_with_what_was_probably_meant() {
+    fn an_error_of_the_arguments_is_one_line_with_a_hint() {
         for (line, expected) in [
             ("serve --drian 1s", "unexpected argument '--drian' found; a similar argument exists: '--drain'"),
             ("serve --zzz", "unexpected argument '--zzz' found; --help lists what there is"),
@@ -48,8 +48,8 @@ mod tests {
             ("examples --lang js", "invalid value 'js' for '--lang <LANGUAGE>'; possible values: curl, python, rust"),
             (
                 "serve --model-control",
-                "a value is required for '--model-control <true|false>' but none was supplied; --help tells what there \
-                 is",
+                "a value is required for '--model-control <true|false>' but none was supplied; --help lists what \
+                 there is",
             ),
         ] {
             assert_eq!(complaint_of(&format!("callboard {line}")).as_deref(), Some(expected));
@@ -58,7 +58,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flag_by_which_other_servers_are_told_where_to_listen_names_ours() {
+    fn a_flag_of_other_servers_for_the_address_names_ours() {
         for line in ["serve --port 80", "serve --port=80", "serve x --host", "check --bind 0.0.0.0", "serve --addr :80"]
         {
             let complaint = complaint_of(&format!("callboard {line}")).unwrap();

@@ -223,7 +223,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_that_nobody_reads_are_left_out_and_counted() {
+    fn lines_without_a_reader_are_dropped_and_counted() {
         let lines = LogLines::default();
         let line = vec![b'x'; MOST_BYTES / 2];
         for _ in 0..4 {
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_word_comes_behind_all_lines_and_their_count() {
+    fn the_last_line_follows_all_lines_and_their_count() {
         let flushing = StderrWriter { lines: LogLines::default(), wake: None, done: mpsc::channel().1 };
         flushing.lines.append(|text| text.resize(MOST_BYTES, b'x'));
         flushing.lines.append(|text| text.extend_from_slice(b"too much\n"));

@@ -27,19 +27,19 @@ pub(crate) fn indented(text: &str) -> String {
 
 /// A control character (C0, DEL and C1), or a character that overrides, embeds or isolates the direction of text
 /// (Unicode Standard Annex 9).
-fn is_obeyed(c: char) -> bool {
+fn controls_terminal(c: char) -> bool {
     c.is_control() || matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 /// Escapes all control characters, except those that `is_kept` accepts with the next character.
 fn escaped(text: &str, is_kept: impl Fn(char, Option<char>) -> bool) -> Cow<'_, str> {
-    if !text.contains(is_obeyed) {
+    if !text.contains(controls_terminal) {
         return Cow::Borrowed(text);
     }
     let mut shown = String::with_capacity(text.len() + 16);
     let mut rest = text.chars().peekable();
     while let Some(c) = rest.next() {
-        if is_obeyed(c) && !is_kept(c, rest.peek().copied()) {
+        if controls_terminal(c) && !is_kept(c, rest.peek().copied()) {
             // Writing to a string cannot fail. All of them are below U+10000.
             _ = write!(shown, "\\u{:04x}", u32::from(c));
         } else {
@@ -101,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_terminal_obeys_is_shown() {
+    fn control_characters_are_escaped() {
         assert_eq!(line("plain é € 😀 \u{200d}"), "plain é € 😀 \u{200d}");
         assert_eq!(line("\u{0}\u{1b}[2J\u{7f}\u{9b}\u{9f}\u{a0}"), "\\u0000\\u001b[2J\\u007f\\u009b\\u009f\u{a0}");
         assert_eq!(line("a\r\n\tb\u{202e}\u{2069}"), "a\\u000d\\u000a\\u0009b\\u202e\\u2069");
@@ -112,7 +112,7 @@ mod tests {
     fn json_that_is_shown_is_the_same_value() {
         let value = serde_json::json!({ "\u{9b}\u{202e}": ["\u{1b}\u{7f}\r\n", "é"] });
         let shown = line(&value.to_string()).into_owned();
-        assert!(!shown.contains(is_obeyed));
+        assert!(!shown.contains(controls_terminal));
         assert_eq!(serde_json::from_str::<serde_json::Value>(&shown).unwrap(), value);
     }
 

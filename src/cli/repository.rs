@@ -47,11 +47,9 @@ impl ConfiguredRoutes {
         });
         let ((all, reloaded), _turn) = reloaded.await.map_err(|panic| RepositoryError::Source(panic.to_string()))??;
         *self.routes.lock().unwrap_or_else(PoisonError::into_inner) = all;
-        let change =
-            reloaded?.into_iter().fold(RouteChange::new(), |change, route| match served.contains(route.name()) {
-                true => change.replace_route(route),
-                false => change.add_route(route),
-            });
+        let change = reloaded?.into_iter().fold(RouteChange::new(), |change, route| {
+            if served.contains(route.name()) { change.replace_route(route) } else { change.add_route(route) }
+        });
         self.node.change(change).await?;
         Ok(())
     }
@@ -62,10 +60,7 @@ impl ConfiguredRoutes {
             self.node.remove_route(route).await?;
             return Ok(());
         }
-        match self.routes().iter().any(|known| known == route) {
-            true => Ok(()),
-            false => Err(RepositoryError::Unknown),
-        }
+        if self.routes().iter().any(|known| known == route) { Ok(()) } else { Err(RepositoryError::Unknown) }
     }
 }
 
@@ -190,7 +185,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_load_whose_client_has_left_keeps_its_turn_until_it_is_over() {
+    async fn a_load_whose_client_has_left_keeps_the_lock_until_it_ends() {
         let (_node, configured, file) = node(text(&[("/a", "\"one\"")])).await;
         {
             // The load cannot finish while the test holds the file.
@@ -204,7 +199,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_file_is_read_again_and_a_broken_one_leaves_what_is_served() {
+    async fn the_file_is_read_again_and_a_broken_one_changes_nothing() {
         let (node, configured, file) = node(text(&[("/a", "\"one\"")])).await;
         assert!(matches!(configured.load("/new").await, Err(RepositoryError::Unknown)));
         *file.lock().unwrap() = text(&[("/a", "\"one\""), ("/new", "\"two\"")]);

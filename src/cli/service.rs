@@ -213,7 +213,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_programs_own_limits_hold_until_somebody_sets_others() {
+    fn a_setting_wins_over_a_programs_own_limit() {
         let flags: Flags = vec![("max-in-flight", "7".to_owned())];
         let plan = Plan::resolve(Target::Program { file: None }, &flags, &Environment::default()).unwrap();
         let own = Limits { max_in_flight: 1, default_timeout: Duration::from_secs(1), ..Limits::default() };
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_set_beats_what_the_author_says_and_that_beats_the_name() {
+    fn a_setting_wins_over_the_program_and_that_over_the_name() {
         let info = |target: Target, flags: &[(&'static str, &str)], own: Option<ApiInfo>| {
             let flags = flags.iter().map(|(flag, value)| (*flag, (*value).to_owned())).collect();
             let info = api_info(&Plan::resolve(target, &flags, &Environment::default()).unwrap(), own);

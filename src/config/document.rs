@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_value_names_line_key_expectation_and_what_was_found() {
+    fn a_bad_value_names_line_key_expectation_and_found_value() {
         let document = parse("[[stage]]\nname = \"a\"\nreplicas = 0\n").unwrap();
         let stage = document.root().sections("stage").unwrap().remove(0).called("stage `a`".to_owned());
         let error = stage.read("replicas", &Count(1..=8)).unwrap_err();

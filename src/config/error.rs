@@ -1,4 +1,4 @@
-//! The errors of a configuration, each on one line: where it is, what is wrong and what is expected.
+//! The errors of a configuration, each on one line: the place, the problem and the expected value.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -47,7 +47,7 @@ impl fmt::Display for Place {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConfigError {
-    /// There is nothing to serve at this path. Name a directory with a `callboard.toml`, such a file, or an `.onnx` file.
+    /// The path has nothing to serve. Name a directory with a `callboard.toml`, such a file, or an `.onnx` file.
     #[error("{}: {problem}", path.display())]
     Target {
         /// As it was given.
@@ -144,7 +144,7 @@ pub enum ConfigError {
         /// What would happen, or what is missing.
         why: &'static str,
     },
-    /// A setting that has no effect on what is served. Leave it out.
+    /// A setting without effect. Leave it out.
     #[error("{what} has no effect here: {why}")]
     NotHere {
         /// The setting, with its value and source.

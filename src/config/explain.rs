@@ -85,9 +85,8 @@ fn stage_rows(stage: &StagePlan) -> Vec<Row> {
     }
     let has_model = stage.kind.has_rows();
     // The plan is made without opening a model, which is what knows its axes.
-    let unless_set = |row: Row, source: &Source, words: String| match has_model && *source == Source::Default {
-        true => Row { value: words, ..row },
-        false => row,
+    let unless_set = |row: Row, source: &Source, words: String| {
+        if has_model && *source == Source::Default { Row { value: words, ..row } } else { row }
     };
     let most = &stage.max_batch_size;
     let common = [

@@ -124,9 +124,10 @@ fn read(section: Section<'_>, stages: &[StagePlan], settings: &Settings) -> Resu
 /// gives the same answer before a model is loaded.
 pub(crate) fn check_path(path: &str) -> Result<(), String> {
     check_route_name(&RouteName::new(path)).map_err(|error| error.to_string())?;
-    match callboard_http::is_reserved(path) {
-        true => Err(format!("`{path}` cannot be a route: the http edge keeps that path for itself")),
-        false => Ok(()),
+    if callboard_http::is_reserved(path) {
+        Err(format!("`{path}` cannot be a route: the http edge keeps that path for itself"))
+    } else {
+        Ok(())
     }
 }
 

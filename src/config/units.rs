@@ -60,7 +60,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_what_could_mean_two_things() {
+    fn refuses_ambiguous_values() {
         let durations = ["", "30", "s", "1.5s", "-1s", "+1s", "1 s", "1m30s", "1S", "1d", "99999999999h"];
         for text in durations {
             assert_eq!(parse_duration(text), None, "{text}");
@@ -72,7 +72,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_shown_reads_back(micros in 0_u64..1 << 53, bytes: u64) {
+        fn a_shown_value_reads_back(micros in 0_u64..1 << 53, bytes: u64) {
             let duration = Duration::from_micros(micros);
             prop_assert_eq!(parse_duration(&show_duration(duration)), Some(duration));
             prop_assert_eq!(parse_bytes(&show_bytes(bytes)), Some(bytes));

@@ -61,7 +61,7 @@ fn the_admin_listener_can_be_left_out_and_needs_keys_and_a_certificate_beyond_lo
 }
 
 #[test]
-fn status_of_what_is_no_admin_listener_says_so() {
+fn status_of_another_listener_is_an_error_that_says_so() {
     let server = Server::digits(&["--admin", "off"]);
     let url = format!("http://{}", server.address);
     let (message, code) = failure(callboard(["status", &url]));

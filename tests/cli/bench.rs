@@ -1,4 +1,4 @@
-//! `callboard bench` against a real server: what is counted is what happened, and the exit code is the verdict.
+//! `callboard bench` against a real server: the counts match, and the exit code is the verdict.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use crate::support::{PATIENCE, Server, callboard, directory, failure};
 
-/// A measurement of `/livez` with these words behind it.
+/// A measurement of `/livez` with these further arguments.
 fn bench(server: &Server, words: &[&str]) -> Command {
     let url = format!("http://{}", server.address);
     callboard(["bench", &url, "/livez", "--warm-up", "0s"].iter().chain(words))
@@ -42,12 +42,12 @@ fn a_closed_loop_counts_every_request_once() {
     assert_eq!(target["statuses"], json!({ "200": 200 }), "{report}");
     assert_eq!(target["latency_ms"]["count"], 200, "{report}");
     assert_eq!((&target["failed"], &target["unsent"], &report["interrupted"]), (&json!(0), &json!(0), &json!(false)));
-    // The server counted the same, and the one that went first.
+    // The server counted the same requests, and the first single one.
     assert_eq!(answers(&server), 201.0);
 }
 
 #[test]
-fn an_open_loop_sends_what_falls_due() {
+fn an_open_loop_sends_every_due_request() {
     let server = Server::digits(&[]);
     let words = ["--rate", "100", "-c", "8", "-d", "1s", "--format", "json"];
     let output = bench(&server, &words).output().unwrap();
@@ -60,7 +60,7 @@ fn an_open_loop_sends_what_falls_due() {
 
 /// The picture goes through a model on two cores at most: a million of them in a second it cannot.
 #[test]
-fn what_an_overloaded_target_keeps_from_being_sent_is_counted_with_its_waiting() {
+fn unsent_requests_of_an_overloaded_target_count_with_their_wait() {
     let server = Server::digits(&[]);
     let url = format!("http://{}", server.address);
     let words =
@@ -70,15 +70,15 @@ fn what_an_overloaded_target_keeps_from_being_sent_is_counted_with_its_waiting()
     let report = report(&output);
     let target = &report["target"];
     assert!(target["unsent"].as_u64().unwrap() > 500_000, "{report}");
-    // Half of the slots were due in the first half second, so their latency is at least what was left of it.
+    // Half of the slots were due in the first half second, so their latency is at least the rest of it.
     assert!(target["latency_ms"]["p50"].as_f64().unwrap() >= 400.0, "{report}");
     assert!(target["error_rate"].as_f64().unwrap() > 0.5, "{report}");
     assert_eq!(report["assertions"][0]["holds"], false, "{report}");
     assert_eq!(output.status.code(), Some(1), "{output:?}");
 }
 
-/// A server that answers everything at once but its second request (the first tries whether it is there), which it answers
-/// after `stall`. One connection at a time.
+/// A server that answers all requests at once but its second one, which it answers after `stall`; the first one is the
+/// probe. One connection at a time.
 fn stalling(stall: Duration) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -110,7 +110,7 @@ fn a_stall_is_felt_by_every_request_that_was_due_during_it() {
     let output = callboard(["bench", &url, "/"].iter().chain(&words)).output().unwrap();
     let report = report(&output);
     let p50 = |distribution: &str| report["target"][distribution]["p50"].as_f64().unwrap();
-    // Of the hundred slots, the fiftieth was due at most 500 ms after the first, and is behind it.
+    // The fiftieth of a hundred slots was due at most 500 ms after the first, and waits for it.
     assert!(p50("latency_ms") >= 290.0, "{report}");
     assert!(p50("service_ms") < p50("latency_ms"), "{report}");
     assert!(report["target"]["service_ms"]["max"].as_f64().unwrap() >= 790.0, "{report}");
@@ -150,7 +150,7 @@ fn failures_are_counted_by_status_and_kind() {
 }
 
 #[test]
-fn two_targets_take_turns_on_both_protocols_and_their_ratio_is_drawn_and_told() {
+fn two_targets_take_turns_and_the_report_has_their_ratio() {
     let (one, two) = (Server::digits(&[]), Server::digits(&[]));
     let picture = directory().join("ratio.html");
     let versus = format!("http://{}", two.address);
@@ -166,7 +166,7 @@ fn two_targets_take_turns_on_both_protocols_and_their_ratio_is_drawn_and_told() 
 }
 
 #[test]
-fn a_picture_that_cannot_be_written_costs_nobody_the_figures() {
+fn a_plot_that_cannot_be_written_does_not_lose_the_figures() {
     let server = Server::digits(&[]);
     let picture = directory().join("no such place").join("picture.svg");
     let words = ["-n", "5", "-c", "1", "--format", "json", "--plot", picture.to_str().unwrap()];
@@ -201,7 +201,7 @@ fn an_interrupt_ends_with_the_report_so_far() {
 }
 
 #[test]
-fn who_does_not_listen_is_one_line() {
+fn a_refused_connection_is_one_line() {
     let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let (line, code) = failure(callboard(["bench", &nobody.to_string(), "/livez"]));
     assert_eq!(code, 1);

@@ -10,7 +10,7 @@ use crate::support::{Server, callboard, directory, failure};
 
 const SEVEN: [&str; 2] = ["-F", "image=@examples/digits/seven.png"];
 
-/// A measurement of the digits with these words behind it.
+/// A measurement of the digits with these further arguments.
 fn bench(state: &Path, url: &str, words: &[&str]) -> Command {
     let mut command = callboard(["bench", url, "/digits", "--warm-up", "0s"].iter().chain(words));
     command.env("XDG_STATE_HOME", state);
@@ -48,12 +48,12 @@ fn a_closed_loop_over_quic_counts_every_call_once() {
     assert_eq!(target["latency_ms"]["count"], 60, "{report}");
     assert!(target["received_bytes"].as_u64().unwrap() > 60 * 20, "{report}");
     assert_eq!((&report["load"]["connections"], &report["load"]["streams"]), (&json!(2), &json!(3)), "{report}");
-    // The node counted the same, and the one that went first, on its two connections and that one's.
+    // The node counted the same requests, and the first single one, on three connections.
     assert_eq!(counted(&server, "ok"), 61.0);
 }
 
 #[test]
-fn an_open_loop_over_quic_sends_what_falls_due() {
+fn an_open_loop_over_quic_sends_every_due_request() {
     let state = directory();
     let (_server, url) = serve(&state);
     let words = ["--rate", "50", "-d", "1s", "--format", "json", "--assert", "errors<=100%"];

@@ -79,7 +79,7 @@ fn a_generated_tensor_fits_a_model_and_its_reply_goes_to_a_file() {
 }
 
 #[test]
-fn a_problem_is_told_with_its_places_and_its_id() {
+fn a_problem_is_printed_with_its_fields_and_request_id() {
     let server = Server::digits(&[]);
     let output = call(&server, &["/digits", "--json", "{}", "-H", "x-request-id: my-own-1"]);
     assert_eq!(output.status.code(), Some(4), "{output:?}");
@@ -98,7 +98,7 @@ fn a_problem_is_told_with_its_places_and_its_id() {
 }
 
 #[test]
-fn whose_fault_it_was_is_in_the_exit_code() {
+fn the_exit_code_says_whether_the_caller_or_the_server_failed() {
     let server = Server::digits(&[]);
     let late = call(&server, &["/digits", "--file", "examples/digits/seven.png", "-H", "x-request-timeout-ms: 1"]);
     // A millisecond is not always too short: then there is a reply.

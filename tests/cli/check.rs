@@ -6,7 +6,7 @@ use std::path::Path;
 use crate::support::{callboard, directory_with, run};
 
 #[test]
-fn runs_the_examples_and_shows_what_they_answer() {
+fn runs_the_examples_and_shows_their_answers() {
     let output = run(&["check", "examples/digits"]);
     let text = String::from_utf8(output.stdout).unwrap();
     assert_eq!(output.status.code(), Some(0), "{text}");
@@ -17,7 +17,7 @@ fn runs_the_examples_and_shows_what_they_answer() {
 }
 
 #[test]
-fn an_example_that_fails_is_told_with_its_reason_and_code_1() {
+fn a_failed_example_is_reported_with_its_reason_and_code_1() {
     let digits = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/digits");
     let toml = fs::read_to_string(digits.join("callboard.toml")).unwrap();
     let directory = directory_with(&toml.replace("\"digits.onnx\"", &format!("{:?}", digits.join("digits.onnx"))));

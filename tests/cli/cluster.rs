@@ -1,4 +1,4 @@
-//! `callboard cluster`: a cluster with an authority, from nothing to a call, and who is not let in.
+//! `callboard cluster`: a cluster with an authority, from nothing to a call, and the refusals.
 
 use std::io::Write;
 use std::path::Path;
@@ -81,7 +81,7 @@ fn a_cluster_is_made_joined_and_called_and_strangers_stay_outside() {
     assert_eq!(code, 1);
     assert!(refused.contains("this identity is a client's, which may not serve"), "{refused}");
 
-    // A token that is used up, one that is none, and one of another cluster.
+    // A used-up token, an invalid one, and one of another cluster.
     let refused = join(&node_token, &first_address, &of("third"), "third");
     assert_eq!(refused.status.code(), Some(1));
     assert!(said(&refused).contains("(used_up_token)"), "{refused:?}");
@@ -93,7 +93,7 @@ fn a_cluster_is_made_joined_and_called_and_strangers_stay_outside() {
     assert!(said(&refused).contains("is not of the token's cluster"), "{refused:?}");
     assert!(!of("third").exists(), "nothing is left of it");
 
-    // One that was taken back, by itself or by its id.
+    // A revoked token, by itself or by its id.
     let (leaked, other) = (token(&authority, &["--uses", "9"]), token(&authority, &[]));
     let id = other.split('-').nth(2).unwrap();
     for word in [leaked.as_str(), id] {
@@ -109,7 +109,7 @@ fn a_cluster_is_made_joined_and_called_and_strangers_stay_outside() {
     let wrong = run(&["cluster", "revoke", authority.to_str().unwrap(), "desk"]);
     assert!(wrong.status.code() == Some(2) && said(&wrong).contains("expected a token"), "{wrong:?}");
 
-    // Who is of another cluster, or of none, is told so.
+    // Callers of another cluster, or of none, get an error that says so.
     let refused = call(&first_address, &of("other"));
     assert_eq!(refused.status.code(), Some(1));
     assert!(said(&refused).contains("unknown_authority: "), "{refused:?}");
@@ -167,7 +167,7 @@ fn a_member_is_renewed_while_it_serves_and_its_callers_are_answered() {
 }
 
 #[test]
-fn what_makes_no_cluster_is_one_line() {
+fn an_error_of_cluster_is_one_line() {
     let directory = directory();
     let authority = directory.join("authority");
     let words =

@@ -1,4 +1,4 @@
-//! `callboard examples`: what is printed is a program. That it runs is shown in `tests/external/`.
+//! `callboard examples` prints programs. `tests/external/` runs them.
 
 use std::fs;
 
@@ -29,7 +29,7 @@ fn every_route_is_called_where_it_would_be_served() {
 }
 
 #[test]
-fn a_language_that_nobody_speaks_here_is_told() {
+fn an_unknown_language_is_an_error_that_names_it() {
     let (line, code) = failure(callboard(["examples", "examples/digits", "--lang", "cobol"]));
     assert_eq!(code, 2);
     assert!(line.contains("cobol"), "{line}");
@@ -38,9 +38,9 @@ fn a_language_that_nobody_speaks_here_is_told() {
     assert!(line.contains("--lang"), "{line}");
 }
 
-/// `..` behind a link is not where it seems to be.
+/// `..` after a symbolic link leads to another directory.
 #[test]
-fn a_file_behind_a_link_is_named_as_it_is_reached() {
+fn a_linked_file_has_the_path_that_reaches_it() {
     let directory = directory();
     fs::create_dir_all(directory.join("real/served")).unwrap();
     std::os::unix::fs::symlink("real/served", directory.join("link")).unwrap();

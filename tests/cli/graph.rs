@@ -1,4 +1,4 @@
-//! Graphs from a file: side by side, one or the other, and what clients are told of them.
+//! Graphs from a file: ensembles and switches, and their documentation.
 
 use std::fs;
 use std::path::Path;
@@ -16,7 +16,7 @@ fn picture(server: &Server, route: &str) -> Answer {
     server.request(&format!("POST {route} HTTP/1.1\r\ncontent-type: image/png"), &seven)
 }
 
-/// The picture of a seven in the form fields `image` or another, with `want` beside it.
+/// The picture of a seven as the form field `image` or another one, and the field `want`.
 fn form(server: &Server, route: &str, field: &str, want: &str) -> (u16, Value) {
     let seven = fs::read("examples/digits/seven.png").unwrap();
     let mut body = format!(
@@ -43,7 +43,7 @@ fn an_ensemble_answers_a_map_in_member_order() {
 }
 
 #[test]
-fn a_partial_ensemble_answers_what_it_has_and_fails_only_when_all_do() {
+fn a_partial_ensemble_fails_only_if_all_members_fail() {
     let server = serve();
     let answer = picture(&server, "/either");
     assert_eq!(answer.status, 200, "{answer:?}");
@@ -122,7 +122,7 @@ fn schema_of(document: &Value, route: &str, part: &str) -> Value {
 }
 
 #[test]
-fn the_document_says_what_graphs_take_and_give() {
+fn the_document_has_the_types_of_graphs() {
     let output = run(&["openapi", "examples/graph"]);
     let document: Value = serde_json::from_slice(&output.stdout).unwrap();
     let input = |route: &str| schema_of(&document, route, "/requestBody");

@@ -63,7 +63,7 @@ fn a_load_over_https_is_counted_as_any_other() {
 }
 
 #[test]
-fn the_status_of_a_node_is_told_over_https() {
+fn the_status_of_a_node_is_served_over_https() {
     let keys = directory().join("keys");
     fs::write(&keys, format!("operator {KEY}\n")).unwrap();
     let pair = certificate("127.0.0.1");
@@ -76,7 +76,7 @@ fn the_status_of_a_node_is_told_over_https() {
     assert!(String::from_utf8_lossy(&output.stdout).contains(", ready, up "), "{output:?}");
 }
 
-/// The variables are those by which OpenSSL is told where the system's authorities are.
+/// OpenSSL has the same variables for the authorities of the system.
 #[test]
 fn without_a_file_the_authorities_of_the_system_are_believed() {
     let pair = certificate("127.0.0.1");
@@ -106,7 +106,7 @@ fn without_a_file_the_authorities_of_the_system_are_believed() {
 }
 
 #[test]
-fn whoever_is_not_believed_is_not_spoken_to() {
+fn an_untrusted_server_gets_no_request() {
     let pair = certificate("127.0.0.1");
     let (_server, url) = serve(&pair, &[]);
     // Another authority, and the right one for another name.
@@ -123,7 +123,7 @@ fn whoever_is_not_believed_is_not_spoken_to() {
 
 /// Either protocol, and either of the two mistakes.
 #[test]
-fn a_wrong_scheme_is_told_with_the_right_one() {
+fn an_error_of_a_wrong_scheme_names_the_right_one() {
     let pair = certificate("127.0.0.1");
     let (secure, _) = serve(&pair, &[]);
     let plain = Server::digits(&[]);

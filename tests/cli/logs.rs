@@ -1,4 +1,4 @@
-//! The lines that a server writes: short and coloured at a terminal, JSON where somebody asks for it.
+//! The log lines of a server: short and coloured at a terminal, JSON if configured.
 
 use serde_json::Value;
 
@@ -9,7 +9,7 @@ fn every_line_is_a_json_object_where_that_is_the_format() {
     let words = ["serve", "examples/digits", "--http", "127.0.0.1:0", "--admin", "none"];
     let words = words.iter().chain(&["--log-format", "json", "--log", "warn,callboard_http=debug"]);
     let mut server = Server::start(callboard(words));
-    // Behind the address the text goes on, in the same object.
+    // The text continues after the address, in the same object.
     server.address.truncate(server.address.find('\\').unwrap());
     let head = "POST /digits HTTP/1.1\r\nx-request-id: mine-1\r\ncontent-type: application/json";
     assert_eq!(server.request(head, b"{}").status, 422);
@@ -27,7 +27,7 @@ fn every_line_is_a_json_object_where_that_is_the_format() {
     assert_eq!(message(lines.last().unwrap()), "stopped");
     let access = lines.iter().find(|line| line["target"] == "callboard_http::access").unwrap();
     assert_eq!((&access["status"], &access["request_id"]), (&422.into(), &"mine-1".into()), "{access}");
-    // A line of the log itself, with its fields beside the message.
+    // A log line, with its fields next to the message.
     let answered = lines.iter().find(|line| line["target"] != "callboard_http::access" && line["status"] == 422);
     let answered = answered.unwrap_or_else(|| panic!("{lines:#?}"));
     assert_eq!((&answered["level"], &answered["request_id"]), (&"DEBUG".into(), &"mine-1".into()), "{answered}");
@@ -44,7 +44,7 @@ fn a_failure_is_a_json_object_too() {
     assert!(line["message"].as_str().unwrap().starts_with("callboard: could not listen on "), "{line}");
 }
 
-/// What a terminal shows of one request, and of one that is refused.
+/// The lines of an answered and a refused request at a terminal.
 #[cfg(unix)]
 fn shown(no_color: Option<&str>) -> [String; 2] {
     let mut command = callboard(["serve", "examples/digits", "--http", "127.0.0.1:0", "--admin", "none"]);

@@ -1,5 +1,5 @@
-//! The binary as its user meets it: what it prints, what it answers, how it ends. Every test runs the real thing, on a port
-//! that the system chooses and in a directory of its own.
+//! The binary from outside: its output, its answers, its end. Every test runs the real binary, on a port of the
+//! system's choice and in its own directory.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on says so by panicking")]
 

@@ -17,7 +17,7 @@ stages = [\"model\"]
 ";
 
 #[test]
-fn what_is_written_wrong_ends_with_code_2() {
+fn a_wrong_command_line_ends_with_code_2() {
     let cases: [(&[&str], &str); 6] = [
         (&["serve", "no/such/place"], "callboard: no/such/place: there is no such file or directory"),
         (
@@ -53,7 +53,7 @@ fn an_unknown_flag_names_the_nearest_one() {
 }
 
 #[test]
-fn a_flag_of_other_servers_and_a_wrong_choice_name_what_there_is() {
+fn a_flag_of_other_servers_and_a_wrong_choice_get_a_hint() {
     let expected = "callboard: unexpected argument '--port' found; `--http 127.0.0.1:8000` sets address and port";
     assert_eq!(failure(callboard(["serve", "examples/digits", "--port", "80"])), (expected.to_owned(), 2));
     let expected = "callboard: invalid value 'js' for '--lang <LANGUAGE>'; possible values: curl, python, rust";
@@ -148,7 +148,7 @@ fn a_route_that_takes_a_page_of_the_edge_is_refused_by_every_command_with_its_li
 }
 
 #[test]
-fn a_port_in_use_is_told_before_a_model_is_missed() {
+fn a_port_in_use_is_reported_before_a_missing_model() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
     let directory = directory_with(ONE_MODEL);
@@ -207,7 +207,7 @@ fn a_split_of_calls_on_a_node_without_others_is_refused() {
     }
 }
 
-/// Whoever forgot a bracket is told so here, and not by a function that wonders about a text.
+/// A missing bracket is an error of the command line, not of the function.
 #[test]
 fn an_argument_that_begins_as_json_and_is_none_is_refused() {
     for url in ["http://127.0.0.1:1", "quic://127.0.0.1:1"] {

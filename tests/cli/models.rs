@@ -1,4 +1,4 @@
-//! Models as `serve` finds them: how they batch by default, and whether the protocol's metadata tells what is so.
+//! Models with `serve`: their default batching, and whether the metadata of the protocol is true.
 
 use serde_json::{Value, json};
 
@@ -40,7 +40,7 @@ fn batching(server: &Server) -> (Value, Value, u64) {
 }
 
 #[test]
-fn a_model_with_a_batch_axis_batches_without_being_told_and_its_configuration_says_so() {
+fn a_model_with_a_batch_axis_batches_by_default_and_its_configuration_says_so() {
     for server in [Server::start(callboard(["serve", MODEL, "--http", "127.0.0.1:0"])), with_file("")] {
         let (most, preferred, batches) = batching(&server);
         assert_eq!((most, preferred), (json!(32), json!([32])));
@@ -62,7 +62,7 @@ fn a_model_without_a_batch_axis_runs_one_item_at_a_time() {
 }
 
 #[test]
-fn explain_tells_the_default_of_a_model() {
+fn explain_shows_the_defaults_of_a_model() {
     let text = String::from_utf8(run(&["serve", MODEL, "--explain"]).stdout).unwrap();
     let row = |key: &str| text.lines().find(|line| line.trim_start().starts_with(key)).unwrap_or_default().to_owned();
     assert!(row("max_batch_size").contains("32 (1 without a batch axis)"), "{text}");
@@ -71,7 +71,7 @@ fn explain_tells_the_default_of_a_model() {
 
 /// Metadata, configuration and answer name the same datatype, also of a tensor that an ensemble passes on.
 #[test]
-fn the_protocol_says_of_an_ensembles_tensor_what_it_sends() {
+fn the_metadata_of_an_ensembles_tensor_matches_its_data() {
     let server = Server::start(callboard(["serve", "examples/graph", "--http", "127.0.0.1:0"]));
     let of = |list: &Value, key: &str| {
         let found = list.as_array().unwrap().iter().find(|tensor| tensor["name"] == "logits").unwrap();

@@ -19,7 +19,7 @@ fn writes_the_same_document_that_a_server_answers() {
 }
 
 #[test]
-fn the_title_is_the_name_of_the_directory_also_where_nobody_wrote_it() {
+fn the_default_title_is_the_name_of_the_directory() {
     for (directory, words) in [("", &["examples/digits"][..]), ("examples/digits", &[]), ("examples/digits", &["."])] {
         let mut command = callboard(["openapi"].iter().chain(words));
         let output = command.current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join(directory)).output().unwrap();

@@ -50,7 +50,7 @@ fn a_call_over_quic_needs_no_preparation_on_one_machine() {
 }
 
 #[test]
-fn what_an_option_sends_is_not_taken_for_the_address() {
+fn the_value_of_an_option_is_not_taken_for_the_address() {
     let state = directory();
     let (_server, url) = serve(&state);
     for word in ["--json={\"u\": \"http://a\"}", "--arg=u=http://a", "-Fu=http://a"] {
@@ -61,7 +61,7 @@ fn what_an_option_sends_is_not_taken_for_the_address() {
     }
 }
 
-/// Another user, as far as identities go.
+/// Another user, with respect to identities.
 #[test]
 fn a_caller_with_another_identity_is_refused() {
     let (_server, url) = serve(&directory());
@@ -79,7 +79,7 @@ fn the_development_identity_is_not_shown_beyond_loopback() {
     assert!(said.contains("for loopback only"), "{said}");
 }
 
-/// Nor is it of any use to a peer there, who would never be linked.
+/// A peer there would never be connected either.
 #[test]
 fn a_peer_beyond_loopback_needs_a_cluster() {
     let words = ["serve", "examples/digits", "--http", "127.0.0.1:0", "--quic", "127.0.0.1:0", "--join"];
@@ -90,7 +90,7 @@ fn a_peer_beyond_loopback_needs_a_cluster() {
     assert!(said.contains("192.0.2.1:4433 is not on this machine") && said.contains("cluster join"), "{said}");
 }
 
-/// Whoever comes first makes the authority, and the others find it.
+/// The first process makes the authority, and the others find it.
 #[test]
 fn nodes_that_are_started_in_the_same_moment_are_of_one_authority() {
     let state = directory();
@@ -110,7 +110,7 @@ fn nodes_that_are_started_in_the_same_moment_are_of_one_authority() {
 }
 
 #[test]
-fn where_there_is_no_place_for_an_identity_it_says_what_to_set() {
+fn without_a_directory_for_identities_the_error_says_what_to_set() {
     let file = directory().join("file");
     std::fs::write(&file, "").unwrap();
     let refused = |state: Option<&Path>| {
@@ -132,7 +132,7 @@ fn where_there_is_no_place_for_an_identity_it_says_what_to_set() {
     assert!(said.contains("set XDG_STATE_HOME to a directory that can be written"), "{said}");
 }
 
-/// Each node hears of the other although only one was told, and neither minds when the other dies.
+/// Each node connects to the other although only one names its peer, and neither fails when the other dies.
 #[test]
 fn a_node_that_joins_another_is_known_to_it() {
     let state = directory();
@@ -154,7 +154,7 @@ fn a_node_that_joins_another_is_known_to_it() {
     assert_eq!(first.wait(), Some(0), "{:?}", first.said);
 }
 
-/// By its name, behind which there may be an address that cannot be reached from here.
+/// The peer has a name with an address that may be unreachable from here.
 #[test]
 fn the_status_of_a_node_shows_the_others() {
     let state = directory();
@@ -199,7 +199,7 @@ fn nodes_are_named_as_hosts_with_ports_and_not_too_many() {
     }
 }
 
-/// A stage of which nodes run different revisions, told by its labels, with so many parts of all calls for each of both.
+/// A stage whose nodes run different revisions, told apart by their labels, each with its share of the calls.
 pub(crate) fn labels(revision: u32, names: &str, parts: [u32; 2]) -> std::path::PathBuf {
     let split = format!("split = {{ 1 = {}, 2 = {} }}", parts[0], parts[1]);
     let stage = format!("name = \"name\"\nkind = \"labels\"\nnames = {names}\nrevision = {revision}\n{split}");
@@ -236,9 +236,9 @@ fn calls_are_divided_between_the_revisions_that_nodes_run() {
     assert_eq!((of("old", &answers), of("new", &answers)), (30, 10), "{answers:?}");
 }
 
-/// The server waits for heads that are half sent. Their requests may have to go to a peer, as any others.
+/// The server waits for half-sent heads. Their requests may need a peer, like any others.
 #[test]
-fn what_comes_by_http_until_the_end_still_reaches_the_peers() {
+fn a_late_http_call_still_reaches_the_peers() {
     let [mut old, mut new] = divided();
     let mut half: Vec<_> = (0..8).map(|_| old.connect()).collect();
     half.iter_mut().for_each(|stream| stream.write_all(HEAD.as_bytes()).unwrap());

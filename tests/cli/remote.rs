@@ -1,4 +1,4 @@
-//! Stages of kind `remote`: a gateway that runs none of its stages, and a worker that comes and goes.
+//! Remote stages: a gateway that runs none of its stages, and a worker that comes and goes.
 
 use std::fs;
 use std::path::Path;
@@ -27,7 +27,7 @@ fn gateway(state: &Path, file: &Path, peer: &str) -> Server {
     Server::start(command)
 }
 
-/// Asks until the answer is one of those that are waited for.
+/// Repeats the request until the answer is expected.
 fn until(server: &Server, head: &str, body: &[u8], is_it: impl Fn(&Answer) -> bool) -> Answer {
     let begun = Instant::now();
     loop {
@@ -90,12 +90,12 @@ fn a_gateway_answers_while_a_worker_runs_its_stages_and_says_so_while_none_does(
     assert_eq!(gateway.wait(), Some(0), "{:?}", gateway.said);
     let said = gateway.said.join("\n");
     assert!(said.contains("POST /digits  ↗decode → ↗digits → ↗labels\n"), "{said}");
-    assert!(said.contains("  ↗ marks a stage that only other nodes run"), "{said}");
+    assert!(said.contains("  ↗ marks a remote stage"), "{said}");
 }
 
-/// One that joins the gateway is found without being named.
+/// A worker that joins the gateway is found without being named.
 #[test]
-fn stages_here_and_elsewhere_stand_in_one_graph_and_are_shared_by_all_who_run_them() {
+fn local_and_remote_stages_work_in_one_graph() {
     let state = directory();
     let file = directory_with(
         "[[stage]]\nname = \"decode\"\nkind = \"image\"\ncolor = \"grey\"\nwidth = 8\nheight = 8\nresize = \"area\"\n\
@@ -122,7 +122,7 @@ fn stages_here_and_elsewhere_stand_in_one_graph_and_are_shared_by_all_who_run_th
     let reply = json(&answer.body);
     assert_eq!((&reply["best"]["label"], reply["logits"].as_array().unwrap().len()), (&"7".into(), 10), "{reply}");
 
-    // Routes whose stages are there go on; the one that is not is named, and so is that nobody has it.
+    // Routes with connected stages work; the missing stage is named.
     let head = "POST /missing HTTP/1.1\r\ncontent-type: application/json";
     let missing = gateway.request(head, b"1");
     assert_eq!(missing.status, 503);
@@ -159,7 +159,7 @@ fn a_gateway_is_checked_and_documented_without_its_peers() {
 }
 
 #[test]
-fn a_gateway_that_nobody_can_join_is_refused_before_it_starts() {
+fn a_gateway_without_peers_is_refused_before_it_starts() {
     let toml = fs::read_to_string("examples/gateway/callboard.toml").unwrap();
     let directory = directory_with(&toml.replace("[quic]\njoin = [\"127.0.0.1:4433\"]\n", ""));
     for command in ["check", "serve", "openapi"] {

@@ -41,7 +41,7 @@ fn at_the_admin_listener_models_come_from_the_file_as_it_is_now() {
     };
     assert_eq!(index(&admin), [row("one", Some("1"), "READY")]);
 
-    // One that was written down later.
+    // A model that was added later.
     fs::write(directory.join("callboard.toml"), [ONE, TWO].concat()).unwrap();
     let (done, said) = asked(&admin, "/v2/repository/models/two/load");
     assert!(done, "{said}");
@@ -55,7 +55,7 @@ fn at_the_admin_listener_models_come_from_the_file_as_it_is_now() {
     let edge = format!("http://{}", server.address);
     assert_eq!(index(&edge), [row("two", Some("1"), "READY"), row("one", None, "UNAVAILABLE")]);
 
-    // What cannot be made leaves what is there.
+    // A model that cannot be loaded changes nothing.
     fs::write(directory.join("callboard.toml"), ONE.replace("names = [", "names = {")).unwrap();
     let (done, said) = asked(&admin, "/v2/repository/models/one/load");
     assert!(!done && said.contains("failed to load 'one'") && said.contains("callboard.toml"), "{said}");

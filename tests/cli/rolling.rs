@@ -1,5 +1,4 @@
-//! A rolling restart as an orchestrator does it: behind a balancer that asks for readiness now and then, no request is
-//! lost.
+//! A rolling restart, as an orchestrator does it: behind a balancer that polls the readiness, no request is lost.
 
 use std::fs;
 use std::io::{self, Write as _};
@@ -76,7 +75,7 @@ impl Balancer {
         }
     }
 
-    /// The next one that is ready.
+    /// The next ready server.
     fn pick(&self) -> Option<String> {
         let backends = self.backends.lock().unwrap();
         let ready: Vec<_> = backends.iter().filter(|backend| backend.is_ready).collect();
@@ -117,12 +116,12 @@ struct Ending<'a>(&'a Balancer);
 impl Drop for Ending<'_> {
     fn drop(&mut self) {
         drop(Over(&self.0.is_over));
-        // The last one that is accepted.
+        // The last accepted connection.
         _ = self.0.listener.local_addr().and_then(TcpStream::connect);
     }
 }
 
-/// Until the end of one side, which the other is told.
+/// Copies until one side ends, and ends the other side.
 fn copy(mut from: &TcpStream, mut to: &TcpStream) {
     _ = io::copy(&mut from, &mut to);
     _ = to.shutdown(Shutdown::Write);

@@ -32,7 +32,7 @@ fn serves_a_bare_model_under_its_own_name_with_an_example_that_works() {
 }
 
 #[test]
-fn a_body_that_is_not_what_a_configured_route_takes_is_422_with_its_places() {
+fn an_invalid_body_of_a_configured_route_is_422_with_its_fields() {
     let check = |server: &Server, body: &str, status: u16, paths: &[&str]| {
         let answer = server.request("POST /digits HTTP/1.1\r\ncontent-type: application/json", body.as_bytes());
         assert_eq!(answer.status, status, "{body}: {answer:?}");
@@ -112,7 +112,7 @@ fn explain_prints_the_plan_with_its_sources_and_serves_nothing() {
 }
 
 #[test]
-fn a_reader_who_has_seen_enough_is_no_error() {
+fn a_broken_pipe_is_no_error() {
     let mut child =
         callboard(["serve", "examples/digits", "--explain"]).stdout(std::process::Stdio::piped()).spawn().unwrap();
     drop(child.stdout.take());
@@ -145,12 +145,12 @@ fn the_metrics_are_those_of_the_operations_page() {
     assert_eq!(told, documented);
 }
 
-/// Whoever started it may have stopped reading long ago.
+/// The process that started it may have stopped reading long ago.
 #[test]
-fn a_server_whose_messages_nobody_reads_goes_on_answering() {
+fn a_server_without_a_reader_of_stderr_keeps_answering() {
     use std::io::Write as _;
 
-    // A line of the log for every request beside its line of the access log, and more of both than a pipe holds.
+    // A log line for every request in addition to its access line: more than a pipe holds.
     let server = Server::digits(&["--log", "debug"]);
     for _ in 0..40 {
         let mut stream = server.connect();

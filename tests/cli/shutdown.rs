@@ -1,4 +1,4 @@
-//! How a server ends: in good order when asked, at once when told.
+//! How a server ends: in order when asked, at once when forced.
 
 use std::fs;
 use std::io::{Read as _, Write as _};
@@ -36,7 +36,7 @@ impl HalfSent {
         half
     }
 
-    /// The server counts it as in flight: asked until it says so, which a request that was sent after it may not outrun.
+    /// Waits until the server counts the request as in flight: a later request must not overtake it.
     fn wait_until_admitted(&self, server: &Server) {
         while !server.request("GET /metrics HTTP/1.1", b"").body.contains("callboard_in_flight 1") {}
     }
@@ -71,7 +71,7 @@ fn finishes_the_request_in_hand_before_it_ends() {
     assert_eq!(server.wait(), Some(0), "{:#?}", server.said);
 }
 
-/// Asks again and again, each time on a connection of its own, until nobody takes it. Every answer must be a good one.
+/// Sends requests on new connections until they are refused. Every answer must be a success.
 fn ask_until_it_is_over(address: SocketAddr, picture: &[u8], answered: &AtomicUsize) {
     let head = format!(
         "POST /digits HTTP/1.1\r\nhost: test\r\nconnection: close\r\ncontent-type: image/png\r\ncontent-length: {}\r\n\r\n",
@@ -82,7 +82,8 @@ fn ask_until_it_is_over(address: SocketAddr, picture: &[u8], answered: &AtomicUs
         let asked = stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(picture));
         let heard = asked.and_then(|()| stream.read_to_end(&mut answer));
         if answer.is_empty() {
-            // Still in the kernel's queue when the listener closed: nobody had begun it, and any client asks elsewhere.
+            // The connection was in the kernel's queue when the listener closed: no request was started, and any client
+            // retries.
             return;
         }
         let answer = String::from_utf8_lossy(&answer);
@@ -165,7 +166,7 @@ fn a_signal_that_comes_twice_at_once_asks_and_does_not_insist() {
     assert_eq!(server.wait(), Some(0), "{:#?}", server.said);
 }
 
-/// So much to write that it is stuck, wherever it is: more lines than the test's own queue and the largest pipe hold together.
+/// More log lines than the queue of the test and the largest pipe hold together.
 fn fill_stderr(server: &Server) {
     let path = "x".repeat(200);
     let stream = server.connect();
@@ -181,7 +182,7 @@ fn fill_stderr(server: &Server) {
 }
 
 #[test]
-fn a_signal_is_obeyed_where_nobody_reads_what_is_said() {
+fn a_signal_works_without_a_reader_of_stderr() {
     let mut server = Server::digits(&[]);
     fill_stderr(&server);
     server.signal("TERM");
@@ -197,7 +198,7 @@ fn a_signal_is_obeyed_where_nobody_reads_what_is_said() {
 
 /// As an orchestrator does it: its hook asks for the drain, and then it signals.
 #[test]
-fn the_first_signal_behind_a_wish_to_drain_asks_for_the_same_and_the_next_one_insists() {
+fn after_a_drain_request_the_second_signal_ends_at_once() {
     let begin = || {
         let mut server = Server::digits(&["--admin", "127.0.0.1:0"]);
         let admin = server.wait_for("admin on ");
@@ -226,9 +227,9 @@ fn counted(server: &Server, name: &str) -> f64 {
     lines.map(|line| line.rsplit(' ').next().unwrap().parse::<f64>().unwrap()).sum()
 }
 
-/// Two nodes, one of which has joined the other, and each runs the stage in a revision of its own: half of the calls that come to either
-/// run on the other one. Calls over QUIC are in hand all the time when one is told to end: those that it has of callers, those that it
-/// has of its peer, and those of its own that its peer has.
+/// Two nodes, one of which has joined the other. Each runs the stage in its own revision, so half of the calls to
+/// either run on the other one. When one is asked to end, calls over QUIC are in flight in both directions: from its
+/// callers, from its peer, and to its peer.
 #[test]
 fn a_node_that_ends_under_calls_over_quic_fails_none_here_or_there() {
     let state = directory();
@@ -276,7 +277,7 @@ fn a_node_that_ends_under_calls_over_quic_fails_none_here_or_there() {
     first.signal("TERM");
     assert_eq!(first.wait(), Some(0), "{:#?}", first.said);
     assert_eq!(first.said.last().map(String::as_str), Some("stopped"));
-    // The one that is left has all of them now.
+    // The remaining node runs all of them now.
     let so_far = done.load(Ordering::SeqCst);
     wait_for(&|| done.load(Ordering::SeqCst) >= so_far + 100);
     over.store(true, Ordering::SeqCst);

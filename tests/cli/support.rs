@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 /// Longer than anything here takes, even on a machine that does ten other things.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The binary, in the directory of the package and without the variables of whoever runs the tests.
+/// The binary, in the directory of the package and without variables of the environment.
 pub(crate) fn callboard<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_callboard"));
     command.args(args).current_dir(env!("CARGO_MANIFEST_DIR")).stdin(Stdio::null());
@@ -71,12 +71,12 @@ impl Server {
         Self::start(callboard(["serve", "examples/digits", "--http", "127.0.0.1:0"].iter().chain(args)))
     }
 
-    /// Starts a command and waits until it says where it listens.
+    /// Starts a command and waits for its address.
     pub(crate) fn start(command: Command) -> Self {
         Self::start_saying(command, "listening on http://")
     }
 
-    /// Starts a command and waits until it says these words, and behind them where it listens.
+    /// Starts a command and waits for these words and the address after them.
     pub(crate) fn start_saying(mut command: Command, words: &str) -> Self {
         // No balancer has to notice; tests of the delay set the flag.
         command.env("CALLBOARD_DRAIN_DELAY", "0s");
@@ -114,7 +114,7 @@ impl Server {
         }
     }
 
-    /// Whether it says a line with these words within so long.
+    /// Whether it writes a line with these words in time.
     pub(crate) fn says_within(&mut self, words: &str, limit: Duration) -> bool {
         let end = Instant::now() + limit;
         while let Ok(line) = self.stderr.recv_timeout(end.saturating_duration_since(Instant::now())) {
@@ -131,7 +131,7 @@ impl Server {
         self.signals(&[name]);
     }
 
-    /// Sends these one behind the other, at once.
+    /// Sends these requests at once.
     pub(crate) fn signals(&self, names: &[&str]) {
         // The shell's own `kill`: a program of that name is not installed everywhere.
         let id = self.child.id();

@@ -1,4 +1,4 @@
-//! What a hostile server can say at a terminal: text. Characters that a terminal obeys instead of showing are shown as text, too.
+//! Text of a hostile server at a terminal: control characters are shown as text.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpListener;
@@ -11,8 +11,8 @@ use serde_json::{Value, json};
 use crate::support::terminal;
 use crate::support::{callboard, failure};
 
-/// Names the window, clears the screen, colours by a control of C1, goes back to the begin of the line, and turns the direction
-/// of text.
+/// Names the window, clears the screen, colours by a C1 control, returns to the start of the line, and turns the
+/// direction of text.
 const EVIL: &str = "\u{1b}]0;evil\u{7}\u{1b}[2J\u{9b}31m\u{7f}\rover\nfaked: line\u{202e}\u{2066}";
 
 /// Answers every request with these bytes, and gives its URL.
@@ -150,7 +150,8 @@ fn a_reply_is_shown_as_text_at_a_terminal() {
     assert_eq!(serde_json::from_str::<Value>(&plain(shown.replace("\r\n", "\n").as_bytes())).unwrap(), status());
 }
 
-/// What a command writes to stdout where that is a terminal. It turns the end of a line into two characters, and nothing else.
+/// The output of a command whose stdout is a terminal. The terminal turns a line end into two characters, and changes
+/// nothing else.
 #[cfg(unix)]
 fn at_a_terminal(mut command: Command) -> String {
     let (mut screen, terminal) = terminal();

@@ -22,15 +22,14 @@ fn the_documentation_works_without_an_internet() {
     executes(&server.address().to_string(), "/greet", "hello Ada and Ada", "docs.png");
 }
 
-/// Whoever opens the first route and presses the button sees what it is for: the route's own picture is filled in.
+/// The first route has an example picture: one press of the button shows an answer.
 #[test]
 fn executing_the_flagships_route_shows_the_digit() {
     let server = support::Server::digits(&[]);
     executes(&server.address, "/digits", "\"label\": \"7\"", "docs-digits.png");
 }
 
-/// Opens the documentation, presses *Execute* on a route, and expects this in its answer. The picture is kept for
-/// whoever wants to look.
+/// Opens the documentation, presses *Execute* on a route, and expects this text in the answer. Keeps a screenshot.
 fn executes(address: &str, route: &str, expected: &str, picture: &str) {
     let version = |name: &&str| process::run(Command::new(name).arg("--version"), PATIENCE).is_ok();
     let found = NAMES.into_iter().find(version).ok_or_else(|| format!("none of {}", NAMES.join(", ")));

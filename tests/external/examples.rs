@@ -7,7 +7,7 @@ use crate::process;
 use crate::support::{PATIENCE, Server, callboard, directory};
 use crate::tool::{CURL, EXAMPLES, PYTHON, Tool};
 
-/// What is served, and how many replies its examples get.
+/// The served configuration, and the number of replies to its examples.
 const SERVED: [(&str, usize); 3] = [("examples/digits", 1), ("examples/graph", 4), ("examples/digits/digits.onnx", 1)];
 
 /// What a server asks for that asks for a key.
@@ -67,8 +67,8 @@ fn the_programs_for_python_run() {
     }
 }
 
-/// They were compiled with these tests, as `cargo test` does with all examples; a test of the command line says that they are what
-/// is printed.
+/// `cargo test` has compiled them with all examples; a test of the command line compares them with the printed
+/// programs.
 #[test]
 fn the_programs_for_rust_run() {
     let examples = Path::new(env!("CARGO_BIN_EXE_callboard")).parent().unwrap().join("examples");

@@ -14,7 +14,7 @@ fn serve() -> Server {
     Server::start(callboard(["serve", SERVED, "--http", "127.0.0.1:0"]))
 }
 
-/// The document of what is served, in a file.
+/// The OpenAPI document of the served routes, in a file.
 fn document(served: &str, directory: &Path) -> String {
     let file = directory.join("openapi.json").to_str().unwrap().to_owned();
     assert_eq!(run(&["openapi", served, "-o", &file]).status.code(), Some(0));

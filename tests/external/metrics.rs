@@ -1,5 +1,4 @@
-//! The page of metrics, judged by Prometheus' own `promtool`: whether it can be read, and whether names, helps and units are as they
-//! should be.
+//! The metrics page, checked by Prometheus' own `promtool`: syntax, names, help texts and units.
 
 use std::process::Command;
 

@@ -56,7 +56,7 @@ impl Node {
     }
 
     fn finish(&self, command: &mut Command, directory: &Path) -> String {
-        // Nothing is told to those who made the tools, and nobody is asked for a newer one.
+        // No telemetry, and no question for a newer version.
         let quiet = [("REDOCLY_TELEMETRY", "off"), ("REDOCLY_SUPPRESS_UPDATE_NOTICE", "true"), ("NO_COLOR", "1")];
         let command = command.envs(quiet).current_dir(directory);
         let program = format!("{command:?}");

@@ -1,8 +1,8 @@
-//! The OpenAPI document, judged by software that we did not write: valid by openapi-spec-validator, true by schemathesis.
+//! The OpenAPI document, checked by openapi-spec-validator, and compared with the server by schemathesis.
 //!
-//! schemathesis makes requests from the document, good ones and bad ones, and holds the answers against it: a status, media
-//! type, header or body that the document does not declare is a failure, and so is a good request that is refused or a bad one
-//! that is taken. The number of requests is bounded and their seed fixed.
+//! schemathesis makes valid and invalid requests from the document and checks the answers: an undeclared status, media
+//! type, header or body is a failure, and so is a refused valid request or an accepted invalid one. The number of
+//! requests is bounded and their seed fixed.
 
 use callboard::codec::{Tensor, Value};
 use callboard::http::{ApiKeys, HttpConfig};
@@ -67,8 +67,8 @@ pub(crate) fn app() -> App {
         .route_streaming("/count", count)
 }
 
-/// What may be refused although the schema allows it: no argument for `/scale`, ragged lists for `/same`, and arguments that are
-/// not those of the function or model that is called. Models are loaded by nobody who may not.
+/// Requests that may be refused although the schema allows them: no argument for `/scale`, ragged lists for `/same`,
+/// and wrong arguments of a function or model. Clients may not load models here.
 const OWN_RULES: &str = "/scale,/same,/mirror,/v1/call/{name},/v2/models/{model}/infer,/v2/models/{model}/generate,\
                          /v2/models/{model}/generate_stream,/v2/repository/models/{model}/load,\
                          /v2/repository/models/{model}/unload";
@@ -81,7 +81,7 @@ fn the_document_of_typed_routes_is_valid_and_true() {
     python.run("openapi.py", &[&server.address().to_string(), OWN_RULES]);
 }
 
-/// Without a key, or with a wrong one, what is declared to need one answers 401; what is declared open does not.
+/// Operations that are declared to need a key answer 401 without one; open operations do not.
 #[test]
 fn the_document_of_a_server_with_keys_is_valid_and_true() {
     const KEY: &str = "a-key-of-the-tests-that-is-long-enough-0123456789";

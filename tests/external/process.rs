@@ -61,7 +61,7 @@ type Collected = thread::JoinHandle<Vec<u8>>;
 fn collect(mut pipe: impl Read + Send + 'static, ended: mpsc::SyncSender<()>) -> Collected {
     thread::spawn(move || {
         let mut bytes = Vec::new();
-        // What was read before an error is still worth telling.
+        // Output before an error is still shown.
         let _ = pipe.read_to_end(&mut bytes);
         let _ = ended.send(());
         bytes
@@ -73,7 +73,7 @@ fn text(collected: Collected) -> String {
 }
 
 #[test]
-fn what_does_not_end_is_killed_and_what_it_said_is_told() {
+fn a_process_that_does_not_end_is_killed_and_its_output_is_shown() {
     let mut endless = Command::new("sh");
     let error = run(endless.args(["-c", "echo begun; exec sleep 600"]), Duration::from_secs(3)).unwrap_err();
     assert!(error.contains("did not end within 3 s") && error.contains("begun"), "{error}");

@@ -1,8 +1,7 @@
 //! Python with pinned packages: a virtual environment for each file of `requirements/`, made once and shared by all tests.
 //!
-//! An environment lies under the target directory. It is made behind a file lock, so that tests side by side, in one process
-//! or in several, wait for one another; it counts as made once the text of its requirements lies in it, so that one that was
-//! interrupted, or whose requirements have changed since, is made anew.
+//! An environment is under the target directory. It is made under a file lock, so that parallel tests wait for one
+//! another. It is complete when the text of its requirements is in it, so an interrupted or outdated one is made again.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -47,7 +46,7 @@ impl Python {
     /// When the script fails, with all that it said.
     pub(crate) fn run(&self, script: &str, args: &[&str]) -> String {
         let mut command = Command::new(&self.interpreter);
-        // No byte code beside the scripts, and no waiting lines when one is killed.
+        // No byte code next to the scripts, and unbuffered output.
         command.args(["-B", "-u"]).arg(here().join("scripts").join(script)).args(args);
         command.current_dir(env!("CARGO_MANIFEST_DIR"));
         run(&mut command, SCRIPT_LIMIT).unwrap_or_else(|error| panic!("{script}: {error}"))

@@ -1,4 +1,4 @@
-//! What becomes of a test whose tool is missing: one line and a skip, or a failure where `CALLBOARD_REQUIRE` names the tool.
+//! A test without its tool: a skip with one line, or a failure if `CALLBOARD_REQUIRE` names the tool.
 
 use std::io::Write as _;
 use std::thread;
@@ -22,13 +22,13 @@ pub(crate) const CURL: Tool = Tool("curl");
 /// Prometheus' `promtool`.
 pub(crate) const PROMTOOL: Tool = Tool("promtool");
 
-/// The programs of `examples/`, which `cargo test` compiles unless it is told of one target only.
+/// The programs of `examples/`. `cargo test` compiles them unless it runs one target only.
 pub(crate) const EXAMPLES: Tool = Tool("examples");
 
 const REQUIRE: &str = "CALLBOARD_REQUIRE";
 
 impl Tool {
-    /// What was set up, or nothing and one line that says why.
+    /// The result of the setup; without the tool `None`, and one line that says why.
     ///
     /// # Panics
     ///
@@ -40,7 +40,7 @@ impl Tool {
         };
         let required = std::env::var(REQUIRE).unwrap_or_default();
         assert!(!self.is_required(&required), "{REQUIRE} names {}, and it is missing: {why}", self.0);
-        // The line goes past the capture of the test harness, which would hide it from whoever reads the result.
+        // The line bypasses the capture of the test harness.
         let line = format!("skipped {}: no {}: {}\n", test_name(), self.0, why.lines().last().unwrap_or_default());
         let _ = std::io::stderr().write_all(line.as_bytes());
         None

@@ -1,4 +1,4 @@
-//! Traces, as a collector with OpenTelemetry's own messages reads them; the script is both the collector and the callers.
+//! Traces, read by a collector with OpenTelemetry's own messages; the script is the collector and the callers.
 
 use crate::python::Python;
 use crate::support::directory;

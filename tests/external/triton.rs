@@ -52,7 +52,7 @@ fn tritonclient_unloads_and_loads_a_model() {
 fn run(script: &str) {
     let Some(python) = Python::with("tritonclient") else { return };
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
-    // What is in front of a tensor of 64 MiB counts, too.
+    // The bytes before a tensor of 64 MiB count as well.
     let config = HttpConfig { max_body_bytes: 65 * 1024 * 1024, ..HttpConfig::default() };
     let server = runtime.block_on(callboard::Server::start(app(), "127.0.0.1:0", config)).unwrap();
     python.run(script, &[&server.address().to_string()]);
@@ -148,7 +148,7 @@ fn greet(guest: &Guest) -> Result<Greeting, Failure> {
     Ok(Greeting { text: format!("hello {}", names.join(" and ")), letters })
 }
 
-/// `nap`: sleeps so many seconds.
+/// `nap`: sleeps for the given seconds.
 fn nap() -> Stage<f64, f64> {
     Stage::each_async("nap", |seconds: Arc<f64>| async move {
         tokio::time::sleep(Duration::from_secs_f64(*seconds)).await;
@@ -156,7 +156,7 @@ fn nap() -> Stage<f64, f64> {
     })
 }
 
-/// `who`: the number of the replica that answers.
+/// `who`: the index of the replica that answers.
 struct Who(usize);
 
 impl Worker for Who {

@@ -95,7 +95,7 @@ fn views_that_share_one_long_text() {
 }
 
 #[test]
-fn dictionaries_sent_again_beside_many_columns() {
+fn repeated_dictionaries_with_many_columns() {
     let request = kept(dictionaries_and_columns(2000, 20_000)).gzip();
     Attack::new("arrow: 20,000 columns, 2,000 dictionary messages").run(|target| target.repeat(&request, 2));
 }

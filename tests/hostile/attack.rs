@@ -17,7 +17,7 @@ use crate::node::{BINARIES, Node, Served};
 /// The default of `max_in_flight_bytes`.
 const BUDGET_BYTES: u64 = 256 << 20;
 
-/// What a node takes beside its budget: code, models, threads, connections and what the allocator keeps.
+/// The memory of a node beyond its budget: code, models, threads, connections and the allocator's reserve.
 const CONSTANT_BYTES: u64 = 288 << 20;
 
 /// The most resident memory under any attack.
@@ -31,8 +31,7 @@ const HONEST_P99: Duration = Duration::from_millis(100);
 /// The p99 of health in a release build, and in a debug build.
 const HEALTH_P99: [Duration; 2] = [Duration::from_millis(50), Duration::from_millis(250)];
 
-/// How many times longer latencies may be: `CALLBOARD_HOSTILE_SLACK`, for a machine that others use as well. No other promise has
-/// slack.
+/// The factor on latency bounds, `CALLBOARD_HOSTILE_SLACK`, for a shared machine. No other bound has slack.
 static SLACK: LazyLock<u32> = LazyLock::new(|| {
     let slack = std::env::var("CALLBOARD_HOSTILE_SLACK").ok();
     slack.map_or(1, |slack| slack.parse().expect("CALLBOARD_HOSTILE_SLACK is a whole number"))
@@ -100,12 +99,12 @@ impl Target {
         Instant::now() < self.end
     }
 
-    /// What is left of the attack's time; never nothing, which sockets take for no limit.
+    /// The rest of the attack's time; never zero, which sockets take for no limit.
     pub(crate) fn left(&self) -> Duration {
         self.end.saturating_duration_since(Instant::now()).max(Duration::from_millis(1))
     }
 
-    /// Counts what a hostile client was answered, so that the report shows whether the attack met what it was meant for.
+    /// Counts the answers to hostile clients, so that the report shows whether the attack worked.
     pub(crate) fn met(&self, outcome: impl Into<String>) {
         *locked(&self.outcomes).entry(outcome.into()).or_default() += 1;
     }
@@ -138,10 +137,10 @@ impl Attack {
         Self { most_refused_percent: 5, ..self }
     }
 
-    /// Runs it: `send` is all hostile clients, from the first byte until the last of them has left.
+    /// Runs the attack: `send` runs all hostile clients until the last one has left.
     ///
-    /// Attackers give way on this machine's cores: they stand for clients that have machines of their own, and what is
-    /// measured is the node.
+    /// Attackers have a lower priority on this machine: they stand for clients with their own machines, and the test
+    /// measures the node.
     pub(crate) fn run(self, send: impl FnOnce(&Target) + Send) {
         if !is_wanted() {
             return;
@@ -194,7 +193,7 @@ impl Attack {
     }
 }
 
-/// What was seen of the node and of those beside the attackers.
+/// The measurements of the node and of the honest callers.
 struct Seen {
     base: Duration,
     honest: Book,
@@ -253,7 +252,7 @@ struct Rest {
 }
 
 impl Rest {
-    /// Waits until nothing is in flight, at most [`REST`] from when the attackers left; then looks at what it still does.
+    /// Waits until nothing is in flight, at most [`REST`] after the attackers left, and then measures the idle load.
     fn of(node: &mut Node, left: Instant) -> Option<Self> {
         let mut told = None;
         loop {
@@ -290,7 +289,7 @@ fn millis(time: Duration) -> f64 {
     time.as_secs_f64() * 1e3
 }
 
-/// A test that fails while it holds the lock leaves nothing behind that others could find broken.
+/// A failed test does not break the state behind the lock.
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -19,7 +19,7 @@ use crate::payloads::npy::{array, empty_axes};
 /// The largest payload of a frame, unless a node allows more.
 const MAX_FRAME: usize = 16_384;
 
-/// Writes the same bytes again and again on so many connections, each read or not; opens another when one is closed.
+/// Writes the same bytes repeatedly on `count` connections, each read or not; opens a new one for each closed one.
 fn flood(target: &Target, connections: usize, bytes: &[u8], is_read: bool) {
     target.crowd(connections, |_| {
         while target.goes_on() {
@@ -312,7 +312,7 @@ fn connections_that_say_nothing() {
     });
 }
 
-/// Every client comes again at once with whatever it was told, also with a refusal.
+/// Every client sends again at once after any answer, also after a refusal.
 #[test]
 fn callers_that_come_again_at_once() {
     let request = Request::post("/honest", "application/json", "[0.5,0.5]");

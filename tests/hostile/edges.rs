@@ -50,7 +50,7 @@ fn both_listeners_want_one_host_that_is_theirs() {
 
 /// What a page of another origin may do with the node's pages: nothing.
 #[test]
-fn pages_may_not_be_framed_and_are_what_they_say() {
+fn pages_forbid_framing_and_sniffing() {
     if !is_wanted() {
         return;
     }
@@ -95,7 +95,7 @@ fn run(words: &[&str]) -> Output {
     Command::new(&BINARIES.callboard).args(words).output().unwrap()
 }
 
-/// The characters with which a terminal is told what to do: all controls but the end of a line.
+/// The characters that control a terminal: all controls but the line end.
 fn controls(bytes: &[u8]) -> Vec<char> {
     String::from_utf8_lossy(bytes).chars().filter(|letter| letter.is_control() && *letter != '\n').collect()
 }

@@ -1,9 +1,9 @@
-//! QUIC streams with a gap near their beginning: what lies behind it waits in the node, and no one reads it.
+//! QUIC streams with a gap near their beginning: the data after the gap waits in the node.
 //!
-//! quinn sends what was lost again, so a relay stands between it and the node. In a burst the relay loses every eighth large datagram and all
-//! acknowledgements, so that the burst goes on; afterwards it passes only datagrams that are too small to bring anything. How much waits
-//! behind the gaps is bounded by the caller's congestion window, some 100 kB on each connection: a sender that ignores its window would
-//! reach the node's own.
+//! quinn retransmits lost data, so a relay sits between it and the node. During a burst the relay drops every eighth
+//! large datagram and all acknowledgements, so that the burst continues; afterwards it forwards only datagrams too
+//! small to carry data. The caller's congestion window bounds the waiting data, some 100 kB on each connection; a
+//! sender that ignores its window would reach the node's own limit.
 
 use std::net::{SocketAddr, UdpSocket};
 use std::sync::Arc;
@@ -24,7 +24,7 @@ use crate::quic::{IDENTITY, call, hello, runs};
 /// A datagram that brings acknowledgements or a ping, and no bytes of a stream.
 const SMALL: usize = 100;
 
-/// Of so many large datagrams of a burst one is lost.
+/// One of this many large datagrams of a burst is lost.
 const LOST_OF: u64 = 8;
 
 /// All datagrams pass.

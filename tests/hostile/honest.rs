@@ -16,7 +16,7 @@ pub(crate) const BEAT: Duration = Duration::from_millis(20);
 /// An honest caller waits no longer than this for its answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// The longest call that is told apart from longer ones.
+/// The longest latency that the histogram distinguishes.
 const MOST_MICROS: u64 = 60_000_000;
 
 /// What became of the calls.
@@ -24,7 +24,7 @@ const MOST_MICROS: u64 = 60_000_000;
 pub(crate) struct Book {
     micros: Histogram<u64>,
     pub(crate) answered: u64,
-    /// Calls that were told 429.
+    /// Calls that were answered with 429.
     pub(crate) refused: u64,
     /// What else became of a call, in words.
     pub(crate) failures: Vec<String>,
@@ -37,7 +37,7 @@ impl Book {
     }
 
     fn enter(&mut self, took: Duration, outcome: std::io::Result<(u16, String)>) {
-        // A call that takes long keeps those behind it from being made: they would have waited, too.
+        // A slow call delays the later ones: their wait counts as well.
         let (took, beat) = (took.as_micros() as u64, BEAT.as_micros() as u64);
         self.micros.record_correct(took.clamp(1, MOST_MICROS), beat).expect("within its bounds");
         match outcome {

@@ -58,7 +58,7 @@ impl Connection {
         self
     }
 
-    /// Gives up writing after so long.
+    /// The limit of one write.
     pub(crate) fn stays_within(&mut self, limit: Duration) -> &mut Self {
         let _ = self.stream.set_write_timeout(Some(limit));
         self
@@ -104,12 +104,12 @@ pub(crate) fn get(path: &str) -> Vec<u8> {
     usual.iter().flat_map(|(name, value)| literal(0, name, value)).collect()
 }
 
-/// A header field; `form` is 0x40 for one that the table of the connection keeps.
+/// A header field; `form` 0x40 stores it in the table of the connection.
 pub(crate) fn literal(form: u8, name: &str, value: &str) -> Vec<u8> {
     [&[form][..], &text(name), &text(value)].concat()
 }
 
-/// A text without Huffman's code behind its length.
+/// A text without Huffman coding, after its length.
 fn text(text: &str) -> Vec<u8> {
     let mut coded = Vec::new();
     let mut rest = text.len();

@@ -6,7 +6,7 @@ use crate::payloads::{MIB, nested};
 
 const JSON: &str = "application/json";
 
-/// `[0,0,…]` of so many items.
+/// `[0,0,…]` with `count` items.
 fn zeros(items: usize) -> Vec<u8> {
     let mut body = b"[0".to_vec();
     body.extend(b",0".repeat(items - 1));
@@ -14,7 +14,7 @@ fn zeros(items: usize) -> Vec<u8> {
     body
 }
 
-/// `{"000000":0,…}` of so many keys.
+/// `{"000000":0,…}` with `count` keys.
 fn keys(count: usize) -> Vec<u8> {
     let entries: Vec<String> = (0..count).map(|index| format!("\"{index:06x}\":0")).collect();
     format!("{{{}}}", entries.join(",")).into_bytes()

@@ -1,8 +1,8 @@
-//! Attacks on a node, each with an honest caller beside it.
+//! Attacks on a node, each next to honest callers.
 //!
-//! Every test sends one kind of hostile traffic to a server in a process of its own, with the default settings and at most 1 GiB
-//! of private memory. [`attack`] checks the same promises under each of them: the process lives, honest callers get their
-//! answers, health is told in time, memory stays within the budget's multiple, and the node comes to rest.
+//! Every test sends one kind of hostile traffic to a server in its own process, with default settings and at most 1 GiB
+//! of private memory. [`attack`] checks the same bounds under each of them: the process lives, honest callers get
+//! answers, health answers in time, memory stays within a multiple of the budget, and the node becomes idle again.
 //!
 //! | variable | meaning |
 //! |---|---|
@@ -11,8 +11,8 @@
 //! | `CALLBOARD_HOSTILE_SLACK` | how many times longer latencies may be; 1 where it is not set |
 //! | `CALLBOARD_HOSTILE_REPORT` | a file to which each attack appends a row of a table |
 //!
-//! Time bounds are those of a release build where the path of the binary names one; a debug build has five times as long for health.
-//! Attacks run one after the other, and only against loopback.
+//! The time bounds are for a release build, if the path of the binary names one; a debug build has five times as long
+//! for health. Attacks run one after the other, and only against loopback.
 
 #![allow(clippy::print_stdout, reason = "each attack tells what was seen of it")]
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on says so by panicking")]
@@ -37,5 +37,6 @@ mod oip;
 mod payloads;
 mod peers;
 mod quic;
+mod refused;
 mod send;
 mod streams;

@@ -1,4 +1,4 @@
-//! A server under limits, and what can be seen of it from outside: whether it lives, its memory, its processor time, its gauges.
+//! A server under limits, observed from outside: whether it lives, its memory, its processor time, its gauges.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -50,7 +50,7 @@ pub(crate) fn directory() -> &'static Path {
     &DIRECTORY
 }
 
-/// What is served.
+/// The served routes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Served {
     /// The `callboard` binary with `callboard.toml` of this directory: a picture model, `/keep` and `/pick` for any value.
@@ -181,7 +181,7 @@ fn written(name: &str, text: &str) -> PathBuf {
     path
 }
 
-/// Looks at the memory of a process until it is dropped: what a process needed is not told once it has died.
+/// Samples the memory of a process until it is dropped: a dead process cannot be measured.
 struct Watch {
     peak_bytes: Arc<AtomicU64>,
     peak_threads: Arc<AtomicU64>,

@@ -11,7 +11,7 @@ use crate::payloads::zip::{Member, archive, overlapping, zip64};
 const NPZ: &str = "application/x-npz";
 const JSON: &str = "application/json";
 
-/// Members of zeros, so many MiB each, packed by deflate.
+/// Members of zeros, of these sizes in MiB, compressed by deflate.
 fn zeros(members: usize, mib: usize) -> Vec<u8> {
     let bytes = mib * MIB;
     let member = Member::deflated("0.npy".to_owned(), &array("|u1", false, &[bytes as u64], &vec![0; bytes]));
@@ -32,13 +32,13 @@ fn sixteen_archives_of_250_mib() {
 }
 
 #[test]
-fn archives_whose_senders_leave() {
+fn archives_whose_clients_leave() {
     let request = picked(zeros(5, 50)).gzip();
     Attack::new("npz: 400 × the same, reset by the client").run(|target| target.leave(&request, 400, Duration::ZERO));
 }
 
 #[test]
-fn archives_whose_senders_leave_while_they_are_unpacked() {
+fn archives_whose_clients_leave_while_they_are_unpacked() {
     let request = picked(zeros(5, 50));
     Attack::new("npz: 200 × the same, reset after 20 ms")
         .run(|target| target.leave(&request, 200, Duration::from_millis(20)));

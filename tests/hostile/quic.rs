@@ -46,13 +46,13 @@ pub(crate) async fn welcomed(target: &Target) -> Option<RawPeer> {
     Some(peer)
 }
 
-/// The frame of a call that may take an hour, with a body of so many bytes.
+/// The frame of a call with a deadline of an hour and a body of this length.
 pub(crate) fn call(route: &str, function: bool, bytes: usize) -> Bytes {
     let call = Call { route: route.to_owned(), function, millis_left: 3_600_000, ..Call::default() };
     frame_head(FrameKind::Call, 0, &call, bytes).expect("a header")
 }
 
-/// So many connections send the same call again and again.
+/// `count` connections send the same call repeatedly.
 async fn repeat(target: &Target, route: &str, function: bool, body: Vec<u8>, connections: usize) {
     let body = Bytes::from(body);
     let caller = |_| async {

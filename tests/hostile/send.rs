@@ -1,4 +1,4 @@
-//! The ways in which hostile clients send a request over HTTP/1: over and over, in crowds, and without reading or waiting.
+//! How hostile clients send a request over HTTP/1: repeatedly, from many connections, and without reading or waiting.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -64,7 +64,7 @@ impl Target {
         })
     }
 
-    /// So many clients send this request again as soon as it is answered.
+    /// `count` clients send this request again as soon as it is answered.
     pub(crate) fn repeat(&self, request: &Request, clients: usize) {
         self.crowd(clients, |_| {
             while self.goes_on() {
@@ -73,7 +73,7 @@ impl Target {
         });
     }
 
-    /// Runs `client` on so many threads, and waits for all of them.
+    /// Runs `client` on `count` threads, and waits for all of them.
     pub(crate) fn crowd(&self, clients: usize, client: impl Fn(usize) + Sync) {
         thread::scope(|scope| {
             for index in 0..clients {

@@ -1,6 +1,6 @@
-//! The served app of the attacks on Rust types: routes whose inputs recurse, grow with the input, or are tables and arrays.
+//! The app for the attacks on Rust types: routes whose inputs recurse, grow with the input, or are tables and arrays.
 //!
-//! It has the commands of the `callboard` binary; the attacks run its `serve`.
+//! It has the commands of the `callboard` binary; the attacks use `serve`.
 
 use std::collections::{BTreeMap, HashMap};
 use std::process::ExitCode;

@@ -60,7 +60,7 @@ fn large_calls_of_clients_that_only_write() {
 }
 
 #[test]
-fn frames_that_announce_what_does_not_come() {
+fn frames_that_announce_missing_bytes() {
     let head = Request::post("/v1/call/honest", STREAM, "").head_announcing(1 << 30);
     let bytes = 64 * MIB;
     let begun = [head.as_bytes(), &[0; 4], &(bytes as u32).to_le_bytes(), &envelope_head(bytes)].concat();

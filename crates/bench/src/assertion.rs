@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_measured_holds_no_bound() {
+    fn a_figure_that_was_not_measured_holds_no_bound() {
         let nothing = Stats::new(Duration::from_secs(1));
         for text in ["p99<1s", "errors<1%", "ratio>0", "max<1s"] {
             let verdict = text.parse::<Assertion>().unwrap().verdict(&nothing, None);
@@ -239,13 +239,13 @@ mod tests {
     }
 
     #[test]
-    fn a_verdict_tells_what_was_measured() {
+    fn a_verdict_has_the_measured_figure() {
         let verdict = "p50<1ms".parse::<Assertion>().unwrap().verdict(&stats(), None);
         assert_eq!((verdict.assertion.as_str(), verdict.measured.as_str()), ("p50<1ms", "50.0 ms"));
     }
 
     #[test]
-    fn mistakes_are_told_with_what_was_expected() {
+    fn errors_name_the_expected_value() {
         for (text, part) in [
             ("p99", "such as `p99<20ms`"),
             ("p99=20ms", "such as `p99<20ms`"),

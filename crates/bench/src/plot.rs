@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_from_outside_is_text_and_no_markup() {
+    fn text_from_outside_is_escaped_in_markup() {
         let stats = Stats::new(Duration::from_secs(1));
         let page = html("<script>", &svg("<script>", &[("a&b", &stats)]), "p99<1ms");
         assert!(!page.contains("<script>") && page.contains("a&amp;b") && page.contains("p99&lt;1ms"), "{page}");

@@ -61,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn rates_that_nobody_means_are_refused() {
+    fn rates_out_of_range_are_refused() {
         for rate in [0.0, -1.0, 1e9, f64::NAN, f64::INFINITY] {
             assert_eq!(Schedule::with_rate(rate), None, "{rate}");
         }

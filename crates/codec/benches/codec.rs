@@ -1,8 +1,8 @@
-//! What a border costs: the envelope beside plain rmp-serde, postcard and prost, tensors beside one memcpy, frames beside
-//! bare arrow-ipc.
+//! What a border costs: the envelope beside plain rmp-serde, postcard and prost, tensors beside one memcpy, frames
+//! beside bare arrow-ipc.
 //!
-//! Run with `cargo bench -p callboard-codec --bench codec`. Both sides of every ratio are measured in the same run; the ratios
-//! of their medians are printed at the end.
+//! Run with `cargo bench -p callboard-codec --bench codec`. Both sides of every ratio are measured in the same run; the
+//! ratios of their medians are printed at the end.
 
 #![allow(missing_docs, reason = "criterion's macros write functions without any")]
 #![allow(clippy::print_stdout, clippy::unwrap_used, reason = "a benchmark prints, and stops when something is wrong")]

@@ -6,8 +6,8 @@
 //!     target/release/examples/cost json-lists
 //! ```
 //!
-//! prints the instructions; they are divided by the bytes that the example prints. Without a name it prints all names. The figures
-//! are in `docs/testing.md`.
+//! prints the instructions; they are divided by the bytes that the example prints. Without a name it prints all names.
+//! The figures are in `docs/testing.md`.
 
 #![allow(clippy::print_stdout, clippy::unwrap_used, reason = "an example prints, and stops when something is wrong")]
 

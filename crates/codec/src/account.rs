@@ -1,19 +1,17 @@
 //! Charges what a decoder or encoder allocates to the call it works for, before it is allocated.
 //!
-//! An edge opens a scope with [`charged_to`]; everything this crate does on that thread inside the scope is paid for by the scope's
-//! [`Account`]: trees, texts, unpacked parts, cells, copies, and the bytes of an answer. serde hands no context from a format to a
-//! type, so the scope belongs to the thread and not to a parameter.
+//! An edge opens a scope with [`charged_to`]. The scope's [`Account`] pays for everything that this crate allocates on
+//! that thread inside the scope: trees, texts, unpacked parts, cells, copies, and the bytes of an answer. serde passes
+//! no context from a format to a type, so the scope belongs to the thread and is not a parameter.
 //!
-//! * **Full:** the account refuses, and the decoder or encoder ends with an error that names the limit. What was charged stays charged
-//!   until the owner of the account gives it back, which it does when the call ends.
-//! * **Late, cancelled:** the account is asked at least once for each [`STEP_BYTES`] that are allocated. It answers
-//!   [`ChargeError::Stopped`] when the result is not wanted any more, and the work ends there.
+//! * **Full:** the account refuses, and the decoder or encoder ends with an error that names the limit. A charge stays
+//!   until the owner of the account gives it back at the end of the call.
+//! * **Late, cancelled:** the account is asked at least once for each [`STEP_BYTES`] that are allocated. It returns
+//!   [`ChargeError::Stopped`] when the result is not needed any more, and the work ends there.
 //! * **No scope:** nothing is charged. In-process callers pay for their own memory.
 
 use std::cell::Cell;
 use std::sync::Arc;
-
-use crate::error::ExceededLimit;
 
 /// Pays for what one call makes this process hold. Implemented by the owner of the memory budget.
 pub trait Account: Send + Sync {
@@ -24,26 +22,36 @@ pub trait Account: Send + Sync {
     /// When they do not fit, or when the work is to stop. A refused charge changes nothing.
     fn charge(&self, bytes: usize) -> Result<(), ChargeError>;
 
-    /// Gives `bytes` back that were charged and freed, or never used: at most what is charged.
+    /// Gives back `bytes` that were charged and freed, or never used: at most the charged sum.
     fn refund(&self, bytes: usize);
 
-    /// Gives all back that is charged.
+    /// Gives back everything that is charged.
     fn refund_all(&self) {
         self.refund(usize::MAX);
     }
+}
+
+/// The limit that an input reached: its name as in [`DecodeLimits`](crate::DecodeLimits), and its setting.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ExceededLimit {
+    /// The field's name, such as `max_depth`.
+    pub name: &'static str,
+    /// What it was set to when the input was read.
+    pub max: usize,
 }
 
 /// Why an account does not pay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ChargeError {
-    /// The bytes would never fit, however idle the process is. Remedy: send less, or raise the limit.
+    /// The bytes would not fit even in an idle process. Remedy: send less, or raise the limit.
     #[error("more memory than {} = {}", .0.name, .0.max)]
     TooLarge(ExceededLimit),
     /// The bytes do not fit now, because other calls hold the budget. Remedy: try again later.
     #[error("no memory left of {} = {}", .0.name, .0.max)]
     Exhausted(ExceededLimit),
-    /// The result is not wanted any more: its caller left, or its deadline passed.
+    /// The result is not needed any more: its caller left, or its deadline passed.
     #[error("the call has ended")]
     Stopped,
 }
@@ -65,14 +73,14 @@ impl ChargeError {
 /// The account is asked in steps of this size, so that most charges are a subtraction.
 pub const STEP_BYTES: usize = 64 * 1024;
 
-/// Each scope may use this much without asking, so that a small call never asks at all. Part of the constant that a node takes for each
-/// call beside its budget.
+/// Each scope may use this much without asking, so that a small call never asks. A node counts it in its constant
+/// overhead of a call.
 const FREE_BYTES: usize = 2048;
 
-/// Outside of a scope there is always enough.
+/// Outside a scope nothing is limited.
 const UNLIMITED: usize = usize::MAX / 2;
 
-/// What a scope may still take from its account, and whether more was asked for.
+/// What a scope may still take from its account, and whether more was requested.
 #[derive(Clone, Copy)]
 struct Allowance {
     left: usize,
@@ -86,14 +94,15 @@ impl Allowance {
 }
 
 thread_local! {
-    /// What may be allocated before the account is asked again.
+    /// The bytes that may be allocated before the account is asked again.
     static GRANTED: Cell<usize> = const { Cell::new(UNLIMITED) };
     static ALLOWANCE: Cell<Allowance> = const { Cell::new(Allowance::new(UNLIMITED)) };
     static ACCOUNT: Cell<Option<Arc<dyn Account>>> = const { Cell::new(None) };
     static FAULT: Cell<Option<ChargeError>> = const { Cell::new(None) };
 }
 
-/// Runs `work`; what this crate allocates in it on this thread is charged to `account`. Scopes may be nested: the innermost pays.
+/// Runs `work` and charges `account` for what this crate allocates in it on this thread. Scopes may be nested: the
+/// innermost pays.
 pub fn charged_to<T>(account: &Arc<dyn Account>, work: impl FnOnce() -> T) -> T {
     let _scope = Scope::open(account, UNLIMITED);
     work()
@@ -109,14 +118,14 @@ pub fn charged_up_to<T>(allowance: usize, account: &Arc<dyn Account>, work: impl
         return Some(done);
     }
     drop(done);
-    // What was taken and not used goes back with the rest.
+    // The unused part of the last step goes back as well.
     GRANTED.set(0);
     drop(scope);
     account.refund(allowance - left);
     None
 }
 
-/// Restores the scope around it when dropped, also by a panic.
+/// Restores the outer scope when dropped, also by a panic.
 struct Scope {
     granted: usize,
     allowance: Allowance,
@@ -162,7 +171,7 @@ fn charge_more(bytes: usize) -> Result<(), ChargeError> {
     ACCOUNT.set(Some(Arc::clone(&account)));
     let granted = GRANTED.get();
     let missing = bytes - granted;
-    // A whole step where there is room for it, else just what is missing.
+    // A whole step if it fits, else only the missing bytes.
     let step = missing.max(STEP_BYTES);
     let allowance = ALLOWANCE.get();
     if allowance.left < step {
@@ -189,21 +198,21 @@ fn charge_more(bytes: usize) -> Result<(), ChargeError> {
     }
 }
 
-/// Makes `bytes` that were charged in this scope and freed available to it again.
+/// Makes freed `bytes` that were charged in this scope available to it again.
 pub(crate) fn release(bytes: usize) {
     GRANTED.set(GRANTED.get().saturating_add(bytes).min(UNLIMITED));
 }
 
-/// The last refusal in this scope, where serde could only pass on a message.
+/// The last refusal in this scope: serde passes on only a message.
 pub(crate) fn take_fault() -> Option<ChargeError> {
     FAULT.take()
 }
 
-/// Memory that is charged while this value lives: for what is freed before the call ends.
+/// Memory that is charged while this value lives, and freed before the call ends.
 #[derive(Debug)]
-pub(crate) struct Temporary(usize);
+pub(crate) struct TemporaryCharge(usize);
 
-impl Temporary {
+impl TemporaryCharge {
     pub(crate) const fn new() -> Self {
         Self(0)
     }
@@ -215,13 +224,13 @@ impl Temporary {
     }
 }
 
-impl Drop for Temporary {
+impl Drop for TemporaryCharge {
     fn drop(&mut self) {
         release(self.0);
     }
 }
 
-/// How tests of this crate look at what is charged.
+/// What tests of this crate use to measure charges.
 #[cfg(test)]
 pub(crate) mod testing {
     use std::sync::atomic::{AtomicUsize, Ordering};
@@ -241,7 +250,7 @@ pub(crate) mod testing {
         }
     }
 
-    /// What `work` was charged for and did not release, to the byte.
+    /// The bytes that `work` was charged for and did not release.
     pub(crate) fn charge_of<T>(work: impl FnOnce() -> T) -> usize {
         let sum = Arc::new(Sum(AtomicUsize::new(0)));
         let account: Arc<dyn Account> = sum.clone();
@@ -260,7 +269,7 @@ mod tests {
 
     use super::*;
 
-    /// A budget of so many bytes.
+    /// A budget of a number of bytes.
     struct Fixed {
         left: AtomicUsize,
         asked: AtomicUsize,
@@ -334,7 +343,7 @@ mod tests {
         let account = Fixed::shared(STEP_BYTES);
         scope(&account, || {
             for _ in 0..100 {
-                let mut temporary = Temporary::new();
+                let mut temporary = TemporaryCharge::new();
                 temporary.grow(STEP_BYTES / 2).unwrap();
             }
         });

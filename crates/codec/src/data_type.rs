@@ -1,7 +1,7 @@
-//! What a route takes or gives: a name, a JSON Schema, and how bytes become a payload of it.
+//! The type of a route's input or output: a name, a JSON Schema, and the function that makes a payload of bytes.
 //!
-//! A typed description reads bytes straight into the Rust type; the dynamic one reads any [`Value`]. Which of the two a route
-//! has is decided when it is built, and costs a function pointer per request.
+//! A typed description reads bytes straight into the Rust type; the dynamic one reads any [`Value`]. The route decides
+//! that when it is built, which costs a call through a function pointer per request.
 
 use std::any::{TypeId, type_name};
 use std::fmt;
@@ -11,12 +11,15 @@ use bytes::Bytes;
 use schemars::generate::SchemaSettings;
 use schemars::{JsonSchema, SchemaGenerator};
 
+use crate::envelope::{self, EnvelopeDecoder};
 use crate::error::DecodeError;
-use crate::payload::{self, Data, Payload};
-use crate::tensor::{StrTensor, Tensor};
+use crate::format::Format;
+use crate::limits::DecodeLimits;
+use crate::payload::Payload;
 use crate::tensor_fields::TensorFields;
+use crate::typed::{self, Data};
 use crate::value::Value;
-use crate::{DecodeLimits, EnvelopeDecoder, Format, envelope, json, msgpack};
+use crate::value::tensor::{StrTensor, Tensor};
 
 /// The type of a route's input or output, for its edges. Cloning shares.
 ///
@@ -56,7 +59,7 @@ struct Description {
     from_value: fn(Value) -> Result<Payload, DecodeError>,
 }
 
-/// That a body of certain media types is taken as it is and put under one field: `curl --data-binary @seven.png`.
+/// A body of certain media types becomes one field, unparsed: `curl --data-binary @seven.png`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RawBody {
     /// The field of the input that becomes the body, as [`Value::Bytes`].
@@ -68,7 +71,7 @@ pub struct RawBody {
 impl DataType {
     /// The type `T` as its `JsonSchema` and serde implementations describe it.
     #[must_use]
-    pub fn of<T: Data + JsonSchema>() -> Self {
+    pub fn for_type<T: Data + JsonSchema>() -> Self {
         Self(Arc::new(Description {
             name: T::schema_name().into_owned(),
             rust_type: (TypeId::of::<T>(), type_name::<T>()),
@@ -78,11 +81,11 @@ impl DataType {
             tensors: None,
             decode: decode::<T>,
             finish: |decoder| decoder.finish_as::<T>().map(Payload::new),
-            from_value: |value| payload::from_value::<T>(value).map(Payload::new),
+            from_value: |value| typed::from_value::<T>(value).map(Payload::new),
         }))
     }
 
-    /// Whether values of it are a `T` in Rust.
+    /// Whether its values are a `T` in Rust.
     #[must_use]
     pub fn is<T: Data>(&self) -> bool {
         self.0.rust_type.0 == TypeId::of::<T>()
@@ -97,11 +100,11 @@ impl DataType {
     /// Any [`Value`] at all, under the name `Value` and with a schema that allows everything.
     #[must_use]
     pub fn value() -> Self {
-        Self::of::<Value>()
+        Self::for_type::<Value>()
     }
 
-    /// Replaces the schema, where something knows better than the Rust type: a model's signature. What was said of arrays by
-    /// name is forgotten with the old one.
+    /// Replaces the schema by a better one, such as a model's signature. The arrays by name are removed with the old
+    /// schema.
     #[must_use]
     pub fn with_schema(mut self, schema: serde_json::Value) -> Self {
         let description = Arc::make_mut(&mut self.0);
@@ -110,7 +113,7 @@ impl DataType {
         self
     }
 
-    /// Says that this is arrays by name, beside the schema.
+    /// Adds a description as arrays by name.
     #[must_use]
     pub fn with_tensors(mut self, tensors: TensorFields) -> Self {
         Arc::make_mut(&mut self.0).tensors = Some(tensors);
@@ -124,7 +127,7 @@ impl DataType {
         self
     }
 
-    /// Says which bodies are taken as they are.
+    /// Sets which bodies are taken unparsed.
     #[must_use]
     pub fn with_raw_body(mut self, raw_body: RawBody) -> Self {
         Arc::make_mut(&mut self.0).raw_body = Some(raw_body);
@@ -143,9 +146,8 @@ impl DataType {
         &self.0.schema
     }
 
-    /// The formats in which this type can be, the most general first. Any type can be JSON, MessagePack and an envelope; only
-    /// arrays are `.npy`, only tables Arrow; a dynamic value may be any of them, but where its schema wants an object that is no
-    /// single array.
+    /// The formats of this type, the most general first. Any type can be JSON, MessagePack and an envelope; only arrays
+    /// can be `.npy`, only tables Arrow. A dynamic value can be any of them, except `.npy` if its schema is an object.
     ///
     /// ```
     /// use callboard_codec::{DataType, Format, Tensor};
@@ -163,13 +165,13 @@ impl DataType {
         formats
     }
 
-    /// Which bodies are taken as they are, if any.
+    /// Which bodies are taken unparsed, if any.
     #[must_use]
     pub fn raw_body(&self) -> Option<&RawBody> {
         self.0.raw_body.as_ref()
     }
 
-    /// The arrays by name, if somebody said that it is such.
+    /// The description as arrays by name, if there is one.
     #[must_use]
     pub fn tensors(&self) -> Option<&TensorFields> {
         self.0.tensors.as_ref()
@@ -179,7 +181,8 @@ impl DataType {
     ///
     /// # Errors
     ///
-    /// Malformed input, a mismatch with the type, or a limit that was reached, each with path and, where it is known, byte.
+    /// Malformed input, a mismatch with the type, or a limit that was reached, each with path and, where it is known,
+    /// byte.
     pub fn decode(&self, format: Format, bytes: &Bytes, limits: &DecodeLimits) -> Result<Payload, DecodeError> {
         (self.0.decode)(format, bytes, limits)
     }
@@ -193,7 +196,7 @@ impl DataType {
         (self.0.finish)(decoder)
     }
 
-    /// Makes a payload of this type of a value: for what came as no single body (form fields, a raw body).
+    /// Makes a payload of this type from a value, for inputs that were no single document (form fields, a raw body).
     ///
     /// # Errors
     ///
@@ -216,7 +219,8 @@ fn formats_of<T: 'static>() -> Vec<Format> {
     let is = |other: TypeId| TypeId::of::<T>() == other;
     let is_array = is(TypeId::of::<Tensor>()) || is(TypeId::of::<StrTensor>());
     #[cfg(feature = "arrow")]
-    let is_table = is(TypeId::of::<crate::DataFrame>()) || is(TypeId::of::<crate::Series>());
+    let is_table =
+        is(TypeId::of::<crate::value::data_frame::DataFrame>()) || is(TypeId::of::<crate::value::data_frame::Series>());
     let can_be = |format: &Format| match format {
         _ if is(TypeId::of::<Value>()) => true,
         Format::Json | Format::Msgpack | Format::Envelope => true,
@@ -229,7 +233,7 @@ fn formats_of<T: 'static>() -> Vec<Format> {
 }
 
 fn schema_of<T: JsonSchema>() -> serde_json::Value {
-    // The document around it says which JSON Schema it is.
+    // The enclosing document names the JSON Schema version.
     let settings = SchemaSettings::draft2020_12().with(|settings| settings.meta_schema = None);
     SchemaGenerator::from(settings).into_root_schema_for::<T>().into()
 }
@@ -239,10 +243,10 @@ fn decode<T: Data>(format: Format, bytes: &Bytes, limits: &DecodeLimits) -> Resu
         return Value::decode(format, bytes, limits).map(Payload::new);
     }
     let value = match format {
-        Format::Json => json::from_bytes::<T>(bytes, limits),
-        Format::Msgpack => msgpack::from_bytes::<T>(bytes, limits),
+        Format::Json => typed::json::from_bytes::<T>(bytes, limits),
+        Format::Msgpack => typed::msgpack::from_bytes::<T>(bytes, limits),
         Format::Envelope => envelope::decode_typed::<T>(bytes, limits),
-        // The others know values only.
+        // The other formats know values only.
         other => Value::decode(other, bytes, limits)?.deserialize(),
     };
     value.map(Payload::new)

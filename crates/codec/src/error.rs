@@ -1,15 +1,15 @@
-//! Says what could not be decoded or encoded, and where: field, byte and limit.
+//! Errors of decoding and encoding, with their place: field, byte and limit.
 //!
-//! Both errors are one pointer wide, so that a `Result` on the request path stays small; everything else is behind a box
-//! that only a failure allocates. A decoder reports a fault where it meets it, and each level that the error passes on its
-//! way out adds its own step of the path, so that success pays nothing for it.
+//! Both errors are one pointer wide, so that a `Result` on the request path stays small; the rest is in a box that only
+//! a failure allocates. A decoder reports a fault at its place, and each level that the error passes adds its own step
+//! of the path, so that success pays nothing for it.
 
 use std::fmt::{self, Write as _};
 
-use crate::account::ChargeError;
-use crate::quoting::Beginning;
+use crate::account::{ChargeError, ExceededLimit};
+use crate::quoting::Shortened;
 
-/// Why an input was refused. `kind()` decides the reaction, `Display` is for the one who sent it.
+/// Why an input was refused. `kind()` decides the reaction, `Display` is for the sender.
 ///
 /// ```
 /// use callboard_codec::{DecodeErrorKind, DecodeLimits, Format, Value};
@@ -18,13 +18,14 @@ use crate::quoting::Beginning;
 /// let error = Value::decode(Format::Json, &input.into(), &DecodeLimits::default()).unwrap_err();
 /// assert_eq!(error.kind(), DecodeErrorKind::Malformed);
 /// assert_eq!(error.path(), "$.image.pixels[3]");
-/// assert_eq!(error.to_string(), "NaN and Infinity are not JSON: send null or a string at $.image.pixels[3] (byte 31)");
+/// let message = "NaN and Infinity are not JSON: send null or a string at $.image.pixels[3] (byte 31)";
+/// assert_eq!(error.to_string(), message);
 /// ```
 #[derive(Debug)]
-pub struct DecodeError(Box<Decode>);
+pub struct DecodeError(Box<DecodeErrorInner>);
 
 #[derive(Debug)]
-struct Decode {
+struct DecodeErrorInner {
     kind: DecodeErrorKind,
     message: String,
     path: String,
@@ -36,30 +37,23 @@ struct Decode {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum DecodeErrorKind {
-    /// The bytes are not of the format they claim to be, or end too early, or go on too long. Remedy: repair the sender.
+    /// The bytes are not of the format they claim to be, or end too early, or go on too long. Remedy: repair the
+    /// sender.
     Malformed,
-    /// Well-formed, but not what the type asks for: a missing field, a string for a number, a wrong shape. Remedy: read the
-    /// schema of the route. (Litmus test: would another route accept these bytes? Then it is a mismatch, else malformed.)
+    /// Well-formed, but not of the expected type: a missing field, a string for a number, a wrong shape. Remedy: read
+    /// the schema of the route. (Litmus test: would another route accept these bytes? Then it is a mismatch, else
+    /// malformed.)
     Mismatch,
-    /// One of [`DecodeLimits`](crate::DecodeLimits) was reached. Remedy: send less, or raise the limit that `limit()` names.
+    /// One of [`DecodeLimits`](crate::DecodeLimits) was reached. Remedy: send less, or raise the limit that `limit()`
+    /// names.
     LimitExceeded,
-    /// A part of the format that is not read on purpose: an unknown extension type, an unknown dtype.
+    /// A part of the format that is not supported: an unknown extension type, an unknown dtype.
     Unsupported,
-    /// The memory budget is held by other calls at the moment. Remedy: try again later. (Litmus test: would the same input be
-    /// read when nothing else runs? Then it is this, else `LimitExceeded`.)
+    /// The memory budget is held by other calls at the moment. Remedy: try again later. (Litmus test: would the same
+    /// input be read when nothing else runs? Then it is this, else `LimitExceeded`.)
     Exhausted,
     /// The work was stopped, because its caller left or its deadline passed.
     Stopped,
-}
-
-/// The limit that an input reached: its name as in [`DecodeLimits`](crate::DecodeLimits), and its setting.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct ExceededLimit {
-    /// The field's name, such as `max_depth`.
-    pub name: &'static str,
-    /// What it was set to when the input was read.
-    pub max: usize,
 }
 
 impl DecodeError {
@@ -69,7 +63,7 @@ impl DecodeError {
         self.0.kind
     }
 
-    /// What is wrong, without the place.
+    /// The message, without the place.
     #[must_use]
     pub fn message(&self) -> &str {
         &self.0.message
@@ -94,7 +88,13 @@ impl DecodeError {
     }
 
     fn new(kind: DecodeErrorKind, message: impl Into<String>) -> Self {
-        Self(Box::new(Decode { kind, message: message.into(), path: "$".to_owned(), offset: None, limit: None }))
+        Self(Box::new(DecodeErrorInner {
+            kind,
+            message: message.into(),
+            path: "$".to_owned(),
+            offset: None,
+            limit: None,
+        }))
     }
 
     pub(crate) fn malformed(message: impl Into<String>) -> Self {
@@ -119,19 +119,19 @@ impl DecodeError {
         Self::limit_exceeded("max_depth", max_depth, "nesting exceeds".to_owned())
     }
 
-    /// Notes the byte, unless a deeper level was more exact.
+    /// Sets the byte, unless a deeper level has set it.
     pub(crate) fn at_offset(mut self, offset: usize) -> Self {
         self.0.offset.get_or_insert(offset);
         self
     }
 
-    /// For an error inside a part that starts at `start`: its byte counts from the start of the input, or is that of the part.
+    /// For an error inside a part that starts at `start`: makes its byte count from the start of the input.
     pub(crate) fn shifted(mut self, start: usize) -> Self {
         self.0.offset = Some(self.0.offset.unwrap_or(0) + start);
         self
     }
 
-    /// Forgets a byte that counts in something else than the input.
+    /// Removes a byte offset that is not an offset in the input.
     pub(crate) fn without_offset(mut self) -> Self {
         self.0.offset = None;
         self
@@ -177,16 +177,16 @@ impl From<ChargeError> for DecodeError {
 
 impl serde::de::Error for DecodeError {
     fn custom<T: fmt::Display>(message: T) -> Self {
-        Self::mismatch(Beginning(message).to_string())
+        Self::mismatch(Shortened(message).to_string())
     }
 }
 
-/// Why a value could not be written: always a fault of this side, named by type and place.
+/// Why a value could not be written: always a fault of the sender, named by type and place.
 #[derive(Debug)]
-pub struct EncodeError(Box<Encode>);
+pub struct EncodeError(Box<EncodeErrorInner>);
 
 #[derive(Debug)]
-struct Encode {
+struct EncodeErrorInner {
     kind: EncodeErrorKind,
     type_name: String,
     message: String,
@@ -198,10 +198,11 @@ struct Encode {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum EncodeErrorKind {
-    /// The format has no form for a part of the value, or the type's own `Serialize` failed. Remedy: another format or value.
+    /// The format has no form for a part of the value, or the type's own `Serialize` failed. Remedy: another format or
+    /// value.
     Unsupported,
-    /// The encoded form takes more memory than a limit allows, however idle the process is. Remedy: a denser format, or
-    /// a higher limit.
+    /// The encoded form takes more memory than a limit allows, even in an idle process. Remedy: a denser format, or a
+    /// higher limit.
     LimitExceeded,
     /// The memory budget is held by other calls at the moment. Remedy: try again later.
     Exhausted,
@@ -228,7 +229,7 @@ impl EncodeError {
         &self.0.type_name
     }
 
-    /// What is wrong with it, without the place.
+    /// The message, without the place.
     #[must_use]
     pub fn message(&self) -> &str {
         &self.0.message
@@ -241,25 +242,26 @@ impl EncodeError {
     }
 
     pub(crate) fn new(type_name: impl Into<String>, message: impl Into<String>) -> Self {
-        Self::of_kind(EncodeErrorKind::Unsupported, type_name.into(), message.into())
+        Self::with_kind(EncodeErrorKind::Unsupported, type_name.into(), message.into())
     }
 
-    fn of_kind(kind: EncodeErrorKind, type_name: String, message: String) -> Self {
-        Self(Box::new(Encode { kind, type_name, message, path: "$".to_owned(), limit: None }))
+    fn with_kind(kind: EncodeErrorKind, type_name: String, message: String) -> Self {
+        Self(Box::new(EncodeErrorInner { kind, type_name, message, path: "$".to_owned(), limit: None }))
     }
 
     pub(crate) fn limit_exceeded(name: &'static str, max: usize, what: String) -> Self {
-        let mut error = Self::of_kind(EncodeErrorKind::LimitExceeded, String::new(), format!("{what} {name} = {max}"));
+        let mut error =
+            Self::with_kind(EncodeErrorKind::LimitExceeded, String::new(), format!("{what} {name} = {max}"));
         error.0.limit = Some(ExceededLimit { name, max });
         error
     }
 
-    pub(crate) fn too_deep(type_name: &str) -> Self {
-        Self::new(type_name, format!("nested deeper than {} levels", crate::MAX_DEPTH))
+    pub(crate) fn too_deep(type_name: &str, max_depth: usize) -> Self {
+        Self::new(type_name, format!("nested deeper than {max_depth} levels"))
     }
 
-    /// Names the type, where the fault was met by code that could not know it.
-    pub(crate) fn of_type(mut self, type_name: &str) -> Self {
+    /// Sets the type, unless it is set.
+    pub(crate) fn with_type(mut self, type_name: &str) -> Self {
         if self.0.type_name.is_empty() {
             type_name.clone_into(&mut self.0.type_name);
         }
@@ -295,8 +297,8 @@ impl From<ChargeError> for EncodeError {
             ChargeError::TooLarge(ExceededLimit { name, max }) => {
                 Self::limit_exceeded(name, max, "the encoded form takes more memory than".to_owned())
             }
-            ChargeError::Exhausted(_) => Self::of_kind(EncodeErrorKind::Exhausted, String::new(), error.to_string()),
-            ChargeError::Stopped => Self::of_kind(EncodeErrorKind::Stopped, String::new(), error.to_string()),
+            ChargeError::Exhausted(_) => Self::with_kind(EncodeErrorKind::Exhausted, String::new(), error.to_string()),
+            ChargeError::Stopped => Self::with_kind(EncodeErrorKind::Stopped, String::new(), error.to_string()),
         }
     }
 }
@@ -307,9 +309,9 @@ impl serde::ser::Error for EncodeError {
     }
 }
 
-/// Longest piece of a key that enters a path: a key is the sender's text and may be megabytes.
+/// The longest part of a key in a path: a key is the sender's text and may be megabytes.
 const MAX_KEY_CHARS: usize = 64;
-/// Longest path that is printed whole; depth alone can make one of thousands of characters.
+/// The longest path that is printed whole. Depth alone can make thousands of characters.
 const MAX_SHOWN_CHARS: usize = 160;
 
 fn push_front(path: &mut String, step: &str) {
@@ -336,7 +338,7 @@ fn write_path(f: &mut fmt::Formatter<'_>, path: &str) -> fmt::Result {
     if chars <= MAX_SHOWN_CHARS {
         return f.write_str(path);
     }
-    // Head and tail say most: which field it is in, and what the innermost step was.
+    // Head and tail matter most: the outer field and the innermost step.
     path.chars().take(MAX_SHOWN_CHARS / 2).try_for_each(|c| f.write_char(c))?;
     f.write_char('…')?;
     path.chars().skip(chars - MAX_SHOWN_CHARS / 2).try_for_each(|c| f.write_char(c))

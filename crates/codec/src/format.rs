@@ -1,22 +1,23 @@
-//! Names the formats in which a payload may cross a border of the process.
+//! The formats in which a payload enters and leaves the process.
 //!
-//! A [`Format`] is chosen before any byte is read (by media type at an edge, by agreement between nodes); nothing in this
-//! crate guesses a format from the bytes.
+//! A [`Format`] is chosen before any byte is read (by media type at an edge, by agreement between nodes); nothing in
+//! this crate guesses a format from the bytes.
 
 use std::fmt;
 
 use bytes::Bytes;
 
-#[cfg(feature = "arrow")]
-use crate::data_frame;
+use crate::envelope;
 use crate::error::{DecodeError, EncodeError};
-use crate::limits::Budget;
+use crate::limits::{Budget, DecodeLimits};
 #[cfg(feature = "arrow")]
 use crate::out;
 use crate::value::Value;
-use crate::{DecodeLimits, envelope, json, msgpack, npy};
+#[cfg(feature = "arrow")]
+use crate::value::data_frame;
+use crate::{json, msgpack, npy};
 
-/// How bytes at a border of the process are to be read or written.
+/// The encoding of bytes that enter or leave the process.
 ///
 /// ```
 /// use callboard_codec::Format;
@@ -28,13 +29,13 @@ use crate::{DecodeLimits, envelope, json, msgpack, npy};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Format {
-    /// JSON (RFC 8259): readable, and lossy where JSON has no word for a type. The rules are on [`crate::json`].
+    /// JSON (RFC 8259): readable, and lossy for types that JSON does not have. The rules are on [`crate::json`].
     Json,
     /// MessagePack: every [`Value`] comes back as it was. The extension types are on [`crate::msgpack`].
     Msgpack,
     /// The envelope: as exact as MessagePack, and its large leaves are never copied. Drawn on [`crate::envelope`].
     Envelope,
-    /// One array in NumPy's `.npy`. What is read and what is refused is on [`crate::npy`].
+    /// One array in NumPy's `.npy`. The rules are on [`crate::npy`].
     Npy,
     /// Several arrays in NumPy's `.npz`, as a map.
     Npz,
@@ -65,7 +66,8 @@ impl Format {
         TABLE.iter().map(|row| row.0)
     }
 
-    /// The short name used in logs and errors: `json`, `msgpack`, `envelope`, `npy`, `npz`, `arrow-stream`, `arrow-file`.
+    /// The short name used in logs and errors: `json`, `msgpack`, `envelope`, `npy`, `npz`, `arrow-stream`,
+    /// `arrow-file`.
     #[must_use]
     pub const fn name(self) -> &'static str {
         TABLE[self as usize].1
@@ -77,7 +79,8 @@ impl Format {
         TABLE[self as usize].2[0]
     }
 
-    /// The format that a `Content-Type` names, if it is one of ours. Parameters (`; charset=utf-8`) are ignored, case too.
+    /// The format of a `Content-Type`, if it is supported. Parameters (`; charset=utf-8`) are ignored, case
+    /// too.
     #[must_use]
     pub fn from_media_type(media_type: &str) -> Option<Self> {
         let essence = media_type.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
@@ -87,34 +90,46 @@ impl Format {
     }
 }
 
-/// Reads one value.
-pub(crate) fn decode(format: Format, bytes: &Bytes, limits: &DecodeLimits) -> Result<Value, DecodeError> {
-    limits.check_bytes(bytes.len())?;
-    match format {
-        Format::Json => json::decode(bytes, limits),
-        Format::Msgpack => msgpack::decode(bytes, limits),
-        Format::Envelope => envelope::decode(bytes, limits),
-        Format::Npy => npy::decode(bytes, &mut Budget::new(limits)),
-        Format::Npz => npy::decode_npz(bytes, &mut Budget::new(limits)),
-        #[cfg(feature = "arrow")]
-        Format::ArrowStream => data_frame::from_stream(bytes, &mut Budget::new(limits)).map(Value::DataFrame),
-        #[cfg(feature = "arrow")]
-        Format::ArrowFile => data_frame::from_file(bytes, &mut Budget::new(limits)).map(Value::DataFrame),
+impl Value {
+    /// Reads one value, and nothing after it.
+    ///
+    /// # Errors
+    ///
+    /// [`Malformed`](crate::DecodeErrorKind::Malformed) input, a limit that was reached, or an
+    /// [`Unsupported`](crate::DecodeErrorKind::Unsupported) extension; each with path and byte.
+    pub fn decode(format: Format, bytes: &Bytes, limits: &DecodeLimits) -> Result<Self, DecodeError> {
+        limits.check_bytes(bytes.len())?;
+        match format {
+            Format::Json => json::decode(bytes, limits),
+            Format::Msgpack => msgpack::decode(bytes, limits),
+            Format::Envelope => envelope::decode(bytes, limits),
+            Format::Npy => npy::decode(bytes, &mut Budget::new(limits)),
+            Format::Npz => npy::decode_npz(bytes, &mut Budget::new(limits)),
+            #[cfg(feature = "arrow")]
+            Format::ArrowStream => data_frame::from_stream(bytes, &mut Budget::new(limits)).map(Self::DataFrame),
+            #[cfg(feature = "arrow")]
+            Format::ArrowFile => data_frame::from_file(bytes, &mut Budget::new(limits)).map(Self::DataFrame),
+        }
     }
-}
 
-/// Writes one value into one piece.
-pub(crate) fn encode(format: Format, value: &Value) -> Result<Bytes, EncodeError> {
-    match format {
-        Format::Json => json::encode(value),
-        Format::Msgpack => msgpack::encode(value),
-        Format::Envelope => Ok(envelope::encode(value)?.try_into_bytes()?),
-        Format::Npy => npy::encode(value),
-        Format::Npz => npy::encode_npz(value),
-        #[cfg(feature = "arrow")]
-        Format::ArrowStream => Ok(out::concat(&data_frame::of(value)?.to_stream_parts()?)?.into_bytes()?),
-        #[cfg(feature = "arrow")]
-        Format::ArrowFile => data_frame::of(value)?.to_file(),
+    /// Writes the value.
+    ///
+    /// # Errors
+    ///
+    /// When the format has no form for a part of it (JSON: NaN and infinities; `.npy`: anything but a tensor), or it is
+    /// nested deeper than [`MAX_DEPTH`](crate::MAX_DEPTH).
+    pub fn encode(&self, format: Format) -> Result<Bytes, EncodeError> {
+        match format {
+            Format::Json => json::encode(self),
+            Format::Msgpack => msgpack::encode(self),
+            Format::Envelope => Ok(envelope::encode(self)?.try_into_bytes()?),
+            Format::Npy => npy::encode(self),
+            Format::Npz => npy::encode_npz(self),
+            #[cfg(feature = "arrow")]
+            Format::ArrowStream => Ok(out::concat(&data_frame::frame_from(self)?.to_stream_parts()?)?.into_bytes()?),
+            #[cfg(feature = "arrow")]
+            Format::ArrowFile => data_frame::frame_from(self)?.to_file(),
+        }
     }
 }
 

@@ -9,14 +9,14 @@
 //!            ◀── Payload::encode└──────────────────────┘
 //! ```
 //!
-//! * [`Payload`] is what travels: a shared Rust value. Stages of one process hand it on without encoding; it is encoded only
-//!   where it leaves the process.
-//! * [`DataType`] describes what a route takes: a JSON Schema, and the fast way from bytes to that very type.
-//! * [`Value`] is the dynamic value; in it a [`Tensor`] is viewed through `ndarray`, and a [`DataFrame`] holds Arrow record
-//!   batches, both without a copy.
-//! * [`Format`] names the ways across a border: JSON, MessagePack, the [envelope], `.npy`, `.npz`, Arrow. [`MediaType::choose`]
-//!   picks one for an `Accept` header.
-//! * [`DecodeLimits`] bounds what any input may cost; [`DecodeError`] says which field, which byte and which limit.
+//! * [`Payload`] is a shared Rust value. Stages of one process pass it on without encoding; it is encoded only when it
+//!   leaves the process.
+//! * [`DataType`] describes the input of a route: a JSON Schema, and the fast way from bytes to that type.
+//! * [`Value`] is the dynamic value; in it a [`Tensor`] is viewed through `ndarray`, and a [`DataFrame`] holds Arrow
+//!   record batches, both without a copy.
+//! * [`Format`] names the encodings: JSON, MessagePack, the [envelope], `.npy`, `.npz`, Arrow.
+//!   [`MediaType::choose`] picks one for an `Accept` header.
+//! * [`DecodeLimits`] bounds the cost of any input; [`DecodeError`] names the field, the byte and the limit.
 //!
 //! ```
 //! use callboard_codec::{DecodeLimits, Format, Map, Tensor, Value};
@@ -30,22 +30,22 @@
 //! let bytes = value.encode(Format::Msgpack)?;
 //! assert_eq!(Value::decode(Format::Msgpack, &bytes, &limits).unwrap(), value);
 //!
-//! // JSON is for people: a tensor becomes nested lists.
+//! // In JSON a tensor becomes nested lists.
 //! assert_eq!(value.encode(Format::Json)?, r#"{"id":7,"image":[[0.0,0.5],[0.5,1.0]]}"#);
 //!
-//! // An envelope is sent in pieces that share the value's memory, and a reader shares those of one buffer.
+//! // An envelope is sent in pieces that share the value's memory. Reading one buffer shares that buffer.
 //! let large = Value::from(Tensor::from_vec(&[1000], vec![0.5_f32; 1000]).unwrap());
 //! let received = large.to_envelope()?.into_bytes();
 //! assert_eq!(Value::decode(Format::Envelope, &received, &limits).unwrap(), large);
 //!
-//! // What is wrong is told with its place.
+//! // An error names the place.
 //! let error = Value::decode(Format::Json, &r#"{"image": [1, NaN]}"#.into(), &limits).unwrap_err();
 //! assert_eq!((error.path(), error.offset()), ("$.image[1]", Some(14)));
 //! # Ok::<(), callboard_codec::EncodeError>(())
 //! ```
 //!
-//! Every type with its forms in JSON, MessagePack, Python and Arrow stands in `docs/wire.md`. This crate knows bytes and values
-//! only: no sockets, no clocks, no runtime.
+//! `docs/wire.md` lists every type with its forms in JSON, MessagePack, Python and Arrow. This crate knows bytes
+//! and values only: no sockets, no clocks, no runtime.
 //!
 //! | feature | default | what it adds |
 //! |---|---|---|
@@ -53,8 +53,6 @@
 //! | `arrow-compression` | yes | reading Arrow buffers that are compressed by LZ4 or ZSTD; builds a C library |
 
 mod account;
-#[cfg(feature = "arrow")]
-mod data_frame;
 mod data_type;
 pub mod envelope;
 mod error;
@@ -71,25 +69,26 @@ pub mod npy;
 mod out;
 mod payload;
 mod quoting;
-mod tensor;
+mod serde_impls;
 mod tensor_fields;
-mod uniform;
+mod typed;
 mod value;
 pub mod wire;
 
-pub use account::{Account, ChargeError, STEP_BYTES, charged_to, charged_up_to};
-#[cfg(feature = "arrow")]
-pub use data_frame::{DataFrame, DataFrameError, Series};
+pub use account::{Account, ChargeError, ExceededLimit, STEP_BYTES, charged_to, charged_up_to};
 pub use data_type::{DataType, RawBody};
 pub use envelope::{Envelope, EnvelopeDecoder};
-pub use error::{DecodeError, DecodeErrorKind, EncodeError, EncodeErrorKind, ExceededLimit};
+pub use error::{DecodeError, DecodeErrorKind, EncodeError, EncodeErrorKind};
 pub use format::Format;
 pub use limits::{DecodeLimits, MAX_DEPTH};
 pub use local::Local;
 pub use matching::JoinedItems;
 pub use media::{Media, NotBase64};
 pub use media_type::MediaType;
-pub use payload::{Data, Payload};
-pub use tensor::{AlignedBuffer, DType, Element, MAX_RANK, StrTensor, Tensor, TensorError};
+pub use payload::Payload;
 pub use tensor_fields::{TensorField, TensorFields};
+pub use typed::Data;
+#[cfg(feature = "arrow")]
+pub use value::data_frame::{DataFrame, DataFrameError, Series};
+pub use value::tensor::{AlignedBuffer, DType, Element, MAX_RANK, StrTensor, Tensor, TensorError};
 pub use value::{Map, MapIntoIter, MapIter, Scalar, Value};

@@ -1,21 +1,19 @@
-//! Bounds what a decoder may be talked into: one set of limits for every format.
+//! Bounds the cost of decoding: one set of limits for every format.
 //!
 //! A decoder asks its [`Budget`] *before* it allocates or descends. When a limit is reached, decoding ends with a
-//! [`DecodeError`] of kind [`LimitExceeded`](crate::DecodeErrorKind::LimitExceeded) that names the limit, its setting and the
-//! place in the input. Nothing is truncated and nothing is retried.
+//! [`DecodeError`] of kind [`LimitExceeded`](crate::DecodeErrorKind::LimitExceeded) that names the limit, its setting
+//! and the place in the input. Nothing is truncated and nothing is retried.
 
-use crate::Value;
 use crate::account::{charge, release};
 use crate::error::DecodeError;
-use crate::value::size::Structure;
 
-/// The deepest nesting that any decoder or encoder follows, whatever [`DecodeLimits::max_depth`] says.
+/// The deepest nesting that any decoder or encoder follows, even if [`DecodeLimits::max_depth`] is larger.
 ///
-/// Values are trees: dropping, cloning and comparing one recurses as deep as it is nested, so this constant keeps all of
-/// these well inside the 2 MiB stack of an ordinary thread.
+/// Values are trees: dropping, cloning and comparing one recurses as deep as it is nested, so this constant keeps all
+/// of these well inside the 2 MiB stack of an ordinary thread.
 pub const MAX_DEPTH: usize = 512;
 
-/// What a decoder refuses to exceed. Each field names the threat it answers and the error its sender will read.
+/// The limits of a decoder. Each field names its threat and the error message for the sender.
 ///
 /// ```
 /// use callboard_codec::{DecodeLimits, Format, Value};
@@ -27,48 +25,53 @@ pub const MAX_DEPTH: usize = 512;
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DecodeLimits {
-    /// Largest input in bytes. Threat: a body that fills the memory. Default: 64 MiB, the default body limit of the edges.
-    /// Message: `input of N bytes exceeds max_bytes = M`.
+    /// Largest input in bytes. Threat: a body that fills the memory. Default: 64 MiB, the default body limit of the
+    /// edges. Message: `input of N bytes exceeds max_bytes = M`.
     pub max_bytes: usize,
-    /// Deepest nesting of lists and maps. Threat: a stack overflow, which would take the process along. Default: 128; values
+    /// Deepest nesting of lists and maps. Threat: a stack overflow, which would end the process. Default: 128; values
     /// above [`MAX_DEPTH`] count as [`MAX_DEPTH`], and a typed JSON input ends at 127, where serde_json does.
     /// Message: `nesting exceeds max_depth = M`.
     pub max_depth: usize,
     /// Most list items and map entries in one input, counted over all levels. Threat: amplification; two bytes of input
-    /// (`0,`) become a value of 40 bytes. Default: 1,048,576, some 40 MiB of values. Numbers that belong into a tensor count
-    /// here only when they come as nested lists. Pairs with `max_tree_bytes`. Message: `more elements than max_elements = M`.
+    /// (`0,`) become a value of 40 bytes. Default: 1,048,576, some 40 MiB of values. The numbers of a tensor count here
+    /// only if they come as nested lists. Pairs with `max_tree_bytes`.
+    /// Message: `more elements than max_elements = M`.
     pub max_elements: usize,
-    /// Longest string or map key in bytes. Threat: one text that crowds out all others, in memory and in logs.
-    /// Default: 16 MiB. Message: `string of N bytes exceeds max_string_bytes = M`.
+    /// Longest string or map key in bytes. Threat: one text that fills the memory and the logs. Default: 16 MiB.
+    /// Message: `string of N bytes exceeds max_string_bytes = M`.
     pub max_string_bytes: usize,
-    /// Most memory for structure: the nodes of a dynamic tree, and 1 KiB for each column of each batch of a frame. Text, byte
-    /// strings, elements and cells are not structure; they never take more than the input does, once more. Threat:
-    /// amplification, as above, with room for the next item counted too, so that all that decoding takes at any moment is at
-    /// most 2 × input + 64 KiB + this (and what compressed input unpacks to). What has no structure (a tensor, a byte string, an
-    /// array in any format) takes at most 2 × input + 64 KiB alone. A Rust type allocates by itself, as its serde implementation
-    /// does: no more than what its lists announce, which is held against the rest of the input. A byte of a dynamic tree may become a value of 40, and never
-    /// more than 160 bytes of structure. Default: 64 MiB, the most elements in one list while it grows. Lower it together with
-    /// `max_elements`. Message: `more structure than max_tree_bytes = M`.
+    /// Most memory for structure: the nodes of a dynamic tree, and 1 KiB for each column of each batch of a frame.
+    /// Text, byte strings, elements and cells are not structure; they never take more than the input does, once more.
+    ///
+    /// Threat: amplification, as above. Room for the next item counts too: at any moment decoding takes at most 2 ×
+    /// input + 64 KiB + this limit (and what compressed input unpacks to). Data without structure (a tensor, a byte
+    /// string, an array in any format) takes at most 2 × input + 64 KiB. A Rust type allocates by its serde
+    /// implementation: at most what its lists announce, which is held against the rest of the input. A byte of a
+    /// dynamic tree may become a value of 40 bytes, and never more than 160 bytes of structure.
+    ///
+    /// Default: 64 MiB, the most elements in one list while it grows. Lower it together with `max_elements`.
+    /// Message: `more structure than max_tree_bytes = M`.
     pub max_tree_bytes: usize,
-    /// Most bytes that compressed parts of one input may say they unpack to, together, with what unpacking itself takes (an LZ4
-    /// frame may ask for 8 MiB). Threat: a few bytes that become gigabytes. Default: 256 MiB. Message: `N bytes unpacked exceed max_decompressed_bytes = M`.
+    /// Most bytes that the compressed parts of one input may claim to unpack to, together, with the memory for
+    /// unpacking (an LZ4 frame may ask for 8 MiB). Threat: a few bytes that become gigabytes. Default: 256 MiB.
+    /// Message: `N bytes unpacked exceed max_decompressed_bytes = M`.
     pub max_decompressed_bytes: usize,
-    /// Largest byte string or tensor in bytes. Threat: a length prefix that lies, or one leaf that takes everything.
+    /// Largest byte string or tensor in bytes. Threat: a false length prefix, or one leaf that takes all memory.
     /// Default: 64 MiB. Message: `segment of N bytes exceeds max_segment_bytes = M`.
     pub max_segment_bytes: usize,
 }
 
 const MIB: usize = 1 << 20;
 
-/// Equals the default body limit of the edges, so that whatever was admitted can be decoded.
+/// Equals the default body limit of the edges, so that every admitted body can be decoded.
 const DEFAULT_MAX_BYTES: usize = 64 * MIB;
-/// Beside serde_json's own end (127), so that dynamic and typed routes refuse the same nonsense.
+/// Close to serde_json's own limit (127), so that dynamic and typed routes refuse the same inputs.
 const DEFAULT_MAX_DEPTH: usize = 128;
 /// A 224 × 224 × 3 image as nested lists has 150,528 numbers; six of them fit.
 const DEFAULT_MAX_ELEMENTS: usize = 1 << 20;
-/// A list of the most elements, 40 bytes each, and the half as long one that it grew out of.
+/// A list of the most elements, 40 bytes each, and the list of half that length that it grew from.
 const DEFAULT_MAX_TREE_BYTES: usize = 64 * MIB;
-/// Four times the input, which is what tables compress to at best as a rule.
+/// Four times the input, the usual best compression of tables.
 const DEFAULT_MAX_DECOMPRESSED_BYTES: usize = 256 * MIB;
 /// Room for a 12 MB picture as base64.
 const DEFAULT_MAX_STRING_BYTES: usize = 16 * MIB;
@@ -88,29 +91,7 @@ impl Default for DecodeLimits {
 }
 
 impl DecodeLimits {
-    /// What the other parts of one input may still take when `value` was decoded of one of them: a form, say, is one input
-    /// however many parts it has. Elements, structure and unpacked bytes are counted; the other limits hold for each part.
-    ///
-    /// ```
-    /// use callboard_codec::{DecodeLimits, Format, Value};
-    ///
-    /// let limits = DecodeLimits { max_elements: 5, ..DecodeLimits::default() };
-    /// let first = Value::decode(Format::Json, &"[1, [2, 3]]".into(), &limits)?;
-    /// assert_eq!(limits.left_after(&first).max_elements, 1);
-    /// # Ok::<(), callboard_codec::DecodeError>(())
-    /// ```
-    #[must_use]
-    pub fn left_after(&self, value: &Value) -> Self {
-        let Structure { elements, bytes, unpacked } = value.structure();
-        Self {
-            max_elements: self.max_elements.saturating_sub(elements),
-            max_tree_bytes: self.max_tree_bytes.saturating_sub(bytes),
-            max_decompressed_bytes: self.max_decompressed_bytes.saturating_sub(unpacked),
-            ..self.clone()
-        }
-    }
-
-    /// Refuses an input longer than [`max_bytes`](Self::max_bytes), before anything of it is looked at.
+    /// Refuses an input longer than [`max_bytes`](Self::max_bytes), before it is read.
     pub(crate) fn check_bytes(&self, len: usize) -> Result<(), DecodeError> {
         if len > self.max_bytes {
             return Err(DecodeError::limit_exceeded(
@@ -135,13 +116,13 @@ impl DecodeLimits {
         Ok(())
     }
 
-    /// The depth that is really followed.
+    /// The effective depth limit.
     pub(crate) fn depth(&self) -> usize {
         self.max_depth.min(MAX_DEPTH)
     }
 }
 
-/// What is left of the limits while one input is decoded.
+/// The remaining limits while one input is decoded.
 #[derive(Debug)]
 pub(crate) struct Budget<'a> {
     limits: &'a DecodeLimits,
@@ -200,7 +181,7 @@ impl<'a> Budget<'a> {
         self.limits.check_segment(len)
     }
 
-    /// Spends what a compressed part says it unpacks to, and charges it.
+    /// Spends and charges the unpacked size that a compressed part claims.
     pub(crate) fn take_decompressed(&mut self, bytes: usize) -> Result<(), DecodeError> {
         self.decompressed = self.decompressed.saturating_add(bytes);
         self.check_decompressing(0)?;
@@ -237,13 +218,13 @@ impl<'a> Budget<'a> {
         }
     }
 
-    /// Takes back memory that was freed.
+    /// Gives back memory that was freed.
     pub(crate) fn give_memory(&mut self, bytes: usize) {
         self.memory += bytes;
         release(bytes);
     }
 
-    /// Charges a text that is copied out of the input, with what the allocator takes for it.
+    /// Charges a text that is copied from the input, with the allocator's minimum.
     pub(crate) fn take_text(&self, len: usize) -> Result<(), DecodeError> {
         match len {
             0 => Ok(()),
@@ -251,10 +232,10 @@ impl<'a> Budget<'a> {
         }
     }
 
-    /// Makes room for one more item, or for `expected` of them, old and new room counted while both are there.
+    /// Makes room for one more item, or for `expected` items. Old and new room are counted while both exist.
     pub(crate) fn make_room<T>(&mut self, items: &mut Vec<T>, expected: usize) -> Result<(), DecodeError> {
         let before = items.capacity();
-        // A list that said how long it is gets just that much; an empty one is not asked.
+        // A list of known length gets exactly that room.
         let room = match expected.checked_sub(before) {
             Some(_) if expected > 0 => before.saturating_mul(2).max(MAX_EXPECTED).min(expected),
             _ => before.saturating_mul(2).max(LEAST_ROOM),
@@ -262,7 +243,7 @@ impl<'a> Budget<'a> {
         self.make_room_for(items, room)
     }
 
-    /// Makes room for `room` items in all, if the one at hand has none.
+    /// Makes room for `room` items in all, if the list is full.
     pub(crate) fn make_room_for<T>(&mut self, items: &mut Vec<T>, room: usize) -> Result<(), DecodeError> {
         let (len, before) = (items.len(), items.capacity());
         if len < before {
@@ -275,7 +256,7 @@ impl<'a> Budget<'a> {
         Ok(())
     }
 
-    /// Gives back the room that a finished list left over, where that is half of it.
+    /// Gives back the unused room of a finished list, if it is half of it or more.
     pub(crate) fn trim<T>(&mut self, items: &mut Vec<T>) {
         let before = items.capacity();
         if items.len() * 2 <= before {
@@ -287,12 +268,12 @@ impl<'a> Budget<'a> {
 
 /// The smallest block that allocators give.
 const LEAST_TEXT_BYTES: usize = 24;
-/// Room made on a format's word alone.
+/// The most room for an announced length.
 const MAX_EXPECTED: usize = 256;
 /// The first room of a list of unknown length.
 const LEAST_ROOM: usize = 4;
 
-/// What the frames of one input make a reader do that their bytes do not pay for.
+/// Work of a reader of frames that is not in proportion to their bytes.
 #[cfg(feature = "arrow")]
 #[derive(Debug, Default)]
 pub(crate) struct FrameWork {
@@ -304,7 +285,7 @@ pub(crate) struct FrameWork {
 
 #[cfg(feature = "arrow")]
 impl FrameWork {
-    /// Spends rows that no byte of the input stands behind: they cost nothing to claim and something to visit.
+    /// Spends rows without bytes in the input: they are free to claim but take time to visit.
     pub(crate) fn take_empty_rows(&mut self, rows: usize) -> Result<(), DecodeError> {
         self.empty_rows = self.empty_rows.saturating_add(rows);
         match self.empty_rows <= MAX_EMPTY_ROWS {
@@ -316,7 +297,7 @@ impl FrameWork {
         }
     }
 
-    /// Spends look-ups of one thing in a list of others, whose number is a product of two lengths in the input.
+    /// Spends look-ups, whose number is a product of two lengths in the input.
     pub(crate) fn take_lookups(&mut self, lookups: usize) -> Result<(), DecodeError> {
         self.lookups = self.lookups.saturating_add(lookups);
         match self.lookups <= MAX_LOOKUPS {
@@ -325,7 +306,7 @@ impl FrameWork {
         }
     }
 
-    /// Spends room that a decompressor makes and clears for each compressed part, whatever the part holds.
+    /// Spends room that a decompressor clears for each compressed part, even for a small one.
     pub(crate) fn take_blocks(&mut self, bytes: usize) -> Result<(), DecodeError> {
         self.blocks = self.blocks.saturating_add(bytes);
         match self.blocks <= MAX_BLOCK_BYTES {
@@ -336,7 +317,7 @@ impl FrameWork {
         }
     }
 
-    /// Spends bytes that views of texts refer to: each of them is looked at once for every view of it.
+    /// Spends bytes that views of texts refer to: each byte is read once for every view of it.
     pub(crate) fn take_viewed(&mut self, bytes: usize) -> Result<(), DecodeError> {
         self.viewed = self.viewed.saturating_add(bytes);
         match self.viewed <= MAX_VIEWED_BYTES {
@@ -355,8 +336,8 @@ const MAX_EMPTY_ROWS: usize = 1 << 20;
 /// Each is some 60 ns: a quarter of a second.
 #[cfg(feature = "arrow")]
 const MAX_LOOKUPS: usize = 1 << 22;
-/// A buffer by blocks of 4 MiB, the largest, takes 12 MiB in a few bytes: clearing this much takes about a second. Blocks of 64 KiB,
-/// which is usual, make it enough for 20,000 buffers.
+/// A buffer by blocks of 4 MiB, the largest, takes 12 MiB in a few bytes: clearing this much takes about a second.
+/// Blocks of 64 KiB, which is usual, make it enough for 20,000 buffers.
 #[cfg(feature = "arrow")]
 const MAX_BLOCK_BYTES: usize = 6 << 30;
 /// Checking this much text takes about half a second.
@@ -366,21 +347,7 @@ const MAX_VIEWED_BYTES: usize = 4 << 30;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Format;
     use crate::account::testing::charge_of;
-
-    #[test]
-    fn what_one_part_has_taken_the_others_may_not_take() {
-        let limits = DecodeLimits::default();
-        let value = Value::decode(Format::Json, &r#"{"a": [1, 2], "b": "text"}"#.into(), &limits).unwrap();
-        let (left, taken) = (limits.left_after(&value), value.structure());
-        assert!(taken.elements > 0 && taken.bytes > 0);
-        assert_eq!(left.max_elements, limits.max_elements - taken.elements);
-        assert_eq!(left.max_tree_bytes, limits.max_tree_bytes - taken.bytes);
-        assert_eq!(left.max_bytes, limits.max_bytes, "a limit of each part");
-        let nothing = DecodeLimits { max_elements: 0, max_tree_bytes: 0, ..limits }.left_after(&value);
-        assert_eq!((nothing.max_elements, nothing.max_tree_bytes), (0, 0));
-    }
 
     #[test]
     fn the_largest_input_and_the_largest_segment_are_taken_and_no_larger_ones() {

@@ -7,12 +7,12 @@ use serde::de::Error as _;
 use serde::ser::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// A value between two stages that never leaves the process, so its type needs no serde: an open file, a tokenizer's
-/// output, a type of another crate.
+/// A value between two stages of one process. Its type needs no serde: an open file, a tokenizer's output, a type of
+/// another crate.
 ///
-/// It goes from stage to stage as any [`Data`](crate::Data) does in process: shared, not encoded. It cannot be the input or
-/// output of a route, because it has no schema. The stage that takes it has to run on the node that made it: to write it
-/// for another node is an error that names the type.
+/// It goes from stage to stage as any [`Data`](crate::Data) does in process: shared, not encoded. It cannot be the
+/// input or output of a route, because it has no schema. Its receiver must run on the same node: encoding it is an
+/// error that names the type.
 ///
 /// ```
 /// use callboard_codec::{Format, Local, Payload};

@@ -1,28 +1,28 @@
-//! Which items of a batch go together, when not all of them do: what the batcher asks before it joins them.
+//! Finds the items of a batch that can be joined.
 //!
-//! One odd item must not fail its batch, not even as the first of it. So what most items are decides, and of several as
-//! frequent the earliest; each of the others is refused by itself, with the error that says why.
+//! One odd item must not fail its batch, not even as the first item. So the most frequent sort of item is joined, and
+//! of equally frequent sorts the earliest. Each other item is refused by itself, with its own error.
 
-/// Items that were joined, and what became of each.
+/// The joined items, and the outcome of each.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct JoinedItems<T, E> {
-    /// Those that go together, in their order.
+    /// The matching items, joined in their order.
     pub whole: T,
-    /// For each item, in order: its place among those that were joined, or why it is not there.
+    /// For each item, in order: its place among the joined ones, or why it was refused.
     pub items: Vec<Result<usize, E>>,
 }
 
-/// Sorts items into those that are the same as most, and the rest. `None` when there are none.
+/// Separates the items of the most frequent sort from the rest.
 pub(crate) struct Matching<'a, T> {
-    /// The one that the others are held against.
+    /// The item that the others are compared with.
     pub(crate) model: &'a T,
     pub(crate) chosen: Vec<&'a T>,
-    /// For each item its place among the chosen, or nothing.
+    /// For each item its place among the chosen, or `None`.
     pub(crate) places: Vec<Option<usize>>,
 }
 
 impl<'a, T> Matching<'a, T> {
-    pub(crate) fn of(items: &[&'a T], same: impl Fn(&T, &T) -> bool) -> Option<Self> {
+    pub(crate) fn new(items: &[&'a T], same: impl Fn(&T, &T) -> bool) -> Option<Self> {
         let model = most_common(items, &same)?;
         let (mut chosen, mut places) = (Vec::with_capacity(items.len()), Vec::with_capacity(items.len()));
         for item in items {
@@ -35,14 +35,14 @@ impl<'a, T> Matching<'a, T> {
         Some(Self { model, chosen, places })
     }
 
-    /// The outcome of each item: its place, or what `refuse` says of the item at an index.
+    /// The outcome of each item: its place, or the error that `refuse` makes for its index.
     pub(crate) fn outcomes<E>(&self, refuse: impl Fn(usize) -> E) -> Vec<Result<usize, E>> {
         let outcome = |(index, place): (usize, &Option<usize>)| place.ok_or_else(|| refuse(index));
         self.places.iter().enumerate().map(outcome).collect()
     }
 }
 
-/// One of each sort is kept with its count, so that the usual batch, of one sort, is passed over once.
+/// Counts one item of each sort, so that the usual batch, of one sort, takes one pass.
 fn most_common<'a, T>(items: &[&'a T], same: impl Fn(&T, &T) -> bool) -> Option<&'a T> {
     let mut sorts: Vec<(&T, usize)> = Vec::new();
     for item in items {
@@ -63,7 +63,7 @@ mod tests {
     fn most_decide_and_of_several_the_earliest() {
         let chosen = |items: &[u8]| {
             let items: Vec<&u8> = items.iter().collect();
-            Matching::of(&items, |a, b| a == b).map(|matching| (*matching.model, matching.places))
+            Matching::new(&items, |a, b| a == b).map(|matching| (*matching.model, matching.places))
         };
         assert_eq!(chosen(&[]), None);
         assert_eq!(chosen(&[2, 1, 1]), Some((1, vec![None, Some(0), Some(1)])));

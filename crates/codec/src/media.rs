@@ -1,7 +1,7 @@
 //! A file inside a user's type: base64 to people, bytes to programs.
 //!
-//! What may be a picture, a sound or a document comes as a file of a form, as bytes in MessagePack and envelopes, and as base64
-//! in JSON and in a field of a form. Bytes are shared with the body that they came in.
+//! A picture, a sound or a document comes as a file of a form, as bytes in MessagePack and envelopes, and as base64 in
+//! JSON and in a field of a form. Bytes are shared with the body of the request.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -13,8 +13,9 @@ use bytes::Bytes;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-use crate::account::{Temporary, charge};
-use crate::value::{Value, exact};
+use crate::account::{TemporaryCharge, charge};
+use crate::serde_impls::exact;
+use crate::value::Value;
 
 /// The bytes of a file.
 ///
@@ -35,18 +36,18 @@ use crate::value::{Value, exact};
 pub struct Media(Bytes);
 
 impl Media {
-    /// These bytes.
+    /// A file of these bytes.
     #[must_use]
     pub fn new(bytes: impl Into<Bytes>) -> Self {
         Self(bytes.into())
     }
 
-    /// What this text stands for: base64 (RFC 4648, padded), whose lines may be broken as mail and command lines break them, or a
-    /// `data:` URL of it (RFC 2397) without percent-escapes, as browsers make of a file.
+    /// Decodes base64 (RFC 4648, padded), which may have line breaks as in mail, or a `data:` URL of it (RFC 2397)
+    /// without percent-escapes, as browsers make from a file.
     ///
     /// # Errors
     ///
-    /// A text that is neither.
+    /// If the text is neither.
     pub fn from_base64(text: &str) -> Result<Self, NotBase64> {
         let data = match text.split_once(',') {
             Some((head, data)) if is_data_url(head) => data,
@@ -77,7 +78,7 @@ impl Media {
     }
 }
 
-/// Whether what stands before the comma says so, in whichever case.
+/// Whether this is the head of a base64 `data:` URL, in any case.
 fn is_data_url(head: &str) -> bool {
     let (scheme, coding) = (b"data:", b";base64");
     let head = head.as_bytes();
@@ -85,14 +86,14 @@ fn is_data_url(head: &str) -> bool {
         && head.last_chunk().is_some_and(|last: &[u8; 7]| last.eq_ignore_ascii_case(coding))
 }
 
-/// A file may be large, and a line of a log is not.
+/// Prints the length only: a file may be large.
 impl fmt::Debug for Media {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Media({} bytes)", self.0.len())
     }
 }
 
-/// A text that is no base64.
+/// The text is not base64.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("not base64: {}", .0.to_string().trim_end_matches('.'))]
 pub struct NotBase64(base64::DecodeError);
@@ -135,7 +136,7 @@ impl<'de> Deserialize<'de> for Media {
             Value::Bytes(bytes) => Ok(Self(bytes)),
             Value::Str(text) => {
                 charge(base64::decoded_len_estimate(text.len())).map_err(de::Error::custom)?;
-                let mut without_breaks = Temporary::new();
+                let mut without_breaks = TemporaryCharge::new();
                 without_breaks.grow(text.len()).map_err(de::Error::custom)?;
                 Self::from_base64(&text).map_err(de::Error::custom)
             }
@@ -205,7 +206,8 @@ mod tests {
             files: Vec<Media>,
         }
         let read = |json: &'static str| {
-            let decoded = crate::DataType::for_type::<Upload>().decode(Format::Json, &json.into(), &DecodeLimits::default());
+            let decoded =
+                crate::DataType::for_type::<Upload>().decode(Format::Json, &json.into(), &DecodeLimits::default());
             decoded.map(drop).map_err(|error| error.to_string())
         };
         assert_eq!(read(r#"{"files": ["AP8=", ""]}"#), Ok(()));

@@ -1,6 +1,6 @@
 //! Media types and the choice between them: `Content-Type` and `Accept` (RFC 9110 §8.3, §12.5.1).
 
-use crate::Format;
+use crate::format::Format;
 
 /// A media type or range: `application/json`, `image/*`, `*/*`, with a quality where one was given.
 ///
@@ -24,12 +24,12 @@ pub struct MediaType {
     quality: u16,
 }
 
-/// Ranges of one header that are looked at; browsers send about ten.
+/// The most ranges of one header that are read; browsers send about ten.
 const MAX_RANGES: usize = 64;
 const FULL: u16 = 1000;
 
 impl MediaType {
-    /// Reads one media type or range. Parameters but `q` are left aside.
+    /// Reads one media type or range. Parameters other than `q` are ignored.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let mut parts = split_outside_quotes(text, ';');
@@ -68,23 +68,22 @@ impl MediaType {
         self.specificity(media_type) > 0
     }
 
-    /// The format that an `Accept` header likes best among those that are offered; the earlier offer where it likes several as
-    /// much. The most specific range decides over a format. What of the header is malformed is passed over; an empty header
-    /// accepts everything.
+    /// The offered format that an `Accept` header prefers; the earlier offer among equals. The most specific range
+    /// decides over a format. Malformed parts of the header are skipped; an empty header accepts everything.
     #[must_use]
     pub fn choose(accept: &str, offers: &[Format]) -> Option<Format> {
         let media_types: Vec<&str> = offers.iter().map(|format| format.media_type()).collect();
         Self::choose_index(accept, &media_types).map(|index| offers[index])
     }
 
-    /// As [`choose`](Self::choose), among media types that are not formats of this crate: the index of the best.
+    /// As [`choose`](Self::choose), for any media types: the index of the best.
     #[must_use]
     pub fn choose_index(accept: &str, offers: &[&str]) -> Option<usize> {
         Self::rank(accept, offers).first().copied()
     }
 
-    /// The indices of all offers that an `Accept` header allows, the one it likes best first, by the rules of
-    /// [`choose`](Self::choose): for those whose first choice may turn out not to fit what is to be sent.
+    /// The indices of all offers that an `Accept` header allows, the preferred one first, by the rules of
+    /// [`choose`](Self::choose): for callers whose first choice may not fit the answer.
     #[must_use]
     pub fn rank(accept: &str, offers: &[&str]) -> Vec<usize> {
         if accept.trim().is_empty() {
@@ -93,7 +92,7 @@ impl MediaType {
         let ranges: Vec<Self> = split_outside_quotes(accept, ',').take(MAX_RANGES).filter_map(Self::parse).collect();
         let quality = |offer: &str| {
             let deciding = ranges.iter().filter(|range| range.includes(offer));
-            // Of equally specific ranges the kindest.
+            // Of equally specific ranges the one with the highest quality.
             deciding.max_by_key(|range| (range.specificity(offer), range.quality)).map_or(0, |range| range.quality)
         };
         let rated = offers.iter().enumerate().map(|(index, offer)| (quality(offer), index));
@@ -102,7 +101,7 @@ impl MediaType {
         rated.into_iter().map(|(_, index)| index).collect()
     }
 
-    /// How exactly the range names the type: 3 itself, 2 its kind, 1 anything, 0 not at all.
+    /// How exactly the range names the type: 3 the type itself, 2 its kind, 1 any type, 0 not at all.
     fn specificity(&self, media_type: &str) -> u8 {
         let essence = media_type.split(';').next().unwrap_or_default().trim();
         let (kind, sub) = self.essence.split_at(self.slash);
@@ -118,7 +117,7 @@ impl MediaType {
     }
 }
 
-/// Thousandths of `0`, `0.25`, `1`, `1.000`; nothing of anything else.
+/// Thousandths of `0`, `0.25`, `1`, `1.000`; `None` for anything else.
 fn parse_quality(text: &str) -> Option<u16> {
     let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
     let digits = fraction.len() <= 3 && fraction.bytes().all(|byte| byte.is_ascii_digit());

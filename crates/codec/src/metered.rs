@@ -1,18 +1,18 @@
-//! A deserializer around another one that counts depth and charges memory while serde builds a Rust type.
+//! Wraps a deserializer to count depth and charge memory while serde builds a Rust type.
 //!
-//! serde's formats bound neither: rmp-serde does not count the levels of newtype variants and options, and a list of empty lists
-//! becomes 24 bytes for each byte of input. This wrapper sees every value that any format hands to any type, so the rules stand in one
-//! place:
+//! serde's formats bound neither: rmp-serde does not count the levels of newtype variants and options, and a list of
+//! empty lists becomes 24 bytes for each byte of input. This wrapper sees every value that a format passes to a type,
+//! so the rules are in one place:
 //!
-//! * Lists, maps, structs and the data of enum variants are levels; they are counted, and deeper than the limit is refused.
-//!   Options and newtypes are no levels, but only [`MAX_WRAPPERS`] of them may follow each other: a type that contains itself
-//!   through nothing else would recurse without end on a single byte.
-//! * An item of a list costs twice its size (a vector doubles). The first entry of a map costs as much as a node of a B-tree, which has
-//!   room for eleven; those that follow three times their size. Text and bytes cost their length, and every structure costs its own
-//!   size once more, because it may lie in a box.
+//! * Lists, maps, structs and the data of enum variants are levels; they are counted, and levels beyond the limit are
+//!   refused. Options and newtypes are no levels, but at most [`MAX_WRAPPERS`] of them may be nested directly: a type
+//!   that contains itself only through them would recurse without end on a single byte.
+//! * An item of a list costs twice its size (a vector doubles). The first entry of a map costs as much as a node of a
+//!   B-tree, which has room for eleven; later entries cost three times their size. Text and bytes cost their length,
+//!   and every structure costs its own size once more, because it may be boxed.
 //! * A length that the input announces reserves almost nothing ([`MAX_RESERVED`]).
 //!
-//! serde carries only messages through its errors, so what was refused is kept beside it: [`refusal`] tells.
+//! serde's errors carry only messages, so the refusal is kept separately and read by [`refusal`].
 
 use std::cell::Cell;
 use std::fmt;
@@ -21,31 +21,33 @@ use serde::de::{DeserializeSeed, Deserializer, EnumAccess, Error, MapAccess, Seq
 
 use crate::account::{self, charge};
 use crate::error::DecodeError;
-use crate::quoting::{EnumOfMap, NUMBERS_ARE_SHOWN, Only, Short, Wanted, enum_of_map};
+use crate::limits::MAX_DEPTH;
+use crate::quoting::{EnumOfMap, KindVisitor, NUMBERS_ARE_SHOWN, RequestedKind, ShortError, enum_of_map};
 
-/// Options and newtypes without a level between them.
+/// The most options and newtypes without a level between them.
 const MAX_WRAPPERS: u8 = 32;
 
-/// Items that a type may reserve room for on the word of the input.
+/// The most items that a type may reserve room for because the input announces them.
 const MAX_RESERVED: usize = 16;
 
-/// A vector that grows has at most this many times the room it needs.
+/// A growing vector has at most this many times the room it needs.
 const GROWTH: usize = 2;
 
-/// The same of a map: nodes of B-trees may be half empty, and a hash table that has just grown is more than half empty.
+/// The same for a map: nodes of B-trees may be half empty, and a hash table that has just grown is more than half
+/// empty.
 const MAP_GROWTH: usize = 3;
 
-/// Entries that a map has room for when it has one: those of a node of a B-tree (`std` has 11), and what is beside them there.
+/// The cost of the first entry, in entries: a node of a B-tree has room for 11 (in `std`) and some overhead.
 const FIRST_ENTRIES: usize = 12;
 
-/// Entries of a map that the room for the first ones is enough for: a node that is full is split in halves.
+/// The room of the first entry suffices for this many: a full node is split in halves.
 const PREPAID_ENTRIES: usize = 5;
 
 thread_local! {
     static TOO_DEEP: Cell<bool> = const { Cell::new(false) };
 }
 
-/// What ended the last reading with a metered deserializer, where it was a limit: the message of serde's error says less.
+/// The limit that ended the last reading with a metered deserializer, if any: serde's error has only a message.
 pub(crate) fn refusal(max_depth: usize) -> Option<DecodeError> {
     let fault = account::take_fault();
     match TOO_DEEP.take() {
@@ -54,18 +56,18 @@ pub(crate) fn refusal(max_depth: usize) -> Option<DecodeError> {
     }
 }
 
-/// How many more levels there may be below a value, and how it is read.
+/// How many more levels a value may have, and how it is read.
 #[derive(Clone, Copy)]
-struct Level {
+struct Nesting {
     left: u16,
     wrappers: u8,
-    /// It is not kept.
+    /// The value is not kept, so it costs nothing.
     is_free: bool,
-    /// serde_json would quote a text that is not wanted here.
+    /// serde_json would quote an unexpected text here.
     may_be_quoted: bool,
 }
 
-impl Level {
+impl Nesting {
     fn enter<E: Error>(self) -> Result<Self, E> {
         match self.left.checked_sub(1) {
             Some(left) => Ok(Self { left, wrappers: MAX_WRAPPERS, ..self }),
@@ -94,29 +96,29 @@ fn too_deep<E: Error>() -> E {
     E::custom("nested too deep")
 }
 
-/// A deserializer whose values are counted and charged.
+/// A deserializer that counts and charges its values.
 pub(crate) struct Metered<D> {
     inner: D,
-    level: Level,
+    nesting: Nesting,
 }
 
 impl<D> Metered<D> {
     /// Allows `max_depth` levels, at most [`MAX_DEPTH`](crate::MAX_DEPTH).
     pub(crate) fn new(inner: D, max_depth: usize) -> Self {
         TOO_DEEP.set(false);
-        let left = u16::try_from(max_depth.min(crate::MAX_DEPTH)).unwrap_or(u16::MAX);
-        Self { inner, level: Level { left, wrappers: MAX_WRAPPERS, is_free: false, may_be_quoted: false } }
+        let left = u16::try_from(max_depth.min(MAX_DEPTH)).unwrap_or(u16::MAX);
+        Self { inner, nesting: Nesting { left, wrappers: MAX_WRAPPERS, is_free: false, may_be_quoted: false } }
     }
 
     /// The same for serde_json.
     pub(crate) fn json(inner: D, max_depth: usize) -> Self {
         let mut metered = Self::new(inner, max_depth);
-        metered.level.may_be_quoted = true;
+        metered.nesting.may_be_quoted = true;
         metered
     }
 
-    fn counted<V>(&self, visitor: V, growth: usize) -> Counted<V> {
-        Counted { visitor, level: self.level, growth }
+    fn counted<V>(&self, visitor: V, growth: usize) -> MeteredVisitor<V> {
+        MeteredVisitor { visitor, nesting: self.nesting, growth }
     }
 }
 
@@ -124,7 +126,7 @@ macro_rules! plain {
     ($($method:ident)*) => {$(
         fn $method<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Self::Error> {
             let visitor = self.counted(visitor, 0);
-            self.inner.$method(visitor).map_err(Short)
+            self.inner.$method(visitor).map_err(ShortError)
         }
     )*};
 }
@@ -133,33 +135,33 @@ macro_rules! counted {
     ($($method:ident)*) => {$(
         fn $method<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Self::Error> {
             let visitor = self.counted(visitor, GROWTH);
-            self.inner.$method(visitor).map_err(Short)
+            self.inner.$method(visitor).map_err(ShortError)
         }
     )*};
 }
 
-/// serde_json is asked for anything, so that it does not quote what is not wanted.
+/// serde_json is asked for any type, so that it does not quote an unexpected text.
 macro_rules! wanted {
     ($($wanted:ident($growth:expr): $($method:ident)*;)*) => {$($(
         fn $method<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Self::Error> {
             let visitor = self.counted(visitor, $growth);
-            match self.asks_for_anything(Wanted::$wanted) {
-                true => self.inner.deserialize_any(Only { visitor, wanted: Wanted::$wanted }),
+            match self.asks_for_anything(RequestedKind::$wanted) {
+                true => self.inner.deserialize_any(KindVisitor { visitor, wanted: RequestedKind::$wanted }),
                 false => self.inner.$method(visitor),
             }
-            .map_err(Short)
+            .map_err(ShortError)
         }
     )*)*};
 }
 
 impl<D> Metered<D> {
-    fn asks_for_anything(&self, wanted: Wanted) -> bool {
-        self.level.may_be_quoted && (NUMBERS_ARE_SHOWN || wanted != Wanted::Number)
+    fn asks_for_anything(&self, wanted: RequestedKind) -> bool {
+        self.nesting.may_be_quoted && (NUMBERS_ARE_SHOWN || wanted != RequestedKind::Number)
     }
 }
 
 impl<'de, D: Deserializer<'de>> Deserializer<'de> for Metered<D> {
-    type Error = Short<D::Error>;
+    type Error = ShortError<D::Error>;
 
     // serde_json quotes nothing where it expects these.
     plain! { deserialize_i128 deserialize_u128 deserialize_char }
@@ -179,25 +181,25 @@ impl<'de, D: Deserializer<'de>> Deserializer<'de> for Metered<D> {
 
     /// A name is compared and not kept.
     fn deserialize_identifier<V: Visitor<'de>>(mut self, visitor: V) -> Result<V::Value, Self::Error> {
-        self.level.is_free = true;
+        self.nesting.is_free = true;
         let visitor = self.counted(visitor, 0);
-        self.inner.deserialize_identifier(visitor).map_err(Short)
+        self.inner.deserialize_identifier(visitor).map_err(ShortError)
     }
 
-    /// What is ignored is read like anything else: serde_json would step over any number of levels, and note each of them.
+    /// Ignored values are read like others: serde_json would skip any number of levels, and keep a note of each.
     fn deserialize_ignored_any<V: Visitor<'de>>(mut self, visitor: V) -> Result<V::Value, Self::Error> {
-        self.level.is_free = true;
+        self.nesting.is_free = true;
         let visitor = self.counted(visitor, 0);
-        self.inner.deserialize_any(visitor).map_err(Short)
+        self.inner.deserialize_any(visitor).map_err(ShortError)
     }
 
     fn deserialize_unit_struct<V: Visitor<'de>>(self, name: &'static str, visitor: V) -> Result<V::Value, Self::Error> {
         let visitor = self.counted(visitor, 0);
-        match self.asks_for_anything(Wanted::Unit) {
-            true => self.inner.deserialize_any(Only { visitor, wanted: Wanted::Unit }),
+        match self.asks_for_anything(RequestedKind::Unit) {
+            true => self.inner.deserialize_any(KindVisitor { visitor, wanted: RequestedKind::Unit }),
             false => self.inner.deserialize_unit_struct(name, visitor),
         }
-        .map_err(Short)
+        .map_err(ShortError)
     }
 
     fn deserialize_newtype_struct<V: Visitor<'de>>(
@@ -206,18 +208,18 @@ impl<'de, D: Deserializer<'de>> Deserializer<'de> for Metered<D> {
         visitor: V,
     ) -> Result<V::Value, Self::Error> {
         let visitor = self.counted(visitor, GROWTH);
-        self.inner.deserialize_newtype_struct(name, visitor).map_err(Short)
+        self.inner.deserialize_newtype_struct(name, visitor).map_err(ShortError)
     }
 
     // The parts of a tuple or struct lie in it: they cost no more than it does.
 
     fn deserialize_tuple<V: Visitor<'de>>(self, len: usize, visitor: V) -> Result<V::Value, Self::Error> {
         let visitor = self.counted(visitor, 0);
-        match self.asks_for_anything(Wanted::List) {
-            true => self.inner.deserialize_any(Only { visitor, wanted: Wanted::List }),
+        match self.asks_for_anything(RequestedKind::List) {
+            true => self.inner.deserialize_any(KindVisitor { visitor, wanted: RequestedKind::List }),
             false => self.inner.deserialize_tuple(len, visitor),
         }
-        .map_err(Short)
+        .map_err(ShortError)
     }
 
     fn deserialize_tuple_struct<V: Visitor<'de>>(
@@ -227,11 +229,11 @@ impl<'de, D: Deserializer<'de>> Deserializer<'de> for Metered<D> {
         visitor: V,
     ) -> Result<V::Value, Self::Error> {
         let visitor = self.counted(visitor, 0);
-        match self.asks_for_anything(Wanted::List) {
-            true => self.inner.deserialize_any(Only { visitor, wanted: Wanted::List }),
+        match self.asks_for_anything(RequestedKind::List) {
+            true => self.inner.deserialize_any(KindVisitor { visitor, wanted: RequestedKind::List }),
             false => self.inner.deserialize_tuple_struct(name, len, visitor),
         }
-        .map_err(Short)
+        .map_err(ShortError)
     }
 
     fn deserialize_struct<V: Visitor<'de>>(
@@ -241,11 +243,11 @@ impl<'de, D: Deserializer<'de>> Deserializer<'de> for Metered<D> {
         visitor: V,
     ) -> Result<V::Value, Self::Error> {
         let visitor = self.counted(visitor, 0);
-        match self.asks_for_anything(Wanted::ListOrMap) {
-            true => self.inner.deserialize_any(Only { visitor, wanted: Wanted::ListOrMap }),
+        match self.asks_for_anything(RequestedKind::ListOrMap) {
+            true => self.inner.deserialize_any(KindVisitor { visitor, wanted: RequestedKind::ListOrMap }),
             false => self.inner.deserialize_struct(name, fields, visitor),
         }
-        .map_err(Short)
+        .map_err(ShortError)
     }
 
     fn deserialize_enum<V: Visitor<'de>>(
@@ -255,11 +257,11 @@ impl<'de, D: Deserializer<'de>> Deserializer<'de> for Metered<D> {
         visitor: V,
     ) -> Result<V::Value, Self::Error> {
         let visitor = self.counted(visitor, 0);
-        match self.asks_for_anything(Wanted::Enum) {
-            true => self.inner.deserialize_any(Only { visitor, wanted: Wanted::Enum }),
+        match self.asks_for_anything(RequestedKind::Enum) {
+            true => self.inner.deserialize_any(KindVisitor { visitor, wanted: RequestedKind::Enum }),
             false => self.inner.deserialize_enum(name, variants, visitor),
         }
-        .map_err(Short)
+        .map_err(ShortError)
     }
 
     fn is_human_readable(&self) -> bool {
@@ -267,11 +269,11 @@ impl<'de, D: Deserializer<'de>> Deserializer<'de> for Metered<D> {
     }
 }
 
-/// A visitor that counts what it is shown.
-struct Counted<V> {
+/// A visitor that counts and charges its values.
+struct MeteredVisitor<V> {
     visitor: V,
-    level: Level,
-    /// How many times its size an item costs.
+    nesting: Nesting,
+    /// An item costs this many times its size.
     growth: usize,
 }
 
@@ -286,13 +288,13 @@ macro_rules! numbers {
 macro_rules! texts {
     ($($method:ident: $t:ty)*) => {$(
         fn $method<E: Error>(self, value: $t) -> Result<V::Value, E> {
-            self.level.pay(value.len())?;
-            self.visitor.$method::<Short<E>>(value).map_err(Short::into_inner)
+            self.nesting.pay(value.len())?;
+            self.visitor.$method::<ShortError<E>>(value).map_err(ShortError::into_inner)
         }
     )*};
 }
 
-impl<'de, V: Visitor<'de>> Visitor<'de> for Counted<V> {
+impl<'de, V: Visitor<'de>> Visitor<'de> for MeteredVisitor<V> {
     type Value = V::Value;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -300,8 +302,8 @@ impl<'de, V: Visitor<'de>> Visitor<'de> for Counted<V> {
     }
 
     numbers! {
-        visit_bool: bool visit_i8: i8 visit_i16: i16 visit_i32: i32 visit_i64: i64 visit_i128: i128 visit_u8: u8 visit_u16: u16
-        visit_u32: u32 visit_u64: u64 visit_u128: u128 visit_f32: f32 visit_f64: f64 visit_char: char
+        visit_bool: bool visit_i8: i8 visit_i16: i16 visit_i32: i32 visit_i64: i64 visit_i128: i128
+        visit_u8: u8 visit_u16: u16 visit_u32: u32 visit_u64: u64 visit_u128: u128 visit_f32: f32 visit_f64: f64 visit_char: char
     }
 
     texts! {
@@ -318,68 +320,75 @@ impl<'de, V: Visitor<'de>> Visitor<'de> for Counted<V> {
     }
 
     fn visit_some<D: Deserializer<'de>>(self, deserializer: D) -> Result<V::Value, D::Error> {
-        self.visitor.visit_some(Metered { inner: deserializer, level: self.level.wrap()? }).map_err(Short::into_inner)
+        self.visitor
+            .visit_some(Metered { inner: deserializer, nesting: self.nesting.wrap()? })
+            .map_err(ShortError::into_inner)
     }
 
     fn visit_newtype_struct<D: Deserializer<'de>>(self, deserializer: D) -> Result<V::Value, D::Error> {
-        self.level.pay(size_of::<V::Value>())?;
+        self.nesting.pay(size_of::<V::Value>())?;
         self.visitor
-            .visit_newtype_struct(Metered { inner: deserializer, level: self.level.wrap()? })
-            .map_err(Short::into_inner)
+            .visit_newtype_struct(Metered { inner: deserializer, nesting: self.nesting.wrap()? })
+            .map_err(ShortError::into_inner)
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, items: A) -> Result<V::Value, A::Error> {
-        self.level.pay(size_of::<V::Value>())?;
+        self.nesting.pay(size_of::<V::Value>())?;
         self.visitor
-            .visit_seq(Access { inner: items, level: self.level.enter()?, growth: self.growth, entries: 0 })
-            .map_err(Short::into_inner)
+            .visit_seq(MeteredAccess { inner: items, nesting: self.nesting.enter()?, growth: self.growth, entries: 0 })
+            .map_err(ShortError::into_inner)
     }
 
     fn visit_map<A: MapAccess<'de>>(self, entries: A) -> Result<V::Value, A::Error> {
-        self.level.pay(size_of::<V::Value>())?;
+        self.nesting.pay(size_of::<V::Value>())?;
         self.visitor
-            .visit_map(Access { inner: entries, level: self.level.enter()?, growth: self.growth, entries: 0 })
-            .map_err(Short::into_inner)
+            .visit_map(MeteredAccess {
+                inner: entries,
+                nesting: self.nesting.enter()?,
+                growth: self.growth,
+                entries: 0,
+            })
+            .map_err(ShortError::into_inner)
     }
 
     fn visit_enum<A: EnumAccess<'de>>(self, data: A) -> Result<V::Value, A::Error> {
-        self.level.pay(size_of::<V::Value>())?;
+        self.nesting.pay(size_of::<V::Value>())?;
         self.visitor
-            .visit_enum(Access { inner: data, level: self.level, growth: 0, entries: 0 })
-            .map_err(Short::into_inner)
+            .visit_enum(MeteredAccess { inner: data, nesting: self.nesting, growth: 0, entries: 0 })
+            .map_err(ShortError::into_inner)
     }
 }
 
-impl<'de, V: Visitor<'de>> EnumOfMap<'de> for Counted<V> {
+impl<'de, V: Visitor<'de>> EnumOfMap<'de> for MeteredVisitor<V> {
     fn visit_enum_of_map<A: MapAccess<'de>>(self, entry: A) -> Result<V::Value, A::Error> {
-        self.level.pay(size_of::<V::Value>())?;
-        let entry = Access { inner: entry, level: self.level.enter()?, growth: 0, entries: 0 };
-        self.visitor.visit_enum(enum_of_map(entry)).map_err(Short::into_inner)
+        self.nesting.pay(size_of::<V::Value>())?;
+        let entry = MeteredAccess { inner: entry, nesting: self.nesting.enter()?, growth: 0, entries: 0 };
+        self.visitor.visit_enum(enum_of_map(entry)).map_err(ShortError::into_inner)
     }
 }
 
-/// The items, entries or data of what is read, a level deeper.
-struct Access<A> {
+/// The items, entries or data of a value, one level deeper.
+struct MeteredAccess<A> {
     inner: A,
-    level: Level,
+    nesting: Nesting,
     growth: usize,
     /// Keys of a map so far.
     entries: usize,
 }
 
-impl<A> Access<A> {
-    fn inside<S>(&self, seed: S) -> Seed<S> {
-        Seed { seed, level: self.level }
+impl<A> MeteredAccess<A> {
+    fn inside<S>(&self, seed: S) -> MeteredSeed<S> {
+        MeteredSeed { seed, nesting: self.nesting }
     }
 
-    /// Called for each item when it is there and before a list has to grow for it.
+    /// Called for each item after it is read and before a list grows for it.
     fn pay_for<T, E: Error>(&self) -> Result<(), E> {
-        self.level.pay(self.growth * size_of::<T>())
+        self.nesting.pay(self.growth * size_of::<T>())
     }
 
-    /// The same for a key or value of a map. The fields of a struct lie in it.
+    /// The same for a key or value of a map. Fields of a struct are part of the struct.
     fn pay_for_entry<T, E: Error>(&self) -> Result<(), E> {
-        self.level.pay(match self.entries {
+        self.nesting.pay(match self.entries {
             _ if self.growth == 0 => 0,
             1 => FIRST_ENTRIES * size_of::<T>(),
             2..=PREPAID_ENTRIES => 0,
@@ -388,12 +397,12 @@ impl<A> Access<A> {
     }
 }
 
-impl<'de, A: SeqAccess<'de>> SeqAccess<'de> for Access<A> {
-    type Error = Short<A::Error>;
+impl<'de, A: SeqAccess<'de>> SeqAccess<'de> for MeteredAccess<A> {
+    type Error = ShortError<A::Error>;
 
     fn next_element_seed<T: DeserializeSeed<'de>>(&mut self, seed: T) -> Result<Option<T::Value>, Self::Error> {
         let seed = self.inside(seed);
-        let item = self.inner.next_element_seed(seed).map_err(Short)?;
+        let item = self.inner.next_element_seed(seed).map_err(ShortError)?;
         self.pay_for::<T::Value, _>()?;
         Ok(item)
     }
@@ -403,13 +412,13 @@ impl<'de, A: SeqAccess<'de>> SeqAccess<'de> for Access<A> {
     }
 }
 
-impl<'de, A: MapAccess<'de>> MapAccess<'de> for Access<A> {
-    type Error = Short<A::Error>;
+impl<'de, A: MapAccess<'de>> MapAccess<'de> for MeteredAccess<A> {
+    type Error = ShortError<A::Error>;
 
     fn next_key_seed<K: DeserializeSeed<'de>>(&mut self, seed: K) -> Result<Option<K::Value>, Self::Error> {
         // A key is a text to serde_json, and a number only to a type that asks for one.
-        let seed = Seed { seed, level: Level { may_be_quoted: false, ..self.level } };
-        let key = self.inner.next_key_seed(seed).map_err(Short)?;
+        let seed = MeteredSeed { seed, nesting: Nesting { may_be_quoted: false, ..self.nesting } };
+        let key = self.inner.next_key_seed(seed).map_err(ShortError)?;
         if key.is_some() {
             self.entries += 1;
             self.pay_for_entry::<K::Value, _>()?;
@@ -419,7 +428,7 @@ impl<'de, A: MapAccess<'de>> MapAccess<'de> for Access<A> {
 
     fn next_value_seed<T: DeserializeSeed<'de>>(&mut self, seed: T) -> Result<T::Value, Self::Error> {
         let seed = self.inside(seed);
-        let value = self.inner.next_value_seed(seed).map_err(Short)?;
+        let value = self.inner.next_value_seed(seed).map_err(ShortError)?;
         self.pay_for_entry::<T::Value, _>()?;
         Ok(value)
     }
@@ -429,32 +438,32 @@ impl<'de, A: MapAccess<'de>> MapAccess<'de> for Access<A> {
     }
 }
 
-impl<'de, A: EnumAccess<'de>> EnumAccess<'de> for Access<A> {
-    type Error = Short<A::Error>;
-    type Variant = Access<A::Variant>;
+impl<'de, A: EnumAccess<'de>> EnumAccess<'de> for MeteredAccess<A> {
+    type Error = ShortError<A::Error>;
+    type Variant = MeteredAccess<A::Variant>;
 
     fn variant_seed<S: DeserializeSeed<'de>>(self, seed: S) -> Result<(S::Value, Self::Variant), Self::Error> {
-        let seed = Seed { seed, level: Level { is_free: true, may_be_quoted: false, ..self.level } };
-        let (name, data) = self.inner.variant_seed(seed).map_err(Short)?;
-        Ok((name, Access { inner: data, level: self.level, growth: 0, entries: 0 }))
+        let seed = MeteredSeed { seed, nesting: Nesting { is_free: true, may_be_quoted: false, ..self.nesting } };
+        let (name, data) = self.inner.variant_seed(seed).map_err(ShortError)?;
+        Ok((name, MeteredAccess { inner: data, nesting: self.nesting, growth: 0, entries: 0 }))
     }
 }
 
-impl<'de, A: VariantAccess<'de>> VariantAccess<'de> for Access<A> {
-    type Error = Short<A::Error>;
+impl<'de, A: VariantAccess<'de>> VariantAccess<'de> for MeteredAccess<A> {
+    type Error = ShortError<A::Error>;
 
     fn unit_variant(self) -> Result<(), Self::Error> {
-        self.inner.unit_variant().map_err(Short)
+        self.inner.unit_variant().map_err(ShortError)
     }
 
     fn newtype_variant_seed<T: DeserializeSeed<'de>>(self, seed: T) -> Result<T::Value, Self::Error> {
-        let level = self.level.enter()?;
-        self.inner.newtype_variant_seed(Seed { seed, level }).map_err(Short)
+        let nesting = self.nesting.enter()?;
+        self.inner.newtype_variant_seed(MeteredSeed { seed, nesting }).map_err(ShortError)
     }
 
     fn tuple_variant<V: Visitor<'de>>(self, len: usize, visitor: V) -> Result<V::Value, Self::Error> {
-        let level = self.level.enter()?;
-        self.inner.tuple_variant(len, Counted { visitor, level, growth: 0 }).map_err(Short)
+        let nesting = self.nesting.enter()?;
+        self.inner.tuple_variant(len, MeteredVisitor { visitor, nesting, growth: 0 }).map_err(ShortError)
     }
 
     fn struct_variant<V: Visitor<'de>>(
@@ -462,22 +471,22 @@ impl<'de, A: VariantAccess<'de>> VariantAccess<'de> for Access<A> {
         fields: &'static [&'static str],
         visitor: V,
     ) -> Result<V::Value, Self::Error> {
-        let level = self.level.enter()?;
-        self.inner.struct_variant(fields, Counted { visitor, level, growth: 0 }).map_err(Short)
+        let nesting = self.nesting.enter()?;
+        self.inner.struct_variant(fields, MeteredVisitor { visitor, nesting, growth: 0 }).map_err(ShortError)
     }
 }
 
 /// The seed of a part, which is read by a metered deserializer, too.
-struct Seed<S> {
+struct MeteredSeed<S> {
     seed: S,
-    level: Level,
+    nesting: Nesting,
 }
 
-impl<'de, S: DeserializeSeed<'de>> DeserializeSeed<'de> for Seed<S> {
+impl<'de, S: DeserializeSeed<'de>> DeserializeSeed<'de> for MeteredSeed<S> {
     type Value = S::Value;
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<S::Value, D::Error> {
-        self.seed.deserialize(Metered { inner: deserializer, level: self.level }).map_err(Short::into_inner)
+        self.seed.deserialize(Metered { inner: deserializer, nesting: self.nesting }).map_err(ShortError::into_inner)
     }
 }
 

@@ -1,8 +1,10 @@
 //! The buffer that encoders write into. Its growth is charged to the scope's account before it is allocated.
 //!
-//! * **Full:** the first refused charge is kept, and bytes that have no room are dropped from then on. [`into_bytes`] reports the
-//!   refusal; an encoder asks [`check`] at each list item, so that it stops soon. As [`io::Write`] the buffer reports it at once.
-//! * **Dropped:** an unfinished buffer gives its charge back. A finished one stays charged with the memory that it keeps.
+//! * **Full:** the buffer keeps the first refused charge and drops bytes that have no room. [`into_bytes`] reports the
+//!   refusal; an encoder calls [`check`] for each list, so that it stops soon. As [`io::Write`] the buffer reports the
+//!   refusal at once.
+//! * **Dropped:** an unfinished buffer gives its charge back. A finished one stays charged with the memory that it
+//!   keeps.
 //!
 //! [`into_bytes`]: ChargedBuffer::into_bytes
 //! [`check`]: ChargedBuffer::check
@@ -13,7 +15,7 @@ use bytes::Bytes;
 
 use crate::account::{ChargeError, charge, release, take_fault};
 
-/// Bytes that are written one after the other.
+/// A growing list of bytes.
 #[derive(Debug, Default)]
 pub(crate) struct ChargedBuffer {
     bytes: Vec<u8>,
@@ -28,7 +30,7 @@ impl ChargedBuffer {
         buffer
     }
 
-    /// Makes room for `additional` bytes: just these in an empty buffer, for a length that is known.
+    /// Makes room for `additional` bytes. An empty buffer gets exactly that.
     pub(crate) fn reserve(&mut self, additional: usize) {
         if self.bytes.capacity() == 0 && additional > 0 {
             self.grow(additional);
@@ -58,7 +60,7 @@ impl ChargedBuffer {
         }
     }
 
-    /// Says whether a charge was refused. Asked in loops, so that work on a refused buffer ends.
+    /// Reports a refused charge. Called in loops, so that work on a refused buffer ends.
     #[inline]
     pub(crate) fn check(&self) -> Result<(), ChargeError> {
         self.refused.map_or(Ok(()), Err)
@@ -72,12 +74,12 @@ impl ChargedBuffer {
         &self.bytes
     }
 
-    /// What was written, to be filled in afterwards. Of a refused buffer it may be less than was written.
+    /// The written bytes, to be filled in afterwards. A refused buffer may have fewer.
     pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
         &mut self.bytes
     }
 
-    /// The bytes. Room that is left over is given back where it is worth a reallocation.
+    /// The bytes. Unused room is given back if it is worth a reallocation.
     ///
     /// # Errors
     ///
@@ -91,7 +93,7 @@ impl ChargedBuffer {
         Ok(std::mem::take(&mut self.bytes).into())
     }
 
-    /// An allocator may move the bytes, so old and new room are charged as for growing. Where there is nothing left for that, the
+    /// An allocator may move the bytes, so old and new room are charged as for growing. If that charge is refused, the
     /// buffer stays as it is.
     fn shrink(&mut self) {
         let before = self.bytes.capacity();
@@ -132,14 +134,15 @@ impl ChargedBuffer {
     }
 }
 
-/// Pieces one behind the other.
+/// Joins pieces into one buffer.
 pub(crate) fn concat<T: AsRef<[u8]>>(pieces: &[T]) -> Result<ChargedBuffer, ChargeError> {
     let mut buffer = ChargedBuffer::new(pieces.iter().map(|piece| piece.as_ref().len()).sum());
     pieces.iter().for_each(|piece| buffer.extend_from_slice(piece.as_ref()));
     buffer.check().map(|()| buffer)
 }
 
-/// Makes room for one more item of a list that may grow to `at_most` items. Old and new room are charged while both are there.
+/// Makes room for one more item of a list that may grow to `at_most` items. Old and new room are charged while both are
+/// there.
 pub(crate) fn make_room<T>(items: &mut Vec<T>, at_most: usize) -> Result<(), ChargeError> {
     let (len, before) = (items.len(), items.capacity());
     if len < before {

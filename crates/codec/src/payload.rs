@@ -1,38 +1,22 @@
 //! What travels between stages: a shared Rust value that is encoded only where it leaves the process.
 //!
-//! A [`Payload`] is an `Arc` of the value beside a static table of functions that know its type. Making one is a single
-//! allocation; handing it on is a reference count. Whether anything is encoded is decided by who takes it: a stage that asks
-//! for the type that is inside gets it as it is, one that asks for another type gets a conversion through [`Value`], and an
-//! edge asks for bytes.
+//! A [`Payload`] is an `Arc` of the value and a static table of functions for its type. Making one is a single
+//! allocation; passing it on is a reference count. The receiver decides about encoding: a stage that takes the same
+//! type gets the value itself, a stage that takes another type gets a conversion through [`Value`], and an edge gets
+//! bytes.
 
-use std::any::{Any, TypeId};
+use std::any::Any;
 use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
-use bytes::Bytes;
-use serde::Serialize;
-use serde::de::DeserializeOwned;
-
+use crate::envelope::{self, Envelope};
 use crate::error::{DecodeError, EncodeError};
-use crate::tensor::Tensor;
+use crate::format::Format;
+use crate::typed::{self, Data, from_value};
 use crate::value::Value;
-use crate::{Envelope, Format, envelope, json, msgpack};
-
-/// What may travel between stages: any type that serde can write and read, and that threads may share.
-///
-/// Implemented for all of them; there is nothing to implement by hand. [`Value`] is one. A type that serde does not know
-/// goes from stage to stage in a [`Local`](crate::Local).
-#[diagnostic::on_unimplemented(
-    message = "`{Self}` cannot be an input or output",
-    label = "needs `Serialize`, `DeserializeOwned`, `Send`, `Sync` and `'static`",
-    note = "derive both: `#[derive(serde::Serialize, serde::Deserialize)]`, on a type without borrowed fields",
-    note = "between stages of one node, `Local<Type>` needs no serde",
-    note = "if this is what a call gives, say its type: `let output: Type = client.call(route, input).await?`"
-)]
-pub trait Data: Serialize + DeserializeOwned + Send + Sync + 'static {}
-
-impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> Data for T {}
+use crate::value::tensor::Tensor;
+use bytes::Bytes;
 
 /// A shared Rust value of any [`Data`] type. Cloning shares it.
 ///
@@ -63,29 +47,29 @@ impl Payload {
         Self::from_arc(Arc::new(value))
     }
 
-    /// Takes part in a value that is shared already. Nothing is allocated.
+    /// Makes a payload of a shared value. Nothing is allocated.
     #[must_use]
     pub fn from_arc<T: Data>(value: Arc<T>) -> Self {
-        Self { value, functions: Of::<T>::FUNCTIONS }
+        Self { value, functions: FunctionTable::<T>::FUNCTIONS }
     }
 
-    /// Whether the value is a `T` as it is.
+    /// Whether the value is a `T`.
     #[must_use]
     pub fn is<T: Data>(&self) -> bool {
         self.value.is::<T>()
     }
 
-    /// The value, if it is a `T` as it is.
+    /// The value, if it is a `T`.
     #[must_use]
     pub fn downcast_ref<T: Data>(&self) -> Option<&T> {
         self.value.downcast_ref()
     }
 
-    /// The value as a `T`: the very one when it is a `T`, otherwise one converted through [`Value`].
+    /// The value as a `T`: itself if it is a `T`, otherwise converted through [`Value`].
     ///
     /// # Errors
     ///
-    /// When the types differ and what is inside does not fit `T`; the error names the field.
+    /// When the types differ and the value does not fit `T`; the error names the field.
     pub fn into_arc<T: Data>(self) -> Result<Arc<T>, DecodeError> {
         match self.value.downcast::<T>() {
             Ok(value) => Ok(value),
@@ -93,7 +77,7 @@ impl Payload {
         }
     }
 
-    /// The value as a `T` of one's own: moved out when this payload is its only holder, cloned otherwise.
+    /// The value as an owned `T`: moved out if this payload is its only holder, cloned otherwise.
     ///
     /// # Errors
     ///
@@ -112,7 +96,7 @@ impl Payload {
         (self.functions.to_value)(&*self.value)
     }
 
-    /// Writes the value by its own `Serialize`, with no [`Value`] between.
+    /// Writes the value by its own `Serialize`, without a [`Value`].
     ///
     /// # Errors
     ///
@@ -121,7 +105,7 @@ impl Payload {
         (self.functions.encode)(&*self.value, format)
     }
 
-    /// The value as an envelope, in pieces that share its tensors, frames and byte strings: what is sent to another process.
+    /// The value as an envelope for another process, in pieces that share its tensors, frames and byte strings.
     ///
     /// # Errors
     ///
@@ -136,14 +120,14 @@ impl Payload {
         (self.functions.type_name)()
     }
 
-    /// About how many bytes of memory the value holds: exact for dynamic values, tensors, texts and byte strings; for other
-    /// types the size of the type itself, without what it points to.
+    /// An estimate of the value's memory in bytes: exact for dynamic values, tensors, texts and byte strings; for other
+    /// types the size of the type, without heap memory.
     #[must_use]
     pub fn size_hint(&self) -> usize {
         (self.functions.size_hint)(&*self.value)
     }
 
-    /// The same, but `most` where it is more than that: however large the value, no more of it is looked at.
+    /// The same, at most `most`. The walk over the value stops there.
     #[must_use]
     pub fn size_up_to(&self, most: usize) -> usize {
         match self.downcast_ref::<Value>() {
@@ -170,18 +154,7 @@ impl fmt::Debug for Payload {
     }
 }
 
-/// Makes a `T` of a value; a `Value` it is already.
-pub(crate) fn from_value<T: Data>(value: Value) -> Result<T, DecodeError> {
-    if TypeId::of::<T>() != TypeId::of::<Value>() {
-        return value.deserialize();
-    }
-    let mut same = Some(value);
-    let same: &mut dyn Any = &mut same;
-    let taken = same.downcast_mut::<Option<T>>().and_then(Option::take);
-    Ok(taken.expect("T is Value"))
-}
-
-/// What a payload can do without naming its type.
+/// The operations of a payload without its type.
 struct Functions {
     type_name: fn() -> &'static str,
     encode: fn(&(dyn Any + Send + Sync), Format) -> Result<Bytes, EncodeError>,
@@ -191,9 +164,9 @@ struct Functions {
 }
 
 /// The table of one type, made at compile time.
-struct Of<T>(PhantomData<T>);
+struct FunctionTable<T>(PhantomData<T>);
 
-impl<T: Data> Of<T> {
+impl<T: Data> FunctionTable<T> {
     const FUNCTIONS: &'static Functions = &Functions {
         type_name: std::any::type_name::<T>,
         encode: |value, format| encode::<T>(known(value), format),
@@ -207,17 +180,17 @@ fn known<T: Data>(value: &(dyn Any + Send + Sync)) -> &T {
     value.downcast_ref().expect("a payload's table is made with its value")
 }
 
-/// The downcasts below compare two types known at compile time, so that nothing of them is left at run time.
+/// The downcasts below compare two types known at compile time, so they cost nothing at run time.
 fn encode<T: Data>(value: &T, format: Format) -> Result<Bytes, EncodeError> {
     if let Some(value) = (value as &dyn Any).downcast_ref::<Value>() {
         return value.encode(format);
     }
     match format {
-        Format::Json => json::to_bytes(value),
-        Format::Msgpack => msgpack::to_bytes(value),
+        Format::Json => typed::json::to_bytes(value),
+        Format::Msgpack => typed::msgpack::to_bytes(value),
         Format::Envelope => Ok(envelope::encode_typed(value)?.try_into_bytes()?),
-        // The others know values only.
-        other => Value::of_payload(value)?.encode(other),
+        // The other formats know values only.
+        other => Value::from_payload(value)?.encode(other),
     }
 }
 
@@ -231,7 +204,7 @@ fn to_envelope<T: Data>(value: &T) -> Result<Envelope, EncodeError> {
 fn to_value<T: Data>(value: &T) -> Result<Value, EncodeError> {
     match (value as &dyn Any).downcast_ref::<Value>() {
         Some(value) => Ok(value.clone()),
-        None => Value::of_payload(value),
+        None => Value::from_payload(value),
     }
 }
 

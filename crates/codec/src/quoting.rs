@@ -1,39 +1,38 @@
-//! Keeps what a sender wrote out of messages, but for its beginning: serde quotes a text that a type does not take, escaped, and a text
-//! may be megabytes.
+//! Shortens the input that error messages quote: serde quotes an unexpected text in full, and a text may be megabytes.
 //!
-//! [`Short`] is the error that a type sees while it is read: its messages end after a few KiB. serde_json also quotes by itself, before it
-//! asks the type; so where a type wants something else than a text, serde_json is asked for anything, and [`Only`] refuses what is not
-//! wanted.
+//! [`ShortError`] is the error of a type that is being read: its messages end after a few KiB. serde_json also quotes
+//! by itself, before it asks the type. So if a type expects something other than a text, serde_json is asked for any
+//! type, and [`KindVisitor`] refuses the wrong kind.
 
 use std::fmt::{self, Write as _};
 
 use serde::de::value::{BorrowedStrDeserializer, MapAccessDeserializer, StrDeserializer};
 use serde::de::{Error, Expected, MapAccess, SeqAccess, Unexpected, Visitor};
 
-/// Longest message that is kept.
+/// The longest message.
 const MAX_MESSAGE_BYTES: usize = 4096;
 
-/// Prints the beginning.
-pub(crate) struct Beginning<T>(pub(crate) T);
+/// Prints the beginning of a value, at most [`MAX_MESSAGE_BYTES`].
+pub(crate) struct Shortened<T>(pub(crate) T);
 
-impl<T: fmt::Display> fmt::Display for Beginning<T> {
+impl<T: fmt::Display> fmt::Display for Shortened<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut cut = Cut { out: f, room: MAX_MESSAGE_BYTES, is_full: false };
-        // It fails where the rest is left out.
+        let mut cut = CutWriter { out: f, room: MAX_MESSAGE_BYTES, is_full: false };
+        // An error here means that the rest was left out.
         let _is_whole = write!(cut, "{}", self.0);
         Ok(())
     }
 }
 
-struct Cut<'a, 'b> {
+struct CutWriter<'a, 'b> {
     out: &'a mut fmt::Formatter<'b>,
     room: usize,
     is_full: bool,
 }
 
-impl fmt::Write for Cut<'_, '_> {
+impl fmt::Write for CutWriter<'_, '_> {
     fn write_str(&mut self, text: &str) -> fmt::Result {
-        // Not every type stops printing after a failure.
+        // Some types go on printing after an error.
         if self.is_full {
             return Err(fmt::Error);
         }
@@ -50,34 +49,34 @@ impl fmt::Write for Cut<'_, '_> {
 
 /// A format's error with a short message.
 #[repr(transparent)]
-pub(crate) struct Short<E>(pub(crate) E);
+pub(crate) struct ShortError<E>(pub(crate) E);
 
-impl<E> Short<E> {
+impl<E> ShortError<E> {
     pub(crate) fn into_inner(self) -> E {
         self.0
     }
 }
 
-impl<E: fmt::Debug> fmt::Debug for Short<E> {
+impl<E: fmt::Debug> fmt::Debug for ShortError<E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
     }
 }
 
-impl<E: fmt::Display> fmt::Display for Short<E> {
+impl<E: fmt::Display> fmt::Display for ShortError<E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
     }
 }
 
-impl<E: std::error::Error> std::error::Error for Short<E> {}
+impl<E: std::error::Error> std::error::Error for ShortError<E> {}
 
-impl<E: Error> Error for Short<E> {
+impl<E: Error> Error for ShortError<E> {
     fn custom<T: fmt::Display>(message: T) -> Self {
-        Self(E::custom(Beginning(message)))
+        Self(E::custom(Shortened(message)))
     }
 
-    // A format has its own words for what is no text, such as null.
+    // A format has its own messages for other kinds, such as null.
 
     fn invalid_type(found: Unexpected<'_>, expected: &dyn Expected) -> Self {
         match is_text(found) {
@@ -98,9 +97,9 @@ fn is_text(found: Unexpected<'_>) -> bool {
     matches!(found, Unexpected::Str(_) | Unexpected::Bytes(_) | Unexpected::Other(_))
 }
 
-/// What a type asks for.
+/// The kind of value that a type requests.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Wanted {
+pub(crate) enum RequestedKind {
     Bool,
     Number,
     Unit,
@@ -111,30 +110,30 @@ pub(crate) enum Wanted {
     Enum,
 }
 
-/// A visitor that is shown just what was asked for.
-pub(crate) struct Only<V> {
+/// A visitor that gets only the requested kind.
+pub(crate) struct KindVisitor<V> {
     pub(crate) visitor: V,
-    pub(crate) wanted: Wanted,
+    pub(crate) wanted: RequestedKind,
 }
 
-/// A visitor that takes an enum out of a map with one entry.
+/// A visitor that takes an enum from a map with one entry.
 pub(crate) trait EnumOfMap<'de>: Visitor<'de> {
     fn visit_enum_of_map<A: MapAccess<'de>>(self, entry: A) -> Result<Self::Value, A::Error>;
 }
 
-impl<V> Only<V> {
-    fn wants(&self, wanted: Wanted) -> bool {
+impl<V> KindVisitor<V> {
+    fn wants(&self, wanted: RequestedKind) -> bool {
         self.wanted == wanted
     }
 }
 
-impl<'de, V: EnumOfMap<'de>> Only<V> {
+impl<'de, V: EnumOfMap<'de>> KindVisitor<V> {
     fn refuse<T, E: Error>(&self, found: Unexpected<'_>) -> Result<T, E> {
-        Err(Short::invalid_type(found, &self.visitor).into_inner())
+        Err(ShortError::invalid_type(found, &self.visitor).into_inner())
     }
 }
 
-impl<'de, V: EnumOfMap<'de>> Visitor<'de> for Only<V> {
+impl<'de, V: EnumOfMap<'de>> Visitor<'de> for KindVisitor<V> {
     type Value = V::Value;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -142,49 +141,49 @@ impl<'de, V: EnumOfMap<'de>> Visitor<'de> for Only<V> {
     }
 
     fn visit_bool<E: Error>(self, value: bool) -> Result<V::Value, E> {
-        match self.wants(Wanted::Bool) {
+        match self.wants(RequestedKind::Bool) {
             true => self.visitor.visit_bool(value),
             false => self.refuse(Unexpected::Bool(value)),
         }
     }
 
     fn visit_i64<E: Error>(self, value: i64) -> Result<V::Value, E> {
-        match self.wants(Wanted::Number) {
+        match self.wants(RequestedKind::Number) {
             true => self.visitor.visit_i64(value),
             false => self.refuse(Unexpected::Signed(value)),
         }
     }
 
     fn visit_u64<E: Error>(self, value: u64) -> Result<V::Value, E> {
-        match self.wants(Wanted::Number) {
+        match self.wants(RequestedKind::Number) {
             true => self.visitor.visit_u64(value),
             false => self.refuse(Unexpected::Unsigned(value)),
         }
     }
 
     fn visit_f64<E: Error>(self, value: f64) -> Result<V::Value, E> {
-        match self.wants(Wanted::Number) {
+        match self.wants(RequestedKind::Number) {
             true => self.visitor.visit_f64(value),
             false => self.refuse(Unexpected::Float(value)),
         }
     }
 
     fn visit_str<E: Error>(self, value: &str) -> Result<V::Value, E> {
-        match self.wants(Wanted::Enum) {
+        match self.wants(RequestedKind::Enum) {
             true => self.visitor.visit_enum(StrDeserializer::new(value)),
             false => self.refuse(Unexpected::Str(value)),
         }
     }
 
     fn visit_borrowed_str<E: Error>(self, value: &'de str) -> Result<V::Value, E> {
-        match self.wants(Wanted::Enum) {
+        match self.wants(RequestedKind::Enum) {
             true => self.visitor.visit_enum(BorrowedStrDeserializer::new(value)),
             false => self.refuse(Unexpected::Str(value)),
         }
     }
 
     fn visit_unit<E: Error>(self) -> Result<V::Value, E> {
-        match self.wants(Wanted::Unit) {
+        match self.wants(RequestedKind::Unit) {
             true => self.visitor.visit_unit(),
             false => self.refuse(Unexpected::Unit),
         }
@@ -192,25 +191,25 @@ impl<'de, V: EnumOfMap<'de>> Visitor<'de> for Only<V> {
 
     fn visit_seq<A: SeqAccess<'de>>(self, items: A) -> Result<V::Value, A::Error> {
         match self.wanted {
-            Wanted::List | Wanted::ListOrMap => self.visitor.visit_seq(items),
+            RequestedKind::List | RequestedKind::ListOrMap => self.visitor.visit_seq(items),
             _ => self.refuse(Unexpected::Seq),
         }
     }
 
     fn visit_map<A: MapAccess<'de>>(self, entries: A) -> Result<V::Value, A::Error> {
         match self.wanted {
-            Wanted::Map | Wanted::ListOrMap => self.visitor.visit_map(entries),
-            Wanted::Enum => self.visitor.visit_enum_of_map(entries),
+            RequestedKind::Map | RequestedKind::ListOrMap => self.visitor.visit_map(entries),
+            RequestedKind::Enum => self.visitor.visit_enum_of_map(entries),
             _ => self.refuse(Unexpected::Map),
         }
     }
 }
 
-/// Whether serde_json shows a number as one: with its feature `arbitrary_precision`, which any crate may turn on, only to a type that
-/// asks for a number.
+/// Whether serde_json visits a number as a number. With its feature `arbitrary_precision`, which any crate may turn on,
+/// it does so only for a type that requests a number.
 pub(crate) const NUMBERS_ARE_SHOWN: bool = size_of::<serde_json::Number>() < size_of::<String>();
 
-/// An enum out of the entries of a map.
+/// An enum from the entries of a map.
 pub(crate) fn enum_of_map<A>(entries: A) -> MapAccessDeserializer<A> {
     MapAccessDeserializer::new(entries)
 }
@@ -234,8 +233,8 @@ mod tests {
 
     #[test]
     fn a_message_ends_once_whoever_prints_it() {
-        let text = Beginning(Stubborn).to_string();
+        let text = Shortened(Stubborn).to_string();
         assert_eq!((text.len(), text.matches('…').count()), (MAX_MESSAGE_BYTES + '…'.len_utf8(), 1));
-        assert_eq!(Beginning("short").to_string(), "short");
+        assert_eq!(Shortened("short").to_string(), "short");
     }
 }

@@ -1,14 +1,15 @@
-//! What a route takes or gives when it is arrays by name, as a model's signature says: for edges whose protocol speaks of
-//! tensors and not of schemas.
+//! A route's input or output as arrays by name, as in a model's signature: for edges whose protocol describes tensors
+//! and not schemas.
 
-use crate::tensor::DType;
+use crate::value::tensor::DType;
 
 /// Arrays by name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TensorFields {
-    /// In the order in which they are shown.
+    /// In the order of the description.
     pub fields: Vec<TensorField>,
-    /// Whether items are independent samples, so that a protocol may take many of them as one array with an axis in front.
+    /// Whether items are independent samples, so that a protocol may take many of them as one array with an axis in
+    /// front.
     pub stackable: bool,
 }
 

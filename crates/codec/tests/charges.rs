@@ -1,7 +1,7 @@
 //! What a call's account pays for: everything that decoding and encoding hold, before they hold it.
 //!
-//! The inputs are small and would take gigabytes. Each must end in an error that names what it met, with the heap below what was
-//! charged. One allocator counts for the whole binary, so the tests take turns.
+//! The inputs are small and would take gigabytes. Each must end in an error that names what it met, with the heap below
+//! what was charged. One allocator counts for the whole binary, so the tests take turns.
 
 #![cfg(feature = "arrow-compression")]
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]

@@ -1,4 +1,5 @@
-//! Replays every input that is kept, whether made by hand, by other software or by a fuzzer, through every decoder's properties.
+//! Replays every input that is kept, whether made by hand, by other software or by a fuzzer, through every decoder's
+//! properties.
 
 #![cfg(feature = "arrow")]
 
@@ -90,8 +91,8 @@ fn every_decoder_has_seeds_that_it_takes() {
     }
 }
 
-/// A small fuzzer that needs no other toolchain: changes inputs of the corpus at random, and makes them longer than a fuzzer would.
-/// `CALLBOARD_MUTATIONS` says how many, `CALLBOARD_SEED` repeats a run.
+/// A small fuzzer that needs no other toolchain: changes inputs of the corpus at random, and makes them longer than a
+/// fuzzer would. `CALLBOARD_MUTATIONS` says how many, `CALLBOARD_SEED` repeats a run.
 #[test]
 fn no_mutated_input_takes_more_heap_than_it_is_charged() {
     let _turn = heap::turn();

@@ -1,4 +1,5 @@
-//! The envelope: what is written comes back out of any chunks, the bytes are those of docs/wire.md, and what lies is refused.
+//! The envelope: what is written comes back out of any chunks, the bytes are those of docs/wire.md, and what lies is
+//! refused.
 
 mod common;
 

@@ -61,7 +61,8 @@ fn chunks_are_copied_once() {
     assert_eq!(back, value);
 }
 
-/// The whole promise, at its full size. Untouched memory of zeros costs the machine nothing, so only the copy takes a gigabyte.
+/// The whole promise, at its full size. Untouched memory of zeros costs the machine nothing, so only the copy takes a
+/// gigabyte.
 #[test]
 fn a_gibibyte_is_copied_once_out_of_chunks_and_never_out_of_one_buffer_or_into_an_envelope() {
     let _turn = turn();

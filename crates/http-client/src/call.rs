@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn what_http_has_no_place_for_is_refused_before_it_is_sent() {
+    fn an_invalid_request_is_refused_before_it_is_sent() {
         let origin: Origin = "http://host".parse().unwrap();
         for (name, value) in [("a b", "x"), ("x", "a\r\nb: c"), ("", "x")] {
             assert!(call(name, value).prepare(&origin, Protocol::Http1).is_err(), "{name}: {value}");

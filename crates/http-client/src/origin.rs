@@ -105,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reads_what_people_type() {
+    fn parses_common_spellings() {
         for (typed, shown, host, port) in [
             ("http://localhost:8000", "http://localhost:8000", "localhost", 8000),
             ("localhost", "http://localhost", "localhost", 80),
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_what_it_could_not_reach() {
+    fn refuses_invalid_urls() {
         for typed in ["", "http://", "http://user@host", "http://host:99999", "http://host:", "http://host/?x=1", "a b"]
         {
             assert!(matches!(typed.parse::<Origin>(), Err(OriginError::Unreadable { .. })), "{typed}");

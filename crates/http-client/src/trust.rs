@@ -84,9 +84,12 @@ impl Trust {
         let name = ServerName::try_from(origin.host().to_owned());
         let name = name.map_err(|error| failed(io::Error::new(io::ErrorKind::InvalidInput, error)))?;
         let stream = TlsConnector::from(Arc::clone(config)).connect(name, stream).await;
-        let stream = stream.map_err(|error| match is_plain_text(&error) {
-            true => ClientError::NoTls { authority: origin.authority().to_owned() },
-            false => failed(error),
+        let stream = stream.map_err(|error| {
+            if is_plain_text(&error) {
+                ClientError::NoTls { authority: origin.authority().to_owned() }
+            } else {
+                failed(error)
+            }
         })?;
         // A server without ALPN speaks HTTP/1.1.
         if protocol == Protocol::Http2 && stream.get_ref().1.alpn_protocol() != Some(b"h2") {

@@ -26,7 +26,8 @@ const MAX_WARMUP_BYTES: usize = 256 * 1024 * 1024;
 /// Where items may differ in length, each costs as much as it is long.
 ///
 /// One item is one sample: see the [crate's page](crate) for the forms it may have. A wrong one fails alone, as
-/// `InvalidInput` of status 422 that names every input that is wrong, with its path, also under `fields` of its details.
+/// `InvalidInput` of status 422 that names every input that is wrong, with its path, also under `fields` of its
+/// details.
 #[must_use]
 pub fn stage(name: &str, model: &Model) -> Stage<Value, Value> {
     let signature = model.signature();

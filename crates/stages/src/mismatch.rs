@@ -3,7 +3,8 @@
 use callboard_codec::{Map, Value};
 use callboard_core::Failure;
 
-/// The HTTP status of an item that does not fit its schema. Broken content, such as a picture that is cut short, stays 400.
+/// The HTTP status of an item that does not fit its schema. Broken content, such as a picture that is cut short, stays
+/// 400.
 const SCHEMA_MISMATCH: u16 = 422;
 
 /// The failure with that status, and the place of what is wrong for programs.

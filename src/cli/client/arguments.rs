@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn what_begins_as_json_and_is_none_is_no_text() {
+    fn invalid_json_is_not_taken_for_a_text() {
         for text in ["{\"a\":1", "x=[1, 2", "x=\"quoted"] {
             let error = call(&[text.to_owned()]).unwrap_err().to_string();
             assert!(error.contains("begins as JSON, but is not valid JSON: "), "{error}");

@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_what_is_no_part() {
+    fn refuses_an_invalid_part() {
         for text in ["image", "=x", "image=@"] {
             assert!(text.parse::<FormPart>().is_err(), "{text}");
         }

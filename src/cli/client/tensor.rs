@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_are_told_with_what_was_expected() {
+    fn errors_name_the_expected_value() {
         for (text, part) in [
             ("f32", "such as `f32:1x3x224x224`"),
             ("float:1", "`float` is not an element type; known: bool"),

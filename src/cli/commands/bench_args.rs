@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_meant_is_refused_with_its_reason() {
+    fn contradicting_arguments_are_refused_with_a_reason() {
         for (line, part) in [
             ("bench a /x --streams 2", "--streams needs --http2"),
             ("bench quic://a:1 /x --vs http://b --streams 2", "--streams needs --http2"),

@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn one_help_tells_what_is_for_http_and_what_for_quic() {
+    fn one_help_lists_the_options_of_http_and_of_quic() {
         let help = CallArgs::command().render_long_help().to_string();
         let (of_all, rest) = help.split_once("Over HTTP:").unwrap();
         let (of_http, of_quic) = rest.split_once("Over QUIC:").unwrap();
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn what_means_nothing_to_the_server_is_refused_with_its_reason() {
+    fn options_without_effect_are_refused_with_a_reason() {
         for (line, part) in [
             ("call quic://h:1 /f --http2", "--http2: there is no HTTP between here and quic://h:1"),
             ("call quic://h:1 /f --include", "--include: there is no HTTP"),

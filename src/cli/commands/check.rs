@@ -45,18 +45,18 @@ struct Tally {
 async fn run_examples(client: &LocalClient) -> Result<Tally, CliError> {
     let mut tally = Tally::default();
     for route in client.routes() {
-        let elsewhere: Vec<String> = route.remote_stages().iter().map(ToString::to_string).collect();
+        let remote: Vec<String> = route.remote_stages().iter().map(ToString::to_string).collect();
         if route.examples().is_empty() {
-            let also = if elsewhere.is_empty() { String::new() } else { format!("; {}", needs_others(&elsewhere)) };
+            let also = if remote.is_empty() { String::new() } else { format!("; {}", needs_others(&remote)) };
             output::result(format_args!("{}: loaded; it has no example to run{also}", route.name()))?;
         }
         for (index, example) in route.examples().iter().enumerate() {
             let what = format!("{} example {}", route.name(), index + 1);
             match run_example(client, &route, example).await {
                 Ok((answer, took)) => output::result(format_args!("{what}: ok in {took:.1?}: {answer}"))?,
-                Err(error) if error.stage().is_some_and(|stage| elsewhere.iter().any(|other| other == stage)) => {
+                Err(error) if error.stage().is_some_and(|stage| remote.iter().any(|other| other == stage)) => {
                     tally.unfinished += 1;
-                    output::result(format_args!("{what}: not run to its end: {}", needs_others(&elsewhere)))?;
+                    output::result(format_args!("{what}: not run to its end: {}", needs_others(&remote)))?;
                 }
                 Err(error) => {
                     tally.failed += 1;
@@ -69,8 +69,8 @@ async fn run_examples(client: &LocalClient) -> Result<Tally, CliError> {
 }
 
 /// Why a route with these stages cannot be tried alone.
-fn needs_others(elsewhere: &[String]) -> String {
-    let names: Vec<String> = elsewhere.iter().map(|name| format!("`{name}`")).collect();
+fn needs_others(remote: &[String]) -> String {
+    let names: Vec<String> = remote.iter().map(|name| format!("`{name}`")).collect();
     match &names[..] {
         [name] => format!("stage {name} runs on other nodes only, and cannot be tried alone"),
         names => format!("stages {} run on other nodes only, and cannot be tried alone", names.join(", ")),

@@ -260,15 +260,15 @@ mod tests {
     }
 
     #[test]
-    fn a_token_is_not_told_by_who_prints_what_was_asked_for() {
+    fn a_token_is_hidden_in_debug_output() {
         let words = ["cluster", "join", "cbt1-secret", "quic://127.0.0.1:1", "--to", "lab"];
         let join = ClusterArgs::from_matches(&ClusterArgs::command().try_get_matches_from(words).unwrap());
-        let told = format!("{join:?}");
-        assert!(told.contains("a token") && !told.contains("secret"), "{told}");
+        let shown = format!("{join:?}");
+        assert!(shown.contains("a token") && !shown.contains("secret"), "{shown}");
     }
 
     #[test]
-    fn what_is_not_said_has_its_default() {
+    fn a_missing_setting_has_its_default() {
         let matches = ClusterArgs::command().try_get_matches_from(["cluster", "token", "lab"]).unwrap();
         let expected = ClusterArgs::Token { directory: PathBuf::from("lab"), spec: TokenSpec::default() };
         assert_eq!(ClusterArgs::from_matches(&matches), expected);

@@ -58,11 +58,10 @@ impl StatusArgs {
 
 /// The admin listener speaks HTTP only.
 fn admin(text: &str) -> Result<Origin, String> {
-    match text.starts_with("quic://") {
-        true => {
-            Err(format!("{text} serves calls; the admin listener serves the status, such as http://127.0.0.1:8001"))
-        }
-        false => text.parse::<Origin>().map_err(|error| error.to_string()),
+    if text.starts_with("quic://") {
+        Err(format!("{text} serves calls; the admin listener serves the status, such as http://127.0.0.1:8001"))
+    } else {
+        text.parse::<Origin>().map_err(|error| error.to_string())
     }
 }
 
@@ -267,7 +266,7 @@ mod tests {
         });
         let expected = "\
 callboard 1.2.3, not ready, up 1 h 2 min
-calls: 3 in flight, 10 let in and 1 refused since the start
+calls: 3 in flight, 10 admitted and 1 refused since the start
 
 route    revision  pipeline
 /digits  1         decode → digits
@@ -284,7 +283,7 @@ digits: no such file";
     }
 
     #[test]
-    fn what_is_missing_is_shown_as_such() {
+    fn a_missing_value_is_shown_as_a_dash() {
         assert!(StatusText(&json!({})).to_string().starts_with("callboard -, not ready"));
     }
 }

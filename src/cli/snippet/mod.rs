@@ -96,7 +96,7 @@ impl Example {
 }
 
 /// The comment in place of a call.
-const NOTHING: &str = "has no example that could be shown here";
+const NOTHING: &str = "has no example that can be shown here";
 
 /// The media type that a program asks for and can print.
 fn accept(streams: bool) -> &'static str {
@@ -144,7 +144,7 @@ curl http://h:1/file -F image=@'a dir/it'\''s.png'
 # /bare: It's "one"
 curl http://h:1/bare -H 'content-type: image/png' --data-binary @'a dir/it'\''s.png'
 
-# /none has no example that could be shown here
+# /none has no example that can be shown here
 "##;
         assert_eq!(curl::program(&examples(), "http://h:1", false), expected);
     }
@@ -163,7 +163,7 @@ curl http://h:1/bare -H 'content-type: image/png' --data-binary @'a dir/it'\''s.
     }
 
     #[test]
-    fn python_has_pythons_words_and_only_what_it_uses() {
+    fn python_has_pythons_literals_and_only_the_helpers_it_uses() {
         let program = python::program(&examples(), "http://h:1", false);
         assert!(program.contains(r##"{"say": "it's \"#1\"\n\\", "on": [True, None, 1.5]}"##), "{program}");
         assert!(program.contains("def stream("), "{program}");

@@ -30,11 +30,10 @@ def stream(route, body, content_type):
 /// The helpers that the calls need, then a call for each route.
 pub(super) fn program(examples: &[Example], base: &str, needs_key: bool) -> String {
     debug_assert!(CALL.contains(accept(false)) && STREAM.contains(accept(true)));
-    let mut program = match needs_key {
-        true => {
-            format!("# {KEY_VARIABLE} is one of the server's keys.\n\nimport json\nimport os\nimport urllib.request\n")
-        }
-        false => IMPORTS.to_owned(),
+    let mut program = if needs_key {
+        format!("# {KEY_VARIABLE} is one of the server's keys.\n\nimport json\nimport os\nimport urllib.request\n")
+    } else {
+        IMPORTS.to_owned()
     };
     // Writing to a string cannot fail.
     let _ = write!(program, "\nBASE = {}\n", text(base));
@@ -64,9 +63,10 @@ fn called(example: &Example) -> String {
         ),
     };
     let arguments = format!("{route}, {body}, {}", text(media_type));
-    let print = match example.streams {
-        true => format!("{indent}for item in stream({arguments}):\n{indent}    print(item)\n"),
-        false => format!("{indent}print(call({arguments}))\n"),
+    let print = if example.streams {
+        format!("{indent}for item in stream({arguments}):\n{indent}    print(item)\n")
+    } else {
+        format!("{indent}print(call({arguments}))\n")
     };
     format!("# {}\n{before}{print}", example.title())
 }

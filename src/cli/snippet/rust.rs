@@ -56,10 +56,7 @@ pub(super) fn program(examples: &[Example], base: &str, needs_key: bool) -> Stri
         // Writing to a string cannot fail.
         let _ = write!(program, "\n{}", called(example));
     }
-    let prepared = match needs_key {
-        true => PREPARED_WITH_KEY.replace("KEY", KEY_VARIABLE),
-        false => PREPARED.to_owned(),
-    };
+    let prepared = if needs_key { PREPARED_WITH_KEY.replace("KEY", KEY_VARIABLE) } else { PREPARED.to_owned() };
     program.push_str(&TAIL.replace("PREPARED", &prepared));
     program
 }

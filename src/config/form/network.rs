@@ -9,8 +9,8 @@ use toml::de::DeValue;
 
 use super::{AUTO, Form, NONE, Raw};
 
-/// An address to listen on. `localhost` is 127.0.0.1; other names are not looked up, because a listener that depends on a
-/// name server comes up on another interface the day the name changes.
+/// An address to listen on. `localhost` is 127.0.0.1; other names are not looked up, because the address of the
+/// listener would depend on a name server.
 #[derive(Clone, Debug)]
 pub(crate) struct Listen;
 

@@ -40,7 +40,7 @@ fn one(column: ArrayRef, times: usize) -> Vec<u8> {
     stream(vec![("x".to_owned(), column)], times, false)
 }
 
-/// Rows without a byte behind them: 2^20 in each batch.
+/// Rows without data: 2^20 in each batch.
 pub(crate) fn null_rows(batches: usize) -> Vec<u8> {
     one(Arc::new(NullArray::new(ROWS)), batches)
 }
@@ -58,7 +58,7 @@ pub(crate) fn lists_of_nulls(batches: usize) -> Vec<u8> {
     one(Arc::new(list), batches)
 }
 
-/// Columns of zeros that zstd packs to nothing: `columns` of so many MiB.
+/// `columns` columns of zeros, each of some MiB, which zstd compresses to almost nothing.
 pub(crate) fn zstd_zeros(columns: usize, mib: usize) -> Vec<u8> {
     let zeros: ArrayRef = Arc::new(UInt64Array::from(vec![0; mib * MIB / 8]));
     stream((0..columns).map(|index| (format!("c{index}"), Arc::clone(&zeros))).collect(), 1, true)

@@ -22,7 +22,7 @@ pub(crate) fn deflate(bytes: &[u8]) -> Vec<u8> {
     packed.write_all(bytes).and_then(|()| packed.finish()).expect("a vector takes all")
 }
 
-/// `open` so many times, `core`, and `close` so many times.
+/// `open` repeated `depth` times, `core`, and `close` as often.
 pub(crate) fn nested(open: &str, levels: usize, core: &str, close: &str) -> Vec<u8> {
     [&open.repeat(levels), core, &close.repeat(levels)].concat().into_bytes()
 }

@@ -80,10 +80,10 @@ pub(crate) fn envelope(tree: &[u8]) -> Vec<u8> {
     [&envelope_head(HEAD_BYTES + tree.len()), tree].concat()
 }
 
-/// What stands before the tree of an envelope without segments.
+/// The bytes before the tree of an envelope without segments.
 const HEAD_BYTES: usize = 24;
 
-/// The head of an envelope of so many bytes in all.
+/// The head of an envelope of this total length.
 pub(crate) fn envelope_head(bytes: usize) -> Vec<u8> {
     let mut head = b"\x89CBE\x01\0\0\0".to_vec();
     head.extend_from_slice(&length_le(bytes - HEAD_BYTES));
@@ -96,7 +96,7 @@ fn length_le(bytes: usize) -> [u8; 4] {
     u32::try_from(bytes).expect("a short tree").to_le_bytes()
 }
 
-/// An enum's variant with a value inside, so many levels deep: `{"N": {"N": … "Leaf"}}`.
+/// An enum's variant, nested `depth` levels deep: `{"N": {"N": … "Leaf"}}`.
 pub(crate) fn variants(variant: &str, levels: usize, last: &str) -> Vec<u8> {
     let level = [&[0x81, 0xa0 | variant.len() as u8], variant.as_bytes()].concat();
     let mut tree = level.repeat(levels);

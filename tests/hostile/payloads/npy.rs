@@ -26,7 +26,7 @@ pub(crate) fn empty_axes() -> Vec<u64> {
     shape
 }
 
-/// A version 2 file that announces so long a header.
+/// A version 2 file that announces a header of this length.
 pub(crate) fn announcing_header(bytes: u32) -> Vec<u8> {
     let mut file = b"\x93NUMPY\x02\x00".to_vec();
     file.extend_from_slice(&bytes.to_le_bytes());

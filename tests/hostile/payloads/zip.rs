@@ -2,7 +2,7 @@
 
 use super::deflate;
 
-/// What stands before the name of a member.
+/// The bytes before the name of a member.
 const LOCAL_BYTES: usize = 30;
 
 /// A member as its records tell of it.
@@ -43,7 +43,7 @@ fn checksum(data: &[u8]) -> u32 {
     sum.sum()
 }
 
-/// An archive of these members, one behind the other.
+/// An archive of these members.
 pub(crate) fn archive(members: &[Member]) -> Vec<u8> {
     let (mut file, mut places) = (Vec::new(), Vec::new());
     for member in members {

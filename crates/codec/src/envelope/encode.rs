@@ -4,11 +4,13 @@ use bytes::Bytes;
 use serde::Serialize;
 
 use crate::envelope::layout::{Layout, PRELUDE_BYTES, SEGMENT_ALIGNMENT};
-use crate::envelope::{Envelope, INLINE_BELOW, Parts};
+use crate::envelope::{Envelope, EnvelopeParts};
 use crate::error::EncodeError;
-use crate::msgpack;
+use crate::msgpack::{self, INLINE_BELOW};
 use crate::out::ChargedBuffer;
-use crate::value::{Value, handover};
+use crate::serde_impls::handover;
+use crate::typed;
+use crate::value::Value;
 
 static ZEROS: [u8; SEGMENT_ALIGNMENT] = [0; SEGMENT_ALIGNMENT];
 
@@ -18,27 +20,27 @@ pub(crate) fn encode(value: &Value) -> Result<Envelope, EncodeError> {
     assemble(tree, segments)
 }
 
-/// Writes a Rust type: by rmp-serde alone while nothing in it is large, through a value that shares its parts otherwise.
+/// Writes a Rust type: by rmp-serde if no leaf is large, otherwise through a value that shares the large leaves.
 pub(crate) fn encode_typed<T: Serialize>(value: &T) -> Result<Envelope, EncodeError> {
     let mut tree = ChargedBuffer::new(128);
     tree.extend_with(0, PRELUDE_BYTES);
-    let (written, large) = handover::watch(INLINE_BELOW, || msgpack::write(&mut tree, value));
+    let (written, large) = handover::watch(INLINE_BELOW, || typed::msgpack::write(&mut tree, value));
     if large {
-        return encode(&Value::of_payload(value)?);
+        return encode(&Value::from_payload(value)?);
     }
     tree.check()?;
-    written.map_err(|error| msgpack::unwritable(value, &error))?;
+    written.map_err(|error| typed::msgpack::unwritable(value, &error))?;
     assemble(tree, Vec::new())
 }
 
-/// Joins a tree that has the room for a prelude before it with its segments, each in one or more pieces.
+/// Joins the tree, which starts with room for the prelude, with its segments, each in one or more pieces.
 fn assemble(mut tree: ChargedBuffer, segments: Vec<Vec<Bytes>>) -> Result<Envelope, EncodeError> {
     let tree_len = u32::try_from(tree.len() - PRELUDE_BYTES)
         .map_err(|_| EncodeError::new("", "a tree longer than the 32-bit length of an envelope"))?;
     if segments.is_empty() {
         let len = tree.len();
         tree.bytes_mut()[..PRELUDE_BYTES].copy_from_slice(&Layout::prelude(tree_len, 0, len));
-        return Ok(Envelope { parts: Parts::One(tree.into_bytes()?), len });
+        return Ok(Envelope { parts: EnvelopeParts::One(tree.into_bytes()?), len });
     }
     let lengths: Vec<usize> = segments.iter().map(|pieces| pieces.iter().map(Bytes::len).sum()).collect();
     let (mut head, len) = Layout::write(tree_len, &lengths);
@@ -56,5 +58,5 @@ fn assemble(mut tree: ChargedBuffer, segments: Vec<Vec<Bytes>>) -> Result<Envelo
         end = start + length;
     }
     // No segment is empty, so none ends in padding that nothing follows.
-    Ok(Envelope { parts: Parts::Many(parts), len })
+    Ok(Envelope { parts: EnvelopeParts::Many(parts), len })
 }

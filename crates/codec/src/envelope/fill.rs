@@ -1,22 +1,22 @@
-//! One segment in the making, out of chunks of any size.
+//! One segment that is being received, in chunks of any size.
 //!
-//! Decides when memory is allocated for it: not on the word of the table, but when half of the segment is there. Until then
-//! chunks are kept as they came, so that an announced gigabyte costs what was received. Each byte is copied once, into an
-//! aligned buffer; pieces below [`SMALL_CHUNK`] that come before that are gathered first and copied twice.
+//! Memory is allocated when half of the segment has arrived, and not when the table announces it. Until then the chunks
+//! are kept, so that an announced gigabyte costs only what was received. Each byte is copied once, into an aligned
+//! buffer; pieces below [`SMALL_CHUNK`] that come before that are gathered first and copied twice.
 
 use bytes::Bytes;
 
-use crate::tensor::AlignedBuffer;
-use crate::tensor::view::ALIGNMENT;
+use crate::value::tensor::AlignedBuffer;
+use crate::value::tensor::view::ALIGNMENT;
 
-/// Keeping a chunk costs 32 bytes beside it; keeping a smaller one is not worth that.
+/// Keeping a chunk costs 32 bytes. Smaller chunks are gathered first.
 const SMALL_CHUNK: usize = 512;
 const GATHERED: usize = 4096;
 /// A segment below this is allocated at once: the bound on memory has room for it.
 const SMALL_SEGMENT: usize = 32 * 1024;
 
 #[derive(Debug)]
-pub(super) struct Filling {
+pub(super) struct SegmentBuffer {
     len: usize,
     received: usize,
     kept: Vec<Bytes>,
@@ -24,12 +24,12 @@ pub(super) struct Filling {
     buffer: Option<AlignedBuffer>,
 }
 
-impl Filling {
+impl SegmentBuffer {
     pub(super) fn new(len: usize) -> Self {
         Self { len, received: 0, kept: Vec::new(), small: Vec::new(), buffer: None }
     }
 
-    /// Takes what belongs to the segment off the front of a chunk; the segment, when that completes it.
+    /// Takes the segment's bytes off the front of a chunk. Returns the segment when it is complete.
     pub(super) fn push(&mut self, chunk: &mut Bytes) -> Option<Bytes> {
         let piece = chunk.split_to(chunk.len().min(self.len - self.received));
         if self.received == 0 && piece.len() == self.len && piece.as_ptr().addr().is_multiple_of(ALIGNMENT) {
@@ -67,7 +67,7 @@ impl Filling {
         }
     }
 
-    /// Makes the buffer and moves into it what was kept, releasing each chunk behind it.
+    /// Allocates the buffer and moves the kept chunks into it, releasing each.
     fn allocate(&mut self) {
         self.flush();
         let mut buffer = AlignedBuffer::with_capacity(self.len);

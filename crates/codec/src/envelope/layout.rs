@@ -1,12 +1,12 @@
-//! Where everything lies in an envelope: the fixed prelude and the table of segment lengths, read and written.
+//! The layout of an envelope: reads and writes the fixed prelude and the table of segment lengths.
 
 use std::ops::Range;
 
 use bytes::Bytes;
 
-use crate::DecodeLimits;
 use crate::account::charge;
 use crate::error::DecodeError;
+use crate::limits::DecodeLimits;
 use crate::out::ChargedBuffer;
 
 pub(super) const MAGIC: [u8; 4] = *b"\x89CBE";
@@ -14,7 +14,7 @@ pub(super) const VERSION: u8 = 1;
 /// Magic to total bytes.
 pub(super) const PRELUDE_BYTES: usize = 24;
 const LENGTH_BYTES: usize = 8;
-/// What a segment takes in memory beside its bytes: where it lies, here and among the parts.
+/// Overhead of a segment in memory: its range, here and among the parts.
 const SEGMENT_BYTES: usize = size_of::<Range<usize>>() + size_of::<(usize, Bytes)>();
 /// A cache line, and what Arrow recommends for its buffers.
 pub(super) const SEGMENT_ALIGNMENT: usize = 64;
@@ -27,13 +27,13 @@ pub(super) struct Layout {
 }
 
 /// The fixed part, before the table.
-struct Prelude {
+struct EnvelopePrelude {
     tree: usize,
     segments: usize,
     total: usize,
 }
 
-impl Prelude {
+impl EnvelopePrelude {
     fn read(bytes: &[u8; PRELUDE_BYTES], limits: &DecodeLimits) -> Result<Self, DecodeError> {
         let [m0, m1, m2, m3, version, flags, z0, z1, rest @ ..] = *bytes;
         if [m0, m1, m2, m3] != MAGIC {
@@ -67,18 +67,18 @@ impl Prelude {
 }
 
 impl Layout {
-    /// How many bytes are needed before [`read`](Self::read) can say more, of an input that starts with `bytes`.
+    /// The bytes that [`read`](Self::read) needs of an input that starts with `bytes`.
     pub(super) fn needed(bytes: &[u8], limits: &DecodeLimits) -> Result<usize, DecodeError> {
         match bytes.first_chunk() {
             None => Ok(PRELUDE_BYTES),
-            Some(prelude) => Ok(Prelude::read(prelude, limits)?.head().expect("checked when it was read")),
+            Some(prelude) => Ok(EnvelopePrelude::read(prelude, limits)?.head().expect("checked when it was read")),
         }
     }
 
-    /// Reads prelude and table of an input that starts with `bytes`; nothing while the tree is not all there.
+    /// Reads prelude and table of an input that starts with `bytes`. `None` until the whole tree is there.
     pub(super) fn read(bytes: &[u8], limits: &DecodeLimits) -> Result<Option<Self>, DecodeError> {
         let Some(prelude) = bytes.first_chunk() else { return Ok(None) };
-        let prelude = Prelude::read(prelude, limits)?;
+        let prelude = EnvelopePrelude::read(prelude, limits)?;
         let head = prelude.head().expect("checked when it was read");
         if bytes.len() < head {
             return Ok(None);
@@ -105,7 +105,7 @@ impl Layout {
         }
     }
 
-    /// Prelude and table for a tree and segments of such lengths, and how many bytes the envelope has.
+    /// EnvelopePrelude and table for a tree and segments of these lengths, and the length of the envelope.
     pub(super) fn write(tree: u32, segments: &[usize]) -> (ChargedBuffer, usize) {
         let head = PRELUDE_BYTES + segments.len() * LENGTH_BYTES + tree as usize;
         let total = segments.iter().fold(head, |end, length| end.next_multiple_of(SEGMENT_ALIGNMENT) + length);
@@ -148,7 +148,7 @@ mod tests {
     use super::*;
     use crate::account::testing::charge_of;
 
-    /// Prelude and table of segments of such lengths, behind which the tree would lie.
+    /// Prelude, table of segments of these lengths, and a tree of zeros.
     fn table(tree: u32, segments: &[u64], total: usize) -> Vec<u8> {
         let mut out = Layout::prelude(tree, segments.len() as u32, total).to_vec();
         segments.iter().for_each(|length| out.extend_from_slice(&length.to_le_bytes()));

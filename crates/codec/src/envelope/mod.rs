@@ -1,8 +1,8 @@
-//! The envelope: a MessagePack tree whose large leaves lie behind it, raw and aligned.
+//! The envelope: a MessagePack tree, followed by its large leaves, raw and aligned.
 //!
-//! What crosses a process or a node. Tensors, arrays of text, data frames and byte strings of 1 KiB and more become
-//! *segments*; in the tree stands a reference. Writing copies no segment: [`Envelope`] is a list of pieces that share the
-//! values' memory. Reading copies none out of one aligned buffer, and each at most once out of chunks
+//! It carries values to other processes and nodes. Tensors, arrays of text, data frames and byte strings of 1 KiB and
+//! more become *segments*; the tree refers to them. Writing copies no segment: [`Envelope`] is a list of pieces that
+//! share the values' memory. Reading one aligned buffer copies no segment, and reading chunks copies each at most once
 //! ([`EnvelopeDecoder`]).
 //!
 //! ```text
@@ -13,13 +13,12 @@
 //!        └──────┴────────┴──────┴──────┴────────────┴───────────┴─────────────┴──────────────────┴──────┴─────────┴───
 //! ```
 //!
-//! * Each segment starts at a multiple of 64 bytes from the start of the envelope; zeros fill the gap before it. Nothing
-//!   follows the last one. With n = 0 the envelope ends with the tree.
-//! * The tree is MessagePack as on [`crate::msgpack`], and extension 7 stands for a segment: one byte says of what (0 bytes;
-//!   3, 4, 5, 6 as the extension of that code), three are zero, four are its number (u32 LE); for 3 and 4 the header of the
-//!   tensor follows. The references come in the order of the segments, each once.
-//! * An unknown version or flag is refused as unsupported: a flag is for what a reader must understand. What a reader may
-//!   ignore does not belong into this format.
+//! * Each segment starts at a multiple of 64 bytes from the start of the envelope; zeros fill the gap before it.
+//!   Nothing follows the last one. With n = 0 the envelope ends with the tree.
+//! * The tree is MessagePack as on [`crate::msgpack`], and extension 7 refers to a segment: one byte is its kind (0
+//!   bytes; 3, 4, 5, 6 as the extension of that code), three are zero, four are its number (u32 LE); for 3 and 4 the
+//!   header of the tensor follows. The references come in the order of the segments, each once.
+//! * An unknown version or flag is refused as unsupported: a reader must understand every flag.
 //!
 //! ```
 //! use callboard_codec::{DecodeLimits, EnvelopeDecoder, Map, Tensor, Value};
@@ -51,40 +50,37 @@ use bytes::Bytes;
 pub(crate) use encode::{encode, encode_typed};
 pub use stream::EnvelopeDecoder;
 
-use crate::DecodeLimits;
 use crate::account::ChargeError;
-use crate::error::DecodeError;
-use crate::msgpack;
+use crate::error::{DecodeError, EncodeError};
+use crate::limits::DecodeLimits;
+use crate::msgpack::{self, Segments};
 use crate::out;
-use crate::payload::{self, Data};
+use crate::typed::{self, Data};
 use crate::value::Value;
 use layout::Layout;
 
-/// Leaves of fewer bytes stand in the tree: a segment costs an entry, padding, and a piece to send.
-pub(crate) const INLINE_BELOW: usize = 1024;
-
-/// A value as it is sent: pieces to be written one behind the other. Cloning shares them.
+/// An encoded value: pieces to be written in order. Cloning shares them.
 #[derive(Debug, Clone)]
 pub struct Envelope {
-    parts: Parts,
+    parts: EnvelopeParts,
     len: usize,
 }
 
-/// Small envelopes, which are most, are one piece.
+/// Most envelopes are small and have one piece.
 #[derive(Debug, Clone)]
-enum Parts {
+enum EnvelopeParts {
     One(Bytes),
     Many(Vec<Bytes>),
 }
 
 #[expect(clippy::len_without_is_empty, reason = "no envelope is empty")]
 impl Envelope {
-    /// The pieces; all but the first, and the zeros between, share the memory of the value.
+    /// The pieces. All but the first and the padding share the memory of the value.
     #[must_use]
     pub fn parts(&self) -> &[Bytes] {
         match &self.parts {
-            Parts::One(part) => std::slice::from_ref(part),
-            Parts::Many(parts) => parts,
+            EnvelopeParts::One(part) => std::slice::from_ref(part),
+            EnvelopeParts::Many(parts) => parts,
         }
     }
 
@@ -92,19 +88,19 @@ impl Envelope {
     #[must_use]
     pub fn into_parts(self) -> Vec<Bytes> {
         match self.parts {
-            Parts::One(part) => vec![part],
-            Parts::Many(parts) => parts,
+            EnvelopeParts::One(part) => vec![part],
+            EnvelopeParts::Many(parts) => parts,
         }
     }
 
-    /// The same envelope with each piece replaced by one of the same bytes, such as one that keeps something alive.
+    /// Replaces each piece by one with the same bytes, such as one that keeps an owner alive.
     #[must_use]
     pub fn map_parts(self, map: impl FnMut(Bytes) -> Bytes) -> Self {
         let len = self.len;
         let mut map = map;
         let parts = match self.parts {
-            Parts::One(part) => Parts::One(map(part)),
-            Parts::Many(parts) => Parts::Many(parts.into_iter().map(map).collect()),
+            EnvelopeParts::One(part) => EnvelopeParts::One(map(part)),
+            EnvelopeParts::Many(parts) => EnvelopeParts::Many(parts.into_iter().map(map).collect()),
         };
         Self { parts, len }
     }
@@ -118,17 +114,17 @@ impl Envelope {
     /// As [`into_bytes`](Self::into_bytes), with the copy charged to the scope's account.
     pub(crate) fn try_into_bytes(self) -> Result<Bytes, ChargeError> {
         match self.parts {
-            Parts::One(only) => Ok(only),
-            Parts::Many(parts) => out::concat(&parts)?.into_bytes(),
+            EnvelopeParts::One(only) => Ok(only),
+            EnvelopeParts::Many(parts) => out::concat(&parts)?.into_bytes(),
         }
     }
 
-    /// All pieces in one buffer: copies the segments once, unless there are none. The copy is charged to no account.
+    /// All pieces in one buffer: copies the segments, if any, once. The copy is charged to no account.
     #[must_use]
     pub fn into_bytes(self) -> Bytes {
         match self.parts {
-            Parts::One(only) => only,
-            Parts::Many(parts) => {
+            EnvelopeParts::One(only) => only,
+            EnvelopeParts::Many(parts) => {
                 let mut all = Vec::with_capacity(self.len);
                 parts.iter().for_each(|part| all.extend_from_slice(part));
                 all.into()
@@ -137,44 +133,28 @@ impl Envelope {
     }
 }
 
-/// An envelope taken apart, with nothing in the tree looked at yet.
-pub(crate) struct Opened {
+impl Value {
+    /// The value as an envelope, in pieces that share its tensors, frames and byte strings.
+    ///
+    /// # Errors
+    ///
+    /// When it is nested deeper than [`MAX_DEPTH`](crate::MAX_DEPTH), or a frame has columns that do not travel.
+    pub fn to_envelope(&self) -> Result<Envelope, EncodeError> {
+        encode(self)
+    }
+}
+
+/// A received envelope whose tree is not decoded yet.
+pub(crate) struct ReceivedEnvelope {
     /// Everything up to the end of the tree.
     head: Bytes,
     tree: Range<usize>,
     segments: Segments,
 }
 
-/// Segments that are taken in their order, with the byte at which each lies.
-#[derive(Debug)]
-pub(crate) struct Segments {
-    parts: Vec<(usize, Bytes)>,
-    next: usize,
-}
-
-impl Segments {
-    /// The segment of a number, which must be the one after the last that was taken.
-    pub(crate) fn take(&mut self, number: usize) -> Result<(usize, Bytes), DecodeError> {
-        match self.parts.get_mut(number) {
-            Some((start, segment)) if number == self.next => {
-                self.next += 1;
-                Ok((*start, std::mem::take(segment)))
-            }
-            _ => Err(DecodeError::malformed(format!("segment {number} where {} comes next", self.next))),
-        }
-    }
-
-    pub(crate) fn finish(&self) -> Result<(), DecodeError> {
-        match self.next == self.parts.len() {
-            true => Ok(()),
-            false => Err(DecodeError::malformed(format!("segment {} is in no place of the tree", self.next))),
-        }
-    }
-}
-
-impl Opened {
-    /// Takes one buffer apart; the segments are slices of it.
-    fn of(bytes: &Bytes, limits: &DecodeLimits) -> Result<Self, DecodeError> {
+impl ReceivedEnvelope {
+    /// Splits one buffer; the segments are slices of it.
+    fn from_buffer(bytes: &Bytes, limits: &DecodeLimits) -> Result<Self, DecodeError> {
         limits.check_bytes(bytes.len())?;
         let layout = Layout::read(bytes, limits)?.ok_or_else(|| layout::short(bytes.len()))?;
         match bytes.len().checked_sub(layout.total) {
@@ -189,31 +169,31 @@ impl Opened {
             parts.push((segment.start, bytes.slice(segment.clone())));
             end = segment.end;
         }
-        Ok(Self { head: bytes.slice(..layout.tree.end), tree: layout.tree, segments: Segments { parts, next: 0 } })
+        Ok(Self { head: bytes.slice(..layout.tree.end), tree: layout.tree, segments: Segments::new(parts) })
     }
 
     fn value(self, limits: &DecodeLimits) -> Result<Value, DecodeError> {
         msgpack::decode_tree(&self.head, self.tree, self.segments, limits)
     }
 
-    /// Straight into the type where the tree is all there is, through a value that shares the segments otherwise.
+    /// Straight into the type if there are no segments, otherwise through a value that shares them.
     fn typed<T: Data>(self, limits: &DecodeLimits) -> Result<T, DecodeError> {
-        match self.segments.parts.is_empty() && TypeId::of::<T>() != TypeId::of::<Value>() {
+        match self.segments.is_empty() && TypeId::of::<T>() != TypeId::of::<Value>() {
             true => {
                 let start = self.tree.start;
-                msgpack::from_bytes(&self.head.slice(self.tree), limits).map_err(|error| error.shifted(start))
+                typed::msgpack::from_bytes(&self.head.slice(self.tree), limits).map_err(|error| error.shifted(start))
             }
-            false => payload::from_value(self.value(limits)?),
+            false => typed::from_value(self.value(limits)?),
         }
     }
 }
 
 /// Reads one buffer.
 pub(crate) fn decode(bytes: &Bytes, limits: &DecodeLimits) -> Result<Value, DecodeError> {
-    Opened::of(bytes, limits)?.value(limits)
+    ReceivedEnvelope::from_buffer(bytes, limits)?.value(limits)
 }
 
 /// Reads one buffer into a Rust type.
 pub(crate) fn decode_typed<T: Data>(bytes: &Bytes, limits: &DecodeLimits) -> Result<T, DecodeError> {
-    Opened::of(bytes, limits)?.typed(limits)
+    ReceivedEnvelope::from_buffer(bytes, limits)?.typed(limits)
 }

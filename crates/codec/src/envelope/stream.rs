@@ -1,34 +1,35 @@
-//! Reads an envelope out of chunks as they arrive.
+//! Reads an envelope from chunks as they arrive.
 
 use bytes::Bytes;
 
-use crate::DecodeLimits;
-use crate::envelope::fill::Filling;
+use crate::envelope::ReceivedEnvelope;
+use crate::envelope::fill::SegmentBuffer;
 use crate::envelope::layout::{self, Layout};
-use crate::envelope::{Opened, Segments};
 use crate::error::DecodeError;
-use crate::payload::Data;
+use crate::limits::DecodeLimits;
+use crate::msgpack::Segments;
+use crate::typed::Data;
 use crate::value::Value;
 
-/// Takes an envelope in chunks of any size, and reads it when it is all there.
+/// Receives an envelope in chunks of any size, and decodes it when it is complete.
 ///
-/// A chunk that holds a whole segment, aligned, is shared; else the segment's bytes are copied once. Memory is allocated for
-/// what has arrived, not for what was announced. Lengths are checked against the limits as soon as they are there, so
-/// that [`push`](Self::push) refuses a body before it is received.
+/// A chunk that holds a whole segment, aligned, is shared; else the segment's bytes are copied once. Memory is
+/// allocated for received bytes, not for announced ones. Lengths are checked against the limits as soon as they arrive,
+/// so that [`push`](Self::push) refuses a body before it is received.
 #[derive(Debug)]
 pub struct EnvelopeDecoder {
     limits: DecodeLimits,
     received: usize,
-    state: State,
+    state: DecoderState,
 }
 
 #[derive(Debug)]
-enum State {
+enum DecoderState {
     /// Gathering everything up to the end of the tree.
     Head { head: Vec<u8>, needed: usize },
     /// Gathering segments.
-    Body { head: Bytes, layout: Layout, segments: Vec<(usize, Bytes)>, filling: Option<Filling> },
-    /// A chunk was refused, and everything after it is.
+    Body { head: Bytes, layout: Layout, segments: Vec<(usize, Bytes)>, filling: Option<SegmentBuffer> },
+    /// A chunk was refused. Every later chunk is refused too.
     Failed,
 }
 
@@ -39,7 +40,7 @@ impl EnvelopeDecoder {
         Self {
             limits: limits.clone(),
             received: 0,
-            state: State::Head { head: Vec::new(), needed: layout::PRELUDE_BYTES },
+            state: DecoderState::Head { head: Vec::new(), needed: layout::PRELUDE_BYTES },
         }
     }
 
@@ -47,12 +48,12 @@ impl EnvelopeDecoder {
     ///
     /// # Errors
     ///
-    /// A malformed prelude or table, a limit that the lengths in them exceed, padding that is not zero, or more bytes than the
-    /// envelope has. After an error every other chunk is refused.
+    /// A malformed prelude or table, a limit that the lengths in them exceed, padding that is not zero, or more bytes
+    /// than the envelope has. After an error every other chunk is refused.
     pub fn push(&mut self, chunk: Bytes) -> Result<(), DecodeError> {
         let taken = self.take(chunk);
         if taken.is_err() {
-            self.state = State::Failed;
+            self.state = DecoderState::Failed;
         }
         taken
     }
@@ -60,15 +61,15 @@ impl EnvelopeDecoder {
     /// Whether the last byte was received.
     #[must_use]
     pub fn is_complete(&self) -> bool {
-        matches!(&self.state, State::Body { layout, .. } if layout.total == self.received)
+        matches!(&self.state, DecoderState::Body { layout, .. } if layout.total == self.received)
     }
 
     /// How many bytes the envelope has, once that is known.
     #[must_use]
     pub fn total_bytes(&self) -> Option<usize> {
         match &self.state {
-            State::Body { layout, .. } => Some(layout.total),
-            State::Head { .. } | State::Failed => None,
+            DecoderState::Body { layout, .. } => Some(layout.total),
+            DecoderState::Head { .. } | DecoderState::Failed => None,
         }
     }
 
@@ -76,7 +77,7 @@ impl EnvelopeDecoder {
     ///
     /// # Errors
     ///
-    /// When the envelope is not all there, or its tree is refused.
+    /// When the envelope is incomplete, or its tree is refused.
     pub fn finish(self) -> Result<Value, DecodeError> {
         let limits = self.limits.clone();
         self.opened()?.value(&limits)
@@ -92,28 +93,28 @@ impl EnvelopeDecoder {
         self.opened()?.typed(&limits)
     }
 
-    fn opened(self) -> Result<Opened, DecodeError> {
+    fn opened(self) -> Result<ReceivedEnvelope, DecodeError> {
         match self.state {
-            State::Body { head, layout, segments, .. } if layout.total == self.received => {
-                Ok(Opened { head, tree: layout.tree, segments: Segments { parts: segments, next: 0 } })
+            DecoderState::Body { head, layout, segments, .. } if layout.total == self.received => {
+                Ok(ReceivedEnvelope { head, tree: layout.tree, segments: Segments::new(segments) })
             }
             _ => Err(layout::short(self.received)),
         }
     }
 
     fn take(&mut self, mut chunk: Bytes) -> Result<(), DecodeError> {
-        if matches!(self.state, State::Failed) {
+        if matches!(self.state, DecoderState::Failed) {
             return Err(DecodeError::malformed("more input after a refused chunk").at_offset(self.received));
         }
-        if let State::Head { head, needed } = &mut self.state {
+        if let DecoderState::Head { head, needed } = &mut self.state {
             let before = chunk.len();
             let head = gather(head, needed, &mut chunk, &self.limits)?;
             self.received += before - chunk.len();
             let Some(head) = head else { return Ok(()) };
             let layout = Layout::read(&head, &self.limits)?.expect("as many bytes as were needed");
-            self.state = State::Body { head, layout, segments: Vec::new(), filling: None };
+            self.state = DecoderState::Body { head, layout, segments: Vec::new(), filling: None };
         }
-        let State::Body { layout, segments, filling, .. } = &mut self.state else { return Ok(()) };
+        let DecoderState::Body { layout, segments, filling, .. } = &mut self.state else { return Ok(()) };
         while !chunk.is_empty() {
             let Some(segment) = layout.segments.get(segments.len()) else {
                 return Err(layout::trailing(self.received));
@@ -125,7 +126,7 @@ impl EnvelopeDecoder {
                 continue;
             }
             let before = chunk.len();
-            let whole = filling.get_or_insert_with(|| Filling::new(segment.len())).push(&mut chunk);
+            let whole = filling.get_or_insert_with(|| SegmentBuffer::new(segment.len())).push(&mut chunk);
             self.received += before - chunk.len();
             if let Some(whole) = whole {
                 segments.push((segment.start, whole));
@@ -136,7 +137,7 @@ impl EnvelopeDecoder {
     }
 }
 
-/// Takes off a chunk what belongs to the head; the head, when that completes it.
+/// Takes the bytes of the head off a chunk. Returns the head when it is complete.
 fn gather(
     head: &mut Vec<u8>,
     needed: &mut usize,

@@ -1,18 +1,18 @@
-//! Reads JSON text into a [`Value`], with a budget asked before each descent and each reservation.
+//! Reads JSON text into a [`Value`], asking the budget before each level and each allocation.
 //!
-//! A recursive descent over the bytes. The whole input is checked to be UTF-8 first, so that text can be cut out of it
-//! without another look.
+//! A recursive descent over the bytes. The whole input is checked to be UTF-8 first, so that texts are copied without a
+//! second check.
 
 use crate::error::DecodeError;
 use crate::limits::{Budget, DecodeLimits};
 use crate::value::{Map, Value};
 
-/// Reads one value and refuses anything behind it but white space.
+/// Reads one value. Only white space may follow.
 pub(crate) fn decode(bytes: &[u8], limits: &DecodeLimits) -> Result<Value, DecodeError> {
     limits.check_bytes(bytes.len())?;
     let text = std::str::from_utf8(bytes)
         .map_err(|error| DecodeError::malformed("invalid UTF-8").at_offset(error.valid_up_to()))?;
-    let mut decoder = Decoder { text, bytes, at: 0, budget: Budget::new(limits) };
+    let mut decoder = JsonDecoder { text, bytes, at: 0, budget: Budget::new(limits) };
     let value = decoder.value(0)?;
     match decoder.peek() {
         None => Ok(value),
@@ -23,15 +23,15 @@ pub(crate) fn decode(bytes: &[u8], limits: &DecodeLimits) -> Result<Value, Decod
 /// The longest that an escape's character may be.
 const MAX_CHAR_BYTES: usize = 4;
 
-struct Decoder<'a> {
+struct JsonDecoder<'a> {
     text: &'a str,
     bytes: &'a [u8],
     at: usize,
     budget: Budget<'a>,
 }
 
-impl Decoder<'_> {
-    /// Reads the value at hand, which lies inside `depth` lists and maps.
+impl JsonDecoder<'_> {
+    /// Reads the next value, which lies inside `depth` lists and maps.
     fn value(&mut self, depth: usize) -> Result<Value, DecodeError> {
         match self.peek() {
             Some(b'{') => self.map(depth + 1),
@@ -85,7 +85,7 @@ impl Decoder<'_> {
         }
     }
 
-    /// Steps over the bracket that opens a list or map.
+    /// Skips the bracket that opens a list or map.
     fn open(&mut self, depth: usize) -> Result<(), DecodeError> {
         self.budget.check_depth(depth).map_err(|error| error.at_offset(self.at))?;
         self.at += 1;
@@ -124,7 +124,7 @@ impl Decoder<'_> {
         }
     }
 
-    /// Reads the text whose opening quote is at hand. Most have no escapes and are cut out in one piece.
+    /// Reads a text from its opening quote. Most texts have no escapes and are copied in one piece.
     fn string(&mut self) -> Result<String, DecodeError> {
         let start = self.at;
         self.at += 1;
@@ -159,7 +159,7 @@ impl Decoder<'_> {
         }
     }
 
-    /// Bytes up to the closing quote of the text at hand: the text is no longer than its source.
+    /// The bytes up to the closing quote. The text is no longer than its source.
     fn rest_of_string(&self) -> usize {
         let rest = &self.bytes[self.at..];
         let mut at = 0;
@@ -169,7 +169,7 @@ impl Decoder<'_> {
         at.min(rest.len())
     }
 
-    /// Reads the escape whose backslash is at hand.
+    /// Reads an escape from its backslash.
     fn escape(&mut self) -> Result<char, DecodeError> {
         let start = self.at;
         let letter = self.bytes.get(self.at + 1).copied();
@@ -243,7 +243,7 @@ impl Decoder<'_> {
         }
     }
 
-    /// Steps over digits and says how many.
+    /// Skips digits and returns their count.
     fn digits(&mut self) -> usize {
         let count = self.bytes[self.at..].iter().take_while(|byte| byte.is_ascii_digit()).count();
         self.at += count;
@@ -260,7 +260,7 @@ impl Decoder<'_> {
         }
     }
 
-    /// The next byte that is no white space, stepped up to.
+    /// Skips white space and returns the next byte.
     fn peek(&mut self) -> Option<u8> {
         while let Some(byte) = self.bytes.get(self.at) {
             match byte {

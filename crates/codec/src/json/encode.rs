@@ -1,19 +1,20 @@
 //! Writes a [`Value`] as JSON text, by the table in the module's documentation.
 //!
-//! Depth is counted on the way down, so that a value built by hand ends in an error and not in the end of the stack.
+//! Depth is counted on the way down, so that a value built by hand ends in an error and not in a stack overflow.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use bytes::Bytes;
 use serde::Serialize;
 
-use crate::MAX_DEPTH;
-#[cfg(feature = "arrow")]
-use crate::data_frame::DataFrame;
 use crate::error::EncodeError;
+use crate::limits::MAX_DEPTH;
 use crate::out::ChargedBuffer;
-use crate::tensor::{Element, Tensor, with_element};
-use crate::value::{Map, Scalar, Value, scalar};
+use crate::serde_impls::scalar::PlainScalar;
+#[cfg(feature = "arrow")]
+use crate::value::data_frame::DataFrame;
+use crate::value::tensor::{Element, Tensor, with_element};
+use crate::value::{Map, Scalar, Value};
 
 /// Writes the value without any white space.
 pub(crate) fn encode(value: &Value) -> Result<Bytes, EncodeError> {
@@ -24,7 +25,7 @@ pub(crate) fn encode(value: &Value) -> Result<Bytes, EncodeError> {
 
 fn write(out: &mut ChargedBuffer, value: &Value, depth: usize) -> Result<(), EncodeError> {
     if depth > MAX_DEPTH {
-        return Err(EncodeError::too_deep(value.kind()));
+        return Err(EncodeError::too_deep(value.kind(), MAX_DEPTH));
     }
     match value {
         Value::Null => leaf(out, &()),
@@ -146,10 +147,10 @@ fn write_texts<'a, I: Iterator<Item = &'a str>>(
     }
 }
 
-/// serde_json would write a number that is none as `null`, which a reader cannot tell from a missing one.
+/// serde_json would write a NaN as `null`, which reads like a missing number.
 fn write_number(out: &mut ChargedBuffer, number: Scalar) -> Result<(), EncodeError> {
     match number.is_finite() {
-        true => leaf(out, &scalar::Plain(number)),
+        true => leaf(out, &PlainScalar(number)),
         false => {
             let shown = number.as_f64().map_or_else(|| format!("{:?}", number.plain()), |number| number.to_string());
             Err(EncodeError::new("float", format!("JSON has no form for {shown}")))
@@ -163,7 +164,7 @@ fn separate(out: &mut ChargedBuffer, index: usize) {
     }
 }
 
-/// Texts and numbers in serde_json's own hand.
+/// Writes a text or number by serde_json.
 fn leaf<T: Serialize + ?Sized>(out: &mut ChargedBuffer, leaf: &T) -> Result<(), EncodeError> {
     serde_json::to_writer(&mut *out, leaf).map_err(|error| match out.check() {
         Err(refused) => refused.into(),

@@ -1,7 +1,6 @@
 //! JSON (RFC 8259) to [`Value`](crate::Value) and back.
 //!
-//! What JSON can say, it says exactly; what it has no word for takes the nearest form on the way out, and stays in that form
-//! when it comes back:
+//! Types that JSON has are exact. Other types take the nearest form when written, and keep that form when read back:
 //!
 //! | value | as JSON | and back |
 //! |---|---|---|
@@ -19,21 +18,19 @@
 //! | `DataFrame` | a map of columns, each a list of its cells | `Map` |
 //! | `Series` | a list of its cells | `List` |
 //!
-//! Cells of a frame are numbers, texts, `null`, lists and maps; binary cells are base64, dates and times ISO 8601, decimals text
-//! with all their digits, categorical cells what they stand for.
+//! Cells of a frame are numbers, texts, `null`, lists and maps; binary cells are base64, dates and times ISO 8601,
+//! decimals text with all their digits, categorical cells their value.
 //!
 //! A type with a [`Tensor`](crate::Tensor) field reads nested lists or `{"dtype", "shape", "data"}`
 //! (see [`Tensor::from_value`](crate::Tensor::from_value)). Native Rust types follow serde_json's rules, except
 //! that a non-finite float is refused with its place, as in a [`Value`](crate::Value), and not written as `null`.
 //!
-//! Refused besides: duplicate keys, anything after the value, unpaired surrogates, raw control characters in text, comments,
-//! and whatever exceeds [`DecodeLimits`](crate::DecodeLimits). Depth is counted, so `[[[[…` ends in an error and not in the
-//! end of the stack.
+//! Also refused: duplicate keys, anything after the value, unpaired surrogates, raw control characters in text,
+//! comments, and input beyond [`DecodeLimits`](crate::DecodeLimits). Depth is counted, so `[[[[…` ends in an error and
+//! not in a stack overflow.
 
 mod decode;
 mod encode;
-mod typed;
 
 pub(crate) use decode::decode;
 pub(crate) use encode::encode;
-pub(crate) use typed::{from_bytes, to_bytes};

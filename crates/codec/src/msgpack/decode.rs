@@ -1,20 +1,19 @@
-//! Reads MessagePack into a [`Value`], with every length held against the budget and the rest of the input before anything
-//! is reserved for it.
+//! Reads MessagePack into a [`Value`]. Every length is held against the budget and the rest of the input before
+//! anything is reserved for it.
 
 use std::ops::Range;
 
 use bytes::Bytes;
 
-use crate::envelope::Segments;
 use crate::error::DecodeError;
 use crate::limits::{Budget, DecodeLimits};
-use crate::msgpack::ext;
+use crate::msgpack::{Segments, ext, marker};
 use crate::value::{Map, Value};
 
-/// Reads one value and refuses anything behind it.
+/// Reads one value. Nothing may follow.
 pub(crate) fn decode(bytes: &Bytes, limits: &DecodeLimits) -> Result<Value, DecodeError> {
     limits.check_bytes(bytes.len())?;
-    let mut decoder = Decoder::new(bytes, Budget::new(limits));
+    let mut decoder = MsgpackDecoder::new(bytes, Budget::new(limits));
     let value = decoder.value(0)?;
     decoder.finish("more input after the value").map(|()| value)
 }
@@ -27,37 +26,37 @@ pub(crate) fn decode_tree(
     limits: &DecodeLimits,
 ) -> Result<Value, DecodeError> {
     let budget = Budget::new(limits);
-    let mut decoder = Decoder { bytes: head, at: tree.start, end: tree.end, budget, segments: Some(segments) };
+    let mut decoder = MsgpackDecoder { bytes: head, at: tree.start, end: tree.end, budget, segments: Some(segments) };
     let value = decoder.value(0)?;
     decoder.finish("more input after the value")?;
     let segments = decoder.segments.as_ref().expect("was given");
     segments.finish().map_err(|error| error.at_offset(decoder.end)).map(|()| value)
 }
 
-/// Reads a tuple's items out of a payload of its own.
+/// Reads a tuple's items from a separate payload.
 pub(crate) fn list_payload(bytes: &Bytes, limits: &DecodeLimits) -> Result<Value, DecodeError> {
-    let mut decoder = Decoder::new(bytes, Budget::new(limits));
+    let mut decoder = MsgpackDecoder::new(bytes, Budget::new(limits));
     let items = decoder.tuple(1)?;
     decoder.finish("more input after the tuple").map(|()| Value::Tuple(items))
 }
 
-/// Holds an input against the limits, for a decoder that has none of its own.
+/// Holds an input against the limits, for a decoder without limits.
 pub(crate) fn check(bytes: &Bytes, limits: &DecodeLimits) -> Result<(), DecodeError> {
-    Decoder::new(bytes, Budget::new(limits)).skip(0)
+    MsgpackDecoder::new(bytes, Budget::new(limits)).skip(0)
 }
 
-struct Decoder<'a> {
+struct MsgpackDecoder<'a> {
     bytes: &'a Bytes,
     at: usize,
-    /// Where the value at hand must end: the end of the input, or of the tuple around it.
+    /// Where the next value must end: the end of the input, or of the enclosing tuple.
     end: usize,
     budget: Budget<'a>,
-    /// What references may refer to, inside an envelope.
+    /// The segments for references, in an envelope.
     segments: Option<Segments>,
 }
 
-/// What a marker says: a whole value, or what follows and how long it is.
-enum Head {
+/// The meaning of a marker: a whole value, or the kind and length of the value that follows.
+enum Token {
     Leaf(Value),
     Text(usize),
     Bytes(usize),
@@ -66,74 +65,75 @@ enum Head {
     Map(usize),
 }
 
-fn leaf(value: impl Into<Value>) -> Head {
-    Head::Leaf(value.into())
+fn leaf(value: impl Into<Value>) -> Token {
+    Token::Leaf(value.into())
 }
 
-impl<'a> Decoder<'a> {
+impl<'a> MsgpackDecoder<'a> {
     fn new(bytes: &'a Bytes, budget: Budget<'a>) -> Self {
         Self { bytes, at: 0, end: bytes.len(), budget, segments: None }
     }
 
-    /// Reads the value at hand, which lies inside `depth` lists, tuples and maps.
+    /// Reads the next value, which lies inside `depth` lists, tuples and maps.
     fn value(&mut self, depth: usize) -> Result<Value, DecodeError> {
         match self.head()? {
-            Head::Leaf(value) => Ok(value),
-            Head::Text(len) => self.text(len).map(Value::Str),
-            Head::Bytes(len) => self.segment(len).map(Value::Bytes),
-            Head::Extension(len) => self.extension(len, depth),
-            Head::List(len) => self.items(len, depth + 1).map(Value::List),
-            Head::Map(len) => self.map(len, depth + 1),
+            Token::Leaf(value) => Ok(value),
+            Token::Text(len) => self.text(len).map(Value::Str),
+            Token::Bytes(len) => self.segment(len).map(Value::Bytes),
+            Token::Extension(len) => self.extension(len, depth),
+            Token::List(len) => self.items(len, depth + 1).map(Value::List),
+            Token::Map(len) => self.map(len, depth + 1),
         }
     }
 
-    /// Steps over the value at hand and asks the budget as reading it would, without making anything.
+    /// Skips the next value and asks the budget as reading would. Nothing is built.
     fn skip(&mut self, depth: usize) -> Result<(), DecodeError> {
         match self.head()? {
-            Head::Leaf(_) => Ok(()),
-            Head::Text(len) => self.budget.check_string(len).and_then(|()| self.take(len)).map(drop),
-            Head::Bytes(len) => self.segment(len).map(drop),
-            Head::Extension(len) => self.byte().and_then(|_code| self.segment(len)).map(drop),
-            Head::List(len) => {
+            Token::Leaf(_) => Ok(()),
+            Token::Text(len) => self.budget.check_string(len).and_then(|()| self.take(len)).map(drop),
+            Token::Bytes(len) => self.segment(len).map(drop),
+            Token::Extension(len) => self.byte().and_then(|_code| self.segment(len)).map(drop),
+            Token::List(len) => {
                 self.enter(len, 1, depth + 1)?;
                 (0..len).try_for_each(|_| self.skip(depth + 1))
             }
-            Head::Map(len) => {
+            Token::Map(len) => {
                 self.enter(len, 2, depth + 1)?;
                 (0..len).try_for_each(|_| self.skip(depth + 1).and_then(|()| self.skip(depth + 1)))
             }
         }
     }
 
-    /// Reads a marker with what belongs to it: a number, or the length of what follows.
-    fn head(&mut self) -> Result<Head, DecodeError> {
+    /// Reads a marker and its number or length.
+    fn head(&mut self) -> Result<Token, DecodeError> {
         let start = self.at;
         match self.byte()? {
-            marker @ ..=0x7f => Ok(leaf(marker)),
-            marker @ 0x80..=0x8f => Ok(Head::Map(usize::from(marker & 0x0f))),
-            marker @ 0x90..=0x9f => Ok(Head::List(usize::from(marker & 0x0f))),
-            marker @ 0xa0..=0xbf => Ok(Head::Text(usize::from(marker & 0x1f))),
-            0xc0 => Ok(Head::Leaf(Value::Null)),
-            0xc1 => Err(DecodeError::malformed("a marker that MessagePack never uses").at_offset(start)),
-            0xc2 => Ok(leaf(false)),
-            0xc3 => Ok(leaf(true)),
-            marker @ 0xc4..=0xc6 => self.len(marker - 0xc4).map(Head::Bytes),
-            marker @ 0xc7..=0xc9 => self.len(marker - 0xc7).map(Head::Extension),
-            0xca => self.array().map(|bytes| leaf(f32::from_be_bytes(bytes))),
-            0xcb => self.array().map(|bytes| leaf(f64::from_be_bytes(bytes))),
-            0xcc => self.array().map(|bytes| leaf(u8::from_be_bytes(bytes))),
-            0xcd => self.array().map(|bytes| leaf(u16::from_be_bytes(bytes))),
-            0xce => self.array().map(|bytes| leaf(u32::from_be_bytes(bytes))),
-            0xcf => self.array().map(|bytes| leaf(u64::from_be_bytes(bytes))),
-            0xd0 => self.array().map(|bytes| leaf(i8::from_be_bytes(bytes))),
-            0xd1 => self.array().map(|bytes| leaf(i16::from_be_bytes(bytes))),
-            0xd2 => self.array().map(|bytes| leaf(i32::from_be_bytes(bytes))),
-            0xd3 => self.array().map(|bytes| leaf(i64::from_be_bytes(bytes))),
-            marker @ 0xd4..=0xd8 => Ok(Head::Extension(1 << (marker - 0xd4))),
-            marker @ 0xd9..=0xdb => self.len(marker - 0xd9).map(Head::Text),
-            marker @ 0xdc..=0xdd => self.len(marker - 0xdb).map(Head::List),
-            marker @ 0xde..=0xdf => self.len(marker - 0xdd).map(Head::Map),
-            marker @ 0xe0.. => Ok(leaf(marker.cast_signed())),
+            number @ ..marker::FIX_MAP => Ok(leaf(number)),
+            byte @ marker::FIX_MAP..marker::FIX_ARRAY => Ok(Token::Map(usize::from(byte - marker::FIX_MAP))),
+            byte @ marker::FIX_ARRAY..marker::FIX_STR => Ok(Token::List(usize::from(byte - marker::FIX_ARRAY))),
+            byte @ marker::FIX_STR..marker::NULL => Ok(Token::Text(usize::from(byte - marker::FIX_STR))),
+            marker::NULL => Ok(Token::Leaf(Value::Null)),
+            marker::RESERVED => Err(DecodeError::malformed("a marker that MessagePack never uses").at_offset(start)),
+            marker::FALSE => Ok(leaf(false)),
+            marker::TRUE => Ok(leaf(true)),
+            byte @ marker::BIN_8..=marker::BIN_32 => self.len(byte - marker::BIN_8).map(Token::Bytes),
+            byte @ marker::EXT_8..=marker::EXT_32 => self.len(byte - marker::EXT_8).map(Token::Extension),
+            marker::F32 => self.array().map(|bytes| leaf(f32::from_be_bytes(bytes))),
+            marker::F64 => self.array().map(|bytes| leaf(f64::from_be_bytes(bytes))),
+            marker::U8 => self.array().map(|bytes| leaf(u8::from_be_bytes(bytes))),
+            marker::U16 => self.array().map(|bytes| leaf(u16::from_be_bytes(bytes))),
+            marker::U32 => self.array().map(|bytes| leaf(u32::from_be_bytes(bytes))),
+            marker::U64 => self.array().map(|bytes| leaf(u64::from_be_bytes(bytes))),
+            marker::I8 => self.array().map(|bytes| leaf(i8::from_be_bytes(bytes))),
+            marker::I16 => self.array().map(|bytes| leaf(i16::from_be_bytes(bytes))),
+            marker::I32 => self.array().map(|bytes| leaf(i32::from_be_bytes(bytes))),
+            marker::I64 => self.array().map(|bytes| leaf(i64::from_be_bytes(bytes))),
+            byte @ marker::FIX_EXT_1..=marker::FIX_EXT_16 => Ok(Token::Extension(1 << (byte - marker::FIX_EXT_1))),
+            byte @ marker::STR_8..=marker::STR_32 => self.len(byte - marker::STR_8).map(Token::Text),
+            // Arrays and maps have no marker with a length of 8 bits.
+            byte @ marker::ARRAY_16..=marker::ARRAY_32 => self.len(byte - marker::ARRAY_16 + 1).map(Token::List),
+            byte @ marker::MAP_16..=marker::MAP_32 => self.len(byte - marker::MAP_16 + 1).map(Token::Map),
+            number @ marker::FIX_NEGATIVE.. => Ok(leaf(number.cast_signed())),
         }
     }
 
@@ -181,7 +181,7 @@ impl<'a> Decoder<'a> {
     fn key(&mut self) -> Result<String, DecodeError> {
         let start = self.at;
         match self.head()? {
-            Head::Text(len) => self.text(len),
+            Token::Text(len) => self.text(len),
             _ => Err(DecodeError::unsupported("a map key that is not a string").at_offset(start)),
         }
     }
@@ -196,7 +196,7 @@ impl<'a> Decoder<'a> {
         Ok(text.to_owned())
     }
 
-    /// A byte string, sliced out of the input and not copied.
+    /// A byte string: a slice of the input, not a copy.
     fn segment(&mut self, len: usize) -> Result<Bytes, DecodeError> {
         let start = self.at;
         self.budget.check_segment(len).map_err(|error| error.at_offset(start))?;
@@ -226,7 +226,7 @@ impl<'a> Decoder<'a> {
 
     fn tuple(&mut self, depth: usize) -> Result<Vec<Value>, DecodeError> {
         let start = self.at;
-        let Head::List(len) = self.head()? else {
+        let Token::List(len) = self.head()? else {
             return Err(DecodeError::malformed("a tuple without the header of its items").at_offset(start));
         };
         self.items(len, depth)
@@ -258,7 +258,7 @@ impl<'a> Decoder<'a> {
         Ok(self.bytes[range].try_into().expect("a slice of N bytes"))
     }
 
-    /// Steps over `len` bytes, if there are so many.
+    /// Skips `len` bytes and returns their range.
     fn take(&mut self, len: usize) -> Result<Range<usize>, DecodeError> {
         let start = self.at;
         if len > self.end - start {

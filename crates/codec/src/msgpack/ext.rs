@@ -1,17 +1,16 @@
-//! The extension types: what a tuple, a typed scalar and a tensor are in MessagePack.
+//! The extension types: tuples, typed scalars, tensors and tables in MessagePack.
 //!
 //! The codes and layouts are part of the wire format; the drawing is in [the module](super)'s documentation.
 
 use bytes::Bytes;
 
-#[cfg(feature = "arrow")]
-use crate::data_frame;
-use crate::envelope::Segments;
 use crate::error::{DecodeError, EncodeError};
 use crate::limits::{Budget, DecodeLimits};
-use crate::msgpack::{decode::list_payload, encode};
+use crate::msgpack::{Segments, decode::list_payload, encode};
 use crate::out::{self, ChargedBuffer};
-use crate::tensor::{DType, MAX_RANK, StrTensor, Tensor, view};
+#[cfg(feature = "arrow")]
+use crate::value::data_frame;
+use crate::value::tensor::{DType, MAX_RANK, StrTensor, Tensor, view};
 use crate::value::{Scalar, Value};
 
 pub(crate) const TUPLE: i8 = 1;
@@ -20,7 +19,7 @@ pub(crate) const TENSOR: i8 = 3;
 pub(crate) const STR_TENSOR: i8 = 4;
 pub(crate) const DATA_FRAME: i8 = 5;
 pub(crate) const SERIES: i8 = 6;
-/// Stands in an envelope's tree for what lies in a segment. Nothing of its kind is read outside an envelope.
+/// Refers to a segment in the tree of an envelope. It is refused outside an envelope.
 pub(crate) const SEGMENT: i8 = 7;
 
 /// dtype, rank and padding, so that the axes and the elements keep the alignment of the payload.
@@ -38,10 +37,10 @@ pub(crate) fn scalar_payload(scalar: Scalar) -> Vec<u8> {
     payload
 }
 
-/// What a reference says in place of a code, for a byte string.
+/// The code of a byte string in a reference.
 pub(crate) const BYTES: i8 = 0;
 
-/// The start of a reference to a segment; the header of the array follows, where it is one.
+/// The start of a reference to a segment. The header of an array follows it.
 pub(crate) fn segment_header(code: i8, number: usize) -> [u8; SEGMENT_HEADER_BYTES] {
     let number = u32::try_from(number).expect("fewer segments than bytes of a tree");
     let [a, b, c, d] = number.to_le_bytes();
@@ -50,7 +49,7 @@ pub(crate) fn segment_header(code: i8, number: usize) -> [u8; SEGMENT_HEADER_BYT
 
 const SEGMENT_HEADER_BYTES: usize = 8;
 
-/// Reads a reference and what it refers to.
+/// Reads a reference and its segment.
 pub(crate) fn segment(payload: &Bytes, segments: &mut Segments, budget: &mut Budget<'_>) -> Result<Value, DecodeError> {
     let malformed = || DecodeError::malformed("not a reference to a segment");
     let [code, 0, 0, 0, number @ ..] = *payload.first_chunk::<SEGMENT_HEADER_BYTES>().ok_or_else(malformed)? else {
@@ -61,7 +60,7 @@ pub(crate) fn segment(payload: &Bytes, segments: &mut Segments, budget: &mut Bud
     let header = payload.slice(SEGMENT_HEADER_BYTES..);
     budget.take_memory(LEAF_BYTES)?;
     segment_value(code.cast_signed(), &header, data, budget)
-        // Without a byte of its own the fault is in the header, which stands in the tree.
+        // An error without an offset is in the header, which is part of the tree.
         .map_err(|error| if error.offset().is_some() { error.shifted(start) } else { error })
 }
 
@@ -92,17 +91,17 @@ fn without_arrow(_: &mut Budget<'_>) -> DecodeError {
     DecodeError::unsupported("a data frame: this program was built without the feature `arrow` of callboard-codec")
 }
 
-/// Everything of a tensor's payload that stands before its elements.
+/// The part of a tensor's payload before its elements.
 pub(crate) fn tensor_header(tensor: &Tensor) -> Vec<u8> {
     array_header(tensor.dtype().code(), tensor.shape())
 }
 
-/// The same of an array of texts, whose dtype is none of [`DType`]'s.
+/// The same for an array of texts, which has no [`DType`].
 pub(crate) fn str_tensor_header(tensor: &StrTensor) -> Vec<u8> {
     array_header(STR_CODE, tensor.shape())
 }
 
-/// Where a dtype stands in a header, this says text.
+/// The code of text in the place of a dtype.
 const STR_CODE: u8 = 64;
 
 fn array_header(code: u8, shape: &[usize]) -> Vec<u8> {
@@ -129,7 +128,7 @@ pub(crate) fn decode(code: i8, payload: &Bytes, limits: &DecodeLimits) -> Result
     }
 }
 
-/// What a tensor takes beside its elements: shape, counts, and the header of a buffer that was copied into alignment.
+/// Overhead of a tensor: shape, reference counts, and the header of a buffer that was copied for alignment.
 pub(crate) const LEAF_BYTES: usize = 256;
 
 /// Reads an extension that has no values inside.
@@ -157,7 +156,7 @@ fn scalar(payload: &[u8]) -> Result<Scalar, DecodeError> {
         .ok_or_else(|| DecodeError::malformed("a scalar whose bytes are not of its dtype"))
 }
 
-/// A header's dtype code and shape, and the bytes behind it.
+/// A header's dtype code and shape, and the bytes after it.
 pub(crate) fn array_parts(payload: &Bytes) -> Result<(u8, Vec<usize>, Bytes), DecodeError> {
     let short = || DecodeError::malformed("a tensor that ends in its header");
     let [code, rank, padding @ ..] = payload.first_chunk::<TENSOR_HEADER_BYTES>().ok_or_else(short)?;

@@ -6,7 +6,7 @@
 //! | `Int`, `UInt` | the shortest integer that holds it | |
 //! | `Float` | float 64, bit by bit | a float 32 is read too, and widened |
 //! | `Map` | map with str keys | other keys, and the same key twice, are refused |
-//! | `Tuple` | extension 1: the items, one behind the other, after their array header | |
+//! | `Tuple` | extension 1: an array header and the items | |
 //! | `Scalar` | extension 2: dtype code, little-endian number | |
 //! | `Tensor` | extension 3: header padded to 8 bytes, axes, raw elements | drawn below |
 //! | `StrTensor` | extension 4: the same header with dtype 64, then the ends of the texts (u64 LE) and the texts | |
@@ -14,8 +14,8 @@
 //! | `Series` | extension 6: an Arrow IPC stream of one column | feature `arrow` |
 //! | – | extension 7: a segment of an [envelope](crate::envelope), and malformed anywhere else | |
 //!
-//! Any other extension, timestamps included, is refused as unsupported. Byte strings and tensors are not copied out of the
-//! input: they are slices of it, and a tensor that does not lie aligned there is copied once.
+//! Any other extension, timestamps included, is refused as unsupported. Byte strings and tensors are slices of the
+//! input, not copies; an unaligned tensor is copied once.
 //!
 //! Native Rust types are read and written by rmp-serde, structs as maps of their field names, each part in the form
 //! that it has in JSON: a map key is text, an integer has 64 bits at most, a `Uuid` is text. Floats may be NaN.
@@ -34,8 +34,9 @@
 mod decode;
 mod encode;
 pub(crate) mod ext;
-mod typed;
+mod marker;
+mod segments;
 
-pub(crate) use decode::{decode, decode_tree};
+pub(crate) use decode::{check, decode, decode_tree};
 pub(crate) use encode::{encode, encode_tree};
-pub(crate) use typed::{append, from_bytes, to_bytes, unwritable, write};
+pub(crate) use segments::{INLINE_BELOW, Segments};

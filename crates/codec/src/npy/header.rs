@@ -1,9 +1,8 @@
 //! The header of a `.npy` file: magic, version, and a Python dict literal of three known keys, read by a fixed grammar.
 
-use crate::MAX_RANK;
 use crate::error::DecodeError;
 use crate::out::ChargedBuffer;
-use crate::tensor::DType;
+use crate::value::tensor::{DType, MAX_RANK};
 
 pub(super) const MAGIC: &[u8; 6] = b"\x93NUMPY";
 /// Elements start at a multiple of this.
@@ -13,14 +12,14 @@ const MAX_HEADER_BYTES: usize = 64 * 1024;
 
 #[derive(Debug, PartialEq)]
 pub(super) struct Header {
-    pub(super) kind: Kind,
+    pub(super) kind: ElementKind,
     pub(super) big_endian: bool,
     pub(super) fortran_order: bool,
     pub(super) shape: Vec<usize>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) enum Kind {
+pub(super) enum ElementKind {
     Number(DType),
     Utf32 { chars: usize },
     Utf8 { bytes: usize },
@@ -44,7 +43,7 @@ const DESCRS: [(&str, DType); 14] = [
     ("c16", DType::C128),
 ];
 
-/// `<f4` for f32; nothing for what NumPy does not know.
+/// `<f4` for f32; `None` for a dtype that NumPy does not have.
 pub(super) fn descr(dtype: DType) -> Option<&'static str> {
     Some(match dtype {
         DType::Bool => "|b1",
@@ -82,7 +81,7 @@ pub(super) fn write(out: &mut ChargedBuffer, descr: &str, shape: &[usize]) {
 }
 
 impl Header {
-    /// Reads the header, and says where the elements start.
+    /// Reads the header. Returns the start of the elements.
     pub(super) fn read(bytes: &[u8]) -> Result<(Self, usize), DecodeError> {
         let malformed = |message: &str, at: usize| DecodeError::malformed(message).at_offset(at);
         let short = || malformed("the input ends inside the header", bytes.len());
@@ -99,18 +98,18 @@ impl Header {
             return Err(malformed(&format!("a header of {len} bytes, where {MAX_HEADER_BYTES} are many"), 8));
         }
         let text = bytes.get(start..start + len).ok_or_else(short)?;
-        let header = Grammar { text, at: 0 }.header().map_err(|error| error.shifted(start))?;
+        let header = HeaderParser { text, at: 0 }.header().map_err(|error| error.shifted(start))?;
         Ok((header, start + len))
     }
 }
 
 /// A recursive descent without recursion: the grammar has no nesting but one tuple of integers.
-struct Grammar<'a> {
+struct HeaderParser<'a> {
     text: &'a [u8],
     at: usize,
 }
 
-impl Grammar<'_> {
+impl HeaderParser<'_> {
     fn header(mut self) -> Result<Header, DecodeError> {
         let (mut kind, mut fortran_order, mut shape) = (None, None, None);
         self.expect(b'{')?;
@@ -143,7 +142,7 @@ impl Grammar<'_> {
         Ok(Header { kind, big_endian, fortran_order, shape: shape.ok_or_else(|| missing("shape"))? })
     }
 
-    fn descr(&mut self) -> Result<(Kind, bool), DecodeError> {
+    fn descr(&mut self) -> Result<(ElementKind, bool), DecodeError> {
         let first = self.peek();
         let at = self.at;
         if first == Some(b'[') {
@@ -164,12 +163,12 @@ impl Grammar<'_> {
             _ => return Err(unsupported()),
         };
         if let Some((_, dtype)) = DESCRS.iter().find(|(descr, _)| *descr == name) {
-            return Ok((Kind::Number(*dtype), big_endian && dtype.size_bytes() > 1));
+            return Ok((ElementKind::Number(*dtype), big_endian && dtype.size_bytes() > 1));
         }
         let width = || name[1..].parse::<u32>().ok().and_then(|width| usize::try_from(width).ok());
         match name.get(..1) {
-            Some("U") if !big_endian => Ok((Kind::Utf32 { chars: width().ok_or_else(unsupported)? }, false)),
-            Some("S") => Ok((Kind::Utf8 { bytes: width().ok_or_else(unsupported)? }, false)),
+            Some("U") if !big_endian => Ok((ElementKind::Utf32 { chars: width().ok_or_else(unsupported)? }, false)),
+            Some("S") => Ok((ElementKind::Utf8 { bytes: width().ok_or_else(unsupported)? }, false)),
             _ => Err(unsupported()),
         }
     }
@@ -193,7 +192,7 @@ impl Grammar<'_> {
         Ok(shape)
     }
 
-    /// Digits; Python 2 wrote an `L` behind long ones.
+    /// Digits. Python 2 wrote an `L` after long integers.
     fn number(&mut self) -> Option<usize> {
         self.peek();
         let len = self.text[self.at..].iter().take_while(|byte| byte.is_ascii_digit()).count();
@@ -252,5 +251,5 @@ impl Grammar<'_> {
     }
 }
 
-/// Longest key or descr that is looked at.
+/// The longest key or descr.
 const MAX_TEXT_BYTES: usize = 64;

@@ -1,15 +1,15 @@
 //! NumPy's own formats: `.npy` 1.0 to 3.0 for one array, `.npz` for several under names.
 //!
 //! Source: NEP 1 and `numpy.lib.format`. An array is a [`Tensor`], one of texts (`<U…`, and `|S…` that is UTF-8) a
-//! [`StrTensor`]; `.npz` is a map of them. In C order and this machine's byte order the elements are used where they lie;
-//! Fortran order and big-endian elements are copied once into ours.
+//! [`StrTensor`]; `.npz` is a map of them. Little-endian elements in C order are used in place; Fortran order and
+//! big-endian elements are copied once.
 //!
-//! Written are numbers as they lie, and texts as `<U…`: each padded to the longest of them, four bytes a character. An array of
-//! texts that would take more than 256 MiB and more than 64 times its own bytes is refused: one long text among many short ones
-//! is not what the format is for.
+//! Numbers are written unchanged, texts as `<U…`: each padded to the longest, four bytes a character. An array of texts
+//! that would take more than 256 MiB and more than 64 times its own bytes is refused: the format does not suit one long
+//! text among many short ones.
 //!
-//! Refused when read: object arrays, which are pickles and so programs; structured and datetime arrays; and `bfloat16`, to which NumPy gives
-//! no name of its own.
+//! Refused when read: object arrays, which are pickles and so programs; structured and datetime arrays; and `bfloat16`,
+//! to which NumPy gives no name of its own.
 
 mod header;
 mod npz;
@@ -21,10 +21,10 @@ use crate::account::charge;
 use crate::error::{DecodeError, EncodeError};
 use crate::limits::Budget;
 use crate::out::ChargedBuffer;
-use crate::tensor::view::{self, Words};
-use crate::tensor::{DType, END_BYTES, StrTensor, Tensor, size_of_shape};
 use crate::value::Value;
-use header::{Header, Kind};
+use crate::value::tensor::view::{self, AlignedZeros};
+use crate::value::tensor::{DType, END_BYTES, StrTensor, Tensor, size_of_shape};
+use header::{ElementKind, Header};
 
 pub(crate) use npz::{decode as decode_npz, encode as encode_npz};
 
@@ -34,9 +34,11 @@ pub(crate) fn decode(bytes: &Bytes, budget: &mut Budget<'_>) -> Result<Value, De
     let data = bytes.slice(data_at..);
     budget.check_segment(data.len()).map_err(|error| error.at_offset(data_at))?;
     match header.kind {
-        Kind::Number(dtype) => number(&header, dtype, data).map(Value::Tensor),
-        Kind::Utf32 { chars } => texts(&header, chars.saturating_mul(4), &data, budget, utf32).map(Value::StrTensor),
-        Kind::Utf8 { bytes } => texts(&header, bytes, &data, budget, utf8).map(Value::StrTensor),
+        ElementKind::Number(dtype) => number(&header, dtype, data).map(Value::Tensor),
+        ElementKind::Utf32 { chars } => {
+            texts(&header, chars.saturating_mul(4), &data, budget, utf32).map(Value::StrTensor)
+        }
+        ElementKind::Utf8 { bytes } => texts(&header, bytes, &data, budget, utf8).map(Value::StrTensor),
     }
     .map_err(|error| error.at_offset(data_at))
 }
@@ -45,10 +47,10 @@ fn refused(error: impl ToString) -> DecodeError {
     DecodeError::malformed(error.to_string())
 }
 
-/// Elements of a known size: in ours order as they are, else brought into it by one copy.
+/// Elements of a known size: shared if they are in our order, otherwise copied once.
 fn number(header: &Header, dtype: DType, data: Bytes) -> Result<Tensor, DecodeError> {
     let shape = &header.shape;
-    let order = Order::of(header);
+    let order = ElementOrder::new(header);
     if order.is_row_major() && !header.big_endian {
         view::charge_aligned(&data, dtype.size_bytes())?;
         return Tensor::try_new(dtype, shape, data).map_err(refused);
@@ -58,7 +60,7 @@ fn number(header: &Header, dtype: DType, data: Bytes) -> Result<Tensor, DecodeEr
         return Err(refused(format!("shape {shape:?} of {dtype} needs {needed} bytes, not {}", data.len())));
     }
     charge(needed.next_multiple_of(view::ALIGNMENT))?;
-    let mut copy = Words::zeroed(needed);
+    let mut copy = AlignedZeros::zeroed(needed);
     match dtype.size_bytes() {
         1 => order.copy::<1>(&data, copy.bytes_mut()),
         2 => order.copy::<2>(&data, copy.bytes_mut()),
@@ -85,7 +87,7 @@ fn texts(
     if len.checked_mul(width) != Some(data.len()) {
         return Err(refused(format!("shape {:?} of {width} bytes each, and {} bytes", header.shape, data.len())));
     }
-    // What has no width has no bytes to count against.
+    // Texts without width have no bytes that could be counted.
     if width == 0 && len > MAX_EMPTY_TEXTS {
         return Err(refused("more texts of no characters than can be told apart"));
     }
@@ -94,7 +96,7 @@ fn texts(
     charge(data.len())?;
     let mut out = Vec::with_capacity(table + data.len());
     out.resize(table, 0);
-    for (index, place) in Order::of(header).places(len).enumerate() {
+    for (index, place) in ElementOrder::new(header).places(len).enumerate() {
         read(&data[place * width..][..width], &mut out).map_err(|error| error.in_index(index))?;
         let end = (out.len() - table) as u64;
         out[index * END_BYTES..(index + 1) * END_BYTES].copy_from_slice(&end.to_le_bytes());
@@ -104,8 +106,8 @@ fn texts(
 
 const MAX_EMPTY_TEXTS: usize = 1024;
 
-/// Where the elements lie, in row-major order.
-struct Order(SmallVec<[Axis; 8]>);
+/// The places of the elements, in row-major order.
+struct ElementOrder(SmallVec<[Axis; 8]>);
 
 /// An axis that is longer than 1, the first varying slowest.
 struct Axis {
@@ -114,10 +116,10 @@ struct Axis {
     stride: usize,
 }
 
-impl Order {
-    /// In Fortran order the first axis varies fastest. Axes of length 1 do not matter; with at most one other both orders are the
-    /// same, and it has no axes.
-    fn of(header: &Header) -> Self {
+impl ElementOrder {
+    /// In Fortran order the first axis varies fastest. Axes of length 1 do not matter. With at most one other axis both
+    /// orders are the same, and no axes are kept.
+    fn new(header: &Header) -> Self {
         let mut axes = SmallVec::new();
         if header.fortran_order {
             let mut stride = 1_usize;
@@ -136,9 +138,9 @@ impl Order {
         self.0.is_empty()
     }
 
-    /// The places of the first `len` elements. The indices along the axes are counted up like the digits of a number, so that an
-    /// element costs the same however many axes there are: the last digit changes each time, the one before it half as often at
-    /// most, and so on.
+    /// The places of the first `len` elements. The indices along the axes are counted up like the digits of a number,
+    /// so that an element costs the same however many axes there are: the last digit changes each time, the one before
+    /// it half as often at most, and so on.
     fn places(&self, len: usize) -> impl Iterator<Item = usize> {
         let mut digits: SmallVec<[usize; 8]> = smallvec![0; self.0.len()];
         let mut place = 0;
@@ -202,7 +204,7 @@ fn write(out: &mut ChargedBuffer, value: &Value) -> Result<(), EncodeError> {
         Value::StrTensor(texts) => write_texts(out, texts),
         Value::Tensor(tensor) => write_tensor(out, tensor),
         other => {
-            // Lists of numbers, or of texts: whatever reads as an array.
+            // Lists of numbers or of texts.
             match Tensor::from_value(other, None) {
                 Ok(tensor) => write_tensor(out, &tensor),
                 Err(error) => match StrTensor::from_value(other) {
@@ -229,7 +231,9 @@ fn write_texts(out: &mut ChargedBuffer, texts: &StrTensor) -> Result<(), EncodeE
     let bytes = width.saturating_mul(4).saturating_mul(texts.len());
     if bytes > MAX_PADDED_BYTES && bytes / MAX_PADDING > texts.data().len() {
         let what = format!("{bytes} bytes, because each text is padded to the longest, exceed");
-        return Err(EncodeError::limit_exceeded("max_decompressed_bytes", MAX_PADDED_BYTES, what).of_type("str_tensor"));
+        return Err(
+            EncodeError::limit_exceeded("max_decompressed_bytes", MAX_PADDED_BYTES, what).with_type("str_tensor")
+        );
     }
     out.reserve((header::ALIGNMENT * 4).saturating_add(bytes));
     header::write(out, &format!("<U{width}"), texts.shape());
@@ -242,9 +246,9 @@ fn write_texts(out: &mut ChargedBuffer, texts: &StrTensor) -> Result<(), EncodeE
     Ok(out.check()?)
 }
 
-/// Texts that take up to this many bytes are padded without a look at what they were.
+/// Padded texts of up to this many bytes are always written.
 const MAX_PADDED_BYTES: usize = 256 << 20;
-/// Beyond that, as many times their own bytes.
+/// Larger ones may take this many times their own bytes.
 const MAX_PADDING: usize = 64;
 
 #[cfg(test)]

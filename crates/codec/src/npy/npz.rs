@@ -1,8 +1,8 @@
 //! `.npz`: a zip archive of `.npy` files, each under its name.
 //!
-//! Only what NumPy writes is read: stored or deflated members, a central directory at the end, no encryption, no spanning.
-//! A stored member is used where it lies. A deflated one is unpacked only after the sizes that all of them claim were summed and
-//! found within the limits, into a buffer of just that size; its checksum must agree. Source: PKWARE's APPNOTE 6.3.
+//! Only what NumPy writes is read: stored or deflated members, a central directory at the end, no encryption, no
+//! spanning. A stored member is used in place. Deflated members are unpacked only after the sum of their claimed sizes
+//! is within the limits, each into a buffer of its claimed size; the checksum must agree. Source: PKWARE's APPNOTE 6.3.
 //!
 //! Written are stored members, each aligned like a `.npy` file of its own.
 
@@ -12,7 +12,7 @@ use miniz_oxide::inflate::{TINFLStatus, decompress_slice_iter_to_slice};
 use crate::error::{DecodeError, EncodeError};
 use crate::limits::Budget;
 use crate::out::ChargedBuffer;
-use crate::tensor::view::Words;
+use crate::value::tensor::view::AlignedZeros;
 use crate::value::{Map, Value};
 
 const LOCAL: u32 = 0x0403_4b50;
@@ -21,16 +21,16 @@ const END: u32 = 0x0605_4b50;
 const LOCAL_BYTES: usize = 30;
 const CENTRAL_BYTES: usize = 46;
 const END_BYTES: usize = 22;
-/// The longest comment behind the end record.
+/// The longest comment after the end record.
 const MAX_COMMENT_BYTES: usize = 65_535;
 const STORED: u16 = 0;
 const DEFLATED: u16 = 8;
-/// In the place of a size: it stands in the Zip64 extra field.
+/// Instead of a size: the size is in the Zip64 extra field.
 const IN_ZIP64: u32 = u32::MAX;
-/// What one array takes beside its elements: its entry in the map, its name, tensor and buffer.
+/// Overhead of an array: its entry in the map, its name, tensor and buffer.
 const MEMBER_BYTES: usize = 512;
 
-/// A member as the central directory tells of it.
+/// A member as the central directory describes it.
 struct Member {
     name: String,
     method: u16,
@@ -48,7 +48,7 @@ pub(crate) fn decode(bytes: &Bytes, budget: &mut Budget<'_>) -> Result<Value, De
     let mut in_order: Vec<&Member> = members.iter().collect();
     in_order.sort_by_key(|member| member.local_at);
     for member in in_order {
-        // Members that share bytes are how a zip bomb gets past a limit on each of them.
+        // A zip bomb may share bytes between members to pass a limit on each.
         let data = member.span(bytes)?;
         if member.local_at < last_end {
             return Err(DecodeError::malformed("members that overlap").in_key(&member.name).at_offset(member.local_at));
@@ -60,7 +60,7 @@ pub(crate) fn decode(bytes: &Bytes, budget: &mut Budget<'_>) -> Result<Value, De
         let start = data.start;
         let value = member.unpack(bytes.slice(data)).and_then(|file| {
             let stored = member.method == STORED;
-            // Inside a deflated member there is no byte of the input to point at.
+            // Offsets inside a deflated member are not offsets in the input.
             super::decode(&file, budget)
                 .map_err(|error| if stored { error.shifted(start) } else { error.without_offset() })
         });
@@ -75,11 +75,11 @@ fn malformed(message: &str, at: usize) -> DecodeError {
 }
 
 /// Reads numbers off a record whose bytes are all there.
-struct Fields<'a> {
+struct ZipRecord<'a> {
     record: &'a [u8],
 }
 
-impl Fields<'_> {
+impl ZipRecord<'_> {
     fn u16(&self, at: usize) -> u16 {
         u16::from_le_bytes([self.record[at], self.record[at + 1]])
     }
@@ -93,17 +93,17 @@ impl Fields<'_> {
     }
 }
 
-fn record(bytes: &[u8], at: usize, len: usize, signature: u32) -> Result<Fields<'_>, DecodeError> {
+fn record(bytes: &[u8], at: usize, len: usize, signature: u32) -> Result<ZipRecord<'_>, DecodeError> {
     let record = at.checked_add(len).and_then(|end| bytes.get(at..end));
     let fields =
-        Fields { record: record.ok_or_else(|| malformed("a zip record beyond the input", at.min(bytes.len())))? };
+        ZipRecord { record: record.ok_or_else(|| malformed("a zip record beyond the input", at.min(bytes.len())))? };
     match fields.u32(0) == signature {
         true => Ok(fields),
         false => Err(malformed("not the zip record that was expected", at)),
     }
 }
 
-/// Where the end record starts: the last place that looks like one and whose comment ends with the input.
+/// The start of the end record: the last match whose comment ends with the input.
 fn end_of_directory(bytes: &[u8]) -> Result<usize, DecodeError> {
     let last = bytes.len().checked_sub(END_BYTES).ok_or_else(|| malformed("too short for .npz", 0))?;
     let first = last.saturating_sub(MAX_COMMENT_BYTES);
@@ -146,7 +146,7 @@ fn directory(bytes: &[u8], budget: &mut Budget<'_>) -> Result<Vec<Member>, Decod
 }
 
 impl Member {
-    /// Reads one entry of the directory, and says where the next starts.
+    /// Reads one entry of the directory. Returns the start of the next.
     fn read(bytes: &[u8], at: usize) -> Result<(Self, usize), DecodeError> {
         let fields = record(bytes, at, CENTRAL_BYTES, CENTRAL)?;
         let name_at = at + CENTRAL_BYTES;
@@ -172,7 +172,7 @@ impl Member {
         Ok((Self { name, method, checksum: fields.u32(16), packed, unpacked, local_at }, next))
     }
 
-    /// Where the member's bytes lie, after its own header.
+    /// The range of the member's bytes, after its own header.
     fn span(&self, bytes: &[u8]) -> Result<std::ops::Range<usize>, DecodeError> {
         let fields = record(bytes, self.local_at, LOCAL_BYTES, LOCAL).map_err(|error| error.in_key(&self.name))?;
         let start = self.local_at + LOCAL_BYTES + fields.len(26) + fields.len(28);
@@ -185,11 +185,11 @@ impl Member {
         let file = match self.method {
             STORED => packed,
             _ => {
-                // Deflate reaches 1032 : 1; who claims more is not believed, before there is a buffer for it.
+                // Deflate reaches 1032 : 1; a larger claim is refused before a buffer is allocated.
                 if self.unpacked / MAX_RATIO > packed.len() {
                     return Err(DecodeError::malformed("a member that cannot unpack to the size it claims"));
                 }
-                let mut buffer = Words::zeroed(self.unpacked);
+                let mut buffer = AlignedZeros::zeroed(self.unpacked);
                 let input = std::iter::once(&packed[..]);
                 let written = decompress_slice_iter_to_slice(buffer.bytes_mut(), input, false, true);
                 match written {
@@ -210,7 +210,7 @@ impl Member {
 
 const MAX_RATIO: usize = 1032;
 
-/// Sizes that are wider than the record has room for, in the order in which they stand there.
+/// Sizes that do not fit the record, in the order of the record.
 struct Zip64;
 
 impl Zip64 {
@@ -297,7 +297,7 @@ const PADDING: u16 = 0xd935;
 /// The first day that zip knows.
 const DATE: u16 = 0x0021;
 
-/// What the local header and the directory have in common, from the version needed to the length of the name.
+/// The fields that local header and directory share, from the needed version to the length of the name.
 fn common(checksum: u32, size: u32, name_len: u16) -> [u8; COMMON_BYTES] {
     let mut out = [0; COMMON_BYTES];
     let (start, rest) = out.split_at_mut(10);

@@ -5,7 +5,7 @@
 
 use bytes::Bytes;
 
-use crate::tensor::{StrTensor, Tensor};
+use crate::value::tensor::{StrTensor, Tensor};
 use crate::value::{Map, Scalar, Value};
 
 macro_rules! from {
@@ -44,8 +44,8 @@ from! {
 
 #[cfg(feature = "arrow")]
 from! {
-    crate::DataFrame => |frame| Self::DataFrame(frame),
-    crate::Series => |series| Self::Series(series),
+    crate::value::data_frame::DataFrame => |frame| Self::DataFrame(frame),
+    crate::value::data_frame::Series => |series| Self::Series(series),
 }
 
 impl<T: Into<Self>> From<Option<T>> for Value {

@@ -1,7 +1,8 @@
-//! Maps with string keys that remember the order in which keys came.
+//! Maps with string keys in insertion order.
 //!
-//! Most maps on a request have a handful of keys, so up to [`SMALL`] entries lie in one vector and are searched in order;
-//! beyond that an index is built, with a hash that is keyed per process, so that chosen keys cannot make lookups slow.
+//! Most maps on a request have a handful of keys, so up to [`SMALL`] entries lie in one vector and are searched in
+//! order; beyond that an index is built, with a hash that is keyed per process, so that chosen keys cannot make lookups
+//! slow.
 
 use std::fmt;
 
@@ -22,10 +23,10 @@ use crate::value::Value;
 /// assert_eq!(map.get("b").and_then(Value::as_i64), Some(3));
 /// ```
 #[derive(Clone)]
-pub struct Map(Entries);
+pub struct Map(Storage);
 
 #[derive(Clone)]
-enum Entries {
+enum Storage {
     Small(Vec<(String, Value)>),
     Large(Box<IndexMap<String, Value>>),
 }
@@ -33,7 +34,8 @@ enum Entries {
 /// Comparing sixteen short keys takes no longer than hashing one.
 const SMALL: usize = 16;
 
-/// Memory of an indexed map with room for so many entries: each with its hash, and an index that is at worst half full.
+/// Memory of an indexed map with room for `capacity` entries: each with its hash, and an index that is at least half
+/// full.
 const fn large_bytes(capacity: usize) -> usize {
     capacity.saturating_mul(size_of::<(u64, String, Value)>() + 24).saturating_add(128)
 }
@@ -50,24 +52,24 @@ impl Map {
     /// An empty map. Allocates nothing.
     #[must_use]
     pub const fn new() -> Self {
-        Self(Entries::Small(Vec::new()))
+        Self(Storage::Small(Vec::new()))
     }
 
     /// An empty map with room for `capacity` entries.
     #[must_use]
     pub fn with_capacity(capacity: usize) -> Self {
         match capacity <= SMALL {
-            true => Self(Entries::Small(Vec::with_capacity(capacity))),
-            false => Self(Entries::Large(Box::new(IndexMap::with_capacity(capacity)))),
+            true => Self(Storage::Small(Vec::with_capacity(capacity))),
+            false => Self(Storage::Large(Box::new(IndexMap::with_capacity(capacity)))),
         }
     }
 
-    /// Puts a value under a key and returns the one that was there. A key that is known keeps its place in the order.
+    /// Puts a value under a key and returns the previous one. A known key keeps its place in the order.
     pub fn insert(&mut self, key: impl Into<String>, value: impl Into<Value>) -> Option<Value> {
         let (key, value) = (key.into(), value.into());
         let entries = match &mut self.0 {
-            Entries::Large(entries) => return entries.insert(key, value),
-            Entries::Small(entries) => entries,
+            Storage::Large(entries) => return entries.insert(key, value),
+            Storage::Small(entries) => entries,
         };
         if let Some(entry) = entries.iter_mut().find(|entry| entry.0 == key) {
             return Some(std::mem::replace(&mut entry.1, value));
@@ -75,7 +77,7 @@ impl Map {
         entries.push((key, value));
         if entries.len() > SMALL {
             let entries = std::mem::take(entries);
-            self.0 = Entries::Large(Box::new(entries.into_iter().collect()));
+            self.0 = Storage::Large(Box::new(entries.into_iter().collect()));
         }
         None
     }
@@ -83,21 +85,21 @@ impl Map {
     /// Makes room for one more entry, or for `expected` of them, before any is allocated.
     pub(crate) fn make_room(&mut self, expected: usize, budget: &mut Budget<'_>) -> Result<(), DecodeError> {
         match &mut self.0 {
-            Entries::Small(entries) if entries.len() < SMALL => {
+            Storage::Small(entries) if entries.len() < SMALL => {
                 // Room for more than that is made when the index is.
                 let room = expected.max(entries.capacity() * 2).clamp(2, SMALL);
                 budget.make_room_for(entries, room)
             }
-            Entries::Small(entries) => {
+            Storage::Small(entries) => {
                 budget.take_memory(large_bytes(SMALL * 2))?;
                 let mut large = IndexMap::with_capacity(SMALL * 2);
                 budget.give_memory(entries.capacity() * size_of::<(String, Value)>());
                 large.extend(std::mem::take(entries));
-                self.0 = Entries::Large(Box::new(large));
+                self.0 = Storage::Large(Box::new(large));
                 Ok(())
             }
-            Entries::Large(entries) if entries.len() < entries.capacity() => Ok(()),
-            Entries::Large(entries) => {
+            Storage::Large(entries) if entries.len() < entries.capacity() => Ok(()),
+            Storage::Large(entries) => {
                 let len = entries.len();
                 budget.take_memory(large_bytes(len * 2))?;
                 entries.reserve_exact(len);
@@ -107,22 +109,22 @@ impl Map {
         }
     }
 
-    /// Takes a value out. The others keep their order, which costs a move of those behind it.
+    /// Removes a value. The other entries keep their order, so that those after it are moved.
     pub fn remove(&mut self, key: &str) -> Option<Value> {
         match &mut self.0 {
-            Entries::Small(entries) => {
+            Storage::Small(entries) => {
                 let index = entries.iter().position(|entry| entry.0 == key)?;
                 Some(entries.remove(index).1)
             }
-            Entries::Large(entries) => entries.shift_remove(key),
+            Storage::Large(entries) => entries.shift_remove(key),
         }
     }
 
-    /// The value of a key that may be changed.
+    /// The value of a key, mutable.
     pub fn get_mut(&mut self, key: &str) -> Option<&mut Value> {
         match &mut self.0 {
-            Entries::Small(entries) => entries.iter_mut().find(|entry| entry.0 == key).map(|entry| &mut entry.1),
-            Entries::Large(entries) => entries.get_mut(key),
+            Storage::Small(entries) => entries.iter_mut().find(|entry| entry.0 == key).map(|entry| &mut entry.1),
+            Storage::Large(entries) => entries.get_mut(key),
         }
     }
 
@@ -130,8 +132,8 @@ impl Map {
     #[must_use]
     pub fn get(&self, key: &str) -> Option<&Value> {
         match &self.0 {
-            Entries::Small(entries) => entries.iter().find(|entry| entry.0 == key).map(|entry| &entry.1),
-            Entries::Large(entries) => entries.get(key),
+            Storage::Small(entries) => entries.iter().find(|entry| entry.0 == key).map(|entry| &entry.1),
+            Storage::Large(entries) => entries.get(key),
         }
     }
 
@@ -145,8 +147,8 @@ impl Map {
     #[must_use]
     pub fn len(&self) -> usize {
         match &self.0 {
-            Entries::Small(entries) => entries.len(),
-            Entries::Large(entries) => entries.len(),
+            Storage::Small(entries) => entries.len(),
+            Storage::Large(entries) => entries.len(),
         }
     }
 
@@ -160,8 +162,8 @@ impl Map {
     #[must_use]
     pub fn iter(&self) -> Iter<'_> {
         match &self.0 {
-            Entries::Small(entries) => Iter(Cursor::Small(entries.iter())),
-            Entries::Large(entries) => Iter(Cursor::Large(entries.iter())),
+            Storage::Small(entries) => Iter(BorrowedEntries::Small(entries.iter())),
+            Storage::Large(entries) => Iter(BorrowedEntries::Large(entries.iter())),
         }
     }
 
@@ -182,7 +184,7 @@ impl Default for Map {
     }
 }
 
-/// Equal when the same keys have equal values: order is kept, but it is no part of what a map says.
+/// Maps are equal if the same keys have equal values. The order does not count.
 impl PartialEq for Map {
     fn eq(&self, other: &Self) -> bool {
         self.len() == other.len() && self.iter().all(|(key, value)| other.get(key) == Some(value))
@@ -226,18 +228,18 @@ impl IntoIterator for Map {
 
     fn into_iter(self) -> IntoIter {
         match self.0 {
-            Entries::Small(entries) => IntoIter(Owned::Small(entries.into_iter())),
-            Entries::Large(entries) => IntoIter(Owned::Large(entries.into_iter())),
+            Storage::Small(entries) => IntoIter(OwnedEntries::Small(entries.into_iter())),
+            Storage::Large(entries) => IntoIter(OwnedEntries::Large(entries.into_iter())),
         }
     }
 }
 
 /// The entries of a [`Map`], borrowed, in insertion order.
 #[derive(Debug, Clone)]
-pub struct Iter<'a>(Cursor<'a>);
+pub struct Iter<'a>(BorrowedEntries<'a>);
 
 #[derive(Debug, Clone)]
-enum Cursor<'a> {
+enum BorrowedEntries<'a> {
     Small(std::slice::Iter<'a, (String, Value)>),
     Large(indexmap::map::Iter<'a, String, Value>),
 }
@@ -247,15 +249,15 @@ impl<'a> Iterator for Iter<'a> {
 
     fn next(&mut self) -> Option<Self::Item> {
         match &mut self.0 {
-            Cursor::Small(entries) => entries.next().map(|(key, value)| (key.as_str(), value)),
-            Cursor::Large(entries) => entries.next().map(|(key, value)| (key.as_str(), value)),
+            BorrowedEntries::Small(entries) => entries.next().map(|(key, value)| (key.as_str(), value)),
+            BorrowedEntries::Large(entries) => entries.next().map(|(key, value)| (key.as_str(), value)),
         }
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {
         match &self.0 {
-            Cursor::Small(entries) => entries.size_hint(),
-            Cursor::Large(entries) => entries.size_hint(),
+            BorrowedEntries::Small(entries) => entries.size_hint(),
+            BorrowedEntries::Large(entries) => entries.size_hint(),
         }
     }
 }
@@ -264,10 +266,10 @@ impl ExactSizeIterator for Iter<'_> {}
 
 /// The entries of a [`Map`], owned, in insertion order.
 #[derive(Debug)]
-pub struct IntoIter(Owned);
+pub struct IntoIter(OwnedEntries);
 
 #[derive(Debug)]
-enum Owned {
+enum OwnedEntries {
     Small(std::vec::IntoIter<(String, Value)>),
     Large(indexmap::map::IntoIter<String, Value>),
 }
@@ -277,15 +279,15 @@ impl Iterator for IntoIter {
 
     fn next(&mut self) -> Option<Self::Item> {
         match &mut self.0 {
-            Owned::Small(entries) => entries.next(),
-            Owned::Large(entries) => entries.next(),
+            OwnedEntries::Small(entries) => entries.next(),
+            OwnedEntries::Large(entries) => entries.next(),
         }
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {
         match &self.0 {
-            Owned::Small(entries) => entries.size_hint(),
-            Owned::Large(entries) => entries.size_hint(),
+            OwnedEntries::Small(entries) => entries.size_hint(),
+            OwnedEntries::Large(entries) => entries.size_hint(),
         }
     }
 }

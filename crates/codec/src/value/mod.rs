@@ -1,17 +1,16 @@
 //! The dynamic value: what a payload is when no Rust type describes it.
 //!
-//! Decides which types there are and that they stay apart: a tuple is no list, a bool no integer, a float keeps its 64 bits,
-//! bytes are no text. Integers have one form only: [`Value::UInt`] is for numbers that do not fit an `i64`, so build integers
-//! with `Value::from`.
+//! Decides which types there are and that they stay apart: a tuple is no list, a bool no integer, a float keeps its 64
+//! bits, bytes are no text. Integers have one form only: [`Value::UInt`] is for numbers that do not fit an `i64`, so
+//! build integers with `Value::from`.
 
-mod bridge;
 mod convert;
-pub(crate) mod exact;
-pub(crate) mod handover;
+#[cfg(feature = "arrow")]
+pub(crate) mod data_frame;
 mod map;
-pub(crate) mod scalar;
-mod serde;
+mod scalar;
 pub(crate) mod size;
+pub(crate) mod tensor;
 
 use bytes::Bytes;
 
@@ -19,10 +18,8 @@ pub use map::{IntoIter as MapIntoIter, Iter as MapIter, Map};
 pub use scalar::Scalar;
 
 #[cfg(feature = "arrow")]
-use crate::data_frame::{DataFrame, Series};
-use crate::error::{DecodeError, EncodeError};
-use crate::tensor::{StrTensor, Tensor};
-use crate::{DecodeLimits, Envelope, Format, envelope, format};
+use crate::value::data_frame::{DataFrame, Series};
+use crate::value::tensor::{StrTensor, Tensor};
 
 /// A value whose type is known at run time.
 ///
@@ -77,37 +74,8 @@ pub enum Value {
 }
 
 impl Value {
-    /// Reads one value, and nothing after it.
-    ///
-    /// # Errors
-    ///
-    /// [`Malformed`](crate::DecodeErrorKind::Malformed) input, a limit that was reached, or an
-    /// [`Unsupported`](crate::DecodeErrorKind::Unsupported) extension; each with path and byte.
-    pub fn decode(format: Format, bytes: &Bytes, limits: &DecodeLimits) -> Result<Self, DecodeError> {
-        format::decode(format, bytes, limits)
-    }
-
-    /// Writes the value.
-    ///
-    /// # Errors
-    ///
-    /// When the format has no form for a part of it (JSON: NaN and infinities; `.npy`: anything but a tensor), or it is nested
-    /// deeper than [`MAX_DEPTH`](crate::MAX_DEPTH).
-    pub fn encode(&self, format: Format) -> Result<Bytes, EncodeError> {
-        format::encode(format, self)
-    }
-
-    /// The value as an envelope, in pieces that share its tensors, frames and byte strings.
-    ///
-    /// # Errors
-    ///
-    /// When it is nested deeper than [`MAX_DEPTH`](crate::MAX_DEPTH), or a frame has columns that do not travel.
-    pub fn to_envelope(&self) -> Result<Envelope, EncodeError> {
-        envelope::encode(self)
-    }
-
-    /// The kind of the value in one word, for messages: `null`, `bool`, `int`, `float`, `str`, `bytes`, `list`, `tuple`,
-    /// `map`, `scalar`, `tensor`, `str_tensor`, `data_frame`, `series`.
+    /// The kind of the value in one word, for messages: `null`, `bool`, `int`, `float`, `str`, `bytes`, `list`,
+    /// `tuple`, `map`, `scalar`, `tensor`, `str_tensor`, `data_frame`, `series`.
     #[must_use]
     pub const fn kind(&self) -> &'static str {
         match self {

@@ -2,15 +2,12 @@
 
 use half::{bf16, f16};
 use num_complex::Complex;
-use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-use crate::msgpack::ext;
-use crate::out;
-use crate::tensor::{DType, Tensor, with_element};
-use crate::value::{Value, exact};
+use crate::value::Value;
+use crate::value::tensor::{DType, Element, Tensor, with_element};
 
-/// A number with the width of its type. Plain numbers are [`Value::Int`] and [`Value::Float`]; a scalar is for senders to
-/// whom `float32(1)` and `1.0` are different things.
+/// A number with the width of its type. Plain numbers are [`Value::Int`] and [`Value::Float`]; a scalar is for senders
+/// to whom `float32(1)` and `1.0` are different things.
 ///
 /// ```
 /// use callboard_codec::{DType, Scalar, Value};
@@ -63,8 +60,8 @@ impl Scalar {
         }
     }
 
-    /// The same number without its width: a bool, an integer, a float, or the tuple of a complex number's two floats. Nothing
-    /// is lost but the type.
+    /// The same number without its width: a bool, an integer, a float, or the tuple of a complex number's two floats.
+    /// Nothing is lost but the type.
     #[must_use]
     pub fn plain(self) -> Value {
         match self {
@@ -137,7 +134,7 @@ impl Tensor {
     #[must_use]
     pub fn to_scalar(&self) -> Option<Scalar> {
         with_element!(self.dtype(), T => match self.as_slice::<T>() {
-            Ok([only]) => Some(crate::Element::to_scalar(*only)),
+            Ok([only]) => Some(Element::to_scalar(*only)),
             _ => None,
         })
     }
@@ -147,54 +144,10 @@ macro_rules! from_element {
     ($($rust:ty),*) => {$(
         impl From<$rust> for Scalar {
             fn from(element: $rust) -> Self {
-                crate::Element::to_scalar(element)
+                Element::to_scalar(element)
             }
         }
     )*};
 }
 
 from_element!(bool, i8, i16, i32, i64, u8, u16, u32, u64, f16, bf16, f32, f64, Complex<f32>, Complex<f64>);
-
-impl Serialize for Scalar {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        exact::serialize(
-            serializer,
-            exact::Forms {
-                plain: &Plain(*self),
-                code: ext::SCALAR,
-                payload: || Ok(out::concat(&[ext::scalar_payload(*self)])?),
-                shared: || Value::Scalar(*self),
-                bytes: 0,
-            },
-        )
-    }
-}
-
-/// A scalar as people see it. An f32 is written as one, so that 0.1 stays `0.1` and does not show its f64 digits.
-pub(crate) struct Plain(pub(crate) Scalar);
-
-impl Serialize for Plain {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        match self.0 {
-            Scalar::F32(x) => serializer.serialize_f32(x),
-            Scalar::F16(x) => serializer.serialize_f32(x.to_f32()),
-            Scalar::BF16(x) => serializer.serialize_f32(x.to_f32()),
-            Scalar::C64(x) => (x.re, x.im).serialize(serializer),
-            Scalar::C128(x) => (x.re, x.im).serialize(serializer),
-            other => other.plain().serialize(serializer),
-        }
-    }
-}
-
-impl<'de> Deserialize<'de> for Scalar {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        match <Value as Deserialize>::deserialize(deserializer)? {
-            Value::Scalar(scalar) => Ok(scalar),
-            Value::Bool(x) => Ok(x.into()),
-            Value::Int(x) => Ok(x.into()),
-            Value::UInt(x) => Ok(x.into()),
-            Value::Float(x) => Ok(x.into()),
-            other => Err(de::Error::custom(format_args!("{} is not a number", other.kind()))),
-        }
-    }
-}

@@ -1,18 +1,20 @@
-//! How much memory a value holds on to: what admission by bytes counts, and what decoding it took of its limits.
+//! How much memory a value holds: what admission by bytes counts, and how much of the limits its decoding spent.
 
+use crate::limits::DecodeLimits;
 #[cfg(feature = "arrow")]
-use crate::data_frame::COLUMN_BYTES;
+use crate::value::data_frame::COLUMN_BYTES;
 use crate::value::{Map, Value};
 
 impl Value {
-    /// The bytes that this value keeps alive, its own size included. Shared buffers count in full for each holder, and the
-    /// slack of allocations is left out, so it is an estimate that errs by a small factor, never by orders.
+    /// The bytes that this value keeps alive, its own size included. Shared buffers count in full for each holder, and
+    /// the slack of allocations is left out, so it is an estimate that errs by a small factor, never by orders.
     #[must_use]
     pub fn resident_bytes(&self) -> usize {
         size_of::<Self>() + self.heap_bytes()
     }
 
-    /// What is left of `bytes` beside this; nothing where it is larger, which is known without a look at all of it.
+    /// What is left of `bytes` after this value; `None` if the value is larger. The walk stops as soon as that is
+    /// known.
     pub(crate) fn left_of(&self, bytes: usize) -> Option<usize> {
         let left = bytes.checked_sub(size_of::<Self>())?;
         match self {
@@ -42,7 +44,7 @@ impl Value {
         }
     }
 
-    /// The bytes that a clone of this takes: arrays, tables and byte strings are shared.
+    /// The bytes that a clone takes. Arrays, tables and byte strings are shared.
     pub(crate) fn copied_bytes(&self) -> usize {
         match self {
             Self::Str(text) => text.len(),
@@ -57,7 +59,7 @@ impl Value {
         }
     }
 
-    /// What decoding this took of the limits for structure.
+    /// How much of the limits for structure the decoding of this value spent.
     pub(crate) fn structure(&self) -> Structure {
         let mut structure = Structure::default();
         structure.add(self);
@@ -65,14 +67,39 @@ impl Value {
     }
 }
 
-/// What a value is made of beside its leaves.
+impl DecodeLimits {
+    /// The limits for the remaining parts of an input after `value` was decoded from one part. A form, for example, is
+    /// one input with several parts. Elements, structure and unpacked bytes are counted; the other limits hold for each
+    /// part.
+    ///
+    /// ```
+    /// use callboard_codec::{DecodeLimits, Format, Value};
+    ///
+    /// let limits = DecodeLimits { max_elements: 5, ..DecodeLimits::default() };
+    /// let first = Value::decode(Format::Json, &"[1, [2, 3]]".into(), &limits)?;
+    /// assert_eq!(limits.left_after(&first).max_elements, 1);
+    /// # Ok::<(), callboard_codec::DecodeError>(())
+    /// ```
+    #[must_use]
+    pub fn left_after(&self, value: &Value) -> Self {
+        let Structure { elements, bytes, unpacked } = value.structure();
+        Self {
+            max_elements: self.max_elements.saturating_sub(elements),
+            max_tree_bytes: self.max_tree_bytes.saturating_sub(bytes),
+            max_decompressed_bytes: self.max_decompressed_bytes.saturating_sub(unpacked),
+            ..self.clone()
+        }
+    }
+}
+
+/// The structure of a value, without its leaves.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Structure {
     /// List items and map entries, over all levels.
     pub(crate) elements: usize,
     /// Memory of the nodes that hold them.
     pub(crate) bytes: usize,
-    /// Bytes of arrays and tables, which may have come packed.
+    /// Bytes of arrays and tables, which may have been compressed.
     pub(crate) unpacked: usize,
 }
 

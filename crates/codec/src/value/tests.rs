@@ -7,7 +7,7 @@ use ::serde::{Deserialize, Serialize};
 use ndarray::array;
 
 use super::*;
-use crate::{DecodeErrorKind, Payload};
+use crate::{DecodeError, DecodeErrorKind, DecodeLimits, Format, Payload};
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 struct Everything {
@@ -159,4 +159,17 @@ fn a_size_is_told_up_to_a_bound() {
             assert_eq!(payload.size_up_to(most), all.min(most), "{payload:?} {most}");
         }
     }
+}
+
+#[test]
+fn what_one_part_has_taken_the_others_may_not_take() {
+    let limits = DecodeLimits::default();
+    let value = Value::decode(Format::Json, &r#"{"a": [1, 2], "b": "text"}"#.into(), &limits).unwrap();
+    let (left, taken) = (limits.left_after(&value), value.structure());
+    assert!(taken.elements > 0 && taken.bytes > 0);
+    assert_eq!(left.max_elements, limits.max_elements - taken.elements);
+    assert_eq!(left.max_tree_bytes, limits.max_tree_bytes - taken.bytes);
+    assert_eq!(left.max_bytes, limits.max_bytes, "a limit of each part");
+    let nothing = DecodeLimits { max_elements: 0, max_tree_bytes: 0, ..limits }.left_after(&value);
+    assert_eq!((nothing.max_elements, nothing.max_tree_bytes), (0, 0));
 }

@@ -1,28 +1,28 @@
-//! Why a stream was reset, or a connection closed: the numbers that QUIC carries for us.
+//! Why a stream was reset or a connection closed, as QUIC error codes.
 
-/// The reason with which one side gives up a stream or a connection. Not a message: it is all that can still be said.
+/// The reason why one side resets a stream or closes a connection. No message can follow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ResetCode {
-    /// Nobody waits for the answer any more.
+    /// The caller does not wait for the answer any more.
     Cancelled,
-    /// The time is up.
+    /// The deadline has passed.
     Deadline,
     /// There is no room for another call; nothing was started.
     Busy,
     /// The node takes no new work; nothing was started.
     Draining,
-    /// What was sent is not of this protocol.
+    /// The received bytes are not of this protocol.
     Protocol,
     /// A length is beyond a limit.
     TooLarge,
-    /// A defect of the side that says so.
+    /// A defect of the sender of this code.
     Internal,
-    /// A younger incarnation of the same node is there.
+    /// A newer generation of the same node is connected.
     StaleGeneration,
-    /// The peer is of another cluster, or may not do what it asked for.
+    /// The peer belongs to another cluster, or is not allowed to do this.
     Refused,
-    /// The other side is at its end, in good order.
+    /// The other side has ended normally.
     Done,
 }
 
@@ -58,7 +58,7 @@ impl ResetCode {
         }
     }
 
-    /// The reason behind a number, if it is one of ours.
+    /// The reason of a number, if it is known.
     #[must_use]
     pub fn from_number(number: u64) -> Option<Self> {
         Self::ALL.into_iter().find(|code| u64::from(code.number()) == number)

@@ -6,13 +6,13 @@ use crate::error::{DecodeError, EncodeError};
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum WireError {
-    /// The bytes are no frame. Remedy: whoever sends them speaks something else.
+    /// The bytes are not a frame. Remedy: check the sender's protocol.
     #[error("not a frame: the magic number is {found:02x?}")]
     NotAFrame {
-        /// What stood there.
+        /// The bytes in its place.
         found: [u8; 3],
     },
-    /// A version that this side does not speak. Remedy: the hello says which ones it does.
+    /// A version that this side does not speak. Remedy: use a version of the hello.
     #[error("frame version {found}: this side speaks {known}")]
     Version {
         /// What the frame says.
@@ -26,7 +26,7 @@ pub enum WireError {
         /// What the frame says.
         found: u8,
     },
-    /// A flag that this side does not know: flags are for what a reader must understand.
+    /// A flag that this side does not know: a reader must understand every flag.
     #[error("frame with the unknown flags {found:#04x}")]
     Flags {
         /// What the frame says.
@@ -48,7 +48,7 @@ pub enum WireError {
         /// The limit.
         max: usize,
     },
-    /// A header that is no map of its kind; the source names the field.
+    /// The header is not a map of its kind; the source names the field.
     #[error("{kind} header")]
     Header {
         /// Of which kind of frame.
@@ -78,7 +78,7 @@ pub enum WireError {
 }
 
 impl WireError {
-    /// The one word for metric labels.
+    /// The name for metric labels.
     #[must_use]
     pub const fn as_str(&self) -> &'static str {
         match self {

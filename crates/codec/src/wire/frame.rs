@@ -1,8 +1,9 @@
-//! One frame's head: the fixed prelude and the header behind it, written and read.
+//! Writes and reads the head of a frame: the fixed prelude and the header.
 
 use std::fmt;
 
 use bytes::{BufMut, Bytes};
+use rmp::Marker;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -10,32 +11,32 @@ use super::error::WireError;
 use super::header::{Call, Done};
 use super::quick;
 use super::reader::FrameLimits;
-use crate::DecodeLimits;
-use crate::msgpack;
+use crate::limits::DecodeLimits;
+use crate::typed::msgpack;
 
 const MAGIC: [u8; 3] = *b"CBQ";
 
-/// The newest version of the protocol that this side speaks: what hello and welcome settle.
+/// The newest version of the protocol that this side speaks. Hello and welcome agree on one.
 pub const VERSION: u8 = 1;
 
-/// How a frame is laid out: the byte behind the magic. It is not the protocol's version: hello and welcome are of layout 1 in every
-/// version, because they are read before one is settled.
+/// The layout of frames: the byte after the magic number. It is not the protocol's version: hello and welcome have
+/// layout 1 in every version, because they are read before the version is known.
 const LAYOUT: u8 = 1;
 
-/// Magic to body bytes.
+/// The length of the prelude.
 pub const PRELUDE_BYTES: usize = 20;
 
 /// What a frame is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum FrameKind {
-    /// The first frame of a connection, by who opened it.
+    /// The first frame of a connection, by the side that opened it.
     Hello,
     /// The answer to it.
     Welcome,
     /// One call; its body is the input.
     Call,
-    /// Gives up one call of a pack. No header, no body.
+    /// Cancels one call of a pack. No header, no body.
     Cancel,
     /// One output of a streaming call.
     Item,
@@ -47,11 +48,11 @@ pub enum FrameKind {
     Credit,
     /// The node takes no new work on this connection.
     Goaway,
-    /// What a node offers now, and how it does.
+    /// The offers of a node and its load.
     Offers,
     /// Asks for a certificate with a token; its body is a request for one, in PEM.
     Join,
-    /// Asks for a certificate in the place of the one that is shown; its body is a request for one, in PEM.
+    /// Asks for a new certificate instead of the presented one; its body is a request for one, in PEM.
     Renew,
     /// The answer to both; its body is the certificate, and the authority's, in PEM.
     Certificate,
@@ -99,7 +100,7 @@ impl FrameKind {
         Self::ALL.into_iter().find(|kind| kind.number() == number)
     }
 
-    /// The one word for messages.
+    /// The name for messages.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -126,7 +127,7 @@ impl fmt::Display for FrameKind {
     }
 }
 
-/// The head of a frame with this header, to be followed by exactly `body_bytes` of body.
+/// The head of a frame with this header. Exactly `body_bytes` of body must follow.
 ///
 /// # Errors
 ///
@@ -140,9 +141,9 @@ pub fn frame_head<H: Serialize>(
     Ok(written(kind, entry, header, body_bytes, 0)?.into())
 }
 
-/// A whole frame in one piece, whose place among the calls of a stream is not known yet.
+/// A whole frame in one piece, without its entry number yet.
 ///
-/// What is small is sent with others: one copy of it costs less than a piece of its own does.
+/// Small frames are sent together: a copy costs less than a separate piece.
 #[derive(Debug)]
 pub struct LooseFrame {
     bytes: Vec<u8>,
@@ -168,11 +169,11 @@ impl LooseFrame {
         self.bytes.len()
     }
 
-    /// Puts another header in the place of the one that was read from it, at the cost of both.
+    /// Reads the header, changes it and writes it again.
     ///
     /// # Errors
     ///
-    /// When the header is none of this type, or as [`frame_head`]. Then the frame is as it was.
+    /// When the header is not of this type, or as [`frame_head`]. Then the frame is unchanged.
     pub fn change_header<H>(&mut self, kind: FrameKind, change: impl FnOnce(&mut H)) -> Result<(), WireError>
     where
         H: Serialize + DeserializeOwned + Default,
@@ -187,24 +188,24 @@ impl LooseFrame {
         Ok(())
     }
 
-    /// Puts it in its place behind those that are there.
+    /// Appends the frame with its entry number.
     pub fn append_to(&self, out: &mut Vec<u8>, entry: u16) {
         let start = out.len();
         out.extend_from_slice(&self.bytes);
         out[start + ENTRY_AT..start + ENTRY_AT + 2].copy_from_slice(&entry.to_le_bytes());
     }
 
-    /// Says in the header that this is so, without reading it. Nothing changes where there are too many fields for that.
+    /// Adds a true field to the header without reading it. Does nothing if the header has 15 fields.
     pub fn add_flag(&mut self, field: &str) {
         let header_bytes = self.header_bytes();
-        let (fields, name) = (self.bytes.get(PRELUDE_BYTES).copied(), u8::try_from(field.len()).unwrap_or(u8::MAX));
-        // Both counts stand in the low bits of one byte.
-        let Some(fields @ 0x80..0x8f) = fields else { return };
-        if name > 31 {
+        let fields = self.bytes.get(PRELUDE_BYTES).map(|marker| Marker::from_u8(*marker));
+        // Both counts are the low bits of one byte.
+        let (Some(Marker::FixMap(fields @ ..15)), Ok(name @ ..32)) = (fields, u8::try_from(field.len())) else {
             return;
-        }
-        let added: Vec<u8> = std::iter::once(0xa0 | name).chain(field.bytes()).chain([0xc3]).collect();
-        self.bytes[PRELUDE_BYTES] = fields + 1;
+        };
+        let marker = Marker::FixStr(name).to_u8();
+        let added: Vec<u8> = std::iter::once(marker).chain(field.bytes()).chain([Marker::True.to_u8()]).collect();
+        self.bytes[PRELUDE_BYTES] = Marker::FixMap(fields + 1).to_u8();
         let length = (header_bytes + added.len()) as u32;
         self.bytes[HEADER_BYTES_AT..HEADER_BYTES_AT + 4].copy_from_slice(&length.to_le_bytes());
         let body_at = PRELUDE_BYTES + header_bytes;
@@ -216,7 +217,7 @@ impl LooseFrame {
     }
 }
 
-/// Frames that go together: what is small is copied into one piece, what is large stays where it is.
+/// Frames that are sent together: small pieces are copied into one, large pieces are shared.
 #[derive(Debug, Default)]
 pub struct FrameRun {
     pieces: Vec<Bytes>,
@@ -230,7 +231,7 @@ impl FrameRun {
     ///
     /// # Errors
     ///
-    /// As [`frame_head`]. Then nothing was appended.
+    /// As [`frame_head`]. Then nothing is appended.
     pub fn push<H: Serialize>(
         &mut self,
         kind: FrameKind,
@@ -273,19 +274,19 @@ impl FrameRun {
     }
 }
 
-/// Copying less than this costs less than a piece of its own does, at both ends.
+/// Copying less than this costs less than a separate piece, on both sides.
 const COPIED_BELOW: usize = 4 << 10;
 
-/// Where an entry's number stands in a prelude.
+/// The offset of the entry number in a prelude.
 const ENTRY_AT: usize = 6;
 
-/// Where the length of the header stands in a prelude.
+/// The offset of the header's length in a prelude.
 const HEADER_BYTES_AT: usize = 8;
 
-/// Most headers have less.
+/// Most headers are shorter.
 const USUAL_HEADER_BYTES: usize = 152;
 
-/// A head, in a buffer with room for so much more.
+/// A head, in a buffer with `room` more bytes.
 fn written<H: Serialize>(
     kind: FrameKind,
     entry: u16,
@@ -298,7 +299,7 @@ fn written<H: Serialize>(
     Ok(head)
 }
 
-/// A head behind what is there. After an error, part of it.
+/// Appends a head. After an error a part of it is there.
 fn append<H: Serialize>(
     out: &mut Vec<u8>,
     kind: FrameKind,
@@ -369,11 +370,11 @@ impl FrameHead {
         quick::done(&self.header).map_or_else(|| self.header(), Ok)
     }
 
-    /// Reads the header. Fields that the type does not have are passed over.
+    /// Reads the header. Unknown fields are skipped.
     ///
     /// # Errors
     ///
-    /// When it is no MessagePack map, or a field is not what the type says.
+    /// When it is not a MessagePack map, or a field has the wrong type.
     pub fn header<H: DeserializeOwned + Default>(&self) -> Result<H, WireError> {
         if self.header.is_empty() {
             return Ok(H::default());
@@ -383,7 +384,7 @@ impl FrameHead {
     }
 }
 
-/// A header is a flat map; what a later version adds may be a little deeper.
+/// A header is a flat map; later versions may add some depth.
 pub(super) const HEADER_LIMITS: DecodeLimits = DecodeLimits {
     max_bytes: MAX_HEADER_BYTES,
     max_depth: 8,
@@ -398,14 +399,14 @@ pub(super) const HEADER_LIMITS: DecodeLimits = DecodeLimits {
 pub(super) const MAX_HEADER_BYTES: usize = 64 * 1024;
 
 /// The fixed part of a frame.
-pub(super) struct Prelude {
+pub(super) struct FramePrelude {
     kind: FrameKind,
     entry: u16,
     pub(super) header_bytes: usize,
     pub(super) body_bytes: usize,
 }
 
-impl Prelude {
+impl FramePrelude {
     pub(super) fn read(bytes: &[u8; PRELUDE_BYTES], limits: &FrameLimits) -> Result<Self, WireError> {
         let [m0, m1, m2, version, kind, flags, e0, e1, h0, h1, h2, h3, body @ ..] = *bytes;
         if [m0, m1, m2] != MAGIC {

@@ -1,6 +1,6 @@
-//! What stands in the headers: flat maps, every field with a default, none that contains its own kind.
+//! The headers: flat maps, where every field has a default and no header contains its own kind.
 //!
-//! A field may be added, with a default that means what its absence meant before. None is renamed, none changes its type.
+//! A field may be added, with a default that keeps the old meaning. No field is renamed or changes its type.
 
 use std::fmt;
 
@@ -10,21 +10,21 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use super::frame::{self, FrameKind};
 
-/// Who opened the connection.
+/// The first frame of the side that opened the connection.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Hello {
-    /// The oldest version of this protocol that it speaks.
+    /// The oldest protocol version of the sender.
     pub min_version: u8,
     /// The newest one.
     pub max_version: u8,
-    /// The cluster that it means.
+    /// The cluster of the sender.
     pub cluster: String,
-    /// Its name, empty for a client that is no node.
+    /// The name of the node; empty for a client.
     pub node: String,
-    /// Which incarnation of that name it is; the highest is the living one.
+    /// The generation of that name; the highest one is alive.
     pub generation: u64,
-    /// Where peers reach it, if they can.
+    /// The address for peers; empty if there is none.
     pub address: String,
     /// Its build, for people.
     pub build: String,
@@ -34,7 +34,7 @@ pub struct Hello {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Welcome {
-    /// The version that both speak.
+    /// The version that both sides use.
     pub version: u8,
     /// The name of the node that answers.
     pub node: String,
@@ -42,19 +42,19 @@ pub struct Welcome {
     pub generation: u64,
     /// Its build, for people.
     pub build: String,
-    /// The largest body that it takes.
+    /// The largest body that the node takes.
     pub max_body_bytes: u64,
-    /// It takes no new work.
+    /// The node takes no new work.
     pub draining: bool,
     /// How many stages one call may name; 0 for a node that runs one at a time.
     #[serde(skip_serializing_if = "is_default")]
     pub max_stages: u32,
-    /// How long a call may take whose caller does not say, in milliseconds; 0 for unknown.
+    /// The default timeout of a call, in milliseconds; 0 for unknown.
     #[serde(skip_serializing_if = "is_default")]
     pub timeout_millis: u64,
 }
 
-/// One thing that a node offers: a route, or a stage that peers may call.
+/// A route of a node, or a stage that peers may call.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Offer {
@@ -62,13 +62,13 @@ pub struct Offer {
     pub name: String,
     /// It is a stage.
     pub stage: bool,
-    /// Of a route, the number of the change that opened it; of a stage, which revision it is.
+    /// For a route, the number of the change that opened it; for a stage, its revision.
     pub revision: u64,
     /// It answers one input with many outputs.
     pub streams: bool,
     /// It may be run again when its outcome is not known.
     pub idempotent: bool,
-    /// How long a call of this route may take whose caller does not say, in milliseconds, where it is not as for all; 0 otherwise.
+    /// The default timeout of a call of this route, in milliseconds; 0 for that of the node.
     #[serde(skip_serializing_if = "is_default")]
     pub timeout_millis: u64,
 }
@@ -77,37 +77,37 @@ pub struct Offer {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Call {
-    /// The route that is called; empty where stages are.
+    /// The called route; empty if stages are called.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub route: String,
-    /// The stages that are called, one after the other, at most [`MAX_STAGES`]; empty where a route is.
-    #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "few")]
+    /// The called stages, in order, at most [`MAX_STAGES`]; empty if a route is called.
+    #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "stage_names")]
     pub stages: Vec<String>,
     /// The input is a function-style call: arguments by place and by name.
     #[serde(skip_serializing_if = "is_default")]
     pub function: bool,
-    /// How long the caller will still wait, in milliseconds. 0: the node's own default.
+    /// The remaining time of the caller, in milliseconds. 0: the node's own default.
     #[serde(skip_serializing_if = "is_default")]
     pub millis_left: u64,
     /// The class in every queue: 1 high, 2 normal, 3 low. 0: the route's own.
     #[serde(skip_serializing_if = "is_default")]
     pub priority: u8,
-    /// What calls of one session have in common; 0 for none.
+    /// The session of the call; 0 for none.
     #[serde(skip_serializing_if = "is_default")]
     pub session: u64,
-    /// How many outputs the reader has room for; 0 for a call with one outcome.
+    /// The number of outputs that the reader has room for; 0 for a call with one outcome.
     #[serde(skip_serializing_if = "is_default")]
     pub credit: u32,
-    /// How long the first output may take, in milliseconds; 0: as long as the call.
+    /// The timeout of the first output, in milliseconds; 0: that of the call.
     #[serde(skip_serializing_if = "is_default")]
     pub first_item_millis: u64,
     /// W3C trace context.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub traceparent: String,
-    /// By which its caller knows the call; empty for no name.
+    /// The caller's id of the call; empty for none.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub request_id: String,
-    /// No call follows it on its stream; what may still come gives calls up. The node ends the stream behind the last answer.
+    /// The last call of its stream; only cancellations may follow. The node ends the stream after the last answer.
     #[serde(skip_serializing_if = "is_default")]
     pub last: bool,
 }
@@ -116,10 +116,10 @@ pub struct Call {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Done {
-    /// How many of the call's stages ran, where the next one had no room; 0 for all of them.
+    /// The number of stages that ran, if the next one had no room; 0 for all.
     #[serde(skip_serializing_if = "is_default")]
     pub stages: u32,
-    /// Where the time went.
+    /// The times of the call.
     #[serde(skip_serializing_if = "is_default")]
     pub times: Times,
     /// How the node does.
@@ -136,14 +136,14 @@ pub struct Item {}
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Fail {
-    /// The class of the error, by its one word.
+    /// The name of the error's kind.
     pub kind: String,
     /// What happened, for people.
     pub message: String,
-    /// User code may have run: taken for granted where it is not said. Otherwise the same call may be made elsewhere.
+    /// User code may have run; true if missing. If false, the same call may be made on another node.
     #[serde(default = "taken_for_granted")]
     pub started: bool,
-    /// If it was started, it may run once more all the same.
+    /// The call may run again although it was started.
     #[serde(skip_serializing_if = "is_default")]
     pub may_repeat: bool,
     /// The type of the error that user code raised.
@@ -152,13 +152,13 @@ pub struct Fail {
     /// The HTTP-like status that user code chose; 0 for none.
     #[serde(skip_serializing_if = "is_default")]
     pub status: u16,
-    /// When a retry may fit, in milliseconds; 0 for unknown.
+    /// A hint when to retry, in milliseconds; 0 for unknown.
     #[serde(skip_serializing_if = "is_default")]
     pub retry_after_millis: u64,
     /// The worker's last words.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub remote_trace: Option<String>,
-    /// The stage in which it happened.
+    /// The stage that failed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stage: Option<String>,
     /// How the node does.
@@ -170,11 +170,11 @@ pub struct Fail {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Credit {
-    /// How many more.
+    /// The number of outputs.
     pub items: u32,
 }
 
-/// No new work is taken on this connection; what is in hand is finished.
+/// The node takes no new work on this connection and finishes its calls.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Goaway {
@@ -182,7 +182,7 @@ pub struct Goaway {
     pub reason: String,
 }
 
-/// A wish for a certificate, by who has none yet.
+/// A request for a certificate by a new member.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Join {
@@ -190,52 +190,52 @@ pub struct Join {
     pub cluster: String,
     /// Which token.
     pub token: String,
-    /// What the member would like to be called; empty for any name.
+    /// The wished name of the member; empty for any name.
     pub name: String,
-    /// That it has the token, in this very connection: a signature in hexadecimal digits.
+    /// A proof that the sender has the token, bound to this connection: a signature in hexadecimal digits.
     pub proof: String,
 }
 
-/// Where a call's time went, in microseconds.
+/// The times of a call, in microseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Times {
     /// In queues.
     pub queue: u64,
-    /// From the forming of a batch until user code began.
+    /// From the formation of a batch to the start of user code.
     pub batch: u64,
     /// In user code.
     pub compute: u64,
 }
 
-/// How a node does, as its peers weigh it.
+/// The load of a node, for its peers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Load {
-    /// Calls that it has in flight.
+    /// Calls in flight on the node.
     pub in_flight: u32,
     /// Entries that wait in the stages of this call.
     #[serde(skip_serializing_if = "is_default")]
     pub queued: u32,
 }
 
-/// The frame that gives up one call of a pack.
+/// A frame that cancels one call of a pack.
 #[must_use]
 pub fn cancel(entry: u16) -> Bytes {
     frame::bare(FrameKind::Cancel, entry)
 }
 
-/// More stages than this are no call: a name of one byte would have room for 24 made. What a node takes is less, and said in its
-/// [`Welcome`].
+/// The most stages of a call: 24 bytes are allocated for each name, even if it has one byte. A node takes fewer; its
+/// [`Welcome`] has the number.
 pub const MAX_STAGES: usize = 64;
 
-fn few<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
-    deserializer.deserialize_seq(Few)
+fn stage_names<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
+    deserializer.deserialize_seq(StageNames)
 }
 
-struct Few;
+struct StageNames;
 
-impl<'de> Visitor<'de> for Few {
+impl<'de> Visitor<'de> for StageNames {
     type Value = Vec<String>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -243,14 +243,14 @@ impl<'de> Visitor<'de> for Few {
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut names: A) -> Result<Vec<String>, A::Error> {
-        let mut few = Vec::new();
+        let mut stage_names = Vec::new();
         while let Some(name) = names.next_element()? {
-            if few.len() == MAX_STAGES {
-                return Err(A::Error::invalid_length(few.len() + 1, &self));
+            if stage_names.len() == MAX_STAGES {
+                return Err(A::Error::invalid_length(stage_names.len() + 1, &self));
             }
-            few.push(name);
+            stage_names.push(name);
         }
-        Ok(few)
+        Ok(stage_names)
     }
 }
 

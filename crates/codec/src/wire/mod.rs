@@ -1,8 +1,8 @@
-//! The frames in which nodes and clients talk: what stands on a QUIC stream, byte by byte.
+//! The frames of nodes and clients on a QUIC stream, byte by byte.
 //!
-//! A stream is a row of frames. A frame is a prelude of fixed size, a MessagePack map (the *header*) and raw bytes (the *body*:
-//! an envelope, where there is one). Both lengths stand in the prelude and are exact, so that a stream that ends early is never
-//! taken for a message that is complete.
+//! A stream is a sequence of frames. A frame is a prelude of fixed size, a MessagePack map (the *header*) and raw bytes
+//! (the *body*: usually an envelope). The prelude has both lengths, so that a stream that ends early is never taken for
+//! a complete message.
 //!
 //! ```text
 //!  byte  0       3        4      5      6        8               12             20
@@ -12,12 +12,12 @@
 //!        └───────┴────────┴──────┴──────┴────────┴───────────────┴──────────────┴────────┴──────┘
 //! ```
 //!
-//! * `entry` says which of a stream's calls the frame belongs to; a stream of several calls is a *pack*. Their answers come in
-//!   any order.
-//! * A reader passes over fields of a header that it does not know, and fills in what is missing: that is how versions N and N−1
-//!   talk. A frame of a kind, a version or a flag that it does not know is refused as unsupported.
-//! * [`FrameReader`] takes chunks of any size and gives heads and pieces of bodies. It holds no more than one head, checks every
-//!   length against [`FrameLimits`] before anything is kept for it, and refuses everything after its first error.
+//! * `entry` is the number of the call on the stream. A stream of several calls is a *pack*; their answers come in any
+//!   order.
+//! * A reader skips unknown fields of a header and uses defaults for missing ones, so that versions N and N−1 can talk.
+//!   A frame of an unknown kind, version or flag is refused as unsupported.
+//! * [`FrameReader`] takes chunks of any size and returns heads and pieces of bodies. It holds at most one head, checks
+//!   every length against [`FrameLimits`] before it keeps anything, and refuses everything after its first error.
 //!
 //! ```
 //! use callboard_codec::Value;

@@ -1,7 +1,9 @@
-//! Headers of calls and outcomes, read without serde where they are as this side writes them.
+//! Reads the headers of calls and outcomes without serde, if they have the form that this side writes.
 //!
-//! Each call has one of either, and to read them with serde was a tenth of its instructions. Whatever is not expected here, such as a
-//! field of a later version, is left to serde, which reads all there is or says what is wrong. What is read here is what serde would read.
+//! Each call has one of each, and reading them with serde took a tenth of its instructions. Any unexpected header, such
+//! as one with a field of a later version, is left to serde. The results are the same as serde's.
+
+use rmp::Marker;
 
 use super::header::{Call, Done, Load, MAX_STAGES, Times};
 
@@ -47,7 +49,7 @@ pub(super) fn done(bytes: &[u8]) -> Option<Done> {
     Some(done)
 }
 
-fn times(reader: &mut Reader<'_>) -> Option<Times> {
+fn times(reader: &mut HeaderReader<'_>) -> Option<Times> {
     let mut times = Times::default();
     reader.fields(|name, value| {
         match name {
@@ -61,7 +63,7 @@ fn times(reader: &mut Reader<'_>) -> Option<Times> {
     Some(times)
 }
 
-fn load(reader: &mut Reader<'_>) -> Option<Load> {
+fn load(reader: &mut HeaderReader<'_>) -> Option<Load> {
     let mut load = Load::default();
     reader.fields(|name, value| {
         match name {
@@ -74,22 +76,22 @@ fn load(reader: &mut Reader<'_>) -> Option<Load> {
     Some(load)
 }
 
-/// Reads something that is all there is.
-fn whole(bytes: &[u8], read: impl FnOnce(&mut Reader<'_>) -> Option<()>) -> Option<()> {
-    let mut reader = Reader { bytes };
+/// Reads the whole input.
+fn whole(bytes: &[u8], read: impl FnOnce(&mut HeaderReader<'_>) -> Option<()>) -> Option<()> {
+    let mut reader = HeaderReader { bytes };
     read(&mut reader)?;
     reader.bytes.is_empty().then_some(())
 }
 
-/// What is left of a header.
-struct Reader<'a> {
+/// The rest of a header.
+struct HeaderReader<'a> {
     bytes: &'a [u8],
 }
 
-impl<'a> Reader<'a> {
-    /// A map of at most fifteen fields, none of which comes twice.
+impl<'a> HeaderReader<'a> {
+    /// A map of at most fifteen fields without duplicates.
     fn fields(&mut self, mut field: impl FnMut(&'a [u8], &mut Self) -> Option<()>) -> Option<()> {
-        let count = self.byte()?.checked_sub(0x80).filter(|count| *count < 16)?;
+        let Marker::FixMap(count) = self.marker()? else { return None };
         let mut names = [&[][..]; 15];
         for place in 0..usize::from(count) {
             let name = self.text()?.as_bytes();
@@ -103,37 +105,41 @@ impl<'a> Reader<'a> {
     }
 
     fn number<N: TryFrom<u64>>(&mut self) -> Option<N> {
-        let number = match self.byte()? {
-            small @ ..0x80 => small.into(),
-            0xcc => self.byte()?.into(),
-            0xcd => u16::from_be_bytes(self.array()?).into(),
-            0xce => u32::from_be_bytes(self.array()?).into(),
-            0xcf => u64::from_be_bytes(self.array()?),
+        let number = match self.marker()? {
+            Marker::FixPos(number) => number.into(),
+            Marker::U8 => self.byte()?.into(),
+            Marker::U16 => u16::from_be_bytes(self.array()?).into(),
+            Marker::U32 => u32::from_be_bytes(self.array()?).into(),
+            Marker::U64 => u64::from_be_bytes(self.array()?),
             _ => return None,
         };
         number.try_into().ok()
     }
 
     fn flag(&mut self) -> Option<bool> {
-        match self.byte()? {
-            0xc2 => Some(false),
-            0xc3 => Some(true),
+        match self.marker()? {
+            Marker::False => Some(false),
+            Marker::True => Some(true),
             _ => None,
         }
     }
 
     fn text(&mut self) -> Option<&'a str> {
-        let length = match self.byte()? {
-            short @ 0xa0..0xc0 => usize::from(short - 0xa0),
-            0xd9 => self.byte()?.into(),
+        let length = match self.marker()? {
+            Marker::FixStr(length) => usize::from(length),
+            Marker::Str8 => self.byte()?.into(),
             _ => return None,
         };
         std::str::from_utf8(self.take(length)?).ok()
     }
 
     fn texts(&mut self) -> Option<Vec<String>> {
-        let count = self.byte()?.checked_sub(0x90).filter(|count| *count < 16)?;
+        let Marker::FixArray(count) = self.marker()? else { return None };
         (0..count).map(|_| self.text().map(str::to_owned)).collect()
+    }
+
+    fn marker(&mut self) -> Option<Marker> {
+        self.byte().map(Marker::from_u8)
     }
 
     fn byte(&mut self) -> Option<u8> {
@@ -153,7 +159,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-// As many texts as fit into the marker of a list are within what a call may name.
+// A list marker holds at most 15 texts, fewer than a call may name.
 const _: () = assert!(MAX_STAGES >= 15);
 
 #[cfg(test)]
@@ -165,7 +171,7 @@ mod tests {
 
     use super::super::frame::HEADER_LIMITS;
     use super::*;
-    use crate::msgpack;
+    use crate::typed::msgpack;
 
     fn written(header: &impl Serialize) -> Vec<u8> {
         let mut bytes = Vec::new();

@@ -1,8 +1,8 @@
-//! What every decoder is held to, for any bytes at all. The fuzz targets call it with what they invent, `corpus.rs` with
-//! every input that is kept.
+//! What every decoder is held to, for any bytes at all. The fuzz targets call it with what they invent, `corpus.rs`
+//! with every input that is kept.
 //!
-//! Beside "no panic": what was read is written and read again as the same, an envelope says the same in any chunks, and the
-//! heap stays within the promise of `DecodeLimits`.
+//! Beside "no panic": what was read is written and read again as the same, an envelope says the same in any chunks, and
+//! the heap stays within the promise of `DecodeLimits`.
 
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
@@ -205,8 +205,8 @@ fn through_a_value(payload: &Payload) {
     );
 }
 
-/// The first byte says the format. The rest is read into a value and into a Rust type, and the value is written, all on an account:
-/// the heap stays below what was charged, also where the account has half of what that took.
+/// The first byte says the format. The rest is read into a value and into a Rust type, and the value is written, all on
+/// an account: the heap stays below what was charged, also where the account has half of what that took.
 fn budget(input: &[u8]) {
     let Some((first, rest)) = input.split_first() else { return };
     let formats: Vec<Format> = Format::all().collect();
@@ -225,7 +225,8 @@ fn budget(input: &[u8]) {
 
 const TYPED_FORMATS: [Format; 3] = [Format::Json, Format::Msgpack, Format::Envelope];
 
-/// Works on an account without an end, then on one that has half of what that took; each holds the heap, with `beside` as much again.
+/// Works on an account without an end, then on one that has half of what that took; each holds the heap, with `beside`
+/// as much again.
 fn on_an_account<T, E>(format: Format, beside: usize, work: impl Fn() -> Result<T, E>) -> Option<T> {
     let run = |max: usize| {
         let ((made, charged), peak, _) = heap::measured(|| ledger::charged(max, &work));
@@ -268,7 +269,8 @@ fn forms(input: &[u8]) {
 
 fn tensor_comes_back(tensor: &Tensor) {
     comes_back(Format::Msgpack, &tensor.clone().into());
-    // A float that is no number (base64 can say one) has no JSON; no axis has no length to come back with behind an empty one.
+    // A float that is no number (base64 can say one) has no JSON; no axis has no length to come back with behind an
+    // empty one.
     let Ok(written) = Value::from(tensor.clone()).encode(Format::Json) else { return };
     let nested = decode(Format::Json, &written).expect("what was written is read");
     if !tensor.is_empty() {
@@ -292,8 +294,8 @@ fn media_types(text: &str) {
     let _format = Format::from_media_type(text);
 }
 
-/// A stream of frames, whole and in chunks: the same heads, the same error, and every header that is read comes back, as what its
-/// kind of frame has. What nodes offer stands in bodies.
+/// A stream of frames, whole and in chunks: the same heads, the same error, and every header that is read comes back,
+/// as what its kind of frame has. What nodes offer stands in bodies.
 fn frames(input: &[u8]) {
     let whole = Bytes::copy_from_slice(input);
     let limits = FrameLimits { max_body_bytes: MIB, ..FrameLimits::default() };

@@ -262,7 +262,7 @@ mod tests {
         let visits =
             [recorder.sent(&stage, start), recorder.sent(&stage, start)].map(|visit| visit.expect("there is room"));
         recorder.came_back(visits[0], start + Duration::from_millis(5), None);
-        let left = |visit: &Visit| visit.left;
+        let left = |visit: &StageVisit| visit.left;
         let known = recorder.timeline(start + Duration::from_millis(7)).visits;
         assert_eq!(known.iter().map(left).collect::<Vec<_>>(), [Some(Duration::from_millis(5)), None]);
         recorder.came_back(visits[1], start + Duration::from_millis(9), None);

@@ -102,6 +102,20 @@ fn a_form_in_large_chunks_stays_on_its_account() {
     }
 }
 
+/// The path to a field that is wrong is made of copies of its keys.
+#[test]
+fn a_long_key_that_is_wrong_stays_on_its_account() {
+    let _turn = heap::turn();
+    let tested = Tested::start();
+    for (escape, end) in [("", ""), ("\\u00e4", ""), ("", "\":1}"), ("\\n", "\":1}")] {
+        for flags in 0..=0x0f {
+            let text = format!("\x0a{{\"args{escape}{}{end}", "sg".repeat(100_000));
+            let input = Input::with_flags(text.as_bytes(), flags << 4).unwrap();
+            hold(&tested, &input, || format!("a long key with {escape:?} and {end:?}"));
+        }
+    }
+}
+
 #[test]
 fn some_kept_inputs_of_each_form_are_taken() {
     let _turn = heap::turn();

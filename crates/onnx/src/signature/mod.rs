@@ -76,7 +76,7 @@ impl Signature {
     }
 
     fn new(inputs: Vec<TensorSpec>, outputs: Vec<TensorSpec>, opset: Option<i64>) -> Self {
-        let batch_axis = BatchAxis::of(&inputs, &outputs);
+        let batch_axis = BatchAxis::infer(&inputs, &outputs);
         Self { inputs, outputs, opset, batch_axis }
     }
 
@@ -202,7 +202,7 @@ impl TensorSpec {
 }
 
 impl BatchAxis {
-    fn of(inputs: &[TensorSpec], outputs: &[TensorSpec]) -> Self {
+    fn infer(inputs: &[TensorSpec], outputs: &[TensorSpec]) -> Self {
         let all = |fits: fn(&Axis) -> bool| {
             let input_fits = |spec: &TensorSpec| spec.first_axis().is_some_and(fits);
             // An output of unknown shape gets the benefit of the doubt: warm-up sees what really comes.

@@ -78,7 +78,7 @@ pub(super) fn decode(bytes: &[u8], plan: &Plan) -> Result<Raster<u8>, InvalidIma
     if bytes.is_empty() {
         return Err(InvalidImage::Empty);
     }
-    let format = image::guess_format(bytes).ok().and_then(Format::of).ok_or(InvalidImage::UnknownFormat)?;
+    let format = image::guess_format(bytes).ok().and_then(Format::from_image).ok_or(InvalidImage::UnknownFormat)?;
     format.check_whole(bytes)?;
     let mut reader = ImageReader::with_format(Cursor::new(bytes), format.format);
     reader.limits(limits(plan));
@@ -129,7 +129,7 @@ struct Format {
 }
 
 impl Format {
-    fn of(format: ImageFormat) -> Option<Self> {
+    fn from_image(format: ImageFormat) -> Option<Self> {
         let name = match format {
             ImageFormat::Png => "PNG",
             ImageFormat::Jpeg => "JPEG",

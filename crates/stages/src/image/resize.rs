@@ -59,7 +59,7 @@ fn covered(from: f64, to: f64, old: usize) -> Taps {
     let overlap = |pixel: usize| to.min((pixel + 1) as f64) - from.max(pixel as f64);
     // Rounding may leave a sliver of a neighbour, or nothing of the pixel itself.
     let weights: Vec<f64> = (start..end).map(|pixel| overlap(pixel).max(0.0)).collect();
-    Taps::of(start, weights).unwrap_or_else(|| single(from, old))
+    Taps::try_new(start, weights).unwrap_or_else(|| single(from, old))
 }
 
 fn weighted(center: f64, ratio: f64, old: usize, support: f64, kernel: fn(f64) -> f64) -> Taps {
@@ -68,12 +68,12 @@ fn weighted(center: f64, ratio: f64, old: usize, support: f64, kernel: fn(f64) -
     let start = ((center - reach + 0.5).max(0.0) as usize).min(old - 1);
     let end = ((center + reach + 0.5).max(0.0) as usize).clamp(start + 1, old);
     let weights = (start..end).map(|pixel| kernel((pixel as f64 + 0.5 - center) / scale)).collect();
-    Taps::of(start, weights).unwrap_or_else(|| single(center, old))
+    Taps::try_new(start, weights).unwrap_or_else(|| single(center, old))
 }
 
 impl Taps {
     /// `None` when the weights cannot be divided by their sum.
-    fn of(start: usize, weights: Vec<f64>) -> Option<Self> {
+    fn try_new(start: usize, weights: Vec<f64>) -> Option<Self> {
         let total: f64 = weights.iter().sum();
         (total > f64::EPSILON).then_some(Self { start, weights, total })
     }

@@ -147,6 +147,37 @@ fn resampling_agrees_with_pillow() {
     }
 }
 
+/// A picture and what Pillow makes of it, written by `tests/fixtures/pillow.py`.
+#[derive(serde::Deserialize)]
+struct PillowFixture {
+    width: usize,
+    height: usize,
+    pixels: Vec<u8>,
+    cases: Vec<PillowCase>,
+}
+
+#[derive(serde::Deserialize)]
+struct PillowCase {
+    resize: Resize,
+    width: usize,
+    height: usize,
+    values: Vec<f32>,
+}
+
+#[test]
+fn a_larger_picture_is_resized_as_pillow_does_it() {
+    let fixture = include_str!("../../tests/fixtures/pillow.json");
+    let PillowFixture { width, height, pixels, cases } = serde_json::from_str(fixture).unwrap();
+    let picture = Raster { width, height, channels: 1, data: pixels };
+    for PillowCase { resize: method, width, height, values } in cases {
+        let resized = resize(&picture, width, height, method);
+        assert_eq!(resized.data.len(), values.len());
+        for (actual, expected) in resized.data.iter().zip(&values) {
+            assert!((actual - expected).abs() < 0.01, "{method:?} {width} x {height}: {actual} for {expected}");
+        }
+    }
+}
+
 #[test]
 fn a_picture_of_one_row_needs_no_more_memory_than_a_square_one() {
     // 65,535 × 1 to 224 × 224: an intermediate picture as wide as the one and as high as the other would have 14
