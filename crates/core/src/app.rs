@@ -238,7 +238,8 @@ impl RouteSpec {
         In: RouteData,
         Out: RouteData,
     {
-        let mut route = Self::of(name, pipeline.into_pipeline().graph(), DataType::for_type::<In>(), DataType::for_type::<Out>());
+        let mut route =
+            Self::of(name, pipeline.into_pipeline().graph(), DataType::for_type::<In>(), DataType::for_type::<Out>());
         route.parts.is_function = TypeId::of::<In>() == TypeId::of::<FunctionCall>();
         route
     }
