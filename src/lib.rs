@@ -55,12 +55,12 @@
 //! | How do I prepare inputs in parallel, off the worker's thread? | [`Stage::preprocess`] |
 //! | How do I answer with many outputs? | [`StreamStage`], [`StreamWorker`], [`Caller::replies`] |
 //! | How do I call? | [`LocalClient`]: `call`, `send`, `call_detached`, `stream`, `replies`, `blocking` |
-//! | How do I call over a network? | `Client::connect`, or `Client::builder` with settings of its own: [over a network](#over-a-network) |
+//! | How do I call over a network? | `Client::connect`, or `Client::builder` with settings: [see below](#over-a-network) |
 //! | How do I change what is served? | [`NodeHandle`], [`RouteChange`] |
-//! | How do I run actors of my own? | [`Actor`](actor::Actor), [`ActorSpec`](actor::ActorSpec), [`ActorRef`](actor::ActorRef) |
+//! | How do I run actors of my own? | [`actor::Actor`], [`actor::ActorSpec`], [`actor::ActorRef`] |
 //! | When is a batch released? | [`BatchPolicy`] |
 //! | What can go wrong, and what does a caller see? | [`ErrorKind`], [`CallError`], [`Failure`] |
-//! | What happens on a crash? | [`Contract`], [`RestartIntensity`], [`BackoffPolicy`], [`StageState`](description::StageState) |
+//! | What happens on a crash? | [`Contract`], [`RestartIntensity`], [`BackoffPolicy`], [`description::StageState`] |
 //! | What travels between stages? | [`codec`]: any serde type, or a [`Value`] |
 //! | How do I serve over HTTP and QUIC, with routes of my own? | `Server::builder` |
 //! | How do I test my app? | [`testing::TestApp`] |

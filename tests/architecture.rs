@@ -3,7 +3,7 @@
 //! A failure means that a dependency was added that `ARCHITECTURE.md` excludes. Either it is a mistake, or the page,
 //! this test and the reason change together.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -211,6 +211,117 @@ fn core_reads_the_clock_in_one_place() {
         }
     }
     assert!(wrong.is_empty(), "the clock is read outside clock.rs:\n{}", wrong.join("\n"));
+}
+
+/// Crates whose top-level modules still have a cycle. A crate that has none leaves this list.
+const CRATES_WITH_CYCLES: [&str; 3] = ["bench", "http", "net"];
+
+/// The top-level modules of a crate, each with those that its code names.
+type ModuleGraph = BTreeMap<String, BTreeSet<String>>;
+
+/// Inside a crate the arrows point one way as well: a top-level module is read after those that it uses.
+#[test]
+fn the_modules_of_a_crate_have_no_cycle() {
+    let mut wrong = Vec::new();
+    for directory in crates().into_iter().chain([root()]) {
+        let name = directory.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let knot = knot(&module_graph(&directory.join("src")));
+        if !knot.is_empty() && !CRATES_WITH_CYCLES.contains(&name.as_str()) {
+            wrong.push(format!("{}: {knot:#?}", directory.display()));
+        }
+    }
+    assert!(wrong.is_empty(), "modules that use each other in a circle:\n{}", wrong.join("\n"));
+}
+
+fn module_graph(sources_of_crate: &Path) -> ModuleGraph {
+    let lib = code_of(&sources_of_crate.join("lib.rs"));
+    let lib: String = lib.into_iter().map(|(_, code)| code + "\n").collect();
+    let declared = lib.split("mod ").skip(1).filter_map(|rest| rest.split_once(';'));
+    let modules: BTreeSet<&str> = declared.map(|(name, _)| name).filter(|name| words(name).eq([*name])).collect();
+    // A name that is re-exported at the crate's root stands for its module.
+    let exports = lib.split("pub use ").skip(1).filter_map(|rest| rest.split(';').next()?.split_once("::"));
+    let exported: BTreeMap<&str, &str> =
+        exports.flat_map(|(module, names)| words(names).map(move |name| (name, module))).collect();
+    let mut graph: ModuleGraph = modules.iter().map(|module| ((*module).to_owned(), BTreeSet::new())).collect();
+    for file in sources(sources_of_crate) {
+        let inside = file.strip_prefix(sources_of_crate).expect("a file of the crate");
+        if inside.iter().any(|part| part == "tests" || part == "tests.rs") {
+            continue;
+        }
+        let top = inside.iter().next().and_then(|part| part.to_str()).unwrap_or_default().trim_end_matches(".rs");
+        let Some(used) = graph.get_mut(top) else { continue };
+        let code: String = code_of(&file).into_iter().map(|(_, code)| code + "\n").collect();
+        let names = names_after_crate(&code);
+        let named = names.iter().map(|name| *exported.get(name).unwrap_or(name));
+        used.extend(named.filter(|name| modules.contains(name) && *name != top).map(str::to_owned));
+    }
+    graph
+}
+
+/// The first names of all paths that begin with `crate::`, also where they are grouped in braces.
+fn names_after_crate(code: &str) -> Vec<&str> {
+    let mut names = Vec::new();
+    for path in code.split("crate::").skip(1) {
+        let Some(group) = path.strip_prefix('{') else {
+            names.extend(words(path).next());
+            continue;
+        };
+        let mut depth = 0_usize;
+        let end = group.find(|c: char| {
+            let ends = c == '}' && depth == 0;
+            depth = depth + usize::from(c == '{') - usize::from(c == '}' && !ends);
+            ends
+        });
+        let (mut depth, mut begins) = (0_usize, 0);
+        let group = &group[..end.unwrap_or(group.len())];
+        for (index, c) in group.char_indices().chain([(group.len(), ',')]) {
+            match c {
+                '{' => depth += 1,
+                '}' => depth -= 1,
+                ',' if depth == 0 => {
+                    names.extend(words(&group[begins..index]).next());
+                    begins = index;
+                }
+                _ => {}
+            }
+        }
+    }
+    names
+}
+
+/// What is left when modules that use none of the others are taken away, again and again: the cycles and what is above
+/// and below them at once.
+fn knot(graph: &ModuleGraph) -> ModuleGraph {
+    let mut left = graph.clone();
+    loop {
+        let used: BTreeSet<String> = left.values().flatten().cloned().collect();
+        let before = left.len();
+        left.retain(|module, uses| !uses.is_empty() && used.contains(module));
+        let names: BTreeSet<String> = left.keys().cloned().collect();
+        left.values_mut().for_each(|uses| uses.retain(|name| names.contains(name)));
+        if left.len() == before {
+            return left;
+        }
+    }
+}
+
+#[test]
+fn a_cycle_between_modules_is_found() {
+    let code = "use crate::{queue::{Entry, Lanes}, call};\nlet now = crate::clock::now();\nuse crate::App;";
+    assert_eq!(names_after_crate(code), ["queue", "call", "clock", "App"]);
+
+    let graph = |edges: &[(&str, &str)]| {
+        let mut graph = ModuleGraph::new();
+        for (from, to) in edges {
+            graph.entry((*from).to_owned()).or_default().insert((*to).to_owned());
+            graph.entry((*to).to_owned()).or_default();
+        }
+        graph
+    };
+    let tree = [("node", "client"), ("client", "router"), ("node", "router"), ("router", "pool")];
+    assert!(knot(&graph(&tree)).is_empty());
+    let circle = knot(&graph(&[&tree[..], &[("pool", "client")]].concat()));
+    assert_eq!(circle.keys().collect::<Vec<_>>(), ["client", "pool", "router"]);
 }
 
 /// Files that may be `unsafe`, and why. None of them is linked into a program.

@@ -53,7 +53,8 @@ pub(crate) fn directory() -> &'static Path {
 /// The served routes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Served {
-    /// The `callboard` binary with `callboard.toml` of this directory: a picture model, `/keep` and `/pick` for any value.
+    /// The `callboard` binary with `callboard.toml` of this directory: a picture model, `/keep` and `/pick` for any
+    /// value.
     Files,
     /// The routes of `server.rs`.
     Types,

@@ -1,37 +1,12 @@
 //! What to serve: routes over pipelines, and the node's bounds. Nothing runs before [`App::start`].
 
-use std::any::TypeId;
-use std::fmt;
-use std::num::NonZeroUsize;
-use std::sync::Arc;
-use std::time::Duration;
+use callboard_codec::{DataType, Value};
 
-use callboard_codec::{Data, DataType, EncodeError, Value};
-use schemars::JsonSchema;
-
-use crate::actor::{ActorError, ActorGroup, ActorSpec};
-use crate::call::Priority;
-use crate::client::FunctionCall;
-use crate::diagram::Diagram;
+use crate::actor::{ActorGroup, ActorSpec};
 use crate::gateway::Limits;
-use crate::id::{RouteName, StageName};
-use crate::node::Node;
-use crate::pipeline::{Graph, IntoPipeline, IntoStreamPipeline};
-use crate::router::{ChangeError, RouteLimits, RouteParts};
-use crate::stage::StageSpec;
-
-/// What the inputs and outputs of a route are: [`Data`] with a schema that tells clients what it looks like.
-///
-/// Implemented for all such types; there is nothing to implement by hand.
-#[diagnostic::on_unimplemented(
-    message = "`{Self}` cannot be the input or output of a route",
-    label = "needs `JsonSchema`, `Serialize` and `DeserializeOwned`",
-    note = "derive all: `#[derive(serde::Serialize, serde::Deserialize, schemars::JsonSchema)]`, with schemars 1",
-    note = "types of other crates go in a newtype, or in a `Value`, whose schema is given to `route_described`"
-)]
-pub trait RouteData: Data + JsonSchema {}
-
-impl<T: Data + JsonSchema> RouteData for T {}
+use crate::node::{BlockingNode, Node, StartError};
+use crate::pipeline::{IntoPipeline, IntoStreamPipeline};
+use crate::router::{RouteData, RouteSpec};
 
 /// Routes and limits to serve; [`start`](Self::start) makes it a [`Node`].
 ///
@@ -161,12 +136,6 @@ impl App {
         &self.routes
     }
 
-    /// A picture of the routes, to be printed or drawn.
-    #[must_use]
-    pub fn diagram(&self) -> Diagram {
-        Diagram::of(&self.routes)
-    }
-
     /// Builds every stage and returns when all of them are warm and the routes are open.
     ///
     /// # Errors
@@ -182,239 +151,34 @@ impl App {
     }
 }
 
-/// Each stage once, in the order of first use.
-pub(crate) fn distinct_stages<'a>(routes: impl IntoIterator<Item = &'a RouteSpec>) -> Vec<Arc<StageSpec>> {
-    let mut stages: Vec<Arc<StageSpec>> = Vec::new();
-    for spec in routes.into_iter().flat_map(|route| route.graph.stages()) {
-        if !stages.iter().any(|seen| Arc::ptr_eq(seen, spec)) {
-            stages.push(Arc::clone(spec));
-        }
-    }
-    stages
-}
-
-/// The characters of a route's name: those of a URL path that need no escape.
-///
-/// # Errors
-///
-/// [`ChangeError::BadRouteName`], as a start or a change with such a route would answer.
-pub fn check_route_name(route: &RouteName) -> Result<(), ChangeError> {
-    let name = route.as_str();
-    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"/-_.~:@".contains(&byte);
-    let well_formed = name.len() > 1
-        && name.starts_with('/')
-        && !name.ends_with('/')
-        && !name.contains("//")
-        && name.bytes().all(allowed)
-        && name.split('/').all(|segment| segment != "." && segment != "..");
-    if well_formed { Ok(()) } else { Err(ChangeError::BadRouteName { route: route.clone() }) }
-}
-
-/// One route of an app.
-///
-/// ```
-/// use std::time::Duration;
-/// use callboard_core::{Priority, RouteSpec, Stage};
-///
-/// let index = Stage::each("index", |text: &String| Ok(text.len()));
-/// let route = RouteSpec::new("/index", index)
-///     .summary("Adds a text to the index")
-///     .max_in_flight(100)
-///     .default_timeout(Duration::from_secs(5))
-///     .default_priority(Priority::Low);
-/// assert_eq!(route.name(), "/index");
-/// ```
-#[must_use = "a route is served once it is added to an app"]
-pub struct RouteSpec {
-    pub(crate) name: RouteName,
-    pub(crate) graph: Graph<Arc<StageSpec>>,
-    pub(crate) parts: RouteParts,
-}
-
-impl RouteSpec {
-    /// A typed pipeline under `name`.
-    pub fn new<In, Out>(name: &str, pipeline: impl IntoPipeline<In, Out = Out>) -> Self
-    where
-        In: RouteData,
-        Out: RouteData,
-    {
-        let mut route =
-            Self::of(name, pipeline.into_pipeline().graph(), DataType::for_type::<In>(), DataType::for_type::<Out>());
-        route.parts.is_function = TypeId::of::<In>() == TypeId::of::<FunctionCall>();
-        route
-    }
-
-    /// A pipeline that answers one input with a stream of outputs, under `name`.
-    pub fn streaming<In, Out>(name: &str, pipeline: impl IntoStreamPipeline<In, Out = Out>) -> Self
-    where
-        In: RouteData,
-        Out: RouteData,
-    {
-        let pipeline = pipeline.into_stream_pipeline();
-        let mut route = Self::of(name, pipeline.graph(), DataType::for_type::<In>(), DataType::for_type::<Out>());
-        route.parts.streams_at = Some(pipeline.streams_at());
-        route
-    }
-
-    /// A pipeline over [`Value`]s, described by hand.
-    pub fn described(
-        name: &str,
-        pipeline: impl IntoPipeline<Value, Out = Value>,
-        input: DataType,
-        output: DataType,
-    ) -> Self {
-        Self::of(name, pipeline.into_pipeline().graph(), input, output)
-    }
-
-    fn of(name: &str, graph: &Graph<Arc<StageSpec>>, input: DataType, output: DataType) -> Self {
-        let parts = RouteParts {
-            input,
-            output,
-            summary: String::new(),
-            examples: Vec::new(),
-            is_function: false,
-            streams_at: None,
-            limits: RouteLimits::default(),
-            headers: Arc::default(),
-        };
-        Self { name: RouteName::new(name), graph: graph.clone(), parts }
-    }
-
-    /// The request headers, by their names, that stages of this route may read with
-    /// [`CallContext::header`](crate::CallContext::header). Default: none. The code of a stage sees no other header, so
-    /// that it cannot depend on one, or tell one on, that nobody has listed. Headers come with requests over HTTP only.
+impl App {
+    /// Starts the app from a synchronous program, on a runtime that the node brings along: one thread per core.
+    ///
+    /// A program that has a runtime starts the app on that and uses [`LocalClient::blocking`](crate::LocalClient::blocking).
     ///
     /// ```
-    /// use callboard_core::{CallContext, RouteSpec, Stage};
+    /// use std::time::Duration;
+    /// use callboard_core::{App, Drained, Stage};
     ///
-    /// let greet = Stage::each_with_context("greet", |name: &String, context: &CallContext| {
-    ///     Ok(format!("{} {name}", context.header("x-greeting").unwrap_or("hello")))
-    /// });
-    /// let route = RouteSpec::new("/greet", greet).headers(["X-Greeting"]);
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let shout = Stage::each("shout", |text: &String| Ok(text.to_uppercase()));
+    /// let node = App::new().route("/shout", shout).start_blocking()?;
+    /// let loud: String = node.client().call("/shout", "hey".to_owned())?;
+    /// assert_eq!(loud, "HEY");
+    /// assert_eq!(node.shutdown(Duration::from_secs(5)), Drained::Completely);
+    /// # Ok(())
+    /// # }
     /// ```
-    pub fn headers<N: AsRef<str>>(mut self, names: impl IntoIterator<Item = N>) -> Self {
-        self.parts.headers = names.into_iter().map(|name| name.as_ref().to_ascii_lowercase().into()).collect();
-        self
-    }
-
-    /// One line for people who read the documentation.
-    pub fn summary(mut self, summary: impl Into<String>) -> Self {
-        self.parts.summary = summary.into();
-        self
-    }
-
-    /// The most calls in flight on this route; one more is refused with `Overloaded` before its body is read. Default:
-    /// only the node's [`Limits`]. Set it if one route could take all of the node's permits. 0 counts as 1.
-    pub fn max_in_flight(mut self, calls: usize) -> Self {
-        self.parts.limits.max_in_flight = Some(NonZeroUsize::new(calls).unwrap_or(NonZeroUsize::MIN));
-        self
-    }
-
-    /// The deadline of calls that set none. Default: [`Limits::default_timeout`].
-    pub fn default_timeout(mut self, timeout: Duration) -> Self {
-        self.parts.limits.timeout = Some(timeout);
-        self
-    }
-
-    /// The longest that a call of this route may take, whatever its caller says. Default: only [`Limits::max_timeout`].
-    /// A longer timeout is shortened to it, also the route's own default.
-    pub fn max_timeout(mut self, timeout: Duration) -> Self {
-        self.parts.limits.max_timeout = Some(timeout);
-        self
-    }
-
-    /// The priority of calls that set none. Default [`Priority::Normal`].
-    pub fn default_priority(mut self, priority: Priority) -> Self {
-        self.parts.limits.priority = priority;
-        self
-    }
-
-    /// A working input, for the documentation and for checks.
-    pub fn example(mut self, example: Value) -> Self {
-        self.parts.examples.push(example);
-        self
-    }
-
-    /// A working input as a Rust value.
     ///
     /// # Errors
     ///
-    /// If it cannot be expressed as a [`Value`].
-    pub fn example_of<In: Data>(self, example: &In) -> Result<Self, EncodeError> {
-        let value = Value::from_serialize(example)?;
-        Ok(self.example(value))
-    }
-
-    /// Its public name.
-    #[must_use]
-    pub fn name(&self) -> &str {
-        self.name.as_str()
-    }
-
-    /// Its stages in order, wherever they run.
-    #[must_use]
-    pub fn stages(&self) -> Vec<StageName> {
-        self.graph.stage_names(|spec| spec.name())
-    }
-}
-
-impl fmt::Debug for RouteSpec {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RouteSpec").field("name", &self.name).field("stages", &self.stages()).finish_non_exhaustive()
-    }
-}
-
-/// Why an app did not start.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum StartError {
-    /// A worker of this stage could not be built or warmed up; the message is its own. Nobody tried twice.
-    #[error("stage `{stage}` did not start: {message}")]
-    Stage {
-        /// The stage.
-        stage: StageName,
-        /// What its constructor said.
-        message: String,
-    },
-    /// Two stages have this name. Clone one stage to share it; name two stages differently.
-    #[error("two different stages are named `{stage}`")]
-    DuplicateStage {
-        /// The name.
-        stage: StageName,
-    },
-    /// Two routes have this name.
-    #[error("two routes are named `{route}`")]
-    DuplicateRoute {
-        /// The name.
-        route: RouteName,
-    },
-    /// A route's name is not a plain path. Use `/` and letters, digits, `-`, `_`, `.`, `~`, `:`, `@`; no empty or dot
-    /// segments.
-    #[error("`{route}` cannot be a route: a route is a plain path such as `/digits`")]
-    BadRouteName {
-        /// The name.
-        route: RouteName,
-    },
-    /// An actor could not be started, or its name is taken.
-    #[error(transparent)]
-    Actor(#[from] ActorError),
-    /// The operating system refused a thread.
-    #[error("could not start a thread")]
-    Thread(#[source] std::io::Error),
-    /// A part of the node could not be started: a defect of this framework.
-    #[error("could not start the node: {0}")]
-    Internal(String),
-}
-
-impl From<ChangeError> for StartError {
-    /// A start is the first change of a node that serves nothing yet.
-    fn from(error: ChangeError) -> Self {
-        match error {
-            ChangeError::Stage { stage, message } => Self::Stage { stage, message },
-            ChangeError::DuplicateStage { stage } => Self::DuplicateStage { stage },
-            ChangeError::RouteExists { route } => Self::DuplicateRoute { route },
-            ChangeError::BadRouteName { route } => Self::BadRouteName { route },
-            other => Self::Internal(other.to_string()),
-        }
+    /// As [`start`](Self::start), and when the system refuses the threads.
+    ///
+    /// # Panics
+    ///
+    /// Inside a runtime's async context: use [`start`](Self::start) there.
+    #[track_caller]
+    pub fn start_blocking(self) -> Result<BlockingNode, StartError> {
+        BlockingNode::start(self.start())
     }
 }

@@ -6,4 +6,4 @@ pub use crate::node::{
     ActorDescription, CallDescription, Description, Health, RemoteStageHealth, ReplicaDescription, RestartDescription,
     RouteDescription, StageDescription, StageHealth, StagePart,
 };
-pub use crate::supervisor::StageState;
+pub use crate::pool::StageState;

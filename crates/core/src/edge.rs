@@ -3,13 +3,12 @@
 //! An edge is a door of a node, such as its HTTP server. It calls the methods of [`LocalClient`](crate::LocalClient)
 //! that name these types. Other programs need nothing of this.
 
-pub use crate::app::RouteData;
-pub use crate::call::{MAX_REQUEST_ID_CHARS, is_valid_request_id};
+pub use crate::call::{MAX_REQUEST_ID_CHARS, PayloadReplies, is_valid_request_id};
 pub use crate::client::{
-    CAPACITY_POLL_INTERVAL, OfferedStage, PayloadReplies, PendingOutcome, PreparedInput, StageAdmission, StageQueue,
+    CAPACITY_POLL_INTERVAL, OfferedStage, PendingOutcome, PreparedInput, StageAdmission, StageQueue,
 };
 pub use crate::error::ErrorParts;
-pub use crate::gateway::{Admission, HeldBytes};
+pub use crate::gateway::HeldBytes;
 pub use crate::id::CallId;
-pub use crate::router::Route;
+pub use crate::router::{Admission, Route, RouteData};
 pub use crate::text::{MAX_ERROR_CHARS, limit_error_text};

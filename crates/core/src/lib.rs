@@ -50,18 +50,22 @@ pub mod description;
 mod diagram;
 pub mod edge;
 mod error;
-mod failure;
+mod executor;
 mod gateway;
+mod host;
 mod id;
 mod metrics;
-mod mix;
 mod node;
 mod offload;
 mod pipeline;
+mod pool;
+mod queue;
 pub mod remote;
+mod restart;
 mod router;
 #[cfg(test)]
 mod simulation;
+mod splitmix64;
 mod stage;
 mod supervisor;
 pub mod testing;
@@ -69,28 +73,28 @@ mod text;
 pub mod timeline;
 mod worker;
 
-pub use app::{App, RouteSpec, StartError, check_route_name};
-#[cfg(feature = "testing")]
-pub use batcher::bench;
-pub use batcher::{BatchPolicy, DEFAULT_AGEING, ReleaseReason};
-pub use call::{CallContext, CallOptions, Priority, Reply, SessionKey, Timing};
+pub use app::App;
+pub use call::{CallContext, CallOptions, FunctionCall, Priority, Reply, SessionKey};
 pub use client::{
-    BlockingClient, BlockingStream, CallStream, CallStreamWithInputs, Caller, FunctionCall, LocalClient, LocalPrepared,
-    NO_ARGS, NoPreprocess, Prepare, Preprocess, Replies, RouteService, TypedRoute,
+    BlockingClient, BlockingStream, CallStream, CallStreamWithInputs, Caller, LocalClient, LocalPrepared, NO_ARGS,
+    NoPreprocess, Prepare, Preprocess, Replies, RouteService, TypedRoute,
 };
 pub use clock::Instant;
 pub use deadline::{DEFAULT_TIMEOUT, Deadline, MAX_TIMEOUT};
 pub use diagram::Diagram;
-pub use error::{CallError, ErrorKind};
-pub use failure::Failure;
+pub use error::{CallError, ErrorKind, Failure};
 pub use gateway::{DEFAULT_MAX_IN_FLIGHT, DEFAULT_MAX_IN_FLIGHT_BYTES, Limits};
 pub use id::{RouteName, StageName};
-pub use node::{AlreadyJoined, BlockingNode, Drained, Node, NodeHandle};
+pub use node::{AlreadyJoined, BlockingNode, Drained, Node, NodeHandle, StartError};
 pub use pipeline::{IntoPipeline, IntoStreamPipeline, MemberError, Members, Pipeline, StreamPipeline};
-pub use router::{AppliedChange, ChangeError, MAX_REPLICAS, RouteChange};
+#[cfg(feature = "testing")]
+pub use queue::bench;
+pub use queue::{BatchPolicy, DEFAULT_AGEING};
+pub use restart::{BackoffPolicy, RestartIntensity};
+pub use router::{AppliedChange, ChangeError, RouteChange, RouteSpec, check_route_name};
 pub use stage::{
     Contract, DEFAULT_CONCURRENCY, DEFAULT_CRASH_RETRIES, DEFAULT_CREDIT, DEFAULT_MAX_ABANDONED_THREADS,
-    DEFAULT_QUEUE_ENTRIES, Placement, Rows, Stage, StageSettings, StreamStage,
+    DEFAULT_QUEUE_ENTRIES, MAX_REPLICAS, Placement, Rows, Stage, StageSettings, StreamStage,
 };
-pub use supervisor::{BackoffPolicy, RestartIntensity};
+pub use timeline::{ReleaseReason, Timing};
 pub use worker::{AsyncWorker, Batch, NotEmitted, Outputs, Replica, StreamWorker, Worker};

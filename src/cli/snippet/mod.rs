@@ -24,8 +24,8 @@ pub(crate) enum Language {
     Rust,
 }
 
-/// One program that calls all of `routes` at `base`, such as `http://localhost:8000`. A route may have a file that fits as
-/// its body. With `needs_key` the program sends an API key.
+/// One program that calls all of `routes` at `base`, such as `http://localhost:8000`. A route may have a file that fits
+/// as its body. With `needs_key` the program sends an API key.
 pub(crate) fn snippet(language: Language, routes: &[(&Route, Option<PathBuf>)], base: &str, needs_key: bool) -> String {
     let examples: Vec<Example> = routes.iter().map(|(route, file)| Example::new(route, file.as_deref())).collect();
     match language {

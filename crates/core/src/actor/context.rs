@@ -11,11 +11,10 @@ use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::MissedTickBehavior;
 
 use super::life::Actor;
-use super::post::{ActorRef, Mail};
-use crate::client::LocalClient;
+use super::mailbox::{ActorRef, Delivery};
 use crate::clock;
 use crate::containment::contain;
-use crate::node::NodeHandle;
+use crate::host::OpaqueHandle;
 
 /// The shortest period of a repeated message.
 const SHORTEST_PERIOD: Duration = Duration::from_millis(1);
@@ -68,10 +67,10 @@ const SHORTEST_PERIOD: Duration = Duration::from_millis(1);
 /// # }
 /// ```
 pub struct ActorContext<A: Actor> {
-    node: NodeHandle,
+    pub(crate) node: OpaqueHandle,
     reference: ActorRef<A::Message>,
     /// This life only: a timer must not reach the next one.
-    myself: EngineRef<Mail<A::Message>>,
+    myself: EngineRef<Delivery<A::Message>>,
     life: u64,
     /// Dropped with the life, which ends them.
     timers: Mutex<JoinSet<()>>,
@@ -79,9 +78,9 @@ pub struct ActorContext<A: Actor> {
 
 impl<A: Actor> ActorContext<A> {
     pub(super) fn new(
-        node: NodeHandle,
+        node: OpaqueHandle,
         reference: ActorRef<A::Message>,
-        myself: EngineRef<Mail<A::Message>>,
+        myself: EngineRef<Delivery<A::Message>>,
         life: u64,
     ) -> Self {
         Self { node, reference, myself, life, timers: Mutex::default() }
@@ -99,18 +98,6 @@ impl<A: Actor> ActorContext<A> {
         self.reference.name()
     }
 
-    /// A client of the node's routes. At the first start they are not open yet.
-    #[must_use]
-    pub fn client(&self) -> LocalClient {
-        self.node.client()
-    }
-
-    /// The node.
-    #[must_use]
-    pub fn node(&self) -> &NodeHandle {
-        &self.node
-    }
-
     /// The actor's own reference, to be given to others: it is good in all lives. The actor must not wait for an answer
     /// of itself.
     #[must_use]
@@ -122,7 +109,7 @@ impl<A: Actor> ActorContext<A> {
     /// messages is up to the actor. If this life ends first, the message is lost.
     pub fn tell_self(&self, message: A::Message) {
         // A life that is ending takes no messages.
-        let _ = self.myself.cast(Mail::new(message, None));
+        let _ = self.myself.cast(Delivery::new(message, None));
     }
 
     /// Sends the actor itself `message` after `delay`, unless the [`ActorTimer`] is cancelled or this life ends first.
@@ -130,7 +117,7 @@ impl<A: Actor> ActorContext<A> {
         let myself = self.myself.clone();
         self.timer(async move {
             tokio::time::sleep(delay).await;
-            let _ = myself.cast(Mail::new(message, None));
+            let _ = myself.cast(Delivery::new(message, None));
         })
     }
 
@@ -151,7 +138,7 @@ impl<A: Actor> ActorContext<A> {
             while let Ok(place) = Arc::clone(&only_one).acquire_owned().await {
                 ticks.tick().await;
                 let sent = match contain(&mut message) {
-                    Ok(message) => myself.cast(Mail::with_place(message, place)),
+                    Ok(message) => myself.cast(Delivery::with_place(message, place)),
                     Err(panic) => return tracing::error!(actor = name, %panic, "a timer's message panicked"),
                 };
                 if sent.is_err() {

@@ -7,14 +7,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
-use ractor::ActorRef as EngineRef;
 use serde::Serialize;
-use tokio::sync::{Semaphore, oneshot};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
-use super::post::{ActorRef, Post};
+use super::mailbox::{ActorRef, Mailbox};
 use super::spec::{ActorError, ActorGroup};
 use crate::clock::Instant;
-use crate::node::RootMessage;
 
 /// How many of an actor's last ends are remembered.
 const REMEMBERED: usize = 8;
@@ -142,18 +140,31 @@ impl ActorStatus {
     }
 }
 
+/// A group of actors to be started under the root of the node.
+#[derive(Debug)]
+pub(crate) struct SpawnActors {
+    pub(crate) group: ActorGroup,
+    /// Told when all of them are up, or why not.
+    pub(crate) started: oneshot::Sender<Result<(), ActorError>>,
+    /// One of the permits that bound the root's mailbox.
+    pub(crate) turn: OwnedSemaphorePermit,
+}
+
+/// Sends a group to the root of the node. False: the root is gone.
+pub(crate) type SpawnPort = Box<dyn Fn(SpawnActors) -> bool + Send + Sync>;
+
 /// The actors of one node by name.
 pub(crate) struct Directory {
     listed: Mutex<Vec<Listed>>,
-    root: Mutex<Option<EngineRef<RootMessage>>>,
+    root: Mutex<Option<SpawnPort>>,
     /// One permit per group that waits for its start: the bound of the root's mailbox.
     turns: Arc<Semaphore>,
 }
 
 struct Listed {
     status: Arc<ActorStatus>,
-    /// A `Post<M>` for some `M`.
-    post: Arc<dyn Any + Send + Sync>,
+    /// A `Mailbox<M>` for some `M`.
+    mailbox: Arc<dyn Any + Send + Sync>,
 }
 
 impl Directory {
@@ -162,7 +173,7 @@ impl Directory {
         Self { listed: Mutex::default(), root: Mutex::default(), turns }
     }
 
-    pub(crate) fn set_root(&self, root: EngineRef<RootMessage>) {
+    pub(crate) fn set_root(&self, root: SpawnPort) {
         *self.root.lock() = Some(root);
     }
 
@@ -170,9 +181,11 @@ impl Directory {
     pub(crate) async fn spawn(&self, group: ActorGroup) -> Result<(), ActorError> {
         let busy = |_| ActorError::Busy { limit: MAX_WAITING_STARTS };
         let turn = Arc::clone(&self.turns).try_acquire_owned().map_err(busy)?;
-        let root = self.root.lock().clone().ok_or(ActorError::Ending)?;
         let (started, outcome) = oneshot::channel();
-        root.cast(RootMessage::SpawnActors { group, started, turn }).map_err(|_| ActorError::Ending)?;
+        let asked = self.root.lock().as_ref().is_some_and(|root| root(SpawnActors { group, started, turn }));
+        if !asked {
+            return Err(ActorError::Ending);
+        }
         outcome.await.unwrap_or(Err(ActorError::Ending))
     }
 
@@ -185,7 +198,7 @@ impl Directory {
                 return Err(status.name().to_owned());
             }
         }
-        listed.extend(actors.into_iter().map(|(status, post)| Listed { status, post }));
+        listed.extend(actors.into_iter().map(|(status, mailbox)| Listed { status, mailbox }));
         Ok(())
     }
 
@@ -197,7 +210,7 @@ impl Directory {
     pub(crate) fn find<M: Send + 'static>(&self, name: &str) -> Option<ActorRef<M>> {
         let listed = self.listed.lock();
         let found = listed.iter().find(|listed| listed.status.name() == name)?;
-        Arc::clone(&found.post).downcast::<Post<M>>().ok().map(ActorRef::new)
+        Arc::clone(&found.mailbox).downcast::<Mailbox<M>>().ok().map(ActorRef::new)
     }
 
     pub(crate) fn statuses(&self) -> Vec<Arc<ActorStatus>> {

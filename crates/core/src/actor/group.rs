@@ -12,8 +12,9 @@ use tokio::sync::oneshot;
 use super::directory::{ActorState, Directory};
 use super::spec::{ActorError, ActorGroup, Child};
 use crate::clock::{self, Instant};
-use crate::node::NodeHandle;
-use crate::supervisor::{EarlyDeath, EarlyDeaths, RestartIntensity, RestartWindow, Verdict};
+use crate::host::OpaqueHandle;
+use crate::restart::{RestartDecision, RestartIntensity, RestartWindow};
+use crate::supervisor::{EarlyDeath, EarlyDeaths};
 
 /// What an actor gets to end when its group stops or starts again; then it is killed.
 const STOP_WITHIN: Duration = Duration::from_secs(5);
@@ -23,7 +24,7 @@ pub(crate) struct GroupActor;
 
 pub(crate) struct GroupArgs {
     pub(crate) group: ActorGroup,
-    pub(crate) node: NodeHandle,
+    pub(crate) node: OpaqueHandle,
     pub(crate) directory: Arc<Directory>,
     /// Told once: all are up, or why not.
     pub(crate) started: oneshot::Sender<Result<(), ActorError>>,
@@ -44,7 +45,7 @@ pub(crate) enum GroupMessage {
 
 pub(crate) struct GroupState {
     group: ActorGroup,
-    node: NodeHandle,
+    node: OpaqueHandle,
     directory: Arc<Directory>,
     lives: Vec<Life>,
     window: RestartWindow,
@@ -155,7 +156,7 @@ impl Actor for GroupActor {
 
 impl GroupState {
     fn list(&mut self, myself: &EngineRef<GroupMessage>) {
-        let entries = self.group.children.iter().map(|child| (Arc::clone(&child.status), Arc::clone(&child.post)));
+        let entries = self.group.children.iter().map(|child| (Arc::clone(&child.status), Arc::clone(&child.mailbox)));
         match self.directory.list(entries.collect()) {
             Ok(()) => self.start_next(myself),
             Err(name) => {
@@ -313,7 +314,7 @@ impl GroupState {
         let now = clock::now();
         let name = self.child(index).status.name().to_owned();
         tracing::error!(group = %self.group.name, actor = name, why, "actor died");
-        if self.window.record(now) == Verdict::GiveUp {
+        if self.window.record(now) == RestartDecision::GiveUp {
             let RestartIntensity { max_restarts, within } = self.group.intensity;
             return self
                 .give_up(myself, &format!("more than {max_restarts} crashes in {within:?}, the last: {name}: {why}"));

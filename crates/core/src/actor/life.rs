@@ -8,10 +8,10 @@ use std::sync::Arc;
 use ractor::{ActorProcessingErr, ActorRef as EngineRef};
 
 use super::context::ActorContext;
-use super::post::{ActorRef, Mail};
+use super::mailbox::{ActorRef, Delivery};
 use crate::containment::{Panicked, contain, contain_future, drop_contained};
-use crate::failure::Failure;
-use crate::node::NodeHandle;
+use crate::error::Failure;
+use crate::host::OpaqueHandle;
 
 /// State that handles one message at a time.
 ///
@@ -134,7 +134,7 @@ pub(super) type Build<A> = Arc<dyn Fn(&ActorContext<A>) -> A + Send + Sync>;
 /// What the engine runs for one life.
 pub(super) struct Life<A: Actor> {
     pub(super) build: Build<A>,
-    pub(super) node: NodeHandle,
+    pub(super) node: OpaqueHandle,
     pub(super) reference: ActorRef<A::Message>,
     pub(super) number: u64,
 }
@@ -165,7 +165,7 @@ impl<A: Actor> Drop for Hook<'_, A> {
 }
 
 impl<A: Actor> ractor::Actor for Life<A> {
-    type Msg = Mail<A::Message>;
+    type Msg = Delivery<A::Message>;
     /// Empty once the actor has ended: the engine hands the rest to the supervisor, which runs no user's destructor.
     type State = Held<A>;
     type Arguments = ();
@@ -184,11 +184,11 @@ impl<A: Actor> ractor::Actor for Life<A> {
     async fn handle(
         &self,
         _: EngineRef<Self::Msg>,
-        mail: Self::Msg,
+        delivery: Self::Msg,
         held: &mut Self::State,
     ) -> Result<(), ActorProcessingErr> {
         let mut hook = Hook { held, life_goes_on: false };
-        if let (Some((actor, context)), Some(message)) = (&mut hook.held.0, mail.open()) {
+        if let (Some((actor, context)), Some(message)) = (&mut hook.held.0, delivery.open()) {
             let handled = contain_future(async { actor.handle(message, context).await });
             handled.await.map_err(panicked)?.map_err(|failure| failure.to_string())?;
         }

@@ -15,17 +15,19 @@ mod context;
 mod directory;
 mod group;
 mod life;
-mod post;
+mod mailbox;
 mod spec;
 mod strategy;
 
 pub use context::{ActorContext, ActorTimer};
 pub use life::Actor;
-pub use post::{ActorRef, AskError, DEFAULT_MAILBOX, ReplyPort, TellError};
+pub use mailbox::{ActorRef, DEFAULT_MAILBOX, ReplyPort, TellError};
+
+pub use crate::error::AskError;
 pub use spec::{ActorError, ActorGroup, ActorSpec};
 pub use strategy::{RestartPolicy, RestartStrategy};
 
 pub use directory::ActorState;
-pub(crate) use directory::{ActorStatus, Directory};
+pub(crate) use directory::{ActorStatus, Directory, SpawnActors};
 pub(crate) use group::{GroupActor, GroupArgs, GroupMessage};
-pub(crate) use post::{AskFn, ask_step};
+pub(crate) use mailbox::{AskFn, ask_step};

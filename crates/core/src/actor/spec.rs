@@ -11,10 +11,10 @@ use tokio::sync::Semaphore;
 use super::context::ActorContext;
 use super::directory::ActorStatus;
 use super::life::{Actor, Build, Life};
-use super::post::{ActorRef, DEFAULT_MAILBOX, Post};
+use super::mailbox::{ActorRef, DEFAULT_MAILBOX, Mailbox};
 use super::strategy::{RestartPolicy, RestartStrategy};
-use crate::node::NodeHandle;
-use crate::supervisor::{BackoffPolicy, RestartIntensity};
+use crate::host::OpaqueHandle;
+use crate::restart::{BackoffPolicy, RestartIntensity};
 
 /// One life of an actor on its way: the running actor, or why it did not start.
 pub(super) type Starting = Pin<Box<dyn Future<Output = Result<ActorCell, String>> + Send>>;
@@ -22,7 +22,7 @@ pub(super) type Starting = Pin<Box<dyn Future<Output = Result<ActorCell, String>
 /// One actor to be: its name, how to build it for each life, and the bound of its mailbox.
 #[must_use = "an actor starts once it is given to an app or a node"]
 pub struct ActorSpec<M> {
-    post: Arc<Post<M>>,
+    mailbox: Arc<Mailbox<M>>,
     child: Child,
 }
 
@@ -30,9 +30,9 @@ pub struct ActorSpec<M> {
 pub(super) struct Child {
     pub(super) status: Arc<ActorStatus>,
     pub(super) restart: RestartPolicy,
-    pub(super) post: Arc<dyn Any + Send + Sync>,
+    pub(super) mailbox: Arc<dyn Any + Send + Sync>,
     /// Starts the life of this number.
-    pub(super) start: Box<dyn Fn(NodeHandle, u64, ActorCell) -> Starting + Send + Sync>,
+    pub(super) start: Box<dyn Fn(OpaqueHandle, u64, ActorCell) -> Starting + Send + Sync>,
     pub(super) set_down: Box<dyn Fn() + Send + Sync>,
     pub(super) set_over: Box<dyn Fn() + Send + Sync>,
 }
@@ -55,28 +55,28 @@ impl<M: Send + 'static> ActorSpec<M> {
         F: Fn(&ActorContext<A>) -> A + Send + Sync + 'static,
     {
         let status = Arc::new(ActorStatus::new(name, messages.clamp(1, Semaphore::MAX_PERMITS.min(1 << 32))));
-        let post = Arc::new(Post::new(Arc::clone(&status)));
+        let mailbox = Arc::new(Mailbox::new(Arc::clone(&status)));
         let build: Build<A> = Arc::new(build);
-        let (up, down, over) = (Arc::clone(&post), Arc::clone(&post), Arc::clone(&post));
-        let start = move |node: NodeHandle, number: u64, group: ActorCell| -> Starting {
-            let post = Arc::clone(&up);
-            let life = Life { build: Arc::clone(&build), node, reference: ActorRef::new(Arc::clone(&post)), number };
+        let (up, down, over) = (Arc::clone(&mailbox), Arc::clone(&mailbox), Arc::clone(&mailbox));
+        let start = move |node: OpaqueHandle, number: u64, group: ActorCell| -> Starting {
+            let mailbox = Arc::clone(&up);
+            let life = Life { build: Arc::clone(&build), node, reference: ActorRef::new(Arc::clone(&mailbox)), number };
             Box::pin(async move {
                 let (actor, _) = ractor::Actor::spawn_linked(None, life, (), group).await.map_err(start_error)?;
                 let cell = actor.get_cell();
-                post.set_up(actor);
+                mailbox.set_up(actor);
                 Ok(cell)
             })
         };
         let child = Child {
             status,
             restart: RestartPolicy::default(),
-            post: Arc::clone(&post) as Arc<dyn Any + Send + Sync>,
+            mailbox: Arc::clone(&mailbox) as Arc<dyn Any + Send + Sync>,
             start: Box::new(start),
             set_down: Box::new(move || down.set_down()),
             set_over: Box::new(move || over.set_over()),
         };
-        Self { post, child }
+        Self { mailbox, child }
     }
 
     /// Which ends of it are followed by another start. Default: [crashes](RestartPolicy::Crashed).
@@ -88,7 +88,7 @@ impl<M: Send + 'static> ActorSpec<M> {
     /// A reference to it, good from now on: stages and other actors can be built with it before it runs.
     #[must_use]
     pub fn reference(&self) -> ActorRef<M> {
-        ActorRef::new(Arc::clone(&self.post))
+        ActorRef::new(Arc::clone(&self.mailbox))
     }
 }
 

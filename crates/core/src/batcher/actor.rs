@@ -6,16 +6,11 @@ use std::time::Duration;
 
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 
-use super::entry::{Entry, EntryKey};
-use super::inbox;
-use super::lanes::Lanes;
-use super::message::BatcherMessage;
-use super::policy::{Release, ReleaseReason, Waiting};
-use super::pool::Pool;
 use crate::clock::{self, Instant};
-use crate::metrics::Place;
-use crate::timeline::{BatchFacts, RunEnd};
-use crate::worker::{BatchRun, WorkerMessage, WorkerSlot};
+use crate::metrics::DiscardPlace;
+use crate::pool::{BatchRun, BatcherMessage, Pool, ReplicaHandle, WorkerMessage};
+use crate::queue::{Entry, EntryKey, Release, SessionQueues, Waiting, inbox};
+use crate::timeline::{BatchFacts, ReleaseReason, RunEnd};
 
 /// The actor of one stage's queue.
 pub(crate) struct BatcherActor;
@@ -26,30 +21,30 @@ pub(crate) struct BatcherArgs {
 
 pub(crate) struct BatcherState {
     pool: Arc<Pool>,
-    /// What was taken from the inbox; empty between two messages.
+    /// Entries from the inbox; empty between two messages.
     arrived: Vec<Entry>,
-    queue: Lanes<Box<Entry>>,
-    /// Halves of batches that killed their worker. Each runs alone, before anything else.
-    suspects: VecDeque<Suspects>,
-    workers: Vec<Arc<WorkerSlot>>,
+    queue: SessionQueues<Box<Entry>>,
+    /// Halves of batches that killed their worker. Each runs by itself, before the queue.
+    suspects: VecDeque<PoisonSuspects>,
+    workers: Vec<Arc<ReplicaHandle>>,
     last_batch: usize,
     last_cost: u64,
-    /// The turn is given away: `Settled` is on its way.
-    settling: bool,
-    /// How many entries waited when the turn was last given away.
-    settled_at: usize,
-    /// Turns in a row that brought nobody; see [`Waiting`].
-    fruitless_turns: u32,
+    /// The batcher has yielded its turn: `Yielded` is on its way.
+    is_yielding: bool,
+    /// The number of waiting entries at the last yield.
+    yielded_at: usize,
+    /// Yields in a row during which no entry arrived; see [`Waiting`].
+    empty_yields: u32,
     /// The armed delay, so that no second timer is armed for the same moment.
     due_at: Option<Instant>,
     draining: bool,
-    /// The stage has given up: whatever comes is answered at once.
+    /// The stage has failed: every entry is refused at once.
     closed: bool,
 }
 
-/// Entries that run together, and how often the one that is alone has killed its worker: kept here and not with each
-/// entry, of which many wait.
-struct Suspects {
+/// Entries that run together, and how often a single one has killed its worker: kept here rather than in each entry,
+/// because many entries wait.
+struct PoisonSuspects {
     entries: Vec<Entry>,
     lone_crashes: u32,
 }
@@ -65,16 +60,16 @@ impl Actor for BatcherActor {
         args: BatcherArgs,
     ) -> Result<BatcherState, ActorProcessingErr> {
         Ok(BatcherState {
-            queue: Lanes::new(args.pool.policy().ageing),
+            queue: SessionQueues::new(args.pool.policy().ageing),
             pool: args.pool,
             arrived: Vec::new(),
             suspects: VecDeque::new(),
             workers: Vec::new(),
             last_batch: 0,
             last_cost: 0,
-            settling: false,
-            settled_at: 0,
-            fruitless_turns: 0,
+            is_yielding: false,
+            yielded_at: 0,
+            empty_yields: 0,
             due_at: None,
             draining: false,
             closed: false,
@@ -92,25 +87,25 @@ impl Actor for BatcherActor {
             BatcherMessage::Submitted => {}
             BatcherMessage::Abandon(key) => {
                 if let Some(entry) = state.remove(key) {
-                    state.pool.discard(entry, clock::now(), Place::Queue);
+                    state.pool.discard(entry, clock::now(), DiscardPlace::Queue);
                 }
             }
-            // News of its leaving may overtake that of its coming.
-            BatcherMessage::Join(slot) if slot.is_leaving() => {}
-            BatcherMessage::Join(slot) => {
-                state.workers.push(slot);
-                state.settle_sessions();
+            // The order to leave may overtake this message.
+            BatcherMessage::Join(handle) if handle.is_leaving() => {}
+            BatcherMessage::Join(handle) => {
+                state.workers.push(handle);
+                state.update_sessions();
             }
-            BatcherMessage::Part(slot) => {
-                state.workers.retain(|worker| !Arc::ptr_eq(worker, &slot));
-                state.settle_sessions();
-                // Behind the batch it may have been handed; one that is gone has left already.
-                let _ = slot.actor().send_message(WorkerMessage::Leave);
+            BatcherMessage::Leave(handle) => {
+                state.workers.retain(|worker| !Arc::ptr_eq(worker, &handle));
+                state.update_sessions();
+                // The replica reads it after the batch that it may have; an error means that it has ended.
+                let _ = handle.actor().send_message(WorkerMessage::Leave);
             }
             BatcherMessage::Free => {}
             BatcherMessage::TakeBack(entries) => state.take_back(entries),
             BatcherMessage::Isolate { entries, lone_crashes } => state.isolate(entries, lone_crashes),
-            BatcherMessage::Settled => state.settle(),
+            BatcherMessage::Yielded => state.end_yield(),
             BatcherMessage::Due => state.due_at = None,
             BatcherMessage::Close => state.closed = true,
             BatcherMessage::Drain => state.draining = true,
@@ -119,18 +114,18 @@ impl Actor for BatcherActor {
             state.answer_all_unavailable();
         }
         state.pool.note_queued(state.queue.load());
-        // While the turn is given away, entries only gather; `Settled` will look at them all.
-        if !state.settling && state.dispatch(&myself) {
+        // During a yield, entries only gather; `Yielded` handles them all.
+        if !state.is_yielding && state.dispatch(&myself) {
             tokio::task::yield_now().await;
-            // Behind whatever arrived in that turn.
-            myself.cast(BatcherMessage::Settled)?;
+            // After all messages that arrived in that turn.
+            myself.cast(BatcherMessage::Yielded)?;
         }
         Ok(())
     }
 }
 
 impl BatcherState {
-    /// Queues what callers have put down since the last look.
+    /// Queues the entries that arrived since the last look.
     fn admit_arrived(&mut self) {
         let mut arrived = std::mem::take(&mut self.arrived);
         self.pool.inbox.take(&mut arrived);
@@ -140,7 +135,7 @@ impl BatcherState {
         self.arrived = inbox::worth_keeping(arrived);
     }
 
-    /// Queues an entry, or answers it at once when it would wait for nothing.
+    /// Queues an entry, or refuses it at once if it would miss its deadline.
     fn admit(&mut self, entry: Entry) {
         match self.pool.refusal(&entry, &self.queue, self.last_cost) {
             None => self.push(entry),
@@ -156,12 +151,12 @@ impl BatcherState {
         self.queue.push(entry.flight.session, entry.key(), entry.enqueued_at, entry.cost, Box::new(entry));
     }
 
-    /// The replicas have changed: each session waits for one that is up.
-    fn settle_sessions(&mut self) {
+    /// The replicas have changed: assigns each session to one that is up.
+    fn update_sessions(&mut self) {
         self.queue.set_replicas(self.workers.iter().map(|worker| worker.index()));
     }
 
-    /// Hands out batches while the policy says so. Returns whether the turn is to be given away first.
+    /// Hands out batches while the policy says so. Returns whether to yield first.
     fn dispatch(&mut self, myself: &ActorRef<BatcherMessage>) -> bool {
         self.forget_the_gone();
         while let Some(mut group) = self.suspects.pop_front() {
@@ -170,12 +165,12 @@ impl BatcherState {
                 return false;
             };
             for entry in &mut group.entries {
-                entry.place = None;
+                entry.permit = None;
             }
             self.pool.metrics().isolating();
             self.hand_over(&worker, group, clock::now(), None);
         }
-        // Where sessions make what waits differ from worker to worker, one that waits for more does not hold up the others.
+        // With sessions each worker has entries of its own: one that waits for more does not delay the others.
         let mut from = 0;
         while self.queue.len() > 0 {
             let Some((position, worker)) = self.take_free_worker(from) else { return false };
@@ -184,12 +179,12 @@ impl BatcherState {
             match self.pool.policy().decide(now, &waiting) {
                 Release::Now(reason) => {
                     self.release(&worker, now, reason);
-                    self.fruitless_turns = 0;
+                    self.empty_yields = 0;
                 }
-                Release::Settle => {
+                Release::Yield => {
                     worker.give_back();
-                    self.settling = true;
-                    self.settled_at = self.queue.len();
+                    self.is_yielding = true;
+                    self.yielded_at = self.queue.len();
                     return true;
                 }
                 Release::At(at) => {
@@ -209,13 +204,13 @@ impl BatcherState {
         false
     }
 
-    /// The turn is back: has it brought anybody?
-    fn settle(&mut self) {
-        self.settling = false;
-        self.fruitless_turns = if self.queue.len() > self.settled_at { 0 } else { self.fruitless_turns + 1 };
+    /// The yield is over: counts it if no entry arrived meanwhile.
+    fn end_yield(&mut self) {
+        self.is_yielding = false;
+        self.empty_yields = if self.queue.len() > self.yielded_at { 0 } else { self.empty_yields + 1 };
     }
 
-    /// What waits for this replica.
+    /// The entries that wait for this replica.
     fn waiting(&self, replica: usize) -> Waiting {
         let has_delay = !self.pool.policy().max_delay.is_zero();
         let load = self.queue.load_for(replica);
@@ -225,13 +220,13 @@ impl BatcherState {
             first_deadline: if has_delay { self.queue.first_deadline(replica) } else { None },
             estimate: if has_delay { self.pool.cost().line().batch(load.cost) } else { Duration::ZERO },
             last_batch: self.last_batch,
-            fruitless_turns: self.fruitless_turns,
+            empty_yields: self.empty_yields,
             draining: self.draining,
         }
     }
 
-    /// Takes a worker that is free and has something to do, from this position on.
-    fn take_free_worker(&self, from: usize) -> Option<(usize, Arc<WorkerSlot>)> {
+    /// Takes a slot of a worker that has entries to run, from this position on.
+    fn take_free_worker(&self, from: usize) -> Option<(usize, Arc<ReplicaHandle>)> {
         let sessions = self.queue.has_sessions();
         let mut workers = self.workers.iter().enumerate().skip(from);
         let (position, worker) = workers
@@ -242,12 +237,12 @@ impl BatcherState {
     fn forget_the_gone(&mut self) {
         if self.workers.iter().any(|worker| worker.is_gone()) {
             self.workers.retain(|worker| !worker.is_gone());
-            self.settle_sessions();
+            self.update_sessions();
         }
     }
 
-    /// Forms a batch and gives it to a worker that was taken for it.
-    fn release(&mut self, worker: &WorkerSlot, now: Instant, reason: ReleaseReason) {
+    /// Forms a batch for a worker whose slot was taken, and hands it over.
+    fn release(&mut self, worker: &ReplicaHandle, now: Instant, reason: ReleaseReason) {
         let entries = self.form(worker.index(), now);
         if entries.is_empty() {
             worker.give_back();
@@ -256,12 +251,12 @@ impl BatcherState {
         self.last_batch = entries.len();
         self.last_cost = entries.iter().map(|entry| entry.cost).sum();
         self.pool.record_release(reason, entries.len());
-        self.hand_over(worker, Suspects { entries, lone_crashes: 0 }, now, Some(reason));
+        self.hand_over(worker, PoisonSuspects { entries, lone_crashes: 0 }, now, Some(reason));
     }
 
-    /// Without a reason it is a part of a batch that killed its worker.
-    fn hand_over(&self, worker: &WorkerSlot, group: Suspects, now: Instant, reason: Option<ReleaseReason>) {
-        let Suspects { entries, lone_crashes } = group;
+    /// Without a reason, the group is a part of a batch under bisection.
+    fn hand_over(&self, worker: &ReplicaHandle, group: PoisonSuspects, now: Instant, reason: Option<ReleaseReason>) {
+        let PoisonSuspects { entries, lone_crashes } = group;
         let (id, size, replica) = (self.pool.next_batch(), entries.len(), worker.index());
         let facts = BatchFacts { id, size, replica, reason, span: None };
         for entry in &entries {
@@ -269,12 +264,12 @@ impl BatcherState {
         }
         let run = BatchRun::new(Arc::clone(&self.pool), entries, now, facts, lone_crashes);
         if worker.actor().send_message(WorkerMessage::Run(run)).is_err() {
-            // The worker died between being free and being told. The run comes back, because nothing of it has started.
+            // The worker died after its slot was taken. The dropped run brings its entries back.
             worker.retire();
         }
     }
 
-    /// Takes up to a full batch of entries that this replica may run and somebody still wants.
+    /// Takes up to a full batch of entries for this replica; drops those without a waiting caller.
     fn form(&mut self, replica: usize, now: Instant) -> Vec<Entry> {
         let (max, max_cost) = self.pool.policy().bounds();
         let mut entries = Vec::with_capacity(max.min(self.queue.len()));
@@ -287,23 +282,23 @@ impl BatcherState {
                 break;
             }
             let mut entry = self.queue.take(head);
-            entry.place = None;
+            entry.permit = None;
             if entry.flight.is_wanted(now) {
                 entries.push(*entry);
             } else {
                 cost -= entry.cost;
-                self.pool.discard(*entry, now, Place::Queue);
+                self.pool.discard(*entry, now, DiscardPlace::Queue);
             }
         }
         entries
     }
 
-    /// Takes out an entry that waits, in line or among the suspects.
+    /// Removes a waiting entry from the queue or from the bisection.
     fn remove(&mut self, key: EntryKey) -> Option<Entry> {
         if let Some(entry) = self.queue.remove(key) {
             return Some(*entry);
         }
-        let find = |group: &mut Suspects| {
+        let find = |group: &mut PoisonSuspects| {
             let position = group.entries.iter().position(|entry| entry.key() == key)?;
             Some(group.entries.remove(position))
         };
@@ -312,38 +307,38 @@ impl BatcherState {
         Some(entry)
     }
 
-    /// Puts entries back in line that nobody has begun.
+    /// Queues entries again that no worker has begun.
     fn take_back(&mut self, entries: Vec<Entry>) {
         for entry in self.keep_wanted(entries) {
             self.push(entry);
         }
     }
 
-    /// Gives entries that come back their places. Whoever has gone meanwhile has said so already, and will not say it again.
+    /// Gives returning entries a permit, and discards those whose callers have left: no message will name them again.
     fn keep_wanted(&self, entries: Vec<Entry>) -> Vec<Entry> {
         let now = clock::now();
         let mut wanted = Vec::with_capacity(entries.len());
         for mut entry in entries {
             if entry.flight.is_wanted(now) {
-                entry.place = Some(self.pool.take_place_again());
+                entry.permit = Some(self.pool.take_permit_again());
                 wanted.push(entry);
             } else {
-                self.pool.discard(entry, now, Place::Queue);
+                self.pool.discard(entry, now, DiscardPlace::Queue);
             }
         }
         wanted
     }
 
-    /// Splits a batch that killed its worker in two. Halving again what dies again, one culprit among n entries is
-    /// alone in at most 2·log₂(n) + 1 runs, the first included. One that is alone already comes back alone.
+    /// Splits a batch that killed its worker in two. With repeated halving, one poison entry among n is alone after at most
+    /// 2·⌈log₂ n⌉ + 1 runs, the first included. A single entry stays single.
     fn isolate(&mut self, entries: Vec<Entry>, lone_crashes: u32) {
         let mut entries = self.keep_wanted(entries);
         let second = entries.split_off(entries.len() / 2);
         let halves = [entries, second].into_iter().filter(|half| !half.is_empty());
-        self.suspects.extend(halves.map(|entries| Suspects { entries, lone_crashes }));
+        self.suspects.extend(halves.map(|entries| PoisonSuspects { entries, lone_crashes }));
     }
 
-    /// Sees to it that `Due` comes at `at`. A timer that is armed for an earlier moment serves: it will look again.
+    /// Arms a timer that sends `Due` at `at`. One that is armed for an earlier moment is enough: it looks again.
     fn arm(&mut self, myself: &ActorRef<BatcherMessage>, now: Instant, at: Instant) {
         if self.due_at.is_some_and(|due| due <= at) {
             return;
@@ -365,7 +360,7 @@ impl BatcherState {
 }
 
 impl Drop for BatcherState {
-    /// The actor is over, whatever ended it: nobody will look again.
+    /// The actor has ended, for whatever reason: the inbox has no reader any more.
     fn drop(&mut self) {
         self.pool.inbox.close();
     }

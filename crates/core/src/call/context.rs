@@ -6,10 +6,8 @@ use super::flight::Flight;
 use super::options::Priority;
 use super::origin::find;
 use super::session::SessionKey;
-use crate::client::LocalClient;
 use crate::clock::Instant;
 use crate::deadline::Deadline;
-use crate::error::CallError;
 use crate::id::{RouteName, StageName};
 
 /// The call behind one item: who waits for it and until when, and what its caller told of itself. Cloning it is cheap.
@@ -130,28 +128,17 @@ impl CallContext {
     pub fn is_wanted(&self, now: Instant) -> bool {
         self.flight.is_wanted(now)
     }
-
-    /// A client whose calls are made for this call: they end with it, at its deadline at the latest, and have its
-    /// priority, trace and origin unless they say otherwise. They need no place among the node's calls in flight of
-    /// their own, so a full node runs them; see [`LocalClient::within`].
-    ///
-    /// # Errors
-    ///
-    /// `Unavailable` when the node has ended.
-    pub fn client(&self) -> Result<LocalClient, CallError> {
-        LocalClient::of(self)
-    }
 }
 
 /// A call that another one waits for.
 #[derive(Debug)]
-pub(crate) struct Outer {
+pub(crate) struct OuterCall {
     pub(crate) flight: Arc<Flight>,
     /// Where it waits.
     pub(crate) stage: StageName,
 }
 
-impl Outer {
+impl OuterCall {
     /// The call that waits for it and that no other call waits for.
     pub(crate) fn outermost(&self) -> &Arc<Flight> {
         let mut outermost = &self.flight;

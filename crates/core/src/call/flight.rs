@@ -7,18 +7,17 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use callboard_codec::charged_to;
 
-use super::context::Outer;
+use super::context::OuterCall;
 use super::options::{CallOptions, Priority, traceparent};
 use super::origin::Origin;
 use super::session::SessionKey;
-use super::timing::Timing;
 use crate::clock::Instant;
 use crate::deadline::Deadline;
 use crate::error::{CallError, ErrorKind};
-use crate::gateway::{Admission, Permit};
+use crate::gateway::Permit;
+use crate::host::OpaqueHandle;
 use crate::id::{RouteName, StageName};
-use crate::pipeline::Beyond;
-use crate::timeline::{Account, Phase, Recorder};
+use crate::timeline::{Account, Phase, Recorder, Timing};
 
 /// One admitted call, shared by its caller and by every entry that works for it.
 ///
@@ -70,15 +69,19 @@ impl Flight {
     /// The same call as it was let in, with what its caller asks for. What that leaves open is as the call that waits
     /// for it, if there is one; an inner call is not sent to another node where its outer one has come from there.
     #[must_use]
-    pub(crate) fn admitted(mut self, admission: &Admission, options: &CallOptions) -> Self {
-        let outer = admission.outer();
+    pub(crate) fn with_permit(
+        mut self,
+        permit: Arc<Permit>,
+        outer: Option<&Arc<OuterCall>>,
+        options: &CallOptions,
+    ) -> Self {
         let within = outer.map(|outer| &outer.flight);
         self.deadline = within.map_or(self.deadline, |outer| self.deadline.min(outer.deadline));
         self.priority = options.priority().or_else(|| within.map(|outer| outer.priority)).unwrap_or(self.priority);
         self.session = options.session();
         self.origin = Origin::of(options, outer);
         self.stays_here = within.is_some_and(|outer| outer.stays_here);
-        self.permit = Some(admission.permit());
+        self.permit = Some(permit);
         self
     }
 
@@ -96,9 +99,9 @@ impl Flight {
         }
     }
 
-    /// The other nodes, where its stages may run as well.
-    pub(crate) fn beyond(&self) -> Option<&Arc<Beyond>> {
-        self.permit.as_ref().filter(|_| !self.stays_here)?.beyond()
+    /// The cluster, where its stages may run as well.
+    pub(crate) fn cluster(&self) -> Option<&OpaqueHandle> {
+        self.permit.as_ref().filter(|_| !self.stays_here)?.cluster()
     }
 
     /// The route that was called, where that was on this node.
@@ -122,7 +125,7 @@ impl Flight {
 
     /// Whether one of its outer calls is in this stage of this node.
     pub(crate) fn is_inside(&self, stage: &StageName) -> bool {
-        let is_of_node = |outer: &&Arc<Outer>| match (&self.permit, &outer.flight.permit) {
+        let is_of_node = |outer: &&Arc<OuterCall>| match (&self.permit, &outer.flight.permit) {
             (Some(own), Some(other)) => own.is_of_node_of(other),
             _ => false,
         };
@@ -132,7 +135,7 @@ impl Flight {
     }
 
     /// The call that waits for it, where user code made it.
-    pub(crate) fn outer(&self) -> Option<&Arc<Outer>> {
+    pub(crate) fn outer(&self) -> Option<&Arc<OuterCall>> {
         self.origin.as_ref()?.outer.as_ref()
     }
 

@@ -2,17 +2,18 @@
 
 mod context;
 mod flight;
+mod function;
 mod options;
 mod origin;
+mod reply;
 mod session;
-mod timing;
 
 pub use context::CallContext;
+pub use function::FunctionCall;
 pub use options::{CallOptions, MAX_REQUEST_ID_CHARS, Priority, is_valid_request_id};
+pub use reply::{PayloadReplies, Reply};
 pub use session::SessionKey;
-pub use timing::{Reply, Timing};
 
-pub(crate) use context::Outer;
+pub(crate) use context::OuterCall;
 pub(crate) use flight::Flight;
 pub(crate) use origin::Origin;
-pub(crate) use timing::Micros;

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::context::Outer;
+use super::context::OuterCall;
 use super::options::CallOptions;
 use crate::timeline::Recorder;
 
@@ -21,13 +21,13 @@ pub(crate) struct Origin {
     /// What its record is written with, where somebody wants one.
     pub(crate) recorder: Option<Recorder>,
     /// The call that waits for it, where user code made it.
-    pub(crate) outer: Option<Arc<Outer>>,
+    pub(crate) outer: Option<Arc<OuterCall>>,
 }
 
 impl Origin {
     /// The origin of an admitted call. What its options leave open is taken from its outer call. Most calls have no
     /// origin, so a waiting call has room for a pointer only.
-    pub(crate) fn of(options: &CallOptions, outer: Option<&Arc<Outer>>) -> Option<Arc<Self>> {
+    pub(crate) fn of(options: &CallOptions, outer: Option<&Arc<OuterCall>>) -> Option<Arc<Self>> {
         if outer.is_none() && options.recorder().is_none() {
             return options.origin().cloned();
         }

@@ -2,7 +2,7 @@
 
 use std::num::NonZeroU64;
 
-use crate::mix::mix;
+use crate::splitmix64::splitmix64;
 
 /// The key of a session, whose calls reach the same replica.
 ///
@@ -18,7 +18,7 @@ impl SessionKey {
         let hash = name.bytes().fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
             (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
         });
-        Self(NonZeroU64::new(mix(hash)).unwrap_or(NonZeroU64::MIN))
+        Self(NonZeroU64::new(splitmix64(hash)).unwrap_or(NonZeroU64::MIN))
     }
 
     /// The key that another node knows by this number; none for 0.
@@ -35,7 +35,7 @@ impl SessionKey {
 
     /// How well this session and a replica agree: the highest wins.
     pub(crate) fn affinity(self, replica: usize) -> u64 {
-        mix(self.0.get() ^ mix(replica as u64))
+        splitmix64(self.0.get() ^ splitmix64(replica as u64))
     }
 }
 

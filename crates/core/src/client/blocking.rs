@@ -12,10 +12,9 @@ use futures_util::stream::Iter;
 use tokio::runtime::Handle;
 
 use super::stream::{CallStream, CallStreamWithInputs, NoPreprocess, Prepare, Preprocess};
-use super::{FunctionCall, LocalClient, lost};
-use crate::call::{CallOptions, Outer};
-use crate::error::{CallError, ErrorKind};
-use crate::failure::Failure;
+use super::{LocalClient, lost};
+use crate::call::{CallOptions, FunctionCall, OuterCall};
+use crate::error::{CallError, ErrorKind, Failure};
 
 impl LocalClient {
     /// The same door for synchronous code: its methods block the calling thread.
@@ -187,7 +186,7 @@ impl BlockingClient {
 const LOOK_AT_OUTER_EVERY: Duration = Duration::from_millis(20);
 
 /// Ends when the outer call has ended; never where there is none.
-async fn outlived(outer: Option<Arc<Outer>>) -> CallError {
+async fn outlived(outer: Option<Arc<OuterCall>>) -> CallError {
     let Some(outer) = outer else { return pending().await };
     while !outer.flight.is_abandoned() {
         tokio::time::sleep(LOOK_AT_OUTER_EVERY).await;

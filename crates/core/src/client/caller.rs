@@ -8,8 +8,8 @@ use futures_util::stream::{self, Iter};
 use futures_util::{FutureExt, Stream, TryFutureExt};
 
 use super::stream::{CallStream, NoPreprocess, Prepare};
-use super::{FunctionCall, LocalClient, Replies, read_output};
-use crate::call::CallOptions;
+use super::{LocalClient, Replies, read_output};
+use crate::call::{CallOptions, FunctionCall};
 use crate::error::CallError;
 
 /// Calls by route and by function name, with one output or a stream of them, one by one or as an ordered stream of
@@ -200,7 +200,7 @@ pub trait Caller: Clone + Send + Sync + 'static {
     }
 
     /// Makes the stream of calls that [`stream`](Self::stream) and [`stream_from`](Self::stream_from) give: for callers
-    /// of other transports, by [`CallStream::of_calls`].
+    /// of other transports, by [`CallStream::from_calls`].
     ///
     /// # Errors
     ///

@@ -4,15 +4,18 @@ mod blocking;
 mod caller;
 mod detached;
 mod function;
+mod inner;
 mod replies;
+mod shared;
 mod stage;
 mod stream;
 mod typed;
 
 pub use blocking::{BlockingClient, BlockingStream};
 pub use caller::{Caller, LocalPrepared};
-pub use function::{FunctionCall, NO_ARGS};
-pub use replies::{PayloadReplies, Replies};
+pub use function::NO_ARGS;
+pub use replies::Replies;
+pub(crate) use shared::Shared;
 pub use stage::{OfferedStage, StageAdmission, StageQueue};
 pub use stream::{CallStream, CallStreamWithInputs, NoPreprocess, Prepare, PreparedInput, Preprocess};
 pub use typed::{RouteService, TypedRoute};
@@ -28,15 +31,14 @@ use futures_util::{FutureExt, TryFutureExt};
 use tokio::runtime::Handle;
 use tokio::task::JoinError;
 
-use crate::call::{CallContext, CallOptions, Flight, Outer, Reply};
+use crate::call::{CallContext, CallOptions, Flight, OuterCall, Reply};
 use crate::clock::{self, Instant};
 use crate::containment::panic_message;
 use crate::deadline::Deadline;
 use crate::error::{CallError, ErrorKind};
-use crate::gateway::{Admission, HeldBytes, Limits};
+use crate::gateway::{HeldBytes, Limits};
 use crate::metrics::COUNTING;
-use crate::node::{Description, Health, Shared};
-use crate::router::{HeldRoute, Route};
+use crate::router::{Admission, HeldRoute, Route};
 
 /// How often a caller that waits for a permit looks whether others have left it room on the node.
 pub const CAPACITY_POLL_INTERVAL: Duration = Duration::from_millis(5);
@@ -45,21 +47,14 @@ pub const CAPACITY_POLL_INTERVAL: Duration = Duration::from_millis(5);
 /// [`Caller`], like the client over a network.
 #[derive(Clone, Debug)]
 pub struct LocalClient {
-    shared: Arc<Shared>,
+    pub(crate) shared: Arc<Shared>,
     /// The call for which its calls are made.
-    outer: Option<Arc<Outer>>,
+    outer: Option<Arc<OuterCall>>,
 }
 
 impl LocalClient {
     pub(crate) fn new(shared: Arc<Shared>) -> Self {
         Self { shared, outer: None }
-    }
-
-    /// The client of the node that runs this call, for calls that it waits for.
-    pub(crate) fn of(context: &CallContext) -> Result<Self, CallError> {
-        let shared = context.flight().permit.as_ref().and_then(|permit| permit.node());
-        let shared = shared.ok_or_else(|| CallError::new(ErrorKind::Unavailable, "the node has ended"))?;
-        Ok(Self::new(shared).within(context))
     }
 
     /// The same client for inner calls: calls that user code makes for the call it works for. Each of them
@@ -79,7 +74,7 @@ impl LocalClient {
     /// call.
     #[must_use]
     pub fn within(&self, context: &CallContext) -> Self {
-        let outer = Outer { flight: Arc::clone(context.flight()), stage: context.stage().clone() };
+        let outer = OuterCall { flight: Arc::clone(context.flight()), stage: context.stage().clone() };
         Self { shared: Arc::clone(&self.shared), outer: Some(Arc::new(outer)) }
     }
 
@@ -247,7 +242,7 @@ impl LocalClient {
             call.settle();
             (reply, PendingOutcome(call))
         };
-        fly(clock::now(), AdmittedCall::new(admission, flight), payload, finish).await
+        run_admitted(clock::now(), AdmittedCall::new(admission, flight), payload, finish).await
     }
 
     /// Lets a call in; what is given back does the rest.
@@ -270,7 +265,7 @@ impl LocalClient {
         options: CallOptions,
     ) -> impl Future<Output = Result<Reply, CallError>> + Send + use<> {
         let flight = Self::flight_of(&admission, &options);
-        fly(now, AdmittedCall::new(admission, flight), payload, AdmittedCall::succeeded)
+        run_admitted(now, AdmittedCall::new(admission, flight), payload, AdmittedCall::succeeded)
     }
 
     /// Calls that this node has admitted and not answered.
@@ -306,24 +301,6 @@ impl LocalClient {
         Flight::new(deadline, admission.route().default_priority()).admitted(admission, options)
     }
 
-    /// Whether the node is alive and ready, and the state of each stage.
-    #[must_use]
-    pub fn health(&self) -> Health {
-        self.shared.health()
-    }
-
-    /// The running tree: stages, replicas, queues, calls in flight.
-    #[must_use]
-    pub fn describe(&self) -> Description {
-        self.shared.describe()
-    }
-
-    /// The metrics as Prometheus text.
-    #[must_use]
-    pub fn metrics(&self) -> String {
-        self.shared.encode_metrics()
-    }
-
     /// Where the node runs: what callers start that outlives their own polling runs there.
     fn runtime(&self) -> &Handle {
         &self.shared.runtime
@@ -337,7 +314,7 @@ impl LocalClient {
 
 /// Runs an admitted call to its one outcome. `finish` sees to it that a good one is counted.
 #[expect(clippy::manual_async_fn, reason = "an `async fn` keeps what it is given twice, in every waiting call")]
-fn fly<T>(
+fn run_admitted<T>(
     now: Instant,
     mut call: AdmittedCall,
     payload: Payload,

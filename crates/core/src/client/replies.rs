@@ -16,13 +16,13 @@ use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 
 use super::{AdmittedCall, LocalClient, read_output};
-use crate::batcher::{EntryOutcome, Pool};
-use crate::call::{CallOptions, Flight};
+use crate::call::{CallOptions, Flight, PayloadReplies};
 use crate::clock::{self, Instant};
 use crate::error::{CallError, ErrorKind};
-use crate::gateway::Admission;
 use crate::pipeline::{Graph, StageOutputs, StreamPlace, all_may_run_again, place_stream, stream_remote};
-use crate::router::{HeldRoute, Route};
+use crate::pool::Pool;
+use crate::queue::EntryOutcome;
+use crate::router::{Admission, HeldRoute, Route};
 
 type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
@@ -114,31 +114,6 @@ impl<Out: Data + Clone> Stream for Replies<Out> {
 impl<Out> fmt::Debug for Replies<Out> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Replies").finish_non_exhaustive()
-    }
-}
-
-/// The outputs of one call, as they are.
-#[must_use = "a call runs as its replies are read"]
-pub struct PayloadReplies(Pin<Box<dyn Stream<Item = Result<Payload, CallError>> + Send>>);
-
-impl PayloadReplies {
-    /// The outputs that another door brings. After the last one and after an error nothing more is asked of them.
-    pub fn new(outputs: impl Stream<Item = Result<Payload, CallError>> + Send + 'static) -> Self {
-        Self(outputs.fuse().boxed())
-    }
-}
-
-impl Stream for PayloadReplies {
-    type Item = Result<Payload, CallError>;
-
-    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        self.0.as_mut().poll_next(context)
-    }
-}
-
-impl fmt::Debug for PayloadReplies {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PayloadReplies").finish_non_exhaustive()
     }
 }
 

@@ -10,15 +10,15 @@ use std::time::Duration;
 use callboard_codec::{Account, Payload};
 
 use super::replies::{OpenCall, Way};
-use super::{AdmittedCall, LocalClient, PayloadReplies};
-use crate::batcher::Pool;
-use crate::call::{CallOptions, Flight, Micros, Reply};
+use super::{AdmittedCall, LocalClient};
+use crate::call::{CallOptions, Flight, PayloadReplies, Reply};
 use crate::clock;
 use crate::error::{CallError, ErrorKind};
-use crate::gateway::Admission;
 use crate::pipeline::{Graph, StageReply};
-use crate::router::HeldRoute;
+use crate::pool::Pool;
+use crate::router::{Admission, HeldRoute};
 use crate::stage::Contract;
+use crate::timeline::Micros;
 
 /// The right of stages to be called once by another node. Dropping it gives the permits back.
 #[derive(Debug)]

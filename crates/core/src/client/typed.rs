@@ -14,7 +14,7 @@ use super::{CAPACITY_POLL_INTERVAL, LocalClient, read_output};
 use crate::call::CallOptions;
 use crate::clock;
 use crate::error::{CallError, ErrorKind};
-use crate::gateway::Admission;
+use crate::router::Admission;
 
 /// A route that takes an `In` and gives an `Out`. Cloning is cheap.
 ///

@@ -8,10 +8,11 @@ use std::fmt;
 use std::sync::Arc;
 
 use self::drawing::{Drawing, Shape};
-use crate::app::RouteSpec;
+use crate::app::App;
 use crate::id::{RouteName, StageName};
 use crate::node::Description;
 use crate::pipeline::{Graph, Join};
+use crate::router::RouteSpec;
 use crate::stage::StageSpec;
 
 /// What an app would serve: its routes and the steps behind them.
@@ -28,6 +29,14 @@ use crate::stage::StageSpec;
 #[derive(Clone, Debug)]
 pub struct Diagram {
     routes: Vec<(RouteName, Graph<StageName>, Graph<String>)>,
+}
+
+impl App {
+    /// A picture of the routes, to be printed or drawn.
+    #[must_use]
+    pub fn diagram(&self) -> Diagram {
+        Diagram::of(self.routes())
+    }
 }
 
 impl Diagram {

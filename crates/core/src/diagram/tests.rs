@@ -4,7 +4,7 @@ use callboard_codec::Value;
 
 use crate::actor::{Actor, ActorContext, ActorSpec};
 use crate::app::App;
-use crate::failure::Failure;
+use crate::error::Failure;
 use crate::pipeline::Pipeline;
 use crate::stage::Stage;
 

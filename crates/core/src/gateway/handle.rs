@@ -10,16 +10,12 @@ use ractor::ActorRef;
 
 use super::admission::{Ledger, LedgerLine, Limits, MAX_INNER_CALLS, Refusal};
 use super::message::GatewayMessage;
-use crate::call::Outer;
-use crate::clock::{self, Instant};
-use crate::deadline::Deadline;
+use crate::clock::Instant;
 use crate::error::{CallError, ErrorKind, RETRY_AFTER};
+use crate::host::{HostNode, OpaqueHandle};
 use crate::id::{CallId, RouteIndex, RouteName};
 use crate::metrics::{SharedMetrics, TurnedAway};
-use crate::node::Shared;
 use crate::offload::Offload;
-use crate::pipeline::{Beyond, PeerDescription};
-use crate::router::{HeldRoute, Route};
 
 /// The setting that bounds all accounts together.
 const MAX_IN_FLIGHT_BYTES: &str = "max_in_flight_bytes";
@@ -34,10 +30,10 @@ pub(crate) struct Gateway {
     max_timeout: Duration,
     ledger: Mutex<Ledger>,
     actor: Mutex<Option<ActorRef<GatewayMessage>>>,
-    /// The other nodes, once this one has joined them.
-    beyond: OnceLock<Arc<Beyond>>,
+    /// The cluster, once this node has joined one. The pipeline knows its type.
+    cluster: OnceLock<OpaqueHandle>,
     /// The node, for user code that calls it.
-    node: OnceLock<Weak<Shared>>,
+    node: OnceLock<Weak<dyn HostNode>>,
     metrics: SharedMetrics,
     offload: Offload,
 }
@@ -49,33 +45,24 @@ impl Gateway {
             max_timeout: limits.max_timeout,
             ledger: Mutex::new(Ledger::new(limits)),
             actor: Mutex::default(),
-            beyond: OnceLock::new(),
+            cluster: OnceLock::new(),
             node: OnceLock::new(),
             metrics,
             offload: Offload::new(),
         }
     }
 
-    /// Lets a call in.
-    pub(crate) fn admit(self: &Arc<Self>, route: HeldRoute, bytes: u64) -> Result<Admission, CallError> {
-        self.try_admit_at(clock::now(), route, bytes, None).map_err(|refusal| self.refuse(refusal))
-    }
-
-    /// Lets a call in that arrived at `now`, or says why not without counting it: for a caller that may wait. One that
-    /// another call waits for rides on the permit of that one, as long as it is in flight itself.
-    pub(crate) fn try_admit_at(
+    /// Takes a permit: on that of `root`, as long as that call has no outcome itself.
+    pub(crate) fn take_permit(
         self: &Arc<Self>,
         now: Instant,
-        route: HeldRoute,
+        route: RouteIndex,
         bytes: u64,
-        outer: Option<&Arc<Outer>>,
-    ) -> Result<Admission, Refusal> {
-        route.enter()?;
-        let root = outer.and_then(|outer| outer.outermost().permit.as_deref());
-        let key = self.enter(now, route.index(), bytes, root).inspect_err(|_| route.leave())?;
+        root: Option<&Permit>,
+    ) -> Result<Arc<Permit>, Refusal> {
+        let key = self.enter(now, route, bytes, root)?;
         let (gateway, inner, is_kept) = (Arc::clone(self), AtomicU16::new(0), AtomicBool::new(false));
-        let permit = Arc::new(Permit { gateway, key, inner, is_kept });
-        Ok(Admission { permit, route, admitted_at: now, outer: outer.cloned() })
+        Ok(Arc::new(Permit { gateway, key, inner, is_kept }))
     }
 
     /// Opens a line of the ledger: on the permit of `root`, as long as that has no outcome itself.
@@ -94,14 +81,10 @@ impl Gateway {
         std::ptr::eq(&*root.gateway, self) && ledger.is_open(root.line())
     }
 
-    /// Whether a call could be let in now, with the permit of the outer call where it has one. Takes nothing.
-    pub(crate) fn check_room(&self, route: &Route, bytes: u64, outer: Option<&Arc<Outer>>) -> Result<(), CallError> {
-        let root = outer.and_then(|outer| outer.outermost().permit.as_deref());
-        let room = route.check_room().and_then(|()| {
-            let ledger = self.ledger.lock();
-            ledger.check(bytes, root.is_some_and(|root| self.carries(root, &ledger)))
-        });
-        room.map_err(|refusal| self.refuse(refusal))
+    /// Whether a permit for this many bytes is free. Takes none.
+    pub(crate) fn check_permit(&self, bytes: u64, root: Option<&Permit>) -> Result<(), Refusal> {
+        let ledger = self.ledger.lock();
+        ledger.check(bytes, root.is_some_and(|root| self.carries(root, &ledger)))
     }
 
     /// The threads for large payloads.
@@ -114,21 +97,16 @@ impl Gateway {
     }
 
     /// Lets stages run on other nodes from now on. Once only: a node is in one cluster.
-    pub(crate) fn join(&self, beyond: Beyond) -> bool {
-        self.beyond.set(Arc::new(beyond)).is_ok()
+    pub(crate) fn join(&self, cluster: OpaqueHandle) -> bool {
+        self.cluster.set(cluster).is_ok()
     }
 
-    /// The other nodes, if this one has joined some.
-    pub(crate) fn beyond(&self) -> Option<&Arc<Beyond>> {
-        self.beyond.get()
+    /// The cluster that this node has joined, if any.
+    pub(crate) fn cluster(&self) -> Option<&OpaqueHandle> {
+        self.cluster.get()
     }
 
-    /// The other nodes, as this one knows them.
-    pub(crate) fn peers(&self) -> Vec<PeerDescription> {
-        self.beyond.get().map(|beyond| beyond.0.peers()).unwrap_or_default()
-    }
-
-    pub(crate) fn set_node(&self, node: Weak<Shared>) {
+    pub(crate) fn set_node(&self, node: Weak<dyn HostNode>) {
         let _ = self.node.set(node);
     }
 
@@ -164,17 +142,6 @@ impl Gateway {
     /// The longest that a call may take.
     pub(crate) fn max_timeout(&self) -> Duration {
         self.max_timeout
-    }
-
-    /// How long a call of this route may take whose caller asked for `timeout`, or did not say.
-    pub(crate) fn timeout_of(&self, route: &Route, timeout: Option<Duration>) -> Duration {
-        let timeout = timeout.or_else(|| route.default_timeout()).unwrap_or(self.default_timeout);
-        timeout.min(self.max_timeout_of(route))
-    }
-
-    /// The longest that a call of this route may take.
-    pub(crate) fn max_timeout_of(&self, route: &Route) -> Duration {
-        route.max_timeout().map_or(self.max_timeout, |own| own.min(self.max_timeout))
     }
 
     pub(crate) fn limits(&self) -> Limits {
@@ -229,17 +196,6 @@ impl Gateway {
     }
 }
 
-/// A call's right to be here: one permit, its account, its line in the ledger. Dropping it frees the permit. The bytes that were
-/// charged go back when nothing works for the call any more.
-#[derive(Debug)]
-pub struct Admission {
-    permit: Arc<Permit>,
-    route: HeldRoute,
-    admitted_at: Instant,
-    /// The call that waits for it, where user code made it.
-    outer: Option<Arc<Outer>>,
-}
-
 /// The account of one call: everything that the call makes the node hold is charged to it.
 #[derive(Debug)]
 pub(crate) struct Permit {
@@ -252,114 +208,6 @@ pub(crate) struct Permit {
     is_kept: AtomicBool,
 }
 
-impl Admission {
-    /// The route it was given for: the newest revision of that name.
-    #[must_use]
-    pub fn route(&self) -> &Arc<Route> {
-        &self.route
-    }
-
-    /// The number of this call on this node.
-    #[must_use]
-    pub fn id(&self) -> CallId {
-        self.permit.gateway.ledger.lock().id_of(self.permit.line())
-    }
-
-    /// When the call was let in. A timeout counts from here, so that it covers the reading of the body.
-    #[must_use]
-    pub fn admitted_at(&self) -> Instant {
-        self.admitted_at
-    }
-
-    /// When the call is late: `timeout` after it was let in, or the route's or the node's default where its caller said
-    /// nothing. Never later than the route and the node allow.
-    #[must_use]
-    pub fn deadline(&self, timeout: Option<Duration>) -> Deadline {
-        Deadline::after(self.admitted_at, self.permit.gateway.timeout_of(&self.route, timeout))
-    }
-
-    /// The latest deadline that the route and the node allow.
-    pub(crate) fn latest_deadline(&self) -> Deadline {
-        Deadline::after(self.admitted_at, self.permit.gateway.max_timeout_of(&self.route))
-    }
-
-    /// The latest deadline that the node allows.
-    pub(crate) fn latest_deadline_of_node(&self) -> Deadline {
-        Deadline::after(self.admitted_at, self.permit.gateway.max_timeout())
-    }
-
-    /// Charges `bytes` more to the call: its body turned out longer than announced.
-    ///
-    /// # Errors
-    ///
-    /// `Overloaded` when the node's bytes are all out. The admission itself stays good.
-    pub fn grow(&self, bytes: u64) -> Result<(), CallError> {
-        let Permit { gateway, .. } = &*self.permit;
-        let grown = gateway.ledger.lock().grow(self.permit.line(), bytes);
-        grown.map_err(|refusal| gateway.refuse(refusal))
-    }
-
-    /// Gives back `bytes` that were charged to the call and are free again.
-    pub fn shrink(&self, bytes: u64) {
-        self.permit.gateway.ledger.lock().shrink(self.permit.line(), bytes);
-    }
-
-    /// The account of the call, for what is decoded and encoded for it. It keeps what was charged, and not the permit.
-    #[must_use]
-    pub fn account(&self) -> Arc<dyn Account> {
-        self.permit.is_kept.store(true, Ordering::Relaxed);
-        Arc::clone(&self.permit) as Arc<dyn Account>
-    }
-
-    pub(crate) fn outer(&self) -> Option<&Arc<Outer>> {
-        self.outer.as_ref()
-    }
-
-    /// Counts the time of the call from now on: the permit was there before the call.
-    pub(crate) fn restart(&mut self, now: Instant) {
-        self.admitted_at = now;
-        self.permit.gateway.ledger.lock().restart(self.permit.line(), now);
-    }
-
-    pub(crate) fn permit(&self) -> Arc<Permit> {
-        Arc::clone(&self.permit)
-    }
-
-    /// For bytes beside the call's own, that are given back before it ends or outlive it.
-    #[must_use]
-    pub fn beside(&self) -> HeldBytes {
-        HeldBytes::none_of(&self.permit.gateway)
-    }
-
-    /// Gives back what is charged so far: the call has come to its end, and nothing works for it. Not while an edge keeps the account,
-    /// because the outcome may share the memory of the input.
-    pub(crate) fn settle(&self) {
-        if !self.permit.is_kept.load(Ordering::Relaxed) {
-            self.permit.refund_all();
-        }
-    }
-}
-
-impl Drop for Admission {
-    fn drop(&mut self) {
-        let gateway = &self.permit.gateway;
-        self.route.leave();
-        let emptied = {
-            let mut ledger = gateway.ledger.lock();
-            if ledger.close(self.permit.line())
-                && let Some(outer) = &self.outer
-                && let Some(root) = &outer.outermost().permit
-            {
-                root.give_inner_back();
-            }
-            ledger.is_draining() && ledger.in_flight() == 0
-        };
-        if emptied && let Some(actor) = &*gateway.actor.lock() {
-            let _ = actor.send_message(GatewayMessage::Emptied);
-        }
-    }
-}
-
 impl Permit {
     fn line(&self) -> usize {
         self.key as usize
@@ -369,15 +217,69 @@ impl Permit {
         Arc::ptr_eq(&self.gateway, &other.gateway)
     }
 
-    /// The other nodes, if this one has joined some.
-    pub(crate) fn beyond(&self) -> Option<&Arc<Beyond>> {
-        self.gateway.beyond()
+    pub(crate) fn gateway(&self) -> &Arc<Gateway> {
+        &self.gateway
+    }
+
+    /// The number of its call on this node.
+    pub(crate) fn id(&self) -> CallId {
+        self.gateway.ledger.lock().id_of(self.line())
+    }
+
+    /// Charges `bytes` more to the call.
+    pub(crate) fn grow(&self, bytes: u64) -> Result<(), CallError> {
+        let grown = self.gateway.ledger.lock().grow(self.line(), bytes);
+        grown.map_err(|refusal| self.gateway.refuse(refusal))
+    }
+
+    /// Gives back `bytes` that were charged to the call.
+    pub(crate) fn shrink(&self, bytes: u64) {
+        self.gateway.ledger.lock().shrink(self.line(), bytes);
+    }
+
+    /// Counts the time of the call from now on.
+    pub(crate) fn restart(&self, now: Instant) {
+        self.gateway.ledger.lock().restart(self.line(), now);
+    }
+
+    /// From now on an edge has the account, and gives back what is charged when the outcome is written.
+    pub(crate) fn keep(&self) {
+        self.is_kept.store(true, Ordering::Relaxed);
+    }
+
+    /// Gives back what is charged, unless an edge has the account.
+    pub(crate) fn settle(&self) {
+        if !self.is_kept.load(Ordering::Relaxed) {
+            self.refund_all();
+        }
+    }
+
+    /// The call has its outcome: it is in flight no more. `root` is the permit that it may ride on.
+    pub(crate) fn close(&self, root: Option<&Self>) {
+        let gateway = &self.gateway;
+        let emptied = {
+            let mut ledger = gateway.ledger.lock();
+            if ledger.close(self.line())
+                && let Some(root) = root
+            {
+                root.give_inner_back();
+            }
+            ledger.is_draining() && ledger.in_flight() == 0
+        };
+        if emptied && let Some(actor) = &*gateway.actor.lock() {
+            let _ = actor.send_message(GatewayMessage::Emptied);
+        }
+    }
+
+    /// The cluster that its node has joined, if any.
+    pub(crate) fn cluster(&self) -> Option<&OpaqueHandle> {
+        self.gateway.cluster()
     }
 
     /// The route that its call was let in for.
     pub(crate) fn route(&self) -> Option<RouteName> {
         let index = self.gateway.ledger.lock().route_of(self.line());
-        self.node()?.router.table().name_of(index).cloned()
+        self.node()?.route_name(index)
     }
 
     fn take_inner(&self) -> Result<(), Refusal> {
@@ -391,7 +293,7 @@ impl Permit {
     }
 
     /// The node, while there is one.
-    pub(crate) fn node(&self) -> Option<Arc<Shared>> {
+    pub(crate) fn node(&self) -> Option<Arc<dyn HostNode>> {
         self.gateway.node.get()?.upgrade()
     }
 }

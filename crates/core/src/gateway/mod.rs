@@ -1,11 +1,11 @@
 //! The gateway: who may come in, who is in, and how everybody leaves.
 //!
-//! Every call holds an [`Admission`] from before its body is read until its outcome is there. The permits count calls and
+//! Every call holds a [`Permit`] from before its body is read until its outcome is there. The permits count calls and
 //! bytes; the ledger knows each call in flight.
 //!
-//! * **Full:** [`Gateway::admit`] answers `Overloaded` at once; nothing was read or queued.
-//! * **Draining:** it answers `Unavailable`; what is in flight goes on.
-//! * **Cancelled:** dropping the admission frees its permits and closes its line in the ledger.
+//! * **Full:** [`Gateway::take_permit`] refuses at once; nothing was read or queued.
+//! * **Draining:** it refuses; what is in flight goes on.
+//! * **Cancelled:** dropping the call's admission frees its permit and closes its line in the ledger.
 
 mod actor;
 mod admission;
@@ -13,7 +13,7 @@ mod handle;
 mod message;
 
 pub use admission::{DEFAULT_MAX_IN_FLIGHT, DEFAULT_MAX_IN_FLIGHT_BYTES, Limits};
-pub use handle::{Admission, HeldBytes};
+pub use handle::HeldBytes;
 
 pub(crate) use actor::GatewayActor;
 #[cfg(test)]

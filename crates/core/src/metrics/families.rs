@@ -13,10 +13,9 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
 use super::{ReplicaState, RouteMetrics, Seconds, Sizes, StageMetrics, TurnedAway, seconds, sizes};
-use crate::batcher::ReleaseReason;
 use crate::error::ErrorKind;
 use crate::id::{RouteName, StageName};
-use crate::router::Route;
+use crate::timeline::ReleaseReason;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct RouteLabel {
@@ -316,10 +315,8 @@ impl NodeMetrics {
     }
 
     /// The last revision of a route is over: it counts no more, and its counters stay for when it comes back.
-    pub(crate) fn forget_route(&self, route: &Route) {
-        let Some((oldest, outcomes)) = self.past_routes.lock().add(route.name(), route.metrics().outcomes()) else {
-            return;
-        };
+    pub(crate) fn forget_route(&self, route: &str, outcomes: u64) {
+        let Some((oldest, outcomes)) = self.past_routes.lock().add(route, outcomes) else { return };
         self.past_outcomes.fetch_add(outcomes, Ordering::Relaxed);
         let words = ErrorKind::ALL.map(ErrorKind::as_str);
         for word in words.into_iter().chain(["ok"]) {

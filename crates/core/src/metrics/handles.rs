@@ -6,18 +6,17 @@ use std::time::Duration;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::gauge::Gauge;
 
-use super::{COUNTING, Discarded, Place, Refused, ReplicaState, Seconds, Sizes, micros};
-use crate::batcher::ReleaseReason;
-use crate::call::Timing;
+use super::{COUNTING, DiscardPlace, Discarded, Refused, ReplicaState, Seconds, Sizes, micros};
 use crate::error::ErrorKind;
+use crate::timeline::{ReleaseReason, Timing};
 
 /// The handles of one route.
 #[derive(Debug)]
 pub(crate) struct RouteMetrics {
-    pub(super) ok: Counter,
-    pub(super) errors: [Counter; ErrorKind::ALL.len()],
-    pub(super) seconds: Seconds,
-    pub(super) failed_seconds: Counter<f64, AtomicU64>,
+    pub(crate) ok: Counter,
+    pub(crate) errors: [Counter; ErrorKind::ALL.len()],
+    pub(crate) seconds: Seconds,
+    pub(crate) failed_seconds: Counter<f64, AtomicU64>,
 }
 
 impl RouteMetrics {
@@ -42,33 +41,33 @@ impl RouteMetrics {
 /// The handles of one stage.
 #[derive(Debug)]
 pub(crate) struct StageMetrics {
-    pub(super) queue_seconds: Seconds,
-    pub(super) batch_seconds: Seconds,
-    pub(super) compute_seconds: Seconds,
-    pub(super) batch_size: Sizes,
-    pub(super) full: Counter,
-    pub(super) idle: Counter,
-    pub(super) delay: Counter,
-    pub(super) deadline: Counter,
-    pub(super) drain: Counter,
-    pub(super) queue_expired: Counter,
-    pub(super) queue_cancelled: Counter,
-    pub(super) worker_expired: Counter,
-    pub(super) worker_cancelled: Counter,
-    pub(super) refused_full: Counter,
-    pub(super) refused_late: Counter,
-    pub(super) refused_large: Counter,
-    pub(super) restarts: Counter,
-    pub(super) retries: Counter,
-    pub(super) replica_states: [Gauge; ReplicaState::ALL.len()],
-    pub(super) culprits: Counter,
-    pub(super) isolations: Counter,
-    pub(super) hung: Counter,
-    pub(super) abandoned_threads: Gauge,
-    pub(super) moved: Counter,
-    pub(super) queued: Gauge,
-    pub(super) replicas: Gauge,
-    pub(super) ready: Gauge,
+    pub(crate) queue_seconds: Seconds,
+    pub(crate) batch_seconds: Seconds,
+    pub(crate) compute_seconds: Seconds,
+    pub(crate) batch_size: Sizes,
+    pub(crate) full: Counter,
+    pub(crate) idle: Counter,
+    pub(crate) delay: Counter,
+    pub(crate) deadline: Counter,
+    pub(crate) drain: Counter,
+    pub(crate) queue_expired: Counter,
+    pub(crate) queue_cancelled: Counter,
+    pub(crate) worker_expired: Counter,
+    pub(crate) worker_cancelled: Counter,
+    pub(crate) refused_full: Counter,
+    pub(crate) refused_late: Counter,
+    pub(crate) refused_large: Counter,
+    pub(crate) restarts: Counter,
+    pub(crate) retries: Counter,
+    pub(crate) replica_states: [Gauge; ReplicaState::ALL.len()],
+    pub(crate) culprits: Counter,
+    pub(crate) isolations: Counter,
+    pub(crate) hung: Counter,
+    pub(crate) abandoned_threads: Gauge,
+    pub(crate) moved: Counter,
+    pub(crate) queued: Gauge,
+    pub(crate) replicas: Gauge,
+    pub(crate) ready: Gauge,
 }
 
 impl StageMetrics {
@@ -105,16 +104,16 @@ impl StageMetrics {
         self.batch_seconds.observe(micros(timing.batch));
     }
 
-    pub(crate) fn discarded(&self, place: Place, why: Discarded) {
+    pub(crate) fn discarded(&self, place: DiscardPlace, why: Discarded) {
         self.discards(place, why).inc();
     }
 
-    pub(crate) fn discards(&self, place: Place, why: Discarded) -> &Counter {
+    pub(crate) fn discards(&self, place: DiscardPlace, why: Discarded) -> &Counter {
         match (place, why) {
-            (Place::Queue, Discarded::Expired) => &self.queue_expired,
-            (Place::Queue, Discarded::Cancelled) => &self.queue_cancelled,
-            (Place::Worker, Discarded::Expired) => &self.worker_expired,
-            (Place::Worker, Discarded::Cancelled) => &self.worker_cancelled,
+            (DiscardPlace::Queue, Discarded::Expired) => &self.queue_expired,
+            (DiscardPlace::Queue, Discarded::Cancelled) => &self.queue_cancelled,
+            (DiscardPlace::Worker, Discarded::Expired) => &self.worker_expired,
+            (DiscardPlace::Worker, Discarded::Cancelled) => &self.worker_cancelled,
         }
     }
 
@@ -139,7 +138,7 @@ impl StageMetrics {
         self.replica_states[state as usize].set(replicas as i64);
     }
 
-    pub(crate) fn found_culprit(&self) {
+    pub(crate) fn found_poison(&self) {
         self.culprits.inc();
     }
 

@@ -22,7 +22,7 @@ pub(crate) const COUNTING: bool = !cfg!(callboard_no_metrics);
 
 /// Where an entry was when nobody wanted it any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Place {
+pub(crate) enum DiscardPlace {
     Queue,
     Worker,
 }
@@ -122,8 +122,8 @@ pub(crate) type SharedMetrics = Arc<NodeMetrics>;
 mod tests {
     use super::families::MAX_PAST;
     use super::*;
-    use crate::batcher::ReleaseReason;
     use crate::id::StageName;
+    use crate::timeline::ReleaseReason;
 
     #[test]
     fn every_histogram_ends_in_an_infinite_bucket() {

@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use crate::id::StageName;
-use crate::router::Route;
 
 /// What was counted of a route since the start, over all its revisions.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,30 +36,4 @@ pub struct StageStatistics {
     pub batch_time: Duration,
     /// How long user code ran, in sum over the batches.
     pub compute_time: Duration,
-}
-
-impl Route {
-    /// What was counted of it. Calls go on meanwhile: each number is right by itself.
-    #[must_use]
-    pub fn statistics(&self) -> RouteStatistics {
-        let metrics = self.metrics();
-        let stages = self.graph().stages().into_iter().map(|pool| {
-            let stage = pool.metrics();
-            StageStatistics {
-                name: pool.name().clone(),
-                batches: stage.batches(),
-                entries: stage.released_entries(),
-                queue_time: Duration::from_micros(stage.queue_seconds.sum()),
-                batch_time: Duration::from_micros(stage.batch_seconds.sum()),
-                compute_time: Duration::from_micros(stage.compute_seconds.sum()),
-            }
-        });
-        RouteStatistics {
-            succeeded: metrics.ok.get(),
-            succeeded_time: Duration::from_micros(metrics.seconds.sum()),
-            failed: metrics.errors.iter().map(|kind| kind.get()).sum(),
-            failed_time: Duration::try_from_secs_f64(metrics.failed_seconds.get()).unwrap_or_default(),
-            stages: stages.collect(),
-        }
-    }
 }

@@ -4,46 +4,11 @@ use std::time::Duration;
 
 use tokio::runtime::{Builder, Handle, Runtime};
 
-use super::{Drained, Node};
-use crate::app::{App, StartError};
+use super::{Drained, Node, StartError};
 use crate::client::BlockingClient;
 
 /// How long the runtime gets to drop what still runs on it when its node is dropped.
 const RUNTIME_ENDS_WITHIN: Duration = Duration::from_secs(1);
-
-impl App {
-    /// Starts the app from a synchronous program, on a runtime that the node brings along: one thread per core.
-    ///
-    /// A program that has a runtime starts the app on that and uses [`LocalClient::blocking`](crate::LocalClient::blocking).
-    ///
-    /// ```
-    /// use std::time::Duration;
-    /// use callboard_core::{App, Drained, Stage};
-    ///
-    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// let shout = Stage::each("shout", |text: &String| Ok(text.to_uppercase()));
-    /// let node = App::new().route("/shout", shout).start_blocking()?;
-    /// let loud: String = node.client().call("/shout", "hey".to_owned())?;
-    /// assert_eq!(loud, "HEY");
-    /// assert_eq!(node.shutdown(Duration::from_secs(5)), Drained::Completely);
-    /// # Ok(())
-    /// # }
-    /// ```
-    ///
-    /// # Errors
-    ///
-    /// As [`start`](Self::start), and when the system refuses the threads.
-    ///
-    /// # Panics
-    ///
-    /// Inside a runtime's async context: use [`start`](Self::start) there.
-    #[track_caller]
-    pub fn start_blocking(self) -> Result<BlockingNode, StartError> {
-        let runtime = OwnRuntime::try_new().map_err(StartError::Thread)?;
-        let node = runtime.handle().block_on(self.start())?;
-        Ok(BlockingNode { node, runtime })
-    }
-}
 
 /// A running node with its own runtime. Dropping it ends everything at once, first the node and then the runtime;
 /// [`shutdown`](Self::shutdown) ends it in good order.
@@ -56,6 +21,13 @@ pub struct BlockingNode {
 }
 
 impl BlockingNode {
+    /// Runs what starts a node on a runtime of its own.
+    pub(crate) fn start(start: impl Future<Output = Result<Node, StartError>>) -> Result<Self, StartError> {
+        let runtime = OwnRuntime::try_new().map_err(StartError::Thread)?;
+        let node = runtime.handle().block_on(start)?;
+        Ok(Self { node, runtime })
+    }
+
     /// A handle for callers in this process.
     #[must_use]
     pub fn client(&self) -> BlockingClient {

@@ -7,17 +7,16 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::Shared;
 use crate::actor::{ActorState, ActorStatus};
-use crate::batcher::{Pool, ReleaseReason, Restart};
+use crate::client::{LocalClient, Shared};
 use crate::clock::{self, Instant};
 use crate::gateway::Gateway;
 use crate::id::{CallId, RouteName, StageName};
 use crate::metrics::{ReplicaState, StageMetrics};
-use crate::pipeline::PeerDescription;
+use crate::pipeline::{PeerDescription, remote_stages};
+use crate::pool::{Pool, ReplicaHandle, Restart, StageState};
 use crate::router::{DeployedStage, Route, Table};
-use crate::supervisor::StageState;
-use crate::worker::WorkerSlot;
+use crate::timeline::ReleaseReason;
 
 /// How many calls in flight a description lists.
 const LISTED_CALLS: usize = 16;
@@ -226,6 +225,26 @@ pub struct ReplicaDescription {
     pub batches: u64,
 }
 
+impl LocalClient {
+    /// Whether the node is alive and ready, and the state of each stage.
+    #[must_use]
+    pub fn health(&self) -> Health {
+        self.shared.health()
+    }
+
+    /// The running tree: stages, replicas, queues, calls in flight.
+    #[must_use]
+    pub fn describe(&self) -> Description {
+        self.shared.describe()
+    }
+
+    /// The metrics as Prometheus text.
+    #[must_use]
+    pub fn metrics(&self) -> String {
+        self.shared.encode_metrics()
+    }
+}
+
 impl Shared {
     pub(crate) fn health(&self) -> Health {
         let table = self.router.table();
@@ -243,13 +262,13 @@ impl Shared {
 
     /// Of the routes that take calls, each stage once.
     fn remote_stage_health(&self, table: &Table) -> Vec<RemoteStageHealth> {
-        let beyond = self.gateway.beyond();
+        let cluster = remote_stages(&self.gateway);
         let mut told: Vec<RemoteStageHealth> = Vec::new();
         for name in table.routes().iter().flat_map(|route| route.graph().remote_stages()) {
             if !told.iter().any(|stage| stage.name == *name) {
-                let reason = match beyond {
+                let reason = match cluster {
                     None => Some("this node has not joined others"),
-                    Some(beyond) if beyond.0.offers(name.as_str()) => None,
+                    Some(cluster) if cluster.offers(name.as_str()) => None,
                     Some(_) => Some("no node that runs it can be reached"),
                 };
                 let (ready, reason) = (reason.is_none(), reason.map(str::to_owned));
@@ -274,7 +293,7 @@ impl Shared {
             routes: describe_routes(&table),
             stages: table.stages().map(|stage| describe_stage(&table, stage, now)).collect(),
             actors: self.directory.statuses().iter().map(|actor| describe_actor(actor, now)).collect(),
-            peers: self.gateway.peers(),
+            peers: remote_stages(&self.gateway).map(|cluster| cluster.peers()).unwrap_or_default(),
         }
     }
 
@@ -299,9 +318,9 @@ impl Shared {
 }
 
 /// Counts replicas by what they do.
-fn set_replica_states(metrics: &StageMetrics, workers: &[Arc<WorkerSlot>], wanted: usize) {
-    let leaving = workers.iter().filter(|slot| slot.is_leaving()).count();
-    let busy = workers.iter().filter(|slot| !slot.is_leaving() && slot.running() > 0).count();
+fn set_replica_states(metrics: &StageMetrics, workers: &[Arc<ReplicaHandle>], wanted: usize) {
+    let leaving = workers.iter().filter(|handle| handle.is_leaving()).count();
+    let busy = workers.iter().filter(|handle| !handle.is_leaving() && handle.running() > 0).count();
     let staying = workers.len() - leaving;
     metrics.set_replica_state(ReplicaState::Leaving, leaving);
     metrics.set_replica_state(ReplicaState::Busy, busy);
@@ -413,13 +432,13 @@ fn describe_actor(actor: &ActorStatus, now: Instant) -> ActorDescription {
 }
 
 fn describe_replicas(pool: &Pool, now: Instant) -> Vec<ReplicaDescription> {
-    let describe = |slot: &Arc<WorkerSlot>| ReplicaDescription {
-        index: slot.index(),
-        generation: slot.generation(),
-        age: now.saturating_duration_since(slot.since()),
-        busy: slot.running() > 0,
-        leaving: slot.is_leaving(),
-        batches: slot.batches(),
+    let describe = |handle: &Arc<ReplicaHandle>| ReplicaDescription {
+        index: handle.index(),
+        generation: handle.generation(),
+        age: now.saturating_duration_since(handle.since()),
+        busy: handle.running() > 0,
+        leaving: handle.is_leaving(),
+        batches: handle.batches(),
     };
     let mut replicas: Vec<_> = pool.workers().iter().map(describe).collect();
     replicas.sort_unstable_by_key(|replica| (replica.index, replica.generation));

@@ -2,12 +2,11 @@
 
 use std::sync::Arc;
 
-use super::{Description, Health, Shared};
-use crate::actor::{ActorError, ActorGroup, ActorRef, ActorSpec};
-use crate::app::RouteSpec;
-use crate::client::LocalClient;
-use crate::pipeline::{Beyond, RemoteStages};
-use crate::router::{AppliedChange, ChangeError, RouteChange};
+use super::{Description, Health};
+use crate::actor::{Actor, ActorContext, ActorError, ActorGroup, ActorRef, ActorSpec};
+use crate::client::{LocalClient, Shared};
+use crate::pipeline::{ClusterHandle, RemoteStages};
+use crate::router::{AppliedChange, ChangeError, RouteChange, RouteSpec};
 
 /// A handle on a running node. Cloning it is cheap; it does not keep the node alive.
 ///
@@ -80,11 +79,9 @@ impl NodeHandle {
     /// # Errors
     ///
     /// When the node has joined before.
-    pub fn join(&self, elsewhere: impl RemoteStages) -> Result<(), AlreadyJoined> {
-        match self.shared.gateway.join(Beyond(Box::new(elsewhere))) {
-            true => Ok(()),
-            false => Err(AlreadyJoined),
-        }
+    pub fn join(&self, cluster: impl RemoteStages) -> Result<(), AlreadyJoined> {
+        let joined = self.shared.gateway.join(Arc::new(ClusterHandle::new(cluster)));
+        if joined { Ok(()) } else { Err(AlreadyJoined) }
     }
 
     /// A handle for callers.
@@ -182,3 +179,17 @@ impl NodeHandle {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the node has joined other nodes before")]
 pub struct AlreadyJoined;
+
+impl<A: Actor> ActorContext<A> {
+    /// A client of the node's routes. At the first start they are not open yet.
+    #[must_use]
+    pub fn client(&self) -> LocalClient {
+        self.node().client()
+    }
+
+    /// The node.
+    #[must_use]
+    pub fn node(&self) -> &NodeHandle {
+        self.node.downcast_ref().expect("a node gives its actors its own handle")
+    }
+}

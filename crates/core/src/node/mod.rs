@@ -4,9 +4,10 @@ mod blocking;
 mod describe;
 mod handle;
 mod root;
+mod start_error;
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use ractor::{Actor, ActorRef as EngineRef};
@@ -14,14 +15,14 @@ use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
 use crate::actor::{ActorError, ActorGroup, ActorRef, ActorSpec, Directory};
-use crate::app::{RouteSpec, StartError};
-use crate::batcher::BatcherMessage;
-use crate::client::LocalClient;
+use crate::client::{LocalClient, Shared};
 use crate::containment::note_places;
+use crate::executor::Watchdog;
 use crate::gateway::{Gateway, Limits};
+use crate::host::HostNode;
 use crate::metrics::{NodeMetrics, SharedMetrics};
-use crate::router::{AppliedChange, ChangeError, RouteChange, Router, RouterMessage, STOP_WITHIN};
-use crate::worker::Watchdog;
+use crate::pool::BatcherMessage;
+use crate::router::{AppliedChange, ChangeError, RouteChange, RouteSpec, Router, RouterMessage, STOP_WITHIN};
 
 pub use blocking::BlockingNode;
 pub use describe::{
@@ -31,21 +32,7 @@ pub use describe::{
 pub use handle::{AlreadyJoined, NodeHandle};
 pub(crate) use root::RootMessage;
 use root::{RootActor, RootArgs};
-
-/// What every handle of the node shares.
-#[derive(Debug)]
-pub(crate) struct Shared {
-    pub(crate) gateway: Arc<Gateway>,
-    pub(crate) router: Arc<Router>,
-    pub(crate) directory: Arc<Directory>,
-    pub(crate) metrics: SharedMetrics,
-    /// Where the node runs, for what callers start on it from outside.
-    pub(crate) runtime: Handle,
-    /// The root lives, and with it the tree.
-    pub(crate) alive: AtomicBool,
-    /// Still serving, but no longer offered: the node is about to drain.
-    pub(crate) withdrawn: AtomicBool,
-}
+pub use start_error::StartError;
 
 /// A running node. Dropping it ends everything at once; [`shutdown`](Self::shutdown) ends it in good order.
 ///
@@ -86,7 +73,8 @@ impl Node {
             alive: AtomicBool::new(false),
             withdrawn: AtomicBool::new(false),
         });
-        shared.gateway.set_node(Arc::downgrade(&shared));
+        let host: Weak<dyn HostNode> = Arc::downgrade(&shared) as Weak<dyn HostNode>;
+        shared.gateway.set_node(host);
         note_places();
         let watchdog = Arc::new(Watchdog::spawn().map_err(StartError::Thread)?);
         let args = RootArgs { shared: Arc::clone(&shared), watchdog };

@@ -7,16 +7,17 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use ractor::{Actor, ActorCell, ActorProcessingErr, ActorRef, SupervisionEvent};
-use tokio::sync::{OwnedSemaphorePermit, oneshot};
+use tokio::sync::oneshot;
 
-use super::{NodeHandle, Shared};
-use crate::actor::{ActorError, ActorGroup, GroupActor, GroupArgs, GroupMessage};
-use crate::client::LocalClient;
+use super::NodeHandle;
+use crate::actor::{GroupActor, GroupArgs, GroupMessage, SpawnActors};
+use crate::client::{LocalClient, Shared};
 use crate::clock;
+use crate::executor::Watchdog;
 use crate::gateway::{GatewayActor, GatewayMessage};
+use crate::pool::StageState;
+use crate::restart::{RestartDecision, RestartIntensity, RestartWindow};
 use crate::router::{RouterActor, RouterArgs, RouterMessage};
-use crate::supervisor::{RestartIntensity, RestartWindow, StageState, Verdict};
-use crate::worker::Watchdog;
 
 /// The actor at the root.
 pub(crate) struct RootActor;
@@ -31,14 +32,7 @@ pub(crate) struct RootArgs {
 #[derive(Debug)]
 pub(crate) enum RootMessage {
     /// Start a group of actors. From the node's handles.
-    SpawnActors {
-        /// Which.
-        group: ActorGroup,
-        /// Told when all of them are up, or why not.
-        started: oneshot::Sender<Result<(), ActorError>>,
-        /// Its place in the line.
-        turn: OwnedSemaphorePermit,
-    },
+    SpawnActors(SpawnActors),
     /// Stop all actors in good order. From the node's handle, after the stages.
     StopActors {
         /// Told when all are stopped.
@@ -70,7 +64,7 @@ impl Actor for RootActor {
         let gateway = start_gateway(&shared, myself.get_cell()).await?;
         let router = start_router(&shared, &watchdog, myself.get_cell()).await?;
         shared.alive.store(true, Ordering::Release);
-        shared.directory.set_root(myself);
+        shared.directory.set_root(Box::new(move |group| myself.cast(RootMessage::SpawnActors(group)).is_ok()));
         let window = RestartWindow::new(RestartIntensity::default());
         Ok(RootState { shared, watchdog, gateway, router, window, groups: Vec::new() })
     }
@@ -82,8 +76,8 @@ impl Actor for RootActor {
         state: &mut RootState,
     ) -> Result<(), ActorProcessingErr> {
         match message {
-            RootMessage::SpawnActors { group, started, turn: _turn } => {
-                let node = NodeHandle::new(Arc::clone(&state.shared));
+            RootMessage::SpawnActors(SpawnActors { group, started, turn: _turn }) => {
+                let node = Arc::new(NodeHandle::new(Arc::clone(&state.shared)));
                 let directory = Arc::clone(&state.shared.directory);
                 let args = GroupArgs { group, node, directory, started };
                 let (group, _) = Actor::spawn_linked(None, GroupActor, args, myself.get_cell()).await?;
@@ -131,7 +125,7 @@ impl RootState {
             return Ok(());
         }
         tracing::error!(why, "a part of the node died: this is a defect");
-        if self.window.record(clock::now()) == Verdict::GiveUp {
+        if self.window.record(clock::now()) == RestartDecision::GiveUp {
             return Err("gateway or router died too often".into());
         }
         if is_gateway {
@@ -191,7 +185,7 @@ async fn start_router(
         router: Arc::clone(&shared.router),
         metrics: Arc::clone(&shared.metrics),
         watchdog: Arc::clone(watchdog),
-        client: LocalClient::new(Arc::clone(shared)),
+        client: Arc::new(LocalClient::new(Arc::clone(shared))),
         root: root.clone(),
     };
     let (router, _) = Actor::spawn_linked(None, RouterActor, args, root).await?;

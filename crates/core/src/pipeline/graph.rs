@@ -8,7 +8,7 @@ use callboard_codec::Payload;
 
 use super::ensemble::Join;
 use crate::actor::AskFn;
-use crate::failure::Failure;
+use crate::error::Failure;
 use crate::id::StageName;
 
 /// A function between stages, without its types.

@@ -34,7 +34,7 @@ use std::sync::Arc;
 use callboard_codec::{Data, Payload};
 
 use crate::actor::{ActorRef, ReplyPort, ask_step};
-use crate::failure::Failure;
+use crate::error::Failure;
 use crate::stage::{Stage, StageSpec};
 
 pub use ensemble::{MemberError, Members};
@@ -46,7 +46,7 @@ pub use stream::StreamPipeline;
 
 pub(crate) use ensemble::Join;
 pub(crate) use graph::Graph;
-pub(crate) use remote::{Beyond, StreamPlace, place_stream, stream_remote};
+pub(crate) use remote::{ClusterHandle, StreamPlace, place_stream, remote_stages, stream_remote};
 pub(crate) use run::all_may_run_again;
 
 /// Connected stages, from `In` to `Out`.

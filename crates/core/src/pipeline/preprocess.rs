@@ -7,7 +7,7 @@ use callboard_codec::Data;
 
 use super::{Pipeline, StreamPipeline};
 use crate::call::CallContext;
-use crate::failure::Failure;
+use crate::error::Failure;
 use crate::id::StageName;
 use crate::stage::{Stage, StreamStage};
 

@@ -14,15 +14,16 @@ use serde::Serialize;
 
 use super::run::check_time;
 use super::{Graph, Pipeline, StreamPipeline};
-use crate::batcher::Pool;
-use crate::call::{CallOptions, Flight, Reply, SessionKey, Timing};
-use crate::client::PayloadReplies;
+use crate::call::{CallOptions, Flight, PayloadReplies, Reply, SessionKey};
 use crate::clock::{self, Instant};
 use crate::error::{CallError, ErrorKind};
+use crate::gateway::Gateway;
+use crate::host::OpaqueHandle;
 use crate::id::StageName;
+use crate::pool::Pool;
+use crate::restart::BackoffPolicy;
 use crate::stage::DEFAULT_CREDIT;
-use crate::supervisor::BackoffPolicy;
-use crate::timeline::{NodeFacts, Phase};
+use crate::timeline::{NodeFacts, Phase, Timing};
 
 /// How long a call that can wait leaves nodes alone that have no room, behind what they say themselves: longer each time, because it is
 /// sent with its whole input, and not all calls for as long.
@@ -218,9 +219,29 @@ impl StageOutputs {
     }
 }
 
-/// Behind one thin pointer, because every call carries it.
+/// The other nodes, as the gateway of this node carries them without their type.
 #[derive(Debug)]
-pub(crate) struct Beyond(pub(crate) Box<dyn RemoteStages>);
+pub(crate) struct ClusterHandle(Box<dyn RemoteStages>);
+
+impl ClusterHandle {
+    pub(crate) fn new(stages: impl RemoteStages) -> Self {
+        Self(Box::new(stages))
+    }
+}
+
+/// The other nodes, once this node has joined them.
+pub(crate) fn remote_stages(gateway: &Gateway) -> Option<&dyn RemoteStages> {
+    stages_of(gateway.cluster()?)
+}
+
+/// The other nodes, for a call that may leave this one.
+fn reachable_by(flight: &Flight) -> Option<&dyn RemoteStages> {
+    stages_of(flight.cluster()?)
+}
+
+fn stages_of(cluster: &OpaqueHandle) -> Option<&dyn RemoteStages> {
+    cluster.downcast_ref::<ClusterHandle>().map(|ClusterHandle(stages)| &**stages)
+}
 
 impl<In: Data, Out: Data> Pipeline<In, Out> {
     /// A stage of this name that runs on other nodes only. While none is known that runs it, its calls are `Unavailable`. Several in a
@@ -269,15 +290,15 @@ pub(super) async fn run_stages(
         [Graph::Stage(pool), ..] => pool,
         [Graph::Remote(name), ..] => {
             check_time(flight, now, name.as_str())?;
-            let Some(beyond) = flight.beyond() else { return Err(nowhere(name)) };
-            return leave_patiently(&*beyond.0, call_of(steps, payload, flight, None), flight).await;
+            let Some(cluster) = reachable_by(flight) else { return Err(nowhere(name)) };
+            return leave_patiently(cluster, call_of(steps, payload, flight, None), flight).await;
         }
         _ => return Err(CallError::new(ErrorKind::Internal, "the step is not a stage")),
     };
-    let Some(beyond) = flight.beyond() else { return here(pool, payload, flight, now).await };
-    let (name, elsewhere) = (pool.name(), &beyond.0);
-    let choice = elsewhere.choose(name.as_str(), flight.session, &load_of(pool));
-    let leave = |call| leave(&**elsewhere, call, flight);
+    let Some(cluster) = reachable_by(flight) else { return here(pool, payload, flight, now).await };
+    let name = pool.name();
+    let choice = cluster.choose(name.as_str(), flight.session, &load_of(pool));
+    let leave = |call| leave(cluster, call, flight);
     if choice.is_remote {
         let call = call_of(steps, payload.clone(), flight, choice.revision);
         // Of all that went, not of the first alone.
@@ -291,7 +312,7 @@ pub(super) async fn run_stages(
             outcome => outcome,
         };
     }
-    if !elsewhere.offers(name.as_str()) {
+    if !cluster.offers(name.as_str()) {
         return here(pool, payload, flight, now).await;
     }
     match here(pool, payload.clone(), flight, now).await {
@@ -305,9 +326,9 @@ pub(super) async fn run_stages(
 }
 
 /// Runs stages on another node, and notes in the call's record that they were there.
-async fn leave(elsewhere: &dyn RemoteStages, call: StageCall, flight: &Flight) -> Result<(Reply, usize), CallError> {
+async fn leave(cluster: &dyn RemoteStages, call: StageCall, flight: &Flight) -> Result<(Reply, usize), CallError> {
     let record = Away::begin(&call, flight);
-    let outcome = elsewhere.run(call).await;
+    let outcome = cluster.run(call).await;
     let there = outcome.as_ref().ok().and_then(|ran| Some((ran.node.clone()?, ran.reply.timing)));
     record.end(outcome.as_ref().map_or(1, |ran| ran.stages), there);
     outcome.map(|ran| (ran.reply, ran.stages))
@@ -315,17 +336,17 @@ async fn leave(elsewhere: &dyn RemoteStages, call: StageCall, flight: &Flight) -
 
 /// Leaves, and where no node has room for a call that can wait, asks again in a moment: until somebody has, or its time is up.
 async fn leave_patiently(
-    elsewhere: &dyn RemoteStages,
+    cluster: &dyn RemoteStages,
     mut call: StageCall,
     flight: &Flight,
 ) -> Result<(Reply, usize), CallError> {
     if !flight.patient {
-        return leave(elsewhere, call, flight).await;
+        return leave(cluster, call, flight).await;
     }
     let mut attempt = 0_u32;
     loop {
         attempt = attempt.saturating_add(1);
-        match leave(elsewhere, call.clone(), flight).await {
+        match leave(cluster, call.clone(), flight).await {
             Err(full) if full.kind() == ErrorKind::Overloaded && full.is_refusal() => {
                 call.is_retry = true;
                 let said = full.retry_after().unwrap_or_default().min(LONGEST_RETRY_AFTER);
@@ -392,14 +413,14 @@ pub(crate) enum StreamPlace {
 
 /// Where a streaming stage's call goes; see [`run_stages`].
 pub(crate) fn place_stream(step: &Graph<Arc<Pool>>, flight: &Flight) -> StreamPlace {
-    match (step, flight.beyond()) {
+    match (step, reachable_by(flight)) {
         (Graph::Remote(_), _) => StreamPlace::Remote(None),
-        (Graph::Stage(pool), Some(beyond)) => {
-            let (name, elsewhere) = (pool.name().as_str(), &beyond.0);
-            let choice = elsewhere.choose(name, flight.session, &load_of(pool));
+        (Graph::Stage(pool), Some(cluster)) => {
+            let name = pool.name().as_str();
+            let choice = cluster.choose(name, flight.session, &load_of(pool));
             match choice.is_remote {
                 true => StreamPlace::Remote(choice.revision),
-                false => StreamPlace::Here { may_leave: elsewhere.offers(name), revision: choice.revision },
+                false => StreamPlace::Here { may_leave: cluster.offers(name), revision: choice.revision },
             }
         }
         _ => StreamPlace::Here { may_leave: false, revision: None },
@@ -413,12 +434,12 @@ pub(crate) async fn stream_remote(
     flight: &Arc<Flight>,
     revision: Option<u64>,
 ) -> Result<StageOutputs, CallError> {
-    match (steps.first(), flight.beyond()) {
+    match (steps.first(), reachable_by(flight)) {
         (Some(Graph::Remote(name)), None) => Err(nowhere(name)),
-        (_, Some(beyond)) => {
+        (_, Some(cluster)) => {
             let call = call_of(steps, payload, flight, revision);
             let record = Away::begin(&call, flight);
-            let begun = beyond.0.stream(call).await;
+            let begun = cluster.stream(call).await;
             record.end(begun.as_ref().map_or(1, |begun| begun.stages), None);
             begun
         }
@@ -452,7 +473,7 @@ fn call_of(steps: &[Graph<Arc<Pool>>], payload: Payload, flight: &Flight, revisi
                 credit = pool.settings().credit().get();
             }
             Graph::Remote(name) if position == 0 => stages.push(name.clone()),
-            Graph::Remote(name) if flight.beyond().is_some_and(|there| there.0.can_chain(name.as_str())) => {
+            Graph::Remote(name) if reachable_by(flight).is_some_and(|cluster| cluster.can_chain(name.as_str())) => {
                 stages.push(name.clone());
                 // What this node says of the first says nothing of those behind it.
                 may_run_again = may_run_again.filter(|again| !again);

@@ -12,13 +12,12 @@ use super::Graph;
 use super::ensemble::{Join, first_failed};
 use super::graph::{ChooseFn, MapFn};
 use super::remote::run_stages;
-use crate::batcher::Pool;
-use crate::call::{Flight, Micros, Reply, Timing};
+use crate::call::{Flight, Reply};
 use crate::clock::{self, Instant};
 use crate::containment::{Panicked, contain};
-use crate::error::{CallError, ErrorKind};
-use crate::failure::Failure;
-use crate::timeline::Phase;
+use crate::error::{CallError, ErrorKind, Failure};
+use crate::pool::Pool;
+use crate::timeline::{Micros, Phase, Timing};
 
 type Running<'a> = Pin<Box<dyn Future<Output = Result<Reply, CallError>> + Send + 'a>>;
 
@@ -56,7 +55,7 @@ impl Graph<Arc<Pool>> {
                 let now = if position == 0 { now } else { clock::now() };
                 let timing;
                 (payload, timing) = match step {
-                    Self::Stage(pool) if flight.beyond().is_none() => {
+                    Self::Stage(pool) if flight.cluster().is_none() => {
                         let outcome = pool.submit(payload, flight, now).await;
                         let reply = outcome
                             .map_err(|error| error.after_runs(started, all_may_run_again(&steps[..position])))?;

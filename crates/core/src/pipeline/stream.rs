@@ -7,7 +7,7 @@ use std::sync::Arc;
 use callboard_codec::Data;
 
 use super::{Graph, IntoPipeline, IntoStreamPipeline, Pipeline};
-use crate::failure::Failure;
+use crate::error::Failure;
 use crate::stage::{StageSpec, StreamStage};
 
 /// Stages put together, from one `In` to a stream of `Out`.

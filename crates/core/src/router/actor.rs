@@ -13,17 +13,17 @@ use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
 use super::change::{AppliedChange, ChangeError, RouteChange, Unsettled};
 use super::handle::Router;
-use super::message::{Asker, RouterMessage};
+use super::message::{ChangeReply, RouterMessage};
 use super::route::Route;
 use super::table::{DeployedStage, Table};
-use crate::client::LocalClient;
 use crate::clock;
+use crate::executor::Watchdog;
+use crate::host::OpaqueHandle;
 use crate::id::{RouteIndex, StageName};
 use crate::metrics::SharedMetrics;
-use crate::supervisor::{
-    DeploymentActor, DeploymentArgs, DeploymentMessage, RestartIntensity, RestartWindow, StageState, Verdict,
-};
-use crate::worker::Watchdog;
+use crate::pool::StageState;
+use crate::restart::{RestartDecision, RestartIntensity, RestartWindow};
+use crate::supervisor::{DeploymentActor, DeploymentArgs, DeploymentMessage};
 
 /// How long a worker gets to clean up when everything it had in hand is done.
 pub(crate) const STOP_WITHIN: Duration = Duration::from_secs(5);
@@ -37,7 +37,7 @@ pub(crate) struct RouterArgs {
     pub(crate) metrics: SharedMetrics,
     pub(crate) watchdog: Arc<Watchdog>,
     /// For user code.
-    pub(crate) client: LocalClient,
+    pub(crate) client: OpaqueHandle,
     /// Stages are the root's children: they outlive a router that dies.
     pub(crate) root: ActorCell,
 }
@@ -56,7 +56,7 @@ pub(crate) struct RouterState {
 enum Work {
     Change {
         change: RouteChange,
-        reply: Option<Asker>,
+        reply: Option<ChangeReply>,
         _turn: OwnedSemaphorePermit,
     },
     /// Start another life of a stage whose supervisor died.
@@ -195,7 +195,12 @@ impl RouterState {
         Ok(outcome)
     }
 
-    fn started(&mut self, myself: &ActorRef<RouterMessage>, outcome: Result<(), ChangeError>, reply: Option<Asker>) {
+    fn started(
+        &mut self,
+        myself: &ActorRef<RouterMessage>,
+        outcome: Result<(), ChangeError>,
+        reply: Option<ChangeReply>,
+    ) {
         let Some(work) = self.current.take() else { return };
         let outcome = if self.stopping { Err(ChangeError::Ending) } else { outcome };
         match (work, outcome) {
@@ -246,7 +251,7 @@ impl RouterState {
         self.table.remove_route(index);
         let mut named = self.table.routes().iter().chain(self.table.retiring());
         if !named.any(|other| other.id() == route.id()) {
-            self.parts.metrics.forget_route(&route);
+            self.parts.metrics.forget_route(route.name(), route.metrics().outcomes());
         }
         for stage in self.table.end_unused() {
             self.end(myself, stage, Some(unsettled.clone()));
@@ -294,7 +299,7 @@ impl RouterState {
         tracing::error!(stage = %dead.name(), why, "the supervisor of a stage died: this is a defect");
         let window = self.windows.entry(dead.name().clone());
         let window = window.or_insert_with(|| RestartWindow::new(RestartIntensity::default()));
-        if window.record(clock::now()) == Verdict::GiveUp {
+        if window.record(clock::now()) == RestartDecision::GiveUp {
             let RestartIntensity { max_restarts, within } = RestartIntensity::default();
             let reason = format!("its supervisor died more than {max_restarts} times in {within:?}, the last: {why}");
             dead.pool.enter(StageState::Failed, Some(reason));
@@ -332,14 +337,14 @@ async fn all_started(starts: Vec<(StageName, Result<FirstStart, ChangeError>)>) 
 }
 
 /// Comes to an end when nobody waits for the reply any more; never where nobody asked.
-async fn gone(reply: &mut Option<Asker>) {
+async fn gone(reply: &mut Option<ChangeReply>) {
     match reply {
         Some(reply) => reply.closed().await,
         None => std::future::pending().await,
     }
 }
 
-fn answer(reply: Option<Asker>, outcome: Result<AppliedChange, ChangeError>) {
+fn answer(reply: Option<ChangeReply>, outcome: Result<AppliedChange, ChangeError>) {
     if let Some(reply) = reply {
         let _ = reply.send(outcome);
     }

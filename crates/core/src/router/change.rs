@@ -2,14 +2,12 @@
 
 use tokio::sync::mpsc;
 
-use crate::app::RouteSpec;
+use super::spec::RouteSpec;
 use crate::id::{RouteName, StageName};
+use crate::stage::MAX_REPLICAS;
 
 /// How many changes may wait for their turn. One more is refused with [`ChangeError::Busy`].
 pub(crate) const MAX_WAITING_CHANGES: usize = 64;
-
-/// The most replicas that one stage may be scaled to: each is a worker built on its own, and most are threads.
-pub const MAX_REPLICAS: usize = 1024;
 
 /// Changes to the routes of a running node that take effect together, or not at all.
 ///

@@ -7,12 +7,13 @@ use parking_lot::Mutex;
 use ractor::ActorRef;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
-use super::change::{AppliedChange, ChangeError, MAX_REPLICAS, MAX_WAITING_CHANGES, RouteChange};
+use super::change::{AppliedChange, ChangeError, MAX_WAITING_CHANGES, RouteChange};
 use super::message::RouterMessage;
 use super::route::{HeldRoute, Route};
 use super::table::Table;
-use crate::batcher::Pool;
-use crate::supervisor::DeploymentMessage;
+use crate::pool::Pool;
+use crate::stage::MAX_REPLICAS;
+use crate::supervisor::{DeploymentMessage, ScaleError};
 
 /// Shared by every handle of the node.
 #[derive(Debug)]
@@ -90,7 +91,11 @@ impl Router {
         let (scaled, outcome) = oneshot::channel();
         let message = DeploymentMessage::Scale { replicas, scaled, turn };
         deployment.cast(message).map_err(|_| ChangeError::Ending)?;
-        outcome.await.unwrap_or(Err(ChangeError::Ending))
+        outcome.await.unwrap_or(Err(ScaleError::Ending)).map_err(|error| match error {
+            ScaleError::NotStarted(message) => ChangeError::Stage { stage: stage.into(), message },
+            ScaleError::Superseded => ChangeError::Superseded,
+            ScaleError::Ending => ChangeError::Ending,
+        })
     }
 
     #[cfg(test)]

@@ -11,7 +11,7 @@ use super::table::DeployedStage;
 use crate::id::RouteIndex;
 
 /// Who asked for a change, and waits for it.
-pub(super) type Asker = oneshot::Sender<Result<AppliedChange, ChangeError>>;
+pub(super) type ChangeReply = oneshot::Sender<Result<AppliedChange, ChangeError>>;
 
 /// Messages to the router; none of them is on the path of a request. A change holds a permit; the others are one per route
 /// that closes or stage that ends.
@@ -22,12 +22,12 @@ pub(crate) enum RouterMessage {
         /// What to change.
         change: RouteChange,
         /// Told when callers see it, or why not.
-        reply: Asker,
+        reply: ChangeReply,
         /// Its place in the line.
         turn: OwnedSemaphorePermit,
     },
     /// The stages that were being started are warm, or one of them is not. From the task that waited.
-    Started(Result<(), ChangeError>, Option<Asker>),
+    Started(Result<(), ChangeError>, Option<ChangeReply>),
     /// The last call has left this closed route. From the task that waited.
     RouteEmptied(RouteIndex, Unsettled),
     /// A stage has ended. From the task that waited.

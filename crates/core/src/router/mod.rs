@@ -9,19 +9,24 @@
 //! * **Cancelled:** whoever drops the future of a change before it took effect has undone it.
 
 mod actor;
+mod admission;
 mod change;
 mod handle;
 mod message;
 mod route;
+mod spec;
+mod statistics;
 mod table;
 #[cfg(test)]
 mod tests;
 
-pub use change::{AppliedChange, ChangeError, MAX_REPLICAS, RouteChange};
+pub use admission::Admission;
+pub use change::{AppliedChange, ChangeError, RouteChange};
 pub use route::Route;
+pub use spec::{RouteData, RouteSpec, check_route_name};
 
 pub(crate) use actor::{RouterActor, RouterArgs, STOP_WITHIN};
 pub(crate) use handle::Router;
 pub(crate) use message::RouterMessage;
-pub(crate) use route::{HeldRoute, RouteLimits, RouteParts};
+pub(crate) use route::HeldRoute;
 pub(crate) use table::{DeployedStage, Table};

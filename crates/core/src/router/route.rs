@@ -9,12 +9,12 @@ use std::time::Duration;
 use callboard_codec::{DataType, Value};
 use tokio::sync::Notify;
 
-use crate::batcher::Pool;
 use crate::call::Priority;
 use crate::gateway::Refusal;
 use crate::id::{RouteIndex, RouteName, StageName};
 use crate::metrics::RouteMetrics;
 use crate::pipeline::{Graph, all_may_run_again};
+use crate::pool::Pool;
 
 /// Set in a route's count of calls once it is closed: it takes no new ones.
 const CLOSED: usize = 1 << (usize::BITS - 1);

@@ -11,13 +11,13 @@ use rustc_hash::FxHashMap;
 
 use super::change::{ChangeError, RouteChange};
 use super::route::{Route, RouteParts};
-use crate::app::{RouteSpec, check_route_name, distinct_stages};
-use crate::batcher::Pool;
+use super::spec::{RouteSpec, check_route_name, distinct_stages};
 use crate::id::{RouteIndex, RouteName, StageName};
 use crate::metrics::NodeMetrics;
 use crate::pipeline::Graph;
+use crate::pool::{Pool, StageState};
 use crate::stage::StageSpec;
-use crate::supervisor::{DeploymentMessage, StageState};
+use crate::supervisor::DeploymentMessage;
 
 /// One revision of a stage on this node.
 #[derive(Debug)]

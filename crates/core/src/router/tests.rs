@@ -7,13 +7,14 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::table::{DeployedStage, Table};
-use super::{ChangeError, RouteChange};
-use crate::app::{App, RouteSpec};
+use super::{ChangeError, RouteChange, RouteSpec};
+use crate::app::App;
 use crate::metrics::NodeMetrics;
 use crate::node::Node;
 use crate::pipeline::Pipeline;
+use crate::pool::StageState;
+use crate::restart::RestartIntensity;
 use crate::stage::Stage;
-use crate::supervisor::{RestartIntensity, StageState};
 
 const ROUTES: [&str; 4] = ["/a", "/b", "/c", "/d"];
 

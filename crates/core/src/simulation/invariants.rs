@@ -41,8 +41,8 @@ fn queue(world: &World, found: &mut Vec<String>) {
         found.push(format!("{fresh} entries wait, at most {} may", world.script.queue));
     }
     let suspects: usize = world.suspects.iter().map(|(_, group)| group.len()).sum();
-    if suspects != waits(Place::Suspects).count() {
-        found.push(format!("{suspects} suspects, {} calls among them", waits(Place::Suspects).count()));
+    if suspects != waits(Place::PoisonSuspects).count() {
+        found.push(format!("{suspects} suspects, {} calls among them", waits(Place::PoisonSuspects).count()));
     }
     if let Some((call, _)) = waits(Place::Queue).find(|(_, call)| call.outcome.is_some()) {
         found.push(format!("call {call} waits and has its outcome"));
@@ -51,7 +51,7 @@ fn queue(world: &World, found: &mut Vec<String>) {
 
 /// No worker stands idle before something that it may take, unless the stage wants to wait.
 fn work_is_conserved(world: &World, found: &mut Vec<String>) {
-    if world.settling {
+    if world.is_yielding {
         return;
     }
     let mut free = world.lives.values().filter(|life| life.batch.is_none() && !life.leaving);

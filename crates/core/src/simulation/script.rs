@@ -3,11 +3,11 @@
 use std::num::{NonZeroU64, NonZeroUsize};
 use std::time::Duration;
 
-use crate::batcher::BatchPolicy;
 use crate::call::Priority;
 use crate::gateway::Limits;
+use crate::queue::BatchPolicy;
+use crate::restart::RestartIntensity;
 use crate::stage::Contract;
-use crate::supervisor::RestartIntensity;
 use crate::testing::Chance;
 
 const MILLISECOND: u64 = 1_000_000;

@@ -13,7 +13,7 @@ pub use contract::Contract;
 pub use rows::Rows;
 pub use settings::{
     DEFAULT_CONCURRENCY, DEFAULT_CRASH_RETRIES, DEFAULT_CREDIT, DEFAULT_MAX_ABANDONED_THREADS, DEFAULT_QUEUE_ENTRIES,
-    Placement, StageSettings,
+    MAX_REPLICAS, Placement, StageSettings,
 };
 
 pub use stream::StreamStage;
@@ -31,10 +31,10 @@ use std::time::Duration;
 use callboard_codec::{Data, Map};
 
 use self::settings::at_least_one;
-use crate::batcher::BatchPolicy;
 use crate::call::{CallContext, Flight};
-use crate::failure::Failure;
+use crate::error::Failure;
 use crate::id::StageName;
+use crate::queue::BatchPolicy;
 use crate::worker::{
     AsyncClosure, AsyncWorker, Batch, BatchClosure, ContainedClosure, DynAsyncWorker, DynWorker, EachClosure, Erased,
     ErasedAsync, Replica, Worker,

@@ -4,7 +4,7 @@
 use callboard_codec::DataFrame;
 use callboard_codec::{Data, Map, Tensor, Value};
 
-use crate::failure::Failure;
+use crate::error::Failure;
 
 /// Values made of rows: tensors and data frames, lists of anything, and maps whose members all have the same rows.
 ///

@@ -7,8 +7,11 @@ use std::time::Duration;
 use callboard_codec::Map;
 
 use super::contract::Contract;
-use crate::batcher::BatchPolicy;
-use crate::supervisor::{BackoffPolicy, RestartIntensity};
+use crate::queue::BatchPolicy;
+use crate::restart::{BackoffPolicy, RestartIntensity};
+
+/// The most replicas that one stage may be scaled to: each is a worker built on its own, and most are threads.
+pub const MAX_REPLICAS: usize = 1024;
 
 /// Entries that may wait in one stage: a second's work for a fast stage, and at most 30 s of patience for a slow one.
 pub const DEFAULT_QUEUE_ENTRIES: usize = 1024;

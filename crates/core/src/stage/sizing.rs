@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use callboard_codec::{Data, Payload};
 
-use crate::failure::Failure;
+use crate::error::Failure;
 
 /// The most that one entry may cost: what a cost function says beyond it counts as this much, so that sums over any queue fit.
 const MOST_COST: u64 = 1 << 40;

@@ -12,7 +12,7 @@ use futures_util::Stream;
 use super::settings::at_least_one;
 use super::{Factory, Placement, Sizing, StageSettings, StageSpec, StageTypes};
 use crate::call::{CallContext, Flight};
-use crate::failure::Failure;
+use crate::error::Failure;
 use crate::id::StageName;
 use crate::worker::{DynAsyncWorker, ErasedStream, Replica, StreamClosure, StreamWorker};
 

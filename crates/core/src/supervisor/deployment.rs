@@ -12,15 +12,15 @@ use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use tokio::task::JoinSet;
 
 use super::early_deaths::{EarlyDeath, EarlyDeaths};
-use super::intensity::{RestartIntensity, RestartWindow, Verdict};
-use super::lifecycle::StageState;
-use super::message::DeploymentMessage;
-use crate::batcher::{BatcherActor, BatcherArgs, BatcherMessage, Pool};
-use crate::client::LocalClient;
+use super::message::{DeploymentMessage, ScaleError};
+use crate::batcher::{BatcherActor, BatcherArgs};
 use crate::clock;
-use crate::router::{ChangeError, MAX_REPLICAS};
-use crate::stage::StageSpec;
-use crate::worker::{Death, Replica, Watchdog, WorkerActor, WorkerArgs, WorkerSlot};
+use crate::executor::{ReplicaReport, ReportPort, Watchdog, WorkerActor, WorkerArgs};
+use crate::host::OpaqueHandle;
+use crate::pool::{BatcherMessage, Death, Pool, ReplicaHandle, StageState};
+use crate::restart::{RestartDecision, RestartIntensity, RestartWindow};
+use crate::stage::{MAX_REPLICAS, StageSpec};
+use crate::worker::Replica;
 
 /// The actor that supervises one stage.
 pub(crate) struct DeploymentActor;
@@ -30,7 +30,7 @@ pub(crate) struct DeploymentArgs {
     pub(crate) pool: Arc<Pool>,
     pub(crate) watchdog: Arc<Watchdog>,
     /// For user code.
-    pub(crate) client: LocalClient,
+    pub(crate) client: OpaqueHandle,
     /// Told once: all replicas are up, or why not.
     pub(crate) started: oneshot::Sender<Result<(), String>>,
 }
@@ -39,7 +39,7 @@ pub(crate) struct DeploymentState {
     spec: Arc<StageSpec>,
     pool: Arc<Pool>,
     watchdog: Arc<Watchdog>,
-    client: LocalClient,
+    client: OpaqueHandle,
     batcher: ActorRef<BatcherMessage>,
     replicas: Vec<ReplicaState>,
     window: RestartWindow,
@@ -57,7 +57,7 @@ pub(crate) struct DeploymentState {
 struct Scaling {
     /// The number to go back to if a new replica cannot be started.
     before: usize,
-    scaled: oneshot::Sender<Result<(), ChangeError>>,
+    scaled: oneshot::Sender<Result<(), ScaleError>>,
     _turn: OwnedSemaphorePermit,
 }
 
@@ -71,7 +71,7 @@ struct ReplicaState {
     /// The back-off's timer is running.
     restart_due: bool,
     /// The current life, once it is up.
-    slot: Option<Arc<WorkerSlot>>,
+    handle: Option<Arc<ReplicaHandle>>,
     /// Lives in a row that ended without a completed batch.
     fruitless: u32,
 }
@@ -117,7 +117,7 @@ impl Actor for DeploymentActor {
         state: &mut DeploymentState,
     ) -> Result<(), ActorProcessingErr> {
         match message {
-            DeploymentMessage::ReplicaUp(slot) => state.replica_up(&myself, slot),
+            DeploymentMessage::ReplicaUp(handle) => state.replica_up(&myself, handle),
             DeploymentMessage::ReplicaNotStarted { index, generation, message } => {
                 if state.is_expected(index, generation) {
                     state.replica_not_started(&myself, index, &message);
@@ -164,6 +164,17 @@ impl Actor for DeploymentActor {
     }
 }
 
+/// Where a replica reports to.
+fn report_port(myself: ActorRef<DeploymentMessage>) -> ReportPort {
+    Box::new(move |report| {
+        let message = match report {
+            ReplicaReport::Up(handle) => DeploymentMessage::ReplicaUp(handle),
+            ReplicaReport::LeftRunning(batches) => DeploymentMessage::LeftRunning(batches),
+        };
+        myself.cast(message).is_ok()
+    })
+}
+
 impl Drop for DeploymentState {
     fn drop(&mut self) {
         // A killed or crashed actor never comes to `post_stop`; its stage must not look as if it took calls.
@@ -202,7 +213,7 @@ impl DeploymentState {
                 client: self.client.clone(),
             },
             watchdog: Arc::clone(&self.watchdog),
-            supervisor: myself.clone(),
+            report: report_port(myself.clone()),
         };
         let myself = myself.clone();
         tokio::spawn(async move {
@@ -214,25 +225,25 @@ impl DeploymentState {
         });
     }
 
-    fn replica_up(&mut self, myself: &ActorRef<DeploymentMessage>, slot: Arc<WorkerSlot>) {
-        if slot.generation() > 0 {
-            tracing::info!(stage = %self.pool.name(), replica = slot.index(), "replica is back");
+    fn replica_up(&mut self, myself: &ActorRef<DeploymentMessage>, handle: Arc<ReplicaHandle>) {
+        if handle.generation() > 0 {
+            tracing::info!(stage = %self.pool.name(), replica = handle.index(), "replica is back");
         }
         if self.stopping {
             // It came up after its stage had ended: nobody will hand it a batch or stop it later.
-            slot.actor().stop(None);
+            handle.actor().stop(None);
             return;
         }
-        let index = slot.index();
-        let actor = slot.actor().get_id();
-        let expected = self.is_expected(index, slot.generation());
+        let index = handle.index();
+        let actor = handle.actor().get_id();
+        let expected = self.is_expected(index, handle.generation());
         if !expected {
             // The stage was scaled down while it was built.
-            self.part_with(&slot);
+            self.part_with(&handle);
         }
-        self.pool.note_worker(Arc::clone(&slot));
+        self.pool.note_worker(Arc::clone(&handle));
         if expected {
-            self.replicas[index].slot = Some(slot);
+            self.replicas[index].handle = Some(handle);
         }
         if let Some(EarlyDeath { why, .. }) = self.early_deaths.take(actor)
             && !self.pool.has_left(actor)
@@ -261,7 +272,7 @@ impl DeploymentState {
         }
         if let Some(scaling) = self.scaling.take_if(|scaling| index >= scaling.before) {
             self.part_with_surplus(scaling.before);
-            let _ = scaling.scaled.send(Err(ChangeError::Stage { stage: self.pool.name().clone(), message: reason }));
+            let _ = scaling.scaled.send(Err(ScaleError::NotStarted(reason)));
             return;
         }
         tracing::error!(stage = %self.pool.name(), replica = index, message, "replica could not start");
@@ -291,12 +302,12 @@ impl DeploymentState {
     }
 
     fn replica_died(&mut self, myself: &ActorRef<DeploymentMessage>, index: usize, why: &str) {
-        let Some(slot) = self.replicas[index].slot.take() else { return };
-        slot.retire();
+        let Some(handle) = self.replicas[index].handle.take() else { return };
+        handle.retire();
         // Its sessions wait for it, and nothing else may come to tell the batcher that it is gone.
         self.pool.tell_batcher(BatcherMessage::Free);
         tracing::error!(stage = %self.pool.name(), replica = index, why, "replica died");
-        if slot.death() == Death::Poison {
+        if handle.death() == Death::Poison {
             // One of its entries did it, and is being found or has been answered: the replica itself is sound.
             let reason = format!("replica {index} died: {why}");
             self.pool.note_restart(index, clock::now(), reason.clone());
@@ -313,7 +324,7 @@ impl DeploymentState {
         // One life without a completed batch is chance where inputs kill now and then and batches are quick; two in a row are a
         // loop.
         let replica = &mut self.replicas[index];
-        replica.fruitless = if slot.batches() == 0 { replica.fruitless + 1 } else { 0 };
+        replica.fruitless = if handle.batches() == 0 { replica.fruitless + 1 } else { 0 };
         let in_a_loop = replica.fruitless > 1;
         self.restart_or_give_up(myself, index, in_a_loop, format!("replica {index} died: {why}"));
     }
@@ -326,7 +337,7 @@ impl DeploymentState {
         in_a_loop: bool,
         reason: String,
     ) {
-        if in_a_loop && self.window.record(clock::now()) == Verdict::GiveUp {
+        if in_a_loop && self.window.record(clock::now()) == RestartDecision::GiveUp {
             let RestartIntensity { max_restarts, within } = self.spec.settings().intensity();
             self.give_up(format!("more than {max_restarts} crashes in {within:?}, the last: {reason}"));
             return;
@@ -353,13 +364,13 @@ impl DeploymentState {
         &mut self,
         myself: &ActorRef<DeploymentMessage>,
         replicas: usize,
-        scaled: oneshot::Sender<Result<(), ChangeError>>,
+        scaled: oneshot::Sender<Result<(), ScaleError>>,
         turn: OwnedSemaphorePermit,
     ) {
         if self.stopping {
             let refusal = match self.pool.state_and_reason() {
-                (StageState::Failed, Some(message)) => ChangeError::Stage { stage: self.pool.name().clone(), message },
-                _ => ChangeError::Ending,
+                (StageState::Failed, Some(message)) => ScaleError::NotStarted(message),
+                _ => ScaleError::Ending,
             };
             let _ = scaled.send(Err(refusal));
             return;
@@ -368,7 +379,7 @@ impl DeploymentState {
         let earlier = self.scaling.take();
         let before = earlier.as_ref().map_or(running, |earlier| earlier.before).min(replicas);
         if let Some(earlier) = earlier {
-            let _ = earlier.scaled.send(Err(ChangeError::Superseded));
+            let _ = earlier.scaled.send(Err(ScaleError::Superseded));
         }
         self.scaling = Some(Scaling { before, scaled, _turn: turn });
         tracing::info!(stage = %self.pool.name(), from = running, to = replicas, "scaling");
@@ -386,21 +397,21 @@ impl DeploymentState {
         self.pool.set_replicas(keep);
         for index in keep..self.replicas.len() {
             self.replicas[index].restart_due = false;
-            if let Some(slot) = self.replicas[index].slot.take() {
-                self.part_with(&slot);
+            if let Some(handle) = self.replicas[index].handle.take() {
+                self.part_with(&handle);
             }
         }
     }
 
-    fn part_with(&self, slot: &Arc<WorkerSlot>) {
-        slot.set_leaving();
-        self.pool.tell_batcher(BatcherMessage::Part(Arc::clone(slot)));
+    fn part_with(&self, handle: &Arc<ReplicaHandle>) {
+        handle.set_leaving();
+        self.pool.tell_batcher(BatcherMessage::Leave(Arc::clone(handle)));
     }
 
     fn tell_if_scaled(&mut self) {
         let wanted = &self.replicas[..self.pool.replicas()];
         if wanted.iter().all(ReplicaState::is_up)
-            && !self.pool.workers().iter().any(|slot| slot.is_leaving())
+            && !self.pool.workers().iter().any(|handle| handle.is_leaving())
             && let Some(scaling) = self.scaling.take()
         {
             let _ = scaling.scaled.send(Ok(()));
@@ -421,13 +432,12 @@ impl DeploymentState {
         tracing::error!(stage = %self.pool.name(), reason, "stage has failed");
         self.stopping = true;
         if let Some(scaling) = self.scaling.take() {
-            let (stage, message) = (self.pool.name().clone(), reason.clone());
-            let _ = scaling.scaled.send(Err(ChangeError::Stage { stage, message }));
+            let _ = scaling.scaled.send(Err(ScaleError::NotStarted(reason.clone())));
         }
         self.pool.enter(StageState::Failed, Some(reason));
         self.pool.tell_batcher(BatcherMessage::Close);
-        for slot in self.pool.workers() {
-            slot.actor().stop(None);
+        for handle in self.pool.workers() {
+            handle.actor().stop(None);
         }
     }
 
@@ -471,11 +481,11 @@ impl DeploymentState {
 
 impl ReplicaState {
     fn is_up(&self) -> bool {
-        self.slot.as_ref().is_some_and(|slot| !slot.is_gone())
+        self.handle.as_ref().is_some_and(|handle| !handle.is_gone())
     }
 
     fn is(&self, who: &ActorCell) -> bool {
-        self.slot.as_ref().is_some_and(|slot| slot.actor().get_id() == who.get_id())
+        self.handle.as_ref().is_some_and(|handle| handle.actor().get_id() == who.get_id())
     }
 }
 

@@ -6,14 +6,24 @@ use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use tokio::task::JoinSet;
 
-use crate::router::ChangeError;
-use crate::worker::WorkerSlot;
+use crate::pool::ReplicaHandle;
+
+/// Why a stage does not have the number of replicas that was asked for.
+#[derive(Debug)]
+pub(crate) enum ScaleError {
+    /// A new replica could not be built or warmed up, or the stage has failed; the message says why.
+    NotStarted(String),
+    /// A later request took the place of this one.
+    Superseded,
+    /// The stage ends.
+    Ending,
+}
 
 /// Messages to the supervisor of one stage; at most a few per replica.
 #[derive(Debug)]
 pub(crate) enum DeploymentMessage {
     /// A replica is built and warm. From the worker itself.
-    ReplicaUp(Arc<WorkerSlot>),
+    ReplicaUp(Arc<ReplicaHandle>),
     /// A replica could not be built or warmed up. From the task that tried.
     ReplicaNotStarted {
         /// Which replica.
@@ -30,7 +40,7 @@ pub(crate) enum DeploymentMessage {
         /// How many, at least one.
         replicas: usize,
         /// Told when the new ones are up and the surplus ones have ended, or why not.
-        scaled: oneshot::Sender<Result<(), ChangeError>>,
+        scaled: oneshot::Sender<Result<(), ScaleError>>,
         /// Its place in the line.
         turn: OwnedSemaphorePermit,
     },

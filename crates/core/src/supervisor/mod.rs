@@ -11,26 +11,13 @@
 //!
 //! Precious state is near the root, dangerous work in the leaves. A crash ends one replica. A replica that had completed a
 //! batch is started again at once; one that dies before its first batch twice in a row is in a crash *loop*: it waits longer,
-//! and after [`RestartIntensity`] is exceeded its stage is `Failed`, which its routes and the readiness answer tell. The other
+//! and after [`RestartIntensity`](crate::RestartIntensity) is exceeded its stage is `Failed`, which its routes and the readiness answer tell. The other
 //! stages serve on.
 
-mod backoff;
-mod culprits;
 mod deployment;
 mod early_deaths;
-mod intensity;
-mod lifecycle;
 mod message;
-mod retry_budget;
 
-pub use backoff::BackoffPolicy;
-pub use intensity::RestartIntensity;
-pub use lifecycle::StageState;
-
-pub(crate) use culprits::CulpritShare;
 pub(crate) use deployment::{DeploymentActor, DeploymentArgs};
 pub(crate) use early_deaths::{EarlyDeath, EarlyDeaths};
-pub(crate) use intensity::{RestartWindow, Verdict};
-pub(crate) use lifecycle::Lifecycle;
-pub(crate) use message::DeploymentMessage;
-pub(crate) use retry_budget::RetryBudget;
+pub(crate) use message::{DeploymentMessage, ScaleError};

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use callboard_codec::Data;
 
 use super::Simulation;
-use crate::app::{App, StartError};
-use crate::node::Node;
+use crate::app::App;
+use crate::node::{Node, StartError};
 use crate::stage::{Stage, StageSpec, StreamStage};
 
 /// An app as its tests start it: under the same routes and limits, with other stages where a test wants them.

@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::time::Duration;
 
-use crate::mix::mix;
+use crate::splitmix64::splitmix64;
 
 /// One sequence of choices: the same for the same seed, on every machine (SplitMix64).
 ///
@@ -23,19 +23,23 @@ impl Chance {
     /// The sequence of a seed.
     #[must_use]
     pub fn new(seed: u64) -> Self {
-        Self(mix(seed))
+        Self(splitmix64(seed))
     }
 
     /// A sequence of its own for this thing, the same whenever it is asked for.
     #[must_use]
     pub fn of(seed: u64, thing: &[u64]) -> Self {
-        Self(thing.iter().fold(mix(seed), |state, part| mix(state ^ part.wrapping_mul(0xd6e8_feb8_6659_fd93))))
+        Self(
+            thing
+                .iter()
+                .fold(splitmix64(seed), |state, part| splitmix64(state ^ part.wrapping_mul(0xd6e8_feb8_6659_fd93))),
+        )
     }
 
     /// Any number.
     pub fn number(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        mix(self.0)
+        splitmix64(self.0)
     }
 
     /// A number of the range.

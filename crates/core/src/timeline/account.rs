@@ -6,7 +6,7 @@
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
-use crate::call::Timing;
+use super::timing::Timing;
 use crate::clock::Instant;
 use crate::deadline::Deadline;
 

@@ -5,17 +5,20 @@
 
 mod account;
 mod recorder;
+mod release;
+mod timing;
 
 pub(crate) use account::{Account, Phase};
 pub use recorder::Recorder;
+pub use release::ReleaseReason;
+pub(crate) use timing::Micros;
+pub use timing::Timing;
 
 use std::fmt;
 use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::batcher::ReleaseReason;
-use crate::call::Timing;
 use crate::clock::Instant;
 use crate::id::StageName;
 

@@ -45,11 +45,11 @@ struct Inner {
     /// The call's place in a trace, and who hears of its batches.
     traced: Option<(SpanId, Arc<dyn BatchObserver>)>,
     /// Who is given the record when nobody writes it any more.
-    heir: Option<Heir>,
+    on_complete: Option<OnComplete>,
     notes: Mutex<Notes>,
 }
 
-type Heir = Box<dyn FnOnce(Timeline) + Send + Sync>;
+type OnComplete = Box<dyn FnOnce(Timeline) + Send + Sync>;
 
 #[derive(Default)]
 struct Notes {
@@ -85,26 +85,26 @@ impl Recorder {
     /// Begins a record.
     #[must_use]
     pub fn new(now: Instant) -> Self {
-        Self(Arc::new(Inner { began: now, traced: None, heir: None, notes: Mutex::default() }))
+        Self(Arc::new(Inner { began: now, traced: None, on_complete: None, notes: Mutex::default() }))
     }
 
     /// Begins the record of a call that is part of a trace; `observer` hears of the batches that it is in.
     #[must_use]
     pub fn for_span(now: Instant, span: SpanId, observer: Arc<dyn BatchObserver>) -> Self {
-        Self(Arc::new(Inner { began: now, traced: Some((span, observer)), heir: None, notes: Mutex::default() }))
+        Self(Arc::new(Inner { began: now, traced: Some((span, observer)), on_complete: None, notes: Mutex::default() }))
     }
 
-    /// As [`for_span`](Self::for_span), for a call whose end nobody else sees: `heir` is given the record when the last of those who
+    /// As [`for_span`](Self::for_span), for a call whose end nobody else sees: `on_complete` is given the record when the last of those who
     /// work on the call lets go of it. It is called there, so it must not block.
     #[must_use]
     pub fn with_on_complete(
         now: Instant,
         span: SpanId,
         observer: Arc<dyn BatchObserver>,
-        heir: impl FnOnce(Timeline) + Send + Sync + 'static,
+        on_complete: impl FnOnce(Timeline) + Send + Sync + 'static,
     ) -> Self {
-        let (traced, heir) = (Some((span, observer)), Some(Box::new(heir) as Heir));
-        Self(Arc::new(Inner { began: now, traced, heir, notes: Mutex::default() }))
+        let (traced, on_complete) = (Some((span, observer)), Some(Box::new(on_complete) as OnComplete));
+        Self(Arc::new(Inner { began: now, traced, on_complete, notes: Mutex::default() }))
     }
 
     /// When the record began.
@@ -237,8 +237,8 @@ impl Inner {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        if let Some(heir) = self.heir.take() {
-            heir(self.timeline(clock::now()));
+        if let Some(on_complete) = self.on_complete.take() {
+            on_complete(self.timeline(clock::now()));
         }
     }
 }

@@ -14,7 +14,7 @@ use super::erased::{Gathered, Item, ItemOutcome, WrongCount, read_input};
 use super::{Batch, span};
 use crate::call::Flight;
 use crate::containment::contain_future;
-use crate::failure::Failure;
+use crate::error::Failure;
 use crate::id::StageName;
 
 /// A boxed future that may be sent.

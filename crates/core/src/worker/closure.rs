@@ -10,7 +10,7 @@ use super::{Batch, Worker, span};
 use crate::call::{CallContext, Flight};
 use crate::clock;
 use crate::containment::contain;
-use crate::failure::Failure;
+use crate::error::Failure;
 use crate::id::StageName;
 
 /// A closure over one item and its call. All replicas share it.

@@ -11,7 +11,7 @@ use super::streaming::OutputSender;
 use super::{Batch, Worker};
 use crate::call::Flight;
 use crate::containment::Panicked;
-use crate::failure::Failure;
+use crate::error::Failure;
 use crate::id::StageName;
 
 /// One item on its way into a worker.

@@ -1,47 +1,29 @@
-//! Workers run user code: one batch at a time, one outcome per item.
+//! How user code is written: workers, closures and asynchronous functions, all behind one face without types.
 //!
-//! A worker is one **replica** of a stage. Its actor owns a *seat*, the place where the code runs: inline on the runtime
-//! for quick closures, or on an OS thread of its own. The batcher hands a free worker one message per batch; the worker
-//! answers every entry's reply port directly and marks itself free.
-//!
-//! * **Full:** a worker has no queue; the batcher hands it a batch only when it is free.
-//! * **Late or cancelled:** entries are checked once more right before user code runs, so nothing expired or abandoned
-//!   is executed.
-//! * **Panic:** ends this replica only. Its batch is answered with `WorkerFailed` at once; the supervisor starts another.
+//! A worker is called with one batch at a time and gives one outcome per item. What is started, restarted and handed a
+//! batch is a **replica** of a stage, see `pool/` and `executor/`.
 
-mod actor;
 mod asynchronous;
 mod batch;
 mod closure;
 mod erased;
-mod hand;
-mod message;
 mod replica;
-mod run;
-mod seat;
-mod slot;
-mod span;
+pub(crate) mod span;
 mod streaming;
-mod watchdog;
 
 pub use asynchronous::AsyncWorker;
 pub use batch::Batch;
 pub use replica::Replica;
 pub use streaming::{NotEmitted, Outputs, StreamWorker};
 
-pub(crate) use actor::{WorkerActor, WorkerArgs};
-pub(crate) use asynchronous::{AsyncClosure, BoxFuture, DynAsyncWorker, ErasedAsync};
+pub(crate) use asynchronous::{AsyncClosure, BoxFuture, DynAsyncWorker, ErasedAsync, warm_up};
 pub(crate) use closure::{BatchClosure, ContainedClosure, EachClosure};
 pub(crate) use erased::{DynWorker, Erased, Item, ItemOutcome, WrongCount};
-pub(crate) use message::WorkerMessage;
-pub(crate) use run::BatchRun;
-pub(crate) use slot::{Death, WorkerSlot};
 pub(crate) use streaming::{ErasedStream, OutputSender, StreamClosure};
-pub(crate) use watchdog::{MAX_TASK_CALL, Watchdog};
 
 use callboard_codec::Data;
 
-use crate::failure::Failure;
+use crate::error::Failure;
 
 /// User code with state: built inside its replica, called with batches until the node drains.
 ///

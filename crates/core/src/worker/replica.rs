@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use callboard_codec::Map;
 
-use crate::client::LocalClient;
+use crate::host::OpaqueHandle;
 use crate::id::StageName;
 
 /// Which replica of which stage is being built, and for which time.
@@ -16,7 +16,7 @@ pub struct Replica {
     pub(crate) max_batch_size: usize,
     pub(crate) settings: Map,
     pub(crate) timeout: Option<Duration>,
-    pub(crate) client: LocalClient,
+    pub(crate) client: OpaqueHandle,
 }
 
 impl Replica {
@@ -42,40 +42,6 @@ impl Replica {
     #[must_use]
     pub fn settings(&self) -> &Map {
         &self.settings
-    }
-
-    /// A client of the node that runs it, to keep in the worker. A call that is made for an item goes
-    /// [within](LocalClient::within) that item's call; any other is a call of its own.
-    ///
-    /// ```
-    /// use callboard_core::{Batch, Failure, LocalClient, Stage, Worker};
-    ///
-    /// /// Gives each text the length that another route counts.
-    /// struct Lengths(LocalClient);
-    ///
-    /// impl Worker for Lengths {
-    ///     type In = String;
-    ///     type Out = usize;
-    ///
-    ///     fn call(&mut self, batch: Batch<String>) -> Vec<Result<usize, Failure>> {
-    ///         let client = |index| self.0.within(&batch.context(index)).blocking();
-    ///         let texts = batch.iter().enumerate();
-    ///         texts.map(|(index, text)| Ok(client(index).call("/count", text.clone())?)).collect()
-    ///     }
-    /// }
-    ///
-    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// let count = Stage::each("count", |text: &String| Ok(text.len()));
-    /// let lengths = Stage::worker("lengths", |replica| Ok(Lengths(replica.client())));
-    /// let app = callboard_core::App::new().route("/count", count).route("/lengths", lengths);
-    /// let node = app.start_blocking()?;
-    /// assert_eq!(node.client().call::<_, usize>("/lengths", "four".to_owned())?, 4);
-    /// # Ok(())
-    /// # }
-    /// ```
-    #[must_use]
-    pub fn client(&self) -> LocalClient {
-        self.client.clone()
     }
 
     /// The largest batch it will be handed, so that it can warm up and allocate for that.

@@ -24,7 +24,7 @@ use super::asynchronous::{BoxFuture, DynAsyncWorker};
 use super::erased::{DynWorker, Item, ItemOutcome, WrongCount, read_input};
 use crate::call::Flight;
 use crate::clock::{self, Instant};
-use crate::failure::Failure;
+use crate::error::Failure;
 use crate::id::StageName;
 
 /// Where an entry's outputs go.

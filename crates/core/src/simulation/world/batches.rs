@@ -6,8 +6,9 @@ use super::super::invariants;
 use super::super::script::Nature;
 use super::state::{Batch, End, Family};
 use super::{Event, Life, Outcome, Place, World};
-use crate::batcher::{Release, ReleaseReason, Waiting};
+use crate::queue::{Release, Waiting};
 use crate::stage::Contract;
+use crate::timeline::ReleaseReason;
 
 impl World {
     pub(super) fn dispatch(&mut self) {
@@ -27,13 +28,13 @@ impl World {
             let waiting = self.waiting(self.lives[&life].index);
             match self.script.policy.decide(self.instant(), &waiting) {
                 Release::Now(reason) => {
-                    self.fruitless_turns = 0;
+                    self.empty_yields = 0;
                     self.release(life, reason);
                 }
-                Release::Settle => {
-                    self.settling = true;
-                    self.settled_at = self.lanes.len();
-                    return self.at(self.now, Event::Settled);
+                Release::Yield => {
+                    self.is_yielding = true;
+                    self.yielded_at = self.lanes.len();
+                    return self.at(self.now, Event::Yielded);
                 }
                 Release::At(at) => {
                     let at = at.duration_since(self.base).as_nanos() as u64;
@@ -64,7 +65,7 @@ impl World {
             first_deadline: self.lanes.first_deadline(replica),
             estimate: self.cost.line().batch(load.cost),
             last_batch: self.last_batch,
-            fruitless_turns: self.fruitless_turns,
+            empty_yields: self.empty_yields,
             draining: self.draining,
         }
     }
@@ -212,7 +213,7 @@ impl World {
         let now = self.instant();
         calls.retain(|call| !self.calls[*call].key.deadline.is_expired(now));
         for call in &calls {
-            self.calls[*call].place = Place::Suspects;
+            self.calls[*call].place = Place::PoisonSuspects;
         }
         let second = calls.split_off(calls.len() / 2);
         self.suspects.extend([calls, second].into_iter().filter(|half| !half.is_empty()).map(|half| (family, half)));

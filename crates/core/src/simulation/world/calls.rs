@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use super::{Call, Event, Outcome, Place, World};
-use crate::batcher::{Prospect, Verdict};
 use crate::call::SessionKey;
 use crate::id::RouteIndex;
+use crate::queue::{AdmissionDecision, DeadlineCheck};
 
 impl World {
     pub(super) fn arrive(&mut self, call: usize) {
@@ -28,11 +28,11 @@ impl World {
         if self.queued() >= self.script.queue {
             return self.end(call, Outcome::Overloaded);
         }
-        match self.verdict(call) {
-            Verdict::Queue => {}
-            verdict => {
-                self.note(format!("call {call}: {verdict:?}"));
-                let too_late = matches!(verdict, Verdict::TooLate { .. });
+        match self.decision(call) {
+            AdmissionDecision::Queue => {}
+            decision => {
+                self.note(format!("call {call}: {decision:?}"));
+                let too_late = matches!(decision, AdmissionDecision::DeadlineTooShort { .. });
                 return self.end(call, if too_late { Outcome::Late } else { Outcome::Overloaded });
             }
         }
@@ -43,23 +43,27 @@ impl World {
         }
     }
 
-    pub(super) fn verdict(&self, call: usize) -> Verdict {
-        let Some(line) = self.cost.warm_line() else { return Verdict::Queue };
+    pub(super) fn decision(&self, call: usize) -> AdmissionDecision {
+        let Some(line) = self.cost.warm_line() else { return AdmissionDecision::Queue };
         let plan = &self.script.calls[call];
         let (before, only) = self.lanes.before(self.session(call), self.calls[call].key);
         let working = || self.lives.values().filter(|life| !life.leaving);
         let free = working().any(|life| life.batch.is_none());
-        let prospect = Prospect {
+        let check = DeadlineCheck {
             line,
             remaining: Duration::from_nanos(plan.timeout),
             cost: plan.cost,
             before,
             running: (!free).then_some(self.last_cost),
-            seats: only.unwrap_or_else(|| working().count()),
+            slots: only.unwrap_or_else(|| working().count()),
         };
-        let verdict = prospect.judge(&self.script.policy);
+        let decision = check.judge(&self.script.policy);
         let confirmed = || self.cost.is_confirmed_since(self.instant() - Duration::from_secs(1));
-        if verdict != Verdict::Queue && prospect.is_first() && !confirmed() { Verdict::Queue } else { verdict }
+        if decision != AdmissionDecision::Queue && check.is_first() && !confirmed() {
+            AdmissionDecision::Queue
+        } else {
+            decision
+        }
     }
 
     pub(in crate::simulation) fn session(&self, call: usize) -> Option<SessionKey> {
@@ -84,7 +88,7 @@ impl World {
         }
         let found = match self.calls[call].place {
             Place::Queue => self.lanes.remove(self.calls[call].key) == Some(call),
-            Place::Suspects => {
+            Place::PoisonSuspects => {
                 self.suspects.iter_mut().for_each(|(_, group)| group.retain(|other| *other != call));
                 self.suspects.retain(|(_, group)| !group.is_empty());
                 true

@@ -13,11 +13,12 @@ use self::state::{Family, ReplicaState};
 use super::invariants;
 use super::script::Script;
 use super::trace::Trace;
-use crate::batcher::{EntryKey, Lanes, SharedCost};
 use crate::clock::{self, Instant};
 use crate::deadline::Deadline;
 use crate::gateway::Ledger;
-use crate::supervisor::{CulpritShare, Lifecycle, RestartWindow, RetryBudget, StageState};
+use crate::pool::{Lifecycle, PoisonShare, RetryBudget, StageState};
+use crate::queue::{EntryKey, SessionQueues, SharedCost};
+use crate::restart::RestartWindow;
 use crate::testing::Chance;
 
 /// What happens at a moment.
@@ -30,7 +31,7 @@ enum Event {
     Over(u64),
     Restart(usize),
     Due,
-    Settled,
+    Yielded,
     Scale(usize),
     Die(usize),
     Drain,
@@ -43,11 +44,11 @@ pub(super) struct World {
     pub(super) counts: Counts,
     pub(super) calls: Vec<Call>,
     pub(super) ledger: Ledger,
-    pub(super) lanes: Lanes<usize>,
+    pub(super) lanes: SessionQueues<usize>,
     pub(super) suspects: VecDeque<(usize, Vec<usize>)>,
     pub(super) lives: BTreeMap<u64, Life>,
     pub(super) families: Vec<Family>,
-    pub(super) settling: bool,
+    pub(super) is_yielding: bool,
     pub(super) crashes: Vec<u64>,
     base: Instant,
     pub(super) now: u64,
@@ -58,13 +59,13 @@ pub(super) struct World {
     wanted: usize,
     cost: SharedCost,
     window: RestartWindow,
-    culprits: CulpritShare,
+    culprits: PoisonShare,
     budget: RetryBudget,
     pub(super) life: Lifecycle,
     last_batch: usize,
     last_cost: u64,
-    settled_at: usize,
-    fruitless_turns: u32,
+    yielded_at: usize,
+    empty_yields: u32,
     due_at: Option<u64>,
     draining: bool,
     chance: Chance,
@@ -92,11 +93,11 @@ impl World {
             counts: Counts::default(),
             calls: calls.collect(),
             ledger: Ledger::new(script.limits.clone()),
-            lanes: Lanes::new(script.policy.ageing),
+            lanes: SessionQueues::new(script.policy.ageing),
             suspects: VecDeque::new(),
             lives: BTreeMap::new(),
             families: Vec::new(),
-            settling: false,
+            is_yielding: false,
             crashes: Vec::new(),
             base,
             now: 0,
@@ -107,13 +108,13 @@ impl World {
             wanted: 0,
             cost: SharedCost::default(),
             window: RestartWindow::new(script.intensity),
-            culprits: CulpritShare::default(),
+            culprits: PoisonShare::default(),
             budget: RetryBudget::default(),
             life: Lifecycle::default(),
             last_batch: 0,
             last_cost: 0,
-            settled_at: 0,
-            fruitless_turns: 0,
+            yielded_at: 0,
+            empty_yields: 0,
             due_at: None,
             draining: false,
             chance: Chance::new(!script.seed),
@@ -171,10 +172,10 @@ impl World {
                 }
             }
             Event::Due => self.due_at = None,
-            Event::Settled => {
-                self.settling = false;
-                let brought = self.lanes.len() > self.settled_at;
-                self.fruitless_turns = if brought { 0 } else { self.fruitless_turns + 1 };
+            Event::Yielded => {
+                self.is_yielding = false;
+                let brought = self.lanes.len() > self.yielded_at;
+                self.empty_yields = if brought { 0 } else { self.empty_yields + 1 };
             }
             Event::Scale(replicas) => self.scale(replicas),
             Event::Die(index) => self.die(index),
@@ -184,7 +185,7 @@ impl World {
                 self.note("drain".to_owned());
             }
         }
-        if !self.settling {
+        if !self.is_yielding {
             self.dispatch();
         }
     }

@@ -3,7 +3,8 @@
 use super::super::invariants;
 use super::state::ReplicaState;
 use super::{Event, Life, Outcome, Place, World};
-use crate::supervisor::{BackoffPolicy, StageState, Verdict as AfterCrash};
+use crate::pool::StageState;
+use crate::restart::{BackoffPolicy, RestartDecision as AfterCrash};
 
 impl World {
     /// A life ends by itself. One that is searched for a culprit is sound, and starts again at once.

@@ -1,6 +1,7 @@
 //! What a world is made of: calls, lives, batches, and the counts of what happened to them.
 
-use crate::batcher::{EntryKey, ReleaseReason};
+use crate::queue::EntryKey;
+use crate::timeline::ReleaseReason;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::simulation) enum Outcome {
@@ -17,7 +18,7 @@ pub(in crate::simulation) enum Outcome {
 pub(in crate::simulation) enum Place {
     Outside,
     Queue,
-    Suspects,
+    PoisonSuspects,
     Running,
 }
 

@@ -9,10 +9,10 @@ use parking_lot::Mutex;
 
 use super::journal::Journal;
 use crate::containment::panic_quietly;
-use crate::failure::Failure;
+use crate::error::Failure;
 use crate::id::StageName;
+use crate::restart::{BackoffPolicy, RestartIntensity};
 use crate::stage::{Factory, StageSpec};
-use crate::supervisor::{BackoffPolicy, RestartIntensity};
 use crate::testing::Chance;
 use crate::worker::{BoxFuture, DynAsyncWorker, DynWorker, Item, ItemOutcome, Replica, WrongCount};
 

@@ -27,8 +27,8 @@ use crate::containment::contain;
 use crate::deadline::Deadline;
 use crate::error::{CallError, ErrorKind};
 use crate::node::{Description, Drained, Node};
+use crate::pool::StageState;
 use crate::stage::Factory;
-use crate::supervisor::StageState;
 use crate::worker::BoxFuture;
 
 /// In virtual time, and far beyond every deadline: a call without an answer by then never has one.

@@ -1,0 +1,393 @@
+//! The bounded way to one actor: the reference, the mail, and the answer's port.
+
+use std::fmt;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use callboard_codec::{Data, Payload};
+use ractor::{ActorRef as EngineRef, MessagingErr};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
+
+use super::directory::ActorStatus;
+use crate::call::Flight;
+use crate::clock;
+use crate::containment::contain;
+use crate::deadline::Deadline;
+use crate::error::{AskError, CallError, ErrorKind, Failure};
+use crate::id::StageName;
+
+/// Messages that may wait for one actor: enough for a burst, and a few hundred KiB at most for small messages.
+pub const DEFAULT_MAILBOX: usize = 1024;
+
+/// What the engine carries: a message, and the place that it takes in the mailbox until it is opened.
+pub(super) struct Delivery<M> {
+    /// There until it is opened.
+    message: Option<M>,
+    place: Option<OwnedSemaphorePermit>,
+    way_back: Option<WayBack<M>>,
+}
+
+/// To a sender that waits: nothing when the actor takes the message, else the message.
+type WayBack<M> = oneshot::Sender<Option<M>>;
+
+impl<M> Delivery<M> {
+    /// A message that needs no place, or has none yet.
+    pub(super) fn new(message: M, way_back: Option<WayBack<M>>) -> Self {
+        Self { message: Some(message), place: None, way_back }
+    }
+
+    /// A message that no sender waits for.
+    pub(super) fn with_place(message: M, place: OwnedSemaphorePermit) -> Self {
+        Self { message: Some(message), place: Some(place), way_back: None }
+    }
+
+    /// The message, unless its sender waited and has gone. Its place is free from here on.
+    pub(super) fn open(mut self) -> Option<M> {
+        let wanted = self.way_back.take().is_none_or(|way_back| way_back.send(None).is_ok());
+        self.message.take().filter(|_| wanted)
+    }
+
+    fn into_message(mut self) -> Option<M> {
+        self.message.take()
+    }
+}
+
+impl<M> Drop for Delivery<M> {
+    /// A life has ended, and this message was not taken.
+    fn drop(&mut self) {
+        // Free before the sender tries again.
+        self.place = None;
+        if let (Some(message), Some(way_back)) = (self.message.take(), self.way_back.take()) {
+            let _ = way_back.send(Some(message));
+        }
+    }
+}
+
+/// Where an actor is to be found, over all its lives.
+pub(crate) struct Mailbox<M> {
+    status: Arc<ActorStatus>,
+    places: Arc<Semaphore>,
+    target: watch::Sender<Target<M>>,
+}
+
+/// Who takes the messages now.
+enum Target<M> {
+    /// Nobody yet, or nobody for the moment.
+    Down,
+    Up(EngineRef<Delivery<M>>),
+    /// Nobody ever again.
+    Over,
+}
+
+impl<M: Send + 'static> Mailbox<M> {
+    pub(super) fn new(status: Arc<ActorStatus>) -> Self {
+        let places = Arc::clone(status.places());
+        Self { status, places, target: watch::Sender::new(Target::Down) }
+    }
+
+    pub(super) fn set_up(&self, actor: EngineRef<Delivery<M>>) {
+        self.change(Target::Up(actor));
+    }
+
+    pub(super) fn set_down(&self) {
+        self.change(Target::Down);
+    }
+
+    /// An actor that was still starting when its group gave up does not come back by it.
+    fn change(&self, next: Target<M>) {
+        self.target.send_if_modified(|target| {
+            let goes_on = !matches!(target, Target::Over);
+            if goes_on {
+                *target = next;
+            }
+            goes_on
+        });
+    }
+
+    pub(super) fn set_over(&self) {
+        self.target.send_replace(Target::Over);
+    }
+}
+
+/// A reference to an actor. Cloning it is cheap; it stays good when the actor crashes and starts again, and it does not
+/// keep the actor alive.
+pub struct ActorRef<M>(Arc<Mailbox<M>>);
+
+impl<M: Send + 'static> ActorRef<M> {
+    pub(super) fn new(mailbox: Arc<Mailbox<M>>) -> Self {
+        Self(mailbox)
+    }
+
+    /// The actor's name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        self.0.status.name()
+    }
+
+    /// Sends a message without waiting for anything. It is handled at most once, in the order of sending: if the actor
+    /// ends or crashes first, a message that waits is lost.
+    ///
+    /// # Errors
+    ///
+    /// The message itself, when the mailbox is full, or the actor is not up. It was not handled.
+    pub fn tell(&self, message: M) -> Result<(), TellError<M>> {
+        let put = self.put(message, None, None);
+        if matches!(put, Err(TellError::Full(_))) {
+            self.0.status.refused();
+        }
+        put
+    }
+
+    /// Takes `place` in the mailbox, or one that is free.
+    fn put(
+        &self,
+        message: M,
+        way_back: Option<WayBack<M>>,
+        place: Option<OwnedSemaphorePermit>,
+    ) -> Result<(), TellError<M>> {
+        let actor = match &*self.0.target.borrow() {
+            Target::Up(actor) => actor.clone(),
+            Target::Down => return Err(TellError::Down(message)),
+            Target::Over => return Err(TellError::Over(message)),
+        };
+        let Some(place) = place.or_else(|| Arc::clone(&self.0.places).try_acquire_owned().ok()) else {
+            return Err(TellError::Full(message));
+        };
+        let mut delivery = Delivery::new(message, way_back);
+        delivery.place = Some(place);
+        match actor.send_message(delivery) {
+            Err(MessagingErr::SendErr(delivery)) => {
+                delivery.into_message().map_or(Ok(()), |message| Err(TellError::Down(message)))
+            }
+            // The type is the reference's own, and ractor gives back what a closed mailbox did not take.
+            Ok(()) | Err(MessagingErr::ChannelClosed | MessagingErr::InvalidActorType) => Ok(()),
+        }
+    }
+
+    /// Sends a message that carries the port for its answer, and waits for that: a [`Duration`](std::time::Duration)
+    /// from now, or until a [`Deadline`], such as that of the [call](crate::CallContext::deadline) or of the [message
+    /// in hand](ReplyPort::deadline). An actor that restarts is waited for, too: a message that waited when a life ended
+    /// goes to the next one. The actor takes it at most once.
+    ///
+    /// # Errors
+    ///
+    /// See [`AskError`], which says whether the message [was taken](AskError::was_taken).
+    ///
+    /// # Cancellation
+    ///
+    /// When the future is dropped, a message that waits is not handled any more. If the actor has taken it, the actor
+    /// sees by [`ReplyPort::is_wanted`] that the answer is not needed.
+    pub async fn ask<T>(
+        &self,
+        within: impl Into<Deadline>,
+        message: impl FnOnce(ReplyPort<T>) -> M,
+    ) -> Result<T, AskError> {
+        let deadline = within.into();
+        let (port, answer) = ReplyPort::pair(deadline);
+        self.wait(deadline, message(port), answer).await
+    }
+
+    async fn wait<T>(&self, deadline: Deadline, mut message: M, answer: Answered<T>) -> Result<T, AskError> {
+        let mut target = self.0.target.subscribe();
+        // A message that had a place in an earlier life waits for one in this life.
+        let (mut had_a_place, mut place) = (false, None);
+        loop {
+            target.borrow_and_update();
+            let (way_back, back) = oneshot::channel();
+            message = match self.put(message, Some(way_back), place.take()) {
+                Ok(()) => match until_taken(back, deadline).await? {
+                    Some(message) => {
+                        had_a_place = true;
+                        message
+                    }
+                    None => break,
+                },
+                Err(TellError::Full(message)) if had_a_place => {
+                    let free = Arc::clone(&self.0.places).acquire_owned();
+                    let free = tokio::time::timeout_at(deadline.instant(), free).await;
+                    place = free.map_err(|_| AskError::DeadlineExceeded { taken: false })?.ok();
+                    message
+                }
+                Err(TellError::Full(_)) => {
+                    self.0.status.refused();
+                    return Err(AskError::Full);
+                }
+                Err(TellError::Over(_)) => return Err(AskError::Over),
+                Err(TellError::Down(message)) => {
+                    // The post is held by this reference, so its sender lives.
+                    let changed = tokio::time::timeout_at(deadline.instant(), target.changed()).await;
+                    changed.map(|_| message).map_err(|_| AskError::DeadlineExceeded { taken: false })?
+                }
+            };
+        }
+        match tokio::time::timeout_at(deadline.instant(), answer).await {
+            Ok(Ok(answered)) => answered.map_err(AskError::Failed),
+            Ok(Err(_)) => Err(AskError::Lost),
+            Err(_) => Err(AskError::DeadlineExceeded { taken: true }),
+        }
+    }
+
+    /// Lets the actor finish the message in hand and end. Messages that wait are not handled. The actor does not start
+    /// again, unless it is declared to do so [always](super::RestartPolicy::Always).
+    pub fn stop(&self) {
+        if let Target::Up(actor) = &*self.0.target.borrow() {
+            actor.stop(None);
+        }
+    }
+}
+
+impl<M> Clone for ActorRef<M> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
+
+impl<M> fmt::Debug for ActorRef<M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("ActorRef").field(&self.0.status.name()).finish()
+    }
+}
+
+/// Nothing once the actor has taken the message, or the message if its life ended before.
+async fn until_taken<M>(mut back: oneshot::Receiver<Option<M>>, deadline: Deadline) -> Result<Option<M>, AskError> {
+    match tokio::time::timeout_at(deadline.instant(), &mut back).await {
+        Ok(back) => back.map_err(|_| AskError::Lost),
+        Err(_) => {
+            // Closed first: the actor cannot take the message after this has read that it was not taken.
+            back.close();
+            back.try_recv().map_err(|_| AskError::DeadlineExceeded { taken: false })
+        }
+    }
+}
+
+/// The port for one answer, sent along with a question. If it is dropped unused, the asker gets [`AskError::Lost`].
+#[derive(Debug)]
+pub struct ReplyPort<T> {
+    sender: oneshot::Sender<Result<T, Failure>>,
+    deadline: Deadline,
+}
+
+/// The other end of the port.
+type Answered<T> = oneshot::Receiver<Result<T, Failure>>;
+
+impl<T> ReplyPort<T> {
+    fn pair(deadline: Deadline) -> (Self, Answered<T>) {
+        let (sender, answer) = oneshot::channel();
+        (Self { sender, deadline }, answer)
+    }
+
+    /// Answers. An asker that has gone gets nothing.
+    pub fn send(self, answer: T) {
+        let _ = self.sender.send(Ok(answer));
+    }
+
+    /// Answers that it did not work out: the asker gets [`AskError::Failed`], and the caller of a
+    /// [pipeline's step](crate::Pipeline::ask) an error with all that the failure says.
+    ///
+    /// ```
+    /// use callboard_core::actor::ReplyPort;
+    /// use callboard_core::Failure;
+    ///
+    /// fn withdraw(balance: &mut u64, amount: u64, answer: ReplyPort<u64>) {
+    ///     match balance.checked_sub(amount) {
+    ///         Some(rest) => {
+    ///             *balance = rest;
+    ///             answer.send(rest);
+    ///         }
+    ///         None => answer.fail(Failure::new("not enough money").with_status(402)),
+    ///     }
+    /// }
+    /// ```
+    pub fn fail(self, failure: impl Into<Failure>) {
+        let _ = self.sender.send(Err(failure.into()));
+    }
+
+    /// When the asker stops waiting.
+    #[must_use]
+    pub fn deadline(&self) -> Deadline {
+        self.deadline
+    }
+
+    /// Whether the asker still waits. An actor that works long for one answer looks at it now and then.
+    #[must_use]
+    pub fn is_wanted(&self) -> bool {
+        !self.sender.is_closed() && !self.deadline.is_expired(clock::now())
+    }
+}
+
+/// Why a message was not sent. Gives it back.
+#[derive(PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum TellError<M> {
+    /// As many messages wait as may wait. Try again later, or drop it: that is the sender's choice.
+    #[error("the mailbox is full")]
+    Full(M),
+    /// The actor has not started yet, or is being started again after a crash.
+    #[error("the actor is not up at the moment")]
+    Down(M),
+    /// The actor has ended and will not start again.
+    #[error("the actor has ended")]
+    Over(M),
+}
+
+impl<M> TellError<M> {
+    /// The message.
+    pub fn into_message(self) -> M {
+        match self {
+            Self::Full(message) | Self::Down(message) | Self::Over(message) => message,
+        }
+    }
+}
+
+impl<M> fmt::Debug for TellError<M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Full(_) => "Full(..)",
+            Self::Down(_) => "Down(..)",
+            Self::Over(_) => "Over(..)",
+        })
+    }
+}
+
+/// A question to an actor as a step of a pipeline, without its types.
+pub(crate) type AskFn = Arc<dyn Fn(Payload, Arc<Flight>) -> Asking + Send + Sync>;
+
+/// The answer, on its way.
+pub(crate) type Asking = Pin<Box<dyn Future<Output = Result<Payload, CallError>> + Send>>;
+
+/// Makes each item a message to `actor`, with the deadline of its call.
+pub(crate) fn ask_step<In, Out, M, F>(actor: ActorRef<M>, message: F) -> AskFn
+where
+    In: Data,
+    Out: Data,
+    M: Send + 'static,
+    F: Fn(&In, ReplyPort<Out>) -> M + Send + Sync + 'static,
+{
+    let message = Arc::new(message);
+    Arc::new(move |payload, flight| {
+        let (actor, message) = (actor.clone(), Arc::clone(&message));
+        Box::pin(async move {
+            let (port, answer) = ReplyPort::pair(flight.deadline);
+            // User code in the caller's future, as are the reading and the end of the input: its panic is this call's
+            // error.
+            let made = contain(|| payload.into_arc::<In>().map(|input| message(&input, port)));
+            let made = made.map_err(|words| {
+                let error = CallError::new(ErrorKind::WorkerFailed, format!("the message's maker panicked: {words}"));
+                error.at_stage(&StageName::new(actor.name())).with_trace(words.trace())
+            })??;
+            let answer = actor.wait(flight.deadline, made, answer).await;
+            answer.map(Payload::new).map_err(|error| call_error(error, actor.name()))
+        })
+    })
+}
+
+fn call_error(error: AskError, actor: &str) -> CallError {
+    let name = StageName::new(actor);
+    match error {
+        AskError::Failed(failure) => CallError::from_failure(failure, &name).in_run(false),
+        error => {
+            let message = format!("actor `{actor}`: {error}");
+            CallError::from(error).with_message(message).at_stage(&name)
+        }
+    }
+}

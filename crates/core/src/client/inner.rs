@@ -1,0 +1,58 @@
+//! Clients for user code: in a worker, and for the call that a worker works for.
+
+use super::{LocalClient, Shared};
+use crate::call::CallContext;
+use crate::error::{CallError, ErrorKind};
+use crate::worker::Replica;
+
+impl Replica {
+    /// A client of the node that runs it, to keep in the worker. A call that is made for an item goes
+    /// [within](LocalClient::within) that item's call; any other is a call of its own.
+    ///
+    /// ```
+    /// use callboard_core::{Batch, Failure, LocalClient, Stage, Worker};
+    ///
+    /// /// Gives each text the length that another route counts.
+    /// struct Lengths(LocalClient);
+    ///
+    /// impl Worker for Lengths {
+    ///     type In = String;
+    ///     type Out = usize;
+    ///
+    ///     fn call(&mut self, batch: Batch<String>) -> Vec<Result<usize, Failure>> {
+    ///         let client = |index| self.0.within(&batch.context(index)).blocking();
+    ///         let texts = batch.iter().enumerate();
+    ///         texts.map(|(index, text)| Ok(client(index).call("/count", text.clone())?)).collect()
+    ///     }
+    /// }
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let count = Stage::each("count", |text: &String| Ok(text.len()));
+    /// let lengths = Stage::worker("lengths", |replica| Ok(Lengths(replica.client())));
+    /// let app = callboard_core::App::new().route("/count", count).route("/lengths", lengths);
+    /// let node = app.start_blocking()?;
+    /// assert_eq!(node.client().call::<_, usize>("/lengths", "four".to_owned())?, 4);
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn client(&self) -> LocalClient {
+        self.client.downcast_ref::<LocalClient>().expect("a node gives its replicas its own client").clone()
+    }
+}
+
+impl CallContext {
+    /// A client whose calls are made for this call: they end with it, at its deadline at the latest, and have its
+    /// priority, trace and origin unless they say otherwise. They need no place among the node's calls in flight of
+    /// their own, so a full node runs them; see [`LocalClient::within`].
+    ///
+    /// # Errors
+    ///
+    /// `Unavailable` when the node has ended.
+    pub fn client(&self) -> Result<LocalClient, CallError> {
+        let node = self.flight().permit.as_ref().and_then(|permit| permit.node());
+        let shared = node.and_then(|node| node.into_any().downcast::<Shared>().ok());
+        let shared = shared.ok_or_else(|| CallError::new(ErrorKind::Unavailable, "the node has ended"))?;
+        Ok(LocalClient::new(shared).within(self))
+    }
+}

@@ -1,0 +1,39 @@
+//! What every handle of a node shares.
+
+use std::any::Any;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use tokio::runtime::Handle;
+
+use crate::actor::Directory;
+use crate::gateway::Gateway;
+use crate::host::HostNode;
+use crate::id::{RouteIndex, RouteName};
+use crate::metrics::SharedMetrics;
+use crate::router::Router;
+
+/// What every handle of the node shares.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) gateway: Arc<Gateway>,
+    pub(crate) router: Arc<Router>,
+    pub(crate) directory: Arc<Directory>,
+    pub(crate) metrics: SharedMetrics,
+    /// Where the node runs, for what callers start on it from outside.
+    pub(crate) runtime: Handle,
+    /// The root lives, and with it the tree.
+    pub(crate) alive: AtomicBool,
+    /// Still serving, but no longer offered: the node is about to drain.
+    pub(crate) withdrawn: AtomicBool,
+}
+
+impl HostNode for Shared {
+    fn route_name(&self, index: RouteIndex) -> Option<RouteName> {
+        self.router.table().name_of(index).cloned()
+    }
+
+    fn into_any(self: Arc<Self>) -> Arc<dyn Any + Send + Sync> {
+        self
+    }
+}

@@ -1,0 +1,54 @@
+//! Why a question to an actor has no answer.
+
+use super::{CallError, ErrorKind, Failure, RETRY_AFTER};
+
+/// Why an ask has no answer.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum AskError {
+    /// As many messages wait as may wait. The message was not handled: try again later.
+    #[error("the mailbox is full")]
+    Full,
+    /// The actor has ended and will not start again. The message was not handled.
+    #[error("the actor has ended")]
+    Over,
+    /// The actor crashed with the message, or dropped the answer's port. It may have acted on it.
+    #[error("the actor was lost before it answered")]
+    Lost,
+    /// The deadline passed.
+    #[error("the deadline passed before {}", if *taken { "the answer" } else { "the actor took the message" })]
+    DeadlineExceeded {
+        /// Whether the actor has the message, and acts on it unless it looks at [`ReplyPort::is_wanted`](crate::actor::ReplyPort::is_wanted). A message that
+        /// was not taken by now is never handled.
+        taken: bool,
+    },
+    /// The actor answered [with a failure](crate::actor::ReplyPort::fail).
+    #[error("{0}")]
+    Failed(Failure),
+}
+
+impl AskError {
+    /// Whether the actor took the message, and may have acted on it. If not, the message was not handled and never will
+    /// be.
+    #[must_use]
+    pub fn was_taken(&self) -> bool {
+        match self {
+            Self::Full | Self::Over => false,
+            Self::DeadlineExceeded { taken } => *taken,
+            Self::Lost | Self::Failed(_) => true,
+        }
+    }
+}
+
+impl From<AskError> for CallError {
+    fn from(error: AskError) -> Self {
+        let (message, taken) = (error.to_string(), error.was_taken());
+        match error {
+            AskError::Full => Self::overloaded(message, RETRY_AFTER),
+            AskError::Over => Self::new(ErrorKind::Unavailable, message),
+            AskError::Lost => Self::new(ErrorKind::WorkerFailed, message),
+            AskError::DeadlineExceeded { .. } => Self::new(ErrorKind::DeadlineExceeded, message).after_start(taken),
+            AskError::Failed(failure) => Self::from_failure_outside(failure),
+        }
+    }
+}

@@ -1,0 +1,222 @@
+//! What user code says when an item did not work out.
+
+use std::any::{TypeId, type_name};
+use std::borrow::Cow;
+use std::error::Error;
+use std::fmt;
+use std::time::Duration;
+
+use callboard_codec::{DecodeError, DecodeErrorKind, Value};
+
+use super::{AskError, CallError, ErrorKind, ErrorParts, RETRY_AFTER};
+use crate::text::{MAX_ERROR_TYPE_CHARS, limit, limit_error_text};
+
+/// The error of one item, returned by a worker.
+///
+/// A failure is an answer, not an accident: it reaches that item's caller with its message, type, status and details, is
+/// never retried by the node, and leaves the rest of the batch alone.
+///
+/// Whatever converts into a boxed [`Error`] converts into one with `?`: errors of every kind, which keep their type's
+/// name, and texts. For that reason `Failure` is not an `Error` itself. The error of an inner call, a [`CallError`] or
+/// an [`AskError`], passes through: kind, status, details, type, time to retry and remote trace reach the outer caller,
+/// also when another error has it as its [`source`](Error::source), which then adds its words to the message. In an
+/// `anyhow::Error` it is found with the feature `anyhow`; without that feature such an error is its message.
+///
+/// ```
+/// use callboard_core::Failure;
+///
+/// fn parse(text: &str) -> Result<i32, Failure> {
+///     if text.is_empty() {
+///         return Err(Failure::invalid_input("`text` must not be empty"));
+///     }
+///     Ok(text.parse()?)
+/// }
+/// assert_eq!(parse("x").unwrap_err().message(), "invalid digit found in string");
+/// ```
+#[derive(Clone, PartialEq)]
+pub struct Failure(Box<ErrorParts>);
+
+impl Failure {
+    /// A failure of user code: kind [`Failed`](ErrorKind::Failed). A message beyond
+    /// [`MAX_ERROR_CHARS`](crate::edge::MAX_ERROR_CHARS) characters is cut, and says so.
+    #[must_use]
+    pub fn new(message: impl Into<String>) -> Self {
+        Self::of_kind(ErrorKind::Failed, message)
+    }
+
+    /// The item itself is wrong: kind [`InvalidInput`](ErrorKind::InvalidInput). Name the field and what was expected.
+    #[must_use]
+    pub fn invalid_input(message: impl Into<String>) -> Self {
+        Self::of_kind(ErrorKind::InvalidInput, message)
+    }
+
+    /// What an input is refused with that cannot be read as the stage's type.
+    pub(crate) fn of_input(error: DecodeError) -> Self {
+        let kind = match error.kind() {
+            DecodeErrorKind::Exhausted => ErrorKind::Overloaded,
+            DecodeErrorKind::Stopped => ErrorKind::DeadlineExceeded,
+            _ => ErrorKind::InvalidInput,
+        };
+        Self::of_kind(kind, error.to_string())
+    }
+
+    /// There is no room for the item now: kind [`Overloaded`](ErrorKind::Overloaded), with a second until it may be
+    /// sent again unless [`with_retry_after`](Self::with_retry_after) says otherwise. It says that nothing was done for
+    /// the item, so the caller [may send it again](CallError::is_retryable).
+    #[must_use]
+    pub fn overloaded(message: impl Into<String>) -> Self {
+        Self::not_done(ErrorKind::Overloaded, message).with_retry_after(RETRY_AFTER)
+    }
+
+    /// Something that the item needs is away: kind [`Unavailable`](ErrorKind::Unavailable). It says that nothing was
+    /// done for the item, so the caller [may send it again](CallError::is_retryable), elsewhere or later.
+    #[must_use]
+    pub fn unavailable(message: impl Into<String>) -> Self {
+        Self::not_done(ErrorKind::Unavailable, message)
+    }
+
+    fn not_done(kind: ErrorKind, message: impl Into<String>) -> Self {
+        let mut failure = Self::of_kind(kind, message);
+        failure.0.may_repeat = true;
+        failure
+    }
+
+    fn of_kind(kind: ErrorKind, message: impl Into<String>) -> Self {
+        Self(Box::new(ErrorParts::new(kind, message)))
+    }
+
+    /// Chooses the HTTP status. Anything outside 400–599 is not a failure's status and is left out.
+    #[must_use]
+    pub fn with_status(mut self, status: u16) -> Self {
+        self.0.status = (400..600).contains(&status).then_some(status);
+        self
+    }
+
+    /// Names the type of the error, for programs that dispatch on it.
+    #[must_use]
+    pub fn with_type(mut self, error_type: impl Into<String>) -> Self {
+        self.0.error_type = Some(limit(error_type.into(), MAX_ERROR_TYPE_CHARS));
+        self
+    }
+
+    /// Attaches details for programs.
+    #[must_use]
+    pub fn with_details(mut self, details: impl Into<Value>) -> Self {
+        self.0.details = Some(details.into());
+        self
+    }
+
+    /// Says when the item may be sent again: over HTTP, the header `Retry-After`, in seconds, rounded up.
+    #[must_use]
+    pub fn with_retry_after(mut self, after: Duration) -> Self {
+        self.0.retry_after = Some(after);
+        self
+    }
+
+    /// The class of the failure.
+    #[must_use]
+    pub fn kind(&self) -> ErrorKind {
+        self.0.kind
+    }
+
+    /// What happened.
+    #[must_use]
+    pub fn message(&self) -> &str {
+        &self.0.message
+    }
+
+    /// When the item may be sent again, if that is told.
+    #[must_use]
+    pub fn retry_after(&self) -> Option<Duration> {
+        self.0.retry_after
+    }
+
+    pub(crate) fn into_parts(self) -> ErrorParts {
+        *self.0
+    }
+
+    /// An inner call's error as the outer call's own. What the outer call did beside it is not known: the contract of
+    /// its stage says whether it may be repeated.
+    fn passed_on(error: &CallError) -> Self {
+        let mut parts = error.clone().into_parts();
+        // The outer caller is still there.
+        if parts.kind == ErrorKind::Cancelled {
+            parts.kind = ErrorKind::Failed;
+        }
+        (parts.started, parts.may_repeat, parts.timing) = (true, false, None);
+        Self(Box::new(parts))
+    }
+
+    /// The first of an error and its sources that is a call's or an actor's, else a failure of user code, with the
+    /// words of all of them: a caller on the other side of a network has no `source()` to ask.
+    /// What an actor answered, as the failure of the stage that asked: the stage had begun.
+    fn handed_on(&self) -> Self {
+        let mut failure = self.clone();
+        failure.0.may_repeat = false;
+        failure.0.started = true;
+        failure
+    }
+
+    fn of_error(error: &(dyn Error + 'static)) -> Self {
+        let (mut message, mut inner, mut next) = (String::new(), None, Some(error));
+        while let Some(cause) = next {
+            next = cause.source();
+            if !message.is_empty() {
+                message.push_str(": ");
+            }
+            let passed = match (cause.downcast_ref::<CallError>(), cause.downcast_ref::<AskError>()) {
+                (Some(error), _) => Some(Self::passed_on(error)),
+                (_, Some(AskError::Failed(failure))) => Some(failure.handed_on()),
+                (_, Some(error)) => Some(Self::passed_on(&error.clone().into())),
+                _ => None,
+            };
+            match &passed {
+                Some(passed) => message.push_str(passed.message()),
+                None => message.push_str(&cause.to_string()),
+            }
+            inner = inner.or(passed);
+        }
+        let mut failure = inner.unwrap_or_else(|| Self::new(""));
+        failure.0.message = limit_error_text(message);
+        failure
+    }
+}
+
+impl fmt::Debug for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0.message)
+    }
+}
+
+impl<E: Into<Box<dyn Error + Send + Sync>> + 'static> From<E> for Failure {
+    fn from(error: E) -> Self {
+        let is_text =
+            [TypeId::of::<&str>(), TypeId::of::<String>(), TypeId::of::<Cow<'_, str>>()].contains(&TypeId::of::<E>());
+        let mut failure = of_any(error);
+        // A text, and an error whose type is not known any more, have no type to tell.
+        if failure.0.error_type.is_none()
+            && !is_text
+            && TypeId::of::<E>() != TypeId::of::<Box<dyn Error + Send + Sync>>()
+        {
+            failure.0.error_type = Some(limit(type_name::<E>().to_owned(), MAX_ERROR_TYPE_CHARS));
+        }
+        failure
+    }
+}
+
+/// Looks for the error of an inner call. An `anyhow::Error` that was boxed does not show what it was made of, so it is
+/// asked before.
+fn of_any<E: Into<Box<dyn Error + Send + Sync>> + 'static>(error: E) -> Failure {
+    #[cfg(feature = "anyhow")]
+    if let Some(error) = (&error as &dyn std::any::Any).downcast_ref::<anyhow::Error>() {
+        return Failure::of_error(error.as_ref());
+    }
+    let error: Box<dyn Error + Send + Sync> = error.into();
+    Failure::of_error(&*error)
+}

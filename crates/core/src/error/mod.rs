@@ -1,0 +1,411 @@
+//! The errors of calls: one small vocabulary for every edge.
+//!
+//! [`ErrorKind`] is the word that HTTP statuses, metric labels and log fields share. Core only names the kinds; each edge
+//! has one `match` that translates them.
+
+mod ask;
+mod failure;
+
+use std::fmt;
+use std::time::Duration;
+
+use callboard_codec::{DecodeError, DecodeErrorKind, EncodeError, EncodeErrorKind, Value};
+use serde::Serialize;
+
+use crate::id::StageName;
+use crate::text::{MAX_ERROR_TYPE_CHARS, limit, limit_error_text};
+use crate::timeline::Timing;
+
+pub use self::ask::AskError;
+pub use self::failure::Failure;
+
+/// When a refused caller may come again: the time in which a node at its bound has surely finished something.
+pub(crate) const RETRY_AFTER: Duration = Duration::from_secs(1);
+
+/// The kind of error of a failed call.
+///
+/// Litmus tests between look-alikes:
+///
+/// * The caller can change the request and succeed: [`InvalidInput`](Self::InvalidInput). User code ran and said no:
+///   [`Failed`](Self::Failed). User code did not survive: [`WorkerFailed`](Self::WorkerFailed). We have a bug:
+///   [`Internal`](Self::Internal).
+/// * Try again a little later, here: [`Overloaded`](Self::Overloaded). Try somewhere else, or much later:
+///   [`Unavailable`](Self::Unavailable).
+/// * Nobody waits because time ran out: [`DeadlineExceeded`](Self::DeadlineExceeded); because the caller left:
+///   [`Cancelled`](Self::Cancelled).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// The request itself is wrong; sending it again will not help. Names the field and what was expected.
+    InvalidInput,
+    /// The caller did not authenticate itself.
+    Unauthenticated,
+    /// The caller is known and may not do this.
+    PermissionDenied,
+    /// No such route, stage or function.
+    NotFound,
+    /// A bound was reached, or calls that wait before this one leave it too little time: retry after
+    /// [`CallError::retry_after`]. Nothing was started.
+    Overloaded,
+    /// The caller left. Nobody reads this answer; it is for logs and metrics.
+    Cancelled,
+    /// User code returned or raised an error, or gave an outcome that cannot be written. Never retried, not counted
+    /// against the worker.
+    Failed,
+    /// The worker died, or broke its contract (a wrong number of results). Carries its last message.
+    WorkerFailed,
+    /// A defect of this framework.
+    Internal,
+    /// The node is not ready or drains, or the stage has failed. Try another node, or later.
+    Unavailable,
+    /// The deadline passed before there was an outcome, or leaves too little time even with nothing before the call.
+    DeadlineExceeded,
+}
+
+impl ErrorKind {
+    /// Every kind, in the order of the documentation's table.
+    pub const ALL: [Self; 11] = [
+        Self::InvalidInput,
+        Self::Unauthenticated,
+        Self::PermissionDenied,
+        Self::NotFound,
+        Self::Overloaded,
+        Self::Cancelled,
+        Self::Failed,
+        Self::WorkerFailed,
+        Self::Internal,
+        Self::Unavailable,
+        Self::DeadlineExceeded,
+    ];
+
+    /// The one word for metric labels, log fields and problem documents.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::InvalidInput => "invalid_input",
+            Self::Unauthenticated => "unauthenticated",
+            Self::PermissionDenied => "permission_denied",
+            Self::NotFound => "not_found",
+            Self::Overloaded => "overloaded",
+            Self::Cancelled => "cancelled",
+            Self::Failed => "failed",
+            Self::WorkerFailed => "worker_failed",
+            Self::Internal => "internal",
+            Self::Unavailable => "unavailable",
+            Self::DeadlineExceeded => "deadline_exceeded",
+        }
+    }
+
+    /// The kind of this word.
+    #[must_use]
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.as_str() == name)
+    }
+
+    /// Whether user code, or the loss of it, is what such an error comes from.
+    const fn comes_after_start(self) -> bool {
+        matches!(self, Self::Failed | Self::WorkerFailed | Self::Internal)
+    }
+
+    /// Whether the same request may succeed if it is sent again unchanged.
+    ///
+    /// With `Overloaded` and `Unavailable` the answering stage has started nothing; [`CallError::was_started`] tells
+    /// whether an earlier one has. `WorkerFailed` says nothing about side effects: it is retryable only for callers who
+    /// know that the stage is idempotent, and so it is not marked here.
+    #[must_use]
+    pub const fn is_retryable(self) -> bool {
+        matches!(self, Self::Overloaded | Self::Unavailable)
+    }
+}
+
+impl fmt::Display for ErrorKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// Why a call did not succeed.
+///
+/// Boxed inside, so that a `Result` with it stays small on the path where nothing goes wrong.
+#[derive(Clone)]
+pub struct CallError(Box<ErrorParts>);
+
+/// The parts of an error, for edges that send it elsewhere and rebuild it there.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ErrorParts {
+    /// See [`CallError::kind`].
+    pub kind: ErrorKind,
+    /// See [`CallError::message`].
+    pub message: String,
+    /// See [`CallError::error_type`].
+    pub error_type: Option<String>,
+    /// See [`CallError::status`].
+    pub status: Option<u16>,
+    /// See [`CallError::details`].
+    pub details: Option<Value>,
+    /// See [`CallError::retry_after`].
+    pub retry_after: Option<Duration>,
+    /// See [`CallError::remote_trace`].
+    pub remote_trace: Option<String>,
+    /// See [`CallError::stage`].
+    pub stage: Option<StageName>,
+    /// See [`CallError::was_started`].
+    pub started: bool,
+    /// If it was started, it may run once more all the same: nothing was done for it, or what was done permits it.
+    pub may_repeat: bool,
+    /// See [`CallError::timing`].
+    pub timing: Option<Timing>,
+}
+
+impl ErrorParts {
+    /// An error of this kind that says nothing else, before any user code.
+    #[must_use]
+    pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
+        Self {
+            kind,
+            message: limit_error_text(message.into()),
+            error_type: None,
+            status: None,
+            details: None,
+            retry_after: None,
+            remote_trace: None,
+            stage: None,
+            started: kind.comes_after_start(),
+            may_repeat: false,
+            timing: None,
+        }
+    }
+}
+
+impl From<ErrorParts> for CallError {
+    fn from(mut parts: ErrorParts) -> Self {
+        parts.message = limit_error_text(parts.message);
+        parts.error_type = parts.error_type.map(|name| limit(name, MAX_ERROR_TYPE_CHARS));
+        parts.remote_trace = parts.remote_trace.map(limit_error_text);
+        Self(Box::new(parts))
+    }
+}
+
+impl CallError {
+    /// An error of this kind with a message for its reader: lowercase, no full stop, naming field and limit.
+    #[must_use]
+    pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
+        Self(Box::new(ErrorParts::new(kind, message)))
+    }
+
+    /// All of it.
+    #[must_use]
+    pub fn into_parts(self) -> ErrorParts {
+        *self.0
+    }
+
+    pub(crate) fn overloaded(message: impl Into<String>, retry_after: Duration) -> Self {
+        let mut error = Self::new(ErrorKind::Overloaded, message);
+        error.0.retry_after = Some(retry_after);
+        error
+    }
+
+    pub(crate) fn deadline_exceeded(place: &str) -> Self {
+        Self::new(ErrorKind::DeadlineExceeded, format!("the deadline passed {place}"))
+    }
+
+    /// What user code reported, as its caller sees it. The error of an inner call names the stages that it came
+    /// through.
+    pub(crate) fn from_failure(failure: Failure, stage: &StageName) -> Self {
+        let mut error = Self::from_failure_outside(failure);
+        let path =
+            error.stage().map(|inner| StageName::new(&limit(format!("{stage} > {inner}"), MAX_ERROR_TYPE_CHARS)));
+        error.0.stage = Some(path.unwrap_or_else(|| stage.clone()));
+        error
+    }
+
+    /// What user code reported that belongs to no stage: the caller's own.
+    pub(crate) fn from_failure_outside(failure: Failure) -> Self {
+        Self(Box::new(failure.into_parts()))
+    }
+
+    /// The same error in other words: a composite says what it means for the whole.
+    #[must_use]
+    pub(crate) fn with_message(mut self, message: String) -> Self {
+        self.0.message = limit_error_text(message);
+        self
+    }
+
+    /// The same error, told to have come from `stage`.
+    #[must_use]
+    pub(crate) fn at_stage(mut self, stage: &StageName) -> Self {
+        self.0.stage = Some(stage.clone());
+        self
+    }
+
+    /// The same error, told to have come after (or beside) user code that ran for the same call, and must not run
+    /// twice.
+    #[must_use]
+    pub(crate) fn after_start(self, started: bool) -> Self {
+        self.after_runs(started, false)
+    }
+
+    /// The same error, told to have come after (or beside) user code that ran for the same call where `started`, and
+    /// may run `again`.
+    #[must_use]
+    pub(crate) fn after_runs(mut self, started: bool, again: bool) -> Self {
+        if started {
+            self.0.may_repeat = again && (self.0.may_repeat || !self.0.started);
+            self.0.started = true;
+        }
+        self
+    }
+
+    /// The same error, told to have come from user code itself, which may run `again` whatever it says.
+    #[must_use]
+    pub(crate) fn in_run(mut self, again: bool) -> Self {
+        self.0.started = true;
+        self.0.may_repeat |= again;
+        self
+    }
+
+    /// The same error, with where its call's time went.
+    #[must_use]
+    pub(crate) fn after(mut self, timing: Timing) -> Self {
+        self.0.timing = Some(timing);
+        self
+    }
+
+    #[must_use]
+    pub(crate) fn with_status(mut self, status: u16) -> Self {
+        self.0.status = Some(status);
+        self
+    }
+
+    #[must_use]
+    pub(crate) fn with_trace(mut self, trace: impl Into<String>) -> Self {
+        self.0.remote_trace = Some(limit_error_text(trace.into()));
+        self
+    }
+
+    /// The kind of the error.
+    #[must_use]
+    pub fn kind(&self) -> ErrorKind {
+        self.0.kind
+    }
+
+    /// What happened, for people: at most [`MAX_ERROR_CHARS`](crate::edge::MAX_ERROR_CHARS) characters.
+    #[must_use]
+    pub fn message(&self) -> &str {
+        &self.0.message
+    }
+
+    /// The type of the error that user code raised, such as `std::num::ParseIntError`.
+    #[must_use]
+    pub fn error_type(&self) -> Option<&str> {
+        self.0.error_type.as_deref()
+    }
+
+    /// The HTTP-like status (400–599) that user code chose for its failure.
+    #[must_use]
+    pub fn status(&self) -> Option<u16> {
+        self.0.status
+    }
+
+    /// What user code attached for programs.
+    #[must_use]
+    pub fn details(&self) -> Option<&Value> {
+        self.0.details.as_ref()
+    }
+
+    /// When a retry may succeed: for [`ErrorKind::Overloaded`] from the measured drain rate, for [`ErrorKind::Unavailable`] when other
+    /// nodes are looked for again.
+    #[must_use]
+    pub fn retry_after(&self) -> Option<Duration> {
+        self.0.retry_after
+    }
+
+    /// The last message of the worker: a panic's message and place (file, line and column), or another process's
+    /// traceback. At most [`MAX_ERROR_CHARS`](crate::edge::MAX_ERROR_CHARS) characters.
+    #[must_use]
+    pub fn remote_trace(&self) -> Option<&str> {
+        self.0.remote_trace.as_deref()
+    }
+
+    /// The stage in which it happened, if the call got that far. Where a stage handed on the error of a call that it
+    /// made itself, the way to it: `outer > inner`.
+    #[must_use]
+    pub fn stage(&self) -> Option<&str> {
+        self.0.stage.as_ref().map(StageName::as_str)
+    }
+
+    /// Whether user code may have run for the call. If the second stage of a pipeline is full, the error is
+    /// `Overloaded` as well, but the first stage has run. Always true for `Failed`, `WorkerFailed` and `Internal`,
+    /// which user code or the loss of it causes. `DeadlineExceeded` is either: a call that was refused or never left a
+    /// queue in time was not started.
+    #[must_use]
+    pub fn was_started(&self) -> bool {
+        self.0.started || self.0.kind.comes_after_start()
+    }
+
+    /// Where the call's time went, if it was admitted: summed over its stages, including the elapsed part of the last
+    /// one.
+    #[must_use]
+    pub fn timing(&self) -> Option<Timing> {
+        self.0.timing
+    }
+
+    /// Whether the same request may succeed if it is sent again unchanged, without harm. So it is with a
+    /// [refusal](Self::is_refusal). It is so, too, with `Overloaded`, `Unavailable` and `WorkerFailed` after a start,
+    /// if each stage that may have run has a [contract](crate::Contract) that lets it run again, or says itself that it
+    /// did [nothing](Failure::overloaded). An input that kills its worker each time is not worth sending again.
+    #[must_use]
+    pub fn is_retryable(&self) -> bool {
+        let may_pass = matches!(self.0.kind, ErrorKind::Overloaded | ErrorKind::Unavailable | ErrorKind::WorkerFailed);
+        self.is_refusal() || (may_pass && self.0.may_repeat)
+    }
+
+    /// Whether the call was refused before anything was done for it: the kind [is retryable](ErrorKind::is_retryable)
+    /// and nothing [was started](Self::was_started). It may be made at once on another node, whatever its contract.
+    #[must_use]
+    pub fn is_refusal(&self) -> bool {
+        self.0.kind.is_retryable() && !self.0.started
+    }
+}
+
+impl fmt::Debug for CallError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl fmt::Display for CallError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.0.kind, self.0.message)?;
+        match &self.0.stage {
+            Some(stage) => write!(f, " (stage `{stage}`)"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl std::error::Error for CallError {}
+
+impl From<DecodeError> for CallError {
+    fn from(error: DecodeError) -> Self {
+        match error.kind() {
+            DecodeErrorKind::Exhausted => Self::overloaded(error.to_string(), RETRY_AFTER),
+            DecodeErrorKind::Stopped => Self::deadline_exceeded("while the payload was read"),
+            _ => Self::new(ErrorKind::InvalidInput, error.to_string()),
+        }
+    }
+}
+
+impl From<EncodeError> for CallError {
+    /// The outcome of a call could not be written. Its value and its `Serialize` are the user's, so this is an error of
+    /// user code, unless there was no memory or no time.
+    fn from(error: EncodeError) -> Self {
+        let told = match error.kind() {
+            EncodeErrorKind::Exhausted => Self::overloaded(error.to_string(), RETRY_AFTER),
+            EncodeErrorKind::Stopped => Self::deadline_exceeded("while the outcome was written"),
+            _ => Self::new(ErrorKind::Failed, format!("the outcome cannot be written: {error}")),
+        };
+        told.after_start(true)
+    }
+}

@@ -1,0 +1,219 @@
+//! The actor of one replica: builds its worker, passes batches to its executor, ends when user code panics.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use ractor::{Actor, ActorProcessingErr, ActorRef};
+use tokio::task::{AbortHandle, JoinSet};
+
+use super::Watchdog;
+use super::kind::{Executor, ExecutorContext};
+use crate::error::Failure;
+use crate::pool::{BatchRun, BatcherMessage, Death, Pool, ReplicaHandle, WorkerMessage};
+use crate::stage::{Factory, StageSpec};
+use crate::worker::Replica;
+
+/// What a replica reports to its supervisor.
+pub(crate) enum ReplicaReport {
+    /// It is built and warm.
+    Up(Arc<ReplicaHandle>),
+    /// Batches that ran beside one that panicked, and go on without their replica.
+    LeftRunning(JoinSet<()>),
+}
+
+/// Where a replica reports to. False: its supervisor is gone.
+pub(crate) type ReportPort = Box<dyn Fn(ReplicaReport) -> bool + Send + Sync>;
+
+/// The actor of one replica. One life: a restart is a new actor with a new slot.
+pub(crate) struct WorkerActor;
+
+/// What a replica needs to start.
+pub(crate) struct WorkerArgs {
+    pub(crate) spec: Arc<StageSpec>,
+    pub(crate) pool: Arc<Pool>,
+    pub(crate) replica: Replica,
+    pub(crate) watchdog: Arc<Watchdog>,
+    pub(crate) report: ReportPort,
+}
+
+pub(crate) struct WorkerState {
+    /// `None` only while the executor moves or closes.
+    executor: Option<Executor>,
+    context: ExecutorContext,
+    report: ReportPort,
+    /// Batches handed to the executor so far.
+    runs: u64,
+    /// Wakes the actor when the last of these batches is overdue.
+    alarm: Option<AbortHandle>,
+}
+
+impl Actor for WorkerActor {
+    type Msg = WorkerMessage;
+    type State = WorkerState;
+    type Arguments = WorkerArgs;
+
+    async fn pre_start(
+        &self,
+        myself: ActorRef<WorkerMessage>,
+        args: WorkerArgs,
+    ) -> Result<WorkerState, ActorProcessingErr> {
+        let WorkerArgs { spec, pool, replica, watchdog, report } = args;
+        let slots = if spec.is_async() { spec.settings().concurrency().get() } else { 1 };
+        let handle = Arc::new(ReplicaHandle::new(replica.index(), replica.generation(), slots, myself.clone()));
+        let context = ExecutorContext { pool, handle, actor: myself };
+        let executor = build_executor(&spec, replica, &watchdog, &context).await;
+        let executor = executor.map_err(|failure| failure.message().to_owned())?;
+        Ok(WorkerState { executor: Some(executor), context, report, runs: 0, alarm: None })
+    }
+
+    async fn post_start(
+        &self,
+        _myself: ActorRef<WorkerMessage>,
+        state: &mut WorkerState,
+    ) -> Result<(), ActorProcessingErr> {
+        let handle = &state.context.handle;
+        if !(state.report)(ReplicaReport::Up(Arc::clone(handle))) {
+            return Err("its supervisor is gone".into());
+        }
+        state.context.pool.tell_batcher(BatcherMessage::Join(Arc::clone(handle)));
+        Ok(())
+    }
+
+    async fn handle(
+        &self,
+        myself: ActorRef<WorkerMessage>,
+        message: WorkerMessage,
+        state: &mut WorkerState,
+    ) -> Result<(), ActorProcessingErr> {
+        match message {
+            WorkerMessage::Run(run) => state.run(&myself, run),
+            WorkerMessage::Leave => {
+                myself.stop(None);
+                Ok(())
+            }
+            // The replica ends with its user code; the supervisor reads the reason.
+            WorkerMessage::Crashed(words) => {
+                if let Some(running) = state.executor.as_mut().and_then(Executor::take_running) {
+                    // The supervisor outlives this replica, and ends them with the stage.
+                    (state.report)(ReplicaReport::LeftRunning(running));
+                }
+                Err(words.into())
+            }
+            WorkerMessage::Overdue(number) => state.give_up_if_hung(&myself, number),
+        }
+    }
+
+    async fn post_stop(
+        &self,
+        _myself: ActorRef<WorkerMessage>,
+        state: &mut WorkerState,
+    ) -> Result<(), ActorProcessingErr> {
+        state.context.handle.retire();
+        if let Some(executor) = state.executor.take() {
+            close(executor, &state.context).await;
+        }
+        Ok(())
+    }
+}
+
+/// Closes the executor. A thread that hangs is given up here as well, because the actor reads no more alarms.
+async fn close(executor: Executor, context: &ExecutorContext) {
+    let ExecutorContext { pool, handle, .. } = context;
+    let Some(timeout) = pool.settings().timeout().filter(|_| executor.is_thread()) else {
+        return executor.close().await;
+    };
+    if tokio::time::timeout(timeout, executor.close()).await.is_err()
+        && let Some(batch) = handle.take_batch()
+    {
+        pool.abandon_thread();
+        batch.give_up_waiting(timeout);
+    }
+}
+
+/// Builds the worker where its stage wants it to run.
+async fn build_executor(
+    spec: &Arc<StageSpec>,
+    replica: Replica,
+    watchdog: &Watchdog,
+    context: &ExecutorContext,
+) -> Result<Executor, Failure> {
+    let pool = &context.pool;
+    match spec.factory() {
+        Factory::Async(build) => Executor::on_futures(|| build(&replica), pool).await,
+        Factory::Sync(build) => {
+            let build = Arc::clone(build);
+            let build = Box::new(move || build(&replica));
+            if spec.settings().runs_as_task() && !pool.is_moved_to_threads() {
+                Executor::on_task(build, pool, watchdog.watch(pool))
+            } else {
+                Executor::on_thread(build, context.clone()).await
+            }
+        }
+    }
+}
+
+impl WorkerState {
+    fn run(&mut self, myself: &ActorRef<WorkerMessage>, mut run: BatchRun) -> Result<(), ActorProcessingErr> {
+        self.leave_the_runtime_if_told()?;
+        self.runs += 1;
+        run.number = self.runs;
+        let executor = self.executor.as_mut().ok_or("the worker has no executor")?;
+        if let Some(timeout) = self.context.pool.settings().timeout()
+            && executor.is_thread()
+        {
+            // A thread runs one batch at a time, so the run before is over.
+            if let Some(alarm) = self.alarm.replace(watch(myself, timeout, self.runs)) {
+                alarm.abort();
+            }
+        }
+        Ok(executor.run(run, &self.context)?)
+    }
+
+    /// The watchdog found this stage too slow for the runtime.
+    fn leave_the_runtime_if_told(&mut self) -> Result<(), ActorProcessingErr> {
+        if self.context.pool.is_moved_to_threads()
+            && let Some(executor) = self.executor.take_if(|executor| executor.is_task())
+        {
+            let moved = executor.move_to_thread(self.context.clone());
+            self.executor = Some(moved.map_err(|failure| failure.message().to_owned())?);
+        }
+        Ok(())
+    }
+
+    /// Answers the callers of a run that has not come back in time, and ends this replica; its supervisor starts another.
+    /// The thread cannot be stopped: it is abandoned, and ends when user code comes back.
+    fn give_up_if_hung(&self, myself: &ActorRef<WorkerMessage>, number: u64) -> Result<(), ActorProcessingErr> {
+        let ExecutorContext { pool, handle, .. } = &self.context;
+        let Some(timeout) = pool.settings().timeout() else { return Ok(()) };
+        let Some(batch) = handle.take_batch_of(number) else {
+            // Either the run is over, or the operating system has not scheduled its thread yet.
+            if self.runs == number && handle.running() > 0 {
+                watch(myself, timeout, number);
+            }
+            return Ok(());
+        };
+        handle.retire();
+        handle.note_death(Death::Hung);
+        pool.abandon_thread();
+        batch.give_up_waiting(timeout);
+        Err(format!("a call did not come back within the stage's timeout of {timeout:?}").into())
+    }
+}
+
+fn watch(myself: &ActorRef<WorkerMessage>, timeout: Duration, number: u64) -> AbortHandle {
+    myself.send_after(timeout, move || WorkerMessage::Overdue(number)).abort_handle()
+}
+
+impl Drop for WorkerState {
+    fn drop(&mut self) {
+        // A killed or crashed actor never comes to `post_stop`. Its slot must not look free, and the callers of a batch in a
+        // thread that hangs are answered here.
+        self.context.handle.retire();
+        if self.context.pool.is_ending()
+            && let Some(batch) = self.context.handle.take_batch()
+        {
+            self.context.pool.abandon_thread();
+            batch.give_up();
+        }
+    }
+}

@@ -1,0 +1,240 @@
+//! Where a worker's code runs: inline on the runtime, on an OS thread of its own, or as futures on the runtime.
+//!
+//! A task or thread runs one batch at a time. Threads and futures answer the entries themselves; their actor is told only of
+//! a crash. When the actor stops, its thread finishes the batch that it runs, cleans up and ends. A thread that hangs is
+//! abandoned: it ends by itself, and counts as abandoned until then.
+
+use std::sync::Arc;
+use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
+use std::thread;
+
+use ractor::ActorRef;
+use tokio::runtime::Handle;
+use tokio::sync::oneshot;
+use tokio::task::JoinSet;
+
+use super::watchdog::Watched;
+use crate::containment::{Panicked, contain, contain_future, drop_contained};
+use crate::error::Failure;
+use crate::pool::{BatchRun, Death, Pool, ReplicaHandle, RunError, WorkerMessage};
+use crate::worker::{DynAsyncWorker, DynWorker, warm_up};
+
+/// Builds the worker, inside the replica and on the thread where it will run.
+pub(crate) type Build = Box<dyn FnOnce() -> Result<Box<dyn DynWorker>, Failure> + Send>;
+
+/// What an executor works for.
+#[derive(Clone)]
+pub(crate) struct ExecutorContext {
+    pub(crate) pool: Arc<Pool>,
+    pub(crate) handle: Arc<ReplicaHandle>,
+    pub(crate) actor: ActorRef<WorkerMessage>,
+}
+
+/// Where the code of one replica runs.
+pub(crate) enum Executor {
+    /// On the runtime, watched.
+    Task { worker: Box<dyn DynWorker>, watched: Arc<Watched> },
+    /// On a thread of its own.
+    Thread { batches: SyncSender<BatchRun>, ended: oneshot::Receiver<()> },
+    /// As futures on the runtime, one per batch.
+    Futures { worker: Arc<dyn DynAsyncWorker>, running: JoinSet<()> },
+}
+
+/// The replica cannot take a batch any more.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ExecutorError {
+    #[error(transparent)]
+    Run(#[from] RunError),
+    #[error("the worker's thread has ended")]
+    ThreadEnded,
+}
+
+impl Executor {
+    /// Builds a worker in place.
+    pub(crate) fn on_task(build: Build, pool: &Pool, watched: Arc<Watched>) -> Result<Self, Failure> {
+        Ok(Self::Task { worker: build_and_warm_up(build, pool)?, watched })
+    }
+
+    /// Builds a worker on a new thread and waits until it is warm.
+    pub(crate) async fn on_thread(build: Build, context: ExecutorContext) -> Result<Self, Failure> {
+        let pool = Arc::clone(&context.pool);
+        let (executor, ready) = Self::start_thread(move || build_and_warm_up(build, &pool), context)?;
+        // The sender is dropped without a word only if the thread was killed from outside.
+        ready.await.unwrap_or_else(|_| Err(Failure::new("the worker's thread ended while it was starting")))?;
+        Ok(executor)
+    }
+
+    /// Builds an asynchronous worker.
+    pub(crate) async fn on_futures(
+        build: impl FnOnce() -> Result<Arc<dyn DynAsyncWorker>, Failure>,
+        pool: &Pool,
+    ) -> Result<Self, Failure> {
+        let worker = contain(build).unwrap_or_else(|words| Err(panicked(&words)))?;
+        pool.begin_warm_up();
+        warm_up(&*worker).await?;
+        Ok(Self::Futures { worker, running: JoinSet::new() })
+    }
+
+    /// Whether a call may be given up while it runs.
+    pub(crate) fn is_thread(&self) -> bool {
+        matches!(self, Self::Thread { .. })
+    }
+
+    pub(crate) fn is_task(&self) -> bool {
+        matches!(self, Self::Task { .. })
+    }
+
+    /// Runs one batch, or hands it over to its thread or future.
+    pub(crate) fn run(&mut self, run: BatchRun, context: &ExecutorContext) -> Result<(), ExecutorError> {
+        match self {
+            Self::Task { worker, watched } => {
+                watched.begin();
+                let result = run.execute(worker.as_mut(), &context.handle);
+                watched.end();
+                Ok(result?)
+            }
+            // The slot protocol admits one batch at a time, so the buffer of one is never full while the thread lives; were
+            // it broken, the batch would go back to the queue.
+            Self::Thread { batches, .. } => batches.try_send(run).map_err(|error| match error {
+                TrySendError::Full(_) | TrySendError::Disconnected(_) => ExecutorError::ThreadEnded,
+            }),
+            Self::Futures { worker, running } => {
+                while running.try_join_next().is_some() {}
+                let (worker, ExecutorContext { handle, actor, .. }) = (Arc::clone(worker), context.clone());
+                running.spawn(async move {
+                    // Beside user code itself, which a run contains, its future may panic where it is dropped.
+                    let crash = match contain_future(run.execute_async(worker, &handle)).await {
+                        Ok(Ok(())) => return,
+                        Ok(Err(error)) => error.to_string(),
+                        Err(words) => words.to_string(),
+                    };
+                    handle.retire();
+                    let _ = actor.send_message(WorkerMessage::Crashed(crash));
+                });
+                Ok(())
+            }
+        }
+    }
+
+    /// Moves a worker from a task to a thread. Another executor stays as it is.
+    pub(crate) fn move_to_thread(self, context: ExecutorContext) -> Result<Self, Failure> {
+        match self {
+            Self::Task { worker, .. } => {
+                let (executor, _ready) = Self::start_thread(move || Ok(worker), context)?;
+                Ok(executor)
+            }
+            other @ (Self::Thread { .. } | Self::Futures { .. }) => Ok(other),
+        }
+    }
+
+    /// Ends in good order: running batches are finished, then the worker cleans up.
+    pub(crate) async fn close(self) {
+        match self {
+            Self::Task { mut worker, .. } => drop_contained(contain(|| worker.cleanup())),
+            Self::Thread { batches, ended } => {
+                drop(batches);
+                let _ = ended.await;
+            }
+            Self::Futures { worker, mut running } => {
+                while running.join_next().await.is_some() {}
+                worker.cleanup().await;
+            }
+        }
+    }
+
+    /// The other batches of a replica whose batch panicked. They are to be finished.
+    pub(crate) fn take_running(&mut self) -> Option<JoinSet<()>> {
+        match self {
+            Self::Futures { running, .. } => Some(std::mem::take(running)),
+            Self::Task { .. } | Self::Thread { .. } => None,
+        }
+    }
+
+    fn start_thread(
+        make: impl FnOnce() -> Result<Box<dyn DynWorker>, Failure> + Send + 'static,
+        context: ExecutorContext,
+    ) -> Result<(Self, oneshot::Receiver<Result<(), Failure>>), Failure> {
+        let (batches, inbox) = sync_channel::<BatchRun>(1);
+        let (ready_sender, ready) = oneshot::channel();
+        let (ended_sender, ended) = oneshot::channel();
+        let runtime = Handle::current();
+        let name = format!("{}-{}", context.pool.name(), context.handle.index());
+        let affinity = context.pool.settings().affinity_of(context.handle.index());
+        thread::Builder::new().name(name).spawn(move || {
+            if let Some(core) = affinity {
+                pin_to(core, &context);
+            }
+            // Timers and the clock of the runtime, which may be virtual.
+            let _entered = runtime.enter();
+            let worker = match make() {
+                Ok(worker) => worker,
+                Err(failure) => return drop(ready_sender.send(Err(failure))),
+            };
+            let _ = ready_sender.send(Ok(()));
+            work(worker, &inbox, &context);
+            let _ = ended_sender.send(());
+        })?;
+        Ok((Self::Thread { batches, ended }, ready))
+    }
+}
+
+/// A worker thread's life: batches until the actor lets go, or until a panic.
+fn work(mut worker: Box<dyn DynWorker>, inbox: &std::sync::mpsc::Receiver<BatchRun>, context: &ExecutorContext) {
+    // Beside user code itself, which a run contains, users' values may panic where they are dropped.
+    let ended = contain(|| serve(worker.as_mut(), inbox, &context.handle));
+    let crash = match ended {
+        Ok(Ok(())) => {
+            drop_contained(contain(|| worker.cleanup()));
+            None
+        }
+        Ok(Err(RunError::Panicked(words))) => Some(words.to_string()),
+        Ok(Err(RunError::Abandoned)) => {
+            context.pool.thread_came_back();
+            None
+        }
+        Err(words) => {
+            context.handle.retire();
+            if let Some(batch) = context.handle.take_batch()
+                && batch.after_panic(&words)
+            {
+                context.handle.note_death(Death::Poison);
+            }
+            Some(words.to_string())
+        }
+    };
+    if let Some(words) = crash {
+        let _ = context.actor.send_message(WorkerMessage::Crashed(words));
+    }
+    drop_contained(worker);
+}
+
+fn serve(
+    worker: &mut dyn DynWorker,
+    inbox: &std::sync::mpsc::Receiver<BatchRun>,
+    handle: &ReplicaHandle,
+) -> Result<(), RunError> {
+    while let Ok(run) = inbox.recv() {
+        run.execute(worker, handle)?;
+    }
+    Ok(())
+}
+
+fn pin_to(core: usize, context: &ExecutorContext) {
+    if !core_affinity::set_for_current(core_affinity::CoreId { id: core }) {
+        tracing::warn!(stage = %context.pool.name(), replica = context.handle.index(), core, "could not pin the thread");
+    }
+}
+
+fn build_and_warm_up(build: Build, pool: &Pool) -> Result<Box<dyn DynWorker>, Failure> {
+    contain(|| {
+        let mut worker = build()?;
+        pool.begin_warm_up();
+        worker.warmup()?;
+        Ok(worker)
+    })
+    .unwrap_or_else(|words| Err(panicked(&words)))
+}
+
+fn panicked(words: &Panicked) -> Failure {
+    Failure::new(format!("panicked: {words}"))
+}

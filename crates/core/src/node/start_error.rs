@@ -1,0 +1,60 @@
+//! Why a node did not start.
+
+use crate::actor::ActorError;
+use crate::id::{RouteName, StageName};
+use crate::router::ChangeError;
+
+/// Why an app did not start.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StartError {
+    /// A worker of this stage could not be built or warmed up; the message is its own. Nobody tried twice.
+    #[error("stage `{stage}` did not start: {message}")]
+    Stage {
+        /// The stage.
+        stage: StageName,
+        /// What its constructor said.
+        message: String,
+    },
+    /// Two stages have this name. Clone one stage to share it; name two stages differently.
+    #[error("two different stages are named `{stage}`")]
+    DuplicateStage {
+        /// The name.
+        stage: StageName,
+    },
+    /// Two routes have this name.
+    #[error("two routes are named `{route}`")]
+    DuplicateRoute {
+        /// The name.
+        route: RouteName,
+    },
+    /// A route's name is not a plain path. Use `/` and letters, digits, `-`, `_`, `.`, `~`, `:`, `@`; no empty or dot
+    /// segments.
+    #[error("`{route}` cannot be a route: a route is a plain path such as `/digits`")]
+    BadRouteName {
+        /// The name.
+        route: RouteName,
+    },
+    /// An actor could not be started, or its name is taken.
+    #[error(transparent)]
+    Actor(#[from] ActorError),
+    /// The operating system refused a thread.
+    #[error("could not start a thread")]
+    Thread(#[source] std::io::Error),
+    /// A part of the node could not be started: a defect of this framework.
+    #[error("could not start the node: {0}")]
+    Internal(String),
+}
+
+impl From<ChangeError> for StartError {
+    /// A start is the first change of a node that serves nothing yet.
+    fn from(error: ChangeError) -> Self {
+        match error {
+            ChangeError::Stage { stage, message } => Self::Stage { stage, message },
+            ChangeError::DuplicateStage { stage } => Self::DuplicateStage { stage },
+            ChangeError::RouteExists { route } => Self::DuplicateRoute { route },
+            ChangeError::BadRouteName { route } => Self::BadRouteName { route },
+            other => Self::Internal(other.to_string()),
+        }
+    }
+}

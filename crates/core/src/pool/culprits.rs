@@ -1,0 +1,80 @@
+//! How much of a stage's traffic kills its workers: a pure decision.
+
+/// Runs of fewer entries than this decide nothing.
+const ENOUGH: f64 = 20.0;
+
+/// When this many entries are counted, all counts are halved, so that old ones fade.
+const WINDOW: f64 = 200.0;
+
+/// The share of culprits above which a stage is `Degraded`.
+const TOLERATED: f64 = 0.2;
+
+/// Entries that ran lately, and those among them that killed their worker whenever they ran alone.
+#[derive(Debug, Default)]
+pub(crate) struct PoisonShare {
+    entries: f64,
+    culprits: f64,
+}
+
+impl PoisonShare {
+    /// Entries that had their outcome.
+    pub(crate) fn ran(&mut self, entries: usize) {
+        self.entries += entries as f64;
+        if self.entries > WINDOW {
+            let fade = WINDOW / 2.0 / self.entries;
+            self.entries *= fade;
+            self.culprits *= fade;
+        }
+    }
+
+    /// One that killed its worker.
+    pub(crate) fn found(&mut self) {
+        self.culprits += 1.0;
+        self.ran(1);
+    }
+
+    /// The share, where it is more than a stage should have.
+    pub(crate) fn excess(&self) -> Option<f64> {
+        let share = self.culprits / self.entries;
+        (self.entries >= ENOUGH && share > TOLERATED).then_some(share)
+    }
+
+    /// Whether there is nothing to remember.
+    pub(crate) fn is_negligible(&self) -> bool {
+        self.culprits < 0.5
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_few_culprits_are_tolerated_many_are_not() {
+        let mut share = PoisonShare::default();
+        share.ran(99);
+        share.found();
+        assert_eq!(share.excess(), None);
+        for _ in 0..30 {
+            share.found();
+        }
+        assert!(share.excess().is_some());
+        share.ran(1_000);
+        assert_eq!(share.excess(), None, "what was long ago fades");
+    }
+
+    proptest! {
+        /// A steady share is judged by what it is, whatever the order.
+        #[test]
+        fn a_steady_share_is_judged_rightly(good in 1usize..20) {
+            let mut share = PoisonShare::default();
+            for _ in 0..100 {
+                share.found();
+                share.ran(good);
+            }
+            let is = 1.0 / (good + 1) as f64;
+            prop_assert_eq!(share.excess().is_some(), is > TOLERATED);
+        }
+    }
+}

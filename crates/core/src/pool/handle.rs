@@ -1,0 +1,387 @@
+//! The state of one stage that callers, batcher, replicas and supervisor share: life cycle, replicas, measurements.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use ractor::{ActorId, ActorRef};
+
+use super::culprits::PoisonShare;
+use super::lifecycle::{Lifecycle, StageState};
+use super::message::BatcherMessage;
+use super::replica::ReplicaHandle;
+use super::retry_budget::RetryBudget;
+use crate::clock::Instant;
+use crate::error::{CallError, ErrorKind};
+use crate::id::StageName;
+use crate::metrics::{DiscardPlace, Discarded, NodeMetrics, StageMetrics};
+use crate::queue::{BatchPolicy, Entry, Inbox, Load, QueuePermit, QueuePermits, SharedCost};
+use crate::stage::{Contract, Sizing, StageSettings, StageSpec};
+use crate::timeline::{ReleaseReason, RunEnd, Timing};
+
+/// The last restarts of a stage that are kept for its description.
+const REMEMBERED_RESTARTS: usize = 8;
+
+/// Why a replica was started again.
+#[derive(Clone, Debug)]
+pub(crate) struct Restart {
+    pub(crate) replica: usize,
+    pub(crate) at: Instant,
+    pub(crate) reason: String,
+}
+
+/// One stage on this node.
+#[derive(Debug)]
+pub(crate) struct Pool {
+    pub(crate) name: StageName,
+    pub(crate) settings: StageSettings,
+    pub(crate) sizing: Sizing,
+    pub(crate) streams: bool,
+    pub(crate) metrics: StageMetrics,
+    lifecycle: Mutex<Lifecycle>,
+    /// Whether `submit` may queue: in Ready, Degraded and, for calls admitted before, Draining.
+    pub(crate) open: AtomicBool,
+    pub(crate) batcher: OnceLock<ActorRef<BatcherMessage>>,
+    pub(crate) inbox: Inbox,
+    pub(crate) workers: Mutex<Vec<Arc<ReplicaHandle>>>,
+    /// The last restarts, the newest last.
+    restarts: Mutex<VecDeque<Restart>>,
+    /// The number of replicas that is wanted.
+    replicas: AtomicUsize,
+    pub(crate) permits: QueuePermits,
+    pub(crate) sequence: AtomicU64,
+    /// Batches that were handed out.
+    batches: AtomicU64,
+    moved_to_threads: AtomicBool,
+    abandoned_threads: AtomicUsize,
+    retries: Mutex<RetryBudget>,
+    culprits: Mutex<PoisonShare>,
+    /// Whether poison entries were found lately. Most stages read this instead of taking the lock.
+    has_poison: AtomicBool,
+    /// The cost of the queue, as the batcher last reported it; only where the stage has a cost function.
+    pub(crate) queued_cost: AtomicU64,
+    pub(crate) cost: SharedCost,
+}
+
+impl Pool {
+    pub(crate) fn new(spec: &StageSpec, metrics: &NodeMetrics) -> Self {
+        Self {
+            name: spec.name().clone(),
+            settings: spec.settings().clone(),
+            sizing: spec.sizing().clone(),
+            streams: spec.streams(),
+            metrics: metrics.stage(spec.name()),
+            lifecycle: Mutex::default(),
+            open: AtomicBool::new(false),
+            batcher: OnceLock::new(),
+            inbox: Inbox::default(),
+            workers: Mutex::default(),
+            restarts: Mutex::default(),
+            replicas: AtomicUsize::new(spec.settings().replicas().get()),
+            permits: QueuePermits::new(spec.settings().queue().get()),
+            sequence: AtomicU64::new(0),
+            batches: AtomicU64::new(0),
+            moved_to_threads: AtomicBool::new(false),
+            abandoned_threads: AtomicUsize::new(0),
+            retries: Mutex::default(),
+            culprits: Mutex::default(),
+            has_poison: AtomicBool::new(false),
+            queued_cost: AtomicU64::new(0),
+            cost: SharedCost::default(),
+        }
+    }
+
+    pub(crate) fn name(&self) -> &StageName {
+        &self.name
+    }
+
+    pub(crate) fn settings(&self) -> &StageSettings {
+        &self.settings
+    }
+
+    pub(crate) fn sizing(&self) -> &Sizing {
+        &self.sizing
+    }
+
+    pub(crate) fn metrics(&self) -> &StageMetrics {
+        &self.metrics
+    }
+
+    pub(crate) fn policy(&self) -> &BatchPolicy {
+        self.settings.batching()
+    }
+
+    /// Entries in the queue and on their way to it.
+    pub(crate) fn queued(&self) -> usize {
+        self.permits.taken()
+    }
+
+    /// Whether the queue holds a full batch.
+    pub(crate) fn has_full_batch(&self) -> bool {
+        self.queued() >= self.policy().max_batch_size.get()
+    }
+
+    /// The replicas that are up, and those that finish their batches before they leave.
+    pub(crate) fn workers(&self) -> Vec<Arc<ReplicaHandle>> {
+        self.workers.lock().iter().filter(|handle| !handle.is_gone() || handle.is_leaving()).cloned().collect()
+    }
+
+    pub(crate) fn set_batcher(&self, batcher: ActorRef<BatcherMessage>) {
+        let _ = self.batcher.set(batcher);
+    }
+
+    pub(crate) fn tell_batcher(&self, message: BatcherMessage) {
+        if let Some(batcher) = self.batcher.get() {
+            // An error means that the batcher is gone, and its queue with it.
+            let _ = batcher.send_message(message);
+        }
+    }
+
+    /// Lists a replica that came up, in place of its previous life.
+    pub(crate) fn note_worker(&self, handle: Arc<ReplicaHandle>) {
+        let mut workers = self.workers.lock();
+        let is_over =
+            |other: &ReplicaHandle| other.is_gone() || (other.index() == handle.index() && !handle.is_leaving());
+        workers.retain(|other| other.is_leaving() || !is_over(other));
+        workers.push(handle);
+    }
+
+    /// Whether this replica was told to leave; if so, removes it.
+    pub(crate) fn has_left(&self, who: ActorId) -> bool {
+        let mut workers = self.workers.lock();
+        let left = workers.iter().position(|handle| handle.actor().get_id() == who && handle.is_leaving());
+        left.map(|position| workers.swap_remove(position)).is_some()
+    }
+
+    /// Remembers why a replica is started again; the oldest is forgotten.
+    pub(crate) fn note_restart(&self, replica: usize, at: Instant, reason: String) {
+        let mut restarts = self.restarts.lock();
+        if restarts.len() == REMEMBERED_RESTARTS {
+            restarts.pop_front();
+        }
+        restarts.push_back(Restart { replica, at, reason });
+    }
+
+    /// The last restarts, the newest last.
+    pub(crate) fn last_restarts(&self) -> Vec<Restart> {
+        self.restarts.lock().iter().cloned().collect()
+    }
+
+    /// The number of replicas that is wanted.
+    pub(crate) fn replicas(&self) -> usize {
+        self.replicas.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_replicas(&self, replicas: usize) {
+        self.replicas.store(replicas, Ordering::Relaxed);
+    }
+
+    /// Where the stage is in its life.
+    pub(crate) fn stage_state(&self) -> StageState {
+        self.lifecycle.lock().state()
+    }
+
+    /// Where the stage is in its life, and why.
+    pub(crate) fn state_and_reason(&self) -> (StageState, Option<String>) {
+        let lifecycle = self.lifecycle.lock();
+        (lifecycle.state(), lifecycle.reason().map(str::to_owned))
+    }
+
+    /// Moves the stage to its next state. An invalid step changes nothing.
+    pub(crate) fn enter(&self, state: StageState, reason: Option<String>) {
+        let (before, reason) = {
+            let mut lifecycle = self.lifecycle.lock();
+            let before = lifecycle.state();
+            if !lifecycle.enter(state, reason) {
+                return;
+            }
+            self.open.store(state.accepts_entries(), Ordering::Release);
+            (before, lifecycle.reason().map(str::to_owned))
+        };
+        if !state.accepts_entries() {
+            self.permits.wake_all();
+        }
+        // Without the lock: a log subscriber may ask for the state.
+        if before != state {
+            tracing::info!(stage = %self.name, from = %before, to = %state, reason, "stage state");
+        }
+    }
+
+    /// The workers are built and about to warm up. Has an effect only while the stage starts.
+    pub(crate) fn begin_warm_up(&self) {
+        if self.stage_state() == StageState::Starting {
+            self.enter(StageState::WarmingUp, None);
+        }
+    }
+
+    /// Whether the stage takes no new entries.
+    pub(crate) fn is_ending(&self) -> bool {
+        matches!(self.stage_state(), StageState::Draining | StageState::Stopped | StageState::Failed)
+    }
+
+    /// Whether it answers one input with many outputs.
+    pub(crate) fn streams(&self) -> bool {
+        self.streams
+    }
+
+    pub(crate) fn contract(&self) -> Contract {
+        // Outputs that have left cannot be taken back, so a streaming call is not run again.
+        if self.streams { Contract::AtMostOnce } else { self.settings.contract() }
+    }
+
+    /// A poison entry was found: it killed its worker when it ran alone.
+    pub(crate) fn found_poison(&self) {
+        self.metrics.found_poison();
+        self.has_poison.store(true, Ordering::Relaxed);
+        let mut culprits = self.culprits.lock();
+        culprits.found();
+        self.judge(&culprits);
+    }
+
+    /// The number of these entries, lost with their replica, that the retry budget lets run again.
+    pub(crate) fn take_retries(&self, entries: usize) -> usize {
+        let retries = self.retries.lock().take(entries);
+        self.metrics.retried(retries);
+        retries
+    }
+
+    /// Entries had their outcome.
+    pub(crate) fn record_outcomes(&self, entries: usize) {
+        if self.contract().may_run_again() {
+            self.retries.lock().completed(entries);
+        }
+        if self.has_poison.load(Ordering::Relaxed) {
+            let mut culprits = self.culprits.lock();
+            culprits.ran(entries);
+            self.judge(&culprits);
+            self.has_poison.store(!culprits.is_negligible(), Ordering::Relaxed);
+        }
+    }
+
+    fn judge(&self, culprits: &PoisonShare) {
+        let complaint = culprits.excess().map(|_| "more than a fifth of its entries kill their worker".to_owned());
+        self.lifecycle.lock().complain(complaint);
+    }
+
+    /// A thread hangs in user code and is abandoned.
+    pub(crate) fn abandon_thread(&self) {
+        self.metrics.hung();
+        self.abandoned_threads.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// An abandoned thread has come back, and ends.
+    pub(crate) fn thread_came_back(&self) {
+        self.abandoned_threads.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn abandoned_threads(&self) -> usize {
+        self.abandoned_threads.load(Ordering::Relaxed)
+    }
+
+    /// Moves the stage off the runtime: the watchdog saw a call longer than `limit`.
+    pub(crate) fn move_to_threads(&self, limit: Duration) {
+        if !self.moved_to_threads.swap(true, Ordering::AcqRel) {
+            self.metrics.moved_to_threads();
+            tracing::warn!(
+                stage = %self.name,
+                limit_ms = limit.as_millis() as u64,
+                "a task stage held a runtime thread for too long and moves to threads of its own; \
+                 declare it with `on_threads()`"
+            );
+        }
+    }
+
+    pub(crate) fn is_moved_to_threads(&self) -> bool {
+        self.moved_to_threads.load(Ordering::Acquire)
+    }
+
+    /// A replica has finished a batch: frees its slot, and tells the batcher if entries wait.
+    pub(crate) fn release_worker(&self, handle: &ReplicaHandle) {
+        handle.release();
+        self.tell_of_free_slot();
+    }
+
+    /// Frees the slot of a batch that was not completed: its callers have left, or the stage's timeout has passed.
+    pub(crate) fn give_back_worker(&self, handle: &ReplicaHandle) {
+        handle.give_back();
+        self.tell_of_free_slot();
+    }
+
+    fn tell_of_free_slot(&self) {
+        if self.queued() > 0 {
+            self.tell_batcher(BatcherMessage::Free);
+        }
+    }
+
+    /// Answers an entry whose caller has left or whose deadline has passed, and counts it.
+    pub(crate) fn discard(&self, entry: Entry, now: Instant, place: DiscardPlace) {
+        let expired = entry.flight.is_late(now);
+        let why = if expired { Discarded::Expired } else { Discarded::Cancelled };
+        entry.note_end(&self.name, now, if expired { RunEnd::Expired } else { RunEnd::Cancelled });
+        self.metrics.discarded(place, why);
+        // A caller that is still there gets the same answer from its own timer.
+        entry.refuse(CallError::deadline_exceeded("before a worker was free").at_stage(&self.name));
+    }
+
+    /// The number of the next batch, from 1.
+    pub(crate) fn next_batch(&self) -> u64 {
+        self.batches.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    pub(crate) fn record_release(&self, reason: ReleaseReason, entries: usize) {
+        self.metrics.released(reason, entries);
+    }
+
+    /// Feeds the cost model with a batch. Its time counts from `taken_at`, when its slot was taken.
+    pub(crate) fn record_run(&self, cost: u64, taken_at: Instant, started_at: Instant, finished_at: Instant) {
+        self.metrics.computed(finished_at.saturating_duration_since(started_at));
+        // A streaming batch lasts as long as its readers take, which does not predict the next one.
+        if self.streams {
+            return;
+        }
+        self.cost.observe(finished_at, cost, finished_at.saturating_duration_since(taken_at));
+    }
+
+    pub(crate) fn record_waits(&self, timing: &Timing) {
+        self.metrics.waited(timing);
+    }
+
+    /// How long batches take, as measured.
+    pub(crate) fn cost(&self) -> &SharedCost {
+        &self.cost
+    }
+
+    /// Notes the load of the queue, for the retry time of refused callers.
+    pub(crate) fn note_queued(&self, load: Load) {
+        if self.sizing.has_cost() {
+            self.queued_cost.store(load.cost, Ordering::Relaxed);
+        }
+    }
+
+    /// The number of batches that can run at once. At least one: a replica that is down is about to come back.
+    pub(crate) fn slots(&self) -> usize {
+        let slots: usize =
+            self.workers.lock().iter().filter(|handle| !handle.is_gone()).map(|handle| handle.slots()).sum();
+        slots.max(1)
+    }
+
+    /// A permit for an entry that was admitted before, even if the queue is full.
+    pub(crate) fn take_permit_again(&self) -> QueuePermit {
+        self.permits.take_again()
+    }
+
+    pub(crate) fn unavailable(&self) -> CallError {
+        let message = format!("stage `{}` {}", self.name, self.why_unavailable());
+        CallError::new(ErrorKind::Unavailable, message).at_stage(&self.name)
+    }
+
+    /// The second half of "stage `x` …".
+    fn why_unavailable(&self) -> String {
+        match self.state_and_reason() {
+            (state, Some(reason)) => format!("is {state}: {reason}"),
+            (state, None) => format!("is {state}"),
+        }
+    }
+}

@@ -1,0 +1,52 @@
+//! What a batcher and a worker can be told.
+
+use std::sync::Arc;
+
+use super::replica::ReplicaHandle;
+use super::run::BatchRun;
+use crate::queue::{Entry, EntryKey};
+
+/// Messages to one batcher. There are at most a few for each permit of the queue and for each replica, so the mailbox is
+/// bounded although its type is not. Entries come by the [`Inbox`](crate::queue::Inbox).
+#[derive(Debug)]
+pub(crate) enum BatcherMessage {
+    /// There are entries in the inbox. From the caller of the first of them.
+    Submitted,
+    /// The caller of this entry has left. From the caller's guard.
+    Abandon(EntryKey),
+    /// A replica is ready for batches. From the new worker.
+    Join(Arc<ReplicaHandle>),
+    /// A replica is not needed any more: hand it no more batches, and tell it to leave. From the supervisor.
+    Leave(Arc<ReplicaHandle>),
+    /// A worker became free while entries were waiting. From that worker.
+    Free,
+    /// These entries were handed to a worker that ended before it began them. From the dropped batch.
+    TakeBack(Vec<Entry>),
+    /// These entries, run together, killed their worker: run each half by itself. From the worker.
+    Isolate {
+        entries: Vec<Entry>,
+        /// How often a single entry was alone when a worker died; 0 for several.
+        lone_crashes: u32,
+    },
+    /// The yield is over; form a batch from the entries that came. From the batcher to itself.
+    Yielded,
+    /// The delay that was armed has passed. From the batcher's timer.
+    Due,
+    /// The stage has failed: refuse all waiting entries. From the supervisor.
+    Close,
+    /// No delays any more: the node drains. From the supervisor.
+    Drain,
+}
+
+/// Messages to one worker.
+pub(crate) enum WorkerMessage {
+    /// Run this batch. Sent by the batcher, only after it took one of the replica's slots.
+    Run(BatchRun),
+    /// Finish the running batches, clean up and end: the stage needs fewer replicas. Sent by the batcher, which hands over
+    /// nothing after it.
+    Leave,
+    /// User code panicked outside the actor. Sent by the thread or future where it did, which then ends.
+    Crashed(String),
+    /// The stage's timeout has passed since this run was handed to the worker's thread. From the worker's own timer.
+    Overdue(u64),
+}

@@ -1,0 +1,29 @@
+//! One stage on this node: its queue's entrance, its replicas, and the batches that they run.
+//!
+//! * **Full:** [`Pool::submit`] refuses the entry with `Overloaded` and a `retry_after`; nothing enters the mailbox.
+//! * **Late:** entries are checked once more right before user code runs: an expired entry is not executed.
+//! * **Cancelled:** the caller's guard tells the batcher, which drops the entry and counts it.
+//!
+//! The batcher's actor forms the batches, the replica's actor runs them, the supervisor starts both; each of them knows
+//! this module, and this module knows none of them.
+
+mod culprits;
+mod handle;
+mod in_flight;
+mod lifecycle;
+mod message;
+mod parts;
+mod replica;
+mod retry_budget;
+mod run;
+mod submission;
+
+pub use lifecycle::StageState;
+
+pub(crate) use handle::{Pool, Restart};
+pub(crate) use message::{BatcherMessage, WorkerMessage};
+pub(crate) use replica::{Death, ReplicaHandle};
+pub(crate) use run::{BatchRun, RunError};
+
+#[cfg(test)]
+pub(crate) use {culprits::PoisonShare, lifecycle::Lifecycle, retry_budget::RetryBudget};

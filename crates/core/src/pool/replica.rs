@@ -1,0 +1,177 @@
+//! One life of a replica, as batcher, replica and supervisor share it without a message.
+//!
+//! A restarted replica gets a new handle. The count of free slots alone decides whether the replica takes a batch: the
+//! batcher takes a slot when it hands over a batch, the replica gives it back. Messages are only hints to look again. Most
+//! replicas have one slot; an asynchronous one has a slot for each batch that it may run at once.
+
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
+
+use parking_lot::Mutex;
+use ractor::ActorRef;
+
+use super::in_flight::InFlightBatch;
+use super::message::WorkerMessage;
+use crate::clock::{self, Instant};
+
+/// In place of the count of free slots: the replica has ended.
+const GONE: u32 = u32::MAX;
+
+/// Why a replica ended, as far as its supervisor needs to know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Death {
+    /// User code panicked, or another cause.
+    Crash,
+    /// User code panicked in a batch under bisection.
+    Poison,
+    /// A call did not come back in time; its thread was abandoned.
+    Hung,
+}
+
+/// One life of a replica.
+#[derive(Debug)]
+pub(crate) struct ReplicaHandle {
+    index: usize,
+    generation: u64,
+    actor: ActorRef<WorkerMessage>,
+    slots: u32,
+    free: AtomicU32,
+    batches: AtomicU64,
+    /// The stage was scaled down: the replica gets no more batches.
+    leaving: AtomicBool,
+    death: AtomicU8,
+    /// The batch that runs on the replica's thread or in its actor.
+    batch: Mutex<Option<InFlightBatch>>,
+    since: Instant,
+}
+
+impl ReplicaHandle {
+    pub(crate) fn new(index: usize, generation: u64, slots: u32, actor: ActorRef<WorkerMessage>) -> Self {
+        let slots = slots.clamp(1, GONE - 1);
+        Self {
+            index,
+            generation,
+            actor,
+            slots,
+            free: AtomicU32::new(slots),
+            batches: AtomicU64::new(0),
+            leaving: AtomicBool::new(false),
+            death: AtomicU8::new(Death::Crash as u8),
+            batch: Mutex::default(),
+            since: clock::now(),
+        }
+    }
+
+    pub(crate) fn index(&self) -> usize {
+        self.index
+    }
+
+    pub(crate) fn generation(&self) -> u64 {
+        self.generation
+    }
+
+    pub(crate) fn actor(&self) -> &ActorRef<WorkerMessage> {
+        &self.actor
+    }
+
+    /// Takes a slot if one is free. Only the batcher calls this.
+    pub(crate) fn try_take(&self) -> bool {
+        self.change(|free| free.checked_sub(1))
+    }
+
+    /// Gives back a slot whose batch was not completed.
+    pub(crate) fn give_back(&self) {
+        self.change(|free| Some((free + 1).min(self.slots)));
+    }
+
+    /// Gives back the slot of a completed batch. Sequentially consistent with the pool's count of queued entries: either the
+    /// batcher sees the free slot, or the replica sees the waiting entry.
+    pub(crate) fn release(&self) {
+        self.batches.fetch_add(1, Ordering::Relaxed);
+        self.give_back();
+    }
+
+    /// The replica has ended: it will never be free again.
+    pub(crate) fn retire(&self) {
+        self.free.store(GONE, Ordering::SeqCst);
+    }
+
+    /// When this life began.
+    pub(crate) fn since(&self) -> Instant {
+        self.since
+    }
+
+    /// Notes that the replica was told to leave.
+    pub(crate) fn set_leaving(&self) {
+        self.leaving.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_leaving(&self) -> bool {
+        self.leaving.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn is_gone(&self) -> bool {
+        self.free.load(Ordering::SeqCst) == GONE
+    }
+
+    /// The most batches that it runs at once.
+    pub(crate) fn slots(&self) -> usize {
+        self.slots as usize
+    }
+
+    /// The number of batches that it would take now.
+    pub(crate) fn free_slots(&self) -> u32 {
+        match self.free.load(Ordering::Relaxed) {
+            GONE => 0,
+            free => free,
+        }
+    }
+
+    /// The number of batches that it runs now.
+    pub(crate) fn running(&self) -> u32 {
+        match self.free.load(Ordering::Relaxed) {
+            GONE => 0,
+            free => self.slots - free,
+        }
+    }
+
+    /// The number of batches that this life has completed.
+    pub(crate) fn batches(&self) -> u64 {
+        self.batches.load(Ordering::Relaxed)
+    }
+
+    /// Notes why the replica is about to end.
+    pub(crate) fn note_death(&self, death: Death) {
+        self.death.store(death as u8, Ordering::Release);
+    }
+
+    pub(crate) fn death(&self) -> Death {
+        match self.death.load(Ordering::Acquire) {
+            death if death == Death::Poison as u8 => Death::Poison,
+            death if death == Death::Hung as u8 => Death::Hung,
+            _ => Death::Crash,
+        }
+    }
+
+    /// Keeps the batch here while user code has its inputs.
+    pub(crate) fn put_batch(&self, batch: InFlightBatch) {
+        *self.batch.lock() = Some(batch);
+    }
+
+    /// Takes the batch back. `None`: it was taken before, because the call was given up as hung.
+    pub(crate) fn take_batch(&self) -> Option<InFlightBatch> {
+        self.batch.lock().take()
+    }
+
+    /// Takes the batch if it is still that of this run.
+    pub(crate) fn take_batch_of(&self, run: u64) -> Option<InFlightBatch> {
+        self.batch.lock().take_if(|batch| batch.run() == run)
+    }
+
+    fn change(&self, change: impl Fn(u32) -> Option<u32>) -> bool {
+        let changed = self.free.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |free| match free {
+            GONE => None,
+            free => change(free),
+        });
+        changed.is_ok()
+    }
+}

@@ -1,0 +1,208 @@
+//! Runs one batch and answers its callers.
+//!
+//! Whatever user code does, every entry is answered exactly once, and the replica is marked free or gone before this
+//! returns. A batch that is dropped before it began goes back to the queue.
+
+use std::future::poll_fn;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+use tracing::Instrument;
+
+use super::handle::Pool;
+use super::in_flight::InFlightBatch;
+use super::message::BatcherMessage;
+use super::replica::{Death, ReplicaHandle};
+use crate::clock::{self, Instant};
+use crate::containment::{Panicked, contain, contain_future, drop_contained};
+use crate::queue::Entry;
+use crate::timeline::{BatchFacts, RunEnd};
+use crate::worker::{DynAsyncWorker, DynWorker, Item, ItemOutcome, WrongCount, span};
+
+/// A formed batch on its way to a worker.
+#[derive(Debug)]
+pub(crate) struct BatchRun {
+    pool: Arc<Pool>,
+    entries: Vec<Entry>,
+    formed_at: Instant,
+    facts: BatchFacts,
+    /// How often its only entry was alone when a worker died.
+    lone_crashes: u32,
+    /// The number of this run among those of its replica; set by the replica's actor.
+    pub(crate) number: u64,
+}
+
+/// Why a replica cannot go on after a batch.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum RunError {
+    /// User code panicked.
+    #[error("the worker panicked: {0}")]
+    Panicked(Panicked),
+    /// User code came back after the stage's timeout, when its callers had been answered.
+    #[error("the worker came back after it was given up")]
+    Abandoned,
+}
+
+impl BatchRun {
+    pub(crate) fn new(
+        pool: Arc<Pool>,
+        entries: Vec<Entry>,
+        formed_at: Instant,
+        facts: BatchFacts,
+        lone_crashes: u32,
+    ) -> Self {
+        Self { pool, entries, formed_at, facts, lone_crashes, number: 0 }
+    }
+
+    /// Runs the batch and answers every entry.
+    pub(crate) fn execute(self, worker: &mut dyn DynWorker, handle: &ReplicaHandle) -> Result<(), RunError> {
+        let pool = Arc::clone(&self.pool);
+        let (taken_at, started_at) = (self.formed_at, clock::now());
+        let (mut items, batch) = self.begin(started_at);
+        if items.is_empty() {
+            pool.give_back_worker(handle);
+            return Ok(());
+        }
+
+        let cost = batch.cost();
+        handle.put_batch(batch);
+        let mut outcomes = Vec::with_capacity(items.len());
+        let span = span::of_run(pool.name(), handle.index(), &items);
+        let ran = contain(|| span.in_scope(|| worker.run(pool.name(), &mut items, &mut outcomes)));
+        let Some(batch) = handle.take_batch() else {
+            drop_contained((items, outcomes));
+            return Err(RunError::Abandoned);
+        };
+        let finished_at = clock::now();
+        pool.record_run(cost, taken_at, started_at, finished_at);
+        let ran = match ran {
+            Ok(ran) => Ok(ran.map(|()| outcomes)),
+            Err(words) => {
+                drop_contained((items, outcomes));
+                Err(words)
+            }
+        };
+        finish(&pool, handle, batch, ran, finished_at - started_at, finished_at)
+    }
+
+    /// Runs the batch on an asynchronous worker. When all of its callers have gone, its future is dropped.
+    pub(crate) async fn execute_async(
+        self,
+        worker: Arc<dyn DynAsyncWorker>,
+        handle: &ReplicaHandle,
+    ) -> Result<(), RunError> {
+        let pool = Arc::clone(&self.pool);
+        let (taken_at, started_at) = (self.formed_at, clock::now());
+        let (items, mut batch) = self.begin(started_at);
+        if items.is_empty() {
+            pool.give_back_worker(handle);
+            return Ok(());
+        }
+
+        let cost = batch.cost();
+        let span = span::of_run(pool.name(), handle.index(), &items);
+        let running = while_wanted(worker.run(pool.name(), items).instrument(span), &mut batch);
+        let ran = match pool.settings().timeout() {
+            Some(timeout) => match tokio::time::timeout(timeout, running).await {
+                Ok(ran) => ran,
+                Err(_) => {
+                    pool.metrics().hung();
+                    pool.give_back_worker(handle);
+                    batch.give_up_waiting(timeout);
+                    return Ok(());
+                }
+            },
+            None => running.await,
+        };
+        let Some(ran) = ran else {
+            // All callers have left; the worker itself is sound.
+            pool.give_back_worker(handle);
+            batch.answer_nobody(clock::now());
+            return Ok(());
+        };
+        let finished_at = clock::now();
+        pool.record_run(cost, taken_at, started_at, finished_at);
+        finish(&pool, handle, batch, ran, finished_at - started_at, finished_at)
+    }
+
+    fn begin(mut self, now: Instant) -> (Vec<Item>, InFlightBatch) {
+        let entries = std::mem::take(&mut self.entries);
+        let (items, batch) = InFlightBatch::take(&self.pool, entries, self.number, self.formed_at, now, self.facts);
+        (items, batch.after_crashes(self.lone_crashes))
+    }
+}
+
+impl Drop for BatchRun {
+    /// The batch has not begun: its entries go back to the queue.
+    fn drop(&mut self) {
+        if !self.entries.is_empty() {
+            let entries = std::mem::take(&mut self.entries);
+            entries.iter().for_each(|entry| entry.note_again(self.pool.name(), RunEnd::NotBegun));
+            // Entries under bisection stay apart from the others.
+            let back = match self.facts.is_isolating() {
+                true => BatcherMessage::Isolate { entries, lone_crashes: self.lone_crashes },
+                false => BatcherMessage::TakeBack(entries),
+            };
+            self.pool.tell_batcher(back);
+        }
+    }
+}
+
+type Ran = Result<Result<Vec<ItemOutcome>, WrongCount>, Panicked>;
+
+/// Drives the worker's future while at least one caller waits. `None`: all callers have left.
+async fn while_wanted(
+    running: impl Future<Output = Result<Vec<ItemOutcome>, WrongCount>>,
+    batch: &mut InFlightBatch,
+) -> Option<Ran> {
+    let mut running = pin!(contain_future(running));
+    poll_fn(|context| {
+        if let Poll::Ready(ran) = running.as_mut().poll(context) {
+            return Poll::Ready(Some(ran));
+        }
+        let mut entries = batch.entries_mut().iter_mut();
+        // Registers with the first caller that is still there; when it leaves, with the next.
+        let all_gone = entries.all(|entry| entry.reply.poll_closed(context).is_ready());
+        if all_gone { Poll::Ready(None) } else { Poll::Pending }
+    })
+    .await
+}
+
+/// Answers the callers and frees the replica, or handles the panic.
+fn finish(
+    pool: &Pool,
+    handle: &ReplicaHandle,
+    batch: InFlightBatch,
+    ran: Ran,
+    compute: Duration,
+    now: Instant,
+) -> Result<(), RunError> {
+    match ran {
+        // A full batch waits: the batcher can hand it over while the callers of this one are woken.
+        Ok(Ok(outcomes)) if pool.has_full_batch() => {
+            pool.release_worker(handle);
+            batch.answer(outcomes, compute, now);
+            Ok(())
+        }
+        // Otherwise the callers first, so that their next requests can join the next batch.
+        Ok(Ok(outcomes)) => {
+            batch.answer(outcomes, compute, now);
+            pool.release_worker(handle);
+            Ok(())
+        }
+        Ok(Err(wrong)) => {
+            pool.release_worker(handle);
+            batch.refuse_wrong_count(&wrong);
+            Ok(())
+        }
+        Err(words) => {
+            handle.retire();
+            if batch.after_panic(&words) {
+                handle.note_death(Death::Poison);
+            }
+            Err(RunError::Panicked(words))
+        }
+    }
+}

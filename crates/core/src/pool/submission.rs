@@ -1,0 +1,351 @@
+//! The way into a stage: an entry is refused before it is queued, or gets exactly one outcome.
+//!
+//! * **Full:** `Overloaded`, with the time that the queue needs at the measured rate; a patient flight waits for a place.
+//! * **Late:** `DeadlineExceeded` where the call could not make its deadline even alone, `Overloaded` where the queue before
+//!   it is too long; see [`DeadlineCheck`].
+//! * **Cancelled:** dropping what [`Pool::submit`] gave abandons the entry: it leaves the queue, or its worker is told.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use callboard_codec::Payload;
+use ractor::ActorRef;
+use tokio::sync::oneshot;
+
+use super::handle::Pool;
+use super::lifecycle::StageState;
+use super::message::BatcherMessage;
+use crate::call::Flight;
+use crate::clock::{self, Instant};
+use crate::containment::{contain, drop_contained};
+use crate::error::{CallError, ErrorKind, Failure};
+use crate::metrics::Refused;
+use crate::queue::{
+    AdmissionDecision, CONFIRMED_FOR, ContainedPayload, DeadlineCheck, Entry, EntryKey, EntryOutcome, Load,
+    OutcomePort, QueuePermit, SessionQueues,
+};
+use crate::worker::OutputSender;
+
+/// The retry time for refused callers before the first batch was measured.
+const RETRY_AFTER_UNKNOWN: Duration = Duration::from_secs(1);
+
+/// HTTP's number for a request that comes back to where it is.
+const LOOP_DETECTED: u16 = 508;
+
+impl Pool {
+    /// Runs one payload through this stage.
+    ///
+    /// # Errors
+    ///
+    /// `Unavailable` when the stage has given up, `DeadlineExceeded` when there is no time left, `Overloaded` when its
+    /// queue is full and the flight is not patient: in these three cases nothing was queued. Else the outcome of the entry.
+    ///
+    /// # Cancellation
+    ///
+    /// Dropping the future abandons the entry: it leaves the queue, or, if it runs already, its worker is told and its
+    /// result dropped.
+    pub(crate) fn submit<'a>(
+        self: &'a Arc<Self>,
+        payload: Payload,
+        flight: &'a Arc<Flight>,
+        now: Instant,
+    ) -> Submitted<'a> {
+        self.try_submit(payload, flight, now).unwrap_or_else(|error| Submitted::Refused(Some(error)))
+    }
+
+    fn try_submit<'a>(
+        &'a self,
+        payload: Payload,
+        flight: &'a Arc<Flight>,
+        now: Instant,
+    ) -> Result<Submitted<'a>, CallError> {
+        self.check_open()?;
+        self.check_time(flight, now)?;
+        if self.streams {
+            let message = format!("stage `{}` streams its outputs: read the call's replies one by one", self.name);
+            return Err(CallError::new(ErrorKind::InvalidInput, message).at_stage(&self.name));
+        }
+        let (payload, cost) = if self.sizing.has_cost() { self.measure(payload)? } else { (payload, 1) };
+        // Rare cases are boxed: inside the caller's future they would be moved and kept with each call.
+        if cost > self.policy().bounds().1 {
+            return Ok(Submitted::Boxed(Box::pin(self.submit_in_parts(payload, cost, flight, now))));
+        }
+        let permit = match self.permits.take() {
+            Some(permit) => permit,
+            None if flight.patient => {
+                return Ok(Submitted::Boxed(Box::pin(async move {
+                    let (permit, now) = self.await_permit(flight).await?;
+                    self.enqueue(None, permit, payload, cost, flight, now)?.await
+                })));
+            }
+            None => return Err(self.refuse()),
+        };
+        Ok(Submitted::Queued(self.enqueue(None, permit, payload, cost, flight, now)?))
+    }
+
+    /// Runs one payload through this stage, which streams its outputs. The outcome comes behind the last of them.
+    ///
+    /// # Errors
+    ///
+    /// As [`submit`](Self::submit).
+    pub(crate) async fn submit_streaming(
+        &self,
+        payload: Payload,
+        outputs: OutputSender,
+        flight: &Arc<Flight>,
+        now: Instant,
+    ) -> EntryOutcome {
+        self.check_time(flight, now)?;
+        let (permit, now) = self.take_or_await_permit(flight, now).await?;
+        self.enqueue(Some(outputs), permit, payload, 1, flight, now)?.await
+    }
+
+    fn check_time(&self, flight: &Flight, now: Instant) -> Result<(), CallError> {
+        if flight.deadline.is_expired(now) {
+            return Err(CallError::deadline_exceeded("before the stage was reached").at_stage(&self.name));
+        }
+        if flight.is_inside(&self.name) {
+            let message =
+                format!("the stage `{}` is called from within itself: it would wait for its own workers", self.name);
+            return Err(CallError::new(ErrorKind::Failed, message).with_status(LOOP_DETECTED).at_stage(&self.name));
+        }
+        Ok(())
+    }
+
+    /// Queues an entry that has its permit; where the stage streams, with the channel for its outputs.
+    pub(crate) fn enqueue<'a>(
+        &'a self,
+        outputs: Option<OutputSender>,
+        permit: QueuePermit,
+        payload: Payload,
+        cost: u64,
+        flight: &'a Arc<Flight>,
+        now: Instant,
+    ) -> Result<Enqueued<'a>, CallError> {
+        let sequence = self.sequence.fetch_add(1, Ordering::Relaxed);
+        let (reply, outcome) = OutcomePort::pair();
+        let entry = Entry {
+            sequence,
+            cost,
+            payload: ContainedPayload::new(payload),
+            flight: Arc::clone(flight),
+            enqueued_at: now,
+            reply,
+            outputs,
+            permit: Some(permit),
+        };
+        let batcher = self.check_open()?;
+        entry.note_queued(&self.name, now);
+        let sent = match self.inbox.put(entry) {
+            Ok(true) => batcher.send_message(BatcherMessage::Submitted).is_ok(),
+            Ok(false) => true,
+            Err(_unqueued) => false,
+        };
+        if !sent {
+            return Err(self.unavailable());
+        }
+        Ok(Enqueued { pool: self, flight, sequence, outcome: Some(outcome) })
+    }
+
+    /// Calls the stage's cost function.
+    pub(crate) fn measure(&self, payload: Payload) -> Result<(Payload, u64), CallError> {
+        self.guarded("cost", || self.sizing.cost(payload))
+    }
+
+    /// Runs user code in the caller's future: a panic becomes this call's error.
+    pub(crate) fn guarded<T>(&self, what: &str, code: impl FnOnce() -> Result<T, Failure>) -> Result<T, CallError> {
+        match contain(code) {
+            Ok(outcome) => outcome.map_err(|failure| CallError::from_failure(failure, &self.name)),
+            Err(words) => {
+                let message = format!("the {what} function of stage `{}` panicked: {words}", self.name);
+                Err(CallError::new(ErrorKind::WorkerFailed, message).at_stage(&self.name).with_trace(words.trace()))
+            }
+        }
+    }
+
+    /// The refusal of an entry that would miss its deadline in the queue, if so. `last_cost` is the cost of the batches that
+    /// run.
+    pub(crate) fn refusal<T>(&self, entry: &Entry, queue: &SessionQueues<T>, last_cost: u64) -> Option<CallError> {
+        let line = self.cost.warm_line()?;
+        let now = entry.enqueued_at;
+        let remaining = entry.flight.deadline.remaining(now);
+        let worst = DeadlineCheck {
+            line,
+            remaining,
+            cost: entry.cost,
+            before: queue.load(),
+            running: Some(last_cost),
+            slots: 1,
+        };
+        // Nearly every call has time enough even in the worst case; then nothing more is computed.
+        if worst.judge(self.policy()) == AdmissionDecision::Queue {
+            return None;
+        }
+        let (slots, free) = {
+            let workers = self.workers.lock();
+            let live = workers.iter().filter(|handle| !handle.is_gone());
+            live.fold((0, false), |(slots, free), handle| (slots + handle.slots(), free || handle.free_slots() > 0))
+        };
+        let (before, only) = queue.before(entry.flight.session, entry.key());
+        let running = (!free).then_some(last_cost);
+        let check = DeadlineCheck { before, running, slots: only.unwrap_or(slots), ..worst };
+        let decision = check.judge(self.policy());
+        if decision != AdmissionDecision::Queue && check.is_first() {
+            let confirmed = now.checked_sub(CONFIRMED_FOR).is_none_or(|then| self.cost.is_confirmed_since(then));
+            if !confirmed {
+                return None;
+            }
+        }
+        // A caller that waits for a permit also waits for the queue.
+        if entry.flight.patient && matches!(decision, AdmissionDecision::QueueTooLong { .. }) {
+            return None;
+        }
+        self.refuse_late(decision, remaining)
+    }
+
+    fn refuse_late(&self, decision: AdmissionDecision, remaining: Duration) -> Option<CallError> {
+        let error = match decision {
+            AdmissionDecision::Queue => return None,
+            AdmissionDecision::QueueTooLong { behind } => {
+                let message = format!(
+                    "what waits before this call in stage `{}` would make it miss its deadline by about {behind:.1?}",
+                    self.name
+                );
+                CallError::overloaded(message, behind)
+            }
+            AdmissionDecision::DeadlineTooShort { needs } => {
+                let message =
+                    format!("stage `{}` takes about {needs:.1?}, and the deadline is in {remaining:.1?}", self.name);
+                CallError::new(ErrorKind::DeadlineExceeded, message)
+            }
+        };
+        self.metrics.refused(Refused::Late);
+        Some(error.at_stage(&self.name))
+    }
+
+    /// The time that the queue needs at the measured rate, with the replicas that are up.
+    fn drain_time(&self) -> Duration {
+        let line = self.cost.line();
+        if !line.is_known() {
+            return RETRY_AFTER_UNKNOWN;
+        }
+        let queued = self.queued();
+        let cost = if self.sizing.has_cost() { self.queued_cost.load(Ordering::Relaxed) } else { queued as u64 };
+        line.drain(Load::of(queued, cost), self.policy(), self.slots())
+    }
+
+    /// Takes a permit: at once, or for a patient flight as soon as one is free. Returns the time of that.
+    pub(crate) async fn take_or_await_permit(
+        &self,
+        flight: &Flight,
+        now: Instant,
+    ) -> Result<(QueuePermit, Instant), CallError> {
+        match self.permits.take() {
+            Some(permit) => Ok((permit, now)),
+            None if flight.patient => self.await_permit(flight).await,
+            None => Err(self.refuse()),
+        }
+    }
+
+    /// Waits for a permit, at most until the flight's deadline.
+    async fn await_permit(&self, flight: &Flight) -> Result<(QueuePermit, Instant), CallError> {
+        let permit = self.permits.wait(|| self.still_waits(flight)).await?;
+        Ok((permit, clock::now()))
+    }
+
+    /// Whether to go on waiting for a permit.
+    fn still_waits(&self, flight: &Flight) -> Result<(), CallError> {
+        self.check_open()?;
+        if flight.is_wanted(clock::now()) {
+            return Ok(());
+        }
+        Err(CallError::deadline_exceeded("before there was room in the queue").at_stage(&self.name))
+    }
+
+    fn refuse(&self) -> CallError {
+        self.metrics.refused(Refused::Full);
+        let message =
+            format!("the queue of stage `{}` is full: {} entries wait already", self.name, self.settings.queue());
+        CallError::overloaded(message, self.drain_time()).at_stage(&self.name)
+    }
+
+    fn check_open(&self) -> Result<&ActorRef<BatcherMessage>, CallError> {
+        match self.batcher.get() {
+            Some(batcher) if self.open.load(Ordering::Acquire) => Ok(batcher),
+            _ => Err(self.unavailable()),
+        }
+    }
+
+    /// The reply port was dropped unused: the owner of the entry is gone.
+    pub(crate) fn lost(&self) -> CallError {
+        let kind = match self.stage_state() {
+            // The batch was handed over and never begun, or the queue died with its batcher.
+            StageState::Stopped | StageState::Draining | StageState::Failed => ErrorKind::Unavailable,
+            _ => ErrorKind::WorkerFailed,
+        };
+        let error = CallError::new(kind, "the worker was lost before it answered").at_stage(&self.name);
+        if kind == ErrorKind::WorkerFailed { error.in_run(self.contract().may_run_again()) } else { error }
+    }
+}
+
+/// The state of a submission. It is small, because every waiting call holds one.
+#[must_use = "an entry is abandoned when this is dropped"]
+pub(crate) enum Submitted<'a> {
+    /// It was not queued. `None` once the error was returned.
+    Refused(Option<CallError>),
+    /// It is in the queue or beyond.
+    Queued(Enqueued<'a>),
+    /// It waits for a permit, or runs in parts.
+    Boxed(Pin<Box<dyn Future<Output = EntryOutcome> + Send + 'a>>),
+}
+
+impl Future for Submitted<'_> {
+    type Output = EntryOutcome;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<EntryOutcome> {
+        match self.get_mut() {
+            Self::Queued(entry) => Pin::new(entry).poll(context),
+            Self::Boxed(submission) => submission.as_mut().poll(context),
+            Self::Refused(error) => Poll::Ready(Err(error.take().expect("a future is not polled after its end"))),
+        }
+    }
+}
+
+/// An entry on its way to its outcome. Dropped before that, it abandons the entry.
+#[derive(Debug)]
+pub(crate) struct Enqueued<'a> {
+    pool: &'a Pool,
+    flight: &'a Flight,
+    sequence: u64,
+    /// `None` once the outcome was returned.
+    outcome: Option<oneshot::Receiver<EntryOutcome>>,
+}
+
+impl Future for Enqueued<'_> {
+    type Output = EntryOutcome;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<EntryOutcome> {
+        let outcome = self.outcome.as_mut().expect("a future is not polled after its end");
+        let outcome = ready!(Pin::new(outcome).poll(context));
+        self.outcome = None;
+        // The port was dropped unused, so user code has not begun.
+        Poll::Ready(outcome.unwrap_or_else(|_| Err(self.pool.lost())))
+    }
+}
+
+impl Drop for Enqueued<'_> {
+    fn drop(&mut self) {
+        if let Some(mut outcome) = self.outcome.take() {
+            outcome.close();
+            // An unread outcome is a user's value: its destructor may panic.
+            drop_contained(outcome.try_recv());
+            // First the flag, which workers and the batcher read, then the message, which frees the permit.
+            self.flight.abandon();
+            let Flight { priority, deadline, .. } = *self.flight;
+            self.pool.tell_batcher(BatcherMessage::Abandon(EntryKey { priority, deadline, sequence: self.sequence }));
+        }
+    }
+}

@@ -1,0 +1,217 @@
+//! Whether an entry can make its deadline behind the entries before it: a pure decision, taken before it queues.
+//!
+//! A call that cannot make it is refused at once, while its caller can still react, and no worker runs it in vain. Without
+//! knowledge no call is refused: not before the cost model is warm, and not by a model without a recent measurement while a
+//! worker is idle. The entry that is admitted then is the measurement.
+
+use std::time::Duration;
+
+use super::cost::{CostLine, Load};
+use super::policy::BatchPolicy;
+
+/// The share of the estimate for which a call needs time even alone: the estimate is a mean, and a batch may be faster.
+const BENEFIT_OF_DOUBT: f64 = 0.8;
+
+/// A factor on the estimated wait: an admitted entry that comes late wastes a worker's time, and a refused one leaves its
+/// permit to another.
+const CAUTION: f64 = 1.1;
+
+/// How long a measurement may justify a refusal while a worker is free.
+pub(crate) const CONFIRMED_FOR: Duration = Duration::from_secs(1);
+
+/// What the decision looks at.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct DeadlineCheck {
+    /// How long batches take.
+    pub(crate) line: CostLine,
+    /// The time left.
+    pub(crate) remaining: Duration,
+    /// The cost of the entry.
+    pub(crate) cost: u64,
+    /// The load that leaves the queue before it.
+    pub(crate) before: Load,
+    /// The cost of each running batch, where no worker is free.
+    pub(crate) running: Option<u64>,
+    /// The number of batches that run at once.
+    pub(crate) slots: usize,
+}
+
+/// What to do with the entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum AdmissionDecision {
+    /// It may make it.
+    Queue,
+    /// It could make it alone, but not behind the queue, which is too long by this time.
+    QueueTooLong { behind: Duration },
+    /// It cannot make it even alone, because that takes this long.
+    DeadlineTooShort { needs: Duration },
+}
+
+impl DeadlineCheck {
+    pub(crate) fn judge(&self, policy: &BatchPolicy) -> AdmissionDecision {
+        let remaining = self.remaining.as_nanos() as f64;
+        let alone = self.line.at(self.cost as f64);
+        if alone * BENEFIT_OF_DOUBT > remaining {
+            return AdmissionDecision::DeadlineTooShort { needs: nanos(alone) };
+        }
+        // Behind nothing, the benefit of the doubt was the whole question.
+        if self.is_first() {
+            return AdmissionDecision::Queue;
+        }
+        let late_by = self.finish(policy) * CAUTION - remaining;
+        if late_by > 0.0 {
+            AdmissionDecision::QueueTooLong { behind: nanos(late_by) }
+        } else {
+            AdmissionDecision::Queue
+        }
+    }
+
+    /// Whether it would run at once.
+    pub(crate) fn is_first(&self) -> bool {
+        self.before.entries == 0 && self.running.is_none()
+    }
+
+    /// When the batch that takes the entry will be over, in nanoseconds from now.
+    fn finish(&self, policy: &BatchPolicy) -> f64 {
+        let slots = self.slots.max(1) as f64;
+        // Of n batches that began at any time, the first is over after one part of n + 1.
+        let first_free = self.running.map_or(0.0, |cost| self.line.at(cost as f64) / (slots + 1.0));
+        let batches = self.before.batches(policy);
+        let (start, own) = if batches < 1.0 {
+            (0.0, (self.before.cost + self.cost) as f64)
+        } else {
+            // Behind a full batch there is a crowd, and the entry's own batch will be full as well.
+            let full = self.before.cost as f64 / batches;
+            (batches.floor() * self.line.at(full) / slots, full.max(self.cost as f64))
+        };
+        first_free + start + self.line.at(own)
+    }
+}
+
+fn nanos(nanos: f64) -> Duration {
+    Duration::from_nanos(nanos as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroUsize;
+
+    use super::*;
+    use crate::call::Priority;
+    use crate::clock::Instant;
+    use crate::deadline::Deadline;
+    use crate::queue::cost::CostModel;
+    use crate::queue::waiting::{BatchQueue, EntryKey};
+    use proptest::prelude::*;
+
+    /// Every batch takes 10 ms and 1 ms per entry.
+    fn line() -> CostLine {
+        let mut model = CostModel::default();
+        for _ in 0..200 {
+            for entries in [1, 4, 8] {
+                model.observe(entries, Duration::from_millis(10 + entries));
+            }
+        }
+        model.line()
+    }
+
+    fn policy() -> BatchPolicy {
+        BatchPolicy { max_batch_size: NonZeroUsize::new(8).unwrap(), ..BatchPolicy::default() }
+    }
+
+    fn check(remaining: u64, before: usize, running: Option<u64>, replicas: usize) -> DeadlineCheck {
+        let remaining = Duration::from_millis(remaining);
+        DeadlineCheck {
+            line: line(),
+            remaining,
+            cost: 1,
+            before: Load::of(before, before as u64),
+            running,
+            slots: replicas,
+        }
+    }
+
+    #[test]
+    fn a_free_worker_takes_what_is_not_hopeless() {
+        assert_eq!(check(10, 0, None, 1).judge(&policy()), AdmissionDecision::Queue);
+        let hopeless = check(5, 0, None, 1).judge(&policy());
+        assert!(
+            matches!(hopeless, AdmissionDecision::DeadlineTooShort { needs } if needs.as_millis().abs_diff(11) <= 1),
+            "{hopeless:?}"
+        );
+    }
+
+    #[test]
+    fn what_waits_before_it_counts_in_full_batches_over_the_replicas() {
+        // 24 before it are three batches of 18 ms each, then its own, beside what still runs: about 81 ms, and with caution 89.
+        assert_eq!(check(92, 24, Some(8), 1).judge(&policy()), AdmissionDecision::Queue);
+        let decision = check(60, 24, Some(8), 1).judge(&policy());
+        assert!(
+            matches!(decision, AdmissionDecision::QueueTooLong { behind } if behind.as_millis().abs_diff(29) <= 2),
+            "{decision:?}"
+        );
+        assert_eq!(check(60, 24, Some(8), 3).judge(&policy()), AdmissionDecision::Queue);
+    }
+
+    proptest! {
+        /// More time, fewer before it or more replicas never turn a yes into a no.
+        #[test]
+        fn never_refuses_for_better_prospects(
+            remaining in 0u64..200, before in 0usize..100, busy: bool, replicas in 1usize..5,
+            more in 0u64..50, fewer in 0usize..50, others in 0usize..4,
+        ) {
+            let running = busy.then_some(8);
+            if check(remaining, before, running, replicas).judge(&policy()) == AdmissionDecision::Queue {
+                let better = check(remaining + more, before.saturating_sub(fewer), running, replicas + others);
+                prop_assert_eq!(better.judge(&policy()), AdmissionDecision::Queue);
+                let free = DeadlineCheck { running: None, ..better };
+                prop_assert_eq!(free.judge(&policy()), AdmissionDecision::Queue);
+            }
+        }
+    }
+
+    /// One worker, batches of eight, calls that come at five times what it can do, each due 150 ms after it came: how many
+    /// are answered in time, as a part of what the worker could do.
+    fn goodput(admits: bool) -> f64 {
+        const STEP: Duration = Duration::from_micros(100);
+        let (policy, line) = (policy(), line());
+        let full = line.batch(8);
+        let start = Instant::now();
+        let end = start + Duration::from_secs(20);
+        let mut queue = BatchQueue::new(policy.ageing);
+        let (mut now, mut busy_until, mut sequence, mut in_time) = (start, start, 0u64, 0u32);
+        while now < end {
+            let arrivals = (now - start).as_secs_f64() * 5.0 * 8.0 / full.as_secs_f64();
+            while (sequence as f64) < arrivals {
+                let deadline = Deadline::after(now, Duration::from_millis(150));
+                let key = EntryKey { priority: Priority::Normal, deadline, sequence };
+                let (before, remaining) = (queue.before(key), deadline.remaining(now));
+                let check = DeadlineCheck { line, remaining, cost: 1, before, running: Some(8), slots: 1 };
+                if !admits || check.judge(&policy) == AdmissionDecision::Queue {
+                    queue.push(key, now, 1, deadline);
+                }
+                sequence += 1;
+            }
+            if now >= busy_until {
+                let mut batch = Vec::new();
+                while batch.len() < 8 {
+                    let Some(deadline) = queue.pop(now) else { break };
+                    if !deadline.is_expired(now) {
+                        batch.push(deadline);
+                    }
+                }
+                busy_until = now + line.batch(batch.len() as u64);
+                in_time += batch.iter().filter(|deadline| !deadline.is_expired(busy_until)).count() as u32;
+            }
+            now += STEP;
+        }
+        f64::from(in_time) / ((end - start).as_secs_f64() * 8.0 / full.as_secs_f64())
+    }
+
+    #[test]
+    fn five_times_too_much_costs_next_to_nothing_of_what_is_answered_in_time() {
+        let (with, without) = (goodput(true), goodput(false));
+        assert!(with >= 0.95, "{with:.3} of what the worker can do");
+        assert!(without < 0.5, "{without:.3} would do as well without");
+    }
+}

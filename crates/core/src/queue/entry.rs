@@ -1,0 +1,165 @@
+//! One request's item in one stage, and the port through which it is answered.
+
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use callboard_codec::Payload;
+use tokio::sync::oneshot;
+
+use super::permits::QueuePermit;
+pub(crate) use super::waiting::EntryKey;
+use crate::call::Flight;
+use crate::clock::{self, Instant};
+use crate::containment::drop_contained;
+use crate::error::CallError;
+use crate::id::StageName;
+use crate::timeline::{BatchFacts, Micros, Phase, RunEnd, Timing};
+use crate::worker::OutputSender;
+
+/// What one stage gave for one entry.
+#[derive(Debug)]
+pub(crate) struct EntryReply {
+    pub(crate) payload: Payload,
+    timing: Micros,
+}
+
+impl EntryReply {
+    pub(crate) fn new(payload: Payload, timing: Timing) -> Self {
+        Self { payload, timing: timing.into() }
+    }
+
+    pub(crate) fn into_parts(self) -> (Payload, Timing) {
+        (self.payload, self.timing.into())
+    }
+}
+
+/// What became of one entry.
+pub(crate) type EntryOutcome = Result<EntryReply, CallError>;
+
+/// Where an entry's outcome goes: straight to the caller that waits in [`Pool::submit`](super::Pool::submit).
+///
+/// It can be used once. Dropped unused (its worker or batcher died with it), it tells the caller that the worker was lost.
+#[derive(Debug)]
+pub(crate) struct OutcomePort(oneshot::Sender<EntryOutcome>);
+
+impl OutcomePort {
+    pub(crate) fn pair() -> (Self, oneshot::Receiver<EntryOutcome>) {
+        let (sender, receiver) = oneshot::channel();
+        (Self(sender), receiver)
+    }
+
+    /// Whether the caller has gone; the task is woken when it goes.
+    pub(crate) fn poll_closed(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        self.0.poll_closed(context)
+    }
+
+    /// Answers. A caller that has gone does not mind.
+    pub(crate) fn send(self, outcome: EntryOutcome) {
+        if let Err(unread) = self.0.send(outcome) {
+            drop_contained(unread);
+        }
+    }
+}
+
+/// An input that waits. Whoever drops it, and with whatever it goes, the destructor of a user's value ends nothing else.
+#[derive(Debug, Default)]
+pub(crate) struct ContainedPayload(Option<Payload>);
+
+impl ContainedPayload {
+    pub(crate) fn new(payload: Payload) -> Self {
+        Self(Some(payload))
+    }
+
+    pub(crate) fn get(&self) -> Option<&Payload> {
+        self.0.as_ref()
+    }
+
+    pub(crate) fn take(&mut self) -> Option<Payload> {
+        self.0.take()
+    }
+}
+
+impl Drop for ContainedPayload {
+    fn drop(&mut self) {
+        if let Some(payload) = self.0.take() {
+            drop_contained(payload);
+        }
+    }
+}
+
+/// One request's item, waiting in or taken from one stage's queue.
+#[derive(Debug)]
+pub(crate) struct Entry {
+    pub(crate) sequence: u64,
+    /// What the stage's cost function says of it; 1 where there is none.
+    pub(crate) cost: u64,
+    /// Taken when a run begins whose inputs are not kept.
+    pub(crate) payload: ContainedPayload,
+    pub(crate) flight: Arc<Flight>,
+    pub(crate) enqueued_at: Instant,
+    pub(crate) reply: OutcomePort,
+    /// Where a streaming stage's outputs go, until a worker has it.
+    pub(crate) outputs: Option<OutputSender>,
+    /// Its place in the queue, while it waits there.
+    pub(crate) permit: Option<QueuePermit>,
+}
+
+impl Entry {
+    /// Answers an entry that will not run.
+    pub(crate) fn refuse(self, error: CallError) {
+        // The place first: a caller that hears of it may come again at once.
+        drop(self.permit);
+        self.reply.send(Err(error));
+    }
+}
+
+/// What is told of it, in its call's account and record.
+impl Entry {
+    /// It waits from now on.
+    pub(crate) fn note_queued(&self, stage: &StageName, now: Instant) {
+        self.flight.enter(Phase::Queue, now);
+        if let Some(recorder) = self.flight.recorder() {
+            recorder.queued(stage, self.sequence, now);
+        }
+    }
+
+    /// It belongs to a batch.
+    pub(crate) fn note_taken(&self, stage: &StageName, now: Instant, facts: BatchFacts) {
+        self.flight.enter(Phase::Batch, now);
+        if let Some(recorder) = self.flight.recorder() {
+            recorder.taken(stage, self.sequence, now, facts);
+        }
+    }
+
+    /// User code begins with it.
+    pub(crate) fn note_started(&self, stage: &StageName, now: Instant, facts: BatchFacts) {
+        self.flight.enter(Phase::Compute, now);
+        if let Some(recorder) = self.flight.recorder() {
+            recorder.started(stage, self.sequence, now, facts);
+        }
+    }
+
+    /// It is about to have its outcome.
+    pub(crate) fn note_end(&self, stage: &StageName, now: Instant, end: RunEnd) {
+        self.flight.enter(Phase::Outside, now);
+        if let Some(recorder) = self.flight.recorder() {
+            recorder.ended(stage, self.sequence, now, end);
+        }
+    }
+
+    /// Its run is over, and it waits again.
+    pub(crate) fn note_again(&self, stage: &StageName, end: RunEnd) {
+        let now = clock::now();
+        self.flight.enter(Phase::Queue, now);
+        if let Some(recorder) = self.flight.recorder() {
+            recorder.waits_again(stage, self.sequence, now, end);
+        }
+    }
+}
+
+impl Entry {
+    /// Where it stands in the order.
+    pub(crate) fn key(&self) -> EntryKey {
+        EntryKey { priority: self.flight.priority, deadline: self.flight.deadline, sequence: self.sequence }
+    }
+}

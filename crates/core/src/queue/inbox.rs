@@ -1,0 +1,63 @@
+//! The list into which callers put their entries: one message tells the batcher of all entries that came before it looked.
+//!
+//! A message to an actor costs several times as much as a push into a list. So callers share the list, and only the first
+//! one after the batcher has emptied it sends a message. The batcher empties the list before it handles any message, so it
+//! knows an entry before any other message about that entry.
+//!
+//! * **Full:** never; every entry holds a permit of the bounded queue.
+//! * **Late, cancelled:** not checked here; the batcher takes the entry from the list before it reads that the caller left.
+//! * **Closed:** with its batcher. The entries in the list are dropped, and later callers get theirs back.
+
+use parking_lot::Mutex;
+
+use super::entry::Entry;
+
+/// The largest list that is kept for the next entries.
+const KEPT_CAPACITY: usize = 256;
+
+/// Entries on their way to one batcher.
+#[derive(Debug, Default)]
+pub(crate) struct Inbox(Mutex<State>);
+
+#[derive(Debug, Default)]
+struct State {
+    entries: Vec<Entry>,
+    closed: bool,
+}
+
+impl Inbox {
+    /// Adds an entry. `Ok(true)`: it is the first one since the batcher looked, so the batcher must be told.
+    ///
+    /// # Errors
+    ///
+    /// Gives the entry back when the batcher has ended.
+    pub(crate) fn put(&self, entry: Entry) -> Result<bool, Entry> {
+        let mut state = self.0.lock();
+        if state.closed {
+            return Err(entry);
+        }
+        state.entries.push(entry);
+        Ok(state.entries.len() == 1)
+    }
+
+    /// Takes all that is there, in the order in which it came. `taken` is empty, and what it can hold is used again.
+    pub(crate) fn take(&self, taken: &mut Vec<Entry>) {
+        std::mem::swap(&mut self.0.lock().entries, taken);
+    }
+
+    /// Ends the way in.
+    pub(crate) fn close(&self) {
+        let dropped = {
+            let mut state = self.0.lock();
+            state.closed = true;
+            std::mem::take(&mut state.entries)
+        };
+        // Without the lock: their callers are told.
+        drop(dropped);
+    }
+}
+
+/// An emptied list, unless a crowd has made it large: it would be memory that the crowd's calls pay for as they wait.
+pub(crate) fn worth_keeping(emptied: Vec<Entry>) -> Vec<Entry> {
+    if emptied.capacity() > KEPT_CAPACITY { Vec::new() } else { emptied }
+}

@@ -1,0 +1,24 @@
+//! The queue of one stage, as plain values: order, permits, cost, and when a batch leaves. No actor, no timer.
+
+mod admission;
+#[cfg(feature = "testing")]
+pub mod bench;
+mod cost;
+mod entry;
+pub(crate) mod inbox;
+mod permits;
+mod policy;
+mod sessions;
+mod tree;
+mod waiting;
+
+pub use policy::{BatchPolicy, DEFAULT_AGEING};
+
+pub(crate) use admission::{AdmissionDecision, CONFIRMED_FOR, DeadlineCheck};
+pub(crate) use cost::{Load, SharedCost};
+pub(crate) use entry::{ContainedPayload, Entry, EntryOutcome, EntryReply, OutcomePort};
+pub(crate) use inbox::Inbox;
+pub(crate) use permits::{QueuePermit, QueuePermits};
+pub(crate) use policy::{Release, Waiting};
+pub(crate) use sessions::SessionQueues;
+pub(crate) use waiting::EntryKey;

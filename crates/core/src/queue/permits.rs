@@ -1,0 +1,100 @@
+//! The permits of one stage's queue: an entry takes one before it is sent, and gives it back when it leaves the queue.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use tokio::sync::Notify;
+
+/// Counts the entries in the mailbox and the queue, and the callers that wait for a permit.
+///
+/// All counts are sequentially consistent with each other and with the workers' slots.
+#[derive(Debug)]
+pub(crate) struct QueuePermits(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    limit: usize,
+    taken: AtomicUsize,
+    /// Callers that wait because the queue is full; `room` wakes them.
+    waiting: AtomicUsize,
+    room: Notify,
+}
+
+/// The permit of one entry. Dropping it gives it back, also when the entry dies with its actor.
+#[derive(Debug)]
+pub(crate) struct QueuePermit(Arc<Inner>);
+
+impl QueuePermits {
+    pub(crate) fn new(limit: usize) -> Self {
+        let (taken, waiting) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        Self(Arc::new(Inner { limit, taken, waiting, room: Notify::new() }))
+    }
+
+    pub(crate) fn taken(&self) -> usize {
+        self.0.taken.load(Ordering::SeqCst)
+    }
+
+    /// A permit, if one is free. The count never exceeds the limit, not even for a moment: a waiting caller would see a full
+    /// queue then, and would not be woken again.
+    pub(crate) fn take(&self) -> Option<QueuePermit> {
+        let take = |taken| (taken < self.0.limit).then_some(taken + 1);
+        let taken = self.0.taken.fetch_update(Ordering::SeqCst, Ordering::SeqCst, take);
+        taken.is_ok().then(|| QueuePermit(Arc::clone(&self.0)))
+    }
+
+    /// A permit even if none is free: for entries that were admitted before and wait again.
+    pub(crate) fn take_again(&self) -> QueuePermit {
+        self.0.taken.fetch_add(1, Ordering::SeqCst);
+        QueuePermit(Arc::clone(&self.0))
+    }
+
+    /// Waits for a permit while `check` succeeds. The callers bound the number that waits. Entries that do not wait may
+    /// overtake them.
+    pub(crate) async fn wait<E>(&self, check: impl Fn() -> Result<(), E>) -> Result<QueuePermit, E> {
+        let _waiting = Waiting::new(&self.0);
+        loop {
+            let mut room = std::pin::pin!(self.0.room.notified());
+            // Listens first, so that a permit freed between the check and the wait is not missed.
+            room.as_mut().enable();
+            check()?;
+            if let Some(permit) = self.take() {
+                return Ok(permit);
+            }
+            room.await;
+        }
+    }
+
+    /// Wakes all waiting callers, which check again.
+    pub(crate) fn wake_all(&self) {
+        self.0.room.notify_waiters();
+    }
+}
+
+impl Drop for QueuePermit {
+    fn drop(&mut self) {
+        self.0.taken.fetch_sub(1, Ordering::SeqCst);
+        // A caller that found no permit because of this one is counted already.
+        if self.0.waiting.load(Ordering::SeqCst) > 0 {
+            self.0.room.notify_one();
+        }
+    }
+}
+
+/// Counts a caller that waits for a permit.
+struct Waiting<'a>(&'a Inner);
+
+impl<'a> Waiting<'a> {
+    fn new(permits: &'a Inner) -> Self {
+        permits.waiting.fetch_add(1, Ordering::SeqCst);
+        Self(permits)
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        // A caller that was woken and leaves without a permit passes the wake-up on.
+        if self.0.waiting.fetch_sub(1, Ordering::SeqCst) > 1 {
+            self.0.room.notify_one();
+        }
+    }
+}

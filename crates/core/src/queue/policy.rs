@@ -1,0 +1,247 @@
+//! When a batch leaves the queue: a pure decision.
+
+use std::num::{NonZeroU64, NonZeroUsize};
+use std::time::Duration;
+
+use super::cost::Load;
+use crate::clock::Instant;
+use crate::deadline::{Deadline, MAX_TIMEOUT};
+use crate::timeline::ReleaseReason;
+
+/// How long an entry waits before it gains a priority class: two classes fit three times into the default deadline.
+pub const DEFAULT_AGEING: Duration = Duration::from_secs(5);
+
+/// How often in a row the turn is given away for callers of the last batch who are not back yet: waking them from a worker's
+/// thread takes the runtime a few turns. Each costs well under a microsecond.
+const MAX_EMPTY_YIELDS: u32 = 4;
+
+/// How a stage gathers entries, and in which order.
+///
+/// The defaults never make anyone wait: no batching, no delay.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BatchPolicy {
+    /// The largest number of entries in one batch. Default 1: a stage has to say that it batches. What it costs: the
+    /// worker holds this many inputs and outputs at once. It adds no latency while workers are free.
+    pub max_batch_size: NonZeroUsize,
+    /// How long, from the arrival of the oldest entry, a batch that is not full waits for more although a worker is free.
+    /// Default zero. Turn it up only for stages whose cost is mostly per batch and whose load comes in trickles: every
+    /// request at low load then pays it in full. It never exceeds the slack of any member's deadline. Pairs with
+    /// [`max_batch_size`](Self::max_batch_size).
+    pub max_delay: Duration,
+    /// The largest cost of one batch, in the units of the stage's cost function, or in entries where it has none. Default
+    /// `None`: only [`max_batch_size`](Self::max_batch_size) bounds a batch, as it does beside this. An input that alone costs
+    /// more is split where the stage knows how, and refused with `InvalidInput` where it does not. Set it where memory or time
+    /// goes with rows, tokens or bytes and inputs differ in size.
+    pub max_cost: Option<NonZeroU64>,
+    /// How long an entry waits before it gains a priority class, and again for the next. Default [`DEFAULT_AGEING`]. It
+    /// bounds how long a flood of a higher class can hold up a lower one: after two of these every entry stands in the first
+    /// class, where only what is due before it goes before it. Shorter makes the classes matter less under load; longer than
+    /// the callers' timeouts turns it off.
+    pub ageing: Duration,
+}
+
+impl Default for BatchPolicy {
+    fn default() -> Self {
+        Self { max_batch_size: NonZeroUsize::MIN, max_delay: Duration::ZERO, max_cost: None, ageing: DEFAULT_AGEING }
+    }
+}
+
+/// What the decision looks at, while a worker is free.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Waiting {
+    /// What the queue holds.
+    pub(crate) load: Load,
+    /// When the oldest of them arrived; read only where there is a delay.
+    pub(crate) oldest_arrival: Option<Instant>,
+    /// The first deadline among them.
+    pub(crate) first_deadline: Option<Deadline>,
+    /// How long a batch of what waits would take, as measured.
+    pub(crate) estimate: Duration,
+    /// How many entries the last batch had.
+    pub(crate) last_batch: usize,
+    /// Turns given away in a row, since the last batch or arrival, that brought nobody.
+    pub(crate) empty_yields: u32,
+    /// No more entries will come.
+    pub(crate) draining: bool,
+}
+
+/// What to do while a worker is free.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Release {
+    /// Form a batch now.
+    Now(ReleaseReason),
+    /// Let the tasks that are ready run once, then look again: the callers of the last batch, just woken, are about to send
+    /// their next requests. Costs one turn of the runtime, no timer.
+    Yield,
+    /// Look again at this time.
+    At(Instant),
+    /// There is nothing to do.
+    Nothing,
+}
+
+impl BatchPolicy {
+    /// Decides on the queue in front of a free worker.
+    pub(crate) fn decide(&self, now: Instant, waiting: &Waiting) -> Release {
+        let (max, max_cost) = self.bounds();
+        if waiting.load.entries == 0 {
+            return Release::Nothing;
+        }
+        if waiting.load.entries >= max || waiting.load.cost >= max_cost {
+            return Release::Now(ReleaseReason::Full);
+        }
+        if waiting.draining {
+            return Release::Now(ReleaseReason::Drain);
+        }
+        if let Some(release) = self.delay(now, waiting) {
+            return release;
+        }
+        // One caller alone is never made to wait a turn: its last batch had one entry. What the queue holds already does not
+        // matter: callers who wait while others run would keep alternating with them, each half in batches of its own.
+        // A turn that brought somebody is followed by another, so it ends with a full batch or when nobody comes.
+        let patience = if waiting.load.entries < waiting.last_batch { MAX_EMPTY_YIELDS } else { 1 };
+        if waiting.last_batch > 1 && waiting.empty_yields < patience {
+            return Release::Yield;
+        }
+        Release::Now(ReleaseReason::Idle)
+    }
+
+    /// The most entries and the most cost of one batch.
+    pub(crate) fn bounds(&self) -> (usize, u64) {
+        (self.max_batch_size.get(), self.max_cost.map_or(u64::MAX, NonZeroU64::get))
+    }
+
+    /// What the maximal delay says, if there is one.
+    fn delay(&self, now: Instant, waiting: &Waiting) -> Option<Release> {
+        if self.max_delay.is_zero() {
+            return None;
+        }
+        // No entry waits longer than a deadline can be away, so a longer delay means the same and cannot overflow.
+        let by_delay = waiting.oldest_arrival? + self.max_delay.min(MAX_TIMEOUT);
+        let by_deadline = waiting.first_deadline.map(|deadline| latest_start(deadline, waiting.estimate, now));
+        let (at, reason) = match by_deadline {
+            Some(at) if at < by_delay => (at, ReleaseReason::Deadline),
+            _ => (by_delay, ReleaseReason::Delay),
+        };
+        Some(if now >= at { Release::Now(reason) } else { Release::At(at) })
+    }
+}
+
+/// The last moment at which a batch can start and still make this deadline.
+fn latest_start(deadline: Deadline, estimate: Duration, now: Instant) -> Instant {
+    deadline.instant().checked_sub(estimate).unwrap_or(now)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn waiting(len: usize, now: Instant) -> Waiting {
+        Waiting {
+            load: Load::of(len, len as u64),
+            oldest_arrival: Some(now),
+            first_deadline: None,
+            estimate: Duration::ZERO,
+            last_batch: 0,
+            empty_yields: 0,
+            draining: false,
+        }
+    }
+
+    fn policy(max: usize, max_delay: Duration) -> BatchPolicy {
+        BatchPolicy { max_batch_size: NonZeroUsize::new(max).unwrap(), max_delay, ..BatchPolicy::default() }
+    }
+
+    #[test]
+    fn a_free_worker_and_an_entry_mean_a_batch_at_once() {
+        let now = Instant::now();
+        let release = policy(32, Duration::ZERO).decide(now, &waiting(1, now));
+        assert_eq!(release, Release::Now(ReleaseReason::Idle));
+    }
+
+    #[test]
+    fn the_callers_of_the_last_batch_get_one_turn_to_come_back() {
+        let now = Instant::now();
+        let policy = policy(32, Duration::ZERO);
+        let after_eight = Waiting { last_batch: 8, ..waiting(1, now) };
+        assert_eq!(policy.decide(now, &after_eight), Release::Yield);
+        let settled = Waiting { empty_yields: MAX_EMPTY_YIELDS, ..after_eight };
+        assert_eq!(policy.decide(now, &settled), Release::Now(ReleaseReason::Idle));
+    }
+
+    #[test]
+    fn turns_end_with_a_full_batch_or_when_nobody_comes() {
+        let now = Instant::now();
+        let policy = policy(8, Duration::ZERO);
+        let all_back = Waiting { last_batch: 4, ..waiting(5, now) };
+        assert_eq!(policy.decide(now, &all_back), Release::Yield, "a turn brought somebody");
+        let nobody_came = Waiting { empty_yields: 1, ..all_back };
+        assert_eq!(policy.decide(now, &nobody_came), Release::Now(ReleaseReason::Idle));
+        let some_missing = Waiting { last_batch: 6, ..nobody_came };
+        assert_eq!(policy.decide(now, &some_missing), Release::Yield);
+        let full = Waiting { load: Load::of(8, 8), ..some_missing };
+        assert_eq!(policy.decide(now, &full), Release::Now(ReleaseReason::Full));
+    }
+
+    #[test]
+    fn a_delay_counts_from_the_oldest_arrival_and_ends_at_the_slack() {
+        let now = Instant::now();
+        let policy = policy(32, Duration::from_millis(10));
+        let relaxed = waiting(1, now);
+        assert_eq!(policy.decide(now, &relaxed), Release::At(now + Duration::from_millis(10)));
+
+        let pressed = Waiting {
+            first_deadline: Some(Deadline::after(now, Duration::from_millis(8))),
+            estimate: Duration::from_millis(3),
+            ..relaxed
+        };
+        assert_eq!(policy.decide(now, &pressed), Release::At(now + Duration::from_millis(5)));
+        let later = now + Duration::from_millis(5);
+        assert_eq!(policy.decide(later, &pressed), Release::Now(ReleaseReason::Deadline));
+    }
+
+    #[test]
+    fn a_batch_is_full_when_its_cost_is() {
+        let now = Instant::now();
+        let policy = BatchPolicy { max_cost: NonZeroU64::new(100), ..policy(32, Duration::from_millis(10)) };
+        let light = Waiting { load: Load::of(3, 99), ..waiting(3, now) };
+        assert_eq!(policy.decide(now, &light), Release::At(now + Duration::from_millis(10)));
+        let heavy = Waiting { load: Load::of(3, 100), ..light };
+        assert_eq!(policy.decide(now, &heavy), Release::Now(ReleaseReason::Full));
+    }
+
+    proptest! {
+        /// Whatever the queue looks like, a wait is never longer than the delay and never past a deadline's slack.
+        #[test]
+        fn never_waits_longer_than_the_delay_or_the_slack(
+            max in 1usize..64, len in 0usize..128, delay in 0u64..50, waited in 0u64..50,
+            slack in 0u64..100, estimate in 0u64..20, last in 0usize..64,
+            empty_yields in 0u32..8, draining: bool,
+        ) {
+            let oldest = Instant::now();
+            let now = oldest + Duration::from_millis(waited);
+            let deadline = Deadline::after(now, Duration::from_millis(slack));
+            let waiting = Waiting {
+                load: Load::of(len, len as u64), oldest_arrival: Some(oldest), first_deadline: Some(deadline),
+                estimate: Duration::from_millis(estimate), last_batch: last, empty_yields, draining,
+            };
+            let policy = policy(max, Duration::from_millis(delay));
+            match policy.decide(now, &waiting) {
+                Release::Nothing => prop_assert_eq!(len, 0),
+                Release::Now(reason) => {
+                    prop_assert!(len > 0);
+                    prop_assert_eq!(reason == ReleaseReason::Full, len >= max);
+                }
+                Release::Yield => {
+                    prop_assert!(last > 1 && len < max && delay == 0);
+                    prop_assert!(empty_yields < MAX_EMPTY_YIELDS, "nobody waits turn after turn for nobody");
+                }
+                Release::At(at) => {
+                    prop_assert!(len < max && !draining && at > now);
+                    prop_assert!(at <= oldest + Duration::from_millis(delay));
+                    prop_assert!(at <= deadline.instant());
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,294 @@
+//! The queue of a stage as its replicas see it: a common queue, and one for the sessions of each replica. Pure.
+//!
+//! An entry with a session key waits for one replica: the one that rendezvous hashing (Thaler and Ravishankar, 1998) picks
+//! among those that are up. Every other entry waits for any of them. A replica takes from its own queue and the common one in
+//! the order of both together, so a busy replica delays only its own sessions.
+//!
+//! When a replica ends, its sessions, and only those, move to others; when one comes up, it takes a share from all.
+
+use std::collections::BTreeMap;
+
+use super::cost::Load;
+use super::waiting::{BatchQueue, EntryKey, Head};
+use crate::call::SessionKey;
+use crate::clock::Instant;
+use crate::deadline::Deadline;
+
+/// The queue of sessions while no replica is up.
+const NOBODY: usize = usize::MAX;
+
+/// Waiting entries by the replica that may take them. Without sessions it is one queue.
+#[derive(Debug)]
+pub(crate) struct SessionQueues<T> {
+    common: BatchQueue<T>,
+    /// Only queues with entries.
+    own: BTreeMap<usize, BatchQueue<(SessionKey, EntryKey, Instant, T)>>,
+    /// The replicas that are up.
+    replicas: Vec<usize>,
+    ageing: std::time::Duration,
+    /// The load of the sessions' queues.
+    own_load: Load,
+}
+
+/// The entry that is next in order for one replica.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LaneHead {
+    head: Head,
+    /// In the queue of this replica's sessions.
+    own: Option<usize>,
+}
+
+impl LaneHead {
+    pub(crate) fn cost(&self) -> u64 {
+        self.head.cost()
+    }
+}
+
+impl<T> SessionQueues<T> {
+    pub(crate) fn new(ageing: std::time::Duration) -> Self {
+        Self {
+            common: BatchQueue::new(ageing),
+            own: BTreeMap::new(),
+            replicas: Vec::new(),
+            ageing,
+            own_load: Load::NONE,
+        }
+    }
+
+    /// Sets the replicas that are up. Sessions of the others move.
+    pub(crate) fn set_replicas(&mut self, replicas: impl Iterator<Item = usize>) {
+        self.replicas.clear();
+        self.replicas.extend(replicas);
+        // In order and each once: two lives of a replica may overlap for a moment.
+        self.replicas.sort_unstable();
+        self.replicas.dedup();
+        for (_, mut lane) in std::mem::take(&mut self.own) {
+            while let Some(((session, key, arrival, entry), cost)) = lane.pop_any() {
+                self.own_load = self.own_load.minus(Load::of(1, cost));
+                self.push(Some(session), key, arrival, cost, entry);
+            }
+        }
+    }
+
+    pub(crate) fn push(&mut self, session: Option<SessionKey>, key: EntryKey, arrival: Instant, cost: u64, entry: T) {
+        let Some(session) = session else { return self.common.push(key, arrival, cost, entry) };
+        let home = home(session, &self.replicas);
+        let lane = self.own.entry(home).or_insert_with(|| BatchQueue::new(self.ageing));
+        lane.push(key, arrival, cost, (session, key, arrival, entry));
+        self.own_load = self.own_load.plus(Load::of(1, cost));
+    }
+
+    /// Lets what this replica may take gain the classes for which it has waited.
+    pub(crate) fn age(&mut self, replica: usize, now: Instant) {
+        self.common.age(now);
+        if let Some(own) = self.own.get_mut(&replica) {
+            own.age(now);
+        }
+    }
+
+    /// What is next in order for this replica, as the classes stand since [`age`](Self::age).
+    pub(crate) fn head(&self, replica: usize) -> Option<LaneHead> {
+        let common = self.common.head().map(|head| LaneHead { head, own: None });
+        if self.own.is_empty() {
+            return common;
+        }
+        let own = self.own.get(&replica).and_then(BatchQueue::head);
+        let own = own.map(|head| LaneHead { head, own: Some(replica) });
+        [common, own].into_iter().flatten().min_by_key(|lane| lane.head)
+    }
+
+    /// Takes what [`head`](Self::head) found.
+    pub(crate) fn take(&mut self, found: LaneHead) -> T {
+        let Some(replica) = found.own else { return self.common.take(found.head) };
+        let lane = self.own.get_mut(&replica).expect("it was looked into just now");
+        let (_, _, _, entry) = lane.take(found.head);
+        if lane.len() == 0 {
+            self.own.remove(&replica);
+        }
+        self.own_load = self.own_load.minus(Load::of(1, found.cost()));
+        entry
+    }
+
+    /// Takes an entry out of the middle: its caller has gone.
+    pub(crate) fn remove(&mut self, key: EntryKey) -> Option<T> {
+        if let Some(entry) = self.common.remove(key) {
+            return Some(entry);
+        }
+        let (replica, (entry, cost)) =
+            self.own.iter_mut().find_map(|(replica, lane)| Some((*replica, lane.remove_with_cost(key)?)))?;
+        if self.own.get(&replica).is_some_and(|lane| lane.len() == 0) {
+            self.own.remove(&replica);
+        }
+        self.own_load = self.own_load.minus(Load::of(1, cost));
+        Some(entry.3)
+    }
+
+    /// Takes anything, for the end of everything.
+    pub(crate) fn pop_any(&mut self) -> Option<T> {
+        if let Some((entry, _)) = self.common.pop_any() {
+            return Some(entry);
+        }
+        let replica = *self.own.first_key_value()?.0;
+        let lane = self.own.get_mut(&replica)?;
+        let popped = lane.pop_any();
+        if lane.len() == 0 {
+            self.own.remove(&replica);
+        }
+        let ((_, _, _, entry), cost) = popped?;
+        self.own_load = self.own_load.minus(Load::of(1, cost));
+        Some(entry)
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.common.len() + self.own_load.entries
+    }
+
+    pub(crate) fn has_sessions(&self) -> bool {
+        !self.own.is_empty()
+    }
+
+    /// Everything that waits.
+    pub(crate) fn load(&self) -> Load {
+        self.common.load().plus(self.own_load)
+    }
+
+    /// What this replica may take.
+    pub(crate) fn load_for(&self, replica: usize) -> Load {
+        self.common.load().plus(self.own.get(&replica).map_or(Load::NONE, BatchQueue::load))
+    }
+
+    /// What would leave before such an entry, and how many replicas would work it off: all of them, or the session's own.
+    pub(crate) fn before(&self, session: Option<SessionKey>, key: EntryKey) -> (Load, Option<usize>) {
+        match session {
+            // A session's replica also takes from the common lane, but so do the others: who knows how much.
+            Some(session) => {
+                let home = home(session, &self.replicas);
+                (self.own.get(&home).map_or(Load::NONE, |lane| lane.before(key)), Some(1))
+            }
+            None => (self.own.values().fold(self.common.before(key), |sum, lane| sum.plus(lane.before(key))), None),
+        }
+    }
+
+    /// When the entry that waits longest for this replica arrived.
+    pub(crate) fn oldest_arrival(&self, replica: usize) -> Option<Instant> {
+        let own = self.own.get(&replica).and_then(BatchQueue::oldest_arrival);
+        self.common.oldest_arrival().into_iter().chain(own).min()
+    }
+
+    /// The earliest deadline of what this replica may take.
+    pub(crate) fn first_deadline(&self, replica: usize) -> Option<Deadline> {
+        let own = self.own.get(&replica).and_then(BatchQueue::first_deadline);
+        self.common.first_deadline().into_iter().chain(own).min()
+    }
+}
+
+/// The replica on which a session and it agree best.
+fn home(session: SessionKey, replicas: &[usize]) -> usize {
+    replicas.iter().copied().max_by_key(|replica| (session.affinity(*replica), *replica)).unwrap_or(NOBODY)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::call::Priority;
+    use proptest::prelude::*;
+
+    fn session(name: u64) -> SessionKey {
+        SessionKey::new(&format!("session {name}"))
+    }
+
+    #[derive(Clone, Debug)]
+    enum Operation {
+        Push { class: usize, slack_ms: u64, session: Option<u64> },
+        Take { replica: usize },
+        Remove { nth: usize },
+        Up { replica: usize },
+        Down { replica: usize },
+    }
+
+    fn operation() -> impl Strategy<Value = Operation> {
+        prop_oneof![
+            6 => (0usize..3, 0u64..50, prop::option::of(0u64..8))
+                .prop_map(|(class, slack_ms, session)| Operation::Push { class, slack_ms, session }),
+            4 => (0usize..4).prop_map(|replica| Operation::Take { replica }),
+            1 => (0usize..20).prop_map(|nth| Operation::Remove { nth }),
+            1 => (0usize..4).prop_map(|replica| Operation::Up { replica }),
+            1 => (0usize..4).prop_map(|replica| Operation::Down { replica }),
+        ]
+    }
+
+    proptest! {
+        /// Each replica gets the first in order of its own sessions and of those without one, whoever comes and goes.
+        #[test]
+        fn agrees_with_a_sorted_list(operations in prop::collection::vec(operation(), 0..200)) {
+            let now = Instant::now();
+            let mut lanes = SessionQueues::new(Duration::from_secs(5));
+            let mut replicas: Vec<usize> = Vec::new();
+            let mut model: Vec<(EntryKey, Option<SessionKey>)> = Vec::new();
+            for (step, operation) in operations.into_iter().enumerate() {
+                match operation {
+                    Operation::Push { class, slack_ms, session: name } => {
+                        let key = EntryKey {
+                            priority: Priority::ALL[class],
+                            deadline: Deadline::after(now, Duration::from_millis(slack_ms)),
+                            sequence: step as u64,
+                        };
+                        let session = name.map(session);
+                        lanes.push(session, key, now, 2, key);
+                        model.push((key, session));
+                    }
+                    Operation::Take { replica } => {
+                        model.sort_unstable_by_key(|(key, _)| *key);
+                        let may = |session: Option<SessionKey>| session.is_none_or(|session| home(session, &replicas) == replica);
+                        let first = model.iter().position(|(_, session)| may(*session));
+                        let expected = first.map(|position| model.remove(position).0);
+                        lanes.age(replica, now);
+                        let head = lanes.head(replica);
+                        prop_assert_eq!(head.map(|head| lanes.take(head)), expected);
+                    }
+                    Operation::Remove { nth } => if nth < model.len() {
+                        let (key, _) = model.remove(nth);
+                        prop_assert_eq!(lanes.remove(key), Some(key));
+                        prop_assert_eq!(lanes.remove(key), None);
+                    }
+                    Operation::Up { replica } => {
+                        replicas.push(replica);
+                        lanes.set_replicas(replicas.iter().copied());
+                    }
+                    Operation::Down { replica } => {
+                        replicas.retain(|up| *up != replica);
+                        lanes.set_replicas(replicas.iter().copied());
+                    }
+                }
+                prop_assert_eq!(lanes.load(), Load::of(model.len(), 2 * model.len() as u64));
+                prop_assert_eq!(lanes.len(), model.len());
+                for replica in 0..4 {
+                    let may = |session: Option<SessionKey>| session.is_none_or(|session| home(session, &replicas) == replica);
+                    let count = model.iter().filter(|(_, session)| may(*session)).count();
+                    prop_assert_eq!(lanes.load_for(replica).entries, count);
+                }
+            }
+            let mut left = 0;
+            while lanes.pop_any().is_some() {
+                left += 1;
+            }
+            prop_assert_eq!((left, lanes.len(), lanes.has_sessions()), (model.len(), 0, false));
+        }
+    }
+
+    #[test]
+    fn a_replica_that_goes_moves_its_own_sessions_only_and_all_have_their_share() {
+        let all: Vec<usize> = (0..5).collect();
+        let mut counts = [0; 5];
+        for name in 0..10_000 {
+            let before = home(session(name), &all);
+            counts[before] += 1;
+            let without: Vec<usize> = (0..5).filter(|replica| *replica != 3).collect();
+            let after = home(session(name), &without);
+            assert!(before == 3 || after == before, "session {name} moved from {before} to {after}");
+        }
+        assert!(counts.iter().all(|count| (1800..2200).contains(count)), "{counts:?}");
+    }
+}

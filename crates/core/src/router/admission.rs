@@ -1,0 +1,165 @@
+//! The right of one call to run on a route: the gateway's permit and the route's, taken and given back together.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use callboard_codec::Account;
+
+use super::route::{HeldRoute, Route};
+use crate::call::{CallOptions, Flight, OuterCall};
+use crate::clock::{self, Instant};
+use crate::deadline::Deadline;
+use crate::error::CallError;
+use crate::gateway::{Gateway, HeldBytes, Permit, Refusal};
+use crate::id::CallId;
+
+impl Gateway {
+    /// Lets a call in.
+    pub(crate) fn admit(self: &Arc<Self>, route: HeldRoute, bytes: u64) -> Result<Admission, CallError> {
+        self.try_admit_at(clock::now(), route, bytes, None).map_err(|refusal| self.refuse(refusal))
+    }
+
+    /// Lets a call in that arrived at `now`, or says why not without counting it: for a caller that may wait. One that
+    /// another call waits for rides on the permit of that one, as long as it is in flight itself.
+    pub(crate) fn try_admit_at(
+        self: &Arc<Self>,
+        now: Instant,
+        route: HeldRoute,
+        bytes: u64,
+        outer: Option<&Arc<OuterCall>>,
+    ) -> Result<Admission, Refusal> {
+        route.enter()?;
+        let permit = self.take_permit(now, route.index(), bytes, outer.and_then(root_of));
+        let permit = permit.inspect_err(|_| route.leave())?;
+        Ok(Admission { permit, route, admitted_at: now, outer: outer.cloned() })
+    }
+
+    /// Whether a call could be let in now, with the permit of the outer call where it has one. Takes nothing.
+    pub(crate) fn check_room(
+        &self,
+        route: &Route,
+        bytes: u64,
+        outer: Option<&Arc<OuterCall>>,
+    ) -> Result<(), CallError> {
+        let room = route.check_room().and_then(|()| self.check_permit(bytes, outer.and_then(root_of)));
+        room.map_err(|refusal| self.refuse(refusal))
+    }
+
+    /// How long a call of this route may take whose caller asked for `timeout`, or did not say.
+    pub(crate) fn timeout_of(&self, route: &Route, timeout: Option<Duration>) -> Duration {
+        let timeout = timeout.or_else(|| route.default_timeout()).unwrap_or(self.default_timeout());
+        timeout.min(self.max_timeout_of(route))
+    }
+
+    /// The longest that a call of this route may take.
+    pub(crate) fn max_timeout_of(&self, route: &Route) -> Duration {
+        route.max_timeout().map_or(self.max_timeout(), |own| own.min(self.max_timeout()))
+    }
+}
+
+impl Flight {
+    /// The same call as it was let in, with what its caller asks for.
+    #[must_use]
+    pub(crate) fn admitted(self, admission: &Admission, options: &CallOptions) -> Self {
+        self.with_permit(Arc::clone(&admission.permit), admission.outer.as_ref(), options)
+    }
+}
+
+/// A call's right to be here: one permit, its account, its line in the ledger. Dropping it frees the permit. The bytes that were
+/// charged go back when nothing works for the call any more.
+#[derive(Debug)]
+pub struct Admission {
+    permit: Arc<Permit>,
+    route: HeldRoute,
+    admitted_at: Instant,
+    /// The call that waits for it, where user code made it.
+    outer: Option<Arc<OuterCall>>,
+}
+
+impl Admission {
+    /// The route it was given for: the newest revision of that name.
+    #[must_use]
+    pub fn route(&self) -> &Arc<Route> {
+        &self.route
+    }
+
+    /// The number of this call on this node.
+    #[must_use]
+    pub fn id(&self) -> CallId {
+        self.permit.id()
+    }
+
+    /// When the call was let in. A timeout counts from here, so that it covers the reading of the body.
+    #[must_use]
+    pub fn admitted_at(&self) -> Instant {
+        self.admitted_at
+    }
+
+    /// When the call is late: `timeout` after it was let in, or the route's or the node's default where its caller said
+    /// nothing. Never later than the route and the node allow.
+    #[must_use]
+    pub fn deadline(&self, timeout: Option<Duration>) -> Deadline {
+        Deadline::after(self.admitted_at, self.permit.gateway().timeout_of(&self.route, timeout))
+    }
+
+    /// The latest deadline that the route and the node allow.
+    pub(crate) fn latest_deadline(&self) -> Deadline {
+        Deadline::after(self.admitted_at, self.permit.gateway().max_timeout_of(&self.route))
+    }
+
+    /// The latest deadline that the node allows.
+    pub(crate) fn latest_deadline_of_node(&self) -> Deadline {
+        Deadline::after(self.admitted_at, self.permit.gateway().max_timeout())
+    }
+
+    /// Charges `bytes` more to the call: its body turned out longer than announced.
+    ///
+    /// # Errors
+    ///
+    /// `Overloaded` when the node's bytes are all out. The admission itself stays good.
+    pub fn grow(&self, bytes: u64) -> Result<(), CallError> {
+        self.permit.grow(bytes)
+    }
+
+    /// Gives back `bytes` that were charged to the call and are free again.
+    pub fn shrink(&self, bytes: u64) {
+        self.permit.shrink(bytes);
+    }
+
+    /// The account of the call, for what is decoded and encoded for it. It keeps what was charged, and not the permit.
+    #[must_use]
+    pub fn account(&self) -> Arc<dyn Account> {
+        self.permit.keep();
+        Arc::clone(&self.permit) as Arc<dyn Account>
+    }
+
+    /// Counts the time of the call from now on: the permit was there before the call.
+    pub(crate) fn restart(&mut self, now: Instant) {
+        self.admitted_at = now;
+        self.permit.restart(now);
+    }
+
+    /// For bytes beside the call's own, that are given back before it ends or outlive it.
+    #[must_use]
+    pub fn beside(&self) -> HeldBytes {
+        HeldBytes::none_of(self.permit.gateway())
+    }
+
+    /// Gives back what is charged so far: the call has come to its end, and nothing works for it. Not while an edge keeps the account,
+    /// because the outcome may share the memory of the input.
+    pub(crate) fn settle(&self) {
+        self.permit.settle();
+    }
+}
+
+impl Drop for Admission {
+    fn drop(&mut self) {
+        self.route.leave();
+        self.permit.close(self.outer.as_ref().and_then(root_of));
+    }
+}
+
+/// The permit of the call that waits for all others.
+fn root_of(outer: &Arc<OuterCall>) -> Option<&Permit> {
+    outer.outermost().permit.as_deref()
+}

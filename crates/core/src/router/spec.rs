@@ -1,0 +1,212 @@
+//! One route as it is declared: a name, a pipeline, and what its calls are unless they say otherwise.
+
+use std::any::TypeId;
+use std::fmt;
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+use std::time::Duration;
+
+use callboard_codec::{Data, DataType, EncodeError, Value};
+use schemars::JsonSchema;
+
+use super::change::ChangeError;
+use super::route::{RouteLimits, RouteParts};
+use crate::call::{FunctionCall, Priority};
+use crate::id::{RouteName, StageName};
+use crate::pipeline::{Graph, IntoPipeline, IntoStreamPipeline};
+use crate::stage::StageSpec;
+
+/// What the inputs and outputs of a route are: [`Data`] with a schema that tells clients what it looks like.
+///
+/// Implemented for all such types; there is nothing to implement by hand.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot be the input or output of a route",
+    label = "needs `JsonSchema`, `Serialize` and `DeserializeOwned`",
+    note = "derive all: `#[derive(serde::Serialize, serde::Deserialize, schemars::JsonSchema)]`, with schemars 1",
+    note = "types of other crates go in a newtype, or in a `Value`, whose schema is given to `route_described`"
+)]
+pub trait RouteData: Data + JsonSchema {}
+
+impl<T: Data + JsonSchema> RouteData for T {}
+
+/// One route of an app.
+///
+/// ```
+/// use std::time::Duration;
+/// use callboard_core::{Priority, RouteSpec, Stage};
+///
+/// let index = Stage::each("index", |text: &String| Ok(text.len()));
+/// let route = RouteSpec::new("/index", index)
+///     .summary("Adds a text to the index")
+///     .max_in_flight(100)
+///     .default_timeout(Duration::from_secs(5))
+///     .default_priority(Priority::Low);
+/// assert_eq!(route.name(), "/index");
+/// ```
+#[must_use = "a route is served once it is added to an app"]
+pub struct RouteSpec {
+    pub(crate) name: RouteName,
+    pub(crate) graph: Graph<Arc<StageSpec>>,
+    pub(crate) parts: RouteParts,
+}
+
+impl RouteSpec {
+    /// A typed pipeline under `name`.
+    pub fn new<In, Out>(name: &str, pipeline: impl IntoPipeline<In, Out = Out>) -> Self
+    where
+        In: RouteData,
+        Out: RouteData,
+    {
+        let mut route =
+            Self::of(name, pipeline.into_pipeline().graph(), DataType::for_type::<In>(), DataType::for_type::<Out>());
+        route.parts.is_function = TypeId::of::<In>() == TypeId::of::<FunctionCall>();
+        route
+    }
+
+    /// A pipeline that answers one input with a stream of outputs, under `name`.
+    pub fn streaming<In, Out>(name: &str, pipeline: impl IntoStreamPipeline<In, Out = Out>) -> Self
+    where
+        In: RouteData,
+        Out: RouteData,
+    {
+        let pipeline = pipeline.into_stream_pipeline();
+        let mut route = Self::of(name, pipeline.graph(), DataType::for_type::<In>(), DataType::for_type::<Out>());
+        route.parts.streams_at = Some(pipeline.streams_at());
+        route
+    }
+
+    /// A pipeline over [`Value`]s, described by hand.
+    pub fn described(
+        name: &str,
+        pipeline: impl IntoPipeline<Value, Out = Value>,
+        input: DataType,
+        output: DataType,
+    ) -> Self {
+        Self::of(name, pipeline.into_pipeline().graph(), input, output)
+    }
+
+    fn of(name: &str, graph: &Graph<Arc<StageSpec>>, input: DataType, output: DataType) -> Self {
+        let parts = RouteParts {
+            input,
+            output,
+            summary: String::new(),
+            examples: Vec::new(),
+            is_function: false,
+            streams_at: None,
+            limits: RouteLimits::default(),
+            headers: Arc::default(),
+        };
+        Self { name: RouteName::new(name), graph: graph.clone(), parts }
+    }
+
+    /// The request headers, by their names, that stages of this route may read with
+    /// [`CallContext::header`](crate::CallContext::header). Default: none. The code of a stage sees no other header, so
+    /// that it cannot depend on one, or tell one on, that nobody has listed. Headers come with requests over HTTP only.
+    ///
+    /// ```
+    /// use callboard_core::{CallContext, RouteSpec, Stage};
+    ///
+    /// let greet = Stage::each_with_context("greet", |name: &String, context: &CallContext| {
+    ///     Ok(format!("{} {name}", context.header("x-greeting").unwrap_or("hello")))
+    /// });
+    /// let route = RouteSpec::new("/greet", greet).headers(["X-Greeting"]);
+    /// ```
+    pub fn headers<N: AsRef<str>>(mut self, names: impl IntoIterator<Item = N>) -> Self {
+        self.parts.headers = names.into_iter().map(|name| name.as_ref().to_ascii_lowercase().into()).collect();
+        self
+    }
+
+    /// One line for people who read the documentation.
+    pub fn summary(mut self, summary: impl Into<String>) -> Self {
+        self.parts.summary = summary.into();
+        self
+    }
+
+    /// The most calls in flight on this route; one more is refused with `Overloaded` before its body is read. Default:
+    /// only the node's [`Limits`](crate::Limits). Set it if one route could take all of the node's permits. 0 counts as 1.
+    pub fn max_in_flight(mut self, calls: usize) -> Self {
+        self.parts.limits.max_in_flight = Some(NonZeroUsize::new(calls).unwrap_or(NonZeroUsize::MIN));
+        self
+    }
+
+    /// The deadline of calls that set none. Default: [`Limits::default_timeout`](crate::Limits::default_timeout).
+    pub fn default_timeout(mut self, timeout: Duration) -> Self {
+        self.parts.limits.timeout = Some(timeout);
+        self
+    }
+
+    /// The longest that a call of this route may take, whatever its caller says. Default: only [`Limits::max_timeout`](crate::Limits::max_timeout).
+    /// A longer timeout is shortened to it, also the route's own default.
+    pub fn max_timeout(mut self, timeout: Duration) -> Self {
+        self.parts.limits.max_timeout = Some(timeout);
+        self
+    }
+
+    /// The priority of calls that set none. Default [`Priority::Normal`].
+    pub fn default_priority(mut self, priority: Priority) -> Self {
+        self.parts.limits.priority = priority;
+        self
+    }
+
+    /// A working input, for the documentation and for checks.
+    pub fn example(mut self, example: Value) -> Self {
+        self.parts.examples.push(example);
+        self
+    }
+
+    /// A working input as a Rust value.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be expressed as a [`Value`].
+    pub fn example_of<In: Data>(self, example: &In) -> Result<Self, EncodeError> {
+        let value = Value::from_serialize(example)?;
+        Ok(self.example(value))
+    }
+
+    /// Its public name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        self.name.as_str()
+    }
+
+    /// Its stages in order, wherever they run.
+    #[must_use]
+    pub fn stages(&self) -> Vec<StageName> {
+        self.graph.stage_names(|spec| spec.name())
+    }
+}
+
+impl fmt::Debug for RouteSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RouteSpec").field("name", &self.name).field("stages", &self.stages()).finish_non_exhaustive()
+    }
+}
+
+/// Each stage once, in the order of first use.
+pub(crate) fn distinct_stages<'a>(routes: impl IntoIterator<Item = &'a RouteSpec>) -> Vec<Arc<StageSpec>> {
+    let mut stages: Vec<Arc<StageSpec>> = Vec::new();
+    for spec in routes.into_iter().flat_map(|route| route.graph.stages()) {
+        if !stages.iter().any(|seen| Arc::ptr_eq(seen, spec)) {
+            stages.push(Arc::clone(spec));
+        }
+    }
+    stages
+}
+
+/// The characters of a route's name: those of a URL path that need no escape.
+///
+/// # Errors
+///
+/// [`ChangeError::BadRouteName`], as a start or a change with such a route would answer.
+pub fn check_route_name(route: &RouteName) -> Result<(), ChangeError> {
+    let name = route.as_str();
+    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"/-_.~:@".contains(&byte);
+    let well_formed = name.len() > 1
+        && name.starts_with('/')
+        && !name.ends_with('/')
+        && !name.contains("//")
+        && name.bytes().all(allowed)
+        && name.split('/').all(|segment| segment != "." && segment != "..");
+    if well_formed { Ok(()) } else { Err(ChangeError::BadRouteName { route: route.clone() }) }
+}

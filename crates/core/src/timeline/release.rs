@@ -1,0 +1,36 @@
+//! Why a batch left the queue, in the words of metrics and records.
+
+use serde::Serialize;
+
+/// Why a batch was released when it was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ReleaseReason {
+    /// It had reached its largest size.
+    Full,
+    /// A worker was free and there was nothing to wait for.
+    Idle,
+    /// The oldest entry had waited for the maximal delay.
+    Delay,
+    /// A member's deadline left no more room to wait.
+    Deadline,
+    /// The stage is draining.
+    Drain,
+}
+
+impl ReleaseReason {
+    /// Every reason.
+    pub const ALL: [Self; 5] = [Self::Full, Self::Idle, Self::Delay, Self::Deadline, Self::Drain];
+
+    /// The word for metric labels.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Full => "full",
+            Self::Idle => "idle",
+            Self::Delay => "delay",
+            Self::Deadline => "deadline",
+            Self::Drain => "drain",
+        }
+    }
+}
