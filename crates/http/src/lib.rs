@@ -38,71 +38,73 @@
 //! ```
 //!
 //! [`serve`] does the same on a listener until it is told to stop. [`HttpEdge`] is a [`tower::Service`]: it can be the
-//! fallback of an axum router. [`serve_router`] runs any axum router on the same accept loop. [`Problem`] is a failed call
-//! as the response of a handler of your own. [`protocol`] is the seam for a protocol beside the routes.
+//! fallback of an axum router. [`serve_router`] runs any axum router on the same accept loop. [`Problem`] is a failed
+//! call as the response of a handler of your own. [`protocol`] is the seam for a protocol beside the routes.
 //!
 //! # Headers of requests
 //!
-//! - `content-type`: the form of the body: a form of the route's type (below), `multipart/form-data`, or a media type that
-//!   the route takes raw. Other types get 415.
+//! - `content-type`: the form of the body: a form of the route's type (below), `multipart/form-data`, or a media type
+//!   that the route takes raw. Other types get 415.
 //! - `accept`: the forms of the reply by quality; JSON for `*/*` and none. 406 if no form of the route is accepted.
 //! - `content-encoding`: the coding of the body: `gzip`, `deflate` or `zstd`. Others get 415.
 //! - `accept-encoding`: the codings of the reply by quality. Short replies are not compressed.
-//! - `x-request-timeout-ms`: how long the client waits, in whole milliseconds. More than an hour counts as an hour; 0 and
-//!   words get 400.
-//! - `grpc-timeout`: the same in gRPC's format (`100m`, `30S`: one to eight digits and `H`, `M`, `S`, `m`, `u` or `n`). Of
-//!   both headers the smaller one counts.
+//! - `x-request-timeout-ms`: how long the client waits, in whole milliseconds. More than an hour counts as an hour; 0
+//!   and words get 400.
+//! - `grpc-timeout`: the same in gRPC's format (`100m`, `30S`: one to eight digits and `H`, `M`, `S`, `m`, `u` or `n`).
+//!   Of both headers the smaller one counts.
 //! - `x-request-priority`: `high`, `normal` or `low`. Others get 400.
 //! - `x-request-id`: an id of the client's own, visible ASCII of at most 128 characters. Another one is replaced.
-//! - `traceparent`: the trace context of the W3C. Its trace is passed on with a span of our own. Without one a trace begins
-//!   here if the request is [sampled](HttpEdge::give_spans_to).
-//! - `x-callboard-explain`: `1` adds `x-callboard-timeline` to the response, also to an error: the stages, batches, replicas
-//!   and times of the request as JSON. So does `?explain=1`. An event stream has all of it in an event `timeline` before
-//!   its last one. `0` does not; others get 400. See [`HttpConfig::explain_requests`].
+//! - `traceparent`: the trace context of the W3C. Its trace is passed on with a span of our own. Without one a trace
+//!   begins here if the request is [sampled](HttpEdge::give_spans_to).
+//! - `x-callboard-explain`: `1` adds `x-callboard-timeline` to the response, also to an error: the stages, batches,
+//!   replicas and times of the request as JSON. So does `?explain=1`. An event stream has all of it in an event
+//!   `timeline` before its last one. `0` does not; others get 400. See [`HttpConfig::explain_requests`].
 //!
-//! Forms of bodies and replies: `application/json`, `application/msgpack` and `application/vnd.callboard.envelope` for every
-//! type; `application/x-npy` for arrays; `application/vnd.apache.arrow.stream` and `.file` for tables; `text/plain` for texts;
-//! `application/octet-stream` for files ([`Media`](callboard_codec::Media)). A dynamic value may have any of them, and
-//! `application/x-npz`. The accepted forms are tried in order: an outcome that is no array is sent in the next form, and 406
-//! if there is none. A large body is read into one buffer, which its arrays share. `docs/wire.md` has every detail.
+//! Forms of bodies and replies: `application/json`, `application/msgpack` and `application/vnd.callboard.envelope` for
+//! every type; `application/x-npy` for arrays; `application/vnd.apache.arrow.stream` and `.file` for tables;
+//! `text/plain` for texts; `application/octet-stream` for files ([`Media`](callboard_codec::Media)). A dynamic value
+//! may have any of them, and `application/x-npz`. The accepted forms are tried in order: an outcome that is no array is
+//! sent in the next form, and 406 if there is none. A large body is read into one buffer, which its arrays share.
+//! `docs/wire.md` has every detail.
 //!
 //! A streaming route answers in `text/event-stream` (also for `*/*` and none), `application/x-ndjson` or
-//! `application/vnd.callboard.envelope-stream`: one event, line or frame for each outcome, as it comes. A slow reader slows
-//! its own stream only, and a reader that leaves cancels it.
+//! `application/vnd.callboard.envelope-stream`: one event, line or frame for each outcome, as it comes. A slow reader
+//! slows its own stream only, and a reader that leaves cancels it.
 //!
-//! `POST /v1/call/{name}` calls the route `/{name}` as a function, with `{args, kwargs}` as JSON, MessagePack or an envelope,
-//! or with a stream of them, which is answered in order.
+//! `POST /v1/call/{name}` calls the route `/{name}` as a function, with `{args, kwargs}` as JSON, MessagePack or an
+//! envelope, or with a stream of them, which is answered in order.
 //!
-//! A second `x-request-timeout-ms`, `grpc-timeout`, `x-request-priority` or `x-callboard-explain` gets 400. Every response
-//! has `x-request-id`. A reply has `server-timing` with the milliseconds in the queue, in the batch and in user code; an
-//! error has the same times as far as it came, and the total. A call that fails on the server's side (5xx) is one warning
-//! in the log with its request's id. Invalid HTTP never reaches the edge: its connection gets a bare 400, 414 or 431 and is
-//! closed.
+//! A second `x-request-timeout-ms`, `grpc-timeout`, `x-request-priority` or `x-callboard-explain` gets 400. Every
+//! response has `x-request-id`. A reply has `server-timing` with the milliseconds in the queue, in the batch and in
+//! user code; an error has the same times as far as it came, and the total. A call that fails on the server's side
+//! (5xx) is one warning in the log with its request's id. Invalid HTTP never reaches the edge: its connection gets a
+//! bare 400, 414 or 431 and is closed.
 //!
 //! # Access
 //!
 //! Without [`HttpConfig::api_keys`] every client may call. With them a request needs `authorization: Bearer …` or
-//! `x-api-key`, or gets 401. [`HttpConfig::rate_limit`] bounds how often a key may be used (429), [`HttpConfig::cors`] which
-//! web pages may read responses, [`HttpConfig::hosts`] which host names a server on loopback has, and [`HttpConfig::tls`]
-//! encrypts. [`Admin`] is a listener for operators, on a socket of its own.
+//! `x-api-key`, or gets 401. [`HttpConfig::rate_limit`] bounds how often a key may be used (429), [`HttpConfig::cors`]
+//! which web pages may read responses, [`HttpConfig::hosts`] which host names a server on loopback has, and
+//! [`HttpConfig::tls`] encrypts. [`Admin`] is a listener for operators, on a socket of its own.
 //!
 //! # Errors
 //!
 //! Every error is a problem document (RFC 9457) with `kind`, `message`, `retryable`, `request_id` and, if known,
-//! `error_type`, `stage`, `details` and `remote_trace`. Before it reads a body the edge refuses a wrong method, header or
-//! media type (405, 400, 415, 406), a length beyond the limit (413), a call without room (429 with `retry-after`), and a
-//! call of a stage that is not ready (503). Then come a silent or slow body (408), a broken or malformed body (400), and a
-//! body that does not fit the route's type (422); a failure of user code with its own status or 500; a worker that died
-//! (500); and a deadline that passed (504). A client that leaves cancels its call. On HTTP/1 a client that closes its
-//! sending side before the response (`nc -N`, `shutdown(SHUT_WR)`) counts as having left: TCP does not tell the two apart.
+//! `error_type`, `stage`, `details` and `remote_trace`. Before it reads a body the edge refuses a wrong method, header
+//! or media type (405, 400, 415, 406), a length beyond the limit (413), a call without room (429 with `retry-after`),
+//! and a call of a stage that is not ready (503). Then come a silent or slow body (408), a broken or malformed body
+//! (400), and a body that does not fit the route's type (422); a failure of user code with its own status or 500; a
+//! worker that died (500); and a deadline that passed (504). A client that leaves cancels its call. On HTTP/1 a client
+//! that closes its sending side before the response (`nc -N`, `shutdown(SHUT_WR)`) counts as having left: TCP does not
+//! tell the two apart.
 //!
 //! Any client may request the priority `high`. If clients are not trusted, let a proxy drop or set the header.
 //!
 //! # Limits
 //!
-//! [`HttpConfig`] names each limit with its threat. Together with the node's permits they bound what the edge holds: at most
-//! `max_connections` sockets, and request bodies of at most the node's `max_in_flight_bytes` in sum. Bytes are charged as a
-//! body or a frame arrives: an announced length blocks no other client.
+//! [`HttpConfig`] names each limit with its threat. Together with the node's permits they bound what the edge holds: at
+//! most `max_connections` sockets, and request bodies of at most the node's `max_in_flight_bytes` in sum. Bytes are
+//! charged as a body or a frame arrives: an announced length blocks no other client.
 //!
 //! Responses have no budget in bytes: unread bytes are in memory, one response for each connection of HTTP/1 and up to
 //! `max_concurrent_streams` for each of HTTP/2, while the client reads at the least rate.
