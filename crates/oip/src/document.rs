@@ -16,7 +16,7 @@ type AddSchema<'a> = &'a mut dyn FnMut(&str, Value) -> Value;
 
 /// The tag, the operations and the error response.
 pub(crate) fn document(routes: &[Arc<Route>], add_schema: AddSchema<'_>) -> ProtocolDocument {
-    let tag = json!({ "name": "models", "description": "The same, as models of the Open Inference Protocol." });
+    let tag = json!({ "name": "models", "description": "The same routes as models of the Open Inference Protocol." });
     let paths = operations(routes, add_schema);
     ProtocolDocument { tag, paths, responses: Map::from_iter([error_response()]) }
 }
@@ -42,20 +42,20 @@ fn operations(routes: &[Arc<Route>], add_schema: AddSchema<'_>) -> Map<String, V
     add("/v2/health/live", "get", read("server_live", "Whether the process answers", &live));
     let ready = object(&["live", "ready"], json!({ "live": flag(), "ready": flag() }));
     let ready = add_schema("ServerReady", ready);
-    add("/v2/health/ready", "get", read("server_ready", "Whether traffic may come", &ready));
+    add("/v2/health/ready", "get", read("server_ready", "Whether the server accepts traffic", &ready));
 
     let metadata = metadata_schemas(add_schema);
     add("/v2/models/{model}", "get", read("model", "Names, datatypes and shapes of a model's arrays", &metadata));
     let ready = object(&["name", "ready"], json!({ "name": text(), "ready": flag() }));
     let ready = add_schema("ModelReady", ready);
-    add("/v2/models/{model}/ready", "get", read("model_ready", "Whether the model takes calls", &ready));
+    add("/v2/models/{model}/ready", "get", read("model_ready", "Whether the model accepts calls", &ready));
     let config = config_schemas(add_schema);
     add("/v2/models/{model}/config", "get", read("model_config", "The model's configuration", &config));
     let counted = add_schema("ModelStatistics", statistics_schema());
     let statistics = object(&["model_stats"], json!({ "model_stats": list(counted) }));
     let statistics = add_schema("Statistics", statistics);
-    add("/v2/models/{model}/stats", "get", read("model_statistics", "What was counted", &statistics));
-    add("/v2/models/stats", "get", read("statistics", "What was counted of all models", &statistics));
+    add("/v2/models/{model}/stats", "get", read("model_statistics", "The statistics of a model", &statistics));
+    add("/v2/models/stats", "get", read("statistics", "The statistics of all models", &statistics));
 
     add("/v2/models/{model}/infer", "post", infer(add_schema));
     let (request, response) = generate(add_schema);
@@ -75,9 +75,9 @@ fn operations(routes: &[Arc<Route>], add_schema: AddSchema<'_>) -> Map<String, V
     let listed = json!({ "application/json": { "schema": listed } });
     add("/v2/repository/index", "post", change("repository_index", "Every model with its state", &asked, Some(listed)));
     let control = add_schema("ControlRequest", object(&[], json!({ "parameters": anything_by_name() })));
-    let load = change("model_load", "Serves a model, anew where it is served", &control, None);
+    let load = change("model_load", "Loads a model, or loads it again", &control, None);
     add("/v2/repository/models/{model}/load", "post", load);
-    let unload = change("model_unload", "Serves a model no more", &control, None);
+    let unload = change("model_unload", "Unloads a model", &control, None);
     add("/v2/repository/models/{model}/unload", "post", unload);
     paths
 }
@@ -176,9 +176,9 @@ fn infer(add_schema: AddSchema<'_>) -> Value {
     let answer = json!({ "application/json": { "schema": response } });
     let mut operation = call("infer", "Inference", body, answer);
     operation["description"] = json!(
-        "The content type of the body is not looked at. With the header `inference-header-content-length` the body is JSON of \
-         so many bytes, and behind it the arrays that are not in it, in binary; outputs that are asked for in binary come the \
-         same way."
+        "The content type of the body is ignored. With the header `inference-header-content-length` the body is JSON of \
+         that many bytes, followed by the arrays in binary that are not in the JSON; outputs that are requested in \
+         binary are returned in the same way."
     );
     operation
 }
@@ -230,7 +230,7 @@ fn responses(answer: Option<Value>) -> Value {
 /// The response that all operations refer to for errors.
 fn error_response() -> (String, Value) {
     let content = json!({ "application/json": { "schema": { "$ref": format!("#/components/schemas/{ERROR}") } } });
-    (ERROR.to_owned(), json!({ "description": "What went wrong, in the protocol's words.", "content": content }))
+    (ERROR.to_owned(), json!({ "description": "What went wrong, in the form of the protocol.", "content": content }))
 }
 
 /// The part of a path that names a model.

@@ -126,7 +126,7 @@ fn info_object(info: &ApiInfo) -> Value {
     object
 }
 
-/// RFC 9457, with the members of our own.
+/// RFC 9457 with our own members.
 fn problem_schema() -> Value {
     json!({
         "type": "object",
@@ -146,10 +146,10 @@ fn problem_schema() -> Value {
             "message": { "type": "string", "description": "The same as `detail`." },
             "stage": { "type": "string", "description": "The stage in which it happened." },
             "details": {
-                "description": "What the stage attached for programs. With 422 an object whose `fields` are the places that \
-                                do not fit, each with `path` and `message`.",
+                "description": "What the stage attached for programs. With 422 an object whose `fields` lists what does \
+                                not fit, each with `path` and `message`.",
             },
-            "remote_trace": { "type": "string", "description": "The last words of a worker that died." },
+            "remote_trace": { "type": "string", "description": "The last output of a worker that died." },
             "retryable": { "type": "boolean", "description": "Whether the same request may succeed later." },
             "request_id": { "type": "string", "description": "The same as the header `x-request-id`." },
         },
@@ -172,10 +172,10 @@ fn timeline_schema() -> Value {
                     "id": { "type": "integer" },
                     "size": { "type": "integer" },
                     "replica": { "type": "integer" },
-                    "release": { "type": "string", "description": "Why it was formed then." },
+                    "release": { "type": "string", "description": "Why the batch was closed at that moment." },
                 },
             },
-            "end": { "type": "string", "description": "How it ended; not there while it goes on." },
+            "end": { "type": "string", "description": "How it ended; absent while it runs." },
         },
     });
     let there = json!({
@@ -194,7 +194,7 @@ fn timeline_schema() -> Value {
         "required": ["stage", "arrived_ms", "attempts", "runs"],
         "properties": {
             "stage": { "type": "string" },
-            "arrived_ms": { "type": "number", "description": "Since the request's head." },
+            "arrived_ms": { "type": "number", "description": "Milliseconds since the head of the request." },
             "left_ms": { "type": "number" },
             "remote": { "type": "boolean", "description": "It ran on another node." },
             "there": there,
@@ -209,7 +209,7 @@ fn timeline_schema() -> Value {
         "properties": {
             "total_ms": { "type": "number" },
             "stages": { "type": "array", "items": stage },
-            "omitted": { "type": "integer", "description": "Stages for which there was no room." },
+            "omitted": { "type": "integer", "description": "The number of stages that were left out." },
         },
     })
 }

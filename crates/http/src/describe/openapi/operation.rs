@@ -45,7 +45,7 @@ pub(super) fn of_calls(components: &mut Components) -> Value {
     });
     let mut parameters = vec![name];
     parameters.extend(PARAMETERS.map(|(name, ..)| json!({ "$ref": format!("#/components/parameters/{name}") })));
-    // Whatever the route gives.
+    // Whatever the route returns.
     let outcome = content_of(&json!({}), offers(&DataType::value()).into_iter().map(ReplyForm::media_type));
     json!({
         "tags": ["routes"],
@@ -58,7 +58,7 @@ pub(super) fn of_calls(components: &mut Components) -> Value {
                 JSON: { "schema": reference, "example": { "args": [], "kwargs": {} }, ALSO: also },
             },
         },
-        "responses": responses_with("What the function gives.", outcome),
+        "responses": responses_with("What the function returns.", outcome),
     })
 }
 
@@ -170,14 +170,14 @@ pub fn example_of(route: &Route) -> Option<Value> {
 /// Longer examples are left out.
 const MAX_EXAMPLE_BYTES: usize = 4 * 1024;
 
-/// A value of more than this is not even written down to see how long it is.
+/// A value of more than this is not even encoded to measure it.
 const MAX_EXAMPLE_MEMORY: usize = 64 * MAX_EXAMPLE_BYTES;
 
 fn responses(route: &Route, components: &mut Components) -> Value {
     let output = route.output();
     let reference = components.insert(output.name(), output.schema().clone());
     let (description, content) = if route.streams() {
-        ("A stream of outcomes, as they come; an error within it is its last item.", stream_content(&reference))
+        ("A stream of outcomes, as they become available; an error ends it.", stream_content(&reference))
     } else {
         ("The outcome.", content_of(&reference, offers(output).into_iter().map(ReplyForm::media_type)))
     };
@@ -217,16 +217,16 @@ fn event(item: &Value) -> Value {
         "properties": {
             "event": {
                 "type": "string",
-                "description": "None for an item; `end` for the end, `error` for an end with a problem, before it `timeline` \
-                                where `x-callboard-explain` asks for it.",
+                "description": "Absent for an item; `end` after the last item; `error` when the stream fails. With \
+                                `x-callboard-explain`, `timeline` precedes `end` or `error`.",
             },
-            "id": { "type": "string", "description": "The place of an item in the stream, from 0." },
+            "id": { "type": "string", "description": "The index of an item in the stream, from 0." },
             "data": {
                 "type": "string",
                 "contentMediaType": Format::Json.media_type(),
                 "contentSchema": { "anyOf": [item, end, reference("Problem"), reference("Timeline")] },
-                "description": "The item; of `end` the number of items, of `error` the problem document, of `timeline` where the \
-                                request's time went.",
+                "description": "The item; with `end` the number of items, with `error` the problem document, with \
+                                `timeline` where the request's time went.",
             },
         },
     })
@@ -234,8 +234,7 @@ fn event(item: &Value) -> Value {
 
 const RETRY_AFTER: &str = "retry-after";
 
-/// The answer to whatever does not succeed: one for all operations, so that a page tells it once for each and a client
-/// has one type.
+/// The response to every request that fails. All operations share it, so that a client has one type for it.
 const PROBLEM: &str = "Problem";
 
 /// Every error of a user route, and when it happens: for the description of the problem document.
@@ -243,17 +242,17 @@ const PROBLEM: &str = "Problem";
 /// There is no 405: that is for other methods, which are other operations.
 const ERRORS: [(&str, &str); 13] = [
     ("400", "the body is malformed or exceeds a decoder's limit, or a header cannot be read"),
-    ("401", "no key was sent, or not a valid one, where the service asks for one"),
+    ("401", "the service requires a key, and none or an invalid one was sent"),
     ("404", "there is no such route"),
-    ("406", "nothing that `accept` allows can be sent"),
-    ("408", "the body stopped coming"),
+    ("406", "the response has no form that `accept` allows"),
+    ("408", "the body arrived too slowly"),
     ("413", "the body exceeds the limit"),
     ("415", "the body's media type or encoding is not supported here"),
-    ("422", "the body is well-formed and not what the route takes; `details.fields` has the places"),
-    ("429", "a bound was reached and nothing was started; `retry-after` says when to come again"),
-    ("500", "user code failed, its worker died, or the framework has a defect; `kind` tells which"),
-    ("503", "the stage is not ready or has given up, or the node drains"),
-    ("504", "the deadline passed before the outcome was there"),
+    ("422", "the body is well-formed but does not fit the type of the route; `details.fields` lists where"),
+    ("429", "a limit was reached and nothing was started; `retry-after` says when to retry"),
+    ("500", "user code failed, its worker died, or the framework has a defect; `kind` says which"),
+    ("503", "the stage is not ready or has failed for good, or the node is draining"),
+    ("504", "the deadline passed before the outcome was available"),
     ("others", "a status that the route's own code chose for its failure"),
 ];
 
@@ -281,8 +280,8 @@ pub(super) fn error_responses() -> Map<String, Value> {
 
 const HEADERS: [(&str, &str); 3] = [
     ("x-request-id", "The request's id: the client's own or a new one."),
-    ("server-timing", "Milliseconds in the queue, in the batch, and in user code; of an error also in total."),
-    (RETRY_AFTER, "Seconds until a retry may fit."),
+    ("server-timing", "Milliseconds in the queue, in the batch, and in user code; for an error also in total."),
+    (RETRY_AFTER, "Seconds after which a retry may succeed."),
 ];
 
 pub(super) fn headers() -> Value {
@@ -296,16 +295,12 @@ pub(super) fn headers() -> Value {
 /// Component, header, description. `grpc-timeout` and `x-callboard-explain` are left out: generated clients have no use
 /// for a second name and a debugging tool.
 const PARAMETERS: [(&str, &str, &str); 3] = [
-    ("Timeout", "x-request-timeout-ms", "How long the answer is of use; more than an hour counts as an hour."),
-    (
-        "Priority",
-        "x-request-priority",
-        "The class of the queues in which the request waits; without it the class of the route.",
-    ),
+    ("Timeout", "x-request-timeout-ms", "How long the client waits; more than an hour counts as an hour."),
+    ("Priority", "x-request-priority", "The priority of the request in queues; default: the priority of the route."),
     (
         "RequestId",
         "x-request-id",
-        "An id of the client's own: visible ASCII, at most 128 characters; others are replaced.",
+        "The client's own id: visible ASCII, at most 128 characters; an invalid one is replaced.",
     ),
 ];
 

@@ -8,15 +8,20 @@ use crate::observe::metrics::PROMETHEUS_TEXT;
 /// Path, id, summary and form of a page. Pages for people only are left out.
 type PageRow = (&'static str, &'static str, &'static str, (&'static str, Value));
 
-/// All of them.
+/// The operations of all pages.
 pub(super) fn operations(components: &mut Components) -> Map<String, Value> {
     let health = components.insert("Health", health_schema());
     let index = components.insert("ServiceIndex", index_schema());
     let pages: [PageRow; 4] = [
         ("/livez", "live", "Whether the process answers", ("application/json", health.clone())),
-        ("/readyz", "ready", "Whether traffic may come, and if not, which stage and why", ("application/json", health)),
+        (
+            "/readyz",
+            "ready",
+            "Whether the node accepts traffic; if not, which stage is not ready and why",
+            ("application/json", health),
+        ),
         ("/metrics", "metrics", "Metrics for Prometheus", (PROMETHEUS_TEXT, json!({ "type": "string" }))),
-        ("/", "index", "What is here", ("application/json", index)),
+        ("/", "index", "The routes and pages of this service", ("application/json", index)),
     ];
     pages.into_iter().map(|page| (page.0.to_owned(), operation(page))).collect()
 }
@@ -32,13 +37,13 @@ fn operation((_, id, summary, (media_type, schema)): PageRow) -> Value {
 fn health_schema() -> Value {
     json!({
         "type": "object",
-        "description": "How the node does.",
+        "description": "The health of the node.",
         "required": ["live", "ready"],
         "properties": {
             "live": { "type": "boolean", "description": "The process answers." },
-            "ready": { "type": "boolean", "description": "Traffic may come." },
-            "starting": { "type": "boolean", "description": "The node is not there yet." },
-            "draining": { "type": "boolean", "description": "The node is about to end." },
+            "ready": { "type": "boolean", "description": "The node accepts traffic." },
+            "starting": { "type": "boolean", "description": "The node is still starting." },
+            "draining": { "type": "boolean", "description": "The node is shutting down." },
             "stages": {
                 "type": "array",
                 "items": {
@@ -60,7 +65,7 @@ fn health_schema() -> Value {
 fn index_schema() -> Value {
     json!({
         "type": "object",
-        "description": "What is here.",
+        "description": "The routes and pages of this service.",
         "required": ["title", "version", "ready", "routes", "pages"],
         "properties": {
             "title": { "type": "string" },
