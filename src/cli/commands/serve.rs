@@ -68,7 +68,7 @@ async fn serve(
         signal = signals.next() => return Err(CliError::Failed(format!("{signal} before the start was complete"))),
     };
     if let Some(reload) = reload {
-        server.edge().load_from(Arc::new(ConfiguredRoutes::new(reload, server.node().handle(), &plan)));
+        server.load_models_from(Arc::new(ConfiguredRoutes::new(reload, server.node().handle(), &plan)));
     }
     let admin = admin.map(|admin| admin.open(server.node().handle(), server.edge(), log.stderr.lines())).transpose()?;
     let admin_address = admin.as_ref().map(|admin| admin.address);
