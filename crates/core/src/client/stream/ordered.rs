@@ -20,7 +20,7 @@ use super::driver::{BoxedCall, Driver};
 use super::prepare::Prepare;
 use super::window::Window;
 use crate::call::{CallOptions, Flight, Priority};
-use crate::client::{AdmittedCall, CAPACITY_POLL_INTERVAL, LocalClient, fly, panicked, read_output};
+use crate::client::{AdmittedCall, CAPACITY_POLL_INTERVAL, LocalClient, panicked, read_output, run_admitted};
 use crate::clock::{self, Instant};
 use crate::deadline::Deadline;
 use crate::error::CallError;
@@ -313,7 +313,7 @@ where
 }
 
 async fn run<Out: Data + Clone>(call: AdmittedCall, payload: Payload) -> Result<Out, CallError> {
-    let payload = fly(call.admitted_at(), call, payload, AdmittedCall::succeeded).await?.payload;
+    let payload = run_admitted(call.admitted_at(), call, payload, AdmittedCall::succeeded).await?.payload;
     // `Out::deserialize` may run here. Its panic is the error of this call and does not end the others.
     catch_unwind(AssertUnwindSafe(|| read_output::<Out>(payload))).unwrap_or_else(|panic| Err(panicked(panic.as_ref())))
 }

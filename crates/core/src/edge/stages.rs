@@ -1,7 +1,7 @@
-//! Calls of stages by other nodes: the owner of the call is elsewhere, the permits and the work are here.
+//! Calls of stages by other nodes: another node owns the call, this node gives the permits and does the work.
 //!
-//! A call may name several stages that follow each other. Where a later one has no room, the output of those before it goes back, and
-//! the owner asks on; nothing of it is run twice. Nothing is sent on from here, and no outcome is counted: both are the owner's.
+//! A call may name several stages in a row. Where a later one has no capacity, the output of the stages before it goes back,
+//! and the owner calls another node; no stage runs twice. This node sends nothing on and counts no outcome: the owner does.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -9,9 +9,8 @@ use std::time::Duration;
 
 use callboard_codec::{Account, Payload};
 
-use super::replies::{OpenCall, Way};
-use super::{AdmittedCall, LocalClient};
 use crate::call::{CallOptions, Flight, PayloadReplies, Reply};
+use crate::client::{AdmittedCall, CallSteps, LocalClient, OpenCall};
 use crate::clock;
 use crate::error::{CallError, ErrorKind};
 use crate::pipeline::{Graph, StageReply};
@@ -20,13 +19,13 @@ use crate::router::{Admission, HeldRoute};
 use crate::stage::Contract;
 use crate::timeline::Micros;
 
-/// The right of stages to be called once by another node. Dropping it gives the permits back.
+/// The right of another node to one call of stages. Dropping it frees the permits.
 #[derive(Debug)]
 pub struct StageAdmission {
     /// Holds the route that keeps the first stage.
     admission: Admission,
     pools: Vec<Arc<Pool>>,
-    /// Those that keep the stages behind it.
+    /// The routes that keep the next stages.
     _held: Vec<HeldRoute>,
 }
 
@@ -37,11 +36,11 @@ impl StageAdmission {
         self.pools.first().is_some_and(|pool| pool.streams())
     }
 
-    /// Takes `bytes` more: more of the input has arrived.
+    /// Charges `bytes` more: more of the input has arrived.
     ///
     /// # Errors
     ///
-    /// `Overloaded` when the node's bytes are all out. The admission itself stays good.
+    /// `Overloaded` when the node's bytes are all taken. The admission stays valid.
     pub fn grow(&self, bytes: u64) -> Result<(), CallError> {
         self.admission.grow(bytes)
     }
@@ -59,18 +58,18 @@ impl StageAdmission {
     }
 }
 
-/// The queues of some stages, to look at.
+/// The queues of some stages, for measurements.
 #[derive(Clone, Debug)]
 pub struct StageQueue(Vec<Arc<Pool>>);
 
 impl StageQueue {
-    /// Entries that wait in them.
+    /// The number of waiting entries.
     #[must_use]
     pub fn len(&self) -> usize {
         self.0.iter().map(|pool| pool.queued()).sum()
     }
 
-    /// Whether nobody waits.
+    /// Whether no entry waits.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -83,16 +82,16 @@ impl StageQueue {
 pub struct OfferedStage {
     /// Its name.
     pub name: String,
-    /// Whether it may be run a second time.
+    /// Whether it may run a second time.
     pub contract: Contract,
     /// It answers one input with many outputs.
     pub streams: bool,
-    /// Which revision of it this is.
+    /// Its revision.
     pub revision: u64,
 }
 
 impl LocalClient {
-    /// The stages that other nodes may call: those that routes use.
+    /// The stages that other nodes may call: the stages of the routes.
     #[must_use]
     pub fn offered_stages(&self) -> Vec<OfferedStage> {
         let (mut offered, mut names) = (Vec::new(), HashSet::new());
@@ -172,7 +171,7 @@ impl LocalClient {
         tokio::select! {
             biased;
             outcome = run(&admission.pools, payload, &flight) => {
-                // It has come to its end, and nothing works for it.
+                // The call has ended, and no work for it is left.
                 admission.admission.settle();
                 outcome.map_err(|error| flight.told(error, clock::now()))
             }
@@ -195,12 +194,12 @@ impl LocalClient {
         let flight = here_only(&admission, &options);
         let first_by = options.first_item_timeout().map(|timeout| admission.admission.admitted_at() + timeout);
         let StageAdmission { admission, pools, _held } = admission;
-        let way = Way::Stages(pools.into_iter().map(Graph::Stage).collect());
-        self.talk(OpenCall { call: AdmittedCall::of_peer(admission, flight), _held }, way, first_by, payload)
+        let steps = CallSteps::Stages(pools.into_iter().map(Graph::Stage).collect());
+        self.read_steps(OpenCall { call: AdmittedCall::for_peer(admission, flight), _held }, steps, first_by, payload)
     }
 }
 
-/// Not sent on: who sent it has made the choice.
+/// A call that is not sent on: its owner has made the choice.
 fn here_only(admission: &StageAdmission, options: &CallOptions) -> Arc<Flight> {
     let mut flight = LocalClient::new_flight(&admission.admission, options, Admission::latest_deadline_of_node);
     flight.stays_here = true;
@@ -210,7 +209,7 @@ fn here_only(admission: &StageAdmission, options: &CallOptions) -> Arc<Flight> {
 async fn run(pools: &[Arc<Pool>], mut payload: Payload, flight: &Arc<Flight>) -> Result<StageReply, CallError> {
     let mut total = Micros::default();
     for (ran, pool) in pools.iter().enumerate() {
-        // What it would go on with elsewhere.
+        // The input of the next stage on another node.
         let so_far = (ran > 0).then(|| payload.clone());
         let timing;
         let again = || pools[..ran].iter().all(|pool| pool.contract().may_run_again());
