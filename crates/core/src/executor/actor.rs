@@ -143,7 +143,7 @@ async fn build_executor(
         Factory::Sync(build) => {
             let build = Arc::clone(build);
             let build = Box::new(move || build(&replica));
-            if spec.settings().runs_as_task() && !pool.is_moved_to_threads() {
+            if spec.settings().runs_as_task() && !pool.replicas().is_moved_to_threads() {
                 Executor::on_task(build, pool, watchdog.watch(pool))
             } else {
                 Executor::on_thread(build, context.clone()).await
@@ -171,7 +171,7 @@ impl WorkerState {
 
     /// The watchdog found this stage too slow for the runtime.
     fn leave_the_runtime_if_told(&mut self) -> Result<(), ActorProcessingErr> {
-        if self.context.pool.is_moved_to_threads()
+        if self.context.pool.replicas().is_moved_to_threads()
             && let Some(executor) = self.executor.take_if(|executor| executor.is_task())
         {
             let moved = executor.move_to_thread(self.context.clone());

@@ -304,12 +304,12 @@ impl Shared {
             // The revisions of a stage share its series.
             let all = || table.stages().filter(|other| other.name() == name).map(|other| &other.pool);
             let queued = all().map(|pool| pool.queued()).sum();
-            let replicas = all().map(|pool| pool.workers().len()).sum();
-            pool.metrics().set_abandoned_threads(all().map(|pool| pool.abandoned_threads()).sum());
+            let replicas = all().map(|pool| pool.replicas().all().len()).sum();
+            pool.metrics().set_abandoned_threads(all().map(|pool| pool.replicas().abandoned_threads()).sum());
             set_replica_states(
                 pool.metrics(),
-                &all().flat_map(|pool| pool.workers()).collect::<Vec<_>>(),
-                all().map(|pool| pool.replicas()).sum(),
+                &all().flat_map(|pool| pool.replicas().all()).collect::<Vec<_>>(),
+                all().map(|pool| pool.replicas().wanted()).sum(),
             );
             pool.metrics().set_gauges(queued, replicas, all().any(|pool| pool.stage_state().is_ready()));
         }
@@ -352,7 +352,7 @@ fn all_routes(table: &Table) -> impl Iterator<Item = (&Arc<Route>, bool)> {
 
 fn stage_health(stage: &Arc<DeployedStage>) -> StageHealth {
     let (state, reason) = stage.pool.state_and_reason();
-    let manned = !stage.pool.workers().is_empty();
+    let manned = !stage.pool.replicas().all().is_empty();
     let reason = reason.or_else(|| (state.is_ready() && !manned).then(|| "no replica is up".to_owned()));
     StageHealth { name: stage.name().clone(), state, reason, ready: state.is_ready() && manned }
 }
@@ -383,7 +383,12 @@ fn describe_stage(table: &Table, stage: &Arc<DeployedStage>, now: Instant) -> St
         mean_batch_size: pool.metrics().released_entries() as f64 / pool.metrics().batches().max(1) as f64,
         releases: pool.metrics().releases().to_vec(),
         restarts: pool.metrics().restarts(),
-        last_restarts: pool.last_restarts().into_iter().map(|restart| describe_restart(restart, now)).collect(),
+        last_restarts: pool
+            .replicas()
+            .last_restarts()
+            .into_iter()
+            .map(|restart| describe_restart(restart, now))
+            .collect(),
         replicas: describe_replicas(pool, now),
     }
 }
@@ -440,7 +445,7 @@ fn describe_replicas(pool: &Pool, now: Instant) -> Vec<ReplicaDescription> {
         leaving: handle.is_leaving(),
         batches: handle.batches(),
     };
-    let mut replicas: Vec<_> = pool.workers().iter().map(describe).collect();
+    let mut replicas: Vec<_> = pool.replicas().all().iter().map(describe).collect();
     replicas.sort_unstable_by_key(|replica| (replica.index, replica.generation));
     replicas
 }

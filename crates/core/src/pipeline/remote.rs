@@ -456,7 +456,7 @@ pub(crate) async fn stream_remote(
 }
 
 fn load_of(pool: &Pool) -> StageLoad {
-    let capacity = pool.replicas().saturating_mul(pool.policy().max_batch_size.get());
+    let capacity = pool.replicas().wanted().saturating_mul(pool.policy().max_batch_size.get());
     let (open, revision) = (pool.stage_state().accepts_entries(), pool.settings().revision());
     StageLoad { open, queued: pool.queued(), capacity, revision }
 }

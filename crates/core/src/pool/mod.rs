@@ -14,15 +14,17 @@ mod lifecycle;
 mod message;
 mod parts;
 mod replica;
+mod replica_set;
 mod retry_budget;
 mod run;
 mod submission;
 
 pub use lifecycle::StageState;
 
-pub(crate) use handle::{Pool, Restart};
+pub(crate) use handle::Pool;
 pub(crate) use message::{BatcherMessage, WorkerMessage};
 pub(crate) use replica::{Death, ReplicaHandle};
+pub(crate) use replica_set::Restart;
 pub(crate) use run::{BatchRun, RunError};
 
 #[cfg(test)]

@@ -62,7 +62,7 @@ impl Pool {
         let mut parts = parts.into_iter().enumerate();
         let mut permit = Some(permit);
         let mut running = FuturesUnordered::new();
-        for (index, part) in parts.by_ref().take(AHEAD * self.slots()) {
+        for (index, part) in parts.by_ref().take(AHEAD * self.replicas.slots()) {
             let permit = permit.take().unwrap_or_else(|| self.take_permit_again());
             running.push(queue(index, part, permit, now)?);
         }

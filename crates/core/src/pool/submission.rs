@@ -184,11 +184,7 @@ impl Pool {
         if worst.judge(self.policy()) == AdmissionDecision::Queue {
             return None;
         }
-        let (slots, free) = {
-            let workers = self.workers.lock();
-            let live = workers.iter().filter(|handle| !handle.is_gone());
-            live.fold((0, false), |(slots, free), handle| (slots + handle.slots(), free || handle.free_slots() > 0))
-        };
+        let (slots, free) = self.replicas.slots_and_free();
         let (before, only) = queue.before(entry.flight.session, entry.key());
         let running = (!free).then_some(last_cost);
         let check = DeadlineCheck { before, running, slots: only.unwrap_or(slots), ..worst };
@@ -234,7 +230,7 @@ impl Pool {
         }
         let queued = self.queued();
         let cost = if self.sizing.has_cost() { self.queued_cost.load(Ordering::Relaxed) } else { queued as u64 };
-        line.drain(Load::of(queued, cost), self.policy(), self.slots())
+        line.drain(Load::of(queued, cost), self.policy(), self.replicas.slots())
     }
 
     /// Takes a permit: at once, or for a patient flight as soon as one is free. Returns the time of that.

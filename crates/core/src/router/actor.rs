@@ -150,7 +150,7 @@ impl RouterState {
             // A change has put something else in its place.
             Work::Renew(dead) if self.stopping || !self.table.is_routed(&dead) => return,
             Work::Renew(dead) => {
-                let replicas = dead.pool.replicas();
+                let replicas = dead.pool.replicas().wanted();
                 (vec![Arc::clone(&dead.spec)], Some(replicas), Work::Renew(dead), None)
             }
         };
@@ -181,7 +181,7 @@ impl RouterState {
 
     async fn deploy(&self, stage: &Arc<DeployedStage>, replicas: usize) -> Result<FirstStart, ChangeError> {
         let (started, outcome) = oneshot::channel();
-        stage.pool.set_replicas(replicas);
+        stage.pool.replicas().set_wanted(replicas);
         let args = DeploymentArgs {
             spec: Arc::clone(&stage.spec),
             pool: Arc::clone(&stage.pool),

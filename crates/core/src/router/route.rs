@@ -254,7 +254,7 @@ impl Route {
 
     /// How many entries its workers have in hand when all of them run full batches.
     pub(crate) fn workers_hold(&self) -> usize {
-        let held = |pool: &Arc<Pool>| pool.replicas().saturating_mul(pool.policy().max_batch_size.get());
+        let held = |pool: &Arc<Pool>| pool.replicas().wanted().saturating_mul(pool.policy().max_batch_size.get());
         self.graph.stages().into_iter().map(held).fold(0, usize::saturating_add)
     }
 
