@@ -423,7 +423,7 @@ impl Caller for Client {
     {
         let timeout = self.inner.links.current().map_or(DEFAULT_TIMEOUT, |link| link.default_timeout(route));
         let (client, route) = (self.clone(), route.to_owned());
-        CallStream::of_calls(inputs, LOOK_AHEAD, timeout, move |payload, options| {
+        CallStream::from_calls(inputs, LOOK_AHEAD, timeout, move |payload, options| {
             let (client, prepared) = (client.clone(), Prepared::of_payload(&route, &payload));
             async move {
                 let returned = client.exchange_in_time::<Out>(prepared?, options, Patience::UntilLate).await;
