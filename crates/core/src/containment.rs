@@ -1,5 +1,5 @@
-//! User code may panic wherever it runs, and its values may panic where they are dropped. Here that stays with the one call
-//! it belongs to.
+//! User code may panic wherever it runs, and its values may panic where they are dropped. Here that stays with the one
+//! call it belongs to.
 
 use std::any::Any;
 use std::cell::RefCell;
@@ -44,7 +44,7 @@ impl fmt::Display for Panicked {
     }
 }
 
-/// The text of a panic, as far as it has one.
+/// The text of a panic, if it has one.
 pub(crate) fn panic_message(panic: &(dyn Any + Send)) -> String {
     let text = panic
         .downcast_ref::<&str>()

@@ -64,8 +64,8 @@ impl Flight {
         Self { patient: true, ..Self::new(deadline, priority) }
     }
 
-    /// The same call with its permit and its caller's options. An inner call inherits what they leave open from its outer
-    /// call, and stays on this node if that one came from another node.
+    /// The same call with its permit and its caller's options. An inner call inherits what they leave open from its
+    /// outer call, and stays on this node if that one came from another node.
     #[must_use]
     pub(crate) fn with_permit(
         mut self,

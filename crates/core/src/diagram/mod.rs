@@ -60,8 +60,8 @@ impl Diagram {
         self.draw().to_dot()
     }
 
-    /// One frame per route, in which its steps follow each other. A stage that is used again is drawn again, with a dashed
-    /// line to its use before: it is one queue and one pool.
+    /// One frame per route, in which its steps follow each other. A stage that is used again is drawn again, with a
+    /// dashed line to its use before: it is one queue and one pool.
     fn draw(&self) -> Drawing {
         let mut drawing = Drawing::default();
         let mut used: Vec<(String, usize)> = Vec::new();

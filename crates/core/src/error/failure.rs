@@ -13,8 +13,8 @@ use crate::text::{MAX_ERROR_TYPE_CHARS, limit, limit_error_text};
 
 /// The error of one item, returned by a worker.
 ///
-/// A failure is an answer, not an accident: it reaches that item's caller with its message, type, status and details, is
-/// never retried by the node, and leaves the rest of the batch alone.
+/// A failure is an answer, not an accident: it reaches that item's caller with its message, type, status and details,
+/// is never retried by the node, and leaves the rest of the batch alone.
 ///
 /// Whatever converts into a boxed [`Error`] converts into one with `?`: errors of every kind, which keep their type's
 /// name, and texts. For that reason `Failure` is not an `Error` itself. The error of an inner call, a [`CallError`] or

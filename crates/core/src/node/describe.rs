@@ -27,8 +27,9 @@ const LISTED_CALLS: usize = 16;
 pub struct Health {
     /// The process answers.
     pub live: bool,
-    /// Traffic may be sent here: every stage is ready or degraded with a replica that is up, every stage that runs on other nodes
-    /// only is run by one that can be reached, no group of actors has given up, and the node is not draining.
+    /// Traffic may be sent here: every stage is ready or degraded with a replica that is up, every stage that runs on
+    /// other nodes only is run by one that can be reached, no group of actors has given up, and the node is not
+    /// draining.
     pub ready: bool,
     /// The node is about to end: it is not offered any more, or takes nothing new already.
     pub draining: bool,
@@ -82,8 +83,8 @@ pub struct Description {
     pub admitted: u64,
     /// Calls refused at the gateway since the start.
     pub refused: u64,
-    /// Outcomes of routes since the start, successful or not. With `in_flight` they add up to `admitted`, less what was let in
-    /// and was no call of a route: one whose body did not come whole, and one of a single stage by another node.
+    /// Outcomes of routes since the start, successful or not. With `in_flight` they add up to `admitted`, less what was
+    /// let in and was no call of a route: one whose body did not come whole, and one of a single stage by another node.
     pub outcomes: u64,
     /// The routes, in the order of their declaration; then those that are closed and have calls in them.
     pub routes: Vec<RouteDescription>,
@@ -182,7 +183,8 @@ pub struct StageDescription {
     pub cost_per_batch: Duration,
     /// What each unit of cost adds: each entry, or each unit that the stage's cost function counts.
     pub cost_per_unit: Duration,
-    /// Entries per batch in the mean, 0 before the first. Like `batches` and `releases` over all revisions of this name.
+    /// Entries per batch in the mean, 0 before the first. Like `batches` and `releases` over all revisions of this
+    /// name.
     pub mean_batch_size: f64,
     /// Batches by why they were released.
     pub releases: Vec<(ReleaseReason, u64)>,

@@ -98,8 +98,8 @@ fn take<T: Data + Clone>(payload: Option<Payload>) -> Result<T, CallError> {
 }
 
 impl<In: Data> Pipeline<In, In> {
-    /// Runs all members side by side on the same input: it costs the slowest of them, not the sum. The output is the tuple
-    /// of their outputs. The first error is the outcome, and the members that still run are cancelled.
+    /// Runs all members side by side on the same input: it costs the slowest of them, not the sum. The output is the
+    /// tuple of their outputs. The first error is the outcome, and the members that still run are cancelled.
     ///
     /// ```
     /// use callboard_core::{Pipeline, Stage};
@@ -128,8 +128,8 @@ impl<In: Data> Pipeline<In, In> {
         Pipeline::of(Graph::Ensemble { members, join: Join::FailFast(join), labels: Labels::default() })
     }
 
-    /// An ensemble that keeps what it gets: a member that fails leaves its error in its place. Only when all of them fail
-    /// is the ensemble's outcome an error, which says how many did and why the first.
+    /// An ensemble that keeps what it gets: a member that fails leaves its error in its place. Only when all of them
+    /// fail is the ensemble's outcome an error, which says how many did and why the first.
     #[must_use]
     pub fn ensemble_partial<P: IntoPipeline<In, Out: Clone>>(
         members: impl IntoIterator<Item = P>,
@@ -141,8 +141,8 @@ impl<In: Data> Pipeline<In, In> {
 }
 
 impl<In: Data> Pipeline<In, In> {
-    /// An ensemble whose output is a map: under the name of each member its output, in member order. The first error is the
-    /// outcome, as in [`ensemble`](Self::ensemble).
+    /// An ensemble whose output is a map: under the name of each member its output, in member order. The first error is
+    /// the outcome, as in [`ensemble`](Self::ensemble).
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -175,8 +175,8 @@ impl<In: Data> Pipeline<In, In> {
         Pipeline::of(Graph::Ensemble { members, join: Join::FailFast(join), labels })
     }
 
-    /// As [`ensemble_named`](Self::ensemble_named), but a member that fails leaves its error in its place: a map whose only
-    /// entry `error` is its [`MemberError`]. Only when all of them fail is the ensemble's outcome an error, as in
+    /// As [`ensemble_named`](Self::ensemble_named), but a member that fails leaves its error in its place: a map whose
+    /// only entry `error` is its [`MemberError`]. Only when all of them fail is the ensemble's outcome an error, as in
     /// [`ensemble_partial`](Self::ensemble_partial).
     #[must_use]
     pub fn ensemble_named_partial<P: IntoPipeline<In, Out = Value>>(

@@ -111,9 +111,9 @@ impl<In: Data, Out: Data> Pipeline<In, Out> {
         Pipeline::of(self.graph.then(next.into_pipeline().graph))
     }
 
-    /// Continues with a function that is too small to be a stage: it runs in the caller's own future, without queue, worker
-    /// or batch. A panic in it fails that item only. It is free of effects: a call that only it has run for counts as not started, and
-    /// may be sent again.
+    /// Continues with a function that is too small to be a stage: it runs in the caller's own future, without queue,
+    /// worker or batch. A panic in it fails that item only. It is free of effects: a call that only it has run for
+    /// counts as not started, and may be sent again.
     #[must_use]
     pub fn map<Next, F>(self, name: &str, function: F) -> Pipeline<In, Next>
     where

@@ -27,7 +27,7 @@ impl PoisonShare {
         }
     }
 
-    /// One that killed its worker.
+    /// Counts a poison entry.
     pub(crate) fn found(&mut self) {
         self.culprits += 1.0;
         self.ran(1);

@@ -1,7 +1,7 @@
 //! The batch that a replica runs: it owns the reply ports of its entries while user code has their inputs.
 //!
-//! The owner of the batch answers. That is the run itself, right after user code. Where user code does not come back, the
-//! replica's actor takes the batch and answers instead. So every entry has exactly one outcome.
+//! The owner of the batch answers. That is the run itself, right after user code. Where user code does not come back,
+//! the replica's actor takes the batch and answers instead. So every entry has exactly one outcome.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -142,9 +142,9 @@ impl InFlightBatch {
         });
     }
 
-    /// User code panicked. Where the contract allows it, each half of the batch runs again by itself, so that in the end
-    /// only the poison entry fails. An entry that was alone is retried as often as the stage says: the machine may be at
-    /// fault. Under `AtMostOnce` all entries fail at once.
+    /// User code panicked. Where the contract allows it, each half of the batch runs again by itself, so that in the
+    /// end only the poison entry fails. An entry that was alone is retried as often as the stage says: the machine may
+    /// be at fault. Under `AtMostOnce` all entries fail at once.
     ///
     /// Returns whether this was a step of that bisection.
     pub(crate) fn after_panic(mut self, words: &Panicked) -> bool {
@@ -232,8 +232,8 @@ impl BatchTrace {
 }
 
 impl Drop for InFlightBatch {
-    /// The run was lost with its worker, and not by its inputs. Entries run again as far as contract and retry budget
-    /// allow; the others get an error that says that they had begun.
+    /// The run was lost with its worker, and not by its inputs. Entries run again within contract and retry
+    /// budget; the others get an error that says that they had begun.
     fn drop(&mut self) {
         if self.entries.is_empty() {
             return;

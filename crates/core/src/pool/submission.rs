@@ -1,8 +1,9 @@
 //! The way into a stage: an entry is refused before it is queued, or gets exactly one outcome.
 //!
-//! * **Full:** `Overloaded`, with the time that the queue needs at the measured rate; a patient flight waits for a place.
-//! * **Late:** `DeadlineExceeded` where the call could not make its deadline even alone, `Overloaded` where the queue before
-//!   it is too long; see [`DeadlineCheck`].
+//! * **Full:** `Overloaded`, with the time that the queue needs at the measured rate; a patient flight waits for a
+//!   place.
+//! * **Late:** `DeadlineExceeded` where the call could not make its deadline even alone, `Overloaded` where the queue
+//!   before it is too long; see [`DeadlineCheck`].
 //! * **Cancelled:** dropping what [`Pool::submit`] gave abandons the entry: it leaves the queue, or its worker is told.
 
 use std::pin::Pin;
@@ -41,7 +42,8 @@ impl Pool {
     /// # Errors
     ///
     /// `Unavailable` when the stage has given up, `DeadlineExceeded` when there is no time left, `Overloaded` when its
-    /// queue is full and the flight is not patient: in these three cases nothing was queued. Else the outcome of the entry.
+    /// queue is full and the flight is not patient: in these three cases nothing was queued. Else the outcome of the
+    /// entry.
     ///
     /// # Cancellation
     ///
@@ -166,8 +168,8 @@ impl Pool {
         }
     }
 
-    /// The refusal of an entry that would miss its deadline in the queue, if so. `last_cost` is the cost of the batches that
-    /// run.
+    /// The refusal of an entry that would miss its deadline in the queue, if so. `last_cost` is the cost of the batches
+    /// that run.
     pub(crate) fn refusal<T>(&self, entry: &Entry, queue: &SessionQueues<T>, last_cost: u64) -> Option<CallError> {
         let line = self.cost.warm_line()?;
         let now = entry.enqueued_at;

@@ -1,8 +1,8 @@
 //! The queue of a stage as its replicas see it: a common queue, and one for the sessions of each replica. Pure.
 //!
-//! An entry with a session key waits for one replica: the one that rendezvous hashing (Thaler and Ravishankar, 1998) picks
-//! among those that are up. Every other entry waits for any of them. A replica takes from its own queue and the common one in
-//! the order of both together, so a busy replica delays only its own sessions.
+//! An entry with a session key waits for one replica: the one that rendezvous hashing (Thaler and Ravishankar, 1998)
+//! picks among those that are up. Every other entry waits for any of them. A replica takes from its own queue and the
+//! common one in the order of both together, so a busy replica delays only its own sessions.
 //!
 //! When a replica ends, its sessions, and only those, move to others; when one comes up, it takes a share from all.
 
@@ -157,7 +157,8 @@ impl<T> SessionQueues<T> {
         self.common.load().plus(self.own.get(&replica).map_or(Load::NONE, BatchQueue::load))
     }
 
-    /// What would leave before such an entry, and how many replicas would work it off: all of them, or the session's own.
+    /// What would leave before such an entry, and how many replicas would work it off: all of them, or the session's
+    /// own.
     pub(crate) fn before(&self, session: Option<SessionKey>, key: EntryKey) -> (Load, Option<usize>) {
         match session {
             // A session's replica also takes from the common lane, but so do the others: who knows how much.

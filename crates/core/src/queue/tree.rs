@@ -1,8 +1,9 @@
 //! Ordered trees that share one arena and know how much waits before any place in them. Pure.
 //!
-//! They are treaps (Seidel and Aragon, "Randomized search trees", 1996): ordered by key, heaped by a number that is hashed from
-//! the key, so that their depth is O(log n) whatever the order of arrival, and the same in every run. Each node also knows the
-//! load of the tree below it, which the standard library's maps cannot tell: it is what admission asks for.
+//! They are treaps (Seidel and Aragon, "Randomized search trees", 1996): ordered by key, heaped by a number that is
+//! hashed from the key, so that their depth is O(log n) whatever the order of arrival, and the same in every run. Each
+//! node also knows the load of the tree below it, which the standard library's maps cannot tell: it is what admission
+//! asks for.
 
 use std::num::NonZeroU32;
 

@@ -1,8 +1,8 @@
 //! The order in which entries leave a stage's queue: priority class, then deadline, then arrival. Pure.
 //!
-//! An entry gains a class each time it has waited for the ageing time, so that a flood of a higher class delays a lower one
-//! and does not starve it: after two ageing times every entry is in the first class, where only what is due before it goes
-//! before it.
+//! An entry gains a class each time it has waited for the ageing time, so that a flood of a higher class delays a lower
+//! one and does not starve it: after two ageing times every entry is in the first class, where only what is due before
+//! it goes before it.
 //!
 //! The queue itself has no bound: admission holds a place for every entry before it comes here.
 
@@ -27,8 +27,8 @@ pub(crate) struct EntryKey {
     pub(crate) sequence: u64,
 }
 
-/// Waiting entries in the order in which they will leave. Every operation is O(log n), that of ageing amortised: an entry
-/// moves up at most twice.
+/// Waiting entries in the order in which they will leave. Every operation is O(log n), that of ageing amortised: an
+/// entry moves up at most twice.
 #[derive(Debug)]
 pub(crate) struct BatchQueue<T> {
     arena: Arena<Waiter<T>>,
@@ -202,8 +202,9 @@ impl<T> BatchQueue<T> {
         (usize::from(origin - gained), line_of(origin, gained))
     }
 
-    /// Puts a node into its line by its sequence number. Nearly always that is the end; two threads that arrive at once may
-    /// come out of order, and a batch that could not be handed over comes back to the front: so it is sought from both ends.
+    /// Puts a node into its line by its sequence number. Nearly always that is the end; two threads that arrive at once
+    /// may come out of order, and a batch that could not be handed over comes back to the front: so it is sought from
+    /// both ends.
     fn line_up(&mut self, line: usize, id: Id) {
         let sequence = self.arena.key(id).1;
         let comes_after = |arena: &Arena<Waiter<T>>, other: Id| arena.key(other).1 < sequence;
@@ -354,8 +355,8 @@ mod tests {
             }
         }
 
-        /// Whatever of higher classes keeps coming, once an entry has waited two ageing times only what is due before it
-        /// goes before it.
+        /// Whatever of higher classes keeps coming, once an entry has waited two ageing times only what is due before
+        /// it goes before it.
         #[test]
         fn nothing_starves_beyond_the_ageing_bound(
             class in 0usize..3, flood in prop::collection::vec((0usize..3, 10u64..1000), 1..20),

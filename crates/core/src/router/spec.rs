@@ -123,7 +123,8 @@ impl RouteSpec {
     }
 
     /// The most calls in flight on this route; one more is refused with `Overloaded` before its body is read. Default:
-    /// only the node's [`Limits`](crate::Limits). Set it if one route could take all of the node's permits. 0 counts as 1.
+    /// only the node's [`Limits`](crate::Limits). Set it if one route could take all of the node's permits. 0 counts as
+    /// 1.
     pub fn max_in_flight(mut self, calls: usize) -> Self {
         self.parts.limits.max_in_flight = Some(NonZeroUsize::new(calls).unwrap_or(NonZeroUsize::MIN));
         self
@@ -135,8 +136,9 @@ impl RouteSpec {
         self
     }
 
-    /// The longest that a call of this route may take, whatever its caller says. Default: only [`Limits::max_timeout`](crate::Limits::max_timeout).
-    /// A longer timeout is shortened to it, also the route's own default.
+    /// The longest that a call of this route may take, whatever its caller says. Default: only
+    /// [`Limits::max_timeout`](crate::Limits::max_timeout). A longer timeout is shortened to it, also the route's own
+    /// default.
     pub fn max_timeout(mut self, timeout: Duration) -> Self {
         self.parts.limits.max_timeout = Some(timeout);
         self

@@ -1,7 +1,7 @@
 //! The supervisor of one stage: starts its batcher and replicas, and starts replicas again.
 //!
-//! Construction runs in tasks of its own, so the supervisor is never deaf while a model loads. The first start is all or
-//! nothing: one replica that cannot be built fails the stage with its own message, and nobody tries again.
+//! Construction runs in tasks of its own, so the supervisor is never deaf while a model loads. The first start is all
+//! or nothing: one replica that cannot be built fails the stage with its own message, without a second attempt.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -230,7 +230,7 @@ impl DeploymentState {
             tracing::info!(stage = %self.pool.name(), replica = handle.index(), "replica is back");
         }
         if self.stopping {
-            // It came up after its stage had ended: nobody will hand it a batch or stop it later.
+            // It came up after its stage had ended, so it is stopped here.
             handle.actor().stop(None);
             return;
         }
@@ -321,8 +321,8 @@ impl DeploymentState {
             self.give_up(format!("{hung} of its threads hang in user code"));
             return;
         }
-        // One life without a completed batch is chance where inputs kill now and then and batches are quick; two in a row are a
-        // loop.
+        // One life without a completed batch is chance where inputs kill now and then and batches are quick; two in a
+        // row are a loop.
         let replica = &mut self.replicas[index];
         replica.fruitless = if handle.batches() == 0 { replica.fruitless + 1 } else { 0 };
         let in_a_loop = replica.fruitless > 1;

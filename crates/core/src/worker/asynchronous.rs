@@ -53,11 +53,11 @@ pub(crate) type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 ///
 /// # Cancellation
 ///
-/// The future of `call` is dropped when nobody waits for any item of its batch, and when the stage's timeout has passed.
+/// The future of `call` is dropped when all callers of its batch have left, and when the stage's timeout has passed.
 ///
 /// # Panics
 ///
-/// A panic ends the replica. Batches that it works on beside the one that panicked are finished.
+/// A panic ends the replica. Its other batches are finished.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not an `AsyncWorker`",
     label = "does not implement `AsyncWorker`",

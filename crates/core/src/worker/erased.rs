@@ -1,7 +1,7 @@
 //! Workers without their types: how a pool of any stage runs any worker.
 //!
-//! The adapter turns payloads into the worker's inputs and its outputs into payloads. An input of another type is decoded;
-//! one that cannot be is the item's own failure.
+//! The adapter turns payloads into the worker's inputs and its outputs into payloads. An input of another type is
+//! decoded; one that cannot be is the item's own failure.
 
 use std::sync::Arc;
 
