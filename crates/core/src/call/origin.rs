@@ -27,7 +27,7 @@ pub(crate) struct Origin {
 impl Origin {
     /// The origin of an admitted call. What its options leave open is taken from its outer call. Most calls have no
     /// origin, so a waiting call has room for a pointer only.
-    pub(crate) fn of(options: &CallOptions, outer: Option<&Arc<OuterCall>>) -> Option<Arc<Self>> {
+    pub(crate) fn from_options(options: &CallOptions, outer: Option<&Arc<OuterCall>>) -> Option<Arc<Self>> {
         if outer.is_none() && options.recorder().is_none() {
             return options.origin().cloned();
         }

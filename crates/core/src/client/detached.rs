@@ -53,7 +53,7 @@ impl LocalClient {
         let payload = Payload::new(input);
         // Of the call that it is made for it has the origin, and does not end with it.
         let options = match &self.outer {
-            Some(outer) => options.clone().with_origin(Origin::of(&options, Some(outer)).map(Origin::alone)),
+            Some(outer) => options.clone().with_origin(Origin::from_options(&options, Some(outer)).map(Origin::alone)),
             None => options,
         };
         let held = self.hold(route)?;

@@ -35,12 +35,12 @@ impl App {
     /// A picture of the routes, to be printed or drawn.
     #[must_use]
     pub fn diagram(&self) -> Diagram {
-        Diagram::of(self.routes())
+        Diagram::for_routes(self.routes())
     }
 }
 
 impl Diagram {
-    pub(crate) fn of(routes: &[RouteSpec]) -> Self {
+    pub(crate) fn for_routes(routes: &[RouteSpec]) -> Self {
         let diagram = |route: &RouteSpec| {
             let names = route.graph.map(&mut |spec: &Arc<StageSpec>| spec.name().clone());
             (route.name.clone(), names, route.graph.map(&mut |spec: &Arc<StageSpec>| label(spec)))

@@ -112,7 +112,7 @@ impl<In: Data> Pipeline<In, In> {
     #[must_use]
     pub fn ensemble<M: Members<In>>(members: M) -> Pipeline<In, M::Outputs> {
         let (members, join) = members.into_parts();
-        Pipeline::of(Graph::Ensemble { members, join: Join::FailFast(join), labels: Labels::default() })
+        Pipeline::from_graph(Graph::Ensemble { members, join: Join::FailFast(join), labels: Labels::default() })
     }
 
     /// An ensemble of any number of members with the same output. Empty, it gives an empty list.
@@ -125,7 +125,7 @@ impl<In: Data> Pipeline<In, In> {
             Ok(Payload::new(outputs.collect::<Result<Vec<_>, _>>()?))
         });
         let members = members.into_iter().map(|member| member.into_pipeline().graph).collect();
-        Pipeline::of(Graph::Ensemble { members, join: Join::FailFast(join), labels: Labels::default() })
+        Pipeline::from_graph(Graph::Ensemble { members, join: Join::FailFast(join), labels: Labels::default() })
     }
 
     /// An ensemble that keeps what it gets: a member that fails leaves its error in its place. Only when all of them
@@ -136,7 +136,7 @@ impl<In: Data> Pipeline<In, In> {
     ) -> Pipeline<In, Vec<Result<P::Out, MemberError>>> {
         let join: JoinPartial = Arc::new(join_partial::<P::Out>);
         let members = members.into_iter().map(|member| member.into_pipeline().graph).collect();
-        Pipeline::of(Graph::Ensemble { members, join: Join::Partial(join), labels: Labels::default() })
+        Pipeline::from_graph(Graph::Ensemble { members, join: Join::Partial(join), labels: Labels::default() })
     }
 }
 
@@ -172,7 +172,7 @@ impl<In: Data> Pipeline<In, In> {
             let entries = names.iter().cloned().zip(outputs).map(|(name, output)| Ok((name, output?)));
             Ok(Payload::new(Value::Map(entries.collect::<Result<Map, CallError>>()?)))
         });
-        Pipeline::of(Graph::Ensemble { members, join: Join::FailFast(join), labels })
+        Pipeline::from_graph(Graph::Ensemble { members, join: Join::FailFast(join), labels })
     }
 
     /// As [`ensemble_named`](Self::ensemble_named), but a member that fails leaves its error in its place: a map whose
@@ -189,7 +189,7 @@ impl<In: Data> Pipeline<In, In> {
             let outputs = outputs.map(|output| output.unwrap_or_else(|error| error.in_place()));
             Ok(Payload::new(Value::Map(names.iter().cloned().zip(outputs).collect())))
         });
-        Pipeline::of(Graph::Ensemble { members, join: Join::Partial(join), labels })
+        Pipeline::from_graph(Graph::Ensemble { members, join: Join::Partial(join), labels })
     }
 }
 

@@ -267,7 +267,7 @@ impl<In: Data, Out: Data> Pipeline<In, Out> {
     /// ```
     #[must_use]
     pub fn remote(stage: &str) -> Self {
-        Self::of(Graph::Remote(StageName::new(stage)))
+        Self::from_graph(Graph::Remote(StageName::new(stage)))
     }
 }
 
@@ -285,7 +285,7 @@ impl<In: Data, Out: Data> StreamPipeline<In, Out> {
     /// ```
     #[must_use]
     pub fn remote(stage: &str) -> Self {
-        Self::of_one(Graph::Remote(StageName::new(stage)))
+        Self::from_step(Graph::Remote(StageName::new(stage)))
     }
 }
 

@@ -7,9 +7,9 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use ractor::ActorRef;
 
-use super::culprits::PoisonShare;
 use super::lifecycle::{Lifecycle, StageState};
 use super::message::BatcherMessage;
+use super::poison::PoisonShare;
 use super::replica::ReplicaHandle;
 use super::replica_set::ReplicaSet;
 use super::retry_budget::RetryBudget;
@@ -40,7 +40,7 @@ pub(crate) struct Pool {
     /// Batches that were handed out.
     batches: AtomicU64,
     retries: Mutex<RetryBudget>,
-    culprits: Mutex<PoisonShare>,
+    poison: Mutex<PoisonShare>,
     /// Whether poison entries were found lately. Most stages read this instead of taking the lock.
     has_poison: AtomicBool,
     /// The cost of the queue, as the batcher last reported it; only where the stage has a cost function.
@@ -65,7 +65,7 @@ impl Pool {
             sequence: AtomicU64::new(0),
             batches: AtomicU64::new(0),
             retries: Mutex::default(),
-            culprits: Mutex::default(),
+            poison: Mutex::default(),
             has_poison: AtomicBool::new(false),
             queued_cost: AtomicU64::new(0),
             cost: SharedCost::default(),
@@ -175,9 +175,9 @@ impl Pool {
     pub(crate) fn found_poison(&self) {
         self.metrics.found_poison();
         self.has_poison.store(true, Ordering::Relaxed);
-        let mut culprits = self.culprits.lock();
-        culprits.found();
-        self.judge(&culprits);
+        let mut poison = self.poison.lock();
+        poison.found();
+        self.judge(&poison);
     }
 
     /// The number of these entries, lost with their replica, that the retry budget lets run again.
@@ -193,15 +193,15 @@ impl Pool {
             self.retries.lock().completed(entries);
         }
         if self.has_poison.load(Ordering::Relaxed) {
-            let mut culprits = self.culprits.lock();
-            culprits.ran(entries);
-            self.judge(&culprits);
-            self.has_poison.store(!culprits.is_negligible(), Ordering::Relaxed);
+            let mut poison = self.poison.lock();
+            poison.ran(entries);
+            self.judge(&poison);
+            self.has_poison.store(!poison.is_negligible(), Ordering::Relaxed);
         }
     }
 
-    fn judge(&self, culprits: &PoisonShare) {
-        let complaint = culprits.excess().map(|_| "more than a fifth of its entries kill their worker".to_owned());
+    fn judge(&self, poison: &PoisonShare) {
+        let complaint = poison.excess().map(|_| "more than a fifth of its entries kill their worker".to_owned());
         self.lifecycle.lock().complain(complaint);
     }
 

@@ -57,7 +57,7 @@ impl InFlightBatch {
             true
         });
         facts.size = owed.len();
-        let trace = BatchTrace::of(&owed, now);
+        let trace = BatchTrace::for_entries(&owed, now);
         facts.span = trace.as_ref().map(|trace| trace.span);
         for entry in &owed {
             entry.note_started(pool.name(), now, facts);
@@ -223,7 +223,7 @@ struct BatchTrace {
 
 impl BatchTrace {
     /// A batch has a trace of its own, because it belongs to all of its members alike.
-    fn of(entries: &[Entry], started_at: Instant) -> Option<Box<Self>> {
+    fn for_entries(entries: &[Entry], started_at: Instant) -> Option<Box<Self>> {
         let mut traced = entries.iter().filter_map(|entry| entry.flight.recorder()?.traced());
         let (first, observer) = traced.next()?;
         let members = std::iter::once(*first).chain(traced.map(|(span, _)| *span)).collect();

@@ -232,7 +232,7 @@ impl Pool {
         }
         let queued = self.queued();
         let cost = if self.sizing.has_cost() { self.queued_cost.load(Ordering::Relaxed) } else { queued as u64 };
-        line.drain(Load::of(queued, cost), self.policy(), self.replicas.slots())
+        line.drain(Load::new(queued, cost), self.policy(), self.replicas.slots())
     }
 
     /// Takes a permit: at once, or for a patient flight as soon as one is free. Returns the time of that.

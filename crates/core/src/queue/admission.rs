@@ -125,7 +125,7 @@ mod tests {
             line: line(),
             remaining,
             cost: 1,
-            before: Load::of(before, before as u64),
+            before: Load::new(before, before as u64),
             running,
             slots: replicas,
         }

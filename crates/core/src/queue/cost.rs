@@ -47,7 +47,7 @@ pub(crate) struct Load {
 impl Load {
     pub(crate) const NONE: Self = Self { entries: 0, cost: 0 };
 
-    pub(crate) fn of(entries: usize, cost: u64) -> Self {
+    pub(crate) fn new(entries: usize, cost: u64) -> Self {
         Self { entries, cost }
     }
 
@@ -343,7 +343,7 @@ mod tests {
         ) {
             let line = learned(batches).line();
             prop_assert!(line.per_unit >= 0.0 && line.per_batch >= 0.0);
-            let load = |entries| Load::of(entries, entries as u64);
+            let load = |entries| Load::new(entries, entries as u64);
             let time = line.drain(load(entries), &policy(max), replicas);
             prop_assert!(time <= line.drain(load(entries + 1), &policy(max), replicas));
             prop_assert!(time >= line.drain(load(entries), &policy(max), replicas + 1));

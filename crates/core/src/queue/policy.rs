@@ -138,7 +138,7 @@ mod tests {
 
     fn waiting(len: usize, now: Instant) -> Waiting {
         Waiting {
-            load: Load::of(len, len as u64),
+            load: Load::new(len, len as u64),
             oldest_arrival: Some(now),
             first_deadline: None,
             estimate: Duration::ZERO,
@@ -179,7 +179,7 @@ mod tests {
         assert_eq!(policy.decide(now, &nobody_came), Release::Now(ReleaseReason::Idle));
         let some_missing = Waiting { last_batch: 6, ..nobody_came };
         assert_eq!(policy.decide(now, &some_missing), Release::Yield);
-        let full = Waiting { load: Load::of(8, 8), ..some_missing };
+        let full = Waiting { load: Load::new(8, 8), ..some_missing };
         assert_eq!(policy.decide(now, &full), Release::Now(ReleaseReason::Full));
     }
 
@@ -204,9 +204,9 @@ mod tests {
     fn a_batch_is_full_when_its_cost_is() {
         let now = Instant::now();
         let policy = BatchPolicy { max_cost: NonZeroU64::new(100), ..policy(32, Duration::from_millis(10)) };
-        let light = Waiting { load: Load::of(3, 99), ..waiting(3, now) };
+        let light = Waiting { load: Load::new(3, 99), ..waiting(3, now) };
         assert_eq!(policy.decide(now, &light), Release::At(now + Duration::from_millis(10)));
-        let heavy = Waiting { load: Load::of(3, 100), ..light };
+        let heavy = Waiting { load: Load::new(3, 100), ..light };
         assert_eq!(policy.decide(now, &heavy), Release::Now(ReleaseReason::Full));
     }
 
@@ -222,7 +222,7 @@ mod tests {
             let now = oldest + Duration::from_millis(waited);
             let deadline = Deadline::after(now, Duration::from_millis(slack));
             let waiting = Waiting {
-                load: Load::of(len, len as u64), oldest_arrival: Some(oldest), first_deadline: Some(deadline),
+                load: Load::new(len, len as u64), oldest_arrival: Some(oldest), first_deadline: Some(deadline),
                 estimate: Duration::from_millis(estimate), last_batch: last, empty_yields, draining,
             };
             let policy = policy(max, Duration::from_millis(delay));

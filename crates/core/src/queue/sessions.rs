@@ -64,7 +64,7 @@ impl<T> SessionQueues<T> {
         self.replicas.dedup();
         for (_, mut lane) in std::mem::take(&mut self.own) {
             while let Some(((session, key, arrival, entry), cost)) = lane.pop_any() {
-                self.own_load = self.own_load.minus(Load::of(1, cost));
+                self.own_load = self.own_load.minus(Load::new(1, cost));
                 self.push(Some(session), key, arrival, cost, entry);
             }
         }
@@ -75,7 +75,7 @@ impl<T> SessionQueues<T> {
         let home = home(session, &self.replicas);
         let lane = self.own.entry(home).or_insert_with(|| BatchQueue::new(self.ageing));
         lane.push(key, arrival, cost, (session, key, arrival, entry));
-        self.own_load = self.own_load.plus(Load::of(1, cost));
+        self.own_load = self.own_load.plus(Load::new(1, cost));
     }
 
     /// Lets what this replica may take gain the classes for which it has waited.
@@ -105,7 +105,7 @@ impl<T> SessionQueues<T> {
         if lane.len() == 0 {
             self.own.remove(&replica);
         }
-        self.own_load = self.own_load.minus(Load::of(1, found.cost()));
+        self.own_load = self.own_load.minus(Load::new(1, found.cost()));
         entry
     }
 
@@ -119,7 +119,7 @@ impl<T> SessionQueues<T> {
         if self.own.get(&replica).is_some_and(|lane| lane.len() == 0) {
             self.own.remove(&replica);
         }
-        self.own_load = self.own_load.minus(Load::of(1, cost));
+        self.own_load = self.own_load.minus(Load::new(1, cost));
         Some(entry.3)
     }
 
@@ -135,7 +135,7 @@ impl<T> SessionQueues<T> {
             self.own.remove(&replica);
         }
         let ((_, _, _, entry), cost) = popped?;
-        self.own_load = self.own_load.minus(Load::of(1, cost));
+        self.own_load = self.own_load.minus(Load::new(1, cost));
         Some(entry)
     }
 
@@ -263,7 +263,7 @@ mod tests {
                         lanes.set_replicas(replicas.iter().copied());
                     }
                 }
-                prop_assert_eq!(lanes.load(), Load::of(model.len(), 2 * model.len() as u64));
+                prop_assert_eq!(lanes.load(), Load::new(model.len(), 2 * model.len() as u64));
                 prop_assert_eq!(lanes.len(), model.len());
                 for replica in 0..4 {
                     let may = |session: Option<SessionKey>| session.is_none_or(|session| home(session, &replicas) == replica);

@@ -90,7 +90,7 @@ impl<T> BatchQueue<T> {
         let waiter = Waiter { entry, arrival, origin, gained: 0, earlier: None, later: None };
         let id = self.arena.make((key.deadline, key.sequence), cost, waiter);
         self.enter(id);
-        self.load = self.load.plus(Load::of(1, cost));
+        self.load = self.load.plus(Load::new(1, cost));
     }
 
     /// The entry that is next in order, as the classes stand since [`age`](Self::age).
@@ -193,7 +193,7 @@ impl<T> BatchQueue<T> {
     fn remove_node(&mut self, id: Id) -> (T, u64) {
         self.leave(id);
         let cost = self.arena.cost(id);
-        self.load = self.load.minus(Load::of(1, cost));
+        self.load = self.load.minus(Load::new(1, cost));
         (self.arena.unmake(id).entry, cost)
     }
 
@@ -339,7 +339,7 @@ mod tests {
                 queue.age(now);
                 let head = queue.head().map(|head| head.cost());
                 prop_assert_eq!(head, model.iter().min_by_key(|entry| entry.place(now)).map(|entry| entry.cost));
-                let load = Load::of(model.len(), model.iter().map(|entry| entry.cost).sum());
+                let load = Load::new(model.len(), model.iter().map(|entry| entry.cost).sum());
                 prop_assert_eq!(queue.load(), load);
                 prop_assert_eq!(queue.oldest_arrival(), model.iter().map(|entry| entry.arrival).min());
                 prop_assert_eq!(queue.first_deadline(), model.iter().map(|entry| entry.key.deadline).min());
@@ -349,7 +349,7 @@ mod tests {
                     };
                     let place = (priority as usize, key.deadline, key.sequence);
                     let before = model.iter().filter(|entry| entry.place(now) < place);
-                    let before = before.fold(Load::default(), |sum, entry| sum.plus(Load::of(1, entry.cost)));
+                    let before = before.fold(Load::default(), |sum, entry| sum.plus(Load::new(1, entry.cost)));
                     prop_assert_eq!(queue.before(key), before);
                 }
             }

@@ -57,8 +57,12 @@ impl RouteSpec {
         In: RouteData,
         Out: RouteData,
     {
-        let mut route =
-            Self::of(name, pipeline.into_pipeline().graph(), DataType::for_type::<In>(), DataType::for_type::<Out>());
+        let mut route = Self::with_graph(
+            name,
+            pipeline.into_pipeline().graph(),
+            DataType::for_type::<In>(),
+            DataType::for_type::<Out>(),
+        );
         route.parts.is_function = TypeId::of::<In>() == TypeId::of::<FunctionCall>();
         route
     }
@@ -70,7 +74,8 @@ impl RouteSpec {
         Out: RouteData,
     {
         let pipeline = pipeline.into_stream_pipeline();
-        let mut route = Self::of(name, pipeline.graph(), DataType::for_type::<In>(), DataType::for_type::<Out>());
+        let mut route =
+            Self::with_graph(name, pipeline.graph(), DataType::for_type::<In>(), DataType::for_type::<Out>());
         route.parts.streams_at = Some(pipeline.streams_at());
         route
     }
@@ -82,10 +87,10 @@ impl RouteSpec {
         input: DataType,
         output: DataType,
     ) -> Self {
-        Self::of(name, pipeline.into_pipeline().graph(), input, output)
+        Self::with_graph(name, pipeline.into_pipeline().graph(), input, output)
     }
 
-    fn of(name: &str, graph: &Graph<Arc<StageSpec>>, input: DataType, output: DataType) -> Self {
+    fn with_graph(name: &str, graph: &Graph<Arc<StageSpec>>, input: DataType, output: DataType) -> Self {
         let parts = RouteParts {
             input,
             output,

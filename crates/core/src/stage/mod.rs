@@ -301,7 +301,7 @@ impl<In: Data, Out: Data> Stage<In, Out> {
 
     fn build_by(name: StageName, placement: Placement, factory: Factory) -> Self {
         let settings = StageSettings::new(placement);
-        let (sizing, types) = (Sizing::default(), StageTypes::of::<In, Out>());
+        let (sizing, types) = (Sizing::default(), StageTypes::for_types::<In, Out>());
         Self::from_spec(StageSpec { name, settings, sizing, factory, streams: false, types })
     }
 

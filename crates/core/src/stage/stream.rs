@@ -99,7 +99,7 @@ impl<In: Data, Out: Data> StreamStage<In, Out> {
 
     fn build_by(name: StageName, placement: Placement, factory: Factory) -> Self {
         let settings = StageSettings::new(placement);
-        let (sizing, types) = (Sizing::default(), StageTypes::of::<In, Out>());
+        let (sizing, types) = (Sizing::default(), StageTypes::for_types::<In, Out>());
         let spec = StageSpec { name, settings, sizing, factory, streams: true, types };
         Self { spec: Arc::new(spec), types: PhantomData }
     }

@@ -158,7 +158,7 @@ where
             let is_alone = items.len() == 1;
             let running = items.into_iter().map(async |item| match read_input::<In>(item.payload, &item.flight) {
                 Ok(input) => {
-                    let span = if is_alone { Span::none() } else { span::of_member(stage, &item.flight) };
+                    let span = if is_alone { Span::none() } else { span::for_member(stage, &item.flight) };
                     let running = span.in_scope(|| (self.function)(input, &item.flight, stage));
                     running.instrument(span).await.map(Payload::new).into()
                 }

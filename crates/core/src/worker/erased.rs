@@ -76,7 +76,7 @@ pub(crate) fn read_input<In: Data>(payload: Payload, flight: &Flight) -> Result<
         true => payload.into_arc::<In>(),
         false => flight.charged(|| payload.into_arc::<In>()),
     };
-    read.map_err(Failure::of_input)
+    read.map_err(Failure::from_decode_error)
 }
 
 /// The adapter for the [`Worker`] trait.
