@@ -1,7 +1,7 @@
 //! One call's record: which stages it came to, in which batches it ran, and what became of each run.
 //!
 //! Nothing is recorded unless the call's options have a [`Recorder`]; without one it costs a pointer. Every call keeps
-//! an [`Account`](account::Account).
+//! an `Account` of its phases.
 
 mod account;
 mod recorder;
