@@ -69,7 +69,7 @@ crowds:
 
 # Attacks on the release binary, each next to an honest caller: a quiet machine, about five minutes.
 hostile *args:
-    cargo build --release --bin callboard --example hostile_server
+    cargo build --release -p callboard -p callboard-hostile-server --bin callboard --bin hostile_server
     CALLBOARD_HOSTILE_BINARY=${CARGO_TARGET_DIR:-$PWD/target}/release/callboard cargo test --test hostile -- {{args}}
 
 # The guarantees of a cluster under load and loss, in full and with figures: a quiet machine, about fifteen minutes.

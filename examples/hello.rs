@@ -1,7 +1,7 @@
 //! Two typed stages in one route, called in process: the types of the stages are the types of the route.
 //!
-//! Run with `cargo run --example hello`. To serve the same app over HTTP, with `--help`, `check` and all, `main` is one line:
-//! `callboard::cli(app())`.
+//! Run with `cargo run --example hello`. To serve the same app over HTTP, with `--help`, `check` and all, `main` is one
+//! line: `callboard::cli(app())`.
 
 #![allow(clippy::print_stdout, reason = "an example shows what it does")]
 

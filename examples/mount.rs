@@ -4,10 +4,12 @@
 
 #![allow(clippy::print_stdout, reason = "an example shows what it does")]
 
+use std::sync::Arc;
+
 use axum::Router;
 use axum::routing::get;
 use callboard::Drained;
-use callboard::http::{ApiInfo, HttpConfig, HttpEdge, serve_router};
+use callboard::http::{ApiInfo, HttpConfig, HttpEdge, InferenceProtocol, serve_router};
 use callboard::prelude::*;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
@@ -21,6 +23,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     // `/livez`.
     let config = HttpConfig::default();
     let edge = HttpEdge::try_new(node.client(), config.clone(), ApiInfo::default())?;
+    edge.add_protocol(Arc::new(InferenceProtocol::new()));
     let router = Router::new().route("/mine", get(|| async { "a handler of one's own" })).fallback_service(edge);
 
     // Any server for axum works. This one has the limits of `config`, and finishes running requests at its end.

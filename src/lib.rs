@@ -3,14 +3,14 @@
 //! ```text
 //!  HTTP clients        Client (QUIC)        LocalClient
 //!       │                   │                    │
-//!   http edge           net edge             in process       (three doors, one pipeline)
+//!   http edge           net edge             in process       (three entrances, one pipeline)
 //!       └───────────────┬───┴────────────────────┘
 //!                   ▼
-//!   Gateway   permits by count and bytes, deadlines, what is in flight, drain
+//!   Gateway   permits by count and bytes, deadlines, calls in flight, drain
 //!                   ▼
 //!   Router    route → pipeline, as a snapshot
 //!                   ▼
-//!   Batcher   one per stage: bounded queue, batches for whoever is free
+//!   Batcher   one per stage: bounded queue, batches for free workers
 //!                   ▼
 //!   Worker    one actor per replica: your code, one outcome per item
 //!                   ▼
@@ -55,12 +55,12 @@
 //! | How do I prepare inputs in parallel, off the worker's thread? | [`Stage::preprocess`] |
 //! | How do I answer with many outputs? | [`StreamStage`], [`StreamWorker`], [`Caller::replies`] |
 //! | How do I call? | [`LocalClient`]: `call`, `send`, `call_detached`, `stream`, `replies`, `blocking` |
-//! | How do I call over a network? | `Client::connect`, or `Client::builder` with settings of its own: [over a network](#over-a-network) |
+//! | How do I call over a network? | `Client::connect`, or `Client::builder` with settings: [see below](#over-a-network) |
 //! | How do I change what is served? | [`NodeHandle`], [`RouteChange`] |
-//! | How do I run actors of my own? | [`Actor`](actor::Actor), [`ActorSpec`](actor::ActorSpec), [`ActorRef`](actor::ActorRef) |
+//! | How do I run actors of my own? | [`actor::Actor`], [`actor::ActorSpec`], [`actor::ActorRef`] |
 //! | When is a batch released? | [`BatchPolicy`] |
 //! | What can go wrong, and what does a caller see? | [`ErrorKind`], [`CallError`], [`Failure`] |
-//! | What happens on a crash? | [`Contract`], [`RestartIntensity`], [`BackoffPolicy`], [`StageState`](description::StageState) |
+//! | What happens on a crash? | [`Contract`], [`RestartIntensity`], [`BackoffPolicy`], [`description::StageState`] |
 //! | What travels between stages? | [`codec`]: any serde type, or a [`Value`] |
 //! | How do I serve over HTTP and QUIC, with routes of my own? | `Server::builder` |
 //! | How do I test my app? | [`testing::TestApp`] |
@@ -111,44 +111,51 @@
 //!
 //! Without default features only the core and its codec are compiled.
 
-#[cfg(feature = "cli")]
-pub mod assemble;
-#[cfg(feature = "cli")]
-pub mod cli;
-#[cfg(feature = "cli")]
-pub mod config;
-pub mod prelude;
-#[cfg(feature = "http")]
-mod server;
+// Stages: the user's code, and how it runs.
+pub use callboard_core::{
+    AsyncWorker, BackoffPolicy, Batch, BatchPolicy, Contract, DEFAULT_AGEING, DEFAULT_CONCURRENCY,
+    DEFAULT_CRASH_RETRIES, DEFAULT_CREDIT, DEFAULT_MAX_ABANDONED_THREADS, DEFAULT_QUEUE_ENTRIES, Failure, NotEmitted,
+    Outputs, Placement, ReleaseReason, Replica, RestartIntensity, Rows, Stage, StageName, StageSettings, StreamStage,
+    StreamWorker, Worker,
+};
 
-pub use callboard_core::*;
+// Pipelines of stages, the app that serves them under routes, and the node that runs the app.
+pub use callboard_core::{
+    AlreadyJoined, App, AppliedChange, BlockingNode, ChangeError, DEFAULT_MAX_IN_FLIGHT, DEFAULT_MAX_IN_FLIGHT_BYTES,
+    Diagram, Drained, IntoPipeline, IntoStreamPipeline, Limits, MAX_REPLICAS, MemberError, Members, Node, NodeHandle,
+    Pipeline, RouteChange, RouteName, RouteSpec, StartError, StreamPipeline, check_route_name,
+};
 
-/// A handle on nodes over a network.
+// Calls: the callers, what a call carries, and its outcome.
+pub use callboard_core::{
+    BlockingClient, BlockingStream, CallContext, CallError, CallOptions, CallStream, CallStreamWithInputs, Caller,
+    DEFAULT_TIMEOUT, Deadline, ErrorKind, FunctionCall, Instant, LocalClient, LocalPrepared, MAX_TIMEOUT, NO_ARGS,
+    NoPreprocess, Prepare, Preprocess, Priority, Replies, Reply, RouteService, SessionKey, Timing, TypedRoute,
+};
 #[cfg(feature = "net")]
 pub use callboard_net::Client;
 
-#[cfg(feature = "cli")]
-pub use cli::{cli, cli_with};
-#[cfg(feature = "http")]
-pub use server::{ServeError, Server, ServerBuilder, serve};
+// Further subjects, each in a module.
+pub use callboard_core::{actor, description, edge, remote, testing, timeline};
+pub mod prelude;
 
 /// Values, tensors, payloads and their encodings.
 pub mod codec {
     pub use callboard_codec::*;
 }
-
 pub use callboard_codec::Value;
+
+// Edges: the same routes over HTTP and QUIC.
+#[cfg(feature = "http")]
+mod server;
+#[cfg(feature = "http")]
+pub use server::{ServeError, Server, ServerBuilder, serve};
 
 /// The HTTP edge.
 #[cfg(feature = "http")]
 pub mod http {
     pub use callboard_http::*;
-}
-
-/// The small HTTP client of the commands that call a server.
-#[cfg(feature = "cli")]
-pub mod http_client {
-    pub use callboard_http_client::*;
+    pub use callboard_oip::{InferenceProtocol, ModelRepository, RepositoryChange, RepositoryError};
 }
 
 /// The QUIC edge, and the client that calls a node over a network.
@@ -161,6 +168,22 @@ pub mod net {
 #[cfg(feature = "onnx")]
 pub mod onnx {
     pub use callboard_onnx::*;
+}
+
+// The command line, and configuration files.
+#[cfg(feature = "cli")]
+pub mod assemble;
+#[cfg(feature = "cli")]
+pub mod cli;
+#[cfg(feature = "cli")]
+pub mod config;
+#[cfg(feature = "cli")]
+pub use cli::{cli, cli_with};
+
+/// The small HTTP client of the commands that call a server.
+#[cfg(feature = "cli")]
+pub mod http_client {
+    pub use callboard_http_client::*;
 }
 
 /// The built-in stages of configured pipelines.

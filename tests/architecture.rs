@@ -17,7 +17,7 @@ struct Rule {
 }
 
 /// From the bottom up; the last is the root package.
-const RULES: [Rule; 10] = [
+const RULES: [Rule; 12] = [
     Rule {
         name: "codec",
         may_use: &[],
@@ -31,7 +31,17 @@ const RULES: [Rule; 10] = [
     Rule { name: "identity", may_use: &["codec"], must_not_know: &["axum", "hyper", "quinn", "ractor"] },
     Rule { name: "net", may_use: &["codec", "core", "identity"], must_not_know: &["axum", "hyper", "ractor"] },
     Rule { name: "http-client", may_use: &[], must_not_know: &["axum", "quinn", "ractor"] },
-    Rule { name: "http", may_use: &["codec", "core", "http-client"], must_not_know: &["quinn", "ractor"] },
+    Rule {
+        name: "telemetry",
+        may_use: &["core", "http-client"],
+        must_not_know: &["axum", "hyper", "quinn", "ractor", "rustls"],
+    },
+    Rule { name: "http", may_use: &["codec", "core", "telemetry"], must_not_know: &["prost", "quinn", "ractor"] },
+    Rule {
+        name: "oip",
+        may_use: &["codec", "core", "http", "telemetry"],
+        must_not_know: &["axum", "hyper", "quinn", "ractor", "rustls"],
+    },
     Rule { name: "onnx", may_use: &["codec", "core"], must_not_know: &["axum", "hyper", "quinn", "ractor", "tokio"] },
     Rule { name: "stages", may_use: &["codec", "core"], must_not_know: &["axum", "hyper", "quinn", "ractor", "tokio"] },
     Rule {
@@ -41,7 +51,7 @@ const RULES: [Rule; 10] = [
     },
     Rule {
         name: "",
-        may_use: &["bench", "codec", "core", "http", "http-client", "net", "onnx", "stages"],
+        may_use: &["bench", "codec", "core", "http", "http-client", "net", "oip", "onnx", "stages"],
         must_not_know: &["axum", "hyper", "quinn", "ractor", "rten", "prost", "image"],
     },
 ];

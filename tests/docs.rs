@@ -150,7 +150,7 @@ fn semantics_states_the_bounds_that_hold() {
 #[test]
 fn operations_states_what_a_connection_may_hold() {
     let rows = rows("docs/operations.md", "| of one connection |");
-    let (connection, config) = (read("crates/http/src/accept/connection.rs"), read("crates/http/src/config.rs"));
+    let (connection, config) = (read("crates/http/src/listener/connection.rs"), read("crates/http/src/config/mod.rs"));
     let number = |source: &str, before: &str, after: &str| -> u32 {
         let (_, rest) = source.split_once(before).unwrap_or_else(|| panic!("no {before}"));
         rest.split_once(after).and_then(|(number, _)| number.parse().ok()).unwrap_or_else(|| panic!("{before}"))
@@ -173,7 +173,7 @@ fn operations_states_what_a_connection_may_hold() {
 #[test]
 fn security_names_settings_that_exist() {
     let sources = [
-        ("HttpConfig", read("crates/http/src/config.rs")),
+        ("HttpConfig", read("crates/http/src/config/mod.rs")),
         ("NetConfig", read("crates/net/src/server/mod.rs")),
         ("Tuning", read("crates/net/src/endpoint/tuning.rs")),
     ];

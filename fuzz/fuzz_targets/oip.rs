@@ -2,4 +2,4 @@
 
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|input: &[u8]| callboard_http::decode_inference_request(input));
+libfuzzer_sys::fuzz_target!(|input: &[u8]| callboard_oip::decode_inference_request(input));

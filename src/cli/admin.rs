@@ -16,7 +16,7 @@ use super::service::admin_config;
 use crate::config::{AdminAddress, Plan};
 
 /// The default address, next to the edge's own.
-const USUAL: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 8001);
+const DEFAULT_ADDRESS: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 8001);
 
 /// A bound socket that does not serve yet.
 #[derive(Debug)]
@@ -37,9 +37,9 @@ impl AdminSocket {
     /// Binds the address of the plan. The default address may be in use by another node of this machine: then there is
     /// no admin listener, and the start-up lines say so.
     pub(crate) async fn bind(plan: &Plan) -> Result<Option<Self>, CliError> {
-        let (address, is_wish) = match plan.settings.admin.value {
+        let (address, is_default) = match plan.settings.admin.value {
             AdminAddress::Off => return Ok(None),
-            AdminAddress::Auto => (USUAL, true),
+            AdminAddress::Auto => (DEFAULT_ADDRESS, true),
             AdminAddress::At(address) => (address, false),
         };
         match TcpListener::bind(address).await {
@@ -47,7 +47,7 @@ impl AdminSocket {
                 let config = admin_config(plan, address.ip().is_loopback())?;
                 Ok(Some(Self { listener, config }))
             }
-            Err(error) if is_wish && error.kind() == io::ErrorKind::AddrInUse => Ok(None),
+            Err(error) if is_default && error.kind() == io::ErrorKind::AddrInUse => Ok(None),
             Err(error) => Err(CliError::not_listening(address, "admin", &error)),
         }
     }
@@ -70,9 +70,9 @@ impl AdminSocket {
 
 impl AdminServer {
     /// Completes when a request asks for the drain; never, if there is no admin listener.
-    pub(crate) async fn drain_asked(door: Option<&Self>) {
-        match door {
-            Some(door) => door.admin.drain_asked().await,
+    pub(crate) async fn drain_asked(server: Option<&Self>) {
+        match server {
+            Some(server) => server.admin.drain_asked().await,
             None => std::future::pending().await,
         }
     }

@@ -48,8 +48,8 @@ mod tests {
             ("examples --lang js", "invalid value 'js' for '--lang <LANGUAGE>'; possible values: curl, python, rust"),
             (
                 "serve --model-control",
-                "a value is required for '--model-control <true|false>' but none was supplied; --help tells what there \
-                 is",
+                "a value is required for '--model-control <true|false>' but none was supplied; --help lists what \
+                 there is",
             ),
         ] {
             assert_eq!(complaint_of(&format!("callboard {line}")).as_deref(), Some(expected));

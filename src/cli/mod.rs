@@ -7,7 +7,7 @@
 //! | code | meaning |
 //! |---|---|
 //! | 0 | all went well; a broken pipe on stdout counts as well |
-//! | 1 | it failed: a model does not load, a port is in use, an example or assertion failed, no answer, ended by a second signal |
+//! | 1 | a failure: a model does not load, a port is in use, an example or assertion fails, no answer, a second signal |
 //! | 2 | the command line, environment or file is wrong; nothing was started |
 //! | 3, 4, 5 | `call` was answered with a status of 3xx, 4xx, 5xx |
 //! | 130, 143 | `bench` was ended early by SIGINT, SIGTERM; it has printed what it measured |

@@ -27,19 +27,19 @@ pub(crate) fn indented(text: &str) -> String {
 
 /// A control character (C0, DEL and C1), or a character that overrides, embeds or isolates the direction of text
 /// (Unicode Standard Annex 9).
-fn is_obeyed(c: char) -> bool {
+fn controls_terminal(c: char) -> bool {
     c.is_control() || matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 /// Escapes all control characters, except those that `is_kept` accepts with the next character.
 fn escaped(text: &str, is_kept: impl Fn(char, Option<char>) -> bool) -> Cow<'_, str> {
-    if !text.contains(is_obeyed) {
+    if !text.contains(controls_terminal) {
         return Cow::Borrowed(text);
     }
     let mut shown = String::with_capacity(text.len() + 16);
     let mut rest = text.chars().peekable();
     while let Some(c) = rest.next() {
-        if is_obeyed(c) && !is_kept(c, rest.peek().copied()) {
+        if controls_terminal(c) && !is_kept(c, rest.peek().copied()) {
             // Writing to a string cannot fail. All of them are below U+10000.
             _ = write!(shown, "\\u{:04x}", u32::from(c));
         } else {
@@ -112,7 +112,7 @@ mod tests {
     fn json_that_is_shown_is_the_same_value() {
         let value = serde_json::json!({ "\u{9b}\u{202e}": ["\u{1b}\u{7f}\r\n", "é"] });
         let shown = line(&value.to_string()).into_owned();
-        assert!(!shown.contains(is_obeyed));
+        assert!(!shown.contains(controls_terminal));
         assert_eq!(serde_json::from_str::<serde_json::Value>(&shown).unwrap(), value);
     }
 

@@ -12,7 +12,8 @@ use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use callboard_core::{NodeHandle, RouteChange, RouteSpec};
-use callboard_http::{Changing, Repository, RepositoryError, is_reserved};
+use callboard_http::is_reserved;
+use callboard_oip::{ModelRepository, RepositoryChange, RepositoryError};
 use tokio::task::spawn_blocking;
 
 use super::error::CliError;
@@ -63,16 +64,16 @@ impl ConfiguredRoutes {
     }
 }
 
-impl Repository for ConfiguredRoutes {
+impl ModelRepository for ConfiguredRoutes {
     fn routes(&self) -> Vec<String> {
         self.routes.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    fn load<'a>(&'a self, route: &'a str) -> Changing<'a> {
+    fn load<'a>(&'a self, route: &'a str) -> RepositoryChange<'a> {
         Box::pin(self.load_now(route))
     }
 
-    fn unload<'a>(&'a self, route: &'a str) -> Changing<'a> {
+    fn unload<'a>(&'a self, route: &'a str) -> RepositoryChange<'a> {
         Box::pin(self.unload_now(route))
     }
 }
@@ -97,7 +98,7 @@ fn reload_routes(reload: &ReloadFn, route: &str, served: &HashSet<String>) -> Re
     // Models of other routes are not opened.
     plan.routes.retain(|route| together.contains(&route.path.value));
     if is_reserved(route) {
-        let message = format!("route `{route}` takes a path that the http edge keeps for itself");
+        let message = format!("route `{route}` has a path that is reserved for the http edge");
         return Ok((all, Err(RepositoryError::Source(message))));
     }
     let reloaded = crate::assemble::routes(&plan)

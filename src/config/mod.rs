@@ -1,7 +1,7 @@
 //! Configuration: flags, environment and file become one resolved [`Plan`].
 //!
-//! Everything here is pure: text in, plan or error out. Nothing is opened, listened on or loaded, so that `--explain` and
-//! the tests see exactly what `serve` will do.
+//! Everything here is pure: text in, plan or error out. Nothing is opened, listened on or loaded, so that `--explain`
+//! and the tests see exactly what `serve` will do.
 //!
 //! ```text
 //!  flags ────────┐

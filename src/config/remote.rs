@@ -13,8 +13,8 @@ use super::setting::stage::{
 /// The keys of kind `remote`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RemoteConfig {
-    /// The field of the item that takes a body that is a file, such as a picture; the node that runs the stage names it.
-    /// Without it such bodies are refused, because the input of the stage is unknown here.
+    /// The field of the item that takes a body that is a file, such as a picture; the node that runs the stage names
+    /// it. Without it such bodies are refused, because the input of the stage is unknown here.
     pub field: Option<String>,
 }
 

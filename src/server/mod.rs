@@ -4,10 +4,12 @@
 mod builder;
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use callboard_core::{App, Drained, LocalClient, Node, StartError};
-use callboard_http::{ApiInfo, HttpConfig, HttpEdge, LAST_WORDS};
+use callboard_http::{ABORT_GRACE, ApiInfo, HttpConfig, HttpEdge};
+use callboard_oip::{InferenceProtocol, ModelRepository};
 use tokio::net::{TcpListener, ToSocketAddrs};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
@@ -33,6 +35,7 @@ pub struct Server {
     address: SocketAddr,
     stop: oneshot::Sender<Duration>,
     edge: HttpEdge,
+    inference: Arc<InferenceProtocol>,
     serving: EdgeTask,
     #[cfg(feature = "net")]
     quic: Option<callboard_net::QuicEdge>,
@@ -45,6 +48,7 @@ pub struct Server {
 pub(crate) struct StartingServer {
     address: SocketAddr,
     edge: HttpEdge,
+    inference: Arc<InferenceProtocol>,
     stop: oneshot::Sender<Duration>,
     serving: EdgeTask,
     #[cfg(any(feature = "net", feature = "otlp"))]
@@ -56,6 +60,8 @@ impl StartingServer {
     fn open(listener: TcpListener, mut parts: ServerBuilder) -> Result<Self, ServeError> {
         let address = listener.local_addr().map_err(ServeError::Bind)?;
         let edge = HttpEdge::starting(std::mem::take(&mut parts.config), std::mem::take(&mut parts.info))?;
+        let inference = Arc::new(InferenceProtocol::new());
+        edge.add_protocol(Arc::clone(&inference) as Arc<_>);
         for families in parts.metrics.drain(..) {
             edge.show_metrics_of(families);
         }
@@ -72,6 +78,7 @@ impl StartingServer {
         Ok(Self {
             address,
             edge,
+            inference,
             stop,
             serving,
             #[cfg(any(feature = "net", feature = "otlp"))]
@@ -93,6 +100,7 @@ impl StartingServer {
             address: self.address,
             stop: self.stop,
             edge: self.edge,
+            inference: self.inference,
             serving: self.serving,
             #[cfg(feature = "net")]
             quic,
@@ -171,6 +179,11 @@ impl Server {
         &self.node
     }
 
+    /// Loads models of the Open Inference Protocol from this repository. A server has one; another one is ignored.
+    pub fn load_models_from(&self, repository: Arc<dyn ModelRepository>) {
+        self.inference.load_from(repository);
+    }
+
     /// The HTTP edge, for an admin listener (`http::Admin`).
     #[must_use]
     pub fn edge(&self) -> &HttpEdge {
@@ -214,7 +227,7 @@ impl Server {
         let drained = end_http(self.node, &self.edge, self.stop, self.serving, end).await;
         #[cfg(feature = "net")]
         if let Some(quic) = quic {
-            quic.shutdown(end.saturating_duration_since(Instant::now()).max(LAST_WORDS)).await;
+            quic.shutdown(end.saturating_duration_since(Instant::now()).max(ABORT_GRACE)).await;
         }
         #[cfg(feature = "otlp")]
         if let Some(spans) = spans {
@@ -234,16 +247,16 @@ async fn end_http(
 ) -> Drained {
     let left = || end.saturating_duration_since(Instant::now());
     // The node reports the unfinished calls first: the edge's own limit comes later.
-    let _ = stop.send(left() + LAST_WORDS);
+    let _ = stop.send(left() + ABORT_GRACE);
     serving.ends_by(end).await;
     let drained = node.drain(left()).await;
     // Now, because busy workers may never end.
     edge.abort();
     let _counted = node.shutdown(Duration::ZERO).await;
-    if !serving.ends_by(Instant::now() + LAST_WORDS).await {
+    if !serving.ends_by(Instant::now() + ABORT_GRACE).await {
         serving.0.abort();
         // An aborted task ends at once, and its connections with it.
-        serving.ends_by(Instant::now() + LAST_WORDS).await;
+        serving.ends_by(Instant::now() + ABORT_GRACE).await;
     }
     drained
 }

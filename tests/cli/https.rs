@@ -1,4 +1,5 @@
-//! `call`, `bench` and `status` over https: against a real `serve --tls-certificate`, with a certificate made for the test.
+//! `call`, `bench` and `status` over https: against a real `serve --tls-certificate`, with a certificate made for the
+//! test.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -90,7 +90,7 @@ fn a_gateway_answers_while_a_worker_runs_its_stages_and_says_so_while_none_does(
     assert_eq!(gateway.wait(), Some(0), "{:?}", gateway.said);
     let said = gateway.said.join("\n");
     assert!(said.contains("POST /digits  ↗decode → ↗digits → ↗labels\n"), "{said}");
-    assert!(said.contains("  ↗ marks a stage that only other nodes run"), "{said}");
+    assert!(said.contains("  ↗ marks a remote stage"), "{said}");
 }
 
 /// A worker that joins the gateway is found without being named.

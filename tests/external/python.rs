@@ -1,4 +1,5 @@
-//! Python with pinned packages: a virtual environment for each file of `requirements/`, made once and shared by all tests.
+//! Python with pinned packages: a virtual environment for each file of `requirements/`, made once and shared by all
+//! tests.
 //!
 //! An environment is under the target directory. It is made under a file lock, so that parallel tests wait for one
 //! another. It is complete when the text of its requirements is in it, so an interrupted or outdated one is made again.

@@ -7,7 +7,7 @@
 //! | variable | meaning |
 //! |---|---|
 //! | `CALLBOARD_HOSTILE_BINARY` | the `callboard` binary to attack; without it every attack is skipped with a line |
-//! | `CALLBOARD_HOSTILE_SERVER` | the server of Rust types; else `examples/hostile_server` beside the binary |
+//! | `CALLBOARD_HOSTILE_SERVER` | the server of Rust types; else `hostile_server` in the directory of the binary |
 //! | `CALLBOARD_HOSTILE_SLACK` | how many times longer latencies may be; 1 where it is not set |
 //! | `CALLBOARD_HOSTILE_REPORT` | a file to which each attack appends a row of a table |
 //!

@@ -34,7 +34,7 @@ pub(crate) struct Binaries {
 pub(crate) static BINARIES: LazyLock<Binaries> = LazyLock::new(|| {
     let named = |name: &str| std::env::var_os(name).map(PathBuf::from);
     let callboard = named("CALLBOARD_HOSTILE_BINARY").expect("a binary to attack is named");
-    let beside = || callboard.parent().expect("a binary lies in a directory").join("examples/hostile_server");
+    let beside = || callboard.parent().expect("a binary lies in a directory").join("hostile_server");
     let typed = named("CALLBOARD_HOSTILE_SERVER").unwrap_or_else(beside);
     let is_release = callboard.iter().any(|part| part == "release");
     Binaries { callboard, typed, is_release }
@@ -53,7 +53,8 @@ pub(crate) fn directory() -> &'static Path {
 /// The served routes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Served {
-    /// The `callboard` binary with `callboard.toml` of this directory: a picture model, `/keep` and `/pick` for any value.
+    /// The `callboard` binary with `callboard.toml` of this directory: a picture model, `/keep` and `/pick` for any
+    /// value.
     Files,
     /// The routes of `server.rs`.
     Types,

@@ -83,7 +83,8 @@ impl Target {
         });
     }
 
-    /// Clients send the request, and reset the connection before it is answered: `count` times in all, by a few threads.
+    /// Clients send the request, and reset the connection before it is answered: `count` times in all, by a few
+    /// threads.
     pub(crate) fn leave(&self, request: &Request, count: usize, stay: Duration) {
         let (bytes, left) = (request.bytes(), AtomicUsize::new(count));
         self.crowd(8, |_| {

@@ -87,7 +87,8 @@ impl Lane {
         }
     }
 
-    /// Waits until the next request may be sent. Returns when it was due, in an open loop; `None` when the round is over.
+    /// Waits until the next request may be sent. Returns when it was due, in an open loop; `None` when the round is
+    /// over.
     async fn next_turn(&self) -> Option<Option<Instant>> {
         let shared = &*self.shared;
         let end = match shared.load.schedule {

@@ -1,7 +1,8 @@
-//! One round of load: threads, each with its own runtime and its share of the connections, and the pacer of an open loop.
+//! One round of load: threads, each with its own runtime and its share of the connections, and the pacer of an open
+//! loop.
 //!
-//! Requests share two counters and nothing else. One thread handles a connection's bytes and its requests, so no task is
-//! woken across threads, and a busy thread delays its own connections only.
+//! Requests share two counters and nothing else. One thread handles a connection's bytes and its requests, so no task
+//! is woken across threads, and a busy thread delays its own connections only.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,5 +1,5 @@
-//! The report as a plot: latency by percentile, and the figures over time. The SVG is written by hand, because two panels
-//! of lines need no library. A page has the plot and the table, and loads nothing. Pure.
+//! The report as a plot: latency by percentile, and the figures over time. The SVG is written by hand, because two
+//! panels of lines need no library. A page has the plot and the table, and loads nothing. Pure.
 
 use std::fmt::Write as _;
 

@@ -10,6 +10,7 @@ use bytes::Bytes;
 use crate::envelope;
 use crate::error::{DecodeError, EncodeError};
 use crate::limits::{Budget, DecodeLimits};
+use crate::media_type::{MediaType, essence};
 #[cfg(feature = "arrow")]
 use crate::out;
 use crate::value::Value;
@@ -83,10 +84,20 @@ impl Format {
     /// too.
     #[must_use]
     pub fn from_media_type(media_type: &str) -> Option<Self> {
-        let essence = media_type.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+        let essence = essence(media_type).to_ascii_lowercase();
         let known = TABLE.iter().find(|row| row.2.contains(&essence.as_str())).map(|row| row.0);
         let json = || essence.starts_with("application/") && essence.ends_with("+json");
         known.or_else(|| json().then_some(Self::Json))
+    }
+}
+
+impl MediaType {
+    /// The offered format that an `Accept` header prefers; the earlier offer among equals. The most specific range
+    /// decides over a format. Malformed parts of the header are skipped; an empty header accepts everything.
+    #[must_use]
+    pub fn choose(accept: &str, offers: &[Format]) -> Option<Format> {
+        let media_types: Vec<&str> = offers.iter().map(|format| format.media_type()).collect();
+        Self::choose_index(accept, &media_types).map(|index| offers[index])
     }
 }
 

@@ -1,7 +1,5 @@
 //! Media types and the choice between them: `Content-Type` and `Accept` (RFC 9110 §8.3, §12.5.1).
 
-use crate::format::Format;
-
 /// A media type or range: `application/json`, `image/*`, `*/*`, with a quality where one was given.
 ///
 /// ```
@@ -68,14 +66,6 @@ impl MediaType {
         self.specificity(media_type) > 0
     }
 
-    /// The offered format that an `Accept` header prefers; the earlier offer among equals. The most specific range
-    /// decides over a format. Malformed parts of the header are skipped; an empty header accepts everything.
-    #[must_use]
-    pub fn choose(accept: &str, offers: &[Format]) -> Option<Format> {
-        let media_types: Vec<&str> = offers.iter().map(|format| format.media_type()).collect();
-        Self::choose_index(accept, &media_types).map(|index| offers[index])
-    }
-
     /// As [`choose`](Self::choose), for any media types: the index of the best.
     #[must_use]
     pub fn choose_index(accept: &str, offers: &[&str]) -> Option<usize> {
@@ -103,7 +93,7 @@ impl MediaType {
 
     /// How exactly the range names the type: 3 the type itself, 2 its kind, 1 any type, 0 not at all.
     fn specificity(&self, media_type: &str) -> u8 {
-        let essence = media_type.split(';').next().unwrap_or_default().trim();
+        let essence = essence(media_type);
         let (kind, sub) = self.essence.split_at(self.slash);
         match (kind, sub) {
             ("*", _) => 1,
@@ -115,6 +105,11 @@ impl MediaType {
             _ => 0,
         }
     }
+}
+
+/// A media type without its parameters.
+pub(crate) fn essence(media_type: &str) -> &str {
+    media_type.split(';').next().unwrap_or_default().trim()
 }
 
 /// Thousandths of `0`, `0.25`, `1`, `1.000`; `None` for anything else.

@@ -1,8 +1,8 @@
-//! The media type that a file's name promises.
+//! Media types by the extension of a file's name.
 
 use std::path::Path;
 
-/// Extensions and what they stand for. What is not here is bytes.
+/// Extensions and their media types. Other files are bytes.
 const TYPES: [(&str, &str); 16] = [
     ("json", "application/json"),
     ("msgpack", "application/msgpack"),
@@ -22,10 +22,10 @@ const TYPES: [(&str, &str); 16] = [
     ("wav", "audio/wav"),
 ];
 
-/// Bytes of which nothing is known.
+/// The type of unknown bytes.
 const BYTES: &str = "application/octet-stream";
 
-/// The media type that a file's name promises by its extension; `application/octet-stream` where it promises nothing.
+/// The media type of a file by its extension; `application/octet-stream` for an unknown one.
 #[must_use]
 pub fn media_type_of(path: &Path) -> &'static str {
     let extension = path.extension().map(|extension| extension.to_string_lossy().to_ascii_lowercase());

@@ -1,14 +1,12 @@
-//! The HTTP edge of a Callboard node: routes as `POST` endpoints, with everything around them that a service on a network
-//! needs.
+//! The HTTP edge of a Callboard node: routes as `POST` endpoints, with the guards and limits of a service on a network.
 //!
 //! ```text
 //!  socket ─► accept loop ─► HttpEdge ──┬─► a user's route   head → admission → body → payload → call → reply
-//!            timers, cap,   id,        │
-//!            orderly end    panics     ├─► /v2              the same routes as models of the Open Inference Protocol
-//!                                      └─► a fixed page     /  /docs/  /openapi.json  /metrics  /livez  /readyz
+//!            timers, limits,  ids,     ├─► a protocol       such as the Open Inference Protocol under /v2
+//!            shutdown         panics   └─► a fixed page     /  /docs/  /openapi.json  /metrics  /livez  /readyz
 //! ```
 //!
-//! What goes in and comes out, performed here without a socket:
+//! A request and its response, without a socket:
 //!
 //! ```
 //! # #[tokio::main(flavor = "current_thread")]
@@ -39,128 +37,111 @@
 //! # }
 //! ```
 //!
-//! [`serve`] does the same on a listener until it is told to stop. [`HttpEdge`] is a [`tower::Service`], to be the fallback of an
-//! axum router of one's own; [`serve_router`] runs any axum router on the same accept loop. A handler of one's own that
-//! calls a route answers a failed call by [`Problem`] as the edge does.
+//! [`serve`] does the same on a listener until it is told to stop. [`HttpEdge`] is a [`tower::Service`]: it can be the
+//! fallback of an axum router. [`serve_router`] runs any axum router on the same accept loop. [`Problem`] is a failed
+//! call as the response of a handler of your own. [`protocol`] is the seam for a protocol beside the routes.
 //!
-//! # What a request may say
+//! # Headers of requests
 //!
-//! | header | meaning |
-//! |---|---|
-//! | `content-type` | the body's form: one that the route's type can have (below), `multipart/form-data`, or a media type that the route takes raw; others are answered 415 |
-//! | `accept` | the reply's forms by quality; JSON for `*/*` and none; 406 when nothing that the route gives is allowed |
-//! | `content-encoding` | how the body is packed: `gzip`, `deflate` or `zstd`; others are answered 415 |
-//! | `accept-encoding` | how the reply may be packed, by quality; short replies are not |
-//! | `x-request-timeout-ms` | how long the answer is of use, in whole milliseconds; more than an hour counts as an hour, 0 and words are answered 400 |
-//! | `grpc-timeout` | the same in the words of gRPC (`100m`, `30S`: one to eight digits and `H`, `M`, `S`, `m`, `u` or `n`); of two the smaller one counts |
-//! | `x-request-priority` | `high`, `normal` or `low`; others are answered 400 |
-//! | `x-request-id` | an id of the client's own, visible ASCII of at most 128 characters; another is replaced by one of ours |
-//! | `traceparent` | the W3C's trace context; its trace is passed on, with a part of our own. Without one a trace begins here where the request is sampled for those who [collect spans](HttpEdge::give_spans_to) |
-//! | `x-callboard-explain` | `1`: the answer's `x-callboard-timeline` tells the stages, batches, replicas and times of this request as JSON, of an error, too; so does `?explain=1`. An event stream tells all of it in an event `timeline` before its last one. `0`: it does not. Others are answered 400. See [`HttpConfig::explain_requests`] |
+//! - `content-type`: the form of the body: a form of the route's type (below), `multipart/form-data`, or a media type
+//!   that the route takes raw. Other types get 415.
+//! - `accept`: the forms of the reply by quality; JSON for `*/*` and none. 406 if no form of the route is accepted.
+//! - `content-encoding`: the coding of the body: `gzip`, `deflate` or `zstd`. Others get 415.
+//! - `accept-encoding`: the codings of the reply by quality. Short replies are not compressed.
+//! - `x-request-timeout-ms`: how long the client waits, in whole milliseconds. More than an hour counts as an hour; 0
+//!   and words get 400.
+//! - `grpc-timeout`: the same in gRPC's format (`100m`, `30S`: one to eight digits and `H`, `M`, `S`, `m`, `u` or `n`).
+//!   Of both headers the smaller one counts.
+//! - `x-request-priority`: `high`, `normal` or `low`. Others get 400.
+//! - `x-request-id`: an id of the client's own, visible ASCII of at most 128 characters. Another one is replaced.
+//! - `traceparent`: the trace context of the W3C. Its trace is passed on with a span of our own. Without one a trace
+//!   begins here if the request is [sampled](HttpEdge::give_spans_to).
+//! - `x-callboard-explain`: `1` adds `x-callboard-timeline` to the response, also to an error: the stages, batches,
+//!   replicas and times of the request as JSON. So does `?explain=1`. An event stream has all of it in an event
+//!   `timeline` before its last one. `0` does not; others get 400. See [`HttpConfig::explain_requests`].
 //!
-//! Forms of bodies and replies: `application/json`, `application/msgpack` and `application/vnd.callboard.envelope` for every type;
-//! `application/x-npy` for arrays; `application/vnd.apache.arrow.stream` and `.file` for tables; `text/plain` for texts;
-//! `application/octet-stream` for files ([`Media`](callboard_codec::Media)). A dynamic value may be any of them, and
-//! `application/x-npz`. What a client accepts is tried in its order: an outcome that is no array is sent in the next form, and 406 is
-//! left when there is none. A large body is read into one buffer of which the arrays in it are views. `docs/wire.md` has every
-//! detail.
+//! Forms of bodies and replies: `application/json`, `application/msgpack` and `application/vnd.callboard.envelope` for
+//! every type; `application/x-npy` for arrays; `application/vnd.apache.arrow.stream` and `.file` for tables;
+//! `text/plain` for texts; `application/octet-stream` for files ([`Media`](callboard_codec::Media)). A dynamic value
+//! may have any of them, and `application/x-npz`. The accepted forms are tried in order: an outcome that is no array is
+//! sent in the next form, and 406 if there is none. A large body is read into one buffer, which its arrays share.
+//! `docs/wire.md` has every detail.
 //!
-//! A route that streams answers in `text/event-stream` (also for `*/*` and none), `application/x-ndjson` or
-//! `application/vnd.callboard.envelope-stream`: an event, line or frame for each outcome, as it comes. A slow reader slows only its
-//! own stream, and one that leaves cancels it.
+//! A streaming route answers in `text/event-stream` (also for `*/*` and none), `application/x-ndjson` or
+//! `application/vnd.callboard.envelope-stream`: one event, line or frame for each outcome, as it comes. A slow reader
+//! slows its own stream only, and a reader that leaves cancels it.
 //!
-//! `POST /v1/call/{name}` calls the route `/{name}` as a function, with `{args, kwargs}` as JSON, MessagePack or an envelope, or with a
-//! stream of them that is answered in order.
+//! `POST /v1/call/{name}` calls the route `/{name}` as a function, with `{args, kwargs}` as JSON, MessagePack or an
+//! envelope, or with a stream of them, which is answered in order.
 //!
-//! `x-request-timeout-ms`, `grpc-timeout`, `x-request-priority` and `x-callboard-explain` may come once; a second one is answered 400.
-//! Every answer of the edge has `x-request-id`; a reply has `server-timing` with the milliseconds spent in the queue, in the batch and
-//! in user code, an error the same as far as it came, and the total. A call that fails on the server's side (5xx) is one warning in the
-//! log with its request's id. What is no HTTP never reaches the edge: its connection gets a bare 400, 414 or 431 and is closed.
+//! A second `x-request-timeout-ms`, `grpc-timeout`, `x-request-priority` or `x-callboard-explain` gets 400. Every
+//! response has `x-request-id`. A reply has `server-timing` with the milliseconds in the queue, in the batch and in
+//! user code; an error has the same times as far as it came, and the total. A call that fails on the server's side
+//! (5xx) is one warning in the log with its request's id. Invalid HTTP never reaches the edge: its connection gets a
+//! bare 400, 414 or 431 and is closed.
 //!
-//! # Who may ask
+//! # Access
 //!
-//! Everybody, until [`HttpConfig::api_keys`] are set: then `authorization: Bearer …` or `x-api-key` shows one, and 401 answers
-//! whoever does not. [`HttpConfig::rate_limit`] bounds how often a key may be used (429), [`HttpConfig::cors`] which web
-//! pages may read answers, [`HttpConfig::hosts`] which may ask a server on loopback, [`HttpConfig::tls`] who can read along. [`Admin`] is for whoever runs the node, on a socket of its own.
+//! Without [`HttpConfig::api_keys`] every client may call. With them a request needs `authorization: Bearer …` or
+//! `x-api-key`, or gets 401. [`HttpConfig::rate_limit`] bounds how often a key may be used (429), [`HttpConfig::cors`]
+//! which web pages may read responses, [`HttpConfig::hosts`] which host names a server on loopback has, and
+//! [`HttpConfig::tls`] encrypts. [`Admin`] is a listener for operators, on a socket of its own.
 //!
-//! # What may go wrong
+//! # Errors
 //!
-//! Every error is a problem document (RFC 9457) with `kind`, `message`, `retryable`, `request_id` and, where there are any,
-//! `error_type`, `stage`, `details` and `remote_trace`. The edge refuses before it reads: wrong method, headers and media type
-//! (405, 400, 415, 406), a length beyond the limit (413), no room (429 with `retry-after`), not ready (503). Then come a body
-//! that is silent or too slow (408), broken or malformed (400) or not what the route takes (422); a failure of user code with its own
-//! status or 500; a worker that died (500); a deadline that passed (504). A client that leaves cancels its call. On HTTP/1 a
-//! client that closes its sending side before the answer (`nc -N`, `shutdown(SHUT_WR)`) counts as having left: TCP does not
-//! tell the two apart, and work for nobody would cost more callers than it serves.
+//! Every error is a problem document (RFC 9457) with `kind`, `message`, `retryable`, `request_id` and, if known,
+//! `error_type`, `stage`, `details` and `remote_trace`. Before it reads a body the edge refuses a wrong method, header
+//! or media type (405, 400, 415, 406), a length beyond the limit (413), a call without room (429 with `retry-after`),
+//! and a call of a stage that is not ready (503). Then come a silent or slow body (408), a broken or malformed body
+//! (400), and a body that does not fit the route's type (422); a failure of user code with its own status or 500; a
+//! worker that died (500); and a deadline that passed (504). A client that leaves cancels its call. On HTTP/1 a client
+//! that closes its sending side before the response (`nc -N`, `shutdown(SHUT_WR)`) counts as having left: TCP does not
+//! tell the two apart.
 //!
-//! Priorities are a matter of trust: anybody may ask for `high`, which goes first. Where callers are strangers, let a proxy
-//! drop or set the header.
+//! Any client may request the priority `high`. If clients are not trusted, let a proxy drop or set the header.
 //!
 //! # Limits
 //!
-//! [`HttpConfig`] names each with its threat. Together with the node's own permits they bound what the edge holds: at most
-//! `max_connections` sockets, and request bodies of at most the node's `max_in_flight_bytes` in sum. Permits for bytes are
-//! taken as a body or a frame of a stream of calls arrives: what a client announces and does not send costs the others nothing.
+//! [`HttpConfig`] names each limit with its threat. Together with the node's permits they bound what the edge holds: at
+//! most `max_connections` sockets, and request bodies of at most the node's `max_in_flight_bytes` in sum. Bytes are
+//! charged as a body or a frame arrives: an announced length blocks no other client.
 //!
-//! Answers have no budget in bytes: what a reader has not taken yet is in memory, one answer for each connection of HTTP/1 and
-//! up to `max_concurrent_streams` for each of HTTP/2, for as long as it reads at the least rate.
+//! Responses have no budget in bytes: unread bytes are in memory, one response for each connection of HTTP/1 and up to
+//! `max_concurrent_streams` for each of HTTP/2, while the client reads at the least rate.
 
-mod accept;
-mod access;
-mod access_log;
 mod admin;
-mod ascii;
-mod catch_panic;
-mod closing;
-mod coding;
+mod call;
 mod config;
-mod convert;
-mod curl;
-mod edge;
+mod describe;
+mod dispatch;
 mod error;
-mod explain;
 mod file_type;
-mod fresh;
-mod functions;
-mod infer;
-mod metrics;
-mod observed;
-mod oip;
-mod openapi;
-#[cfg(feature = "otlp")]
-mod otlp;
-mod pages;
-mod repository;
+mod guard;
+mod listener;
+mod observe;
+pub mod protocol;
 mod request;
 mod request_id;
 mod respond;
-mod server;
-mod server_timing;
-mod spans;
-mod tls;
-mod trace;
-mod turn;
+mod runtime;
 
 /// The version of axum whose routers an edge can be mounted in.
 pub use axum;
 
-pub use accept::LAST_WORDS;
-pub use access::{ApiKeys, ApiKeysError, Cors, CorsError, Hosts, HostsError, RateLimit, RateLimitError};
-pub use access_log::{AccessLog, AccessRecord, AccessSink};
 pub use admin::{Admin, serve_admin};
-pub use config::{HttpConfig, HttpConfigError};
-pub use curl::{curl, shell_word};
-pub use edge::HttpEdge;
+pub use callboard_telemetry::{
+    AccessLog, AccessRecord, AccessSink, Attribute, SampleRatio, SampleRatioError, Span, SpanSink,
+};
+#[cfg(feature = "otlp")]
+pub use callboard_telemetry::{OtlpConfig, SpanExporter};
+pub use config::{HttpConfig, HttpConfigError, TlsConfig};
+pub use describe::curl::{curl, shell_word};
+pub use describe::is_reserved;
+pub use describe::openapi::{ApiInfo, example_of, openapi};
+pub use dispatch::HttpEdge;
+pub use dispatch::serve::{HttpServeError, serve, serve_edge, serve_mounted, serve_router};
 pub use error::{Problem, http_status};
 pub use file_type::media_type_of;
-#[cfg(feature = "fuzz")]
-#[doc(hidden)]
-pub use oip::fuzz::decode_inference_request;
-pub use openapi::{ApiInfo, example_of, openapi};
-#[cfg(feature = "otlp")]
-pub use otlp::{OtlpConfig, SpanExporter};
-pub use pages::is_reserved;
-pub use repository::{Changing, Repository, RepositoryError};
-pub use server::{HttpServeError, serve, serve_edge, serve_mounted, serve_router};
-pub use spans::{Attribute, SampleRatio, SampleRatioError, Span, SpanSink};
-pub use tls::{TlsConfig, TlsError};
+pub use guard::{ApiKeys, ApiKeysError, Cors, CorsError, Hosts, HostsError, RateLimit, RateLimitError};
+pub use listener::ABORT_GRACE;
+pub use listener::tls::TlsError;

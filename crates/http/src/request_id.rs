@@ -1,4 +1,4 @@
-//! The name of one request, taken from its client or made here, found in the answer and in every problem document.
+//! The id of a request: sent by its client or generated here. Every response and problem document has it.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -6,76 +6,82 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use axum::http::header::{HeaderName, HeaderValue};
 
 use callboard_core::edge::is_valid_request_id;
+use callboard_telemetry::StackText;
 
-use crate::ascii::Ascii;
-
-/// Taken, or made, and always given back.
+/// The header of the id, in requests and responses.
 pub(crate) const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
-/// Whether requests have ids. Off only in a build that finds out what they cost: see `benches/metrics-cost.sh`. Not a feature,
-/// because nobody is meant to turn it on by depending on this crate.
-pub(crate) const NAMING: bool = !cfg!(callboard_no_request_id);
+/// Whether requests have ids. Off only in a build that measures their cost: see `benches/metrics-cost.sh`. Not a
+/// feature, because no dependent crate should turn it off.
+pub(crate) const HAS_REQUEST_IDS: bool = !cfg!(callboard_no_request_id);
 
-/// One request's id: visible ASCII, at most 128 characters.
+/// Visible ASCII, at most 128 characters.
 #[derive(Clone, Debug)]
-pub(crate) enum RequestId {
-    /// The client's own.
-    Taken(HeaderValue),
-    /// One of ours, in place: most requests have one, and each copy of a header's value is an allocation.
-    Made(Ascii<33>),
+pub enum RequestId {
+    /// Sent by the client.
+    Client(HeaderValue),
+    /// Generated here, in place: a header value would be an allocation for most requests.
+    Generated(StackText<33>),
 }
 
 impl RequestId {
-    /// The client's own id, if it is one that may enter logs: visible ASCII, not too long.
+    /// The client's id, if it may enter logs: visible ASCII, not too long.
     pub(crate) fn from_client(value: &HeaderValue) -> Option<Self> {
-        is_valid_request_id(value.as_bytes()).then(|| Self::Taken(value.clone()))
+        is_valid_request_id(value.as_bytes()).then(|| Self::Client(value.clone()))
     }
 
-    pub(crate) fn as_str(&self) -> &str {
+    /// The text of the id.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
         match self {
-            Self::Taken(value) => value.to_str().unwrap_or_default(),
-            Self::Made(text) => text.as_str(),
+            Self::Client(value) => value.to_str().unwrap_or_default(),
+            Self::Generated(text) => text.as_str(),
         }
     }
 
     pub(crate) fn to_header(&self) -> HeaderValue {
         match self {
-            Self::Taken(value) => value.clone(),
-            Self::Made(text) => text.to_header(),
+            Self::Client(value) => value.clone(),
+            Self::Generated(text) => header_value(text),
         }
     }
 }
 
-/// Makes ids that no other process makes: a random number of this process, then a count.
+/// The value of a header.
+pub(crate) fn header_value<const N: usize>(text: &StackText<N>) -> HeaderValue {
+    HeaderValue::from_bytes(text.as_bytes()).unwrap_or_else(|_| HeaderValue::from_static(""))
+}
+
+/// Generates ids that are unique across processes: a random number of this process, then a count.
 #[derive(Debug)]
 pub(crate) struct RequestIds {
-    /// The process's part, as text and with its dash.
-    process: Ascii<17>,
+    /// The random part, with its dash.
+    process: StackText<17>,
     next: AtomicU64,
 }
 
 impl RequestIds {
     pub(crate) fn new() -> Self {
-        // The standard library's own source of randomness for its maps: enough for a name, and no dependency.
-        Self::of_process(RandomState::new().build_hasher().finish())
+        // The standard library's source of randomness for maps: enough for an id, without a dependency.
+        Self::for_process(RandomState::new().build_hasher().finish())
     }
 
-    fn of_process(number: u64) -> Self {
-        let mut process = Ascii::new();
+    fn for_process(number: u64) -> Self {
+        let mut process = StackText::default();
         process.push_hex(number, 16);
         process.push(b"-");
         Self { process, next: AtomicU64::new(0) }
     }
 
     /// A new id such as `9f3ac27e01b4d658-0000002a`.
-    pub(crate) fn make(&self) -> RequestId {
-        let mut id = Ascii::<33>::new();
-        if !NAMING {
-            return RequestId::Made(id);
+    pub(crate) fn generate(&self) -> RequestId {
+        let mut id = StackText::<33>::default();
+        if !HAS_REQUEST_IDS {
+            return RequestId::Generated(id);
         }
         id.push(self.process.as_bytes());
         id.push_hex(self.next.fetch_add(1, Ordering::Relaxed), 8);
-        RequestId::Made(id)
+        RequestId::Generated(id)
     }
 }
 
@@ -96,7 +102,7 @@ mod tests {
     #[test]
     fn makes_ids_that_differ_and_that_we_would_take() {
         let (here, there) = (RequestIds::new(), RequestIds::new());
-        let made = [here.make(), here.make(), there.make()].map(|id| id.to_header());
+        let made = [here.generate(), here.generate(), there.generate()].map(|id| id.to_header());
         assert_ne!(made[0], made[1]);
         assert_ne!(made[0].as_bytes()[..16], made[2].as_bytes()[..16]);
         assert!(made.iter().all(|id| id.len() == 25 && RequestId::from_client(id).is_some()));
@@ -104,7 +110,7 @@ mod tests {
 
     #[test]
     fn counts_on_beyond_eight_digits() {
-        let ids = RequestIds { next: AtomicU64::new(0x1_0000_0000), ..RequestIds::of_process(0) };
-        assert_eq!(ids.make().as_str(), "0000000000000000-100000000");
+        let ids = RequestIds { next: AtomicU64::new(0x1_0000_0000), ..RequestIds::for_process(0) };
+        assert_eq!(ids.generate().as_str(), "0000000000000000-100000000");
     }
 }

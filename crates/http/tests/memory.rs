@@ -43,8 +43,8 @@ async fn server(seen: &Seen, before: &Arc<AtomicUsize>) -> SocketAddr {
     address
 }
 
-/// One tensor at a time, so that what is allocated beside it is the server's own: its body, and the pieces in which it is
-/// received. A second copy of 32 MiB would not fit the bound.
+/// One tensor at a time, so that what is allocated beside it is the server's own: its body, and the pieces in which it
+/// is received. A second copy of 32 MiB would not fit the bound.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_large_array_is_read_into_one_aligned_buffer() {
     let tensor = Value::from(Tensor::try_new(DType::F32, &[ELEMENTS], vec![0; BYTES].into()).unwrap());

@@ -1,12 +1,12 @@
-//! Numbers from one dtype to another, refused where the value would not survive.
+//! Converts numbers from one dtype to another, and refuses values that do not fit.
 //!
-//! Decides what an engine that lacks a dtype may be given instead: the same numbers in one it has. An integer that does
+//! An engine that lacks a dtype gets the same numbers in another one. An integer that does
 //! not fit, or a finite float that would become infinite, is an error that names the number; rounding a float is not.
 
 use callboard_codec::{DType, Element, Tensor};
 use half::f16;
 
-/// Why a tensor has no equal in another dtype.
+/// Why a tensor cannot be converted to another dtype.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub(crate) enum CastError {
     /// A number outside the range of the other dtype.
@@ -28,7 +28,7 @@ pub(crate) fn cast(tensor: &Tensor, to: DType) -> Result<Tensor, CastError> {
         (DType::F64, DType::F32) => convert(tensor, |x: f64| kept_finite(x as f32, x.is_finite())),
         (DType::F32, DType::F64) => convert(tensor, |x: f32| Some(f64::from(x))),
         (DType::F16, DType::F32) => convert(tensor, |x: f16| Some(x.to_f32())),
-        // What a model computed is not the caller's fault: beyond f16 it is infinite, as it would be in an f16 engine.
+        // An output beyond f16 is not the caller's fault: it becomes infinite, as in an f16 engine.
         (DType::F32, DType::F16) => convert(tensor, |x: f32| Some(f16::from_f32(x))),
         (from, to) => Err(CastError::Unsupported { from, to }),
     }

@@ -13,7 +13,7 @@ use serde::{Deserialize, Deserializer};
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct OnnxConfig {
-    /// The `.onnx` file. Weights in files beside it (`.onnx.data`) are found by their names. Required.
+    /// The `.onnx` file. Weights in separate files (`.onnx.data`) are found by their names. Required.
     pub model: PathBuf,
 
     /// Threads that compute this model, for all its replicas together. By default all models of the process share one
@@ -37,7 +37,7 @@ impl OnnxConfig {
     }
 }
 
-/// Beyond that a pool takes longer to start than any model to run.
+/// A larger pool would take longer to start than any model to run.
 const MAX_THREADS: usize = 1024;
 
 fn threads<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<NonZeroUsize>, D::Error> {

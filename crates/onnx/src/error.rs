@@ -1,4 +1,4 @@
-//! Why a model could not be loaded. What a running model has against an item is a [`Failure`](callboard_core::Failure).
+//! Why a model could not be loaded. An item that a running model refuses is a [`Failure`](callboard_core::Failure).
 
 use std::io;
 use std::path::PathBuf;
@@ -28,7 +28,7 @@ pub enum LoadError {
         /// The limit.
         max_bytes: u64,
     },
-    /// The file does not say what the model takes and gives.
+    /// The signature of the model cannot be read.
     #[error("cannot use model {}", path.display())]
     Signature {
         /// The file.
@@ -36,7 +36,7 @@ pub enum LoadError {
         /// What is wrong with it.
         source: SignatureError,
     },
-    /// The engine cannot load it: most often an operator that it lacks.
+    /// The engine cannot load it, most often because it lacks an operator.
     #[error("cannot use model {}", path.display())]
     Engine {
         /// The file.
@@ -44,7 +44,7 @@ pub enum LoadError {
         /// What the engine said.
         source: EngineError,
     },
-    /// An input or output of a dtype that the engine neither has nor can stand in for.
+    /// An input or output of a dtype that the engine has not and cannot replace.
     #[error("cannot use model {}: {engine} does not compute in {dtype}, the type of `{tensor}`", path.display())]
     UnsupportedDType {
         /// The file.

@@ -1,8 +1,7 @@
-//! One item, from what a caller or the stage before sent to the tensors that the engine takes.
+//! Converts one item to the tensors of the engine, and outputs to an item.
 //!
-//! Decides which forms an input may have and refuses everything else with the input's name, what was expected and what
-//! came: all inputs that are wrong are named at once, with their paths, so that a caller need not find them one by one.
-//! Nothing here looks at more than one item, so an item that is refused cannot disturb its neighbours.
+//! A wrong input is refused with its name, its expected and its actual type. All wrong inputs are named at once, with
+//! their paths. This code sees one item at a time, so a refused item does not affect other items.
 
 use callboard_codec::{DType, DecodeError, Map, Tensor, Value};
 use callboard_core::Failure;
@@ -38,7 +37,7 @@ impl InputError {
         }
     }
 
-    /// The input's name, where it is about one.
+    /// The name of the wrong input, if there is one.
     fn name(&self) -> Option<&str> {
         match self {
             Self::Missing { name, .. }
@@ -55,18 +54,18 @@ impl InputError {
 #[derive(Debug)]
 pub(crate) struct Refusal {
     errors: Vec<InputError>,
-    /// Whether the inputs came by name; else the item is the one input.
+    /// Whether the inputs came by name; otherwise the item is the only input.
     by_name: bool,
 }
 
-/// A map of a million unknown names needs no answer of a million lines.
+/// The most errors in one answer: a map may have a million unknown names.
 const MAX_TOLD: usize = 16;
 
-/// The status of an item that is well-formed and not what the model takes.
+/// The status of a well-formed item that does not fit the model.
 const SCHEMA_MISMATCH: u16 = 422;
 
 impl Refusal {
-    /// The answer to this item's caller: all that is wrong as text, and under `fields` for programs.
+    /// The answer to this item's caller: all errors as text, and under `fields` for programs.
     pub(crate) fn into_failure(self) -> Failure {
         let told = &self.errors[..self.errors.len().min(MAX_TOLD)];
         let message = told.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
@@ -110,7 +109,8 @@ pub(crate) fn read_item(model: &Model, item: &Value) -> Result<Vec<Tensor>, Refu
     if refusal.errors.is_empty() { Ok(tensors) } else { Err(refusal) }
 }
 
-/// One value per input, as far as they are there: the item itself for a model with one input, or the entries of a map.
+/// One value per input, or `None` for a missing one: the item itself for a model with one input, or the entries of a
+/// map.
 fn values_of<'a>(signature: &Signature, item: &'a Value, refusal: &mut Refusal) -> Vec<Option<&'a Value>> {
     match (signature.inputs(), item) {
         // `{"dtype": ..., "shape": ..., "data": ...}` is a tensor, unless the model calls its input that.
@@ -130,7 +130,7 @@ fn values_of<'a>(signature: &Signature, item: &'a Value, refusal: &mut Refusal) 
     }
 }
 
-/// A name that the model does not know is a misspelt one more often than a superfluous one.
+/// Refuses unknown names: most are misspelt.
 fn unknown_names(signature: &Signature, map: &Map) -> impl Iterator<Item = InputError> {
     let unknown = map.keys().filter(|key| signature.inputs().iter().all(|spec| spec.name() != *key));
     unknown
@@ -158,8 +158,7 @@ fn read_tensor(signature: &Signature, spec: &TensorSpec, value: &Value) -> Resul
         Value::Tensor(tensor) if tensor.dtype() != spec.dtype() => return Err(wrong(describe(tensor))),
         other => match Tensor::from_value(other, Some(spec.dtype())) {
             Ok(tensor) => tensor,
-            // `1.0` is a whole number to whoever has one type of numbers. Looked at only where the item would be
-            // refused.
+            // `1.0` may be an integer of a sender with one type of numbers. Tried only if the item would be refused.
             Err(error) => match is_integer(spec.dtype()).then(|| with_whole_numbers(other)).flatten() {
                 Some(whole) => Tensor::from_value(&whole, Some(spec.dtype())).map_err(unreadable)?,
                 None => return Err(unreadable(error)),
@@ -169,8 +168,7 @@ fn read_tensor(signature: &Signature, spec: &TensorSpec, value: &Value) -> Resul
     fit(signature, spec, &tensor).ok_or_else(|| wrong(describe(&tensor)))
 }
 
-/// The tensor if its shape is that of one item. A batch axis of 1 that was sent along is taken off: the ranks differ,
-/// so it cannot be mistaken for anything else.
+/// The tensor if it has the shape of one item. A batch axis of length 1 is removed: the rank shows that it is one.
 fn fit(signature: &Signature, spec: &TensorSpec, tensor: &Tensor) -> Option<Tensor> {
     let Some(axes) = signature.item_axes(spec) else {
         return Some(tensor.clone());
@@ -192,7 +190,7 @@ fn fits(shape: &[usize], axes: &[Axis]) -> bool {
     shape.len() == axes.len() && shape.iter().zip(axes).all(fits_axis)
 }
 
-/// An axis name stands for one length per item, wherever it appears.
+/// Checks that an axis name has one length in an item.
 fn check_named_axes(signature: &Signature, tensors: &[Tensor]) -> Result<(), InputError> {
     let mut seen: Vec<(&str, usize, &str)> = Vec::new();
     for (spec, tensor) in signature.inputs().iter().zip(tensors) {
@@ -225,13 +223,12 @@ fn is_integer(dtype: DType) -> bool {
 /// Floats above this stand for several whole numbers.
 const EXACT: f64 = 9_007_199_254_740_992.0;
 
-/// The same lists, in which floats that are whole numbers are integers; `None` where there is another float, or what is
-/// no number.
+/// The same lists with whole floats as integers; `None` if there is another float or a value that is not a number.
 fn with_whole_numbers(value: &Value) -> Option<Value> {
     match value {
         Value::Int(_) | Value::UInt(_) => Some(value.clone()),
         Value::Float(number) => (number.fract() == 0.0 && number.abs() < EXACT).then_some(Value::Int(*number as i64)),
-        // As deep as its decoder let it be.
+        // The decoder bounds the depth.
         Value::List(items) => items.iter().map(with_whole_numbers).collect::<Option<Vec<Value>>>().map(Value::List),
         _ => None,
     }
@@ -245,7 +242,7 @@ fn describe(tensor: &Tensor) -> String {
     format!("{} {:?}", tensor.dtype(), tensor.shape())
 }
 
-/// What an item became: the tensor of a model with one output, else a map by name.
+/// The outputs of an item: the tensor of a model with one output, otherwise a map by name.
 pub(crate) fn write_item(signature: &Signature, outputs: Vec<Tensor>) -> Value {
     let named = |outputs: Vec<Tensor>| {
         let names = signature.outputs().iter().map(TensorSpec::name);

@@ -30,19 +30,18 @@
 //!
 //! # One item is one sample
 //!
-//! When every input and output begins with a free axis, that axis is the batch ([`BatchAxis`]): an item comes without
-//! it and the stage stacks what is waiting. An item may have these forms:
+//! If every input and output begins with a free axis, that axis is the batch ([`BatchAxis`]): an item comes without it
+//! and the stage stacks the waiting items. An item may have these forms:
 //!
 //! * for a model with one input, the input itself: a tensor of the declared dtype, nested lists of numbers, or a map
 //!   `{dtype, shape, data}`;
 //! * for any model, a map of input names to such values.
 //!
 //! The result is the tensor of a model with one output, or a map of output names to tensors. A leading axis of length 1
-//! that was sent along is taken off; results never have it.
+//! in an item is removed; results never have it.
 //!
 //! Numbers in lists are read as the declared dtype and refused when they are out of its range. A tensor of another
-//! dtype is refused, never converted: the sender would not learn that it loses digits. NaN and infinity are values like
-//! any other, for which a model may have a use.
+//! dtype is refused, never converted: the sender would not notice the lost digits. NaN and infinity are accepted.
 //!
 //! # Running it again is safe
 //!

@@ -15,7 +15,7 @@ use crate::engine::{Engine, RtenEngine};
 use crate::error::LoadError;
 use crate::signature::{BatchAxis, Signature, TensorSpec, read};
 
-/// What one protobuf message may be; larger models keep their weights in files beside them.
+/// The most bytes of a protobuf message; larger models keep their weights in separate files.
 const MAX_MODEL_BYTES: u64 = 2 * 1024 * 1024 * 1024 - 1;
 
 /// A model that is ready to run. Cheap to clone.
@@ -33,13 +33,13 @@ const MAX_MODEL_BYTES: u64 = 2 * 1024 * 1024 * 1024 - 1;
 /// # }
 /// ```
 #[derive(Clone, Debug)]
-pub struct Model(Arc<Parts>);
+pub struct Model(Arc<ModelParts>);
 
 #[derive(Debug)]
-struct Parts {
+struct ModelParts {
     signature: Signature,
     engine: Box<dyn Engine>,
-    /// What the engine takes each input as.
+    /// The engine's dtype of each input.
     input_dtypes: Vec<DType>,
 }
 
@@ -89,7 +89,7 @@ impl Model {
         };
         let input_dtypes = signature.inputs().iter().map(dtype).collect::<Result<_, _>>()?;
         signature.outputs().iter().try_for_each(|spec| dtype(spec).map(drop))?;
-        Ok(Self(Arc::new(Parts { signature, engine, input_dtypes })))
+        Ok(Self(Arc::new(ModelParts { signature, engine, input_dtypes })))
     }
 
     /// What the model takes and gives.

@@ -36,12 +36,12 @@ pub(crate) struct GraphProto {
     pub(crate) output: Vec<ValueInfoProto>,
 }
 
-/// A weight: only its name and where its data lies.
+/// A weight: only its name and the location of its data.
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct TensorProto {
     #[prost(string, optional, tag = "8")]
     pub(crate) name: Option<String>,
-    /// 0 in this file, 1 in a file beside it.
+    /// 0 in this file, 1 in a separate file.
     #[prost(int32, optional, tag = "14")]
     pub(crate) data_location: Option<i32>,
 }
@@ -89,7 +89,7 @@ pub(crate) enum DimensionValue {
     Param(String),
 }
 
-/// `TensorProto.DataType`. Types that we have no word for (strings, complex numbers, 8-bit floats) are not listed.
+/// `TensorProto.DataType`. Unsupported types (complex numbers, 8-bit floats) are not listed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Enumeration)]
 #[repr(i32)]
 pub(crate) enum ElementType {

@@ -3,8 +3,8 @@
 //! * **Batches:** the stage's `max_batch_size` items at most; a model without a batch axis runs them one after the
 //!   other.
 //! * **Late or cancelled:** items whose caller has gone are left out of runs that have not begun.
-//! * **Warm-up:** one batch of zeros of size 1 and one of the largest size, so that the first caller does not pay for
-//!   threads and buffers, and a model that cannot run at all is an error at start.
+//! * **Warm-up:** one batch of zeros of size 1 and one of the largest size, so that the first caller does not wait for
+//!   threads and buffers, and a model that cannot run is an error at start.
 
 use bytes::Bytes;
 use callboard_codec::{DType, Tensor, Value};
@@ -16,7 +16,7 @@ use crate::model::Model;
 use crate::run::{Tensors, run_items};
 use crate::signature::{Axis, BatchAxis};
 
-/// Zeros that a warm-up may allocate per input: beyond that the largest batch is left to the first callers.
+/// The most bytes of zeros per input of a warm-up. A larger batch is not warmed up.
 const MAX_WARMUP_BYTES: usize = 256 * 1024 * 1024;
 
 /// A stage that runs `model`. Its workers are threads; see [`Stage`] for batching, replicas and queue.
@@ -40,7 +40,7 @@ pub fn stage(name: &str, model: &Model) -> Stage<Value, Value> {
     if varies { stage.cost(rows) } else { stage }
 }
 
-/// What an item costs beside others: the length of its first axis, which is what differs.
+/// The cost of an item: the length of its first axis, the only part that varies.
 fn rows(item: &Value) -> u64 {
     item.rows().unwrap_or(1) as u64
 }
@@ -72,8 +72,8 @@ impl Worker for OnnxWorker {
     }
 }
 
-/// Runs `items` items of zeros. Axes of any length are taken as 1, which a model may rightly refuse (an image of one
-/// pixel); its refusal then says nothing about real items and is only logged.
+/// Runs `items` items of zeros. Axes of any length are taken as 1, which a model may refuse (an image of one pixel);
+/// such a refusal is only logged, because real items may pass.
 fn warm_up(model: &Model, items: usize) -> Result<(), Failure> {
     let Some((zeros, guessed)) = zeros(model, items) else {
         return Ok(());

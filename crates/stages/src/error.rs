@@ -7,7 +7,7 @@ use std::path::PathBuf;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StageConfigError {
-    /// A key whose value cannot be, by itself or beside another.
+    /// An invalid value of a key, alone or together with another key.
     #[error("`{key}`: {reason}")]
     Invalid {
         /// The key at fault.

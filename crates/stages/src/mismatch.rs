@@ -1,4 +1,4 @@
-//! How a stage refuses an item that is well-formed and not of its type.
+//! Refuses an item that is well-formed but not of the stage's type.
 
 use callboard_codec::{Map, Value};
 use callboard_core::Failure;
@@ -7,7 +7,7 @@ use callboard_core::Failure;
 /// 400.
 const SCHEMA_MISMATCH: u16 = 422;
 
-/// The failure with that status, and the place of what is wrong for programs.
+/// Adds that status to the failure, and the path of the wrong field for programs.
 pub(crate) fn mismatch(failure: Failure, path: String, message: String) -> Failure {
     let field = Map::from_iter([("path", Value::from(path)), ("message", Value::from(message))]);
     failure.with_status(SCHEMA_MISMATCH).with_details(Map::from_iter([("fields", Value::List(vec![field.into()]))]))

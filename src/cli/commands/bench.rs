@@ -1,7 +1,7 @@
 //! `callboard bench`: measures one target, or two in turns, and reports.
 //!
-//! A single request goes first and must succeed, because a load of refusals measures the wrong thing. The first interrupt
-//! ends the load, and the report has the figures so far. The second one ends the program at once.
+//! A single request goes first and must succeed, because a load of refusals measures the wrong thing. The first
+//! interrupt ends the load, and the report has the figures so far. The second one ends the program at once.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

@@ -263,8 +263,8 @@ mod tests {
     fn a_token_is_hidden_in_debug_output() {
         let words = ["cluster", "join", "cbt1-secret", "quic://127.0.0.1:1", "--to", "lab"];
         let join = ClusterArgs::from_matches(&ClusterArgs::command().try_get_matches_from(words).unwrap());
-        let told = format!("{join:?}");
-        assert!(told.contains("a token") && !told.contains("secret"), "{told}");
+        let shown = format!("{join:?}");
+        assert!(shown.contains("a token") && !shown.contains("secret"), "{shown}");
     }
 
     #[test]

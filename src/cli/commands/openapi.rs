@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use callboard_http::ApiInfo;
+use callboard_oip::InferenceProtocol;
 
 use super::super::error::CliError;
 use super::super::output;
@@ -13,7 +14,7 @@ use super::block_on;
 pub(crate) fn run(service: Service, info: &ApiInfo, output: Option<&Path>) -> Result<(), CliError> {
     let document = block_on(async {
         let node = Service::start(service.app).await?;
-        let document = callboard_http::openapi(&node.client().routes(), info);
+        let document = callboard_http::openapi(&node.client().routes(), info, Some(&InferenceProtocol::new()));
         node.abort();
         Ok(document)
     })?;

@@ -62,13 +62,13 @@ async fn serve(
     if let Some(quic) = quic {
         parts = parts.quic_with_peers(quic, peers(&plan)?);
     }
-    let door = parts.open(listener).map_err(|error| CliError::because("not started", &error))?;
+    let starting = parts.open(listener).map_err(|error| CliError::because("not started", &error))?;
     let (server, plan) = tokio::select! {
-        started = start(door, plan, app) => started?,
+        started = start(starting, plan, app) => started?,
         signal = signals.next() => return Err(CliError::Failed(format!("{signal} before the start was complete"))),
     };
     if let Some(reload) = reload {
-        server.edge().load_from(Arc::new(ConfiguredRoutes::new(reload, server.node().handle(), &plan)));
+        server.load_models_from(Arc::new(ConfiguredRoutes::new(reload, server.node().handle(), &plan)));
     }
     let admin = admin.map(|admin| admin.open(server.node().handle(), server.edge(), log.stderr.lines())).transpose()?;
     let admin_address = admin.as_ref().map(|admin| admin.address);
@@ -82,14 +82,14 @@ async fn serve(
         }
     }
 
-    let (wish, mut has_signalled) = tokio::select! {
+    let (reason, mut has_signalled) = tokio::select! {
         signal = signals.next() => (signal, true),
         () = AdminServer::drain_asked(admin.as_ref()) => ("asked to drain", false),
     };
     // A server at a terminal has no balancer.
-    let delay = if wish == INTERRUPT { Duration::ZERO } else { plan.settings.drain_delay.value };
+    let delay = if reason == INTERRUPT { Duration::ZERO } else { plan.settings.drain_delay.value };
     let first = if delay.is_zero() { String::new() } else { format!("not ready, serving for {delay:?}, then ") };
-    log.stderr.note(format_args!("{wish}: {first}finishing the running calls; another signal ends at once"));
+    log.stderr.note(format_args!("{reason}: {first}finishing the running calls; another signal ends at once"));
     let shut_down = async {
         // Callers over QUIC are told at once and use other nodes. Balancers of HTTP notice within the delay.
         server.withdraw();
@@ -209,10 +209,10 @@ fn otlp_config(plan: &Plan, info: &ApiInfo) -> Result<Option<OtlpConfig>, CliErr
 }
 
 /// Loads the models of the plan and starts the app.
-async fn start(door: StartingServer, plan: Plan, app: Option<App>) -> Result<(Server, Plan), CliError> {
+async fn start(starting: StartingServer, plan: Plan, app: Option<App>) -> Result<(Server, Plan), CliError> {
     let loaded = spawn_blocking(move || Service::new(plan, app)).await;
     let Service { app, plan } = loaded.map_err(|panic| CliError::because("could not load", &panic))??;
-    let server = door.start(app).await.map_err(|error| CliError::because("not started", &error))?;
+    let server = starting.start(app).await.map_err(|error| CliError::because("not started", &error))?;
     Ok((server, plan))
 }
 

@@ -266,7 +266,7 @@ mod tests {
         });
         let expected = "\
 callboard 1.2.3, not ready, up 1 h 2 min
-calls: 3 in flight, 10 let in and 1 refused since the start
+calls: 3 in flight, 10 admitted and 1 refused since the start
 
 route    revision  pipeline
 /digits  1         decode → digits

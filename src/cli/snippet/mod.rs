@@ -24,8 +24,8 @@ pub(crate) enum Language {
     Rust,
 }
 
-/// One program that calls all of `routes` at `base`, such as `http://localhost:8000`. A route may have a file that fits as
-/// its body. With `needs_key` the program sends an API key.
+/// One program that calls all of `routes` at `base`, such as `http://localhost:8000`. A route may have a file that fits
+/// as its body. With `needs_key` the program sends an API key.
 pub(crate) fn snippet(language: Language, routes: &[(&Route, Option<PathBuf>)], base: &str, needs_key: bool) -> String {
     let examples: Vec<Example> = routes.iter().map(|(route, file)| Example::new(route, file.as_deref())).collect();
     match language {
@@ -96,7 +96,7 @@ impl Example {
 }
 
 /// The comment in place of a call.
-const NOTHING: &str = "has no example that could be shown here";
+const NOTHING: &str = "has no example that can be shown here";
 
 /// The media type that a program asks for and can print.
 fn accept(streams: bool) -> &'static str {
@@ -144,7 +144,7 @@ curl http://h:1/file -F image=@'a dir/it'\''s.png'
 # /bare: It's "one"
 curl http://h:1/bare -H 'content-type: image/png' --data-binary @'a dir/it'\''s.png'
 
-# /none has no example that could be shown here
+# /none has no example that can be shown here
 "##;
         assert_eq!(curl::program(&examples(), "http://h:1", false), expected);
     }

@@ -1,7 +1,8 @@
 //! Every setting, in one table: its key in the file, its flag, its variable, its default, its form and limits.
 //!
-//! The file, the environment, the command line with its help, and `--explain` all read this table, so a setting exists in
-//! all of them, under the same limits. Defaults are written as a user would write them and go through the same reader.
+//! The file, the environment, the command line with its help, and `--explain` all read this table, so a setting exists
+//! in all of them, under the same limits. Defaults are written as a user would write them and go through the same
+//! reader.
 
 pub(crate) mod route;
 pub(crate) mod stage;

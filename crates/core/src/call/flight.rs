@@ -1,6 +1,6 @@
-//! The flight: what stands for one admitted call wherever it is worked on.
+//! The flight: the shared state of one admitted call.
 //!
-//! * **Late, cancelled:** whoever gives a call up says so here, and everybody who is about to begin something for it looks here first.
+//! * **Late, cancelled:** noted here. Every part checks it before it begins work for the call.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,25 +19,23 @@ use crate::host::OpaqueHandle;
 use crate::id::{RouteName, StageName};
 use crate::timeline::{Account, Phase, Recorder, Timing};
 
-/// One admitted call, shared by its caller and by every entry that works for it.
-///
-/// What changes is whether somebody still waits, and why not.
+/// One admitted call, shared by its caller and all of its entries.
 #[derive(Debug)]
 pub(crate) struct Flight {
     pub(crate) deadline: Deadline,
     pub(crate) priority: Priority,
     pub(crate) session: Option<SessionKey>,
-    /// Waits for a place in a full queue instead of being refused.
+    /// Waits for a permit of a full queue instead of being refused.
     pub(crate) patient: bool,
     abandoned: AtomicBool,
-    /// It was given up because its time was up, not because its caller had gone.
+    /// It was given up because its time was up, not because its caller had left.
     late: AtomicBool,
-    /// Its stages run on this node and nowhere else.
+    /// Its stages run on this node only.
     pub(crate) stays_here: bool,
-    /// What it makes the node hold stays charged as long as anything works for it.
+    /// The permit, which keeps the charged bytes while any work for the call goes on.
     pub(crate) permit: Option<Arc<Permit>>,
     account: Account,
-    /// What is known of its caller, where something is.
+    /// Its caller's data, if any.
     pub(crate) origin: Option<Arc<Origin>>,
     /// The call of which this is one branch.
     parent: Option<Arc<Self>>,
@@ -61,13 +59,13 @@ impl Flight {
         }
     }
 
-    /// A call whose caller bounds how many of them there are, so that none needs to be refused for want of room.
+    /// A call whose caller bounds its own number of calls: it waits for capacity instead of being refused.
     pub(crate) fn patient(deadline: Deadline, priority: Priority) -> Self {
         Self { patient: true, ..Self::new(deadline, priority) }
     }
 
-    /// The same call as it was let in, with what its caller asks for. What that leaves open is as the call that waits
-    /// for it, if there is one; an inner call is not sent to another node where its outer one has come from there.
+    /// The same call with its permit and its caller's options. An inner call inherits what they leave open from its outer
+    /// call, and stays on this node if that one came from another node.
     #[must_use]
     pub(crate) fn with_permit(
         mut self,
@@ -139,12 +137,12 @@ impl Flight {
         self.origin.as_ref()?.outer.as_ref()
     }
 
-    /// What its record is written with, where somebody wants one.
+    /// The recorder of the call, if it has one.
     pub(crate) fn recorder(&self) -> Option<&Recorder> {
         self.origin.as_ref()?.recorder.as_ref()
     }
 
-    /// Books what it did until now, and what it does from now on. The call has one account, whichever branch moves.
+    /// Ends one phase of the call and begins the next. All branches share the account of the call.
     pub(crate) fn enter(&self, phase: Phase, now: Instant) {
         match &self.parent {
             Some(parent) => parent.enter(phase, now),
@@ -152,19 +150,18 @@ impl Flight {
         }
     }
 
-    /// Where its time went, for an error that has no outcome to tell it.
+    /// Where its time went, for an error without an outcome.
     pub(crate) fn spent(&self, now: Instant) -> Timing {
         self.account.spent(self.deadline, now)
     }
 
-    /// The error that ends it, with where its time went. One that came of time alone does not know whether user code
-    /// had the call; the flight does.
+    /// Adds to the error that ends the call where its time went and, for a deadline, whether user code had begun.
     pub(crate) fn told(&self, error: CallError, now: Instant) -> CallError {
         let started = error.kind() == ErrorKind::DeadlineExceeded && self.account.has_started();
         error.after(self.spent(now)).after_start(started)
     }
 
-    /// Runs a conversion of its payload at the expense of its account.
+    /// Runs a conversion of its payload and charges it to the call's account.
     pub(crate) fn charged<T>(&self, convert: impl FnOnce() -> T) -> T {
         match self.account() {
             Some(account) => charged_to(&account, convert),
@@ -177,18 +174,18 @@ impl Flight {
         self.permit.as_ref().map(|permit| Arc::clone(permit) as Arc<dyn callboard_codec::Account>)
     }
 
-    /// Nobody waits any more. Work that has not begun must not begin.
+    /// The caller has left. Work that has not begun must not begin.
     pub(crate) fn abandon(&self) {
         self.abandoned.store(true, Ordering::Release);
     }
 
-    /// Its time is up before its deadline, by the word of its caller.
+    /// Its caller says that its time is up before its deadline.
     pub(crate) fn expire(&self) {
         self.late.store(true, Ordering::Release);
         self.abandon();
     }
 
-    /// Whether it ended for want of time, rather than because its caller went away.
+    /// Whether its time is up; false if its caller has only left.
     pub(crate) fn is_late(&self, now: Instant) -> bool {
         self.late.load(Ordering::Acquire) || self.deadline.is_expired(now)
     }

@@ -200,7 +200,7 @@ pub trait Caller: Clone + Send + Sync + 'static {
     }
 
     /// Makes the stream of calls that [`stream`](Self::stream) and [`stream_from`](Self::stream_from) give: for callers
-    /// of other transports, by [`CallStream::of_calls`].
+    /// of other transports, by [`CallStream::from_calls`].
     ///
     /// # Errors
     ///

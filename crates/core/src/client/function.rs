@@ -4,6 +4,7 @@ use callboard_codec::{Map, Payload, Value};
 
 use super::LocalClient;
 use crate::call::{CallOptions, FunctionCall};
+use crate::clock;
 use crate::error::{CallError, ErrorKind};
 use crate::router::Route;
 
@@ -96,7 +97,7 @@ impl LocalClient {
         let route = self.find_function(name)?;
         let bytes = call.resident_bytes();
         let payload = call.into_payload(&route)?;
-        let admission = self.admit(&route, bytes)?;
+        let admission = self.let_in(clock::now(), self.hold_route(&route)?, bytes)?;
         let now = admission.admitted_at();
         let reply = self.submit_at(now, admission, payload, options).await?;
         match reply.payload.is::<Value>() {

@@ -1,4 +1,4 @@
-//! The client for callers in this process, which edges use as well: admit, submit, wait.
+//! The client for callers in this process. Its methods for edges are in `edge/`.
 
 mod blocking;
 mod caller;
@@ -7,7 +7,6 @@ mod function;
 mod inner;
 mod replies;
 mod shared;
-mod stage;
 mod stream;
 mod typed;
 
@@ -15,8 +14,8 @@ pub use blocking::{BlockingClient, BlockingStream};
 pub use caller::{Caller, LocalPrepared};
 pub use function::NO_ARGS;
 pub use replies::Replies;
+pub(crate) use replies::{CallSteps, OpenCall};
 pub(crate) use shared::Shared;
-pub use stage::{OfferedStage, StageAdmission, StageQueue};
 pub use stream::{CallStream, CallStreamWithInputs, NoPreprocess, Prepare, PreparedInput, Preprocess};
 pub use typed::{RouteService, TypedRoute};
 
@@ -25,7 +24,7 @@ use std::sync::Arc;
 use std::task::Context;
 use std::time::Duration;
 
-use callboard_codec::{Account, Data, Payload};
+use callboard_codec::{Data, Payload};
 use futures_util::future::lazy;
 use futures_util::{FutureExt, TryFutureExt};
 use tokio::runtime::Handle;
@@ -36,7 +35,6 @@ use crate::clock::{self, Instant};
 use crate::containment::panic_message;
 use crate::deadline::Deadline;
 use crate::error::{CallError, ErrorKind};
-use crate::gateway::{HeldBytes, Limits};
 use crate::metrics::COUNTING;
 use crate::router::{Admission, HeldRoute, Route};
 
@@ -49,7 +47,7 @@ pub const CAPACITY_POLL_INTERVAL: Duration = Duration::from_millis(5);
 pub struct LocalClient {
     pub(crate) shared: Arc<Shared>,
     /// The call for which its calls are made.
-    outer: Option<Arc<OuterCall>>,
+    pub(crate) outer: Option<Arc<OuterCall>>,
 }
 
 impl LocalClient {
@@ -63,7 +61,7 @@ impl LocalClient {
     ///   left behind, it runs on until its deadline, which is no later than that of the outer call;
     /// * has the outer call's priority, recorder, request id, traceparent, caller, headers and tags, unless its options
     ///   say otherwise;
-    /// * rides on the outer call's permit instead of taking one of the node's [calls in flight](Limits::max_in_flight),
+    /// * rides on the outer call's permit instead of taking one of the node's [calls in flight](crate::Limits::max_in_flight),
     ///   so that a full node, and one that drains, runs it. At most 256 of them at a time ride on one permit; one more
     ///   is `Overloaded`. The limits of its route and its stages hold for it as for every other call, and so does that
     ///   of the node's memory;
@@ -111,13 +109,6 @@ impl LocalClient {
         lazy(begin).try_flatten().map(|outcome| read_output::<Out>(outcome?.payload))
     }
 
-    /// How long a call of this route may take whose caller asked for `timeout`, or did not say: never longer than the
-    /// route and the node allow.
-    #[must_use]
-    pub fn timeout_of(&self, route: &Route, timeout: Option<Duration>) -> Duration {
-        self.shared.gateway.timeout_of(route, timeout)
-    }
-
     /// The route of this name, if it is being served.
     #[must_use]
     pub fn route(&self, name: &str) -> Option<Arc<Route>> {
@@ -130,119 +121,10 @@ impl LocalClient {
         self.shared.router.routes()
     }
 
-    /// Takes the permits for a call before its `bytes` are read. The admission holds them, its route and the stages of
-    /// that until it is dropped. If the route was replaced since it was looked up, the admission is for its newest
-    /// revision.
-    ///
-    /// # Errors
-    ///
-    /// `Overloaded` if the node has no permits left, `Unavailable` if it drains, `NotFound` if the route was removed.
-    pub fn admit(&self, route: &Arc<Route>, bytes: u64) -> Result<Admission, CallError> {
-        self.admit_arrived(route, bytes, clock::now())
-    }
-
-    /// Takes the permits for a call that arrived earlier than this: its body has begun. See [`admit`](Self::admit).
-    ///
-    /// # Errors
-    ///
-    /// As [`admit`](Self::admit).
-    pub fn admit_arrived(&self, route: &Arc<Route>, bytes: u64, arrived: Instant) -> Result<Admission, CallError> {
-        let held = match Arc::clone(route).hold() {
-            Some(held) => held,
-            None => self.hold(route.name())?,
-        };
-        self.let_in(arrived, held, bytes)
-    }
-
     /// Takes the permits for a call of this route; see [`within`](Self::within).
-    fn let_in(&self, arrived: Instant, held: HeldRoute, bytes: u64) -> Result<Admission, CallError> {
+    pub(crate) fn let_in(&self, arrived: Instant, held: HeldRoute, bytes: u64) -> Result<Admission, CallError> {
         let gateway = &self.shared.gateway;
         gateway.try_admit_at(arrived, held, bytes, self.outer.as_ref()).map_err(|refusal| gateway.refuse(refusal))
-    }
-
-    /// Whether a call of this many bytes could be let in now. Takes nothing: for calls whose bodies are still to come.
-    ///
-    /// # Errors
-    ///
-    /// As [`admit`](Self::admit).
-    pub fn check_room(&self, route: &Arc<Route>, bytes: u64) -> Result<(), CallError> {
-        self.shared.gateway.check_room(route, bytes, self.outer.as_ref())
-    }
-
-    /// The node's bounds.
-    #[must_use]
-    pub fn limits(&self) -> Limits {
-        self.shared.gateway.limits()
-    }
-
-    /// An account of its own, for bytes that are read before there is a call for them.
-    #[must_use]
-    pub fn held_bytes(&self) -> HeldBytes {
-        HeldBytes::none_of(&self.shared.gateway)
-    }
-
-    /// Runs `work` away from the runtime's threads at the expense of `account`: for reading and writing large payloads. The thread
-    /// holds `owner`, such as the call's [`Admission`], until the work returns, and gives it back with the result.
-    ///
-    /// # Errors
-    ///
-    /// `Overloaded` when too much such work waits, `DeadlineExceeded` when no thread was free in time, `Unavailable` when the node
-    /// stops. The owner is dropped then.
-    ///
-    /// # Panics
-    ///
-    /// As `work` does.
-    ///
-    /// # Cancellation
-    ///
-    /// Dropping the future stops the work at its next charge; the owner is held until then.
-    pub async fn offload<O: Send + 'static, T: Send + 'static>(
-        &self,
-        owner: O,
-        account: Arc<dyn Account>,
-        deadline: Deadline,
-        work: impl FnOnce() -> T + Send + 'static,
-    ) -> Result<(O, T), CallError> {
-        let Shared { gateway, runtime, .. } = &*self.shared;
-        gateway.offload().run(runtime, owner, account, deadline, work).await
-    }
-
-    /// Runs an admitted call. This is where every call gets its one outcome, and where it is counted.
-    ///
-    /// # Errors
-    ///
-    /// See [`ErrorKind`].
-    ///
-    /// # Cancellation
-    ///
-    /// Dropping the future cancels the call and counts it as cancelled.
-    pub async fn submit(
-        &self,
-        admission: Admission,
-        payload: Payload,
-        options: CallOptions,
-    ) -> Result<Reply, CallError> {
-        self.submit_at(clock::now(), admission, payload, options).await
-    }
-
-    /// As [`submit`](Self::submit), for an edge that still has to write the outcome: the call has ended when
-    /// [`PendingOutcome::end`] was told how that went.
-    ///
-    /// # Errors
-    ///
-    /// As [`submit`](Self::submit).
-    pub async fn submit_unwritten(
-        &self,
-        admission: Admission,
-        payload: Payload,
-        options: CallOptions,
-    ) -> Result<(Reply, PendingOutcome), CallError> {
-        let flight = Self::flight_of(&admission, &options);
-        let finish = |call: AdmittedCall, reply| {
-            call.settle();
-            (reply, PendingOutcome(call))
-        };
-        run_admitted(clock::now(), AdmittedCall::new(admission, flight), payload, finish).await
     }
 
     /// Lets a call in; what is given back does the rest.
@@ -257,7 +139,7 @@ impl LocalClient {
         Ok(self.submit_at(admission.admitted_at(), admission, payload, options))
     }
 
-    fn submit_at(
+    pub(crate) fn submit_at(
         &self,
         now: Instant,
         admission: Admission,
@@ -268,34 +150,16 @@ impl LocalClient {
         run_admitted(now, AdmittedCall::new(admission, flight), payload, AdmittedCall::succeeded)
     }
 
-    /// Calls that this node has admitted and not answered.
-    #[must_use]
-    pub fn in_flight(&self) -> usize {
-        self.shared.gateway.in_flight()
-    }
-
-    /// The sum of all accounts.
-    #[cfg(feature = "testing")]
-    #[doc(hidden)]
-    #[must_use]
-    pub fn charged_bytes(&self) -> u64 {
-        self.shared.gateway.bytes()
-    }
-
-    /// The largest sum of all accounts since this was last asked for.
-    #[cfg(feature = "testing")]
-    #[doc(hidden)]
-    #[must_use]
-    pub fn take_peak_charged_bytes(&self) -> u64 {
-        self.shared.gateway.take_peak_bytes()
-    }
-
     /// A call's flight by what its caller, its route and its node say.
-    fn flight_of(admission: &Admission, options: &CallOptions) -> Arc<Flight> {
+    pub(crate) fn flight_of(admission: &Admission, options: &CallOptions) -> Arc<Flight> {
         Arc::new(Self::new_flight(admission, options, Admission::latest_deadline))
     }
 
-    fn new_flight(admission: &Admission, options: &CallOptions, latest: fn(&Admission) -> Deadline) -> Flight {
+    pub(crate) fn new_flight(
+        admission: &Admission,
+        options: &CallOptions,
+        latest: fn(&Admission) -> Deadline,
+    ) -> Flight {
         let own = options.deadline_from(admission.admitted_at());
         let deadline = own.map_or_else(|| admission.deadline(None), |own| own.min(latest(admission)));
         Flight::new(deadline, admission.route().default_priority()).admitted(admission, options)
@@ -306,7 +170,12 @@ impl LocalClient {
         &self.shared.runtime
     }
 
-    fn hold(&self, name: &str) -> Result<HeldRoute, CallError> {
+    /// Keeps this route for a call, or its newest revision if it was replaced.
+    pub(crate) fn hold_route(&self, route: &Arc<Route>) -> Result<HeldRoute, CallError> {
+        Arc::clone(route).hold().map_or_else(|| self.hold(route.name()), Ok)
+    }
+
+    pub(crate) fn hold(&self, name: &str) -> Result<HeldRoute, CallError> {
         let held = self.shared.router.hold(name);
         held.ok_or_else(|| CallError::new(ErrorKind::NotFound, format!("there is no route `{name}`")))
     }
@@ -314,7 +183,7 @@ impl LocalClient {
 
 /// Runs an admitted call to its one outcome. `finish` sees to it that a good one is counted.
 #[expect(clippy::manual_async_fn, reason = "an `async fn` keeps what it is given twice, in every waiting call")]
-fn run_admitted<T>(
+pub(crate) fn run_admitted<T>(
     now: Instant,
     mut call: AdmittedCall,
     payload: Payload,
@@ -342,18 +211,6 @@ fn run_admitted<T>(
     }
 }
 
-/// A call whose outcome is there, and still to be written by its edge. Dropped before that, its caller has left.
-#[derive(Debug)]
-#[must_use = "dropped, it counts as cancelled"]
-pub struct PendingOutcome(AdmittedCall);
-
-impl PendingOutcome {
-    /// The outcome was written, or could not be for an error of this kind. The call is counted so.
-    pub fn end(mut self, written: Result<(), ErrorKind>) {
-        self.0.close(written);
-    }
-}
-
 /// A route's output as the type that its caller asked for. Another type is the caller's mistake, not the route's: the call
 /// itself has succeeded.
 fn read_output<Out: Data + Clone>(payload: Payload) -> Result<Out, CallError> {
@@ -366,20 +223,20 @@ fn read_output<Out: Data + Clone>(payload: Payload) -> Result<Out, CallError> {
 /// A call with its permits. Counts its outcome exactly once; dropped before it has one, even before it was begun, it was
 /// cancelled, or came too late.
 #[derive(Debug)]
-struct AdmittedCall {
-    admission: Admission,
-    flight: Arc<Flight>,
+pub(crate) struct AdmittedCall {
+    pub(crate) admission: Admission,
+    pub(crate) flight: Arc<Flight>,
     /// Whether its outcome is still to be counted.
     open: bool,
 }
 
 impl AdmittedCall {
-    fn new(admission: Admission, flight: Arc<Flight>) -> Self {
+    pub(crate) fn new(admission: Admission, flight: Arc<Flight>) -> Self {
         Self { admission, flight, open: true }
     }
 
     /// One whose outcome is counted by the node that owns it.
-    fn of_peer(admission: Admission, flight: Arc<Flight>) -> Self {
+    pub(crate) fn for_peer(admission: Admission, flight: Arc<Flight>) -> Self {
         Self { admission, flight, open: false }
     }
 
@@ -394,11 +251,11 @@ impl AdmittedCall {
     }
 
     /// Gives back what is charged. An edge has the outcome still to write: it keeps the account until that is sent.
-    fn settle(&self) {
+    pub(crate) fn settle(&self) {
         self.admission.settle();
     }
 
-    fn close(&mut self, outcome: Result<(), ErrorKind>) {
+    pub(crate) fn close(&mut self, outcome: Result<(), ErrorKind>) {
         // Where the time was up or the caller left, user code may still run; its bytes stay charged until it comes
         // back.
         if !matches!(outcome, Err(ErrorKind::DeadlineExceeded | ErrorKind::Cancelled)) {

@@ -56,25 +56,35 @@ impl LocalClient {
         let payload = Payload::new(input);
         let route = self.hold(route)?;
         let admission = self.let_in(clock::now(), route, payload.size_hint() as u64)?;
-        Ok(Replies::new(self.submit_streaming(admission, payload, options)))
+        Ok(Replies::new(self.read_replies(admission, payload, options)))
     }
 
-    /// Runs an admitted call and reads its outputs one by one: for edges.
-    #[must_use = "a call runs as its replies are read"]
-    pub fn submit_streaming(&self, admission: Admission, payload: Payload, options: CallOptions) -> PayloadReplies {
+    /// Runs an admitted call, driven by the reader of its outputs.
+    pub(crate) fn read_replies(&self, admission: Admission, payload: Payload, options: CallOptions) -> PayloadReplies {
         let flight = Self::flight_of(&admission, &options);
         let first_by = options.first_item_timeout().map(|timeout| admission.admitted_at() + timeout);
-        let way = Way::Route(Arc::clone(admission.route()));
-        self.talk(OpenCall { call: AdmittedCall::new(admission, flight), _held: Vec::new() }, way, first_by, payload)
+        let steps = CallSteps::Route(Arc::clone(admission.route()));
+        self.read_steps(
+            OpenCall { call: AdmittedCall::new(admission, flight), _held: Vec::new() },
+            steps,
+            first_by,
+            payload,
+        )
     }
 
-    /// Runs a call along its way as its outputs are read.
-    pub(super) fn talk(&self, call: OpenCall, way: Way, first_by: Option<Instant>, payload: Payload) -> PayloadReplies {
+    /// Runs a call along its steps, driven by the reader of its outputs.
+    pub(crate) fn read_steps(
+        &self,
+        call: OpenCall,
+        steps: CallSteps,
+        first_by: Option<Instant>,
+        payload: Payload,
+    ) -> PayloadReplies {
         let flight = Arc::clone(&call.call.flight);
         let call = Arc::new(Mutex::new(Some(call)));
         let end = self.runtime().spawn(end_at_deadline(Arc::clone(&call), Arc::clone(&flight))).abort_handle();
-        let talk = Talk { call, end, way, flight, first_by, phase: Phase::Begin(payload) };
-        PayloadReplies::new(stream::unfold(talk, Talk::next))
+        let stream = ReplyStream { call, end, steps, flight, first_by, phase: Phase::Begin(payload) };
+        PayloadReplies::new(stream::unfold(stream, ReplyStream::next))
     }
 }
 
@@ -120,20 +130,20 @@ impl<Out> fmt::Debug for Replies<Out> {
 /// The call until it has its outcome, with its permits.
 type Open = Arc<Mutex<Option<OpenCall>>>;
 
-/// A call whose outputs are read, and the routes beside its own that keep its stages: all of them go with its outcome.
-pub(super) struct OpenCall {
-    pub(super) call: AdmittedCall,
-    pub(super) _held: Vec<HeldRoute>,
+/// A call whose outputs are read, and the further routes that keep its stages. All are dropped with its outcome.
+pub(crate) struct OpenCall {
+    pub(crate) call: AdmittedCall,
+    pub(crate) _held: Vec<HeldRoute>,
 }
 
-/// Ends a call when its time is up, whether somebody reads it or not: a reader that does not come back keeps no permit.
+/// Ends a call at its deadline, even if its reader has stopped polling: such a reader keeps no permit.
 async fn end_at_deadline(call: Open, flight: Arc<Flight>) {
     tokio::time::sleep_until(flight.deadline.instant()).await;
     flight.expire();
     close(&call, Err(ErrorKind::DeadlineExceeded));
 }
 
-/// Gives the call its outcome and its permits back, unless it has had one.
+/// Gives the call its outcome and frees its permits, unless it has had one.
 fn close(call: &Open, outcome: Result<(), ErrorKind>) -> bool {
     let open = call.lock().take();
     open.map(|mut open| open.call.close(outcome)).is_some()
@@ -144,13 +154,13 @@ fn late(what: &str) -> CallError {
 }
 
 /// The steps of a call with a stream in it.
-pub(super) enum Way {
+pub(crate) enum CallSteps {
     Route(Arc<Route>),
-    /// A stage that streams, and those behind it: what another node asked for.
+    /// A streaming stage and the stages after it, called by another node.
     Stages(Vec<Graph<Arc<Pool>>>),
 }
 
-impl Way {
+impl CallSteps {
     fn steps(&self) -> &[Graph<Arc<Pool>>] {
         match self {
             Self::Route(route) => route.graph().steps(),
@@ -158,7 +168,7 @@ impl Way {
         }
     }
 
-    /// Where the streaming stage stands; behind all steps where none streams.
+    /// The position of the streaming stage; after all steps where none streams.
     fn streams_at(&self) -> usize {
         match self {
             Self::Route(route) => route.streams_at().unwrap_or_else(|| self.steps().len()),
@@ -167,22 +177,22 @@ impl Way {
     }
 }
 
-/// A call in the middle of its answer.
-struct Talk {
+/// A call whose outputs are being read.
+struct ReplyStream {
     call: Open,
-    /// The task that waits for its deadline.
+    /// The task that ends the call at its deadline.
     end: AbortHandle,
-    way: Way,
+    steps: CallSteps,
     flight: Arc<Flight>,
-    /// When the first output has to be there.
+    /// When the first output is due.
     first_by: Option<Instant>,
     phase: Phase,
 }
 
 enum Phase {
-    /// Nothing has been asked for yet.
+    /// The reader has not polled yet.
     Begin(Payload),
-    /// The streaming stage is at work. Its outcome comes behind its last output.
+    /// The streaming stage runs on this node. Its outcome comes after its last output.
     Streaming {
         outputs: mpsc::Receiver<Payload>,
         outcome: BoxFuture<EntryOutcome>,
@@ -190,7 +200,7 @@ enum Phase {
         /// The input again, and the revision that was chosen, while another node may take the call if this one refuses it.
         spare: Option<(Payload, Option<u64>)>,
     },
-    /// The streaming stage is at work on another node, and so are those behind it, up to this step.
+    /// The streaming stage and the next ones, `passed` in all, run on another node.
     Remote { outputs: PayloadReplies, passed: usize },
     /// The last output was given.
     Ending,
@@ -198,15 +208,15 @@ enum Phase {
     Over,
 }
 
-impl Drop for Talk {
+impl Drop for ReplyStream {
     fn drop(&mut self) {
         self.end.abort();
-        // Not by the task's drop: the runtime comes to that in its own time.
+        // At once: the runtime drops an aborted task only later.
         drop(self.call.lock().take());
     }
 }
 
-impl Talk {
+impl ReplyStream {
     async fn next(mut self) -> Option<(Result<Payload, CallError>, Self)> {
         if matches!(self.phase, Phase::Over) {
             return None;
@@ -218,7 +228,7 @@ impl Talk {
         let due = self.first_by.map_or(deadline, |first_by| first_by.min(deadline));
         let next = tokio::select! {
             biased;
-            next = Self::advance(&self.way, &self.flight, &mut self.phase) => next,
+            next = Self::advance(&self.steps, &self.flight, &mut self.phase) => next,
             () = tokio::time::sleep_until(due) => {
                 Err(late(if self.first_by.is_some() { "first output" } else { "outcome" }))
             }
@@ -239,7 +249,7 @@ impl Talk {
         }
     }
 
-    /// The error is the last item. What still runs is given up with it.
+    /// The error is the last item. Stages that still run are cancelled.
     fn end(mut self, error: CallError) -> Option<(Result<Payload, CallError>, Self)> {
         let error = self.flight.told(error, clock::now());
         close(&self.call, Err(error.kind()));
@@ -248,9 +258,13 @@ impl Talk {
     }
 
     /// The next output, or `None` after the last.
-    async fn advance(way: &Way, flight: &Arc<Flight>, phase: &mut Phase) -> Result<Option<Payload>, CallError> {
-        let steps = way.steps();
-        let streams_at = way.streams_at();
+    async fn advance(
+        call_steps: &CallSteps,
+        flight: &Arc<Flight>,
+        phase: &mut Phase,
+    ) -> Result<Option<Payload>, CallError> {
+        let steps = call_steps.steps();
+        let streams_at = call_steps.streams_at();
         if matches!(phase, Phase::Begin(_))
             && let Phase::Begin(payload) = std::mem::replace(phase, Phase::Ending)
         {
@@ -269,13 +283,13 @@ impl Talk {
                         *spare = None;
                         break (output, 1);
                     }
-                    // Refused before it began. What this node said of itself is what its caller can do something about.
+                    // Refused before it began: the caller gets the refusal of this node, which it can act on.
                     Err(refusal) => match spare.take().filter(|_| refusal.is_refusal()) {
                         None => return Err(refusal),
                         Some((payload, revision)) => {
                             match stream_remote(&steps[streams_at..], payload, flight, revision).await {
                                 Err(error) if error.is_refusal() => return Err(refusal),
-                                begun => *phase = elsewhere(begun?),
+                                begun => *phase = remote_phase(begun?),
                             }
                         }
                     },
@@ -296,7 +310,7 @@ impl Talk {
         Ok(Some(reply.map_err(|error| error.after_start(true))?.payload))
     }
 
-    /// Begins the stream of the first step, here or elsewhere.
+    /// Begins the stream of the first step, on this node or on another.
     async fn begin_streaming(
         flight: &Arc<Flight>,
         steps: &[Graph<Arc<Pool>>],
@@ -311,7 +325,7 @@ impl Talk {
                 let begun = stream_remote(steps, payload.clone(), flight, revision).await;
                 match begun {
                     Err(error) if error.is_refusal() && pool.is_some() => None,
-                    begun => return begun.map(elsewhere),
+                    begun => return begun.map(remote_phase),
                 }
             }
             StreamPlace::Here { may_leave, revision } => may_leave.then(|| (payload.clone(), revision)),
@@ -326,7 +340,7 @@ impl Talk {
     }
 }
 
-fn elsewhere(begun: StageOutputs) -> Phase {
+fn remote_phase(begun: StageOutputs) -> Phase {
     Phase::Remote { outputs: begun.outputs, passed: begun.stages }
 }
 

@@ -1,4 +1,4 @@
-//! The way in: takes permits without a message, gives them back when dropped.
+//! The gateway's permits: taken without a message, given back when dropped.
 
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
@@ -23,7 +23,7 @@ const MAX_IN_FLIGHT_BYTES: &str = "max_in_flight_bytes";
 /// HTTP's word for an input that is larger than can be taken.
 const TOO_LARGE: u16 = 413;
 
-/// Shared by every door of the node. The lock is held for a few dozen instructions, twice per call.
+/// Shared by all edges and clients of the node. The lock is held for a few dozen instructions, twice per call.
 #[derive(Debug)]
 pub(crate) struct Gateway {
     default_timeout: Duration,
@@ -76,7 +76,7 @@ impl Gateway {
         key.inspect_err(|_| root.into_iter().for_each(Permit::give_inner_back))
     }
 
-    /// Whether a call may ride on this permit. A call of another node has no line here.
+    /// Whether a call may ride on this permit. The line may be that of another node in this process.
     fn carries(&self, root: &Permit, ledger: &Ledger) -> bool {
         std::ptr::eq(&*root.gateway, self) && ledger.is_open(root.line())
     }
@@ -158,7 +158,7 @@ impl Gateway {
         ledger.overdue(now).map(|line| (line.id, line.route)).collect()
     }
 
-    /// Counts a refused charge, and says why in the words of the codec.
+    /// Counts a refused charge, and translates it for the codec.
     fn refuse_charge(&self, refusal: &Refusal) -> ChargeError {
         self.metrics.refused(TurnedAway::Bytes);
         let (asked, limit) = match *refusal {
@@ -172,7 +172,7 @@ impl Gateway {
         }
     }
 
-    /// Counts a refusal, and says it in the caller's words.
+    /// Counts a refusal, and translates it for the caller.
     pub(crate) fn refuse(&self, refusal: Refusal) -> CallError {
         self.metrics.refused(match refusal {
             Refusal::Draining => TurnedAway::Draining,
@@ -182,7 +182,7 @@ impl Gateway {
         });
         match refusal {
             Refusal::Draining => CallError::new(ErrorKind::Unavailable, refusal.to_string()),
-            // It will not fit later either.
+            // Waiting does not help.
             Refusal::TooManyBytes { asked, limit } if asked > limit => {
                 let message =
                     format!("the call's {asked} bytes are more than the limit of {limit} for all calls in flight");
@@ -196,7 +196,7 @@ impl Gateway {
     }
 }
 
-/// The account of one call: everything that the call makes the node hold is charged to it.
+/// The permit and the account of one call: everything that the call makes the node hold is charged to it.
 #[derive(Debug)]
 pub(crate) struct Permit {
     gateway: Arc<Gateway>,
@@ -204,7 +204,7 @@ pub(crate) struct Permit {
     key: u32,
     /// Calls that ride on it.
     inner: AtomicU16,
-    /// An edge has the account, and gives back what is charged when the outcome is written.
+    /// An edge keeps the account, and gives back what is charged when the outcome is written.
     is_kept: AtomicBool,
 }
 
@@ -300,7 +300,7 @@ impl Permit {
 
 impl Account for Permit {
     fn charge(&self, bytes: usize) -> Result<(), ChargeError> {
-        // The lock is free again before the refusal is told.
+        // The lock is free again before the refusal is built.
         let grown = self.gateway.ledger.lock().grow(self.line(), bytes as u64);
         grown.map_err(|refusal| self.gateway.refuse_charge(&refusal))
     }
@@ -316,8 +316,8 @@ impl Drop for Permit {
     }
 }
 
-/// Bytes of the node that no call has: while there is no call for them yet, or beside what a call keeps. They take no place
-/// of a call and of no route. Dropping it gives them back.
+/// Bytes of the node that belong to no call: those that are read before the call begins, or held in addition to it. They
+/// count against no call limit. Dropping it gives them back.
 #[derive(Debug)]
 pub struct HeldBytes {
     gateway: Arc<Gateway>,
@@ -329,19 +329,19 @@ impl HeldBytes {
         Self { gateway: Arc::clone(gateway), bytes: AtomicU64::new(0) }
     }
 
-    /// How many are held.
+    /// The bytes that are held.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// How many the node has for all together: more will never be held.
+    /// The bytes that the node has for all accounts together.
     #[must_use]
     pub fn limit(&self) -> u64 {
         self.gateway.ledger.lock().max_bytes()
     }
 
-    /// Takes `bytes` more if there is room for them now. That there is none is not counted as a refusal: the caller may wait.
+    /// Takes `bytes` more if they are free now. A failure is not counted as a refusal: the caller may wait.
     #[must_use]
     pub fn try_grow(&self, bytes: u64) -> bool {
         let taken = self.gateway.ledger.lock().take_patiently(bytes).is_ok();
@@ -353,7 +353,8 @@ impl HeldBytes {
     ///
     /// # Errors
     ///
-    /// `Overloaded` when the node's bytes are all out, `InvalidInput` when it never has so many. What is held already stays.
+    /// `Overloaded` when the node's bytes are all taken, `InvalidInput` when the node never has this many. The bytes that are
+    /// held stay.
     pub fn grow(&self, bytes: u64) -> Result<(), CallError> {
         self.take(bytes).map_err(|refusal| self.gateway.refuse(refusal))
     }

@@ -1,8 +1,16 @@
-//! The seam for stages that run on other nodes: core says what it needs of them, and knows no network.
+//! The seam for stages that run on other nodes: core says what it needs of a network, and knows none.
 //!
-//! A call stays with the node that admitted it. At each stage that node decides anew where it runs: here, unless it is clearly better
-//! elsewhere; and where the one has no room, the other is asked. Stages that stand behind one that leaves, and run elsewhere only, go
-//! along. A call that came from another node is never sent on.
+//! A call stays with the node that admitted it. That node decides at each stage where the stage runs:
+//!
+//! | the stage runs | the cluster prefers | first | after a refusal |
+//! |---|---|---|---|
+//! | on this node only | – | here | refused |
+//! | on other nodes only | – | there | refused; a call that waits for capacity asks again |
+//! | on both | another node | there | here |
+//! | on both | this node | here | there |
+//!
+//! Remote stages that follow each other run as one call where the cluster can chain them. A call that came from another
+//! node is never sent on.
 
 use std::fmt;
 use std::pin::Pin;
@@ -25,43 +33,43 @@ use crate::restart::BackoffPolicy;
 use crate::stage::DEFAULT_CREDIT;
 use crate::timeline::{NodeFacts, Phase, Timing};
 
-/// How long a call that can wait leaves nodes alone that have no room, behind what they say themselves: longer each time, because it is
-/// sent with its whole input, and not all calls for as long.
+/// How long a call that waits for capacity pauses before it asks again, in addition to the retry time that it was given.
+/// The pause grows, because the call is sent with its whole input, and has jitter, so that calls do not return in step.
 const ASK_AGAIN: BackoffPolicy =
     BackoffPolicy { initial: Duration::from_millis(5), max: Duration::from_secs(2), jitter: 0.2 };
 
-/// The most that is believed of what they say.
+/// The longest retry time of another node that is respected.
 const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(2);
 
-/// What will be there, or why not.
+/// What another node gives, or an error.
 pub type RemoteFuture<T> = Pin<Box<dyn Future<Output = Result<T, CallError>> + Send>>;
 
-/// The other nodes, as a pipeline sees them. A node is given one with [`NodeHandle::join`](crate::NodeHandle::join).
+/// The stages on other nodes, as a pipeline sees them. A node gets its cluster with [`NodeHandle::join`](crate::NodeHandle::join).
 pub trait RemoteStages: fmt::Debug + Send + Sync + 'static {
-    /// Where the next call of a stage goes that runs here as well, given how it does here. Asked once per call and stage: it looks at
-    /// what it knows, and waits for nothing.
+    /// Where the next call of a stage goes that runs on this node as well, given its load here. Called once per call and
+    /// stage: it must not block.
     fn choose(&self, stage: &str, session: Option<SessionKey>, here: &StageLoad) -> StageTarget;
 
-    /// Whether a stage may be called together with the one before it, on whatever node that one is. Not where its node is to be
-    /// chosen for its own sake.
+    /// Whether a stage may run in one call with the stage before it, on the same node. False where its node must be chosen
+    /// for this stage alone.
     fn can_chain(&self, stage: &str) -> bool;
 
     /// Whether a node that runs this stage can be reached.
     fn offers(&self, stage: &str) -> bool;
 
-    /// The other nodes, for whoever looks. Those that are none, or do not say, are left out.
+    /// The other nodes, for descriptions. A cluster that knows none returns an empty list.
     fn peers(&self) -> Vec<PeerDescription> {
         Vec::new()
     }
 
-    /// Runs the first of the call's stages on another node, and as many of those behind it as that node runs as well.
+    /// Runs the first of the call's stages on another node, and as many of the next ones as that node runs as well.
     ///
     /// Its error [is a refusal](CallError::is_refusal) exactly when no node has started the call: then it may still be
     /// run here. Dropping the future cancels the call where it runs.
     fn run(&self, call: StageCall) -> RemoteFuture<StageReply>;
 
-    /// As [`run`](Self::run), where the first stage answers with a stream: ready when its first output is there, or its end. Until then
-    /// the same holds for the error, and after that every error is the last item. Dropping the outputs cancels the call.
+    /// As [`run`](Self::run), where the first stage answers with a stream: ready with its first output, or with its end. Until
+    /// then the same holds for the error; later an error is the last item. Dropping the outputs cancels the call.
     fn stream(&self, call: StageCall) -> RemoteFuture<StageOutputs>;
 }
 
@@ -69,24 +77,24 @@ pub trait RemoteStages: fmt::Debug + Send + Sync + 'static {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct PeerDescription {
-    /// Where it is looked for.
+    /// Its address.
     pub address: String,
-    /// What it calls itself; empty for a node without a name, and while there is no link.
+    /// Its name; empty for a node without a name, and while there is no connection.
     pub node: String,
-    /// How long calls could go there without a break. `None`: they cannot.
+    /// How long the connection has lasted. `None`: there is none.
     pub linked_for: Option<Duration>,
-    /// The stages that it runs for others.
+    /// The stages that it runs for other nodes.
     pub stages: Vec<String>,
 }
 
 impl PeerDescription {
-    /// A node that is looked for at this address, without a link.
+    /// A node at this address without a connection.
     #[must_use]
     pub fn away(address: impl Into<String>) -> Self {
         Self { address: address.into(), node: String::new(), linked_for: None, stages: Vec::new() }
     }
 
-    /// The same, linked: what it calls itself, for how long, and the stages that it runs.
+    /// The same node with a connection: its name, the age of the connection, and its stages.
     #[must_use]
     pub fn linked(mut self, node: impl Into<String>, linked_for: Duration, stages: Vec<String>) -> Self {
         (self.node, self.linked_for, self.stages) = (node.into(), Some(linked_for), stages);
@@ -97,27 +105,27 @@ impl PeerDescription {
 /// Where a call of a stage goes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StageTarget {
-    /// To another node first.
+    /// Whether it goes to another node first.
     pub is_remote: bool,
-    /// To a node that runs this revision, wherever that is, as long as there is one.
+    /// The revision that it goes to, while any node runs that revision.
     pub revision: Option<u64>,
 }
 
-/// How a stage does on this node.
+/// The load of a stage on this node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct StageLoad {
     /// It takes calls.
     pub open: bool,
-    /// Entries that wait.
+    /// Waiting entries.
     pub queued: usize,
-    /// Entries that its replicas take at once.
+    /// The number of entries that its replicas run at once.
     pub capacity: usize,
-    /// Which revision of it this is; see [`StageSettings::revision`](crate::StageSettings::revision).
+    /// Its revision; see [`StageSettings::revision`](crate::StageSettings::revision).
     pub revision: u64,
 }
 
-/// One call of a stage, and of those behind it, for another node.
+/// One call of a stage and of the stages after it, for another node.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct StageCall {
@@ -125,24 +133,24 @@ pub struct StageCall {
     pub stages: Vec<StageName>,
     /// The input of the first.
     pub payload: Payload,
-    /// Deadline, priority, session and record of the call. What happens on the other node is not for that record: it is told with
-    /// the reply.
+    /// Deadline, priority, session and record of the call. The other node does not write that record: its part comes with the
+    /// reply.
     pub options: CallOptions,
-    /// They may be run a second time when their outcome is not known. `None`: the node that runs them knows.
+    /// Whether they may run a second time when their outcome is unknown. `None`: only the node that runs them knows.
     pub may_run_again: Option<bool>,
-    /// The node that asks runs the first of them as well, and will where no other has room: there is no need to wait for any.
+    /// The calling node runs the first stage as well, and will if no other node has capacity: do not wait for one.
     pub can_run_here: bool,
-    /// It is a call that found room nowhere, once more.
+    /// The call was refused everywhere before, and is tried again.
     pub is_retry: bool,
     /// The revision of the first stage that was chosen for this call.
     pub revision: Option<u64>,
-    /// How many outputs there is room for, where the first stage streams.
+    /// The number of outputs that may be in flight, where the first stage streams.
     pub credit: usize,
     payer: Option<Payer>,
 }
 
 impl StageCall {
-    /// The account of the call on this node, which pays for what an outcome becomes here.
+    /// The account of the call on this node: decoding of the outcome is charged to it.
     #[must_use]
     pub fn account(&self) -> Option<Arc<dyn Account>> {
         self.payer.as_ref().map(|Payer(account)| Arc::clone(account))
@@ -165,28 +173,28 @@ impl fmt::Debug for Payer {
     }
 }
 
-/// What stages gave that ran on another node.
+/// The outcome of stages that ran on another node.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct StageReply {
     /// The output of the last that ran.
     pub reply: Reply,
-    /// How many of the call's stages ran.
+    /// The number of the call's stages that ran.
     pub stages: usize,
-    /// Where, for a call whose options have a record.
+    /// The node that ran them, for a call whose options have a record.
     pub node: Option<String>,
     /// Why the next stage did not run there: the caller's error where the output cannot go back.
     pub refused: Option<CallError>,
 }
 
 impl StageReply {
-    /// The outcome of so many stages.
+    /// The outcome of this number of stages.
     #[must_use]
     pub fn new(reply: Reply, stages: usize) -> Self {
         Self { reply, stages, node: None, refused: None }
     }
 
-    /// The same, with the error of the stage behind them, which refused.
+    /// The same, with the error of the next stage, which refused.
     #[must_use]
     pub fn refused_with(mut self, refusal: CallError) -> Self {
         self.refused = Some(refusal);
@@ -201,18 +209,18 @@ impl StageReply {
     }
 }
 
-/// What a streaming stage gives that runs on another node.
+/// The outputs of a streaming stage on another node.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct StageOutputs {
-    /// Its outputs, at the pace of whoever asks for them.
+    /// Its outputs, sent as fast as they are read.
     pub outputs: PayloadReplies,
-    /// How many of the call's stages each of them has passed.
+    /// The number of the call's stages that each output has passed.
     pub stages: usize,
 }
 
 impl StageOutputs {
-    /// The outputs of so many stages.
+    /// The outputs of this number of stages.
     #[must_use]
     pub fn new(outputs: PayloadReplies, stages: usize) -> Self {
         Self { outputs, stages }
@@ -244,8 +252,8 @@ fn stages_of(cluster: &OpaqueHandle) -> Option<&dyn RemoteStages> {
 }
 
 impl<In: Data, Out: Data> Pipeline<In, Out> {
-    /// A stage of this name that runs on other nodes only. While none is known that runs it, its calls are `Unavailable`. Several in a
-    /// row that one node runs are one call to it.
+    /// A stage of this name that runs on other nodes only. While no known node runs it, its calls are `Unavailable`. Remote
+    /// stages in a row that one node runs are one call to it.
     ///
     /// ```
     /// use callboard_core::{Pipeline, Stage};
@@ -261,8 +269,8 @@ impl<In: Data, Out: Data> Pipeline<In, Out> {
 }
 
 impl<In: Data, Out: Data> StreamPipeline<In, Out> {
-    /// A streaming stage of this name that runs on other nodes only, as [`Pipeline::remote`]. A reader that pauses lets its worker
-    /// wait, wherever that is.
+    /// A streaming stage of this name that runs on other nodes only, as [`Pipeline::remote`]. While the reader pauses, the
+    /// worker waits.
     ///
     /// ```
     /// use callboard_core::{Pipeline, Stage, StreamPipeline};
@@ -278,8 +286,8 @@ impl<In: Data, Out: Data> StreamPipeline<In, Out> {
     }
 }
 
-/// Runs the first of these steps, a stage, here or elsewhere, whichever is better, and where it has no room, the other. Says how many
-/// of the steps ran.
+/// Runs the first of these steps, a stage, by the table in the module's documentation. Returns the number of steps that
+/// ran as well.
 pub(super) async fn run_stages(
     steps: &[Graph<Arc<Pool>>],
     payload: Payload,
@@ -301,9 +309,9 @@ pub(super) async fn run_stages(
     let leave = |call| leave(cluster, call, flight);
     if choice.is_remote {
         let call = call_of(steps, payload.clone(), flight, choice.revision);
-        // Of all that went, not of the first alone.
+        // Holds for all stages that were sent, not for the first alone.
         let again = call.may_run_again == Some(true);
-        // What a stage has said itself names that stage, and is an outcome.
+        // An error that names a stage is an outcome of that stage.
         let was_lost = |error: &CallError| error.kind() == ErrorKind::Unavailable && error.stage().is_none();
         return match leave(call).await {
             Err(error) if error.is_refusal() || (again && was_lost(&error)) => {
@@ -317,7 +325,7 @@ pub(super) async fn run_stages(
     }
     match here(pool, payload.clone(), flight, now).await {
         Err(refusal) if refusal.is_refusal() => match leave(call_of(steps, payload, flight, choice.revision)).await {
-            // What this node said of itself is what its caller can do something about.
+            // The caller gets the refusal of this node, which it can act on.
             Err(error) if error.is_refusal() => Err(refusal),
             outcome => outcome,
         },
@@ -325,7 +333,7 @@ pub(super) async fn run_stages(
     }
 }
 
-/// Runs stages on another node, and notes in the call's record that they were there.
+/// Runs stages on another node, and notes the visit in the call's record.
 async fn leave(cluster: &dyn RemoteStages, call: StageCall, flight: &Flight) -> Result<(Reply, usize), CallError> {
     let record = Away::begin(&call, flight);
     let outcome = cluster.run(call).await;
@@ -334,7 +342,7 @@ async fn leave(cluster: &dyn RemoteStages, call: StageCall, flight: &Flight) -> 
     outcome.map(|ran| (ran.reply, ran.stages))
 }
 
-/// Leaves, and where no node has room for a call that can wait, asks again in a moment: until somebody has, or its time is up.
+/// Runs stages on another node. A call that waits for capacity asks again until a node has some, or its time is up.
 async fn leave_patiently(
     cluster: &dyn RemoteStages,
     mut call: StageCall,
@@ -357,11 +365,11 @@ async fn leave_patiently(
     }
 }
 
-/// Where a call's time goes while it is on another node. What it does there is told with its outcome; until then it looks like work.
+/// Books a call's time while it is on another node. Until the outcome tells more, all of it counts as work.
 struct Away<'a> {
     flight: &'a Flight,
     began: Instant,
-    /// Only where somebody wants a record.
+    /// Only for a call with a record.
     stages: Vec<StageName>,
     /// The visit of the first of them in that record, if there was room for it.
     visit: Option<usize>,
@@ -376,7 +384,7 @@ impl<'a> Away<'a> {
         Self { flight, began, stages, visit }
     }
 
-    /// It is back; so many stages have run, or were tried, on that node and in that time.
+    /// The call is back: this number of stages ran, or were tried, on that node.
     fn end(self, stages: usize, there: Option<(String, Timing)>) {
         let now = clock::now();
         self.flight.enter(Phase::Outside, now);
@@ -403,11 +411,11 @@ async fn here(
     Ok((Reply::new(payload, timing), 1))
 }
 
-/// Where the stream of this step, a streaming stage, is to begin.
+/// Where a streaming stage begins its stream.
 pub(crate) enum StreamPlace {
-    /// On this node, and if it has no room, elsewhere where there is somebody, who runs this revision if one was chosen.
+    /// On this node; after a refusal on another node, if one runs the stage (in this revision, if one was chosen).
     Here { may_leave: bool, revision: Option<u64> },
-    /// On another one, and if that does not start it, here where it runs here as well.
+    /// On another node; after a refusal on this node, if it runs the stage.
     Remote(Option<u64>),
 }
 
@@ -453,7 +461,7 @@ fn load_of(pool: &Pool) -> StageLoad {
     StageLoad { open, queued: pool.queued(), capacity, revision }
 }
 
-/// A call of the first of these steps, and of those right behind it that run elsewhere only.
+/// A call of the first of these steps, and of the remote stages that follow at once.
 fn call_of(steps: &[Graph<Arc<Pool>>], payload: Payload, flight: &Flight, revision: Option<u64>) -> StageCall {
     let mut options = CallOptions::new().with_deadline(flight.deadline).with_priority(flight.priority);
     if let Some(session) = flight.session {
@@ -475,7 +483,7 @@ fn call_of(steps: &[Graph<Arc<Pool>>], payload: Payload, flight: &Flight, revisi
             Graph::Remote(name) if position == 0 => stages.push(name.clone()),
             Graph::Remote(name) if reachable_by(flight).is_some_and(|cluster| cluster.can_chain(name.as_str())) => {
                 stages.push(name.clone());
-                // What this node says of the first says nothing of those behind it.
+                // This node knows the contract of the first stage only.
                 may_run_again = may_run_again.filter(|again| !again);
             }
             _ => break,

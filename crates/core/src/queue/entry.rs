@@ -16,7 +16,7 @@ use crate::id::StageName;
 use crate::timeline::{BatchFacts, Micros, Phase, RunEnd, Timing};
 use crate::worker::OutputSender;
 
-/// What one stage gave for one entry.
+/// The output of one stage for one entry.
 #[derive(Debug)]
 pub(crate) struct EntryReply {
     pub(crate) payload: Payload,
@@ -33,10 +33,10 @@ impl EntryReply {
     }
 }
 
-/// What became of one entry.
+/// The outcome of one entry.
 pub(crate) type EntryOutcome = Result<EntryReply, CallError>;
 
-/// Where an entry's outcome goes: straight to the caller that waits in [`Pool::submit`](super::Pool::submit).
+/// The port for an entry's outcome: straight to its waiting caller.
 ///
 /// It can be used once. Dropped unused (its worker or batcher died with it), it tells the caller that the worker was lost.
 #[derive(Debug)]
@@ -48,12 +48,12 @@ impl OutcomePort {
         (Self(sender), receiver)
     }
 
-    /// Whether the caller has gone; the task is woken when it goes.
+    /// Ready when the caller has left; the task is woken then.
     pub(crate) fn poll_closed(&mut self, context: &mut Context<'_>) -> Poll<()> {
         self.0.poll_closed(context)
     }
 
-    /// Answers. A caller that has gone does not mind.
+    /// Answers. An outcome without a reader is dropped under `catch_unwind`.
     pub(crate) fn send(self, outcome: EntryOutcome) {
         if let Err(unread) = self.0.send(outcome) {
             drop_contained(unread);
@@ -61,7 +61,7 @@ impl OutcomePort {
     }
 }
 
-/// An input that waits. Whoever drops it, and with whatever it goes, the destructor of a user's value ends nothing else.
+/// A waiting input. Its destructor is user code, so it runs under `catch_unwind`.
 #[derive(Debug, Default)]
 pub(crate) struct ContainedPayload(Option<Payload>);
 
@@ -91,29 +91,29 @@ impl Drop for ContainedPayload {
 #[derive(Debug)]
 pub(crate) struct Entry {
     pub(crate) sequence: u64,
-    /// What the stage's cost function says of it; 1 where there is none.
+    /// Its cost by the stage's cost function; 1 where there is none.
     pub(crate) cost: u64,
-    /// Taken when a run begins whose inputs are not kept.
+    /// Empty once a run has begun that does not keep its inputs.
     pub(crate) payload: ContainedPayload,
     pub(crate) flight: Arc<Flight>,
     pub(crate) enqueued_at: Instant,
     pub(crate) reply: OutcomePort,
     /// Where a streaming stage's outputs go, until a worker has it.
     pub(crate) outputs: Option<OutputSender>,
-    /// Its place in the queue, while it waits there.
+    /// Its permit, while it is in the queue.
     pub(crate) permit: Option<QueuePermit>,
 }
 
 impl Entry {
     /// Answers an entry that will not run.
     pub(crate) fn refuse(self, error: CallError) {
-        // The place first: a caller that hears of it may come again at once.
+        // The permit first: the caller may come again at once.
         drop(self.permit);
         self.reply.send(Err(error));
     }
 }
 
-/// What is told of it, in its call's account and record.
+/// Notes in its call's account and record.
 impl Entry {
     /// It waits from now on.
     pub(crate) fn note_queued(&self, stage: &StageName, now: Instant) {
@@ -158,7 +158,7 @@ impl Entry {
 }
 
 impl Entry {
-    /// Where it stands in the order.
+    /// Its position in the order.
     pub(crate) fn key(&self) -> EntryKey {
         EntryKey { priority: self.flight.priority, deadline: self.flight.deadline, sequence: self.sequence }
     }

@@ -14,13 +14,13 @@ use crate::gateway::{Gateway, HeldBytes, Permit, Refusal};
 use crate::id::CallId;
 
 impl Gateway {
-    /// Lets a call in.
+    /// Admits a call that arrives now.
     pub(crate) fn admit(self: &Arc<Self>, route: HeldRoute, bytes: u64) -> Result<Admission, CallError> {
         self.try_admit_at(clock::now(), route, bytes, None).map_err(|refusal| self.refuse(refusal))
     }
 
-    /// Lets a call in that arrived at `now`, or says why not without counting it: for a caller that may wait. One that
-    /// another call waits for rides on the permit of that one, as long as it is in flight itself.
+    /// Admits a call that arrived at `now`. A refusal is not counted: the caller may wait. An inner call rides on the permit
+    /// of its outer call, while that call is in flight.
     pub(crate) fn try_admit_at(
         self: &Arc<Self>,
         now: Instant,
@@ -65,14 +65,14 @@ impl Flight {
     }
 }
 
-/// A call's right to be here: one permit, its account, its line in the ledger. Dropping it frees the permit. The bytes that were
-/// charged go back when nothing works for the call any more.
+/// The right of a call to run: its permits, its account, its line in the ledger. Dropping it frees the permits. The charged
+/// bytes go back when no work for the call is left.
 #[derive(Debug)]
 pub struct Admission {
     permit: Arc<Permit>,
     route: HeldRoute,
     admitted_at: Instant,
-    /// The call that waits for it, where user code made it.
+    /// The outer call, where user code made this one.
     outer: Option<Arc<OuterCall>>,
 }
 
@@ -89,7 +89,7 @@ impl Admission {
         self.permit.id()
     }
 
-    /// When the call was let in. A timeout counts from here, so that it covers the reading of the body.
+    /// When the call was admitted. A timeout counts from here, so that it covers the reading of the body.
     #[must_use]
     pub fn admitted_at(&self) -> Instant {
         self.admitted_at
@@ -116,7 +116,7 @@ impl Admission {
     ///
     /// # Errors
     ///
-    /// `Overloaded` when the node's bytes are all out. The admission itself stays good.
+    /// `Overloaded` when the node's bytes are all taken. The admission stays valid.
     pub fn grow(&self, bytes: u64) -> Result<(), CallError> {
         self.permit.grow(bytes)
     }
@@ -139,7 +139,7 @@ impl Admission {
         self.permit.restart(now);
     }
 
-    /// For bytes beside the call's own, that are given back before it ends or outlive it.
+    /// An account for further bytes, which are given back before the call ends or outlive it.
     #[must_use]
     pub fn beside(&self) -> HeldBytes {
         HeldBytes::none_of(self.permit.gateway())

@@ -1,6 +1,6 @@
 //! One call's record: which stages it came to, in which batches it ran, and what became of each run.
 //!
-//! Nothing is recorded unless the call's options bring a [`Recorder`]; without one it costs a pointer. What every call keeps is its
+//! Nothing is recorded unless the call's options have a [`Recorder`]; without one it costs a pointer. Every call keeps an
 //! [`Account`](account::Account).
 
 mod account;
@@ -22,7 +22,7 @@ use serde::Serialize;
 use crate::clock::Instant;
 use crate::id::StageName;
 
-/// What a [`Recorder`] knows of its call at one moment. Times count from the recorder's beginning.
+/// The content of a [`Recorder`] at one moment. Times count from the recorder's beginning.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Timeline {
@@ -30,7 +30,7 @@ pub struct Timeline {
     pub total: Duration,
     /// The stages that it came to, in the order of its arrival. A stage that runs a call in parts has one for each part.
     pub visits: Vec<StageVisit>,
-    /// Visits beyond the first 64, of which nothing is kept: streams may make any number.
+    /// The number of visits after the first 64, which are not kept: streams may make any number.
     pub omitted: usize,
 }
 
@@ -44,15 +44,15 @@ pub struct StageVisit {
     pub arrived: Duration,
     /// When it had its outcome there; `None` while it has none, and where its caller stopped waiting before.
     pub left: Option<Duration>,
-    /// It went to another node, which knows its runs.
+    /// It ran on another node, which knows its runs.
     pub is_remote: bool,
-    /// What that node says of it. `None` where it does not, as of a call that failed there.
+    /// Facts from that node. `None` without them, for example after a failure.
     pub remote: Option<NodeFacts>,
     /// Its ways through the queue, one after the other. More than one where a run ended and the call was run again.
     pub runs: Vec<StageRun>,
 }
 
-/// What another node says of a visit.
+/// Facts of a visit on another node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct NodeFacts {
@@ -190,13 +190,13 @@ impl SpanId {
     }
 }
 
-/// Hears of every batch with a traced call in it.
+/// Is told of every batch with a traced call.
 pub trait BatchObserver: fmt::Debug + Send + Sync + 'static {
     /// A batch is over. Called where it ran, before its callers have their outcomes: it must not block, and should be quick.
     fn ended(&self, batch: EndedBatch);
 }
 
-/// Takes part in the traces of calls that come by a door of which it knows nothing.
+/// Joins the traces of calls from any edge.
 pub trait CallTracer: fmt::Debug + Send + Sync + 'static {
     /// A call has been let in whose caller has this place in a trace that is recorded. `what` names its route, or its stages. What is
     /// given back is the call's own place, and its record.

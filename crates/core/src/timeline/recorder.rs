@@ -1,7 +1,7 @@
-//! The pen of a call's record: handed in with the call's options, written by whoever has the call in hand, read at any time.
+//! The record of a call: passed with the call's options, written by each part that works for the call, read at any time.
 //!
-//! * **Full:** after [`MAX_VISITS`] visits the next are counted, and nothing else is kept of them.
-//! * **Late, cancelled:** what is known then can be read; what the worker writes afterwards is read by nobody.
+//! * **Full:** after [`MAX_VISITS`] visits the next are only counted.
+//! * **Late, cancelled:** the record keeps what was written until then; later entries have no reader.
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use super::{BatchFacts, BatchObserver, NodeFacts, RunEnd, SpanId, StageRun, Stag
 use crate::clock::{self, Instant};
 use crate::id::StageName;
 
-/// Enough for every pipeline that somebody draws; a stream visits the stages behind it with each output.
+/// Enough for any pipeline; a stream visits the stages after it with each output.
 const MAX_VISITS: usize = 64;
 
 /// Records one call, or a few that belong together. Cloning it is cheap: all clones write the same record.
@@ -42,9 +42,9 @@ pub struct Recorder(Arc<Inner>);
 
 struct Inner {
     began: Instant,
-    /// The call's place in a trace, and who hears of its batches.
+    /// The call's place in a trace, and the observer of its batches.
     traced: Option<(SpanId, Arc<dyn BatchObserver>)>,
-    /// Who is given the record when nobody writes it any more.
+    /// Called with the record when its last clone is dropped.
     on_complete: Option<OnComplete>,
     notes: Mutex<Notes>,
 }
@@ -88,7 +88,7 @@ impl Recorder {
         Self(Arc::new(Inner { began: now, traced: None, on_complete: None, notes: Mutex::default() }))
     }
 
-    /// Begins the record of a call that is part of a trace; `observer` hears of the batches that it is in.
+    /// Begins the record of a call that is part of a trace; `observer` is told of its batches.
     #[must_use]
     pub fn for_span(now: Instant, span: SpanId, observer: Arc<dyn BatchObserver>) -> Self {
         Self(Arc::new(Inner { began: now, traced: Some((span, observer)), on_complete: None, notes: Mutex::default() }))
@@ -113,7 +113,7 @@ impl Recorder {
         self.0.began
     }
 
-    /// What is known until now.
+    /// The record until now.
     #[must_use]
     pub fn timeline(&self, now: Instant) -> Timeline {
         self.0.timeline(now)
@@ -125,7 +125,7 @@ impl Recorder {
         self.0.traced.as_ref().map(|(span, _)| *span)
     }
 
-    /// Its place in a trace, and who hears of its batches.
+    /// Its place in a trace, and the observer of its batches.
     pub(crate) fn traced(&self) -> Option<&(SpanId, Arc<dyn BatchObserver>)> {
         self.0.traced.as_ref()
     }

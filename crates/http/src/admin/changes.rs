@@ -1,4 +1,4 @@
-//! Changes of a running node, as its operator asks for them.
+//! Changes of a running node, for operators.
 
 use std::sync::Arc;
 
@@ -9,19 +9,19 @@ use axum::http::{Method, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 use callboard_codec::MediaType;
-use callboard_core::{ChangeError, ErrorKind};
+use callboard_core::ErrorKind;
 use serde::Deserialize;
 use serde_json::json;
 
 use super::Admin;
 use crate::config::HttpConfig;
 use crate::error::ApiError;
-use crate::oip;
+use crate::protocol::{BoxedErrors, ProtocolRequest};
 use crate::request::short::short_body;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Scale {
+struct ScaleRequest {
     replicas: usize,
 }
 
@@ -33,14 +33,14 @@ pub(super) async fn scale(
     mut request: Request,
 ) -> Result<impl IntoResponse, ApiError> {
     let stage = named(stage)?;
-    // A form of a web page has another type: one more reason why no page can do this.
+    // A form of a web page has another type: a further guard against pages.
     let content_type = request.headers().get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
     if content_type.and_then(MediaType::parse).is_none_or(|media| media.essence() != JSON) {
         return Err(ApiError::unsupported_media_type(content_type, JSON));
     }
-    let body = short_body(&mut request, config.body_progress_timeout).await?;
-    let Scale { replicas } = serde_json::from_slice(&body).map_err(|error| {
-        ApiError::of_kind(ErrorKind::InvalidInput, format!("expected such as {{\"replicas\": 3}}: {error}"))
+    let body = short_body(request.body_mut(), config.body_progress_timeout).await?;
+    let ScaleRequest { replicas } = serde_json::from_slice(&body).map_err(|error| {
+        ApiError::new(ErrorKind::InvalidInput, format!("expected such as {{\"replicas\": 3}}: {error}"))
     })?;
     admin.0.node.scale_stage(&stage, replicas).await?;
     Ok(Json(json!({ "stage": stage, "replicas": replicas })))
@@ -58,14 +58,16 @@ pub(super) async fn remove_route(
     Ok(Json(json!({ "route": route, "revision": changed.revision() })))
 }
 
-/// `POST /v2/repository/…`.
-pub(super) async fn repository(
+/// The paths of the protocol that operators may use.
+pub(super) async fn protocol(
     State(admin): State<Admin>,
     Extension(config): Extension<Arc<HttpConfig>>,
-    mut request: Request,
+    request: Request,
 ) -> Result<Response, ApiError> {
-    let repository = admin.0.repository.as_deref();
-    oip::answer_repository(repository, &admin.0.client, &config, &mut request).await
+    let Some(protocol) = &admin.0.protocol else { return Err(not_found(request.uri().clone()).await) };
+    let (head, body) = request.into_parts();
+    let request = ProtocolRequest { head: &head, body: &mut BoxedErrors(body) };
+    protocol.answer_admin(&admin.0.client, &config, request).await
 }
 
 /// `POST /v1/drain`.
@@ -88,22 +90,8 @@ pub(super) async fn method_not_allowed(method: Method, uri: Uri) -> ApiError {
     ApiError::method_not_allowed(&method, allowed)
 }
 
-/// What a path names. One that is no text names nothing.
+/// The name in a path. A path that is not UTF-8 names nothing.
 fn named(path: Result<Path<String>, PathRejection>) -> Result<String, ApiError> {
-    let Path(name) = path.map_err(|error| ApiError::of_kind(ErrorKind::NotFound, error.body_text()))?;
+    let Path(name) = path.map_err(|error| ApiError::new(ErrorKind::NotFound, error.body_text()))?;
     Ok(name)
-}
-
-impl From<ChangeError> for ApiError {
-    fn from(error: ChangeError) -> Self {
-        let kind = match error {
-            ChangeError::NoSuchRoute { .. } | ChangeError::NoSuchStage { .. } => ErrorKind::NotFound,
-            ChangeError::Busy { .. } => ErrorKind::Overloaded,
-            ChangeError::Ending => ErrorKind::Unavailable,
-            ChangeError::Stage { .. } | ChangeError::Superseded => ErrorKind::Failed,
-            ChangeError::Internal(_) => ErrorKind::Internal,
-            _ => ErrorKind::InvalidInput,
-        };
-        Self::of_kind(kind, error.to_string())
-    }
 }

@@ -1,21 +1,21 @@
-//! The admin listener: for whoever runs a node, apart from those who call it.
+//! The admin listener, for operators.
 //!
-//! | request | answer |
-//! |---|---|
-//! | `GET /v1/status` | version, age, health and the whole running tree ([`Description`](callboard_core::description::Description)) |
-//! | `GET /metrics`, `/livez`, `/readyz` | as on the edge |
-//! | `POST /v1/stages/{stage}/replicas` with `{"replicas": 3}` | scales a stage; answered when the new replicas are warm |
-//! | `DELETE /v1/routes/{route}` | closes a route; stages that no other route uses end after their last call |
-//! | `POST /v2/repository/models/{model}/load`, `/unload` | opens and closes the routes of a [`Repository`], in the words of the Open Inference Protocol |
-//! | `POST /v2/repository/index` | every model, served or not |
-//! | `POST /v1/drain` | asks the process to finish what is in hand and to end |
+//! - `GET /v1/status`: version, age, health and the whole running tree
+//!   ([`Description`](callboard_core::description::Description)).
+//! - `GET /metrics`, `/livez`, `/readyz`: as on the edge.
+//! - `POST /v1/stages/{stage}/replicas` with `{"replicas": 3}`: scales a stage. The response comes when the new
+//!   replicas are warm.
+//! - `DELETE /v1/routes/{route}`: closes a route. Stages that no other route uses end after their last call.
+//! - `POST /v1/drain`: asks the process to finish its calls and to end.
+//! - The [admin paths](crate::protocol::Protocol::admin_paths) of the edge's protocol.
 //!
-//! Errors are problem documents as on the edge, under `/v2` those of the protocol. A change that the node refuses changes nothing.
+//! Errors are problem documents as on the edge, or errors of the protocol at its paths. A change that the node refuses
+//! changes nothing.
 //!
-//! *Threats*: whoever reaches this listener can take the service down. So it has a socket of its own, on loopback unless
-//! somebody says otherwise; there it answers no web page ([`guard`]); and beyond loopback it should have keys
-//! ([`HttpConfig::api_keys`]) and TLS, without which whoever is on the way reads the keys: the command line insists on both, and
-//! takes the certificate of the edge.
+//! *Threats*: a client of this listener can take the service down. So it has a socket of its own, on loopback by
+//! default, where it answers no web page ([`guard`]). Beyond loopback it needs keys ([`HttpConfig::api_keys`]), and TLS
+//! so that the keys cannot be read on the network: the command line requires both, and uses the certificate of the
+//! edge.
 
 mod changes;
 mod guard;
@@ -35,47 +35,45 @@ use tokio::net::TcpListener;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
-use self::guard::Guard;
-use crate::accept::{self, AcceptMetrics};
-use crate::catch_panic::catch_panic;
+use self::guard::AdminGuard;
 use crate::config::HttpConfig;
-use crate::edge::{HttpEdge, NOSNIFF};
+use crate::describe;
+use crate::dispatch::serve::HttpServeError;
+use crate::dispatch::{HttpEdge, NOSNIFF};
 use crate::error::ApiError;
-use crate::metrics::EdgeMetrics;
-use crate::oip;
-use crate::pages;
-use crate::repository::Repository;
+use crate::error::catch_panic::catch_panic;
+use crate::listener::tls::Tls;
+use crate::listener::{self, AcceptMetrics};
+use crate::observe::metrics::EdgeMetrics;
+use crate::protocol::Protocol;
 use crate::request_id::{RequestId, RequestIds, X_REQUEST_ID};
-use crate::server::HttpServeError;
-use crate::tls::Tls;
 
-/// What the admin listener works on. Clones share it.
+/// The admin listener's access to a node. Clones share it.
 #[derive(Clone, Debug)]
-pub struct Admin(Arc<Inner>);
+pub struct Admin(Arc<AdminState>);
 
 #[derive(Debug)]
-struct Inner {
+struct AdminState {
     node: NodeHandle,
     client: LocalClient,
     metrics: Arc<EdgeMetrics>,
     ids: RequestIds,
     begun: Instant,
     drain: Notify,
-    repository: Option<Arc<dyn Repository>>,
+    protocol: Option<Arc<dyn Protocol>>,
 }
 
 impl Admin {
-    /// The admin listener of the node behind `node`, whose edge is `edge`. It does not keep the node alive.
+    /// The admin listener of the node of `node`, whose edge is `edge`. It does not keep the node alive.
     #[must_use]
     pub fn new(node: NodeHandle, edge: &HttpEdge) -> Self {
         let client = node.client();
-        let (metrics, ids, repository) = (edge.metrics(), RequestIds::new(), edge.repository());
+        let (metrics, ids, protocol) = (edge.metrics(), RequestIds::new(), edge.protocol());
         let (begun, drain) = (Instant::now(), Notify::new());
-        Self(Arc::new(Inner { node, client, metrics, ids, begun, drain, repository }))
+        Self(Arc::new(AdminState { node, client, metrics, ids, begun, drain, protocol }))
     }
 
-    /// Completes when somebody has asked for the end. What follows is up to whoever runs the process: finish what is in hand,
-    /// then end.
+    /// Completes when an operator asked for a drain. The program decides what follows: finish the calls, then end.
     ///
     /// # Cancellation
     ///
@@ -84,12 +82,13 @@ impl Admin {
         self.0.drain.notified().await;
     }
 
-    fn router(&self, guard: Guard, config: &HttpConfig) -> Router {
-        let machines = pages::for_machines(self.0.client.clone(), Arc::clone(&self.0.metrics));
-        Router::new()
+    fn router(&self, guard: AdminGuard, config: &HttpConfig) -> Router {
+        let machines = describe::machine_pages(self.0.client.clone(), Arc::clone(&self.0.metrics));
+        let paths = self.0.protocol.iter().flat_map(|protocol| protocol.admin_paths());
+        let protocol = paths.fold(Router::new(), |router, path| router.route(path, any(changes::protocol)));
+        protocol
             .route("/v1/status", get(status))
             .route("/v1/stages/{stage}/replicas", post(changes::scale))
-            .route("/v2/repository/{*rest}", any(changes::repository))
             .layer(Extension(Arc::new(config.clone())))
             .route("/v1/routes/{*route}", delete(changes::remove_route))
             .route("/v1/drain", post(changes::drain))
@@ -97,12 +96,12 @@ impl Admin {
             .merge(machines)
             .fallback(changes::not_found)
             .method_not_allowed_fallback(changes::method_not_allowed)
-            .layer(middleware::from_fn_with_state((self.clone(), Arc::new(guard)), around))
+            .layer(middleware::from_fn_with_state((self.clone(), Arc::new(guard)), layers))
     }
 }
 
-/// Serves the admin listener until `shutdown` completes; requests in hand then have the time that it gives. Of `config` the
-/// limits of connections, the keys and the TLS hold.
+/// Serves the admin listener until `shutdown` completes; requests in progress then have the time that it returns. Of
+/// `config` the limits of connections, the keys and TLS apply.
 ///
 /// # Errors
 ///
@@ -119,35 +118,38 @@ pub async fn serve_admin(
 ) -> Result<(), HttpServeError> {
     config.validate()?;
     let tls = config.tls.clone().map(Tls::load).transpose()?;
-    let guard = Guard::new(accept::is_local(&listener), &config);
-    // Ends with this function, however that ends.
-    let mut freshness = JoinSet::new();
-    guard.keep_fresh().map(|fresh| freshness.spawn(fresh));
+    let guard = AdminGuard::new(listener::is_local(&listener), &config);
+    // Ends with this function.
+    let mut watchers = JoinSet::new();
+    guard.watch_keys().map(|fresh| watchers.spawn(fresh));
     let router = admin.router(guard, &config);
-    accept::run(listener, router, &config, tls, AcceptMetrics::default(), shutdown).await;
+    listener::run(listener, router, &config, tls, AcceptMetrics::default(), shutdown).await;
     Ok(())
 }
 
-/// What every request passes on its way in, and every answer on its way out.
-async fn around(State((admin, guard)): State<(Admin, Arc<Guard>)>, request: Request, next: Next) -> Response {
+/// The layers around every request of the listener.
+async fn layers(State((admin, guard)): State<(Admin, Arc<AdminGuard>)>, request: Request, next: Next) -> Response {
     let id = request.headers().get(X_REQUEST_ID).and_then(RequestId::from_client);
-    let id = id.unwrap_or_else(|| admin.0.ids.make());
+    let id = id.unwrap_or_else(|| admin.0.ids.generate());
     let is_change = !request.method().is_safe();
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
-    let is_oip = oip::owns(&path);
+    let protocol = admin.0.protocol.as_ref().filter(|protocol| protocol.owns(&path));
     let mut response = match guard.admit(&request) {
         Ok(()) => {
             let answer = catch_panic(Box::pin(next.run(request)).as_mut()).await;
-            answer.unwrap_or_else(|_told_by_the_panic_hook| ApiError::panicked().into_response())
+            answer.unwrap_or_else(|_printed_by_the_panic_hook| ApiError::panicked().into_response())
         }
         Err(error) => error.into_response(),
     };
     if let Some(error) = response.extensions_mut().remove::<ApiError>() {
-        response = if is_oip { error.into_protocol_answer() } else { error.into_answer(id.as_str()) };
+        response = match protocol {
+            Some(protocol) => protocol.error_response(error),
+            None => error.into_answer(id.as_str()),
+        };
     }
     if is_change {
         let status = response.status().as_u16();
-        tracing::info!(request_id = id.as_str(), %method, path, status, "a change was asked for");
+        tracing::info!(request_id = id.as_str(), %method, path, status, "a change was requested");
     }
     let headers = response.headers_mut();
     headers.insert(X_CONTENT_TYPE_OPTIONS, NOSNIFF);
@@ -156,7 +158,7 @@ async fn around(State((admin, guard)): State<(Admin, Arc<Guard>)>, request: Requ
 }
 
 async fn status(State(admin): State<Admin>) -> impl IntoResponse {
-    let Inner { node, begun, .. } = &*admin.0;
+    let AdminState { node, begun, .. } = &*admin.0;
     Json(json!({
         "version": env!("CARGO_PKG_VERSION"),
         "uptime_seconds": begun.elapsed().as_secs(),

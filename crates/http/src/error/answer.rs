@@ -1,4 +1,4 @@
-//! A failed call as the answer of somebody else's handler.
+//! A failed call as the response of a user's own handler.
 
 use std::sync::LazyLock;
 
@@ -45,7 +45,8 @@ pub fn http_status(error: &CallError) -> StatusCode {
 /// # use axum::http::Request;
 /// # use tower::Service;
 /// # let mut ask = async |cups| {
-/// #     let request = Request::post("/order").header("content-type", "application/json").body(Body::from(cups)).unwrap();
+/// #     let request = Request::post("/order").header("content-type",
+/// "application/json").body(Body::from(cups)).unwrap();
 /// #     router.call(request).await.unwrap()
 /// # };
 /// # assert_eq!(ask("2").await.status(), 200);
@@ -69,7 +70,7 @@ impl Problem {
         Self { id: RequestId::from_client(id), ..self }
     }
 
-    /// The status of the answer.
+    /// The status of the response.
     #[must_use]
     pub fn status(&self) -> StatusCode {
         self.error.status()
@@ -85,7 +86,7 @@ impl From<CallError> for Problem {
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
         static IDS: LazyLock<RequestIds> = LazyLock::new(RequestIds::new);
-        let id = self.id.unwrap_or_else(|| IDS.make());
+        let id = self.id.unwrap_or_else(|| IDS.generate());
         let mut response = self.error.into_answer(id.as_str());
         response.headers_mut().insert(X_REQUEST_ID, id.to_header());
         response

@@ -1,10 +1,10 @@
-//! The one table from what became of a call to an HTTP status.
+//! The one table from kinds of errors to HTTP statuses.
 
 use axum::http::StatusCode;
 use callboard_core::ErrorKind;
 
-/// The status of a failed call. `chosen` is what user code asked for: it may choose for what *it* reports
-/// ([`ErrorKind::Failed`] and [`ErrorKind::InvalidInput`]), and never for what the framework found.
+/// The status of a failed call. User code may choose a status (`chosen`) for errors that it reports
+/// ([`ErrorKind::Failed`] and [`ErrorKind::InvalidInput`]), never for errors of the framework.
 pub(crate) fn status_of(kind: ErrorKind, chosen: Option<u16>) -> StatusCode {
     let chosen = chosen.and_then(|code| StatusCode::from_u16(code).ok());
     match kind {
@@ -19,12 +19,12 @@ pub(crate) fn status_of(kind: ErrorKind, chosen: Option<u16>) -> StatusCode {
         ErrorKind::Internal => StatusCode::INTERNAL_SERVER_ERROR,
         ErrorKind::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
         ErrorKind::DeadlineExceeded => StatusCode::GATEWAY_TIMEOUT,
-        // Kinds may be added below us; until this table knows one, it is our defect and not the client's.
+        // A kind that is added later is our defect and not the client's, until this table has it.
         _ => StatusCode::INTERNAL_SERVER_ERROR,
     }
 }
 
-/// nginx's word for "the client left before the answer": nobody receives it; the metrics count it.
+/// nginx's status for a client that left before the response. The metrics count it; no client receives it.
 fn client_closed_request() -> StatusCode {
     StatusCode::from_u16(499).unwrap_or(StatusCode::BAD_REQUEST)
 }

@@ -1,15 +1,17 @@
-//! What went wrong with a request, on its way to becoming an answer.
+//! Errors of requests, until they become responses.
 //!
-//! Handlers return [`ApiError`]; it becomes a problem document (RFC 9457) in one place, [`ApiError::into_answer`], where the
-//! request's id is known. Failed calls come with a kind of their own; the statuses that only HTTP knows (405, 406, 408, 413,
-//! 415) are made here, all of kind `invalid_input`: the caller can change the request and succeed.
+//! Handlers return [`ApiError`]. It becomes a problem document (RFC 9457) in [`ApiError::into_answer`], where the
+//! request's id is known. Failed calls have kinds of their own. The statuses that only HTTP knows (405, 406, 408, 413,
+//! 415) are made here, all of kind `invalid_input`: the caller can correct the request.
 
 mod answer;
+pub(crate) mod catch_panic;
 mod mapping;
+pub(crate) mod misfits;
 mod problem;
-mod protocol;
 
 use std::borrow::Cow;
+use std::fmt::Display;
 use std::time::Duration;
 
 use axum::http::header::{ACCEPT_ENCODING, ALLOW, HeaderName, HeaderValue, WWW_AUTHENTICATE};
@@ -17,26 +19,26 @@ use axum::http::{Method, StatusCode};
 use axum::response::{IntoResponse, Response};
 use callboard_codec::{ChargeError, DataType, DecodeError, DecodeErrorKind, EncodeError, EncodeErrorKind, Map, Value};
 use callboard_core::edge::limit_error_text;
-use callboard_core::{CallError, ErrorKind, Failure, Timing};
+use callboard_core::{CallError, ChangeError, ErrorKind, Failure, Timing};
 
 use self::mapping::status_of;
-use crate::access::RateLimit;
-use crate::coding;
-use crate::functions;
-use crate::request::fields::{self, Misfit};
+use self::misfits::Misfit;
 
 pub use self::answer::{Problem, http_status};
 pub(crate) use self::problem::PROBLEM_JSON;
 
-/// The type of the error when a body does not come to its end.
+/// The content codings of bodies.
+const CODINGS: &str = "gzip, deflate, zstd";
+
+/// The type of the error of a body that does not end properly.
 const BROKEN_BODY: &str = "broken_body";
 
-/// An answer that is not the one hoped for. Boxed inside: the path where all is well carries one pointer.
+/// An error of a request. Boxed inside, so that successful results carry one pointer.
 #[derive(Clone, Debug)]
-pub(crate) struct ApiError(Box<Inner>);
+pub struct ApiError(Box<ErrorFields>);
 
 #[derive(Clone, Debug)]
-struct Inner {
+struct ErrorFields {
     status: StatusCode,
     kind: ErrorKind,
     message: Cow<'static, str>,
@@ -48,33 +50,36 @@ struct Inner {
     stage: Option<String>,
     details: Option<Value>,
     header: Option<(HeaderName, HeaderValue)>,
-    /// The route that it is about, where that is not known from the path alone.
+    /// The route, if the path alone does not name it.
     route: Option<String>,
-    /// Where its call's time went.
+    /// The times of its call.
     timing: Option<Timing>,
 }
 
 impl ApiError {
-    /// An error of the edge's own.
+    /// An error of the edge itself.
     fn edge(status: StatusCode, error_type: &'static str, message: impl Into<Cow<'static, str>>) -> Self {
-        let mut error = Self::of_kind(ErrorKind::InvalidInput, message);
+        let mut error = Self::new(ErrorKind::InvalidInput, message);
         error.0.status = status;
         error.0.error_type = Some(error_type.into());
         error
     }
 
-    /// An error of a protocol that has its own words and statuses for what a request does wrong.
-    pub(crate) fn of_protocol(status: StatusCode, error_type: &'static str, message: String) -> Self {
+    /// An invalid request, with a status and a type of its own.
+    #[must_use]
+    pub fn with_status(status: StatusCode, error_type: &'static str, message: String) -> Self {
         Self::edge(status, error_type, message)
     }
 
-    pub(crate) fn of_kind(kind: ErrorKind, message: impl Into<Cow<'static, str>>) -> Self {
+    /// An error of this kind, with the status of the kind.
+    #[must_use]
+    pub fn new(kind: ErrorKind, message: impl Into<Cow<'static, str>>) -> Self {
         let message = match message.into() {
-            // What a request brings may be in it.
+            // The text may contain parts of the request.
             Cow::Owned(text) => Cow::Owned(limit_error_text(text)),
             Cow::Borrowed(own) => Cow::Borrowed(own),
         };
-        Self(Box::new(Inner {
+        Self(Box::new(ErrorFields {
             status: status_of(kind, None),
             kind,
             message,
@@ -95,30 +100,31 @@ impl ApiError {
         self
     }
 
-    /// The same, told in the log to be about this route.
-    pub(crate) fn about(mut self, route: &str) -> Self {
+    /// The same error, logged with this route.
+    #[must_use]
+    pub fn about(mut self, route: &str) -> Self {
         self.0.route = Some(route.to_owned());
         self
     }
 
-    /// The same, told to be about this part of a form.
+    /// The same error, with the name of a part of a form.
     pub(crate) fn in_part(mut self, name: &str) -> Self {
         self.0.message = format!("part `{name}`: {}", self.0.message).into();
         self
     }
 
-    /// Attaches what programs may read.
+    /// Attaches data for programs.
     pub(crate) fn with_details(mut self, details: Option<Value>) -> Self {
         self.0.details = details;
         self
     }
 
-    /// 400: a header that cannot be read, or not in the way it must be.
+    /// 400: a header that cannot be read, or that is not allowed here.
     pub(crate) fn bad_header(name: &'static str, allowed: &'static str) -> Self {
         Self::edge(StatusCode::BAD_REQUEST, "bad_header", format!("header `{name}` must be {allowed}"))
     }
 
-    /// 400: the body's end did not come, or its framing is wrong.
+    /// 400: a truncated body, or invalid framing.
     pub(crate) fn broken_body(error: &dyn std::error::Error) -> Self {
         let causes = std::iter::successors(Some(error), |error| error.source()).map(ToString::to_string);
         let message = format!("the body could not be read: {}", causes.collect::<Vec<_>>().join(": "));
@@ -130,139 +136,138 @@ impl ApiError {
         Self::bad_header("host", allowed)
     }
 
-    /// 401, saying how to show a key. Whether one was shown is all that it tells.
+    /// 401, with the ways to send a key. It says no more than whether a key was sent.
     pub(crate) fn unauthenticated(was_shown: bool) -> Self {
-        let (message, challenge) = match was_shown {
-            true => ("this key is not valid", "Bearer realm=\"callboard\", error=\"invalid_token\""),
-            false => ("send a key, as `authorization: Bearer …` or as `x-api-key`", "Bearer realm=\"callboard\""),
+        let (message, challenge) = if was_shown {
+            ("this key is not valid", "Bearer realm=\"callboard\", error=\"invalid_token\"")
+        } else {
+            ("send a key, as `authorization: Bearer …` or as `x-api-key`", "Bearer realm=\"callboard\"")
         };
-        let mut error = Self::of_kind(ErrorKind::Unauthenticated, message);
+        let mut error = Self::new(ErrorKind::Unauthenticated, message);
         error.0.error_type = Some(if was_shown { "invalid_key" } else { "no_key" }.into());
         error.with_header(WWW_AUTHENTICATE, HeaderValue::from_static(challenge))
     }
 
-    /// 429: this key has asked more often than it may.
-    pub(crate) fn rate_limited(key: &str, limit: RateLimit, wait: Duration) -> Self {
-        let mut error = Self::of_kind(ErrorKind::Overloaded, format!("key `{key}` is over its limit of {limit}"));
+    /// 429: the key is over its limit.
+    pub(crate) fn rate_limited(key: &str, limit: impl Display, wait: Duration) -> Self {
+        let mut error = Self::new(ErrorKind::Overloaded, format!("key `{key}` is over its limit of {limit}"));
         error.0.error_type = Some("rate_limited".into());
         error.0.retry_after = Some(wait);
         error
     }
 
-    /// 429: so many items at once are more than the key's limit ever lets through.
-    pub(crate) fn beyond_rate(key: &str, limit: RateLimit, items: u32) -> Self {
-        let message =
-            format!("{items} items at once are beyond the limit of key `{key}`, {limit}; ask for fewer at a time");
-        let mut error = Self::of_kind(ErrorKind::Overloaded, message);
+    /// 429: the limit of the key never allows this many items at once.
+    pub(crate) fn beyond_rate(key: &str, limit: impl Display, items: u32) -> Self {
+        let message = format!("{items} items at once are over the limit of key `{key}`, {limit}; send fewer at a time");
+        let mut error = Self::new(ErrorKind::Overloaded, message);
         error.0.error_type = Some("rate_limited".into());
         error.0.retryable = false;
         error
     }
 
-    /// 503 on everything but `/livez` until the node is there.
+    /// 503 on everything but `/livez` while the node starts.
     pub(crate) fn starting() -> Self {
-        let mut error = Self::of_kind(ErrorKind::Unavailable, "the node is starting");
+        let mut error = Self::new(ErrorKind::Unavailable, "the node is starting");
         error.0.retry_after = Some(Duration::from_secs(1));
         error
     }
 
-    /// 503 on a call that was not finished when the node had to end. It may have run.
+    /// 503 for a call that had not finished when the node ended. It may have run.
     pub(crate) fn ending() -> Self {
-        let mut error =
-            Self::of_kind(ErrorKind::Unavailable, "the node is ending, and did not finish this call in time");
+        let mut error = Self::new(ErrorKind::Unavailable, "the node is ending and did not finish this call in time");
         error.0.retryable = false;
         error
     }
 
-    /// 400: a multipart body that is none, or has a part of no use.
+    /// 400: an invalid multipart body, or an unusable part.
     pub(crate) fn bad_multipart(what: impl Into<Cow<'static, str>>) -> Self {
         Self::edge(StatusCode::BAD_REQUEST, "bad_multipart", what)
     }
 
-    /// 400: a stream of calls is no row of frames.
+    /// 400: a stream of calls that is not a sequence of frames.
     pub(crate) fn bad_frame(what: impl Into<Cow<'static, str>>) -> Self {
         Self::edge(StatusCode::BAD_REQUEST, "bad_frame", what)
     }
 
-    /// 400: each call of a stream has one outcome, which a route that streams has not.
+    /// 400: each call of a stream has one outcome; a streaming route has many.
     pub(crate) fn no_calls_of_streams(route: &str) -> Self {
-        let message = format!("`{route}` answers one call with a stream; call it once with each request");
+        let message = format!("`{route}` answers one call with a stream; send one call per request");
         Self::edge(StatusCode::BAD_REQUEST, "streaming_route", message)
     }
 
-    /// 400: a text that is none.
+    /// 400: a text that is not UTF-8.
     pub(crate) fn bad_text(offset: usize) -> Self {
         let message = format!("the body is text but not UTF-8 (byte {offset})");
         Self::edge(StatusCode::BAD_REQUEST, "malformed_body", message)
     }
 
-    /// 404 for a path that is neither a route nor a page of the edge, which is mounted below `prefix`.
+    /// 404 for a path without a route or page. The edge is mounted below `prefix`.
     pub(crate) fn no_such_route(path: &str, prefix: &str) -> Self {
-        // Whoever calls a function looks for the route that it is.
-        let route = functions::name_of(path).unwrap_or(Cow::Borrowed(path));
-        Self::no_such_page(&route, &format!("`GET {prefix}/` lists what there is"))
+        Self::no_such_page(path, &format!("`GET {prefix}/` lists what there is"))
     }
 
-    /// 404, saying where to look.
+    /// 404, with a hint.
     pub(crate) fn no_such_page(path: &str, hint: &str) -> Self {
         let path: String = path.chars().take(MAX_SHOWN_CHARS).collect();
-        Self::of_kind(ErrorKind::NotFound, format!("there is no route `{path}`; {hint}"))
+        Self::new(ErrorKind::NotFound, format!("there is no route `{path}`; {hint}"))
     }
 
     /// 403.
     pub(crate) fn forbidden(why: &'static str) -> Self {
-        Self::of_kind(ErrorKind::PermissionDenied, why)
+        Self::new(ErrorKind::PermissionDenied, why)
     }
 
-    /// 405, naming the method that would do.
-    pub(crate) fn method_not_allowed(method: &Method, allowed: &'static str) -> Self {
+    /// 405, with the allowed methods.
+    #[must_use]
+    pub fn method_not_allowed(method: &Method, allowed: &'static str) -> Self {
         let method: String = method.as_str().chars().take(MAX_SHOWN_CHARS).collect();
         let message = format!("method {method} is not allowed here; use {allowed}");
         Self::edge(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", message)
             .with_header(ALLOW, HeaderValue::from_static(allowed))
     }
 
-    /// 406, listing what could be sent.
+    /// 406, with the available media types.
     pub(crate) fn not_acceptable(offered: &str) -> Self {
-        let message = format!("nothing that `accept` allows can be sent; on offer: {offered}");
+        let message = format!("no form that `accept` allows is available; available: {offered}");
         Self::edge(StatusCode::NOT_ACCEPTABLE, "not_acceptable", message)
     }
 
-    /// 406 behind the call: only its outcome told that no accepted form can hold it.
+    /// 406 after the call: its outcome fits no accepted form.
     pub(crate) fn outcome_not_acceptable(media_type: &str, error: &EncodeError) -> Self {
         let message =
             format!("the outcome cannot be sent as `{media_type}`, and `accept` allows nothing else: {error}");
         Self::edge(StatusCode::NOT_ACCEPTABLE, "not_acceptable", message)
     }
 
-    /// 408: the client went silent within its body, or sends it by the drop.
+    /// 408: the body stalled, or arrives too slowly.
     pub(crate) fn body_stalled(bytes: u64, window: Duration) -> Self {
         let message = format!("less than {bytes} bytes of the body arrived within {window:?}");
         Self::edge(StatusCode::REQUEST_TIMEOUT, "body_stalled", message)
     }
 
-    /// 408: the time for any body was over.
+    /// 408: the body took too long.
     pub(crate) fn body_out_of_time(limit: Duration) -> Self {
         let message = format!("the body had not arrived after {limit:?}");
         Self::edge(StatusCode::REQUEST_TIMEOUT, "body_out_of_time", message)
     }
 
-    /// 413, by announcement or by count.
-    pub(crate) fn body_too_large(limit_bytes: u64) -> Self {
+    /// 413, by the announced or the received length.
+    #[must_use]
+    pub fn body_too_large(limit_bytes: u64) -> Self {
         let message = format!("the body exceeds the limit of {limit_bytes} bytes");
         Self::edge(StatusCode::PAYLOAD_TOO_LARGE, "body_too_large", message)
     }
 
-    /// 415, listing what is understood; first the header that a client in a hurry left out.
+    /// 415, with the accepted types, and a hint for a forgotten header.
     pub(crate) fn unsupported_media_type(got_type: Option<&str>, accepted: &str) -> Self {
         let got = match got_type {
             Some(got) => {
                 let shown: String = got.chars().take(MAX_SHOWN_CHARS).collect();
-                format!("content-type `{shown}` is not understood here")
+                format!("content-type `{shown}` is not supported here")
             }
             None => "the request has no content-type".to_owned(),
         };
-        // A form without files has its type from curl, where `-d` sent JSON without a word about it.
+        // curl's `-d` sends this type by default, for a body that is usually JSON.
         let is_forgotten = got_type.is_none_or(|got| got.starts_with("application/x-www-form-urlencoded"));
         let is_json = accepted.split(", ").any(|accepted| accepted == "application/json");
         let cure = if is_forgotten && is_json { "; for JSON add -H 'content-type: application/json'" } else { "" };
@@ -273,37 +278,43 @@ impl ApiError {
     /// 415 for text that is not UTF-8.
     pub(crate) fn unsupported_charset(charset: &str) -> Self {
         let shown: String = charset.chars().take(MAX_SHOWN_CHARS).collect();
-        let message = format!("charset `{shown}` is not understood; send UTF-8");
+        let message = format!("charset `{shown}` is not supported; send UTF-8");
         Self::edge(StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported_media_type", message)
     }
 
-    /// 400 for a body that does not unpack.
+    /// 400 for a body that does not decompress.
     pub(crate) fn bad_coding(name: &str, error: &std::io::Error) -> Self {
-        Self::edge(StatusCode::BAD_REQUEST, "malformed_body", format!("the body cannot be unpacked as {name}: {error}"))
+        Self::edge(
+            StatusCode::BAD_REQUEST,
+            "malformed_body",
+            format!("the body cannot be decompressed as {name}: {error}"),
+        )
     }
 
-    /// 415 for a body that is compressed in another way.
-    pub(crate) fn unsupported_encoding() -> Self {
+    /// 415 for an unknown content coding.
+    #[must_use]
+    pub fn unsupported_encoding() -> Self {
         let message =
-            "this content-encoding is not understood; send one of gzip, deflate and zstd, or the body as it is";
+            "this content-encoding is not supported; send one of gzip, deflate and zstd, or the body uncompressed";
         Self::edge(StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported_encoding", message)
-            .with_header(ACCEPT_ENCODING, HeaderValue::from_static(coding::NAMES))
+            .with_header(ACCEPT_ENCODING, HeaderValue::from_static(CODINGS))
     }
 
-    /// 415 for a stream of calls that is compressed, in whatever way.
+    /// 415 for a compressed stream of calls.
     pub(crate) fn packed_stream() -> Self {
-        let message = "a stream of calls is not packed: send its frames as they are";
+        let message = "a stream of calls cannot be compressed: send its frames as they are";
         Self::edge(StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported_encoding", message)
     }
 
-    /// 504 before anything ran: the deadline passed while the body was still coming.
+    /// 504: the deadline passed before the body had arrived. Nothing ran.
     pub(crate) fn deadline_within_body() -> Self {
         let message = "the deadline passed before the body had arrived; `x-request-timeout-ms` asks for more time";
-        Self::of_kind(ErrorKind::DeadlineExceeded, message)
+        Self::new(ErrorKind::DeadlineExceeded, message)
     }
 
-    /// 500: the outcome is there, and the format has no form for it.
-    pub(crate) fn unencodable(error: EncodeError) -> Self {
+    /// 500: the format cannot hold the outcome.
+    #[must_use]
+    pub fn unencodable(error: EncodeError) -> Self {
         match error.kind() {
             EncodeErrorKind::Exhausted => Self::no_memory(error.to_string()),
             EncodeErrorKind::Stopped => Self::stopped(),
@@ -311,26 +322,26 @@ impl ApiError {
         }
     }
 
-    /// Whether there may be room for the same request later.
+    /// Whether the same request may have room later.
     pub(crate) fn is_overloaded(&self) -> bool {
         self.0.kind == ErrorKind::Overloaded
     }
 
-    /// 429: other calls hold the memory that this one needs.
+    /// 429: other calls hold the memory that this call needs.
     fn no_memory(message: String) -> Self {
-        let mut answer = Self::of_kind(ErrorKind::Overloaded, message);
+        let mut answer = Self::new(ErrorKind::Overloaded, message);
         answer.0.retry_after = Some(RETRY_AFTER);
         answer
     }
 
-    /// 504: work was stopped for want of time. Where its caller left, nobody reads it.
+    /// 504: the deadline stopped the work.
     fn stopped() -> Self {
-        Self::of_kind(ErrorKind::DeadlineExceeded, "the deadline passed while the payload was read or written")
+        Self::new(ErrorKind::DeadlineExceeded, "the deadline passed while the payload was read or written")
     }
 
-    /// 422 that names every field of `value` that does not fit, where reading it has ended with `error`.
+    /// 422 that names every field of `value` that does not fit, after `error` ended its reading.
     pub(crate) fn unfit(error: DecodeError, input: &DataType, value: &Value) -> Self {
-        let misfits = fields::misfits(input.schema(), value, &error);
+        let misfits = misfits::misfits(input.schema(), value, &error);
         let others = misfits.len().saturating_sub(1);
         let mut answer = Self::from(error);
         if others > 0 {
@@ -339,46 +350,56 @@ impl ApiError {
         answer.with_details(Some(fields_of(misfits)))
     }
 
-    /// 500 for a panic of ours or of a codec of the user's.
+    /// 500 for a panic in the edge or in user code of a codec.
     pub(crate) fn panicked() -> Self {
-        Self::of_kind(ErrorKind::Internal, "the http edge panicked on this request; the server's log knows more")
+        Self::new(ErrorKind::Internal, "the http edge panicked on this request; see the log of the server")
     }
 
-    /// The same as what a call's input is refused with.
+    /// The same error as a failure of a call's input.
     pub(crate) fn into_failure(self) -> Failure {
-        let Inner { status, message, error_type, details, .. } = *self.0;
+        let ErrorFields { status, message, error_type, details, .. } = *self.0;
         let failure = Failure::invalid_input(message).with_status(status.as_u16());
         let failure = error_type.into_iter().fold(failure, |failure, name| failure.with_type(name));
         details.into_iter().fold(failure, Failure::with_details)
     }
 
-    /// Where its call's time went, if there was one.
+    /// The times of its call, if there was one.
     pub(crate) fn timing(&self) -> Option<Timing> {
         self.0.timing
     }
 
-    pub(crate) fn kind(&self) -> ErrorKind {
+    /// The kind.
+    #[must_use]
+    pub fn kind(&self) -> ErrorKind {
         self.0.kind
     }
 
-    /// The route that it is told to be about.
+    /// The route that it is about.
     pub(crate) fn route(&self) -> Option<&str> {
         self.0.route.as_deref()
     }
 
-    pub(crate) fn status(&self) -> StatusCode {
+    /// The text for people.
+    #[must_use]
+    pub fn message(&self) -> &str {
+        &self.0.message
+    }
+
+    /// The status.
+    #[must_use]
+    pub fn status(&self) -> StatusCode {
         self.0.status
     }
 
-    /// Tells the log: a warning where a call failed on our side of the wire, else a line for those who debug.
+    /// Logs the error: a warning if a call failed on our side, else at debug level.
     ///
-    /// Pages are asked by machines every second, and 503 of `/readyz` is an answer, not an event.
-    pub(crate) fn tell(&self, request_id: &str, route: Option<&str>) {
-        let Inner { status, kind, message, error_type, stage, .. } = &*self.0;
+    /// A page is not a call: machines request it every second, and 503 of `/readyz` is a response, not an event.
+    pub fn log(&self, request_id: &str, route: Option<&str>) {
+        let ErrorFields { status, kind, message, error_type, stage, .. } = &*self.0;
         let route = route.or(self.0.route.as_deref());
         let (status, kind) = (status.as_u16(), kind.as_str());
         let (error_type, stage) = (error_type.as_deref(), stage.as_deref());
-        // What the protocol has and we do not (501) is the caller's to change.
+        // A feature that a protocol has and we do not (501) is a mistake of the caller.
         if status >= 500 && route.is_some() && self.0.kind != ErrorKind::InvalidInput {
             tracing::warn!(request_id, route, status, kind, error_type, stage, "{message}");
         } else {
@@ -389,7 +410,7 @@ impl ApiError {
 
 impl From<CallError> for ApiError {
     fn from(error: CallError) -> Self {
-        let mut answer = Self::of_kind(error.kind(), error.message().to_owned());
+        let mut answer = Self::new(error.kind(), error.message().to_owned());
         answer.0.status = status_of(error.kind(), error.status());
         answer.0.error_type = error.error_type().map(|name| name.to_owned().into());
         answer.0.retry_after = error.retry_after();
@@ -402,10 +423,10 @@ impl From<CallError> for ApiError {
     }
 }
 
-/// The limit of the node's memory: what exceeds it alone is too large, and not malformed.
+/// The limit of the node's memory. Data that exceeds it alone is too large, not malformed.
 const MAX_IN_FLIGHT_BYTES: &str = "max_in_flight_bytes";
 
-/// When a call may come again for which there was no memory: the time in which a full node has surely finished something.
+/// When a call without memory may be retried: by then a full node has finished some work.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 impl From<ChargeError> for ApiError {
@@ -415,7 +436,7 @@ impl From<ChargeError> for ApiError {
 }
 
 impl From<DecodeError> for ApiError {
-    /// 422 for what is well-formed but not what the route takes, 400 for everything else.
+    /// 422 for a well-formed body that does not fit the route's type, else 400.
     fn from(error: DecodeError) -> Self {
         let (status, error_type) = match error.kind() {
             DecodeErrorKind::Exhausted => return Self::no_memory(error.to_string()),
@@ -429,19 +450,33 @@ impl From<DecodeError> for ApiError {
         };
         let answer = Self::edge(status, error_type, error.to_string());
         match error.kind() {
-            DecodeErrorKind::Mismatch => answer.with_details(Some(fields_of(vec![Misfit::of(&error)]))),
+            DecodeErrorKind::Mismatch => answer.with_details(Some(fields_of(vec![Misfit::from_error(&error)]))),
             _ => answer,
         }
     }
 }
 
-/// What does not fit and where, in the form that stages use for the same.
+impl From<ChangeError> for ApiError {
+    fn from(error: ChangeError) -> Self {
+        let kind = match error {
+            ChangeError::NoSuchRoute { .. } | ChangeError::NoSuchStage { .. } => ErrorKind::NotFound,
+            ChangeError::Busy { .. } => ErrorKind::Overloaded,
+            ChangeError::Ending => ErrorKind::Unavailable,
+            ChangeError::Stage { .. } | ChangeError::Superseded => ErrorKind::Failed,
+            ChangeError::Internal(_) => ErrorKind::Internal,
+            _ => ErrorKind::InvalidInput,
+        };
+        Self::new(kind, error.to_string())
+    }
+}
+
+/// The places that do not fit, in the form that stages use.
 fn fields_of(misfits: Vec<Misfit>) -> Value {
     let fields = misfits.into_iter().map(Misfit::into_value).collect();
     Map::from_iter([("fields", Value::List(fields))]).into()
 }
 
-/// Carries the error through axum to where the request's id is known and the answer is written.
+/// Carries the error through axum to the layer that knows the request's id.
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
         let mut response = self.status().into_response();
@@ -450,5 +485,5 @@ impl IntoResponse for ApiError {
     }
 }
 
-/// How much of a client's own text is repeated to it.
+/// The most characters of a client's text that are repeated to it.
 const MAX_SHOWN_CHARS: usize = 100;

@@ -1,4 +1,4 @@
-//! The problem document of an error (RFC 9457), with this framework's members beside the standard ones.
+//! The problem document of an error (RFC 9457), with members of our own.
 
 use std::time::Duration;
 
@@ -12,12 +12,12 @@ use serde::Serialize;
 
 use super::ApiError;
 
-/// The media type of every error.
+/// The media type of errors.
 pub(crate) const PROBLEM_JSON: &str = "application/problem+json";
 
-/// The document, in the order in which it is read.
+/// The document. Its members are in reading order.
 #[derive(Serialize)]
-struct Document<'a> {
+struct ProblemDocument<'a> {
     r#type: String,
     title: &'a str,
     status: u16,
@@ -37,11 +37,11 @@ struct Document<'a> {
 }
 
 impl ApiError {
-    /// The document alone, for an answer that has begun already.
+    /// The document alone, for a response that has begun.
     pub(crate) fn to_problem(&self, request_id: &str) -> Vec<u8> {
         let error = &*self.0;
         let kind = error.kind.as_str();
-        let problem = Document {
+        let problem = ProblemDocument {
             r#type: format!("urn:callboard:error:{kind}"),
             title: title_of(error.kind),
             status: error.status.as_u16(),
@@ -55,29 +55,33 @@ impl ApiError {
             retryable: error.retryable,
             request_id,
         };
-        // Details are the user's own value and may hold what JSON cannot; the rest of the document always can.
+        // Details are a value of user code and may not fit JSON; the other members always do.
         serde_json::to_vec(&problem)
-            .or_else(|_| serde_json::to_vec(&Document { details: None, ..problem }))
+            .or_else(|_| serde_json::to_vec(&ProblemDocument { details: None, ..problem }))
             .unwrap_or_default()
     }
 
-    /// The answer that the client reads.
+    /// The response.
     pub(crate) fn into_answer(self, request_id: &str) -> Response {
         let body = self.to_problem(request_id);
-        let error = self.0;
         let mut response = Response::new(Body::from(body));
-        *response.status_mut() = error.status;
+        *response.status_mut() = self.status();
         let headers = response.headers_mut();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static(PROBLEM_JSON));
-        headers.extend(error.header);
-        if let Some(pause) = error.retry_after {
+        self.add_headers(headers);
+        response
+    }
+
+    /// Adds the headers of the error: `retry-after`, and one that its status requires.
+    pub fn add_headers(&self, headers: &mut HeaderMap) {
+        headers.extend(self.0.header.clone());
+        if let Some(pause) = self.0.retry_after {
             insert_retry_after(headers, pause);
         }
-        response
     }
 }
 
-/// The type in words: one title for one type (RFC 9457 §3.1.3), whatever the status.
+/// One title per type (RFC 9457 §3.1.3), whatever the status.
 const fn title_of(kind: ErrorKind) -> &'static str {
     match kind {
         ErrorKind::InvalidInput => "Invalid input",
@@ -95,8 +99,8 @@ const fn title_of(kind: ErrorKind) -> &'static str {
     }
 }
 
-/// Whole seconds, rounded up: a client that comes a little late is served, one that comes a little early is refused again.
-pub(super) fn insert_retry_after(headers: &mut HeaderMap, pause: Duration) {
+/// Whole seconds, rounded up: an early retry would be refused again.
+fn insert_retry_after(headers: &mut HeaderMap, pause: Duration) {
     let seconds = pause.as_secs() + u64::from(pause.subsec_nanos() > 0);
     headers.insert(RETRY_AFTER, HeaderValue::from(seconds.max(1)));
 }

@@ -1,11 +1,12 @@
-//! Reads a body within its limits of size, pace and time, and lets its call in when the body has begun.
+//! Reads a body within its limits of size, pace and time, and admits its call when the body begins.
 //!
-//! A call holds no permit before the first byte of its body is there: a head costs its sender nothing. Bytes are then charged to the
-//! call as they arrive; an announced length is only held against what is free, so that a call for which there is no room is refused
-//! unread. A packed body is unpacked step by step, and what it unpacks to counts; so does its decoder, from the first byte to the last.
-//! Every way in which a body can go wrong has its answer: too long 413, too slow 408, later than the deadline 504, no room 429, broken
-//! 400. Dropping the future stops reading.
+//! A call holds no permit before the first byte of its body: a head costs its sender nothing. Bytes are then charged to
+//! the call as they arrive. An announced length is only compared with the free bytes, so that a call without room is
+//! refused before its body is read. A compressed body is decompressed step by step and charged by its decompressed
+//! length; its decoder is charged, too. Each failure has its status: too long 413, too slow 408, past the deadline 504,
+//! no room 429, broken 400. Dropping the future stops reading.
 
+use std::fmt;
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -19,44 +20,55 @@ use callboard_core::{CallError, Deadline, Instant, LocalClient};
 use tokio::time::Sleep;
 use tower::BoxError;
 
-use super::gather::Gathering;
+use super::body_buffer::BodyBuffer;
 use super::pace::{Pace, PaceLimits, TooSlow};
-use crate::coding::{Coding, MAX_WINDOW_BYTES, Unpacking};
 use crate::error::ApiError;
-use crate::turn;
+use crate::request::coding::{ContentCoding, Decompressor, MAX_WINDOW_BYTES};
+use crate::runtime::coop;
 
-/// The most that an announced body is charged ahead of its arrival: fewer locks than chunks.
+/// The most that an announced body is charged before it arrives: fewer locks than chunks.
 const STEP_BYTES: u64 = 256 * 1024;
 
-/// The way of one call into the node: its permit, once its body has begun.
-pub(crate) struct Arrival<'a> {
+/// A call that takes its permit when its body begins.
+pub struct PendingAdmission<'a> {
     client: &'a LocalClient,
     route: &'a Arc<Route>,
-    /// When the head was read. A timeout counts from here.
+    /// When the head was read. Timeouts count from here.
     at: Instant,
     admission: Option<Admission>,
 }
 
-impl<'a> Arrival<'a> {
-    /// A call whose head was read just now.
-    pub(crate) fn new(client: &'a LocalClient, route: &'a Arc<Route>) -> Self {
+impl fmt::Debug for PendingAdmission<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PendingAdmission").field("at", &self.at).finish_non_exhaustive()
+    }
+}
+
+impl<'a> PendingAdmission<'a> {
+    /// A call whose head was just read.
+    pub fn new(client: &'a LocalClient, route: &'a Arc<Route>) -> Self {
         Self { client, route, at: Instant::now(), admission: None }
     }
 
-    /// When the call is late.
-    pub(crate) fn deadline(&self, timeout: Option<Duration>) -> Deadline {
+    /// The deadline of the call.
+    #[must_use]
+    pub fn deadline(&self, timeout: Option<Duration>) -> Deadline {
         Deadline::after(self.at, self.client.timeout_of(self.route, timeout))
     }
 
-    /// The permit of a call whose body was read.
-    pub(crate) fn into_admission(self) -> Result<Admission, CallError> {
+    /// The permit, after the body was read.
+    ///
+    /// # Errors
+    ///
+    /// The node has no room.
+    pub fn into_admission(self) -> Result<Admission, CallError> {
         match self.admission {
             Some(admission) => Ok(admission),
             None => self.client.admit_arrived(self.route, 0, self.at),
         }
     }
 
-    /// Charges bytes that have come.
+    /// Charges bytes that arrived.
     fn charge(&mut self, bytes: u64) -> Result<(), CallError> {
         match &self.admission {
             Some(admission) => admission.grow(bytes),
@@ -72,79 +84,96 @@ impl<'a> Arrival<'a> {
     }
 }
 
-/// What bounds the reading of one body.
+/// The limits of one body.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct BodyLimits {
-    pub(crate) max_bytes: u64,
-    pub(crate) pace: PaceLimits,
+pub struct BodyLimits {
+    /// The longest body.
+    pub max_bytes: u64,
+    /// The limits of its time.
+    pub pace: PaceLimits,
 }
 
-/// What a request's body is here, whoever sends it.
-pub(crate) trait RequestBody: HttpBody<Data = Bytes, Error: Into<BoxError>> + Send + Unpin {}
+/// The body of a request, from any transport.
+pub trait RequestBody: HttpBody<Data = Bytes, Error: Into<BoxError>> + Send + Unpin {}
 
 impl<B: HttpBody<Data = Bytes, Error: Into<BoxError>> + Send + Unpin> RequestBody for B {}
 
-/// A body on its way in.
-pub(crate) struct Incoming<'a, 'r, B> {
+/// A body that is being read.
+pub struct IncomingBody<'a, 'r, B> {
     body: B,
-    arrival: &'a mut Arrival<'r>,
+    arrival: &'a mut PendingAdmission<'r>,
     limits: BodyLimits,
-    /// What is packed, and was received.
-    unpacking: Option<Box<Packed>>,
-    packed: u64,
+    /// Of a compressed body. `compressed_bytes` counts its compressed bytes.
+    decoder: Option<Box<BodyDecoder>>,
+    compressed_bytes: u64,
     announced: Option<u64>,
-    /// What has come of the body as it is meant: unpacked, where it was packed.
+    /// Bytes that arrived, after decompression.
     received: u64,
-    /// Bytes that permits were taken for.
+    /// Bytes that were charged.
     granted: u64,
-    patience: Patience,
+    timer: BodyTimer,
 }
 
-impl<'a, 'r, B: RequestBody> Incoming<'a, 'r, B> {
-    /// A body that announces this length, if it tells. Its call is refused here where there is no room for it.
-    pub(crate) fn new(
+impl<B> fmt::Debug for IncomingBody<'_, '_, B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("IncomingBody").field("received", &self.received).finish_non_exhaustive()
+    }
+}
+
+impl<'a, 'r, B: RequestBody> IncomingBody<'a, 'r, B> {
+    /// A body with this announced length, if it has one. The call is refused here if there is no room for it.
+    ///
+    /// # Errors
+    ///
+    /// The node has no room for the announced length.
+    pub fn new(
         body: B,
         announced: Option<u64>,
-        arrival: &'a mut Arrival<'r>,
+        arrival: &'a mut PendingAdmission<'r>,
         limits: BodyLimits,
     ) -> Result<Self, CallError> {
         arrival.client.check_room(arrival.route, announced.unwrap_or(0))?;
-        let (unpacking, packed, received, granted, patience) = (None, 0, 0, 0, Patience::default());
-        Ok(Self { body, arrival, limits, unpacking, packed, announced, received, granted, patience })
+        let (decoder, compressed_bytes, received, granted, timer) = (None, 0, 0, 0, BodyTimer::default());
+        Ok(Self { body, arrival, limits, decoder, compressed_bytes, announced, received, granted, timer })
     }
 
-    /// The same body, to be unpacked as it comes. Its limits and charges are those of what it unpacks to.
-    pub(crate) fn unpacked(mut self, coding: Option<Coding>) -> Self {
+    /// The same body, decompressed as it arrives. Its limits and charges apply to the decompressed bytes.
+    #[must_use]
+    pub fn decoded(mut self, coding: Option<ContentCoding>) -> Self {
         if let Some(coding) = coding {
-            self.unpacking = Some(Box::new(Packed::new(coding, self.held_bytes())));
+            self.decoder = Some(Box::new(BodyDecoder::new(coding, self.held_bytes())));
             self.announced = None;
         }
         self
     }
 
-    /// An account beside the call's, of the same node, for what is made of the body while it comes.
+    /// Another account of the same node, for data that is derived from the body while it arrives.
     pub(crate) fn held_bytes(&self) -> HeldBytes {
         self.arrival.client.held_bytes()
     }
 
-    /// The whole body. A body that came in one piece is that piece, uncopied.
+    /// The whole body. A body of one piece is not copied.
     pub(crate) async fn collect(self) -> Result<Bytes, ApiError> {
         self.collect_aligned_at(0).await
     }
 
-    /// The whole body, of which the byte at `place` lies aligned where it did not come in one piece.
-    pub(crate) async fn collect_aligned_at(mut self, place: usize) -> Result<Bytes, ApiError> {
+    /// The whole body, with the byte at `place` aligned unless the body is one piece.
+    ///
+    /// # Errors
+    ///
+    /// The body is too long, too slow or broken, or the node has no room for it.
+    pub async fn collect_aligned_at(mut self, place: usize) -> Result<Bytes, ApiError> {
         let Some(first) = self.chunk().await? else { return Ok(Bytes::new()) };
-        if self.unpacking.is_none() && self.body.is_end_stream() {
+        if self.decoder.is_none() && self.body.is_end_stream() {
             return Ok(first);
         }
         let Some(second) = self.chunk().await? else { return Ok(first) };
-        let mut whole = Gathering::aligned_at(place, self.announced, first);
+        let mut whole = BodyBuffer::aligned_at(place, self.announced, first);
         whole.push(second).await;
         while let Some(chunk) = self.chunk().await? {
             whole.push(chunk).await;
         }
-        // While the pieces are joined, the body is there twice.
+        // While the pieces are joined, the memory holds the body twice.
         let joined = whole.copies_at_end();
         if joined > 0 {
             self.arrival.charge(joined)?;
@@ -156,40 +185,40 @@ impl<'a, 'r, B: RequestBody> Incoming<'a, 'r, B> {
 
     /// The next piece, or `None` at the end.
     pub(crate) async fn chunk(&mut self) -> Result<Option<Bytes>, ApiError> {
-        if self.unpacking.is_some() {
-            return Box::pin(self.unpacked_chunk()).await;
+        if self.decoder.is_some() {
+            return Box::pin(self.decoded_chunk()).await;
         }
-        let chunk = self.received_chunk().await?;
+        let chunk = self.raw_chunk().await?;
         self.account(chunk.as_ref().map_or(0, |chunk| chunk.len() as u64))?;
         Ok(chunk)
     }
 
-    /// The next piece of what a packed body unpacks to.
-    async fn unpacked_chunk(&mut self) -> Result<Option<Bytes>, ApiError> {
+    /// The next piece of the decompressed body.
+    async fn decoded_chunk(&mut self) -> Result<Option<Bytes>, ApiError> {
         loop {
-            let Some(packed) = &mut self.unpacking else { return Ok(None) };
-            let unpacked = match packed.step()? {
+            let Some(decoder) = &mut self.decoder else { return Ok(None) };
+            let unpacked = match decoder.step()? {
                 Some(unpacked) => unpacked,
-                None => match self.received_chunk().await? {
+                None => match self.raw_chunk().await? {
                     Some(chunk) => {
-                        self.packed += chunk.len() as u64;
-                        if self.packed > self.limits.max_bytes {
+                        self.compressed_bytes += chunk.len() as u64;
+                        if self.compressed_bytes > self.limits.max_bytes {
                             return Err(ApiError::body_too_large(self.limits.max_bytes));
                         }
-                        if let Some(packed) = &mut self.unpacking {
-                            packed.decoder()?.push(chunk);
+                        if let Some(decoder) = &mut self.decoder {
+                            decoder.decoder()?.push(chunk);
                         }
                         continue;
                     }
-                    None => match self.unpacking.take() {
-                        Some(mut packed) => packed.decoder()?.finish()?,
+                    None => match self.decoder.take() {
+                        Some(mut decoder) => decoder.decoder()?.finish()?,
                         None => return Ok(None),
                     },
                 },
             };
             self.account(unpacked.len() as u64)?;
-            // A bomb goes off at the speed of memory: others have their turn in between.
-            turn::moved(unpacked.len()).await;
+            // A decompression bomb expands at the speed of memory: other tasks run in between.
+            coop::moved(unpacked.len()).await;
             if !unpacked.is_empty() {
                 return Ok(Some(unpacked));
             }
@@ -197,10 +226,10 @@ impl<'a, 'r, B: RequestBody> Incoming<'a, 'r, B> {
     }
 
     /// The next piece as it was sent.
-    async fn received_chunk(&mut self) -> Result<Option<Bytes>, ApiError> {
+    async fn raw_chunk(&mut self) -> Result<Option<Bytes>, ApiError> {
         loop {
             let Some(frame) = poll_fn(|cx| self.poll_frame(cx)).await? else { return Ok(None) };
-            // Trailers have no meaning to us.
+            // Trailers are ignored.
             let Ok(chunk) = frame.into_data() else { continue };
             if !chunk.is_empty() {
                 return Ok(Some(chunk));
@@ -213,11 +242,11 @@ impl<'a, 'r, B: RequestBody> Incoming<'a, 'r, B> {
             Poll::Ready(frame) => {
                 let frame = frame.transpose().map_err(|error| ApiError::broken_body(&*error.into()))?;
                 let bytes = frame.as_ref().and_then(|frame| frame.data_ref()).map_or(0, Bytes::len);
-                self.patience.rewarded(bytes as u64, &self.limits.pace);
-                turn::count(cx, bytes);
+                self.timer.rewarded(bytes as u64, &self.limits.pace);
+                coop::count(cx, bytes);
                 Poll::Ready(Ok(frame))
             }
-            Poll::Pending => self.patience.poll_exhausted(cx, &self.limits.pace).map(Err),
+            Poll::Pending => self.timer.poll_exhausted(cx, &self.limits.pace).map(Err),
         }
     }
 
@@ -228,7 +257,7 @@ impl<'a, 'r, B: RequestBody> Incoming<'a, 'r, B> {
         }
         if self.received > self.granted {
             let needed = self.received - self.granted;
-            // Ahead by a step at most, by as much as has come, and never beyond the announced end.
+            // Ahead by one step, by twice the received bytes, and never beyond the announced end.
             let left = self.announced.map_or(0, |all| all.saturating_sub(self.granted));
             let step = needed.max(left.min(STEP_BYTES).min(2 * self.received));
             self.arrival.charge(step)?;
@@ -238,38 +267,37 @@ impl<'a, 'r, B: RequestBody> Incoming<'a, 'r, B> {
     }
 }
 
-/// What a packed body is unpacked by. The memory for it is taken of the node's bytes when the first byte has come, and given back
-/// when the last was unpacked.
-struct Packed {
-    coding: Coding,
-    decoder: Option<Unpacking>,
+/// The decoder of a compressed body. Its memory is charged from the first byte to the last.
+struct BodyDecoder {
+    coding: ContentCoding,
+    decoder: Option<Decompressor>,
     held: HeldBytes,
-    /// What the window of zstd may have grown to. It is allocated as asked for, and touched as the body is unpacked.
+    /// The size that the window of zstd may have. It is touched as the body is decompressed.
     window: u64,
 }
 
-/// State and buffers of one decoder: 75 KiB of gzip and deflate, 255 KiB of zstd, of which a short body touches half.
+/// State and buffers of one decoder: 75 KiB for gzip and deflate, 255 KiB for zstd; a short body touches half of that.
 const DECODER_BYTES: u64 = 128 * 1024;
 
-impl Packed {
-    fn new(coding: Coding, held: HeldBytes) -> Self {
+impl BodyDecoder {
+    fn new(coding: ContentCoding, held: HeldBytes) -> Self {
         Self { coding, decoder: None, held, window: 0 }
     }
 
-    fn decoder(&mut self) -> Result<&mut Unpacking, ApiError> {
+    fn decoder(&mut self) -> Result<&mut Decompressor, ApiError> {
         if self.decoder.is_none() {
             self.held.grow(DECODER_BYTES)?;
         }
         match &mut self.decoder {
             Some(decoder) => Ok(decoder),
-            none => Ok(none.insert(Unpacking::new(self.coding)?)),
+            none => Ok(none.insert(Decompressor::new(self.coding)?)),
         }
     }
 
     fn step(&mut self) -> Result<Option<Bytes>, ApiError> {
         let Some(decoder) = &mut self.decoder else { return Ok(None) };
         let step = decoder.step()?;
-        if self.coding == Coding::Zstd {
+        if self.coding == ContentCoding::Zstd {
             let unpacked = step.as_ref().map_or(0, |step| step.len() as u64);
             let more = unpacked.min(MAX_WINDOW_BYTES - self.window);
             self.held.grow(more)?;
@@ -279,29 +307,29 @@ impl Packed {
     }
 }
 
-/// The timer of a body, which most bodies never need.
+/// The timer of a body. Most bodies need none.
 ///
-/// A small body is in the socket's buffer together with its headers, and hyper hands it over the second time it is asked. So
-/// the first wait is not timed but followed by another look; a body that is still missing then gets a timer. Arming
-/// one for every request would cost a lock on the runtime's timer wheel, twice.
+/// A small body is in the socket's buffer with its head, and hyper returns it on the second poll. So the first wait is
+/// not timed but polled again; a body that is still missing then gets a timer. A timer for every request would lock the
+/// runtime's timer wheel twice.
 #[derive(Default)]
-struct Patience {
-    looked_twice: bool,
+struct BodyTimer {
+    was_polled_again: bool,
     timed: Option<(Pace, Pin<Box<Sleep>>)>,
 }
 
-impl Patience {
+impl BodyTimer {
     fn rewarded(&mut self, bytes: u64, limits: &PaceLimits) {
-        self.looked_twice = false;
+        self.was_polled_again = false;
         if let Some((pace, _)) = &mut self.timed {
             pace.received(Instant::now(), bytes, limits);
         }
     }
 
-    /// Ready with the error when the body is too slow.
+    /// Ready with the error of a body that is too slow.
     fn poll_exhausted(&mut self, cx: &mut Context<'_>, limits: &PaceLimits) -> Poll<ApiError> {
-        if !self.looked_twice {
-            self.looked_twice = true;
+        if !self.was_polled_again {
+            self.was_polled_again = true;
             cx.waker().wake_by_ref();
             return Poll::Pending;
         }
@@ -309,7 +337,7 @@ impl Patience {
             let pace = Pace::new(Instant::now());
             (pace, Box::pin(tokio::time::sleep_until(pace.end(limits).0)))
         });
-        // Progress moves the end further away, but the timer is only reset when it fires: once, not once per chunk.
+        // Progress moves the end; the timer is reset only when it fires, not with each chunk.
         while timer.as_mut().poll(cx).is_ready() {
             let (end, why) = pace.end(limits);
             if timer.deadline() >= end {

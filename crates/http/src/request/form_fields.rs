@@ -1,29 +1,29 @@
-//! Fields of a form as what their route's schema says they are.
+//! Converts the fields of a form to the types of the route's schema. Pure.
 //!
-//! A form has only texts and files: `times=2` is a text, and one file of several looks like a single one. Where the schema of
-//! a field allows no text, its text is read as JSON; where it wants a list, what came once is a list of one, and what has to
-//! be there and did not come is an empty one. Whatever does not fit is left as it was, so that the refusal speaks of what was
-//! sent. Pure.
+//! A form has only texts and files: `times=2` is a text, and a single file does not look like a list. If the schema of
+//! a field allows no text, the text is read as JSON. If it requires a list, a single value becomes a list of one, and a
+//! missing required list an empty list. A value that does not fit is left unchanged, so that the error names what was
+//! sent.
 
 use callboard_codec::{DecodeLimits, Format, Map, Value};
 use serde_json::Value as Schema;
 
-use super::multipart::Fields;
+use super::multipart::FormFields;
 
-/// References that are followed from one schema; longer chains, and those that lead back, end nowhere.
+/// The most references that are followed from one schema; longer chains and cycles end there.
 const MAX_REFERENCES: usize = 16;
 
-/// Longer texts are left as they are: what is that long is no field that somebody filled in. A part with a media type of its own
-/// may be as long as a body.
+/// Longer texts are not converted: people do not type them. A part with a media type of its own may be as long as a
+/// body.
 const MAX_TEXT_BYTES: usize = 64 * 1024;
 
-/// The fields of a form for `schema`, whose references lead into its own `$defs`. What texts are read as is held against what
-/// the form's parts have left of their limits; what exceeds them stays a text.
-pub(crate) fn fit(fields: Fields, schema: &Schema) -> Map {
-    let Fields { values: fields, left } = fields;
+/// The fields of a form for `schema`, whose references point into its own `$defs`. Converted texts count against the
+/// limits that the parts left; a text beyond them stays a text.
+pub(crate) fn fit(fields: FormFields, schema: &Schema) -> Map {
+    let FormFields { values: fields, left } = fields;
     let properties = target(schema, schema).get("properties").and_then(Schema::as_object);
     let Some(properties) = properties else { return fields };
-    let mut fitting = Fitting { root: schema, left };
+    let mut fitting = SchemaFit { root: schema, left };
     let fitted = fields.into_iter().map(|(name, value)| match properties.get(&name) {
         Some(property) => {
             let fitted = fitting.field(value, property);
@@ -33,7 +33,8 @@ pub(crate) fn fit(fields: Fields, schema: &Schema) -> Map {
     });
     let mut fields: Map = fitted.collect();
     for name in target(schema, schema)["required"].as_array().into_iter().flatten().filter_map(Schema::as_str) {
-        let is_list = properties.get(name).is_some_and(|property| Allowed::by(property, schema).types == ["array"]);
+        let is_list =
+            properties.get(name).is_some_and(|property| AllowedTypes::new(property, schema).types == ["array"]);
         if is_list && fields.get(name).is_none() {
             fields.insert(name.to_owned(), Value::List(Vec::new()));
         }
@@ -41,15 +42,15 @@ pub(crate) fn fit(fields: Fields, schema: &Schema) -> Map {
     fields
 }
 
-/// One form on its way to its schema.
-struct Fitting<'a> {
+/// The conversion of one form.
+struct SchemaFit<'a> {
     root: &'a Schema,
     left: DecodeLimits,
 }
 
-impl<'a> Fitting<'a> {
+impl<'a> SchemaFit<'a> {
     fn field(&mut self, value: Value, schema: &'a Schema) -> Value {
-        let allowed = Allowed::by(schema, self.root);
+        let allowed = AllowedTypes::new(schema, self.root);
         match value {
             Value::List(items) if allowed.has("array") => {
                 Value::List(items.into_iter().map(|item| self.item(item, &allowed)).collect())
@@ -62,23 +63,23 @@ impl<'a> Fitting<'a> {
         }
     }
 
-    /// What came once, where only a list will do.
-    fn listed(&mut self, value: Value, allowed: &Allowed<'a>) -> Value {
+    /// A single value, as a list if only a list is allowed.
+    fn listed(&mut self, value: Value, allowed: &AllowedTypes<'a>) -> Value {
         let is_fit = allowed.says_nothing() || !allowed.has("array") || allowed.has("string");
         if is_fit { value } else { Value::List(vec![self.item(value, allowed)]) }
     }
 
-    fn item(&mut self, value: Value, list: &Allowed<'a>) -> Value {
+    fn item(&mut self, value: Value, list: &AllowedTypes<'a>) -> Value {
         match (value, list.items) {
             (Value::Str(text), Some(items)) => {
-                self.as_json(&text, &Allowed::by(items, self.root)).unwrap_or(Value::Str(text))
+                self.as_json(&text, &AllowedTypes::new(items, self.root)).unwrap_or(Value::Str(text))
             }
             (value, _) => value,
         }
     }
 
-    /// The text as JSON, where it is some of a type that is allowed and a text is not, or could not mean it.
-    fn as_json(&mut self, text: &str, allowed: &Allowed<'_>) -> Option<Value> {
+    /// The text as JSON, if the schema allows its type and allows no text, or the text is a list or a map.
+    fn as_json(&mut self, text: &str, allowed: &AllowedTypes<'_>) -> Option<Value> {
         if allowed.says_nothing() || text.len() > MAX_TEXT_BYTES {
             return None;
         }
@@ -102,14 +103,14 @@ impl<'a> Fitting<'a> {
     }
 }
 
-/// The types that a schema allows, and what it says of a list's items.
-struct Allowed<'a> {
+/// The types that a schema allows, and the schema of its items.
+struct AllowedTypes<'a> {
     types: Vec<&'a str>,
     items: Option<&'a Schema>,
 }
 
-impl<'a> Allowed<'a> {
-    fn by(schema: &'a Schema, root: &'a Schema) -> Self {
+impl<'a> AllowedTypes<'a> {
+    fn new(schema: &'a Schema, root: &'a Schema) -> Self {
         let mut allowed = Self { types: Vec::new(), items: None };
         allowed.collect(schema, root, 0);
         allowed
@@ -146,7 +147,7 @@ impl<'a> Allowed<'a> {
     }
 }
 
-/// What a schema refers to, or itself.
+/// The target of a schema's reference, or the schema itself.
 fn target<'a>(schema: &'a Schema, root: &'a Schema) -> &'a Schema {
     let mut found = schema;
     for _ in 0..MAX_REFERENCES {
@@ -198,9 +199,9 @@ mod tests {
         })
     }
 
-    fn form<const N: usize>(fields: [(&str, Value); N]) -> Fields {
+    fn form<const N: usize>(fields: [(&str, Value); N]) -> FormFields {
         let fields = fields.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
-        Fields { values: fields, left: DecodeLimits::default() }
+        FormFields { values: fields, left: DecodeLimits::default() }
     }
 
     fn fitted(name: &str, value: impl Into<Value>) -> Schema {

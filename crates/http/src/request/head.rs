@@ -1,7 +1,7 @@
-//! What a request's headers ask for, read in one pass.
+//! The headers of a request that the edge reads, in one pass.
 //!
-//! Headers that are not ours are skipped. One of ours that cannot be read, or comes twice where only one can hold, is an
-//! error that names it: a deadline that was asked for and silently not kept would be worse than none.
+//! Other headers are skipped. A header that cannot be read, or that comes twice, is an error that names it: silently
+//! ignoring a deadline would be worse than none.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -10,37 +10,45 @@ use axum::http::HeaderMap;
 use axum::http::header::HeaderValue;
 use callboard_core::{MAX_TIMEOUT, Priority};
 
-use crate::coding::Coding;
 use crate::error::ApiError;
-use crate::explain::X_CALLBOARD_EXPLAIN;
+use crate::observe::timeline_header::X_CALLBOARD_EXPLAIN;
+use crate::request::coding::ContentCoding;
 
-/// How long the client is willing to wait, in milliseconds.
+/// The time that the client waits, in milliseconds.
 pub(crate) const X_REQUEST_TIMEOUT_MS: &str = "x-request-timeout-ms";
 
-/// The same in the words of gRPC's wire, which proxies and meshes add: at most eight digits and a unit.
+/// The same in gRPC's format, which proxies and meshes add: at most eight digits and a unit.
 pub(crate) const GRPC_TIMEOUT: &str = "grpc-timeout";
 
-/// Which class of the queues the request waits in.
+/// The priority class of the request in the queues.
 pub(crate) const X_REQUEST_PRIORITY: &str = "x-request-priority";
 
 /// The headers that decide how a call is made and answered.
 #[derive(Debug, Default, PartialEq)]
-pub(crate) struct Head<'a> {
-    pub(crate) content_type: Option<&'a HeaderValue>,
-    pub(crate) accept: Option<Cow<'a, HeaderValue>>,
-    /// How the body is packed.
-    pub(crate) coding: Option<Coding>,
-    /// How the answer may be packed.
-    pub(crate) accept_encoding: Option<Cow<'a, HeaderValue>>,
-    pub(crate) timeout: Option<Duration>,
-    pub(crate) priority: Option<Priority>,
-    /// Asked and answered around the call; here it is only checked.
+pub struct RequestHead<'a> {
+    /// `content-type`.
+    pub content_type: Option<&'a HeaderValue>,
+    /// `accept`.
+    pub accept: Option<Cow<'a, HeaderValue>>,
+    /// The content coding of the body.
+    pub coding: Option<ContentCoding>,
+    /// `accept-encoding`.
+    pub accept_encoding: Option<Cow<'a, HeaderValue>>,
+    /// The time that the client waits.
+    pub timeout: Option<Duration>,
+    /// The priority class.
+    pub priority: Option<Priority>,
+    /// Handled by the layers around the call; here it is only checked.
     explain: Option<()>,
 }
 
-impl<'a> Head<'a> {
-    /// Several lines of `accept` are one list (RFC 9110 §5.2).
-    pub(crate) fn read(headers: &'a HeaderMap) -> Result<Self, ApiError> {
+impl<'a> RequestHead<'a> {
+    /// Reads the headers. Several lines of `accept` are one list (RFC 9110 §5.2).
+    ///
+    /// # Errors
+    ///
+    /// A header that cannot be read, or that comes twice.
+    pub fn read(headers: &'a HeaderMap) -> Result<Self, ApiError> {
         let mut head = Self::default();
         let mut grpc_timeout = None;
         for (name, value) in headers {
@@ -50,7 +58,7 @@ impl<'a> Head<'a> {
                 "accept-encoding" => head.accept_encoding = Some(joined(head.accept_encoding.take(), value)),
                 // Two lines are a list of two codings.
                 "content-encoding" if head.coding.is_some() => return Err(ApiError::unsupported_encoding()),
-                "content-encoding" => head.coding = Coding::of_body(value)?,
+                "content-encoding" => head.coding = ContentCoding::from_header(value)?,
                 X_REQUEST_TIMEOUT_MS => set_once(&mut head.timeout, parse_timeout(value)?, X_REQUEST_TIMEOUT_MS)?,
                 GRPC_TIMEOUT => set_once(&mut grpc_timeout, parse_grpc_timeout(value)?, GRPC_TIMEOUT)?,
                 X_REQUEST_PRIORITY => set_once(&mut head.priority, parse_priority(value)?, X_REQUEST_PRIORITY)?,
@@ -58,7 +66,7 @@ impl<'a> Head<'a> {
                 _ => {}
             }
         }
-        // Whoever passes a request on may add a limit of its own: the smaller one wins.
+        // A proxy may add a limit of its own: the smaller one wins.
         head.timeout = head.timeout.into_iter().chain(grpc_timeout).min();
         Ok(head)
     }
@@ -71,15 +79,15 @@ fn set_once<T>(target: &mut Option<T>, value: T, name: &'static str) -> Result<(
     }
 }
 
-/// The lines of one list as one line.
+/// Appends a line to a list.
 pub(crate) fn joined<'a>(list: Option<Cow<'a, HeaderValue>>, line: &'a HeaderValue) -> Cow<'a, HeaderValue> {
     let Some(list) = list else { return Cow::Borrowed(line) };
     let bytes = [list.as_bytes(), line.as_bytes()].join(&b", "[..]);
-    // Both were values, and so is what is between them.
+    // Two header values joined by a comma are a header value.
     HeaderValue::from_bytes(&bytes).map_or(list, Cow::Owned)
 }
 
-/// Whole milliseconds. More than an hour is asked for in good faith and gets an hour; zero or words are a mistake.
+/// Whole milliseconds. More than an hour counts as an hour; zero and words are errors.
 fn parse_timeout(value: &HeaderValue) -> Result<Duration, ApiError> {
     let refused = || ApiError::bad_header(X_REQUEST_TIMEOUT_MS, "a whole number of milliseconds, 1 or more");
     let digits = value.as_bytes();
@@ -145,7 +153,7 @@ mod tests {
 
     fn timeout(text: &str) -> Result<Option<Duration>, u16> {
         let headers = headers(&[("x-request-timeout-ms", text)]);
-        Head::read(&headers).map(|head| head.timeout).map_err(|error| error.status().as_u16())
+        RequestHead::read(&headers).map(|head| head.timeout).map_err(|error| error.status().as_u16())
     }
 
     #[test]
@@ -162,7 +170,7 @@ mod tests {
     #[test]
     fn a_timeout_may_have_the_words_of_grpc_and_the_smaller_of_two_wins() {
         let timeout = |lines: &[(&'static str, &str)]| {
-            Head::read(&headers(lines)).map(|head| head.timeout).map_err(|error| error.status().as_u16())
+            RequestHead::read(&headers(lines)).map(|head| head.timeout).map_err(|error| error.status().as_u16())
         };
         let of = |text: &str| timeout(&[("grpc-timeout", text)]);
         for (text, expected) in [
@@ -193,7 +201,7 @@ mod tests {
             ("accept", "*/*"),
             ("x-request-priority", "low"),
         ]);
-        let head = Head::read(&headers).unwrap();
+        let head = RequestHead::read(&headers).unwrap();
         assert_eq!(head.content_type.unwrap(), "application/json");
         assert_eq!(*head.accept.unwrap(), "*/*");
         assert_eq!((head.priority, head.timeout), (Some(Priority::Low), None));
@@ -201,10 +209,10 @@ mod tests {
 
     #[test]
     fn refuses_unknown_codings_and_priorities() {
-        let status = |lines| Head::read(&headers(lines)).map(|_| ()).unwrap_err().status().as_u16();
+        let status = |lines| RequestHead::read(&headers(lines)).map(|_| ()).unwrap_err().status().as_u16();
         assert_eq!(status(&[("content-encoding", "br")]), 415);
         assert_eq!(status(&[("x-request-priority", "urgent")]), 400);
-        assert!(Head::read(&headers(&[("content-encoding", "IDENTITY")])).is_ok());
+        assert!(RequestHead::read(&headers(&[("content-encoding", "IDENTITY")])).is_ok());
     }
 
     #[test]
@@ -219,7 +227,7 @@ mod tests {
             let mut headers = HeaderMap::new();
             headers.append(name.clone(), first.parse().unwrap());
             headers.append(name, second.parse().unwrap());
-            assert_eq!(Head::read(&headers).unwrap_err().status().as_u16(), 400);
+            assert_eq!(RequestHead::read(&headers).unwrap_err().status().as_u16(), 400);
         }
     }
 
@@ -229,7 +237,7 @@ mod tests {
         for line in ["text/html", "application/json;q=0.5", "text/plain"] {
             headers.append("accept", line.parse().unwrap());
         }
-        let head = Head::read(&headers).unwrap();
+        let head = RequestHead::read(&headers).unwrap();
         assert_eq!(*head.accept.unwrap(), "text/html, application/json;q=0.5, text/plain");
     }
 }

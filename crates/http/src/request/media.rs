@@ -1,32 +1,32 @@
-//! Which form a body has: decided from `Content-Type` and from what the route takes, before anything is read.
+//! The form of a body, decided from `Content-Type` and the route's type before anything is read.
 
 use axum::http::header::HeaderValue;
 use callboard_codec::{DataType, Format};
 
 use crate::error::ApiError;
 
-/// How the bytes of a request become a payload.
+/// How the bytes of a body become a payload.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum BodyForm<'a> {
     /// An encoded value.
     Encoded(Format),
     /// `multipart/form-data` with this boundary.
     Multipart(String),
-    /// The bytes themselves are the one field of this name.
+    /// The bytes are the one field of this name.
     Raw(&'a str),
-    /// The body is the value: a text.
+    /// The body is a text value.
     Text,
-    /// The body is the value: bytes.
+    /// The body is a byte string.
     Bytes,
 }
 
 impl<'a> BodyForm<'a> {
-    /// The form that `content_type` names, or a 415 that lists what the route takes.
+    /// The form that `content_type` names, or a 415 that lists the accepted types.
     ///
-    /// A body without a type is `application/octet-stream` (RFC 9110 §8.3), which only routes with a field for raw bodies take
-    /// unsaid: a forgotten header should not turn JSON into bytes.
-    pub(crate) fn of(content_type: Option<&HeaderValue>, input: &'a DataType) -> Result<Self, ApiError> {
-        // What nearly every request says, without parsing.
+    /// A body without a type is `application/octet-stream` (RFC 9110 §8.3). Only routes with a field for raw bodies
+    /// take it without the header: a forgotten header should not turn JSON into bytes.
+    pub(crate) fn for_content_type(content_type: Option<&HeaderValue>, input: &'a DataType) -> Result<Self, ApiError> {
+        // Nearly every request: no parsing.
         if content_type.is_some_and(|value| value == "application/json") {
             return Ok(Self::Encoded(Format::Json));
         }
@@ -35,9 +35,9 @@ impl<'a> BodyForm<'a> {
             Some(Ok(text)) => Some(text),
             Some(Err(_)) => return Err(ApiError::unsupported_media_type(Some("?"), &accepted(input).join(", "))),
         };
-        let essence = essence(text.unwrap_or(OCTET_STREAM));
+        let essence = essence(text.unwrap_or(OCTET_STREAM)).to_ascii_lowercase();
         if let Some(charset) = text.and_then(charset).filter(|charset| !charset.eq_ignore_ascii_case("utf-8")) {
-            // Of what is read here only JSON and texts have one; a picture does not care.
+            // Only JSON and texts have a charset here.
             if essence == Format::Json.media_type() || essence.starts_with("text/") {
                 return Err(ApiError::unsupported_charset(charset));
             }
@@ -60,8 +60,7 @@ impl<'a> BodyForm<'a> {
     }
 }
 
-/// The formats that a body may have. A table is not offered where it could not be taken: for arrays by name, and for a
-/// file.
+/// The formats that a body may have. Tables are left out for arrays by name and for files, which they do not fit.
 fn formats(input: &DataType) -> Vec<Format> {
     let has_tables = input.tensors().is_none() && (input.raw_body().is_none() || input.schema()["type"] != "object");
     input.formats().into_iter().filter(|format| has_tables || !is_table(*format)).collect()
@@ -75,7 +74,7 @@ fn is_table(format: Format) -> bool {
     }
 }
 
-/// The media types that a route takes, for documents and refusals.
+/// The media types that a route takes.
 pub(crate) fn accepted(input: &DataType) -> Vec<&str> {
     let mut accepted: Vec<&str> = formats(input).into_iter().map(Format::media_type).collect();
     accepted.push(MULTIPART);
@@ -84,19 +83,19 @@ pub(crate) fn accepted(input: &DataType) -> Vec<&str> {
     accepted
 }
 
-/// The media types under which a body is the value itself.
+/// The media types of a body that is the value itself.
 pub(crate) fn plain_types(data_type: &DataType) -> impl Iterator<Item = &'static str> {
     let text = is_text(data_type).then_some(TEXT_PLAIN);
     text.into_iter().chain(is_bytes(data_type).then_some(OCTET_STREAM))
 }
 
-/// Whether the type is a text, or may be one.
+/// Whether the type is a text or allows one.
 fn is_text(data_type: &DataType) -> bool {
     let schema = data_type.schema();
     is_anything(data_type) || schema["type"] == "string" && schema.get("enum").is_none() && !is_file(schema)
 }
 
-/// Whether the type is a byte string, or may be one.
+/// Whether the type is a byte string or allows one.
 fn is_bytes(data_type: &DataType) -> bool {
     is_anything(data_type) || is_file(data_type.schema())
 }
@@ -106,13 +105,13 @@ pub(crate) fn is_file(schema: &serde_json::Value) -> bool {
     schema["contentEncoding"] == "base64"
 }
 
-/// Whether the type's schema allows everything.
+/// Whether the schema allows every value.
 fn is_anything(data_type: &DataType) -> bool {
     let schema = data_type.schema();
     *schema == serde_json::Value::Bool(true) || schema["type"].is_null() && says_nothing(schema)
 }
 
-/// Whether nothing in the schema restrains a value: words about it may be there.
+/// Whether nothing in the schema restricts a value. Annotations do not.
 fn says_nothing(schema: &serde_json::Value) -> bool {
     const WORDS: [&str; 4] = ["title", "description", "examples", "default"];
     schema.as_object().is_some_and(|keywords| keywords.keys().all(|keyword| WORDS.contains(&keyword.as_str())))
@@ -130,9 +129,9 @@ fn charset(media_type: &str) -> Option<&str> {
     })
 }
 
-/// Type and subtype without parameters, lowercase.
-fn essence(media_type: &str) -> String {
-    media_type.split(';').next().unwrap_or_default().trim().to_ascii_lowercase()
+/// Type and subtype without parameters.
+pub(crate) fn essence(media_type: &str) -> &str {
+    media_type.split(';').next().unwrap_or_default().trim()
 }
 
 /// Whether `pattern`, which may be `*/*` or `image/*`, covers `essence`.
@@ -154,7 +153,9 @@ mod tests {
         let raw = RawBody { field: "image".to_owned(), media_types: vec!["image/*".to_owned()] };
         let input = DataType::value().with_raw_body(raw);
         let header = content_type.map(|text| text.parse().unwrap());
-        BodyForm::of(header.as_ref(), &input).map(|form| format!("{form:?}")).map_err(|error| error.status().as_u16())
+        BodyForm::for_content_type(header.as_ref(), &input)
+            .map(|form| format!("{form:?}"))
+            .map_err(|error| error.status().as_u16())
     }
 
     #[test]
@@ -177,8 +178,9 @@ mod tests {
 
     #[test]
     fn a_type_takes_the_forms_that_it_can_have() {
-        let takes =
-            |content_type: &str, input: &DataType| BodyForm::of(Some(&content_type.parse().unwrap()), input).is_ok();
+        let takes = |content_type: &str, input: &DataType| {
+            BodyForm::for_content_type(Some(&content_type.parse().unwrap()), input).is_ok()
+        };
         let (text, number, tensor) =
             (DataType::for_type::<String>(), DataType::for_type::<u8>(), DataType::for_type::<Tensor>());
         for (input, npy, plain) in [(&text, false, true), (&number, false, false), (&tensor, true, false)] {
@@ -199,7 +201,7 @@ mod tests {
     fn a_type_that_is_no_text_is_not_taken_for_none() {
         let header = HeaderValue::from_bytes(b"\xff\xfe").unwrap();
         let raw = RawBody { field: "image".to_owned(), media_types: vec!["application/octet-stream".to_owned()] };
-        let refused = BodyForm::of(Some(&header), &DataType::value().with_raw_body(raw)).unwrap_err();
+        let refused = BodyForm::for_content_type(Some(&header), &DataType::value().with_raw_body(raw)).unwrap_err();
         assert_eq!(refused.status().as_u16(), 415);
     }
 }

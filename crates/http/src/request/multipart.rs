@@ -1,15 +1,15 @@
 //! `multipart/form-data` as a map: one entry per field name, in the order of the parts.
 //!
-//! A part is what it says it is: with the content type of a format (JSON, msgpack, npy, …) the decoded value, with a file name or
-//! any other content type the bytes, else text. A name that comes more than once becomes a list. The body's limits hold for
-//! all parts together, and so do those of what they decode to.
+//! A part with the content type of a format (JSON, msgpack, npy, …) is the decoded value; with a file name or another
+//! content type it is bytes, else text. A name that comes more than once becomes a list. The limits of the body, and of
+//! decoded values, apply to all parts together.
 //!
-//! What comes before the first part, and the head of each, is looked through again whenever more of it comes. So it is handed
-//! on in small pieces, and is **too long** (400) after [`MAX_HEAD_BYTES`].
+//! multer scans the text before the first part, and the head of each part, again with each piece. So it gets small
+//! pieces, and a head is **too long** (400) after [`MAX_HEAD_BYTES`].
 //!
-//! Each part is copied into a buffer of its own length: a view of multer's buffer would keep neighbouring parts alive,
-//! and a doubling buffer has room that nobody is charged for. Charged besides the body: [`PART_BYTES`] for each part,
-//! a part's length once more while its pieces are joined, and a large chunk while parts are copied out of it. multer's
+//! Each part is copied into a buffer of its own length: a view of multer's buffer would keep neighbouring parts, and a
+//! growing buffer has spare capacity that is not charged. Charged besides the body: [`PART_BYTES`] for each part, the
+//! length of a part once more while its pieces are joined, and a large chunk while parts are copied out of it. multer's
 //! own buffer is not charged: it holds at most one head and one piece.
 
 use std::sync::Arc;
@@ -23,32 +23,32 @@ use indexmap::IndexMap;
 use multer::{Field, Multipart};
 use tokio::task::yield_now;
 
-use super::body::{Incoming, RequestBody};
-use super::gather::Gathering;
+use super::body::{IncomingBody, RequestBody};
+use super::body_buffer::BodyBuffer;
 use crate::error::ApiError;
 
-/// More parts than any form has; each costs more than its bytes.
+/// Enough for any form. Each part costs more than its bytes.
 const MAX_PARTS: usize = 1024;
 
-/// What a part takes beside its name and its bytes: its entry, with the room that a growing map leaves, and its list of parts.
+/// The memory of a part besides its name and bytes: its entry, the spare capacity of the map, and its list of parts.
 const PART_BYTES: u64 = 512;
 
-/// What the value of a part takes beside its bytes: its entry in the map of all, and its name once more.
+/// The memory of a part's value besides its bytes: its entry in the map, and a copy of its name.
 const VALUE_BYTES: usize = 256;
 
-/// The longest name of a part: what is longer is not the name of a field.
+/// The longest name of a part.
 const MAX_NAME_BYTES: usize = 1024;
 
-/// Ten times what a part has to say of itself.
+/// Ten times the length of a usual head.
 const MAX_HEAD_BYTES: usize = 16 * 1024;
 
-/// How much is handed on at once, and so how much of the next part may lie behind the end of one.
+/// The size of the pieces, and so the most that may be read beyond the end of a part.
 const PIECE_BYTES: usize = 16 * 1024;
 
-/// All parts of a form.
+/// The parts of a form.
 #[derive(Debug)]
-pub(crate) struct Form {
-    /// By name and as they came.
+pub(crate) struct MultipartForm {
+    /// By name, in their order.
     parts: IndexMap<String, Vec<Part>>,
     /// [`PART_BYTES`] for each.
     _held: HeldBytes,
@@ -65,27 +65,27 @@ struct Part {
 
 /// The values of all parts.
 #[derive(Debug)]
-pub(crate) struct Fields {
+pub(crate) struct FormFields {
     pub(crate) values: Map,
-    /// What these parts have left of the limits.
+    /// The limits that these parts left.
     pub(crate) left: DecodeLimits,
 }
 
-impl Form {
-    /// The bytes of the parts that are looked at, and not taken as they are.
+impl MultipartForm {
+    /// The bytes of the parts that are decoded or checked; other parts are taken as they are.
     pub(crate) fn read_bytes(&self) -> usize {
         let read = self.parts.values().flatten().filter(|part| part.is_text || part.format.is_some());
         read.map(|part| part.bytes.len()).sum()
     }
 
-    /// What is allocated for the values of all parts, beside what is made of those with a format.
+    /// The memory of the values of all parts, without the data that is decoded from parts with a format.
     pub(crate) fn value_bytes(&self) -> usize {
         let parts: usize = self.parts.values().map(Vec::len).sum();
         self.read_bytes() + parts * VALUE_BYTES
     }
 
     /// Decodes all parts.
-    pub(crate) fn decode(&self, limits: &DecodeLimits) -> Result<Fields, ApiError> {
+    pub(crate) fn decode(&self, limits: &DecodeLimits) -> Result<FormFields, ApiError> {
         let mut left = limits.clone();
         let mut values = Map::with_capacity(self.parts.len());
         for (name, parts) in &self.parts {
@@ -101,7 +101,7 @@ impl Form {
             };
             values.insert(name.as_str(), value);
         }
-        Ok(Fields { values, left })
+        Ok(FormFields { values, left })
     }
 }
 
@@ -123,17 +123,20 @@ impl Part {
     }
 }
 
-/// Reads all parts. Nothing of them is looked at yet.
-pub(crate) async fn read<B: RequestBody>(body: Incoming<'_, '_, B>, boundary: String) -> Result<Form, ApiError> {
+/// Reads all parts without decoding them.
+pub(crate) async fn read<B: RequestBody>(
+    body: IncomingBody<'_, '_, B>,
+    boundary: String,
+) -> Result<MultipartForm, ApiError> {
     let held = body.held_bytes();
-    let search = Arc::new(Search::default());
+    let search = Arc::new(HeadScan::default());
     let mut parts = Multipart::new(pieces(body, Arc::clone(&search)), boundary);
-    // Names come from outside: each is looked up by a keyed hash, and not compared with all before it.
+    // Clients choose names, so the map is keyed by a random hash.
     let mut fields: IndexMap<String, Vec<Part>> = IndexMap::new();
     for _ in 0..=MAX_PARTS {
         search.begin();
         let Some(mut part) = parts.next_field().await.map_err(fault)? else {
-            return Ok(Form { parts: fields, _held: held });
+            return Ok(MultipartForm { parts: fields, _held: held });
         };
         search.end();
         held.grow(PART_BYTES)?;
@@ -147,15 +150,15 @@ pub(crate) async fn read<B: RequestBody>(body: Incoming<'_, '_, B>, boundary: St
     Err(ApiError::bad_multipart(format!("the form has more than {MAX_PARTS} parts")))
 }
 
-/// All bytes of a part, in a buffer of their own. They were charged as they came.
+/// All bytes of a part, in a buffer of their own. They were charged when they arrived.
 async fn whole(part: &mut Field<'_>, held: &HeldBytes) -> Result<Bytes, ApiError> {
     let Some(first) = part.chunk().await.map_err(fault)? else { return Ok(Bytes::new()) };
-    let mut whole = Gathering::new(None, Bytes::copy_from_slice(&first));
+    let mut whole = BodyBuffer::new(None, Bytes::copy_from_slice(&first));
     drop(first);
     while let Some(chunk) = part.chunk().await.map_err(fault)? {
         whole.push(Bytes::copy_from_slice(&chunk)).await;
     }
-    // While the pieces are joined, the part is there twice.
+    // While the pieces are joined, the memory holds the part twice.
     let joined = whole.copies_at_end();
     held.grow(joined)?;
     let whole = whole.finish().await;
@@ -163,14 +166,14 @@ async fn whole(part: &mut Field<'_>, held: &HeldBytes) -> Result<Bytes, ApiError
     Ok(whole)
 }
 
-/// How much of a head may still come.
+/// The bytes of a head that may still come.
 #[derive(Debug, Default)]
-struct Search {
-    /// `usize::MAX` while no head is looked for.
+struct HeadScan {
+    /// `usize::MAX` between heads.
     left: AtomicUsize,
 }
 
-impl Search {
+impl HeadScan {
     fn begin(&self) {
         self.left.store(MAX_HEAD_BYTES, Ordering::Relaxed);
     }
@@ -179,7 +182,7 @@ impl Search {
         self.left.store(usize::MAX, Ordering::Relaxed);
     }
 
-    /// One more piece is wanted; the one that found the head has ended the search.
+    /// Counts one more piece of a head; `false` beyond the limit.
     fn allows(&self, piece: usize) -> bool {
         match self.left.load(Ordering::Relaxed) {
             usize::MAX => true,
@@ -192,12 +195,12 @@ impl Search {
     }
 }
 
-/// The body in small pieces with a pause behind each: multer takes whatever is there before it looks at any of it.
+/// The body in small pieces with a pause after each: multer takes all that is ready before it parses.
 fn pieces<B: RequestBody>(
-    body: Incoming<'_, '_, B>,
-    search: Arc<Search>,
-) -> impl Stream<Item = Result<Bytes, Broken>> + Send {
-    // Pays for the chunk at hand: what was charged for it as it came pays for the parts that are copied out of it.
+    body: IncomingBody<'_, '_, B>,
+    search: Arc<HeadScan>,
+) -> impl Stream<Item = Result<Bytes, BodyError>> + Send {
+    // Pays for the current chunk. The charge of the received bytes pays for the parts that are copied out of it.
     let held = body.held_bytes();
     let begun = (body, Bytes::new(), held, false);
     stream::try_unfold(begun, move |(mut body, mut chunk, held, is_later)| {
@@ -208,19 +211,19 @@ fn pieces<B: RequestBody>(
             }
             if chunk.is_empty() {
                 held.release();
-                match body.chunk().await.map_err(Broken)? {
+                match body.chunk().await.map_err(BodyError)? {
                     Some(more) => chunk = more,
                     None => return Ok(None),
                 }
                 if chunk.len() > PIECE_BYTES {
-                    held.grow(chunk.len() as u64).map_err(|error| Broken(error.into()))?;
+                    held.grow(chunk.len() as u64).map_err(|error| BodyError(error.into()))?;
                 }
             }
             let piece = chunk.split_to(PIECE_BYTES.min(chunk.len()));
             if !search.allows(piece.len()) {
                 let message =
                     format!("the head of a part, or what is before the first, exceeds {MAX_HEAD_BYTES} bytes");
-                return Err(Broken(ApiError::bad_multipart(message)));
+                return Err(BodyError(ApiError::bad_multipart(message)));
             }
             Ok(Some((piece, (body, chunk, held, true))))
         }
@@ -239,15 +242,15 @@ fn name_of(part: &Field<'_>) -> Result<String, ApiError> {
     }
 }
 
-/// An error of ours on its way through multer.
+/// Carries an error of ours through multer.
 #[derive(Debug, thiserror::Error)]
 #[error("the body could not be read")]
-struct Broken(ApiError);
+struct BodyError(ApiError);
 
-/// Our own errors come back as they went in; multer's say what is wrong with the form.
+/// The error of ours that multer carried, or multer's own.
 fn fault(error: multer::Error) -> ApiError {
     match error {
-        multer::Error::StreamReadFailed(cause) => match cause.downcast::<Broken>() {
+        multer::Error::StreamReadFailed(cause) => match cause.downcast::<BodyError>() {
             Ok(ours) => ours.0,
             Err(other) => ApiError::broken_body(&*other),
         },

@@ -1,38 +1,53 @@
 //! Decides how long a body may still take: a plain value, fed with times and sizes.
 //!
-//! Three clocks run from the first wait for a body, and the first that ends decides: the request's own deadline, the
-//! longest time for any body, and a window in which so many bytes have to arrive. The window is what a trickle fails: a
-//! byte now and then is no progress.
+//! Three limits count from the first wait for a body, and the first that ends decides: the deadline of the request, the
+//! longest time for any body, and a window in which a number of bytes has to arrive. A slow trickle of bytes fails the
+//! window.
 
 use std::time::Duration;
 
 use callboard_core::{Deadline, Instant};
 
-/// What bounds the time of one body.
+use crate::config::HttpConfig;
+
+/// The limits of the time of one body.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct PaceLimits {
+pub struct PaceLimits {
     /// The length of a window.
     pub(crate) progress_timeout: Duration,
-    /// What has to arrive within one, unless it is the end.
+    /// The bytes that have to arrive within a window, unless the body ends.
     pub(crate) progress_bytes: u64,
-    /// The longest that any body may take.
+    /// The longest time for any body.
     pub(crate) body_timeout: Duration,
-    /// The request's own deadline.
+    /// The deadline of the request.
     pub(crate) deadline: Deadline,
 }
 
-/// Why a body was given up.
+impl PaceLimits {
+    /// The limits of a body whose request has this deadline.
+    #[must_use]
+    pub fn new(config: &HttpConfig, deadline: Deadline) -> Self {
+        Self {
+            progress_timeout: config.body_progress_timeout,
+            progress_bytes: config.least_bytes_in(config.body_progress_timeout),
+            body_timeout: config.body_timeout,
+            deadline,
+        }
+    }
+}
+
+/// Why a body is too slow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TooSlow {
-    /// The window ended with too little in it.
+    /// The window ended with too few bytes.
     Stalled,
-    /// The time for any body was over.
+    /// The time for any body passed.
     OutOfTime,
-    /// The caller's own deadline passed.
+    /// The deadline of the request passed.
     Deadline,
 }
 
-/// How one body comes along.
+/// The progress of one body.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pace {
     began: Instant,
@@ -46,7 +61,7 @@ impl Pace {
         Self { began: now, window_began: now, window_bytes: 0 }
     }
 
-    /// So many bytes arrived; a full window is followed by a new one.
+    /// Counts received bytes. A full window starts a new one.
     pub(crate) fn received(&mut self, now: Instant, bytes: u64, limits: &PaceLimits) {
         self.window_bytes += bytes;
         if self.window_bytes >= limits.progress_bytes {
@@ -54,20 +69,20 @@ impl Pace {
         }
     }
 
-    /// For so long it was not asked for more: that time is not the client's.
+    /// Excludes a time in which the body was not read: the client is not responsible for it.
     pub(crate) fn paused(&mut self, time: Duration) {
         self.began += time;
         self.window_began += time;
     }
 
-    /// When it is given up if nothing more arrives, and why.
+    /// When the body fails if nothing more arrives, and why.
     pub(crate) fn end(&self, limits: &PaceLimits) -> (Instant, TooSlow) {
         let ends = [
             (self.window_began + limits.progress_timeout, TooSlow::Stalled),
             (self.began + limits.body_timeout, TooSlow::OutOfTime),
             (limits.deadline.instant(), TooSlow::Deadline),
         ];
-        // The first of equals: what the client did is told before what its clock says.
+        // The first of equal times: the client's behaviour is named before its deadline.
         ends.into_iter().min_by_key(|(end, _)| *end).expect("three ends")
     }
 }

@@ -1,25 +1,25 @@
-//! Which form an answer gets, by `Accept` (RFC 9110 §12.5.1) and by what the route gives.
+//! Chooses the form of a response by `Accept` (RFC 9110 §12.5.1) and the route's type.
 //!
-//! Forms that can hold every outcome (JSON, MessagePack, the envelope) are told from those that may turn out not to fit: an
-//! array is `.npy`, a map is not. So a request accepts a *ranking* of forms; the first that the outcome fits is sent. Where
-//! nothing on offer is accepted the request is refused before its body is read (406).
+//! Some forms hold every outcome (JSON, MessagePack, the envelope); others may turn out not to fit: an array is `.npy`,
+//! a map is not. So a request accepts a *ranking* of forms, and the first form that fits the outcome is sent. If no
+//! available form is accepted, the request is refused before its body is read (406).
 
 use std::borrow::Cow;
 
 use axum::http::header::HeaderValue;
 use callboard_codec::{DataType, Format, MediaType};
 
-use super::plain::{WITH_EXTENSIONS, asks_for_extensions};
-use crate::coding::Density;
+use super::plain_msgpack::{WITH_EXTENSIONS, asks_for_extensions};
 use crate::error::ApiError;
+use crate::request::coding::Compressibility;
 use crate::request::media::{OCTET_STREAM, TEXT_PLAIN, plain_types};
 
-/// One way to write an outcome.
+/// A form of an outcome.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ReplyForm {
     /// An encoded value.
     Encoded(Format),
-    /// MessagePack without extension types, for whoever does not ask for them.
+    /// MessagePack without extension types, unless the client asks for them.
     PlainMsgpack,
     /// A text as it is.
     Text,
@@ -28,15 +28,15 @@ pub(crate) enum ReplyForm {
 }
 
 impl ReplyForm {
-    /// This format, for whoever asked in these words.
-    pub(crate) fn of(format: Format, asked: &str) -> Self {
+    /// This format, for a client that sent this header.
+    pub(crate) fn for_format(format: Format, asked: &str) -> Self {
         match format {
             Format::Msgpack if !asks_for_extensions(asked) => Self::PlainMsgpack,
             format => Self::Encoded(format),
         }
     }
 
-    /// What `Accept` calls it.
+    /// Its name in `Accept`.
     pub(crate) const fn media_type(self) -> &'static str {
         match self {
             Self::Encoded(format) => format.media_type(),
@@ -46,7 +46,7 @@ impl ReplyForm {
         }
     }
 
-    /// What `Content-Type` says.
+    /// Its `Content-Type`.
     pub(crate) const fn content_type(self) -> &'static str {
         match self {
             Self::Text => "text/plain; charset=utf-8",
@@ -55,54 +55,54 @@ impl ReplyForm {
         }
     }
 
-    /// Whether there is an outcome of every type in this form, so that one which cannot be written is a defect of the route and
-    /// no reason to try another form.
+    /// Whether the form holds outcomes of every type. An outcome that it cannot hold is then a defect of the route, and
+    /// no other form is tried.
     pub(crate) const fn is_universal(self) -> bool {
         matches!(self, Self::Encoded(Format::Json | Format::Msgpack | Format::Envelope) | Self::PlainMsgpack)
     }
 
-    /// How much shorter it gets by packing.
-    pub(crate) const fn density(self) -> Density {
+    /// How well it compresses.
+    pub(crate) const fn compressibility(self) -> Compressibility {
         match self {
-            Self::Encoded(Format::Json) | Self::Text => Density::Text,
+            Self::Encoded(Format::Json) | Self::Text => Compressibility::Text,
             #[cfg(feature = "arrow")]
-            Self::Encoded(Format::ArrowStream | Format::ArrowFile) => Density::Table,
-            Self::Encoded(_) | Self::PlainMsgpack | Self::Bytes => Density::Dense,
+            Self::Encoded(Format::ArrowStream | Format::ArrowFile) => Compressibility::Table,
+            Self::Encoded(_) | Self::PlainMsgpack | Self::Bytes => Compressibility::Dense,
         }
     }
 }
 
-/// The forms in which an outcome of this type can be sent, JSON first.
+/// The forms of an outcome of this type, JSON first.
 pub(crate) fn offers(output: &DataType) -> Vec<ReplyForm> {
     let plain = plain_types(output).map(|plain| if plain == TEXT_PLAIN { ReplyForm::Text } else { ReplyForm::Bytes });
-    output.formats().into_iter().map(|format| ReplyForm::of(format, "")).chain(plain).collect()
+    output.formats().into_iter().map(|format| ReplyForm::for_format(format, "")).chain(plain).collect()
 }
 
 /// The forms that a request accepts.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Accepted {
+pub(crate) struct AcceptedForms {
     pub(crate) best: ReplyForm,
-    /// In the order in which they are tried when the outcome does not fit those before.
+    /// Tried in this order if the outcome does not fit an earlier form.
     pub(crate) others: Vec<ReplyForm>,
 }
 
-impl Accepted {
-    /// JSON, and nothing else.
+impl AcceptedForms {
+    /// JSON alone.
     pub(crate) const JSON: Self = Self::only(Format::Json);
 
-    /// This format, and nothing else.
+    /// This format alone.
     const fn only(format: Format) -> Self {
         Self { best: ReplyForm::Encoded(format), others: Vec::new() }
     }
 
-    /// The format that the question had, and nothing else.
+    /// The format of the request body alone.
     pub(crate) fn as_asked(format: Format, content_type: &str) -> Self {
-        Self { best: ReplyForm::of(format, content_type), others: Vec::new() }
+        Self { best: ReplyForm::for_format(format, content_type), others: Vec::new() }
     }
 
-    /// What `accept` allows of what `output` can be, or a 406 that lists that.
-    pub(crate) fn of(accept: Option<&Cow<'_, HeaderValue>>, output: &DataType) -> Result<Self, ApiError> {
-        // What nearly every request says, without parsing.
+    /// The forms of `output` that `accept` allows, or a 406 that lists them.
+    pub(crate) fn from_accept(accept: Option<&Cow<'_, HeaderValue>>, output: &DataType) -> Result<Self, ApiError> {
+        // Nearly every request: no parsing.
         let Some(accept) = accept else { return Ok(Self::JSON) };
         if **accept == "*/*" || **accept == "application/json" {
             return Ok(Self::JSON);
@@ -112,7 +112,7 @@ impl Accepted {
         let accept = accept.to_str().unwrap_or("-");
         let ranked = MediaType::rank(accept, &media_types);
         let mut forms = ranked.into_iter().map(|index| match offers[index] {
-            ReplyForm::PlainMsgpack => ReplyForm::of(Format::Msgpack, accept),
+            ReplyForm::PlainMsgpack => ReplyForm::for_format(Format::Msgpack, accept),
             form => form,
         });
         match forms.next() {
@@ -130,14 +130,14 @@ mod tests {
 
     fn best(accept: &str, output: &DataType) -> Result<&'static str, u16> {
         let accept = Cow::Owned(accept.parse().unwrap());
-        let accepted = Accepted::of(Some(&accept), output).map_err(|error| error.status().as_u16())?;
+        let accepted = AcceptedForms::from_accept(Some(&accept), output).map_err(|error| error.status().as_u16())?;
         Ok(accepted.best.media_type())
     }
 
     #[test]
     fn the_highest_quality_wins_and_json_where_nothing_decides() {
         let any = DataType::value();
-        assert_eq!(Accepted::of(None, &any).unwrap(), Accepted::JSON);
+        assert_eq!(AcceptedForms::from_accept(None, &any).unwrap(), AcceptedForms::JSON);
         let json = [
             "",
             "*/*",

@@ -12,8 +12,8 @@ use std::collections::VecDeque;
 use bytes::Bytes;
 use callboard_codec::{DecodeLimits, EncodeError, Envelope, Format, Value};
 
-use crate::convert::Expense;
 use crate::error::ApiError;
+use crate::request::codec_budget::CodecBudget;
 
 /// The bytes before each envelope.
 pub(crate) const HEAD_BYTES: usize = 8;
@@ -21,7 +21,7 @@ pub(crate) const HEAD_BYTES: usize = 8;
 /// What a frame holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub(crate) enum Kind {
+pub(crate) enum FrameKind {
     /// An outcome, or the arguments of a call.
     Value = 0,
     /// A problem document.
@@ -33,18 +33,18 @@ pub(crate) enum Kind {
 /// A frame to be sent.
 #[derive(Debug)]
 pub(crate) struct Frame {
-    kind: Kind,
+    kind: FrameKind,
     envelope: Option<Envelope>,
 }
 
 impl Frame {
     /// The last frame of a stream.
-    pub(crate) const END: Self = Self { kind: Kind::End, envelope: None };
+    pub(crate) const END: Self = Self { kind: FrameKind::End, envelope: None };
 
     /// # Errors
     ///
-    /// An envelope whose length a frame cannot tell.
-    pub(crate) fn of(kind: Kind, envelope: Envelope) -> Result<Self, EncodeError> {
+    /// An envelope that is longer than a frame can say.
+    pub(crate) fn try_new(kind: FrameKind, envelope: Envelope) -> Result<Self, EncodeError> {
         if u32::try_from(envelope.len()).is_err() {
             return Err(serde::ser::Error::custom("an outcome beyond the 32-bit length of a frame"));
         }
@@ -52,11 +52,11 @@ impl Frame {
     }
 
     /// An error as its problem document.
-    pub(crate) fn of_problem(error: &ApiError, request_id: &str) -> Self {
+    pub(crate) fn from_problem(error: &ApiError, request_id: &str) -> Self {
         let problem = Bytes::from(error.to_problem(request_id));
         let value = Value::decode(Format::Json, &problem, &DecodeLimits::default()).unwrap_or(Value::Null);
-        // What was a document of JSON has a form here, too.
-        value.to_envelope().and_then(|envelope| Self::of(Kind::Error, envelope)).unwrap_or(Self::END)
+        // A JSON document always fits an envelope.
+        value.to_envelope().and_then(|envelope| Self::try_new(FrameKind::Error, envelope)).unwrap_or(Self::END)
     }
 
     /// The bytes that share an outcome's memory.
@@ -64,9 +64,9 @@ impl Frame {
         self.envelope.as_ref().map_or(0, Envelope::len)
     }
 
-    /// The same frame, whose memory is paid for until it is sent.
-    pub(crate) fn held(self, expense: &Expense<'_>) -> Self {
-        let envelope = self.envelope.map(|envelope| envelope.map_parts(|part| expense.held(part)));
+    /// The same frame, which keeps the account until it is sent.
+    pub(crate) fn held(self, budget: &CodecBudget<'_>) -> Self {
+        let envelope = self.envelope.map(|envelope| envelope.map_parts(|part| budget.charged(part)));
         Self { envelope, ..self }
     }
 
@@ -89,5 +89,5 @@ impl Frame {
     }
 }
 
-/// Less than this is copied behind its head: one piece is sent faster than two.
+/// A smaller envelope is copied after its head: one piece is sent faster than two.
 const SMALL: u32 = 16 * 1024;

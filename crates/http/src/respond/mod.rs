@@ -1,12 +1,16 @@
-//! From an outcome to the bytes of its answer: which forms a client accepts, and the outcome, or a stream of them, in one.
+//! From an outcome to the bytes of a response: its form, whole or streamed, and its compression.
 
+pub(crate) mod compress_response;
+pub(crate) mod compressor;
 mod form;
 pub(crate) mod frame;
 mod parts;
-mod plain;
+mod plain_msgpack;
 pub(crate) mod stream;
 mod whole;
 
-pub(crate) use form::{Accepted, ReplyForm, offers};
-pub(crate) use parts::body_of_parts;
-pub(crate) use whole::{Packing, whole};
+pub(crate) use form::{AcceptedForms, ReplyForm, offers};
+pub(crate) use whole::whole;
+
+pub use parts::body_of_parts;
+pub use whole::ResponseCompression;

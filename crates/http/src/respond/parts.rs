@@ -1,5 +1,4 @@
-//! A body in pieces that are there already, with its length known: what an envelope or a list of arrays is sent as, so that
-//! nothing of it is copied.
+//! A body of ready pieces with a known length: envelopes and lists of arrays are sent without a copy.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -17,8 +16,9 @@ struct Parts {
     left: u64,
 }
 
-/// The body that sends these one after the other.
-pub(crate) fn body_of_parts(mut parts: Vec<Bytes>) -> Body {
+/// A body that sends these pieces.
+#[must_use]
+pub fn body_of_parts(mut parts: Vec<Bytes>) -> Body {
     let left = parts.iter().map(|part| part.len() as u64).sum();
     match (parts.len(), parts.pop()) {
         (1, Some(only)) => Body::from(only),

@@ -1,8 +1,8 @@
-//! An outcome as one answer, in the first accepted form that it fits.
+//! An outcome as one response, in the first accepted form that fits.
 //!
-//! A form that holds only some outcomes is passed over where this one does not fit; when none is left, the answer is 406
-//! although the call has run: only then is it known. An outcome that a form for everything cannot hold (NaN in JSON) is an
-//! error of that form, 500, and not silently sent as another.
+//! A form that holds only some outcomes is skipped if this one does not fit. If no form is left, the response is 406
+//! although the call has run: only then is it known. If a form for every type cannot hold the outcome (NaN in JSON),
+//! the response is 500, and no other form is sent silently.
 
 use axum::body::Body;
 use axum::http::HeaderMap;
@@ -11,40 +11,44 @@ use axum::response::Response;
 use bytes::Bytes;
 use callboard_codec::{EncodeError, EncodeErrorKind, Envelope, Format, Media, Payload, Value};
 
-use super::form::{Accepted, ReplyForm};
+use super::compressor::compress_off_thread;
+use super::form::{AcceptedForms, ReplyForm};
 use super::parts;
-use super::plain;
-use crate::coding::{Coding, Density};
+use super::plain_msgpack;
 use crate::config::HttpConfig;
-use crate::convert::{self, Expense, LARGE_BYTES};
 use crate::error::ApiError;
+use crate::request::codec_budget::{CodecBudget, LARGE_BYTES};
+use crate::request::coding::{Compressibility, ContentCoding};
 
-/// How an answer may be packed.
+/// How a response may be compressed.
 #[derive(Debug)]
-pub(crate) struct Packing {
-    /// Shared with the request, and looked at only when there is something to pack.
+pub struct ResponseCompression {
+    /// Shared with the request, and parsed only when it is needed.
     accept_encoding: Option<HeaderValue>,
-    /// What is shorter is sent as it is.
+    /// A shorter response is not compressed.
     from_bytes: usize,
 }
 
-impl Packing {
-    pub(crate) fn new(accept_encoding: Option<&HeaderValue>, config: &HttpConfig) -> Self {
+impl ResponseCompression {
+    /// By `accept-encoding`, above the length that the configuration sets.
+    #[must_use]
+    pub fn new(accept_encoding: Option<&HeaderValue>, config: &HttpConfig) -> Self {
         Self { accept_encoding: accept_encoding.cloned(), from_bytes: config.compress_from_bytes }
     }
 
-    fn of(&self, form: ReplyForm, bytes: usize) -> Option<Coding> {
-        self.of_bytes(form.density(), bytes)
+    fn of(&self, form: ReplyForm, bytes: usize) -> Option<ContentCoding> {
+        self.for_bytes(form.compressibility(), bytes)
     }
 
-    /// For so many bytes.
-    pub(crate) fn of_bytes(&self, density: Density, bytes: usize) -> Option<Coding> {
+    /// The coding for this many bytes.
+    #[must_use]
+    pub fn for_bytes(&self, compressibility: Compressibility, bytes: usize) -> Option<ContentCoding> {
         let accept_encoding = self.accept_encoding.as_ref().filter(|_| bytes >= self.from_bytes)?;
-        Coding::of_answer(accept_encoding.to_str().ok()?, density)
+        ContentCoding::for_response(accept_encoding.to_str().ok()?, compressibility)
     }
 
-    /// Says how an answer of so many bytes is packed, and that it would be otherwise for another client.
-    pub(crate) fn mark(&self, coding: Option<Coding>, bytes: usize, headers: &mut HeaderMap) {
+    /// Adds the headers of the coding, and tells caches that the response depends on `accept-encoding`.
+    pub fn mark(&self, coding: Option<ContentCoding>, bytes: usize, headers: &mut HeaderMap) {
         if let Some(coding) = coding {
             headers.insert(CONTENT_ENCODING, HeaderValue::from_static(coding.name()));
         }
@@ -53,24 +57,24 @@ impl Packing {
         }
     }
 
-    /// A stream is packed piece by piece, each by itself hardly worth it: as what is dense.
-    pub(crate) fn of_stream(&self) -> Option<Coding> {
-        Coding::of_answer(self.accept_encoding.as_ref()?.to_str().ok()?, Density::Dense)
+    /// A stream is compressed in small pieces, so it counts as dense.
+    pub(crate) fn for_stream(&self) -> Option<ContentCoding> {
+        ContentCoding::for_response(self.accept_encoding.as_ref()?.to_str().ok()?, Compressibility::Dense)
     }
 }
 
-/// The answer to a call that succeeded.
+/// The response to a call that succeeded.
 pub(crate) async fn whole(
     payload: Payload,
-    accepted: Accepted,
-    packing: &Packing,
-    expense: &Expense<'_>,
+    accepted: AcceptedForms,
+    compression: &ResponseCompression,
+    budget: &CodecBudget<'_>,
 ) -> Result<Response, ApiError> {
-    let Accepted { mut best, others } = accepted;
+    let AcceptedForms { mut best, others } = accepted;
     let (mut others, mut payload) = (others.into_iter(), payload);
     loop {
-        match encode(payload, best, expense).await? {
-            Ok(encoded) => return response(encoded, best, packing, expense).await,
+        match encode(payload, best, budget).await? {
+            Ok(encoded) => return response(encoded, best, compression, budget).await,
             Err((error, _)) if best.is_universal() || error.kind() != EncodeErrorKind::Unsupported => {
                 return Err(ApiError::unencodable(error));
             }
@@ -82,18 +86,15 @@ pub(crate) async fn whole(
     }
 }
 
-/// What does not fit its form.
-type Misfit = EncodeError;
-
-/// An outcome that has its form.
+/// An outcome in its form.
 enum Encoded {
     Bytes(Bytes),
-    /// In pieces that share the outcome's memory.
+    /// In pieces that share the memory of the outcome.
     Envelope(Envelope),
 }
 
 impl Encoded {
-    /// In one piece: an envelope is copied.
+    /// As one piece: an envelope is copied.
     fn into_bytes(self) -> Bytes {
         match self {
             Self::Bytes(bytes) => bytes,
@@ -102,28 +103,28 @@ impl Encoded {
     }
 }
 
-/// Writes the outcome, which comes back where it does not fit. It is dropped where it was written: with a large tree
-/// that takes as long.
+/// Encodes the outcome, or returns it if it does not fit. It is dropped on the same thread: dropping a large tree takes
+/// as long as encoding it.
 async fn encode(
     payload: Payload,
     form: ReplyForm,
-    expense: &Expense<'_>,
-) -> Result<Result<Encoded, (Misfit, Payload)>, ApiError> {
+    budget: &CodecBudget<'_>,
+) -> Result<Result<Encoded, (EncodeError, Payload)>, ApiError> {
     let known = match form {
-        // What is large is shared.
+        // Large parts are shared, not encoded.
         ReplyForm::Encoded(Format::Envelope) | ReplyForm::Bytes => 0,
         _ => payload.size_up_to(LARGE_BYTES),
     };
     let write = move || written(&payload, form).map_err(|misfit| (misfit, payload.clone()));
-    Ok(match expense.run((), known, write).await?.1 {
+    Ok(match budget.run((), known, write).await?.1 {
         Ok(Encoded::Bytes(bytes)) if form == ReplyForm::PlainMsgpack => {
-            Ok(Encoded::Bytes(plainly(bytes, expense).await?))
+            Ok(Encoded::Bytes(plainly(bytes, budget).await?))
         }
         encoded => encoded,
     })
 }
 
-fn written(payload: &Payload, form: ReplyForm) -> Result<Encoded, Misfit> {
+fn written(payload: &Payload, form: ReplyForm) -> Result<Encoded, EncodeError> {
     match form {
         ReplyForm::Encoded(Format::Envelope) => payload.to_envelope().map(Encoded::Envelope),
         ReplyForm::Encoded(format) => payload.encode(format).map(Encoded::Bytes),
@@ -133,55 +134,55 @@ fn written(payload: &Payload, form: ReplyForm) -> Result<Encoded, Misfit> {
     }
 }
 
-/// The same without extension types. Most outcomes have none and stay as they are.
-async fn plainly(bytes: Bytes, expense: &Expense<'_>) -> Result<Bytes, ApiError> {
+/// The same without extension types. Most outcomes have none and are unchanged.
+async fn plainly(bytes: Bytes, budget: &CodecBudget<'_>) -> Result<Bytes, ApiError> {
     let known = bytes.len();
     let looked_at = bytes.clone();
-    let ((), length) = expense.run((), known, move || plain::plain_length(&looked_at)).await?;
+    let ((), length) = budget.run((), known, move || plain_msgpack::plain_length(&looked_at)).await?;
     let Some(length) = length else { return Ok(bytes) };
-    expense.charge(length)?;
-    let ((), written) = expense.run((), length, move || plain::plain(&bytes, length)).await?;
+    budget.charge(length)?;
+    let ((), written) = budget.run((), length, move || plain_msgpack::plain(&bytes, length)).await?;
     Ok(written.into())
 }
 
 async fn response(
     encoded: Encoded,
     form: ReplyForm,
-    packing: &Packing,
-    expense: &Expense<'_>,
+    compression: &ResponseCompression,
+    budget: &CodecBudget<'_>,
 ) -> Result<Response, ApiError> {
     let length = match &encoded {
         Encoded::Bytes(bytes) => bytes.len(),
         Encoded::Envelope(envelope) => envelope.len(),
     };
-    expense.settle(length)?;
-    let coding = packing.of(form, length).filter(|coding| expense.may_pack(*coding, length));
+    budget.settle(length)?;
+    let coding = compression.of(form, length).filter(|coding| budget.can_compress(coding.compressor_bytes(), length));
     let body = match (encoded, coding) {
-        (Encoded::Bytes(bytes), None) => Body::from(expense.held(bytes)),
+        (Encoded::Bytes(bytes), None) => Body::from(budget.charged(bytes)),
         (Encoded::Envelope(envelope), None) => {
-            parts::body_of_parts(envelope.into_parts().into_iter().map(|part| expense.held(part)).collect())
+            parts::body_of_parts(envelope.into_parts().into_iter().map(|part| budget.charged(part)).collect())
         }
         (encoded, Some(coding)) => {
-            let packed = convert::pack(expense, encoded.into_bytes(), coding).await?;
-            expense.settle(packed.len())?;
-            Body::from(expense.held(packed))
+            let compressed = compress_off_thread(budget, encoded.into_bytes(), coding).await?;
+            budget.settle(compressed.len())?;
+            Body::from(budget.charged(compressed))
         }
     };
     let mut response = Response::new(body);
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static(form.content_type()));
-    packing.mark(coding, length, headers);
+    compression.mark(coding, length, headers);
     Ok(response)
 }
 
-fn text_of(payload: &Payload) -> Result<String, Misfit> {
+fn text_of(payload: &Payload) -> Result<String, EncodeError> {
     match (payload.downcast_ref::<String>(), payload.downcast_ref::<Value>()) {
         (Some(text), _) | (_, Some(Value::Str(text))) => Ok(text.clone()),
         _ => Err(misfit(payload, "no text")),
     }
 }
 
-fn bytes_of(payload: &Payload) -> Result<Bytes, Misfit> {
+fn bytes_of(payload: &Payload) -> Result<Bytes, EncodeError> {
     match (payload.downcast_ref::<Media>(), payload.downcast_ref::<Value>()) {
         (Some(media), _) => Ok(media.bytes().clone()),
         (_, Some(Value::Bytes(bytes))) => Ok(bytes.clone()),
@@ -189,7 +190,7 @@ fn bytes_of(payload: &Payload) -> Result<Bytes, Misfit> {
     }
 }
 
-fn misfit(payload: &Payload, what: &str) -> Misfit {
+fn misfit(payload: &Payload, what: &str) -> EncodeError {
     let kind = payload.downcast_ref::<Value>().map_or_else(|| payload.type_name(), Value::kind);
     serde::ser::Error::custom(format!("the outcome, a `{kind}`, is {what}"))
 }

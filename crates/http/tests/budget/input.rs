@@ -1,8 +1,8 @@
 //! One input: which request it is, and its body.
 //!
-//! The first byte says the form (the lower half) and how it is sent (the upper one), the rest is the body. So an input is a
-//! file, and the first forms are those of the codec's target `budget`, which shares the directory. What a request says beside
-//! its body follows from all of it.
+//! The first byte says the form (the lower half) and how it is sent (the upper one), the rest is the body. So an input
+//! is a file, and the first forms are those of the codec's target `budget`, which shares the directory. What a request
+//! says beside its body follows from all of it.
 
 use std::io::Write as _;
 

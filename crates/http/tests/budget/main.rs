@@ -1,9 +1,9 @@
-//! Arbitrary bodies of every media type through the whole edge, in process: admission, reading, a stage, and the answer, each call on
-//! its account.
+//! Arbitrary bodies of every media type through the whole edge, in process: admission, reading, a stage, and the
+//! answer, each call on its account.
 //!
-//! A fuzzer that needs no other toolchain. It changes the inputs of `fuzz/seeds/budget` at random. `CALLBOARD_RUNS` says how many
-//! inputs it makes, `CALLBOARD_SEED` repeats a run, and `CALLBOARD_KEEP=DIRECTORY` writes the input of each form that came nearest to a
-//! bound there.
+//! A fuzzer that needs no other toolchain. It changes the inputs of `fuzz/seeds/budget` at random. `CALLBOARD_RUNS`
+//! says how many inputs it makes, `CALLBOARD_SEED` repeats a run, and `CALLBOARD_KEEP=DIRECTORY` writes the input of
+//! each form that came nearest to a bound there.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test that cannot go on says so by panicking")]
 
@@ -86,8 +86,8 @@ fn every_kept_input_stays_on_its_account() {
     }
 }
 
-/// A form that is found by chance only where it comes in large chunks: a chunk and the parts that are copied out of it are there
-/// at the same time.
+/// A form that is found by chance only where it comes in large chunks: a chunk and the parts that are copied out of it
+/// are there at the same time.
 #[test]
 fn a_form_in_large_chunks_stays_on_its_account() {
     let _turn = heap::turn();

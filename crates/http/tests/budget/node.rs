@@ -23,16 +23,19 @@ const BUDGET: u64 = 16 << 20;
 /// A call's heap is at most its account times this …
 const HEAP_FACTOR: f64 = 1.5;
 
-/// … and so many bytes: the call itself, its request and its answer's head, what small work is not charged, and the stage's own.
+/// … and so many bytes: the call itself, its request and its answer's head, what small work is not charged, and the
+/// stage's own.
 const HEAP_CONSTANT: usize = 96 * 1024;
 
 /// What a stage is given holds at most what is charged, and so many bytes.
 const HELD_CONSTANT: usize = 32 * 1024;
 
-/// What each further call of the same request takes beside its account: of a stream, or of an inference request of many rows.
+/// What each further call of the same request takes beside its account: of a stream, or of an inference request of many
+/// rows.
 const CALL_CONSTANT: usize = 4 * 1024;
 
-/// The window that a frame of zstd asks for, and the buffers of its decoder, are allocated at once. They are charged as they are touched.
+/// The window that a frame of zstd asks for, and the buffers of its decoder, are allocated at once. They are charged as
+/// they are touched.
 const ZSTD_RESERVED: usize = (8 << 20) + 256 * 1024;
 
 /// A call takes at most this, in nanoseconds of all threads …
@@ -145,6 +148,7 @@ impl Tested {
         let client = node.client();
         *CLIENT.lock() = Some(client.clone());
         let edge = HttpEdge::try_new(client.clone(), HttpConfig::default(), ApiInfo::default()).unwrap();
+        edge.add_protocol(Arc::new(callboard_oip::InferenceProtocol::new()));
         let tested = Self { runtime, edge, client, _node: node };
         // What is made once is not part of any call.
         for form in 0..=u8::MAX {

@@ -1,5 +1,5 @@
-//! Calls that are held half way, and what comes of calls that end in every way: the sum of all accounts is what is alive, and zero in
-//! the end.
+//! Calls that are held half way, and what comes of calls that end in every way: the sum of all accounts is what is
+//! alive, and zero in the end.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -40,8 +40,8 @@ enum Class {
 
 use Class::{Bytes as Binary, Tensor as Array, Text, Tree, Typed};
 
-/// By how much accounts may differ from what is alive, as a share of it. What is one buffer is charged exactly; collections are charged by
-/// what they may have grown to.
+/// By how much accounts may differ from what is alive, as a share of it. What is one buffer is charged exactly;
+/// collections are charged by what they may have grown to.
 fn tolerance(class: Class) -> f64 {
     match class {
         Array | Text | Binary => 0.05,
@@ -104,6 +104,7 @@ impl Held {
         let node = runtime.block_on(app.start()).unwrap();
         let client = node.client();
         let edge = HttpEdge::try_new(client.clone(), HttpConfig::default(), ApiInfo::default()).unwrap();
+        edge.add_protocol(Arc::new(callboard_oip::InferenceProtocol::new()));
         Self { runtime, edge, client, gate, _node: node }
     }
 
@@ -225,6 +226,7 @@ fn a_packed_stream_pays_for_its_packer() {
         let node = App::new().limits(limits).route_streaming("/endless", endless).start().await.unwrap();
         let client = node.client();
         let mut edge = HttpEdge::try_new(client.clone(), HttpConfig::default(), ApiInfo::default()).unwrap();
+        edge.add_protocol(Arc::new(callboard_oip::InferenceProtocol::new()));
         let mut streams = Vec::new();
         let base = heap::live();
         for _ in 0..10 {
@@ -315,9 +317,10 @@ fn fly(held: &Held, random: &mut Random) -> tokio::task::JoinHandle<&'static str
     let pieces: Vec<Bytes> = body.chunks(20_000).map(Bytes::copy_from_slice).collect();
     let count = pieces.len().max(1) * cut / body.len().max(1);
     let pieces = stream::iter(pieces.into_iter().enumerate()).map(move |(number, piece)| {
-        match breaks.load(SeqCst) && number >= count {
-            true => Err(std::io::Error::other("the client has left")),
-            false => Ok(piece),
+        if breaks.load(SeqCst) && number >= count {
+            Err(std::io::Error::other("the client has left"))
+        } else {
+            Ok(piece)
         }
     });
     let pieces = pieces.then(async |piece| {

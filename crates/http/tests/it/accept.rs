@@ -255,7 +255,8 @@ async fn refuses_limits_that_cannot_work() {
 
 const RESTING: &str = "callboard_http_connections_resting";
 
-/// An idle connection is put aside, and goes on where it was: with a request in one piece or in several, and with two at once.
+/// An idle connection is put aside, and goes on where it was: with a request in one piece or in several, and with two
+/// at once.
 #[tokio::test]
 async fn a_connection_that_rests_answers_its_next_request() {
     let server = Server::of_app(app(), HttpConfig::default()).await;
@@ -333,7 +334,8 @@ async fn a_connection_that_lingers_does_not_rest() {
     let mut idle = server.connect().await;
     assert_eq!(idle.get("/livez").await.status, 200);
     server.metric_becomes(RESTING, 1.0).await;
-    // That one began to rest after the other was answered. Each of these would be refused by a reset, had it been a request.
+    // That one began to rest after the other was answered. Each of these would be refused by a reset, had it been a
+    // request.
     for _ in 0..20 {
         client.send(vec![b'x'; 1_000]).await;
         assert_eq!(server.get("/livez").await.status, 200);

@@ -10,7 +10,7 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
 use crate::support::app::app;
-use crate::support::{Answer, PATIENCE, Raw, bind, config};
+use crate::support::{Answer, PATIENCE, Raw, add_inference, bind, config};
 
 /// A node with an admin listener, and no other.
 pub(crate) struct Run {
@@ -25,6 +25,7 @@ impl Run {
     pub(crate) async fn start(app: App, config: HttpConfig) -> Self {
         let node = app.start().await.unwrap();
         let edge = HttpEdge::try_new(node.client(), HttpConfig::default(), ApiInfo::default()).unwrap();
+        add_inference(&edge);
         let admin = Admin::new(node.handle(), &edge);
         let listener = bind().await;
         let address = listener.local_addr().unwrap();

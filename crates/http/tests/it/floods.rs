@@ -120,8 +120,8 @@ async fn a_client_that_gives_no_window_is_cut_whatever_else_it_asks_for() {
     server.metric_becomes("callboard_http_connections_open", 1.0).await;
 }
 
-/// Frames that ask for nothing are answered one at a time or not at all, and nothing of them is kept; they are no sign of
-/// interest either.
+/// Frames that ask for nothing are answered one at a time or not at all, and nothing of them is kept; they are no sign
+/// of interest either.
 #[tokio::test]
 async fn frames_that_ask_for_nothing_hold_nothing_and_end_their_connection() {
     let limits = config(|c| c.header_read_timeout = Duration::from_millis(300));

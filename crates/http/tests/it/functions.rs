@@ -322,7 +322,7 @@ async fn a_stream_is_refused_where_it_cannot_be_answered() {
     let packed = client.post("/v1/call/math/scale", &headers, "").await;
     assert_eq!(
         (packed.status, packed.problem()["message"].as_str()),
-        (415, Some("a stream of calls is not packed: send its frames as they are"))
+        (415, Some("a stream of calls cannot be compressed: send its frames as they are"))
     );
     let empty = client.post("/v1/call/math/scale", &[("content-type", FRAMES)], "").await;
     assert_eq!(frames(&empty.body), [(2, None)]);
@@ -375,9 +375,10 @@ impl Exchange {
     fn message(text: &str) -> (String, String, Vec<u8>) {
         let (head, body) = text.split_once("\n\n").unwrap();
         let (first, content_type) = head.split_once("\ncontent-type: ").unwrap();
-        let bytes = match content_type.contains("envelope") {
-            true => body.split_whitespace().map(|byte| u8::from_str_radix(byte, 16).unwrap()).collect(),
-            false => body.trim_end().as_bytes().to_vec(),
+        let bytes = if content_type.contains("envelope") {
+            body.split_whitespace().map(|byte| u8::from_str_radix(byte, 16).unwrap()).collect()
+        } else {
+            body.trim_end().as_bytes().to_vec()
         };
         (first.to_owned(), content_type.to_owned(), bytes)
     }
@@ -425,7 +426,8 @@ async fn the_recorded_examples_are_what_is_said() {
     }
 }
 
-/// A key's limit counts calls: those of a stream wait for their turn, and are refused when they have waited as long as a call may.
+/// A key's limit counts calls: those of a stream wait for their turn, and are refused when they have waited as long as
+/// a call may.
 #[tokio::test]
 async fn each_call_of_a_stream_counts_and_waits_for_its_turn() {
     let keys = ApiKeys::parse("quick a-key-for-streams-of-calls 50/s\nslow another-key-for-the-streams 2/h").unwrap();

@@ -1,5 +1,5 @@
-//! The Open Inference Protocol by hand: what a client can get wrong, and what it must be told. What clients get right is in
-//! `tests/external/triton.rs`, with a client that others wrote.
+//! The Open Inference Protocol by hand: what a client can get wrong, and what it must be told. What clients get right
+//! is in `tests/external/triton.rs`, with a client that others wrote.
 
 use std::io::Write as _;
 
@@ -18,8 +18,8 @@ use crate::support::{Answer, Server, config};
 
 const HEADER: &str = "inference-header-content-length";
 
-/// `/x`: an array `[-1, 2]` of FP32, given back; `/rows`: many arrays `[2]` of FP32, each given back but those that begin with
-/// a negative number; `/where`: where the bytes of its array lie.
+/// `/x`: an array `[-1, 2]` of FP32, given back; `/rows`: many arrays `[2]` of FP32, each given back but those that
+/// begin with a negative number; `/where`: where the bytes of its array lie.
 fn app() -> App {
     let tensors = |name: &str, shape: Vec<Option<usize>>, stackable| {
         let field = TensorField { name: name.to_owned(), dtype: Some(DType::F32), shape: Some(shape) };
@@ -367,6 +367,7 @@ async fn a_full_or_draining_node_says_so_in_the_protocols_words() {
 #[tokio::test]
 async fn a_node_that_is_starting_is_not_ready() {
     let mut edge = HttpEdge::starting(HttpConfig::default(), ApiInfo::default()).unwrap();
+    crate::support::add_inference(&edge);
     let request = Request::get("/v2/health/ready").body(axum::body::Body::empty()).unwrap();
     let answer = edge.call(request).await.unwrap();
     assert_eq!(answer.status(), 503);

@@ -1,4 +1,5 @@
-//! The exporter against collectors that do not take what they are sent. That they can read it is shown in `tests/external/`.
+//! The exporter against collectors that do not take what they are sent. That they can read it is shown in
+//! `tests/external/`.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

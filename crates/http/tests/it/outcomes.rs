@@ -68,9 +68,10 @@ async fn an_outcome_that_cannot_be_written_is_the_stages_failure_and_counted_so(
 #[tokio::test]
 async fn the_error_of_a_call_that_a_stage_made_itself_is_told_like_its_own() {
     let inner = Stage::each("inner", |busy: &bool| -> Result<u8, Failure> {
-        Err(match busy {
-            true => Failure::overloaded("busy").with_retry_after(Duration::from_millis(4_200)),
-            false => Failure::new("pay").with_status(402).with_type("Unpaid").with_details(7_i64),
+        Err(if *busy {
+            Failure::overloaded("busy").with_retry_after(Duration::from_millis(4_200))
+        } else {
+            Failure::new("pay").with_status(402).with_type("Unpaid").with_details(7_i64)
         })
     });
     let node = App::new().route("/inner", inner).start().await.unwrap();

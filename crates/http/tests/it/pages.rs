@@ -155,6 +155,7 @@ async fn a_node_that_starts_is_live_not_ready_and_calls_nobody() {
     let listener = bind().await;
     let address = listener.local_addr().unwrap();
     let edge = HttpEdge::starting(HttpConfig::default(), ApiInfo::default()).unwrap();
+    crate::support::add_inference(&edge);
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
     let serving = tokio::spawn(serve_edge(listener, edge.clone(), async {
         _ = stopped.await;

@@ -107,11 +107,11 @@ async fn status_415_lists_what_is_accepted() {
     for (answer, why) in [
         (
             form,
-            "content-type `application/x-www-form-urlencoded` is not understood here; for JSON add -H 'content-type: \
+            "content-type `application/x-www-form-urlencoded` is not supported here; for JSON add -H 'content-type: \
              application/json'; ",
         ),
         (untyped, "the request has no content-type; for JSON add -H 'content-type: application/json'; "),
-        (other, "content-type `text/csv` is not understood here; accepted: "),
+        (other, "content-type `text/csv` is not supported here; accepted: "),
     ] {
         assert_eq!(answer.status, 415);
         let message = answer.problem()["message"].to_string();

@@ -141,7 +141,8 @@ async fn begin(client: &mut Raw, route: &str, input: i64) {
     client.send([head, body].concat()).await;
 }
 
-/// `/endless` gives texts of 256 KiB without end. Counts those made for the input 1, and notes that its work was dropped.
+/// `/endless` gives texts of 256 KiB without end. Counts those made for the input 1, and notes that its work was
+/// dropped.
 fn endless(made: &Arc<AtomicU64>, dropped: &Arc<AtomicBool>) -> App {
     let (made, dropped) = (Arc::clone(made), Arc::clone(dropped));
     let stage = StreamStage::each("endless", move |who: &i64| {

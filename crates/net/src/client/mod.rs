@@ -404,7 +404,7 @@ impl Caller for Client {
     {
         let timeout = self.inner.pool.current().map_or(DEFAULT_TIMEOUT, |node| node.default_timeout(route));
         let (client, route) = (self.clone(), route.to_owned());
-        CallStream::of_calls(inputs, LOOK_AHEAD, timeout, move |payload, options| {
+        CallStream::from_calls(inputs, LOOK_AHEAD, timeout, move |payload, options| {
             let (client, prepared) = (client.clone(), Prepared::from_payload(&route, &payload));
             async move {
                 let returned = client.exchange_with::<Out>(prepared?, options, OverloadPolicy::UntilDeadline).await;

@@ -1,8 +1,7 @@
-//! What computes a model: a small seam, so that another engine can take rten's place.
+//! The engine that computes a model, behind a trait, so that another engine can replace rten.
 //!
-//! An engine knows tensors of the dtypes that it computes in, and nothing of batches, items or callers; what is
-//! declared otherwise is converted before it is called. It is shared by all replicas of a stage: the weights are in
-//! memory once.
+//! An engine takes tensors of its own dtypes; other dtypes are converted before the call. It does not know batches,
+//! items or callers. All replicas of a stage share it, so the weights are in memory once.
 
 mod rten;
 
@@ -25,15 +24,14 @@ pub trait Engine: fmt::Debug + Send + Sync + 'static {
     /// The engine's name, for people.
     fn name(&self) -> &'static str;
 
-    /// The dtype that this engine computes a declared one in: itself, one that holds the same numbers, or `None` when
-    /// there is neither.
+    /// The dtype in which this engine computes a declared one: the same, one that holds the same numbers, or `None`.
     fn dtype(&self, declared: DType) -> Option<DType>;
 
     /// Computes the outputs.
     ///
     /// # Errors
     ///
-    /// What the model had against these inputs.
+    /// The model refused these inputs.
     fn run(&self, inputs: &[Tensor]) -> Result<Vec<Tensor>, EngineError>;
 }
 
@@ -49,7 +47,7 @@ impl EngineError {
     /// An error of the engine of that name.
     #[must_use]
     pub fn new(engine: &'static str, message: impl fmt::Display) -> Self {
-        // One line, whatever the engine wrote: it ends up in a log line or a problem document.
+        // The message becomes one line, for log lines and problem documents.
         let message = message.to_string().split_whitespace().collect::<Vec<_>>().join(" ");
         Self { engine, message }
     }

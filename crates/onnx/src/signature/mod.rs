@@ -141,7 +141,7 @@ impl Signature {
 
     /// One item of an input or output in words: `f32 [1, 8, 8]`.
     pub(crate) fn describe_item(&self, spec: &TensorSpec) -> String {
-        Shaped { dtype: spec.dtype, axes: self.item_axes(spec) }.to_string()
+        ItemShape { dtype: spec.dtype, axes: self.item_axes(spec) }.to_string()
     }
 
     /// The type of one item: what a route of this stage alone takes.
@@ -246,7 +246,7 @@ impl fmt::Display for Axis {
 /// `f32 [batch, 1, 8, 8]`.
 impl fmt::Display for TensorSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        Shaped { dtype: self.dtype, axes: self.shape() }.fmt(f)
+        ItemShape { dtype: self.dtype, axes: self.shape() }.fmt(f)
     }
 }
 
@@ -261,12 +261,12 @@ impl fmt::Display for Signature {
     }
 }
 
-struct Shaped<'a> {
+struct ItemShape<'a> {
     dtype: DType,
     axes: Option<&'a [Axis]>,
 }
 
-impl fmt::Display for Shaped<'_> {
+impl fmt::Display for ItemShape<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Some(axes) = self.axes else {
             return write!(f, "{} of any shape", self.dtype);

@@ -1,4 +1,4 @@
-//! From the bytes of an ONNX file to a signature, with every count and length bounded before it is believed.
+//! Reads a signature from the bytes of an ONNX file. Every count and length is checked against a bound first.
 
 use std::collections::HashSet;
 
@@ -24,7 +24,7 @@ pub enum SignatureError {
     /// The bytes are no protobuf message of the ONNX kind. Remedy: export the model again; a download may be cut short.
     #[error("not an ONNX file: {reason}")]
     NotOnnx {
-        /// What the decoder stumbled over.
+        /// The error of the decoder.
         reason: String,
     },
     /// An input or output without a name, or one whose name is too long to be repeated.
@@ -33,7 +33,7 @@ pub enum SignatureError {
         /// `input` or `output`.
         role: &'static str,
     },
-    /// An input or output that is no tensor, such as the sequence of maps that scikit-learn's exporter puts behind a
+    /// An input or output that is not a tensor, such as the sequence of maps that scikit-learn's exporter adds to a
     /// classifier. Remedy: export without it (`zipmap=False`).
     #[error("{role} `{name}` is not a tensor")]
     NotATensor {
@@ -70,19 +70,19 @@ pub enum SignatureError {
         /// How many.
         count: usize,
     },
-    /// A model that gives nothing.
+    /// A model without outputs.
     #[error("the model has no outputs")]
     NoOutputs,
 }
 
-/// What one pass over the file tells.
-pub(crate) struct Read {
+/// The results of one pass over the file.
+pub(crate) struct ModelHeader {
     pub(crate) signature: Signature,
     /// Weights lie in files beside the model.
     pub(crate) has_external_data: bool,
 }
 
-pub(crate) fn read(file: &[u8]) -> Result<Read, SignatureError> {
+pub(crate) fn read(file: &[u8]) -> Result<ModelHeader, SignatureError> {
     let not_onnx = |reason: String| SignatureError::NotOnnx { reason };
     let model = ModelProto::decode(file).map_err(|error| not_onnx(error.to_string()))?;
     let graph = model.graph.ok_or_else(|| not_onnx("it has no graph".to_owned()))?;
@@ -93,10 +93,10 @@ pub(crate) fn read(file: &[u8]) -> Result<Read, SignatureError> {
     }
     let main = |domain: Option<&str>| matches!(domain.unwrap_or_default(), "" | "ai.onnx");
     let opset = model.opset_import.iter().find(|set| main(set.domain.as_deref())).and_then(|set| set.version);
-    Ok(Read { signature: Signature::new(inputs, outputs, opset), has_external_data })
+    Ok(ModelHeader { signature: Signature::new(inputs, outputs, opset), has_external_data })
 }
 
-/// Before IR version 4 every weight had to be listed as an input, too; those are not the caller's to give.
+/// Before IR version 4 every weight was listed as an input, too. Callers do not send those.
 fn read_inputs(graph: &GraphProto) -> Result<Vec<TensorSpec>, SignatureError> {
     let weights: HashSet<&str> = graph.initializer.iter().filter_map(|tensor| tensor.name.as_deref()).collect();
     let is_weight = |info: &&ValueInfoProto| info.name.as_deref().is_some_and(|name| weights.contains(name));

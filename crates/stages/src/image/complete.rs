@@ -1,7 +1,7 @@
-//! Whether a picture's data goes to its end, for formats whose decoders fill in what is missing.
+//! Checks that a picture is complete, for formats whose decoders fill in missing data.
 //!
-//! Half a photograph decodes without an error in JPEG: the rest is grey. A person sees that; a model answers nonsense.
-//! PNG, GIF and BMP decoders notice by themselves.
+//! Half a JPEG decodes without an error: the rest is grey, and a model would give a wrong answer. PNG, GIF and BMP
+//! decoders report an error themselves.
 
 /// Whether a JPEG has its end marker: segments are skipped by their lengths (thumbnails with end markers of their own
 /// are inside of one), scans are read through (ITU-T T.81, B.1.1).
@@ -23,7 +23,7 @@ pub(super) fn is_whole_jpeg(bytes: &[u8]) -> bool {
 
 const END: u8 = 0xd9;
 
-/// The next marker and the place behind it. Inside of a scan 0xff is followed by 0, or by more of itself as padding.
+/// The next marker and the offset after it. Inside a scan 0xff is followed by 0, or by another 0xff as padding.
 fn next_marker(bytes: &[u8], from: usize) -> Option<(u8, usize)> {
     let rest = bytes.get(from..)?;
     let is_marker = |pair: &[u8]| pair[0] == 0xff && pair[1] != 0x00 && pair[1] != 0xff;

@@ -1,4 +1,4 @@
-//! The knobs of the `image` stage, and what is left of them once they are known to fit together.
+//! The settings of the `image` stage, and the checked plan made from them.
 
 use std::num::{NonZeroU16, NonZeroU32};
 
@@ -14,8 +14,8 @@ const DEFAULT_SCALE: f64 = 1.0 / 255.0;
 
 /// How pictures become tensors. In `callboard.toml` these are the keys of a stage of kind `image`.
 ///
-/// The default is `f32 [3, height, width]` of 0 … 1 in the picture's own size. Say what the model was trained on; a
-/// difference costs accuracy and no error tells.
+/// The default is `f32 [3, height, width]` of 0 … 1 in the picture's own size. Use the settings of the training; a
+/// difference costs accuracy without an error.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ImageConfig {
@@ -30,8 +30,8 @@ pub struct ImageConfig {
     pub height: Option<NonZeroU16>,
     /// How pixels are computed when the size changes. Default `bilinear`.
     pub resize: Resize,
-    /// Whether a photograph is turned upright as its EXIF data says. Default true: that is how people see it. Turn it
-    /// off for a model that was trained without, and for pixels that have to match another decoder's.
+    /// Whether a photograph is turned upright as its EXIF data says. Default true. Turn it off for a model that was
+    /// trained without it, and for pixels that must match another decoder's.
     pub orient: bool,
     /// What each value of 0 … 255 is multiplied with. Default 1/255. Not for `dtype = "u8"`.
     pub scale: Option<f64>,
@@ -135,7 +135,7 @@ impl Color {
     }
 }
 
-/// A configuration whose parts fit together.
+/// A checked configuration.
 #[derive(Clone, Debug)]
 pub(super) struct Plan {
     pub(super) field: String,
@@ -148,7 +148,7 @@ pub(super) struct Plan {
     pub(super) max_pixels: u64,
 }
 
-/// What becomes of the values.
+/// The conversion of the values.
 #[derive(Clone, Debug)]
 pub(super) enum Output {
     /// `(x · scale − mean) / std`, mean and std per channel.

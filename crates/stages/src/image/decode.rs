@@ -1,4 +1,4 @@
-//! From the bytes of a picture to its pixels, never trusting what they declare.
+//! Decodes a picture. The declared size is checked before pixels are allocated.
 
 use std::io::{self, Cursor};
 
@@ -9,17 +9,17 @@ use image::{DynamicImage, ImageDecoder as _, ImageError, ImageFormat, ImageReade
 use super::complete::{is_whole_jpeg, is_whole_webp};
 use super::config::{Color, Plan};
 
-/// The longest side that is read, JPEG's own limit. A picture of one row and millions of columns is legal PNG, has no
-/// use here, and would make tables of that length.
+/// The longest side that is read, JPEG's own limit. A picture of one row and millions of columns is legal PNG, but
+/// would make tables of that length.
 pub(super) const MAX_SIDE: u32 = 65_535;
 
 /// The most bytes of one pixel in the formats that are read: 16 bits of red, green, blue and alpha.
 const MAX_PIXEL_BYTES: u64 = 8;
 
-/// What a decoder needs beside the pixels: tables, rows, metadata of reasonable length.
+/// Working memory of a decoder: tables, rows, metadata of usual length.
 const WORKING_BYTES: u64 = 8 * 1024 * 1024;
 
-/// What is wrong with a picture. Told to the caller with the field's name before it.
+/// What is wrong with a picture. The message for the caller starts with the field's name.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum InvalidImage {
     #[error("is missing, there is {keys}")]
@@ -47,7 +47,7 @@ pub(super) enum InvalidImage {
 }
 
 impl InvalidImage {
-    /// Whether there is no picture to speak of: the item is not of the type that the stage takes.
+    /// Whether the item has no picture at all: it is not of the stage's input type.
     pub(super) fn is_mismatch(&self) -> bool {
         matches!(self, Self::Missing { .. } | Self::NotBytes { .. })
     }
@@ -93,7 +93,7 @@ pub(super) fn decode(bytes: &[u8], plan: &Plan) -> Result<Raster<u8>, InvalidIma
     Ok(into_raster(picture, orientation, plan.color))
 }
 
-/// For whatever a decoder allocates by itself; the pixels are counted before they are asked for.
+/// Limits for a decoder's own allocations; the pixels are checked separately.
 fn limits(plan: &Plan) -> Limits {
     let mut limits = Limits::default();
     limits.max_alloc = Some(plan.max_pixels.saturating_mul(MAX_PIXEL_BYTES).saturating_add(WORKING_BYTES));
@@ -110,7 +110,7 @@ fn check_size(width: u32, height: u32, plan: &Plan) -> Result<(), InvalidImage> 
     }
 }
 
-/// First the colours, then the turn: turning needs a second picture, which is smaller then.
+/// Converts the colours before it turns the picture: turning needs a second picture, which is then smaller.
 fn into_raster(picture: DynamicImage, orientation: Orientation, color: Color) -> Raster<u8> {
     let mut picture = match color {
         Color::Rgb => DynamicImage::from(picture.into_rgb8()),
@@ -143,7 +143,7 @@ impl Format {
 
     fn explain(self, error: ImageError, plan: &Plan) -> InvalidImage {
         match error {
-            // A decoder looks at what the head declares before we can.
+            // A decoder may check the declared size before we do.
             ImageError::Limits(_) => InvalidImage::TooMuchMemory { max_pixels: plan.max_pixels },
             error if is_early_end(&error) => InvalidImage::Truncated { format: self.name },
             error => InvalidImage::Broken { format: self.name, reason: one_line(&error) },
@@ -160,8 +160,8 @@ impl Format {
     }
 }
 
-/// Decoders say in different ways that they ran out of bytes: most with the system's word for it, the GIF decoder with
-/// one of its own, whose type `image` does not hand out.
+/// Decoders report an early end in different ways: most with `UnexpectedEof`, the GIF decoder with its own error, whose
+/// type `image` does not export.
 fn is_early_end(error: &ImageError) -> bool {
     match error {
         ImageError::IoError(error) => error.kind() == io::ErrorKind::UnexpectedEof,

@@ -1,4 +1,4 @@
-//! Where the bytes of a picture are in an item.
+//! Finds the bytes of a picture in an item.
 
 use bytes::Bytes;
 use callboard_codec::{Map, Media, Value};
@@ -9,8 +9,8 @@ use super::decode::InvalidImage;
 const MAX_SHOWN_KEYS: usize = 8;
 const MAX_SHOWN_CHARS: usize = 32;
 
-/// The bytes of a picture: the item itself, or the entry `field` of a map, as bytes or base64. Other entries are left
-/// alone; forms have them.
+/// The bytes of a picture: the item itself, or the entry `field` of a map, as bytes or base64. Other entries are
+/// ignored; forms have them.
 pub(super) fn bytes_of(item: &Value, field: &str) -> Result<Bytes, InvalidImage> {
     let value = match item {
         Value::Map(map) => map.get(field).ok_or_else(|| InvalidImage::Missing { keys: shown_keys(map) })?,

@@ -1,6 +1,6 @@
-//! Another size for the same picture: separable resampling, as Pillow does it.
+//! Resizes a picture by separable resampling, as Pillow does.
 //!
-//! Each axis is a table of taps: which old pixels a new one is made of, and with which weights. Kernels that
+//! Each axis has a table of taps: the old pixels of a new one, and their weights. Kernels that
 //! interpolate are widened by the factor of shrinking, so that no old pixel is skipped (Pillow's `Resample.c`,
 //! <https://github.com/python-pillow/Pillow>). Unlike there, values are not rounded between the two axes.
 //!
@@ -16,8 +16,8 @@ use super::decode::Raster;
 pub(super) fn resize(picture: &Raster<u8>, width: usize, height: usize, method: Resize) -> Raster<f32> {
     let columns = taps(picture.width, width, method);
     let rows = taps(picture.height, height, method);
-    // What each order computes first: as many values as the longer of the old and new lengths of its axis, times the
-    // other.
+    // The number of values of each order's first step: the longer of the old and new lengths of its axis, times the
+    // other axis.
     let across_first = picture.height * picture.width.max(width);
     let down_first = picture.width * picture.height.max(height);
     let mut resized = match across_first <= down_first {
@@ -29,7 +29,7 @@ pub(super) fn resize(picture: &Raster<u8>, width: usize, height: usize, method: 
     resized
 }
 
-/// What one new pixel is made of: `weights[i]` of the old pixel `start + i`, divided by their sum.
+/// The old pixels of a new one: `weights[i]` of the old pixel `start + i`, divided by their sum.
 struct Taps {
     start: usize,
     weights: Vec<f64>,

@@ -36,7 +36,7 @@ pub(super) fn run(item: &Value, plan: &Plan) -> Result<Value, Failure> {
     Ok(to_tensor(&picture, plan)?.into())
 }
 
-/// What a route that begins with this stage takes: the field of a JSON document (base64), of a form or of MessagePack
+/// The input of a route that begins with this stage: the field of a JSON document (base64), of a form or of MessagePack
 /// (bytes), or a body that is the picture itself.
 #[must_use]
 pub fn input_type(config: &ImageConfig) -> DataType {
@@ -56,7 +56,7 @@ pub fn input_type(config: &ImageConfig) -> DataType {
     DataType::value().with_name("Image").with_schema(schema).with_raw_body(raw_body)
 }
 
-/// What a route that ends with this stage gives.
+/// The output of a route that ends with this stage.
 #[must_use]
 pub fn output_type(config: &ImageConfig) -> DataType {
     let element = match config.dtype {

@@ -1,4 +1,4 @@
-//! The knobs of the `labels` stage.
+//! The settings of the `labels` stage.
 
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
@@ -17,9 +17,9 @@ pub struct LabelsConfig {
     pub names: Vec<String>,
     /// A file with one name per line, instead of `names`.
     pub names_file: Option<PathBuf>,
-    /// How many of the best to tell. Default 5; all of them when there are fewer.
+    /// How many of the best to return. Default 5; all of them if there are fewer.
     pub top_k: NonZeroUsize,
-    /// Whether scores are logits that a softmax turns into probabilities. Default false: scores are told as they are.
+    /// Whether scores are logits that a softmax turns into probabilities. Default false: scores are returned unchanged.
     pub softmax: bool,
     /// The output with the scores, for a model with several. Default: the only one.
     pub field: Option<String>,
@@ -32,7 +32,7 @@ impl Default for LabelsConfig {
 }
 
 impl LabelsConfig {
-    /// The names from wherever they are; none when indices serve.
+    /// The names from the list or the file; empty if indices are used.
     pub(super) fn read_names(&self) -> Result<Vec<String>, StageConfigError> {
         let Some(path) = &self.names_file else {
             return Ok(self.names.clone());

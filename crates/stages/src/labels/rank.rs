@@ -32,7 +32,7 @@ pub(super) fn rank(scores: &[f64], softmax: bool, top_k: usize) -> Result<Vec<(u
 
 /// The probabilities of the chosen. The largest score is taken off first, so that no exponential overflows.
 fn softmax_of(scores: &[f64], largest: f64, chosen: &[usize]) -> Result<Vec<f64>, RankError> {
-    // An infinite score would be the only one with a probability, and infinitely many of them none.
+    // A softmax of infinite scores is not defined.
     if !largest.is_finite() {
         return Err(RankError::NoSoftmax { largest });
     }

@@ -15,18 +15,18 @@ use crate::mismatch::mismatch;
 ///
 /// When the file with the names cannot be read, or stands beside a list.
 pub fn stage(name: &str, config: &LabelsConfig) -> Result<Stage<Value, Value>, StageConfigError> {
-    let namer = Namer::try_new(config)?;
+    let namer = LabelLookup::try_new(config)?;
     Ok(Stage::each(name, move |item: &Value| namer.run(item)))
 }
 
-struct Namer {
+struct LabelLookup {
     names: Vec<String>,
     top_k: usize,
     softmax: bool,
     field: Option<String>,
 }
 
-impl Namer {
+impl LabelLookup {
     fn try_new(config: &LabelsConfig) -> Result<Self, StageConfigError> {
         Ok(Self {
             names: config.read_names()?,

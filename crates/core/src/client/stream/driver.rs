@@ -1,112 +1,104 @@
-//! The task that runs a stream's calls, so that they go on while the consumer does something else.
+//! The task that runs the calls of a stream, so that they continue while the consumer is busy.
 //!
-//! One task for all of them: the calls of a batch end together, and so the task, and the consumer behind it, are woken once
-//! for the batch. A task for each call would cost half as much again as the call.
+//! One task runs all calls of a stream: the calls of a batch end together, so the task and the consumer are woken once
+//! for the batch.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::mem;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
-use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll, ready};
 
-use callboard_codec::{Data, Payload};
-use parking_lot::Mutex;
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
 use tokio::runtime::Handle;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::task::AbortHandle;
 
-use super::calls::Calls;
-use crate::client::{AdmittedCall, panicked, read_output, run_admitted, runtime_gone};
+use crate::client::runtime_gone;
 use crate::error::CallError;
 
-/// The consumer's end. Dropping it drops every call that is not over.
+/// A call of a stream. Dropping it cancels the call.
+pub(super) type BoxedCall<Out> = Pin<Box<dyn Future<Output = Result<Out, CallError>> + Send>>;
+
+/// Starts calls in the task and takes their outcomes in order. Dropping it cancels all calls.
 pub(super) struct Driver<Out> {
-    shared: Arc<Shared<Out>>,
+    commands: UnboundedSender<DriverCommand<Out>>,
+    outcomes: UnboundedReceiver<(usize, Result<Out, CallError>)>,
     task: AbortHandle,
-}
-
-type Shared<Out> = Mutex<State<Out>>;
-
-/// What consumer and task hand each other. Everything in it is bounded by the stream's look-ahead.
-struct State<Out> {
-    /// Calls that are to begin.
-    begun: Vec<Begun<Out>>,
-    /// Calls whose outcome nobody waits for any more.
-    given_up: Vec<usize>,
-    /// The call that is first in order, and the outcomes from that one on, as far as they are there.
+    /// The number of the first call in order.
     first: usize,
-    outcomes: VecDeque<Option<Result<Out, CallError>>>,
-    consumer: Option<Waker>,
-    driver: Option<Waker>,
-    /// The runtime has dropped the task.
-    gone: bool,
+    /// A place for the outcome of each call, in order.
+    received: VecDeque<Option<Result<Out, CallError>>>,
 }
 
-struct Begun<Out> {
+enum DriverCommand<Out> {
+    Start(NumberedCall<Out>),
+    Cancel(usize),
+}
+
+struct NumberedCall<Out> {
     number: usize,
-    work: Work<Out>,
+    call: BoxedCall<Out>,
 }
 
-/// A call that is to be run.
-pub(super) enum Work<Out> {
-    /// By this node, which has admitted it.
-    Here(AdmittedCall, Payload),
-    /// By whoever the stream's caller asks.
-    Away(Calling<Out>),
+impl<Out> Future for NumberedCall<Out> {
+    type Output = (usize, Result<Out, CallError>);
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        self.call.as_mut().poll(cx).map(|outcome| (self.number, outcome))
+    }
 }
 
-/// A call of another caller than this node's.
-pub(super) type Calling<Out> = Pin<Box<dyn Future<Output = Result<Out, CallError>> + Send>>;
-
-impl<Out: Data + Clone> Driver<Out> {
+impl<Out: Send + 'static> Driver<Out> {
+    #[expect(clippy::disallowed_methods, reason = "the look-ahead of the stream bounds both channels")]
     pub(super) fn spawn(runtime: &Handle) -> Self {
-        let shared = Arc::new(Mutex::new(State {
-            begun: Vec::new(),
-            given_up: Vec::new(),
-            first: 0,
-            outcomes: VecDeque::new(),
-            consumer: None,
-            driver: None,
-            gone: false,
-        }));
-        let task = runtime.spawn(drive(Arc::clone(&shared))).abort_handle();
-        Self { shared, task }
+        let (commands, command_receiver) = unbounded_channel();
+        let (outcome_sender, outcomes) = unbounded_channel();
+        let task = runtime.spawn(drive(command_receiver, outcome_sender)).abort_handle();
+        Self { commands, outcomes, task, first: 0, received: VecDeque::new() }
     }
 
-    /// Begins a call, the last in order.
-    pub(super) fn begin(&self, work: Work<Out>) {
-        let mut state = self.shared.lock();
-        let number = state.first + state.outcomes.len();
-        state.outcomes.push_back(None);
-        state.begun.push(Begun { number, work });
-        let driver = state.driver.take();
-        drop(state);
-        wake(driver);
+    /// Starts a call, the last one in order.
+    pub(super) fn start(&mut self, call: BoxedCall<Out>) {
+        let number = self.first + self.received.len();
+        self.received.push_back(None);
+        self.send(DriverCommand::Start(NumberedCall { number, call }));
     }
 
-    /// Takes the outcome of the call that is first in order.
-    pub(super) fn poll_first(&self, cx: &Context<'_>) -> Poll<Result<Out, CallError>> {
-        let mut state = self.shared.lock();
-        let there = state.outcomes.front().is_some_and(Option::is_some);
-        if !there && !state.gone {
-            if !state.consumer.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
-                state.consumer = Some(cx.waker().clone());
+    /// Takes the outcome of the first call in order.
+    pub(super) fn poll_first(&mut self, cx: &mut Context<'_>) -> Poll<Result<Out, CallError>> {
+        loop {
+            if let Some(outcome) = self.received.front_mut().and_then(Option::take) {
+                self.remove_first();
+                return Poll::Ready(outcome);
             }
-            return Poll::Pending;
+            let Some((number, outcome)) = ready!(self.outcomes.poll_recv(cx)) else {
+                self.remove_first();
+                return Poll::Ready(Err(runtime_gone()));
+            };
+            // The outcome of a cancelled call has no place any more.
+            let place = number.checked_sub(self.first).and_then(|index| self.received.get_mut(index));
+            if let Some(place) = place {
+                *place = Some(outcome);
+            }
         }
-        Poll::Ready(state.take_first().unwrap_or_else(|| Err(runtime_gone())))
     }
 
-    /// Gives up the call that is first in order: it gets no outcome.
-    pub(super) fn give_up_first(&self) {
-        let mut state = self.shared.lock();
-        let number = state.first;
-        state.take_first();
-        state.given_up.push(number);
-        let driver = state.driver.take();
-        drop(state);
-        wake(driver);
+    /// Cancels the first call in order.
+    pub(super) fn cancel_first(&mut self) {
+        self.send(DriverCommand::Cancel(self.first));
+        self.remove_first();
+    }
+
+    fn remove_first(&mut self) {
+        self.received.pop_front();
+        self.first += 1;
+    }
+
+    fn send(&self, command: DriverCommand<Out>) {
+        // Fails only if the runtime has dropped the task. Then no outcomes arrive either, which `poll_first` reports.
+        let _ = self.commands.send(command);
     }
 }
 
@@ -116,88 +108,92 @@ impl<Out> Drop for Driver<Out> {
     }
 }
 
-impl<Out> State<Out> {
-    fn take_first(&mut self) -> Option<Result<Out, CallError>> {
-        self.first += 1;
-        self.outcomes.pop_front().flatten()
-    }
-
-    fn put(&mut self, number: usize, outcome: Result<Out, CallError>) {
-        // It may have been given up in the meantime.
-        let place = number.checked_sub(self.first).and_then(|place| self.outcomes.get_mut(place));
-        if let Some(place) = place {
-            *place = Some(outcome);
-        }
-    }
-}
-
-fn wake(waker: Option<Waker>) {
-    if let Some(waker) = waker {
-        waker.wake();
-    }
-}
-
-/// Runs what is begun until it is aborted.
-async fn drive<Out: Data + Clone>(shared: Arc<Shared<Out>>) {
-    let _gone = GoneOnDrop(&shared);
-    let mut calls = Calls::new();
-    let (mut begun, mut given_up, mut over) = (Vec::new(), Vec::new(), Vec::new());
+/// Runs calls until the task is aborted.
+async fn drive<Out>(
+    mut commands: UnboundedReceiver<DriverCommand<Out>>,
+    outcomes: UnboundedSender<(usize, Result<Out, CallError>)>,
+) {
+    let (mut calls, mut received) = (FuturesUnordered::new(), Vec::new());
     poll_fn(|cx| {
-        loop {
-            for number in given_up.drain(..) {
-                calls.give_up(number);
-            }
-            for Begun { number, work } in begun.drain(..) {
-                calls.begin(number, run(work));
-            }
-            calls.poll(cx, |number, outcome| over.push((number, outcome)));
-
-            let mut state = shared.lock();
-            for (number, outcome) in over.drain(..) {
-                state.put(number, outcome);
-            }
-            mem::swap(&mut begun, &mut state.begun);
-            mem::swap(&mut given_up, &mut state.given_up);
-            let idle = begun.is_empty() && given_up.is_empty();
-            if idle && !state.driver.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
-                state.driver = Some(cx.waker().clone());
-            }
-            // The consumer waits for the first in order; the others' outcomes keep.
-            let there = state.outcomes.front().is_some_and(Option::is_some);
-            let consumer = if there { state.consumer.take() } else { None };
-            drop(state);
-            wake(consumer);
-            if idle {
-                return Poll::<()>::Pending;
+        // All commands take one unit of the task's budget; the rest of it is for the calls.
+        while let Poll::Ready(1..) = commands.poll_recv_many(cx, &mut received, usize::MAX) {
+            for command in received.drain(..) {
+                match command {
+                    DriverCommand::Start(call) => calls.push(call),
+                    DriverCommand::Cancel(number) => {
+                        // A set of futures has no other way to remove one. Late results are rare.
+                        let others = mem::take(&mut calls).into_iter();
+                        calls = others.filter(|call: &NumberedCall<Out>| call.number != number).collect();
+                    }
+                }
             }
         }
+        while let Poll::Ready(Some(outcome)) = calls.poll_next_unpin(cx) {
+            let _ = outcomes.send(outcome);
+        }
+        Poll::<()>::Pending
     })
     .await;
 }
 
-async fn run<Out: Data + Clone>(work: Work<Out>) -> Result<Out, CallError> {
-    let (call, payload) = match work {
-        Work::Here(call, payload) => (call, payload),
-        Work::Away(calling) => return calling.await,
-    };
-    let payload = run_admitted(call.admitted_at(), call, payload, AdmittedCall::succeeded).await?.payload;
-    // The type's own `Deserialize` may run here. Its panic is this call's error, not the end of the others.
-    match catch_unwind(AssertUnwindSafe(|| read_output::<Out>(payload))) {
-        Ok(output) => output,
-        Err(panic) => Err(panicked(panic.as_ref())),
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt;
+    use tokio::sync::oneshot;
+
+    use super::*;
+
+    async fn first(driver: &mut Driver<u32>) -> Result<u32, CallError> {
+        poll_fn(|cx| driver.poll_first(cx)).await
     }
-}
 
-/// Tells the consumer that nobody runs its calls any more.
-struct GoneOnDrop<'a, Out>(&'a Shared<Out>);
+    /// A call that ends with what is sent.
+    fn start(driver: &mut Driver<u32>) -> oneshot::Sender<u32> {
+        let (sender, outcome) = oneshot::channel();
+        driver.start(Box::pin(async { Ok(outcome.await.expect("the call is not cancelled")) }));
+        sender
+    }
 
-impl<Out> Drop for GoneOnDrop<'_, Out> {
-    fn drop(&mut self) {
-        let consumer = {
-            let mut state = self.0.lock();
-            state.gone = true;
-            state.consumer.take()
-        };
-        wake(consumer);
+    #[tokio::test]
+    async fn outcomes_are_taken_in_order_although_calls_end_in_any_order() {
+        let mut driver = Driver::spawn(&Handle::current());
+        let senders = [start(&mut driver), start(&mut driver), start(&mut driver)];
+        assert!(first(&mut driver).now_or_never().is_none());
+        for (sender, n) in senders.into_iter().zip([0, 1, 2]).rev() {
+            sender.send(n).unwrap();
+            tokio::task::yield_now().await;
+        }
+        for n in 0..3 {
+            assert_eq!(first(&mut driver).await.unwrap(), n);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_cancelled_call_is_dropped_and_the_others_continue() {
+        let mut driver = Driver::spawn(&Handle::current());
+        let (mut cancelled, other) = (start(&mut driver), start(&mut driver));
+        driver.cancel_first();
+        cancelled.closed().await;
+        other.send(7).unwrap();
+        assert_eq!(first(&mut driver).await.unwrap(), 7);
+    }
+
+    #[tokio::test]
+    async fn the_outcome_of_a_call_that_was_cancelled_too_late_is_dropped() {
+        let mut driver = Driver::spawn(&Handle::current());
+        let (cancelled, other) = (start(&mut driver), start(&mut driver));
+        cancelled.send(1).unwrap();
+        tokio::task::yield_now().await;
+        driver.cancel_first();
+        other.send(2).unwrap();
+        assert_eq!(first(&mut driver).await.unwrap(), 2);
+    }
+
+    #[tokio::test]
+    async fn dropping_the_driver_drops_its_calls() {
+        let mut driver = Driver::spawn(&Handle::current());
+        let mut call = start(&mut driver);
+        drop(driver);
+        call.closed().await;
     }
 }

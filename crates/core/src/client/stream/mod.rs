@@ -1,19 +1,16 @@
-//! Ordered streams of calls: inputs from any producer, maybe endless, results in the inputs' order.
+//! Ordered streams of calls: inputs from any producer, even an endless one; results in the order of the inputs.
 //!
-//! * **Full:** a stream bounds itself by its look-ahead, and so it is never refused for want of room: its calls wait, in a full
-//!   stage for a place, on a full node for a permit.
-//! * **Late:** a result that is not there in time answers its input with `DeadlineExceeded`; the stream goes on.
-//! * **Cancelled:** dropping the stream cancels every call that is outstanding and pulls nothing more.
+//! * **Full:** the look-ahead bounds the stream. Its calls are not refused; they wait for a place in a full stage and
+//!   for
+//!   a permit on a full node.
+//! * **Late:** a late result is answered with `DeadlineExceeded`; the stream continues.
+//! * **Cancelled:** dropping the stream cancels all outstanding calls. Nothing more is pulled.
 
-mod bells;
-mod calls;
 mod driver;
 mod ordered;
 mod prepare;
-mod sync;
 mod window;
 
-use std::collections::VecDeque;
 use std::fmt;
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -25,9 +22,9 @@ use futures_util::Stream;
 use futures_util::stream::{self, Iter};
 use tokio::runtime::Handle;
 
-use self::driver::Calling;
-use self::ordered::{Away, Door, Ordered, Timer};
-use self::window::{Window, default_look_ahead};
+use self::driver::BoxedCall;
+use self::ordered::{CallTarget, Ordered, Settings};
+use self::window::default_look_ahead;
 use super::LocalClient;
 use crate::call::CallOptions;
 use crate::clock;
@@ -39,8 +36,8 @@ pub use prepare::{NoPreprocess, Prepare, PreparedInput, Preprocess};
 impl LocalClient {
     /// Calls a route with every input of an iterator, many at once, and yields the results in the order of the inputs.
     ///
-    /// The iterator may be endless: it is pulled only as far ahead of the consumer as
-    /// [`look_ahead`](CallStream::look_ahead) allows. It is pulled in the consumer's own task, so it should not block.
+    /// The iterator may be endless: [`look_ahead`](CallStream::look_ahead) bounds how many inputs are pulled ahead of
+    /// the consumer. It is pulled in the consumer's task, so it should not block.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -76,7 +73,7 @@ impl LocalClient {
         CallStream::try_new(self.clone(), route, stream::iter(inputs))
     }
 
-    /// Like [`stream`](Self::stream), with inputs that come in their own time.
+    /// Like [`stream`](Self::stream), with inputs that arrive over time.
     ///
     /// # Errors
     ///
@@ -92,33 +89,33 @@ impl LocalClient {
 }
 
 /// Results in the order of their inputs. Made by [`Caller::stream`](super::Caller::stream), in process and over a
-/// network with the same options; nothing is pulled or called before the first poll.
+/// network with the same options. Nothing is pulled or called before the first poll.
 ///
-/// Every input has one result, in its place: an error answers its own input, and the stream goes on, unless it is to
-/// [`stop_at_error`](Self::stop_at_error). The calls run in a task on the node's runtime and go on while the consumer does
-/// something else.
+/// Every input gets one result, in its place. An error answers its own input, and the stream continues, unless
+/// [`stop_at_error`](Self::stop_at_error) is set. The calls run in a task on the node's runtime; they continue while
+/// the consumer is busy.
 ///
 /// # Time
 ///
-/// A result is late [`timeout`](Self::timeout) after the consumer began to wait for it with every earlier one there. What the
-/// stream itself has put into the queues does not count: a call's own deadline leaves the calls ahead of it the same time each.
+/// The consumer waits at most [`timeout`](Self::timeout) for a result, from when all earlier results are there. A
+/// stream does not make its own calls late: the deadline of a call leaves the same time for each call ahead of it.
 ///
 /// # Room
 ///
-/// At most [`look_ahead`](Self::look_ahead) inputs are pulled beyond those whose results were yielded, and one more
-/// while a result is being handed over. Calls wait for room where a plain call would be refused with `Overloaded`: in a
-/// full stage for a place, on a full node for a permit, until they are late. Over a network a call that is refused for
-/// want of room asks again after the time that the node says, until it is late. `Overloaded` remains for an input that
-/// fits no empty node, and for one that waited in vain.
+/// At most [`look_ahead`](Self::look_ahead) inputs are pulled and not yet answered, and one more while a result is
+/// handed over. Where a plain call is refused with `Overloaded`, a call of a stream waits until it is late: for a place
+/// in a full stage, or for a permit on a full node. Over a network it asks again after the time that the node tells.
+/// `Overloaded` remains for an input that was late before the node had room; an input that fits no empty node is
+/// refused at once.
 ///
 /// # Cancellation
 ///
-/// Dropping the stream cancels what is outstanding: nothing of it starts any more, and its permits are free when the runtime
-/// has had its next turn. A `next` that is dropped loses nothing.
+/// Dropping the stream cancels its outstanding calls: no more of their work starts, and their permits are free after
+/// the next turn of the runtime. Dropping a future of `next` loses nothing.
 ///
 /// # Panics
 ///
-/// The producer and the preprocessing function run in the consumer's task; their panics are the consumer's.
+/// The producer and the preprocessing function run in the consumer's task and panic there.
 #[must_use = "a stream does nothing until it is polled"]
 pub struct CallStream<S: Stream, Out, P: Prepare<S::Item> = NoPreprocess> {
     ordered: Ordered<S, Out, P>,
@@ -131,60 +128,37 @@ where
 {
     pub(super) fn try_new(client: LocalClient, route: &str, inputs: S) -> Result<Self, CallError> {
         let served = client.hold(route)?;
-        let window = Window::new(default_look_ahead(served.workers_hold()));
-        let max_timeout = client.shared.gateway.max_timeout_of(&served);
-        let timeout = client.timeout_of(&served, None);
-        Ok(Self::of(Door::Here(client), route, inputs, window, (timeout, max_timeout)))
+        let gateway = &client.shared.gateway;
+        let (timeout, max_timeout) = (client.timeout_of(&served, None), gateway.max_timeout_of(&served));
+        let look_ahead = default_look_ahead(served.workers_hold());
+        let target = CallTarget::Local { client, route: route.to_owned() };
+        Ok(Self::new(inputs, Settings::new(target, look_ahead, timeout, max_timeout)))
     }
 
-    /// The ordered stream of a [`Caller`](super::Caller) that is not this node's client: `call` makes one call of a
-    /// payload, and waits for room until the deadline of its options. `look_ahead` and `timeout` are the defaults.
+    /// The ordered stream of another [`Caller`](super::Caller), such as a network client. `call` makes one call with a
+    /// payload and waits for room until the deadline of its options. `look_ahead` and `timeout` are the defaults.
     ///
     /// # Errors
     ///
     /// `Unavailable` outside a Tokio runtime, on which the calls run.
-    pub fn of_calls<F, C>(inputs: S, look_ahead: usize, timeout: Duration, call: F) -> Result<Self, CallError>
+    pub fn from_calls<F, C>(inputs: S, look_ahead: usize, timeout: Duration, call: F) -> Result<Self, CallError>
     where
         F: Fn(Payload, CallOptions) -> C + Send + Sync + 'static,
         C: Future<Output = Result<Out, CallError>> + Send + 'static,
     {
         let runtime = Handle::try_current()
             .map_err(|_| CallError::new(ErrorKind::Unavailable, "a stream of calls needs a Tokio runtime around it"))?;
-        let call = Box::new(move |payload, options| Box::pin(call(payload, options)) as Calling<Out>);
-        let window = Window::new(look_ahead);
-        Ok(Self::of(Door::Away(Away { runtime, call }), "", inputs, window, (timeout, MAX_TIMEOUT)))
+        let call = Box::new(move |payload, options| Box::pin(call(payload, options)) as BoxedCall<Out>);
+        let target = CallTarget::Remote { runtime, call };
+        Ok(Self::new(inputs, Settings::new(target, look_ahead, timeout, MAX_TIMEOUT)))
     }
 
-    fn of(
-        door: Door<Out>,
-        route: &str,
-        inputs: S,
-        window: Window,
-        (timeout, max_timeout): (Duration, Duration),
-    ) -> Self {
-        let ordered = Ordered {
-            door,
-            route: route.to_owned(),
-            inputs: Some(inputs),
-            prepare: NoPreprocess,
-            keep_inputs: false,
-            stop_at_error: false,
-            options: CallOptions::new(),
-            timeout: timeout.min(max_timeout),
-            max_timeout,
-            window,
-            held: None,
-            calls: VecDeque::new(),
-            driver: None,
-            timer: Timer::default(),
-            head_late_at: None,
-            over: false,
-        };
-        Self { ordered }
+    fn new(inputs: S, settings: Settings<Out>) -> Self {
+        Self { ordered: Ordered::new(Some(inputs), NoPreprocess, settings) }
     }
 
-    /// Makes the input of each call by a function that runs as the input is pulled, in the consumer's task. Its failure answers
-    /// that input only, and it is called for the next ones.
+    /// Makes the input of each call by a function, which runs in the consumer's task as the input is pulled. A failure
+    /// answers its own input only.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -215,27 +189,7 @@ where
         In: Data,
         F: FnMut(&S::Item) -> Result<In, Failure>,
     {
-        let Ordered { door, route, inputs, keep_inputs, stop_at_error, options, timeout, max_timeout, window, .. } =
-            self.ordered;
-        let ordered = Ordered {
-            door,
-            route,
-            inputs,
-            prepare: Preprocess(function),
-            keep_inputs,
-            stop_at_error,
-            options,
-            timeout,
-            max_timeout,
-            window,
-            held: None,
-            calls: VecDeque::new(),
-            driver: None,
-            timer: Timer::default(),
-            head_late_at: None,
-            over: false,
-        };
-        CallStream { ordered }
+        CallStream { ordered: self.ordered.with_prepare(Preprocess(function)) }
     }
 }
 
@@ -244,44 +198,43 @@ where
     S: Stream,
     P: Prepare<S::Item>,
 {
-    /// How many inputs may be pulled beyond those whose results were yielded. 0 counts as 1.
+    /// The maximum number of inputs that are pulled and not yet answered. 0 counts as 1.
     ///
-    /// Default: twice what the route's workers have in hand at once (replicas × largest batch, over all stages), at
-    /// least 16 and at most 1,024; over a network, where nobody knows the workers, 64. It costs memory for as many
-    /// inputs and results, and as many of the node's permits. Turn it up when workers run dry because the consumer
-    /// comes late in bursts; turn it down when inputs are large, or when an early stop should waste little.
+    /// Default: twice what the route's workers hold at once (replicas × largest batch, over all stages), at least 16
+    /// and at most 1,024; over a network, where the workers are unknown, 64. Each takes memory for an input and a
+    /// result, and one of the node's permits. Increase it if workers are idle because the consumer is slow at times.
+    /// Decrease it if inputs are large, or if an early stop should waste little.
     pub fn look_ahead(mut self, inputs: usize) -> Self {
-        self.ordered.window.set_look_ahead(inputs);
+        self.ordered.settings.look_ahead = inputs;
         self
     }
 
-    /// How long the consumer waits for one result when all earlier ones are there, at most what the route and
-    /// the node [allow](crate::Limits::max_timeout). Default: the node's
-    /// own timeout for calls.
+    /// How long the consumer waits for a result when all earlier results are there, at most what the route and the node
+    /// [allow](crate::Limits::max_timeout). Default: the node's timeout for calls.
     pub fn timeout(mut self, timeout: Duration) -> Self {
-        self.ordered.timeout = timeout.min(self.ordered.max_timeout);
+        self.ordered.settings.set_timeout(timeout);
         self
     }
 
-    /// The priority of every call, and a deadline for the stream as a whole if `options` has one, or a timeout, which begins
-    /// here: what is not there by then is answered with `DeadlineExceeded`.
+    /// The options of every call. A deadline, or a timeout, which begins here, covers the whole stream: inputs that are
+    /// not answered by then get `DeadlineExceeded`.
     pub fn options(mut self, options: CallOptions) -> Self {
-        self.ordered.options = options.begun(clock::now());
+        self.ordered.settings.options = options.begun(clock::now());
         self
     }
 
-    /// Ends the stream at the first error, which names the index of its input (from 0) and is the last item. What is
-    /// outstanding is cancelled.
+    /// Ends the stream at the first error. The error is the last item and names the index of its input (from 0).
+    /// Outstanding calls are cancelled.
     pub fn stop_at_error(mut self) -> Self {
-        self.ordered.stop_at_error = true;
+        self.ordered.settings.stop_at_error = true;
         self
     }
 
-    /// Yields each result with its original input, the one before [`preprocess`](Self::preprocess) if there is one.
+    /// Yields each result with its input, as it was before [`preprocess`](Self::preprocess).
     ///
     /// An input is cloned only if a stage still holds it when its result is there.
     pub fn with_inputs(mut self) -> CallStreamWithInputs<S, Out, P> {
-        self.ordered.keep_inputs = true;
+        self.ordered.settings.store_inputs = true;
         CallStreamWithInputs { ordered: self.ordered }
     }
 }
@@ -315,7 +268,7 @@ where
     }
 }
 
-/// Nothing in it is pinned but what it has boxed.
+/// No field is pinned in place.
 impl<S: Stream + Unpin, Out, P: Prepare<S::Item>> Unpin for CallStream<S, Out, P> {}
 
 impl<S: Stream, Out, P: Prepare<S::Item>> fmt::Debug for CallStream<S, Out, P> {
@@ -324,8 +277,7 @@ impl<S: Stream, Out, P: Prepare<S::Item>> fmt::Debug for CallStream<S, Out, P> {
     }
 }
 
-/// An input and its result.
-type Answered<X, Out> = (X, Result<Out, CallError>);
+type InputAndResult<X, Out> = (X, Result<Out, CallError>);
 
 /// Results with their inputs, in order. Made by [`CallStream::with_inputs`].
 #[must_use = "a stream does nothing until it is polled"]
@@ -341,15 +293,15 @@ where
     P: Prepare<S::Item>,
 {
     /// The next input with its result, or `None` when all inputs are answered.
-    pub async fn next(&mut self) -> Option<Answered<S::Item, Out>> {
+    pub async fn next(&mut self) -> Option<InputAndResult<S::Item, Out>> {
         poll_fn(|cx| self.poll_pair(cx)).await
     }
 
-    fn poll_pair(&mut self, cx: &mut Context<'_>) -> Poll<Option<Answered<S::Item, Out>>> {
+    fn poll_pair(&mut self, cx: &mut Context<'_>) -> Poll<Option<InputAndResult<S::Item, Out>>> {
         self.ordered.poll_next(cx).map(|item| {
-            let (kept, outcome) = item?;
-            let kept = kept.expect("inputs are kept from the start");
-            Some((P::give_back(kept), outcome))
+            let (stored, outcome) = item?;
+            let stored = stored.expect("inputs are stored from the start");
+            Some((P::restore(stored), outcome))
         })
     }
 }
@@ -361,7 +313,7 @@ where
     Out: Data + Clone,
     P: Prepare<S::Item>,
 {
-    type Item = Answered<S::Item, Out>;
+    type Item = InputAndResult<S::Item, Out>;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         self.poll_pair(cx)
@@ -372,7 +324,7 @@ where
     }
 }
 
-/// Nothing in it is pinned but what it has boxed.
+/// No field is pinned in place.
 impl<S: Stream + Unpin, Out, P: Prepare<S::Item>> Unpin for CallStreamWithInputs<S, Out, P> {}
 
 impl<S: Stream, Out, P: Prepare<S::Item>> fmt::Debug for CallStreamWithInputs<S, Out, P> {

@@ -1,9 +1,10 @@
-//! The machine in a stream: pulls inputs while there is room, starts their calls, yields results in the order of the inputs.
+//! The state machine of a stream: pulls inputs, starts their calls, yields the results in the order of the inputs.
 //!
-//! The calls run in a task of the stream's own ([`driver`](super::driver)). Inputs are pulled only by the consumer's polling.
+//! Inputs are pulled only while the consumer polls. The calls run in a task of their own ([`driver`](super::driver)).
 
 use std::collections::VecDeque;
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -15,94 +16,130 @@ use tokio::runtime::Handle;
 use tokio::task::coop;
 use tokio::time::Sleep;
 
-use super::driver::{Calling, Driver, Work};
+use super::driver::{BoxedCall, Driver};
 use super::prepare::Prepare;
 use super::window::Window;
 use crate::call::{CallOptions, Flight, Priority};
-use crate::client::{AdmittedCall, CAPACITY_POLL_INTERVAL, LocalClient};
+use crate::client::{AdmittedCall, CAPACITY_POLL_INTERVAL, LocalClient, panicked, read_output, run_admitted};
 use crate::clock::{self, Instant};
 use crate::deadline::Deadline;
 use crate::error::CallError;
 use crate::router::Admission;
 use crate::timeline::Phase;
 
-/// A result, and what was kept of its input.
-pub(super) type Yielded<K, Out> = (Option<K>, Result<Out, CallError>);
-
-pub(super) struct Ordered<S: Stream, Out, P: Prepare<S::Item>> {
-    pub(super) door: Door<Out>,
-    pub(super) route: String,
-    /// None once the producer has ended.
-    pub(super) inputs: Option<S>,
-    pub(super) prepare: P,
-    pub(super) keep_inputs: bool,
-    pub(super) stop_at_error: bool,
+pub(super) struct Settings<Out> {
+    target: CallTarget<Out>,
+    pub(super) look_ahead: usize,
+    timeout: Duration,
+    /// The maximum of the route and the node.
+    max_timeout: Duration,
     pub(super) options: CallOptions,
-    pub(super) timeout: Duration,
-    /// The longest that the route and the node allow.
-    pub(super) max_timeout: Duration,
-    pub(super) window: Window,
-    /// The input for which the node had no room.
-    pub(super) held: Option<Held<P::Kept>>,
-    pub(super) calls: VecDeque<Call<P::Kept>>,
-    /// Made with the first call.
-    pub(super) driver: Option<Driver<Out>>,
-    pub(super) timer: Timer,
-    /// When the result that the consumer waits for is late.
-    pub(super) head_late_at: Option<Instant>,
-    /// It has ended, by itself or by an error.
-    pub(super) over: bool,
+    pub(super) store_inputs: bool,
+    pub(super) stop_at_error: bool,
 }
 
-/// Who makes the calls.
-pub(super) enum Door<Out> {
-    /// This node, which admits them.
-    Here(LocalClient),
+/// Where the calls go.
+pub(super) enum CallTarget<Out> {
+    /// A route of this node, which admits each call.
+    Local { client: LocalClient, route: String },
     /// Another caller, which waits for room by itself.
-    Away(Away<Out>),
+    Remote { runtime: Handle, call: Box<dyn Fn(Payload, CallOptions) -> BoxedCall<Out> + Send + Sync> },
 }
 
-pub(super) struct Away<Out> {
-    pub(super) runtime: Handle,
-    pub(super) call: Box<dyn Fn(Payload, CallOptions) -> Calling<Out> + Send + Sync>,
-}
+impl<Out> Settings<Out> {
+    pub(super) fn new(target: CallTarget<Out>, look_ahead: usize, timeout: Duration, max_timeout: Duration) -> Self {
+        Self {
+            target,
+            look_ahead,
+            timeout: timeout.min(max_timeout),
+            max_timeout,
+            options: CallOptions::new(),
+            store_inputs: false,
+            stop_at_error: false,
+        }
+    }
 
-impl<Out> Door<Out> {
+    pub(super) fn set_timeout(&mut self, timeout: Duration) {
+        self.timeout = timeout.min(self.max_timeout);
+    }
+
     fn runtime(&self) -> &Handle {
-        match self {
-            Self::Here(client) => client.runtime(),
-            Self::Away(away) => &away.runtime,
+        match &self.target {
+            CallTarget::Local { client, .. } => client.runtime(),
+            CallTarget::Remote { runtime, .. } => runtime,
         }
     }
 }
 
-/// An input on its way to its call.
-pub(super) struct Held<K> {
-    kept: Option<K>,
+/// A result, and its input if that is stored.
+pub(super) type OrderedItem<T, Out> = (Option<T>, Result<Out, CallError>);
+
+pub(super) struct Ordered<S: Stream, Out, P: Prepare<S::Item>> {
+    pub(super) settings: Settings<Out>,
+    /// None after the producer has ended.
+    inputs: Option<S>,
+    prepare: P,
+    window: Window,
+    /// The input for which the node has no room.
+    waiting: Option<WaitingInput<P::Stored>>,
+    calls: VecDeque<OrderedCall<P::Stored>>,
+    /// Spawned with the first call.
+    driver: Option<Driver<Out>>,
+    timer: StreamTimer,
+    /// When the result that the consumer waits for is late.
+    late_at: Option<Instant>,
+    is_over: bool,
+}
+
+/// A prepared input whose call is not admitted yet.
+struct WaitingInput<T> {
+    stored: Option<T>,
     payload: Payload,
-    /// Since when there is no room for it.
+    /// When the node first had no room for it.
     since: Option<Instant>,
 }
 
-/// One input's place in the order.
-pub(super) struct Call<K> {
-    kept: Option<K>,
-    state: State,
+/// The call of one input, in the order of the inputs.
+struct OrderedCall<T> {
+    stored: Option<T>,
+    state: CallState,
 }
 
-enum State {
-    /// The driver has it.
+enum CallState {
+    /// The driver runs it.
     Running(AbandonOnDrop),
-    /// Without a call: it could not be made.
+    /// The call could not be made.
     Refused(CallError),
 }
 
-/// A call of which nothing starts any more once this is dropped, even before the runtime gets to drop the driver.
+/// Abandons a call when dropped: none of its work starts any more, even before the runtime drops the driver.
 struct AbandonOnDrop(Arc<Flight>);
 
 impl Drop for AbandonOnDrop {
     fn drop(&mut self) {
         self.0.abandon();
+    }
+}
+
+impl<S: Stream, Out, P: Prepare<S::Item>> Ordered<S, Out, P> {
+    pub(super) fn new(inputs: Option<S>, prepare: P, settings: Settings<Out>) -> Self {
+        Self {
+            settings,
+            inputs,
+            prepare,
+            window: Window::default(),
+            waiting: None,
+            calls: VecDeque::new(),
+            driver: None,
+            timer: StreamTimer::default(),
+            late_at: None,
+            is_over: false,
+        }
+    }
+
+    /// The same stream with another way to prepare its inputs.
+    pub(super) fn with_prepare<Q: Prepare<S::Item>>(self, prepare: Q) -> Ordered<S, Out, Q> {
+        Ordered::new(self.inputs, prepare, self.settings)
     }
 }
 
@@ -112,44 +149,45 @@ where
     Out: Data + Clone,
     P: Prepare<S::Item>,
 {
-    pub(super) fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Yielded<P::Kept, Out>>> {
+    pub(super) fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<OrderedItem<P::Stored, Out>>> {
         loop {
-            if self.over {
+            if self.is_over {
                 return Poll::Ready(None);
             }
-            self.top_up(cx);
+            self.pull_inputs(cx);
             if !self.calls.is_empty() {
-                let outcome = ready!(self.poll_head(cx));
-                return Poll::Ready(Some(self.yield_head(outcome, cx)));
+                let outcome = ready!(self.poll_first(cx));
+                return Poll::Ready(Some(self.yield_first(outcome, cx)));
             }
-            match (&self.held, &self.inputs) {
-                // Others have filled the node: there is no event of ours to wait for.
+            match (&self.waiting, &self.inputs) {
+                // Other callers fill the node, and none of their ends wakes this stream.
                 (Some(_), _) => {
-                    ready!(self.timer.poll_at(clock::now() + CAPACITY_POLL_INTERVAL, self.door.runtime(), cx))
+                    let look_at = clock::now() + CAPACITY_POLL_INTERVAL;
+                    ready!(self.timer.poll_at(look_at, self.settings.runtime(), cx));
                 }
                 (None, Some(_)) => return Poll::Pending,
-                (None, None) => self.over = true,
+                (None, None) => self.is_over = true,
             }
         }
     }
 
     pub(super) fn size_hint(&self) -> (usize, Option<usize>) {
-        if self.over {
+        if self.is_over {
             return (0, Some(0));
         }
         let (at_least, at_most) = self.inputs.as_ref().map_or((0, Some(0)), Stream::size_hint);
-        let begun = self.window.outstanding();
-        let at_least =
-            if self.stop_at_error { at_least.saturating_add(begun).min(1) } else { at_least.saturating_add(begun) };
-        (at_least, at_most.and_then(|at_most| at_most.checked_add(begun)))
+        let outstanding = self.window.outstanding();
+        let at_least = at_least.saturating_add(outstanding);
+        let at_least = if self.settings.stop_at_error { at_least.min(1) } else { at_least };
+        (at_least, at_most.and_then(|at_most| at_most.checked_add(outstanding)))
     }
 
-    /// Starts calls while there are inputs and room for them.
-    fn top_up(&mut self, cx: &mut Context<'_>) {
-        if let Some(held) = self.held.take() {
-            self.send(held);
+    /// Pulls inputs and starts their calls while the window and the node have room.
+    fn pull_inputs(&mut self, cx: &mut Context<'_>) {
+        if let Some(waiting) = self.waiting.take() {
+            self.send(waiting);
         }
-        while self.held.is_none() && self.window.has_room() {
+        while self.waiting.is_none() && self.window.has_room(self.settings.look_ahead) {
             let Some(inputs) = &mut self.inputs else { return };
             let input = match Pin::new(inputs).poll_next(cx) {
                 Poll::Ready(Some(input)) => input,
@@ -160,138 +198,141 @@ where
                 Poll::Pending => return,
             };
             self.window.pull();
-            match self.prepare.prepare(input, self.keep_inputs) {
-                (kept, Ok(payload)) => self.send(Held { kept, payload, since: None }),
-                (kept, Err(failure)) => self.refuse(kept, CallError::from_failure_outside(failure)),
+            match self.prepare.prepare(input, self.settings.store_inputs) {
+                (stored, Ok(payload)) => self.send(WaitingInput { stored, payload, since: None }),
+                (stored, Err(failure)) => self.refuse(stored, CallError::from_failure_outside(failure)),
             }
         }
     }
 
-    /// Starts the call for an input, or holds it back when the node has no room.
-    fn send(&mut self, held: Held<P::Kept>) {
-        let client = match &self.door {
-            Door::Here(client) => client,
-            Door::Away(away) => {
-                let options = self.options.clone().with_deadline(self.window.deadline(clock::now(), self.timeout));
-                let calling = (away.call)(held.payload, options);
-                // Dropped, the call itself is cancelled; this only tells that it may have run.
-                let flight = Flight::patient(Deadline::after(clock::now(), self.timeout), Priority::default());
-                flight.enter(Phase::Compute, clock::now());
-                let flight = Arc::new(flight);
-                return self.begin(held.kept, flight, Work::Away(calling));
+    /// Starts the call of an input, or lets it wait if the node has no room.
+    fn send(&mut self, input: WaitingInput<P::Stored>) {
+        let Settings { target, options, timeout, .. } = &self.settings;
+        let (client, route) = match target {
+            CallTarget::Local { client, route } => (client, route),
+            CallTarget::Remote { call, .. } => {
+                let now = clock::now();
+                let options = options.clone().with_deadline(self.window.deadline(now, *timeout));
+                let call = call(input.payload, options);
+                // Dropping `call` cancels it. This flight only says in errors that the call may have run.
+                let flight = Flight::patient(Deadline::after(now, *timeout), Priority::default());
+                flight.enter(Phase::Compute, now);
+                return self.start(input.stored, Arc::new(flight), call);
             }
         };
-        let route = match client.hold(&self.route) {
+        let route = match client.hold(route) {
             Ok(route) => route,
-            Err(error) => return self.refuse(held.kept, error),
+            Err(error) => return self.refuse(input.stored, error),
         };
         let gateway = &client.shared.gateway;
-        let bytes = held.payload.size_hint() as u64;
+        let bytes = input.payload.size_hint() as u64;
         match gateway.try_admit_at(clock::now(), route, bytes, client.outer.as_ref()) {
-            Ok(admission) => self.start(held.kept, held.payload, admission),
+            Ok(admission) => self.start_admitted(input.stored, input.payload, admission),
             Err(refusal) => {
-                let since = held.since.unwrap_or_else(clock::now);
-                if refusal.may_pass() && clock::now() < since + self.timeout {
-                    self.held = Some(Held { since: Some(since), ..held });
+                let since = input.since.unwrap_or_else(clock::now);
+                if refusal.may_pass() && clock::now() < since + *timeout {
+                    self.waiting = Some(WaitingInput { since: Some(since), ..input });
                 } else {
                     let error = gateway.refuse(refusal);
-                    self.refuse(held.kept, error);
+                    self.refuse(input.stored, error);
                 }
             }
         }
     }
 
-    fn start(&mut self, kept: Option<P::Kept>, payload: Payload, admission: Admission) {
+    fn start_admitted(&mut self, stored: Option<P::Stored>, payload: Payload, admission: Admission) {
+        let Settings { options, timeout, .. } = &self.settings;
         let now = admission.admitted_at();
-        let deadline = self.window.deadline(now, self.timeout);
-        let deadline = self.options.deadline_from(now).map_or(deadline, |own| own.min(deadline));
+        let deadline = self.window.deadline(now, *timeout);
+        let deadline = options.deadline_from(now).map_or(deadline, |own| own.min(deadline));
         let flight = Flight::patient(deadline, admission.route().default_priority());
-        let flight = Arc::new(flight.admitted(&admission, &self.options));
+        let flight = Arc::new(flight.admitted(&admission, options));
         let call = AdmittedCall::new(admission, Arc::clone(&flight));
-        self.begin(kept, flight, Work::Here(call, payload));
+        self.start(stored, flight, Box::pin(run(call, payload)));
     }
 
-    fn begin(&mut self, kept: Option<P::Kept>, flight: Arc<Flight>, work: Work<Out>) {
-        let driver = self.driver.get_or_insert_with(|| Driver::spawn(self.door.runtime()));
-        driver.begin(work);
-        self.calls.push_back(Call { kept, state: State::Running(AbandonOnDrop(flight)) });
+    fn start(&mut self, stored: Option<P::Stored>, flight: Arc<Flight>, call: BoxedCall<Out>) {
+        self.driver.get_or_insert_with(|| Driver::spawn(self.settings.runtime())).start(call);
+        self.calls.push_back(OrderedCall { stored, state: CallState::Running(AbandonOnDrop(flight)) });
     }
 
-    fn refuse(&mut self, kept: Option<P::Kept>, error: CallError) {
-        self.calls.push_back(Call { kept, state: State::Refused(error) });
+    fn refuse(&mut self, stored: Option<P::Stored>, error: CallError) {
+        self.calls.push_back(OrderedCall { stored, state: CallState::Refused(error) });
     }
 
-    /// The outcome of the first call in order. Its time runs from when the consumer waits for it.
-    fn poll_head(&mut self, cx: &mut Context<'_>) -> Poll<Result<Out, CallError>> {
-        let Some(head) = self.calls.front() else { return Poll::Pending };
-        // A consumer that always finds something must not keep the runtime's thread.
-        let coop = ready!(coop::poll_proceed(cx));
-        let (flight, driver) = match (&head.state, &self.driver) {
-            (State::Running(AbandonOnDrop(flight)), Some(driver)) => (flight, driver),
-            (State::Refused(error), _) => {
-                coop.made_progress();
+    /// The result of the first call. Its timeout begins when the consumer waits for it.
+    fn poll_first(&mut self, cx: &mut Context<'_>) -> Poll<Result<Out, CallError>> {
+        let Some(first) = self.calls.front() else { return Poll::Pending };
+        let (flight, driver) = match (&first.state, &mut self.driver) {
+            (CallState::Running(AbandonOnDrop(flight)), Some(driver)) => (flight, driver),
+            (CallState::Running(_), None) => unreachable!("the driver runs it"),
+            (CallState::Refused(error), _) => {
+                // A producer whose inputs are all refused must not occupy the runtime's thread.
+                ready!(coop::poll_proceed(cx)).made_progress();
                 return Poll::Ready(Err(error.clone()));
             }
-            (State::Running(_), None) => unreachable!("what runs was begun by the driver"),
         };
         if let Poll::Ready(outcome) = driver.poll_first(cx) {
-            coop.made_progress();
             return Poll::Ready(outcome);
         }
-        let late_at = *self.head_late_at.get_or_insert_with(|| clock::now() + self.timeout);
-        ready!(self.timer.poll_at(late_at, self.door.runtime(), cx));
+        let late_at = *self.late_at.get_or_insert_with(|| clock::now() + self.settings.timeout);
+        ready!(self.timer.poll_at(late_at, self.settings.runtime(), cx));
         flight.expire();
-        driver.give_up_first();
+        driver.cancel_first();
         let late = CallError::deadline_exceeded("while the stream waited for this result");
         Poll::Ready(Err(flight.told(late, clock::now())))
     }
 
-    /// Takes the head out, lets the next input in, and decides whether the stream goes on.
-    fn yield_head(&mut self, outcome: Result<Out, CallError>, cx: &mut Context<'_>) -> Yielded<P::Kept, Out> {
-        let kept = self.calls.pop_front().and_then(|mut call| call.kept.take());
-        self.head_late_at = None;
+    /// Removes the first call, and pulls the next input unless the stream ends here.
+    fn yield_first(&mut self, outcome: Result<Out, CallError>, cx: &mut Context<'_>) -> OrderedItem<P::Stored, Out> {
+        let stored = self.calls.pop_front().and_then(|call| call.stored);
+        self.late_at = None;
         let index = self.window.yield_next();
         match outcome {
-            Err(error) if self.stop_at_error => {
+            Err(error) if self.settings.stop_at_error => {
                 self.end();
                 let message = format!("input {index} of the stream: {}", error.message());
-                (kept, Err(error.with_message(message)))
+                (stored, Err(error.with_message(message)))
             }
             outcome => {
-                // Before the consumer goes off with the result: its next input is to be worked on meanwhile.
-                self.top_up(cx);
-                (kept, outcome)
+                // The next call runs while the consumer works on this result.
+                self.pull_inputs(cx);
+                (stored, outcome)
             }
         }
     }
 
-    /// Cancels what is outstanding, and lets the producer go.
+    /// Cancels the outstanding calls and drops the producer.
     fn end(&mut self) {
-        self.over = true;
+        self.is_over = true;
         self.calls.clear();
         self.driver = None;
-        self.held = None;
+        self.waiting = None;
         self.inputs = None;
     }
 }
 
+async fn run<Out: Data + Clone>(call: AdmittedCall, payload: Payload) -> Result<Out, CallError> {
+    let payload = run_admitted(call.admitted_at(), call, payload, AdmittedCall::succeeded).await?.payload;
+    // `Out::deserialize` may run here. Its panic is the error of this call and does not end the others.
+    catch_unwind(AssertUnwindSafe(|| read_output::<Out>(payload))).unwrap_or_else(|panic| Err(panicked(panic.as_ref())))
+}
+
 impl<S: Stream, Out, P: Prepare<S::Item>> fmt::Debug for Ordered<S, Out, P> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { route, window, over, .. } = self;
         f.debug_struct("CallStream")
-            .field("route", route)
-            .field("window", window)
-            .field("over", over)
+            .field("window", &self.window)
+            .field("is_over", &self.is_over)
             .finish_non_exhaustive()
     }
 }
 
-/// One timer for whatever the stream waits for next; made when it is needed first.
+/// The one timer of a stream, for whatever it waits for next. Created on first use.
 #[derive(Default)]
-pub(super) struct Timer(Option<Pin<Box<Sleep>>>);
+struct StreamTimer(Option<Pin<Box<Sleep>>>);
 
-impl Timer {
-    /// Ready at `at`, or if the timer has passed since it was last asked.
+impl StreamTimer {
+    /// Ready at `at`, or if the timer has fired since the last poll.
     fn poll_at(&mut self, at: Instant, runtime: &Handle, cx: &mut Context<'_>) -> Poll<()> {
         let sleep = self.0.get_or_insert_with(|| {
             let _runtime = runtime.enter();

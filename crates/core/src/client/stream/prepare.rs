@@ -1,4 +1,4 @@
-//! What happens to an input between the producer and its call.
+//! How an input becomes the payload of its call.
 
 use std::sync::Arc;
 
@@ -6,61 +6,61 @@ use callboard_codec::{Data, Payload};
 
 use crate::error::Failure;
 
-/// How a stream makes the input of a call of what it pulls. [`NoPreprocess`] and [`Preprocess`] are the two ways there are.
+/// Turns an input of a stream into the payload of its call. Implemented by [`NoPreprocess`] and [`Preprocess`] only.
 pub trait Prepare<X>: sealed::Sealed {
-    /// What is kept of an input until its result is there.
-    type Kept;
+    /// The form in which an input is stored until its result arrives.
+    type Stored;
 
-    /// The input of the call, and what is kept of the original if it is to `keep` it.
+    /// The payload of the call, and the stored input if `store` is set.
     #[doc(hidden)]
-    fn prepare(&mut self, input: X, keep: bool) -> (Option<Self::Kept>, Result<Payload, Failure>);
+    fn prepare(&mut self, input: X, store: bool) -> (Option<Self::Stored>, Result<Payload, Failure>);
 
-    /// The original again.
+    /// The input again.
     #[doc(hidden)]
-    fn give_back(kept: Self::Kept) -> X
+    fn restore(stored: Self::Stored) -> X
     where
         X: Clone;
 }
 
-/// Inputs are sent as they are.
+/// Sends each input unchanged.
 #[derive(Clone, Copy, Debug)]
 pub struct NoPreprocess;
 
 impl<X: Data> Prepare<X> for NoPreprocess {
-    type Kept = Arc<X>;
+    type Stored = Arc<X>;
 
-    fn prepare(&mut self, input: X, keep: bool) -> (Option<Arc<X>>, Result<Payload, Failure>) {
+    fn prepare(&mut self, input: X, store: bool) -> (Option<Arc<X>>, Result<Payload, Failure>) {
         let input = Arc::new(input);
-        let kept = keep.then(|| Arc::clone(&input));
-        (kept, Ok(Payload::from_arc(input)))
+        let stored = store.then(|| Arc::clone(&input));
+        (stored, Ok(Payload::from_arc(input)))
     }
 
-    fn give_back(kept: Arc<X>) -> X
+    fn restore(stored: Arc<X>) -> X
     where
         X: Clone,
     {
-        // Shared no more once the call is over, unless a stage has passed it on.
-        Arc::unwrap_or_clone(kept)
+        // The call is over. The input is cloned only if a stage has passed it on.
+        Arc::unwrap_or_clone(stored)
     }
 }
 
-/// The input of a call that is made already, or why there is none: what an edge pulls off a connection.
+/// An input that an edge has read and decoded, or the reason why it could not.
 #[derive(Clone, Debug)]
 pub struct PreparedInput(pub Result<Payload, Failure>);
 
 impl Prepare<PreparedInput> for NoPreprocess {
-    type Kept = PreparedInput;
+    type Stored = PreparedInput;
 
-    fn prepare(&mut self, input: PreparedInput, keep: bool) -> (Option<PreparedInput>, Result<Payload, Failure>) {
-        (keep.then(|| input.clone()), input.0)
+    fn prepare(&mut self, input: PreparedInput, store: bool) -> (Option<PreparedInput>, Result<Payload, Failure>) {
+        (store.then(|| input.clone()), input.0)
     }
 
-    fn give_back(kept: PreparedInput) -> PreparedInput {
-        kept
+    fn restore(stored: PreparedInput) -> PreparedInput {
+        stored
     }
 }
 
-/// A function makes the input of each call; see [`CallStream::preprocess`](super::CallStream::preprocess).
+/// Makes the input of each call by a function; see [`CallStream::preprocess`](super::CallStream::preprocess).
 #[derive(Clone, Copy)]
 pub struct Preprocess<F>(pub(super) F);
 
@@ -69,18 +69,18 @@ where
     In: Data,
     F: FnMut(&X) -> Result<In, Failure>,
 {
-    type Kept = X;
+    type Stored = X;
 
-    fn prepare(&mut self, input: X, keep: bool) -> (Option<X>, Result<Payload, Failure>) {
+    fn prepare(&mut self, input: X, store: bool) -> (Option<X>, Result<Payload, Failure>) {
         let prepared = (self.0)(&input).map(Payload::new);
-        (keep.then_some(input), prepared)
+        (store.then_some(input), prepared)
     }
 
-    fn give_back(kept: X) -> X
+    fn restore(stored: X) -> X
     where
         X: Clone,
     {
-        kept
+        stored
     }
 }
 
@@ -91,7 +91,7 @@ impl<F> std::fmt::Debug for Preprocess<F> {
 }
 
 mod sealed {
-    #[expect(unnameable_types, reason = "so that nobody else implements `Prepare`")]
+    #[expect(unnameable_types, reason = "seals `Prepare`")]
     pub trait Sealed {}
 
     impl Sealed for super::NoPreprocess {}

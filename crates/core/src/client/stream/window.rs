@@ -1,56 +1,45 @@
-//! How far a stream may be ahead of its consumer, and how long each of its calls may take. Pure.
+//! How far a stream may be ahead of its consumer, and the deadline of each call. Pure.
 
 use std::time::Duration;
 
 use crate::clock::Instant;
 use crate::deadline::{Deadline, MAX_TIMEOUT};
 
-/// What was pulled from the producer and what was yielded to the consumer.
-#[derive(Debug)]
+/// Counts the inputs that were pulled and the results that were yielded.
+#[derive(Debug, Default)]
 pub(super) struct Window {
-    look_ahead: usize,
     pulled: usize,
     yielded: usize,
     last_deadline: Option<Deadline>,
 }
 
 impl Window {
-    pub(super) fn new(look_ahead: usize) -> Self {
-        Self { look_ahead: look_ahead.max(1), pulled: 0, yielded: 0, last_deadline: None }
-    }
-
-    pub(super) fn set_look_ahead(&mut self, look_ahead: usize) {
-        self.look_ahead = look_ahead.max(1);
-    }
-
-    /// Inputs that were pulled and whose results were not yielded.
+    /// The count of inputs that were pulled and not yet answered.
     pub(super) fn outstanding(&self) -> usize {
         self.pulled - self.yielded
     }
 
-    /// Whether one more input may be pulled.
-    pub(super) fn has_room(&self) -> bool {
-        self.outstanding() < self.look_ahead
+    pub(super) fn has_room(&self, look_ahead: usize) -> bool {
+        self.outstanding() < look_ahead.max(1)
     }
 
-    /// An input was pulled.
+    /// Counts an input that was pulled.
     pub(super) fn pull(&mut self) {
-        debug_assert!(self.has_room());
         self.pulled += 1;
     }
 
-    /// A result is yielded; says which.
+    /// Counts a result that is yielded. Returns the index of its input.
     pub(super) fn yield_next(&mut self) -> usize {
         let index = self.yielded;
         self.yielded += 1;
         index
     }
 
-    /// When the call for the input that was pulled last is late, if it is sent now.
+    /// The deadline of the call for the last input, if the call is sent now.
     ///
-    /// Each call has `timeout` for itself and as much for every call that is ahead of it: what the stream itself has put into
-    /// the queues must not make its own calls late. A later call never has an earlier deadline while both are outstanding, so
-    /// that queues keep the stream's order.
+    /// A call has `timeout` for itself and the same time for each call ahead of it, so that a stream does not make its
+    /// own calls late. While two calls are outstanding, the later one never has the earlier deadline: queues keep the
+    /// stream's order.
     pub(super) fn deadline(&mut self, now: Instant, timeout: Duration) -> Deadline {
         let share = u32::try_from(self.outstanding().max(1)).unwrap_or(u32::MAX);
         let own = Deadline::after(now, timeout.min(MAX_TIMEOUT).saturating_mul(share));
@@ -61,8 +50,8 @@ impl Window {
     }
 }
 
-/// How far a stream looks ahead when its caller did not say: twice what the route's workers have in hand, so that a full batch
-/// waits while another runs. At least enough to hide the hand-over of quick stages; at most what a default queue takes.
+/// The default look-ahead: twice what the route's workers hold, so that a full batch waits while another one runs. The
+/// minimum hides the hand-over of quick stages; the maximum is the length of a default queue.
 pub(super) fn default_look_ahead(workers_hold: usize) -> usize {
     workers_hold.saturating_mul(2).clamp(16, 1024)
 }
@@ -73,21 +62,23 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// Never further ahead than allowed; every deadline leaves the call and those before it their time, none is beyond
-        /// the cap, and none is before that of an earlier call that is still outstanding.
+        /// The window never exceeds its look-ahead. A deadline leaves time for its call and the calls ahead of it,
+        /// never exceeds the cap, and is never earlier than that of an earlier outstanding call.
         #[test]
         fn bounds_what_is_outstanding_and_keeps_deadlines_in_order(
-            look_ahead in 0usize..10, timeout_ms in 1u64..5_000_000, steps in prop::collection::vec((any::<bool>(), 0u64..1000), 0..200),
+            look_ahead in 0usize..10,
+            timeout_ms in 1u64..5_000_000,
+            steps in prop::collection::vec((any::<bool>(), 0u64..1000), 0..200),
         ) {
             let timeout = Duration::from_millis(timeout_ms);
-            let mut window = Window::new(look_ahead);
+            let mut window = Window::default();
             let mut now = Instant::now();
             let mut outstanding: std::collections::VecDeque<(usize, Deadline)> = Default::default();
             let mut pulled = 0;
             for (pull, passed_ms) in steps {
                 now += Duration::from_millis(passed_ms);
-                prop_assert_eq!(window.has_room(), outstanding.len() < look_ahead.max(1));
-                if pull && window.has_room() {
+                prop_assert_eq!(window.has_room(look_ahead), outstanding.len() < look_ahead.max(1));
+                if pull && window.has_room(look_ahead) {
                     window.pull();
                     let deadline = window.deadline(now, timeout);
                     let share = timeout.min(MAX_TIMEOUT) * (outstanding.len() as u32 + 1);

@@ -1,6 +1,6 @@
-//! The three ways to write a stream: server-sent events, lines of JSON, and frames with an envelope in each.
+//! The three forms of a stream: server-sent events, lines of JSON, and frames with an envelope each.
 //!
-//! Every way tells apart a stream that came to its end, one that ended with an error, and one that was cut. `docs/wire.md`
+//! Each form distinguishes a complete stream, a stream that ended with an error, and a truncated one. `docs/wire.md`
 //! draws them.
 
 use std::borrow::Cow;
@@ -12,27 +12,27 @@ use bytes::Bytes;
 use callboard_codec::{EncodeError, Format, MediaType, Payload};
 
 use super::heartbeat::HEARTBEAT;
-use super::unsent::Unsent;
-use crate::convert::Expense;
+use super::send_buffer::SendBuffer;
 use crate::error::ApiError;
-use crate::respond::frame::{Frame, Kind};
+use crate::request::codec_budget::CodecBudget;
+use crate::respond::frame::{Frame, FrameKind};
 
-/// How a stream is written.
+/// The form of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum StreamForm {
-    /// Server-sent events (HTML, §9.2): what a browser reads.
+    /// Server-sent events (HTML, §9.2), for browsers.
     Events,
-    /// One JSON document on each line: what a shell reads.
+    /// One JSON document per line, for shells.
     Lines,
-    /// An envelope in each frame: every value as it is.
+    /// An envelope per frame, which holds every value.
     Envelopes,
 }
 
-/// All of them, the default first.
+/// All forms, the default first.
 pub(crate) const STREAM_FORMS: [StreamForm; 3] = [StreamForm::Events, StreamForm::Lines, StreamForm::Envelopes];
 
 impl StreamForm {
-    /// What `Accept` and `Content-Type` call it.
+    /// Its name in `Accept` and `Content-Type`.
     pub(crate) const fn media_type(self) -> &'static str {
         match self {
             Self::Events => "text/event-stream",
@@ -41,8 +41,8 @@ impl StreamForm {
         }
     }
 
-    /// What `accept` likes best of the three, or a 406 that lists them.
-    pub(crate) fn of(accept: Option<&Cow<'_, HeaderValue>>) -> Result<Self, ApiError> {
+    /// The form that `accept` prefers, or a 406 that lists all.
+    pub(crate) fn from_accept(accept: Option<&Cow<'_, HeaderValue>>) -> Result<Self, ApiError> {
         let Some(accept) = accept else { return Ok(Self::Events) };
         let media_types = STREAM_FORMS.map(Self::media_type);
         MediaType::choose_index(accept.to_str().unwrap_or("-"), &media_types)
@@ -50,7 +50,7 @@ impl StreamForm {
             .ok_or_else(|| ApiError::not_acceptable(&media_types.join(", ")))
     }
 
-    /// Whether there is a way to say nothing: a comment, which only events have.
+    /// Whether the form has comments, which can break a silence.
     pub(crate) const fn has_heartbeats(self) -> bool {
         matches!(self, Self::Events)
     }
@@ -61,21 +61,21 @@ impl StreamForm {
     }
 }
 
-/// Frames, each with an envelope.
+/// Frames with an envelope each.
 pub(crate) const ENVELOPE_STREAM: &str = "application/vnd.callboard.envelope-stream";
 
-/// One outcome that is encoded and not written.
+/// An outcome that is encoded.
 #[derive(Debug)]
-pub(super) enum Item {
+pub(super) enum EncodedItem {
     /// On one line.
     Json(Bytes),
     Frame(Frame),
 }
 
-impl Item {
-    pub(super) fn of(payload: &Payload, form: StreamForm) -> Result<Self, EncodeError> {
+impl EncodedItem {
+    pub(super) fn try_new(payload: &Payload, form: StreamForm) -> Result<Self, EncodeError> {
         if form == StreamForm::Envelopes {
-            return Frame::of(Kind::Value, payload.to_envelope()?).map(Self::Frame);
+            return Frame::try_new(FrameKind::Value, payload.to_envelope()?).map(Self::Frame);
         }
         let json = payload.encode(Format::Json)?;
         Ok(Self::Json(match one_line(&json) {
@@ -84,13 +84,13 @@ impl Item {
         }))
     }
 
-    /// The same outcome, whose memory is paid for until it is sent.
-    pub(super) fn held(self, expense: &Expense<'_>) -> Result<Self, ApiError> {
+    /// The same outcome, which keeps the account until it is sent.
+    pub(super) fn held(self, budget: &CodecBudget<'_>) -> Result<Self, ApiError> {
         Ok(match self {
-            Self::Json(json) => Self::Json(expense.held(json)),
+            Self::Json(json) => Self::Json(budget.charged(json)),
             Self::Frame(frame) => {
-                expense.charge(frame.shared_bytes())?;
-                Self::Frame(frame.held(expense))
+                budget.charge(frame.shared_bytes())?;
+                Self::Frame(frame.held(budget))
             }
         })
     }
@@ -98,13 +98,13 @@ impl Item {
 
 /// Writes one stream.
 #[derive(Debug)]
-pub(super) struct Writer {
+pub(super) struct StreamWriter {
     form: StreamForm,
-    /// Items that were written.
+    /// Items written so far.
     items: u64,
 }
 
-impl Writer {
+impl StreamWriter {
     pub(super) fn new(form: StreamForm) -> Self {
         Self { form, items: 0 }
     }
@@ -113,78 +113,79 @@ impl Writer {
         self.form
     }
 
-    /// One outcome.
-    pub(super) fn item(&mut self, item: Item, out: &mut Unsent) {
+    /// Writes one outcome.
+    pub(super) fn item(&mut self, item: EncodedItem, out: &mut SendBuffer) {
         match item {
-            Item::Json(json) if self.form == StreamForm::Events => {
+            EncodedItem::Json(json) if self.form == StreamForm::Events => {
                 let id = self.items;
                 event(format_args!("id: {id}\n"), json, out);
             }
-            Item::Json(json) => {
+            EncodedItem::Json(json) => {
                 out.push(json);
                 out.last().push(b'\n');
             }
-            Item::Frame(frame) => write(frame, out),
+            EncodedItem::Frame(frame) => write(frame, out),
         }
         self.items += 1;
     }
 
-    /// The error that ends the stream.
-    pub(super) fn error(&self, error: &ApiError, request_id: &str, out: &mut Unsent) {
+    /// Writes the error that ends the stream.
+    pub(super) fn error(&self, error: &ApiError, request_id: &str, out: &mut SendBuffer) {
         let problem = || error.to_problem(request_id);
         match self.form {
             StreamForm::Events => event(format_args!("event: error\n"), problem().into(), out),
             StreamForm::Lines => [&b"{\"error\":"[..], &problem(), b"}\n"].iter().for_each(|part| {
                 out.last().extend_from_slice(part);
             }),
-            StreamForm::Envelopes => write(Frame::of_problem(error, request_id), out),
+            StreamForm::Envelopes => write(Frame::from_problem(error, request_id), out),
         }
     }
 
-    /// Where the time went, in the one form that has a place for it beside the items.
-    pub(super) fn timeline(&self, json: &str, out: &mut Unsent) {
+    /// Writes the timeline, in the one form that has a place for it.
+    pub(super) fn timeline(&self, json: &str, out: &mut SendBuffer) {
         if self.form == StreamForm::Events {
             event(format_args!("event: timeline\n"), Bytes::copy_from_slice(json.as_bytes()), out);
         }
     }
 
-    /// The end of a stream that went well.
-    pub(super) fn end(&self, out: &mut Unsent) {
+    /// Writes the end of a complete stream.
+    pub(super) fn end(&self, out: &mut SendBuffer) {
         match self.form {
             StreamForm::Events => {
                 let items = format!("{{\"items\":{}}}", self.items);
                 event(format_args!("event: end\n"), items.into(), out);
             }
-            // The end of the body says it: one that is cut has none.
+            // The end of the body says it: a truncated body has none.
             StreamForm::Lines => {}
             StreamForm::Envelopes => write(Frame::END, out),
         }
     }
 
-    /// Nothing, said aloud.
-    pub(super) fn heartbeat(out: &mut Unsent) {
+    /// Writes a comment.
+    pub(super) fn heartbeat(out: &mut SendBuffer) {
         out.push(HEARTBEAT);
     }
 }
 
-fn write(frame: Frame, out: &mut Unsent) {
+fn write(frame: Frame, out: &mut SendBuffer) {
     let mut pieces = VecDeque::new();
     frame.write(&mut pieces);
     pieces.into_iter().for_each(|piece| out.push(piece));
 }
 
-/// The same JSON on one line. Ours is; that of a type which brings its own text (`serde_json`'s `RawValue`) may have line breaks,
-/// which mean nothing in JSON and the end of a line, or of an event, around it.
-pub(crate) fn one_line(json: &[u8]) -> Cow<'_, [u8]> {
+/// The same JSON on one line. A type that brings its own text (`serde_json`'s `RawValue`) may have line breaks, which
+/// mean nothing in JSON but would end a line or an event.
+#[must_use]
+pub fn one_line(json: &[u8]) -> Cow<'_, [u8]> {
     if !json.contains(&b'\n') && !json.contains(&b'\r') {
         return json.into();
     }
     json.iter().map(|byte| if matches!(byte, b'\n' | b'\r') { b' ' } else { *byte }).collect::<Vec<u8>>().into()
 }
 
-/// One event, of JSON that is [one line](one_line) of data.
-fn event(head: std::fmt::Arguments<'_>, json: Bytes, out: &mut Unsent) {
-    // Writing into memory does not fail.
+/// Writes one event with [one line](one_line) of JSON.
+fn event(head: std::fmt::Arguments<'_>, json: Bytes, out: &mut SendBuffer) {
+    // Writing to memory does not fail.
     let _ = out.last().write_fmt(head);
     out.last().extend_from_slice(b"data: ");
     out.push(json);

@@ -1,4 +1,4 @@
-//! Decides when an event stream has been silent for long enough to say so.
+//! Decides when a silent event stream needs a sign of life.
 
 use std::pin::Pin;
 use std::time::Duration;
@@ -7,28 +7,32 @@ use bytes::Bytes;
 use callboard_core::Instant;
 use tokio::time::Sleep;
 
-/// A comment, which readers of events pass over.
-pub(crate) const HEARTBEAT: Bytes = Bytes::from_static(b":\n\n");
+/// A comment, which readers of events ignore.
+pub const HEARTBEAT: Bytes = Bytes::from_static(b":\n\n");
 
-/// Says something when nothing was said for a while, so that neither client nor proxy takes silence for a dead connection.
-pub(crate) struct Heartbeat {
+/// Breaks long silences, so that neither client nor proxy takes the connection for dead.
+#[derive(Debug)]
+pub struct Heartbeat {
     every: Duration,
-    /// When something was said last. The timer is moved when it fires, not with each item.
+    /// When something was last sent. The timer moves when it fires, not with each item.
     last: Instant,
     timer: Option<Pin<Box<Sleep>>>,
 }
 
 impl Heartbeat {
-    pub(crate) fn new(every: Duration) -> Self {
+    /// A comment after each such silence.
+    #[must_use]
+    pub fn new(every: Duration) -> Self {
         Self { every, last: Instant::now(), timer: None }
     }
 
-    pub(crate) fn said(&mut self) {
+    /// Something was sent.
+    pub fn sent(&mut self) {
         self.last = Instant::now();
     }
 
-    /// Ready after a silence.
-    pub(crate) async fn silence(&mut self) {
+    /// Completes after a silence.
+    pub async fn silence(&mut self) {
         let timer = self.timer.get_or_insert_with(|| Box::pin(tokio::time::sleep(self.every)));
         loop {
             timer.as_mut().await;

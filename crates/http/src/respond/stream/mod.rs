@@ -1,19 +1,18 @@
-//! Outcomes as they come: one call of a streaming route as a body without an end that is known before.
+//! A streamed response: the outcomes of one call of a streaming route, as they come.
 //!
-//! * **Begun:** the status waits for the first item, so that a call which fails at once is an error like any other. An event
-//!   stream does not wait longer than its heartbeat: then it begins, and an error is an event in it.
-//! * **Explained:** an event stream of a request that asked for its timeline tells the whole of it in an event before the last one.
-//! * **Full:** what is ready is asked for when the connection has taken what was before, up to [so much](unsent) at once. A slow reader uses up the credit of its
-//!   own call and no other's.
-//! * **Broken:** an item that cannot be written, and a panic of a user's codec, are the error that ends the stream.
-//! * **Late:** the deadline covers the whole stream; when it passes, the stream's last item says so, and so it does
-//!   when the node ends before the stream.
-//! * **Cancelled:** dropping the body, which hyper does when the client leaves, cancels the call; the request is counted as
+//! * **Begun:** the status waits for the first item, so that a call which fails at once has an error status. An event
+//!   stream waits at most for its heartbeat; then it begins, and an error is an event in it.
+//! * **Explained:** an event stream whose request asked for its timeline has it in an event before the last one.
+//! * **Full:** further outcomes are taken when the connection took the earlier ones, up to [a limit](send_buffer) at
+//!   once. A slow reader uses up the credit of its own call only.
+//! * **Broken:** an item that cannot be encoded, or a panic of user code, is the error that ends the stream.
+//! * **Late:** the deadline covers the whole stream. When it passes, or the node ends, the last item is that error.
+//! * **Cancelled:** dropping the body, as hyper does when the client leaves, cancels the call; the request counts as
 //!   abandoned.
 
 mod form;
 mod heartbeat;
-mod unsent;
+mod send_buffer;
 
 use std::convert::Infallible;
 use std::pin::pin;
@@ -31,64 +30,67 @@ use callboard_core::{Deadline, LocalClient};
 use futures_util::{FutureExt as _, StreamExt, stream};
 use prometheus_client::metrics::counter::Counter;
 
-pub(crate) use self::form::{STREAM_FORMS, StreamForm, one_line};
-pub(crate) use self::heartbeat::{HEARTBEAT, Heartbeat};
+pub(crate) use self::form::{STREAM_FORMS, StreamForm};
 
-use self::form::{Item, Writer};
-use self::unsent::Unsent;
-use crate::catch_panic::caught_within;
-use crate::closing::Closing;
-use crate::coding::{Coding, Packer};
-use crate::convert::{Expense, LARGE_BYTES};
+pub use self::form::one_line;
+pub use self::heartbeat::{HEARTBEAT, Heartbeat};
+
+use self::form::{EncodedItem, StreamWriter};
+use self::send_buffer::SendBuffer;
 use crate::error::ApiError;
-use crate::explain;
+use crate::error::catch_panic::caught_within;
+use crate::observe::timeline_header;
+use crate::request::codec_budget::{CodecBudget, LARGE_BYTES};
+use crate::request::coding::ContentCoding;
 use crate::request_id::RequestId;
-use crate::spans::RequestSpan;
+use crate::respond::compressor::Compressor;
+use crate::runtime::shutdown::ShutdownSignal;
+use callboard_telemetry::RequestSpan;
 
-/// What a stream needs to know of its request.
+/// The part of a request that its stream keeps.
 #[derive(Debug)]
-pub(crate) struct Streamed {
+pub(crate) struct StreamContext {
     pub(crate) form: StreamForm,
-    /// Has the memory for what is written.
+    /// Charges the encoded items.
     pub(crate) client: LocalClient,
-    /// When the whole stream is late.
+    /// The deadline of the whole stream.
     pub(crate) deadline: Deadline,
-    /// The stream is waited for no longer.
-    pub(crate) aborting: Arc<Closing>,
+    /// Aborts the stream.
+    pub(crate) aborting: Arc<ShutdownSignal>,
     pub(crate) id: RequestId,
-    /// Its span goes on until the stream ends.
+    /// Ends with the stream.
     pub(crate) span: Option<Arc<RequestSpan>>,
-    /// The record that its client wants to read.
+    /// The recorder, if the client asked for the timeline.
     pub(crate) explained: Option<Recorder>,
     /// The route's name, for the log.
     pub(crate) route: String,
-    /// Requests whose client left.
+    /// Counts requests whose client left.
     pub(crate) abandoned: Counter,
-    /// Requests on which something panicked.
+    /// Counts requests that panicked.
     pub(crate) panics: Counter,
     /// The longest silence of an event stream.
     pub(crate) heartbeat: Duration,
-    pub(crate) coding: Option<Coding>,
+    pub(crate) coding: Option<ContentCoding>,
 }
 
-/// The answer to a call whose outcomes are read one by one.
-pub(crate) async fn begin(replies: PayloadReplies, streamed: Streamed) -> Result<Response, ApiError> {
+/// The response of a call with many outcomes.
+pub(crate) async fn begin(replies: PayloadReplies, streamed: StreamContext) -> Result<Response, ApiError> {
     let form = streamed.form;
-    // A packer is as large as many calls: where there is no memory for it, the stream is sent as it is.
-    let held_by_packer = streamed.client.held_bytes();
-    let coding = streamed.coding.filter(|coding| held_by_packer.try_grow(coding.packer_bytes() as u64));
-    let packer = coding.and_then(|coding| Packer::new(coding).ok());
-    let coding = coding.filter(|_| packer.is_some());
-    let mut talk = Talk {
+    // A compressor is as large as many calls: without room for it the stream is not compressed.
+    let compressor_charge = streamed.client.held_bytes();
+    let coding = streamed.coding.filter(|coding| compressor_charge.try_grow(coding.compressor_bytes() as u64));
+    let compressor = coding.and_then(|coding| Compressor::new(coding).ok());
+    let coding = coding.filter(|_| compressor.is_some());
+    let mut stream_body = ReplyStreamBody {
         replies,
         client: streamed.client,
         deadline: streamed.deadline,
         aborting: streamed.aborting,
-        writer: Writer::new(form),
+        writer: StreamWriter::new(form),
         held: None,
-        unsent: Unsent::default(),
-        packer,
-        _held_by_packer: held_by_packer,
+        send_buffer: SendBuffer::default(),
+        compressor,
+        _compressor_charge: compressor_charge,
         is_over: false,
         heartbeat: form.has_heartbeats().then(|| Heartbeat::new(streamed.heartbeat)),
         leaving: None,
@@ -98,10 +100,12 @@ pub(crate) async fn begin(replies: PayloadReplies, streamed: Streamed) -> Result
         explained: streamed.explained,
         _span: streamed.span,
     };
-    talk.first().await?;
-    // Until here the request has no answer, and whoever leaves is counted by the edge.
-    talk.leaving = (!talk.is_over).then(|| Leaving::new(streamed.abandoned));
-    let body = stream::unfold(talk, async |mut talk| talk.next().await.map(|bytes| (Ok::<_, Infallible>(bytes), talk)));
+    stream_body.first().await?;
+    // Before this the request has no response, and the edge counts a client that leaves.
+    stream_body.leaving = (!stream_body.is_over).then(|| AbandonGuard::new(streamed.abandoned));
+    let body = stream::unfold(stream_body, async |mut stream_body| {
+        stream_body.next().await.map(|bytes| (Ok::<_, Infallible>(bytes), stream_body))
+    });
     let mut response = Response::new(Body::from_stream(body));
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static(form.media_type()));
@@ -110,29 +114,29 @@ pub(crate) async fn begin(replies: PayloadReplies, streamed: Streamed) -> Result
         headers.insert(VARY, HeaderValue::from_static("accept-encoding"));
     }
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    // nginx and those that learnt from it would else gather a page of events before they pass any on.
+    // Otherwise nginx and similar proxies buffer a page of events before they send any.
     headers.insert(X_ACCEL_BUFFERING, HeaderValue::from_static("no"));
     Ok(response)
 }
 
 const X_ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering");
 
-/// One stream on its way to its reader.
-struct Talk {
+/// The response body of one stream.
+struct ReplyStreamBody {
     replies: PayloadReplies,
     client: LocalClient,
     deadline: Deadline,
-    aborting: Arc<Closing>,
-    writer: Writer,
-    /// A large item that was ready: it is written when what was before it has left.
+    aborting: Arc<ShutdownSignal>,
+    writer: StreamWriter,
+    /// A large item that is ready: it is written when earlier items have left.
     held: Option<Payload>,
-    /// Pieces of what was read already.
-    unsent: Unsent,
-    packer: Option<Packer>,
-    _held_by_packer: HeldBytes,
+    /// Pieces of earlier items.
+    send_buffer: SendBuffer,
+    compressor: Option<Compressor>,
+    _compressor_charge: HeldBytes,
     is_over: bool,
     heartbeat: Option<Heartbeat>,
-    leaving: Option<Leaving>,
+    leaving: Option<AbandonGuard>,
     panics: Counter,
     id: RequestId,
     route: String,
@@ -141,8 +145,8 @@ struct Talk {
     _span: Option<Arc<RequestSpan>>,
 }
 
-impl Talk {
-    /// Waits for what decides the status: the first item, or the end of patience.
+impl ReplyStreamBody {
+    /// Waits for the first item, which decides the status, or for the heartbeat.
     async fn first(&mut self) -> Result<(), ApiError> {
         let first = match &mut self.heartbeat {
             None => self.replies.next().await,
@@ -150,7 +154,7 @@ impl Talk {
                 biased;
                 first = self.replies.next() => first,
                 () = heartbeat.silence() => {
-                    Writer::heartbeat(&mut self.unsent);
+                    StreamWriter::heartbeat(&mut self.send_buffer);
                     return Ok(());
                 }
             },
@@ -168,31 +172,31 @@ impl Talk {
     async fn next(&mut self) -> Option<Bytes> {
         loop {
             self.take_what_is_ready().await;
-            if let Some(piece) = self.unsent.pop() {
-                return Some(match &mut self.packer {
+            if let Some(piece) = self.send_buffer.pop() {
+                return Some(match &mut self.compressor {
                     None => piece,
-                    // Packing into memory does not fail.
-                    Some(packer) => packer.piece(&piece).unwrap_or_default(),
+                    // Compressing into memory does not fail.
+                    Some(compressor) => compressor.piece(&piece).unwrap_or_default(),
                 });
             }
             if self.is_over {
-                return self.packer.take().and_then(|packer| packer.finish().ok());
+                return self.compressor.take().and_then(|compressor| compressor.finish().ok());
             }
             if let Some(payload) = self.held.take() {
                 self.write(Some(Ok(payload))).await;
                 continue;
             }
-            let reply = next(&mut self.replies, &self.aborting);
+            let reply = next_reply(&mut self.replies, &self.aborting);
             let item = match &mut self.heartbeat {
                 None => reply.await,
                 Some(heartbeat) => tokio::select! {
                     biased;
                     item = reply => {
-                        heartbeat.said();
+                        heartbeat.sent();
                         item
                     }
                     () = heartbeat.silence() => {
-                        Writer::heartbeat(&mut self.unsent);
+                        StreamWriter::heartbeat(&mut self.send_buffer);
                         continue;
                     }
                 },
@@ -201,11 +205,11 @@ impl Talk {
         }
     }
 
-    /// Joins what is ready to what is to be sent, if anything is. What takes its time to be written is not waited for.
+    /// Joins ready items to the next piece, if there is one. A large item does not delay it.
     async fn take_what_is_ready(&mut self) {
-        while !self.unsent.is_empty() && self.unsent.has_room() && !self.is_over && self.held.is_none() {
+        while !self.send_buffer.is_empty() && self.send_buffer.has_room() && !self.is_over && self.held.is_none() {
             let Some(item) = self.replies.next().now_or_never() else { return };
-            self.heartbeat.iter_mut().for_each(Heartbeat::said);
+            self.heartbeat.iter_mut().for_each(Heartbeat::sent);
             match item {
                 Some(Ok(payload)) if self.is_long(&payload) => self.held = Some(payload),
                 item => self.write(item.map(|item| item.map_err(ApiError::from))).await,
@@ -213,7 +217,7 @@ impl Talk {
         }
     }
 
-    /// Whether it is written on another thread. An envelope shares the outcome's memory.
+    /// Whether the item is encoded on another thread. An envelope shares the memory of the outcome.
     fn is_long(&self, payload: &Payload) -> bool {
         self.writer.form().is_json() && payload.size_up_to(LARGE_BYTES) >= LARGE_BYTES
     }
@@ -227,75 +231,78 @@ impl Talk {
                 Err(error) => error,
             },
         };
-        error.tell(self.id.as_str(), Some(&self.route));
+        error.log(self.id.as_str(), Some(&self.route));
         self.explain();
-        self.writer.error(&error, self.id.as_str(), &mut self.unsent);
+        self.writer.error(&error, self.id.as_str(), &mut self.send_buffer);
         self.over();
     }
 
-    /// A user's type writes itself here, on the connection's own task: its panic ends this stream, and not its neighbours'. What is
-    /// written is charged to an account of its own, until it is sent.
+    /// Encodes an item. User code may panic here, on the connection's own task: that ends this stream only. The item is
+    /// charged to an account of its own until it is sent.
     async fn item(&mut self, payload: Payload) -> Result<(), ApiError> {
-        let expense = Expense::own(&self.client, Arc::new(self.client.held_bytes()), self.deadline);
+        let budget = CodecBudget::new(&self.client, Arc::new(self.client.held_bytes()), self.deadline);
         let (bytes, form) = (payload.size_up_to(LARGE_BYTES), self.writer.form());
         let bytes = if form.is_json() { bytes } else { 0 };
-        let encoding = Box::pin(expense.run((), bytes, move || Item::of(&payload, form)));
+        let encoding = Box::pin(budget.run((), bytes, move || EncodedItem::try_new(&payload, form)));
         let ((), item) = caught_within(&self.panics, encoding).await?;
-        self.writer.item(item.map_err(ApiError::unencodable)?.held(&expense)?, &mut self.unsent);
+        self.writer.item(item.map_err(ApiError::unencodable)?.held(&budget)?, &mut self.send_buffer);
         Ok(())
     }
 
     fn explain(&mut self) {
         if let Some(recorder) = self.explained.take() {
-            self.writer.timeline(&explain::document(&recorder), &mut self.unsent);
+            self.writer.timeline(&timeline_header::document(&recorder), &mut self.send_buffer);
         }
     }
 
     fn end(&mut self) {
         self.explain();
-        self.writer.end(&mut self.unsent);
+        self.writer.end(&mut self.send_buffer);
         self.over();
     }
 
     fn over(&mut self) {
         self.is_over = true;
-        self.leaving.iter_mut().for_each(Leaving::ended);
+        self.leaving.iter_mut().for_each(AbandonGuard::ended);
     }
 }
 
-/// The next reply of a stream, or the error that ends it when its time is over before it comes.
-pub(crate) async fn next(replies: &mut PayloadReplies, aborting: &Closing) -> Option<Result<Payload, ApiError>> {
+/// The next reply of a stream, or the error of a stream that is aborted.
+pub async fn next_reply(replies: &mut PayloadReplies, aborting: &ShutdownSignal) -> Option<Result<Payload, ApiError>> {
     match aborting.unless_begun(pin!(replies.next())).await {
         Some(reply) => reply.map(|reply| reply.map_err(ApiError::from)),
         None => Some(Err(ApiError::ending())),
     }
 }
 
-/// Dropped while the stream is not over, its reader has left, and that is counted.
-pub(crate) struct Leaving {
+/// Counts a reader that leaves, if it is dropped before the end of the stream.
+#[derive(Debug)]
+pub struct AbandonGuard {
     abandoned: Counter,
     ended: bool,
 }
 
-impl Leaving {
-    pub(crate) fn new(abandoned: Counter) -> Self {
+impl AbandonGuard {
+    /// Counts with this counter.
+    #[must_use]
+    pub fn new(abandoned: Counter) -> Self {
         Self { abandoned, ended: false }
     }
 
-    /// Has left before the end.
+    /// The reader has left before the end.
     pub(crate) fn left(&mut self) {
         if !std::mem::replace(&mut self.ended, true) {
             self.abandoned.inc();
         }
     }
 
-    /// Whoever leaves from now on has everything.
-    pub(crate) fn ended(&mut self) {
+    /// The stream has ended: a reader that leaves now has everything.
+    pub fn ended(&mut self) {
         self.ended = true;
     }
 }
 
-impl Drop for Leaving {
+impl Drop for AbandonGuard {
     fn drop(&mut self) {
         self.left();
     }

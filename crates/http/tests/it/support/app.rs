@@ -40,7 +40,8 @@ impl<'de> Deserialize<'de> for Explosive {
     }
 }
 
-/// `/greet` (typed), `/size` (dynamic, takes raw bodies), `/mirror` (dynamic), `/negate` (an array), `/fail`, `/explode`.
+/// `/greet` (typed), `/size` (dynamic, takes raw bodies), `/mirror` (dynamic), `/negate` (an array), `/fail`,
+/// `/explode`.
 pub(crate) fn app() -> App {
     let greet = Stage::each("greet", |greet: &Greet| {
         let names = vec![greet.name.as_str(); usize::from(greet.times.unwrap_or(1))];

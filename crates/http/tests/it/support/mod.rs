@@ -5,11 +5,13 @@ pub(crate) mod frames;
 pub(crate) mod raw;
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
 use callboard_core::{App, Drained, Node};
-use callboard_http::{ApiInfo, HttpConfig, HttpEdge, HttpServeError, serve, serve_edge, serve_router};
+use callboard_http::{ApiInfo, HttpConfig, HttpEdge, HttpServeError, serve_edge, serve_router};
+use callboard_oip::InferenceProtocol;
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
@@ -18,6 +20,11 @@ pub(crate) use self::raw::{Answer, Raw};
 
 /// How long anything may take that should happen at once; reached only by a failing test.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Answers `/v2`, unless the edge has a protocol already.
+pub(crate) fn add_inference(edge: &HttpEdge) {
+    edge.add_protocol(Arc::new(InferenceProtocol::new()));
+}
 
 /// A server that stops when told to.
 pub(crate) struct Server {
@@ -35,20 +42,24 @@ impl Server {
 
     /// The edge of a node that runs `app`.
     pub(crate) async fn of_app(app: App, config: HttpConfig) -> Self {
-        let node = app.start().await.unwrap();
-        let client = node.client();
-        Self::spawn(Some(node), bind().await, |listener, stopped| serve(listener, client, config, stopped))
+        let grace = config.shutdown_grace;
+        Self::of_app_within(app, config, |_| (), grace).await
     }
 
     /// The same, with something done to the edge before anybody asks.
     pub(crate) async fn of_app_with(app: App, config: HttpConfig, prepare: impl FnOnce(&HttpEdge)) -> Self {
+        Self::of_app_within(app, config, prepare, PATIENCE).await
+    }
+
+    async fn of_app_within(app: App, config: HttpConfig, prepare: impl FnOnce(&HttpEdge), grace: Duration) -> Self {
         let node = app.start().await.unwrap();
         let edge = HttpEdge::try_new(node.client(), config, ApiInfo::default()).unwrap();
         prepare(&edge);
+        add_inference(&edge);
         let serve = |listener, stopped: Stopped| async move {
             serve_edge(listener, edge, async {
                 stopped.await;
-                PATIENCE
+                grace
             })
             .await;
             Ok(())

@@ -1,0 +1,169 @@
+//! Calls of routes by edges: permits first, then the body, then the run.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use callboard_codec::{Account, Payload};
+
+use crate::call::{CallOptions, PayloadReplies, Reply};
+use crate::client::{AdmittedCall, LocalClient, Shared, run_admitted};
+use crate::clock::{self, Instant};
+use crate::deadline::Deadline;
+use crate::error::{CallError, ErrorKind};
+use crate::gateway::{HeldBytes, Limits};
+use crate::router::{Admission, Route};
+
+/// For edges.
+impl LocalClient {
+    /// How long a call of this route may take whose caller asked for `timeout`, or did not say: never longer than the
+    /// route and the node allow.
+    #[must_use]
+    pub fn timeout_of(&self, route: &Route, timeout: Option<Duration>) -> Duration {
+        self.shared.gateway.timeout_of(route, timeout)
+    }
+
+    /// Takes the permits for a call before its `bytes` are read. The admission holds them, its route and the stages of
+    /// that until it is dropped. If the route was replaced since it was looked up, the admission is for its newest
+    /// revision.
+    ///
+    /// # Errors
+    ///
+    /// `Overloaded` if the node has no permits left, `Unavailable` if it drains, `NotFound` if the route was removed.
+    pub fn admit(&self, route: &Arc<Route>, bytes: u64) -> Result<Admission, CallError> {
+        self.admit_arrived(route, bytes, clock::now())
+    }
+
+    /// Takes the permits for a call that arrived earlier than this: its body has begun. See [`admit`](Self::admit).
+    ///
+    /// # Errors
+    ///
+    /// As [`admit`](Self::admit).
+    pub fn admit_arrived(&self, route: &Arc<Route>, bytes: u64, arrived: Instant) -> Result<Admission, CallError> {
+        self.let_in(arrived, self.hold_route(route)?, bytes)
+    }
+
+    /// Whether a call of this many bytes could be let in now. Takes nothing: for calls whose bodies are still to come.
+    ///
+    /// # Errors
+    ///
+    /// As [`admit`](Self::admit).
+    pub fn check_room(&self, route: &Arc<Route>, bytes: u64) -> Result<(), CallError> {
+        self.shared.gateway.check_room(route, bytes, self.outer.as_ref())
+    }
+
+    /// The node's bounds.
+    #[must_use]
+    pub fn limits(&self) -> Limits {
+        self.shared.gateway.limits()
+    }
+
+    /// An account of its own, for bytes that are read before there is a call for them.
+    #[must_use]
+    pub fn held_bytes(&self) -> HeldBytes {
+        HeldBytes::none_of(&self.shared.gateway)
+    }
+
+    /// Runs `work` away from the runtime's threads at the expense of `account`: for reading and writing large payloads. The thread
+    /// holds `owner`, such as the call's [`Admission`], until the work returns, and gives it back with the result.
+    ///
+    /// # Errors
+    ///
+    /// `Overloaded` when too much such work waits, `DeadlineExceeded` when no thread was free in time, `Unavailable` when the node
+    /// stops. The owner is dropped then.
+    ///
+    /// # Panics
+    ///
+    /// As `work` does.
+    ///
+    /// # Cancellation
+    ///
+    /// Dropping the future stops the work at its next charge; the owner is held until then.
+    pub async fn offload<O: Send + 'static, T: Send + 'static>(
+        &self,
+        owner: O,
+        account: Arc<dyn Account>,
+        deadline: Deadline,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<(O, T), CallError> {
+        let Shared { gateway, runtime, .. } = &*self.shared;
+        gateway.offload().run(runtime, owner, account, deadline, work).await
+    }
+
+    /// Runs an admitted call. This is where every call gets its one outcome, and where it is counted.
+    ///
+    /// # Errors
+    ///
+    /// See [`ErrorKind`].
+    ///
+    /// # Cancellation
+    ///
+    /// Dropping the future cancels the call and counts it as cancelled.
+    pub async fn submit(
+        &self,
+        admission: Admission,
+        payload: Payload,
+        options: CallOptions,
+    ) -> Result<Reply, CallError> {
+        self.submit_at(clock::now(), admission, payload, options).await
+    }
+
+    /// As [`submit`](Self::submit), for an edge that still has to write the outcome: the call has ended when
+    /// [`PendingOutcome::end`] was called.
+    ///
+    /// # Errors
+    ///
+    /// As [`submit`](Self::submit).
+    pub async fn submit_unwritten(
+        &self,
+        admission: Admission,
+        payload: Payload,
+        options: CallOptions,
+    ) -> Result<(Reply, PendingOutcome), CallError> {
+        let flight = Self::flight_of(&admission, &options);
+        let finish = |call: AdmittedCall, reply| {
+            call.settle();
+            (reply, PendingOutcome(call))
+        };
+        run_admitted(clock::now(), AdmittedCall::new(admission, flight), payload, finish).await
+    }
+
+    /// Runs an admitted call and reads its outputs one by one: for edges.
+    #[must_use = "a call runs as its replies are read"]
+    pub fn submit_streaming(&self, admission: Admission, payload: Payload, options: CallOptions) -> PayloadReplies {
+        self.read_replies(admission, payload, options)
+    }
+
+    /// Calls that this node has admitted and not answered.
+    #[must_use]
+    pub fn in_flight(&self) -> usize {
+        self.shared.gateway.in_flight()
+    }
+
+    /// The sum of all accounts.
+    #[cfg(feature = "testing")]
+    #[doc(hidden)]
+    #[must_use]
+    pub fn charged_bytes(&self) -> u64 {
+        self.shared.gateway.bytes()
+    }
+
+    /// The largest sum of all accounts since this was last asked for.
+    #[cfg(feature = "testing")]
+    #[doc(hidden)]
+    #[must_use]
+    pub fn take_peak_charged_bytes(&self) -> u64 {
+        self.shared.gateway.take_peak_bytes()
+    }
+}
+
+/// A call whose outcome is there, and still to be written by its edge. Dropped before that, its caller has left.
+#[derive(Debug)]
+#[must_use = "dropped, it counts as cancelled"]
+pub struct PendingOutcome(AdmittedCall);
+
+impl PendingOutcome {
+    /// The outcome was written, or could not be for an error of this kind. The call is counted so.
+    pub fn end(mut self, written: Result<(), ErrorKind>) {
+        self.0.close(written);
+    }
+}

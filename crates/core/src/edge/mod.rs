@@ -1,0 +1,18 @@
+//! What an edge needs of a node: permits before a call's bytes are read, accounts, payloads as they are.
+//!
+//! An edge brings calls from outside, such as the HTTP server. It calls the methods of
+//! [`LocalClient`](crate::LocalClient) that name these types. Other programs need none of this.
+
+mod calls;
+mod stages;
+
+pub use self::calls::PendingOutcome;
+pub use self::stages::{OfferedStage, StageAdmission, StageQueue};
+
+pub use crate::call::{MAX_REQUEST_ID_CHARS, PayloadReplies, is_valid_request_id};
+pub use crate::client::{CAPACITY_POLL_INTERVAL, PreparedInput};
+pub use crate::error::ErrorParts;
+pub use crate::gateway::HeldBytes;
+pub use crate::id::CallId;
+pub use crate::router::{Admission, Route, RouteData};
+pub use crate::text::{MAX_ERROR_CHARS, limit_error_text};

@@ -1,0 +1,227 @@
+//! Calls of stages by other nodes: another node owns the call, this node gives the permits and does the work.
+//!
+//! A call may name several stages in a row. Where a later one has no capacity, the output of the stages before it goes back,
+//! and the owner calls another node; no stage runs twice. This node sends nothing on and counts no outcome: the owner does.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use callboard_codec::{Account, Payload};
+
+use crate::call::{CallOptions, Flight, PayloadReplies, Reply};
+use crate::client::{AdmittedCall, CallSteps, LocalClient, OpenCall};
+use crate::clock;
+use crate::error::{CallError, ErrorKind};
+use crate::pipeline::{Graph, StageReply};
+use crate::pool::Pool;
+use crate::router::{Admission, HeldRoute};
+use crate::stage::Contract;
+use crate::timeline::Micros;
+
+/// The right of another node to one call of stages. Dropping it frees the permits.
+#[derive(Debug)]
+pub struct StageAdmission {
+    /// Holds the route that keeps the first stage.
+    admission: Admission,
+    pools: Vec<Arc<Pool>>,
+    /// The routes that keep the next stages.
+    _held: Vec<HeldRoute>,
+}
+
+impl StageAdmission {
+    /// Whether the first stage answers one input with many outputs.
+    #[must_use]
+    pub fn streams(&self) -> bool {
+        self.pools.first().is_some_and(|pool| pool.streams())
+    }
+
+    /// Charges `bytes` more: more of the input has arrived.
+    ///
+    /// # Errors
+    ///
+    /// `Overloaded` when the node's bytes are all taken. The admission stays valid.
+    pub fn grow(&self, bytes: u64) -> Result<(), CallError> {
+        self.admission.grow(bytes)
+    }
+
+    /// The account of the call, for what is decoded and encoded for it.
+    #[must_use]
+    pub fn account(&self) -> Arc<dyn Account> {
+        self.admission.account()
+    }
+
+    /// The queues of the stages.
+    #[must_use]
+    pub fn queue(&self) -> StageQueue {
+        StageQueue(self.pools.clone())
+    }
+}
+
+/// The queues of some stages, for measurements.
+#[derive(Clone, Debug)]
+pub struct StageQueue(Vec<Arc<Pool>>);
+
+impl StageQueue {
+    /// The number of waiting entries.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.0.iter().map(|pool| pool.queued()).sum()
+    }
+
+    /// Whether no entry waits.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// A stage that other nodes may call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct OfferedStage {
+    /// Its name.
+    pub name: String,
+    /// Whether it may run a second time.
+    pub contract: Contract,
+    /// It answers one input with many outputs.
+    pub streams: bool,
+    /// Its revision.
+    pub revision: u64,
+}
+
+impl LocalClient {
+    /// The stages that other nodes may call: the stages of the routes.
+    #[must_use]
+    pub fn offered_stages(&self) -> Vec<OfferedStage> {
+        let (mut offered, mut names) = (Vec::new(), HashSet::new());
+        for route in self.routes() {
+            for pool in route.graph().stages() {
+                let name = pool.name().as_str();
+                let open = pool.stage_state().accepts_entries();
+                if open && names.insert(name.to_owned()) {
+                    offered.push(OfferedStage {
+                        name: name.to_owned(),
+                        contract: pool.contract(),
+                        streams: pool.streams(),
+                        revision: pool.settings().revision(),
+                    });
+                }
+            }
+        }
+        offered
+    }
+
+    /// How long a call may take when neither its caller nor its route says.
+    #[must_use]
+    pub fn default_timeout(&self) -> Duration {
+        self.shared.gateway.default_timeout()
+    }
+
+    /// Takes the permits for a call of stages that follow each other before its `bytes` are read.
+    ///
+    /// # Errors
+    ///
+    /// `Unavailable` when no route uses such a stage, or the node drains; `Overloaded` when the node's permits are out; `InvalidInput`
+    /// when a stage streams that is not the first. Nothing was started.
+    pub fn admit_stages<S: AsRef<str>>(&self, stages: &[S], bytes: u64) -> Result<StageAdmission, CallError> {
+        let mut pools = Vec::with_capacity(stages.len());
+        let mut held = Vec::with_capacity(stages.len());
+        for stage in stages {
+            let stage = stage.as_ref();
+            let Some((route, pool)) = self.shared.router.hold_stage(stage) else {
+                let message = format!("this node does not run the stage `{stage}`");
+                return Err(CallError::new(ErrorKind::Unavailable, message));
+            };
+            if pool.streams() && !pools.is_empty() {
+                let message = format!("the stage `{stage}` streams: it has to be the first of the call");
+                return Err(CallError::new(ErrorKind::InvalidInput, message));
+            }
+            pools.push(pool);
+            held.push(route);
+        }
+        if held.is_empty() {
+            return Err(CallError::new(ErrorKind::InvalidInput, "the call names no stage"));
+        }
+        let admission = self.shared.gateway.admit(held.swap_remove(0), bytes)?;
+        Ok(StageAdmission { admission, pools, _held: held })
+    }
+
+    /// Runs an admitted call of stages, here and nowhere else. Where a later stage refuses, it says how many ran before that.
+    ///
+    /// # Errors
+    ///
+    /// See [`ErrorKind`].
+    ///
+    /// # Cancellation
+    ///
+    /// Dropping the future cancels the call.
+    pub async fn submit_stages(
+        &self,
+        admission: StageAdmission,
+        payload: Payload,
+        options: CallOptions,
+    ) -> Result<StageReply, CallError> {
+        if admission.streams() {
+            let message = format!("the stage `{}` streams: it needs credit", admission.pools[0].name());
+            return Err(CallError::new(ErrorKind::InvalidInput, message));
+        }
+        let flight = here_only(&admission, &options);
+        let deadline = flight.deadline.instant();
+        tokio::select! {
+            biased;
+            outcome = run(&admission.pools, payload, &flight) => {
+                // The call has ended, and no work for it is left.
+                admission.admission.settle();
+                outcome.map_err(|error| flight.told(error, clock::now()))
+            }
+            () = tokio::time::sleep_until(deadline) => {
+                let error = CallError::deadline_exceeded("before the outcome was there");
+                Err(flight.told(error.at_stage(admission.pools[0].name()), clock::now()))
+            }
+        }
+    }
+
+    /// Runs an admitted call whose first stage streams, here and nowhere else, as its outputs are read. Those behind it run for each
+    /// output.
+    #[must_use = "a call runs as its replies are read"]
+    pub fn submit_stages_streaming(
+        &self,
+        admission: StageAdmission,
+        payload: Payload,
+        options: CallOptions,
+    ) -> PayloadReplies {
+        let flight = here_only(&admission, &options);
+        let first_by = options.first_item_timeout().map(|timeout| admission.admission.admitted_at() + timeout);
+        let StageAdmission { admission, pools, _held } = admission;
+        let steps = CallSteps::Stages(pools.into_iter().map(Graph::Stage).collect());
+        self.read_steps(OpenCall { call: AdmittedCall::for_peer(admission, flight), _held }, steps, first_by, payload)
+    }
+}
+
+/// A call that is not sent on: its owner has made the choice.
+fn here_only(admission: &StageAdmission, options: &CallOptions) -> Arc<Flight> {
+    let mut flight = LocalClient::new_flight(&admission.admission, options, Admission::latest_deadline_of_node);
+    flight.stays_here = true;
+    Arc::new(flight)
+}
+
+async fn run(pools: &[Arc<Pool>], mut payload: Payload, flight: &Arc<Flight>) -> Result<StageReply, CallError> {
+    let mut total = Micros::default();
+    for (ran, pool) in pools.iter().enumerate() {
+        // The input of the next stage on another node.
+        let so_far = (ran > 0).then(|| payload.clone());
+        let timing;
+        let again = || pools[..ran].iter().all(|pool| pool.contract().may_run_again());
+        (payload, timing) = match (pool.submit(payload, flight, clock::now()).await, so_far) {
+            (Ok(reply), _) => reply.into_parts(),
+            (Err(refusal), Some(so_far)) if refusal.is_refusal() => {
+                let refusal = refusal.after_runs(true, again());
+                return Ok(StageReply::new(Reply::new(so_far, total.into()), ran).refused_with(refusal));
+            }
+            (Err(error), _) => return Err(error.after_runs(ran > 0, again())),
+        };
+        total.add(timing);
+    }
+    Ok(StageReply::new(Reply::new(payload, total.into()), pools.len()))
+}

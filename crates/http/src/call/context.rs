@@ -1,0 +1,107 @@
+//! What a call knows of its request and of the edge that makes it.
+
+use std::sync::Arc;
+
+use axum::http::HeaderMap;
+use callboard_core::edge::Route;
+use callboard_core::timeline::Recorder;
+use callboard_core::{CallOptions, Deadline, LocalClient, Priority};
+use callboard_telemetry::{RequestSpan, TraceContext};
+
+use crate::config::HttpConfig;
+use crate::guard::KeyHolder;
+use crate::observe::metrics::EdgeMetrics;
+use crate::observe::request_trace::TRACEPARENT;
+use crate::request_id::{HAS_REQUEST_IDS, RequestId};
+use crate::respond::ResponseCompression;
+use crate::respond::stream::{StreamContext, StreamForm};
+use crate::runtime::shutdown::ShutdownSignal;
+
+/// The edge and the request of a call.
+#[derive(Clone, Copy, Debug)]
+pub struct RequestContext<'a> {
+    /// The node.
+    pub client: &'a LocalClient,
+    /// The limits of the edge.
+    pub config: &'a HttpConfig,
+    /// The counters of the edge.
+    pub metrics: &'a EdgeMetrics,
+    /// Begins when calls in progress are answered with 503, because the node ends.
+    pub aborting: &'a Arc<ShutdownSignal>,
+    /// The id of the request.
+    pub id: &'a RequestId,
+    /// The recorder of its calls, if it has one.
+    pub recorder: Option<&'a Recorder>,
+    /// Whether its client asked for the timeline.
+    pub is_explained: bool,
+    /// The span of a sampled request.
+    pub span: Option<&'a Arc<RequestSpan>>,
+    /// Whether its client may have named a trace.
+    pub has_trace: bool,
+    /// The owner of its API key, if keys are required.
+    pub key_holder: Option<&'a KeyHolder>,
+}
+
+impl RequestContext<'_> {
+    /// The options of a call with this deadline and priority.
+    pub fn call_options(
+        self,
+        route: &Route,
+        headers: &HeaderMap,
+        deadline: Deadline,
+        priority: Option<Priority>,
+    ) -> CallOptions {
+        let options = CallOptions::new().with_deadline(deadline);
+        let options = priority.into_iter().fold(options, CallOptions::with_priority);
+        self.with_request(options, route, headers)
+    }
+
+    /// The same options with what the code behind the route may know of the request: its id, its caller, its trace, and
+    /// the headers that the route asks for.
+    pub(crate) fn with_request(self, options: CallOptions, route: &Route, headers: &HeaderMap) -> CallOptions {
+        let mut options = self.recorder.cloned().into_iter().fold(options, CallOptions::with_recorder);
+        if HAS_REQUEST_IDS {
+            options = options.with_request_id(self.id.as_str());
+        }
+        if let Some(holder) = self.key_holder {
+            options = options.with_caller(holder.name());
+        }
+        if self.has_trace
+            && let Some(parent) = headers.get(TRACEPARENT)
+            && TraceContext::from_header(parent.as_bytes()).is_some()
+        {
+            options = options.with_traceparent(parent.to_str().unwrap_or_default());
+        }
+        for name in route.wanted_headers() {
+            let lines: Vec<_> = headers.get_all(&**name).iter().filter_map(|line| line.to_str().ok()).collect();
+            if !lines.is_empty() {
+                options = options.with_header(name.clone(), lines.join(", "));
+            }
+        }
+        options
+    }
+
+    /// The part that a streamed response keeps.
+    pub(crate) fn stream_context(
+        self,
+        form: StreamForm,
+        route: &Route,
+        compression: &ResponseCompression,
+        deadline: Deadline,
+    ) -> StreamContext {
+        StreamContext {
+            form,
+            client: self.client.clone(),
+            deadline,
+            aborting: Arc::clone(self.aborting),
+            id: self.id.clone(),
+            span: self.span.cloned(),
+            explained: self.recorder.filter(|_| self.is_explained).cloned(),
+            route: route.name().to_owned(),
+            abandoned: self.metrics.abandoned.clone(),
+            panics: self.metrics.panics.clone(),
+            heartbeat: self.config.stream_heartbeat,
+            coding: compression.for_stream(),
+        }
+    }
+}

@@ -1,0 +1,199 @@
+//! An ordered stream of calls in one request: frames with arguments in, frames with outcomes out, in the same order.
+//!
+//! * **Begun:** the response begins at once, so that a client may wait for its head before the first call.
+//! * **Full:** frames are read ahead of the reader up to the route's look-ahead; then the client waits. A client that
+//!   sends without reading is blocked, and cut after a time.
+//! * **Late:** a late result fails its own call with `deadline_exceeded`; the stream continues.
+//! * **Aborted:** when the node ends before the stream, the last frame has that error.
+//! * **Cancelled:** a client that leaves, or truncates its body, cancels all open calls.
+//!
+//! An error concerns its own call; the first ten of a stream are logged. An invalid frame ends the stream: the error is
+//! its last frame, without an end frame.
+
+use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::http::header::{CONTENT_TYPE, HeaderValue};
+use axum::http::{Method, Request};
+use axum::response::Response;
+use bytes::Bytes;
+use callboard_codec::Value;
+use callboard_core::edge::{CAPACITY_POLL_INTERVAL, Route};
+use callboard_core::{CallError, CallOptions, DEFAULT_TIMEOUT, Deadline, Instant, LocalClient};
+use futures_util::{Stream, StreamExt, stream};
+use prometheus_client::metrics::counter::Counter;
+use tokio::time::sleep;
+
+use super::frames::{FrameReader, StreamState};
+use crate::call::RequestContext;
+use crate::error::ApiError;
+use crate::error::catch_panic::caught_within;
+use crate::request::codec_budget::CodecBudget;
+use crate::request::head::RequestHead;
+use crate::request_id::RequestId;
+use crate::respond::frame::{Frame, FrameKind};
+use crate::respond::stream::{AbandonGuard, StreamForm};
+use crate::runtime::shutdown::ShutdownSignal;
+use callboard_telemetry::RequestSpan;
+
+/// Answers a stream of calls.
+pub(crate) fn answer(
+    context: RequestContext<'_>,
+    route: &Arc<Route>,
+    request: Request<Body>,
+) -> Result<Response, ApiError> {
+    if request.method() != Method::POST {
+        return Err(ApiError::method_not_allowed(request.method(), "POST"));
+    }
+    let head = RequestHead::read(request.headers())?;
+    if let Some(accept) = &head.accept
+        && StreamForm::from_accept(Some(accept))? != StreamForm::Envelopes
+        && **accept != "*/*"
+    {
+        return Err(ApiError::not_acceptable(StreamForm::Envelopes.media_type()));
+    }
+    if head.coding.is_some() {
+        return Err(ApiError::packed_stream());
+    }
+    if route.streams() {
+        return Err(ApiError::no_calls_of_streams(route.name()));
+    }
+    let mut options = CallOptions::new();
+    if let Some(priority) = head.priority {
+        options = options.with_priority(priority);
+    }
+    let options = context.with_request(options, route, request.headers());
+    let timeout = head.timeout;
+    let shared = Arc::default();
+    let body = request.into_body();
+    let frames = FrameReader::new(body, context, route, timeout, Arc::clone(&shared));
+    let calls = context.client.stream_from::<_, Value>(route.name(), frames.into_inputs())?.options(options);
+    let outcomes = Box::pin(timeout.into_iter().fold(calls, callboard_core::CallStream::timeout));
+    let stream_body = CallStreamBody {
+        outcomes,
+        aborting: Arc::clone(context.aborting),
+        client: context.client.clone(),
+        shared,
+        unsent: VecDeque::new(),
+        is_over: false,
+        id: context.id.clone(),
+        route: route.name().to_owned(),
+        errors_to_log: MAX_LOGGED_ERRORS,
+        panics: context.metrics.panics.clone(),
+        leaving: AbandonGuard::new(context.metrics.abandoned.clone()),
+        _span: context.span.cloned(),
+    };
+    let body = stream::unfold(stream_body, async |mut stream_body| {
+        stream_body.next().await.map(|piece| (Ok::<_, Infallible>(piece), stream_body))
+    });
+    let mut response = Response::new(Body::from_stream(body));
+    let media_type = HeaderValue::from_static(StreamForm::Envelopes.media_type());
+    response.headers_mut().insert(CONTENT_TYPE, media_type);
+    Ok(response)
+}
+
+type Outcomes = Pin<Box<dyn Stream<Item = Result<Value, CallError>> + Send>>;
+
+/// The response body of one stream of calls.
+struct CallStreamBody {
+    outcomes: Outcomes,
+    aborting: Arc<ShutdownSignal>,
+    client: LocalClient,
+    shared: Arc<StreamState>,
+    unsent: VecDeque<Bytes>,
+    is_over: bool,
+    id: RequestId,
+    route: String,
+    /// How many more errors are logged.
+    errors_to_log: u32,
+    /// Counts panics of user code in codecs.
+    panics: Counter,
+    leaving: AbandonGuard,
+    /// Ends with the stream.
+    _span: Option<Arc<RequestSpan>>,
+}
+
+/// The most errors of one stream that are logged: a million failing calls should not fill the log.
+const MAX_LOGGED_ERRORS: u32 = 10;
+
+impl CallStreamBody {
+    /// The next piece of the body.
+    async fn next(&mut self) -> Option<Bytes> {
+        while self.unsent.is_empty() && !self.is_over {
+            let outcome = tokio::select! {
+                biased;
+                outcome = async { self.aborting.unless_begun(pin!(self.outcomes.next())).await } => match outcome {
+                    Some(outcome) => outcome,
+                    None => {
+                        self.outcomes = Box::pin(stream::empty());
+                        *self.shared.fault.lock() = Some(ApiError::ending());
+                        None
+                    }
+                },
+                // The client has left: no call needs to continue.
+                () = self.shared.cut.notified() => {
+                    self.outcomes = Box::pin(stream::empty());
+                    self.leaving.left();
+                    None
+                }
+            };
+            let frame = match outcome {
+                Some(outcome) => {
+                    self.shared.open.fetch_sub(1, Ordering::Relaxed);
+                    self.shared.accounts.lock().pop_front();
+                    self.frame_of(outcome).await
+                }
+                None => {
+                    self.is_over = true;
+                    self.leaving.ended();
+                    let fault = self.shared.fault.lock().take();
+                    fault.map_or(Frame::END, |fault| self.problem(&fault))
+                }
+            };
+            frame.write(&mut self.unsent);
+        }
+        self.unsent.pop_front()
+    }
+
+    /// The frame of an outcome.
+    async fn frame_of(&mut self, outcome: Result<Value, CallError>) -> Frame {
+        let frame = match outcome {
+            Ok(value) => written(&self.client, &self.panics, value).await,
+            Err(error) => Err(error.into()),
+        };
+        frame.unwrap_or_else(|error| self.problem(&error))
+    }
+
+    fn problem(&mut self, error: &ApiError) -> Frame {
+        if let Some(left) = self.errors_to_log.checked_sub(1) {
+            self.errors_to_log = left;
+            error.log(self.id.as_str(), Some(&self.route));
+        }
+        Frame::from_problem(error, self.id.as_str())
+    }
+}
+
+/// The frame of a value, charged until it is sent. Without room it waits: earlier frames make room.
+async fn written(client: &LocalClient, panics: &Counter, value: Value) -> Result<Frame, ApiError> {
+    let (value, end) = (Arc::new(value), Instant::now() + DEFAULT_TIMEOUT);
+    loop {
+        match write(client, panics, Arc::clone(&value), end).await {
+            Err(error) if error.is_overloaded() && Instant::now() < end => sleep(CAPACITY_POLL_INTERVAL).await,
+            written => return written,
+        }
+    }
+}
+
+async fn write(client: &LocalClient, panics: &Counter, value: Arc<Value>, end: Instant) -> Result<Frame, ApiError> {
+    let budget = CodecBudget::new(client, Arc::new(client.held_bytes()), Deadline::after(end, Duration::ZERO));
+    let write = move || value.to_envelope().and_then(|envelope| Frame::try_new(FrameKind::Value, envelope));
+    let ((), frame) = caught_within(panics, Box::pin(budget.run((), 0, write))).await?;
+    let frame = frame.map_err(ApiError::unencodable)?;
+    budget.charge(frame.shared_bytes())?;
+    Ok(frame.held(&budget))
+}

@@ -1,0 +1,188 @@
+//! One call over HTTP, as an outline: checks come before the body is read, cheap ones first.
+//!
+//! Dropping the future, as hyper does when the client leaves, cancels the call at any point.
+
+mod context;
+pub(crate) mod functions;
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use axum::http::header::HeaderValue;
+use axum::http::{Method, Request};
+use axum::response::Response;
+use bytes::Bytes;
+use callboard_codec::{Format, Map, Payload, Value};
+use callboard_core::edge::{Admission, Route};
+
+pub use self::context::RequestContext;
+use self::functions::CallStyle;
+use crate::config::HttpConfig;
+use crate::error::ApiError;
+use crate::observe::server_timing::{SERVER_TIMING, first, server_timing};
+use crate::request::arguments;
+use crate::request::body::{BodyLimits, IncomingBody, PendingAdmission, RequestBody};
+use crate::request::codec_budget::CodecBudget;
+use crate::request::head::RequestHead;
+use crate::request::media::BodyForm;
+use crate::request::multipart::{self, MultipartForm};
+use crate::request::pace::PaceLimits;
+use crate::request::payload;
+use crate::respond::stream::{self, StreamForm};
+use crate::respond::{self, AcceptedForms, ResponseCompression};
+
+/// Answers one request to a user's route.
+pub(crate) async fn call<B: RequestBody>(
+    context: RequestContext<'_>,
+    route: &Arc<Route>,
+    way: CallStyle,
+    request: &mut Request<B>,
+) -> Result<Response, ApiError> {
+    let RequestContext { client, config, .. } = context;
+    if request.method() != Method::POST {
+        return Err(ApiError::method_not_allowed(request.method(), "POST"));
+    }
+    let head = RequestHead::read(request.headers())?;
+    let input = if way == CallStyle::Function { arguments::arguments() } else { route.input() };
+    let form = BodyForm::for_content_type(head.content_type, input)?;
+    let compression = ResponseCompression::new(head.accept_encoding.as_deref(), config);
+    let response_kind = ResponseKind::new(head.accept.as_ref(), head.content_type, route, way, &form)?;
+
+    // The length by the framing, which equals `Content-Length` if there is one.
+    let announced = request.body().size_hint().exact();
+    let max_bytes = config.max_body_bytes_of(route.name());
+    if announced.is_some_and(|bytes| bytes > max_bytes) {
+        return Err(ApiError::body_too_large(max_bytes));
+    }
+    let mut arrival = PendingAdmission::new(client, route);
+    let deadline = arrival.deadline(head.timeout);
+
+    let limits = BodyLimits { max_bytes, pace: PaceLimits::new(config, deadline) };
+    let coding = head.coding;
+    let options = context.call_options(route, request.headers(), deadline, head.priority);
+    let body = IncomingBody::new(request.body_mut(), announced, &mut arrival, limits)?.decoded(coding);
+    let read = read_body(form, body).await?;
+    let admission = arrival.into_admission()?;
+    let budget = CodecBudget::for_admission(client, &admission, deadline);
+    let header_bytes = options.header_bytes();
+    if header_bytes > 0 {
+        budget.charge(header_bytes)?;
+    }
+    let (admission, payload) = match way {
+        CallStyle::Route => read_payload(&budget, admission, route, read, config).await?,
+        CallStyle::Function => Box::pin(read_arguments(&budget, admission, route, read, config)).await?,
+    };
+    match response_kind {
+        ResponseKind::Whole(accepted) => {
+            let (reply, unwritten) = client.submit_unwritten(admission, payload, options).await?;
+            let written = respond::whole(reply.payload, accepted, &compression, &budget).await;
+            unwritten.end(written.as_ref().map(|_| ()).map_err(ApiError::kind));
+            let mut response = written?;
+            response.headers_mut().insert(SERVER_TIMING, server_timing(&reply.timing));
+            Ok(response)
+        }
+        // Boxed: keeps the future of calls without a stream small.
+        ResponseKind::Stream(form) => {
+            let begun = admission.admitted_at();
+            let replies = client.submit_streaming(admission, payload, options);
+            let streamed = context.stream_context(form, route, &compression, deadline);
+            let mut response = Box::pin(stream::begin(replies, streamed)).await?;
+            response.headers_mut().insert(SERVER_TIMING, first(begun.elapsed()));
+            Ok(response)
+        }
+    }
+}
+
+/// Whether a response is whole or streamed, and its forms.
+#[derive(Debug)]
+pub(crate) enum ResponseKind {
+    Whole(AcceptedForms),
+    Stream(StreamForm),
+}
+
+impl ResponseKind {
+    /// The forms that `accept` allows, or a 406 that lists the available ones.
+    ///
+    /// Without a decisive `accept` a function answers in the format of its arguments: a client that sends envelopes
+    /// reads them.
+    fn new(
+        accept: Option<&Cow<'_, HeaderValue>>,
+        content_type: Option<&HeaderValue>,
+        route: &Route,
+        way: CallStyle,
+        form: &BodyForm<'_>,
+    ) -> Result<Self, ApiError> {
+        match (route.streams(), way, form) {
+            (true, ..) => StreamForm::from_accept(accept).map(Self::Stream),
+            (false, CallStyle::Function, BodyForm::Encoded(format))
+                if accept.is_none_or(|accept| **accept == "*/*") =>
+            {
+                let asked = content_type.and_then(|value| value.to_str().ok()).unwrap_or_default();
+                Ok(Self::Whole(AcceptedForms::as_asked(*format, asked)))
+            }
+            (false, ..) => AcceptedForms::from_accept(accept, route.output()).map(Self::Whole),
+        }
+    }
+}
+
+/// A body that was read.
+enum BodyContent {
+    Encoded(Format, Bytes),
+    MultipartForm(MultipartForm),
+    Text(Bytes),
+    Value(Value),
+}
+
+/// Reads a whole body without decoding it.
+async fn read_body<B: RequestBody>(form: BodyForm<'_>, body: IncomingBody<'_, '_, B>) -> Result<BodyContent, ApiError> {
+    Ok(match form {
+        BodyForm::Encoded(format) => BodyContent::Encoded(format, body.collect().await?),
+        // Boxed, because it is large and rare: this future moves with each request.
+        BodyForm::Multipart(boundary) => BodyContent::MultipartForm(Box::pin(multipart::read(body, boundary)).await?),
+        BodyForm::Raw(field) => BodyContent::Value(raw_value(field, body.collect().await?)),
+        BodyForm::Text => BodyContent::Text(body.collect().await?),
+        BodyForm::Bytes => BodyContent::Value(Value::Bytes(body.collect().await?)),
+    })
+}
+
+async fn read_payload(
+    budget: &CodecBudget<'_>,
+    admission: Admission,
+    route: &Arc<Route>,
+    body: BodyContent,
+    config: &HttpConfig,
+) -> Result<(Admission, Payload), ApiError> {
+    match body {
+        BodyContent::Encoded(format, bytes) => {
+            payload::decode(budget, admission, route, format, bytes, &config.decode).await
+        }
+        BodyContent::MultipartForm(form) => {
+            let read = |route: &Arc<Route>, fields| payload::payload_of_form(route.input(), Value::Map(fields));
+            Box::pin(payload::decode_form(budget, admission, route, form, &config.decode, read)).await
+        }
+        BodyContent::Text(bytes) => payload::from_text(budget, admission, route, bytes).await,
+        BodyContent::Value(value) => payload::from_value(budget, admission, route, value).await,
+    }
+}
+
+async fn read_arguments(
+    budget: &CodecBudget<'_>,
+    admission: Admission,
+    route: &Arc<Route>,
+    body: BodyContent,
+    config: &HttpConfig,
+) -> Result<(Admission, Payload), ApiError> {
+    match body {
+        BodyContent::Encoded(format, bytes) => {
+            payload::decode_call(budget, admission, route, format, bytes, &config.decode).await
+        }
+        BodyContent::MultipartForm(form) => {
+            payload::decode_form(budget, admission, route, form, &config.decode, arguments::from_form).await
+        }
+        BodyContent::Text(_) | BodyContent::Value(_) => Err(ApiError::bad_multipart("arguments need names")),
+    }
+}
+
+fn raw_value(field: &str, bytes: Bytes) -> Value {
+    Value::Map(Map::from_iter([(field.to_owned(), Value::Bytes(bytes))]))
+}

@@ -1,0 +1,43 @@
+//! `/livez` and `/readyz`, for orchestrators.
+//!
+//! Live: the process answers; a restart would not help. Ready: traffic may come. A node that drains is live and not
+//! ready, so that it is taken out of service and not killed; so is a node that reaches no peer for its remote stages. A
+//! node that is not ready answers with a problem document (503) that names the stages and reasons.
+
+use axum::Json;
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use callboard_codec::Value;
+use callboard_core::ErrorKind;
+use callboard_core::description::Health;
+
+use super::PageState;
+use crate::error::ApiError;
+use crate::observe::health::{not_ready_reason, unreachable_reason};
+
+pub(super) async fn live(State(sources): State<PageState>) -> Response {
+    let health = sources.client.health();
+    if health.live {
+        Json(health).into_response()
+    } else {
+        unavailable(&health, "the node has ended".to_owned()).into_response()
+    }
+}
+
+pub(super) async fn ready(State(sources): State<PageState>) -> Response {
+    let health = sources.client.health();
+    if health.ready {
+        return Json(health).into_response();
+    }
+    let reasons = if health.draining {
+        "the node is draining".to_owned()
+    } else {
+        let remote = health.remote_stages.iter().filter_map(unreachable_reason);
+        health.stages.iter().filter_map(not_ready_reason).chain(remote).collect::<Vec<_>>().join("; ")
+    };
+    unavailable(&health, reasons).into_response()
+}
+
+fn unavailable(health: &Health, message: String) -> ApiError {
+    ApiError::new(ErrorKind::Unavailable, message).with_details(Value::from_serialize(health).ok())
+}

@@ -1,0 +1,121 @@
+//! `/metrics` in the form that its reader accepts: OpenMetrics if `accept` names it, as Prometheus does, else the older
+//! text of Prometheus, which old scrapers, `promtool` and curl read.
+//!
+//! Encoding the page takes milliseconds, so it runs off the runtime's threads, one at a time: readers that arrive
+//! meanwhile share the next page ([`MetricsCache`]).
+
+use std::panic::resume_unwind;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use axum::http::header::{ACCEPT, CONTENT_TYPE};
+use axum::http::{HeaderMap, HeaderName};
+use bytes::Bytes;
+use tokio::sync::Mutex;
+use tokio::task::{JoinError, spawn_blocking};
+
+use crate::observe::metrics::{OPENMETRICS, PROMETHEUS_TEXT};
+
+/// The page in both forms. Clones share their bytes.
+#[derive(Clone, Debug, Default)]
+pub(super) struct MetricsPage {
+    openmetrics: Bytes,
+    older: Bytes,
+}
+
+impl MetricsPage {
+    pub(super) fn new(openmetrics: String) -> Self {
+        Self { older: older(&openmetrics).into(), openmetrics: openmetrics.into() }
+    }
+
+    /// The form that these headers accept.
+    pub(super) fn answer(self, headers: &HeaderMap) -> ([(HeaderName, &'static str); 1], Bytes) {
+        let accepted = headers.get_all(ACCEPT).iter().filter_map(|accept| accept.to_str().ok());
+        // A reader that names OpenMetrics reads it; qualities do not matter.
+        if accepted.into_iter().any(|accept| accept.contains("application/openmetrics-text")) {
+            ([(CONTENT_TYPE, OPENMETRICS)], self.openmetrics)
+        } else {
+            ([(CONTENT_TYPE, PROMETHEUS_TEXT)], self.older)
+        }
+    }
+}
+
+/// The last page.
+#[derive(Debug, Default)]
+pub(super) struct MetricsCache {
+    /// The number of pages that were begun.
+    begun: AtomicU64,
+    /// The number of the last page, and the page.
+    last: Mutex<(u64, MetricsPage)>,
+}
+
+impl MetricsCache {
+    /// A page that was begun after this call. `write` encodes it as OpenMetrics.
+    pub(super) async fn get(&self, write: impl FnOnce() -> String + Send + 'static) -> MetricsPage {
+        let before = self.begun.load(Ordering::Acquire);
+        let mut last = self.last.lock().await;
+        if last.0 <= before {
+            let number = self.begun.fetch_add(1, Ordering::AcqRel) + 1;
+            let page = match spawn_blocking(|| MetricsPage::new(write())).await.map_err(JoinError::try_into_panic) {
+                Ok(page) => page,
+                Err(Ok(panic)) => resume_unwind(panic),
+                Err(Err(_stopping)) => MetricsPage::default(),
+            };
+            *last = (number, page);
+        }
+        last.1.clone()
+    }
+}
+
+/// The older text: the family of a counter has the name of its samples, and there is no unit and no end mark.
+fn older(page: &str) -> String {
+    let mut text = String::with_capacity(page.len());
+    let mut help = None;
+    for line in page.lines() {
+        match line.split_once(' ').and_then(|(mark, rest)| Some((mark, rest.split_once(' ')?))) {
+            Some(("#", ("HELP", rest))) => help = rest.split_once(' ').map(|(_, words)| words),
+            Some(("#", ("TYPE", rest))) => {
+                let (family, kind) = rest.split_once(' ').unwrap_or((rest, "untyped"));
+                let suffix = if kind == "counter" { "_total" } else { "" };
+                let kind = if kind == "unknown" { "untyped" } else { kind };
+                if let Some(words) = help.take() {
+                    text.push_str(&format!("# HELP {family}{suffix} {words}\n"));
+                }
+                text.push_str(&format!("# TYPE {family}{suffix} {kind}\n"));
+            }
+            _ if line.starts_with('#') => {}
+            _ => {
+                text.push_str(line);
+                text.push('\n');
+            }
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn those_who_ask_while_a_page_is_written_share_the_next_one() {
+        let (scraped, written) = (MetricsCache::default(), AtomicU64::new(0));
+        let scraped_by = async |word: &'static str| {
+            let page = scraped.get(move || word.to_owned()).await;
+            written.fetch_add(u64::from(page.openmetrics == word), Ordering::Relaxed);
+            page.openmetrics
+        };
+        let all = tokio::join!(scraped_by("first"), scraped_by("second"), scraped_by("third"));
+        assert_eq!(all, ("first".into(), "second".into(), "second".into()));
+        assert_eq!(scraped_by("fourth").await, "fourth");
+        assert_eq!(written.into_inner(), 3);
+    }
+
+    #[test]
+    fn the_older_text_names_a_counter_as_its_samples_and_has_no_end() {
+        let page = "# HELP x_seconds What it is.\n# TYPE x_seconds counter\n# UNIT x_seconds seconds\nx_seconds_total{a=\"b c\"} 1\n\
+                    # HELP y Y.\n# TYPE y gauge\ny 2\n# EOF\n";
+        let text = "# HELP x_seconds_total What it is.\n# TYPE x_seconds_total counter\nx_seconds_total{a=\"b c\"} 1\n\
+                    # HELP y Y.\n# TYPE y gauge\ny 2\n";
+        assert_eq!(older(page), text);
+    }
+}

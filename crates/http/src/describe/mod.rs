@@ -1,0 +1,241 @@
+//! The fixed pages, as an outline: for machines that watch the node, and for people and programs that use it.
+
+pub(crate) mod curl;
+mod docs;
+mod document;
+mod health;
+mod index;
+mod metrics;
+mod mounted;
+pub(crate) mod openapi;
+
+use std::borrow::Cow;
+use std::sync::{Arc, OnceLock};
+
+use axum::Router;
+use axum::extract::{OriginalUri, State};
+use axum::http::header::{
+    CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderName, HeaderValue, REFERRER_POLICY, X_FRAME_OPTIONS,
+};
+use axum::http::{HeaderMap, Method, Uri};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use callboard_core::LocalClient;
+use callboard_core::edge::Route;
+
+use self::document::DocumentCache;
+use crate::call::functions::name_of as route_of_function;
+use crate::describe::openapi::{ApiInfo, openapi, openapi_for_people};
+use crate::error::ApiError;
+use crate::observe::metrics::EdgeMetrics;
+use crate::protocol::Protocol;
+
+/// Paths that no user route may take, with all paths below. `/v1` has function calls, `/v2` a protocol.
+const RESERVED: [&str; 7] = ["/livez", "/readyz", "/metrics", "/openapi.json", "/docs", "/v1", "/v2"];
+
+/// Whether a route of this name would hide a page of the edge: its own paths and all paths below.
+///
+/// [`HttpEdge::open`](crate::HttpEdge::open) refuses such a route; a program can check before.
+#[must_use]
+pub fn is_reserved(route: &str) -> bool {
+    route == "/"
+        || RESERVED
+            .iter()
+            .any(|reserved| route.strip_prefix(reserved).is_some_and(|rest| rest.is_empty() || rest.starts_with('/')))
+}
+
+type MakeDocument = fn(&[Arc<Route>], &ApiInfo, Option<&dyn Protocol>) -> serde_json::Value;
+
+/// The sources of all pages.
+#[derive(Clone, Debug)]
+struct PageState {
+    client: LocalClient,
+    metrics: Arc<EdgeMetrics>,
+    info: Arc<ApiInfo>,
+    protocol: Arc<OnceLock<Arc<dyn Protocol>>>,
+    document: Arc<DocumentCache>,
+    metrics_page: Arc<metrics::MetricsCache>,
+    /// The document for the page that shows it to people.
+    document_for_people: Arc<DocumentCache>,
+}
+
+impl PageState {
+    fn new(
+        client: LocalClient,
+        metrics: Arc<EdgeMetrics>,
+        info: Arc<ApiInfo>,
+        protocol: Arc<OnceLock<Arc<dyn Protocol>>>,
+    ) -> Self {
+        Self {
+            client,
+            metrics,
+            info,
+            protocol,
+            document: Arc::default(),
+            document_for_people: Arc::default(),
+            metrics_page: Arc::default(),
+        }
+    }
+}
+
+pub(crate) fn router(
+    client: LocalClient,
+    metrics: Arc<EdgeMetrics>,
+    info: Arc<ApiInfo>,
+    protocol: Arc<OnceLock<Arc<dyn Protocol>>>,
+) -> Router {
+    machines()
+        // For programs that generate clients, and for people who try calls in a browser.
+        .route("/openapi.json", get(openapi_page))
+        .route("/docs", get(docs::redirect))
+        .route("/docs/", get(docs::index))
+        .route("/docs/{*file}", get(docs::file))
+        // For visitors.
+        .route("/", get(index::index))
+        // Browsers request it on every site.
+        .route("/favicon.ico", get(favicon))
+        .fallback(not_found)
+        .method_not_allowed_fallback(method_not_allowed)
+        .with_state(PageState::new(client, metrics, info, protocol))
+}
+
+/// The pages of the admin listener.
+pub(crate) fn machine_pages(client: LocalClient, metrics: Arc<EdgeMetrics>) -> Router {
+    machines().with_state(PageState::new(client, metrics, Arc::default(), Arc::default()))
+}
+
+fn machines() -> Router<PageState> {
+    Router::new()
+        // For orchestrators: restart the process? send traffic? Some load balancers (HAProxy) check by OPTIONS.
+        .route("/livez", get(health::live).options(health::live))
+        .route("/readyz", get(health::ready).options(health::ready))
+        // For Prometheus.
+        .route("/metrics", get(metrics_page))
+}
+
+/// The pages of an edge whose node is starting.
+pub(crate) fn starting_page(path: &str, headers: &HeaderMap, counted: &EdgeMetrics) -> Result<Response, ApiError> {
+    match path {
+        "/livez" => {
+            Ok(axum::Json(serde_json::json!({ "live": true, "ready": false, "starting": true })).into_response())
+        }
+        "/metrics" => {
+            Ok(metrics::MetricsPage::new(counted.encode_after(String::new())).answer(headers).into_response())
+        }
+        _ => Err(ApiError::starting()),
+    }
+}
+
+/// Adds the headers of a page for browsers: it loads only what its policy allows, is not shown in frames, and its links
+/// send no referrer. The layers add the headers of all responses.
+fn for_browsers(mut page: Response, policy: &'static str) -> Response {
+    let headers = page.headers_mut();
+    headers.insert(CONTENT_SECURITY_POLICY, HeaderValue::from_static(policy));
+    headers.insert(REFERRER_POLICY, HeaderValue::from_static("no-referrer"));
+    // The same as `frame-ancestors`, for older browsers.
+    headers.insert(X_FRAME_OPTIONS, HeaderValue::from_static("DENY"));
+    page
+}
+
+async fn metrics_page(State(sources): State<PageState>, headers: HeaderMap) -> impl IntoResponse {
+    let (client, counted) = (sources.client, sources.metrics);
+    sources.metrics_page.get(move || counted.encode_after(client.metrics())).await.answer(&headers)
+}
+
+async fn openapi_page(State(sources): State<PageState>, uri: Uri) -> impl IntoResponse {
+    let routes = sources.client.routes();
+    let protocol = sources.protocol.get().map(|protocol| &**protocol);
+    let make = |make: MakeDocument| move |routes: &[Arc<Route>]| make(routes, &sources.info, protocol);
+    let document = if uri.query() == Some(docs::WITH_FORMS) {
+        sources.document_for_people.get(routes, make(openapi_for_people))
+    } else {
+        sources.document.get(routes, make(openapi))
+    };
+    ([(CONTENT_TYPE, "application/json")], document)
+}
+
+/// A board with three cards.
+const FAVICON: &str = "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 16 16\"><rect width=\"16\" height=\"16\" rx=\"3\" \
+                       fill=\"#234\"/><path fill=\"#fff\" d=\"M3 4h10v2H3zM3 7h7v2H3zM3 10h4v2H3z\"/></svg>";
+
+async fn favicon() -> impl IntoResponse {
+    ([(CONTENT_TYPE, "image/svg+xml"), (CACHE_CONTROL, "public, max-age=86400")], FAVICON)
+}
+
+async fn not_found(
+    State(sources): State<PageState>,
+    OriginalUri(original): OriginalUri,
+    uri: Uri,
+    headers: HeaderMap,
+) -> Result<Response, ApiError> {
+    if is_grpc(&headers) {
+        return Ok(no_grpc());
+    }
+    let prefix = mounted::prefix(&original, &uri);
+    match nearly(uri.path()).filter(|path| sources.client.route(path).is_some()) {
+        Some(path) => Err(ApiError::no_such_page(uri.path(), &format!("did you mean `{prefix}{path}`?"))),
+        None => {
+            // A function is called by the name of its route.
+            let route = route_of_function(uri.path()).unwrap_or(Cow::Borrowed(uri.path()));
+            Err(ApiError::no_such_route(&route, prefix))
+        }
+    }
+}
+
+/// The same path without the differences that many servers ignore: repeated slashes and percent-encoded letters. `None`
+/// if it has none.
+fn nearly(path: &str) -> Option<String> {
+    let decoded = percent_encoding::percent_decode_str(path).decode_utf8().ok()?;
+    let plain: String = decoded.split('/').filter(|part| !part.is_empty()).flat_map(|part| ["/", part]).collect();
+    (plain != path).then_some(plain)
+}
+
+fn is_grpc(headers: &HeaderMap) -> bool {
+    let content_type = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    content_type
+        .strip_prefix("application/grpc")
+        .is_some_and(|rest| !rest.starts_with(|c: char| c.is_ascii_alphanumeric()))
+}
+
+/// The response for a gRPC client: status 12 (unimplemented) in headers only.
+fn no_grpc() -> Response {
+    const MESSAGE: &str = "this port speaks HTTP and the Open Inference Protocol's REST, not gRPC";
+    let headers = [
+        (CONTENT_TYPE, HeaderValue::from_static("application/grpc")),
+        (HeaderName::from_static("grpc-status"), HeaderValue::from_static("12")),
+        (HeaderName::from_static("grpc-message"), HeaderValue::from_static(MESSAGE)),
+    ];
+    (headers, ()).into_response()
+}
+
+async fn method_not_allowed(method: Method) -> ApiError {
+    ApiError::method_not_allowed(&method, "GET, HEAD")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_is_nearly_another() {
+        for near in ["/simple/", "//simple", "/%73imple", "/simple//"] {
+            assert_eq!(nearly(near).as_deref(), Some("/simple"), "{near}");
+        }
+        assert_eq!(nearly("/a%2Fb").as_deref(), Some("/a/b"));
+        for other in ["/simple", "/%ff"] {
+            assert_eq!(nearly(other), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn reserves_its_own_paths_and_what_is_below_them() {
+        for reserved in
+            ["/", "/livez", "/readyz", "/openapi.json", "/metrics", "/docs", "/docs/mine", "/v1/call/x", "/v2"]
+        {
+            assert!(is_reserved(reserved), "{reserved}");
+        }
+        for free in ["/digits", "/metrics2", "/docsearch", "/v10", "/my/docs"] {
+            assert!(!is_reserved(free), "{free}");
+        }
+    }
+}

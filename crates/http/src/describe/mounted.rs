@@ -1,0 +1,31 @@
+//! The path below which the edge is mounted in another router (`nest_service`), for pages that show whole paths.
+
+use axum::http::Uri;
+
+/// The prefix that the router removed, such as `/api`; empty if none.
+///
+/// Clients may choose a part of it, and it goes into shell commands: a prefix with other characters than letters,
+/// digits and `-._~/` counts as empty.
+pub(super) fn prefix<'a>(original: &'a Uri, uri: &Uri) -> &'a str {
+    let (original, path) = (original.path(), uri.path());
+    // The path of the mount itself may end with a slash or not.
+    let prefix = original.strip_suffix(path).or_else(|| (path == "/").then_some(original)).unwrap_or_default();
+    let is_plain = prefix.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._~/".contains(&byte));
+    if is_plain { prefix } else { "" }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn is_what_is_missing_in_front() {
+        let prefix = |original: &str, uri: &str| prefix(&original.parse().unwrap(), &uri.parse().unwrap()).to_owned();
+        assert_eq!(prefix("/api/double?x", "/double?x"), "/api");
+        assert_eq!(prefix("/api/", "/"), "/api");
+        assert_eq!(prefix("/api", "/"), "/api");
+        assert_eq!(prefix("/double", "/double"), "");
+        assert_eq!(prefix("/", "/"), "");
+        assert_eq!(prefix("/a;rm/double", "/double"), "", "no word for a shell");
+    }
+}

@@ -1,0 +1,78 @@
+//! Where a request goes: a route by its path, a route as a function, a protocol, or a page.
+//!
+//! Routes are looked up in the node's own table, which may change while serving, without a second router.
+
+use std::sync::Arc;
+
+use axum::http::HeaderMap;
+use callboard_core::edge::Route;
+
+use super::{EdgeState, ServedNode};
+use crate::call::functions::{self, CallStyle};
+use crate::describe::is_reserved;
+use crate::protocol::Protocol;
+
+/// What the path of a request leads to. Known before any check, so that a refusal is logged and counted as well.
+#[derive(Debug)]
+pub(super) struct Target<'a> {
+    /// `None` while the node is starting.
+    node: Option<&'a ServedNode>,
+    pub(super) route: Option<Arc<Route>>,
+    style: CallStyle,
+    /// The protocol that owns the path, if no route does.
+    pub(super) protocol: Option<&'a dyn Protocol>,
+}
+
+/// What answers an admitted request.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Destination<'a> {
+    /// The node is starting.
+    Starting,
+    /// One call of a route.
+    Call(&'a ServedNode, &'a Arc<Route>, CallStyle),
+    /// An ordered stream of calls of a function.
+    CallStream(&'a ServedNode, &'a Arc<Route>),
+    /// A protocol beside the routes.
+    Protocol(&'a ServedNode, &'a dyn Protocol),
+    /// A fixed page.
+    Page(&'a ServedNode),
+}
+
+impl<'a> Target<'a> {
+    pub(super) fn find(edge: &'a EdgeState, path: &str) -> Self {
+        let node = edge.node.get();
+        let (route, style) = node.map_or((None, CallStyle::Route), |node| node.find(path));
+        let protocol = match route {
+            Some(_) => None,
+            None => edge.protocol.get().map(|protocol| &**protocol).filter(|protocol| protocol.owns(path)),
+        };
+        Self { node, route, style, protocol }
+    }
+
+    pub(super) fn destination(&self, headers: &HeaderMap) -> Destination<'_> {
+        match (self.node, &self.route, self.protocol) {
+            (None, ..) => Destination::Starting,
+            (Some(node), Some(route), _) if self.style == CallStyle::Function && functions::is_stream(headers) => {
+                Destination::CallStream(node, route)
+            }
+            (Some(node), Some(route), _) => Destination::Call(node, route, self.style),
+            (Some(node), None, Some(protocol)) => Destination::Protocol(node, protocol),
+            (Some(node), None, None) => Destination::Page(node),
+        }
+    }
+}
+
+impl ServedNode {
+    /// The route of a path: by its own name, or as a function.
+    fn find(&self, path: &str) -> (Option<Arc<Route>>, CallStyle) {
+        match self.route(path) {
+            Some(route) => (Some(route), CallStyle::Route),
+            None => (functions::name_of(path).and_then(|name| self.route(&name)), CallStyle::Function),
+        }
+    }
+
+    /// The user's route at this path. A route that was added later does not hide a page of the edge.
+    fn route(&self, path: &str) -> Option<Arc<Route>> {
+        self.client.route(path).filter(|route| !is_reserved(route.name()))
+    }
+}

@@ -1,0 +1,357 @@
+//! The layers around every answer, as an outline.
+//!
+//! Every request gets one response: a problem document for an error, a 500 for a panic, and always with the request's
+//! id. An error on our side is one line in the log with that id. A client that leaves first drops the whole future, and
+//! is counted.
+
+use std::any::Any;
+use std::convert::Infallible;
+use std::future::poll_fn;
+use std::ops::ControlFlow;
+use std::pin::{Pin, pin};
+use std::task::{Context, Poll};
+
+use axum::body::{Body, HttpBody};
+use axum::http::header::{ACCEPT_ENCODING, CONNECTION, HeaderValue, X_CONTENT_TYPE_OPTIONS};
+use axum::http::{Request, Version};
+use axum::response::Response;
+use bytes::Bytes;
+use callboard_core::Instant;
+use callboard_core::edge::Route;
+use prometheus_client::metrics::counter::Counter;
+use tower::{BoxError, Service};
+
+use super::destination::{Destination, Target};
+use super::unread::UnreadBody;
+use super::{EdgeState, HttpEdge, NOSNIFF, ServedNode};
+use crate::call::{self, RequestContext, functions};
+use crate::describe;
+use crate::error::ApiError;
+use crate::error::catch_panic::catch_panic;
+use crate::guard::{KeyHolder, NamedHost};
+use crate::listener::{PeerInfo, ReceivedBody, Responder};
+use crate::observe::log_line::PendingLogLine;
+use crate::observe::request_trace::{RequestTrace, TraceHeaders};
+use crate::observe::server_timing::{SERVER_TIMING, error_timing};
+use crate::protocol::{BoxedErrors, Protocol, ProtocolRequest};
+use crate::request::body::RequestBody;
+use crate::request_id::{HAS_REQUEST_IDS, RequestId, X_REQUEST_ID};
+use crate::respond::ResponseCompression;
+use crate::respond::compress_response::compressed;
+use crate::runtime::coop;
+use crate::runtime::shutdown::ShutdownSignal;
+
+/// The result of a destination: a response, an error, or a panic.
+type Outcome = Result<Result<Response, ApiError>, Box<dyn Any + Send>>;
+
+impl HttpEdge {
+    /// Answers one request.
+    ///
+    /// hyper moves this future with each request, so it is kept small: rare parts are boxed. `is_polled` says that the
+    /// connection polls it when calls in progress are [aborted](Self::abort).
+    ///
+    /// # Cancellation
+    ///
+    /// Dropping the future cancels its call and counts the request as abandoned.
+    #[expect(clippy::manual_async_fn, reason = "an `async fn` keeps its arguments twice: the request is 264 bytes")]
+    fn answer<B: RequestBody + 'static>(
+        self,
+        mut request: Request<B>,
+        peer: Option<PeerInfo>,
+        is_polled: bool,
+    ) -> impl Future<Output = Response> + Send + 'static {
+        async move {
+            let begun = Instant::now();
+            let edge = &*self.0;
+            // Identity: the client's id and trace, or new ones. Every layer below names the request by them.
+            let headers = TraceHeaders::read(request.headers());
+            let id = if HAS_REQUEST_IDS { headers.id.and_then(RequestId::from_client) } else { None };
+            let id = id.unwrap_or_else(|| edge.ids.generate());
+            let trace = RequestTrace::new(&edge.config, edge.tracer.get(), begun, &id, &headers, &request);
+            // Destination: found before any check, so that a refusal is logged and counted under its route.
+            let target = Target::find(edge, request.uri().path());
+            if let (Some(trace), Some(route)) = (&trace, &target.route) {
+                trace.set_route(route);
+            }
+            // Cancellation: from here on a client that leaves is counted, and its log line has status 499.
+            let open = OpenRequest(Some(&edge.metrics.abandoned));
+            let (route, log) = (target.route.as_deref(), &edge.config.access_log);
+            let mut line = PendingLogLine::begin(log, begun, &id, &request, peer, route, trace.as_deref());
+            // CORS: which page may read the response, whatever it is.
+            let allowed_origin = edge.policy.as_ref().and_then(|policy| policy.allowed_origin(&request));
+            let version = request.version();
+            // Guard, then the destination. The unread rest of the body is noted before the request is given away.
+            let (outcome, unread): (Outcome, _) = match edge.admit(&request, peer) {
+                ControlFlow::Break(early) => {
+                    coop::answered_at_once().await;
+                    (Ok(early), UnreadBody::new(request.body()))
+                }
+                ControlFlow::Continue(holder) => {
+                    if let (Some(line), Some(holder)) = (&mut line, &holder) {
+                        line.set_key_holder(holder);
+                    }
+                    let context = |node| edge.context(node, &id, trace.as_deref(), holder.as_ref());
+                    match target.destination(request.headers()) {
+                        Destination::Starting => {
+                            (Ok(edge.starting(&request, target.protocol)), UnreadBody::new(request.body()))
+                        }
+                        Destination::Call(node, route, style) => {
+                            let outcome = {
+                                let call = pin!(call::call(context(node), route, style, &mut request));
+                                edge.unless_aborted(pin!(catch_panic(call)), is_polled).await
+                            };
+                            (outcome, UnreadBody::new(request.body()))
+                        }
+                        Destination::CallStream(node, route) => {
+                            let unread = UnreadBody::new(request.body());
+                            (Ok(functions::stream::answer(context(node), route, request.map(Body::new))), unread)
+                        }
+                        Destination::Protocol(node, protocol) => {
+                            let (head, body) = request.into_parts();
+                            let mut body = BoxedErrors(body);
+                            let outcome = {
+                                let request = ProtocolRequest { head: &head, body: &mut body };
+                                let mut answer = protocol.answer(context(node), request);
+                                edge.unless_aborted(pin!(catch_panic(answer.as_mut())), is_polled).await
+                            };
+                            (outcome, UnreadBody::new(&body))
+                        }
+                        Destination::Page(node) => {
+                            coop::answered_at_once().await;
+                            let unread = UnreadBody::new(request.body());
+                            let accept_encoding = request.headers().get(ACCEPT_ENCODING);
+                            let compression = ResponseCompression::new(accept_encoding, &edge.config);
+                            let page = node.page(request.map(Body::new), peer, compression);
+                            (catch_panic(pin!(page)).await, unread)
+                        }
+                    }
+                }
+            };
+            open.answered();
+            // Response: rendered, counted, logged, and with the headers that every response has.
+            let error = outcome.as_ref().ok().and_then(|answer| answer.as_ref().err());
+            let call_timing = error.and_then(ApiError::timing);
+            edge.count_error(error, route);
+            let mut response = edge.render(outcome, &id, route.map(Route::name), target.protocol);
+            edge.metrics.responded(response.status());
+            let is_error = response.status().is_client_error() || response.status().is_server_error();
+            let headers = response.headers_mut();
+            headers.insert(X_CONTENT_TYPE_OPTIONS, NOSNIFF);
+            if let Some(policy) = &edge.policy {
+                policy.add_headers(allowed_origin, headers);
+            }
+            if is_error {
+                headers.insert(SERVER_TIMING, error_timing(call_timing.as_ref(), begun.elapsed()));
+                if unread.ends_connection(version) {
+                    headers.insert(CONNECTION, HeaderValue::from_static("close"));
+                }
+            }
+            if let Some(line) = &mut line {
+                line.end(&response);
+            }
+            if let Some(trace) = &trace {
+                trace.add_headers(&mut response);
+            }
+            if HAS_REQUEST_IDS {
+                response.headers_mut().insert(X_REQUEST_ID, id.to_header());
+            }
+            response
+        }
+    }
+}
+
+impl ServedNode {
+    /// Boxed to keep [`HttpEdge::answer`] small.
+    fn page(
+        &self,
+        mut request: Request<Body>,
+        peer: Option<PeerInfo>,
+        compression: ResponseCompression,
+    ) -> Pin<Box<dyn Future<Output = Result<Response, ApiError>> + Send>> {
+        if let Some(peer) = peer {
+            request.extensions_mut().insert(peer);
+        }
+        let page = self.pages.clone().call(request);
+        Box::pin(async move {
+            let Ok(mut response) = page.await;
+            match response.extensions_mut().remove::<ApiError>() {
+                Some(error) => Err(error),
+                None => Ok(compressed(response, &compression).await),
+            }
+        })
+    }
+}
+
+impl EdgeState {
+    /// Checks the head alone: the host, then a CORS preflight, then the key and its rate. Breaks with the response to a
+    /// request that goes no further; else gives the owner of its key.
+    fn admit<B>(
+        &self,
+        request: &Request<B>,
+        peer: Option<PeerInfo>,
+    ) -> ControlFlow<Result<Response, ApiError>, Option<KeyHolder>> {
+        if let Err(error) = self.check_host(request, peer) {
+            return ControlFlow::Break(Err(error));
+        }
+        let Some(policy) = &self.policy else { return ControlFlow::Continue(None) };
+        if let Some(permission) = policy.preflight(request) {
+            return ControlFlow::Break(Ok(permission));
+        }
+        match policy.admit(request) {
+            Ok(holder) => ControlFlow::Continue(holder),
+            Err(error) => ControlFlow::Break(Err(error)),
+        }
+    }
+
+    /// Requires one valid host, and on loopback a host of this machine. A program in which the edge is mounted does not
+    /// say by which listener a request came, so that counts as loopback; a request that was made in process may name no
+    /// host.
+    fn check_host<B>(&self, request: &Request<B>, peer: Option<PeerInfo>) -> Result<(), ApiError> {
+        match peer {
+            Some(peer) if !peer.is_local => NamedHost::from_request(request).map(drop),
+            Some(_) => self.loopback_guard.admit(request, NamedHost::from_request(request)?),
+            None => self.loopback_guard.admit(request, NamedHost::from_request_in_process(request)?),
+        }
+    }
+
+    fn context<'a>(
+        &'a self,
+        node: &'a ServedNode,
+        id: &'a RequestId,
+        trace: Option<&'a RequestTrace>,
+        key_holder: Option<&'a KeyHolder>,
+    ) -> RequestContext<'a> {
+        RequestContext {
+            client: &node.client,
+            config: &self.config,
+            metrics: &self.metrics,
+            aborting: &self.aborting,
+            id,
+            recorder: trace.and_then(RequestTrace::recorder),
+            is_explained: trace.is_some_and(RequestTrace::is_explained),
+            span: trace.and_then(RequestTrace::span),
+            has_trace: trace.is_some(),
+            key_holder,
+        }
+    }
+
+    /// The answer while the node is starting.
+    fn starting<B>(&self, request: &Request<B>, protocol: Option<&dyn Protocol>) -> Result<Response, ApiError> {
+        let path = request.uri().path();
+        match protocol.and_then(|protocol| protocol.starting_response(path)) {
+            Some(response) => Ok(response),
+            None => describe::starting_page(path, request.headers(), &self.metrics),
+        }
+    }
+
+    /// The outcome of a call, or an error when it is aborted. If the connection polls it then, a check on each poll is
+    /// enough.
+    async fn unless_aborted(&self, mut call: Pin<&mut impl Future<Output = Outcome>>, is_polled: bool) -> Outcome {
+        let ended = if is_polled {
+            poll_fn(|cx| match call.as_mut().poll(cx) {
+                Poll::Ready(outcome) => Poll::Ready(Some(outcome)),
+                Poll::Pending if self.aborting.has_begun() => Poll::Ready(None),
+                Poll::Pending => Poll::Pending,
+            })
+            .await
+        } else {
+            // Boxed: the wait would make the future of every call larger.
+            Box::pin(self.aborting.unless_begun(call)).await
+        };
+        ended.unwrap_or_else(|| Ok(Err(ApiError::ending())))
+    }
+
+    fn count_error(&self, error: Option<&ApiError>, route: Option<&Route>) {
+        if let Some(error) = error
+            && let Some(route) = error.route().or_else(|| route.map(Route::name))
+        {
+            self.metrics.answered_with(route, error.status());
+        }
+    }
+
+    /// The outcome as a response in the form that its client reads. Errors on our side are logged.
+    fn render(
+        &self,
+        outcome: Outcome,
+        id: &RequestId,
+        route: Option<&str>,
+        protocol: Option<&dyn Protocol>,
+    ) -> Response {
+        let error = match outcome {
+            Ok(Ok(response)) => {
+                tracing::debug!(request_id = id.as_str(), status = response.status().as_u16(), "answered");
+                return response;
+            }
+            Ok(Err(error)) => {
+                error.log(id.as_str(), route);
+                error
+            }
+            Err(_printed_by_the_panic_hook) => {
+                self.metrics.panics.inc();
+                tracing::error!(request_id = id.as_str(), route, "a request panicked in the http edge");
+                ApiError::panicked()
+            }
+        };
+        match protocol {
+            Some(protocol) => protocol.error_response(error),
+            None => error.into_answer(id.as_str()),
+        }
+    }
+}
+
+impl Responder for HttpEdge {
+    fn respond(
+        self,
+        request: Request<ReceivedBody>,
+        peer: PeerInfo,
+    ) -> impl Future<Output = Response> + Send + 'static {
+        // Requests of HTTP/2 are tasks of their own.
+        let is_polled = request.version() != Version::HTTP_2;
+        self.answer(request, Some(peer), is_polled)
+    }
+
+    fn abort(&self) {
+        Self::abort(self);
+    }
+
+    fn aborting(&self) -> Option<&ShutdownSignal> {
+        Some(&self.0.aborting)
+    }
+}
+
+impl<B> Service<Request<B>> for HttpEdge
+where
+    B: HttpBody<Data = Bytes> + Send + Unpin + 'static,
+    B::Error: Into<BoxError>,
+{
+    type Response = Response;
+    type Error = Infallible;
+    type Future = Pin<Box<dyn Future<Output = Result<Response, Infallible>> + Send>>;
+
+    fn poll_ready(&mut self, _cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<B>) -> Self::Future {
+        let edge = self.clone();
+        let peer = request.extensions().get::<PeerInfo>().copied();
+        Box::pin(async move { Ok(edge.answer(request, peer, false).await) })
+    }
+}
+
+/// Counts a request as abandoned if it is dropped before its response: then its client has left.
+struct OpenRequest<'a>(Option<&'a Counter>);
+
+impl OpenRequest<'_> {
+    fn answered(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for OpenRequest<'_> {
+    fn drop(&mut self) {
+        if let Some(abandoned) = self.0 {
+            abandoned.inc();
+        }
+    }
+}

@@ -1,0 +1,181 @@
+//! The edge as one service: user routes first, then a protocol, then the fixed pages, with the same layers around all.
+//!
+//! `layers.rs` is the outline of an answer, `destination.rs` finds where a request goes, `serve.rs` serves on a socket.
+//!
+//! An edge may answer before its node has started: then `/livez` says yes, `/readyz` no, and everything else 503.
+
+mod destination;
+mod layers;
+pub(crate) mod serve;
+mod unread;
+
+use std::sync::{Arc, OnceLock};
+
+use axum::Router;
+use axum::http::HeaderValue;
+use callboard_core::LocalClient;
+use callboard_core::timeline::CallTracer;
+use callboard_telemetry::{CallSpans, SampleRatio, SpanSink, Tracer};
+
+use self::serve::HttpServeError;
+use crate::config::HttpConfig;
+use crate::describe;
+use crate::describe::openapi::ApiInfo;
+use crate::guard::{AccessPolicy, LoopbackGuard};
+use crate::listener::AcceptMetrics;
+use crate::listener::tls::Tls;
+use crate::observe::metrics::EdgeMetrics;
+use crate::protocol::Protocol;
+use crate::request_id::RequestIds;
+use crate::runtime::shutdown::ShutdownSignal;
+
+/// The HTTP edge of a node as a [`tower::Service`], to be served by [`serve`](crate::serve) or mounted in an axum
+/// router: `Router::new().route("/mine", …).fallback_service(edge)`, or below a path with `nest_service("/api", edge)`.
+///
+/// Under `axum::serve` a mounted edge does not know whether other machines can reach it, and answers 403 to host names
+/// that are not in [`HttpConfig::hosts`]; under [`serve_router`](crate::serve_router) it knows.
+#[derive(Clone, Debug)]
+pub struct HttpEdge(Arc<EdgeState>);
+
+#[derive(Debug)]
+struct EdgeState {
+    config: HttpConfig,
+    info: Arc<ApiInfo>,
+    ids: RequestIds,
+    metrics: Arc<EdgeMetrics>,
+    tls: Option<Tls>,
+    /// `None` without keys and CORS.
+    policy: Option<AccessPolicy>,
+    /// Applies before the policy, on a listener that only this machine can reach.
+    loopback_guard: LoopbackGuard,
+    /// Begins when calls in progress are aborted.
+    aborting: Arc<ShutdownSignal>,
+    /// Empty while the node is starting.
+    node: OnceLock<ServedNode>,
+    /// Empty if spans have no sink.
+    tracer: OnceLock<Arc<Tracer>>,
+    /// Shared with the pages, which describe it.
+    protocol: Arc<OnceLock<Arc<dyn Protocol>>>,
+}
+
+/// A node that has started.
+#[derive(Debug)]
+struct ServedNode {
+    client: LocalClient,
+    pages: Router,
+}
+
+/// On every response: a browser takes it for what its `content-type` says.
+pub(crate) const NOSNIFF: HeaderValue = HeaderValue::from_static("nosniff");
+
+impl HttpEdge {
+    /// The edge of the node behind `client`.
+    ///
+    /// # Errors
+    ///
+    /// An invalid limit, an unusable certificate, or a route at a path of the edge's own.
+    pub fn try_new(client: LocalClient, config: HttpConfig, info: ApiInfo) -> Result<Self, HttpServeError> {
+        let edge = Self::starting(config, info)?;
+        edge.open(client)?;
+        Ok(edge)
+    }
+
+    /// An edge whose node is still starting: it answers `/livez` with 200 and everything else with 503, so that
+    /// orchestrators neither kill a node that loads a large model nor send it traffic, until [`open`](Self::open).
+    ///
+    /// # Errors
+    ///
+    /// An invalid limit, or an unusable certificate.
+    pub fn starting(mut config: HttpConfig, mut info: ApiInfo) -> Result<Self, HttpServeError> {
+        config.validate()?;
+        config.decode.max_bytes = usize::try_from(config.largest_body_bytes()).unwrap_or(usize::MAX);
+        info.needs_key |= config.api_keys.is_some();
+        let (policy, loopback_guard) = (config.access_policy(), config.loopback_guard());
+        let tls = config.tls.clone().map(Tls::load).transpose()?;
+        let (ids, metrics, info) = (RequestIds::new(), Arc::new(EdgeMetrics::new()), Arc::new(info));
+        let (node, tracer, protocol, aborting) = (OnceLock::new(), OnceLock::new(), Arc::default(), Arc::default());
+        let state =
+            EdgeState { config, info, ids, metrics, tls, policy, loopback_guard, aborting, node, tracer, protocol };
+        Ok(Self(Arc::new(state)))
+    }
+
+    /// Serves the routes of the node, which has started.
+    ///
+    /// # Errors
+    ///
+    /// A route at a path of the edge's own, or an edge that serves a node already.
+    pub fn open(&self, client: LocalClient) -> Result<(), HttpServeError> {
+        if let Some(route) = client.routes().iter().find(|route| describe::is_reserved(route.name())) {
+            return Err(HttpServeError::ReservedRoute { route: route.name().to_owned() });
+        }
+        let EdgeState { metrics, info, protocol, .. } = &*self.0;
+        let pages = describe::router(client.clone(), Arc::clone(metrics), Arc::clone(info), Arc::clone(protocol));
+        self.0.node.set(ServedNode { client, pages }).map_err(|_| HttpServeError::AlreadyOpen)
+    }
+
+    /// Answers the paths that `protocol` owns by it. An edge has one protocol; another one is ignored.
+    pub fn add_protocol(&self, protocol: Arc<dyn Protocol>) {
+        let _ = self.0.protocol.set(protocol);
+    }
+
+    /// Cancels every call in progress and answers it with 503, because the node ends; a streamed reply ends with this
+    /// error. New calls are answered in the same way. [`serve`](crate::serve) does so at the end of its grace period.
+    pub fn abort(&self) {
+        self.0.aborting.begin();
+    }
+
+    /// Shows the text of `families` on `/metrics`, after the node's own: metric families in the text format of
+    /// OpenMetrics, with or without its end mark, such as those of another edge of the node. Each call of this method
+    /// adds one.
+    pub fn show_metrics_of(&self, families: impl Fn() -> String + Send + Sync + 'static) {
+        self.0.metrics.add_families(families);
+    }
+
+    /// Gives `sink` the spans of sampled requests: those whose caller's `traceparent` asks for it, and of those without
+    /// one this share. An edge has one sink; another one gets nothing.
+    pub fn give_spans_to(&self, sink: Arc<dyn SpanSink>, ratio: SampleRatio) {
+        let _ = self.0.tracer.set(Arc::new(Tracer::new(ratio, sink)));
+    }
+
+    /// Records the calls of another edge of the same node with the same sink, if their callers' trace is recorded.
+    /// `None` without a sink.
+    #[must_use]
+    pub fn call_tracer(&self) -> Option<Arc<dyn CallTracer>> {
+        let tracer = self.0.tracer.get()?;
+        Some(Arc::new(CallSpans::new(Arc::clone(tracer))))
+    }
+
+    /// Sends the spans of sampled requests to an OpenTelemetry collector, from the current runtime; see
+    /// [`give_spans_to`](Self::give_spans_to).
+    #[cfg(feature = "otlp")]
+    pub fn export_spans(&self, config: &crate::OtlpConfig) -> crate::SpanExporter {
+        let (exporter, sink) = crate::SpanExporter::spawn(config, self.0.metrics.spans.clone());
+        self.give_spans_to(sink, config.ratio);
+        exporter
+    }
+
+    pub(crate) fn protocol(&self) -> Option<Arc<dyn Protocol>> {
+        self.0.protocol.get().cloned()
+    }
+
+    pub(crate) fn config(&self) -> &HttpConfig {
+        &self.0.config
+    }
+
+    pub(crate) fn metrics(&self) -> Arc<EdgeMetrics> {
+        Arc::clone(&self.0.metrics)
+    }
+
+    pub(crate) fn tls(&self) -> Option<Tls> {
+        self.0.tls.clone()
+    }
+
+    /// Reloads the keys when their file changes.
+    pub(crate) fn watch_keys(&self) -> Option<impl Future<Output = ()> + Send + 'static + use<>> {
+        self.0.policy.as_ref()?.watch_keys()
+    }
+
+    pub(crate) fn accept_metrics(&self) -> AcceptMetrics {
+        self.0.metrics.accept.clone()
+    }
+}

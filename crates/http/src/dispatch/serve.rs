@@ -1,0 +1,135 @@
+//! Serves the edge, or any axum router, on a socket with the same accept loop.
+
+use std::time::Duration;
+
+use axum::Router;
+use callboard_core::LocalClient;
+use thiserror::Error;
+use tokio::net::TcpListener;
+use tokio::task::JoinSet;
+
+use crate::config::{HttpConfig, HttpConfigError};
+use crate::describe::openapi::ApiInfo;
+use crate::dispatch::HttpEdge;
+use crate::listener::tls::{Tls, TlsError};
+use crate::listener::{self, AcceptMetrics, Responder};
+
+/// Serves a node's routes and the edge's pages on `listener` until `shutdown` completes, then finishes the requests in
+/// progress.
+///
+/// Shutdown is orderly: clients in the backlog are accepted, later ones are not, each connection closes with its next
+/// response, and requests beyond [`HttpConfig::shutdown_grace`] are answered with 503 and cut. The node itself
+/// continues: call `Node::withdraw` first, so that `/readyz` tells load balancers while requests are still answered,
+/// and drain it afterwards.
+///
+/// # Errors
+///
+/// [`HttpServeError`] before anything is accepted. Errors of single connections end those connections only.
+///
+/// # Cancellation
+///
+/// Dropping the future cuts every connection; complete `shutdown` instead.
+pub async fn serve(
+    listener: TcpListener,
+    client: LocalClient,
+    config: HttpConfig,
+    shutdown: impl Future<Output = ()>,
+) -> Result<(), HttpServeError> {
+    let grace = config.shutdown_grace;
+    let shutdown = async {
+        shutdown.await;
+        grace
+    };
+    serve_edge(listener, HttpEdge::try_new(client, config, ApiInfo::default())?, shutdown).await;
+    Ok(())
+}
+
+/// Serves an existing [`HttpEdge`], as [`serve`] does. `shutdown` completes with the time that remaining requests have,
+/// in place of [`HttpConfig::shutdown_grace`].
+///
+/// # Cancellation
+///
+/// As [`serve`].
+pub async fn serve_edge(listener: TcpListener, edge: HttpEdge, shutdown: impl Future<Output = Duration>) {
+    serve_for(listener, edge.clone(), edge, shutdown).await;
+}
+
+/// Serves a router in which `edge` is mounted, as [`serve_edge`] serves the edge alone: with the edge's limits,
+/// certificate and keys.
+///
+/// # Cancellation
+///
+/// As [`serve`].
+pub async fn serve_mounted(
+    listener: TcpListener,
+    edge: HttpEdge,
+    router: Router,
+    shutdown: impl Future<Output = Duration>,
+) {
+    serve_for(listener, router, edge, shutdown).await;
+}
+
+async fn serve_for(
+    listener: TcpListener,
+    responder: impl Responder,
+    edge: HttpEdge,
+    shutdown: impl Future<Output = Duration>,
+) {
+    let metrics = edge.accept_metrics();
+    let (config, tls) = (edge.config().clone(), edge.tls());
+    // Ends with this function.
+    let mut watchers = JoinSet::new();
+    edge.watch_keys().map(|fresh| watchers.spawn(fresh));
+    listener::run(listener, responder, &config, tls, metrics, shutdown).await;
+}
+
+/// Serves any axum router with this crate's accept loop: its timers, limits and orderly shutdown, and nothing else of
+/// the edge.
+///
+/// For services of your own beside Callboard, and for the baseline of its benchmark.
+///
+/// # Errors
+///
+/// [`HttpServeError::Config`] and [`HttpServeError::Tls`] before anything is accepted. Errors of single connections end
+/// those connections only.
+///
+/// # Cancellation
+///
+/// As [`serve`].
+pub async fn serve_router(
+    listener: TcpListener,
+    router: Router,
+    config: HttpConfig,
+    shutdown: impl Future<Output = ()>,
+) -> Result<(), HttpServeError> {
+    config.validate()?;
+    let tls = config.tls.clone().map(Tls::load).transpose()?;
+    let grace = config.shutdown_grace;
+    let shutdown = async {
+        shutdown.await;
+        grace
+    };
+    listener::run(listener, router, &config, tls, AcceptMetrics::default(), shutdown).await;
+    Ok(())
+}
+
+/// Why serving did not begin.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum HttpServeError {
+    /// Correct the limit that it names.
+    #[error("the http limits are invalid")]
+    Config(#[from] HttpConfigError),
+    /// Give it a certificate and the key that belongs to it, both in PEM.
+    #[error("the certificate cannot be used")]
+    Tls(#[from] TlsError),
+    /// Give the route another name: this path is one of the edge's own pages, or below one.
+    #[error("route `{route}` has a path that is reserved for the http edge")]
+    ReservedRoute {
+        /// The route's name.
+        route: String,
+    },
+    /// Make an edge for each node: this one has its node already.
+    #[error("the http edge already serves a node")]
+    AlreadyOpen,
+}

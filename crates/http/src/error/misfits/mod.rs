@@ -1,0 +1,294 @@
+//! Every place at which a value does not fit a route's schema, for the 422 that lists them.
+//!
+//! It runs after reading the value has failed. Serde, which reads the value, stops at its first error; this walk
+//! continues, by the JSON Schema of the type. If the two disagree serde is right: its error is always listed. Values
+//! that a schema cannot describe (bytes, arrays, tables) fit everything here.
+//!
+//! The work is bounded for every input: the number of visited places, with long texts and names counting several times,
+//! and the number of listed misfits.
+
+#[cfg(test)]
+mod tests;
+mod words;
+
+use callboard_codec::{DecodeError, Map, Value};
+use serde_json::Value as Schema;
+
+use self::words::{in_words, kind_of, none_of, step};
+
+/// A body with this many errors is of another type.
+const MAX_FIELDS: usize = 32;
+
+/// The most places that are visited. [`MAX_FIELDS`] bounds a list that is wrong throughout; this bounds a correct one.
+const MAX_STEPS: usize = 20_000;
+
+/// This much text takes as long as another place.
+const STEP_BYTES: usize = 256;
+
+/// Deeper than hand-written schemas.
+const MAX_DEPTH: usize = 64;
+
+/// A place that does not fit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Misfit {
+    /// As in [`DecodeError::path`].
+    pub(crate) path: String,
+    pub(crate) message: String,
+}
+
+/// The misfits of `value`, which was refused with `error`. That error comes first if the schema does not find it.
+pub(crate) fn misfits(schema: &Schema, value: &Value, error: &DecodeError) -> Vec<Misfit> {
+    let mut walk = Walk { root: schema, steps: MAX_STEPS };
+    let mut misfits = walk.of(schema, value, "$", 0);
+    let told = misfits.iter().any(|misfit| misfit.path.starts_with(error.path()));
+    if !told {
+        misfits.insert(0, Misfit::from_error(error));
+    }
+    misfits.truncate(MAX_FIELDS);
+    misfits
+}
+
+impl Misfit {
+    /// The place of the error that ended the reading.
+    pub(crate) fn from_error(error: &DecodeError) -> Self {
+        let path = if error.path().is_empty() { "$" } else { error.path() };
+        Self { path: path.to_owned(), message: error.message().to_owned() }
+    }
+
+    /// As an entry of `details.fields`.
+    pub(crate) fn into_value(self) -> Value {
+        Map::from_iter([("path", Value::from(self.path)), ("message", Value::from(self.message))]).into()
+    }
+}
+
+/// A walk over a value and its schema.
+struct Walk<'a> {
+    root: &'a Schema,
+    steps: usize,
+}
+
+impl<'a> Walk<'a> {
+    /// Counts a step, and one more for each piece of a text. `false` when no step is left.
+    fn step(&mut self, text_bytes: usize) -> bool {
+        let steps = 1 + text_bytes / STEP_BYTES;
+        let is_allowed = steps <= self.steps;
+        self.steps = self.steps.saturating_sub(steps);
+        is_allowed
+    }
+
+    fn of(&mut self, schema: &'a Schema, value: &Value, path: &str, depth: usize) -> Vec<Misfit> {
+        let text_bytes = value.as_str().map_or(0, str::len);
+        if depth > MAX_DEPTH || is_opaque(value) || !self.step(text_bytes) {
+            return Vec::new();
+        }
+        let mut found = Vec::new();
+        if *schema == Schema::Bool(false) {
+            found.push(misfit(path, "is not allowed here"));
+        }
+        if let Some(target) = schema["$ref"].as_str().and_then(|reference| self.resolve(reference)) {
+            found.extend(self.of(target, value, path, depth + 1));
+        }
+        for part in schema["allOf"].as_array().into_iter().flatten() {
+            found.extend(self.of(part, value, path, depth + 1));
+        }
+        for choices in ["anyOf", "oneOf"].into_iter().filter_map(|keyword| schema[keyword].as_array()) {
+            found.extend(self.choice(choices, value, path, depth));
+        }
+        if let Some(message) = own_misfit(schema, value) {
+            // The parts of a value of another type are not visited.
+            found.push(misfit(path, message));
+            return found;
+        }
+        match value {
+            Value::Map(map) => self.object(schema, map, path, depth, &mut found),
+            Value::List(items) | Value::Tuple(items) => self.array(schema, items, path, depth, &mut found),
+            _ => {}
+        }
+        found
+    }
+
+    fn resolve(&self, reference: &str) -> Option<&'a Schema> {
+        self.root.pointer(reference.strip_prefix('#')?)
+    }
+
+    fn object(&mut self, schema: &'a Schema, map: &Map, path: &str, depth: usize, found: &mut Vec<Misfit>) {
+        let properties = schema["properties"].as_object();
+        let required = schema["required"].as_array().into_iter().flatten().filter_map(Schema::as_str);
+        for name in required.filter(|name| !map.contains_key(name)) {
+            found.push(misfit(&step(path, name), "is missing"));
+        }
+        for (name, value) in map {
+            if found.len() >= MAX_FIELDS || !self.step(name.len()) {
+                return;
+            }
+            match properties.and_then(|properties| properties.get(name)) {
+                Some(property) => found.extend(self.of(property, value, &step(path, name), depth + 1)),
+                None if schema["additionalProperties"] == Schema::Bool(false) => {
+                    found.push(misfit(&step(path, name), "is not a field of this type"));
+                }
+                None if schema["additionalProperties"].is_object() => {
+                    found.extend(self.of(&schema["additionalProperties"], value, &step(path, name), depth + 1));
+                }
+                None => {}
+            }
+        }
+    }
+
+    fn array(&mut self, schema: &'a Schema, items: &[Value], path: &str, depth: usize, found: &mut Vec<Misfit>) {
+        let least = schema["minItems"].as_u64().filter(|least| (items.len() as u64) < *least);
+        let most = schema["maxItems"].as_u64().filter(|most| items.len() as u64 > *most);
+        if let Some(bound) = least.or(most) {
+            let side = if least.is_some() { "at least" } else { "at most" };
+            found.push(misfit(path, format!("has {} items and must have {side} {bound}", items.len())));
+        }
+        let first = schema["prefixItems"].as_array().map_or(&[][..], Vec::as_slice);
+        for (index, item) in items.iter().enumerate() {
+            if found.len() >= MAX_FIELDS || !self.step(0) {
+                return;
+            }
+            let of_item = first.get(index).unwrap_or_else(|| &schema["items"]);
+            if !of_item.is_null() {
+                found.extend(self.of(of_item, item, &format!("{path}[{index}]"), depth + 1));
+            }
+        }
+    }
+
+    /// One alternative has to fit. Otherwise the closest alternative says what is wrong: the only one that is not null,
+    /// or one of the value's kind whose misfits are deeper.
+    fn choice(&mut self, choices: &'a [Schema], value: &Value, path: &str, depth: usize) -> Vec<Misfit> {
+        if let Some((tag, words)) = tag_of(choices)
+            && let Value::Map(map) = value
+        {
+            let named = map.get(tag).and_then(|tag| words.iter().position(|word| is_equal(word, tag)));
+            return match named {
+                Some(index) => self.of(&choices[index], value, path, depth + 1),
+                None => vec![misfit(&step(path, tag), none_of(words))],
+            };
+        }
+        let mut tried: Vec<Vec<Misfit>> = Vec::new();
+        for choice in choices {
+            let found = self.of(choice, value, path, depth + 1);
+            if found.is_empty() {
+                return found;
+            }
+            if choice["type"] != "null" {
+                tried.push(found);
+            }
+        }
+        let words: Option<Vec<&Schema>> = choices.iter().map(|choice| choice.get("const")).collect();
+        if let Some(words) = words {
+            return vec![misfit(path, none_of(words))];
+        }
+        if tried.len() == 1 {
+            return tried.swap_remove(0);
+        }
+        let inner = tried.into_iter().filter(|found| found.iter().all(|misfit| misfit.path != path));
+        let nearest = inner.min_by_key(Vec::len);
+        nearest.unwrap_or_else(|| vec![misfit(path, format!("fits none of {} alternatives", choices.len()))])
+    }
+}
+
+/// The field whose constant tells alternatives apart, and the constant of each: how tagged enums are described.
+fn tag_of(choices: &[Schema]) -> Option<(&str, Vec<&Schema>)> {
+    let (tag, _) =
+        choices.first()?["properties"].as_object()?.iter().find(|(_, field)| field.get("const").is_some())?;
+    let words = choices.iter().map(|choice| choice["properties"][tag].get("const")).collect::<Option<_>>()?;
+    Some((tag, words))
+}
+
+/// Whether a schema cannot describe the value.
+fn is_opaque(value: &Value) -> bool {
+    let has_words = matches!(
+        value,
+        Value::Null
+            | Value::Bool(_)
+            | Value::Int(_)
+            | Value::UInt(_)
+            | Value::Float(_)
+            | Value::Str(_)
+            | Value::List(_)
+            | Value::Tuple(_)
+            | Value::Map(_)
+    );
+    !has_words
+}
+
+/// The misfit of the value itself, without its parts.
+fn own_misfit(schema: &Schema, value: &Value) -> Option<String> {
+    let types: Vec<&str> = match &schema["type"] {
+        Schema::String(name) => vec![name],
+        Schema::Array(names) => names.iter().filter_map(Schema::as_str).collect(),
+        _ => Vec::new(),
+    };
+    if !types.is_empty() && !types.iter().any(|name| is_of_type(value, name)) {
+        let wanted: Vec<&str> = types.iter().map(|name| in_words(name)).collect();
+        return Some(format!("must be {} and is {}", wanted.join(" or "), kind_of(value)));
+    }
+    if let Some(words) = schema["enum"].as_array()
+        && !words.iter().any(|word| is_equal(word, value))
+    {
+        return Some(none_of(words));
+    }
+    if let Some(word) = schema.get("const")
+        && !is_equal(word, value)
+    {
+        return Some(none_of([word]));
+    }
+    out_of_range(schema, value).or_else(|| of_wrong_length(schema, value))
+}
+
+fn out_of_range(schema: &Schema, value: &Value) -> Option<String> {
+    let number = match value {
+        Value::Int(number) => *number as f64,
+        Value::UInt(number) => *number as f64,
+        Value::Float(number) => *number,
+        _ => return None,
+    };
+    let bound = |keyword: &str, is_beyond: fn(f64, f64) -> bool| {
+        schema[keyword].as_f64().filter(|bound| is_beyond(number, *bound)).map(|_| schema[keyword].to_string())
+    };
+    let least = bound("minimum", |number, bound| number < bound).map(|bound| format!("must be at least {bound}"));
+    let most = || bound("maximum", |number, bound| number > bound).map(|bound| format!("must be at most {bound}"));
+    let above =
+        || bound("exclusiveMinimum", |number, bound| number <= bound).map(|bound| format!("must be above {bound}"));
+    let below =
+        || bound("exclusiveMaximum", |number, bound| number >= bound).map(|bound| format!("must be below {bound}"));
+    least.or_else(most).or_else(above).or_else(below)
+}
+
+fn of_wrong_length(schema: &Schema, value: &Value) -> Option<String> {
+    let length = value.as_str()?.chars().count() as u64;
+    let short = schema["minLength"].as_u64().filter(|least| length < *least);
+    let long = schema["maxLength"].as_u64().filter(|most| length > *most);
+    let side = if short.is_some() { "at least" } else { "at most" };
+    short.or(long).map(|bound| format!("must have {side} {bound} characters and has {length}"))
+}
+
+fn is_of_type(value: &Value, name: &str) -> bool {
+    match name {
+        "null" => matches!(value, Value::Null),
+        "boolean" => matches!(value, Value::Bool(_)),
+        "integer" => matches!(value, Value::Int(_) | Value::UInt(_)),
+        "number" => matches!(value, Value::Int(_) | Value::UInt(_) | Value::Float(_)),
+        "string" => matches!(value, Value::Str(_)),
+        "array" => matches!(value, Value::List(_) | Value::Tuple(_)),
+        "object" => matches!(value, Value::Map(_)),
+        _ => true,
+    }
+}
+
+fn is_equal(word: &Schema, value: &Value) -> bool {
+    match (word, value) {
+        (Schema::Null, Value::Null) => true,
+        (Schema::Bool(word), Value::Bool(value)) => word == value,
+        (Schema::String(word), Value::Str(value)) => word == value,
+        (Schema::Number(word), Value::Int(value)) => word.as_i64() == Some(*value),
+        (Schema::Number(word), Value::UInt(value)) => word.as_u64() == Some(*value),
+        (Schema::Number(word), Value::Float(value)) => word.as_f64() == Some(*value),
+        _ => false,
+    }
+}
+
+fn misfit(path: &str, message: impl Into<String>) -> Misfit {
+    Misfit { path: path.to_owned(), message: message.into() }
+}

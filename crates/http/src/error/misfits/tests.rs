@@ -1,0 +1,157 @@
+//! The misfits of wrong bodies, and the work that a hostile body causes.
+
+use callboard_codec::{DataType, DecodeLimits, Format};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+use super::*;
+
+#[derive(Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct Order {
+    name: String,
+    count: u8,
+    #[serde(default)]
+    note: Option<String>,
+    items: Vec<Item>,
+    kind: Kind,
+    size: (f64, f64),
+}
+
+#[derive(Serialize, Deserialize, JsonSchema)]
+struct Item {
+    id: u32,
+    action: Action,
+}
+
+#[derive(Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+enum Kind {
+    Small,
+    Large,
+}
+
+#[derive(Serialize, Deserialize, JsonSchema)]
+#[serde(tag = "do", rename_all = "snake_case")]
+enum Action {
+    Add { amount: f64 },
+    Drop { force: bool },
+}
+
+fn told(body: serde_json::Value) -> Vec<(String, String)> {
+    let (order, limits) = (DataType::for_type::<Order>(), DecodeLimits::default());
+    let bytes = body.to_string().into();
+    let error = order.decode(Format::Json, &bytes, &limits).unwrap_err();
+    let value = Value::decode(Format::Json, &bytes, &limits).unwrap();
+    misfits(order.schema(), &value, &error).into_iter().map(|misfit| (misfit.path, misfit.message)).collect()
+}
+
+fn good() -> serde_json::Value {
+    json!({
+        "name": "a", "count": 1, "note": null, "kind": "small", "size": [1, 2.5],
+        "items": [{ "id": 1, "action": { "do": "add", "amount": 1.5 } }, { "id": 2, "action": { "do": "drop", "force": true } }],
+    })
+}
+
+/// The valid body with changes at these places.
+fn with(changes: &[(&str, serde_json::Value)]) -> serde_json::Value {
+    let mut body = good();
+    for (place, value) in changes {
+        *body.pointer_mut(place).unwrap() = value.clone();
+    }
+    body
+}
+
+fn paths(told: &[(String, String)]) -> Vec<&str> {
+    told.iter().map(|(path, _)| path.as_str()).collect()
+}
+
+#[test]
+fn every_field_that_does_not_fit_is_told_with_its_path() {
+    let told = told(with(&[
+        ("/name", json!(7)),
+        ("/count", json!(300)),
+        ("/note", json!([])),
+        ("/kind", json!("huge")),
+        ("/size", json!([1])),
+        ("/items/0/id", json!(-1)),
+        ("/items/1/action/force", json!("yes")),
+    ]));
+    let expected = ["$.name", "$.count", "$.note", "$.kind", "$.size", "$.items[0].id", "$.items[1].action.force"];
+    assert_eq!(paths(&told), expected);
+    assert_eq!(told[0].1, "must be a text and is a whole number");
+    assert_eq!(told[1].1, "must be at most 255");
+    assert_eq!(told[3].1, r#"must be "small" or "large""#);
+    assert_eq!(told[4].1, "has 1 items and must have at least 2");
+    assert_eq!(told[5].1, "must be at least 0");
+    assert_eq!(told[6].1, "must be true or false and is a text");
+}
+
+#[test]
+fn missing_and_unknown_fields_are_told() {
+    let told = told(json!({ "name": "a", "count": 1, "kind": "small", "size": [1, 2], "colour": "red" }));
+    assert_eq!(
+        told,
+        [
+            ("$.items".to_owned(), "is missing".to_owned()),
+            ("$.colour".to_owned(), "is not a field of this type".to_owned()),
+        ]
+    );
+    assert_eq!(paths(&self::told(json!([]))), ["$"]);
+}
+
+#[test]
+fn an_alternative_that_is_none_of_them_is_told_once() {
+    let told = told(with(&[("/items/0/action", json!({ "do": "dance" })), ("/count", json!("1"))]));
+    assert_eq!(paths(&told), ["$.count", "$.items[0].action.do"], "{told:?}");
+    assert_eq!(told[1].1, r#"must be "add" or "drop""#);
+}
+
+#[test]
+fn what_only_serde_knows_is_told_first() {
+    #[derive(Serialize, Deserialize, JsonSchema)]
+    #[serde(try_from = "u8")]
+    struct Even(u8);
+    impl TryFrom<u8> for Even {
+        type Error = String;
+        fn try_from(number: u8) -> Result<Self, String> {
+            if number.is_multiple_of(2) { Ok(Self(number)) } else { Err("must be even".to_owned()) }
+        }
+    }
+    let (even, limits) = (DataType::for_type::<Even>(), DecodeLimits::default());
+    let error = even.decode(Format::Json, &"7".into(), &limits).unwrap_err();
+    let told = misfits(even.schema(), &Value::Int(7), &error);
+    assert_eq!((told.len(), told[0].path.as_str(), told[0].message.as_str()), (1, "$", "must be even"));
+}
+
+#[test]
+fn a_hostile_value_is_looked_at_for_so_long_and_told_so_much() {
+    let many = json!(vec![json!({ "id": "x" }); 50_000]);
+    let told = told(with(&[("/items", many), ("/name", json!(1))]));
+    assert_eq!(told.len(), MAX_FIELDS);
+    let schema = json!({ "$defs": { "A": { "anyOf": [{ "$ref": "#/$defs/A" }, { "$ref": "#/$defs/A" }], "type": "string" } }, "$ref": "#/$defs/A" });
+    assert_eq!(steps(&schema, &Value::Null), MAX_STEPS, "it comes back when it has none left");
+}
+
+#[test]
+fn what_is_large_and_looked_at_again_and_again_takes_its_steps_each_time() {
+    let twice = json!({ "anyOf": [
+        { "required": ["x"], "properties": { "a": { "$ref": "#/$defs/A" } } },
+        { "required": ["y"], "properties": { "a": { "$ref": "#/$defs/A" } } },
+    ] });
+    let schema = json!({ "$defs": { "A": twice }, "$ref": "#/$defs/A" });
+    let nested = |inner: Value| (0..6).fold(inner, |inner, _| Map::from_iter([("a", inner)]).into());
+    let plain = steps(&schema, &nested(Map::new().into()));
+    let many: Map = (0..1000).map(|n| (format!("unknown {n}"), Value::Null)).collect();
+    let (many, long) = (steps(&schema, &nested(many.into())), steps(&schema, &nested(" ".repeat(100_000).into())));
+    assert!(plain < 2_000, "{plain}");
+    assert!(many > 10 * plain && long > 10 * plain, "{many} and {long} beside {plain}");
+}
+
+/// The steps of a walk over this value.
+fn steps(schema: &Schema, value: &Value) -> usize {
+    let mut walk = Walk { root: schema, steps: MAX_STEPS };
+    walk.of(schema, value, "$", 0);
+    MAX_STEPS - walk.steps
+}

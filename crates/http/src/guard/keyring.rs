@@ -1,0 +1,144 @@
+//! The current keys, and the use of each key's limit.
+//!
+//! Keys of a file are **reloaded** when it changes. Requests in progress continue; a stream of calls keeps the limit of
+//! its key. If a new file **cannot be used**, the log says so once and the old keys stay, so that a mistake neither
+//! locks clients out nor lets them in.
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::num::NonZeroU32;
+use std::sync::Arc;
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+
+use super::api_keys::{ApiKeys, ApiKeysError};
+use super::rate_limit::{Limiter, RateLimit};
+use crate::error::ApiError;
+use crate::runtime::file_watch;
+
+/// The keys of an edge. Clones share them.
+#[derive(Clone, Debug)]
+pub(super) struct Keyring(Arc<KeyringState>);
+
+#[derive(Debug)]
+struct KeyringState {
+    current: ArcSwap<KeySet>,
+    /// Of keys without a limit of their own.
+    limit: Option<RateLimit>,
+    reload_interval: Duration,
+}
+
+/// One version of the keys.
+#[derive(Debug)]
+struct KeySet {
+    keys: ApiKeys,
+    limiters: Box<[Option<Arc<Limiter>>]>,
+}
+
+impl Keyring {
+    pub(super) fn new(keys: ApiKeys, limit: Option<RateLimit>, reload_interval: Duration) -> Self {
+        let current = ArcSwap::from_pointee(KeySet::new(keys, limit, None));
+        Self(Arc::new(KeyringState { current, limit, reload_interval }))
+    }
+
+    /// The owner of this key.
+    pub(super) fn find(&self, key: &[u8]) -> Option<KeyHolder> {
+        let ring = self.0.current.load();
+        let index = ring.keys.find(key)?;
+        Some(KeyHolder { ring: Arc::clone(&ring), index })
+    }
+
+    /// Watches the file and takes new keys; ends at once without a file. Drop it with the listener.
+    pub(super) async fn watch_file(self) {
+        let Some(file) = self.0.current.load().keys.file().map(ToOwned::to_owned) else { return };
+        let read = move || ApiKeys::read(&file);
+        let ring = self.clone();
+        file_watch::watch(self.0.reload_interval, read, fingerprint, move |keys| ring.take(keys)).await;
+    }
+
+    fn take(&self, read: Result<ApiKeys, ApiKeysError>) {
+        let before = self.0.current.load();
+        match read {
+            Ok(keys) if keys == before.keys => {}
+            Ok(keys) => {
+                let count = keys.len();
+                self.0.current.store(Arc::new(KeySet::new(keys, self.0.limit, Some(&before))));
+                tracing::info!(keys = count, "api keys read");
+            }
+            Err(error) => tracing::warn!(%error, "the new api keys cannot be used, the old ones are kept"),
+        }
+    }
+}
+
+impl KeySet {
+    /// A key keeps its count if its name and limit are unchanged.
+    fn new(keys: ApiKeys, limit: Option<RateLimit>, before: Option<&Self>) -> Self {
+        let used = |index: usize, limit: RateLimit| {
+            let before = before?;
+            let limiter = before.limiters[before.keys.named(keys.name(index))?].as_ref()?;
+            (limiter.limit() == limit).then(|| Arc::clone(limiter))
+        };
+        let limiter = |(index, own): (usize, Option<RateLimit>)| {
+            let limit = own.or(limit)?;
+            Some(used(index, limit).unwrap_or_else(|| Arc::new(Limiter::new(limit))))
+        };
+        let limiters = keys.limits().enumerate().map(limiter).collect();
+        Self { keys, limiters }
+    }
+}
+
+/// The owner of a key.
+#[derive(Clone, Debug)]
+pub struct KeyHolder {
+    ring: Arc<KeySet>,
+    index: usize,
+}
+
+impl KeyHolder {
+    /// The name of the key. The key itself is not known here.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        self.ring.keys.name(self.index)
+    }
+
+    fn limiter(&self) -> Option<&Limiter> {
+        self.ring.limiters.get(self.index)?.as_deref()
+    }
+
+    /// Counts these calls, all or none.
+    ///
+    /// # Errors
+    ///
+    /// [`OverLimit`]: nothing is counted.
+    pub fn take(&self, calls: usize) -> Result<(), OverLimit> {
+        let calls = u32::try_from(calls).unwrap_or(u32::MAX);
+        let Some((limiter, count)) = self.limiter().zip(NonZeroU32::new(calls)) else { return Ok(()) };
+        let (name, limit) = (self.name(), limiter.limit());
+        match limiter.take(count) {
+            None => Err(OverLimit { wait: None, error: ApiError::beyond_rate(name, limit, calls) }),
+            Some(taken) => taken.map_err(|wait| {
+                let error = ApiError::rate_limited(name, limit, wait);
+                OverLimit { wait: Some(wait), error }
+            }),
+        }
+    }
+}
+
+/// A key is over its limit.
+#[derive(Debug)]
+pub struct OverLimit {
+    /// The time until the calls are allowed; `None` if the limit never allows this many at once.
+    pub wait: Option<Duration>,
+    /// The response.
+    pub error: ApiError,
+}
+
+/// Identifies a reading.
+fn fingerprint(read: &Result<ApiKeys, ApiKeysError>) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    match read {
+        Ok(keys) => keys.hash(&mut hasher),
+        Err(error) => error.to_string().hash(&mut hasher),
+    }
+    hasher.finish()
+}

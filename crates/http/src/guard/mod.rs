@@ -1,0 +1,147 @@
+//! Who may call, how often, and from which web pages: decided from the head of a request alone.
+//!
+//! Nearly everything here is opt-in. With [`api_keys`](crate::HttpConfig::api_keys), a request without a valid key gets
+//! 401 and costs one hash; pages that only describe the service stay open. A key **over its limit** gets 429 with
+//! `retry-after`, and the request is not counted; the calls of a stream wait instead. On a listener that only this
+//! machine can reach, foreign web pages get 403: see [`LoopbackGuard`].
+
+mod api_keys;
+mod cors;
+mod host;
+mod keyring;
+mod loopback_guard;
+mod rate_limit;
+
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::http::header::{AUTHORIZATION, HeaderName, HeaderValue};
+use axum::http::{HeaderMap, Method, Request, StatusCode};
+use axum::response::Response;
+
+use self::keyring::Keyring;
+use crate::error::ApiError;
+
+pub(crate) use self::host::NamedHost;
+pub use self::keyring::{KeyHolder, OverLimit};
+pub(crate) use self::loopback_guard::LoopbackGuard;
+
+pub use self::api_keys::{ApiKeys, ApiKeysError};
+pub use self::cors::{Cors, CorsError};
+pub use self::loopback_guard::{Hosts, HostsError};
+pub use self::rate_limit::{RateLimit, RateLimitError};
+
+/// The key of a client that cannot set `authorization`.
+pub(crate) const X_API_KEY: HeaderName = HeaderName::from_static("x-api-key");
+
+/// Paths that need no key: health, for orchestrators, and the description of the service, which people read before they
+/// can enter a key.
+const OPEN_PATHS: [&str; 6] = ["/livez", "/readyz", "/openapi.json", "/docs", "/v2/health", "/favicon.ico"];
+
+/// The keys and the CORS rules of an edge.
+#[derive(Debug)]
+pub(crate) struct AccessPolicy {
+    keys: Option<Keyring>,
+    cors: Option<Cors>,
+}
+
+impl AccessPolicy {
+    /// `None` without any rule.
+    pub(crate) fn new(
+        keys: Option<ApiKeys>,
+        rate_limit: Option<RateLimit>,
+        reload_interval: Duration,
+        cors: Option<Cors>,
+    ) -> Option<Self> {
+        let keys = keys.map(|keys| Keyring::new(keys, rate_limit, reload_interval));
+        (keys.is_some() || cors.is_some()).then_some(Self { keys, cors })
+    }
+
+    /// Reloads keys when their file changes. Drop it with the listener.
+    pub(crate) fn watch_keys(&self) -> Option<impl Future<Output = ()> + Send + 'static + use<>> {
+        self.keys.clone().map(Keyring::watch_file)
+    }
+
+    /// The owner of the request's key, or a refusal.
+    pub(crate) fn admit<B>(&self, request: &Request<B>) -> Result<Option<KeyHolder>, ApiError> {
+        let Some(keys) = &self.keys else { return Ok(None) };
+        if is_open(request.uri().path()) {
+            return Ok(None);
+        }
+        let shown = key_of(request.headers());
+        let holder = shown.and_then(|key| keys.find(key)).ok_or_else(|| ApiError::unauthenticated(shown.is_some()))?;
+        holder.take(1).map_err(|over| over.error)?;
+        Ok(Some(holder))
+    }
+
+    /// The response to a CORS preflight.
+    pub(crate) fn preflight<B>(&self, request: &Request<B>) -> Option<Response> {
+        if request.method() != Method::OPTIONS || !cors::is_preflight(request.headers()) {
+            return None;
+        }
+        let cors = self.cors.as_ref()?;
+        let mut response = Response::new(Body::empty());
+        *response.status_mut() = StatusCode::NO_CONTENT;
+        cors.permit(request.headers(), response.headers_mut());
+        Some(response)
+    }
+
+    /// The origin that may read the response. Read before the request is consumed.
+    pub(crate) fn allowed_origin<B>(&self, request: &Request<B>) -> Option<HeaderValue> {
+        self.cors.as_ref()?.allowed(request.headers())
+    }
+
+    /// Adds the CORS headers. They also tell caches that responses differ by origin.
+    pub(crate) fn add_headers(&self, allowed_origin: Option<HeaderValue>, headers: &mut HeaderMap) {
+        if let Some(cors) = &self.cors {
+            cors.mark(allowed_origin, headers);
+        }
+    }
+}
+
+/// Whether this path needs no key.
+pub(crate) fn is_open(path: &str) -> bool {
+    let is_below = |open: &str| path.strip_prefix(open).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
+    path == "/" || OPEN_PATHS.into_iter().any(is_below)
+}
+
+/// The key of a request: a bearer token, else `x-api-key`.
+fn key_of(headers: &HeaderMap) -> Option<&[u8]> {
+    let bearer = headers.get(AUTHORIZATION).and_then(|value| {
+        let (scheme, token) = value.as_bytes().split_at_checked(BEARER.len())?;
+        scheme.eq_ignore_ascii_case(BEARER).then(|| token.trim_ascii())
+    });
+    bearer.or_else(|| headers.get(X_API_KEY).map(HeaderValue::as_bytes))
+}
+
+const BEARER: &[u8] = b"bearer ";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_describes_the_service_is_open_and_what_serves_is_not() {
+        for open in ["/", "/livez", "/docs", "/docs/swagger-ui.css", "/openapi.json", "/v2/health/ready"] {
+            assert!(is_open(open), "{open}");
+        }
+        for closed in ["/digits", "/metrics", "/v2", "/v2/models/x", "/v1/call/x", "/livezx", "//livez", ""] {
+            assert!(!is_open(closed), "{closed}");
+        }
+    }
+
+    #[test]
+    fn a_key_is_a_bearer_token_or_has_a_header_of_its_own() {
+        let key = |lines: &[(HeaderName, &'static str)]| {
+            let headers: HeaderMap =
+                lines.iter().map(|(name, value)| (name.clone(), HeaderValue::from_static(value))).collect();
+            key_of(&headers).map(|key| String::from_utf8(key.to_vec()).unwrap())
+        };
+        assert_eq!(key(&[(AUTHORIZATION, "Bearer abc")]).as_deref(), Some("abc"));
+        assert_eq!(key(&[(AUTHORIZATION, "bearer  abc ")]).as_deref(), Some("abc"));
+        assert_eq!(key(&[(X_API_KEY, "abc")]).as_deref(), Some("abc"));
+        assert_eq!(key(&[(AUTHORIZATION, "Basic eA=="), (X_API_KEY, "abc")]).as_deref(), Some("abc"));
+        assert_eq!(key(&[(AUTHORIZATION, "Basic eA==")]), None);
+        assert_eq!(key(&[]), None);
+    }
+}

@@ -1,0 +1,116 @@
+//! How often a key may be used: the generic cell rate algorithm of `governor`, one word of memory per key.
+
+use std::fmt;
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+use governor::clock::{Clock, DefaultClock};
+use governor::{DefaultDirectRateLimiter, Quota, RateLimiter};
+use thiserror::Error;
+
+/// A number of requests per time: a burst of as many, then evenly. Written `20/s`, `600/m` or `5000/h`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct RateLimit {
+    requests: NonZeroU32,
+    period: Duration,
+}
+
+const PERIODS: [(&str, Duration); 3] =
+    [("s", Duration::from_secs(1)), ("m", Duration::from_secs(60)), ("h", Duration::from_secs(3600))];
+
+impl RateLimit {
+    /// The resolution of time allows no more requests.
+    pub const MAX_REQUESTS: u32 = 1_000_000;
+
+    /// Reads `20/s`, `600/m`, `5000/h`.
+    ///
+    /// # Errors
+    ///
+    /// Anything else, 0, and more than [`MAX_REQUESTS`](Self::MAX_REQUESTS).
+    pub fn parse(text: &str) -> Result<Self, RateLimitError> {
+        let parsed = text.split_once('/').and_then(|(requests, unit)| {
+            let (_, period) = PERIODS.into_iter().find(|(name, _)| *name == unit)?;
+            let is_plain = requests.bytes().all(|digit| digit.is_ascii_digit());
+            let requests: u32 = requests.parse().ok().filter(|requests| is_plain && *requests <= Self::MAX_REQUESTS)?;
+            Some(Self { requests: NonZeroU32::new(requests)?, period })
+        });
+        parsed.ok_or(RateLimitError)
+    }
+
+    fn quota(self) -> Quota {
+        let each = self.period / self.requests.get();
+        Quota::with_period(each).unwrap_or_else(|| Quota::per_second(self.requests)).allow_burst(self.requests)
+    }
+}
+
+impl fmt::Display for RateLimit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let unit = PERIODS.into_iter().find(|(_, period)| *period == self.period).map_or("s", |(name, _)| name);
+        write!(f, "{}/{unit}", self.requests)
+    }
+}
+
+/// The text is not a limit.
+#[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
+#[error(
+    "expected a number from 1 to {} and a unit of time, such as \"20/s\", \"600/m\" or \"5000/h\"",
+    RateLimit::MAX_REQUESTS
+)]
+pub struct RateLimitError;
+
+/// The count of one key.
+pub(super) struct Limiter {
+    limit: RateLimit,
+    limiter: DefaultDirectRateLimiter,
+    clock: DefaultClock,
+}
+
+impl Limiter {
+    pub(super) fn new(limit: RateLimit) -> Self {
+        Self { limit, limiter: RateLimiter::direct(limit.quota()), clock: DefaultClock::default() }
+    }
+
+    /// Counts these requests, or returns the time until they are allowed; `None` if the limit never allows this many at
+    /// once.
+    pub(super) fn take(&self, count: NonZeroU32) -> Option<Result<(), Duration>> {
+        let taken = self.limiter.check_n(count).ok()?;
+        Some(taken.map_err(|not_until| not_until.wait_time_from(self.clock.now())))
+    }
+
+    pub(super) fn limit(&self) -> RateLimit {
+        self.limit
+    }
+}
+
+impl fmt::Debug for Limiter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Limiter").field(&self.limit).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_limit_reads_as_it_is_written() {
+        for text in ["1/s", "20/s", "600/m", "5000/h", "1000000/s"] {
+            assert_eq!(RateLimit::parse(text).unwrap().to_string(), text);
+        }
+        for refused in ["", "20", "/s", "0/s", "-1/s", "+1/s", "1.5/s", "20/d", "20/ s", "1000001/s", "99999999999/s"] {
+            assert!(RateLimit::parse(refused).is_err(), "{refused}");
+        }
+    }
+
+    #[test]
+    fn lets_a_burst_through_and_then_says_when_to_come_again() {
+        let limiter = Limiter::new(RateLimit::parse("3/h").unwrap());
+        let take = |count| limiter.take(NonZeroU32::new(count).unwrap());
+        assert!((0..3).all(|_| take(1) == Some(Ok(()))));
+        let wait = take(1).unwrap().unwrap_err();
+        assert!(wait > Duration::from_secs(1100) && wait <= Duration::from_secs(1200), "{wait:?}");
+        assert!(take(1).unwrap().is_err(), "a refused request does not count");
+        assert!(take(3).unwrap().unwrap_err() > Duration::from_secs(3500), "three of them later");
+        assert!(take(4).is_none(), "four of them never");
+    }
+}

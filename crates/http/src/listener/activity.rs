@@ -1,0 +1,304 @@
+//! Counts what happens on a connection, so that idle connections and floods can be found.
+//!
+//! HTTP/1 needs no watch, because its header timer runs between requests; there the counts tell when a connection
+//! [rests](Activity::resting_since). HTTP/2 has no such timer: a ping shows that a client is alive, not that it wants
+//! anything. A client may also begin a request and cancel it with the next frame, which costs it nothing and us a call:
+//! a client that mostly does so is cut. A client that blocks responses by a closed window is told to leave as well, or
+//! it could fill our memory with them.
+
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::task::Poll;
+use std::time::Duration;
+
+use callboard_core::Instant;
+use tokio::time::timeout;
+
+/// The counts of one connection.
+#[derive(Debug, Default)]
+pub(crate) struct Activity {
+    begun: AtomicU64,
+    ended: AtomicU64,
+    /// The ended requests whose response the client read to its end, or waited for.
+    answered: AtomicU64,
+    written_bytes: AtomicU64,
+    /// On HTTP/1: bytes arrived that are no request yet.
+    heard: AtomicBool,
+    /// On HTTP/1: bytes were written that may not be sent yet.
+    unsent: AtomicBool,
+    /// The number of the current period.
+    turn: AtomicU64,
+    /// Responses that wait for their client, by the parity of the period in which the wait began.
+    pending_writes: [AtomicU64; 2],
+}
+
+/// Why the watch of a connection ended.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum WatchOutcome<T> {
+    /// The connection ended.
+    Ended(T),
+    /// Nothing was requested or read for a period, or too little was read while responses waited.
+    Idle,
+    /// The client cancels its requests.
+    Flooded,
+}
+
+/// The limits beyond which a connection is misused.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct MisuseLimits {
+    /// The longest time without activity.
+    pub(crate) idle_period: Duration,
+    /// The bytes of a response that count as activity in that time.
+    pub(crate) idle_bytes: u64,
+    /// How many more requests may be cancelled than answered.
+    pub(crate) max_cancelled: u64,
+}
+
+/// The counts at one time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct ActivityCounts {
+    begun: u64,
+    ended: u64,
+    written_bytes: u64,
+}
+
+impl Activity {
+    /// A request began; it is active until the guard is dropped.
+    pub(crate) fn begin(self: &Arc<Self>) -> ActiveStream {
+        self.begun.fetch_add(1, Ordering::Relaxed);
+        ActiveStream { activity: Arc::clone(self), begun: Instant::now(), is_over: false }
+    }
+
+    /// The same on HTTP/1, where only the whole connection can be cancelled or blocked.
+    pub(crate) fn serve(self: &Arc<Self>) -> ActiveRequest {
+        self.begun.fetch_add(1, Ordering::Relaxed);
+        ActiveRequest(Arc::clone(self))
+    }
+
+    pub(crate) fn wrote(&self, bytes: u64) {
+        self.written_bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    pub(crate) fn heard(&self) {
+        self.heard.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether all written bytes are sent.
+    pub(crate) fn flushed(&self, is_all: bool) {
+        self.unsent.store(!is_all, Ordering::Relaxed);
+    }
+
+    /// The number of requests so far, if none is active or arriving and the last response is sent.
+    pub(crate) fn resting_since(&self) -> Option<u64> {
+        let ActivityCounts { begun, ended, .. } = self.seen();
+        let is_at_work = self.heard.load(Ordering::Relaxed) || self.unsent.load(Ordering::Relaxed);
+        (begun == ended && !is_at_work).then_some(begun)
+    }
+
+    /// Drives `work` until it ends or is [misused](WatchOutcome). The caller may drive `work` further.
+    pub(crate) async fn watch<F: Future>(
+        &self,
+        mut work: Pin<&mut F>,
+        misuse: MisuseLimits,
+    ) -> WatchOutcome<F::Output> {
+        let mut before = self.seen();
+        loop {
+            match timeout(misuse.idle_period, self.unless_flooded(work.as_mut(), misuse)).await {
+                Ok(Some(output)) => return WatchOutcome::Ended(output),
+                Ok(None) => return WatchOutcome::Flooded,
+                Err(_elapsed) => {}
+            }
+            let now = self.seen();
+            if is_idle(before, now, misuse.idle_bytes)
+                || is_blocked_by_client(before, now, self.end_of_turn(), misuse.idle_bytes)
+            {
+                return WatchOutcome::Idle;
+            }
+            before = now;
+        }
+    }
+
+    /// Drives `work` until it ends (`Some`) or the client floods it with cancelled requests (`None`).
+    pub(crate) async fn unless_flooded<F: Future>(
+        &self,
+        mut work: Pin<&mut F>,
+        misuse: MisuseLimits,
+    ) -> Option<F::Output> {
+        poll_fn(|cx| {
+            // Before the work: each poll of it may begin a few hundred requests.
+            if self.is_flooded(misuse.max_cancelled) {
+                return Poll::Ready(None);
+            }
+            work.as_mut().poll(cx).map(Some)
+        })
+        .await
+    }
+
+    fn is_flooded(&self, max_cancelled: u64) -> bool {
+        let answered = self.answered.load(Ordering::Relaxed);
+        let cancelled = self.ended.load(Ordering::Relaxed).saturating_sub(answered);
+        cancelled > answered.saturating_add(max_cancelled)
+    }
+
+    /// Begins the next period. Returns the count of responses that waited for the whole previous period.
+    ///
+    /// Two counts are enough: one for the current period, one for those before it. A wait that is still there after two
+    /// periods is found after three.
+    fn end_of_turn(&self) -> u64 {
+        let ended = self.turn.fetch_add(1, Ordering::Relaxed);
+        self.pending_writes[parity(ended + 1)].load(Ordering::Relaxed)
+    }
+
+    fn seen(&self) -> ActivityCounts {
+        ActivityCounts {
+            begun: self.begun.load(Ordering::Relaxed),
+            ended: self.ended.load(Ordering::Relaxed),
+            written_bytes: self.written_bytes.load(Ordering::Relaxed),
+        }
+    }
+}
+
+fn is_idle(before: ActivityCounts, now: ActivityCounts, least_bytes: u64) -> bool {
+    now.begun == before.begun && now.begun == now.ended && now.written_bytes - before.written_bytes < least_bytes
+}
+
+/// Each waiting response has to be read at the least rate, so all together at a multiple of it.
+fn is_blocked_by_client(before: ActivityCounts, now: ActivityCounts, waiting: u64, least_bytes: u64) -> bool {
+    waiting > 0 && now.written_bytes - before.written_bytes < least_bytes.saturating_mul(waiting)
+}
+
+fn parity(turn: u64) -> usize {
+    usize::from(turn % 2 == 1)
+}
+
+/// A request whose response has not ended.
+#[derive(Debug)]
+pub(crate) struct ActiveStream {
+    activity: Arc<Activity>,
+    begun: Instant,
+    is_over: bool,
+}
+
+/// A client that waited this long before it cancelled has changed its mind. A flood of such requests would need
+/// thousands at a time.
+const KEPT_FOR: Duration = Duration::from_secs(1);
+
+impl ActiveStream {
+    /// The response has ended.
+    pub(crate) fn answered(&mut self) {
+        self.is_over = true;
+    }
+
+    /// A piece of the response waits for the client until the guard is dropped.
+    pub(crate) fn begin_write(&self) -> PendingWrite {
+        let parity = parity(self.activity.turn.load(Ordering::Relaxed));
+        self.activity.pending_writes[parity].fetch_add(1, Ordering::Relaxed);
+        PendingWrite { activity: Arc::clone(&self.activity), parity }
+    }
+}
+
+/// A request of HTTP/1 until its response is written.
+#[derive(Debug)]
+pub(crate) struct ActiveRequest(Arc<Activity>);
+
+impl Drop for ActiveRequest {
+    fn drop(&mut self) {
+        // The bytes that arrived meanwhile were its body. Further bytes are in hyper's buffer and are found there.
+        self.0.heard.store(false, Ordering::Relaxed);
+        self.0.ended.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// A piece of a response that waits for its client.
+#[derive(Debug)]
+pub(crate) struct PendingWrite {
+    activity: Arc<Activity>,
+    parity: usize,
+}
+
+impl Drop for PendingWrite {
+    fn drop(&mut self) {
+        self.activity.pending_writes[self.parity].fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Drop for ActiveStream {
+    fn drop(&mut self) {
+        if self.is_over || self.begun.elapsed() >= KEPT_FOR {
+            self.activity.answered.fetch_add(1, Ordering::Relaxed);
+        }
+        self.activity.ended.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn idle_is_no_request_and_hardly_a_byte() {
+        let before = ActivityCounts { begun: 3, ended: 3, written_bytes: 500 };
+        assert!(is_idle(before, ActivityCounts { written_bytes: 517, ..before }, 100), "a ping is no sign of interest");
+        assert!(!is_idle(before, ActivityCounts { written_bytes: 600, ..before }, 100), "an answer is being read");
+        assert!(!is_idle(before, ActivityCounts { begun: 4, ended: 4, ..before }, 100), "a request came and went");
+        let active = ActivityCounts { begun: 4, ..before };
+        assert!(!is_idle(active, active, 100), "a request is in hand");
+    }
+
+    #[test]
+    fn an_answer_is_held_back_when_it_has_waited_for_a_whole_period() {
+        let activity = Arc::new(Activity::default());
+        let answer = activity.begin();
+        assert_eq!(activity.end_of_turn(), 0);
+        let pending_writes = answer.begin_write();
+        assert_eq!(activity.end_of_turn(), 0, "it began to wait within the period");
+        let younger = answer.begin_write();
+        assert_eq!(activity.end_of_turn(), 1);
+        drop(pending_writes);
+        assert_eq!(activity.end_of_turn(), 1, "the younger one");
+        drop(younger);
+        assert_eq!((activity.end_of_turn(), activity.end_of_turn()), (0, 0));
+    }
+
+    #[test]
+    fn answers_are_held_back_when_less_is_read_than_one_of_each() {
+        let before = ActivityCounts { begun: 3, ended: 1, written_bytes: 500 };
+        let read = |bytes: u64| ActivityCounts { begun: 9, written_bytes: 500 + bytes, ..before };
+        assert!(!is_blocked_by_client(before, read(0), 0, 100), "none waits");
+        assert!(is_blocked_by_client(before, read(199), 2, 100), "other requests are no excuse");
+        assert!(!is_blocked_by_client(before, read(200), 2, 100));
+    }
+
+    #[test]
+    fn a_connection_rests_between_an_answer_that_is_sent_and_the_next_request() {
+        let activity = Arc::new(Activity::default());
+        activity.heard();
+        assert_eq!(activity.resting_since(), None, "a request begins to come");
+        let (serving, next) = (activity.serve(), activity.serve());
+        drop(next);
+        assert_eq!(activity.resting_since(), None, "one is in hand");
+        activity.flushed(false);
+        drop(serving);
+        assert_eq!(activity.resting_since(), None, "its answer is not sent");
+        activity.flushed(true);
+        assert_eq!(activity.resting_since(), Some(2));
+    }
+
+    #[test]
+    fn a_flood_is_more_taken_back_than_answered_and_some() {
+        let activity = Arc::new(Activity::default());
+        for _ in 0..10 {
+            activity.begin().answered();
+        }
+        for _ in 0..15 {
+            drop(activity.begin());
+        }
+        assert!(!activity.is_flooded(5));
+        drop(activity.begin());
+        assert!(activity.is_flooded(5));
+        activity.begin().answered();
+        assert!(!activity.is_flooded(5), "whoever goes on reading answers is no flood");
+    }
+}

@@ -1,0 +1,268 @@
+//! Reads and discards the rest of a request body after an early response.
+//!
+//! Most clients read the response after they sent everything. If the connection or stream ended before, they would
+//! report a broken pipe and lose the response (RFC 9112 §9.6). HTTP/1 lingers when the connection closes
+//! ([`Stream`](super::stream::Stream)); HTTP/2 lingers when the [body](ReceivedBody) is dropped, which would otherwise
+//! reset its stream right after the response.
+//!
+//! * **Bounds**: discarded bytes are charged to no account and not kept. Lingering ends after [a time](Lingering) and a
+//!   number of bytes.
+//! * **Full**: a share of the connections may linger, and as many streams of HTTP/2, but few of one connection. One
+//!   address has a share of both. Further clients get a reset.
+
+use std::future::poll_fn;
+use std::net::IpAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use axum::body::HttpBody;
+use bytes::Bytes;
+use hyper::body::{Frame, Incoming, SizeHint};
+use tokio::runtime::Handle;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::Sleep;
+
+use super::addresses::{AddressLimits, AddressPermit};
+use crate::config::HttpConfig;
+use crate::runtime::coop;
+
+/// The most that is discarded of one body: more than the default limit of bodies.
+const MAX_DISCARDED_BYTES: usize = 64 * 1024 * 1024;
+
+/// The reads of one body before other tasks run.
+const READS_AT_ONCE: usize = 64;
+
+/// One in this many connections of a listener may linger.
+const LISTENER_SHARE: usize = 10;
+
+/// One address may have one in this many permits, so that an attacker leaves some to others.
+const ADDRESS_SHARE: usize = 4;
+
+/// Lingering streams of one HTTP/2 connection.
+const STREAMS_OF_CONNECTION: usize = 4;
+
+/// The lingering clients of one listener.
+#[derive(Debug)]
+pub(crate) struct Lingering {
+    time: Duration,
+    connections: LingerPermits,
+    streams: LingerPermits,
+}
+
+/// The permits of connections, or of streams.
+#[derive(Debug)]
+struct LingerPermits {
+    all: Arc<Semaphore>,
+    addresses: Arc<AddressLimits>,
+}
+
+/// The lingering streams of one HTTP/2 connection.
+#[derive(Clone, Debug)]
+pub(crate) struct LingeringStreams {
+    all: Arc<Lingering>,
+    own: Arc<Semaphore>,
+    client: IpAddr,
+}
+
+impl LingerPermits {
+    fn new(count: usize) -> Self {
+        let addresses = AddressLimits::new(count.div_ceil(ADDRESS_SHARE));
+        Self { all: Arc::new(Semaphore::new(count)), addresses }
+    }
+
+    fn take(&self, client: IpAddr) -> Option<(OwnedSemaphorePermit, AddressPermit)> {
+        let of_address = self.addresses.enter(client)?;
+        Some((Arc::clone(&self.all).try_acquire_owned().ok()?, of_address))
+    }
+}
+
+impl Lingering {
+    pub(crate) fn new(config: &HttpConfig) -> Arc<Self> {
+        let places = || LingerPermits::new(config.max_connections.div_ceil(LISTENER_SHARE));
+        Arc::new(Self { time: config.close_linger, connections: places(), streams: places() })
+    }
+
+    /// Takes a permit for a connection of this address, if one is free.
+    pub(crate) fn begin(&self, client: IpAddr) -> Option<Linger> {
+        let place = self.connections.take(client)?;
+        Some(self.linger(place, None))
+    }
+
+    /// The permits for the streams of one connection of this address.
+    pub(crate) fn streams(self: &Arc<Self>, client: IpAddr) -> LingeringStreams {
+        LingeringStreams { all: Arc::clone(self), own: Arc::new(Semaphore::new(STREAMS_OF_CONNECTION)), client }
+    }
+
+    fn linger(&self, place: (OwnedSemaphorePermit, AddressPermit), own: Option<OwnedSemaphorePermit>) -> Linger {
+        let until = Box::pin(tokio::time::sleep(self.time));
+        Linger { until, left_bytes: MAX_DISCARDED_BYTES, _place: place, _own: own }
+    }
+}
+
+impl LingeringStreams {
+    /// Takes a permit for a stream, if the connection and the listener have one.
+    fn begin(&self) -> Option<Linger> {
+        let own = Arc::clone(&self.own).try_acquire_owned().ok()?;
+        let place = self.all.streams.take(self.client)?;
+        Some(self.all.linger(place, Some(own)))
+    }
+}
+
+/// One lingering client.
+#[derive(Debug)]
+pub(crate) struct Linger {
+    until: Pin<Box<Sleep>>,
+    left_bytes: usize,
+    _place: (OwnedSemaphorePermit, AddressPermit),
+    _own: Option<OwnedSemaphorePermit>,
+}
+
+impl Linger {
+    /// Discards what `read` gives (a number of bytes, 0 at the end) until the client ends, or at a bound.
+    pub(crate) fn poll_discard(
+        &mut self,
+        cx: &mut Context<'_>,
+        mut read: impl FnMut(&mut Context<'_>) -> Poll<usize>,
+    ) -> Poll<()> {
+        if self.until.as_mut().poll(cx).is_ready() {
+            return Poll::Ready(());
+        }
+        for _ in 0..READS_AT_ONCE {
+            match read(cx) {
+                Poll::Ready(0) => return Poll::Ready(()),
+                Poll::Ready(bytes) => {
+                    self.left_bytes = self.left_bytes.saturating_sub(bytes);
+                    coop::count(cx, bytes);
+                }
+                Poll::Pending => return Poll::Pending,
+            }
+            if self.left_bytes == 0 {
+                return Poll::Ready(());
+            }
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    }
+}
+
+/// The body of a request. Over HTTP/2 it lingers if it is dropped before its end.
+pub(crate) struct ReceivedBody {
+    /// `Some` until it is dropped.
+    body: Option<Incoming>,
+    lingering: Option<LingeringStreams>,
+}
+
+impl ReceivedBody {
+    /// A body of HTTP/1: the connection lingers.
+    pub(crate) fn alone(body: Incoming) -> Self {
+        Self { body: Some(body), lingering: None }
+    }
+
+    /// A body of HTTP/2.
+    pub(crate) fn lingering(body: Incoming, lingering: LingeringStreams) -> Self {
+        Self { body: Some(body), lingering: Some(lingering) }
+    }
+}
+
+impl Drop for ReceivedBody {
+    fn drop(&mut self) {
+        let (Some(lingering), Some(mut body)) = (&self.lingering, self.body.take()) else { return };
+        if body.is_end_stream() {
+            return;
+        }
+        let Ok(runtime) = Handle::try_current() else { return };
+        let Some(mut linger) = lingering.begin() else { return };
+        // At least one frame per poll: a frame without data counts as one byte.
+        let mut read = move |cx: &mut Context<'_>| {
+            Pin::new(&mut body).poll_frame(cx).map(|frame| match frame {
+                Some(Ok(frame)) => frame.data_ref().map_or(1, |data| data.len().max(1)),
+                Some(Err(_)) | None => 0,
+            })
+        };
+        runtime.spawn(async move { poll_fn(|cx| linger.poll_discard(cx, &mut read)).await });
+    }
+}
+
+impl HttpBody for ReceivedBody {
+    type Data = Bytes;
+    type Error = hyper::Error;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        match &mut self.body {
+            Some(body) => Pin::new(body).poll_frame(cx),
+            None => Poll::Ready(None),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.as_ref().is_none_or(HttpBody::is_end_stream)
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.as_ref().map_or_else(|| SizeHint::with_exact(0), HttpBody::size_hint)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lingering(max_connections: usize) -> Arc<Lingering> {
+        Lingering::new(&HttpConfig { max_connections, ..HttpConfig::default() })
+    }
+
+    fn client(last: u8) -> IpAddr {
+        [10, 0, 0, last].into()
+    }
+
+    #[tokio::test]
+    async fn has_a_place_for_a_share_of_the_connections_and_one_address_for_a_share_of_these() {
+        let lingering = lingering(80);
+        let begin = |address: u8| lingering.begin(client(address));
+        let places = [1, 1, 2, 2, 3, 3].map(begin);
+        assert!(places.iter().all(Option::is_some) && begin(1).is_none(), "a quarter of eight");
+        let rest = [4, 4].map(begin);
+        assert!(rest.iter().all(Option::is_some) && begin(5).is_none(), "eight in all");
+        drop(places);
+        assert!(begin(1).is_some());
+    }
+
+    #[tokio::test]
+    async fn one_connection_takes_no_more_than_a_few_places_and_streams_take_none_of_connections() {
+        let lingering = lingering(160);
+        let streams = |address| lingering.streams(client(address));
+        let (one, other) = (streams(1), streams(2));
+        let taken: Vec<_> = (0..STREAMS_OF_CONNECTION).map(|_| one.begin().unwrap()).collect();
+        assert!(one.begin().is_none());
+        let also_taken: Vec<_> = std::iter::from_fn(|| other.begin()).collect();
+        assert_eq!(also_taken.len(), STREAMS_OF_CONNECTION);
+        assert!(streams(1).begin().is_none(), "another connection of one address");
+        let of_others = (3..6).flat_map(|address| {
+            std::iter::from_fn({
+                let streams = streams(address);
+                move || streams.begin().map(std::mem::forget)
+            })
+        });
+        assert_eq!(of_others.count(), 16 - 2 * STREAMS_OF_CONNECTION);
+        assert!(lingering.begin(client(1)).is_some(), "those of connections are their own");
+        drop(taken);
+        assert!(one.begin().is_some());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn ends_with_the_client_or_the_bytes_or_the_time() {
+        let lingering = lingering(10);
+        let discarded = async |mut read: Box<dyn FnMut() -> Poll<usize>>| {
+            let mut linger = lingering.begin(client(1)).unwrap();
+            let begun = tokio::time::Instant::now();
+            poll_fn(|cx| linger.poll_discard(cx, |_| read())).await;
+            begun.elapsed()
+        };
+        let mut pieces = vec![0, 5, 7];
+        assert_eq!(discarded(Box::new(move || Poll::Ready(pieces.pop().unwrap()))).await, Duration::ZERO);
+        assert_eq!(discarded(Box::new(|| Poll::Ready(16 * 1024))).await, Duration::ZERO);
+        assert_eq!(discarded(Box::new(|| Poll::Pending)).await, HttpConfig::default().close_linger);
+    }
+}

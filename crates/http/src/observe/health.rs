@@ -1,0 +1,19 @@
+//! Why a stage keeps the node, or a route, from being ready.
+
+use callboard_core::description::{RemoteStageHealth, StageHealth};
+
+/// The reason of a stage that is not ready.
+#[must_use]
+pub fn not_ready_reason(stage: &StageHealth) -> Option<String> {
+    let StageHealth { name, state, reason, .. } = stage;
+    let state = state.as_str();
+    let because = reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
+    (!stage.ready).then(|| format!("stage `{name}` is {state}{because}"))
+}
+
+/// The reason of a stage that runs on other nodes only and is not reachable.
+#[must_use]
+pub fn unreachable_reason(stage: &RemoteStageHealth) -> Option<String> {
+    let RemoteStageHealth { name, reason, .. } = stage;
+    reason.as_ref().map(|reason| format!("stage `{name}` is remote: {reason}"))
+}

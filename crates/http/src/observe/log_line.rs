@@ -1,0 +1,108 @@
+//! The access record of a request in progress: the head is kept until the response.
+//!
+//! It is a part of the request's own future and borrows from it: an allocation would cost half as much as the record.
+//! **Cancelled** with that future when the client leaves, it is written with status 499.
+
+use std::net::IpAddr;
+
+use axum::body::HttpBody;
+use axum::http::uri::PathAndQuery;
+use axum::http::{HeaderMap, Method, Request};
+use axum::response::Response;
+use callboard_core::Instant;
+use callboard_core::edge::Route;
+use callboard_telemetry::{AccessLog, AccessRecord, StackText, truncate_for_log};
+
+use super::request_trace::RequestTrace;
+use super::server_timing::SERVER_TIMING;
+use crate::guard::KeyHolder;
+use crate::listener::PeerInfo;
+use crate::request_id::RequestId;
+
+/// nginx's status for a client that left before the response.
+const CLIENT_LEFT: u16 = 499;
+
+/// A record that is not written yet.
+#[derive(Debug)]
+pub(crate) struct PendingLogLine<'a> {
+    log: &'a AccessLog,
+    begun: Instant,
+    id: &'a RequestId,
+    method: Method,
+    /// Shares the memory of the head. Its query is not logged.
+    path: Option<PathAndQuery>,
+    client: Option<IpAddr>,
+    request_bytes: Option<u64>,
+    route: Option<&'a Route>,
+    trace: Option<&'a RequestTrace>,
+    key_holder: Option<KeyHolder>,
+    is_written: bool,
+}
+
+impl<'a> PendingLogLine<'a> {
+    /// `None` if the log is off.
+    pub(crate) fn begin<B: HttpBody>(
+        log: &'a AccessLog,
+        begun: Instant,
+        id: &'a RequestId,
+        request: &Request<B>,
+        peer: Option<PeerInfo>,
+        route: Option<&'a Route>,
+        trace: Option<&'a RequestTrace>,
+    ) -> Option<Self> {
+        log.is_on().then(|| Self {
+            log,
+            begun,
+            id,
+            method: request.method().clone(),
+            path: request.uri().path_and_query().cloned(),
+            client: peer.map(|peer| peer.address),
+            request_bytes: request.body().size_hint().exact(),
+            route,
+            trace,
+            key_holder: None,
+            is_written: false,
+        })
+    }
+
+    pub(crate) fn set_key_holder(&mut self, holder: &KeyHolder) {
+        self.key_holder = Some(holder.clone());
+    }
+
+    /// Writes the record of this response.
+    pub(crate) fn end(&mut self, response: &Response) {
+        self.is_written = true;
+        self.write(response.status().as_u16(), response.body().size_hint().exact(), timing(response.headers()));
+    }
+
+    fn write(&self, status: u16, bytes: Option<u64>, timing: Option<&str>) {
+        let trace_id = self.trace.and_then(|trace| trace.trace_id());
+        let method = truncate_for_log(self.method.as_str());
+        let path = truncate_for_log(self.path.as_ref().map_or("", PathAndQuery::path));
+        let mut record = AccessRecord::new(method, path, status, self.begun.elapsed(), self.id.as_str());
+        record.route = self.route.map(Route::name);
+        record.timing = timing;
+        record.request_bytes = self.request_bytes;
+        record.bytes = bytes;
+        record.client = self.client;
+        record.key = self.key_holder.as_ref().map(KeyHolder::name);
+        record.trace_id = trace_id.as_ref().map(StackText::as_str);
+        self.log.write(&record);
+    }
+}
+
+/// The client has left.
+impl Drop for PendingLogLine<'_> {
+    fn drop(&mut self) {
+        if !self.is_written {
+            self.write(CLIENT_LEFT, None, None);
+        }
+    }
+}
+
+fn timing(headers: &HeaderMap) -> Option<&str> {
+    // A response has few headers: comparing each name costs less than one hash. Our values are UTF-8, which is checked
+    // faster than `to_str` checks for visible ASCII.
+    let (_, timing) = headers.iter().find(|(name, _)| **name == SERVER_TIMING)?;
+    str::from_utf8(timing.as_bytes()).ok()
+}

@@ -1,0 +1,251 @@
+//! The metrics of the edge. The node counts calls and stages, and `/metrics` shows both.
+//!
+//! One registry per edge: two nodes in one process do not mix. No request takes a lock: the counter of each status is
+//! looked up once.
+
+use std::fmt;
+use std::sync::OnceLock;
+
+use axum::http::StatusCode;
+use parking_lot::RwLock;
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::encoding::text::encode;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::registry::Registry;
+
+use crate::listener::AcceptMetrics;
+#[cfg(feature = "otlp")]
+use callboard_telemetry::SpanMetrics;
+
+/// Off only in a build that measures the cost of counting, as in core.
+const COUNTING: bool = !cfg!(callboard_no_metrics);
+
+/// The media type of [`EdgeMetrics::encode_after`].
+pub(crate) const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// The media type of the older text format.
+pub(crate) const PROMETHEUS_TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
+
+/// The last line of a document. A document that continues must not have it.
+const END: &str = "# EOF\n";
+
+/// The counters of one edge.
+#[derive(Debug)]
+pub struct EdgeMetrics {
+    registry: Registry,
+    pub(crate) accept: AcceptMetrics,
+    /// Requests whose client left before the response.
+    pub abandoned: Counter,
+    /// Requests on which the edge or user code of a codec panicked.
+    pub panics: Counter,
+    #[cfg(feature = "otlp")]
+    pub(crate) spans: SpanMetrics,
+    responses: Family<StatusLabel, Counter>,
+    errors: Family<ErrorLabels, Counter>,
+    by_status: Box<[OnceLock<Counter>]>,
+    /// Families from other sources, each a part of the document.
+    extra: RwLock<Vec<ExtraFamilies>>,
+}
+
+/// Writes a part of a document.
+struct ExtraFamilies(Box<dyn Fn() -> String + Send + Sync>);
+
+impl fmt::Debug for ExtraFamilies {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ExtraFamilies")
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct StatusLabel {
+    status: u16,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ErrorLabels {
+    route: String,
+    status: u16,
+}
+
+impl EdgeMetrics {
+    pub(crate) fn new() -> Self {
+        let mut metrics = Self {
+            registry: Registry::with_prefix("callboard_http"),
+            accept: AcceptMetrics::default(),
+            abandoned: Counter::default(),
+            panics: Counter::default(),
+            #[cfg(feature = "otlp")]
+            spans: SpanMetrics::default(),
+            responses: Family::default(),
+            errors: Family::default(),
+            by_status: (0..STATUSES).map(|_| OnceLock::new()).collect(),
+            extra: RwLock::default(),
+        };
+        metrics.register();
+        metrics
+    }
+
+    fn register(&mut self) {
+        let registry = &mut self.registry;
+        registry.register("responses", "Responses by status", self.responses.clone());
+        registry.register(
+            "errors",
+            "Requests of a route that were answered with an error, whether refused at the edge or failed in their call",
+            self.errors.clone(),
+        );
+        registry.register(
+            "abandoned_requests",
+            "Requests whose client left before the response",
+            self.abandoned.clone(),
+        );
+        registry.register("panics", "Requests on which the edge or user code of a codec panicked", self.panics.clone());
+        #[cfg(feature = "otlp")]
+        {
+            let spans = &self.spans;
+            registry.register("spans_exported", "Spans that the collector took", spans.exported.clone());
+            registry.register(
+                "spans_dropped",
+                "Spans that were dropped, because the queue was full or the collector did not take them",
+                spans.dropped.clone(),
+            );
+        }
+        let accept = &self.accept;
+        registry.register("connections_open", "Connections being served", accept.open.clone());
+        registry.register(
+            "connections_resting",
+            "Open connections that are idle and keep no buffers",
+            accept.resting.clone(),
+        );
+        registry.register("connections_accepted", "Connections accepted since the start", accept.accepted.clone());
+        registry.register(
+            "accept_errors",
+            "Failed accepts, such as without free descriptors",
+            accept.accept_errors.clone(),
+        );
+        registry.register(
+            "connections_refused",
+            "Connections closed at once because their address was at its limit",
+            accept.refused.clone(),
+        );
+        registry.register(
+            "connections_flooded",
+            "HTTP/2 connections cut because their client cancelled too many requests",
+            accept.flooded.clone(),
+        );
+        registry.register(
+            "connections_cut",
+            "Connections cut at the end of the grace period",
+            accept.cut_at_shutdown.clone(),
+        );
+    }
+
+    pub(crate) fn responded(&self, status: StatusCode) {
+        if !COUNTING {
+            return;
+        }
+        let status = status.as_u16();
+        if let Some(counter) = self.by_status.get(usize::from(status)) {
+            counter.get_or_init(|| self.responses.get_or_create_owned(&StatusLabel { status })).inc();
+        }
+    }
+
+    /// Counts an error response of a route. Takes a lock, which only errors wait for.
+    pub(crate) fn answered_with(&self, route: &str, status: StatusCode) {
+        if COUNTING {
+            let labels = ErrorLabels { route: route.to_owned(), status: status.as_u16() };
+            self.errors.get_or_create_owned(&labels).inc();
+        }
+    }
+
+    /// Shows these families from now on.
+    pub(crate) fn add_families(&self, part: impl Fn() -> String + Send + Sync + 'static) {
+        self.extra.write().push(ExtraFamilies(Box::new(part)));
+    }
+
+    /// The node's document, followed by the families of the edge.
+    pub(crate) fn encode_after(&self, node: String) -> String {
+        let mut text = node;
+        text.truncate(text.trim_end_matches(END).len());
+        for ExtraFamilies(extra) in self.extra.read().iter() {
+            let part = extra();
+            let part = part.trim_end_matches(END);
+            text.push_str(part);
+            if !part.is_empty() && !part.ends_with('\n') {
+                text.push('\n');
+            }
+        }
+        if let Err(error) = encode(&mut text, &self.registry) {
+            tracing::error!(%error, "the edge's metrics cannot be encoded");
+        }
+        in_order(&text)
+    }
+}
+
+/// The same page with the series of each family sorted by labels, so that pages can be compared by line. The registry
+/// keeps them in hash maps. The samples of one series keep their order, as a histogram requires.
+fn in_order(page: &str) -> String {
+    let mut ordered = String::with_capacity(page.len());
+    let mut series: Vec<(String, &str)> = Vec::new();
+    for line in page.split_inclusive('\n') {
+        if line.starts_with('#') {
+            flush(&mut series, &mut ordered);
+            ordered.push_str(line);
+        } else {
+            series.push((labels_of(line), line));
+        }
+    }
+    flush(&mut series, &mut ordered);
+    ordered
+}
+
+fn flush(series: &mut Vec<(String, &str)>, ordered: &mut String) {
+    series.sort_by(|one, other| one.0.cmp(&other.0));
+    series.drain(..).for_each(|(_, line)| ordered.push_str(line));
+}
+
+/// The labels that all samples of a series share: all but the bound of a bucket, which comes last.
+fn labels_of(line: &str) -> String {
+    let (front, _) = line.rsplit_once(' ').unwrap_or((line, ""));
+    let labels = front.split_once('{').map_or("", |(_, labels)| labels.trim_end_matches('}'));
+    let labels = labels.split_once("le=\"").map_or(labels, |(before, _)| before);
+    labels.trim_end_matches(',').to_owned()
+}
+
+/// All statuses are below this.
+const STATUSES: usize = 1000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn series_are_in_the_order_of_their_labels_and_samples_in_their_own() {
+        let page = "# TYPE x histogram\nx_sum{route=\"/b\"} 1\nx_count{route=\"/b\"} 1\nx_bucket{route=\"/b\",le=\"1.0\"} 1\n\
+                    x_bucket{route=\"/b\",le=\"+Inf\"} 1\nx_sum{route=\"/a\"} 1\nx_bucket{route=\"/a\",le=\"1.0\"} 1\n\
+                    # TYPE y gauge\ny{s=\"2\"} 1\ny{s=\"1\"} 1\n# EOF\n";
+        let ordered = "# TYPE x histogram\nx_sum{route=\"/a\"} 1\nx_bucket{route=\"/a\",le=\"1.0\"} 1\n\
+                       x_sum{route=\"/b\"} 1\nx_count{route=\"/b\"} 1\nx_bucket{route=\"/b\",le=\"1.0\"} 1\n\
+                       x_bucket{route=\"/b\",le=\"+Inf\"} 1\n# TYPE y gauge\ny{s=\"1\"} 1\ny{s=\"2\"} 1\n# EOF\n";
+        assert_eq!(in_order(page), ordered);
+    }
+
+    #[test]
+    fn continues_the_nodes_document_and_ends_it_once() {
+        let metrics = EdgeMetrics::new();
+        metrics.responded(StatusCode::OK);
+        metrics.responded(StatusCode::OK);
+        metrics.responded(StatusCode::TOO_MANY_REQUESTS);
+        metrics.add_families(|| "# TYPE y counter\ny_total 2\n".to_owned());
+        metrics.add_families(|| "# TYPE z counter\nz_total 3\n# EOF\n".to_owned());
+        let text = metrics.encode_after("# TYPE x counter\nx_total 1\n# EOF\n".to_owned());
+        assert!(
+            text.starts_with("# TYPE x counter\nx_total 1\n# TYPE y counter\ny_total 2\n# TYPE z counter\nz_total 3\n"),
+            "{text}"
+        );
+        assert!(text.contains("callboard_http_responses_total{status=\"200\"} 2\n"), "{text}");
+        assert!(text.contains("callboard_http_responses_total{status=\"429\"} 1\n"), "{text}");
+        assert_eq!(text.matches("# EOF").count(), 1);
+        assert!(text.ends_with("# EOF\n"));
+    }
+}

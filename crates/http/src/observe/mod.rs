@@ -1,0 +1,8 @@
+//! Records of a request: its trace, log line, timeline, times and metrics.
+
+pub(crate) mod health;
+pub(crate) mod log_line;
+pub(crate) mod metrics;
+pub(crate) mod request_trace;
+pub(crate) mod server_timing;
+pub(crate) mod timeline_header;

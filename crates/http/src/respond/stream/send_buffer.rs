@@ -1,0 +1,91 @@
+//! Encoded and unsent pieces of a stream: small pieces are joined, large ones are kept.
+//!
+//! hyper frames and lists each piece, which costs more than a short event. So all outcomes that are ready at one time
+//! leave as one piece; nothing waits for an outcome that is not ready.
+
+use std::collections::VecDeque;
+
+use bytes::Bytes;
+
+/// The most that is joined. Further outcomes stay with their call until the connection took this piece.
+pub(super) const MOST_JOINED_BYTES: usize = 16 * 1024;
+
+/// Pieces to be sent.
+#[derive(Debug, Default)]
+pub(super) struct SendBuffer {
+    /// The pieces before `last`.
+    pieces: VecDeque<Bytes>,
+    /// The piece that is being joined.
+    last: Vec<u8>,
+}
+
+impl SendBuffer {
+    /// The buffer for small pieces.
+    pub(super) fn last(&mut self) -> &mut Vec<u8> {
+        if self.last.len() >= MOST_JOINED_BYTES {
+            self.pieces.push_back(std::mem::take(&mut self.last).into());
+        }
+        &mut self.last
+    }
+
+    /// Appends a piece; a large one is shared.
+    pub(super) fn push(&mut self, piece: Bytes) {
+        if piece.len() < MOST_JOINED_BYTES {
+            return self.last().extend_from_slice(&piece);
+        }
+        if !self.last.is_empty() {
+            self.pieces.push_back(std::mem::take(&mut self.last).into());
+        }
+        self.pieces.push_back(piece);
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.pieces.is_empty() && self.last.is_empty()
+    }
+
+    /// Whether further outcomes may be joined.
+    pub(super) fn has_room(&self) -> bool {
+        self.pieces.is_empty() && self.last.len() < MOST_JOINED_BYTES
+    }
+
+    /// The next piece, if there is one.
+    pub(super) fn pop(&mut self) -> Option<Bytes> {
+        let next = self.pieces.pop_front();
+        next.or_else(|| (!self.last.is_empty()).then(|| std::mem::take(&mut self.last).into()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn small_pieces_leave_as_one_and_large_ones_as_they_are() {
+        let mut unsent = SendBuffer::default();
+        assert_eq!(unsent.pop(), None);
+        unsent.push(Bytes::from_static(b"one, "));
+        unsent.last().extend_from_slice(b"two");
+        assert!(unsent.has_room());
+        let large = Bytes::from(vec![7; MOST_JOINED_BYTES]);
+        unsent.push(large.clone());
+        assert!(!unsent.has_room());
+        unsent.push(Bytes::from_static(b"three"));
+        assert_eq!(unsent.pop().unwrap(), "one, two");
+        assert_eq!(unsent.pop().unwrap().as_ptr(), large.as_ptr());
+        assert_eq!((unsent.pop().unwrap(), unsent.pop()), (Bytes::from_static(b"three"), None));
+    }
+
+    #[test]
+    fn no_more_is_joined_than_a_piece_takes() {
+        let mut unsent = SendBuffer::default();
+        let mut written = 0;
+        while unsent.has_room() {
+            unsent.last().extend_from_slice(&[7; 1000]);
+            written += 1000;
+        }
+        assert!(written < MOST_JOINED_BYTES + 1000);
+        unsent.last().extend_from_slice(&[8]);
+        assert_eq!(unsent.pop().unwrap().len(), written);
+        assert_eq!(unsent.pop().unwrap(), [8][..]);
+    }
+}

@@ -1,0 +1,211 @@
+//! The generate extension: a JSON object in and out, for clients without tensors.
+//!
+//! Keys of the body that are inputs of the model are its inputs; `id` is returned; other keys, and the members of
+//! `parameters`, are parameters. A response has the model's name and version, and each output by its name.
+//!
+//! `generate_stream` answers with server-sent events, one for each output of the call. An error before the first event
+//! has its status; a later error is the last event `{"error": …}`. A silence is broken by a comment, also at the
+//! beginning. A client that leaves cancels the call; a slow client is waited for.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use callboard_codec::{Format, Map, Payload, Value};
+use callboard_core::CallOptions;
+use callboard_core::edge::{Admission, PayloadReplies};
+use callboard_http::axum::body::Body;
+use callboard_http::axum::http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderName, HeaderValue};
+use callboard_http::axum::response::Response;
+use callboard_http::protocol::{
+    AbandonGuard, ApiError, HEARTBEAT, Heartbeat, ProtocolRequest, RequestContext, RequestId, SERVER_TIMING,
+    ShutdownSignal, caught, decode_value, first, from_value, next_reply, one_line, total,
+};
+use callboard_telemetry::RequestSpan;
+use futures_util::{StreamExt, stream};
+use prometheus_client::metrics::counter::Counter;
+use serde::Serialize;
+
+use super::error::Refusal;
+use super::error_response;
+use super::infer::{AdmittedBody, ModelCall, read_body};
+use super::model::Model;
+use super::parameters::Parameters;
+use super::request::BodyLayout;
+
+/// A call that is ready to be made.
+struct GenerateCall {
+    id: Option<String>,
+    admission: Admission,
+    payload: Payload,
+    options: CallOptions,
+}
+
+/// Answers `POST …/generate`.
+pub(crate) async fn generate(call: ModelCall<'_>, request: ProtocolRequest<'_>) -> Result<Response, ApiError> {
+    let GenerateCall { id, admission, payload, options } = prepare(call, request).await?;
+    let begun = admission.admitted_at();
+    let mut replies = call.context.client.submit_streaming(admission, payload, options);
+    let payload = replies.next().await.ok_or_else(|| several(call.model, "none"))??;
+    if replies.next().await.transpose()?.is_some() {
+        return Err(several(call.model, "several").into());
+    }
+    call.model.inferred();
+    let mut response = Response::new(Body::from(written(call.model, id.as_deref(), &payload)?));
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    headers.insert(SERVER_TIMING, total(begun.elapsed()));
+    Ok(response)
+}
+
+fn several(model: &Model, how_many: &str) -> Refusal {
+    Refusal::new(format!(
+        "generate expects model '{}' to give one answer, and it gave {how_many}: use 'generate_stream'",
+        model.name
+    ))
+}
+
+/// Answers `POST …/generate_stream`.
+pub(crate) async fn generate_stream(call: ModelCall<'_>, request: ProtocolRequest<'_>) -> Result<Response, ApiError> {
+    let GenerateCall { id, admission, payload, options } = prepare(call, request).await?;
+    let RequestContext { client, config, metrics, aborting, id: request_id, span, .. } = call.context;
+    let begun = admission.admitted_at();
+    let mut stream_state = GenerateStream {
+        replies: client.submit_streaming(admission, payload, options),
+        aborting: Arc::clone(aborting),
+        model: Arc::clone(call.model),
+        id,
+        request_id: request_id.clone(),
+        route: call.route.name().to_owned(),
+        panics: metrics.panics.clone(),
+        heartbeat: Heartbeat::new(config.stream_heartbeat),
+        abandon_guard: None,
+        _span: span.cloned(),
+    };
+    // The first event decides the status.
+    let first_event = stream_state.next().await.transpose()?;
+    call.model.inferred();
+    stream_state.abandon_guard = Some(AbandonGuard::new(metrics.abandoned.clone()));
+    let rest = stream::unfold(Some(stream_state), async |stream_state| {
+        let mut stream_state = stream_state?;
+        match stream_state.next().await {
+            Some(Ok(event)) => Some((event, Some(stream_state))),
+            Some(Err(error)) => Some((stream_state.failed(&error), None)),
+            None => {
+                stream_state.ended();
+                None
+            }
+        }
+    });
+    let events = stream::iter(first_event).chain(rest).map(Ok::<_, Infallible>);
+    let mut response = Response::new(Body::from_stream(events));
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream; charset=utf-8"));
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    headers.insert(SERVER_TIMING, first(begun.elapsed()));
+    // Otherwise nginx and similar proxies buffer a page of events before they send any.
+    headers.insert(HeaderName::from_static("x-accel-buffering"), HeaderValue::from_static("no"));
+    Ok(response)
+}
+
+/// One stream of events.
+struct GenerateStream {
+    replies: PayloadReplies,
+    aborting: Arc<ShutdownSignal>,
+    model: Arc<Model>,
+    id: Option<String>,
+    request_id: RequestId,
+    route: String,
+    /// Counts panics of user code in codecs.
+    panics: Counter,
+    heartbeat: Heartbeat,
+    /// `None` before the stream begins: until then the edge counts a client that leaves.
+    abandon_guard: Option<AbandonGuard>,
+    /// Ends with the stream.
+    _span: Option<Arc<RequestSpan>>,
+}
+
+impl GenerateStream {
+    /// The next event, or a comment after a silence.
+    async fn next(&mut self) -> Option<Result<Bytes, ApiError>> {
+        let payload = tokio::select! {
+            biased;
+            payload = next_reply(&mut self.replies, &self.aborting) => payload?,
+            () = self.heartbeat.silence() => return Some(Ok(HEARTBEAT)),
+        };
+        self.heartbeat.sent();
+        let write = |payload| caught(&self.panics, || written(&self.model, self.id.as_deref(), &payload));
+        Some(payload.and_then(write).map(|json| event(&json)))
+    }
+
+    /// The last event of a stream that failed.
+    fn failed(&mut self, error: &ApiError) -> Bytes {
+        error.log(self.request_id.as_str(), Some(&self.route));
+        self.ended();
+        event(&error_response::body(error))
+    }
+
+    fn ended(&mut self) {
+        self.abandon_guard.iter_mut().for_each(AbandonGuard::ended);
+    }
+}
+
+fn event(json: &[u8]) -> Bytes {
+    [b"data: ", &*one_line(json), b"\n\n"].concat().into()
+}
+
+async fn prepare(call: ModelCall<'_>, request: ProtocolRequest<'_>) -> Result<GenerateCall, ApiError> {
+    let AdmittedBody { bytes, admission, budget, options, .. } = read_body(call, BodyLayout::Json, request).await?;
+    let limits = &call.context.config.decode;
+    let (admission, value) = decode_value(&budget, admission, Format::Json, bytes, limits).await?;
+    let Value::Map(map) = value else {
+        return Err(Refusal::new("the request JSON must be an object").into());
+    };
+    let (mut inputs, mut parameters, mut id) = (Map::new(), Parameters::default(), None);
+    for (key, value) in map {
+        match (key.as_str(), &value) {
+            (name, _) if call.model.inputs.field(name).is_some() => _ = inputs.insert(key, value),
+            ("id", Value::Str(text)) => id = Some(text.clone()).filter(|text| !text.is_empty()),
+            ("parameters", Value::Map(more)) => more.iter().for_each(|(key, value)| parameters.take(key, value)),
+            (key, value) => parameters.take(key, value),
+        }
+    }
+    let parameters = parameters.checked()?;
+    let value = call.model.inputs.item(inputs)?;
+    let (admission, payload) = from_value(&budget, admission, call.route, value).await?;
+    let options = parameters.apply(options, &admission);
+    Ok(GenerateCall { id, admission, payload, options })
+}
+
+#[derive(Serialize)]
+struct GenerateResponse<'a> {
+    model_name: &'a str,
+    model_version: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    id: Option<&'a str>,
+    #[serde(flatten)]
+    outputs: Outputs<'a>,
+}
+
+/// Outputs by name; an array of one element as that element.
+struct Outputs<'a>(Vec<(&'a str, Value)>);
+
+impl Serialize for Outputs<'_> {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self.0.iter().map(|(name, value)| (name, value)))
+    }
+}
+
+fn written(model: &Model, id: Option<&str>, payload: &Payload) -> Result<Vec<u8>, ApiError> {
+    let value = payload.to_value().map_err(ApiError::unencodable)?;
+    let answer = GenerateResponse {
+        model_name: &model.name,
+        model_version: model.version.to_string(),
+        id,
+        outputs: Outputs(model.outputs.named(&value)),
+    };
+    serde_json::to_vec(&answer).map_err(|error| {
+        let message = format!("the outputs of model '{}' cannot be written as JSON: {error}", model.name);
+        Refusal::new(message).into()
+    })
+}

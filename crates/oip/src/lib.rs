@@ -1,0 +1,259 @@
+//! The Open Inference Protocol v2 (KServe, Triton) over HTTP, under `/v2`: its clients call routes as models.
+//!
+//! ```text
+//!  /v2[/health/{live,ready}]                        the server
+//!  /v2/models/{m}[/versions/{v}][/{action}]         ready, config, stats, infer, generate, generate_stream; none: metadata
+//!  /v2/models/stats, /v2/repository/index           all models
+//!  /v2/repository/models/{m}/{load,unload}          what is served
+//! ```
+//!
+//! Every route is a model. Its name is the route's path without the leading slash ([`path`]); its arrays follow from
+//! the types of the route ([`signature`]). A body is read by its own headers, never by its content type: clients of the
+//! protocol send none, or a wrong one.
+//!
+//! Errors are `{"error": …}` with the edge's statuses, except that an invalid body is always 400. A full node answers
+//! 429, a node that is not ready 503, a passed deadline 504.
+//!
+//! The wire follows the protocol's `inference_rest.md` and Triton's extensions for binary tensors, statistics,
+//! configuration, repository, generation, classification, schedule policy and sequences.
+
+mod array;
+mod classes;
+mod data;
+mod datatype;
+mod document;
+mod error;
+mod error_response;
+#[cfg(any(test, feature = "fuzz"))]
+mod fuzz;
+mod generate;
+mod head;
+mod infer;
+mod metadata;
+mod model;
+mod model_repository;
+mod parameters;
+mod path;
+mod repository;
+mod request;
+mod response;
+mod signature;
+mod statistics;
+
+use std::sync::{Arc, OnceLock};
+
+use bytes::Bytes;
+use callboard_core::edge::Route;
+use callboard_core::{ErrorKind, LocalClient};
+use callboard_http::HttpConfig;
+use callboard_http::axum::Json;
+use callboard_http::axum::http::Method;
+use callboard_http::axum::http::header::ACCEPT_ENCODING;
+use callboard_http::axum::response::{IntoResponse, Response};
+use callboard_http::protocol::{
+    ApiError, Protocol, ProtocolAnswer, ProtocolDocument, ProtocolRequest, RequestContext, RequestHead,
+    ResponseCompression, compressed, short_body,
+};
+use serde_json::{Value, json};
+
+use self::error::Refusal;
+use self::infer::ModelCall;
+use self::model::Models;
+use self::path::{Action, Endpoint, RepositoryAction};
+use self::repository::ModelChange;
+
+#[cfg(feature = "fuzz")]
+#[doc(hidden)]
+pub use self::fuzz::decode_inference_request;
+pub use self::model_repository::{ModelRepository, RepositoryChange, RepositoryError};
+
+/// The methods of endpoints that read, and of those that act.
+const READS: &str = "GET, HEAD";
+const ACTS: &str = "POST";
+
+/// The protocol, for [`HttpEdge::add_protocol`](callboard_http::HttpEdge::add_protocol).
+#[derive(Debug, Default)]
+pub struct InferenceProtocol {
+    models: Models,
+    repository: OnceLock<Arc<dyn ModelRepository>>,
+}
+
+impl InferenceProtocol {
+    /// The protocol without a repository: models are the routes that are served.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Loads models from this repository, and lists those that it could load. Another repository is ignored.
+    pub fn load_from(&self, repository: Arc<dyn ModelRepository>) {
+        let _ = self.repository.set(repository);
+    }
+
+    async fn answer(&self, context: RequestContext<'_>, request: ProtocolRequest<'_>) -> Result<Response, ApiError> {
+        let RequestContext { client, config, .. } = context;
+        let endpoint = Endpoint::parse(request.head.uri.path());
+        check_method(&request.head.method, &endpoint)?;
+        match endpoint {
+            Endpoint::Server => Ok(Json(metadata::server()).into_response()),
+            Endpoint::Live => {
+                if client.health().live {
+                    Ok(Json(json!({ "live": true })).into_response())
+                } else {
+                    Err(unready("the node has ended".to_owned()))
+                }
+            }
+            Endpoint::Ready => match client.health().ready {
+                // The specification's response has `live`; its Python client reads `ready`.
+                true => Ok(Json(json!({ "live": true, "ready": true })).into_response()),
+                false => Err(unready("the server is not ready".to_owned())),
+            },
+            Endpoint::AllStatistics => {
+                let all = self.models.all(client);
+                let all: Vec<_> = all.iter().map(|(route, model)| statistics::model_statistics(route, model)).collect();
+                Ok(Json(json!({ "model_stats": all })).into_response())
+            }
+            Endpoint::Repository(action) => {
+                self.view(client, config, config.model_control).answer(action, request).await
+            }
+            Endpoint::Model { name, version, action } => {
+                let (route, model) = self.models.find(client, &name, version)?;
+                let call = ModelCall { context, route: &route, model: &model };
+                answer_model(call, action, request).await.map_err(|error| error.about(route.name()))
+            }
+            Endpoint::Missing(extension) => {
+                Err(Refusal::unsupported(format!("this server does not offer {extension}")).into())
+            }
+            Endpoint::Unknown => Err(unknown_path()),
+        }
+    }
+
+    fn view<'a>(&'a self, client: &'a LocalClient, config: &'a HttpConfig, may_change: bool) -> ModelView<'a> {
+        let repository = self.repository.get().map(|repository| &**repository);
+        ModelView { client, models: &self.models, repository, may_change, config }
+    }
+}
+
+impl Protocol for InferenceProtocol {
+    fn owns(&self, path: &str) -> bool {
+        path::owns(path)
+    }
+
+    fn answer<'a>(&'a self, context: RequestContext<'a>, request: ProtocolRequest<'a>) -> ProtocolAnswer<'a> {
+        Box::pin(async move {
+            let compression = ResponseCompression::new(request.head.headers.get(ACCEPT_ENCODING), context.config);
+            Ok(compressed(self.answer(context, request).await?, &compression).await)
+        })
+    }
+
+    fn error_response(&self, error: ApiError) -> Response {
+        error_response::response(&error)
+    }
+
+    fn starting_response(&self, path: &str) -> Option<Response> {
+        (path == "/v2/health/live").then(|| Json(json!({ "live": true })).into_response())
+    }
+
+    fn admin_paths(&self) -> &'static [&'static str] {
+        &["/v2/repository/{*rest}"]
+    }
+
+    fn answer_admin<'a>(
+        &'a self,
+        client: &'a LocalClient,
+        config: &'a HttpConfig,
+        request: ProtocolRequest<'a>,
+    ) -> ProtocolAnswer<'a> {
+        Box::pin(async move {
+            let endpoint = Endpoint::parse(request.head.uri.path());
+            check_method(&request.head.method, &endpoint)?;
+            let Endpoint::Repository(action) = endpoint else { return Err(unknown_path()) };
+            self.view(client, config, true).answer(action, request).await
+        })
+    }
+
+    fn document(&self, routes: &[Arc<Route>], add_schema: &mut dyn FnMut(&str, Value) -> Value) -> ProtocolDocument {
+        document::document(routes, add_schema)
+    }
+}
+
+/// The models of a node, and the models that it could load.
+struct ModelView<'a> {
+    client: &'a LocalClient,
+    models: &'a Models,
+    repository: Option<&'a dyn ModelRepository>,
+    /// Whether this client may load and unload.
+    may_change: bool,
+    config: &'a HttpConfig,
+}
+
+impl ModelView<'_> {
+    /// Answers one request to the repository. A change that is not allowed is refused before the body is read.
+    async fn answer(self, action: RepositoryAction, request: ProtocolRequest<'_>) -> Result<Response, ApiError> {
+        let Self { client, models, repository, may_change, config } = self;
+        match action {
+            RepositoryAction::Index => {
+                let body = small_body(request, config).await?;
+                Ok(Json(repository::index(client, models, repository, &body)?).into_response())
+            }
+            RepositoryAction::Change { name, load } => {
+                let change = ModelChange::try_new(name, load, repository.filter(|_| may_change))?;
+                change.check(&small_body(request, config).await?)?;
+                Ok(change.apply().await?.into_response())
+            }
+        }
+    }
+}
+
+/// A short body without a content coding.
+async fn small_body(request: ProtocolRequest<'_>, config: &HttpConfig) -> Result<Bytes, ApiError> {
+    if RequestHead::read(&request.head.headers)?.coding.is_some() {
+        return Err(ApiError::unsupported_encoding());
+    }
+    short_body(request.body, config.body_progress_timeout).await
+}
+
+/// Answers one request to a model.
+async fn answer_model(call: ModelCall<'_>, action: Action, request: ProtocolRequest<'_>) -> Result<Response, ApiError> {
+    let ModelCall { context: RequestContext { client, .. }, route, model } = call;
+    match action {
+        Action::Metadata => Ok(Json(metadata::model(model)).into_response()),
+        Action::Config => Ok(Json(metadata::config(client, route, model)).into_response()),
+        Action::Ready => match metadata::unready(&client.health(), route) {
+            None => Ok(Json(json!({ "name": model.name, "ready": true })).into_response()),
+            Some(reason) => Err(unready(reason)),
+        },
+        Action::Statistics => {
+            Ok(Json(json!({ "model_stats": [statistics::model_statistics(route, model)] })).into_response())
+        }
+        Action::Infer => infer::infer(call, request).await,
+        // Boxed, because they are large and rare.
+        Action::Generate => Box::pin(generate::generate(call, request)).await,
+        Action::GenerateStream => Box::pin(generate::generate_stream(call, request)).await,
+    }
+}
+
+fn check_method(method: &Method, endpoint: &Endpoint) -> Result<(), ApiError> {
+    use Action::{Generate, GenerateStream, Infer};
+    let allowed = match endpoint {
+        Endpoint::Unknown | Endpoint::Missing(_) => return Ok(()),
+        Endpoint::Repository(_) | Endpoint::Model { action: Infer | Generate | GenerateStream, .. } => ACTS,
+        _ => READS,
+    };
+    // Some load balancers check health by OPTIONS.
+    let is_health =
+        matches!(endpoint, Endpoint::Live | Endpoint::Ready | Endpoint::Model { action: Action::Ready, .. });
+    let is_allowed = match allowed {
+        ACTS => method == Method::POST,
+        _ => method == Method::GET || method == Method::HEAD || is_health && method == Method::OPTIONS,
+    };
+    if is_allowed { Ok(()) } else { Err(ApiError::method_not_allowed(method, allowed)) }
+}
+
+fn unknown_path() -> ApiError {
+    ApiError::new(ErrorKind::NotFound, "there is no such path under /v2")
+}
+
+fn unready(reason: String) -> ApiError {
+    ApiError::new(ErrorKind::Unavailable, reason)
+}

@@ -1,0 +1,23 @@
+//! What an edge tells operators of its requests: spans of sampled requests and an access record of each.
+//!
+//! ```text
+//!  request ─► TraceContext ─► Tracer ─► RequestSpan ─► Vec<Span> ─► SpanSink ─► SpanExporter (OTLP, feature `otlp`)
+//!          └► AccessRecord ─────────────────────────────────────► AccessSink
+//! ```
+//!
+//! Everything here is a value or a sink, for every edge alike: this crate knows neither HTTP servers nor QUIC. No call
+//! waits for a sink: a full sink drops what it cannot hold.
+
+mod access_log;
+#[cfg(feature = "otlp")]
+mod otlp;
+mod spans;
+mod stack_text;
+mod trace_context;
+
+pub use access_log::{AccessLog, AccessRecord, AccessSink, truncate_for_log};
+#[cfg(feature = "otlp")]
+pub use otlp::{OtlpConfig, SpanExporter, SpanMetrics};
+pub use spans::{Attribute, CallSpans, RequestSpan, SampleRatio, SampleRatioError, Span, SpanSink, Tracer};
+pub use stack_text::StackText;
+pub use trace_context::TraceContext;
