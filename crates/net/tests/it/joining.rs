@@ -38,7 +38,7 @@ async fn a_directory_that_is_no_good_costs_no_use_of_a_token() {
     std::fs::write(of("damaged/identity.pem"), "").unwrap();
     std::fs::set_permissions(of("damaged/identity.pem"), PermissionsExt::from_mode(0o600)).unwrap();
     let wrong: [(PathBuf, &str); 5] = [
-        (of("open"), "others may use it"),
+        (of("open"), "other users may use it"),
         (of("file"), "cannot read or write"),
         (of("file/below"), "cannot read or write"),
         (of("link/"), "is there already"),

@@ -96,7 +96,7 @@ async fn a_client_for_which_there_is_no_connection_waits_for_one_and_is_told_of_
     assert_eq!(first.call::<_, String>("/shout", "a".to_owned()).await.unwrap(), "A");
     let error = builder().start_up_wait(Duration::ZERO).connect(&served.url()).await.unwrap_err();
     assert!(matches!(error, ConnectError::NoAnswer { .. }), "{error:?}");
-    assert!(error.to_string().contains("too_many: it has as many connections as it takes"), "{error}");
+    assert!(error.to_string().contains("too_many: the node is at its limit of connections"), "{error}");
     let url = served.url();
     let connecting = tokio::spawn(async move { builder().connect(&url).await });
     let refusals = || total(&served.edge, r#"connections_refused_total{reason="too_many"}"#);

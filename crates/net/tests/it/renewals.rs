@@ -68,7 +68,7 @@ async fn an_identity_that_holds_is_not_replaced_by_joining_and_one_that_is_over_
     let error = join(&token, &lab.url(), &directory, Some("right")).await.unwrap_err();
     if !first.time_left().is_zero() {
         let said = error.to_string();
-        assert!(said.contains("the identity of left in lab-") && said.contains("still good"), "{said}");
+        assert!(said.contains("the identity of left in lab-") && said.contains("still valid"), "{said}");
         assert_eq!(lab.names(), ["left"], "nothing was asked for");
     }
     until(|| first.time_left().is_zero()).await;
