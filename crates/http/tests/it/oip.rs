@@ -508,7 +508,7 @@ async fn each_item_of_a_request_counts_against_the_limit_of_its_key() {
     };
     let never = ask(6).await;
     assert_eq!((never.status, never.header("retry-after")), (429, None));
-    assert!(error(&never).contains("ask for fewer at a time"), "{never:?}");
+    assert!(error(&never).contains("send fewer at a time"), "{never:?}");
     assert_eq!(ask(3).await.status, 200);
     let later = ask(1).await;
     assert_eq!((later.status, later.header("retry-after").is_some()), (429, true));
@@ -529,7 +529,7 @@ async fn extensions_that_are_not_offered_are_501() {
         for answer in [server.get(path).await, server.post_json(path, "{}").await] {
             let told = error(&answer);
             assert_eq!(answer.status, 501, "{path}: {told}");
-            assert!(told.contains("not offered"), "{path}: {told}");
+            assert!(told.contains("does not offer"), "{path}: {told}");
         }
     }
 }
