@@ -14,7 +14,7 @@ use std::net::UdpSocket;
 use std::process::{Child, Command, Stdio};
 
 use callboard::codec::DType;
-use callboard::net::{ConnectError, Identity, NetConfig, QuicEdge, Trouble};
+use callboard::net::{CallFailure, ConnectError, Identity, NetConfig, QuicEdge};
 use callboard::prelude::*;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -47,7 +47,7 @@ enum Verdict {
     /// All batches were answered; the mean distance from the truth.
     Finished { error: f32 },
     /// The call failed: the class of the failure, and the error.
-    Failed(Trouble, String),
+    Failed(CallFailure, String),
     /// The answer does not fit this batch.
     Invalid(String),
 }
@@ -79,8 +79,8 @@ async fn evaluate(url: &str, patience: Patience) -> Result<Verdict, Problem> {
     let connecting = Client::builder().start_up_wait(patience.start_up).connect_timeout(Duration::from_secs(1));
     match connecting.connect(url).await {
         Ok(client) => judge(&client, patience.each_batch).await,
-        Err(ConnectError::NobodyThere { waited, .. }) => {
-            Ok(Verdict::Failed(Trouble::NeverStarted, format!("nobody answered within {waited:?}")))
+        Err(ConnectError::NoAnswer { waited, .. }) => {
+            Ok(Verdict::Failed(CallFailure::NeverStarted, format!("nobody answered within {waited:?}")))
         }
         Err(error) => Err(error.into()),
     }
@@ -104,7 +104,7 @@ async fn judge(contestant: &impl Caller, each_batch: Duration) -> Result<Verdict
                 Ok(values) => values,
                 Err(reason) => return Ok(Verdict::Invalid(reason)),
             },
-            Err(error) => return Ok(Verdict::Failed(Trouble::of(&error), error.message().to_owned())),
+            Err(error) => return Ok(Verdict::Failed(CallFailure::classify(&error), error.message().to_owned())),
         };
         distance += values.iter().zip(&truth).map(|(value, truth)| (value - truth).abs()).sum::<f32>();
         rows += truth.len() as f32;
@@ -229,10 +229,15 @@ async fn main() -> Result<(), Problem> {
         _ => None,
     };
     let troubles = ["absent", "mortal", "lost", "clumsy", "sleepy"].map(trouble);
-    let expected =
-        [Trouble::NeverStarted, Trouble::ConnectionLost, Trouble::NoSuchRoute, Trouble::Function, Trouble::Deadline];
+    let expected = [
+        CallFailure::NeverStarted,
+        CallFailure::ConnectionLost,
+        CallFailure::NoSuchRoute,
+        CallFailure::Function,
+        CallFailure::Deadline,
+    ];
     assert_eq!(troubles, expected.map(Some));
-    assert_eq!(verdicts["clumsy"], Verdict::Failed(Trouble::Function, "division by zero".to_owned()));
+    assert_eq!(verdicts["clumsy"], Verdict::Failed(CallFailure::Function, "division by zero".to_owned()));
     let invalid = |reason: &str| Verdict::Invalid(reason.to_owned());
     assert_eq!(verdicts["hasty"], invalid("expected 8 rows, found 5"));
     assert_eq!(verdicts["careless"], invalid("expected row 0, found row 1 in its place"));

@@ -6,7 +6,7 @@
 #![allow(clippy::print_stdout, reason = "an example shows what it does")]
 
 use callboard::NO_ARGS;
-use callboard::net::{Identity, NetConfig, QuicEdge, Trouble};
+use callboard::net::{CallFailure, Identity, NetConfig, QuicEdge};
 use callboard::prelude::*;
 
 /// The functions. Each reads its arguments by place or by name.
@@ -51,12 +51,12 @@ async fn use_them(caller: &impl Caller) -> Result<(), CallError> {
     let raised =
         caller.send("mean", [Value::from(Vec::<Value>::new())], Map::new()).await.expect_err("there is no mean");
     for error in [&wrong, &unknown, &raised] {
-        println!("  {:?}: {}", Trouble::of(error), error.message());
+        println!("  {:?}: {}", CallFailure::classify(error), error.message());
     }
     assert_eq!(wrong.message(), "argument `base` is missing: give it as positional argument 1 or by name");
     assert_eq!(
-        [&wrong, &unknown, &raised].map(Trouble::of),
-        [Trouble::Request, Trouble::NoSuchRoute, Trouble::Function]
+        [&wrong, &unknown, &raised].map(CallFailure::classify),
+        [CallFailure::Request, CallFailure::NoSuchRoute, CallFailure::Function]
     );
     assert_eq!((raised.message(), raised.error_type()), ("there is no mean of nothing", Some("NoNumbers")));
     Ok(())

@@ -10,7 +10,7 @@ use std::net::SocketAddr;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 
-use callboard::net::{Cluster, Identity, NetConfig, QuicEdge, Static};
+use callboard::net::{Cluster, Identity, NetConfig, QuicEdge, StaticView};
 use callboard::prelude::*;
 use callboard::{Contract, Drained};
 use futures_util::future::join_all;
@@ -41,7 +41,7 @@ async fn gateway(workers: &[SocketAddr]) -> Result<Server, Problem> {
     let next = Stage::each("next", |number: &i64| Ok(number + 1));
     let pipeline = Pipeline::from(next).then(Pipeline::<i64, i64>::remote("square"));
     let app = App::new().route("/next-square", pipeline);
-    let peers = Static::try_new(workers.iter().copied())?;
+    let peers = StaticView::try_new(workers.iter().copied())?;
     let server = Server::builder().quic_with_peers(edge()?, |edge| Cluster::start(edge, Arc::new(peers)));
     Ok(server.start(app, "127.0.0.1:0").await?)
 }

@@ -17,7 +17,7 @@ struct Rule {
 }
 
 /// From the bottom up; the last is the root package.
-const RULES: [Rule; 11] = [
+const RULES: [Rule; 12] = [
     Rule {
         name: "codec",
         may_use: &[],
@@ -28,7 +28,8 @@ const RULES: [Rule; 11] = [
         may_use: &["codec"],
         must_not_know: &["axum", "hyper", "hyper-util", "http", "tower", "quinn", "rustls", "serde_json"],
     },
-    Rule { name: "net", may_use: &["codec", "core"], must_not_know: &["axum", "hyper", "ractor"] },
+    Rule { name: "identity", may_use: &["codec"], must_not_know: &["axum", "hyper", "quinn", "ractor"] },
+    Rule { name: "net", may_use: &["codec", "core", "identity"], must_not_know: &["axum", "hyper", "ractor"] },
     Rule { name: "http-client", may_use: &[], must_not_know: &["axum", "quinn", "ractor"] },
     Rule {
         name: "telemetry",

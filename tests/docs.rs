@@ -174,7 +174,7 @@ fn operations_states_what_a_connection_may_hold() {
 fn security_names_settings_that_exist() {
     let sources = [
         ("HttpConfig", read("crates/http/src/config/mod.rs")),
-        ("NetConfig", read("crates/net/src/edge/mod.rs")),
+        ("NetConfig", read("crates/net/src/server/mod.rs")),
         ("Tuning", read("crates/net/src/endpoint/tuning.rs")),
     ];
     for page in ["SECURITY.md", "docs/operations.md"] {

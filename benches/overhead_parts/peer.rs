@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use callboard_core::remote::RemoteStages;
 use callboard_core::{App, Node};
-use callboard_net::{Cluster, Identity, NetConfig, QuicEdge, Static};
+use callboard_net::{Cluster, Identity, NetConfig, QuicEdge, StaticView};
 use tokio::runtime::Runtime;
 
 /// What keeps the way to the other node.
@@ -27,7 +27,7 @@ pub(crate) async fn start(gateway: App, worker: App, stage: &str) -> (Node, Peer
     let other = identity.clone();
     let worker = runtime.spawn(async move { served(worker, &other).await }).await.unwrap();
     let (node, edge) = served(gateway, &identity).await;
-    let cluster = Cluster::start(&edge, Arc::new(Static::try_new([worker.1.address()]).expect("few peers")));
+    let cluster = Cluster::start(&edge, Arc::new(StaticView::try_new([worker.1.address()]).expect("few peers")));
     node.handle().join(cluster.clone()).unwrap();
     while !cluster.offers(stage) {
         tokio::time::sleep(Duration::from_millis(5)).await;

@@ -60,7 +60,7 @@ fn a_cluster_is_made_joined_and_called_and_strangers_stay_outside() {
     let joined = join(&node_token, &first_address, &of("second"), "second");
     assert!(joined.status.success() && said(&joined).contains("as second, a node"), "{joined:?}");
     let (mut second, second_address) = serve(&of("second"), &["--quic", "127.0.0.2:0", "--join", &first_address]);
-    second.wait_for("linked");
+    second.wait_for("connected to a peer");
 
     // A client calls a route on either.
     let joined = join(&token(&authority, &["--role", "client"]), &first_address, &of("desk"), "desk");

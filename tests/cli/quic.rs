@@ -144,10 +144,10 @@ fn a_node_that_joins_another_is_known_to_it() {
     let mut first = start(&["--http", "127.0.0.1:0", "--quic", "127.0.0.1:0"]);
     let address = first.wait_for("listening on quic://").split(' ').next().unwrap().to_owned();
     let mut second = start(&["--join", &address]);
-    second.wait_for("linked");
-    first.wait_for("linked");
+    second.wait_for("connected to a peer");
+    first.wait_for("connected to a peer");
     second.signal("KILL");
-    first.wait_for("link lost");
+    first.wait_for("the connection to a peer ended");
     let output = call(&state, &format!("quic://{address}"), &["/digits", "-F", "image=@examples/digits/seven.png"]);
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     first.signal("TERM");
@@ -169,7 +169,7 @@ fn the_status_of_a_node_shows_the_others() {
     let name = address.replace("127.0.0.1", "localhost");
     let mut second = start(&["--join", &name, "--log", "callboard_net=info"]);
     let admin = second.wait_for("admin on ");
-    second.wait_for("linked");
+    second.wait_for("connected to a peer");
     let status = |words: &[&str]| {
         let output = run(&[&["status", &admin], words].concat());
         assert!(output.status.success(), "{output:?}");
@@ -184,7 +184,7 @@ fn the_status_of_a_node_shows_the_others() {
     assert!(peer["linked_for"]["nanos"].is_u64() && peer["stages"].as_array().unwrap().len() >= 2, "{peer}");
 
     first.signal("KILL");
-    second.wait_for("link lost");
+    second.wait_for("the connection to a peer ended");
     let text = status(&[]);
     assert!(text.lines().any(|line| line.starts_with(&address) && line.contains("away")), "{text}");
 }
@@ -218,7 +218,7 @@ fn divided() -> [Server; 2] {
     let mut new = start(&labels(2, r#"["new", "other"]"#, [3, 1]), &["--quic", "127.0.0.1:0"]);
     let address = new.wait_for("listening on quic://").split(' ').next().unwrap().to_owned();
     let mut old = start(&labels(1, r#"["old", "other"]"#, [3, 1]), &["--join", &address]);
-    old.wait_for("linked");
+    old.wait_for("connected to a peer");
     [old, new]
 }
 
@@ -246,7 +246,7 @@ fn a_late_http_call_still_reaches_the_peers() {
     (0..20).for_each(|_| assert_eq!(old.request(HEAD, SCORES.as_bytes()).status, 200));
     old.signal("TERM");
     old.wait_for("SIGTERM");
-    assert!(!new.says_within("link lost", Duration::from_millis(500)), "{:?}", new.said);
+    assert!(!new.says_within("the connection to a peer ended", Duration::from_millis(500)), "{:?}", new.said);
     let answers = half.into_iter().filter_map(|mut stream| {
         let rest = format!("\r\nhost: test\r\ncontent-length: {}\r\n\r\n{SCORES}", SCORES.len());
         let (sent, mut answer) = (stream.write_all(rest.as_bytes()), String::new());

@@ -126,7 +126,7 @@ fn local_and_remote_stages_work_in_one_graph() {
     let head = "POST /missing HTTP/1.1\r\ncontent-type: application/json";
     let missing = gateway.request(head, b"1");
     assert_eq!(missing.status, 503);
-    assert!(missing.body.contains("runs the stage `missing`: the one that is linked does not"), "{missing:?}");
+    assert!(missing.body.contains("runs the stage `missing`: the connected node does not"), "{missing:?}");
     let ready = gateway.request("GET /readyz HTTP/1.1", b"");
     let detail = json(&ready.body)["detail"].clone();
     assert_eq!(detail, "stage `missing` is remote: no node that runs it can be reached");

@@ -243,8 +243,8 @@ fn a_node_that_ends_under_calls_over_quic_fails_none_here_or_there() {
     };
     let (mut first, left) = start(2, &["--quic", "127.0.0.1:0"]);
     let (mut second, right) = start(1, &["--quic", "127.0.0.1:0", "--join", &left]);
-    second.wait_for("linked");
-    first.wait_for("linked");
+    second.wait_for("connected to a peer");
+    first.wait_for("connected to a peer");
 
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     let identity = Identity::development_in(&state.join("callboard/development")).unwrap();

@@ -60,7 +60,7 @@ async fn a_client_in_another_language_speaks_frames() {
     let Some(python) = Python::with("quic") else { return };
     let directory = directory();
     let authority = Authority::init(&directory.join("authority"), "lab").unwrap();
-    let identity = Identity::of_cluster(&directory.join("authority")).unwrap();
+    let identity = Identity::open(&directory.join("authority")).unwrap();
     let mut config = NetConfig::default();
     config.tuning.idle_timeout = PATIENCE;
     let edge = QuicEdge::bind("127.0.0.1:0".parse().unwrap(), identity, config).unwrap();

@@ -118,7 +118,7 @@ const BURST_LASTS: Duration = Duration::from_millis(30);
 /// One caller with its gaps, until the attack is over.
 async fn hold(target: &Target) {
     let relay = Relay::begin(target.quic);
-    let endpoint = BareEndpoint::reaching(&IDENTITY).expect("a socket");
+    let endpoint = BareEndpoint::calling(&IDENTITY).expect("a socket");
     let Ok(peer) = RawPeer::over(&endpoint, relay.address).await else { return target.met("not connected") };
     if peer.greet(&hello()).await.is_err() {
         return target.met("not welcomed");

@@ -181,7 +181,7 @@ fn answers_that_are_not_read() {
 fn connections_that_say_hello_and_go() {
     Attack::new("quic: hello and away, by 8 clients").run(|target| {
         runs(target, async {
-            let endpoint = BareEndpoint::reaching(&IDENTITY).expect("a socket");
+            let endpoint = BareEndpoint::calling(&IDENTITY).expect("a socket");
             let caller = |_| async {
                 while target.goes_on() {
                     if let Ok(peer) = RawPeer::over(&endpoint, target.quic).await {
@@ -202,10 +202,10 @@ fn connections_that_say_hello_and_go() {
 fn connections_that_never_say_hello() {
     Attack::new("quic: 100 connections that fill their windows before hello").earns_no_permits().run(|target| {
         runs(target, async {
-            let endpoint = BareEndpoint::reaching(&IDENTITY).expect("a socket");
+            let endpoint = BareEndpoint::calling(&IDENTITY).expect("a socket");
             let stuffing = |_| async {
                 let peer = RawPeer::over(&endpoint, target.quic).await.ok()?;
-                let (streams, bytes) = peer.stuff().await;
+                let (streams, bytes) = peer.flood().await;
                 target.met(format!("{streams} streams, {bytes} bytes"));
                 Some(())
             };
@@ -220,7 +220,7 @@ fn hellos_that_are_too_much() {
     let long = Hello { cluster: "c".repeat(60_000), node: "n".repeat(4000), ..hello() };
     Attack::new("quic: hellos of 64 kB").run(|target| {
         runs(target, async {
-            let endpoint = BareEndpoint::reaching(&IDENTITY).expect("a socket");
+            let endpoint = BareEndpoint::calling(&IDENTITY).expect("a socket");
             let caller = |_| async {
                 while target.goes_on() {
                     let Ok(peer) = RawPeer::over(&endpoint, target.quic).await else {

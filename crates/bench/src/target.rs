@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use callboard_codec::Value;
 use callboard_core::{CallError, CallOptions, ErrorKind};
 use callboard_http_client::{Answer, Call, ClientError, Connection, Origin, Prepared, Protocol, Trust};
-use callboard_net::{Client, ConnectError, Identity, QuicUrl, Trouble};
+use callboard_net::{CallFailure, Client, ConnectError, Identity, QuicUrl};
 
 use crate::stats::Outcome;
 
@@ -96,7 +96,7 @@ impl Target {
             Self::Quic { url, identity, route, requests } => {
                 let absent = || Outcome::Broken("connect");
                 let client = connect(url, identity, timeout, Duration::ZERO).await.map_err(|_| absent())?;
-                let streams = client.streams(route).await.map_err(|_| absent())?;
+                let streams = client.is_streaming(route).await.map_err(|_| absent())?;
                 Ok(TargetConnection::Quic { client, requests: Arc::clone(requests), timeout, streams })
             }
         }
@@ -122,11 +122,11 @@ impl Target {
             }
             Self::Quic { url, identity, route, requests } => {
                 let client = connect(url, identity, timeout, timeout.min(START_UP_WAIT)).await?;
-                let streams = client.streams(route).await?;
+                let streams = client.is_streaming(route).await?;
                 match ask(&client, &requests[0], timeout, streams).await {
                     Ok(_) => Ok(None),
-                    Err(error) => match Trouble::of(&error) {
-                        Trouble::NeverStarted | Trouble::ConnectionLost => Err(error.into()),
+                    Err(error) => match CallFailure::classify(&error) {
+                        CallFailure::NeverStarted | CallFailure::ConnectionLost => Err(error.into()),
                         _ => Ok(Some(error.to_string())),
                     },
                 }
@@ -233,9 +233,9 @@ fn member(problem: &[u8], name: &str) -> Option<String> {
 
 /// Refusals of a node have the kinds of problem documents. Failures of the transport have the words of the HTTP client.
 fn outcome_from_error(error: &CallError, is_late: bool) -> Outcome {
-    match (error.kind(), Trouble::of(error)) {
+    match (error.kind(), CallFailure::classify(error)) {
         (ErrorKind::DeadlineExceeded, _) if is_late => Outcome::TimedOut,
-        (_, Trouble::ConnectionLost) => Outcome::Broken("closed"),
+        (_, CallFailure::ConnectionLost) => Outcome::Broken("closed"),
         (kind, _) => Outcome::Answered { status: None, kind: Some(kind.as_str().to_owned()), bytes: 0 },
     }
 }

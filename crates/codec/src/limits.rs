@@ -233,7 +233,16 @@ impl<'a> Budget<'a> {
     }
 
     /// Makes room for one more item, or for `expected` items. Old and new room are counted while both exist.
+    #[inline]
     pub(crate) fn make_room<T>(&mut self, items: &mut Vec<T>, expected: usize) -> Result<(), DecodeError> {
+        match items.len() < items.capacity() {
+            true => Ok(()),
+            false => self.grow(items, expected),
+        }
+    }
+
+    #[cold]
+    fn grow<T>(&mut self, items: &mut Vec<T>, expected: usize) -> Result<(), DecodeError> {
         let before = items.capacity();
         // A list of known length gets exactly that room.
         let room = match expected.checked_sub(before) {
@@ -291,7 +300,7 @@ impl FrameWork {
         match self.empty_rows <= MAX_EMPTY_ROWS {
             true => Ok(()),
             false => Err(DecodeError::malformed(format!(
-                "{} rows that no byte stands behind, where {MAX_EMPTY_ROWS} are allowed",
+                "{} rows without bytes are more than {MAX_EMPTY_ROWS}",
                 self.empty_rows
             ))),
         }
@@ -312,7 +321,7 @@ impl FrameWork {
         match self.blocks <= MAX_BLOCK_BYTES {
             true => Ok(()),
             false => Err(DecodeError::malformed(format!(
-                "more than {MAX_BLOCK_BYTES} bytes of room for the blocks of compressed buffers: compress by smaller blocks"
+                "blocks of compressed buffers need more than {MAX_BLOCK_BYTES} bytes: compress in smaller blocks"
             ))),
         }
     }
@@ -323,7 +332,7 @@ impl FrameWork {
         match self.viewed <= MAX_VIEWED_BYTES {
             true => Ok(()),
             false => Err(DecodeError::malformed(format!(
-                "views of {} bytes of text, where {MAX_VIEWED_BYTES} are allowed",
+                "views of {} bytes of text are more than {MAX_VIEWED_BYTES}",
                 self.viewed
             ))),
         }

@@ -91,7 +91,7 @@ fn rows_without_bytes_are_counted_over_all_batches() {
     for (format, input) in [(Format::ArrowStream, input), (Format::Msgpack, wrapped.into())] {
         let error = within(16 * MIB, input.len(), || decode(format, &input).unwrap_err());
         assert_eq!(error.kind(), DecodeErrorKind::Malformed);
-        assert!(error.to_string().contains("rows that no byte stands behind"), "{error}");
+        assert!(error.to_string().contains("rows without bytes"), "{error}");
     }
     // What one batch may have, all may have together.
     let input = stream(&batch(vec![("x", Arc::new(NullArray::new(MIB / 4)))]), 4, None);
@@ -106,11 +106,11 @@ fn rows_without_columns_are_counted_over_all_batches() {
     let empty = RecordBatch::try_new_with_options(Arc::new(Schema::empty()), vec![], &options).unwrap();
     assert!(decode(Format::ArrowStream, &stream(&empty, 2, None)).is_ok());
     let error = decode(Format::ArrowStream, &stream(&empty, 3, None)).unwrap_err();
-    assert!(error.to_string().contains("rows that no byte stands behind"), "{error}");
+    assert!(error.to_string().contains("rows without bytes"), "{error}");
 }
 
 #[test]
-fn columns_of_nulls_beside_others_are_as_long_as_these() {
+fn columns_of_nulls_are_as_long_as_the_other_columns() {
     let _turn = heap::turn();
     let rows = 3 * MIB;
     let numbers: ArrayRef = Arc::new(Float64Array::from(vec![0.5; rows]));
@@ -564,7 +564,7 @@ fn list_of(n: i64) -> Value {
     Value::List(vec![Value::from(n), Value::from("text")])
 }
 
-/// An envelope in one piece is a copy of the segments, whoever asks for it.
+/// An envelope in one piece is a copy of the segments.
 #[test]
 fn an_envelope_of_a_rust_type_in_one_piece_is_charged() {
     let _turn = heap::turn();

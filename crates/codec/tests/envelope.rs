@@ -72,7 +72,7 @@ fn golden_bytes_change_only_with_the_version() {
     let bytes = Bytes::from_static(golden);
     assert_eq!(Value::decode(Format::Envelope, &bytes, &DecodeLimits::default()).unwrap(), value);
     assert_eq!(golden[..8], [0x89, b'C', b'B', b'E', 1, 0, 0, 0]);
-    // Without segments it is the tree behind 24 bytes.
+    // Without segments it is 24 bytes and the tree.
     let small = Value::from(vec![Value::from(1), "a".into()]);
     assert_eq!(&envelope_of(&small)[..], b"\x89CBE\x01\0\0\0\x04\0\0\0\0\0\0\0\x1c\0\0\0\0\0\0\0\x92\x01\xa1a");
 }

@@ -1,4 +1,4 @@
-//! Rust types through payloads and data types: what is encoded, what is not, and what a bad request is told.
+//! Rust types through payloads and data types: what is encoded, what is not, and the errors of bad requests.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -194,7 +194,7 @@ fn a_data_type_describes_itself() {
     assert_eq!((described.name(), described.raw_body()), ("Request", None));
 }
 
-/// A part of a request is read by the same rules beside any text.
+/// A part of a request is read by the same rules next to any text.
 #[test]
 fn a_long_text_changes_no_rules() {
     #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -225,7 +225,7 @@ fn a_long_text_changes_no_rules() {
 }
 
 #[test]
-fn an_enum_is_told_what_it_wants() {
+fn an_error_names_what_an_enum_expects() {
     #[derive(Debug, Serialize, Deserialize, JsonSchema)]
     enum Choice {
         Plain,

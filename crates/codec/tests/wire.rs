@@ -216,7 +216,7 @@ fn a_flag_that_is_added_is_as_if_it_had_been_there() {
 }
 
 #[test]
-fn a_run_of_frames_is_the_frames_one_behind_the_other_in_few_pieces() {
+fn a_run_of_frames_is_all_frames_in_order_in_few_pieces() {
     let done = |load| Done { load: Load { in_flight: load, queued: 0 }, ..Done::default() };
     let (small, large) = (Bytes::from(vec![1; 100]), Bytes::from(vec![2; 8 << 10]));
     let (mut run, mut alone) = (FrameRun::default(), Vec::new());
@@ -235,7 +235,7 @@ fn a_run_of_frames_is_the_frames_one_behind_the_other_in_few_pieces() {
     assert_eq!(pieces[1].as_ptr(), large.as_ptr());
 }
 
-/// Each lie, the byte that tells it, and how it is refused.
+/// Each false length, its byte, and its error.
 #[test]
 fn every_lie_of_a_prelude_is_refused_by_its_name() {
     let good = frame_head(FrameKind::Goaway, 0, &Goaway::default(), 0).expect("fits").to_vec();
@@ -339,7 +339,7 @@ fn a_head_in_small_pieces_keeps_none_of_its_chunks() {
     assert_eq!(read.header::<Call>().expect("is one"), call);
 }
 
-/// A reader without a limit is told of the largest body there is, and then of nothing more.
+/// A reader without a limit reports the largest body, and then nothing more.
 #[test]
 fn an_end_within_the_header_of_an_endless_body_is_an_end_like_any_other() {
     let mut prelude = frame_head(FrameKind::Goaway, 0, &Goaway::default(), 0).expect("fits")[..PRELUDE_BYTES].to_vec();

@@ -1,9 +1,10 @@
 //! What a call to another node costs: ours beside bare quinn and beside tonic, all under mutual TLS 1.3.
 //!
-//! Run with `cargo bench -p callboard-net --bench hop`; `-- --quick` takes half a minute, `-- --only "64 callers"` one table, `-- --ways route,tonic` some ways,
-//! `-- --rounds 9 --seconds 2` its time. Both sides are in this process, on the same cores, each with a tokio runtime of its own; every
-//! QUIC endpoint has a thread of its own, with the same tuning: the bare ones are ours without the rest. Tonic has the two runtimes and no
-//! other thread, so a call of its passes two wake-ups where the others pass four (ours) or six (the bare ones).
+//! Run with `cargo bench -p callboard-net --bench hop`; `-- --quick` takes half a minute, `-- --only "64 callers"` one
+//! table, `-- --ways route,tonic` some ways, `-- --rounds 9 --seconds 2` its time. Both sides are in this process, on
+//! the same cores, each with a tokio runtime of its own; every QUIC endpoint has a thread of its own, with the same
+//! tuning: the bare ones are ours without the rest. Tonic has the two runtimes and no other thread, so a call of its
+//! passes two wake-ups where the others pass four (ours) or six (the bare ones).
 //!
 //! | way | what it is |
 //! |---|---|
@@ -14,8 +15,9 @@
 //! | bare frames | quinn, frames with a length and a number, multiplexed on one stream; written in batches |
 //! | tonic | a gRPC echo of raw bytes |
 //!
-//! Beside the figures of each way stand how often a thread gave way for each request (`switches`) and, for ours, how many calls shared a
-//! stream. Rounds are interleaved and change their order; a ratio is the median of the ratios within rounds.
+//! Beside the figures of each way stand how often a thread gave way for each request (`switches`) and, for ours, how
+//! many calls shared a stream. Rounds are interleaved and change their order; a ratio is the median of the ratios
+//! within rounds.
 
 #![allow(clippy::print_stdout, clippy::unwrap_used, reason = "a benchmark prints, and stops when something is wrong")]
 

@@ -1,8 +1,9 @@
 //! Which shape should requests to one peer have on QUIC: a stream each, packs that share one, or long-lived lanes?
 //!
-//! Run with `cargo bench -p callboard-net --bench shapes`. Echo of raw bytes, client and server each on one thread with a
-//! runtime of its own, TLS 1.3 between them; CPU is that of both ends together. Rounds are interleaved and the best of each
-//! cell counts, because on a shared machine noise only ever adds. `docs/adr/006-requests-on-quic.md` says what follows.
+//! Run with `cargo bench -p callboard-net --bench shapes`. Echo of raw bytes, client and server each on one thread with
+//! a runtime of its own, TLS 1.3 between them; CPU is that of both ends together. Rounds are interleaved and the best
+//! of each cell counts, because on a shared machine noise only ever adds. `docs/adr/006-requests-on-quic.md` says what
+//! follows.
 
 #![allow(clippy::print_stdout, clippy::unwrap_used, reason = "a benchmark prints, and stops when something is wrong")]
 

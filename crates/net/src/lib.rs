@@ -1,12 +1,12 @@
-//! The QUIC edge of Callboard, and the client that calls it.
+//! The QUIC edge of Callboard, its network client, and remote stages.
 //!
-//! A node serves its routes on a UDP port ([`QuicEdge`]); a [`Client`] calls them with the same methods, errors and
-//! cancellation as in process (both are a [`Caller`](callboard_core::Caller)). Both ends show certificates of the same
-//! authority ([`Identity`]); for one user on one machine it is made on first use.
+//! A node serves its routes on a UDP port ([`QuicEdge`]). A [`Client`] calls them with the same methods, errors and
+//! cancellation as in process: both implement [`Caller`](callboard_core::Caller). Both ends present certificates of the
+//! same authority ([`Identity`]); the one for a single user on one machine is made on first use.
 //!
 //! ```text
 //!  Client ── hello, welcome ──►  QuicEdge       certificates, cluster, version: refused before anything is read
-//!    │    ── call, body ──────►  permit ► body ► Gateway … Worker     a stream per pack of calls; reset = cancel
+//!    │    ── call, body ──────►  permit ► body ► Gateway … Worker     small calls share a stream; reset = cancel
 //!    ◄────── done | fail ──────┘                                      items with credit, where the route streams
 //! ```
 //!
@@ -18,7 +18,7 @@
 //!
 //! # let directory = std::env::temp_dir().join(format!("callboard-doctest-{}", std::process::id())).join("development");
 //! # let identity = Identity::development_in(&directory)?;
-//! // `Identity::development()` is that of this user on this machine.
+//! // `Identity::development()` is the identity of this user on this machine.
 //! let edge = QuicEdge::bind("127.0.0.1:0".parse()?, identity.clone(), NetConfig::default())?;
 //! let shout = Stage::each("shout", |text: &String| Ok(text.to_uppercase()));
 //! let node = App::new().route("/shout", shout).start().await?;
@@ -32,31 +32,33 @@
 //! # }
 //! ```
 //!
-//! The frames are those of [`callboard_codec::wire`]; `docs/wire.md` draws them. QUIC runs on a thread of its own, so
-//! that a node still answers when workers take all cores.
+//! [`callboard_codec::wire`] has the frames, and `docs/wire.md` their layout. QUIC runs on a thread of its own, so a
+//! node still answers when workers use all cores.
 
 mod client;
 mod cluster;
-mod contained;
-mod convert;
-mod edge;
+mod counter;
 mod endpoint;
-mod identity;
 mod join;
+mod metrics;
+mod offers;
+mod offload;
 mod refusal;
+mod server;
 mod stream;
 #[cfg(feature = "testing")]
 pub mod testing;
+mod view;
+mod wire;
 
-pub use client::{
-    Client, ClientBuilder, ConnectError, NodeAddress, NotANodeAddress, Prepared, QuicUrl, Returned, ReturnedStream,
-    Trouble,
+pub use callboard_identity::{
+    AddressError, Authority, DEFAULT_CERTIFICATE_LIFE, DEFAULT_TOKEN_LIFE, Identity, IdentityError, InvalidNodeAddress,
+    InvalidToken, JoinToken, MemberInfo, MemberList, NodeAddress, QuicUrl, Role, TokenSpec,
 };
-pub use cluster::{Cluster, ClusterView, MAX_PEERS, NotOfferRules, OfferRules, SingleNode, Static, TooManyPeers, View};
-pub use edge::{NetConfig, QuicEdge};
+pub use client::{CallFailure, Client, ClientBuilder, ConnectError, Prepared, Response, ResponseStream};
+pub use cluster::Cluster;
 pub use endpoint::{BindError, Tuning, TuningError};
-pub use identity::{
-    Authority, DEFAULT_CERTIFICATE_LIFE, DEFAULT_TOKEN_LIFE, Identity, IdentityError, JoinToken, MemberInfo,
-    MemberList, NotAToken, Role, TokenSpec,
-};
 pub use join::{JoinError, join};
+pub use offers::{InvalidOfferRules, OfferRules};
+pub use server::{NetConfig, QuicEdge};
+pub use view::{ClusterView, MAX_PEERS, SingleNode, StaticView, TooManyPeers, View};

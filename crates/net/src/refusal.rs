@@ -1,174 +1,242 @@
-//! The words with which connections are refused, and what to do about each.
+//! Reasons for refusing a connection, their words, and advice for the refused side.
 //!
-//! A refusal is one word, the same in the metrics, in the log, and in what the refused side hears; what to do about it is told to people
-//! on both sides. What TLS refuses has no word of ours on the wire but an alert, which becomes one here, whichever side has raised it.
+//! A reason is one word in the metrics, in the log, and in the close frame that the refused side receives. Advice is
+//! added for people on both sides. TLS refuses with an alert, which becomes a reason on either side.
 
-use std::error::Error;
+use callboard_codec::wire::{ResetCode, WireError};
+use callboard_identity::JoinDenied;
+use quinn::{Connection, ConnectionError, VarInt};
 
-use quinn::ConnectionError;
+macro_rules! refusal_reasons {
+    ($($variant:ident = $word:literal,)*) => {
+        /// Why a connection is refused.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        pub(crate) enum RefusalReason {
+            $($variant,)*
+        }
 
-use crate::endpoint::tls_alert;
+        impl RefusalReason {
+            const ALL: &[Self] = &[$(Self::$variant,)*];
 
-/// TLS alerts (RFC 8446, B.2).
-const ALERTS: [(u64, &str); 11] = [
-    (40, "no_certificate"),
-    (42, "bad_certificate"),
-    // Of another use than it is shown for: a client's, where a node's is expected.
-    (43, "wrong_role"),
-    (44, "revoked_certificate"),
-    (45, "expired_certificate"),
-    (46, "unknown_certificate"),
-    (48, "unknown_authority"),
-    // A certificate that names the right authority, and is not signed by it.
-    (51, "unknown_authority"),
-    (109, "no_certificate"),
-    (116, "no_certificate"),
-    (120, "other_protocol"),
-];
-
-/// As much as anybody needs to know it by, in characters.
-const QUOTED: usize = 64;
-
-/// How rustls says that a certificate is not valid yet, for which TLS has no alert of its own.
-const NOT_YET: &str = "not valid yet";
-
-/// Every word with which a connection is refused, and those among them that say what a hello was instead of one.
-const WORDS: [&str; 47] = [
-    "unknown_authority",
-    "unknown_certificate",
-    "bad_certificate",
-    "revoked_certificate",
-    "expired_certificate",
-    "outlived_certificate",
-    "not_yet_valid_certificate",
-    "no_certificate",
-    "other_cluster",
-    "wrong_role",
-    "other_role",
-    "other_name",
-    "other_protocol",
-    "quic_version",
-    "no_common_version",
-    "stale_generation",
-    "no_hello",
-    "not_a_frame",
-    "version",
-    "kind",
-    "flags",
-    "header",
-    "header_too_large",
-    "body_too_large",
-    "truncated",
-    "encode",
-    "refused",
-    "hello_timeout",
-    "timed_out",
-    "left",
-    "lost",
-    "closed",
-    "handshake",
-    "too_many",
-    "busy",
-    "starting",
-    "no_request",
-    "bad_request",
-    "unknown_token",
-    "expired_token",
-    "used_up_token",
-    "revoked_token",
-    "replayed_token",
-    "name_taken",
-    "bad_name",
-    "removed_member",
-    "authority_failed",
-];
-
-/// Refusals that are over a moment later, or at another address.
-const PASSING: [&str; 4] = ["busy", "too_many", "authority_failed", "hello_timeout"];
-
-/// Whether who is refused with this word may come again.
-pub(crate) fn is_passing(word: &str) -> bool {
-    PASSING.contains(&word)
-}
-
-/// Whether the page for operators has this word.
-pub(crate) fn is_told(word: &str) -> bool {
-    WORDS.contains(&word)
-}
-
-/// The word for what TLS has refused, on this side or the other.
-pub(crate) fn tls_word(error: &ConnectionError) -> Option<&'static str> {
-    let alert = tls_alert(error)?;
-    let said = match error {
-        ConnectionError::TransportError(error) => error.reason.clone(),
-        ConnectionError::ConnectionClosed(close) => String::from_utf8_lossy(&close.reason).into_owned(),
-        _ => String::new(),
+            /// Its word, for metrics, programs and the wire.
+            pub(crate) const fn as_str(self) -> &'static str {
+                match self {
+                    $(Self::$variant => $word,)*
+                }
+            }
+        }
     };
-    let word = ALERTS.iter().find(|(known, _)| *known == alert).map_or("handshake", |(_, word)| *word);
-    Some(if word == "expired_certificate" && said.contains(NOT_YET) { "not_yet_valid_certificate" } else { word })
 }
 
-/// What the refused side can do about it; nothing for a word that a later version may have.
-pub(crate) fn advice(word: &str) -> &'static str {
-    match word {
-        "unknown_authority" | "bad_certificate" | "unknown_certificate" => {
-            "the certificate is not of this cluster's authority: join the cluster (`callboard cluster join`) and name that identity \
-             (`--cluster DIR`); without one, be the same user on the same machine"
+refusal_reasons! {
+    UnknownAuthority = "unknown_authority",
+    UnknownCertificate = "unknown_certificate",
+    BadCertificate = "bad_certificate",
+    RevokedCertificate = "revoked_certificate",
+    ExpiredCertificate = "expired_certificate",
+    OutlivedCertificate = "outlived_certificate",
+    NotYetValidCertificate = "not_yet_valid_certificate",
+    NoCertificate = "no_certificate",
+    OtherCluster = "other_cluster",
+    WrongRole = "wrong_role",
+    OtherRole = "other_role",
+    OtherName = "other_name",
+    OtherProtocol = "other_protocol",
+    QuicVersion = "quic_version",
+    NoCommonVersion = "no_common_version",
+    StaleGeneration = "stale_generation",
+    NoHello = "no_hello",
+    NotAFrame = "not_a_frame",
+    FrameVersion = "version",
+    FrameKind = "kind",
+    FrameFlags = "flags",
+    FrameHeader = "header",
+    HeaderTooLarge = "header_too_large",
+    BodyTooLarge = "body_too_large",
+    Truncated = "truncated",
+    Encode = "encode",
+    Refused = "refused",
+    HelloTimeout = "hello_timeout",
+    TimedOut = "timed_out",
+    Left = "left",
+    Lost = "lost",
+    Closed = "closed",
+    Handshake = "handshake",
+    TooMany = "too_many",
+    Busy = "busy",
+    Starting = "starting",
+    NoRequest = "no_request",
+    BadRequest = "bad_request",
+    UnknownToken = "unknown_token",
+    ExpiredToken = "expired_token",
+    UsedUpToken = "used_up_token",
+    RevokedToken = "revoked_token",
+    ReplayedToken = "replayed_token",
+    NameTaken = "name_taken",
+    BadName = "bad_name",
+    RemovedMember = "removed_member",
+    AuthorityFailed = "authority_failed",
+}
+
+impl RefusalReason {
+    /// The reason of a word. `None`: a later version may have further words.
+    pub(crate) fn from_word(word: &str) -> Option<Self> {
+        Self::ALL.iter().copied().find(|reason| reason.as_str() == word)
+    }
+
+    /// The reason of a TLS alert (RFC 8446, B.2) that ended a handshake. `None`: TLS did not end it.
+    pub(crate) fn from_tls(error: &ConnectionError) -> Option<Self> {
+        let (alert, text) = tls_alert(error)?;
+        Some(match alert {
+            40 | 109 | 116 => Self::NoCertificate,
+            42 => Self::BadCertificate,
+            // The certificate does not allow this use: a client's, where a node's is expected.
+            43 => Self::WrongRole,
+            44 => Self::RevokedCertificate,
+            // TLS has no alert of its own for a certificate that is not valid yet; rustls says so in the text.
+            45 if text.contains("not valid yet") => Self::NotYetValidCertificate,
+            45 => Self::ExpiredCertificate,
+            46 => Self::UnknownCertificate,
+            // 51: the certificate names the right authority, but its signature is wrong.
+            48 | 51 => Self::UnknownAuthority,
+            120 => Self::OtherProtocol,
+            _ => Self::Handshake,
+        })
+    }
+
+    /// The reason of a handshake that failed.
+    pub(crate) fn from_handshake(error: &ConnectionError) -> Self {
+        Self::from_tls(error).unwrap_or(match error {
+            ConnectionError::TransportError(_) => Self::Handshake,
+            ConnectionError::TimedOut => Self::TimedOut,
+            ConnectionError::ApplicationClosed(_) | ConnectionError::ConnectionClosed(_) | ConnectionError::Reset => {
+                Self::Left
+            }
+            ConnectionError::VersionMismatch => Self::QuicVersion,
+            ConnectionError::LocallyClosed | ConnectionError::CidsExhausted => Self::Closed,
+        })
+    }
+
+    /// Whether the refused side may succeed later, or at another address.
+    pub(crate) fn is_transient(self) -> bool {
+        matches!(self, Self::Busy | Self::TooMany | Self::AuthorityFailed | Self::HelloTimeout)
+    }
+
+    /// What the refused side can do about it; empty where there is no advice.
+    pub(crate) fn advice(self) -> &'static str {
+        match self {
+            Self::UnknownAuthority | Self::BadCertificate | Self::UnknownCertificate => {
+                "the certificate is not of this cluster's authority: join the cluster (`callboard cluster join`) and name that \
+                 identity (`--cluster DIR`); without one, be the same user on the same machine"
+            }
+            Self::OtherCluster => "it is of another cluster: name the identity of its cluster (`--cluster DIR`)",
+            Self::ExpiredCertificate => {
+                "the certificate has expired: join again with a new token, and see why it was not renewed in time"
+            }
+            Self::NotYetValidCertificate => "the certificate is not valid yet: set the clocks of both machines right",
+            Self::NoCertificate => "a certificate is needed: join the cluster first (`callboard cluster join`)",
+            Self::WrongRole => {
+                "the certificate's role does not allow that: join with a token of role node (`callboard cluster token`)"
+            }
+            Self::OtherName => "the certificate is of a node of another name",
+            Self::OutlivedCertificate => {
+                "the certificate expired while the connection was open: connect again with the renewed one"
+            }
+            Self::OtherProtocol => {
+                "the node does not speak that protocol: to join, name the node that serves the authority's directory"
+            }
+            Self::NoCommonVersion => "the two sides have no common version: update the older one",
+            Self::StaleGeneration => {
+                "a node that began later is connected under the same name: use one identity per node. After a start with the \
+                 clock set back, wait until the connections of the earlier process are gone (the idle timeout, 3 s)"
+            }
+            Self::TooMany | Self::Busy => "the node is at its limit of connections: try again later",
+            Self::Starting => "its stages are not up yet: wait for it, or call another node",
+            Self::RemovedMember => "it was removed from the cluster: join again with a new token",
+            Self::RevokedCertificate => "the certificate was revoked: join again with a new token",
+            _ => "",
         }
-        "other_cluster" => "it is of another cluster: name the identity of its cluster (`--cluster DIR`)",
-        "expired_certificate" => {
-            "the certificate has expired: join again with a new token, and see why it was not renewed in time"
-        }
-        "not_yet_valid_certificate" => "the certificate is not valid yet: set the clocks of both machines right",
-        "no_certificate" => "a certificate is needed: join the cluster first (`callboard cluster join`)",
-        "wrong_role" => {
-            "the certificate's role does not allow that: join with a token of role node (`callboard cluster token`)"
-        }
-        "other_name" => "the certificate is of a node of another name",
-        "outlived_certificate" => "the certificate has expired meanwhile: connect again with the one in its place",
-        "other_protocol" => {
-            "nothing of that protocol is spoken there: to join, name the node that serves the authority's directory"
-        }
-        "no_common_version" => "there is no version that both speak: bring the older one up to date",
-        "stale_generation" => {
-            "a node that began later is there under the same name: one identity per node. After a start with the clock set back, wait \
-             until the connections of the earlier process are gone (the idle timeout, 3 s)"
-        }
-        "too_many" | "busy" => "it has as many connections as it takes: try again later",
-        "starting" => "its stages are not up yet: wait for it, or call another node",
-        "removed_member" => "it was removed from the cluster: join again with a new token",
-        "revoked_certificate" => "the certificate was taken back: join again with a new token",
-        _ => "",
+    }
+
+    /// Its word and advice.
+    pub(crate) fn explained(self) -> String {
+        explained(self.as_str())
+    }
+
+    /// Closes a connection for this reason.
+    pub(crate) fn close(self, connection: &Connection) {
+        let code = match self {
+            Self::StaleGeneration => ResetCode::StaleGeneration,
+            // The caller may wait for the node.
+            Self::Starting => ResetCode::Draining,
+            _ => ResetCode::Refused,
+        };
+        connection.close(VarInt::from_u32(code.number()), self.as_str().as_bytes());
     }
 }
 
-/// A word with what to do about it.
+impl From<&WireError> for RefusalReason {
+    fn from(error: &WireError) -> Self {
+        match error {
+            WireError::NotAFrame { .. } => Self::NotAFrame,
+            WireError::Version { .. } => Self::FrameVersion,
+            WireError::Kind { .. } => Self::FrameKind,
+            WireError::Flags { .. } => Self::FrameFlags,
+            WireError::HeaderTooLarge { .. } => Self::HeaderTooLarge,
+            WireError::BodyTooLarge { .. } => Self::BodyTooLarge,
+            WireError::Truncated { .. } => Self::Truncated,
+            WireError::Encode { .. } => Self::Encode,
+            WireError::Header { .. } => Self::FrameHeader,
+            _ => Self::Refused,
+        }
+    }
+}
+
+impl From<&JoinDenied> for RefusalReason {
+    fn from(denied: &JoinDenied) -> Self {
+        match denied {
+            JoinDenied::OtherCluster => Self::OtherCluster,
+            JoinDenied::UnknownToken => Self::UnknownToken,
+            JoinDenied::ExpiredToken => Self::ExpiredToken,
+            JoinDenied::RevokedToken => Self::RevokedToken,
+            JoinDenied::UsedUpToken => Self::UsedUpToken,
+            JoinDenied::ReplayedToken => Self::ReplayedToken,
+            JoinDenied::InvalidRequest(_) => Self::BadRequest,
+            JoinDenied::InvalidName(_) => Self::BadName,
+            JoinDenied::NameTaken(_) => Self::NameTaken,
+            JoinDenied::OtherRole(_) => Self::OtherRole,
+            JoinDenied::RemovedMember(_) => Self::RemovedMember,
+            JoinDenied::NoCertificate => Self::NoCertificate,
+            JoinDenied::Failed(_) => Self::AuthorityFailed,
+        }
+    }
+}
+
+/// A word from a peer, with advice where it is a known reason.
 pub(crate) fn explained(word: &str) -> String {
-    match advice(word) {
+    match RefusalReason::from_word(word).map_or("", RefusalReason::advice) {
         "" => word.to_owned(),
         advice => format!("{word}: {advice}"),
     }
 }
 
-/// What somebody else has written, for a line of the log or of a terminal: without anything that moves a cursor, and not for ever.
-pub(crate) fn quoted(text: &str) -> String {
-    let beginning: String = text.chars().take(QUOTED).collect();
-    format!("{beginning:?}{}", if beginning.len() < text.len() { "…" } else { "" })
-}
-
-/// An error with what is behind it, on one line.
-pub(crate) fn with_sources(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(error) = source {
-        text = format!("{text}: {error}");
-        source = error.source();
-    }
-    text
+/// The TLS alert that ended a handshake, raised by either side (RFC 9001, 4.8), and the text with it. In TLS 1.3 the
+/// alert of a server that rejects the client's certificate arrives after the client has completed its handshake.
+fn tls_alert(error: &ConnectionError) -> Option<(u64, String)> {
+    let (number, text) = match error {
+        ConnectionError::TransportError(error) => (u64::from(error.code), error.reason.clone()),
+        ConnectionError::ConnectionClosed(close) => {
+            (u64::from(close.error_code), String::from_utf8_lossy(&close.reason).into_owned())
+        }
+        _ => return None,
+    };
+    (0x100..0x200).contains(&number).then(|| (number - 0x100, text))
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
 
     #[test]
@@ -178,20 +246,16 @@ mod tests {
         let rows = page.lines().skip_while(|line| !line.starts_with("| reason | what it says |")).skip(2);
         let rows = rows.take_while(|line| line.starts_with('|'));
         let cells = rows.filter_map(|row| row.split('|').nth(1));
-        let told: Vec<&str> = cells.flat_map(|cell| cell.split('`').skip(1).step_by(2)).collect();
-        let of =
-            |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<std::collections::BTreeSet<_>>();
-        assert_eq!(of(&told), of(&WORDS));
-        assert!(ALERTS.iter().all(|(_, word)| is_told(word)));
-        assert!(PASSING.into_iter().all(is_told));
+        let documented: BTreeSet<&str> = cells.flat_map(|cell| cell.split('`').skip(1).step_by(2)).collect();
+        assert_eq!(documented, RefusalReason::ALL.iter().map(|reason| reason.as_str()).collect());
     }
 
     #[test]
-    fn what_others_have_written_is_short_and_moves_no_cursor() {
-        assert_eq!(quoted("left"), "\"left\"");
-        assert_eq!(quoted("a\u{1b}[2J\nb"), "\"a\\u{1b}[2J\\nb\"");
-        let long = quoted(&"\u{7}".repeat(65_000));
-        assert!(long.ends_with("\"…") && long.len() < 500, "{long}");
-        assert!(quoted(&"x".repeat(64)).ends_with("x\""));
+    fn a_word_has_its_reason_and_an_unknown_word_has_none() {
+        for reason in RefusalReason::ALL {
+            assert_eq!(RefusalReason::from_word(reason.as_str()), Some(*reason));
+        }
+        assert_eq!(RefusalReason::from_word("another"), None);
+        assert_eq!(explained("another"), "another");
     }
 }

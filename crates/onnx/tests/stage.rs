@@ -1,4 +1,4 @@
-//! The stage behind a node: what items may be, what becomes of wrong ones, and what shares a run.
+//! The stage in a node: forms of items, errors of wrong items, and which items share a run.
 
 #![allow(clippy::unwrap_used, reason = "a test's helpers fail as its assertions do")]
 
@@ -78,7 +78,7 @@ async fn an_item_is_a_tensor_a_list_a_map_or_a_tensor_as_a_map() {
 }
 
 #[tokio::test]
-async fn a_wrong_input_is_told_what_was_expected_and_what_came() {
+async fn the_error_of_a_wrong_input_names_the_expected_and_the_actual_type() {
     let node = serve(&add(), "wrong").await;
     let f64s = Tensor::from_array(array![1.0_f64, 2.0]);
     assert_eq!(refused(&node, f64s).await, "input `x`: expected f32 [2], got f64 [2]");
@@ -193,7 +193,7 @@ async fn models_without_a_batch_axis_run_item_by_item() {
     }
 }
 
-/// Runs another engine, and tells what it was called with. The first call after warm-up waits until it is let go, so
+/// Runs another engine, and records its calls. The first call after warm-up waits until it is let go, so
 /// that calls can gather behind it.
 #[derive(Debug)]
 struct Gated {

@@ -1,4 +1,4 @@
-//! The `labels` stage behind a node.
+//! The `labels` stage in a node.
 
 #![allow(clippy::unwrap_used, reason = "a test's helpers fail as its assertions do")]
 

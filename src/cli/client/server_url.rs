@@ -35,7 +35,7 @@ impl FromStr for ServerUrl {
 
     fn from_str(text: &str) -> Result<Self, String> {
         if text.starts_with("quic://") {
-            return text.parse().map(Self::Quic).map_err(|error: callboard_net::ConnectError| error.to_string());
+            return text.parse().map(Self::Quic).map_err(|error: callboard_net::AddressError| error.to_string());
         }
         check_scheme(text)?;
         text.parse().map(Self::Http).map_err(|error: callboard_http_client::OriginError| error.to_string())

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use callboard_codec::{Format, Value};
 use callboard_core::{CallError, CallOptions};
-use callboard_net::{Client, Prepared, QuicUrl, Trouble};
+use callboard_net::{CallFailure, Client, Prepared, QuicUrl};
 
 use super::super::client::RequestArgs;
 use super::super::client::payload::BodySource;
@@ -47,7 +47,7 @@ pub(super) fn run(args: &CallArgs, url: &QuicUrl) -> Result<(), CliError> {
         client.close().await;
         if let Some(identity) = &identity {
             // A certificate in the last third of its life is being renewed: the renewal may finish.
-            identity.settle(SETTLED_WITHIN).await;
+            identity.wait_for_renewal(SETTLED_WITHIN).await;
         }
         outcome
     })
@@ -110,9 +110,11 @@ fn refusal(error: CallError) -> CliError {
             output::note(format_args!("  {label}: {}", plain::indented(&value)));
         }
     }
-    match Trouble::of(&error) {
-        Trouble::NoSuchRoute | Trouble::Request => CliError::Answered { status: 400, message: error.to_string() },
-        Trouble::NeverStarted | Trouble::ConnectionLost => CliError::Failed(error.to_string()),
+    match CallFailure::classify(&error) {
+        CallFailure::NoSuchRoute | CallFailure::Request => {
+            CliError::Answered { status: 400, message: error.to_string() }
+        }
+        CallFailure::NeverStarted | CallFailure::ConnectionLost => CliError::Failed(error.to_string()),
         _ => CliError::Answered { status: 500, message: error.to_string() },
     }
 }

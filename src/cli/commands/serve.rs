@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use callboard_core::{App, Drained};
 use callboard_http::{AccessLog, ApiInfo, HttpConfig, OtlpConfig};
-use callboard_net::{BindError, Cluster, Identity, NetConfig, NodeAddress, QuicEdge, Static};
+use callboard_net::{BindError, Cluster, Identity, NetConfig, NodeAddress, QuicEdge, StaticView};
 use tokio::net::TcpListener;
 use tokio::task::spawn_blocking;
 
@@ -77,7 +77,7 @@ async fn serve(
     if let Some(quic) = server.quic() {
         log.stderr.note(format_args!("  listening on quic://{} for {}", quic.address(), quic.audience()));
         let offers = &plan.settings.offers.value;
-        if !offers.are_open() {
+        if !offers.allow_all() {
             log.stderr.note(format_args!("  stages of other nodes: {offers}"));
         }
     }
@@ -177,7 +177,7 @@ fn http_address(plan: &Plan) -> SocketAddr {
 
 /// Connects the named nodes, so that stages may run on them, and divides calls as the plan says.
 fn peers(plan: &Plan) -> Result<impl FnOnce(&QuicEdge) -> Cluster + Send + 'static, CliError> {
-    let view = Static::look_up(plan.settings.join.value.iter().cloned());
+    let view = StaticView::resolve(plan.settings.join.value.iter().cloned());
     let view = view.map_err(|error| CliError::because("could not join", &error))?;
     let divided = plan.stages.iter().filter(|stage| !stage.split.value.is_empty());
     let splits: Vec<_> = divided.map(|stage| (stage.name.value.clone(), stage.split.value.clone())).collect();

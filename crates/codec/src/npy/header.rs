@@ -95,7 +95,7 @@ impl Header {
         };
         let len = usize::try_from(len.ok_or_else(short)?).unwrap_or(usize::MAX);
         if len > MAX_HEADER_BYTES {
-            return Err(malformed(&format!("a header of {len} bytes, where {MAX_HEADER_BYTES} are many"), 8));
+            return Err(malformed(&format!("a header of {len} bytes is longer than {MAX_HEADER_BYTES}"), 8));
         }
         let text = bytes.get(start..start + len).ok_or_else(short)?;
         let header = HeaderParser { text, at: 0 }.header().map_err(|error| error.shifted(start))?;

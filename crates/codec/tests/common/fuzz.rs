@@ -72,7 +72,7 @@ fn decode(format: Format, input: &Bytes) -> Result<Value, DecodeError> {
     Value::decode(format, input, &limits())
 }
 
-/// Whatever was refused can be told in a line.
+/// Each error fits a line.
 fn refused(error: &DecodeError) {
     let told = error.to_string();
     assert!(told.len() < 2048, "{} bytes of message", told.len());

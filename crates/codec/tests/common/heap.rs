@@ -1,6 +1,6 @@
 //! An allocator that counts, for tests that hold decoding against what it may take.
 //!
-//! It counts for the whole binary, so whoever measures takes a [`turn`].
+//! It counts for the whole binary, so each measurement takes a [`turn`].
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -45,7 +45,7 @@ static ALLOCATOR: Counting = Counting;
 
 static TURN: Mutex<()> = Mutex::new(());
 
-/// Waits until nobody else of this binary measures.
+/// Waits until no other test of this binary measures.
 pub(crate) fn turn() -> MutexGuard<'static, ()> {
     TURN.lock().unwrap_or_else(PoisonError::into_inner)
 }

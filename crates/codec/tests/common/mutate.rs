@@ -17,7 +17,7 @@ impl Random {
     }
 }
 
-/// Changes one thing in `input` behind its first byte, and makes it no longer than `max` bytes.
+/// Changes one thing in `input` after its first byte, and makes it no longer than `max` bytes.
 pub(crate) fn mutate(input: &mut Vec<u8>, random: &mut Random, max: usize) {
     let at = 1 + random.below(input.len().saturating_sub(1));
     match random.below(5) {

@@ -30,7 +30,7 @@ impl Bare {
                 });
             }
         });
-        let client = BareEndpoint::reaching(identity).unwrap();
+        let client = BareEndpoint::calling(identity).unwrap();
         let connection = client.connect(server.endpoint().local_addr().unwrap()).await.unwrap();
         let (jobs, ready) = mpsc::channel(1024);
         let (send, receive) = connection.open_bi().await.unwrap();

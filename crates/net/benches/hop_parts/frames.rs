@@ -1,4 +1,5 @@
-//! Bytes with a number and a length on quinn's streams: what both benches of bare QUIC send, and who waits for what comes back.
+//! Bytes with a number and a length on quinn's streams: what both benches of bare QUIC send, and who waits for what
+//! comes back.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};

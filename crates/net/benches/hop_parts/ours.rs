@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use callboard_codec::Value;
 use callboard_core::remote::RemoteStages;
 use callboard_core::{App, Caller, LocalClient, Node, Pipeline, Stage};
-use callboard_net::{Client, Cluster, Identity, NetConfig, QuicEdge, Static};
+use callboard_net::{Client, Cluster, Identity, NetConfig, QuicEdge, StaticView};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 
@@ -67,7 +67,7 @@ impl Ours {
         let gateway = app.start().await.unwrap();
         gateway_edge.open(gateway.client());
         let cluster =
-            Cluster::start(&gateway_edge, Arc::new(Static::try_new([worker_edge.address()]).expect("few peers")));
+            Cluster::start(&gateway_edge, Arc::new(StaticView::try_new([worker_edge.address()]).expect("few peers")));
         gateway.handle().join(cluster.clone()).unwrap();
         while !(cluster.offers("echo") && cluster.offers("held")) {
             tokio::time::sleep(Duration::from_millis(5)).await;

@@ -1,10 +1,10 @@
-//! How a client is made: whom it shows itself as, how patient it is, what it lets replies cost; and the wait for the first node.
+//! The settings of a client: identity, timeouts, limits of replies; and the wait for the first node.
 //!
-//! * **Late:** a node that is not there yet is waited for, up to the start-up wait. Its names are looked up again before each try: a
-//!   host whose name is gone ends the wait at once, and one that has moved is looked for where it is now. A node that is there and
-//!   refuses ends it at once as well. A port that nobody has yet may be a node that is starting: it is waited for. Behind the wait, names
-//!   are looked up again whenever none of the addresses answers.
-//! * **Cancelled:** dropping the future ends all that it has begun.
+//! * **Late:** the client waits for a node that is not up yet, up to the start-up wait. It resolves the names again
+//!   before each try, so a host that has moved is found. A host whose name is gone, and a node that refuses, end the
+//!   wait at once. A port without a process may belong to a node that is starting, so the wait goes on. Later, names
+//!   are resolved again whenever no address answers.
+//! * **Cancelled:** dropping the future ends everything that it started.
 
 use std::net::SocketAddr;
 use std::str::FromStr;
@@ -14,18 +14,18 @@ use std::time::Duration;
 use callboard_codec::DecodeLimits;
 use callboard_codec::wire::FrameLimits;
 use callboard_core::Instant;
+use callboard_identity::{Identity, IdentityError, QuicUrl};
 use futures_util::FutureExt;
 use parking_lot::Mutex;
 
-use super::address::QuicUrl;
+use super::connection::{ConnectFailure, OwnHello};
+use super::connection_pool::{ConnectionPool, Resolver};
 use super::error::ConnectError;
-use super::link::{Greeting, LinkFault};
-use super::links::{Links, LookUp};
 use super::{Client, FIRST_PAUSE, Inner, LONGEST_PAUSE};
 use crate::endpoint::{Transport, Tuning};
-use crate::identity::{Identity, IdentityError};
+use crate::join::spawn_renewal;
 
-/// How a client connects and calls. Made by [`Client::builder`].
+/// The settings of a client. Made by [`Client::builder`].
 #[derive(Clone, Debug)]
 #[must_use = "a builder does nothing until it connects"]
 pub struct ClientBuilder {
@@ -39,13 +39,13 @@ pub struct ClientBuilder {
     tuning: Tuning,
 }
 
-/// Long enough for a node that loads a model, short enough for whoever mistyped a port.
+/// Long enough for a node that loads a model, short enough to notice a wrong port.
 const DEFAULT_START_UP_WAIT: Duration = Duration::from_secs(10);
 /// Many round trips, even around the world.
 const DEFAULT_CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
-/// One lost connection and one node that drains are got over.
+/// Survives one lost connection and one draining node.
 const DEFAULT_ATTEMPTS: u32 = 3;
-/// Outputs on their way to a reader: hides a round trip, holds little.
+/// The unread outputs of a stream: hides a round trip, holds little.
 const DEFAULT_CREDIT: u32 = 16;
 
 impl ClientBuilder {
@@ -62,14 +62,14 @@ impl ClientBuilder {
         }
     }
 
-    /// The identity to show. Default: the development identity, which is for this machine only.
+    /// The identity to present. Default: the development identity, which is for this machine only.
     pub fn identity(mut self, identity: Identity) -> Self {
         self.identity = Some(identity);
         self
     }
 
-    /// How long to wait for a node that is not there yet. Default 10 s; zero tries each address once. A host name
-    /// without an address and a node that refuses end the wait.
+    /// How long to wait for a node that is not up yet. Default 10 s; zero tries each address once. A host name without
+    /// an address and a node that refuses end the wait.
     pub fn start_up_wait(mut self, wait: Duration) -> Self {
         self.start_up_wait = wait;
         self
@@ -93,7 +93,7 @@ impl ClientBuilder {
         self
     }
 
-    /// What decoding a reply may cost.
+    /// The limits of decoding a reply.
     pub fn decode_limits(mut self, limits: DecodeLimits) -> Self {
         self.frames.max_body_bytes = limits.max_bytes;
         self.decode = limits;
@@ -114,83 +114,86 @@ impl ClientBuilder {
     pub async fn connect(self, url: &str) -> Result<Client, ConnectError> {
         let url = Arc::new(QuicUrl::from_str(url)?);
         let limit = self.start_up_wait.max(self.connect_timeout);
-        let look_up = move || {
+        let resolver = move || {
             let url = Arc::clone(&url);
             async move { url.resolve(limit).await }.boxed()
         };
-        self.connect_to(Box::new(look_up)).await
+        self.connect_to(Box::new(resolver)).await
     }
 
-    /// Connects to the first that answers of the addresses that `look_up` gives, each time that it is asked.
-    async fn connect_to(self, look_up: LookUp) -> Result<Client, ConnectError> {
-        let addresses = look_up().await?;
+    /// Connects to the first address of the resolver that answers.
+    async fn connect_to(self, resolver: Resolver) -> Result<Client, ConnectError> {
+        let addresses = resolver().await?;
         let identity = match &self.identity {
             Some(identity) => identity.clone(),
             None => {
-                // Before one is made that is of no use.
+                // Checked before a development identity is made that would be of no use.
                 if let Some(address) = addresses.iter().copied().find(|address| !address.ip().is_loopback()) {
                     return Err(IdentityError::LoopbackOnly { address }.into());
                 }
                 Identity::development()?
             }
         };
-        let transport = Arc::new(Transport::reaching(identity, &self.tuning)?);
-        let links = self.first_links(transport, addresses, &look_up).await?;
-        links.find_again_by(look_up);
+        let transport = Arc::new(Transport::calling(identity, &self.tuning)?);
+        spawn_renewal(&transport);
+        let pool = self.connected_pool(transport, addresses, &resolver).await?;
+        pool.set_resolver(resolver);
         let Self { attempts, credit, frames, decode, .. } = self;
-        Ok(Client { inner: Arc::new(Inner { links, retries: Mutex::default(), attempts, credit, frames, decode }) })
+        Ok(Client { inner: Arc::new(Inner { pool, retries: Mutex::default(), attempts, credit, frames, decode }) })
     }
 
-    /// Tries until somebody answers, or the wait is over, or it is of no use. Without a wait each address is tried to its end.
-    async fn first_links(
+    /// Tries until a node answers, a try fails for good, or the wait is over. Without a wait, each address is tried
+    /// once.
+    async fn connected_pool(
         &self,
         transport: Arc<Transport>,
         mut addresses: Vec<SocketAddr>,
-        look_up: &LookUp,
-    ) -> Result<Links, ConnectError> {
+        resolver: &Resolver,
+    ) -> Result<ConnectionPool, ConnectError> {
         let wait = self.start_up_wait;
         let begun = Instant::now();
         let until = begun + wait;
-        let links_to =
-            |addresses| Links::new(Arc::clone(&transport), addresses, Greeting::default(), self.connect_timeout);
-        let mut links = links_to(addresses.clone());
+        let new_pool = |addresses| {
+            ConnectionPool::new(Arc::clone(&transport), addresses, OwnHello::default(), self.connect_timeout)
+        };
+        let mut pool = new_pool(addresses.clone());
         let mut pause = FIRST_PAUSE;
         let mut last = "no answer".to_owned();
         loop {
-            let linked = tokio::select! {
+            let connected = tokio::select! {
                 biased;
-                linked = links.link() => linked,
+                connected = pool.connection() => connected,
                 () = tokio::time::sleep_until(until), if !wait.is_zero() => {
-                    return Err(ConnectError::NobodyThere { waited: waited(begun), last });
+                    return Err(ConnectError::NoAnswer { waited: elapsed(begun), last });
                 }
             };
-            let Err(fault) = linked else { return Ok(links) };
-            last = fault.to_string();
-            match fault {
-                LinkFault::Refused { address, reason } => return Err(ConnectError::Refused { address, reason }),
-                // A client has no name under which there could be a younger one.
-                LinkFault::Stale { address } => return Err(ConnectError::Refused { address, reason: last }),
+            let Err(failure) = connected else { return Ok(pool) };
+            last = failure.to_string();
+            match failure {
+                ConnectFailure::Refused { address, reason } => return Err(ConnectError::Refused { address, reason }),
+                // Does not happen to clients, which have no generation.
+                ConnectFailure::Stale { address } => return Err(ConnectError::Refused { address, reason: last }),
                 _ if Instant::now() + pause > until => {
-                    return Err(ConnectError::NobodyThere { waited: waited(begun), last });
+                    return Err(ConnectError::NoAnswer { waited: elapsed(begun), last });
                 }
-                LinkFault::Absent { .. } | LinkFault::Closed => tokio::time::sleep(pause).await,
+                ConnectFailure::Absent { .. } | ConnectFailure::Closed => tokio::time::sleep(pause).await,
             }
             pause = (pause * 2).min(LONGEST_PAUSE);
             let found = tokio::select! {
                 biased;
-                found = look_up() => found?,
-                () = tokio::time::sleep_until(until) => return Err(ConnectError::NobodyThere { waited: waited(begun), last }),
+                found = resolver() => found?,
+                () = tokio::time::sleep_until(until) => return Err(ConnectError::NoAnswer { waited: elapsed(begun), last }),
             };
             if found != addresses {
-                links = links_to(found.clone());
+                pool = new_pool(found.clone());
                 addresses = found;
             }
         }
     }
 }
 
-/// How long it has been waited, for people.
-fn waited(begun: Instant) -> Duration {
+/// The time since then, in whole milliseconds for people.
+fn elapsed(begun: Instant) -> Duration {
     Duration::from_millis(u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX))
 }
 
@@ -201,9 +204,10 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     use callboard_core::{App, Caller, Node, Stage};
+    use callboard_identity::AddressError;
 
     use super::*;
-    use crate::{NetConfig, QuicEdge, Trouble};
+    use crate::{CallFailure, NetConfig, QuicEdge};
 
     const LONG: Duration = Duration::from_secs(60);
 
@@ -218,19 +222,19 @@ mod tests {
         identity
     }
 
-    /// One address after the other, as often as it is asked, and how often that was; then the name is gone.
-    fn found_at<const N: usize>(addresses: [SocketAddr; N]) -> (Arc<AtomicUsize>, LookUp) {
+    /// A resolver that gives one address after the other, and then none; and the number of its calls.
+    fn found_at<const N: usize>(addresses: [SocketAddr; N]) -> (Arc<AtomicUsize>, Resolver) {
         let asked = Arc::new(AtomicUsize::new(0));
         let counting = Arc::clone(&asked);
-        let look_up = move || {
+        let resolver = move || {
             let found = addresses.get(counting.fetch_add(1, Ordering::SeqCst)).copied();
             let gone = || {
                 let source = io::Error::other("Name or service not known");
-                ConnectError::Unresolved { host: "node:4433".to_owned(), source }
+                AddressError::Unresolved { host: "node:4433".to_owned(), source }
             };
             std::future::ready(found.map(|address| vec![address]).ok_or_else(gone)).boxed()
         };
-        (asked, Box::new(look_up))
+        (asked, Box::new(resolver))
     }
 
     fn patient(identity: Identity) -> ClientBuilder {
@@ -238,10 +242,10 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_host_whose_name_is_gone_is_waited_for_no_longer() {
-        let (asked, look_up) = found_at([nobody(), nobody()]);
-        let error = patient(identity("gone")).connect_to(look_up).await.unwrap_err();
-        assert!(matches!(error, ConnectError::Unresolved { .. }), "{error:?}");
+    async fn a_host_whose_name_is_gone_ends_the_wait() {
+        let (asked, resolver) = found_at([nobody(), nobody()]);
+        let error = patient(identity("gone")).connect_to(resolver).await.unwrap_err();
+        assert!(matches!(error, ConnectError::Address(AddressError::Unresolved { .. })), "{error:?}");
         assert_eq!(asked.load(Ordering::SeqCst), 3);
     }
 
@@ -254,26 +258,30 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_host_that_moves_while_it_is_waited_for_is_found_where_it_is() {
+    async fn a_host_that_moves_during_the_wait_is_found() {
         let identity = identity("moves");
         let (edge, _node) = serve(&identity).await;
-        let (_, look_up) = found_at([nobody(), edge.address()]);
-        let client = patient(identity).connect_to(look_up).await.unwrap();
+        let (_, resolver) = found_at([nobody(), edge.address()]);
+        let client = patient(identity).connect_to(resolver).await.unwrap();
         assert_eq!(client.call::<_, String>("/shout", "a".to_owned()).await.unwrap(), "A");
     }
 
     #[tokio::test]
-    async fn a_host_that_has_moved_since_it_was_called_is_found_where_it_is() {
+    async fn a_host_that_has_moved_since_the_last_call_is_found() {
         let identity = identity("moved");
         let (before, _node) = serve(&identity).await;
         let (after, _other) = serve(&identity).await;
-        let (asked, look_up) = found_at([before.address(), before.address(), after.address()]);
-        let client = patient(identity).attempts(1).connect_to(look_up).await.unwrap();
+        let (asked, resolver) = found_at([before.address(), before.address(), after.address()]);
+        let client = patient(identity).attempts(1).connect_to(resolver).await.unwrap();
         assert_eq!(client.call::<_, String>("/shout", "a".to_owned()).await.unwrap(), "A");
         before.shutdown(LONG).await;
-        // It has left, and its name does not know it yet.
+        // The node has left, and the name still has its address.
         let error = client.call::<_, String>("/shout", "a".to_owned()).await.unwrap_err();
-        assert_eq!((Trouble::of(&error), asked.load(Ordering::SeqCst)), (Trouble::NeverStarted, 2), "{error}");
+        assert_eq!(
+            (CallFailure::classify(&error), asked.load(Ordering::SeqCst)),
+            (CallFailure::NeverStarted, 2),
+            "{error}"
+        );
         for _ in 0..3 {
             assert_eq!(client.call::<_, String>("/shout", "a".to_owned()).await.unwrap(), "A");
         }

@@ -1,4 +1,5 @@
-//! One call on a stream of its own, driven by its caller's future: dropped, it resets the stream, and with that the call.
+//! One call on a stream of its own, driven by its caller's future: dropping it resets the stream, and so cancels the
+//! call.
 
 use std::sync::Arc;
 
@@ -8,20 +9,22 @@ use callboard_codec::{Account, DecodeLimits, Envelope, EnvelopeDecoder, charged_
 use callboard_core::{CallError, ErrorKind};
 use futures_util::TryFutureExt;
 
-use super::fault::{early, not_started, read_fault, unknown, unreadable};
-use super::link::Link;
-use crate::stream::{Incoming, Outgoing, ReadFault, WriteFault};
-use crate::{contained, convert};
+use super::coalesce::ROOM_WAIT;
+use super::connection::NodeConnection;
+use super::fault::{CallFault, early, read_fault, unreadable};
+use crate::counter::CountGuard;
+use crate::stream::{FrameReceiver, FrameSender, ReadFault, WriteFault};
+use crate::{offload, wire};
 
-/// A successful outcome, its body received and not yet read.
+/// A successful outcome: its body was received, but not decoded.
 #[derive(Debug)]
-pub(crate) struct Answer {
+pub(crate) struct CallResponse {
     pub(crate) done: Done,
     pub(crate) body: EnvelopeDecoder,
 }
 
-/// Reads an output, off the runtime where it is large. Whatever is wrong with it, or panics in reading it, ends this call alone; the call
-/// itself has run. `account` pays for the body and for what it becomes, where a caller of this node waits for it.
+/// Decodes an output; a large one on another thread. An error or a panic affects only this call, which has run. On a
+/// node, `account` pays for the body and for the decoded output.
 pub(crate) fn read_output<T: Send + 'static, E: std::fmt::Display>(
     body: EnvelopeDecoder,
     account: Option<Arc<dyn Account>>,
@@ -35,57 +38,73 @@ pub(crate) fn read_output<T: Send + 'static, E: std::fmt::Display>(
         }
         None => read(body).map_err(unreadable),
     };
-    contained::run(bytes, work).map_err(|error| {
+    offload::run(bytes, work).map_err(|error| {
         let mut parts = error.into_parts();
         parts.started = true;
         parts.into()
     })
 }
 
-/// Both halves of a call's stream.
-#[derive(Debug)]
-pub(crate) struct Talk {
-    pub(crate) outgoing: Outgoing,
-    pub(crate) incoming: Incoming,
-    limits: DecodeLimits,
-    /// Keeps the connection while the call is on it, although newer calls may go elsewhere.
-    link: Arc<Link>,
-    _open: Arc<()>,
+/// What a caller does while the node has no room for another stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RoomPolicy {
+    /// It waits, within its deadline.
+    Wait,
+    /// It fails after [`ROOM_WAIT`], to try another node.
+    FailFast,
 }
 
-impl Talk {
-    /// Opens a stream; waits while the node has no room for one more.
-    pub(crate) async fn open(link: &Arc<Link>, frames: &FrameLimits, limits: &DecodeLimits) -> Result<Self, CallError> {
-        let opened = link.connection().open_bi().await;
-        let (send, receive) = opened.map_err(|error| not_started(format!("no stream could be opened: {error}")))?;
-        let (outgoing, incoming) = (Outgoing::new(send), Incoming::new(receive, frames.clone()));
+/// Both halves of a call's own stream.
+#[derive(Debug)]
+pub(crate) struct CallExchange {
+    pub(crate) outgoing: FrameSender,
+    pub(crate) incoming: FrameReceiver,
+    limits: DecodeLimits,
+    /// Keeps the connection open for this call, although newer calls may use another one.
+    node: Arc<NodeConnection>,
+    _open: CountGuard,
+}
+
+impl CallExchange {
+    /// Opens a stream.
+    pub(crate) async fn open(
+        node: &Arc<NodeConnection>,
+        (frames, decode): (&FrameLimits, &DecodeLimits),
+        room: RoomPolicy,
+    ) -> Result<Self, CallFault> {
+        let opening = node.connection().open_bi();
+        let opened = match room {
+            RoomPolicy::Wait => opening.await,
+            RoomPolicy::FailFast => tokio::time::timeout(ROOM_WAIT, opening).await.map_err(|_| CallFault::no_room())?,
+        };
+        let (send, receive) = opened.map_err(|error| CallFault::no_stream(&error))?;
         Ok(Self {
-            outgoing,
-            incoming,
-            limits: limits.clone(),
-            link: Arc::clone(link),
-            _open: Arc::clone(link.streams()),
+            outgoing: FrameSender::new(send),
+            incoming: FrameReceiver::new(receive, frames.clone()),
+            limits: decode.clone(),
+            node: Arc::clone(node),
+            _open: node.open_streams().guard(),
         })
     }
 
-    /// Makes the call, whole, and waits for its outcome.
-    pub(crate) async fn call(mut self, call: &Call, envelope: Envelope) -> Result<Answer, CallError> {
+    /// Makes the call, and waits for its outcome.
+    pub(crate) async fn call(mut self, call: &Call, envelope: Envelope) -> Result<CallResponse, CallFault> {
         let early = self.send(call, envelope, true).await?;
         let head = match early {
             Some(head) => head,
             None => self.next_head().await?,
         };
-        self.answer(&head).await
+        self.response(&head).await
     }
 
-    /// Sends the call. The node may answer before it has all of it: that it will not take it.
+    /// Sends the call. Returns the node's answer if it comes before the call is sent completely.
     pub(crate) async fn send(
         &mut self,
         call: &Call,
         envelope: Envelope,
-        last: bool,
-    ) -> Result<Option<FrameHead>, CallError> {
-        self.link.check_input(envelope.len())?;
+        is_last: bool,
+    ) -> Result<Option<FrameHead>, CallFault> {
+        self.node.check_input(envelope.len())?;
         let head = frame_head(FrameKind::Call, 0, call, envelope.len());
         let head = head.map_err(|error| CallError::new(ErrorKind::InvalidInput, error.to_string()))?;
         let mut pieces: Vec<Bytes> = std::iter::once(head).chain(envelope.into_parts()).collect();
@@ -96,39 +115,39 @@ impl Talk {
         };
         match written {
             Ok(()) => {
-                if last {
+                if is_last {
                     self.outgoing.finish();
                 }
                 Ok(None)
             }
             Err(WriteFault::Stopped(_)) => early(self.incoming.next_head().await).map(Some),
-            // The node starts nothing whose body it has not read to its end.
-            Err(fault @ WriteFault::Lost(_)) => Err(not_started(fault.to_string())),
+            // A node starts no call before it has the whole body.
+            Err(fault @ WriteFault::Lost(_)) => Err(CallFault::not_started(fault)),
         }
     }
 
-    pub(crate) async fn next_head(&mut self) -> Result<FrameHead, CallError> {
+    pub(crate) async fn next_head(&mut self) -> Result<FrameHead, CallFault> {
         match self.incoming.next_head().await {
             Ok(Some(head)) => Ok(head),
-            Ok(None) => Err(unknown("the stream ended without an outcome")),
+            Ok(None) => Err(CallFault::lost(&"the stream ended without an outcome")),
             Err(fault) => Err(read_fault(&fault)),
         }
     }
 
-    pub(crate) async fn answer(&mut self, head: &FrameHead) -> Result<Answer, CallError> {
+    pub(crate) async fn response(&mut self, head: &FrameHead) -> Result<CallResponse, CallFault> {
         match head.kind {
             FrameKind::Done => {
                 let done = head.done().map_err(unreadable)?;
                 let body = self.body(head).await?;
-                Ok(Answer { done, body })
+                Ok(CallResponse { done, body })
             }
             FrameKind::Fail => Err(self.fail(head).await),
-            kind => Err(unknown(&format!("a frame of the kind {kind} came instead of an outcome"))),
+            kind => Err(CallFault::unexpected_frame(kind)),
         }
     }
 
-    /// The body behind a head, in a decoder that shares or fills its segments as they come.
-    pub(crate) async fn body(&mut self, head: &FrameHead) -> Result<EnvelopeDecoder, CallError> {
+    /// Receives the body that follows a head, in a decoder that shares or fills its segments as they arrive.
+    pub(crate) async fn body(&mut self, head: &FrameHead) -> Result<EnvelopeDecoder, CallFault> {
         let mut decoder = EnvelopeDecoder::new(&self.limits);
         let mut left = head.body_bytes;
         while left > 0 {
@@ -144,18 +163,16 @@ impl Talk {
         Ok(decoder)
     }
 
-    pub(crate) async fn fail(&mut self, head: &FrameHead) -> CallError {
-        if head.body_bytes > convert::max_details_bytes() {
-            return unknown("an error came with more details than fit");
+    pub(crate) async fn fail(&mut self, head: &FrameHead) -> CallFault {
+        if head.body_bytes > wire::max_details_bytes() {
+            return CallFault::lost(&"an error came with more details than fit");
         }
         let fail = match head.header::<Fail>() {
             Ok(fail) => fail,
-            Err(error) => return unreadable(error),
+            Err(error) => return unreadable(error).into(),
         };
-        match self.incoming.short_body(head).await {
-            Ok(details) => convert::error(fail, &details),
-            // What happened is known; what was attached is not.
-            Err(_) => convert::error(fail, &Bytes::new()),
-        }
+        // Without readable details, the error itself is still known.
+        let details = self.incoming.short_body(head).await.unwrap_or_default();
+        wire::error(fail, &details).into()
     }
 }

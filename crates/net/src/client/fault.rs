@@ -1,100 +1,149 @@
-//! What becomes of a call when something other than its outcome comes: whether it was started is said exactly, because that decides
-//! who may make it again.
+//! Why a call has no output: exactly whether it was started, which decides who may make it again.
 
-use callboard_codec::wire::{FrameHead, ResetCode};
+use std::fmt;
+
+use callboard_codec::wire::{FrameHead, FrameKind, ResetCode};
 use callboard_core::edge::ErrorParts;
 use callboard_core::{CallError, ErrorKind};
 use quinn::{ConnectionError, ReadError};
 
-use super::error::{CONNECTION_LOST, NO_ROOM};
+use super::error::CONNECTION_LOST;
 use crate::stream::ReadFault;
+use crate::wire::too_large;
 
-/// HTTP's number for a body that is too large, which every door gives.
-const PAYLOAD_TOO_LARGE: u16 = 413;
+/// Why a call on a connection has no output.
+#[derive(Clone, Debug)]
+pub(crate) enum CallFault {
+    /// The call was sent, and its outcome is unknown: it may have run.
+    Lost(CallError),
+    /// The call was not sent: the connection has no room for another stream now. The node may be well.
+    NoRoom(CallError),
+    /// The outcome is known: an error of the node, or the call was not started.
+    Failed(CallError),
+}
 
-/// What came before the call was sent to its end.
-pub(super) fn early(head: Result<Option<FrameHead>, ReadFault>) -> Result<FrameHead, CallError> {
-    match head {
-        Ok(Some(head)) => Ok(head),
-        Ok(None) => Err(not_started("the node ended the stream before it had the whole call".to_owned())),
-        Err(ReadFault::Reset(Some(code))) => {
-            Err(refused(code).unwrap_or_else(|| not_started("the stream was reset".to_owned())))
+impl CallFault {
+    pub(crate) fn lost(reason: &dyn fmt::Display) -> Self {
+        let mut parts =
+            ErrorParts::new(ErrorKind::Unavailable, format!("the call was sent, and may have run: {reason}"));
+        parts.started = true;
+        parts.error_type = Some(CONNECTION_LOST.to_owned());
+        Self::Lost(parts.into())
+    }
+
+    pub(crate) fn no_room() -> Self {
+        let message = "the call was not started: the peer has no room for another stream";
+        let mut parts = ErrorParts::new(ErrorKind::Unavailable, message);
+        parts.error_type = Some("no_room".to_owned());
+        Self::NoRoom(parts.into())
+    }
+
+    pub(crate) fn not_started(reason: impl fmt::Display) -> Self {
+        Self::Failed(not_started(reason))
+    }
+
+    pub(super) fn no_stream(error: &ConnectionError) -> Self {
+        Self::not_started(format_args!("no stream could be opened: {error}"))
+    }
+
+    pub(super) fn unexpected_frame(kind: FrameKind) -> Self {
+        Self::lost(&format_args!("a frame of the kind {kind} came instead of an outcome"))
+    }
+
+    pub(crate) fn is_lost(&self) -> bool {
+        matches!(self, Self::Lost(_))
+    }
+
+    pub(crate) fn error(&self) -> &CallError {
+        match self {
+            Self::Lost(error) | Self::NoRoom(error) | Self::Failed(error) => error,
         }
-        Err(fault) => Err(not_started(fault.to_string())),
+    }
+
+    pub(crate) fn into_error(self) -> CallError {
+        match self {
+            Self::Lost(error) | Self::NoRoom(error) | Self::Failed(error) => error,
+        }
+    }
+
+    /// A lost call that may run again: its caller may repeat it.
+    pub(crate) fn repeatable(self) -> Self {
+        let repeatable = |error: CallError| {
+            let mut parts = error.into_parts();
+            parts.may_repeat = true;
+            parts.into()
+        };
+        match self {
+            Self::Lost(error) => Self::Lost(repeatable(error)),
+            fault @ (Self::NoRoom(_) | Self::Failed(_)) => fault,
+        }
     }
 }
 
-/// What a node's code says of the call, whether or not the node had all of it.
+impl From<CallError> for CallFault {
+    fn from(error: CallError) -> Self {
+        Self::Failed(error)
+    }
+}
+
+/// The first frame that arrived before the call was sent completely.
+pub(super) fn early(head: Result<Option<FrameHead>, ReadFault>) -> Result<FrameHead, CallFault> {
+    match head {
+        Ok(Some(head)) => Ok(head),
+        Ok(None) => Err(CallFault::not_started("the node ended the stream before it had the whole call")),
+        Err(ReadFault::Reset(Some(code))) => {
+            Err(refused(code).unwrap_or_else(|| not_started("the stream was reset")).into())
+        }
+        Err(fault) => Err(CallFault::not_started(fault)),
+    }
+}
+
+/// The meaning of a reset code, whether or not the node had the whole call.
 pub(super) fn refused(code: ResetCode) -> Option<CallError> {
-    let error = |kind, message| Some(CallError::new(kind, message));
     match code {
-        code if code.says_not_started() => Some(not_started("the node had no room".to_owned())),
-        ResetCode::Protocol => error(ErrorKind::InvalidInput, "the node refused the call as malformed"),
+        code if code.says_not_started() => Some(not_started("the node had no room")),
+        ResetCode::Protocol => Some(CallError::new(ErrorKind::InvalidInput, "the node refused the call as malformed")),
         ResetCode::TooLarge => Some(too_large("the node refused the call as too large".to_owned())),
-        ResetCode::Deadline => error(ErrorKind::DeadlineExceeded, "the node gave up waiting for its caller"),
+        ResetCode::Deadline => {
+            Some(CallError::new(ErrorKind::DeadlineExceeded, "the node gave up waiting for its caller"))
+        }
         _ => None,
     }
 }
 
-pub(crate) fn too_large(message: String) -> CallError {
-    let mut parts = ErrorParts::new(ErrorKind::InvalidInput, message);
-    parts.status = Some(PAYLOAD_TOO_LARGE);
-    parts.into()
-}
-
-/// What a fault says of a call that was sent to its end.
-pub(super) fn read_fault(fault: &ReadFault) -> CallError {
+/// The meaning of a fault for a call that was sent completely.
+pub(super) fn read_fault(fault: &ReadFault) -> CallFault {
     match fault {
-        // It gives up who does not read, too.
+        // The call has started: the node also gives up on callers that do not read.
         ReadFault::Reset(Some(ResetCode::Deadline)) => {
             let mut parts = ErrorParts::new(ErrorKind::DeadlineExceeded, "the node gave up waiting for its caller");
             parts.started = true;
-            parts.into()
+            CallFault::Failed(parts.into())
         }
-        ReadFault::Reset(Some(code)) => refused(*code).unwrap_or_else(|| unknown("the stream was reset")),
-        // Said when everything that was started has been answered, and taken.
+        ReadFault::Reset(Some(code)) => {
+            refused(*code).map_or_else(|| CallFault::lost(&"the stream was reset"), CallFault::Failed)
+        }
+        // The node closes with this code when every started call is answered, and its answer received.
         ReadFault::Lost(ReadError::ConnectionLost(ConnectionError::ApplicationClosed(close)))
             if ResetCode::from_number(close.error_code.into_inner()) == Some(ResetCode::Draining) =>
         {
-            not_started("the node has left".to_owned())
+            CallFault::not_started("the node has left")
         }
-        // What came is beyond our limits, or none of ours.
-        ReadFault::Wire(error) => unreadable(error),
-        fault => unknown(&fault.to_string()),
+        // The bytes exceed this side's limits, or are not valid.
+        ReadFault::Wire(error) => CallFault::Failed(unreadable(error)),
+        fault => CallFault::lost(fault),
     }
 }
 
-/// An output that is beyond our own limits or none at all: the call itself has succeeded.
-pub(crate) fn unreadable(error: impl std::fmt::Display) -> CallError {
+/// The error of an output that is too large or not valid. The call itself has succeeded.
+pub(super) fn unreadable(error: impl fmt::Display) -> CallError {
     let mut parts = ErrorParts::new(ErrorKind::InvalidInput, format!("the output cannot be read: {error}"));
     parts.started = true;
     parts.into()
 }
 
-pub(crate) fn not_started(reason: String) -> CallError {
+pub(crate) fn not_started(reason: impl fmt::Display) -> CallError {
     CallError::new(ErrorKind::Unavailable, format!("the call was not started: {reason}"))
-}
-
-/// There is no room for the call on this connection for the moment, which says nothing against the node.
-pub(crate) fn no_room(reason: &str) -> CallError {
-    let mut parts = ErrorParts::new(ErrorKind::Unavailable, format!("the call was not started: {reason}"));
-    parts.error_type = Some(NO_ROOM.to_owned());
-    parts.into()
-}
-
-pub(super) fn unknown(reason: &str) -> CallError {
-    let message = format!("the call was sent, and may have run: {reason}");
-    let mut parts = ErrorParts::new(ErrorKind::Unavailable, message);
-    parts.started = true;
-    parts.error_type = Some(CONNECTION_LOST.to_owned());
-    parts.into()
-}
-
-/// The same error of a call that was lost and may run twice.
-pub(crate) fn may_repeat(error: CallError) -> CallError {
-    let mut parts = error.into_parts();
-    parts.may_repeat = true;
-    parts.into()
 }
 
 #[cfg(test)]
@@ -104,6 +153,8 @@ mod tests {
     #[test]
     fn a_lost_connection_says_why_it_was_lost() {
         let lost = read_fault(&ReadFault::Lost(ReadError::ConnectionLost(ConnectionError::TimedOut)));
-        assert_eq!(lost.message(), "the call was sent, and may have run: the connection was lost: timed out");
+        assert!(lost.is_lost());
+        let message = "the call was sent, and may have run: the connection was lost: timed out";
+        assert_eq!(lost.error().message(), message);
     }
 }

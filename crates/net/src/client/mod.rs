@@ -1,25 +1,19 @@
 //! Calls to nodes over QUIC: the same calls as in process, with the same errors.
 //!
-//! A client holds one connection to one of its nodes, and makes a new one when that is lost. A call that was not
-//! started is retried a few times, with pauses, within its deadline. So is a call that was lost with its connection,
-//! where the node has said that its route may run twice. No other call that may have run is retried. Dropping a call
-//! cancels it where it runs.
+//! A client has one connection to one of its nodes, and makes a new one when it is lost. A call that was not started is
+//! retried a few times, with pauses, within its deadline. So is a call that was lost with its connection, if the node
+//! says that its route may run again. No other call that may have run is retried. Dropping a call cancels it where it
+//! runs.
 
-mod address;
 mod builder;
 mod call;
+mod coalesce;
+mod connection;
+mod connection_pool;
 mod error;
 mod fault;
-mod link;
-mod links;
-mod offers;
-mod pack;
-mod packer;
 mod replies;
-mod sending;
-mod slot;
-mod waking;
-mod way;
+mod retry_budget;
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -35,41 +29,38 @@ use callboard_core::{
 use futures_util::{Stream, StreamExt};
 use parking_lot::Mutex;
 
-pub use self::address::{NodeAddress, NotANodeAddress, QuicUrl};
 pub use self::builder::ClientBuilder;
-pub(crate) use self::call::{Answer, Talk, read_output};
-pub use self::error::{ConnectError, Trouble};
-pub(crate) use self::error::{had_no_room, is_lost};
-pub(crate) use self::fault::{may_repeat, no_room, not_started, too_large};
-pub(crate) use self::link::{Greeting, Link, LinkFault, port_refuses};
-use self::links::Links;
-pub(crate) use self::offers::{MAX_OFFERED_STAGES, MAX_OFFERS_BYTES, Screening};
-pub(crate) use self::packer::ROOM_WAIT;
-pub use self::replies::ReturnedStream;
-pub(crate) use self::way::Room;
-use crate::cluster::Retries;
-use crate::convert;
+pub(crate) use self::call::{CallExchange, CallResponse, RoomPolicy, read_output};
+#[cfg(test)]
+pub(crate) use self::coalesce::ROOM_WAIT;
+pub(crate) use self::connection::{ConnectFailure, NodeConnection, OwnHello};
+use self::connection_pool::ConnectionPool;
+pub use self::error::{CallFailure, ConnectError};
+pub(crate) use self::fault::{CallFault, not_started};
+pub use self::replies::ResponseStream;
+pub(crate) use self::retry_budget::RetryBudget;
+use crate::wire;
 
-/// Calls of an ordered stream that are outstanding at once unless its caller says: enough to hide a network, few enough
-/// for the smallest queue that anybody serves with.
+/// The default number of outstanding calls of an ordered stream: enough to hide the network, few enough for the
+/// smallest usual queue.
 const LOOK_AHEAD: usize = 64;
 
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
-/// A call does not sleep for longer than this because a node says so.
+/// A node that asks for a longer wait is not retried.
 const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(10);
-/// Nor for longer than this because no node is there that runs it.
-const LONGEST_LOOKED_FOR: Duration = Duration::from_millis(250);
+/// The same where no node runs the route or stage.
+const LONGEST_NODE_WAIT: Duration = Duration::from_millis(250);
 
 /// A handle on nodes over a network. Cloning is cheap; the connection is closed when the last clone is dropped.
 ///
 /// It is a [`Caller`], like the client within a process: [`call`](Caller::call), [`send`](Caller::send),
 /// [`stream`](Caller::stream), [`replies`](Caller::replies) and [`prepare`](Caller::prepare) are methods of that trait.
 ///
-/// * **Full:** a node without room is asked again after a pause, a few times, as long as the retry budget lasts.
-/// * **Late:** every call has a deadline, its own or the route's, which holds on both sides.
+/// * **Full:** a node without room is called again after a pause, a few times, within the retry budget.
+/// * **Late:** every call has a deadline, its own or the route's, on both sides.
 /// * **Cancelled:** dropping the returned future or stream cancels the call on the node.
-/// * **Lost:** the next call makes a new connection. [`Trouble`] tells whether a call may have run.
+/// * **Lost:** the next call makes a new connection. [`CallFailure`] tells whether a call may have run.
 #[derive(Clone, Debug)]
 pub struct Client {
     inner: Arc<Inner>,
@@ -77,51 +68,51 @@ pub struct Client {
 
 #[derive(Debug)]
 struct Inner {
-    links: Links,
-    retries: Mutex<Retries>,
+    pool: ConnectionPool,
+    retries: Mutex<RetryBudget>,
     attempts: u32,
     credit: u32,
     frames: FrameLimits,
     decode: DecodeLimits,
 }
 
-/// An encoded input, so that a caller can prepare the next one while it waits. Clones share it.
+/// An encoded call. A caller can prepare the next one while it waits. Clones share it.
 #[derive(Clone, Debug)]
 pub struct Prepared {
     call: Call,
     envelope: Envelope,
 }
 
-/// An outcome with what the node reports about it.
+/// An output with the node's report.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
-pub struct Returned<Out> {
+pub struct Response<Out> {
     /// The output.
     pub output: Out,
-    /// Where the time went on the node; zero for outputs of a stream.
+    /// The time spent on the node; zero for outputs of a stream.
     pub timing: Timing,
-    /// The length of the output as it came, in bytes.
+    /// The encoded length of the output, in bytes.
     pub received_bytes: u64,
 }
 
 impl Prepared {
-    /// The input of a call of this route, encoded: for any client.
+    /// Encodes a call of this route, for any client.
     ///
     /// # Errors
     ///
     /// When the type's own `Serialize` fails.
     pub fn new<In: Data>(route: &str, input: In) -> Result<Self, CallError> {
-        Self::of_payload(route, &Payload::new(input))
+        Self::from_payload(route, &Payload::new(input))
     }
 
-    fn of_payload(route: &str, payload: &Payload) -> Result<Self, CallError> {
+    fn from_payload(route: &str, payload: &Payload) -> Result<Self, CallError> {
         let envelope = payload
             .to_envelope()
             .map_err(|error| CallError::new(ErrorKind::InvalidInput, format!("the input cannot be sent: {error}")))?;
         Ok(Self { call: Call { route: route.to_owned(), ..Call::default() }, envelope })
     }
 
-    /// The arguments of a call of this function, encoded: for any client.
+    /// Encodes a call of this function, for any client.
     ///
     /// # Errors
     ///
@@ -134,7 +125,8 @@ impl Prepared {
 }
 
 impl Client {
-    /// Connects to a node at `quic://host:port`, or to the first that answers of `quic://a:1,b:2`, with the development identity.
+    /// Connects to the node at `quic://host:port`, or to the first of `quic://a:1,b:2` that answers, with the
+    /// development identity.
     ///
     /// # Errors
     ///
@@ -148,33 +140,33 @@ impl Client {
         ClientBuilder::new()
     }
 
-    /// Makes a [prepared](Caller::prepare) call, and returns the output with what the node reports about it.
+    /// Makes a [prepared](Caller::prepare) call, and returns the output with the node's report.
     ///
     /// # Errors
     ///
-    /// See [`ErrorKind`]; [`Trouble::of`] tells what it means for the caller.
+    /// See [`ErrorKind`]; [`CallFailure::classify`] gives its class.
     ///
     /// # Cancellation
     ///
-    /// Dropping the future cancels the call on the node, wherever it is by then.
+    /// Dropping the future cancels the call on the node.
     pub async fn exchange<Out: Data>(
         &self,
         prepared: Prepared,
         options: CallOptions,
-    ) -> Result<Returned<Out>, CallError> {
-        self.exchange_in_time(prepared, options, Patience::AFewTimes).await
+    ) -> Result<Response<Out>, CallError> {
+        self.exchange_with(prepared, options, OverloadPolicy::Budgeted).await
     }
 
-    async fn exchange_in_time<Out: Data>(
+    async fn exchange_with<Out: Data>(
         &self,
         prepared: Prepared,
         options: CallOptions,
-        patience: Patience,
-    ) -> Result<Returned<Out>, CallError> {
-        let Answer { done, body } = self.run(prepared, &options, patience).await?;
+        overload: OverloadPolicy,
+    ) -> Result<Response<Out>, CallError> {
+        let CallResponse { done, body } = self.run(prepared, &options, overload).await?;
         let received_bytes = body.total_bytes().unwrap_or_default() as u64;
         let output = read_output(body, None, |body| body.finish_as::<Out>()).await?;
-        Ok(Returned { output, timing: convert::timing(done.times), received_bytes })
+        Ok(Response { output, timing: wire::timing(done.times), received_bytes })
     }
 
     /// Calls a streaming route, and yields its outputs with their lengths. An error is the last item.
@@ -182,77 +174,78 @@ impl Client {
     /// # Cancellation
     ///
     /// Dropping the stream cancels the call on the node.
-    pub fn exchange_streaming<Out: Data>(&self, prepared: Prepared, options: CallOptions) -> ReturnedStream<Out> {
+    pub fn exchange_streaming<Out: Data>(&self, prepared: Prepared, options: CallOptions) -> ResponseStream<Out> {
         replies::read(self.clone(), prepared, options)
     }
 
-    /// Whether this route answers with a stream, according to the node that the next call would go to.
+    /// Whether this route answers with a stream, according to the node of the next call.
     ///
     /// # Errors
     ///
     /// When no node answers.
-    pub async fn streams(&self, route: &str) -> Result<bool, CallError> {
-        Ok(self.link().await?.streams_route(route))
+    pub async fn is_streaming(&self, route: &str) -> Result<bool, CallError> {
+        Ok(self.connection().await?.is_streaming(route))
     }
 
-    /// The name and build of the node that the client is connected to; it connects if it is not.
+    /// The name and build of the connected node. Connects if there is no connection.
     ///
     /// # Errors
     ///
     /// When no node answers.
     pub async fn node(&self) -> Result<(String, String), CallError> {
-        let link = self.link().await?;
-        Ok((link.welcome().node.clone(), link.welcome().build.clone()))
+        let connection = self.connection().await?;
+        let welcome = connection.welcome();
+        Ok((welcome.node.clone(), welcome.build.clone()))
     }
 
-    /// Closes the connection, for all clones of this client, and waits until the node has been told: a quarter of a
-    /// second at most. Dropping the last clone does the same without waiting, which may be too late at the end of a
-    /// process.
+    /// Closes the connection for all clones of this client, and waits up to a quarter of a second until the node has
+    /// heard of it. Dropping the last clone closes without waiting, which may be too late at the end of a process.
     pub async fn close(self) {
-        self.inner.links.close().await;
+        self.inner.pool.close().await;
     }
 
-    /// Makes a call until it was started, or it is of no use.
+    /// Makes a call, and retries it while that is useful and allowed.
     async fn run(
         &self,
         mut prepared: Prepared,
         options: &CallOptions,
-        patience: Patience,
-    ) -> Result<Answer, CallError> {
-        let mut time = Time::new(options, Instant::now());
+        overload: OverloadPolicy,
+    ) -> Result<CallResponse, CallError> {
+        let mut time = CallTime::new(options, Instant::now());
         self.inner.retries.lock().called(time.began);
-        let (mut pause, mut lost) = (FIRST_PAUSE, None);
-        for attempt in 1.. {
-            let error = match self.attempt(&mut prepared, options, &mut time).await {
-                Ok(answer) => return Ok(answer),
-                Err(error) => error,
+        let (mut pause, mut lost, mut attempt) = (FIRST_PAUSE, None, 1);
+        loop {
+            let fault = match self.attempt(&mut prepared, options, &mut time).await {
+                Ok(response) => return Ok(response),
+                Err(fault) => fault,
             };
-            let waits_for_room = patience == Patience::UntilLate && error.kind() == ErrorKind::Overloaded;
-            let may_be_made_again = error.is_refusal() || is_lost(&error) && error.is_retryable();
-            if !may_be_made_again || (attempt >= self.inner.attempts && !waits_for_room) {
-                return Err(told(lost, error));
+            let (is_lost, error) = (fault.is_lost(), fault.into_error());
+            let waits_for_room = overload == OverloadPolicy::UntilDeadline && error.kind() == ErrorKind::Overloaded;
+            let may_repeat = error.is_refusal() || is_lost && error.is_retryable();
+            if !may_repeat || (attempt >= self.inner.attempts && !waits_for_room) {
+                return Err(final_error(lost, error));
             }
-            // All at once would come again all at once.
+            // Jitter, so that calls that failed together are not retried together.
             let jittered = pause.mul_f64(0.5 + fastrand::f64());
             let wait = error.retry_after().unwrap_or_default() + jittered;
-            if time.deadline.is_expired(Instant::now() + wait) || !(waits_for_room || self.may_come_again(&error)) {
-                return Err(told(lost, error));
+            if time.deadline.is_expired(Instant::now() + wait) || !(waits_for_room || self.take_retry(&error)) {
+                return Err(final_error(lost, error));
             }
-            if is_lost(&error) {
+            if is_lost {
                 lost = Some(error);
             }
             tokio::time::sleep(wait).await;
             pause = (pause * 2).min(LONGEST_PAUSE);
+            attempt += 1;
         }
-        unreachable!("the last attempt returns")
     }
 
-    /// A node that is full is not made much fuller: retries have a budget, which is for those that are made. One that says to come back
-    /// much later is its caller's affair.
-    fn may_come_again(&self, error: &CallError) -> bool {
+    /// Takes a retry. Retries of calls that reached a node have a budget, so that they do not overload a full node. A
+    /// node that asks for a long wait is not retried: the caller decides.
+    fn take_retry(&self, error: &CallError) -> bool {
         let longest = match error.kind() {
-            // A node for it is looked for anyway, and its caller may know another way.
-            ErrorKind::Unavailable => LONGEST_LOOKED_FOR,
+            // The pool looks for another node meanwhile, and the caller may have an alternative.
+            ErrorKind::Unavailable => LONGEST_NODE_WAIT,
             _ => LONGEST_RETRY_AFTER,
         };
         error.retry_after().unwrap_or_default() <= longest
@@ -264,114 +257,102 @@ impl Client {
         &self,
         prepared: &mut Prepared,
         options: &CallOptions,
-        time: &mut Time,
-    ) -> Result<Answer, CallError> {
-        let link = self.link_for(&prepared.call.route, time).await?;
+        time: &mut CallTime,
+    ) -> Result<CallResponse, CallFault> {
+        let node = self.connection_for(&prepared.call.route, time).await?;
         let limits = (&self.inner.frames, &self.inner.decode);
-        convert::put_options(&mut prepared.call, &time.on(options), Instant::now());
-        // In its place from the beginning: it is large to be moved.
-        let calling = pin!(link.call(&prepared.call, &prepared.envelope, limits, Room::Wait));
-        let outcome = within(time.deadline, calling).await.map_err(|late| late.into_error(true));
-        outcome.map_err(|error| {
-            if error.is_refusal() {
-                self.inner.links.turn_away_from(&link);
+        wire::put_options(&mut prepared.call, &time.on(options), Instant::now());
+        // Pinned here: the future is large to move.
+        let calling = pin!(node.call(&prepared.call, &prepared.envelope, limits, RoomPolicy::Wait));
+        within(time.deadline, true, calling).await.map_err(|fault| {
+            if fault.error().is_refusal() {
+                self.inner.pool.turn_away_from(&node);
             }
-            // What runs for the route may run twice: its outcome is not known, and no harm is done.
-            if is_lost(&error) && link.may_run_again(&prepared.call.route) { may_repeat(error) } else { error }
+            if fault.is_lost() && node.may_run_again(&prepared.call.route) { fault.repeatable() } else { fault }
         })
     }
 
     #[cfg(feature = "testing")]
-    pub(crate) fn links(&self) -> &Links {
-        &self.inner.links
+    pub(crate) fn in_flight(&self) -> (usize, usize) {
+        self.inner.pool.in_flight()
     }
 
-    /// A link for a call of this route, whose time is known with it.
-    async fn link_for(&self, route: &str, time: &mut Time) -> Result<Arc<Link>, CallError> {
-        let link = match self.inner.links.current() {
-            Some(link) => link,
-            None => within(time.deadline, self.link()).await.map_err(|late| late.into_error(false))?,
+    /// A connection for a call of this route. Sets the call's default deadline.
+    async fn connection_for(&self, route: &str, time: &mut CallTime) -> Result<Arc<NodeConnection>, CallError> {
+        let node = match self.inner.pool.current() {
+            Some(node) => node,
+            None => within(time.deadline, false, self.connection()).await?,
         };
         if !time.is_own {
-            time.deadline = Deadline::after(time.began, link.default_timeout(route));
+            time.deadline = Deadline::after(time.began, node.default_timeout(route));
         }
-        Ok(link)
+        Ok(node)
     }
 
-    async fn link(&self) -> Result<Arc<Link>, CallError> {
-        self.inner.links.link().await.map_err(|fault| match fault {
-            LinkFault::Absent { .. } | LinkFault::Closed => not_started(format!("no node answers: {fault}")),
-            LinkFault::Refused { .. } | LinkFault::Stale { .. } => {
-                CallError::new(ErrorKind::PermissionDenied, fault.to_string())
+    async fn connection(&self) -> Result<Arc<NodeConnection>, CallError> {
+        self.inner.pool.connection().await.map_err(|failure| match failure {
+            ConnectFailure::Absent { .. } | ConnectFailure::Closed => {
+                not_started(format_args!("no node answers: {failure}"))
+            }
+            ConnectFailure::Refused { .. } | ConnectFailure::Stale { .. } => {
+                CallError::new(ErrorKind::PermissionDenied, failure.to_string())
             }
         })
     }
 }
 
-/// What becomes of a call in the end: that it may have run stays said, whoever refuses it after that.
-fn told(lost: Option<CallError>, last: CallError) -> CallError {
+/// The error of a call after its last attempt. If an earlier attempt may have run, a later refusal does not hide that.
+fn final_error(lost: Option<CallError>, last: CallError) -> CallError {
     lost.filter(|_| last.is_refusal()).unwrap_or(last)
 }
 
-/// How often a call that was refused for want of room is made again.
+/// How often a call is retried that an overloaded node refused.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Patience {
-    /// As a plain call: within the attempts and the retry budget.
-    AFewTimes,
-    /// As a call of an ordered stream, which bounds how many there are: until it is late.
-    UntilLate,
+enum OverloadPolicy {
+    /// Plain calls: within the attempts and the retry budget.
+    Budgeted,
+    /// Calls of an ordered stream, which bounds their number: until the deadline.
+    UntilDeadline,
 }
 
-/// A call's time: its caller's, or that which the node would give it, because a node that is stuck does not say that it has passed. Until
-/// there is a node, it is that of a route which says nothing.
+/// A call's deadline: its own, or the one that the node would set, because a stuck node does not report it. Without a
+/// connection, it is the default of routes.
 #[derive(Clone, Copy, Debug)]
-struct Time {
+struct CallTime {
     began: Instant,
     deadline: Deadline,
-    /// Its caller has said it.
+    /// Whether its caller has set the deadline.
     is_own: bool,
 }
 
-impl Time {
+impl CallTime {
     fn new(options: &CallOptions, began: Instant) -> Self {
         let own = options.deadline_from(began);
         let deadline = own.unwrap_or_else(|| Deadline::after(began, DEFAULT_TIMEOUT));
         Self { began, deadline, is_own: own.is_some() }
     }
 
-    /// The options with the deadline as it is known.
+    /// The options with this deadline.
     fn on(&self, options: &CallOptions) -> CallOptions {
         options.clone().with_deadline(self.deadline)
     }
 }
 
-/// An error of a call, or that its time was up.
-enum Within {
-    Error(CallError),
-    Late,
-}
-
-impl Within {
-    /// As the call's error. One that was sent may have run when its time was up.
-    fn into_error(self, was_sent: bool) -> CallError {
-        match self {
-            Self::Error(error) => error,
-            Self::Late => {
-                let message = "the deadline passed before the outcome was there";
-                let mut parts = ErrorParts::new(ErrorKind::DeadlineExceeded, message);
-                parts.started = was_sent;
-                parts.into()
-            }
-        }
-    }
-}
-
-/// Waits for an outcome no longer than the call may take.
-async fn within<T>(deadline: Deadline, call: impl Future<Output = Result<T, CallError>>) -> Result<T, Within> {
+/// Waits for an outcome until the deadline. A call that was sent may have run by then.
+async fn within<T, E: From<CallError>>(
+    deadline: Deadline,
+    was_sent: bool,
+    call: impl Future<Output = Result<T, E>>,
+) -> Result<T, E> {
     tokio::select! {
         biased;
-        outcome = call => outcome.map_err(Within::Error),
-        () = tokio::time::sleep_until(deadline.instant()) => Err(Within::Late),
+        outcome = call => outcome,
+        () = tokio::time::sleep_until(deadline.instant()) => {
+            let message = "the deadline passed before the outcome was there";
+            let mut parts = ErrorParts::new(ErrorKind::DeadlineExceeded, message);
+            parts.started = was_sent;
+            Err(CallError::from(parts).into())
+        }
     }
 }
 
@@ -421,12 +402,12 @@ impl Caller for Client {
         Out: Data + Clone,
         NoPreprocess: Prepare<S::Item>,
     {
-        let timeout = self.inner.links.current().map_or(DEFAULT_TIMEOUT, |link| link.default_timeout(route));
+        let timeout = self.inner.pool.current().map_or(DEFAULT_TIMEOUT, |node| node.default_timeout(route));
         let (client, route) = (self.clone(), route.to_owned());
         CallStream::from_calls(inputs, LOOK_AHEAD, timeout, move |payload, options| {
-            let (client, prepared) = (client.clone(), Prepared::of_payload(&route, &payload));
+            let (client, prepared) = (client.clone(), Prepared::from_payload(&route, &payload));
             async move {
-                let returned = client.exchange_in_time::<Out>(prepared?, options, Patience::UntilLate).await;
+                let returned = client.exchange_with::<Out>(prepared?, options, OverloadPolicy::UntilDeadline).await;
                 returned.map(|returned| returned.output)
             }
         })

@@ -1,49 +1,49 @@
-//! When a peer is left alone for a while because its calls came to nothing: a pure decision, for each peer and stage.
+//! A circuit breaker for each peer and stage: a pure decision.
 //!
-//! Five losses in a row open it; then nothing goes there for a second, and after that one call at a time, until one succeeds. Each
-//! time that one call is lost as well, it stays open twice as long, at most ten seconds. What was begun before it opened, and what goes
-//! there although it is open because nobody else is left, opens it no further: one incident is one opening.
+//! Five losses in a row open it. While it is open, the peer gets no calls; after a second it gets one call at a time, a
+//! probe, until one succeeds. Each lost probe doubles the time, up to ten seconds. Calls that began before it opened,
+//! and calls that go to an open peer for lack of another, do not extend it: one incident opens it once.
 
 use std::time::Duration;
 
 use callboard_core::Instant;
 
-/// Losses in a row that are no chance any more.
+/// The losses in a row that open it.
 const THRESHOLD: u32 = 5;
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 
-/// How one stage of one peer has done lately.
+/// The breaker of one stage of one peer.
 #[derive(Debug, Default)]
 pub(super) struct Breaker {
     losses: u32,
     openings: u32,
-    open_until: Option<Instant>,
-    /// Since when the one call is under way that tells whether it is well again.
+    opened_until: Option<Instant>,
+    /// The begin of the current probe.
     probing_since: Option<Instant>,
 }
 
 impl Breaker {
-    /// Until when no call may go there, as far as can be told. `None` for one that is in order.
-    pub(super) fn out_of_order_until(&self, now: Instant) -> Option<Instant> {
-        // A probe that was cancelled says nothing: after a pause it is forgotten.
+    /// The end of the open state. `None`: it is closed.
+    pub(super) fn open_until(&self, now: Instant) -> Option<Instant> {
+        // A cancelled probe has no outcome: after a pause it no longer counts.
         let probed_until = self.probing_since.map(|since| since + FIRST_PAUSE);
-        self.open_until.max(probed_until).filter(|until| now < *until)
+        self.opened_until.max(probed_until).filter(|until| now < *until)
     }
 
-    /// A call goes there.
+    /// Records the start of a call.
     pub(super) fn began(&mut self, now: Instant) {
-        if self.open_until.is_some() && !self.is_open(now) {
+        if self.opened_until.is_some() && !self.is_open(now) {
             self.probing_since = Some(now);
         }
     }
 
-    /// The peer answered, whatever it said.
+    /// Records an answer of any kind.
     pub(super) fn answered(&mut self) {
         *self = Self::default();
     }
 
-    /// The call was lost, or could not be made.
+    /// Records a call that was lost or could not be made.
     pub(super) fn lost(&mut self, now: Instant) {
         if self.is_open(now) {
             return;
@@ -52,14 +52,14 @@ impl Breaker {
         let was_probe = self.probing_since.take().is_some();
         if self.losses >= THRESHOLD || was_probe {
             let pause = FIRST_PAUSE * 2_u32.saturating_pow(self.openings.min(8));
-            self.open_until = Some(now + pause.min(LONGEST_PAUSE));
+            self.opened_until = Some(now + pause.min(LONGEST_PAUSE));
             self.openings += 1;
             self.losses = 0;
         }
     }
 
     fn is_open(&self, now: Instant) -> bool {
-        self.open_until.is_some_and(|until| now < until)
+        self.opened_until.is_some_and(|until| now < until)
     }
 }
 
@@ -69,7 +69,7 @@ mod tests {
 
     impl Breaker {
         fn allows(&self, now: Instant) -> bool {
-            self.out_of_order_until(now).is_none()
+            self.open_until(now).is_none()
         }
     }
 
@@ -109,13 +109,13 @@ mod tests {
         }
     }
 
-    /// A peer is killed with many calls in hand, and is back soon.
+    /// A peer is killed with many calls in flight, and restarts soon.
     #[test]
     fn calls_that_are_lost_together_open_it_once() {
         let (mut breaker, start) = (Breaker::default(), Instant::now());
         let soon = start + Duration::from_millis(500);
         (0..64).for_each(|_| breaker.lost(start));
-        // Some are told later, and some go there all the same.
+        // Some losses are reported later, and some calls still go there.
         (0..64).for_each(|_| breaker.lost(soon));
         breaker.began(soon);
         breaker.lost(soon);
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn a_probe_that_was_cancelled_does_not_keep_it_closed_for_ever() {
+    fn a_cancelled_probe_does_not_block_the_peer_for_ever() {
         let (mut breaker, now) = (Breaker::default(), Instant::now());
         (0..THRESHOLD).for_each(|_| breaker.lost(now));
         breaker.began(now + FIRST_PAUSE);

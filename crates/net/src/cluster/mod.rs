@@ -1,24 +1,21 @@
-//! Stages on other nodes: who there is, who gets the next call, and what becomes of a call whose peer is lost.
+//! Remote stages: which peers are connected, which one gets the next call, and what happens to a call whose peer is
+//! lost.
 //!
-//! The node that admitted a call owns it and asks one peer at a time. A peer that did not start the call (it refused, it drains, the
-//! connection went before all was sent) leaves it to the next; one that is lost with it leaves it to the next only where the stage may
-//! be run twice; one that answered has answered. What a peer refused for want of room, and what was lost, is asked again within the retry
-//! budget. No peer is asked twice for one call. The deadline goes along
-//! as the time that is left, and a call that is dropped here is reset there.
+//! The node that admitted a call owns it, and calls one peer at a time. If a peer did not start the call (it refused,
+//! it is draining, or the connection was lost before everything was sent), the next peer is tried. If the peer was lost
+//! with the call, the next one is tried only if the stage may run again. An answer is final. Overloaded peers and lost
+//! calls are retried within the retry budget. No peer is tried twice for one call. The deadline is sent as remaining
+//! time, and dropping a call here resets it there.
 
-mod asking;
 mod breaker;
-mod incarnations;
-mod linking;
-mod metrics;
+mod dispatch;
+mod generations;
+mod load_balance;
 mod outputs;
 mod peer;
-mod retries;
-mod rules;
+mod peer_stats;
+mod reconnect;
 mod split;
-mod standing;
-mod view;
-mod weigh;
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -35,19 +32,19 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
 
-use self::incarnations::{Incarnation, Incarnations};
-use self::linking::Linking;
-pub(crate) use self::metrics::Asking;
+use self::generations::{ConnectedNodes, NodeInstance};
+use self::load_balance::should_forward;
 use self::peer::Peer;
-pub(crate) use self::retries::Retries;
-pub use self::rules::{NotOfferRules, OfferRules};
-use self::split::Split;
-pub use self::view::{ClusterView, MAX_PEERS, SingleNode, Static, TooManyPeers, View};
-use self::weigh::leaves;
-use crate::client::Screening;
-use crate::edge::QuicEdge;
+use self::reconnect::PeerConnector;
+use self::split::RevisionSplit;
+use crate::client::{OwnHello, RetryBudget};
+use crate::metrics::PeerMetrics;
+use crate::offers::OfferScreening;
+use crate::server::QuicEdge;
+use crate::view::{ClusterView, View};
 
-/// The peers of a node, which may run the stages of its calls. Clones share the links, which end with the last clone.
+/// The peers of a node, which may run the stages of its calls. Clones share the connections, which end with the last
+/// clone.
 #[derive(Clone, Debug)]
 pub struct Cluster {
     inner: Arc<Inner>,
@@ -59,10 +56,10 @@ struct Inner {
     frames: FrameLimits,
     decode: DecodeLimits,
     peers: ArcSwap<Vec<Arc<Peer>>>,
-    retries: Mutex<Retries>,
-    splits: ArcSwap<HashMap<String, Arc<Split>>>,
-    asking: Asking,
-    following: Mutex<Option<AbortHandle>>,
+    retries: Mutex<RetryBudget>,
+    splits: ArcSwap<HashMap<String, Arc<RevisionSplit>>>,
+    metrics: PeerMetrics,
+    task: Mutex<Option<AbortHandle>>,
 }
 
 impl Cluster {
@@ -76,99 +73,109 @@ impl Cluster {
             peers: ArcSwap::default(),
             retries: Mutex::default(),
             splits: ArcSwap::default(),
-            asking: edge.asking().clone(),
-            following: Mutex::default(),
+            metrics: edge.peer_metrics().clone(),
+            task: Mutex::default(),
         });
         let views = view.watch();
         edge.introduce_to(Arc::clone(&view));
-        let (transport, greeting) = (Arc::clone(edge.transport()), edge.greeting());
-        let (node, generation) = (greeting.node.clone(), greeting.generation);
-        let own = Incarnation { member: transport.identity().name(), node, generation };
-        let incarnations = Arc::new(Incarnations::new(own));
-        let asking = edge.asking().clone();
-        let screening = Screening { rules: Arc::new(edge.config().offers.clone()), refused: asking.offers_refused() };
-        let linking = Linking { transport, greeting, screening, asking, known: view, incarnations };
-        let following = edge.transport().runtime().spawn(follow(Arc::downgrade(&inner), linking, views));
-        *inner.following.lock() = Some(following.abort_handle());
+        let transport = Arc::clone(edge.transport());
+        let (node, generation) = (edge.config().node.clone(), edge.generation());
+        let own = NodeInstance { member: transport.identity().name(), node: node.clone(), generation };
+        let metrics = edge.peer_metrics().clone();
+        let connector = PeerConnector {
+            transport,
+            hello: OwnHello { node, generation, address: Some(edge.address()) },
+            screening: OfferScreening {
+                rules: Arc::new(edge.config().offers.clone()),
+                refused: metrics.offers_refused(),
+            },
+            metrics,
+            view,
+            nodes: Arc::new(ConnectedNodes::new(own)),
+        };
+        let task = edge.transport().runtime().spawn(follow_view(Arc::downgrade(&inner), connector, views));
+        *inner.task.lock() = Some(task.abort_handle());
         Self { inner }
     }
 
-    /// Divides the calls of a stage between its [revisions](callboard_core::StageSettings::revision) by weight, from
-    /// now on. Empty weights end the division.
+    /// Splits the calls of a stage between its [revisions](callboard_core::StageSettings::revision) by weight, from now
+    /// on. Empty weights end the split.
     ///
-    /// The division is exact among the revisions on offer, this node's included; a session keeps its revision. If no
-    /// node of the drawn revision takes a call, another revision does.
+    /// The split is exact among the offered revisions, including this node's; a session keeps its revision. If no node
+    /// of the drawn revision takes a call, a node of another revision does.
     pub fn split(&self, stage: &str, weights: impl IntoIterator<Item = (u64, u32)>) {
-        let split = Arc::new(Split::new(weights, fastrand::u64(..u64::MAX / 2)));
+        let split = Arc::new(RevisionSplit::new(weights, fastrand::u64(..u64::MAX / 2)));
         self.inner.splits.rcu(|splits| {
             let mut splits = HashMap::clone(splits);
-            match split.is_empty() {
-                true => splits.remove(stage),
-                false => splits.insert(stage.to_owned(), Arc::clone(&split)),
-            };
+            if split.is_empty() {
+                splits.remove(stage);
+            } else {
+                splits.insert(stage.to_owned(), Arc::clone(&split));
+            }
             splits
         });
     }
 
-    /// What all links have in hand: calls that wait to be sent, and streams.
+    /// The number of calls that wait to be sent, and of open streams, over all connections.
     #[cfg(feature = "testing")]
-    pub(crate) fn in_hand(&self) -> (usize, usize) {
+    pub(crate) fn in_flight(&self) -> (usize, usize) {
         let peers = self.inner.peers.load();
-        let each = peers.iter().map(|peer| peer.in_hand());
+        let each = peers.iter().map(|peer| peer.in_flight());
         each.fold((0, 0), |(waiting, streams), (w, s)| (waiting + w, streams + s))
     }
 
     /// The number of connected peers.
     #[must_use]
-    pub fn linked(&self) -> usize {
-        self.inner.peers.load().iter().filter(|peer| peer.is_linked()).count()
+    pub fn connected_peers(&self) -> usize {
+        self.inner.peers.load().iter().filter(|peer| peer.is_connected()).count()
     }
 }
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        if let Some(following) = self.following.lock().take() {
-            following.abort();
+        if let Some(task) = self.task.lock().take() {
+            task.abort();
         }
     }
 }
 
-/// Keeps a link to each node of the view. A node that leaves it is let go of when its calls are done.
-async fn follow(inner: Weak<Inner>, linking: Linking, mut views: watch::Receiver<Arc<View>>) {
-    let mut links: HashMap<SocketAddr, (Arc<Peer>, LinkTask)> = HashMap::new();
+/// Keeps a connection to each node of the view. The connection to a node that leaves the view ends with its last call.
+async fn follow_view(inner: Weak<Inner>, connector: PeerConnector, mut views: watch::Receiver<Arc<View>>) {
+    let mut connected: HashMap<SocketAddr, (Arc<Peer>, ConnectorTask)> = HashMap::new();
     loop {
         let view = Arc::clone(&views.borrow_and_update());
         {
             let Some(inner) = inner.upgrade() else { return };
-            links.retain(|address, _| view.peers.contains(address));
-            for address in view.peers.iter().filter(|address| may_be_linked(inner.own, **address)) {
-                links.entry(*address).or_insert_with(|| {
+            connected.retain(|address, _| view.peers.contains(address));
+            for address in view.peers.iter().filter(|address| is_reachable(inner.own, **address)) {
+                connected.entry(*address).or_insert_with(|| {
                     let peer = Arc::new(Peer::new(*address));
-                    let keeping = Arc::clone(&peer).keep_linked(linking.clone());
-                    (peer, LinkTask(tokio::spawn(keeping).abort_handle()))
+                    let keeping = Arc::clone(&peer).keep_connected(connector.clone());
+                    (peer, ConnectorTask(tokio::spawn(keeping).abort_handle()))
                 });
             }
-            let mut peers: Vec<_> = links.values().map(|(peer, _)| Arc::clone(peer)).collect();
-            // The order of a hash map is another one in each process.
+            let mut peers: Vec<_> = connected.values().map(|(peer, _)| Arc::clone(peer)).collect();
+            // Sorted: the order of a hash map differs between processes.
             peers.sort_by_key(|peer| peer.address());
             inner.peers.store(Arc::new(peers));
         }
         if views.changed().await.is_err() {
-            // The view is final.
+            // The view does not change any more.
             std::future::pending::<()>().await;
         }
     }
 }
 
-/// Whether there is somebody else that can be reached from here: a socket of IPv4 reaches no address of IPv6, of which a name may have some.
-fn may_be_linked(own: SocketAddr, peer: SocketAddr) -> bool {
+/// Whether the address is of another node and can be reached: a name may have IPv6 addresses that an IPv4 socket cannot
+/// reach.
+fn is_reachable(own: SocketAddr, peer: SocketAddr) -> bool {
     peer != own && (peer.is_ipv4() || own.is_ipv6())
 }
 
-/// Ends with its handle.
-struct LinkTask(AbortHandle);
+/// Aborts the task when it is dropped.
+struct ConnectorTask(AbortHandle);
 
-impl Drop for LinkTask {
+impl Drop for ConnectorTask {
     fn drop(&mut self) {
         self.0.abort();
     }
@@ -181,15 +188,15 @@ impl RemoteStages for Cluster {
         if revision.is_some_and(|revision| revision != here.revision) {
             return StageTarget { is_remote: true, revision };
         }
-        // Most calls stay, and cost no more than this look.
+        // The fast path: most calls stay on this node.
         if here.open && here.queued < here.capacity {
             return StageTarget { is_remote: false, revision };
         }
         let now = Instant::now();
         let candidates = inner.candidates(stage, None, now);
         let same = candidates.iter().filter(|candidate| revision.is_none_or(|drawn| candidate.revision == drawn));
-        let least = same.map(|candidate| candidate.weight.in_hand).min();
-        StageTarget { is_remote: leaves(here, least), revision }
+        let least = same.map(|candidate| candidate.load.in_flight).min();
+        StageTarget { is_remote: should_forward(here, least), revision }
     }
 
     fn can_chain(&self, stage: &str) -> bool {

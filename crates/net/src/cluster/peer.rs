@@ -1,4 +1,4 @@
-//! One other node, and what is known of it. `linking.rs` keeps the connection to it.
+//! One peer, and its statistics. `reconnect.rs` keeps the connection to it.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -10,41 +10,41 @@ use callboard_core::Instant;
 use callboard_core::remote::PeerDescription;
 use parking_lot::Mutex;
 
-use super::standing::Standing;
-use super::weigh::Weight;
-use crate::client::Link;
+use super::load_balance::PeerLoad;
+use super::peer_stats::PeerStats;
+use crate::client::NodeConnection;
 
 /// Another node.
 #[derive(Debug)]
 pub(super) struct Peer {
     address: SocketAddr,
     key: u64,
-    link: ArcSwapOption<Link>,
-    /// Since when there is one without a break.
-    linked_since: Mutex<Option<Instant>>,
-    /// It is this node, by an address that it does not know for its own.
+    connection: ArcSwapOption<NodeConnection>,
+    /// The begin of the uninterrupted connection.
+    connected_since: Mutex<Option<Instant>>,
+    /// Whether it is this node, at an address that the node does not know as its own.
     pub(super) is_ourselves: AtomicBool,
-    /// Of each stage that this node calls.
-    stages: Mutex<HashMap<String, Standing>>,
+    /// The statistics of each stage that this node calls.
+    stages: Mutex<HashMap<String, PeerStats>>,
 }
 
-/// A peer that may be asked to run a stage.
+/// A peer that may be called for a stage.
 #[derive(Clone, Debug)]
 pub(super) struct Candidate {
     pub(super) peer: Arc<Peer>,
-    pub(super) link: Arc<Link>,
-    pub(super) weight: Weight,
-    /// The peer says that the stage may be run again.
-    pub(super) idempotent: bool,
+    pub(super) connection: Arc<NodeConnection>,
+    pub(super) load: PeerLoad,
+    /// Whether the stage may run again, according to the peer.
+    pub(super) is_idempotent: bool,
     pub(super) revision: u64,
-    /// How long nothing should go there, if its calls came to nothing lately.
-    pub(super) out_until: Option<Instant>,
+    /// The end of the open breaker, if calls failed recently.
+    pub(super) open_until: Option<Instant>,
 }
 
 impl Candidate {
-    /// What its node is called, or where it is.
+    /// The peer's name, or its address.
     pub(super) fn name(&self) -> String {
-        match self.link.welcome().node.as_str() {
+        match self.connection.welcome().node.as_str() {
             "" => self.peer.address().to_string(),
             name => name.to_owned(),
         }
@@ -54,106 +54,120 @@ impl Candidate {
 impl Peer {
     pub(super) fn new(address: SocketAddr) -> Self {
         let key = (u64::from(address.port()) << 32) ^ address_bits(address);
-        let (link, is_ourselves) = (ArcSwapOption::empty(), AtomicBool::new(false));
-        Self { address, key, link, linked_since: Mutex::default(), is_ourselves, stages: Mutex::default() }
+        Self {
+            address,
+            key,
+            connection: ArcSwapOption::empty(),
+            connected_since: Mutex::default(),
+            is_ourselves: AtomicBool::new(false),
+            stages: Mutex::default(),
+        }
     }
 
     pub(super) fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// What speaks for and against calling this stage here, if it is offered, in the form that is wanted.
-    pub(super) fn candidate(self: &Arc<Self>, stage: &str, streams: Option<bool>, now: Instant) -> Option<Candidate> {
-        let link = self.link.load_full().filter(|link| link.is_usable())?;
-        let offer =
-            link.offer_of_stage(stage).filter(|offer| streams.is_none_or(|streams| offer.streams == streams))?;
+    /// The peer as a candidate for a stage, if it offers the stage, in the given form of answer.
+    pub(super) fn candidate(
+        self: &Arc<Self>,
+        stage: &str,
+        is_streaming: Option<bool>,
+        now: Instant,
+    ) -> Option<Candidate> {
+        let connection = self.connection.load_full().filter(|connection| connection.is_usable())?;
+        let offer = connection.stage_offer(stage)?;
+        if is_streaming.is_some_and(|is_streaming| offer.is_streaming != is_streaming) {
+            return None;
+        }
         let stages = self.stages.lock();
-        let unknown = Standing::default();
-        let standing = stages.get(stage).unwrap_or(&unknown);
-        let (in_hand, latency_micros) = (standing.in_hand(now), standing.latency_micros(now));
-        let weight = Weight { in_hand, latency_micros, key: self.key };
-        let out_until = standing.breaker.out_of_order_until(now);
+        let unknown = PeerStats::default();
+        let stats = stages.get(stage).unwrap_or(&unknown);
+        let (in_flight, latency_micros) = (stats.in_flight(now), stats.latency_micros(now));
+        let load = PeerLoad { in_flight, latency_micros, key: self.key };
+        let open_until = stats.breaker.open_until(now);
         drop(stages);
-        let (idempotent, revision) = (offer.idempotent, offer.revision);
-        Some(Candidate { peer: Arc::clone(self), link, weight, idempotent, revision, out_until })
+        let (is_idempotent, revision) = (offer.is_idempotent, offer.revision);
+        Some(Candidate { peer: Arc::clone(self), connection, load, is_idempotent, revision, open_until })
     }
 
-    /// Whether it can be reached and runs the stage.
+    /// Whether it is connected and offers the stage.
     pub(super) fn offers(&self, stage: &str) -> bool {
-        self.link.load().as_ref().is_some_and(|link| link.is_usable() && link.offer_of_stage(stage).is_some())
+        let connection = self.connection.load();
+        connection.as_ref().is_some_and(|node| node.is_usable() && node.stage_offer(stage).is_some())
     }
 
-    /// Calls that wait to be sent, and streams.
+    /// The number of calls that wait to be sent, and of open streams.
     #[cfg(feature = "testing")]
-    pub(super) fn in_hand(&self) -> (usize, usize) {
-        self.link.load().as_ref().map_or((0, 0), |link| link.in_hand())
+    pub(super) fn in_flight(&self) -> (usize, usize) {
+        self.connection.load().as_ref().map_or((0, 0), |connection| connection.in_flight())
     }
 
-    pub(super) fn is_linked(&self) -> bool {
-        self.link.load().as_ref().is_some_and(|link| link.is_usable())
+    pub(super) fn is_connected(&self) -> bool {
+        self.connection.load().as_ref().is_some_and(|connection| connection.is_usable())
     }
 
-    /// Calls go on this link from now on, or on none.
-    pub(super) fn set_link(&self, link: Option<Arc<Link>>, now: Instant) {
-        let mut since = self.linked_since.lock();
-        *since = link.as_ref().map(|_| since.unwrap_or(now));
-        self.link.store(link);
+    /// Sets the connection for new calls.
+    pub(super) fn set_connection(&self, connection: Option<Arc<NodeConnection>>, now: Instant) {
+        let mut since = self.connected_since.lock();
+        *since = connection.as_ref().map(|_| since.unwrap_or(now));
+        self.connection.store(connection);
     }
 
-    /// What is known of it. `None` for this node itself.
+    /// Its description. `None` for this node itself.
     pub(super) fn describe(&self, now: Instant) -> Option<PeerDescription> {
         if self.is_ourselves.load(Ordering::Acquire) {
             return None;
         }
         let away = PeerDescription::away(self.address.to_string());
-        let linked = self.link.load_full().filter(|link| link.is_usable());
-        let (Some(link), Some(since)) = (linked, *self.linked_since.lock()) else { return Some(away) };
-        let linked_for = now.saturating_duration_since(since);
-        Some(away.linked(link.welcome().node.clone(), linked_for, link.offered_stages()))
+        let usable = self.connection.load_full().filter(|connection| connection.is_usable());
+        let (Some(node), Some(since)) = (usable, *self.connected_since.lock()) else { return Some(away) };
+        let connected_for = now.saturating_duration_since(since);
+        Some(away.linked(node.welcome().node.clone(), connected_for, node.offered_stages()))
     }
 
-    /// A call goes there; it is counted until the guard is dropped.
-    pub(super) fn begin(self: &Arc<Self>, stage: &str, now: Instant) -> InHand {
-        self.note(stage, |standing| standing.began(now));
-        InHand { peer: Arc::clone(self), stage: stage.to_owned(), streams: false }
+    /// Counts a call until the guard is dropped.
+    pub(super) fn begin(self: &Arc<Self>, stage: &str, now: Instant) -> InFlight {
+        self.record(stage, |stats| stats.began(now));
+        InFlight { peer: Arc::clone(self), stage: stage.to_owned(), is_streaming: false }
     }
 
-    /// Notes what was heard of a stage there.
-    pub(super) fn note(&self, stage: &str, note: impl FnOnce(&mut Standing)) {
+    /// Updates the statistics of a stage.
+    pub(super) fn record(&self, stage: &str, record: impl FnOnce(&mut PeerStats)) {
         let mut stages = self.stages.lock();
         match stages.get_mut(stage) {
-            Some(standing) => note(standing),
-            // There are as many as there are stages that this node calls.
-            None => note(stages.entry(stage.to_owned()).or_default()),
+            Some(stats) => record(stats),
+            // Bounded by the stages that this node calls.
+            None => record(stages.entry(stage.to_owned()).or_default()),
         }
     }
 }
 
-/// One of our calls that a peer has in hand.
+/// A call that a peer is working on.
 #[derive(Debug)]
-pub(super) struct InHand {
+pub(super) struct InFlight {
     peer: Arc<Peer>,
     stage: String,
-    /// It is a stream that has begun.
-    streams: bool,
+    /// Whether its stream of outputs has begun.
+    is_streaming: bool,
 }
 
-impl InHand {
-    /// It answers with a stream, whose first output is there.
-    pub(super) fn streams(&mut self) {
-        self.streams = true;
-        self.peer.note(&self.stage, |standing| standing.streams(Instant::now()));
+impl InFlight {
+    /// Marks it as a stream whose first output has arrived.
+    pub(super) fn stream_began(&mut self) {
+        self.is_streaming = true;
+        self.peer.record(&self.stage, |stats| stats.stream_began(Instant::now()));
     }
 
-    /// It goes on.
-    pub(super) fn heard(&self) {
-        self.peer.note(&self.stage, |standing| standing.heard(Instant::now()));
+    /// Marks progress of the stream.
+    pub(super) fn progressed(&self) {
+        self.peer.record(&self.stage, |stats| stats.progressed(Instant::now()));
     }
 }
 
-impl Drop for InHand {
+impl Drop for InFlight {
     fn drop(&mut self) {
-        self.peer.note(&self.stage, |standing| standing.ended(self.streams));
+        self.peer.record(&self.stage, |stats| stats.ended(self.is_streaming));
     }
 }
 
@@ -174,15 +188,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_stage_that_fails_there_is_left_alone_and_the_others_are_not() {
+    fn a_failing_stage_opens_its_own_breaker_only() {
         let (peer, now) = (Arc::new(Peer::new(SocketAddr::from(([127, 0, 0, 1], 1)))), Instant::now());
         for _ in 0..10 {
-            let in_hand = [peer.begin("bad", now), peer.begin("good", now)];
-            peer.note("bad", |standing| standing.lost(now));
-            peer.note("good", |standing| standing.answered(now, Duration::from_millis(1), None));
-            drop(in_hand);
+            let in_flight = [peer.begin("bad", now), peer.begin("good", now)];
+            peer.record("bad", |stats| stats.lost(now));
+            peer.record("good", |stats| stats.answered(now, Duration::from_millis(1), None));
+            drop(in_flight);
         }
-        peer.note("bad", |standing| assert!(standing.breaker.out_of_order_until(now).is_some()));
-        peer.note("good", |standing| assert!(standing.breaker.out_of_order_until(now).is_none()));
+        peer.record("bad", |stats| assert!(stats.breaker.open_until(now).is_some()));
+        peer.record("good", |stats| assert!(stats.breaker.open_until(now).is_none()));
     }
 }

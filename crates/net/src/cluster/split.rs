@@ -1,22 +1,22 @@
-//! How the calls of a stage are divided between its revisions: a pure decision.
+//! Splits the calls of a stage between its revisions: a pure decision.
 //!
-//! Weights hold exactly: of as many calls in a row as the weights add up to, each revision on offer gets as many as its weight. What comes
-//! in a session is drawn by its key, and so stays with one revision.
+//! The split is exact: of each row of calls as long as the sum of the weights, each offered revision gets as many as
+//! its weight. The key of a session draws its revision, so a session stays with one revision.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::weigh::mix;
+use super::load_balance::splitmix64;
 
-/// Weights of revisions, and whose turn it is.
+/// The weights of revisions, and the current turn.
 #[derive(Debug)]
-pub(super) struct Split {
-    /// Each revision once.
+pub(super) struct RevisionSplit {
+    /// Each revision appears once.
     weights: Vec<(u64, u32)>,
     turn: AtomicU64,
 }
 
-impl Split {
-    /// These weights, beginning at this turn. One of 0 gets no calls; of one that is named twice, the last counts.
+impl RevisionSplit {
+    /// Begins at this turn. A weight of 0 gets no calls. Of two weights for one revision, the last counts.
     pub(super) fn new(weights: impl IntoIterator<Item = (u64, u32)>, turn: u64) -> Self {
         let mut each: Vec<(u64, u32)> = Vec::new();
         for (revision, weight) in weights {
@@ -30,7 +30,7 @@ impl Split {
         self.weights.is_empty()
     }
 
-    /// The revision of the next call, among those on offer. `None` when none of them has a weight.
+    /// The revision of the next call, among the offered ones. `None`: none of them has a weight.
     pub(super) fn draw(&self, session: Option<u64>, is_offered: impl Fn(u64) -> bool) -> Option<u64> {
         let offered: Vec<_> = self.weights.iter().copied().filter(|(revision, _)| is_offered(*revision)).collect();
         match session {
@@ -44,7 +44,7 @@ fn total(weights: &[(u64, u32)]) -> u64 {
     weights.iter().map(|(_, weight)| u64::from(*weight)).sum()
 }
 
-/// Turns go through all places of the weights in steps that meet each place once, and neighbours seldom.
+/// Turns visit every position once, in steps that seldom visit neighbours.
 fn in_turn(weights: &[(u64, u32)], turn: u64) -> Option<u64> {
     let total = total(weights);
     let place = u128::from(turn.checked_rem(total)?) * u128::from(step(total)) % u128::from(total);
@@ -52,7 +52,7 @@ fn in_turn(weights: &[(u64, u32)], turn: u64) -> Option<u64> {
 }
 
 fn by_key(weights: &[(u64, u32)], key: u64) -> Option<u64> {
-    at(weights, mix(key).checked_rem(total(weights))?)
+    at(weights, splitmix64(key).checked_rem(total(weights))?)
 }
 
 fn at(weights: &[(u64, u32)], place: u64) -> Option<u64> {
@@ -66,7 +66,7 @@ fn at(weights: &[(u64, u32)], place: u64) -> Option<u64> {
         .map(|(revision, _)| *revision)
 }
 
-/// About the golden section of `total`, with no divisor in common.
+/// About the golden section of `total`, without a common divisor.
 fn step(total: u64) -> u64 {
     let golden = (total as f64 * 0.618) as u64;
     (1..=golden).rev().find(|step| gcd(*step, total) == 1).unwrap_or(1)
@@ -84,7 +84,7 @@ mod tests {
 
     use super::*;
 
-    fn counts(split: &Split, calls: u64, offered: impl Fn(u64) -> bool + Copy) -> HashMap<u64, u64> {
+    fn counts(split: &RevisionSplit, calls: u64, offered: impl Fn(u64) -> bool + Copy) -> HashMap<u64, u64> {
         let mut counts = HashMap::new();
         for revision in (0..calls).filter_map(|_| split.draw(None, offered)) {
             *counts.entry(revision).or_default() += 1;
@@ -94,16 +94,17 @@ mod tests {
 
     #[test]
     fn nine_of_ten_calls_are_exactly_nine_of_ten() {
-        let split = Split::new([(1, 90), (2, 10)], 17);
+        let split = RevisionSplit::new([(1, 90), (2, 10)], 17);
         assert_eq!(counts(&split, 1_000, |_| true), HashMap::from([(1, 900), (2, 100)]));
     }
 
     proptest! {
-        /// From any turn on, so many calls as the weights add up to are divided exactly by them, whoever is on offer.
+        /// From any turn on, a row of calls as long as the sum of the weights is split exactly, whichever revisions are
+        /// offered.
         #[test]
         fn the_split_is_exact(weights in prop::collection::vec(0_u32..60, 1..6), turn: u64, away in prop::option::of(0_u64..6)) {
             let weights: Vec<_> = (0_u64..).zip(weights).collect();
-            let split = Split::new(weights.clone(), turn % (u64::MAX / 2));
+            let split = RevisionSplit::new(weights.clone(), turn % (u64::MAX / 2));
             let offered = |revision| Some(revision) != away;
             let on_offer: Vec<_> = weights.iter().filter(|(revision, weight)| offered(*revision) && *weight > 0).collect();
             let sum = on_offer.iter().map(|(_, weight)| u64::from(*weight)).sum();
@@ -114,7 +115,7 @@ mod tests {
         /// A session stays with its revision.
         #[test]
         fn a_session_has_one_revision(session: u64, turns in 1_usize..50) {
-            let split = Split::new([(1, 50), (2, 50)], 0);
+            let split = RevisionSplit::new([(1, 50), (2, 50)], 0);
             let first = split.draw(Some(session), |_| true);
             for _ in 0..turns {
                 split.draw(None, |_| true);
@@ -124,23 +125,23 @@ mod tests {
     }
 
     #[test]
-    fn sessions_fall_by_weight() {
-        let split = Split::new([(1, 90), (2, 10)], 0);
+    fn sessions_are_split_by_weight() {
+        let split = RevisionSplit::new([(1, 90), (2, 10)], 0);
         let second = (0..10_000).filter(|session| split.draw(Some(*session), |_| true) == Some(2)).count();
         assert!((800..1_200).contains(&second), "{second} of 10,000");
     }
 
     #[test]
     fn a_short_row_of_calls_is_mixed() {
-        let split = Split::new([(1, 50), (2, 50)], 0);
+        let split = RevisionSplit::new([(1, 50), (2, 50)], 0);
         let drawn: Vec<_> = (0..10).map(|_| split.draw(None, |_| true)).collect();
         assert!(drawn.windows(4).all(|four| four.iter().any(|one| *one != four[0])), "{drawn:?}");
     }
 
     #[test]
-    fn nobody_on_offer_is_nobody() {
-        assert_eq!(Split::new([(1, 0)], 0).draw(None, |_| true), None);
-        assert_eq!(Split::new([(1, 5)], 0).draw(None, |_| false), None);
-        assert_eq!(Split::new([], 0).draw(Some(3), |_| true), None);
+    fn without_an_offered_weight_there_is_no_revision() {
+        assert_eq!(RevisionSplit::new([(1, 0)], 0).draw(None, |_| true), None);
+        assert_eq!(RevisionSplit::new([(1, 5)], 0).draw(None, |_| false), None);
+        assert_eq!(RevisionSplit::new([], 0).draw(Some(3), |_| true), None);
     }
 }

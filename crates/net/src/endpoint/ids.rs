@@ -1,13 +1,13 @@
-//! Connection ids that do not come twice, and that this address knows as its own after a restart.
+//! Connection ids that are never reused, and that a restarted process recognises as its own.
 //!
 //! ```text
 //!   10 bytes              6 bytes
 //!   never the same again  an HMAC of them, under a key that survives a restart
 //! ```
 //!
-//! Whoever connects is told the token that resets its connection, and the key of these tokens survives a restart: were ids used again
-//! (RFC 9000, 10.3.2), strangers could collect the tokens of connections to come. The tag tells packets for connections of before
-//! a restart, which are answered with such a token, from those for nobody, which are not answered.
+//! A peer receives the token that resets its connection, and the key of these tokens survives a restart. If ids were
+//! reused (RFC 9000, 10.3.2), strangers could collect the tokens of future connections. The tag marks packets for
+//! connections from before a restart, which are answered with a reset token; other unknown packets are not answered.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,25 +15,25 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use quinn_proto::{ConnectionId, ConnectionIdGenerator, InvalidCid};
 use ring::hmac;
 
-/// The part that is unique. By chance two of a billion are the same once in two million times.
+/// The unique part. The chance that two of a billion are equal is one in two million.
 const UNIQUE_BYTES: usize = 10;
 
-/// The part that is checked. One forgery in 2^48 is answered with 40 bytes.
+/// The tag. One forgery in 2^48 is answered, with 40 bytes.
 const TAG_BYTES: usize = 6;
 
 const ID_BYTES: usize = UNIQUE_BYTES + TAG_BYTES;
 
-/// Makes ids and knows them. Cloning shares the count, so that no two have the same.
+/// Makes ids and recognises them. Clones share the count, so that ids stay unique.
 #[derive(Clone, Debug)]
 pub(super) struct ConnectionIds {
     own: hmac::Key,
-    /// Of this process alone: what comes next cannot be told from what came before.
+    /// Random for this process, so that ids cannot be predicted.
     fresh: hmac::Key,
     count: Arc<AtomicU64>,
 }
 
 impl ConnectionIds {
-    /// With the key by which they are known later, and one that never was before.
+    /// With the key that survives restarts, and a new random key.
     pub(super) fn new(own: hmac::Key, fresh: hmac::Key) -> Self {
         Self { own, fresh, count: Arc::default() }
     }
@@ -54,7 +54,7 @@ impl ConnectionIdGenerator for ConnectionIds {
     }
 
     fn validate(&self, id: &ConnectionId) -> Result<(), InvalidCid> {
-        // Of another length where another version of QUIC has written it.
+        // Other versions of QUIC use other lengths.
         let (unique, tag) = id.split_at_checked(UNIQUE_BYTES).ok_or(InvalidCid)?;
         if self.tag(unique) == tag { Ok(()) } else { Err(InvalidCid) }
     }
@@ -68,7 +68,7 @@ impl ConnectionIdGenerator for ConnectionIds {
     }
 }
 
-/// As many as are asked for, of the 32 that there are.
+/// The first N of 32 bytes.
 fn first_bytes<const N: usize>(tag: &hmac::Tag) -> [u8; N] {
     std::array::from_fn(|at| tag.as_ref()[at])
 }
@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn no_id_comes_twice_whoever_makes_it() {
+    fn ids_are_unique_across_clones_and_restarts() {
         let mut before = ids(b"own", b"first");
         let (mut beside, mut after) = (before.clone(), ids(b"own", b"second"));
         let mut all = HashSet::new();
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn an_id_is_known_after_a_restart_and_nobody_elses_is() {
+    fn ids_are_recognised_after_a_restart_and_forgeries_are_not() {
         let id = ids(b"own", b"first").generate_cid();
         assert_eq!(id.len(), 16);
         assert!(ids(b"own", b"second").validate(&id).is_ok());

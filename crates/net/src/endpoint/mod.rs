@@ -1,13 +1,16 @@
-//! One UDP socket with QUIC on it, on a thread of its own: workers that take all cores cannot make it miss its timers.
+//! One UDP socket with QUIC, on a thread of its own, so that busy workers cannot delay its timers.
 //!
-//! What is read and written on streams runs wherever its caller does; packets that arrive, acknowledgements and timers are the thread's.
-//! What was written is sent by who wrote it, or by the thread.
+//! Streams are read and written on the caller's thread. The endpoint's thread handles arriving packets,
+//! acknowledgements and timers. Written data is sent by the writer or by the endpoint's thread.
 
-mod driven;
+#[cfg(feature = "testing")]
+mod faults;
 mod ids;
+mod inline_driver;
+mod port;
 #[cfg(unix)]
 mod socket;
-mod thaw;
+mod suspend_guard;
 mod thread;
 mod tuning;
 mod windows;
@@ -17,43 +20,50 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::sync::Arc;
 
 use callboard_codec::wire::ResetCode;
-use quinn::{ClientConfig, ConnectionError, Endpoint, EndpointConfig, Runtime, ServerConfig, TransportConfig, VarInt};
+use callboard_identity::{ALPN, Identity, IdentityError, Member, NODE_NAME, random_key};
+use quinn::crypto::rustls::{NoInitialCipherSuite, QuicClientConfig, QuicServerConfig};
+use quinn::{ClientConfig, Connection, Endpoint, EndpointConfig, Runtime, ServerConfig, TransportConfig, VarInt};
+use rustls::pki_types::CertificateDer;
 use socket2::{Domain, Protocol, Socket, Type};
 
-pub(crate) use self::driven::{Turn, begin_here, send_now, sending};
-use self::ids::ConnectionIds;
-pub(crate) use self::thread::LAST_PACKETS;
-use self::thread::OwnThread;
-pub use self::tuning::{Tuning, TuningError};
-pub(crate) use self::windows::{Ahead, Window, Windows};
-use crate::identity::{Identity, IdentityError, NODE_NAME, fresh_key, keep_renewed};
+#[cfg(feature = "testing")]
+pub use self::faults::{Bytes as BytesByAddress, FaultCounters, FaultProfile, Faults};
 
-/// Datagrams wait in it while the thread is busy; the system's default of 208 KiB is a few milliseconds of a large body.
+use self::ids::ConnectionIds;
+pub(crate) use self::inline_driver::{FlushScope, flush_each_poll, flush_now, start_inline};
+pub(crate) use self::port::port_closed;
+use self::thread::EndpointThread;
+pub(crate) use self::thread::LAST_PACKETS;
+pub use self::tuning::{Tuning, TuningError};
+pub(crate) use self::windows::{BodyWindow, ConnectionWindow, NodeWindows};
+
+/// Buffers datagrams while the thread is busy. The system's default of 208 KiB holds a few milliseconds of a large
+/// body.
 const SOCKET_BUFFER_BYTES: usize = 4 << 20;
 
-/// First packets of handshakes that nobody has taken up yet, all together.
+/// Limits the first packets of all handshakes that wait to be accepted.
 const INCOMING_BUFFER_BYTES: u64 = 8 << 20;
 
-/// A request for a certificate, and the answer to it, are a few kilobytes.
+/// The longest request for a certificate; requests and answers are a few kilobytes.
 pub(crate) const MAX_REQUEST_BYTES: usize = 16 << 10;
 
-/// Why there is no endpoint.
+/// Why an endpoint could not be bound.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BindError {
-    /// The address could not be bound: it is in use, or not this machine's.
+    /// The address could not be bound: it is in use, or not of this machine.
     #[error("could not listen on {address}")]
     Address {
-        /// Which one.
+        /// The address.
         address: SocketAddr,
-        /// Why.
+        /// The system's error.
         #[source]
         source: io::Error,
     },
-    /// The identity cannot be used, or not there.
+    /// The identity cannot be used, or not at this address.
     #[error(transparent)]
     Identity(#[from] IdentityError),
-    /// A knob of the transport that makes no sense.
+    /// A setting of the transport is invalid.
     #[error(transparent)]
     Tuning(#[from] TuningError),
     /// The thread could not be started.
@@ -67,11 +77,11 @@ pub(crate) struct Transport {
     endpoint: Endpoint,
     client: ClientConfig,
     identity: Identity,
-    thread: OwnThread,
+    thread: EndpointThread,
 }
 
 impl Transport {
-    /// Binds a socket that answers peers as well as it reaches them. Theirs begin as `answering` has it.
+    /// Binds a socket that accepts connections and makes them. Accepted ones begin with the settings `answering`.
     pub(crate) fn serving(
         address: SocketAddr,
         identity: Identity,
@@ -79,19 +89,19 @@ impl Transport {
         answering: Arc<TransportConfig>,
     ) -> Result<Self, BindError> {
         identity.check_address(address)?;
-        identity.check_role()?;
+        identity.check_may_serve()?;
         tuning.check()?;
-        let mut server = ServerConfig::with_crypto(Arc::new(identity.server_config()?));
+        let mut server = quic_server(identity.server_tls()?)?;
         server.transport_config(answering);
-        // Nodes do not move, and who pretends to is refused more cheaply so.
+        // Nodes do not change their address, and forged migrations are cheaper to refuse this way.
         server.migration(false);
         server.max_incoming(tuning.max_half_open);
         server.incoming_buffer_size_total(INCOMING_BUFFER_BYTES);
         Self::bind(address, identity, tuning, Some(server))
     }
 
-    /// Binds a socket that reaches peers of both families, where the system has both. Who answers is checked peer by peer.
-    pub(crate) fn reaching(identity: Identity, tuning: &Tuning) -> Result<Self, BindError> {
+    /// Binds a socket for making connections, of both address families where the system has both.
+    pub(crate) fn calling(identity: Identity, tuning: &Tuning) -> Result<Self, BindError> {
         tuning.check()?;
         let both = Self::bind((Ipv6Addr::UNSPECIFIED, 0).into(), identity.clone(), tuning, None);
         both.or_else(|_| Self::bind((Ipv4Addr::UNSPECIFIED, 0).into(), identity, tuning, None))
@@ -103,15 +113,15 @@ impl Transport {
         tuning: &Tuning,
         server: Option<ServerConfig>,
     ) -> Result<Self, BindError> {
-        let mut client = ClientConfig::new(Arc::new(identity.client_config(false)?));
+        let mut client = quic_client(identity.client_tls(ALPN)?)?;
         client.transport_config(tuning.calling());
         let failed = |source| BindError::Address { address, source };
         let socket = socket(address).map_err(failed)?;
         let bound = socket.local_addr().map_err(failed)?;
-        let thread = OwnThread::spawn().map_err(BindError::Thread)?;
-        // Both keys survive a restart: who comes back at the same address can tell its peers that their connections are gone.
+        let thread = EndpointThread::spawn().map_err(BindError::Thread)?;
+        // Both keys survive a restart, so a restarted process can tell its peers that their connections are gone.
         let mut config = EndpointConfig::new(Arc::new(identity.derived_key("stateless reset", bound)));
-        let ids = ConnectionIds::new(identity.derived_key("connection ids", bound), fresh_key()?);
+        let ids = ConnectionIds::new(identity.derived_key("connection ids", bound), random_key()?);
         config.cid_generator(move || Box::new(ids.clone()));
         config
             .max_udp_payload_size(tuning::LARGEST_PACKET_BYTES)
@@ -122,7 +132,6 @@ impl Transport {
         let runtime = runtime.with_faults(tuning.faults.clone());
         let runtime: Arc<dyn Runtime> = Arc::new(runtime);
         let endpoint = Endpoint::new(config, server, socket, runtime).map_err(failed)?;
-        thread.handle().spawn(keep_renewed(identity.clone(), endpoint.clone()));
         Ok(Self { endpoint, client, identity, thread })
     }
 
@@ -130,7 +139,7 @@ impl Transport {
         &self.endpoint
     }
 
-    /// Where tasks run that keep connections alive.
+    /// The runtime of the endpoint's thread, for tasks that keep connections alive.
     pub(crate) fn runtime(&self) -> &tokio::runtime::Handle {
         self.thread.handle()
     }
@@ -139,16 +148,16 @@ impl Transport {
         &self.identity
     }
 
-    /// Begins a handshake with a peer.
-    pub(crate) fn connect(&self, peer: SocketAddr) -> Result<quinn::Connecting, ConnectFault> {
+    /// Starts a handshake with a peer.
+    pub(crate) fn connect(&self, peer: SocketAddr) -> Result<quinn::Connecting, StartError> {
         self.identity.check_address(peer)?;
         Ok(self.endpoint.connect_with(self.client.clone(), peer, NODE_NAME)?)
     }
 }
 
-/// Why a handshake was not even begun.
+/// Why a handshake could not start.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum ConnectFault {
+pub(crate) enum StartError {
     #[error(transparent)]
     Identity(#[from] IdentityError),
     #[error(transparent)]
@@ -162,25 +171,41 @@ impl Drop for Transport {
     }
 }
 
-/// A reset code as QUIC has it.
+/// A reset code as a QUIC number.
 pub(crate) fn code(code: ResetCode) -> VarInt {
     VarInt::from_u32(code.number())
 }
 
-/// The TLS alert that ended a handshake, whether this side has raised it or the other (RFC 9001, 4.8). In TLS 1.3 a server's word on
-/// the client's certificate comes when the client takes the connection for made.
-pub(crate) fn tls_alert(error: &ConnectionError) -> Option<u64> {
-    let number = match error {
-        ConnectionError::TransportError(error) => u64::from(error.code),
-        ConnectionError::ConnectionClosed(close) => u64::from(close.error_code),
-        _ => return None,
-    };
-    (0x100..0x200).contains(&number).then(|| number - 0x100)
+/// QUIC's form of TLS settings.
+pub(crate) fn quic_client(tls: rustls::ClientConfig) -> Result<ClientConfig, IdentityError> {
+    let config = QuicClientConfig::try_from(tls).map_err(unusable)?;
+    Ok(ClientConfig::new(Arc::new(config)))
+}
+
+/// QUIC's form of TLS settings.
+pub(crate) fn quic_server(tls: rustls::ServerConfig) -> Result<ServerConfig, IdentityError> {
+    let config = QuicServerConfig::try_from(tls).map_err(unusable)?;
+    Ok(ServerConfig::with_crypto(Arc::new(config)))
+}
+
+fn unusable(error: NoInitialCipherSuite) -> IdentityError {
+    IdentityError::Unusable(Box::new(error))
+}
+
+/// The certificates that the peer presented; empty where it presented none.
+pub(crate) fn peer_chain(connection: &Connection) -> Vec<CertificateDer<'static>> {
+    let chain = connection.peer_identity().and_then(|chain| chain.downcast().ok());
+    chain.map(|chain| *chain).unwrap_or_default()
+}
+
+/// The member that the peer's certificate names.
+pub(crate) fn peer_member(connection: &Connection) -> Option<Member> {
+    Member::from_certificate(peer_chain(connection).first()?)
 }
 
 fn socket(address: SocketAddr) -> io::Result<UdpSocket> {
     let socket = match address {
-        // Peers of the other family come as mapped addresses, whatever the system's own default for that is.
+        // IPv4 peers appear as mapped addresses, whatever the system's default is.
         SocketAddr::V6(v6) if v6.ip().is_unspecified() => {
             let socket = Socket::new(Domain::IPV6, Type::DGRAM, Some(Protocol::UDP))?;
             socket.set_only_v6(false)?;
@@ -190,7 +215,7 @@ fn socket(address: SocketAddr) -> io::Result<UdpSocket> {
         _ => UdpSocket::bind(address)?,
     };
     let options = socket2::SockRef::from(&socket);
-    // The system may give less than is asked for, and says nothing; it works with less.
+    // The system may grant less without an error; the endpoint works with less.
     let _ = options.set_recv_buffer_size(SOCKET_BUFFER_BYTES);
     let _ = options.set_send_buffer_size(SOCKET_BUFFER_BYTES);
     Ok(socket)

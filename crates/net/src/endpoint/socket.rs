@@ -1,7 +1,7 @@
-//! The UDP socket, waited for where something is to be read, and for room only while there is none.
+//! A UDP socket that is polled for reading always, and for writing only while its buffer is full.
 //!
-//! tokio waits for both all the time, and a socket has new room whenever a packet has left it: each one that is sent would wake the
-//! thread to tell it so.
+//! tokio's own socket is polled for both all the time. A socket becomes writable whenever a packet has left it, so each
+//! sent packet would wake the thread.
 
 use std::io::{self, IoSliceMut};
 use std::net::{SocketAddr, UdpSocket};
@@ -22,16 +22,16 @@ use tokio::time::Sleep;
 struct Socket {
     io: AsyncFd<UdpSocket>,
     state: UdpSocketState,
-    /// The last packet found no room.
+    /// Whether the last packet found no room.
     is_full: AtomicBool,
     runtime: Handle,
 }
 
-/// On a runtime, whose thread waits for it.
+/// A socket that this runtime polls.
 pub(super) fn socket(socket: UdpSocket, runtime: &Handle) -> io::Result<Arc<dyn AsyncUdpSocket>> {
     let _entered = runtime.enter();
     let state = UdpSocketState::new((&socket).into())?;
-    let io = waited_for(socket, Interest::READABLE)?;
+    let io = polled(socket, Interest::READABLE)?;
     Ok(Arc::new(Socket { io, state, is_full: AtomicBool::new(false), runtime: runtime.clone() }))
 }
 
@@ -39,13 +39,13 @@ pub(super) fn socket(socket: UdpSocket, runtime: &Handle) -> io::Result<Arc<dyn 
     deprecated,
     reason = "a UdpSocket keeps its descriptor for as long as it lives; the newer way leaves that to the caller"
 )]
-fn waited_for(socket: UdpSocket, interest: Interest) -> io::Result<AsyncFd<UdpSocket>> {
+fn polled(socket: UdpSocket, interest: Interest) -> io::Result<AsyncFd<UdpSocket>> {
     AsyncFd::with_interest(socket, interest)
 }
 
 impl AsyncUdpSocket for Socket {
     fn create_io_poller(self: Arc<Self>) -> Pin<Box<dyn UdpPoller>> {
-        Box::pin(Room { socket: self, awaited: None })
+        Box::pin(WritablePoller { socket: self, wait: None })
     }
 
     fn try_send(&self, transmit: &Transmit<'_>) -> io::Result<()> {
@@ -87,52 +87,52 @@ impl AsyncUdpSocket for Socket {
     }
 }
 
-/// Who waits for room.
+/// Waits until the socket has room.
 #[derive(Debug)]
-struct Room {
+struct WritablePoller {
     socket: Arc<Socket>,
-    awaited: Option<Awaited>,
+    wait: Option<WritableWait>,
 }
 
-/// What tells that there may be room.
+/// How room is waited for.
 #[derive(Debug)]
-enum Awaited {
-    /// Another name of the socket, of which nothing else is wanted.
+enum WritableWait {
+    /// A duplicate of the socket, polled for writing only.
     Socket(AsyncFd<UdpSocket>),
-    /// The process has no descriptor left for one: then room is looked for again and again.
-    Moment(Pin<Box<Sleep>>),
+    /// The process has no file descriptor left for a duplicate: the socket is tried again after a pause.
+    Timer(Pin<Box<Sleep>>),
 }
 
-/// How soon: what waits is not much longer under way for it, and the thread is woken a thousand times a second at most.
-const LOOK_AGAIN: Duration = Duration::from_millis(1);
+/// The pause before the socket is tried again: short for the packet, and at most a thousand wake-ups a second.
+const RETRY_PAUSE: Duration = Duration::from_millis(1);
 
-impl UdpPoller for Room {
+impl UdpPoller for WritablePoller {
     fn poll_writable(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         if !self.socket.is_full.load(Ordering::Acquire) {
-            self.awaited = None;
+            self.wait = None;
             return Poll::Ready(Ok(()));
         }
-        let Self { socket, awaited } = &mut *self;
-        match awaited.get_or_insert_with(|| Awaited::begin(socket)) {
-            Awaited::Socket(again) => drop(ready!(again.poll_write_ready(context))),
-            Awaited::Moment(moment) => ready!(moment.as_mut().poll(context)),
+        let Self { socket, wait } = &mut *self;
+        match wait.get_or_insert_with(|| WritableWait::begin(socket)) {
+            WritableWait::Socket(duplicate) => drop(ready!(duplicate.poll_write_ready(context))),
+            WritableWait::Timer(timer) => ready!(timer.as_mut().poll(context)),
         }
         socket.is_full.store(false, Ordering::Release);
-        *awaited = None;
+        *wait = None;
         Poll::Ready(Ok(()))
     }
 }
 
-impl Awaited {
-    /// An error here would end the connection's work and leave the connection, so there is none.
+impl WritableWait {
+    /// Never fails: an error here would end the connection's driver and leave the connection hanging.
     fn begin(socket: &Socket) -> Self {
         let _entered = socket.runtime.enter();
-        let again = socket.io.get_ref().try_clone().and_then(|again| waited_for(again, Interest::WRITABLE));
-        again.map_or_else(|_| Self::moment(), Self::Socket)
+        let duplicate = socket.io.get_ref().try_clone().and_then(|socket| polled(socket, Interest::WRITABLE));
+        duplicate.map_or_else(|_| Self::timer(), Self::Socket)
     }
 
-    fn moment() -> Self {
-        Self::Moment(Box::pin(tokio::time::sleep(LOOK_AGAIN)))
+    fn timer() -> Self {
+        Self::Timer(Box::pin(tokio::time::sleep(RETRY_PAUSE)))
     }
 }
 
@@ -143,11 +143,11 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn room_is_waited_for_when_there_was_none_and_found_again() {
+    async fn a_full_socket_is_waited_for_and_becomes_writable() {
         let bound = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let socket = Socket {
             state: UdpSocketState::new((&bound).into()).unwrap(),
-            io: waited_for(bound, Interest::READABLE).unwrap(),
+            io: polled(bound, Interest::READABLE).unwrap(),
             is_full: AtomicBool::new(false),
             runtime: Handle::current(),
         };
@@ -160,15 +160,15 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn room_is_looked_for_without_a_descriptor() {
+    async fn a_full_socket_is_tried_again_without_a_descriptor() {
         let bound = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let socket = Arc::new(Socket {
             state: UdpSocketState::new((&bound).into()).unwrap(),
-            io: waited_for(bound, Interest::READABLE).unwrap(),
+            io: polled(bound, Interest::READABLE).unwrap(),
             is_full: AtomicBool::new(true),
             runtime: Handle::current(),
         });
-        let mut room = Box::pin(Room { socket: Arc::clone(&socket), awaited: Some(Awaited::moment()) });
+        let mut room = Box::pin(WritablePoller { socket: Arc::clone(&socket), wait: Some(WritableWait::timer()) });
         std::future::poll_fn(|context| room.as_mut().poll_writable(context)).await.unwrap();
         assert!(!socket.is_full.load(Ordering::Acquire));
     }

@@ -13,22 +13,22 @@ use quinn::{AsyncTimer, AsyncUdpSocket, Endpoint, Runtime, TokioRuntime};
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::oneshot;
 
-use super::driven::drive;
-use super::thaw::thawing;
 #[cfg(feature = "testing")]
-use crate::testing::Faults;
+use super::faults::Faults;
+use super::inline_driver::spawn_inline;
+use super::suspend_guard::guard;
 
 /// How long the last packets of a closed endpoint may take to leave.
 pub(crate) const LAST_PACKETS: Duration = Duration::from_millis(250);
 
-/// A thread that runs tasks until its handle is gone.
+/// A thread that runs tasks until its handle is dropped.
 #[derive(Debug)]
-pub(super) struct OwnThread {
+pub(super) struct EndpointThread {
     handle: Handle,
     stop: Option<oneshot::Sender<Option<Endpoint>>>,
 }
 
-impl OwnThread {
+impl EndpointThread {
     pub(super) fn spawn() -> io::Result<Self> {
         let runtime = Builder::new_current_thread().enable_all().build()?;
         let handle = runtime.handle().clone();
@@ -47,8 +47,8 @@ impl OwnThread {
         &self.handle
     }
 
-    pub(super) fn runtime(&self) -> OnThread {
-        OnThread {
+    pub(super) fn runtime(&self) -> EndpointRuntime {
+        EndpointRuntime {
             handle: self.handle.clone(),
             #[cfg(feature = "testing")]
             faults: None,
@@ -56,7 +56,7 @@ impl OwnThread {
         }
     }
 
-    /// Ends the thread when the endpoint has said its last, without waiting for it here.
+    /// Ends the thread after the endpoint's last packets, without waiting for it here.
     pub(super) fn stop_after(&mut self, endpoint: Endpoint) {
         if let Some(stop) = self.stop.take() {
             let _ = stop.send(Some(endpoint));
@@ -64,34 +64,35 @@ impl OwnThread {
     }
 }
 
-/// quinn's runtime: whoever connects or accepts, the connection's own work is done on the thread.
+/// quinn's runtime: the drivers of connections run on the endpoint's thread, whichever thread connects or accepts.
 #[derive(Debug)]
-pub(super) struct OnThread {
+pub(super) struct EndpointRuntime {
     handle: Handle,
     #[cfg(feature = "testing")]
     faults: Option<Faults>,
-    /// The first task is the endpoint's own, who takes what arrives.
+    /// Whether the endpoint's own task was spawned, which is the first and receives packets.
     has_endpoint: AtomicBool,
 }
 
 #[cfg(feature = "testing")]
-impl OnThread {
-    /// The same in this weather.
+impl EndpointRuntime {
+    /// The same runtime with these faults.
     pub(super) fn with_faults(self, faults: Option<Faults>) -> Self {
         Self { faults, ..self }
     }
 }
 
-impl Runtime for OnThread {
+impl Runtime for EndpointRuntime {
     fn new_timer(&self, at: Instant) -> Pin<Box<dyn AsyncTimer>> {
         let _entered = self.handle.enter();
         Box::pin(Timer { at, set_for: at, timer: TokioRuntime.new_timer(at) })
     }
 
     fn spawn(&self, future: Pin<Box<dyn Future<Output = ()> + Send>>) {
-        match self.has_endpoint.swap(true, Ordering::Relaxed) {
-            true => drive(&self.handle, future),
-            false => drop(self.handle.spawn(future)),
+        if self.has_endpoint.swap(true, Ordering::Relaxed) {
+            spawn_inline(&self.handle, future);
+        } else {
+            self.handle.spawn(future);
         }
     }
 
@@ -103,11 +104,11 @@ impl Runtime for OnThread {
             let _entered = self.handle.enter();
             TokioRuntime.wrap_udp_socket(socket)?
         };
-        let socket = thawing(socket, &self.handle);
+        let socket = guard(socket, &self.handle);
         #[cfg(feature = "testing")]
         let socket = match &self.faults {
             None => socket,
-            Some(faults) => faults.over(socket, self.handle.clone()),
+            Some(faults) => faults.wrap(socket, self.handle.clone()),
         };
         Ok(socket)
     }
@@ -117,12 +118,12 @@ impl Runtime for OnThread {
     }
 }
 
-/// A timer that is set anew for what is sooner, and not for what is later: with each packet the next moment at which something is due
-/// comes nearer and goes away again, and each time that it came nearer the thread would be woken up to know it.
+/// A timer that is reset only to earlier times. With each packet the next deadline comes nearer and moves away again;
+/// without this, each change would wake the thread.
 #[derive(Debug)]
 struct Timer {
     at: Instant,
-    /// Never later than that.
+    /// The time that the inner timer is set for, never later than `at`.
     set_for: Instant,
     timer: Pin<Box<dyn AsyncTimer>>,
 }

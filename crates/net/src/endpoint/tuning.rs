@@ -20,27 +20,27 @@ pub struct Tuning {
     pub keep_alive: Duration,
     /// The most unread bytes of one stream. Default 8 MiB: 25 Gbit/s at 1.5 ms.
     pub stream_window_bytes: u32,
-    /// The same over all streams of an incoming connection, while bodies of its calls are on their way. Default 32 MiB.
-    /// Otherwise it has 1 MiB, and 128 KiB before its first call was admitted. On outgoing connections only the streams have windows,
-    /// so that a reader that pauses does not hold up the others.
+    /// The same over all streams of an incoming connection while bodies of its calls arrive. Default 32 MiB. Otherwise
+    /// it has 1 MiB, and 128 KiB before its first admitted call. On outgoing connections only the streams have windows,
+    /// so that a reader that pauses does not delay the others.
     pub connection_window_bytes: u32,
     /// The most bytes that all incoming connections together may have unread beyond their 128 KiB. Default 128 MiB, and
-    /// never more than half of the node's `max_in_flight_bytes`. Threat: memory; quinn's own default is no limit. When it
-    /// is used up, bodies come at 128 KiB per round trip. Raise it for many large bodies over long lines.
+    /// never more than half of the node's `max_in_flight_bytes`. Threat: memory; quinn's own default is no limit. When
+    /// it is used up, bodies come at 128 KiB per round trip. Raise it for many large bodies over long lines.
     pub windows_bytes: u64,
-    /// The most open streams of a peer, each a call or a pack of up to 32. Default 256. A connection begins with 16, and
+    /// The most open streams of a peer, each with up to 32 calls. Default 256. A connection begins with 16, and
     /// with one before its hello; it has more when its calls are admitted and need them. Further calls wait at the
     /// caller, within their deadlines.
     pub max_streams: u32,
     /// The most connections before their hello. Default 1,024; further ones are refused. Threat: floods of first
     /// packets. From a quarter of it on, callers must first prove their address, which costs them a round trip.
     pub max_half_open: usize,
-    /// The most of them from one proven address (IPv6: one /64). Default 128. Threat: one machine that keeps everybody
-    /// else out. If all callers share one address, such as a NAT, set it to `max_half_open`.
+    /// The most of them from one proven address (IPv6: one /64). Default 128. Threat: one machine that keeps all others
+    /// out. If all callers share one address, such as a NAT, set it to `max_half_open`.
     pub max_half_open_per_address: usize,
-    /// Bad weather, for tests. Default none.
+    /// Injected faults, for tests. Default none.
     #[cfg(feature = "testing")]
-    pub faults: Option<crate::testing::Faults>,
+    pub faults: Option<super::faults::Faults>,
 }
 
 impl Default for Tuning {
@@ -60,21 +60,21 @@ impl Default for Tuning {
     }
 }
 
-/// Longer silences than this are no failure detection any more.
+/// A longer timeout would not detect failures.
 const LONGEST_IDLE: Duration = Duration::from_secs(600);
 
-/// Packets grow to what the way takes, up to this. Ten of them go to the system at once, and what is beyond its 64 KiB is lost without a
-/// word.
+/// The largest packet that path MTU discovery tries. Ten packets go to the system at once, and it drops what exceeds 64
+/// KiB without an error.
 pub(super) const LARGEST_PACKET_BYTES: u16 = 6_500;
 
-/// What may be on its way before anything is known of the way: ten packets, as RFC 9002 (7.2) has it. quinn's own first window is ten of its
-/// smallest, which are two of ours: the close of a young connection with something left to send would wait behind it, and never leave.
+/// The initial congestion window: ten packets, as in RFC 9002 (7.2). quinn's own is ten of its smallest packets, which
+/// are two of ours: the close of a new connection with unsent data would wait for it, and never leave.
 const FIRST_WINDOW_BYTES: u64 = 10 * LARGEST_PACKET_BYTES as u64;
 
-/// Streams in one direction, for what a node tells those who have connected to it. They tell it nothing so.
+/// One-way streams, on which a node notifies its callers. Callers have none.
 const ONE_WAY_STREAMS: u32 = 8;
 
-/// A knob that makes no sense.
+/// An invalid setting.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{knob} is {found}, and may be {limit}")]
 pub struct TuningError {
@@ -84,7 +84,7 @@ pub struct TuningError {
 }
 
 impl Tuning {
-    /// Refuses what QUIC would take for something else, such as no limit.
+    /// Refuses values that QUIC would interpret differently, such as zero for no limit.
     pub(crate) fn check(&self) -> Result<(), TuningError> {
         let wrong = |knob, found: String, limit| Err(TuningError { knob, found, limit });
         if self.idle_timeout.is_zero() || self.idle_timeout > LONGEST_IDLE {
@@ -97,7 +97,7 @@ impl Tuning {
             ("stream_window_bytes", self.stream_window_bytes),
             ("connection_window_bytes", self.connection_window_bytes),
         ];
-        // As much as one frame's header, without which nothing moves.
+        // At least one frame's header, which is read as a whole.
         if let Some((knob, found)) = windows.into_iter().find(|(_, bytes)| !(1 << 16..=1 << 30).contains(bytes)) {
             return wrong(knob, found.to_string(), "from 65536 to 1073741824");
         }
@@ -113,7 +113,7 @@ impl Tuning {
         Ok(())
     }
 
-    /// For connections that we open.
+    /// For outgoing connections.
     pub(crate) fn calling(&self) -> Arc<TransportConfig> {
         let mut config = self.transport();
         let window = u64::from(self.stream_window_bytes) * u64::from(self.max_streams.max(1));
@@ -123,8 +123,8 @@ impl Tuning {
         Arc::new(config)
     }
 
-    /// For connections that others open, until it is known who they are: one request on one stream. What they have from then on is their
-    /// [window](super::Window). Nobody reads what they would tell without being asked.
+    /// For incoming connections before their hello: one request on one stream, and no one-way streams. After the hello
+    /// their [window](super::ConnectionWindow) decides.
     pub(crate) fn answering(&self) -> Arc<TransportConfig> {
         let mut config = self.transport();
         config
@@ -134,7 +134,7 @@ impl Tuning {
         Arc::new(config)
     }
 
-    /// The same for those whom nobody asks who they are.
+    /// The same for an endpoint without a hello.
     #[cfg(feature = "testing")]
     pub(crate) fn answering_known(&self) -> Arc<TransportConfig> {
         let mut config = self.transport();
@@ -157,7 +157,7 @@ impl Tuning {
             .max_concurrent_bidi_streams(VarInt::from_u32(self.max_streams))
             .mtu_discovery_config(Some(mtu))
             .congestion_controller_factory(Arc::new(congestion))
-            // A call is no video: nothing of ours goes in datagrams.
+            // Calls use no QUIC datagrams.
             .datagram_receive_buffer_size(None);
         config
     }
@@ -168,7 +168,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_knob_that_makes_no_sense_is_named_with_its_limit() {
+    fn an_invalid_setting_is_named_with_its_limit() {
         assert_eq!(Tuning::default().check(), Ok(()));
         let with = |change: &dyn Fn(&mut Tuning)| {
             let mut tuning = Tuning::default();

@@ -1,18 +1,20 @@
-//! What callers may send that nobody has read yet: little until a call of theirs is admitted, more while its body is on its way.
+//! How much callers may send before it is read: little until a call is admitted, more while its body arrives.
 //!
-//! What waits unread in QUIC is in no call's account: a stream whose first byte is missing holds all that came behind it, and every open
-//! stream holds what its gaps cost. So each connection has [`USUAL_WINDOW_BYTES`] and [`USUAL_STREAMS`], and what it has beyond that is
-//! its share of one sum for the whole node ([`Windows`]).
+//! Unread data in QUIC is in no call's account: a stream whose first byte is missing holds everything after it, and
+//! every open stream holds the cost of its gaps. So each connection has [`USUAL_WINDOW_BYTES`] and [`USUAL_STREAMS`];
+//! everything beyond is its share of one budget for the whole node ([`NodeWindows`]).
 //!
-//! * **Bytes.** A credit that a peer has been told of cannot be taken back. So the window of a body is not raised for as long as the body
-//!   takes, but given once, for what is announced: it is used up as bytes are read, on whichever stream, and counts until then. A peer
-//!   that was given a window and does not use it keeps it, and less is left for others; it never has a second one.
-//! * **Calls.** A connection on which a call was admitted has [`CALLING_WINDOW_BYTES`] from then on, if there is that much: with less, a
-//!   body of a mebibyte waits a round trip, and the heads of calls wait behind bodies.
-//! * **Streams.** A connection on which a call was admitted has twice as many when half of them are open, up to `max_streams`, until it
-//!   ends. A busy one has up to [`BUSY_STREAMS`] before that: QUIC lets a peer open more each time that an eighth of its streams is used
-//!   up, and with 16 this is a packet and its acknowledgement for every third call.
-//! * **Full:** nobody gets more than an eighth of what is left. A connection that gets nothing goes on with what it has.
+//! * **Bytes.** Granted credit cannot be taken back. So the window is not raised for the duration of a body, but
+//!   granted once for the announced length: it is used up as bytes are read, on any stream, and counts until then. A
+//!   peer that does not use its grant keeps it, and never gets a second one.
+//! * **Calls.** A connection with an admitted call has [`CALLING_WINDOW_BYTES`] from then on, if the budget allows:
+//!   with less, a body of a mebibyte waits a round trip, and the heads of calls wait for bodies.
+//! * **Streams.** On a connection with an admitted call, the limit of open streams doubles when half of it is used, up
+//!   to `max_streams`, until the connection ends. A busy connection gets up to [`BUSY_STREAMS`] earlier: QUIC raises a
+//!   peer's limit each time that an eighth of it is used up, and with 16 this costs a packet and its acknowledgement
+//!   for every third call.
+//! * **Full:** a connection gets at most an eighth of what is left. A connection that gets nothing continues with what
+//!   it has.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -23,107 +25,106 @@ use tokio::time::{Duration, Instant};
 
 use super::tuning::Tuning;
 
-/// What a connection may have sent that was not read: the same as before its hello, the longest header and a small body. It is a packet of
-/// 64 KiB on its way while another one is read.
+/// The unread bytes of a connection, also before its hello: the longest header and a small body.
 pub(super) const USUAL_WINDOW_BYTES: u32 = 128 << 10;
 
-/// The same on a connection whose calls are admitted.
+/// The same for a connection with an admitted call.
 const CALLING_WINDOW_BYTES: u32 = 1 << 20;
 
-/// Streams of a connection without calls. Each may hold some 150 KiB in gaps, which is how quinn bounds them.
+/// The streams of a connection without calls. Each may hold some 150 KiB in gaps, which is quinn's bound.
 const USUAL_STREAMS: u32 = 16;
 
-/// Streams of a connection on which [`BUSY_CALLS`] come within [`BUSY_WITHIN`], however few are open at a time.
+/// The streams of a connection with [`BUSY_CALLS`] calls within [`BUSY_WITHIN`], even if few are open at a time.
 const BUSY_STREAMS: u32 = 128;
 const BUSY_CALLS: u32 = 64;
 const BUSY_WITHIN: Duration = Duration::from_secs(1);
 
-/// Streams of all connections together beyond the usual ones. With the usual ones of one member they are no more than half of the calls
-/// that a node has in flight by default.
+/// The streams of all connections beyond the usual ones. With the usual ones of one member, they are at most half of a
+/// node's default limit of calls in flight.
 const MORE_STREAMS: u64 = 4096;
 
-/// The part of what is left that one connection gets at once.
-const SHARE: u64 = 8;
+/// A connection gets at most this part of what is left: an eighth.
+const POOL_SHARE: u64 = 8;
 
-/// What all connections of a node have beyond the usual windows and streams.
+/// The budget of all connections of a node, beyond the usual windows and streams.
 #[derive(Debug)]
-pub(crate) struct Windows {
-    bytes: Mutex<Share>,
-    streams: Mutex<Share>,
+pub(crate) struct NodeWindows {
+    bytes: Mutex<WindowPool>,
+    streams: Mutex<WindowPool>,
 }
 
-/// A sum of which parts are given.
+/// A budget of which parts are granted.
 #[derive(Debug)]
-struct Share {
-    all: u64,
-    given: u64,
+struct WindowPool {
+    total: u64,
+    granted: u64,
 }
 
-impl Share {
-    fn new(all: u64) -> Mutex<Self> {
-        Mutex::new(Self { all, given: 0 })
+impl WindowPool {
+    fn new(total: u64) -> Mutex<Self> {
+        Mutex::new(Self { total, granted: 0 })
     }
 
-    /// Gives as much of what is asked as there is for one.
-    fn give(&mut self, asked: u64) -> u64 {
-        let gives = asked.min(self.all.saturating_sub(self.given) / SHARE);
-        self.given += gives;
-        gives
+    /// Grants as much of the request as one connection may have.
+    fn grant(&mut self, requested: u64) -> u64 {
+        let granted = requested.min(self.total.saturating_sub(self.granted) / POOL_SHARE);
+        self.granted += granted;
+        granted
     }
 }
 
-impl Windows {
+impl NodeWindows {
     pub(crate) fn new(tuning: &Tuning) -> Self {
-        Self { bytes: Share::new(tuning.windows_bytes), streams: Share::new(MORE_STREAMS) }
+        Self { bytes: WindowPool::new(tuning.windows_bytes), streams: WindowPool::new(MORE_STREAMS) }
     }
 
-    /// Takes no more than so many bytes for windows, whatever the tuning says.
-    pub(crate) fn bound(&self, bytes: u64) {
-        let mut share = self.bytes.lock();
-        share.all = share.all.min(bytes);
+    /// Lowers the budget of bytes, if the tuning's is higher.
+    pub(crate) fn limit_bytes(&self, bytes: u64) {
+        let mut pool = self.bytes.lock();
+        pool.total = pool.total.min(bytes);
     }
 
-    /// What is given of it.
-    pub(crate) fn given_bytes(&self) -> u64 {
-        self.bytes.lock().given
+    /// The bytes that are granted.
+    pub(crate) fn granted_bytes(&self) -> u64 {
+        self.bytes.lock().granted
     }
 }
 
-/// The window of one connection, and its streams. Dropped, it gives back what it has of the node's.
+/// The window of one connection, and its streams. Dropping it returns its share of the node's budget.
 #[derive(Debug)]
-pub(crate) struct Window {
-    windows: Arc<Windows>,
+pub(crate) struct ConnectionWindow {
+    windows: Arc<NodeWindows>,
     connection: Connection,
-    /// With all that may be given.
-    most: u32,
+    /// The largest window.
+    max_bytes: u32,
     max_streams: u32,
-    /// Given, and not used up by what was read since.
-    given: AtomicU64,
-    /// The window without what was given, which is given in two steps.
-    usual: Mutex<u32>,
-    /// A call was admitted on it.
+    /// Granted, and not yet used up by reading.
+    granted: AtomicU64,
+    /// The window without grants. Locked during the two steps of a grant.
+    base: Mutex<u32>,
+    /// Whether a call was admitted.
     has_called: AtomicBool,
-    open: AtomicUsize,
-    streams: Mutex<Streams>,
+    open_streams: AtomicUsize,
+    streams: Mutex<StreamLimit>,
 }
 
-/// The streams that one connection may have open.
+/// The limit of open streams of one connection.
 #[derive(Debug)]
-struct Streams {
-    most: u32,
-    /// Opened since the last look at the clock.
+struct StreamLimit {
+    limit: u32,
+    /// The streams opened since the clock was last read.
     opened: u32,
-    looked: Instant,
+    since: Instant,
 }
 
-impl Streams {
-    fn new(most: u32, now: Instant) -> Self {
-        Self { most, opened: 0, looked: now }
+impl StreamLimit {
+    fn new(limit: u32, now: Instant) -> Self {
+        Self { limit, opened: 0, since: now }
     }
 
-    /// Counts a stream that was opened; says whether they come so fast that more of them save packets.
+    /// Counts an opened stream. `true`: streams are opened so fast that a higher limit saves packets.
     fn is_busy(&mut self, now: impl FnOnce() -> Instant) -> bool {
-        if self.most >= BUSY_STREAMS {
+        if self.limit >= BUSY_STREAMS {
             return false;
         }
         self.opened += 1;
@@ -131,152 +132,152 @@ impl Streams {
             return false;
         }
         let now = now();
-        let is_busy = now - self.looked < BUSY_WITHIN;
-        (self.opened, self.looked) = (0, now);
+        let is_busy = now - self.since < BUSY_WITHIN;
+        (self.opened, self.since) = (0, now);
         is_busy
     }
 }
 
-impl Window {
-    /// Of a connection that was let in. The stream of its hello stays open beside those for calls.
-    pub(crate) fn new(windows: &Arc<Windows>, connection: &Connection, tuning: &Tuning) -> Self {
-        let (most, max_streams) = (tuning.connection_window_bytes, tuning.max_streams);
-        let (usual, streams) = (most.min(USUAL_WINDOW_BYTES), max_streams.min(USUAL_STREAMS));
+impl ConnectionWindow {
+    /// The window of an accepted connection. The stream of its hello stays open in addition to those for calls.
+    pub(crate) fn new(windows: &Arc<NodeWindows>, connection: &Connection, tuning: &Tuning) -> Self {
+        let (max_bytes, max_streams) = (tuning.connection_window_bytes, tuning.max_streams);
+        let (base, streams) = (max_bytes.min(USUAL_WINDOW_BYTES), max_streams.min(USUAL_STREAMS));
         connection.set_max_concurrent_bi_streams(VarInt::from_u32(streams + 1));
         Self {
             windows: Arc::clone(windows),
             connection: connection.clone(),
-            most,
+            max_bytes,
             max_streams,
-            given: AtomicU64::new(0),
-            usual: Mutex::new(usual),
+            granted: AtomicU64::new(0),
+            base: Mutex::new(base),
             has_called: AtomicBool::new(false),
-            open: AtomicUsize::new(0),
-            streams: Mutex::new(Streams::new(streams, Instant::now())),
+            open_streams: AtomicUsize::new(0),
+            streams: Mutex::new(StreamLimit::new(streams, Instant::now())),
         }
     }
 
-    /// Lets the peer send so many bytes more, or less; says how many.
-    pub(crate) fn give(&self, asked: u64) -> u64 {
-        let usual = self.usual.lock();
-        let room = u64::from(self.most - *usual).saturating_sub(self.given.load(Ordering::Relaxed));
-        let gives = self.windows.bytes.lock().give(asked.min(room));
-        let raised = u32::try_from(gives).ok().and_then(|gives| usual.checked_add(gives));
-        let Some(raised) = raised.filter(|_| gives > 0) else { return 0 };
-        self.given.fetch_add(gives, Ordering::Relaxed);
+    /// Lets the peer send up to this many more bytes. Returns how many.
+    pub(crate) fn grant(&self, requested: u64) -> u64 {
+        let base = self.base.lock();
+        let room = u64::from(self.max_bytes - *base).saturating_sub(self.granted.load(Ordering::Relaxed));
+        let granted = self.windows.bytes.lock().grant(requested.min(room));
+        let raised = u32::try_from(granted).ok().and_then(|granted| base.checked_add(granted));
+        let Some(raised) = raised.filter(|_| granted > 0) else { return 0 };
+        self.granted.fetch_add(granted, Ordering::Relaxed);
         self.connection.set_receive_window(VarInt::from_u32(raised));
-        // What is read from now on is no new credit, until as much is read as was given.
-        self.connection.set_receive_window(VarInt::from_u32(*usual));
-        gives
+        // Lowered again: reading gives no new credit until the grant is used up.
+        self.connection.set_receive_window(VarInt::from_u32(*base));
+        granted
     }
 
-    /// So many bytes were read, on any of its streams.
+    /// Counts bytes that were read, on any of its streams.
     pub(crate) fn read(&self, bytes: usize) {
-        if self.given.load(Ordering::Relaxed) == 0 {
+        if self.granted.load(Ordering::Relaxed) == 0 {
             return;
         }
         let bytes = bytes as u64;
         let before =
-            self.given.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |given| Some(given.saturating_sub(bytes)));
+            self.granted.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| Some(left.saturating_sub(bytes)));
         let used = before.unwrap_or_default().min(bytes);
-        self.windows.bytes.lock().given -= used;
+        self.windows.bytes.lock().granted -= used;
     }
 
-    /// A call was admitted.
-    pub(crate) fn called(&self) {
+    /// Raises the window and the streams at the first admitted call.
+    pub(crate) fn call_admitted(&self) {
         if !self.has_called.swap(true, Ordering::Relaxed) {
-            let mut usual = self.usual.lock();
-            let more = self.most.min(CALLING_WINDOW_BYTES).saturating_sub(*usual);
-            // No more than was asked for.
-            *usual += self.windows.bytes.lock().give(more.into()) as u32;
-            self.connection.set_receive_window(VarInt::from_u32(*usual));
-            drop(usual);
-            self.need_streams();
+            let mut base = self.base.lock();
+            let more = self.max_bytes.min(CALLING_WINDOW_BYTES).saturating_sub(*base);
+            // At most `more`, which is a u32.
+            *base += self.windows.bytes.lock().grant(more.into()) as u32;
+            self.connection.set_receive_window(VarInt::from_u32(*base));
+            drop(base);
+            self.raise_stream_limit();
         }
     }
 
-    /// A stream was opened.
-    pub(crate) fn opened(&self) {
-        self.open.fetch_add(1, Ordering::Relaxed);
+    /// Counts an opened stream.
+    pub(crate) fn stream_opened(&self) {
+        self.open_streams.fetch_add(1, Ordering::Relaxed);
         if self.has_called.load(Ordering::Relaxed) {
-            self.need_streams();
+            self.raise_stream_limit();
         }
     }
 
-    /// One of them is over.
-    pub(crate) fn ended(&self) {
-        self.open.fetch_sub(1, Ordering::Relaxed);
+    /// Counts a closed stream.
+    pub(crate) fn stream_closed(&self) {
+        self.open_streams.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Lets more streams be open, if half of them are or calls come fast.
-    fn need_streams(&self) {
-        let open = self.open.load(Ordering::Relaxed);
+    /// Raises the limit of streams, if half of it is used or calls arrive fast.
+    fn raise_stream_limit(&self) {
+        let open = self.open_streams.load(Ordering::Relaxed);
         let mut streams = self.streams.lock();
         let is_busy = streams.is_busy(Instant::now);
-        if streams.most >= self.max_streams || !(is_busy || open * 2 > streams.most as usize) {
+        if streams.limit >= self.max_streams || !(is_busy || open * 2 > streams.limit as usize) {
             return;
         }
-        let more = streams.most.min(self.max_streams - streams.most);
-        // No more than was asked for.
-        streams.most += self.windows.streams.lock().give(more.into()) as u32;
-        self.connection.set_max_concurrent_bi_streams(VarInt::from_u32(streams.most + 1));
+        let more = streams.limit.min(self.max_streams - streams.limit);
+        // At most `more`, which is a u32.
+        streams.limit += self.windows.streams.lock().grant(more.into()) as u32;
+        self.connection.set_max_concurrent_bi_streams(VarInt::from_u32(streams.limit + 1));
     }
 }
 
-impl Drop for Window {
+impl Drop for ConnectionWindow {
     fn drop(&mut self) {
-        let more = *self.usual.get_mut() - self.most.min(USUAL_WINDOW_BYTES);
-        self.windows.bytes.lock().given -= *self.given.get_mut() + u64::from(more);
+        let more = *self.base.get_mut() - self.max_bytes.min(USUAL_WINDOW_BYTES);
+        self.windows.bytes.lock().granted -= *self.granted.get_mut() + u64::from(more);
         let usual = self.max_streams.min(USUAL_STREAMS);
-        self.windows.streams.lock().given -= u64::from(self.streams.get_mut().most - usual);
+        self.windows.streams.lock().granted -= u64::from(self.streams.get_mut().limit - usual);
     }
 }
 
-/// How far ahead of what is read the window of one body is: a pure decision.
+/// How much window one body needs next: a pure decision.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Ahead {
-    /// What has not come of the body.
+pub(crate) struct BodyWindow {
+    /// The bytes that have not arrived.
     left: u64,
-    /// What was given for it and has not come.
-    given: u64,
-    /// The window of its stream: more is never on its way.
-    most: u64,
-    /// What has come since more was last asked for.
-    since: u64,
+    /// The bytes that were granted and have not arrived.
+    granted: u64,
+    /// The window of its stream: the most bytes in flight.
+    stream_window: u64,
+    /// The bytes that arrived since the last request.
+    since_request: u64,
 }
 
-/// A body no longer than this needs no window of its own.
-const GIVE_FROM: u64 = 32 << 10;
+/// Shorter bodies need no grant.
+const GRANT_FROM: u64 = 32 << 10;
 
-impl Ahead {
+impl BodyWindow {
     /// For a body of this length.
     pub(crate) fn new(announced: u64, tuning: &Tuning) -> Self {
-        let left = if announced > GIVE_FROM { announced } else { 0 };
-        Self { left, given: 0, most: tuning.stream_window_bytes.into(), since: 0 }
+        let left = if announced > GRANT_FROM { announced } else { 0 };
+        Self { left, granted: 0, stream_window: tuning.stream_window_bytes.into(), since_request: 0 }
     }
 
-    /// What to ask for now. Half of what may be on its way is enough until it has come.
+    /// The bytes to request now. None while more than half of the possible bytes in flight are granted.
     pub(crate) fn wanted(&mut self) -> u64 {
-        let wanted = self.left.min(self.most);
-        if self.given > wanted / 2 || self.left == self.given {
+        let wanted = self.left.min(self.stream_window);
+        if self.granted > wanted / 2 || self.left == self.granted {
             return 0;
         }
-        self.since = 0;
-        wanted - self.given
+        self.since_request = 0;
+        wanted - self.granted
     }
 
-    /// So many bytes were given.
-    pub(crate) fn given(&mut self, bytes: u64) {
-        self.given += bytes;
+    /// Counts granted bytes.
+    pub(crate) fn granted(&mut self, bytes: u64) {
+        self.granted += bytes;
     }
 
-    /// So many bytes of the body have come; says whether it is time to ask for more.
-    pub(crate) fn came(&mut self, bytes: u64) -> bool {
+    /// Counts arrived bytes. `true`: it is time to request more.
+    pub(crate) fn received(&mut self, bytes: u64) -> bool {
         self.left = self.left.saturating_sub(bytes);
-        self.given = self.given.saturating_sub(bytes);
-        self.since += bytes;
-        // Who was given nothing asks again, not with every packet.
-        self.since >= GIVE_FROM * 2 && self.left > 0
+        self.granted = self.granted.saturating_sub(bytes);
+        self.since_request += bytes;
+        // Without a grant it requests again, but not with every packet.
+        self.since_request >= GRANT_FROM * 2 && self.left > 0
     }
 }
 
@@ -287,68 +288,68 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// Whatever is asked: an eighth of what is left at most, so that there is always something for the next.
+        /// A request gets at most an eighth of what is left, so that something is left for the next.
         #[test]
-        fn nobody_gets_more_than_a_part_of_what_is_left(all in 0_u64..1 << 30, asked in prop::collection::vec(0_u64..1 << 26, 0..200)) {
-            let mut share = Share { all, given: 0 };
-            for asked in asked {
-                let left = share.all - share.given;
-                let gives = share.give(asked);
-                prop_assert!(gives <= asked && gives <= left / SHARE);
-                prop_assert!(share.given <= share.all);
+        fn a_request_gets_at_most_a_part_of_what_is_left(total in 0_u64..1 << 30, requests in prop::collection::vec(0_u64..1 << 26, 0..200)) {
+            let mut pool = WindowPool { total, granted: 0 };
+            for requested in requests {
+                let left = pool.total - pool.granted;
+                let granted = pool.grant(requested);
+                prop_assert!(granted <= requested && granted <= left / POOL_SHARE);
+                prop_assert!(pool.granted <= pool.total);
             }
         }
 
-        /// However a body comes and whatever is given: what is ahead is never more than what is left of it, nor than its stream takes.
+        /// However a body arrives: its grants never exceed what is left of it, nor the window of its stream.
         #[test]
-        fn what_is_given_is_what_a_body_needs(
+        fn a_body_is_granted_what_it_needs(
             announced in 0_u64..1 << 27,
             steps in prop::collection::vec((1_u64..1 << 20, 0_u64..1 << 24), 0..300),
         ) {
-            let mut ahead = Ahead::new(announced, &Tuning::default());
+            let mut window = BodyWindow::new(announced, &Tuning::default());
             let (mut left, mut outstanding) = (announced, 0_u64);
             for (piece, has) in steps {
-                let wanted = ahead.wanted();
-                let gives = wanted.min(has);
-                ahead.given(gives);
-                outstanding += gives;
+                let wanted = window.wanted();
+                let granted = wanted.min(has);
+                window.granted(granted);
+                outstanding += granted;
                 prop_assert!(outstanding <= left.min(8 << 20));
                 let piece = piece.min(left);
                 left -= piece;
                 outstanding = outstanding.saturating_sub(piece);
-                ahead.came(piece);
+                window.received(piece);
             }
         }
     }
 
     #[test]
-    fn streams_are_busy_when_their_calls_come_within_the_time() {
+    fn a_connection_is_busy_when_its_calls_arrive_fast() {
         let begun = Instant::now();
-        let mut streams = Streams::new(USUAL_STREAMS, begun);
-        let calls = |streams: &mut Streams, at| (0..BUSY_CALLS).filter(|_| streams.is_busy(|| at)).count();
-        assert_eq!(calls(&mut streams, begun + BUSY_WITHIN), 0, "one a while ago");
+        let mut streams = StreamLimit::new(USUAL_STREAMS, begun);
+        let calls = |streams: &mut StreamLimit, at| (0..BUSY_CALLS).filter(|_| streams.is_busy(|| at)).count();
+        assert_eq!(calls(&mut streams, begun + BUSY_WITHIN), 0, "the first was a while ago");
         let soon = begun + BUSY_WITHIN * 2 - Duration::from_millis(1);
-        assert_eq!(calls(&mut streams, soon), 1, "the last of them says so");
-        streams.most = BUSY_STREAMS;
-        assert_eq!(calls(&mut streams, soon), 0, "they are enough");
+        assert_eq!(calls(&mut streams, soon), 1, "at the last of them");
+        streams.limit = BUSY_STREAMS;
+        assert_eq!(calls(&mut streams, soon), 0, "the limit is high enough");
     }
 
     #[test]
-    fn a_body_has_its_window_from_the_start_and_no_more_of_it_than_it_needs() {
-        let mut short = Ahead::new(GIVE_FROM, &Tuning::default());
+    fn a_body_has_its_window_from_the_start_and_no_more_than_it_needs() {
+        let mut short = BodyWindow::new(GRANT_FROM, &Tuning::default());
         assert_eq!(short.wanted(), 0);
-        let mut body = Ahead::new(1 << 20, &Tuning::default());
+        let mut body = BodyWindow::new(1 << 20, &Tuning::default());
         assert_eq!(body.wanted(), 1 << 20);
-        body.given(1 << 20);
+        body.granted(1 << 20);
         assert_eq!(body.wanted(), 0);
-        body.came(900 << 10);
-        assert_eq!(body.wanted(), 0, "all that is left was given");
-        let mut long = Ahead::new(64 << 20, &Tuning::default());
+        body.received(900 << 10);
+        assert_eq!(body.wanted(), 0, "the rest is granted already");
+        let mut long = BodyWindow::new(64 << 20, &Tuning::default());
         assert_eq!(long.wanted(), 8 << 20);
-        long.given(8 << 20);
-        long.came(3 << 20);
+        long.granted(8 << 20);
+        long.received(3 << 20);
         assert_eq!(long.wanted(), 0);
-        long.came(1 << 20);
+        long.received(1 << 20);
         assert_eq!(long.wanted(), 4 << 20);
     }
 }

@@ -1,80 +1,77 @@
-//! Why there is no certificate.
+//! Why a process got no certificate.
 
 use std::io;
 use std::net::SocketAddr;
 
-use crate::client::ConnectError;
-use crate::identity::IdentityError;
-use crate::refusal::is_passing;
+use callboard_identity::{AddressError, IdentityError};
 
-/// What became of a wish to join, or to have a certificate renewed.
+use crate::refusal::RefusalReason;
+
+/// Why a request to join, or to renew a certificate, failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum JoinError {
-    /// No name has an address.
+    /// No name has an address, or there is no name.
     #[error(transparent)]
-    Url(#[from] ConnectError),
+    Address(#[from] AddressError),
     /// The directory cannot be used.
     #[error(transparent)]
     Identity(#[from] IdentityError),
-    /// There is no socket.
+    /// The system gives no socket.
     #[error("there is no socket to connect from")]
     Socket(#[source] io::Error),
-    /// There is nothing to connect to.
-    #[error("no address was given")]
-    Nowhere,
-    /// Whoever is there is not of the token's cluster, or pretends to be somebody. Nothing was sent to it. Remedy: the right address, or a token
-    /// of that cluster.
+    /// The node is not of the token's cluster. Nothing was sent to it. Remedy: the right address, or a token of that
+    /// cluster.
     #[error(
         "the node at {address} is not of the token's cluster: name a node of that cluster, or take a token of this one"
     )]
     OtherAuthority {
-        /// Where.
+        /// The node.
         address: SocketAddr,
     },
-    /// A node of the cluster that does not hold the authority. Remedy: the one that does.
-    #[error("the node at {address} gives no certificates: name the one that serves the authority's directory")]
+    /// The node is of the cluster, but does not hold its authority. Remedy: the node that does.
+    #[error("the node at {address} issues no certificates: name the one that serves the authority's directory")]
     NoIssuer {
-        /// Where.
+        /// The node.
         address: SocketAddr,
     },
-    /// The authority says no. Remedy: it says which.
+    /// The authority denied the request. Remedy: see the reason.
     #[error("the node at {address} refused ({word}): {reason}")]
     Refused {
-        /// Where.
+        /// The node.
         address: SocketAddr,
-        /// Why, in one word.
+        /// The reason, in one word.
         word: String,
-        /// Why, and what to do.
+        /// The reason, and what to do.
         reason: String,
     },
-    /// The connection was lost, or there was none.
+    /// The connection was lost, or could not be made.
     #[error("no certificate from {address}: {reason}")]
     Lost {
-        /// Where.
+        /// The node.
         address: SocketAddr,
-        /// What happened.
+        /// The cause.
         reason: String,
     },
-    /// Nobody has the port.
+    /// No process has the port.
     #[error("nobody listens at {address}: is the node with the authority up, and is this its QUIC port?")]
     Absent {
-        /// Where.
+        /// The address.
         address: SocketAddr,
     },
-    /// Nobody answered.
+    /// The address did not answer in time.
     #[error("no answer from {address}: is the node with the authority up, and is this its QUIC port?")]
     Silent {
-        /// Where.
+        /// The address.
         address: SocketAddr,
     },
 }
 
 impl JoinError {
-    /// Whether another try, or another address, would say the same.
+    /// Whether another try, or another address, would give the same error.
     pub(super) fn is_final(&self) -> bool {
         match self {
-            Self::Refused { word, .. } => !is_passing(word),
+            Self::Refused { word, .. } => !RefusalReason::from_word(word).is_some_and(RefusalReason::is_transient),
             Self::OtherAuthority { .. } | Self::Identity(_) => true,
             _ => false,
         }
@@ -86,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_is_told_to_come_again_does_and_who_is_refused_does_not() {
+    fn a_transient_refusal_is_tried_again_and_others_are_not() {
         let address = "127.0.0.1:1".parse().expect("an address");
         let refused = |word: &str| JoinError::Refused { address, word: word.to_owned(), reason: String::new() };
         assert!(["busy", "too_many"].into_iter().all(|word| !refused(word).is_final()));

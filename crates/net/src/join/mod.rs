@@ -1,58 +1,58 @@
-//! Asking for certificates: to join a cluster with a token, and to stay in it.
+//! Requests for certificates over QUIC: joining a cluster with a token, renewals, and the list of removed members.
 //!
-//! Both go to a node that holds the authority, on connections of their own (ALPN `callboard-join/1`): one request, one answer. A token
-//! is never sent. Whoever answers is proven by the digest in the token to be one whom the authority lets give certificates, and what is
-//! sent proves the token for that very connection. Asked again because no answer came, within one call of [`join`], the same key
-//! takes no second use of the token.
+//! They go to a node that holds the authority, on connections of their own (ALPN `callboard-join/1`): one request, one
+//! answer. A token is never sent. The pin in the token proves that the authority lets the node issue certificates, and
+//! the proof that is sent is valid on this connection only. Within one call of [`join`], requests are repeated with the
+//! same key, so a lost answer uses up no second use of the token.
 
 mod error;
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::Path;
-use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use callboard_codec::wire::{Fail, FrameKind, FrameLimits, Join, frame_head};
+use callboard_codec::wire::{Fail, FrameKind, FrameLimits, Join, ResetCode, frame_head};
+use callboard_identity::{
+    AddressError, EXPORTED_BYTES, EXPORTER_LABEL, ISSUER_NAME, Identity, IssuerClient, JOIN_ALPN, JoinToken,
+    MAX_LIST_BYTES, QuicUrl, certificate_request, cluster_name, join_client_tls, keep_renewed, pin, prepare_member,
+    read_chain, save_member,
+};
 use quinn::{ClientConfig, Connection, Endpoint};
 
 pub use self::error::JoinError;
-use crate::client::{QuicUrl, port_refuses};
-use crate::endpoint::{MAX_REQUEST_BYTES, code};
-use crate::identity::{
-    EXPORTED_BYTES, EXPORTER_LABEL, ISSUER_NAME, Identity, JoinToken, MAX_LIST_BYTES, joining_config, keep_member, pin,
-    prepare, read_chain, request,
-};
-use crate::refusal::{explained, tls_word};
-use crate::stream::{Incoming, Outgoing};
+use crate::endpoint::{MAX_REQUEST_BYTES, Transport, code, peer_chain, port_closed, quic_client};
+use crate::refusal::{RefusalReason, explained};
+use crate::stream::{FrameReceiver, FrameSender};
+use crate::wire::EmptyHeader;
 
 /// How long one address may take to answer.
-const ANSWER_WITHIN: Duration = Duration::from_secs(10);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// So often an address is asked that does not answer, or says that it is busy.
+/// Requests to an address that does not answer, or is busy.
 const TRIES: usize = 2;
 
-/// Before all of them are asked again.
+/// The pause before all addresses are asked again.
 const PAUSE: Duration = Duration::from_millis(500);
 
-/// Joins the cluster of a token: makes a key in `directory`, and has a certificate given for it by the node at `url`, which has to be the one
-/// that holds the authority. `name` is what the member is called; without one, it is given one.
+/// Joins the cluster of a token: makes a key in `directory`, and requests a certificate for it from the node at `url`,
+/// which must hold the authority. Without a `name`, the authority chooses the member's name.
 ///
 /// # Errors
 ///
-/// See [`JoinError`]; a directory that cannot be used, or that has an identity which still holds, before the token is used. The directory
-/// is left as it was then.
+/// See [`JoinError`]. A directory that cannot be used, or has a valid identity, is an error before the token is used.
+/// On any error, the directory is left as it was.
 pub async fn join(
     token: &JoinToken,
     url: &QuicUrl,
     directory: &Path,
     name: Option<&str>,
 ) -> Result<Identity, JoinError> {
-    let was_there = directory.exists();
-    prepare(directory)?;
+    let existed = directory.exists();
+    prepare_member(directory)?;
     let joined = join_in(token, url, directory, name).await;
-    if joined.is_err() && !was_there {
-        // It is empty, or something has been put there that is nobody's to remove.
+    if joined.is_err() && !existed {
+        // Fails where another process has put a file there meanwhile.
         let _ = std::fs::remove_dir(directory);
     }
     joined
@@ -64,19 +64,19 @@ async fn join_in(
     directory: &Path,
     name: Option<&str>,
 ) -> Result<Identity, JoinError> {
-    let addresses = url.resolve(ANSWER_WITHIN).await?;
+    let addresses = url.resolve(ANSWER_TIMEOUT).await?;
     let endpoint = endpoint()?;
-    let config = ClientConfig::new(Arc::new(joining_config(token.pin())?));
-    let (key, request) = request()?;
+    let config = quic_client(join_client_tls(token.pin())?)?;
+    let (key, request) = certificate_request()?;
     let name = name.unwrap_or_default();
-    let mut fault = JoinError::Nowhere;
-    for (asked, address) in addresses.iter().cycle().take(addresses.len() * TRIES).enumerate() {
-        if asked > 0 && asked % addresses.len() == 0 {
+    let mut last = JoinError::Address(AddressError::NoAddress);
+    for (tried, address) in addresses.iter().cycle().take(addresses.len() * TRIES).enumerate() {
+        if tried > 0 && tried % addresses.len() == 0 {
             tokio::time::sleep(PAUSE.mul_f64(0.5 + fastrand::f64())).await;
         }
-        let asked = async {
+        let answered = async {
             let connection = connect(&endpoint, config.clone(), *address).await?;
-            let cluster = cluster_of(&connection, token)?;
+            let cluster = presented_cluster(&connection, token)?;
             let mut exported = [0; EXPORTED_BYTES];
             let bound = connection.export_keying_material(&mut exported, EXPORTER_LABEL, token.id().as_bytes());
             bound.map_err(|_| JoinError::Lost { address: *address, reason: "no keying material".to_owned() })?;
@@ -84,103 +84,103 @@ async fn join_in(
             let header = Join { cluster, token: token.id(), name: name.to_owned(), proof };
             ask(&connection, *address, FrameKind::Join, &header, &request).await
         };
-        match tokio::time::timeout(ANSWER_WITHIN, asked).await.unwrap_or(Err(JoinError::Silent { address: *address })) {
+        let answer = tokio::time::timeout(ANSWER_TIMEOUT, answered).await;
+        match answer.unwrap_or(Err(JoinError::Silent { address: *address })) {
             Ok(chain) => {
                 let [_, authority] = read_chain(chain.as_bytes())?;
                 if pin(&authority) != token.pin() {
-                    return Err(JoinError::Lost {
-                        address: *address,
-                        reason: "an answer of another authority".to_owned(),
-                    });
+                    let reason = "an answer of another authority".to_owned();
+                    return Err(JoinError::Lost { address: *address, reason });
                 }
-                keep_member(directory, url, &key, &chain)?;
-                return Ok(Identity::of_cluster(directory)?);
+                save_member(directory, url, &key, &chain)?;
+                return Ok(Identity::open(directory)?);
             }
             Err(error) if error.is_final() => return Err(error),
-            Err(error) => fault = error,
+            Err(error) => last = error,
         }
     }
-    Err(fault)
+    Err(last)
 }
 
-/// Asks for a certificate in the place of this one.
-pub(crate) async fn renew(
-    endpoint: &Endpoint,
-    identity: &Identity,
-    issuers: &QuicUrl,
-    request: &str,
-) -> Result<String, JoinError> {
-    ask_issuers(endpoint, identity, issuers, request).await
+/// Starts the renewal of a transport's certificate, on the transport's thread.
+pub(crate) fn spawn_renewal(transport: &Transport) {
+    let issuers = QuicIssuers(transport.endpoint().clone());
+    transport.runtime().spawn(keep_renewed(transport.identity().clone(), issuers));
 }
 
-/// Asks which members were removed: a renewal of nothing.
-pub(crate) async fn removed_members(
-    endpoint: &Endpoint,
-    identity: &Identity,
-    issuers: &QuicUrl,
-) -> Result<String, JoinError> {
-    ask_issuers(endpoint, identity, issuers, "").await
+/// Sends requests to issuers from this endpoint.
+pub(crate) struct QuicIssuers(pub(crate) Endpoint);
+
+impl IssuerClient for QuicIssuers {
+    async fn request(
+        &self,
+        identity: &Identity,
+        issuers: &QuicUrl,
+        request: &str,
+    ) -> Result<String, Box<dyn std::error::Error + Send + Sync>> {
+        Ok(ask_issuers(&self.0, identity, issuers, request).await?)
+    }
 }
 
-/// Asks one issuer after the other, with the certificate that there is.
+/// Asks one issuer after the other, with the current certificate.
 async fn ask_issuers(
     endpoint: &Endpoint,
     identity: &Identity,
     issuers: &QuicUrl,
     request: &str,
 ) -> Result<String, JoinError> {
-    let config = ClientConfig::new(Arc::new(identity.client_config(true)?));
-    let mut fault = JoinError::Nowhere;
-    for address in issuers.resolve(ANSWER_WITHIN).await? {
-        let asked = async {
+    let config = quic_client(identity.client_tls(JOIN_ALPN)?)?;
+    let mut last = JoinError::Address(AddressError::NoAddress);
+    for address in issuers.resolve(ANSWER_TIMEOUT).await? {
+        let answered = async {
             let connection = connect(endpoint, config.clone(), address).await?;
-            ask(&connection, address, FrameKind::Renew, &Nothing {}, request).await
+            ask(&connection, address, FrameKind::Renew, &EmptyHeader {}, request).await
         };
-        match tokio::time::timeout(ANSWER_WITHIN, asked).await.unwrap_or(Err(JoinError::Silent { address })) {
-            Ok(chain) => return Ok(chain),
-            Err(error) => fault = error,
+        match tokio::time::timeout(ANSWER_TIMEOUT, answered).await.unwrap_or(Err(JoinError::Silent { address })) {
+            Ok(answer) => return Ok(answer),
+            Err(error) => last = error,
         }
     }
-    Err(fault)
+    Err(last)
 }
 
-/// An empty header.
-#[derive(serde::Serialize)]
-struct Nothing {}
-
-/// A socket for this one purpose, of both families where the system has both.
+/// A socket for this request, of both address families where the system has both.
 fn endpoint() -> Result<Endpoint, JoinError> {
     let both = Endpoint::client((Ipv6Addr::UNSPECIFIED, 0).into());
     both.or_else(|_| Endpoint::client((Ipv4Addr::UNSPECIFIED, 0).into())).map_err(JoinError::Socket)
 }
 
 async fn connect(endpoint: &Endpoint, config: ClientConfig, address: SocketAddr) -> Result<Connection, JoinError> {
-    let reached = match (endpoint.local_addr(), address) {
-        // A socket of both families reaches those of the older one as mapped addresses.
+    let target = match (endpoint.local_addr(), address) {
+        // A socket of both families reaches IPv4 as mapped addresses.
         (Ok(SocketAddr::V6(_)), SocketAddr::V4(v4)) => SocketAddr::new(v4.ip().to_ipv6_mapped().into(), v4.port()),
         _ => address,
     };
     let lost = |reason: String| JoinError::Lost { address, reason };
-    let connecting = endpoint.connect_with(config, reached, ISSUER_NAME).map_err(|error| lost(error.to_string()))?;
+    let connecting = endpoint.connect_with(config, target, ISSUER_NAME).map_err(|error| lost(error.to_string()))?;
     let connected = tokio::select! {
         biased;
         connected = connecting => connected,
-        _ = port_refuses(address) => return Err(JoinError::Absent { address }),
+        _ = port_closed(address) => return Err(JoinError::Absent { address }),
     };
-    connected.map_err(|error| match tls_word(&error) {
-        Some("unknown_authority") => JoinError::OtherAuthority { address },
-        Some("bad_certificate" | "other_protocol") => JoinError::NoIssuer { address },
-        Some(word) => JoinError::Refused { address, word: word.to_owned(), reason: explained(word) },
+    connected.map_err(|error| match RefusalReason::from_tls(&error) {
+        Some(RefusalReason::UnknownAuthority) => JoinError::OtherAuthority { address },
+        Some(RefusalReason::BadCertificate | RefusalReason::OtherProtocol) => JoinError::NoIssuer { address },
+        Some(reason) => refused(address, reason),
         None => lost(error.to_string()),
     })
 }
 
-/// What the cluster is called, by the certificate of the authority that was shown.
-fn cluster_of(connection: &Connection, token: &JoinToken) -> Result<String, JoinError> {
+fn refused(address: SocketAddr, reason: RefusalReason) -> JoinError {
+    JoinError::Refused { address, word: reason.as_str().to_owned(), reason: reason.explained() }
+}
+
+/// The name of the cluster, from the authority's certificate in the presented chain.
+fn presented_cluster(connection: &Connection, token: &JoinToken) -> Result<String, JoinError> {
+    let chain = peer_chain(connection);
+    let authority = chain.iter().find(|certificate| pin(certificate) == token.pin());
     let address = connection.remote_address();
-    let chain = connection.peer_identity().and_then(|shown| shown.downcast::<Vec<_>>().ok()).unwrap_or_default();
-    let authority = chain.iter().find(|shown| pin(shown) == token.pin());
-    authority.and_then(crate::identity::cluster_of).ok_or(JoinError::OtherAuthority { address })
+    authority.and_then(cluster_name).ok_or(JoinError::OtherAuthority { address })
 }
 
 async fn ask<H: serde::Serialize>(
@@ -198,15 +198,15 @@ async fn ask<H: serde::Serialize>(
                 _ => JoinError::Refused { address, reason: explained(&word), word },
             }
         }
-        Some(error) => match tls_word(&error) {
-            Some(word) => JoinError::Refused { address, word: word.to_owned(), reason: explained(word) },
+        Some(error) => match RefusalReason::from_tls(&error) {
+            Some(reason) => refused(address, reason),
             None => JoinError::Lost { address, reason: error.to_string() },
         },
         None => JoinError::Lost { address, reason: reason.to_string() },
     };
     let (send, receive) = connection.open_bi().await.map_err(|error| lost(&error))?;
     let limits = FrameLimits { max_body_bytes: MAX_REQUEST_BYTES.max(MAX_LIST_BYTES), ..FrameLimits::default() };
-    let (mut outgoing, mut incoming) = (Outgoing::new(send), Incoming::new(receive, limits));
+    let (mut outgoing, mut incoming) = (FrameSender::new(send), FrameReceiver::new(receive, limits));
     let head = frame_head(kind, 0, header, request.len()).map_err(|error| lost(&error))?;
     let body = Bytes::copy_from_slice(request.as_bytes());
     outgoing.write(&mut [head, body]).await.map_err(|error| lost(&error))?;
@@ -221,6 +221,6 @@ async fn ask<H: serde::Serialize>(
         }
         kind => Err(lost(&format_args!("answered with a frame of kind {kind}"))),
     };
-    connection.close(code(callboard_codec::wire::ResetCode::Done), b"");
+    connection.close(code(ResetCode::Done), b"");
     answer
 }

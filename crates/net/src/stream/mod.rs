@@ -1,35 +1,35 @@
-//! Both halves of a stream under guards: what is dropped is reset, so that nothing truncated looks complete.
+//! Both halves of a stream as guards: a dropped half is reset, so that a truncated message never looks complete.
 //!
-//! quinn finishes a stream that is dropped and stops one with no reason; a task that is cancelled in the middle of a message would
-//! so make it look whole.
+//! quinn finishes a dropped sending half, and stops a dropped receiving half without a reason. A task that is cancelled
+//! in the middle of a message would so make the message look complete.
 
 use std::error::Error;
 
 use callboard_codec::wire::ResetCode;
 use quinn::ConnectionError;
 
-use crate::refusal::{explained, is_told};
+use crate::refusal::{RefusalReason, explained};
 
-mod incoming;
-mod outgoing;
+mod receiver;
+mod sender;
 
-pub(crate) use incoming::{Incoming, ReadFault};
-pub(crate) use outgoing::{Outgoing, WriteFault};
+pub(crate) use receiver::{FrameReceiver, ReadFault};
+pub(crate) use sender::{FrameSender, WriteFault};
 
-/// The reason of a lost connection: quinn's own words for the loss say no more than that.
-fn why(lost: &(dyn Error + 'static)) -> String {
-    let reason = lost.source().unwrap_or(lost);
-    reason.downcast_ref().map_or_else(|| reason.to_string(), told)
+/// The cause of a lost connection: quinn's own error says only that it was lost.
+fn cause(lost: &(dyn Error + 'static)) -> String {
+    let cause = lost.source().unwrap_or(lost);
+    cause.downcast_ref().map_or_else(|| cause.to_string(), close_reason)
 }
 
-/// Why a connection is gone, for people: a number is no reason.
-pub(crate) fn told(error: &ConnectionError) -> String {
+/// Why a connection ended, for people: with words instead of a number.
+pub(crate) fn close_reason(error: &ConnectionError) -> String {
     let ConnectionError::ApplicationClosed(close) = error else { return error.to_string() };
     match ResetCode::from_number(close.error_code.into_inner()) {
         Some(ResetCode::Done) => "the node has ended".to_owned(),
         Some(ResetCode::Draining) => "the node has left".to_owned(),
         Some(code) => match std::str::from_utf8(&close.reason) {
-            Ok(word) if is_told(word) => format!("the node closed it: {}", explained(word)),
+            Ok(word) if RefusalReason::from_word(word).is_some() => format!("the node closed it: {}", explained(word)),
             _ => format!("the node closed it ({code:?})"),
         },
         None => error.to_string(),

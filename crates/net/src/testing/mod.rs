@@ -1,6 +1,4 @@
-//! For tests of what a node makes of others: a peer that says whatever it is told to, and bad weather between them.
-
-mod faults;
+//! For tests: peers that send anything, and fault injection between endpoints.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -8,21 +6,22 @@ use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use callboard_codec::wire::{Fail, FrameHead, FrameKind, FrameLimits, Hello, Join, ResetCode, frame_head};
+use callboard_identity::{
+    Authority, EXPORTED_BYTES, EXPORTER_LABEL, ISSUER_NAME, Identity, JoinToken, Member, NODE_NAME, Role, Validity,
+    certificate_request, join_client_tls,
+};
 use quinn::{Connection, ConnectionError, Endpoint};
 use tokio::runtime::Handle;
 
-pub use self::faults::{Bytes as BytesByAddress, Faults, Met, Weather};
 use crate::client::Client;
 use crate::cluster::Cluster;
-use crate::edge::QuicEdge;
-use crate::endpoint::{BindError, Transport, Tuning};
-use crate::identity::{
-    Authority, EXPORTED_BYTES, EXPORTER_LABEL, ISSUER_NAME, Identity, JoinToken, Member, NODE_NAME, Role, Validity,
-    joining_config, request,
-};
-use crate::stream::{Incoming, Outgoing, ReadFault};
+use crate::endpoint::{BindError, Transport, Tuning, quic_client, quic_server};
+pub use crate::endpoint::{BytesByAddress, FaultCounters, FaultProfile, Faults};
+use crate::join::spawn_renewal;
+use crate::server::QuicEdge;
+use crate::stream::{FrameReceiver, FrameSender, ReadFault};
 
-/// A connection on which nothing is said by itself.
+/// A connection that sends nothing by itself.
 #[derive(Debug)]
 pub struct RawPeer {
     connection: Connection,
@@ -31,49 +30,54 @@ pub struct RawPeer {
 
 /// A stream that is open.
 #[derive(Debug)]
-pub struct RawStream((Outgoing, Incoming));
+pub struct RawStream((FrameSender, FrameReceiver));
 
-/// An endpoint as nodes and clients have it, on its own thread and tuned, on which nothing of ours is said: what ours is measured
-/// beside.
+/// An endpoint as in nodes and clients, with its thread and tuning, but without a protocol: the baseline of
+/// measurements.
 #[derive(Debug)]
 pub struct BareEndpoint(Arc<Transport>);
 
 impl BareEndpoint {
-    /// One that answers.
+    /// Accepts connections.
     ///
     /// # Errors
     ///
     /// An address that cannot be bound.
     pub fn serving(address: SocketAddr, identity: &Identity) -> Result<Self, BindError> {
         let tuning = Tuning::default();
-        Ok(Self(Transport::serving(address, identity.clone(), &tuning, tuning.answering_known())?.into()))
+        Ok(Self::new(Transport::serving(address, identity.clone(), &tuning, tuning.answering_known())?))
     }
 
-    /// One that only calls.
+    /// Makes connections.
     ///
     /// # Errors
     ///
     /// When there is no socket.
-    pub fn reaching(identity: &Identity) -> Result<Self, BindError> {
-        Self::reaching_with(identity, &Tuning::default())
+    pub fn calling(identity: &Identity) -> Result<Self, BindError> {
+        Self::calling_with(identity, &Tuning::default())
     }
 
-    /// The same, tuned in another way.
+    /// Makes connections, with this tuning.
     ///
     /// # Errors
     ///
     /// When there is no socket.
-    pub fn reaching_with(identity: &Identity, tuning: &Tuning) -> Result<Self, BindError> {
-        Ok(Self(Transport::reaching(identity.clone(), tuning)?.into()))
+    pub fn calling_with(identity: &Identity, tuning: &Tuning) -> Result<Self, BindError> {
+        Ok(Self::new(Transport::calling(identity.clone(), tuning)?))
     }
 
-    /// quinn's own.
+    fn new(transport: Transport) -> Self {
+        spawn_renewal(&transport);
+        Self(Arc::new(transport))
+    }
+
+    /// quinn's endpoint.
     #[must_use]
     pub fn endpoint(&self) -> &Endpoint {
         self.0.endpoint()
     }
 
-    /// Where its packets are sent and received.
+    /// The runtime of its thread.
     #[must_use]
     pub fn thread(&self) -> &Handle {
         self.0.runtime()
@@ -83,7 +87,7 @@ impl BareEndpoint {
     ///
     /// # Errors
     ///
-    /// What became of the handshake, for people.
+    /// The failure of the handshake, for people.
     pub async fn connect(&self, address: SocketAddr) -> Result<Connection, String> {
         let connecting = self.0.connect(address).map_err(|error| error.to_string())?;
         connecting.await.map_err(|error| error.to_string())
@@ -94,52 +98,51 @@ impl BareEndpoint {
 pub type Frames = Vec<(FrameHead, Bytes)>;
 
 impl RawPeer {
-    /// Connects, and says nothing.
+    /// Connects.
     ///
     /// # Errors
     ///
-    /// What became of the handshake, for people.
+    /// The failure of the handshake, for people.
     pub async fn connect(address: SocketAddr, identity: &Identity) -> Result<Self, String> {
-        let endpoint = BareEndpoint::reaching(identity).map_err(|error| error.to_string())?;
+        let endpoint = BareEndpoint::calling(identity).map_err(|error| error.to_string())?;
         Self::over(&endpoint, address).await
     }
 
-    /// Connects from an endpoint that there is, and says nothing.
+    /// Connects from an existing endpoint.
     ///
     /// # Errors
     ///
-    /// What became of the handshake, for people.
+    /// The failure of the handshake, for people.
     pub async fn over(endpoint: &BareEndpoint, address: SocketAddr) -> Result<Self, String> {
         let connection = endpoint.connect(address).await?;
         Ok(Self { connection, _transport: Arc::clone(&endpoint.0) })
     }
 
-    /// Connects as those do who have a certificate, and shows none.
+    /// Connects without a certificate.
     ///
     /// # Errors
     ///
-    /// What became of the handshake, for people.
-    pub async fn nameless(address: SocketAddr, trusted: &Identity) -> Result<Self, String> {
-        let endpoint = BareEndpoint::reaching(trusted).map_err(|error| error.to_string())?;
-        let config = trusted.nameless_config().map_err(|error| error.to_string())?;
-        let config = quinn::ClientConfig::new(Arc::new(config));
+    /// The failure of the handshake, for people.
+    pub async fn anonymous(address: SocketAddr, trusted: &Identity) -> Result<Self, String> {
+        let endpoint = BareEndpoint::calling(trusted).map_err(|error| error.to_string())?;
+        let config = trusted.anonymous_client_tls().and_then(quic_client).map_err(|error| error.to_string())?;
         let connecting = endpoint.endpoint().connect_with(config, address, NODE_NAME);
         let connection = connecting.map_err(|error| error.to_string())?.await.map_err(|error| error.to_string())?;
         Ok(Self { connection, _transport: Arc::clone(&endpoint.0) })
     }
 
-    /// Says hello, and waits for the welcome.
+    /// Sends a hello, and waits for the welcome.
     ///
     /// # Errors
     ///
-    /// The code and the words with which the connection was closed.
+    /// The code and the text of the close.
     pub async fn greet(&self, hello: &Hello) -> Result<FrameHead, (Option<ResetCode>, String)> {
         let head = frame_head(FrameKind::Hello, 0, hello, 0).map_err(|error| (None, error.to_string()))?;
         let greeted = async {
             let (send, receive) = self.connection.open_bi().await.ok()?;
-            let mut outgoing = Outgoing::new(send);
+            let mut outgoing = FrameSender::new(send);
             outgoing.write(&mut [head]).await.ok()?;
-            let mut incoming = Incoming::new(receive, FrameLimits::default());
+            let mut incoming = FrameReceiver::new(receive, FrameLimits::default());
             incoming.next_head().await.ok().flatten()
         };
         match greeted.await {
@@ -148,13 +151,13 @@ impl RawPeer {
         }
     }
 
-    /// Says no hello, and sends as much as it is let: on how many streams, and how many bytes.
-    pub async fn stuff(&self) -> (usize, usize) {
-        stuff(&self.connection).await
+    /// Sends as much as it can without a hello. Returns the number of streams and bytes.
+    pub async fn flood(&self) -> (usize, usize) {
+        flood(&self.connection).await
     }
 
-    /// Opens as many streams as it is let and writes on them as much as it is let, until nothing is taken for this long:
-    /// on how many streams, and how many bytes.
+    /// Opens as many streams and writes as much as it can, until nothing is accepted for this long. Returns the number
+    /// of streams and bytes.
     pub async fn fill(&self, silence: Duration) -> (usize, usize) {
         let (mut streams, mut bytes) = (Vec::new(), 0);
         while let Ok(Ok(stream)) = tokio::time::timeout(silence, self.connection.open_bi()).await {
@@ -173,15 +176,16 @@ impl RawPeer {
         closed(&self.connection.closed().await)
     }
 
-    /// Writes these bytes on a new stream, ends it, and reads what comes back.
+    /// Writes these bytes on a new stream, ends it, and reads the answer.
     ///
     /// # Errors
     ///
     /// The code with which the stream was reset.
     pub async fn exchange(&self, mut pieces: Vec<Bytes>) -> Result<Frames, Option<ResetCode>> {
         let (send, receive) = self.connection.open_bi().await.map_err(|_| None)?;
-        let (mut outgoing, mut incoming) = (Outgoing::new(send), Incoming::new(receive, FrameLimits::default()));
-        // Whoever is refused in the middle of it reads why.
+        let (mut outgoing, mut incoming) =
+            (FrameSender::new(send), FrameReceiver::new(receive, FrameLimits::default()));
+        // After a refusal in the middle, the reason is read below.
         if outgoing.write(&mut pieces).await.is_ok() {
             outgoing.finish();
         }
@@ -199,7 +203,7 @@ impl RawPeer {
         }
     }
 
-    /// Opens so many streams, and writes on the last of them alone: QUIC opens those before it with it.
+    /// Opens streams, and writes only on the last of them: QUIC opens the earlier ones with it.
     ///
     /// # Panics
     ///
@@ -208,7 +212,7 @@ impl RawPeer {
         let mut streams = Vec::new();
         for _ in 0..count {
             let (send, receive) = self.connection.open_bi().await.expect("the connection is there");
-            streams.push(RawStream((Outgoing::new(send), Incoming::new(receive, FrameLimits::default()))));
+            streams.push(RawStream((FrameSender::new(send), FrameReceiver::new(receive, FrameLimits::default()))));
         }
         if let Some(last) = streams.last_mut() {
             last.write(vec![Bytes::from_static(b"C")]).await;
@@ -216,7 +220,7 @@ impl RawPeer {
         streams
     }
 
-    /// How the connection ended, in quinn's words.
+    /// Waits for the end of the connection.
     pub async fn lost(&self) -> ConnectionError {
         self.connection.closed().await
     }
@@ -230,12 +234,12 @@ impl RawPeer {
         self.try_begin(pieces).await.expect("the connection is there")
     }
 
-    /// The same; nothing when the connection is gone.
+    /// The same; `None` if the connection is gone.
     pub async fn try_begin(&self, mut pieces: Vec<Bytes>) -> Option<RawStream> {
         let (send, receive) = self.connection.open_bi().await.ok()?;
-        let mut outgoing = Outgoing::new(send);
+        let mut outgoing = FrameSender::new(send);
         outgoing.write(&mut pieces).await.ok()?;
-        Some(RawStream((outgoing, Incoming::new(receive, FrameLimits::default()))))
+        Some(RawStream((outgoing, FrameReceiver::new(receive, FrameLimits::default()))))
     }
 }
 
@@ -249,7 +253,7 @@ impl RawStream {
         self.0.0.write(&mut pieces).await.expect("the stream is open");
     }
 
-    /// Writes this again and again, with pauses, until the stream is stopped; says how often.
+    /// Writes this repeatedly, with pauses, until the stream is stopped. Returns how often.
     pub async fn trickle(&mut self, piece: Bytes, pause: Duration) -> usize {
         let mut written = 0;
         while self.0.0.write(&mut [piece.clone()]).await.is_ok() {
@@ -259,7 +263,7 @@ impl RawStream {
         written
     }
 
-    /// Writes zeros until nothing is taken for this long; says how many.
+    /// Writes zeros until nothing is accepted for this long. Returns how many.
     pub async fn fill(&mut self, silence: Duration) -> usize {
         let mut written = 0;
         let mut pieces = [Bytes::from_static(&[0; 1 << 12])];
@@ -270,7 +274,7 @@ impl RawStream {
         written
     }
 
-    /// The next frame's head. Its body stays where it is.
+    /// The next frame's head, without its body.
     ///
     /// # Errors
     ///
@@ -295,36 +299,36 @@ impl RawStream {
     }
 }
 
-/// What closes every connection that an edge has, as often as it is called: a node that is lost with each call.
+/// A function that closes every connection of an edge, each time it is called.
 pub fn cutter(edge: &QuicEdge) -> impl Fn() + Send + Sync + 'static {
     edge.cutter()
 }
 
-/// How many calls of a client wait to be sent, and how many streams it has open for calls.
+/// The number of a client's calls that wait to be sent, and of its streams for calls.
 #[must_use]
-pub fn in_hand(client: &Client) -> (usize, usize) {
-    client.links().in_hand()
+pub fn in_flight(client: &Client) -> (usize, usize) {
+    client.in_flight()
 }
 
-/// The same of a node's links to its peers.
+/// The same for a node's connections to its peers.
 #[must_use]
-pub fn in_hand_of(cluster: &Cluster) -> (usize, usize) {
-    cluster.in_hand()
+pub fn in_flight_of(cluster: &Cluster) -> (usize, usize) {
+    cluster.in_flight()
 }
 
-/// An identity that trusts whom `trusted` trusts, and shows the certificate of `shown`.
+/// An identity that trusts the authority of `trusted`, and presents the certificate of `presented`.
 #[must_use]
-pub fn showing(trusted: &Identity, shown: &Identity) -> Identity {
-    trusted.showing(shown)
+pub fn presenting(trusted: &Identity, presented: &Identity) -> Identity {
+    trusted.presenting(presented)
 }
 
-/// The same member on a machine whose clock is so far ahead of everybody else's.
+/// The same identity on a machine whose clock is ahead.
 #[must_use]
 pub fn ahead(identity: &Identity, by: Duration) -> Identity {
     identity.ahead(by)
 }
 
-/// An identity of this authority that holds for this time and is never renewed.
+/// An identity of this authority that is valid for this time, and never renewed.
 ///
 /// # Panics
 ///
@@ -336,15 +340,14 @@ pub fn issued(authority: &Authority, role: Role, name: &str, from: SystemTime, u
     Identity::issued(authority, &member).expect("the authority issues")
 }
 
-/// An endpoint of who serves with any identity, whatever its role, and answers nothing: its address, and itself to be kept.
+/// An endpoint that serves with any identity, whatever its role, and answers nothing. Keep the endpoint.
 ///
 /// # Panics
 ///
 /// When there is no socket.
 #[must_use]
 pub fn impostor(identity: &Identity) -> (SocketAddr, Endpoint) {
-    let config = identity.server_config().expect("a certificate");
-    let config = quinn::ServerConfig::with_crypto(Arc::new(config));
+    let config = identity.server_tls().and_then(quic_server).expect("a certificate");
     let endpoint = Endpoint::server(config, (std::net::Ipv4Addr::LOCALHOST, 0).into()).expect("a socket");
     let accepting = endpoint.clone();
     tokio::spawn(async move {
@@ -355,7 +358,7 @@ pub fn impostor(identity: &Identity) -> (SocketAddr, Endpoint) {
     (endpoint.local_addr().expect("it is bound"), endpoint)
 }
 
-/// A connection to join on, of somebody who plays with its words.
+/// A connection for joining that can send anything.
 #[derive(Debug)]
 pub struct RawJoiner {
     connection: Connection,
@@ -364,62 +367,64 @@ pub struct RawJoiner {
 }
 
 impl RawJoiner {
-    /// Connects as the holder of a token does.
+    /// Connects with a token.
     ///
     /// # Panics
     ///
-    /// When it is not let in.
+    /// When it is refused.
     pub async fn connect(address: SocketAddr, token: &JoinToken) -> Self {
-        let (_, request) = request().expect("a request");
+        let (_, request) = certificate_request().expect("a request");
         Self::with_request(address, token, request).await
     }
 
-    /// The same with the key of this one, on another connection.
+    /// Connects again with the same key.
     ///
     /// # Panics
     ///
-    /// When it is not let in.
+    /// When it is refused.
     pub async fn once_more(&self, address: SocketAddr, token: &JoinToken) -> Self {
         Self::with_request(address, token, self.request()).await
     }
 
-    /// Connects as the holder of a token does, and wants this certified, whatever it is.
+    /// Connects with a token and this certificate request, which may be any text.
     ///
     /// # Panics
     ///
-    /// When it is not let in.
+    /// When it is refused.
     pub async fn with_request(address: SocketAddr, token: &JoinToken, request: String) -> Self {
         let endpoint = Endpoint::client((std::net::Ipv4Addr::LOCALHOST, 0).into()).expect("a socket");
-        Self::over(&endpoint, address, token, request).await.expect("whoever has a token may ask")
+        Self::over(&endpoint, address, token, request).await.expect("any holder of a token may connect")
     }
 
-    /// Connects from this address, as often as it is let: those of the machine's addresses that are not there have no socket.
+    /// Connects from this address as often as it can. `None`: the machine does not have the address.
     ///
     /// # Panics
     ///
     /// When there is no request to be made.
     pub async fn many_from(from: std::net::IpAddr, address: SocketAddr, token: &JoinToken) -> Option<Vec<Self>> {
         let endpoint = Endpoint::client((from, 0).into()).ok()?;
-        let mut let_in = Vec::new();
-        while let Some(joiner) = Self::over(&endpoint, address, token, request().expect("a request").1).await {
-            let_in.push(joiner);
+        let mut accepted = Vec::new();
+        while let Some(joiner) =
+            Self::over(&endpoint, address, token, certificate_request().expect("a request").1).await
+        {
+            accepted.push(joiner);
         }
-        Some(let_in)
+        Some(accepted)
     }
 
     async fn over(endpoint: &Endpoint, address: SocketAddr, token: &JoinToken, request: String) -> Option<Self> {
-        let config = quinn::ClientConfig::new(Arc::new(joining_config(token.pin()).expect("a pin")));
+        let config = join_client_tls(token.pin()).and_then(quic_client).expect("a pin");
         let connecting = endpoint.connect_with(config, address, ISSUER_NAME).expect("an address");
         Some(Self { connection: connecting.await.ok()?, request, _endpoint: endpoint.clone() })
     }
 
-    /// What an honest holder of the token says on this connection.
+    /// The header that an honest holder of the token sends on this connection.
     ///
     /// # Panics
     ///
     /// When the connection is gone.
     #[must_use]
-    pub fn wish(&self, cluster: &str, token: &JoinToken, name: &str) -> Join {
+    pub fn join_header(&self, cluster: &str, token: &JoinToken, name: &str) -> Join {
         let mut exported = [0; EXPORTED_BYTES];
         let bound = self.connection.export_keying_material(&mut exported, EXPORTER_LABEL, token.id().as_bytes());
         bound.expect("the connection is there");
@@ -427,42 +432,42 @@ impl RawJoiner {
         Join { cluster: cluster.to_owned(), token: token.id(), name: name.to_owned(), proof }
     }
 
-    /// Asks for nothing, and sends as much as it is let: on how many streams, and how many bytes.
-    pub async fn stuff(&self) -> (usize, usize) {
-        stuff(&self.connection).await
+    /// Sends as much as it can without a request. Returns the number of streams and bytes.
+    pub async fn flood(&self) -> (usize, usize) {
+        flood(&self.connection).await
     }
 
-    /// What this one asks to be certified.
+    /// Its certificate request.
     #[must_use]
     pub fn request(&self) -> String {
         self.request.clone()
     }
 
-    /// Says this, and gives the kind of the answer and the word of the refusal.
+    /// Sends a request. Returns the kind of the answer, and the word of the refusal.
     ///
     /// # Errors
     ///
-    /// The code and the words with which the connection was closed.
-    pub async fn ask(&self, wish: &Join, request: &str) -> Result<(FrameKind, String), (Option<ResetCode>, String)> {
-        let head = frame_head(FrameKind::Join, 0, wish, request.len()).map_err(|error| (None, error.to_string()))?;
+    /// The code and the text of the close.
+    pub async fn ask(&self, header: &Join, request: &str) -> Result<(FrameKind, String), (Option<ResetCode>, String)> {
+        let head = frame_head(FrameKind::Join, 0, header, request.len()).map_err(|error| (None, error.to_string()))?;
         self.ask_in_bytes(vec![head, Bytes::copy_from_slice(request.as_bytes())]).await
     }
 
-    /// Says these bytes, as [`ask`](Self::ask).
+    /// Sends these bytes, as [`ask`](Self::ask).
     ///
     /// # Errors
     ///
-    /// The code and the words with which the connection was closed.
+    /// The code and the text of the close.
     pub async fn ask_in_bytes(
         &self,
         mut pieces: Vec<Bytes>,
     ) -> Result<(FrameKind, String), (Option<ResetCode>, String)> {
         let asked = async {
             let (send, receive) = self.connection.open_bi().await.ok()?;
-            let mut outgoing = Outgoing::new(send);
+            let mut outgoing = FrameSender::new(send);
             outgoing.write(&mut pieces).await.ok()?;
             outgoing.finish();
-            let mut incoming = Incoming::new(receive, FrameLimits::default());
+            let mut incoming = FrameReceiver::new(receive, FrameLimits::default());
             incoming.next_head().await.ok().flatten()
         };
         match asked.await {
@@ -475,9 +480,9 @@ impl RawJoiner {
     }
 }
 
-/// Begins a frame on a stream and writes what it is let on further ones, until the connection is over: how many streams it had, and
-/// how many bytes were taken of it.
-async fn stuff(connection: &Connection) -> (usize, usize) {
+/// Begins a frame on one stream, and writes as much as it can on further ones, until the connection ends. Returns the
+/// number of streams and bytes.
+async fn flood(connection: &Connection) -> (usize, usize) {
     let (mut streams, mut bytes) = (Vec::new(), 0);
     let stuffing = async {
         let mut chunk: &[u8] = &[0];

@@ -13,7 +13,7 @@ const CONNECTIONS: usize = 64;
 async fn an_idle_connection_takes_less_than_150_kb_at_both_ends_together() {
     let _alone = alone().await;
     let served = Served::start(App::new()).await;
-    let calling = BareEndpoint::reaching(&IDENTITY).unwrap();
+    let calling = BareEndpoint::calling(&IDENTITY).unwrap();
     let connect = async || {
         let peer = RawPeer::over(&calling, served.edge.address()).await.unwrap();
         let cluster = IDENTITY.cluster().to_owned();

@@ -1,4 +1,5 @@
-//! What is left of the heap, and what is taken from it: both ends are in this process, and every allocation of it is counted.
+//! What is left of the heap, and what is taken from it: both ends are in this process, and every allocation of it is
+//! counted.
 
 #![allow(clippy::unwrap_used, reason = "a test stops where something is wrong")]
 

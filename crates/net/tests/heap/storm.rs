@@ -1,5 +1,5 @@
-//! Many calls over two hops of QUIC with random cancels, deadlines, failures and panics, small ones and large ones: one outcome each,
-//! and no permit, stream, credit or byte is left behind on either side.
+//! Many calls over two hops of QUIC with random cancels, deadlines, failures and panics, small ones and large ones: one
+//! outcome each, and no permit, stream, credit or byte is left behind on either side.
 //!
 //! `NET_CHAOS_CALLS` sets the number of calls (10,000 unless said otherwise), `CHAOS_SEED` repeats a run's choices.
 
@@ -10,8 +10,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use callboard_codec::Value;
 use callboard_core::{App, CallOptions, Caller, ErrorKind, Failure, Limits, Node, Pipeline, Stage};
-use callboard_net::testing::{in_hand, in_hand_of};
-use callboard_net::{Client, Cluster, Static};
+use callboard_net::testing::{in_flight, in_flight_of};
+use callboard_net::{Client, Cluster, StaticView};
 use tokio::sync::Semaphore;
 
 use crate::common::{LONG, Served, builder, patient, until};
@@ -92,9 +92,9 @@ impl Storm {
         let storm = Pipeline::<Vec<Value>, Vec<Value>>::remote("fickle");
         let app = App::new().route("/storm", storm).route("/held", held.concurrency(STREAMS));
         let gateway = Served::start_with(app.limits(Limits::default()), config.clone()).await;
-        let cluster = Cluster::start(&gateway.edge, Arc::new(Static::try_new([worker.edge.address()]).unwrap()));
+        let cluster = Cluster::start(&gateway.edge, Arc::new(StaticView::try_new([worker.edge.address()]).unwrap()));
         gateway.node.handle().join(cluster.clone()).unwrap();
-        until(|| cluster.linked() == 1).await;
+        until(|| cluster.connected_peers() == 1).await;
         let client = builder().tuning(config.tuning).connect(&gateway.url()).await.unwrap();
         Self { worker, gateway, cluster, client, gate, begun }
     }
@@ -128,7 +128,7 @@ impl Storm {
     async fn comes_to_rest(&self) {
         self.worker.comes_to_rest().await;
         self.gateway.comes_to_rest().await;
-        until(|| in_hand(&self.client) == (0, 0) && in_hand_of(&self.cluster) == (0, 0)).await;
+        until(|| in_flight(&self.client) == (0, 0) && in_flight_of(&self.cluster) == (0, 0)).await;
         for node in [&self.worker.node, &self.gateway.node] {
             nothing_is_left(node);
         }

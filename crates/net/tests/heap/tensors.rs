@@ -1,10 +1,11 @@
-//! Tensors cross without an extra copy: what is allocated for one is QUIC's own packets, and its place where it arrives.
+//! Tensors cross without an extra copy: what is allocated for one is QUIC's own packets, and its place where it
+//! arrives.
 
 use std::sync::Arc;
 
 use callboard_codec::{Tensor, Value};
 use callboard_core::{App, Caller, Pipeline, Stage};
-use callboard_net::{Cluster, Static};
+use callboard_net::{Cluster, StaticView};
 
 use crate::common::{Served, until};
 use crate::counting::{alone, taken};
@@ -70,9 +71,9 @@ async fn a_node_that_passes_a_tensor_on_to_a_peer_copies_nothing_of_it() {
     });
     let worker = Served::start(App::new().route("/size", size)).await;
     let gateway = Served::start(App::new().route("/run", Pipeline::<Value, usize>::remote("size"))).await;
-    let cluster = Cluster::start(&gateway.edge, Arc::new(Static::try_new([worker.edge.address()]).unwrap()));
+    let cluster = Cluster::start(&gateway.edge, Arc::new(StaticView::try_new([worker.edge.address()]).unwrap()));
     gateway.node.handle().join(cluster.clone()).unwrap();
-    until(|| cluster.linked() == 1).await;
+    until(|| cluster.connected_peers() == 1).await;
     let (client, value) = (gateway.client().await, tensor());
     let (all, large) = takes(|| async {
         assert_eq!(client.call::<Value, usize>("/run", value.clone()).await.unwrap(), BYTES);

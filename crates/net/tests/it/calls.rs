@@ -10,7 +10,7 @@ use callboard_core::edge::ErrorParts;
 use callboard_core::{
     App, CallError, CallOptions, Caller, ErrorKind, Failure, FunctionCall, Limits, NO_ARGS, Priority, Stage,
 };
-use callboard_net::Trouble;
+use callboard_net::CallFailure;
 use callboard_net::testing::RawPeer;
 use futures_util::StreamExt;
 use tokio::sync::Semaphore;
@@ -56,7 +56,7 @@ async fn gets_what_it_asks_for(caller: &impl Caller) {
     assert_eq!((error.kind(), error.message(), error.status()), (ErrorKind::Failed, "a teapot", Some(418)));
     assert_eq!((error.error_type(), error.stage()), (Some("Teapot"), Some("shout")));
     assert_eq!(error.details(), Some(&Value::from(7)));
-    assert_eq!(Trouble::of(&error), Trouble::Function);
+    assert_eq!(CallFailure::classify(&error), CallFailure::Function);
 
     for hand_on in [true, false] {
         let error = caller.call::<_, String>("/refuse", hand_on).await.unwrap_err();
@@ -70,9 +70,9 @@ async fn gets_what_it_asks_for(caller: &impl Caller) {
     assert!(error.remote_trace().is_some_and(|trace| trace.contains("last words")), "{error:?}");
 
     let error = caller.call::<_, String>("/shout", 7).await.unwrap_err();
-    assert_eq!((error.kind(), Trouble::of(&error)), (ErrorKind::InvalidInput, Trouble::Request));
+    assert_eq!((error.kind(), CallFailure::classify(&error)), (ErrorKind::InvalidInput, CallFailure::Request));
     let error = caller.call::<_, String>("/nowhere", 7).await.unwrap_err();
-    assert_eq!((error.kind(), Trouble::of(&error)), (ErrorKind::NotFound, Trouble::NoSuchRoute));
+    assert_eq!((error.kind(), CallFailure::classify(&error)), (ErrorKind::NotFound, CallFailure::NoSuchRoute));
     let error = caller.send("scale", NO_ARGS, Map::new()).await.unwrap_err();
     assert_eq!(error.message(), "argument `x` is missing: give it as positional argument 1 or by name");
     let error = caller.call::<_, u64>("/shout", "ada".to_owned()).await.unwrap_err();
@@ -131,7 +131,7 @@ async fn an_input_that_the_node_does_not_take_is_the_callers_mistake() {
     let served = Served::start_with(app(), config).await;
     let client = served.client().await;
     let error = client.call::<_, Value>("/echo", "a".repeat(2 << 20)).await.unwrap_err();
-    assert_eq!((error.kind(), Trouble::of(&error)), (ErrorKind::InvalidInput, Trouble::Request));
+    assert_eq!((error.kind(), CallFailure::classify(&error)), (ErrorKind::InvalidInput, CallFailure::Request));
     assert_eq!((error.status(), error.was_started()), (Some(413), false));
     assert!(error.message().contains("1048576 (max_body_bytes)"), "{error}");
 }
@@ -240,7 +240,7 @@ async fn a_deadline_crosses_and_ends_the_call_at_both_ends() {
     let client = served.client().await;
     let options = CallOptions::new().with_timeout(Duration::from_millis(100));
     let error = client.call_with::<_, i64>("/held", 1, options.with_priority(Priority::High)).await.unwrap_err();
-    assert_eq!((error.kind(), Trouble::of(&error)), (ErrorKind::DeadlineExceeded, Trouble::Deadline));
+    assert_eq!((error.kind(), CallFailure::classify(&error)), (ErrorKind::DeadlineExceeded, CallFailure::Deadline));
     served.comes_to_rest().await;
 
     // A caller that goes on waiting is told by the node.
@@ -268,7 +268,7 @@ async fn a_full_node_says_so_and_the_call_is_made_again() {
 
     let once = crate::common::builder().attempts(1).connect(&served.url()).await.unwrap();
     let error = once.call::<_, i64>("/held", 2).await.unwrap_err();
-    assert_eq!((error.kind(), Trouble::of(&error)), (ErrorKind::Overloaded, Trouble::NeverStarted));
+    assert_eq!((error.kind(), CallFailure::classify(&error)), (ErrorKind::Overloaded, CallFailure::NeverStarted));
     assert!(error.retry_after().is_some());
 
     let refused = || {
@@ -330,7 +330,10 @@ async fn what_panics_while_it_is_read_or_written_is_that_calls_error_only() {
         assert!(well.unwrap().starts_with("well"));
         for (outcome, words) in [(read, "no way in"), (written, "no way out")] {
             let error = outcome.unwrap_err();
-            assert_eq!((error.kind(), Trouble::of(&error)), (ErrorKind::Internal, Trouble::Infrastructure));
+            assert_eq!(
+                (error.kind(), CallFailure::classify(&error)),
+                (ErrorKind::Internal, CallFailure::Infrastructure)
+            );
             assert!(error.message().ends_with(words), "{error}");
         }
     }
@@ -383,7 +386,7 @@ fn a_call_without_a_deadline_has_the_nodes_also_when_the_node_is_stuck() {
         [outcomes.0.unwrap_err(), outcomes.1.unwrap_err()]
     };
     for error in here.block_on(calling) {
-        assert_eq!(Trouble::of(&error), Trouble::Deadline, "{error}");
+        assert_eq!(CallFailure::classify(&error), CallFailure::Deadline, "{error}");
     }
     drop(free);
     there.block_on(sticking).unwrap();

@@ -10,7 +10,7 @@ use callboard_codec::wire::{Hello, VERSION};
 use callboard_core::remote::RemoteStages;
 use callboard_core::{App, CallError, Node};
 use callboard_net::testing::RawPeer;
-use callboard_net::{Client, ClientBuilder, Cluster, Identity, NetConfig, QuicEdge, Static};
+use callboard_net::{Client, ClientBuilder, Cluster, Identity, NetConfig, QuicEdge, StaticView};
 
 /// Longer than anything takes on a machine that does other things as well.
 pub(crate) const LONG: Duration = Duration::from_secs(60);
@@ -98,7 +98,7 @@ pub(crate) struct Member {
 impl Member {
     pub(crate) async fn start(app: App, peers: &[&QuicEdge]) -> Self {
         let served = Served::start(app).await;
-        let view = Static::try_new(peers.iter().map(|edge| edge.address())).unwrap();
+        let view = StaticView::try_new(peers.iter().map(|edge| edge.address())).unwrap();
         let cluster = Cluster::start(&served.edge, Arc::new(view));
         served.node.handle().join(cluster.clone()).unwrap();
         Self { served, cluster }
@@ -111,7 +111,7 @@ impl Member {
 
     /// That so many others are there.
     pub(crate) async fn is_linked_to(&self, peers: usize) {
-        until(|| self.cluster.linked() == peers).await;
+        until(|| self.cluster.connected_peers() == peers).await;
     }
 
     pub(crate) async fn call<In: Data>(&self, input: In) -> Result<i64, CallError> {

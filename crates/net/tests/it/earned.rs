@@ -56,7 +56,8 @@ fn refused_as_slow(served: &Served, count: usize) -> bool {
 
 const MIB: usize = 1 << 20;
 
-/// As much is announced as the node may have in flight, of routes and of stages; and callers by other doors have all but what has come.
+/// As much is announced as the node may have in flight, of routes and of stages; and callers by other doors have all
+/// but what has come.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn bodies_that_are_announced_and_trickle_hold_what_has_come_of_them() {
     for name in ["/shout", "shout"] {

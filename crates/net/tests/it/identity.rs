@@ -3,7 +3,7 @@
 use std::fs;
 
 use callboard_core::{App, Caller, Stage};
-use callboard_net::testing::showing;
+use callboard_net::testing::presenting;
 use callboard_net::{BindError, ConnectError, Identity, IdentityError, NetConfig, QuicEdge};
 
 use crate::common::{self, IDENTITY, Served, builder, until};
@@ -91,7 +91,7 @@ async fn a_client_of_another_authority_is_refused_and_counted_and_does_not_wait(
     };
     until(|| counted(1)).await;
     // One that trusts the node, which does not trust it: it hears of that when it takes the connection for made.
-    let unknown = builder().identity(showing(&IDENTITY, &common::identity("unknown")));
+    let unknown = builder().identity(presenting(&IDENTITY, &common::identity("unknown")));
     let error = unknown.connect(&served.url()).await.unwrap_err();
     assert!(matches!(error, ConnectError::Refused { .. }), "{error:?}");
     until(|| counted(2)).await;

@@ -7,7 +7,7 @@ use callboard_codec::wire::{FrameHead, Hello, ResetCode};
 use callboard_core::remote::RemoteStages;
 use callboard_core::{App, Node, Pipeline};
 use callboard_net::testing::RawPeer;
-use callboard_net::{Cluster, Identity, QuicEdge, Role, Static};
+use callboard_net::{Cluster, Identity, QuicEdge, Role, StaticView};
 
 use crate::common::{IDENTITY, LONG, loopback, patient, until};
 use crate::lab::{Lab, app, counted, hello, serve_with, total};
@@ -85,7 +85,7 @@ async fn gateway(identity: &Identity, peers: Vec<SocketAddr>) -> (QuicEdge, Node
     let node = App::new().route("/run", Pipeline::<String, String>::remote("shout")).start().await.unwrap();
     edge.open(node.client());
     let own = SocketAddr::from(([127, 0, 0, 1], edge.address().port()));
-    let cluster = Cluster::start(&edge, Arc::new(Static::try_new(peers.into_iter().chain([own])).unwrap()));
+    let cluster = Cluster::start(&edge, Arc::new(StaticView::try_new(peers.into_iter().chain([own])).unwrap()));
     node.handle().join(cluster.clone()).unwrap();
     (edge, node, cluster)
 }
@@ -106,7 +106,7 @@ async fn of_two_nodes_under_one_identity_the_younger_is_called_and_it_is_told() 
     let younger = start(&copied).await;
     let (edge, node, cluster) = gateway(&own, vec![older.0.address(), younger.0.address()]).await;
     until(|| cluster.offers("shout") && total(&edge, "peers_namesakes") > 0).await;
-    assert_eq!(cluster.linked(), 1);
+    assert_eq!(cluster.connected_peers(), 1);
     until(|| older.0.connections() == 0).await;
     for _ in 0..8 {
         assert_eq!(shouts(&node).await, "A");
@@ -127,7 +127,7 @@ async fn a_node_whose_identity_was_copied_counts_that_it_is_refused() {
     let (older, _node) = start(&copied).await;
     let (younger, _other) = start(&copied).await;
     let _links = [(&older, &younger), (&younger, &older)]
-        .map(|(edge, peer)| Cluster::start(edge, Arc::new(Static::try_new([peer.address()]).unwrap())));
+        .map(|(edge, peer)| Cluster::start(edge, Arc::new(StaticView::try_new([peer.address()]).unwrap())));
     until(|| total(&older, "peers_namesakes") > 0 && total(&younger, "peers_namesakes") > 0).await;
     assert!(counted(&younger, "stale_generation") > 0);
 }
@@ -139,10 +139,10 @@ async fn a_node_that_is_told_of_itself_leaves_itself_out() {
     let worker = start(&other).await;
     // It listens on every address of the machine, and is told of one of them.
     let (edge, node, cluster) = gateway(&own, vec![worker.0.address()]).await;
-    until(|| cluster.linked() == 1 && total(&edge, "connections_accepted") == 1).await;
+    until(|| cluster.connected_peers() == 1 && total(&edge, "connections_accepted") == 1).await;
     until(|| edge.connections() == 0).await;
     assert_eq!(shouts(&node).await, "A");
-    assert_eq!((cluster.linked(), total(&edge, "peers_namesakes")), (1, 0));
+    assert_eq!((cluster.connected_peers(), total(&edge, "peers_namesakes")), (1, 0));
 }
 
 /// The development identity has no names: what tells a node from itself is when it began.
@@ -152,7 +152,7 @@ async fn nodes_without_names_that_begin_together_are_not_taken_for_one() {
         (0..8).map(|_| QuicEdge::bind(loopback(), IDENTITY.clone(), patient()).unwrap()).collect();
     let node = app().start().await.unwrap();
     edges.iter().for_each(|edge| edge.open(node.client()));
-    let view = Arc::new(Static::try_new(edges.iter().map(QuicEdge::address)).unwrap());
+    let view = Arc::new(StaticView::try_new(edges.iter().map(QuicEdge::address)).unwrap());
     let clusters: Vec<Cluster> = edges.iter().map(|edge| Cluster::start(edge, Arc::clone(&view) as _)).collect();
-    until(|| clusters.iter().all(|cluster| cluster.linked() == 7)).await;
+    until(|| clusters.iter().all(|cluster| cluster.connected_peers() == 7)).await;
 }

@@ -31,7 +31,7 @@ impl Lab {
     pub(crate) async fn start_with(name: &str, config: NetConfig) -> Self {
         let directory = common::directory(name).parent().unwrap().to_owned();
         let authority = Authority::init(&directory.join("authority"), "lab").unwrap();
-        let identity = Identity::of_cluster(&directory.join("authority")).unwrap();
+        let identity = Identity::open(&directory.join("authority")).unwrap();
         let (edge, node) = serve_with(identity, config).await;
         Self { directory, authority, edge, _node: node }
     }

@@ -1,8 +1,8 @@
 //! What callers saw against what workers executed.
 //!
-//! A caller writes down each outcome, a worker each execution before it begins. Then it must hold that every call has one outcome; that
-//! nothing ran twice which may not; that what was said to be done was done, and what was said not to be started was not; and that nothing
-//! was started after its deadline.
+//! A caller writes down each outcome, a worker each execution before it begins. Then it must hold that every call has
+//! one outcome; that nothing ran twice which may not; that what was said to be done was done, and what was said not to
+//! be started was not; and that nothing was started after its deadline.
 
 use std::collections::HashMap;
 use std::fs::OpenOptions;

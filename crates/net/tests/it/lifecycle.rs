@@ -10,7 +10,7 @@ use callboard_codec::Value;
 use callboard_codec::wire::{Hello, ResetCode, VERSION};
 use callboard_core::{App, CallError, CallOptions, Caller, ErrorKind, Failure, Limits, RouteSpec, Stage, StreamStage};
 use callboard_net::testing::RawPeer;
-use callboard_net::{ConnectError, QuicEdge, Trouble};
+use callboard_net::{CallFailure, ConnectError, QuicEdge};
 use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 
@@ -43,14 +43,14 @@ async fn the_start_up_wait_has_an_end_and_says_what_it_saw() {
     let address = std::net::UdpSocket::bind(loopback()).unwrap().local_addr().unwrap();
     let error = builder().start_up_wait(Duration::from_secs(1)).connect(&format!("quic://{address}")).await;
     let error = error.unwrap_err();
-    let ConnectError::NobodyThere { last, .. } = &error else { panic!("{error:?}") };
+    let ConnectError::NoAnswer { last, .. } = &error else { panic!("{error:?}") };
     assert!(last.contains("refused"), "{last}");
 }
 
 #[tokio::test]
 async fn a_host_that_does_not_exist_is_not_waited_for() {
     let error = builder().connect("quic://nowhere.invalid:4433").await.unwrap_err();
-    assert!(matches!(error, ConnectError::Unresolved { .. }), "{error:?}");
+    assert!(matches!(error, ConnectError::Address(callboard_net::AddressError::Unresolved { .. })), "{error:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -58,7 +58,7 @@ async fn a_node_that_is_starting_says_so_and_is_waited_for() {
     let edge = QuicEdge::bind(loopback(), IDENTITY.clone(), patient()).unwrap();
     let url = format!("quic://{}", edge.address());
     let error = builder().start_up_wait(Duration::ZERO).connect(&url).await.unwrap_err();
-    assert!(matches!(error, ConnectError::NobodyThere { .. }), "{error:?}");
+    assert!(matches!(error, ConnectError::NoAnswer { .. }), "{error:?}");
     assert!(error.to_string().contains("starting: its stages are not up yet"), "{error}");
     let mut connecting = tokio::spawn(async move { builder().connect(&url).await });
     let early = tokio::time::timeout(Duration::from_millis(50), &mut connecting).await;
@@ -68,11 +68,11 @@ async fn a_node_that_is_starting_says_so_and_is_waited_for() {
     let client = connecting.await.unwrap().unwrap();
     assert_eq!(shouts(&client).await.unwrap(), "A");
     // It is told of the routes, and of those that come.
-    assert!(client.streams("/count").await.unwrap() && !client.streams("/later").await.unwrap());
+    assert!(client.is_streaming("/count").await.unwrap() && !client.is_streaming("/later").await.unwrap());
     let later = StreamStage::each("later", |n: &i64| futures_util::stream::iter((0..*n).map(Ok)));
     node.add_route(RouteSpec::streaming("/later", later)).await.unwrap();
     let hearing = async {
-        while !client.streams("/later").await.unwrap() {
+        while !client.is_streaming("/later").await.unwrap() {
             tokio::time::sleep(Duration::from_millis(2)).await
         }
     };
@@ -97,7 +97,7 @@ async fn a_node_that_drains_finishes_what_is_in_hand_and_its_callers_go_elsewher
     let second = Served::start(app()).await;
     let both = format!("{},{}", first.url(), second.edge.address());
     let client = builder().connect(&both).await.unwrap();
-    let in_hand = tokio::spawn({
+    let in_flight = tokio::spawn({
         let client = client.clone();
         async move { client.call::<_, i64>("/held", 5).await }
     });
@@ -111,7 +111,7 @@ async fn a_node_that_drains_finishes_what_is_in_hand_and_its_callers_go_elsewher
     }
     assert_eq!((calls(&first) - before, calls(&second) - elsewhere), (0, 20));
     open.add_permits(1);
-    assert_eq!(in_hand.await.unwrap().unwrap(), 5);
+    assert_eq!(in_flight.await.unwrap().unwrap(), 5);
     first.edge.shutdown(LONG).await;
 }
 
@@ -153,7 +153,11 @@ async fn lost((begun, app): (Arc<AtomicUsize>, App)) -> CallError {
     until(|| begun.load(Ordering::SeqCst) == 1).await;
     served.edge.shutdown(Duration::ZERO).await;
     let error = calling.await.unwrap().unwrap_err();
-    assert_eq!((error.kind(), Trouble::of(&error)), (ErrorKind::Unavailable, Trouble::ConnectionLost), "{error}");
+    assert_eq!(
+        (error.kind(), CallFailure::classify(&error)),
+        (ErrorKind::Unavailable, CallFailure::ConnectionLost),
+        "{error}"
+    );
     assert_eq!(begun.load(Ordering::SeqCst), 1);
     error
 }
@@ -207,7 +211,7 @@ async fn a_client_that_closes_takes_its_calls_back() {
     client.close().await;
     served.comes_to_rest().await;
     let error = calling.await.unwrap().unwrap_err();
-    assert_eq!(Trouble::of(&error), Trouble::ConnectionLost, "{error}");
+    assert_eq!(CallFailure::classify(&error), CallFailure::ConnectionLost, "{error}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -275,9 +279,9 @@ async fn full() -> (Arc<Semaphore>, Served, JoinHandle<Result<i64, CallError>>) 
     let limits = Limits { max_in_flight: 1, ..Limits::default() };
     let served = Served::start(counting().route("/held", held).limits(limits)).await;
     let client = served.node.client();
-    let in_hand = tokio::spawn(async move { client.call::<_, i64>("/held", 5).await });
+    let in_flight = tokio::spawn(async move { client.call::<_, i64>("/held", 5).await });
     until(|| begun.load(Ordering::SeqCst) == 1).await;
-    (open, served, in_hand)
+    (open, served, in_flight)
 }
 
 fn counting() -> App {
@@ -288,13 +292,13 @@ fn counting() -> App {
 /// Nobody knows yet that the second address is of no use.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_that_was_full_is_called_again_while_no_other_one_answers() {
-    let (open, first, in_hand) = full().await;
+    let (open, first, in_flight) = full().await;
     let silent = std::net::UdpSocket::bind(loopback()).unwrap();
     let url = format!("{},{}", first.url(), silent.local_addr().unwrap());
     let client = builder().attempts(1).connect(&url).await.unwrap();
     assert_eq!(shouts(&client).await.unwrap_err().kind(), ErrorKind::Overloaded);
     open.add_permits(1);
-    assert_eq!(in_hand.await.unwrap().unwrap(), 5);
+    assert_eq!(in_flight.await.unwrap().unwrap(), 5);
     // A handshake with it has far more time than that.
     let options = CallOptions::new().with_timeout(Duration::from_secs(10));
     assert_eq!(client.call_with::<_, String>("/shout", "a".to_owned(), options).await.unwrap(), "A");
@@ -342,7 +346,8 @@ async fn calls_without_the_time_for_a_retry_leave_the_budget_to_those_that_have_
     assert_eq!(refused() - before, 3);
 }
 
-/// One of two nodes is restarted while there are calls at every moment, and a stream of outputs larger than any congestion window.
+/// One of two nodes is restarted while there are calls at every moment, and a stream of outputs larger than any
+/// congestion window.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_that_leaves_loses_no_call_and_no_output() {
     let with_stream = || {

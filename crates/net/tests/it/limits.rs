@@ -95,7 +95,7 @@ async fn a_client_for_which_there_is_no_connection_waits_for_one_and_is_told_of_
     let first = served.client().await;
     assert_eq!(first.call::<_, String>("/shout", "a".to_owned()).await.unwrap(), "A");
     let error = builder().start_up_wait(Duration::ZERO).connect(&served.url()).await.unwrap_err();
-    assert!(matches!(error, ConnectError::NobodyThere { .. }), "{error:?}");
+    assert!(matches!(error, ConnectError::NoAnswer { .. }), "{error:?}");
     assert!(error.to_string().contains("too_many: it has as many connections as it takes"), "{error}");
     let url = served.url();
     let connecting = tokio::spawn(async move { builder().connect(&url).await });
@@ -144,7 +144,7 @@ async fn who_has_not_said_hello_may_send_little_and_on_one_stream() {
     let served = Served::start_with(app(), config).await;
     let client = served.client().await;
     let peer = connect(&served).await.unwrap();
-    let stuffing = tokio::spawn(async move { peer.stuff().await });
+    let stuffing = tokio::spawn(async move { peer.flood().await });
     assert_eq!(client.call::<_, String>("/shout", "a".to_owned()).await.unwrap(), "A");
     let sent = tokio::time::timeout(LONG, stuffing).await.expect("it is closed").unwrap();
     assert_eq!(sent, (1, 1), "streams and bytes");

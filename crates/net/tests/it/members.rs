@@ -11,7 +11,7 @@ use callboard_core::{App, ErrorKind, Pipeline};
 use callboard_net::testing::{RawJoiner, RawPeer, impostor, issued};
 use callboard_net::{
     Authority, BindError, Cluster, ConnectError, Identity, IdentityError, JoinError, JoinToken, QuicEdge, QuicUrl,
-    Role, Static, TokenSpec, join,
+    Role, StaticView, TokenSpec, join,
 };
 
 use crate::common::{self, LONG, patient, until};
@@ -19,7 +19,7 @@ use crate::lab::{Lab, builder, counted, hello, serve, shout, total, url, word};
 
 /// Asks for a certificate under this name as an honest holder of the token does.
 async fn join_as(lab: &Lab, joiner: &RawJoiner, token: &JoinToken, name: &str) -> (FrameKind, String) {
-    let wish = joiner.wish(lab.authority.cluster(), token, name);
+    let wish = joiner.join_header(lab.authority.cluster(), token, name);
     joiner.ask(&wish, &joiner.request()).await.unwrap()
 }
 
@@ -29,7 +29,7 @@ async fn who_joins_as_a_node_serves_and_who_joins_as_a_client_calls() {
     let node = lab.member(Role::Node, "left").await;
     assert_eq!((node.name().as_str(), node.role(), node.cluster()), ("left", Role::Node, lab.authority.cluster()));
     // What was kept is what was given.
-    let node = Identity::of_cluster(&lab.directory.join("left")).unwrap();
+    let node = Identity::open(&lab.directory.join("left")).unwrap();
     let (edge, _node) = serve(node).await;
     let client = lab.member(Role::Client, "desk").await;
     for url in [url(&lab.edge), url(&edge)] {
@@ -69,10 +69,10 @@ async fn keys_are_their_owners_alone_and_a_token_is_nowhere() {
     for path in ["authority/authority.key", "left/identity.pem", "left/secret"] {
         let path = lab.directory.join(path);
         std::fs::set_permissions(&path, PermissionsExt::from_mode(0o640)).unwrap();
-        let error = Identity::of_cluster(path.parent().unwrap()).unwrap_err();
+        let error = Identity::open(path.parent().unwrap()).unwrap_err();
         assert!(matches!(error, IdentityError::Exposed { .. }), "{error:?}");
         std::fs::set_permissions(&path, PermissionsExt::from_mode(0o600)).unwrap();
-        Identity::of_cluster(path.parent().unwrap()).unwrap();
+        Identity::open(path.parent().unwrap()).unwrap();
     }
 }
 
@@ -84,7 +84,7 @@ async fn a_token_is_good_for_as_many_members_as_it_says_and_for_as_long() {
         lab.join(&token, name).await.unwrap();
     }
     assert_eq!(word(&lab.join(&token, "three").await.unwrap_err()), "used_up_token");
-    assert!(Identity::of_cluster(&lab.directory.join("three")).is_err());
+    assert!(Identity::open(&lab.directory.join("three")).is_err());
 
     let short = lab.token(|spec| spec.expires_in = Duration::from_secs(1));
     let over = SystemTime::now() + Duration::from_secs(1);
@@ -166,7 +166,7 @@ async fn a_proof_of_another_connection_is_refused() {
     let address = lab.edge.address();
     // Recorded on one connection, and never sent there.
     let honest = RawJoiner::connect(address, &token).await;
-    let recorded = honest.wish(cluster, &token, "left");
+    let recorded = honest.join_header(cluster, &token, "left");
     let relay = RawJoiner::connect(address, &token).await;
     let refused = relay.ask(&recorded, &honest.request()).await.unwrap();
     assert_eq!(refused, (FrameKind::Fail, "replayed_token".to_owned()));
@@ -176,11 +176,12 @@ async fn a_proof_of_another_connection_is_refused() {
     until(|| lab.counted("replayed_token") == 2).await;
 
     let other = RawJoiner::connect(address, &token).await;
-    let refused = other.ask(&other.wish("lab-0123456789abcdef", &token, "left"), &other.request()).await.unwrap();
+    let refused =
+        other.ask(&other.join_header("lab-0123456789abcdef", &token, "left"), &other.request()).await.unwrap();
     assert_eq!(refused, (FrameKind::Fail, "other_cluster".to_owned()));
     let damaged = RawJoiner::connect(address, &token).await;
     let request = damaged.request().replace('A', "B");
-    let refused = damaged.ask(&damaged.wish(cluster, &token, "left"), &request).await.unwrap();
+    let refused = damaged.ask(&damaged.join_header(cluster, &token, "left"), &request).await.unwrap();
     assert_eq!(refused.1, "replayed_token");
     // None of them has used it.
     lab.join(&token, "left").await.unwrap();
@@ -248,7 +249,7 @@ async fn who_has_a_token_only_may_send_little_and_on_one_stream() {
     let lab = Lab::start_with("stuffed", config).await;
     let desk = builder(&lab.member(Role::Client, "desk").await).connect(&url(&lab.edge)).await.unwrap();
     let joiner = RawJoiner::connect(lab.edge.address(), &lab.token(|_| {})).await;
-    let stuffing = tokio::spawn(async move { joiner.stuff().await });
+    let stuffing = tokio::spawn(async move { joiner.flood().await });
     assert_eq!(shout(&desk).await, "A");
     let sent = tokio::time::timeout(LONG, stuffing).await.expect("it is closed").unwrap();
     assert_eq!(sent, (1, 1), "streams and bytes");
@@ -351,7 +352,7 @@ async fn who_shows_a_certificate_of_another_authority_is_refused_and_told_to_joi
     assert!(reason.starts_with("unknown_authority: ") && reason.contains("callboard cluster join"), "{reason}");
     // One that trusts the node, and shows what it does not trust.
     let known = lab.member(Role::Client, "known").await;
-    let shown = callboard_net::testing::showing(&known, &stranger);
+    let shown = callboard_net::testing::presenting(&known, &stranger);
     let error = builder(&shown).connect(&url(&lab.edge)).await.unwrap_err();
     assert!(matches!(error, ConnectError::Refused { .. }), "{error:?}");
     until(|| lab.counted("unknown_authority") == 2).await;
@@ -412,10 +413,10 @@ async fn a_peer_whose_certificate_has_ended_is_no_longer_counted_as_linked() {
     let brief = issued(&lab.authority, Role::Node, "left", now - Duration::from_secs(60), now + Duration::from_secs(6));
     let (edge, _node) = serve(brief).await;
     let gate_edge = QuicEdge::bind(common::loopback(), lab.member(Role::Node, "gate").await, patient()).unwrap();
-    let cluster = Cluster::start(&gate_edge, Arc::new(Static::try_new([edge.address()]).unwrap()));
+    let cluster = Cluster::start(&gate_edge, Arc::new(StaticView::try_new([edge.address()]).unwrap()));
     let counted = |peers| gate_edge.metrics().contains(&format!("callboard_net_peers_linked {peers}\n"));
-    until(|| cluster.linked() == 1 && counted(1)).await;
-    until(|| cluster.linked() == 0 && counted(0)).await;
+    until(|| cluster.connected_peers() == 1 && counted(1)).await;
+    until(|| cluster.connected_peers() == 0 && counted(0)).await;
 }
 
 /// Over more than the life of a certificate, with calls all the time.
@@ -439,7 +440,7 @@ async fn members_are_renewed_and_no_call_notices() {
     let elsewhere = App::new().route("/run", Pipeline::<String, String>::remote("shout"));
     let gate_node = elsewhere.start().await.unwrap();
     gate_edge.open(gate_node.client());
-    let cluster = Cluster::start(&gate_edge, Arc::new(Static::try_new([edge.address()]).unwrap()));
+    let cluster = Cluster::start(&gate_edge, Arc::new(StaticView::try_new([edge.address()]).unwrap()));
     gate_node.handle().join(cluster.clone()).unwrap();
     until(|| cluster.offers("shout")).await;
     let gate_client = gate_node.client();
@@ -448,7 +449,7 @@ async fn members_are_renewed_and_no_call_notices() {
     while SystemTime::now() < end {
         assert_eq!(shout(&calling).await, "A");
         assert_eq!(gate_client.call::<_, String>("/run", "a".to_owned()).await.unwrap(), "A");
-        assert_eq!(cluster.linked(), 1);
+        assert_eq!(cluster.connected_peers(), 1);
         calls += 1;
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
@@ -456,7 +457,7 @@ async fn members_are_renewed_and_no_call_notices() {
     for (identity, name) in [(&node, "left"), (&client, "desk")] {
         assert!(identity.time_left() > Duration::ZERO);
         // What was renewed is kept.
-        assert!(Identity::of_cluster(&lab.directory.join(name)).is_ok());
+        assert!(Identity::open(&lab.directory.join(name)).is_ok());
     }
     assert!(total(&edge, "certificate_renewals") > 0, "{}", edge.metrics());
     assert!(total(&lab.edge, "members_renewed") > 0, "{}", lab.edge.metrics());
@@ -470,7 +471,7 @@ fn what_makes_no_cluster_says_why() {
     let authority = Authority::init(&directory.join("a"), "lab").unwrap();
     let error = Authority::init(&directory.join("a"), "lab").unwrap_err();
     assert!(matches!(error, IdentityError::Occupied { .. }), "{error:?}");
-    let error = Identity::of_cluster(&directory.join("b")).unwrap_err();
+    let error = Identity::open(&directory.join("b")).unwrap_err();
     assert!(error.to_string().contains("callboard cluster join"), "{error}");
     let limits: [fn(&mut TokenSpec); 4] = [
         |spec| spec.uses = 0,

@@ -7,7 +7,7 @@ use callboard_codec::wire::Hello;
 use callboard_core::remote::RemoteStages;
 use callboard_core::{App, Pipeline};
 use callboard_net::testing::RawPeer;
-use callboard_net::{Cluster, NodeAddress, Static};
+use callboard_net::{Cluster, NodeAddress, StaticView};
 
 use crate::common::{IDENTITY, Served, until};
 use crate::lab::{app, hello, total};
@@ -22,7 +22,8 @@ async fn a_node_is_linked_by_its_name_and_told_of_with_its_stages() {
     let worker = Served::start(app()).await;
     let gateway = Served::start(App::new().route("/run", Pipeline::<String, String>::remote("shout"))).await;
     let port = worker.edge.address().port();
-    let view = Static::look_up([named(format!("localhost:{port}")), named("nowhere.invalid:4433".to_owned())]).unwrap();
+    let view =
+        StaticView::resolve([named(format!("localhost:{port}")), named("nowhere.invalid:4433".to_owned())]).unwrap();
     let cluster = Cluster::start(&gateway.edge, Arc::new(view));
     gateway.node.handle().join(cluster.clone()).unwrap();
     until(|| cluster.offers("shout")).await;
@@ -45,10 +46,10 @@ async fn a_node_that_comes_by_where_there_is_no_place_is_answered_and_counted() 
     let gateway = Served::start(app()).await;
     // Never sent to: the development identity is for this machine only.
     let far = (1..=64).map(|host| SocketAddr::from(([192, 0, 2, host], 4433)));
-    let _cluster = Cluster::start(&gateway.edge, Arc::new(Static::try_new(far).unwrap()));
+    let _cluster = Cluster::start(&gateway.edge, Arc::new(StaticView::try_new(far).unwrap()));
     let peer = RawPeer::connect(gateway.edge.address(), &IDENTITY).await.unwrap();
     let hello = Hello { address: "127.0.0.1:9".to_owned(), ..hello("") };
     peer.greet(&hello).await.unwrap();
     until(|| total(&gateway.edge, "peers_not_taken") == 1).await;
-    assert!(!gateway.client().await.streams("/shout").await.unwrap());
+    assert!(!gateway.client().await.is_streaming("/shout").await.unwrap());
 }

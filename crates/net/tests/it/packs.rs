@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use callboard_codec::{DecodeLimits, Value};
 use callboard_core::{App, CallError, CallOptions, Caller, Limits, Stage};
-use callboard_net::testing::in_hand;
-use callboard_net::{Client, NetConfig, Trouble};
+use callboard_net::testing::in_flight;
+use callboard_net::{CallFailure, Client, NetConfig};
 use futures_util::FutureExt;
 use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
@@ -72,7 +72,7 @@ fn shout(client: &Client, text: &str) -> JoinHandle<Result<String, CallError>> {
 }
 
 async fn waits(client: &Client, calls: usize) {
-    until(|| in_hand(client).0 == calls).await;
+    until(|| in_flight(client).0 == calls).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -92,7 +92,7 @@ async fn calls_that_wait_at_the_same_moment_share_a_stream() {
     // No pack is of more than 32.
     assert_eq!(streams(&served) - before, 2);
     served.comes_to_rest().await;
-    until(|| in_hand(&client) == (0, 0)).await;
+    until(|| in_flight(&client) == (0, 0)).await;
 }
 
 /// A future that was polled once may not be polled again for long, as one of many in a stream whose reader is busy.
@@ -214,8 +214,8 @@ async fn calls_go_although_the_first_of_those_who_came_together_is_given_up() {
     assert_eq!(gate.shouted.load(Ordering::SeqCst), 1);
 }
 
-/// In one pack: calls that end well, one that is refused, one that is slow, one that is late, one whose outcome is too large, and one
-/// that was given up before it was sent.
+/// In one pack: calls that end well, one that is refused, one that is slow, one that is late, one whose outcome is too
+/// large, and one that was given up before it was sent.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_becomes_of_one_call_of_a_pack_is_nothing_to_the_others() {
     let (gate, app) = Gate::new();
@@ -240,7 +240,7 @@ async fn what_becomes_of_one_call_of_a_pack_is_nothing_to_the_others() {
     waits(&client, 14).await;
     let late = call("/held", 3, CallOptions::new().with_timeout(Duration::from_secs(2)));
     // On a machine that does other things it may be late before it is sent.
-    until(|| in_hand(&client).0 == 15 || late.is_finished()).await;
+    until(|| in_flight(&client).0 == 15 || late.is_finished()).await;
     gate.open.add_permits(1);
     first.await.unwrap().unwrap();
 
@@ -249,19 +249,19 @@ async fn what_becomes_of_one_call_of_a_pack_is_nothing_to_the_others() {
     }
     let trouble = async |call: JoinHandle<Result<Value, CallError>>| {
         let error = tokio::time::timeout(LONG, call).await.unwrap().unwrap().unwrap_err();
-        (Trouble::of(&error), error.was_started())
+        (CallFailure::classify(&error), error.was_started())
     };
-    assert_eq!(trouble(refused).await, (Trouble::NoSuchRoute, false));
-    assert_eq!(trouble(wrong).await, (Trouble::Request, false));
-    assert_eq!(trouble(too_large).await, (Trouble::Request, true));
-    assert_eq!(trouble(late).await.0, Trouble::Deadline);
+    assert_eq!(trouble(refused).await, (CallFailure::NoSuchRoute, false));
+    assert_eq!(trouble(wrong).await, (CallFailure::Request, false));
+    assert_eq!(trouble(too_large).await, (CallFailure::Request, true));
+    assert_eq!(trouble(late).await.0, CallFailure::Deadline);
     // The late one may not have been told yet, and take one.
     gate.open.add_permits(2);
     assert_eq!(slow.await.unwrap().unwrap(), Value::from(2));
     assert_eq!(streams(&served) - before, 1);
     assert_eq!(gate.shouted.load(Ordering::SeqCst), 10);
     served.comes_to_rest().await;
-    until(|| in_hand(&client) == (0, 0)).await;
+    until(|| in_flight(&client) == (0, 0)).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -290,7 +290,7 @@ async fn a_call_of_a_pack_can_be_given_up_where_it_runs() {
     let [.., last] = <[_; 4]>::try_from(held).unwrap();
     assert_eq!(last.await.unwrap().unwrap(), 4);
     served.comes_to_rest().await;
-    until(|| in_hand(&client) == (0, 0)).await;
+    until(|| in_flight(&client) == (0, 0)).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -313,13 +313,13 @@ async fn a_lost_connection_says_of_each_call_whether_it_was_sent() {
     // The node stays: its end would be an answer.
     let Served { node: _node, edge } = served;
     drop(edge);
-    for (calls, trouble) in [(sent, Trouble::ConnectionLost), (waiting, Trouble::NeverStarted)] {
+    for (calls, trouble) in [(sent, CallFailure::ConnectionLost), (waiting, CallFailure::NeverStarted)] {
         for call in calls {
             let error = tokio::time::timeout(LONG, call).await.unwrap().unwrap().unwrap_err();
-            assert_eq!(Trouble::of(&error), trouble, "{error}");
+            assert_eq!(CallFailure::classify(&error), trouble, "{error}");
         }
     }
-    until(|| in_hand(&client) == (0, 0)).await;
+    until(|| in_flight(&client) == (0, 0)).await;
 }
 
 /// Calls with large answers would hold up the others: they go on streams of their own once that is known.

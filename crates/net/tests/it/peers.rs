@@ -8,7 +8,7 @@ use callboard_codec::wire::{Hello, VERSION};
 use callboard_core::remote::RemoteStages;
 use callboard_core::{App, CallOptions, Caller, Deadline, ErrorKind, Instant, Stage};
 use callboard_net::testing::{BareEndpoint, RawPeer};
-use callboard_net::{Cluster, ClusterView, ConnectError, Identity, NetConfig, QuicEdge, Role, Static, View};
+use callboard_net::{Cluster, ClusterView, ConnectError, Identity, NetConfig, QuicEdge, Role, StaticView, View};
 use parking_lot::Mutex;
 use serde::{Deserialize, Deserializer, Serialize};
 use tokio::sync::watch;
@@ -26,9 +26,9 @@ async fn gateway(identity: &Identity, offers: &str, peers: &[&QuicEdge]) -> (Qui
     let mut config = patient();
     config.offers = offers.parse().unwrap();
     let edge = QuicEdge::bind(loopback(), identity.clone(), config).unwrap();
-    let view = Static::try_new(peers.iter().map(|edge| edge.address())).unwrap();
+    let view = StaticView::try_new(peers.iter().map(|edge| edge.address())).unwrap();
     let cluster = Cluster::start(&edge, Arc::new(view));
-    until(|| cluster.linked() == peers.len()).await;
+    until(|| cluster.connected_peers() == peers.len()).await;
     (edge, cluster)
 }
 
@@ -144,7 +144,7 @@ async fn a_member_that_was_removed_is_cut_and_refused_by_every_node_that_hears_o
     let (desk, other) = (lab.member(Role::Client, "desk").await, lab.member(Role::Client, "other").await);
     let (left, _of_left) = serve_with(left, attentive()).await;
     let (right, _of_right) = serve_with(right, attentive()).await;
-    let cluster = Cluster::start(&left, Arc::new(Static::try_new([right.address()]).unwrap()));
+    let cluster = Cluster::start(&left, Arc::new(StaticView::try_new([right.address()]).unwrap()));
     until(|| cluster.offers("shout")).await;
     let mut clients = Vec::new();
     for edge in [&lab.edge, &left] {
@@ -173,7 +173,7 @@ async fn a_member_that_was_removed_is_cut_and_refused_by_every_node_that_hears_o
     // A link of the node itself.
     assert!(cluster.offers("shout"));
     assert!(lab.authority.remove("right").unwrap());
-    until(|| cluster.linked() == 0 && !cluster.offers("shout")).await;
+    until(|| cluster.connected_peers() == 0 && !cluster.offers("shout")).await;
 }
 
 /// Names are free again, and who joins under one is not taken for who had it.

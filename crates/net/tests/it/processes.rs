@@ -1,5 +1,5 @@
-//! Nodes as processes of their own, and what signals do to them. What was executed is read from a ledger that the workers keep, one
-//! line for each execution, written before it; it survives whoever wrote it.
+//! Nodes as processes of their own, and what signals do to them. What was executed is read from a ledger that the
+//! workers keep, one line for each execution, written before it; it survives whoever wrote it.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use callboard_codec::wire::{Hello, VERSION};
 use callboard_core::{App, CallOptions, Contract, ErrorKind, Node, Pipeline};
 use callboard_net::testing::{BareEndpoint, RawPeer};
-use callboard_net::{Cluster, Identity, NetConfig, QuicEdge, Static};
+use callboard_net::{Cluster, Identity, NetConfig, QuicEdge, StaticView};
 use futures_util::StreamExt;
 use quinn::ConnectionError;
 
@@ -208,11 +208,11 @@ impl Gateway {
         edge.open(node.client());
         let cluster = Cluster::start(
             &edge,
-            Arc::new(Static::try_new(workers.iter().map(|worker| worker.process.address)).unwrap()),
+            Arc::new(StaticView::try_new(workers.iter().map(|worker| worker.process.address)).unwrap()),
         );
         node.handle().join(cluster.clone()).unwrap();
         let gateway = Self { node, cluster, _edge: edge };
-        until(|| gateway.cluster.linked() == workers.len()).await;
+        until(|| gateway.cluster.connected_peers() == workers.len()).await;
         gateway
     }
 
@@ -261,7 +261,8 @@ pub(crate) fn stage_of(name: &str) -> PathBuf {
     directory
 }
 
-/// Two workers. The first notices what happens to a link as soon as it does by default, the second has nothing to notice.
+/// Two workers. The first notices what happens to a link as soon as it does by default, the second has nothing to
+/// notice.
 pub(crate) fn scene(name: &str, contract: Contract) -> (PathBuf, Worker, Worker) {
     let directory = stage_of(name);
     let first = Worker::start(&directory, Shape::of(contract));
@@ -318,19 +319,19 @@ async fn a_killed_process_is_noticed_at_once_where_its_machine_says_so() {
     assert_eq!(call.await.unwrap(), Err(ErrorKind::Unavailable));
     // The links of this gateway bear a minute of silence. A busy machine has some of its own.
     assert!(killed.elapsed() < Duration::from_secs(1), "{:?}", killed.elapsed());
-    until(|| gateway.cluster.linked() == 0).await;
+    until(|| gateway.cluster.connected_peers() == 0).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lost_call_that_may_be_run_again_is_run_by_the_node_that_comes_back() {
     let (gateway, mut worker, call) = long_call(Contract::Idempotent, "repeated").await;
     worker.signal("KILL");
-    until(|| gateway.cluster.linked() == 0).await;
+    until(|| gateway.cluster.connected_peers() == 0).await;
     tokio::time::sleep(Duration::from_millis(700)).await;
     assert!(!call.is_finished(), "it waits for a node");
     worker.again();
     let back = Instant::now();
-    until(|| gateway.cluster.linked() == 1).await;
+    until(|| gateway.cluster.connected_peers() == 1).await;
     assert!(back.elapsed() < Duration::from_secs(2), "{:?}", back.elapsed());
     assert_eq!(call.await.unwrap(), Ok(1));
 }
@@ -360,14 +361,14 @@ async fn a_node_that_is_told_to_end_fails_no_call() {
     assert_eq!(first.process.child.wait().unwrap().code(), Some(0));
 }
 
-/// A killed process says nothing to anybody. The one in its place has its keys, knows its connections as its own, and says that they are
-/// gone: without that, they would be silent for as long as silence is borne, which here is a minute.
+/// A killed process says nothing to anybody. The one in its place has its keys, knows its connections as its own, and
+/// says that they are gone: without that, they would be silent for as long as silence is borne, which here is a minute.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn callers_of_a_killed_node_hear_from_the_one_in_its_place_that_their_connections_are_gone() {
     let directory = stage_of("reset");
     let identity = Identity::development_in(&directory.join("development")).unwrap();
     let mut worker = Worker::start(&directory, Shape { is_patient: true, ..Shape::of(Contract::AtMostOnce) });
-    let endpoint = BareEndpoint::reaching_with(&identity, &common::patient().tuning).unwrap();
+    let endpoint = BareEndpoint::calling_with(&identity, &common::patient().tuning).unwrap();
     let peer = RawPeer::over(&endpoint, worker.process.address).await.unwrap();
     let cluster = identity.cluster().to_owned();
     peer.greet(&Hello { min_version: 1, max_version: VERSION, cluster, ..Hello::default() }).await.unwrap();
@@ -386,7 +387,7 @@ async fn a_frozen_node_fails_no_call_that_may_be_run_again_and_is_used_again_whe
     let outcomes = gateway.calls(CALLS, || first.signal("STOP")).await;
     let failed: Vec<_> = outcomes.iter().filter(|(id, outcome)| **outcome != Ok(**id)).collect();
     assert!(failed.is_empty(), "{failed:?}");
-    until(|| gateway.cluster.linked() == 1).await;
+    until(|| gateway.cluster.connected_peers() == 1).await;
     first.signal("CONT");
-    until(|| gateway.cluster.linked() == 2).await;
+    until(|| gateway.cluster.connected_peers() == 2).await;
 }

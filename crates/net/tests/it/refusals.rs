@@ -1,4 +1,5 @@
-//! Refusals at the door that take some trouble to come to: each has its word, is counted under it, and is nothing to who calls beside it.
+//! Refusals at the door that take some trouble to come to: each has its word, is counted under it, and is nothing to
+//! who calls beside it.
 
 use std::fs;
 use std::path::PathBuf;
@@ -14,8 +15,8 @@ use futures_util::stream::FuturesUnordered;
 use crate::common::{LONG, patient, until};
 use crate::lab::{Lab, builder, counted, hello, serve, shout, url};
 
-/// The node that gives certificates lets those in who have none, and every other one does not. Neither takes a call of theirs, with a hello
-/// before it or without.
+/// The node that gives certificates lets those in who have none, and every other one does not. Neither takes a call of
+/// theirs, with a hello before it or without.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_has_no_certificate_may_only_ask_for_one() {
     let lab = Lab::start("nameless").await;
@@ -26,13 +27,13 @@ async fn who_has_no_certificate_may_only_ask_for_one() {
         let client = builder(&desk).connect(&url(edge)).await.unwrap();
         let (streams, let_in) = (streams_begun(edge), accepted(edge));
         // Whose handshake is refused may take it for done until it hears of that.
-        if let Ok(peer) = RawPeer::nameless(edge.address(), &desk).await {
+        if let Ok(peer) = RawPeer::anonymous(edge.address(), &desk).await {
             let greeted = tokio::time::timeout(LONG, peer.greet(&hello(lab.authority.cluster()))).await.unwrap();
             let (_, said) = greeted.unwrap_err();
             assert!(said == "no_certificate" || said.contains("certificate"), "{said}");
         }
         until(|| refusals(edge) == 1).await;
-        if let Ok(peer) = RawPeer::nameless(edge.address(), &desk).await {
+        if let Ok(peer) = RawPeer::anonymous(edge.address(), &desk).await {
             let body = Value::from("a").to_envelope().unwrap().into_bytes();
             let call = Call { route: "/shout".to_owned(), ..Call::default() };
             let pieces = vec![frame_head(FrameKind::Call, 0, &call, body.len()).unwrap(), body];
@@ -63,16 +64,16 @@ async fn a_wish_that_is_not_to_be_had_is_refused_and_counted_and_costs_no_use() 
     let (address, cluster) = (lab.edge.address(), lab.authority.cluster());
     let (of_client, of_node) = (lab.token(|spec| spec.role = Role::Client), lab.token(|_| {}));
     let desk = RawJoiner::connect(address, &of_client).await;
-    let joined = desk.ask(&desk.wish(cluster, &of_client, "desk"), &desk.request()).await.unwrap();
+    let joined = desk.ask(&desk.join_header(cluster, &of_client, "desk"), &desk.request()).await.unwrap();
     assert_eq!(joined.0, FrameKind::Certificate);
     let as_node = desk.once_more(address, &of_node).await;
-    let refused = as_node.ask(&as_node.wish(cluster, &of_node, "desk"), &as_node.request()).await.unwrap();
+    let refused = as_node.ask(&as_node.join_header(cluster, &of_node, "desk"), &as_node.request()).await.unwrap();
     assert_eq!(refused, (FrameKind::Fail, "other_role".to_owned()));
     until(|| lab.counted("other_role") == 1).await;
 
     for (number, request) in (1..).zip(["", "hello", "-----BEGIN CERTIFICATE REQUEST-----\nAAAA\n"]) {
         let joiner = RawJoiner::with_request(address, &of_node, request.to_owned()).await;
-        let refused = joiner.ask(&joiner.wish(cluster, &of_node, "left"), request).await.unwrap();
+        let refused = joiner.ask(&joiner.join_header(cluster, &of_node, "left"), request).await.unwrap();
         assert_eq!(refused, (FrameKind::Fail, "bad_request".to_owned()), "{request:?}");
         until(|| lab.counted("bad_request") == number).await;
     }
@@ -105,12 +106,14 @@ impl Drop for Stuck {
     fn drop(&mut self) {
         let (path, pipe) = (&self.path, self.pipe.clone());
         fs::rename(path, &pipe).and_then(|()| fs::write(path, "nonsense")).expect("the directory is there");
-        // Whoever opens it to write lets all go on who wait to read. On a thread of its own: where nobody reads, nobody is waited for.
+        // Whoever opens it to write lets all go on who wait to read. On a thread of its own: where nobody reads, nobody
+        // is waited for.
         std::thread::spawn(move || drop(fs::OpenOptions::new().write(true).open(pipe)));
     }
 }
 
-/// As many as are looked into at once wait for a disk; one more is told to come again, and all of them when it is seen to be damaged.
+/// As many as are looked into at once wait for a disk; one more is told to come again, and all of them when it is seen
+/// to be damaged.
 #[cfg(unix)]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_authority_whose_files_are_stuck_or_damaged_says_so_and_calls_go_on() {
@@ -126,9 +129,9 @@ async fn an_authority_whose_files_are_stuck_or_damaged_says_so_and_calls_go_on()
         joiners.push(RawJoiner::connect(lab.edge.address(), &token).await);
     }
     let stuck = Stuck::at(lab.directory.join("authority/tokens").join(token.id()));
-    let asking = joiners
-        .iter()
-        .map(|joiner| async { joiner.ask(&joiner.wish(lab.authority.cluster(), &token, ""), &joiner.request()).await });
+    let asking = joiners.iter().map(|joiner| async {
+        joiner.ask(&joiner.join_header(lab.authority.cluster(), &token, ""), &joiner.request()).await
+    });
     let mut asking: FuturesUnordered<_> = asking.collect();
     let first = tokio::time::timeout(LONG, asking.next()).await.unwrap().unwrap();
     assert_eq!(first.unwrap_err(), (Some(ResetCode::Refused), "busy".to_owned()));

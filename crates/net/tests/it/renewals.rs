@@ -1,4 +1,5 @@
-//! What becomes of members whose clock is not the authority's, and of those who are somebody else by the time they are renewed.
+//! What becomes of members whose clock is not the authority's, and of those who are somebody else by the time they are
+//! renewed.
 
 use std::time::{Duration, Instant};
 
@@ -54,7 +55,7 @@ async fn a_process_in_whose_directory_somebody_else_has_joined_keeps_what_it_has
     let edge = QuicEdge::bind(common::loopback(), joined.clone(), patient()).unwrap();
     until(|| total(&edge, "certificate_renewals_failed") > 0).await;
     assert_eq!((joined.name().as_str(), total(&edge, "certificate_renewals")), ("left", 0));
-    assert_eq!(Identity::of_cluster(&directory).unwrap().name(), "right");
+    assert_eq!(Identity::open(&directory).unwrap().name(), "right");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -71,7 +72,7 @@ async fn an_identity_that_holds_is_not_replaced_by_joining_and_one_that_is_over_
         assert_eq!(lab.names(), ["left"], "nothing was asked for");
     }
     until(|| first.time_left().is_zero()).await;
-    let error = Identity::of_cluster(&directory).unwrap_err();
+    let error = Identity::open(&directory).unwrap_err();
     assert!(error.to_string().contains("has expired"), "{error}");
     assert_eq!(join(&token, &lab.url(), &directory, Some("right")).await.unwrap().name(), "right");
     let error = join(&token, &lab.url(), &lab.directory.join("authority"), None).await.unwrap_err();

@@ -1,4 +1,5 @@
-//! Streaming stages that run on other nodes: order, credit from one end to the other, and what becomes of a stream in the middle.
+//! Streaming stages that run on other nodes: order, credit from one end to the other, and what becomes of a stream in
+//! the middle.
 
 use std::num::NonZeroUsize;
 use std::sync::Arc;
@@ -59,8 +60,8 @@ async fn outputs_cross_in_order_and_an_error_is_the_last() {
     gateway.served.comes_to_rest().await;
 }
 
-/// The reader takes one and waits: the owner has asked for 16, the peer's stage holds 2 and makes 1, and half of what was asked for may be
-/// granted again.
+/// The reader takes one and waits: the owner has asked for 16, the peer's stage holds 2 and makes 1, and half of what
+/// was asked for may be granted again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_slow_reader_pauses_the_worker_on_the_peer() {
     let taken = Count::default();
@@ -139,8 +140,8 @@ async fn the_deadline_of_a_stream_crosses() {
     gateway.served.comes_to_rest().await;
 }
 
-/// The peer is cut off in the middle. What had come is given; then the loss is told, with how much it was, and nothing runs again although
-/// somebody else could.
+/// The peer is cut off in the middle. What had come is given; then the loss is told, with how much it was, and nothing
+/// runs again although somebody else could.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stream_that_is_lost_in_the_middle_is_told_as_lost() {
     let taken: [Count; 2] = Default::default();
@@ -218,8 +219,8 @@ async fn a_stream_that_has_no_room_here_runs_on_a_peer() {
     worker.comes_to_rest().await;
 }
 
-/// Its own stage is full, and the one peer that runs the same revision is busy as well: the revision that was drawn for a call is the one
-/// it gets all the same.
+/// Its own stage is full, and the one peer that runs the same revision is busy as well: the revision that was drawn for
+/// a call is the one it gets all the same.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stream_that_has_no_room_here_keeps_the_revision_that_was_drawn_for_it() {
     let begun: [Count; 3] = Default::default();

@@ -53,7 +53,7 @@ async fn a_client_hears_at_once_that_no_node_runs_a_stage() {
     let begun = Instant::now();
     let error = client.call::<_, i64>("/run", 1_i64).await.unwrap_err();
     assert_eq!((error.kind(), error.was_started()), (ErrorKind::Unavailable, false));
-    assert!(error.message().contains("none is linked"), "{error}");
+    assert!(error.message().contains("no node is connected"), "{error}");
     // It says to come again in a second, and the client does not do that by itself.
     assert!(begun.elapsed() < Duration::from_millis(900), "{:?}", begun.elapsed());
 }
@@ -63,7 +63,7 @@ async fn without_a_node_that_runs_it_a_stage_is_unavailable_and_nothing_was_star
     let gateway = Member::start(App::new().route("/run", Pipeline::<i64, i64>::remote("double")), &[]).await;
     let error = gateway.call(4).await.unwrap_err();
     assert_eq!((error.kind(), error.was_started()), (ErrorKind::Unavailable, false), "{error}");
-    assert!(error.message().contains("`double`") && error.message().ends_with("none is linked"), "{error}");
+    assert!(error.message().contains("`double`") && error.message().ends_with("no node is connected"), "{error}");
     assert_eq!(error.stage(), Some("double"));
     assert_eq!(error.retry_after(), Some(Duration::from_secs(1)), "it may be there in a moment");
 }
@@ -76,7 +76,7 @@ async fn a_stage_that_no_linked_node_runs_is_told_from_a_node_that_is_missing() 
     let gateway = Member::start(app, &[&worker.edge]).await;
     gateway.is_linked_to(1).await;
     let error = gateway.call(4).await.unwrap_err();
-    assert!(error.message().ends_with("runs the stage `duoble`: the one that is linked does not"), "{error}");
+    assert!(error.message().ends_with("runs the stage `duoble`: the connected node does not"), "{error}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -235,7 +235,7 @@ async fn lost_with_a_call(contract: Contract, n: i64) -> (Result<i64, callboard_
     let (first, second) = (worker(&begun[0]).await, worker(&begun[1]).await);
     let pipeline = Pipeline::<i64, i64>::remote("held");
     let gateway = Member::start(App::new().route("/run", pipeline), &[&first.edge, &second.edge]).await;
-    until(|| gateway.cluster.linked() == 2).await;
+    until(|| gateway.cluster.connected_peers() == 2).await;
     let client = gateway.served.node.client();
     let call = tokio::spawn(async move { client.call::<_, i64>("/run", n).await });
     until(|| runs(&begun[0]) + runs(&begun[1]) == 1).await;
@@ -289,7 +289,7 @@ async fn a_peer_that_drains_refuses_and_the_next_one_runs_the_call() {
     let second = Served::start(App::new().route("/double", doubling(&counts[1]))).await;
     let pipeline = Pipeline::<i64, i64>::remote("double");
     let gateway = Member::start(App::new().route("/run", pipeline), &[&first.edge, &second.edge]).await;
-    until(|| gateway.cluster.linked() == 2).await;
+    until(|| gateway.cluster.connected_peers() == 2).await;
     first.edge.drain();
     for n in 0..40 {
         assert_eq!(gateway.call(n * 100).await.unwrap(), n * 200);
@@ -332,7 +332,7 @@ async fn calls_through_two_workers_end_exactly_once() {
     let second = Served::start(App::new().route("/double", doubling(&counts[1])).limits(limits())).await;
     let pipeline = Pipeline::<i64, i64>::remote("double");
     let gateway = Member::start(App::new().route("/run", pipeline), &[&first.edge, &second.edge]).await;
-    until(|| gateway.cluster.linked() == 2).await;
+    until(|| gateway.cluster.connected_peers() == 2).await;
     let client = gateway.served.node.client();
     let calls = (0..2_000_i64).map(|n| {
         let client = client.clone();
@@ -358,8 +358,8 @@ async fn calls_through_two_workers_end_exactly_once() {
     }
 }
 
-/// The peer's connection has room for one stream, and that is taken. The node runs the stage itself, if not the one behind it: it does, and
-/// does not wait for the room.
+/// The peer's connection has room for one stream, and that is taken. The node runs the stage itself, if not the one
+/// behind it: it does, and does not wait for the room.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_runs_here_as_well_does_not_wait_for_room_on_a_peers_connection() {
     let (open, begun) = (Arc::new(Semaphore::new(0)), Arc::default());

@@ -46,7 +46,8 @@ async fn outputs_come_in_order_and_an_error_is_the_last() {
     served.comes_to_rest().await;
 }
 
-/// The reader has room for 4, the node for 2 more on their way; who does not read gets no more than that out of a worker.
+/// The reader has room for 4, the node for 2 more on their way; who does not read gets no more than that out of a
+/// worker.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_reader_that_pauses_lets_the_worker_wait() {
     let taken = Arc::default();

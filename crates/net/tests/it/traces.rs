@@ -1,4 +1,5 @@
-//! One trace over several nodes: the caller's place in it crosses, and what a peer says of a call stands in the caller's record.
+//! One trace over several nodes: the caller's place in it crosses, and what a peer says of a call stands in the
+//! caller's record.
 
 use std::sync::Arc;
 

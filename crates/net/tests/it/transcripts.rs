@@ -7,7 +7,7 @@ use callboard_codec::wire::{Done, Fail, FrameKind, ResetCode, Welcome};
 use callboard_codec::{DecodeLimits, Format, Value};
 use callboard_core::{App, CallError, Caller, ErrorKind, Stage, StreamStage};
 use callboard_net::testing::{BareEndpoint, RawPeer};
-use callboard_net::{Client, Trouble};
+use callboard_net::{CallFailure, Client};
 use futures_util::{StreamExt, stream};
 use quinn::{Connection, Endpoint, SendStream};
 
@@ -117,7 +117,7 @@ async fn a_node_of_version_1_is_called_and_left_when_it_goes() {
     assert_eq!(shout(&client).await.unwrap(), "HELLO");
     let error = shout(&client).await.unwrap_err();
     assert_eq!((error.kind(), error.status(), error.message()), (ErrorKind::Failed, Some(418), "no"));
-    assert_eq!(Trouble::of(&error), Trouble::Function);
+    assert_eq!(CallFailure::classify(&error), CallFailure::Function);
     let items: Vec<u64> = client.replies::<u64, u64>("/count", 1).unwrap().map(Result::unwrap).collect().await;
     assert_eq!(items, [0, 1]);
     for _ in 0..3 {

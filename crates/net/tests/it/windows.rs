@@ -1,4 +1,5 @@
-//! What callers may send that nobody has read: little, until a call of theirs is admitted, and bounded for all of them together.
+//! What callers may send that nobody has read: little, until a call of theirs is admitted, and bounded for all of them
+//! together.
 
 use std::sync::Arc;
 use std::sync::mpsc;

@@ -75,7 +75,7 @@ pub(crate) fn from_file(bytes: &Bytes, budget: &mut Budget<'_>) -> Result<DataFr
 /// [`check`] is known to panic; if one does, the panic ends here and not in the worker.
 fn guarded(read: impl FnOnce() -> Result<DataFrame, DecodeError>) -> Result<DataFrame, DecodeError> {
     catch_unwind(AssertUnwindSafe(read))
-        .unwrap_or_else(|_| Err(DecodeError::malformed("Arrow data that its reader cannot bear").at_offset(0)))
+        .unwrap_or_else(|_| Err(DecodeError::malformed("Arrow data on which its reader panics").at_offset(0)))
 }
 
 struct IpcReader<'a, 'b> {

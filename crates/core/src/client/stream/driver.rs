@@ -1,7 +1,7 @@
 //! The task that runs the calls of a stream, so that they continue while the consumer is busy.
 //!
-//! One task runs all calls of a stream: the calls of a batch end together, so the task and the consumer are woken once for
-//! the batch.
+//! One task runs all calls of a stream: the calls of a batch end together, so the task and the consumer are woken once
+//! for the batch.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;

@@ -1,6 +1,7 @@
 //! Ordered streams of calls: inputs from any producer, even an endless one; results in the order of the inputs.
 //!
-//! * **Full:** the look-ahead bounds the stream. Its calls are not refused; they wait for a place in a full stage and for
+//! * **Full:** the look-ahead bounds the stream. Its calls are not refused; they wait for a place in a full stage and
+//!   for
 //!   a permit on a full node.
 //! * **Late:** a late result is answered with `DeadlineExceeded`; the stream continues.
 //! * **Cancelled:** dropping the stream cancels all outstanding calls. Nothing more is pulled.
@@ -35,8 +36,8 @@ pub use prepare::{NoPreprocess, Prepare, PreparedInput, Preprocess};
 impl LocalClient {
     /// Calls a route with every input of an iterator, many at once, and yields the results in the order of the inputs.
     ///
-    /// The iterator may be endless: [`look_ahead`](CallStream::look_ahead) bounds how many inputs are pulled ahead of the
-    /// consumer. It is pulled in the consumer's task, so it should not block.
+    /// The iterator may be endless: [`look_ahead`](CallStream::look_ahead) bounds how many inputs are pulled ahead of
+    /// the consumer. It is pulled in the consumer's task, so it should not block.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -91,25 +92,26 @@ impl LocalClient {
 /// network with the same options. Nothing is pulled or called before the first poll.
 ///
 /// Every input gets one result, in its place. An error answers its own input, and the stream continues, unless
-/// [`stop_at_error`](Self::stop_at_error) is set. The calls run in a task on the node's runtime; they continue while the
-/// consumer is busy.
+/// [`stop_at_error`](Self::stop_at_error) is set. The calls run in a task on the node's runtime; they continue while
+/// the consumer is busy.
 ///
 /// # Time
 ///
-/// The consumer waits at most [`timeout`](Self::timeout) for a result, from when all earlier results are there. A stream
-/// does not make its own calls late: the deadline of a call leaves the same time for each call ahead of it.
+/// The consumer waits at most [`timeout`](Self::timeout) for a result, from when all earlier results are there. A
+/// stream does not make its own calls late: the deadline of a call leaves the same time for each call ahead of it.
 ///
 /// # Room
 ///
-/// At most [`look_ahead`](Self::look_ahead) inputs are pulled and not yet answered, and one more while a result is handed
-/// over. Where a plain call is refused with `Overloaded`, a call of a stream waits until it is late: for a place in a full
-/// stage, or for a permit on a full node. Over a network it asks again after the time that the node tells. `Overloaded`
-/// remains for an input that was late before the node had room; an input that fits no empty node is refused at once.
+/// At most [`look_ahead`](Self::look_ahead) inputs are pulled and not yet answered, and one more while a result is
+/// handed over. Where a plain call is refused with `Overloaded`, a call of a stream waits until it is late: for a place
+/// in a full stage, or for a permit on a full node. Over a network it asks again after the time that the node tells.
+/// `Overloaded` remains for an input that was late before the node had room; an input that fits no empty node is
+/// refused at once.
 ///
 /// # Cancellation
 ///
-/// Dropping the stream cancels its outstanding calls: no more of their work starts, and their permits are free after the
-/// next turn of the runtime. Dropping a future of `next` loses nothing.
+/// Dropping the stream cancels its outstanding calls: no more of their work starts, and their permits are free after
+/// the next turn of the runtime. Dropping a future of `next` loses nothing.
 ///
 /// # Panics
 ///
@@ -198,10 +200,10 @@ where
 {
     /// The maximum number of inputs that are pulled and not yet answered. 0 counts as 1.
     ///
-    /// Default: twice what the route's workers hold at once (replicas × largest batch, over all stages), at least 16 and
-    /// at most 1,024; over a network, where the workers are unknown, 64. Each takes memory for an input and a result, and
-    /// one of the node's permits. Increase it if workers are idle because the consumer is slow at times. Decrease it if
-    /// inputs are large, or if an early stop should waste little.
+    /// Default: twice what the route's workers hold at once (replicas × largest batch, over all stages), at least 16
+    /// and at most 1,024; over a network, where the workers are unknown, 64. Each takes memory for an input and a
+    /// result, and one of the node's permits. Increase it if workers are idle because the consumer is slow at times.
+    /// Decrease it if inputs are large, or if an early stop should waste little.
     pub fn look_ahead(mut self, inputs: usize) -> Self {
         self.ordered.settings.look_ahead = inputs;
         self

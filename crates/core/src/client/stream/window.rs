@@ -62,8 +62,8 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// The window never exceeds its look-ahead. A deadline leaves time for its call and the calls ahead of it, never
-        /// exceeds the cap, and is never earlier than that of an earlier outstanding call.
+        /// The window never exceeds its look-ahead. A deadline leaves time for its call and the calls ahead of it,
+        /// never exceeds the cap, and is never earlier than that of an earlier outstanding call.
         #[test]
         fn bounds_what_is_outstanding_and_keeps_deadlines_in_order(
             look_ahead in 0usize..10,

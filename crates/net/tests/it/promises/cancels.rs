@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use callboard_core::{App, CallError, Failure, LocalClient, Stage};
-use callboard_net::testing::in_hand_of;
+use callboard_net::testing::in_flight_of;
 use parking_lot::Mutex;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
@@ -77,7 +77,8 @@ async fn call(client: LocalClient, id: u64, patience: Patience) -> (u64, Option<
     }
 }
 
-/// At random points, from before they are sent until after they are answered; as many as are given up are counted, and no others.
+/// At random points, from before they are sent until after they are answered; as many as are given up are counted, and
+/// no others.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn calls_that_are_given_up_anywhere_leave_nothing_behind() {
     let scale = Scale::of(0, 0);
@@ -122,7 +123,7 @@ async fn calls_that_are_given_up_anywhere_leave_nothing_behind() {
     workers[0].comes_to_rest().await;
     gateway.served.comes_to_rest().await;
     // Nor does the gateway hold anything of what it has asked its peers.
-    until(|| in_hand_of(&gateway.cluster) == (0, 0)).await;
+    until(|| in_flight_of(&gateway.cluster) == (0, 0)).await;
     scale.hold("given up: at rest after the last", begun.elapsed(), Duration::from_secs(1));
     println!("figures: given up: calls: asked {count}, got {given_up} of {made} that were made");
     // A machine that others have gives no call its answer in time.

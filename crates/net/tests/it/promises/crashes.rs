@@ -78,7 +78,8 @@ async fn a_crashed_worker_is_started_again_and_its_call_alone_has_failed() {
     scale.hold("crashes: restart p99", quantile(restarts.collect(), 0.99), Duration::from_millis(100));
 }
 
-/// How often a stage may crash before it is given up: five times it is started again. What was taken up meanwhile may be one more.
+/// How often a stage may crash before it is given up: five times it is started again. What was taken up meanwhile may
+/// be one more.
 const CRASHES: RangeInclusive<usize> = 6..=7;
 
 /// More than are looped through while others are offered.
@@ -106,7 +107,8 @@ async fn loops(client: &LocalClient, number: usize) {
     tokio::time::timeout(LONG, calling).await.expect("it is given up");
 }
 
-/// It is given up after five, costs next to nothing, and the others hear nothing of it, nor of one more as soon as it is over.
+/// It is given up after five, costs next to nothing, and the others hear nothing of it, nor of one more as soon as it
+/// is over.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_crash_loop_is_given_up_and_disturbs_nobody() {
     let scale = Scale::of(100, 3);

@@ -10,7 +10,8 @@ use crate::ledger::{Book, Work};
 
 const SHORT: Duration = Duration::from_millis(20);
 
-/// One call of ten has 20 ms, the work takes 100 ms, and more than twice as much of it comes as is done: whatever waits, waits for seconds.
+/// One call of ten has 20 ms, the work takes 100 ms, and more than twice as much of it comes as is done: whatever
+/// waits, waits for seconds.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nothing_begins_after_its_deadline() {
     let scale = Scale::of(100, 4);

@@ -53,9 +53,9 @@ async fn calls(client: &Client, going_on: impl Fn() -> bool) -> Vec<Duration> {
     took
 }
 
-/// Not a test: the node that is flooded, in a process of its own, so that what it takes is its own, and with everything as it is by
-/// default; but where others have the machine as well, its links outlast what they do to it. At its end it says what came from whom, and
-/// went there.
+/// Not a test: the node that is flooded, in a process of its own, so that what it takes is its own, and with everything
+/// as it is by default; but where others have the machine as well, its links outlast what they do to it. At its end it
+/// says what came from whom, and went there.
 #[test]
 #[ignore = "the body of a process"]
 fn flooded_process() {
@@ -103,8 +103,8 @@ async fn reads_on(client: Client, over: Arc<AtomicBool>) -> u64 {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_flood_of_first_packets_disturbs_nobody_and_is_not_amplified() {
     let scale = Scale::of(0, 2);
-    // More than are let in before addresses have to be proven, and a prime: each comes from every address in its turn. One that was let in
-    // is its connection's when it comes again; the others are new each time.
+    // More than are let in before addresses have to be proven, and a prime: each comes from every address in its turn.
+    // One that was let in is its connection's when it comes again; the others are new each time.
     let (packets, rate) = if scale.is_full { (8_009, 20_000_u32) } else { (307, 500) };
     let lasting = if scale.is_full { Duration::from_secs(30) } else { scale.lasting };
     let directory = stage_of("promised-flooded");

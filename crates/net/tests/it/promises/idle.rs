@@ -9,14 +9,15 @@ use super::Scale;
 use super::usage::Process;
 use crate::processes::{Shape, Worker, stage_of};
 
-/// The node is a process of its own, so that what it takes is the one end alone, with all that the allocator makes of it.
+/// The node is a process of its own, so that what it takes is the one end alone, with all that the allocator makes of
+/// it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_idle_connection_takes_100_kb_of_its_node_at_most() {
     let scale = Scale::of(0, 0);
     let directory = stage_of("promised-idle");
     let worker = Worker::start(&directory, Shape { is_patient: true, ..Shape::of(Contract::AtMostOnce) });
     let identity = Identity::development_in(&directory.join("development")).unwrap();
-    let endpoint = BareEndpoint::reaching(&identity).unwrap();
+    let endpoint = BareEndpoint::calling(&identity).unwrap();
     let hello =
         Hello { min_version: 1, max_version: VERSION, cluster: identity.cluster().to_owned(), ..Hello::default() };
     let connect = async |count: usize| {

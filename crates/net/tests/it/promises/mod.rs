@@ -1,9 +1,10 @@
 //! What is promised of a cluster under load and loss, each promise as a test with its figure.
 //!
-//! The short form runs with every test run: a hundred or two calls a second for a few seconds, on whatever the machine has left; it holds
-//! what is so however slow the machine is, and prints the rest. The full form, `just promises`, is meant for a quiet machine and an optimised
-//! build: 500 calls a second for 60 s, the half of the thousand for which the figures were set, because two cores carry callers, gateway and
-//! workers alike; it holds the figures as well. Each of them is a line of either form: `figures: what: asked, got`.
+//! The short form runs with every test run: a hundred or two calls a second for a few seconds, on whatever the machine
+//! has left; it holds what is so however slow the machine is, and prints the rest. The full form, `just promises`, is
+//! meant for a quiet machine and an optimised build: 500 calls a second for 60 s, the half of the thousand for which
+//! the figures were set, because two cores carry callers, gateway and workers alike; it holds the figures as well. Each
+//! of them is a line of either form: `figures: what: asked, got`.
 
 #![allow(clippy::print_stdout, reason = "figures are for whoever reads the output")]
 
@@ -68,8 +69,9 @@ impl Scale {
         self.judge(what, &format!("≥ {least:.1} {unit}"), &format!("{got:.1} {unit}"), got >= least);
     }
 
-    /// What a deadline may be overrun by: a clock's reading on a quiet machine. What a busy one does between two lines of the worker's code
-    /// is no promise of ours; but what waits in a queue or a socket of the short forms would be later by more than that.
+    /// What a deadline may be overrun by: a clock's reading on a quiet machine. What a busy one does between two lines
+    /// of the worker's code is no promise of ours; but what waits in a queue or a socket of the short forms would be
+    /// later by more than that.
     pub(crate) fn lateness(&self) -> Duration {
         if self.is_full { Duration::from_millis(5) } else { Duration::from_secs(2) }
     }
@@ -128,7 +130,8 @@ pub(crate) fn quantile(mut times: Vec<Duration>, share: f64) -> Duration {
     times.get(at).copied().unwrap_or_default()
 }
 
-/// Makes calls at their times whatever becomes of those before, and waits for the last. `timeout` says how long each may take.
+/// Makes calls at their times whatever becomes of those before, and waits for the last. `timeout` says how long each
+/// may take.
 pub(crate) async fn offer(
     client: &LocalClient,
     rate: u32,

@@ -9,9 +9,10 @@ use crate::common::{LONG, until};
 use crate::ledger::Sums;
 use crate::processes::{Gateway, book, scene};
 
-/// What may be stuck at a peer that is dead and silent until the idle timeout: what it had in hand, and what it is sent before its silence
-/// tells. A peer that owes answers is taken to be as slow as it has been silent, so that after a few milliseconds others are the better of
-/// two. No credit bounds it: a connection has room for 256 streams of up to 32 calls.
+/// What may be stuck at a peer that is dead and silent until the idle timeout: what it had in hand, and what it is sent
+/// before its silence tells. A peer that owes answers is taken to be as slow as it has been silent, so that after a few
+/// milliseconds others are the better of two. No credit bounds it: a connection has room for 256 streams of up to 32
+/// calls.
 const STUCK: f64 = 32.0;
 
 /// What counts as done again: service takes 5 ms, and who waits for the silent one to be given up waits for seconds.
@@ -31,7 +32,7 @@ async fn killed_and_back(name: &str, contract: Contract) -> (Scale, Offer, Sums,
         tokio::time::sleep_until((begun + scale.lasting / 2).into()).await;
         tokio::task::block_in_place(|| first.again());
         let back = begun.elapsed();
-        until(|| gateway.cluster.linked() == 2).await;
+        until(|| gateway.cluster.connected_peers() == 2).await;
         [killed, back]
     };
     let calls =

@@ -72,7 +72,8 @@ async fn a_slow_node_gets_few_calls_until_it_is_well_again() {
     scale.hold("slow node: a share of a quarter again", well_since.elapsed(), Duration::from_secs(30));
 }
 
-/// All workers refuse everything. Each call is made, and a fifth of them once more, and ten a second, saved up for ten seconds.
+/// All workers refuse everything. Each call is made, and a fifth of them once more, and ten a second, saved up for ten
+/// seconds.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn retries_do_not_multiply_calls_that_nobody_takes() {
     let scale = Scale::of(300, 5);
@@ -143,7 +144,8 @@ async fn retries_do_not_multiply_calls_that_are_lost_with_whoever_takes_them() {
     let start = "callboard_net_peers_asked_total{heard=\"lost\"} ";
     let asked: f64 = told.lines().find_map(|line| line.strip_prefix(start)).expect(start).parse().unwrap();
     println!("retries: {sums:?}, begun {} times, lost {asked} times", executions.len());
-    // Who was lost once stays one that may have run, whatever is said after that: what is beyond these was asked for again.
+    // Who was lost once stays one that may have run, whatever is said after that: what is beyond these was asked for
+    // again.
     let (again, most) = (asked - sums.failed as f64, sums.calls as f64 * 0.2 + seconds * 10.0);
     scale.at_most(&format!("retries: of {} that were lost, run again", sums.failed), again, most, "calls");
     assert!((0.0..=most).contains(&again), "{again} of {}", sums.failed);

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use callboard_core::{App, Contract, Pipeline};
-use callboard_net::testing::{Faults, Weather};
-use callboard_net::{Cluster, NetConfig, QuicEdge, Static};
+use callboard_net::testing::{FaultProfile, Faults};
+use callboard_net::{Cluster, NetConfig, QuicEdge, StaticView};
 
 use super::{Offer, Scale, offer, working};
 use crate::common::{IDENTITY, LONG, Served, loopback, patient, until};
@@ -56,15 +56,15 @@ impl Sea {
         edge.open(node.client());
         let cluster = Cluster::start(
             &edge,
-            Arc::new(Static::try_new(workers.iter().map(|worker| worker.edge.address())).unwrap()),
+            Arc::new(StaticView::try_new(workers.iter().map(|worker| worker.edge.address())).unwrap()),
         );
         node.handle().join(cluster.clone()).unwrap();
         let sea = Self { gateway: Served { node, edge }, cluster, workers, faults, book };
-        until(|| sea.cluster.linked() == 2).await;
+        until(|| sea.cluster.connected_peers() == 2).await;
         sea
     }
 
-    fn set(&self, weather: Weather) {
+    fn set(&self, weather: FaultProfile) {
         self.faults.iter().for_each(|faults| faults.set(weather));
     }
 
@@ -72,8 +72,8 @@ impl Sea {
         offer(&self.gateway.node.client(), scale.rate, scale.lasting, |_| LONG).await
     }
 
-    fn met(&self) -> String {
-        format!("{:?}", self.faults.iter().map(Faults::met).collect::<Vec<_>>())
+    fn counters(&self) -> String {
+        format!("{:?}", self.faults.iter().map(Faults::counters).collect::<Vec<_>>())
     }
 }
 
@@ -86,12 +86,16 @@ fn seed() -> u64 {
 async fn bad_weather_loses_and_doubles_no_call() {
     let scale = Scale::of(100, 4);
     let sea = Sea::start(seed(), Contract::AtMostOnce, LONG).await;
-    sea.set(Weather::of(0.05, 0.05, 0.2, Duration::from_millis(4)));
+    sea.set(FaultProfile::new(0.05, 0.05, 0.2, Duration::from_millis(4)));
     let offer = sea.offer(&scale).await;
     let sums = offer.ledger.check(offer.count(), &sea.book.executions(), Contract::AtMostOnce, Duration::ZERO);
-    assert_eq!((sums.done, sums.repeated), (sums.calls, 0), "{sums:?} in {}", sea.met());
-    assert!(sea.faults.iter().all(|faults| faults.met().lost > 0 && faults.met().doubled > 0), "{}", sea.met());
-    sea.set(Weather::default());
+    assert_eq!((sums.done, sums.repeated), (sums.calls, 0), "{sums:?} in {}", sea.counters());
+    assert!(
+        sea.faults.iter().all(|faults| faults.counters().lost > 0 && faults.counters().duplicated > 0),
+        "{}",
+        sea.counters()
+    );
+    sea.set(FaultProfile::default());
     for served in sea.workers.iter().chain([&sea.gateway]) {
         served.comes_to_rest().await;
     }
@@ -104,14 +108,14 @@ async fn a_slow_line_that_loses_a_fifth_is_no_death() {
     let scale = Scale::of(20, 4);
     let sea = Sea::start_with(seed(), Contract::AtMostOnce, |_| NetConfig::default()).await;
     let _busy: Vec<Busy> = (0..2).map(|_| Busy::begin()).collect();
-    let mut slow = Weather::of(0.2, 0.0, 0.0, Duration::ZERO);
+    let mut slow = FaultProfile::new(0.2, 0.0, 0.0, Duration::ZERO);
     slow.delay = Duration::from_millis(200);
     sea.set(slow);
-    let quiet = tokio::time::timeout(scale.lasting, until(|| sea.cluster.linked() < 2)).await;
-    assert!(quiet.is_err(), "a quiet link was lost in {}", sea.met());
+    let quiet = tokio::time::timeout(scale.lasting, until(|| sea.cluster.connected_peers() < 2)).await;
+    assert!(quiet.is_err(), "a quiet link was lost in {}", sea.counters());
     let offer = sea.offer(&scale).await;
     let sums = offer.ledger.check(offer.count(), &sea.book.executions(), Contract::AtMostOnce, Duration::ZERO);
-    assert_eq!((sums.done, sums.repeated), (sums.calls, 0), "{sums:?} in {}", sea.met());
+    assert_eq!((sums.done, sums.repeated), (sums.calls, 0), "{sums:?} in {}", sea.counters());
 }
 
 /// A thread that wants all of a core until this is dropped.
@@ -136,8 +140,8 @@ impl Drop for Busy {
     }
 }
 
-/// The link to one worker is cut for longer than it takes to notice. Calls that may be run again all come through; and when it is whole
-/// again, the worker is used again.
+/// The link to one worker is cut for longer than it takes to notice. Calls that may be run again all come through; and
+/// when it is whole again, the worker is used again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_cut_link_fails_no_call_that_may_be_run_again() {
     cut_in_the_middle(Contract::Idempotent).await;
@@ -152,19 +156,19 @@ async fn a_cut_link_makes_nothing_run_twice() {
 async fn cut_in_the_middle(contract: Contract) {
     let scale = Scale::of(60, 6);
     let sea = Sea::start(seed(), contract, Duration::from_secs(3)).await;
-    sea.set(Weather::of(0.01, 0.01, 0.05, Duration::from_millis(2)));
+    sea.set(FaultProfile::new(0.01, 0.01, 0.05, Duration::from_millis(2)));
     let far = sea.workers[0].edge.address();
     let script = async {
         tokio::time::sleep(scale.lasting / 4).await;
         sea.faults[0].cut(far);
         sea.faults[1].cut(sea.gateway.edge.address());
-        until(|| sea.cluster.linked() == 1).await;
+        until(|| sea.cluster.connected_peers() == 1).await;
         sea.faults.iter().for_each(Faults::heal);
-        until(|| sea.cluster.linked() == 2).await;
+        until(|| sea.cluster.connected_peers() == 2).await;
     };
     let (offer, ()) = tokio::join!(sea.offer(&scale), script);
     let sums = offer.ledger.check(offer.count(), &sea.book.executions(), contract, Duration::ZERO);
-    println!("cut: {sums:?} in {}", sea.met());
+    println!("cut: {sums:?} in {}", sea.counters());
     match contract.may_run_again() {
         true => assert_eq!(sums.done, sums.calls, "{:?}", offer.ledger.not_done()),
         // What was in its hands; the silent one gets no more when it has not answered for a moment.

@@ -1,0 +1,227 @@
+//! The content of a cluster's certificate: the member, its role, and the validity.
+//!
+//! All of it is in subject alternative names (RFC 5280, 4.2.1.6): `node.callboard` or `client.callboard` is the role,
+//! `issuer.callboard` marks a node that has the authority's key, `NAME.name.callboard` and `ID.member.callboard`
+//! identify the member. The extended key usage keeps clients from serving.
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::{Duration, SystemTime};
+
+use rcgen::{CertificateParams, DnType, ExtendedKeyUsagePurpose, KeyUsagePurpose};
+use ring::digest;
+use rustls::pki_types::CertificateDer;
+use x509_parser::extensions::GeneralName;
+
+use crate::text::hex;
+
+/// The name in every node's certificate: it proves a node of the cluster. Other names tell which node.
+pub const NODE_NAME: &str = "node.callboard";
+const CLIENT_NAME: &str = "client.callboard";
+/// The name in certificates of nodes that issue certificates.
+pub const ISSUER_NAME: &str = "issuer.callboard";
+const MEMBER_NAME: &str = ".name.callboard";
+const MEMBER_ID: &str = ".member.callboard";
+
+/// The tolerated difference of two machines' clocks. Beyond it a certificate is refused as not yet valid.
+const CLOCK_SKEW: Duration = Duration::from_secs(60);
+
+/// The rights of a certificate's holder.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Role {
+    /// Serve, call routes, and run and call stages as a peer.
+    Node,
+    /// Call routes.
+    Client,
+}
+
+impl Role {
+    /// Every role.
+    pub const ALL: [Self; 2] = [Self::Node, Self::Client];
+
+    /// Its name.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Node => "node",
+            Self::Client => "client",
+        }
+    }
+
+    const fn dns_name(self) -> &'static str {
+        match self {
+            Self::Node => NODE_NAME,
+            Self::Client => CLIENT_NAME,
+        }
+    }
+}
+
+impl fmt::Display for Role {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl FromStr for Role {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        Self::ALL.into_iter().find(|role| role.as_str() == text).ok_or("expected `node` or `client`")
+    }
+}
+
+/// The time in which a certificate is valid.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Validity {
+    /// Its beginning.
+    pub not_before: SystemTime,
+    /// Its end.
+    pub not_after: SystemTime,
+}
+
+impl Validity {
+    /// Valid for `life` from now on; it begins earlier by the tolerated difference of clocks.
+    pub(crate) fn from_now(now: SystemTime, life: Duration) -> Self {
+        Self { not_before: now - CLOCK_SKEW, not_after: now + life }
+    }
+
+    /// The life that was asked for.
+    #[must_use]
+    pub fn life(&self) -> Duration {
+        let whole = self.not_after.duration_since(self.not_before).unwrap_or_default();
+        whole.saturating_sub(CLOCK_SKEW)
+    }
+
+    /// The time that is left; zero once it has expired.
+    #[must_use]
+    pub fn left(&self, now: SystemTime) -> Duration {
+        self.not_after.duration_since(now).unwrap_or_default()
+    }
+}
+
+/// The member that a certificate names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Member {
+    /// Its rights.
+    pub role: Role,
+    /// Its name; empty under the development identity.
+    pub name: String,
+    /// Tells it from other members that had the name at other times.
+    pub id: String,
+    /// The time in which the certificate is valid.
+    pub validity: Validity,
+}
+
+impl Member {
+    /// Reads a verified certificate. `None`: it names no role.
+    #[must_use]
+    pub fn from_certificate(certificate: &CertificateDer<'_>) -> Option<Self> {
+        let (_, parsed) = x509_parser::parse_x509_certificate(certificate).ok()?;
+        let names = parsed.subject_alternative_name().ok().flatten()?;
+        let names: Vec<&str> = names.value.general_names.iter().filter_map(dns_name).collect();
+        let role = Role::ALL.into_iter().find(|role| names.contains(&role.dns_name()))?;
+        let part =
+            |suffix: &str| names.iter().find_map(|name| name.strip_suffix(suffix)).unwrap_or_default().to_owned();
+        let moment = |seconds: i64| SystemTime::UNIX_EPOCH + Duration::from_secs(u64::try_from(seconds).unwrap_or(0));
+        let validity = parsed.validity();
+        let validity = Validity {
+            not_before: moment(validity.not_before.timestamp()),
+            not_after: moment(validity.not_after.timestamp()),
+        };
+        Some(Self { role, name: part(MEMBER_NAME), id: part(MEMBER_ID), validity })
+    }
+
+    /// The certificate to be signed.
+    pub(crate) fn params(&self, is_issuer: bool) -> Result<CertificateParams, rcgen::Error> {
+        let mut names = vec![self.role.dns_name().to_owned()];
+        if is_issuer {
+            names.push(ISSUER_NAME.to_owned());
+        }
+        if !self.name.is_empty() {
+            names.push(format!("{}{MEMBER_NAME}", self.name));
+            names.push(format!("{}{MEMBER_ID}", self.id));
+        }
+        let mut params = CertificateParams::new(names)?;
+        let called = if self.name.is_empty() { "Callboard" } else { &self.name };
+        params.distinguished_name.push(DnType::CommonName, called);
+        params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+        params.extended_key_usages = match self.role {
+            Role::Node => vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth],
+            Role::Client => vec![ExtendedKeyUsagePurpose::ClientAuth],
+        };
+        params.not_before = self.validity.not_before.into();
+        params.not_after = self.validity.not_after.into();
+        Ok(params)
+    }
+}
+
+fn dns_name<'a>(name: &GeneralName<'a>) -> Option<&'a str> {
+    match name {
+        GeneralName::DNSName(name) => Some(name),
+        _ => None,
+    }
+}
+
+/// The name of a cluster, in the certificate of its authority.
+#[must_use]
+pub fn cluster_name(certificate: &CertificateDer<'_>) -> Option<String> {
+    let (_, parsed) = x509_parser::parse_x509_certificate(certificate).ok()?;
+    let name = parsed.subject().iter_common_name().next()?.as_str().ok()?;
+    is_label(name).then(|| format!("{name}-{}", fingerprint(certificate)))
+}
+
+/// Whether a certificate has this public key.
+pub(crate) fn has_public_key(certificate: &CertificateDer<'_>, key: &[u8]) -> bool {
+    x509_parser::parse_x509_certificate(certificate).is_ok_and(|(_, parsed)| parsed.public_key().raw == key)
+}
+
+/// The first 8 bytes of a certificate's digest, in hexadecimal digits: for people and for names.
+pub(crate) fn fingerprint(certificate: &CertificateDer<'_>) -> String {
+    hex(&pin(certificate)[..8])
+}
+
+/// The first 16 bytes of a certificate's digest: enough to recognise it, and nobody can make another one with the same.
+#[must_use]
+pub fn pin(certificate: &CertificateDer<'_>) -> [u8; 16] {
+    let digest = digest::digest(&digest::SHA256, certificate);
+    std::array::from_fn(|at| digest.as_ref()[at])
+}
+
+/// Whether the text can be the name of a cluster or a member: one label of a host name.
+pub(crate) fn is_label(text: &str) -> bool {
+    let fits = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+    (1..=40).contains(&text.len()) && text.bytes().all(fits) && !text.starts_with('-') && !text.ends_with('-')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_certificate_is_read_as_it_was_made() {
+        let now = SystemTime::UNIX_EPOCH + Duration::from_secs(1_800_000_000);
+        for role in Role::ALL {
+            let validity = Validity::from_now(now, Duration::from_secs(7200));
+            let member = Member { role, name: "left".to_owned(), id: "0a1b".to_owned(), validity };
+            let key = rcgen::KeyPair::generate().unwrap();
+            let certificate = member.params(false).unwrap().self_signed(&key).unwrap();
+            assert_eq!(Member::from_certificate(certificate.der()), Some(member));
+            assert_eq!(validity.life(), Duration::from_secs(7200));
+        }
+    }
+
+    #[test]
+    fn a_certificate_without_a_role_names_no_member() {
+        let key = rcgen::KeyPair::generate().unwrap();
+        let params = CertificateParams::new(vec!["example.org".to_owned()]).unwrap();
+        assert_eq!(Member::from_certificate(params.self_signed(&key).unwrap().der()), None);
+        assert_eq!(Member::from_certificate(&CertificateDer::from(vec![0x30, 0x03, 1, 2, 3])), None);
+    }
+
+    #[test]
+    fn names_are_labels() {
+        assert!(["a", "left-2", "0"].into_iter().all(is_label));
+        assert!(!["", "-a", "a-", "A", "a.b", "a b", "ä", &"a".repeat(41)].into_iter().any(is_label));
+    }
+}

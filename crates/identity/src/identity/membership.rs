@@ -1,0 +1,187 @@
+//! The identity of a member, in a directory of its own; and the identity of the node with the authority.
+//!
+//! ```text
+//!  identity.pem    its key, its certificate and the authority's, in one file: they change together
+//!  secret          derives the keys that must survive a restart and a renewal
+//!  issuers         the nodes that issue certificates
+//! ```
+//!
+//! An expired certificate is an error: nothing is served or called with it.
+
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::time::SystemTime;
+
+use rcgen::KeyPair;
+use ring::rand::{self, SecureRandom};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer};
+
+use super::{Identity, Origin, Presented};
+use crate::address::QuicUrl;
+use crate::authority::{Authority, DEFAULT_CERTIFICATE_LIFE, KEY};
+use crate::certificate::{Member, cluster_name, pin};
+use crate::error::{IdentityError, unusable};
+use crate::files::{check_private, check_writable, read, read_private, replace_private_file};
+use crate::text::hex;
+
+const IDENTITY: &str = "identity.pem";
+const SECRET: &str = "secret";
+const ISSUERS: &str = "issuers";
+
+/// A member's directory, and the nodes that issue its certificates.
+#[derive(Clone, Debug)]
+pub(crate) struct Membership {
+    directory: PathBuf,
+    pub(super) issuers: QuicUrl,
+    /// The pin of its authority's certificate.
+    authority: [u8; 16],
+}
+
+impl Identity {
+    /// The identity in this directory, of a member that has joined or of the authority.
+    ///
+    /// # Errors
+    ///
+    /// When the directory has none, or it has expired, is damaged, or can be used by other users.
+    pub fn open(directory: &Path) -> Result<Self, IdentityError> {
+        if directory.join(KEY).exists() {
+            return Self::from_authority(Authority::open(directory)?);
+        }
+        if !directory.join(IDENTITY).exists() {
+            return Err(IdentityError::NoIdentity { path: directory.to_owned() });
+        }
+        check_private(directory)?;
+        let damaged = |path: PathBuf, reason: String| IdentityError::Damaged { path, reason };
+        let secret = read_private(&directory.join(SECRET))?.into_bytes();
+        let path = directory.join(ISSUERS);
+        let issuers = QuicUrl::from_str(read(&path)?.trim()).map_err(|error| damaged(path, error.to_string()))?;
+        let (presented, authority) = read_presented(directory)?;
+        let no_cluster = || damaged(directory.join(IDENTITY), "its authority names no cluster".to_owned());
+        let cluster = cluster_name(&authority).ok_or_else(no_cluster)?;
+        if presented.member.validity.left(SystemTime::now()).is_zero() {
+            return Err(IdentityError::Expired { path: directory.to_owned() });
+        }
+        let membership = Membership { directory: directory.to_owned(), issuers, authority: pin(&authority) };
+        Self::new(cluster, presented, &authority, secret, Origin::Member(membership))
+    }
+
+    /// The identity of the node that holds the authority.
+    ///
+    /// # Errors
+    ///
+    /// When its certificate cannot be made.
+    pub fn from_authority(authority: Authority) -> Result<Self, IdentityError> {
+        let presented = issue_own(&authority)?;
+        let (certificate, cluster) = (authority.certificate().clone(), authority.cluster().to_owned());
+        let secret = authority.key_bytes();
+        Self::new(cluster, presented, &certificate, secret, Origin::Authority(authority))
+    }
+}
+
+/// Issues the own certificate. The chain includes the authority's, because joining processes know only its pin.
+pub(super) fn issue_own(authority: &Authority) -> Result<Presented, IdentityError> {
+    let (certificate, key) = authority.issue_own(DEFAULT_CERTIFICATE_LIFE)?;
+    Presented::try_new(vec![certificate, authority.certificate().clone()], &key.serialize_der())
+}
+
+/// A new key, and a certificate request for it, in PEM.
+///
+/// # Errors
+///
+/// When the key cannot be made.
+pub fn certificate_request() -> Result<(KeyPair, String), IdentityError> {
+    let key = KeyPair::generate().map_err(unusable)?;
+    let request = rcgen::CertificateParams::default().serialize_request(&key).map_err(unusable)?;
+    let request = request.pem().map_err(unusable)?;
+    Ok((key, request))
+}
+
+/// Reads the answer of an issuer: a certificate followed by the authority's, in PEM.
+///
+/// # Errors
+///
+/// When the text is not a chain of two certificates.
+pub fn read_chain(text: &[u8]) -> Result<[CertificateDer<'static>; 2], IdentityError> {
+    let chain: Vec<_> = CertificateDer::pem_slice_iter(text).collect::<Result<_, _>>().map_err(unusable)?;
+    chain.try_into().map_err(|_| IdentityError::Unusable("expected a certificate and its authority's".into()))
+}
+
+/// Checks that a member can be saved in this directory, before a token is used; creates the directory if it is missing.
+/// A valid identity in it is not replaced.
+///
+/// # Errors
+///
+/// When the directory cannot be written, or has an authority or a valid identity.
+pub fn prepare_member(directory: &Path) -> Result<(), IdentityError> {
+    if directory.join(KEY).exists() {
+        return Err(IdentityError::Occupied { path: directory.to_owned() });
+    }
+    check_writable(directory)?;
+    if !directory.join(IDENTITY).exists() {
+        return Ok(());
+    }
+    let (presented, authority) = read_presented(directory)?;
+    if presented.member.validity.left(SystemTime::now()).is_zero() {
+        return Ok(());
+    }
+    let cluster = cluster_name(&authority).unwrap_or_default();
+    Err(IdentityError::Joined { path: directory.to_owned(), name: presented.member.name, cluster })
+}
+
+/// Saves a new member in its [prepared](prepare_member) directory. An expired identity is replaced.
+///
+/// # Errors
+///
+/// When a file cannot be written.
+pub fn save_member(directory: &Path, issuers: &QuicUrl, key: &KeyPair, chain: &str) -> Result<(), IdentityError> {
+    let mut secret = [0; 32];
+    rand::SystemRandom::new().fill(&mut secret).map_err(|_| IdentityError::no_random())?;
+    replace_private_file(&directory.join(SECRET), &hex(&secret))?;
+    replace_private_file(&directory.join(ISSUERS), &format!("{issuers}\n"))?;
+    // Last: this file makes the directory an identity.
+    save_presented(directory, key, chain)
+}
+
+impl Membership {
+    /// Reads the certificate from the directory: another process of this member may have renewed it.
+    pub(crate) fn read(&self, member: &Member) -> Result<Presented, IdentityError> {
+        let (presented, authority) = read_presented(&self.directory)?;
+        if self.is_same_member(member, &presented, &authority) {
+            return Ok(presented);
+        }
+        Err(IdentityError::Replaced { path: self.directory.clone() })
+    }
+
+    /// Saves a new certificate of this member in the directory.
+    pub(super) fn save(&self, member: &Member, key: &KeyPair, chain: &str) -> Result<Presented, IdentityError> {
+        let [certificate, authority] = read_chain(chain.as_bytes())?;
+        let presented = Presented::try_new(vec![certificate], &key.serialize_der())?;
+        if !self.is_same_member(member, &presented, &authority) {
+            return Err(IdentityError::Unusable("the new certificate is of another member".into()));
+        }
+        save_presented(&self.directory, key, chain)?;
+        Ok(presented)
+    }
+
+    /// Whether a certificate is of the same member of the same cluster: a running process does not change its member.
+    fn is_same_member(&self, member: &Member, presented: &Presented, authority: &CertificateDer<'_>) -> bool {
+        let Member { role, name, id, .. } = &presented.member;
+        pin(authority) == self.authority && (role, name, id) == (&member.role, &member.name, &member.id)
+    }
+}
+
+fn save_presented(directory: &Path, key: &KeyPair, chain: &str) -> Result<(), IdentityError> {
+    replace_private_file(&directory.join(IDENTITY), &format!("{}{chain}", key.serialize_pem()))
+}
+
+/// Reads the presented certificate, and the authority's.
+fn read_presented(directory: &Path) -> Result<(Presented, CertificateDer<'static>), IdentityError> {
+    let path = directory.join(IDENTITY);
+    let text = read_private(&path)?;
+    let damaged = |reason: String| IdentityError::Damaged { path: path.clone(), reason };
+    let key = PrivatePkcs8KeyDer::from_pem_slice(text.as_bytes()).map_err(|error| damaged(error.to_string()))?;
+    let [certificate, authority] = read_chain(text.as_bytes()).map_err(|error| damaged(error.to_string()))?;
+    let presented = Presented::try_new(vec![certificate], key.secret_pkcs8_der());
+    Ok((presented.map_err(|error| damaged(error.to_string()))?, authority))
+}

@@ -1,0 +1,268 @@
+//! The decisions of an authority without a network, and the files of identities.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::task::Poll;
+use std::time::{Duration, SystemTime};
+
+use ring::hmac;
+use rustls::pki_types::CertificateDer;
+
+use crate::QuicUrl;
+use crate::authority::{Authority, JoinDenied, JoinRequest, TokenSpec};
+use crate::certificate::{Member, Role};
+use crate::error::IdentityError;
+use crate::identity::{Identity, IssuerClient, Origin, certificate_request, read_chain, save_member};
+use crate::token::{EXPORTED_BYTES, JoinToken};
+
+const EXPORTED: [u8; EXPORTED_BYTES] = [7; EXPORTED_BYTES];
+
+struct Lab {
+    directory: PathBuf,
+    authority: Authority,
+}
+
+impl Lab {
+    fn new(name: &str) -> Self {
+        let directory = std::env::temp_dir().join(format!("callboard-authority-{name}-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&directory);
+        let authority = Authority::init(&directory.join("authority"), "lab").unwrap();
+        Self { directory, authority }
+    }
+
+    fn token(&self, change: impl FnOnce(&mut TokenSpec)) -> JoinToken {
+        let mut spec = TokenSpec::default();
+        change(&mut spec);
+        self.authority.token(&spec).unwrap()
+    }
+
+    /// Joins with this key's request.
+    fn admit(&self, token: &JoinToken, name: &str, request: &str, now: SystemTime) -> Result<Member, JoinDenied> {
+        let (proof, id) = (token.proof(&EXPORTED, name, request.as_bytes()), token.id());
+        let joining = JoinRequest {
+            cluster: self.authority.cluster(),
+            token: &id,
+            name,
+            proof: &proof,
+            exported: &EXPORTED,
+            request: request.as_bytes(),
+        };
+        self.authority.admit(&joining, now).map(|chain| member(&chain))
+    }
+
+    /// Joins under this name, and keeps the identity in a directory.
+    fn join(&self, token: &JoinToken, name: &str) -> PathBuf {
+        let directory = self.directory.join("member");
+        crate::files::private_directory(&directory).unwrap();
+        let (key, request) = certificate_request().unwrap();
+        let (proof, id) = (token.proof(&EXPORTED, name, request.as_bytes()), token.id());
+        let (cluster, request) = (self.authority.cluster(), request.as_bytes());
+        let joining = JoinRequest { cluster, token: &id, name, proof: &proof, exported: &EXPORTED, request };
+        let chain = self.authority.admit(&joining, SystemTime::now()).unwrap();
+        save_member(&directory, &"quic://127.0.0.1:1".parse().unwrap(), &key, &chain).unwrap();
+        directory
+    }
+}
+
+impl Drop for Lab {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.directory);
+    }
+}
+
+fn member(chain: &str) -> Member {
+    let [certificate, _]: [CertificateDer<'_>; 2] = read_chain(chain.as_bytes()).unwrap();
+    Member::from_certificate(&certificate).unwrap()
+}
+
+fn denied<T: std::fmt::Debug>(outcome: Result<T, JoinDenied>) -> JoinDenied {
+    outcome.unwrap_err()
+}
+
+#[test]
+fn what_is_renewed_keeps_name_role_and_life() {
+    let (lab, now) = (Lab::new("renewed"), SystemTime::now());
+    for role in Role::ALL {
+        let token = lab.token(|spec| {
+            spec.role = role;
+            spec.certificate_life = Duration::from_secs(600);
+        });
+        let joined = lab.admit(&token, role.as_str(), &certificate_request().unwrap().1, now).unwrap();
+        let later = now + Duration::from_secs(400);
+        let renewed =
+            lab.authority.renew(Some(joined.clone()), certificate_request().unwrap().1.as_bytes(), later).unwrap();
+        let renewed = member(&renewed);
+        assert_eq!(renewed.role, role, "a client stays a client");
+        assert_eq!((&renewed.name, &renewed.id), (&joined.name, &joined.id));
+        assert_eq!(renewed.validity.life(), Duration::from_secs(600));
+        assert!(renewed.validity.not_after > joined.validity.not_after);
+    }
+    let outcome = lab.authority.renew(None, certificate_request().unwrap().1.as_bytes(), now);
+    assert!(matches!(denied(outcome), JoinDenied::NoCertificate));
+}
+
+/// The key and the name are the same, but the removed member stays removed.
+#[test]
+fn who_was_removed_is_not_renewed_by_having_joined_again_with_the_same_key() {
+    let (lab, now) = (Lab::new("rejoined"), SystemTime::now());
+    let request = certificate_request().unwrap().1;
+    let before = lab.admit(&lab.token(|_| {}), "left", &request, now).unwrap();
+    assert!(lab.authority.remove("left").unwrap());
+    let outcome = lab.authority.renew(Some(before.clone()), request.as_bytes(), now);
+    assert!(matches!(denied(outcome), JoinDenied::RemovedMember(_)));
+    let after = lab.admit(&lab.token(|_| {}), "left", &request, now).unwrap();
+    let outcome = lab.authority.renew(Some(before), request.as_bytes(), now);
+    assert!(matches!(denied(outcome), JoinDenied::RemovedMember(_)));
+    assert!(lab.authority.renew(Some(after), request.as_bytes(), now).is_ok());
+}
+
+#[test]
+fn a_member_has_the_role_that_the_list_has() {
+    let (lab, now) = (Lab::new("role"), SystemTime::now());
+    let request = certificate_request().unwrap().1;
+    let client = lab.admit(&lab.token(|spec| spec.role = Role::Client), "desk", &request, now).unwrap();
+    let for_nodes = lab.token(|_| {});
+    assert!(matches!(denied(lab.admit(&for_nodes, "desk", &request, now)), JoinDenied::OtherRole(_)));
+    // The denied request did not use up the token.
+    assert_eq!(lab.admit(&for_nodes, "left", &request, now).unwrap().role, Role::Node);
+    let as_node = Member { role: Role::Node, ..client.clone() };
+    let outcome = lab.authority.renew(Some(as_node), request.as_bytes(), now);
+    assert!(matches!(denied(outcome), JoinDenied::OtherRole(_)));
+    assert!(lab.authority.renew(Some(client), request.as_bytes(), now).is_ok());
+}
+
+#[test]
+fn an_invalid_name_is_quoted_short_and_moves_no_cursor() {
+    let (lab, now) = (Lab::new("name"), SystemTime::now());
+    let token = lab.token(|_| {});
+    let name = format!("\u{1b}[2J\n{}", "x".repeat(60_000));
+    let denial = lab.admit(&token, &name, &certificate_request().unwrap().1, now).unwrap_err();
+    let said = denial.to_string();
+    assert!(matches!(denial, JoinDenied::InvalidName(_)));
+    assert!(said.len() < 200 && !said.contains(['\u{1b}', '\n']), "{said}");
+    assert!(said.starts_with("\"\\u{1b}[2J\\nxxx"), "{said}");
+}
+
+/// Half a backup.
+#[test]
+fn a_key_of_another_certificate_is_no_authority() {
+    let (lab, other) = (Lab::new("half"), Lab::new("other-half"));
+    let key = |lab: &Lab| lab.directory.join("authority/authority.key");
+    std::fs::copy(key(&other), key(&lab)).unwrap();
+    let error = Authority::open(&lab.directory.join("authority")).unwrap_err();
+    assert!(matches!(error, IdentityError::DamagedAuthority { .. }), "{error:?}");
+    assert!(error.to_string().contains("authority.key") && error.to_string().contains("backup"), "{error}");
+
+    let development = |lab: &Lab| lab.directory.join("development");
+    for lab in [&lab, &other] {
+        Identity::development_in(&development(lab)).unwrap();
+    }
+    std::fs::copy(development(&other).join("authority.key"), development(&lab).join("authority.key")).unwrap();
+    let error = Identity::development_in(&development(&lab)).unwrap_err();
+    assert!(matches!(error, IdentityError::Damaged { .. }), "{error:?}");
+}
+
+/// Another process changes the directory while this one runs.
+#[test]
+fn a_running_process_takes_no_other_identity_than_its_own() {
+    let lab = Lab::new("replaced");
+    let token = lab.token(|spec| spec.uses = 9);
+    let identity = Identity::open(&lab.join(&token, "left")).unwrap();
+    let Origin::Member(membership) = identity.origin() else { panic!("{identity:?}") };
+    let own = identity.presented().member.clone();
+    assert_eq!(membership.read(&own).unwrap().member, own);
+    lab.join(&token, "right");
+    let error = membership.read(&own).unwrap_err();
+    assert!(matches!(error, IdentityError::Replaced { .. }), "{error:?}");
+    for other in [Member { id: "0".to_owned(), ..own.clone() }, Member { role: Role::Client, ..own }] {
+        assert!(membership.read(&other).is_err());
+    }
+}
+
+/// An issuer that never answers.
+struct SilentIssuer;
+
+impl IssuerClient for SilentIssuer {
+    async fn request(
+        &self,
+        _: &Identity,
+        _: &QuicUrl,
+        _: &str,
+    ) -> Result<String, Box<dyn std::error::Error + Send + Sync>> {
+        std::future::pending().await
+    }
+}
+
+/// Files are used on the runtime's blocking threads, which are all busy here.
+#[test]
+fn packets_do_not_wait_for_the_disk_of_a_renewal() {
+    let lab = Lab::new("disk");
+    let member = Identity::open(&lab.join(&lab.token(|_| {}), "left")).unwrap();
+    let authority = Identity::from_authority(lab.authority.clone()).unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(1).build().unwrap();
+    runtime.block_on(async {
+        let (stuck, free) = std::sync::mpsc::channel::<()>();
+        let busy = tokio::task::spawn_blocking(move || free.recv());
+        let mut renewals = [&authority, &member].map(|identity| Box::pin(identity.next_presented(&SilentIssuer)));
+        for renewal in &mut renewals {
+            let polled = std::future::poll_fn(|context| Poll::Ready(renewal.as_mut().poll(context)));
+            assert!(polled.await.is_pending(), "it has used the disk on this thread");
+        }
+        drop(stuck);
+        busy.await.unwrap().unwrap_err();
+        let [authority_renewal, _] = renewals;
+        authority_renewal.await.unwrap();
+    });
+}
+
+#[cfg(unix)]
+#[test]
+fn a_symbolic_link_with_a_slash_at_its_end_is_refused() {
+    let lab = Lab::new("slash");
+    let link = lab.directory.join("link");
+    std::os::unix::fs::symlink(lab.directory.join("authority"), &link).unwrap();
+    for end in ["", "/", "/.", "//./"] {
+        let path = PathBuf::from(format!("{}{end}", link.display()));
+        let error = Authority::open(&path).unwrap_err();
+        assert!(matches!(error, IdentityError::Exposed { .. }), "{end}: {error:?}");
+    }
+    let itself = format!("{}/", lab.directory.join("authority").display());
+    assert!(Authority::open(itself.as_ref()).is_ok());
+}
+
+#[cfg(unix)]
+#[test]
+fn records_in_a_directory_that_others_may_use_are_not_believed() {
+    use std::os::unix::fs::PermissionsExt;
+    let (lab, now) = (Lab::new("records"), SystemTime::now());
+    let token = lab.token(|spec| spec.uses = 2);
+    lab.admit(&token, "left", &certificate_request().unwrap().1, now).unwrap();
+    for records in ["tokens", "members"] {
+        let records = lab.directory.join("authority").join(records);
+        let set = |mode| std::fs::set_permissions(&records, PermissionsExt::from_mode(mode)).unwrap();
+        set(0o770);
+        let outcome = lab.admit(&token, "left", &certificate_request().unwrap().1, now);
+        assert!(matches!(denied(outcome), JoinDenied::Failed(_)));
+        set(0o700);
+    }
+    assert!(lab.admit(&token, "right", &certificate_request().unwrap().1, now).is_ok());
+}
+
+#[test]
+fn keys_that_survive_a_restart_are_those_of_one_address() {
+    let directory = std::env::temp_dir().join(format!("callboard-derived-{}", std::process::id()));
+    let _ = std::fs::remove_dir_all(&directory);
+    Authority::init(&directory.join("authority"), "lab").unwrap();
+    let (here, there): (SocketAddr, SocketAddr) = ("127.0.0.1:1".parse().unwrap(), "127.0.0.1:2".parse().unwrap());
+    let member = || Identity::open(&directory.join("authority")).unwrap();
+    let development = || Identity::development_in(&directory.join("development")).unwrap();
+    for (before, after) in [(member(), member()), (development(), development())] {
+        let tag = |identity: &Identity, purpose, address| {
+            hmac::sign(&identity.derived_key(purpose, address), b"id").as_ref().to_vec()
+        };
+        let first = tag(&before, "connection ids", here);
+        assert_eq!(first, tag(&after, "connection ids", here));
+        assert_ne!(first, tag(&before, "connection ids", there));
+        assert_ne!(first, tag(&before, "another", here));
+    }
+}

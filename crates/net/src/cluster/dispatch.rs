@@ -1,0 +1,351 @@
+//! One call of a stage: which peer is called, what its answer means, and which peer is tried next.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use callboard_codec::wire::Call;
+use callboard_codec::{Envelope, Payload};
+use callboard_core::edge::PayloadReplies;
+use callboard_core::remote::{StageCall, StageOutputs, StageReply};
+use callboard_core::{CallError, ErrorKind, Instant, Reply, SessionKey};
+
+use super::Inner;
+use super::load_balance::{PeerLoad, better_of_two, ejected, session_peer};
+use super::outputs::RemoteOutputs;
+use super::peer::{Candidate, InFlight};
+use super::peer_stats::PeerStats;
+use crate::client::{CallExchange, CallFault, CallResponse, RoomPolicy, not_started, read_output};
+use crate::metrics::PeerOutcome;
+use crate::wire;
+
+/// The retry-after of calls without a node. Lost connections are retried within a tenth of it at first, and then twice
+/// a second.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
+
+/// How often a lost call that may run again looks for a node.
+const NODE_POLL: Duration = Duration::from_millis(20);
+
+/// A form of answer: one outcome, or a stream of outputs.
+trait AnswerForm {
+    /// The answer of a peer.
+    type Response;
+
+    const IS_STREAMING: bool;
+
+    /// Makes the call on the chosen peer.
+    fn attempt(
+        cluster: &Inner,
+        choice: &PeerChoice,
+        call: &StageCall,
+        envelope: &Envelope,
+        in_flight: InFlight,
+    ) -> impl Future<Output = Result<Self::Response, CallFault>> + Send;
+
+    /// The length of the stage's queue at the peer, if the answer has it.
+    fn queued(response: &Self::Response) -> Option<usize>;
+}
+
+struct OneOutcome;
+
+impl AnswerForm for OneOutcome {
+    type Response = CallResponse;
+
+    const IS_STREAMING: bool = false;
+
+    async fn attempt(
+        cluster: &Inner,
+        choice: &PeerChoice,
+        call: &StageCall,
+        envelope: &Envelope,
+        in_flight: InFlight,
+    ) -> Result<CallResponse, CallFault> {
+        let limits = (&cluster.frames, &cluster.decode);
+        let node = &choice.candidate.connection;
+        let answered = node.call(&header(call, choice.stages), envelope, limits, choice.room).await;
+        drop(in_flight);
+        answered
+    }
+
+    fn queued(response: &CallResponse) -> Option<usize> {
+        Some(response.done.load.queued as usize)
+    }
+}
+
+struct OutputStream;
+
+impl AnswerForm for OutputStream {
+    type Response = RemoteOutputs;
+
+    const IS_STREAMING: bool = true;
+
+    async fn attempt(
+        cluster: &Inner,
+        choice: &PeerChoice,
+        call: &StageCall,
+        envelope: &Envelope,
+        in_flight: InFlight,
+    ) -> Result<RemoteOutputs, CallFault> {
+        let (node, limits) = (&choice.candidate.connection, (&cluster.frames, &cluster.decode));
+        let exchange = CallExchange::open(node, limits, choice.room).await?;
+        let mut header = header(call, choice.stages);
+        header.credit = u32::try_from(call.credit.max(1)).unwrap_or(u32::MAX);
+        RemoteOutputs::begin(exchange, &header, envelope.clone(), in_flight).await
+    }
+
+    fn queued(_: &RemoteOutputs) -> Option<usize> {
+        None
+    }
+}
+
+/// The answer of a peer.
+struct PeerAnswer<R> {
+    response: R,
+    /// The number of stages that were sent.
+    stages: usize,
+    /// The peer's name, for recorded calls.
+    node: Option<String>,
+}
+
+/// The peer that is called next.
+struct PeerChoice {
+    candidate: Candidate,
+    /// The number of the call's stages that it runs.
+    stages: usize,
+    /// Whether all of these stages may run again.
+    is_idempotent: bool,
+    room: RoomPolicy,
+}
+
+impl Inner {
+    pub(super) async fn run(&self, call: StageCall) -> Result<StageReply, CallError> {
+        let account = call.account();
+        let PeerAnswer { response, stages, node } = self.dispatch::<OneOutcome>(call).await?;
+        let CallResponse { done, body } = response;
+        let value = read_output(body, account, |body| body.finish()).await?;
+        // 0 means that all of them ran.
+        let ran = if done.stages > 0 { stages.min(done.stages as usize) } else { stages };
+        let reply = Reply::new(Payload::new(value), wire::timing(done.times));
+        Ok(StageReply::new(reply, ran).with_node(node))
+    }
+
+    pub(super) async fn stream(&self, call: StageCall) -> Result<StageOutputs, CallError> {
+        let PeerAnswer { response, stages, .. } = self.dispatch::<OutputStream>(call).await?;
+        let outputs = futures_util::stream::unfold(Box::new(response), RemoteOutputs::next);
+        Ok(StageOutputs::new(PayloadReplies::new(outputs), stages))
+    }
+
+    /// Calls one peer after the other, until one answers or no further one may be tried.
+    async fn dispatch<F: AnswerForm>(&self, mut call: StageCall) -> Result<PeerAnswer<F::Response>, CallError> {
+        let envelope = call.payload.to_envelope().map_err(|error| {
+            let message = format!("the input of stage `{}` cannot be sent: {error}", call.stage());
+            // A stage that also runs here does not need the peers.
+            if call.can_run_here { not_started(message) } else { CallError::new(ErrorKind::Internal, message) }
+        })?;
+        // A call counts once for the retry budget.
+        if !call.is_retry {
+            self.retries.lock().called(Instant::now());
+        }
+        if call.revision.is_none() {
+            call.revision = self.draw(call.stage(), call.options.session(), None);
+        }
+        let mut tried: Vec<SocketAddr> = Vec::new();
+        let mut last: Option<CallFault> = None;
+        loop {
+            let Some(choice) = self.choose_peer(&call, F::IS_STREAMING, &tried) else {
+                // A lost call that may run again waits for a node, until its owner notices the deadline. A refused
+                // call, or one that this node can run itself, fails at once.
+                if call.can_run_here || !last.as_ref().is_some_and(CallFault::is_lost) {
+                    break;
+                }
+                tokio::time::sleep(NODE_POLL).await;
+                tried.clear();
+                continue;
+            };
+            if !tried.is_empty() {
+                self.metrics.retried();
+            }
+            tried.push(choice.candidate.peer.address());
+            let fault = match self.attempt::<F>(&choice, &call, &envelope).await {
+                Ok(response) => {
+                    let node = call.options.recorder().map(|_| choice.candidate.name());
+                    return Ok(PeerAnswer { response, stages: choice.stages, node });
+                }
+                Err(fault) => fault,
+            };
+            let may_repeat = call.may_run_again.unwrap_or(choice.is_idempotent) && !F::IS_STREAMING;
+            let is_repeatable = fault.is_lost() && may_repeat;
+            let goes_on = match fault.error().kind() {
+                // The peer never had the call, so this costs nothing of the budget.
+                ErrorKind::Unavailable if fault.error().is_refusal() => true,
+                _ if fault.error().is_refusal() || is_repeatable => self.retries.lock().take(Instant::now()),
+                _ => false,
+            };
+            // If an attempt may have run, a later refusal does not hide that. A known outcome replaces both.
+            if last.as_ref().is_none_or(|last| last.error().is_refusal()) || !fault.error().is_refusal() {
+                last = Some(if is_repeatable { fault.repeatable() } else { fault });
+            }
+            if !goes_on {
+                break;
+            }
+        }
+        let error = last.map_or_else(|| self.no_peer(&call, F::IS_STREAMING), CallFault::into_error);
+        Err(with_retry_after(error, &call))
+    }
+
+    /// The error of a call without a peer. It tells whether nodes are missing, or the name of the stage is wrong.
+    fn no_peer(&self, call: &StageCall, is_streaming: bool) -> CallError {
+        let stage = call.stage();
+        if !self.candidates(stage, Some(!is_streaming), Instant::now()).is_empty() {
+            let form = if is_streaming { "with one output" } else { "with a stream" };
+            return not_started(format_args!(
+                "the nodes that run the stage `{stage}` answer {form}, and it was called as if not"
+            ));
+        }
+        let connected = self.peers.load().iter().filter(|peer| peer.is_connected()).count();
+        not_started(match connected {
+            0 => format!("no node can be reached that runs the stage `{stage}`: no node is connected"),
+            1 => format!("no node can be reached that runs the stage `{stage}`: the connected node does not"),
+            _ => format!(
+                "no node can be reached that runs the stage `{stage}`: none of the {connected} connected nodes does"
+            ),
+        })
+    }
+
+    /// Calls one peer, and records the outcome in its statistics.
+    async fn attempt<F: AnswerForm>(
+        &self,
+        choice: &PeerChoice,
+        call: &StageCall,
+        envelope: &Envelope,
+    ) -> Result<F::Response, CallFault> {
+        let (peer, stage, began) = (&choice.candidate.peer, call.stage(), Instant::now());
+        let in_flight = peer.begin(stage, began);
+        let outcome = F::attempt(self, choice, call, envelope, in_flight).await;
+        self.metrics.called(outcome.as_ref().err().map_or(PeerOutcome::Answered, peer_outcome));
+        let now = Instant::now();
+        peer.record(stage, |stats| match &outcome {
+            Ok(response) => stats.answered(now, now - began, F::queued(response)),
+            Err(fault) => record_fault(stats, fault, now, now - began),
+        });
+        outcome
+    }
+
+    /// The next peer for a call, among those that were not tried.
+    fn choose_peer(&self, call: &StageCall, is_streaming: bool, tried: &[SocketAddr]) -> Option<PeerChoice> {
+        let mut candidates = self.candidates(call.stage(), Some(is_streaming), Instant::now());
+        candidates.retain(|candidate| !tried.contains(&candidate.peer.address()));
+        // The last alternative is worth waiting for, within the deadline.
+        let room = match candidates.len() {
+            1 if !call.can_run_here => RoomPolicy::Wait,
+            _ => RoomPolicy::FailFast,
+        };
+        if candidates.iter().any(|candidate| Some(candidate.revision) == call.revision) {
+            candidates.retain(|candidate| Some(candidate.revision) == call.revision);
+        }
+        // Peers that run the most stages come first: one crossing rather than several.
+        let chain = |candidate: &Candidate| chained_stages(candidate, call);
+        let most = candidates.iter().map(|candidate| chain(candidate).0).max()?;
+        candidates.retain(|candidate| chain(candidate).0 == most);
+        let loads: Vec<PeerLoad> = candidates.iter().map(|candidate| candidate.load).collect();
+        let index = match call.options.session() {
+            Some(session) => session_peer(&loads, session.number()),
+            None => better_of_two(&loads, (fastrand::usize(..), fastrand::usize(..))),
+        };
+        let candidate = candidates.swap_remove(index?);
+        let (stages, is_idempotent) = chained_stages(&candidate, call);
+        Some(PeerChoice { candidate, stages, is_idempotent, room })
+    }
+
+    /// The peers that may be called for a stage, without the ejected ones.
+    pub(super) fn candidates(&self, stage: &str, is_streaming: Option<bool>, now: Instant) -> Vec<Candidate> {
+        let peers = self.peers.load();
+        let mut candidates: Vec<_> = peers.iter().filter_map(|peer| peer.candidate(stage, is_streaming, now)).collect();
+        if candidates.iter().any(|candidate| candidate.open_until.is_some()) {
+            let until: Vec<_> = candidates.iter().map(|candidate| candidate.open_until).collect();
+            let mut ejected = ejected(&until).into_iter();
+            candidates.retain(|_| !ejected.next().unwrap_or(false));
+        }
+        candidates
+    }
+
+    /// The revision for the next call, if the stage's calls are split; `here` is this node's revision, if it runs the
+    /// stage.
+    pub(super) fn draw(&self, stage: &str, session: Option<SessionKey>, here: Option<u64>) -> Option<u64> {
+        let split = self.splits.load().get(stage).cloned()?;
+        let mut offered: Vec<u64> = here.into_iter().collect();
+        let candidates = self.candidates(stage, None, Instant::now());
+        offered.extend(candidates.iter().map(|candidate| candidate.revision));
+        split.draw(session.map(SessionKey::number), |revision| offered.contains(&revision))
+    }
+}
+
+/// Adds the stage and the retry-after to the error of a call that no peer has started.
+fn with_retry_after(error: CallError, call: &StageCall) -> CallError {
+    if error.kind() != ErrorKind::Unavailable || !error.is_refusal() {
+        return error;
+    }
+    let mut parts = error.into_parts();
+    parts.stage = parts.stage.or_else(|| call.stages.first().cloned());
+    parts.retry_after = parts.retry_after.or(Some(RETRY_AFTER));
+    parts.into()
+}
+
+/// The number of the call's stages that this peer runs in one go, and whether all of them may run again.
+fn chained_stages(candidate: &Candidate, call: &StageCall) -> (usize, bool) {
+    let most = (candidate.connection.welcome().max_stages.max(1) as usize).min(call.stages.len());
+    let (mut stages, mut is_idempotent) = (1, candidate.is_idempotent);
+    for stage in call.stages.iter().take(most).skip(1) {
+        let offer = candidate.connection.stage_offer(stage.as_str()).filter(|offer| !offer.is_streaming);
+        let Some(offer) = offer else { break };
+        is_idempotent &= offer.is_idempotent;
+        stages += 1;
+    }
+    (stages, is_idempotent)
+}
+
+fn peer_outcome(fault: &CallFault) -> PeerOutcome {
+    match (fault, fault.error()) {
+        (CallFault::Lost(_), _) => PeerOutcome::Lost,
+        (_, error) if error.is_refusal() && error.kind() == ErrorKind::Overloaded => PeerOutcome::Overloaded,
+        (_, error) if error.is_refusal() => PeerOutcome::NotStarted,
+        _ => PeerOutcome::Answered,
+    }
+}
+
+/// Records a fault in the peer's statistics.
+fn record_fault(stats: &mut PeerStats, fault: &CallFault, now: Instant, took: Duration) {
+    let error = fault.error();
+    match error.kind() {
+        ErrorKind::Overloaded => stats.refused(now),
+        // The connection is full of this node's own calls; the peer is healthy.
+        ErrorKind::Unavailable if matches!(fault, CallFault::NoRoom(_)) => stats.refused(now),
+        // User code of the peer has returned it.
+        ErrorKind::Unavailable if error.was_started() && !fault.is_lost() => stats.failed(now, took),
+        ErrorKind::Unavailable => stats.lost(now),
+        _ => stats.failed(now, took),
+    }
+}
+
+fn header(call: &StageCall, stages: usize) -> Call {
+    let names = call.stages.iter().take(stages).map(|stage| stage.as_str().to_owned()).collect();
+    let mut header = Call { stages: names, ..Call::default() };
+    wire::put_options(&mut header, &call.options, Instant::now());
+    header
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::client::ROOM_WAIT;
+
+    #[test]
+    fn a_full_connection_makes_its_peer_busy_and_a_lost_one_opens_the_breaker() {
+        let (mut busy, mut lost, now) = (PeerStats::default(), PeerStats::default(), Instant::now());
+        for _ in 0..100 {
+            record_fault(&mut busy, &CallFault::no_room(), now, ROOM_WAIT);
+            record_fault(&mut lost, &CallFault::not_started("a test"), now, ROOM_WAIT);
+        }
+        assert!(busy.breaker.open_until(now).is_none() && busy.in_flight(now) > 0);
+        assert!(lost.breaker.open_until(now).is_some() && lost.in_flight(now) == 0);
+    }
+}

@@ -1,0 +1,84 @@
+//! What a node counts of the peers that it calls. The cluster counts, and the server shows it with its own metrics.
+
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::Registry;
+
+/// The counters of a cluster. Clones share them.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct PeerMetrics {
+    calls: Family<PeerCallLabels, Counter>,
+    retries: Counter,
+    connected: Gauge,
+    name_conflicts: Counter,
+    offers_refused: Counter,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct PeerCallLabels {
+    heard: &'static str,
+}
+
+/// The outcome of a call to a peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PeerOutcome {
+    Answered,
+    Overloaded,
+    NotStarted,
+    Lost,
+}
+
+impl PeerMetrics {
+    pub(crate) fn register(&self, registry: &mut Registry) {
+        registry.register("peers_linked", "Connected peers that may be called", self.connected.clone());
+        registry.register("peers_asked", "Calls to peers, by outcome", self.calls.clone());
+        let conflicts = "Meetings of two nodes of one name, of which one is not connected";
+        registry.register("peers_namesakes", conflicts, self.name_conflicts.clone());
+        let refused = "Stages that peers offered without permission";
+        registry.register("offers_refused", refused, self.offers_refused.clone());
+        registry.register("peers_asked_again", "Calls retried on another peer", self.retries.clone());
+    }
+
+    /// Counts a call to a peer. A streaming call counts when its stream begins.
+    pub(crate) fn called(&self, outcome: PeerOutcome) {
+        let heard = match outcome {
+            PeerOutcome::Answered => "answered",
+            PeerOutcome::Overloaded => "overloaded",
+            PeerOutcome::NotStarted => "not_started",
+            PeerOutcome::Lost => "lost",
+        };
+        self.calls.get_or_create(&PeerCallLabels { heard }).inc();
+    }
+
+    /// Counts stages that peers may not offer.
+    pub(crate) fn offers_refused(&self) -> Counter {
+        self.offers_refused.clone()
+    }
+
+    /// Counts a call that goes to another peer.
+    pub(crate) fn retried(&self) {
+        self.retries.inc();
+    }
+
+    /// Counts a second node under the name of this node or of a peer.
+    pub(crate) fn name_conflict(&self) {
+        self.name_conflicts.inc();
+    }
+
+    /// Counts a connected peer until the guard is dropped.
+    pub(crate) fn connected(&self) -> ConnectedPeerGuard {
+        self.connected.inc();
+        ConnectedPeerGuard(self.connected.clone())
+    }
+}
+
+/// Counts a connected peer.
+pub(crate) struct ConnectedPeerGuard(Gauge);
+
+impl Drop for ConnectedPeerGuard {
+    fn drop(&mut self) {
+        self.0.dec();
+    }
+}

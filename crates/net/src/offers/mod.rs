@@ -1,0 +1,208 @@
+//! The routes and stages that a node offers, as its callers know them, and the rules for which stages a peer may offer.
+//!
+//! The node sends the list, so it is bounded before it is read: [`MAX_OFFERS_BYTES`] and [`MAX_OFFERED_STAGES`];
+//! further entries are ignored. Each call looks a name up in an ordered map, which is faster here than hashing. Stages
+//! that a peer may not offer are left out.
+
+mod rules;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use callboard_codec::wire::Offer;
+use callboard_codec::{DecodeLimits, Format, Value};
+use callboard_core::CallError;
+use callboard_identity::quoted;
+use prometheus_client::metrics::counter::Counter;
+
+pub use self::rules::{InvalidOfferRules, OfferRules};
+use crate::offload;
+
+/// The longest list of one node: some 2,500 routes and stages.
+pub(crate) const MAX_OFFERS_BYTES: usize = 256 << 10;
+
+/// The most stages of one node.
+pub(crate) const MAX_OFFERED_STAGES: usize = 1024;
+
+/// Longer lists are read off the transport's thread, because packets wait there. Threat: a node that sends long lists
+/// often.
+const LONG_OFFERS_BYTES: usize = 32 << 10;
+
+/// The most names in one line of the log.
+const LOGGED_NAMES: usize = 5;
+
+/// The rules for offers, and the counter of refused ones.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct OfferScreening {
+    pub(crate) rules: Arc<OfferRules>,
+    /// Stages that were offered without permission.
+    pub(crate) refused: Counter,
+}
+
+impl OfferScreening {
+    /// Logs and counts refused stages that were not refused before.
+    pub(crate) fn report(&self, peer: SocketAddr, member: &str, offers: &Offers, before: &Offers) {
+        let new = offers.refused.difference(&before.refused).count();
+        if new > 0 {
+            self.refused.inc_by(new as u64);
+            let (member, stages) = (quoted(member), offers.refused_names());
+            tracing::warn!(%peer, member, "the peer offers stages that it may not offer here (quic.offers): {stages}");
+        }
+    }
+}
+
+/// The offers of a node.
+#[derive(Debug, Default)]
+pub(crate) struct Offers {
+    stages: BTreeMap<String, StageOffer>,
+    /// By name without the slash, as functions are called.
+    routes: BTreeMap<String, RouteOffer>,
+    /// Stages that it may not offer.
+    refused: BTreeSet<String>,
+}
+
+/// The offer of a stage.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct StageOffer {
+    pub(crate) revision: u64,
+    pub(crate) is_streaming: bool,
+    pub(crate) is_idempotent: bool,
+}
+
+/// The offer of a route.
+#[derive(Clone, Copy, Debug)]
+struct RouteOffer {
+    is_streaming: bool,
+    is_idempotent: bool,
+    /// Unless it is the node's default.
+    timeout: Option<Duration>,
+}
+
+impl Offers {
+    /// Reads the list of a member; a long one off the transport's thread.
+    pub(crate) async fn read(body: Bytes, member: String, rules: Arc<OfferRules>) -> Self {
+        let bytes = if body.len() < LONG_OFFERS_BYTES { 0 } else { offload::LARGE_BYTES };
+        let read = offload::run(bytes, move || Ok::<_, CallError>(Self::from_envelope(&body, &member, &rules)));
+        read.await.unwrap_or_default()
+    }
+
+    /// An unreadable list offers nothing.
+    fn from_envelope(body: &Bytes, member: &str, rules: &OfferRules) -> Self {
+        let limits = DecodeLimits { max_bytes: MAX_OFFERS_BYTES, ..DecodeLimits::default() };
+        let value = Value::decode(Format::Envelope, body, &limits).ok();
+        let list: Vec<Offer> = value.and_then(|value| value.deserialize().ok()).unwrap_or_default();
+        let mut offers = Self::default();
+        for offer in list {
+            offers.add(offer, member, rules);
+        }
+        offers
+    }
+
+    /// Adds an offer; of two of one name the first counts.
+    fn add(&mut self, offer: Offer, member: &str, rules: &OfferRules) {
+        let Offer { name, stage, revision, streams, idempotent, timeout_millis } = offer;
+        if !stage {
+            let timeout = (timeout_millis > 0).then(|| Duration::from_millis(timeout_millis));
+            self.routes.entry(without_slash(&name).to_owned()).or_insert(RouteOffer {
+                is_streaming: streams,
+                is_idempotent: idempotent,
+                timeout,
+            });
+            return;
+        }
+        if !rules.allow(member, &name) {
+            self.refused.insert(name);
+            return;
+        }
+        if self.stages.len() < MAX_OFFERED_STAGES {
+            self.stages.entry(name).or_insert(StageOffer {
+                revision,
+                is_streaming: streams,
+                is_idempotent: idempotent,
+            });
+        }
+    }
+
+    pub(crate) fn stage(&self, name: &str) -> Option<StageOffer> {
+        self.stages.get(name).copied()
+    }
+
+    /// The names of the stages, sorted.
+    pub(crate) fn stages(&self) -> Vec<String> {
+        self.stages.keys().cloned().collect()
+    }
+
+    /// Whether this route, or the function of this name, answers with a stream.
+    pub(crate) fn is_streaming(&self, route: &str) -> bool {
+        self.routes.get(without_slash(route)).is_some_and(|route| route.is_streaming)
+    }
+
+    /// Whether every stage of this route, or of the function of this name, may run again.
+    pub(crate) fn may_run_again(&self, route: &str) -> bool {
+        self.routes.get(without_slash(route)).is_some_and(|route| route.is_idempotent)
+    }
+
+    /// The default timeout of this route, if the offer has one.
+    pub(crate) fn timeout(&self, route: &str) -> Option<Duration> {
+        self.routes.get(without_slash(route)).and_then(|route| route.timeout)
+    }
+
+    /// The refused stages, for a line of the log.
+    fn refused_names(&self) -> String {
+        let names: Vec<String> = self.refused.iter().take(LOGGED_NAMES).map(|name| quoted(name)).collect();
+        let more = self.refused.len().saturating_sub(names.len());
+        if more > 0 { format!("{} and {more} more", names.join(", ")) } else { names.join(", ") }
+    }
+}
+
+fn without_slash(route: &str) -> &str {
+    route.strip_prefix('/').unwrap_or(route)
+}
+
+#[cfg(test)]
+mod tests {
+    use callboard_codec::Payload;
+
+    use super::*;
+
+    fn read(offers: Vec<Offer>, rules: &str) -> Offers {
+        let body = Payload::new(offers).to_envelope().unwrap().into_bytes();
+        Offers::from_envelope(&body, "left", &rules.parse().unwrap())
+    }
+
+    fn stage(name: &str, revision: u64) -> Offer {
+        Offer { name: name.to_owned(), stage: true, revision, ..Offer::default() }
+    }
+
+    #[test]
+    fn offers_are_found_by_name() {
+        let route = Offer { name: "/a".to_owned(), streams: true, timeout_millis: 7, ..Offer::default() };
+        let offers = read(vec![route, stage("a", 3), stage("a", 4)], "any");
+        assert!(offers.is_streaming("/a") && offers.is_streaming("a") && !offers.is_streaming("/b"));
+        assert_eq!(offers.timeout("a"), Some(Duration::from_millis(7)));
+        assert_eq!(offers.stage("a").unwrap().revision, 3, "the first of two");
+        assert!(offers.stage("/a").is_none() && offers.refused.is_empty());
+    }
+
+    #[test]
+    fn the_number_of_stages_and_the_length_of_a_list_are_bounded() {
+        let many: Vec<Offer> = (0..2_000).map(|n| stage(&format!("s{n}"), 0)).collect();
+        assert_eq!(read(many.clone(), "any").stages().len(), MAX_OFFERED_STAGES);
+        let too_long = many.into_iter().cycle().take(20_000).collect();
+        assert_eq!(read(too_long, "any").stages().len(), 0);
+        assert!(
+            Offers::from_envelope(&Bytes::from_static(b"none"), "left", &OfferRules::default()).stages().is_empty()
+        );
+    }
+
+    #[test]
+    fn a_stage_that_a_peer_may_not_offer_is_left_out() {
+        let offers = read((0..9).map(|n| stage(&format!("s{n}"), 0)).collect(), "left=s1,right=*");
+        assert_eq!(offers.stages(), ["s1"]);
+        assert_eq!(offers.refused.len(), 8);
+        assert!(offers.refused_names().ends_with("\"s5\" and 3 more"), "{}", offers.refused_names());
+    }
+}

@@ -1,0 +1,147 @@
+//! Decoding and encoding of users' values: large ones off the runtime's threads. A panic is the error of its call.
+//!
+//! A value of megabytes takes milliseconds, during which its thread would serve no other call. Below [`LARGE_BYTES`],
+//! handing the work over would take longer than doing it. For callers of a node, [the node's own
+//! threads](callboard_core::LocalClient::offload) do the work and own the call until they return. For clients, and for
+//! answers of peers, blocking threads do it: one for each core, and further work waits.
+
+use std::num::NonZeroUsize;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
+use std::sync::{Arc, LazyLock};
+use std::thread::available_parallelism;
+
+use callboard_codec::{Account, charged_to};
+use callboard_core::{CallError, Deadline, ErrorKind, LocalClient};
+use futures_util::future::{Either, ready};
+use tokio::sync::Semaphore;
+use tokio::task::AbortHandle;
+
+/// From this size on, work is handed over. The HTTP edge has the same limit.
+pub(crate) const LARGE_BYTES: usize = 256 * 1024;
+
+/// The threads for work that has no node. Work keeps its thread until it returns.
+static FREE_THREADS: LazyLock<Arc<Semaphore>> = LazyLock::new(|| {
+    let cores = available_parallelism().map_or(2, NonZeroUsize::get);
+    Arc::new(Semaphore::new(cores.max(2)))
+});
+
+/// The account that pays for the work of a call, and the call's deadline.
+#[derive(Clone)]
+pub(crate) struct CallBudget {
+    pub(crate) account: Arc<dyn Account>,
+    pub(crate) deadline: Deadline,
+}
+
+/// Does work on this number of bytes for a call of this node. The thread holds `owner` until the work is done.
+///
+/// # Errors
+///
+/// The work's own; `internal`, with the message, if it panics; those of [`LocalClient::offload`].
+pub(crate) async fn run_for<O: Send + 'static, T: Send + 'static>(
+    node: &LocalClient,
+    (owner, bytes): (O, usize),
+    budget: CallBudget,
+    work: impl FnOnce() -> Result<T, CallError> + Send + 'static,
+) -> Result<(O, T), CallError> {
+    if bytes < LARGE_BYTES {
+        return Ok((owner, contain(|| charged_to(&budget.account, work))?));
+    }
+    let CallBudget { account, deadline } = budget;
+    // Boxed, so that the rare large future does not enlarge the future of every call.
+    let (owner, done) = Box::pin(node.offload(owner, account, deadline, move || contain(work))).await?;
+    Ok((owner, done?))
+}
+
+/// Does work on this number of bytes without a node.
+///
+/// # Errors
+///
+/// The work's own; `internal`, with the message, if it panics.
+pub(crate) fn run<T: Send + 'static>(
+    bytes: usize,
+    work: impl FnOnce() -> Result<T, CallError> + Send + 'static,
+) -> impl Future<Output = Result<T, CallError>> + Send {
+    // Small work is done before the first poll, so that its input is not moved into a future.
+    if bytes < LARGE_BYTES { Either::Left(ready(contain(work))) } else { Either::Right(run_blocking(work)) }
+}
+
+fn run_blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, CallError> + Send + 'static,
+) -> Pin<Box<dyn Future<Output = Result<T, CallError>> + Send>> {
+    Box::pin(async move {
+        let stopping = || CallError::new(ErrorKind::Unavailable, "the node is stopping");
+        // In a task of its own: a caller that is not polled would keep its permit from the callers after it.
+        let task = tokio::spawn(async move {
+            let thread = Arc::clone(&FREE_THREADS).acquire_owned().await.map_err(|_closed| stopping())?;
+            let done = tokio::task::spawn_blocking(move || {
+                let done = contain(work);
+                drop(thread);
+                done
+            });
+            done.await.unwrap_or_else(|_stopped| Err(stopping()))
+        });
+        let _abort = AbortOnDrop(task.abort_handle());
+        task.await.unwrap_or_else(|_stopped| Err(stopping()))
+    })
+}
+
+/// Aborts waiting work when its caller leaves.
+struct AbortOnDrop(AbortHandle);
+
+impl Drop for AbortOnDrop {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// Turns a panic of user code into the error of its call.
+pub(crate) fn contain<T>(work: impl FnOnce() -> Result<T, CallError>) -> Result<T, CallError> {
+    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
+        let message = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+        let message = message.or_else(|| panic.downcast_ref::<String>().cloned());
+        // The payload of the panic may panic when it is dropped.
+        Box::leak(panic);
+        let message = message.unwrap_or_else(|| "a panic without a message".to_owned());
+        Err(CallError::new(ErrorKind::Internal, format!("a value could not be read or written: {message}")))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_panic_is_the_error_of_its_call_wherever_it_happens() {
+        for bytes in [0, LARGE_BYTES] {
+            let error = run::<()>(bytes, || panic!("no such number")).await.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Internal);
+            assert!(error.message().ends_with("no such number"), "{error}");
+        }
+        assert_eq!(run(LARGE_BYTES, || Ok(7)).await.unwrap(), 7);
+    }
+
+    /// Work whose caller has left keeps its thread.
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn no_more_threads_work_at_once_than_there_are_cores() {
+        use std::sync::atomic::{AtomicUsize, Ordering};
+        let (now, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+        let cores = FREE_THREADS.available_permits();
+        let begun = (0..cores * 10).map(|_| {
+            let (now, most) = (Arc::clone(&now), Arc::clone(&most));
+            tokio::spawn(run(LARGE_BYTES, move || {
+                most.fetch_max(now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+                (0..200).for_each(|_| std::thread::yield_now());
+                now.fetch_sub(1, Ordering::SeqCst);
+                Ok(())
+            }))
+        });
+        for (nth, begun) in begun.collect::<Vec<_>>().into_iter().enumerate() {
+            if nth % 2 == 0 {
+                begun.abort();
+            }
+            let _ = begun.await;
+        }
+        assert!(most.load(Ordering::SeqCst) <= cores);
+    }
+}

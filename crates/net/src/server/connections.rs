@@ -1,0 +1,159 @@
+//! The open connections: their members, their limits, and the newest process of each node.
+//!
+//! A restarted node announces a higher generation, so the highest generation of a name is its live process. When it
+//! connects, connections of lower generations are closed; while it is connected, lower ones are refused. So two nodes
+//! that share one identity do not take turns. Only open connections count: a node whose clock was set back is accepted
+//! again once the connections of its earlier process are gone, after the idle timeout at most. Connections without a
+//! name or a generation are not compared: clients, and the development identity.
+
+use std::cmp::Ordering;
+use std::sync::{Arc, Weak};
+
+use bytes::Bytes;
+use callboard_codec::wire::ResetCode;
+use callboard_identity::{Member, Role};
+use quinn::Connection;
+
+use super::offers::LastOffers;
+use super::{NetConfig, ServerState};
+use crate::endpoint::code;
+use crate::refusal::RefusalReason;
+
+/// Clients leave this part of all connections to nodes: an eighth.
+const NODES_PART: usize = 8;
+
+/// An open connection.
+#[derive(Debug)]
+pub(super) struct OpenConnection {
+    pub(super) connection: Connection,
+    /// The offers that it has received.
+    pub(super) last_offers: LastOffers,
+    /// The member's name; empty under the development identity.
+    name: String,
+    /// The member's id.
+    id: String,
+    pub(super) role: Role,
+    /// The generation of its node; zero if it has none.
+    generation: u64,
+}
+
+impl OpenConnection {
+    pub(super) fn new(connection: &Connection, member: &Member, generation: u64, offers: Bytes) -> Self {
+        Self {
+            connection: connection.clone(),
+            last_offers: LastOffers::new(offers),
+            name: member.name.clone(),
+            id: member.id.clone(),
+            role: member.role,
+            generation: comparable_generation(member, generation),
+        }
+    }
+
+    /// Compares it to another generation of the same node. `None`: they are not of the same node.
+    fn compare(&self, name: &str, generation: u64) -> Option<Ordering> {
+        let is_same_node = !name.is_empty() && self.name == name && self.generation > 0 && generation > 0;
+        is_same_node.then(|| self.generation.cmp(&generation))
+    }
+
+    fn is_newer_than(&self, name: &str, generation: u64) -> bool {
+        self.compare(name, generation).is_some_and(Ordering::is_gt)
+    }
+
+    fn is_older_than(&self, name: &str, generation: u64) -> bool {
+        self.compare(name, generation).is_some_and(Ordering::is_lt)
+    }
+}
+
+impl ServerState {
+    /// Whether a newer process of this member's node is connected, or is this node.
+    pub(super) fn is_stale(&self, member: &Member, generation: u64) -> bool {
+        let generation = comparable_generation(member, generation);
+        let is_older_than_this = !member.name.is_empty()
+            && generation > 0
+            && generation < self.generation
+            && self.identity.name() == member.name;
+        is_older_than_this || self.connections.lock().iter().any(|open| open.is_newer_than(&member.name, generation))
+    }
+
+    /// Whether a hello is of this node itself, reached by an address that it does not know as its own.
+    pub(super) fn is_this_node(&self, node: &str, generation: u64) -> bool {
+        self.generation == generation && self.config.node == node
+    }
+}
+
+/// The generation that counts: a client may be many processes at once, so it has none.
+fn comparable_generation(member: &Member, generation: u64) -> u64 {
+    if member.role == Role::Node { generation } else { 0 }
+}
+
+/// Registers a connection until it is dropped.
+pub(super) struct ConnectionGuard<'a> {
+    server: &'a ServerState,
+    connection: Connection,
+}
+
+impl<'a> ConnectionGuard<'a> {
+    /// Registers a connection, if there is room and its node is not older. Connections of older processes of its node
+    /// are closed.
+    pub(super) fn try_new(server: &'a ServerState, caller: OpenConnection) -> Result<Self, RefusalReason> {
+        let mut open = server.connections.lock();
+        let (name, generation) = (caller.name.as_str(), caller.generation);
+        // A newer process may have connected since the hello was answered.
+        if open.iter().any(|open| open.is_newer_than(name, generation)) {
+            return Err(RefusalReason::StaleGeneration);
+        }
+        // Checked under the lock: a member that is removed later is closed by `close_removed`.
+        if server.identity.is_removed(&caller.id) {
+            return Err(RefusalReason::RemovedMember);
+        }
+        let older = open.extract_if(.., |open| open.is_older_than(name, generation));
+        let closed = older.map(|older| server.close(&older.connection, RefusalReason::StaleGeneration)).count();
+        if closed > 0 {
+            tracing::info!(member = name, connections = closed, "closed connections of an earlier process of a member");
+        }
+        let NetConfig { max_connections: limit, max_connections_per_member: member_limit, .. } = server.config;
+        let of_member = || open.iter().filter(|open| open.name == caller.name).count();
+        let of_clients = || open.iter().filter(|open| open.role == Role::Client).count();
+        // Under the development identity all members are one user without a name.
+        let is_full = open.len() >= limit
+            || !caller.name.is_empty() && of_member() >= member_limit
+            || caller.role == Role::Client && of_clients() >= limit - limit / NODES_PART;
+        if is_full {
+            return Err(RefusalReason::TooMany);
+        }
+        let connection = caller.connection.clone();
+        open.push(caller);
+        server.metrics.accepted.inc();
+        server.metrics.open.inc();
+        Ok(Self { server, connection })
+    }
+}
+
+impl Drop for ConnectionGuard<'_> {
+    fn drop(&mut self) {
+        let id = self.connection.stable_id();
+        self.server.connections.lock().retain(|open| open.connection.stable_id() != id);
+        self.server.metrics.open.dec();
+        self.connection.close(code(ResetCode::Done), b"");
+    }
+}
+
+impl ServerState {
+    /// Closes an open connection, and counts why.
+    fn close(&self, connection: &Connection, reason: RefusalReason) {
+        self.metrics.refuse(reason);
+        reason.close(connection);
+    }
+}
+
+/// Closes the connections of removed members, whenever the list of removed members changes.
+pub(super) async fn close_removed(server: Weak<ServerState>) {
+    let Some(mut changes) = server.upgrade().map(|server| server.identity.watch_removed()) else { return };
+    while changes.changed().await.is_ok() {
+        let Some(server) = server.upgrade() else { return };
+        let removed = Arc::clone(&changes.borrow_and_update());
+        for open in server.connections.lock().iter().filter(|open| removed.contains(&open.id)) {
+            server.close(&open.connection, RefusalReason::RemovedMember);
+        }
+    }
+}

@@ -1,0 +1,443 @@
+//! The QUIC server of a node, for clients and peers.
+//!
+//! Refusals come as early as possible: a wrong certificate in the handshake, another cluster or version at the hello, a
+//! call without a permit before its body is read. A refusal tells the caller that nothing was started. Streams are
+//! answered on the node's runtime; the endpoint's thread keeps connections alive.
+//!
+//! * **Full:** calls are answered `overloaded`; a peer at its limit of open streams waits on its own side.
+//! * **Late:** the deadline of a call applies to its body, its run and its answer.
+//! * **Cancelled:** resetting a stream cancels its calls.
+
+mod answer;
+mod arrivals;
+mod connection;
+mod connections;
+mod exchange;
+mod fault;
+mod half_open;
+mod issuing;
+mod metrics;
+mod offers;
+mod pace;
+mod receiving;
+mod refusal_log;
+mod streaming;
+mod writing;
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use arc_swap::ArcSwapOption;
+use callboard_codec::DecodeLimits;
+use callboard_codec::wire::{FrameLimits, ResetCode};
+use callboard_core::timeline::CallTracer;
+use callboard_core::{CallError, LocalClient};
+use callboard_identity::{Identity, Role, keep_removals};
+use parking_lot::Mutex;
+use tokio::runtime::Handle;
+use tokio::sync::Notify;
+use tokio::task::JoinSet;
+
+use self::arrivals::PendingBodies;
+use self::connections::OpenConnection;
+use self::half_open::HalfOpen;
+use self::issuing::Issuer;
+use self::metrics::ServerMetrics;
+use self::refusal_log::RefusalLog;
+use crate::endpoint::{BindError, ConnectionWindow, NodeWindows, Transport, Tuning, code};
+use crate::join::{QuicIssuers, spawn_renewal};
+use crate::metrics::PeerMetrics;
+use crate::offers::OfferRules;
+use crate::view::ClusterView;
+use crate::wire::too_large;
+
+/// The longest wait for callers to acknowledge a goaway; a caller that is gone does not delay the shutdown.
+const GOAWAY_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// How often a shutdown checks whether the node's own calls, which may call peers, are finished.
+const OWN_CALLS_POLL: Duration = Duration::from_millis(5);
+
+/// How long the last packets of a shutdown may take.
+const LAST_PACKETS: Duration = Duration::from_millis(500);
+
+/// Limits and timeouts of the QUIC server.
+///
+/// ```
+/// use callboard_net::NetConfig;
+///
+/// let config = NetConfig { node: "worker-1".to_owned(), max_connections: 64, ..NetConfig::default() };
+/// assert_eq!(config.max_connections_per_member, 256);
+/// ```
+#[derive(Clone, Debug)]
+pub struct NetConfig {
+    /// The node's name for its peers. Default: empty, a node without a name.
+    pub node: String,
+    /// The most connections. Default 1,024. Threat: memory; an idle one takes some tens of KiB. Further ones are
+    /// refused after the hello. Joins and renewals do not count. Clients leave an eighth to nodes.
+    pub max_connections: usize,
+    /// The most connections of one member of a cluster, by the name in its certificate. Default 256. Threat: one client
+    /// that takes all of them. Raise it if many processes share one identity.
+    pub max_connections_per_member: usize,
+    /// The longest time for a handshake and the hello after it. Default 5 s. Threat: connections that say nothing.
+    pub hello_timeout: Duration,
+    /// How long a stream may be open without a call on it. Default 10 s; then a stream that never had a call is reset,
+    /// and one whose calls were answered is ended. Threat: streams that are opened and not used.
+    pub head_timeout: Duration,
+    /// The time over which [`min_bytes_per_second`](Self::min_bytes_per_second) of a body is measured. Default 10 s;
+    /// then the stream is reset. Threat: bodies that stop half-way and hold permits. The call's own deadline applies as
+    /// well.
+    pub body_progress_timeout: Duration,
+    /// The longest time for a body, whatever its pace and whatever deadline its caller asks for. Default 60 s, as over
+    /// HTTP; then the stream is reset. Threat: bodies that come at the least rate and hold a permit for hours. Raise it
+    /// for large bodies over slow lines.
+    pub body_timeout: Duration,
+    /// The same for the reading of an answer, while there are bytes to read. Default 30 s; then the stream is reset.
+    /// Threat: answers that nobody reads. A stream whose reader gives no credit has nothing to write, and waits until
+    /// its deadline.
+    pub write_progress_timeout: Duration,
+    /// The least rate at which a caller has to send a body and read an answer, in bytes per second. Default 1,024; 0
+    /// accepts any progress.
+    pub min_bytes_per_second: u64,
+    /// Limits of frames. Default: headers of 64 KiB, bodies of 64 MiB, of any kind.
+    pub frames: FrameLimits,
+    /// Largest input of a route in bytes. Default: 64 MiB. Message: `the input has N bytes: /route takes M
+    /// (max_body_bytes)`.
+    pub max_body_bytes: u64,
+    /// Limits for single routes, by their paths. Default: none. `frames` bounds them all.
+    pub max_body_bytes_by_route: BTreeMap<String, u64>,
+    /// Limits of decoding a body.
+    pub decode: DecodeLimits,
+    /// Which members may offer which stages to this node. Default: any member any stage. Threat: a member that offers a
+    /// stage of another one and receives its inputs. A forbidden offer is ignored, counted and logged.
+    pub offers: OfferRules,
+    /// Whether a node that connects to this one may also run stages for it. Default: yes. It is called only at the
+    /// address that it connected from, and presents its certificate there. Off: only the nodes of the view are called.
+    pub calls_back: bool,
+    /// How often a node asks the authority's node for the removed members. Default 60 s: a removed member may go on
+    /// that long at a node that has not heard of it. The node with the authority's directory reads it every second.
+    pub removals_every: Duration,
+    /// How QUIC is tuned.
+    pub tuning: Tuning,
+}
+
+impl Default for NetConfig {
+    fn default() -> Self {
+        Self {
+            node: String::new(),
+            max_connections: 1024,
+            max_connections_per_member: 256,
+            hello_timeout: Duration::from_secs(5),
+            head_timeout: Duration::from_secs(10),
+            body_progress_timeout: Duration::from_secs(10),
+            body_timeout: Duration::from_secs(60),
+            write_progress_timeout: Duration::from_secs(30),
+            min_bytes_per_second: 1024,
+            frames: FrameLimits::default(),
+            max_body_bytes: 64 << 20,
+            max_body_bytes_by_route: BTreeMap::new(),
+            decode: DecodeLimits::default(),
+            offers: OfferRules::default(),
+            calls_back: true,
+            removals_every: Duration::from_secs(60),
+            tuning: Tuning::default(),
+        }
+    }
+}
+
+impl NetConfig {
+    /// Checks the size of an input against the limit of its route.
+    fn check_input(&self, route: &str, bytes: u64) -> Result<(), CallError> {
+        let max = self.max_body_bytes_by_route.get(route).copied().unwrap_or(self.max_body_bytes);
+        if bytes > max {
+            return Err(too_large(format!("the input has {bytes} bytes: {route} takes {max} (max_body_bytes)")));
+        }
+        Ok(())
+    }
+}
+
+/// A node's QUIC server on its socket. Clones share it; dropping the last one closes every connection.
+#[derive(Clone, Debug)]
+pub struct QuicEdge {
+    server: Arc<ServerState>,
+    transport: Arc<Transport>,
+    /// Connections to peers hold the transport as well, but the end of the server closes all of them.
+    _close: Arc<CloseOnDrop>,
+    address: SocketAddr,
+}
+
+/// Closes the endpoint when the last handle of the server is dropped.
+#[derive(Debug)]
+struct CloseOnDrop(Arc<Transport>);
+
+impl Drop for CloseOnDrop {
+    fn drop(&mut self) {
+        self.0.endpoint().close(code(ResetCode::Done), b"");
+    }
+}
+
+/// The state that all connections share.
+#[derive(Debug)]
+struct ServerState {
+    config: NetConfig,
+    /// The node, once it has started.
+    node: ArcSwapOption<LocalClient>,
+    /// Answers streams.
+    runtime: Handle,
+    /// The process of this node: of several under one name, the highest generation is the live one.
+    generation: u64,
+    /// Records spans of calls whose callers record a trace.
+    tracer: OnceLock<Arc<dyn CallTracer>>,
+    identity: Identity,
+    /// The cluster's authority, if this node has it.
+    issuer: Option<Issuer>,
+    /// Connections before their hello.
+    half_open: HalfOpen,
+    /// Calls whose bodies are arriving.
+    pending_bodies: PendingBodies,
+    windows: Arc<NodeWindows>,
+    is_draining: AtomicBool,
+    connections: Mutex<Vec<OpenConnection>>,
+    /// Hears of nodes that connect.
+    view: OnceLock<Arc<dyn ClusterView>>,
+    streams: AtomicUsize,
+    quiet: Notify,
+    /// The goaways that are being sent.
+    goaways: Mutex<JoinSet<()>>,
+    /// Whether a call was cut off during the drain: its caller must not conclude that it was not started.
+    has_cut: AtomicBool,
+    metrics: ServerMetrics,
+    refusal_log: RefusalLog,
+}
+
+impl QuicEdge {
+    /// Binds the socket. Clients hear that the node is starting, until [`open`](Self::open) provides the node.
+    /// Port 0 takes a free port.
+    ///
+    /// # Errors
+    ///
+    /// If the address cannot be bound, or the identity may not be used there.
+    ///
+    /// # Panics
+    ///
+    /// Outside a tokio runtime.
+    pub fn bind(address: SocketAddr, identity: Identity, config: NetConfig) -> Result<Self, BindError> {
+        let issuer = identity.authority().cloned().map(Issuer::new);
+        let transport = Transport::serving(address, identity.clone(), &config.tuning, config.tuning.answering())?;
+        let local = transport.endpoint().local_addr();
+        let address = local.map_err(|source| BindError::Address { address, source })?;
+        let windows = Arc::new(NodeWindows::new(&config.tuning));
+        let server = Arc::new(ServerState {
+            config,
+            node: ArcSwapOption::empty(),
+            runtime: Handle::current(),
+            generation: new_generation(),
+            metrics: ServerMetrics::new(identity.clone(), Arc::clone(&windows)),
+            windows,
+            identity,
+            issuer,
+            half_open: HalfOpen::default(),
+            pending_bodies: PendingBodies::default(),
+            is_draining: AtomicBool::new(false),
+            connections: Mutex::default(),
+            view: OnceLock::new(),
+            tracer: OnceLock::new(),
+            streams: AtomicUsize::new(0),
+            quiet: Notify::new(),
+            goaways: Mutex::default(),
+            has_cut: AtomicBool::new(false),
+            refusal_log: RefusalLog::default(),
+        });
+        let accepting = connection::accept_all(transport.endpoint().clone(), Arc::clone(&server));
+        transport.runtime().spawn(accepting);
+        transport.runtime().spawn(offers::send_offers(Arc::downgrade(&server)));
+        transport.runtime().spawn(connections::close_removed(Arc::downgrade(&server)));
+        spawn_renewal(&transport);
+        let (identity, every) = (server.identity.clone(), server.config.removals_every);
+        transport.runtime().spawn(keep_removals(identity, QuicIssuers(transport.endpoint().clone()), every));
+        let transport = Arc::new(transport);
+        let close = Arc::new(CloseOnDrop(Arc::clone(&transport)));
+        Ok(Self { server, transport, _close: close, address })
+    }
+
+    /// Serves the node's routes from now on.
+    pub fn open(&self, node: LocalClient) {
+        let limits = node.limits();
+        self.server.pending_bodies.set_limit(&limits);
+        self.server.windows.limit_bytes(limits.max_in_flight_bytes / 2);
+        self.server.node.store(Some(Arc::new(node)));
+    }
+
+    /// Traces calls whose callers record a trace. Only the first tracer counts.
+    pub fn trace_with(&self, tracer: Arc<dyn CallTracer>) {
+        let _ = self.server.tracer.set(tracer);
+    }
+
+    pub(crate) fn transport(&self) -> &Arc<Transport> {
+        &self.transport
+    }
+
+    pub(crate) fn config(&self) -> &NetConfig {
+        &self.server.config
+    }
+
+    /// The counters of calls to peers.
+    pub(crate) fn peer_metrics(&self) -> &PeerMetrics {
+        &self.server.metrics.peers
+    }
+
+    /// The generation of this process.
+    pub(crate) fn generation(&self) -> u64 {
+        self.server.generation
+    }
+
+    /// Introduces nodes that connect from now on to `view`. Only the first view counts.
+    pub(crate) fn introduce_to(&self, view: Arc<dyn ClusterView>) {
+        let _ = self.server.view.set(view);
+    }
+
+    /// The address on which it listens.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// The callers that it accepts, for people.
+    #[must_use]
+    pub fn audience(&self) -> String {
+        self.server.identity.audience()
+    }
+
+    /// Its metrics, in the text format of OpenMetrics, without the end mark.
+    #[must_use]
+    pub fn metrics(&self) -> String {
+        self.server.metrics.encode()
+    }
+
+    /// The number of open connections.
+    #[must_use]
+    pub fn connections(&self) -> usize {
+        self.server.connections.lock().len()
+    }
+
+    /// A function that closes every open connection.
+    #[cfg(feature = "testing")]
+    pub(crate) fn cutter(&self) -> impl Fn() + Send + Sync + 'static {
+        let server = Arc::clone(&self.server);
+        move || server.connections.lock().iter().for_each(|open| open.connection.close(code(ResetCode::Done), b"cut"))
+    }
+
+    /// The number of streams that are being answered.
+    #[must_use]
+    pub fn streams(&self) -> usize {
+        self.server.streams.load(Ordering::Acquire)
+    }
+
+    /// Tells every caller to send new calls elsewhere. Admitted calls are finished; new ones are refused as not
+    /// started.
+    pub fn drain(&self) {
+        if !self.server.is_draining.swap(true, Ordering::AcqRel) {
+            let connections: Vec<_> =
+                self.server.connections.lock().iter().map(|open| open.connection.clone()).collect();
+            let mut goaways = self.server.goaways.lock();
+            for connection in connections {
+                goaways.spawn_on(connection::send_goaway(connection, "draining"), &self.server.runtime);
+            }
+        }
+    }
+
+    /// Shuts down: [drains](Self::drain), waits up to `grace` until every caller has heard of it and the last answer is
+    /// received, and closes. Calls that are left then are cut. If the node calls peers ([`Cluster`](crate::Cluster)),
+    /// which it does on the same socket, this also waits for the calls of other edges: shut those down first, or at the
+    /// same time.
+    pub async fn shutdown(self, grace: Duration) {
+        self.drain();
+        let is_quiet = tokio::time::timeout(grace, self.server.wait_last_answers()).await.is_ok();
+        // No call starts during a drain, so a caller that sees this code knows that an unanswered call was not started.
+        let is_clean = is_quiet && !self.server.has_cut.load(Ordering::Acquire);
+        let reason = if is_clean { ResetCode::Draining } else { ResetCode::Done };
+        let endpoint = self.transport.endpoint();
+        endpoint.close(code(reason), b"shut down");
+        // The process may end after this, so the last packets are sent before.
+        let _ = tokio::time::timeout(LAST_PACKETS, endpoint.wait_idle()).await;
+    }
+}
+
+impl ServerState {
+    /// The node, once it has started.
+    fn node(&self) -> Option<Arc<LocalClient>> {
+        self.node.load_full()
+    }
+
+    fn is_draining(&self) -> bool {
+        self.is_draining.load(Ordering::Acquire)
+    }
+
+    /// Waits until callers have heard of the drain, and until all their calls are answered.
+    async fn wait_last_answers(&self) {
+        let mut goaways = std::mem::take(&mut *self.goaways.lock());
+        let all_sent = async { while goaways.join_next().await.is_some() {} };
+        let _ = tokio::time::timeout(GOAWAY_TIMEOUT, all_sent).await;
+        // Calls that were sent before a caller heard of it arrive within a round trip.
+        let round_trip = self.connections.lock().iter().map(|open| open.connection.rtt()).max().unwrap_or_default();
+        tokio::time::sleep(round_trip.min(GOAWAY_TIMEOUT)).await;
+        self.wait_own_calls().await;
+        self.wait_quiet().await;
+    }
+
+    /// Waits until no call of the node, by any edge, can call a peer: closing would cut those calls, and report that
+    /// they may have run.
+    async fn wait_own_calls(&self) {
+        let calls_peers = self.view.get().is_some();
+        while calls_peers && self.node().is_some_and(|node| node.in_flight() > 0) {
+            tokio::time::sleep(OWN_CALLS_POLL).await;
+        }
+    }
+
+    async fn wait_quiet(&self) {
+        loop {
+            let quiet = self.quiet.notified();
+            if self.streams.load(Ordering::Acquire) == 0 {
+                return;
+            }
+            quiet.await;
+        }
+    }
+}
+
+/// A generation: nanoseconds since 1970, unique within a process, so that two nameless nodes of one process differ.
+fn new_generation() -> u64 {
+    static LAST: AtomicU64 = AtomicU64::new(0);
+    let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let now = u64::try_from(since_epoch.as_nanos()).unwrap_or(u64::MAX);
+    // The closure always returns a value.
+    let last = LAST.fetch_update(Ordering::AcqRel, Ordering::Acquire, |last| Some(now.max(last.saturating_add(1))));
+    now.max(last.unwrap_or_else(|last| last).saturating_add(1))
+}
+
+/// Counts a stream while it is answered.
+struct StreamGuard {
+    server: Arc<ServerState>,
+    /// The caller's role.
+    role: Role,
+    window: Arc<ConnectionWindow>,
+}
+
+impl StreamGuard {
+    fn new(server: &Arc<ServerState>, role: Role, window: &Arc<ConnectionWindow>) -> Self {
+        server.streams.fetch_add(1, Ordering::AcqRel);
+        window.stream_opened();
+        Self { server: Arc::clone(server), role, window: Arc::clone(window) }
+    }
+}
+
+impl Drop for StreamGuard {
+    fn drop(&mut self) {
+        self.window.stream_closed();
+        if self.server.streams.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.server.quiet.notify_waiters();
+        }
+    }
+}

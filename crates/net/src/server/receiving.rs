@@ -1,0 +1,432 @@
+//! Receives a call: it is admitted by its head, before its body is read, and complete with its last byte.
+//!
+//! A stream receives one call at a time. The body of a refused call is discarded as it arrives, so that later calls are
+//! read. A body must arrive at a minimum pace, within the timeout for bodies, and within the call's deadline. Its call
+//! holds the bytes that have arrived, and is refused when the node has no room for more. A small input is decoded at
+//! once, a large one on another thread; nothing of the call has started before that. Dropping the receiver returns the
+//! permits of its call.
+
+use std::pin::Pin;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use callboard_codec::wire::{Call, FrameHead};
+use callboard_codec::{Account, EnvelopeDecoder, Payload, charged_to};
+use callboard_core::edge::{Admission, Route, StageAdmission};
+use callboard_core::remote::StageReply;
+use callboard_core::{
+    CallError, CallOptions, DEFAULT_TIMEOUT, Deadline, ErrorKind, FunctionCall, Instant, LocalClient,
+};
+use callboard_identity::Role;
+
+use super::answer::{EntryOutcome, answered};
+use super::arrivals::{BodyReservation, FIRST_BYTES, PendingBody};
+use super::pace::Pace;
+use super::streaming::{OpeningReplies, StreamingCall};
+use super::{NetConfig, ServerState};
+use crate::endpoint::{BodyWindow, ConnectionWindow};
+use crate::offload::{self, CallBudget};
+use crate::wire;
+
+/// The most stages of one call.
+pub(crate) const MAX_STAGES: usize = 16;
+
+/// A running call, up to its encoded outcome.
+pub(super) type RunningCall = Pin<Box<dyn Future<Output = EntryOutcome> + Send>>;
+
+/// Receives the calls of a stream.
+pub(super) struct CallReceiver<'a> {
+    server: &'a Arc<ServerState>,
+    /// The caller's role.
+    role: Role,
+    window: Arc<ConnectionWindow>,
+    state: BodyState,
+    /// How fast the current body arrives.
+    pace: Pace,
+    /// The time at which the current body must be complete.
+    ends: Instant,
+}
+
+/// The body that is being received.
+enum BodyState {
+    None,
+    Receiving(Box<IncomingBody>),
+    /// Its call was refused.
+    Discarding,
+}
+
+/// An admitted call whose body is arriving.
+struct IncomingBody {
+    entry: u16,
+    credit: u32,
+    target: CallTarget,
+    node: Arc<LocalClient>,
+    options: CallOptions,
+    deadline: Deadline,
+    decoder: EnvelopeDecoder,
+    /// Pays for decoding.
+    account: Arc<dyn Account>,
+    reservation: BodyReservation,
+    window: BodyWindow,
+    _pending: PendingBody,
+}
+
+impl IncomingBody {
+    /// Grants its caller window for the next bytes.
+    fn extend_window(&mut self, connection: &ConnectionWindow) {
+        let wanted = self.window.wanted();
+        if wanted > 0 {
+            self.window.granted(connection.grant(wanted));
+        }
+    }
+
+    /// Adds a piece, if there is room for it.
+    fn push(&mut self, bytes: Bytes, connection: &ConnectionWindow) -> Result<(), CallError> {
+        let more = self.reservation.received(bytes.len() as u64);
+        if more > 0 {
+            self.target.grow(more)?;
+        }
+        if self.window.received(bytes.len() as u64) {
+            self.extend_window(connection);
+        }
+        let decoder = &mut self.decoder;
+        Ok(charged_to(&self.account, || decoder.push(bytes))?)
+    }
+}
+
+/// The state of a call after a part of its body.
+pub(super) enum BodyProgress {
+    /// More must arrive, or the body is discarded.
+    Incomplete,
+    /// The call runs.
+    Complete(u16, RunningCall),
+    /// The call runs, and gets the rest of the stream.
+    Streaming(StreamingCall),
+    /// The call does not run.
+    Refused(u16, CallError),
+}
+
+impl<'a> CallReceiver<'a> {
+    pub(super) fn new(server: &'a Arc<ServerState>, role: Role, window: Arc<ConnectionWindow>, now: Instant) -> Self {
+        Self { server, role, window, state: BodyState::None, pace: pace(&server.config, now), ends: now }
+    }
+
+    /// Whether no body is arriving.
+    pub(super) fn is_idle(&self) -> bool {
+        matches!(self.state, BodyState::None)
+    }
+
+    /// Whether the body of an admitted call is arriving.
+    pub(super) fn has_call(&self) -> bool {
+        matches!(self.state, BodyState::Receiving(_))
+    }
+
+    /// The time at which the current body is late, if nothing more arrives.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        match &self.state {
+            BodyState::None => None,
+            BodyState::Receiving(body) => Some(body.deadline.instant().min(self.pace.end()).min(self.ends)),
+            BodyState::Discarding => Some(self.pace.end().min(self.ends)),
+        }
+    }
+
+    /// Admits a call.
+    ///
+    /// # Errors
+    ///
+    /// The refusal of the call. Its body is discarded.
+    pub(super) fn begin(&mut self, now: Instant, head: &FrameHead, call: Call) -> Result<(), CallError> {
+        let has_body = head.body_bytes > 0;
+        self.pace = pace(&self.server.config, now);
+        self.ends = now + self.server.config.body_timeout;
+        let error = match self.admit(now, head, call) {
+            Ok(mut body) if has_body => {
+                self.window.call_admitted();
+                body.extend_window(&self.window);
+                self.state = BodyState::Receiving(body);
+                return Ok(());
+            }
+            Ok(_) => CallError::new(ErrorKind::InvalidInput, "the call has no body: send an envelope"),
+            Err(error) => error,
+        };
+        self.state = if has_body { BodyState::Discarding } else { BodyState::None };
+        Err(error)
+    }
+
+    /// Takes the permits for a call, before its body is read.
+    fn admit(&self, now: Instant, head: &FrameHead, call: Call) -> Result<Box<IncomingBody>, CallError> {
+        let Some(node) = self.server.node() else {
+            return Err(CallError::new(ErrorKind::Unavailable, "the node is starting"));
+        };
+        if self.server.is_draining() {
+            return Err(CallError::new(ErrorKind::Unavailable, "the node is draining"));
+        }
+        let (config, bytes) = (&self.server.config, head.body_bytes as u64);
+        let options = wire::options(&call, now);
+        let reservation = BodyReservation::new(bytes);
+        if bytes > FIRST_BYTES {
+            // A body without room is refused before it arrives. This only checks: it holds what has arrived.
+            node.held_bytes().grow(bytes)?;
+        }
+        let (target, deadline) = match call.stages.as_slice() {
+            [] => {
+                let route = route(&node, &call)?;
+                config.check_input(route.name(), bytes)?;
+                let admission = node.admit(&route, reservation.held())?;
+                let remaining = options.deadline_from(now).map(|deadline| deadline.remaining(now));
+                let deadline = admission.deadline(remaining);
+                (CallTarget::Route { admission, is_function: call.function }, deadline)
+            }
+            _ if self.role != Role::Node => return Err(self.not_a_node()),
+            stages if stages.len() <= MAX_STAGES => {
+                let deadline = options.deadline_from(now).unwrap_or_else(|| Deadline::after(now, DEFAULT_TIMEOUT));
+                (CallTarget::Stages(node.admit_stages(stages, reservation.held())?), deadline)
+            }
+            _ => {
+                let message = format!("the call names more than {MAX_STAGES} stages (max_stages)");
+                return Err(CallError::new(ErrorKind::InvalidInput, message));
+            }
+        };
+        let options = self.traced(options, &call, &target, now);
+        let account = target.account();
+        Ok(Box::new(IncomingBody {
+            entry: head.entry,
+            credit: call.credit,
+            target,
+            node,
+            options,
+            deadline,
+            decoder: EnvelopeDecoder::new(&config.decode),
+            account,
+            reservation,
+            window: BodyWindow::new(bytes, &config.tuning),
+            _pending: self.server.pending_bodies.begin()?,
+        }))
+    }
+
+    /// Adds a recorder, if the caller's trace is recorded and this node has a tracer.
+    fn traced(&self, options: CallOptions, call: &Call, target: &CallTarget, now: Instant) -> CallOptions {
+        let tracing = wire::trace_parent(call).zip(self.server.tracer.get());
+        let Some((parent, tracer)) = tracing else { return options };
+        let recorder = match target {
+            CallTarget::Route { admission, .. } => tracer.trace(parent, admission.route().name(), now),
+            CallTarget::Stages(_) => tracer.trace(parent, &call.stages.join(" → "), now),
+        };
+        options.with_recorder(recorder)
+    }
+
+    fn not_a_node(&self) -> CallError {
+        let message = format!("{}s call routes: stages are for nodes; join with a token of role node", self.role);
+        CallError::new(ErrorKind::PermissionDenied, message)
+    }
+
+    /// Takes a part of a body.
+    pub(super) fn receive(&mut self, now: Instant, bytes: Bytes, last: bool) -> BodyProgress {
+        self.pace.moved(now, bytes.len());
+        if let BodyState::Receiving(body) = &mut self.state
+            && let Err(error) = body.push(bytes, &self.window)
+        {
+            let entry = body.entry;
+            self.state = if last { BodyState::None } else { BodyState::Discarding };
+            return BodyProgress::Refused(entry, error);
+        }
+        if !last {
+            return BodyProgress::Incomplete;
+        }
+        let BodyState::Receiving(body) = std::mem::replace(&mut self.state, BodyState::None) else {
+            return BodyProgress::Incomplete;
+        };
+        let IncomingBody { entry, credit, target, node, options, deadline, decoder, account, .. } = *body;
+        match self.read(decoder, target.reader(), CallBudget { account, deadline }) {
+            Err(error) => BodyProgress::Refused(entry, error),
+            Ok(input) if credit > 0 && target.is_streaming() => {
+                let opening = target.open(Arc::clone(&node), input, options);
+                BodyProgress::Streaming(StreamingCall { entry, credit, node, opening, deadline })
+            }
+            Ok(input) => BodyProgress::Complete(entry, target.run(entry, (node, deadline), input, options)),
+        }
+    }
+
+    /// Decodes a complete input now, or later on another thread if it is large.
+    fn read(&self, decoder: EnvelopeDecoder, reader: InputReader, budget: CallBudget) -> Result<CallInput, CallError> {
+        if decoder.total_bytes().unwrap_or_default() < offload::LARGE_BYTES {
+            let read = || charged_to(&budget.account, || reader.read(decoder));
+            return offload::contain(read).map(CallInput::Decoded);
+        }
+        let server = Arc::clone(self.server);
+        Ok(CallInput::Large(Box::new(LargeInput { server, decoder, reader, budget })))
+    }
+
+    /// Refuses the call whose deadline has passed before its body was complete; the rest of the body is discarded.
+    pub(super) fn take_expired(&mut self, now: Instant) -> Option<(u16, CallError)> {
+        let BodyState::Receiving(body) = &self.state else { return None };
+        if !body.deadline.is_expired(now) {
+            return None;
+        }
+        let error = CallError::new(ErrorKind::DeadlineExceeded, "the deadline passed before the body was complete");
+        let entry = body.entry;
+        self.state = BodyState::Discarding;
+        Some((entry, error))
+    }
+
+    /// Cancels this call. `false`: its body is not arriving.
+    pub(super) fn cancel(&mut self, entry: u16) -> bool {
+        let is_current = matches!(&self.state, BodyState::Receiving(body) if body.entry == entry);
+        if is_current {
+            self.state = BodyState::Discarding;
+        }
+        is_current
+    }
+}
+
+/// The called route or stages, with the permits.
+enum CallTarget {
+    Route { admission: Admission, is_function: bool },
+    Stages(StageAdmission),
+}
+
+impl CallTarget {
+    /// Takes permits for more bytes of its input.
+    fn grow(&self, bytes: u64) -> Result<(), CallError> {
+        match self {
+            Self::Route { admission, .. } => admission.grow(bytes),
+            Self::Stages(admission) => admission.grow(bytes),
+        }
+    }
+
+    /// The call's account.
+    fn account(&self) -> Arc<dyn Account> {
+        match self {
+            Self::Route { admission, .. } => admission.account(),
+            Self::Stages(admission) => admission.account(),
+        }
+    }
+
+    fn reader(&self) -> InputReader {
+        match self {
+            Self::Route { admission, is_function: true } => InputReader::Function(Arc::clone(admission.route())),
+            Self::Route { admission, is_function: false } => InputReader::Route(Arc::clone(admission.route())),
+            Self::Stages(_) => InputReader::Stages,
+        }
+    }
+
+    /// Whether it can answer with a stream of outputs.
+    fn is_streaming(&self) -> bool {
+        match self {
+            Self::Route { .. } => true,
+            Self::Stages(admission) => admission.streams(),
+        }
+    }
+
+    /// Starts a call that answers with a stream.
+    fn open(self, node: Arc<LocalClient>, input: CallInput, options: CallOptions) -> OpeningReplies {
+        match self {
+            Self::Route { admission, .. } => Box::pin(async move {
+                let (admission, payload) = input.payload(&node, admission).await?;
+                Ok(node.submit_streaming(admission, payload, options))
+            }),
+            Self::Stages(admission) => Box::pin(async move {
+                let (admission, payload) = input.payload(&node, admission).await?;
+                Ok(node.submit_stages_streaming(admission, payload, options))
+            }),
+        }
+    }
+
+    /// Runs a call for its one outcome. Boxed from the beginning, because its state is large to move.
+    fn run(
+        self,
+        entry: u16,
+        (node, deadline): (Arc<LocalClient>, Deadline),
+        input: CallInput,
+        options: CallOptions,
+    ) -> RunningCall {
+        match self {
+            Self::Route { admission, .. } => Box::pin(async move {
+                let ran = match input.payload(&node, admission).await {
+                    Ok((admission, payload)) => node.submit_unwritten(admission, payload, options).await,
+                    Err(error) => Err(error),
+                };
+                let outcome = match ran {
+                    Ok((reply, unwritten)) => {
+                        // A call of a route counts no stages.
+                        let outcome = answered(&node, deadline, Ok(StageReply::new(reply, 0))).await;
+                        unwritten.end(outcome.as_ref().map(|_| ()).map_err(CallError::kind));
+                        outcome
+                    }
+                    Err(error) => Err(error),
+                };
+                EntryOutcome { entry, outcome, queued: 0 }
+            }),
+            Self::Stages(admission) => {
+                let queue = admission.queue();
+                Box::pin(async move {
+                    let ran = match input.payload(&node, admission).await {
+                        Ok((admission, payload)) => node.submit_stages(admission, payload, options).await,
+                        Err(error) => Err(error),
+                    };
+                    EntryOutcome { entry, outcome: answered(&node, deadline, ran).await, queued: queue.len() }
+                })
+            }
+        }
+    }
+}
+
+/// Decodes the input of a call.
+enum InputReader {
+    Route(Arc<Route>),
+    Function(Arc<Route>),
+    Stages,
+}
+
+impl InputReader {
+    fn read(self, decoder: EnvelopeDecoder) -> Result<Payload, CallError> {
+        match self {
+            Self::Route(route) => Ok(route.input().finish(decoder)?),
+            Self::Function(route) => decoder.finish_as::<FunctionCall>()?.into_payload(&route),
+            Self::Stages => Ok(Payload::new(decoder.finish()?)),
+        }
+    }
+}
+
+/// The input of a call.
+enum CallInput {
+    Decoded(Payload),
+    /// It is large, and decoded on another thread when the call starts.
+    Large(Box<LargeInput>),
+}
+
+struct LargeInput {
+    server: Arc<ServerState>,
+    decoder: EnvelopeDecoder,
+    reader: InputReader,
+    budget: CallBudget,
+}
+
+impl CallInput {
+    /// The decoded input, and the call's permits, which are held while it is decoded.
+    async fn payload<O: Send + 'static>(self, node: &LocalClient, owner: O) -> Result<(O, Payload), CallError> {
+        match self {
+            Self::Decoded(payload) => Ok((owner, payload)),
+            Self::Large(input) => {
+                let LargeInput { server, decoder, reader, budget } = *input;
+                let bytes = decoder.total_bytes().unwrap_or_default();
+                let read = offload::run_for(node, (owner, bytes), budget, move || reader.read(decoder)).await;
+                read.inspect_err(|error| server.metrics.refuse_call(error.kind()))
+            }
+        }
+    }
+}
+
+/// The called route: a function by its name, with or without the slash.
+fn route(node: &LocalClient, call: &Call) -> Result<Arc<Route>, CallError> {
+    if call.function {
+        return node.find_function(&call.route);
+    }
+    let found = node.route(&call.route);
+    found.ok_or_else(|| CallError::new(ErrorKind::NotFound, format!("there is no route `{}`", call.route)))
+}
+
+/// The pace that a body must have.
+fn pace(config: &NetConfig, now: Instant) -> Pace {
+    Pace::new(now, config.body_progress_timeout, config.min_bytes_per_second)
+}

@@ -1,0 +1,204 @@
+//! Translates between core's types and wire frames: options, outcomes, errors. The only place that does.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use callboard_codec::wire::{Call, Fail, Load, Times};
+use callboard_codec::{DecodeLimits, Envelope, Format, Value};
+use callboard_core::edge::ErrorParts;
+use callboard_core::timeline::SpanId;
+use callboard_core::{CallError, CallOptions, Deadline, ErrorKind, Instant, Priority, SessionKey, StageName, Timing};
+
+use crate::offload;
+
+/// A header without fields.
+#[derive(serde::Serialize)]
+pub(crate) struct EmptyHeader {}
+
+/// The longest details of an error. Longer ones are dropped: they belong into an output.
+const MAX_DETAILS_BYTES: usize = 1 << 20;
+
+/// HTTP's status for a body that is too large, which every edge uses.
+const PAYLOAD_TOO_LARGE: u16 = 413;
+
+/// The error of an input that is too large.
+pub(crate) fn too_large(message: String) -> CallError {
+    let mut parts = ErrorParts::new(ErrorKind::InvalidInput, message);
+    parts.status = Some(PAYLOAD_TOO_LARGE);
+    parts.into()
+}
+
+/// Writes a caller's options into a call's header, with the time that is left now.
+pub(crate) fn put_options(call: &mut Call, options: &CallOptions, now: Instant) {
+    if let Some(deadline) = options.deadline_from(now) {
+        // 0 means no deadline, so a part of a millisecond counts as one.
+        call.millis_left = millis(deadline.remaining(now)).max(1);
+    }
+    call.priority = match options.priority() {
+        None => 0,
+        Some(Priority::High) => 1,
+        Some(Priority::Normal) => 2,
+        Some(Priority::Low) => 3,
+    };
+    call.session = options.session().map_or(0, SessionKey::number);
+    call.first_item_millis = options.first_item_timeout().map_or(0, millis);
+    call.traceparent = options.traceparent().unwrap_or_default();
+    call.request_id = options.request_id().unwrap_or_default().to_owned();
+}
+
+/// The caller's span, if its trace is recorded. An unreadable `traceparent` is ignored: broken tracing must not break
+/// calls.
+pub(crate) fn trace_parent(call: &Call) -> Option<SpanId> {
+    let is_hex = |text: &&str| text.bytes().all(|digit| matches!(digit, b'0'..=b'9' | b'a'..=b'f'));
+    let mut parts = call.traceparent.split('-');
+    let mut part = |length: usize| parts.next().filter(|part| part.len() == length).filter(is_hex);
+    let (version, trace, span, flags) = (part(2)?, part(32)?, part(16)?, part(2)?);
+    let (trace, span) = (u128::from_str_radix(trace, 16).ok()?, u64::from_str_radix(span, 16).ok()?);
+    let is_recorded = u8::from_str_radix(flags, 16).ok()? & 1 == 1;
+    // A later version may have further parts, version 00 has none.
+    let is_complete = version != "00" || parts.next().is_none();
+    (version != "ff" && is_complete && trace != 0 && span != 0 && is_recorded).then_some(SpanId { trace, span })
+}
+
+/// Reduces a call's remaining time by the time since its header was made.
+pub(crate) fn shorten(call: &mut Call, passed: Duration) {
+    if call.millis_left > 0 {
+        call.millis_left = call.millis_left.saturating_sub(millis(passed)).max(1);
+    }
+}
+
+/// The options in a call's header, with times counted from its arrival. An unknown priority means the route's default.
+pub(crate) fn options(call: &Call, now: Instant) -> CallOptions {
+    let mut options = CallOptions::new();
+    if call.millis_left > 0 {
+        options = options.with_deadline(Deadline::after(now, Duration::from_millis(call.millis_left)));
+    }
+    let priority = match call.priority {
+        1 => Some(Priority::High),
+        2 => Some(Priority::Normal),
+        3 => Some(Priority::Low),
+        _ => None,
+    };
+    options = priority.into_iter().fold(options, CallOptions::with_priority);
+    if let Some(session) = SessionKey::from_number(call.session) {
+        options = options.with_session_key(session);
+    }
+    // Most calls have neither, so the allocations are avoided.
+    if !call.request_id.is_empty() {
+        options = options.with_request_id(call.request_id.as_str());
+    }
+    if !call.traceparent.is_empty() {
+        options = options.with_traceparent(call.traceparent.as_str());
+    }
+    if call.first_item_millis > 0 {
+        options = options.with_first_item_timeout(Duration::from_millis(call.first_item_millis));
+    }
+    options
+}
+
+pub(crate) fn times(timing: Timing) -> Times {
+    let micros = |duration: Duration| u64::try_from(duration.as_micros()).unwrap_or(u64::MAX);
+    Times { queue: micros(timing.queue), batch: micros(timing.batch), compute: micros(timing.compute) }
+}
+
+pub(crate) fn timing(times: Times) -> Timing {
+    let [queue, batch, compute] = [times.queue, times.batch, times.compute].map(Duration::from_micros);
+    Timing { queue, batch, compute }
+}
+
+/// An error as a frame, and its details as the frame's body.
+pub(crate) fn fail(error: CallError, load: Load) -> (Fail, Option<Envelope>) {
+    let started = error.was_started();
+    let parts = error.into_parts();
+    let details = parts.details.and_then(|details| details.to_envelope().ok());
+    let fail = Fail {
+        kind: parts.kind.as_str().to_owned(),
+        message: parts.message,
+        started,
+        may_repeat: parts.may_repeat,
+        error_type: parts.error_type,
+        status: parts.status.unwrap_or(0),
+        // 0 means unknown, so "at once" is one millisecond.
+        retry_after_millis: parts.retry_after.map_or(0, |after| millis(after).max(1)),
+        remote_trace: parts.remote_trace,
+        stage: parts.stage.map(|stage| stage.as_str().to_owned()),
+        load,
+    };
+    (fail, details.filter(|details| details.len() <= MAX_DETAILS_BYTES))
+}
+
+/// The error in a peer's frame. An unknown kind becomes `internal`.
+pub(crate) fn error(fail: Fail, details: &Bytes) -> CallError {
+    let limits = DecodeLimits { max_bytes: MAX_DETAILS_BYTES, ..DecodeLimits::default() };
+    // Unreadable details are dropped: the error itself is known.
+    let decode = || offload::contain(|| Ok(Value::decode(Format::Envelope, details, &limits)?)).ok();
+    let details = if details.is_empty() { None } else { decode() };
+    let kind = ErrorKind::from_name(&fail.kind);
+    let mut parts = ErrorParts::new(kind.unwrap_or(ErrorKind::Internal), fail.message);
+    (parts.started, parts.may_repeat) = (fail.started, fail.may_repeat);
+    parts.error_type = fail.error_type;
+    parts.status = (fail.status > 0).then_some(fail.status);
+    parts.details = details;
+    parts.retry_after = (fail.retry_after_millis > 0).then(|| Duration::from_millis(fail.retry_after_millis));
+    parts.remote_trace = fail.remote_trace;
+    parts.stage = fail.stage.as_deref().map(StageName::new);
+    parts.into()
+}
+
+/// The largest body of a fail frame.
+pub(crate) const fn max_details_bytes() -> usize {
+    MAX_DETAILS_BYTES
+}
+
+pub(crate) fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_traceparent_is_read_as_it_is_written_and_nothing_else_is_read() {
+        let read = |traceparent: &str| trace_parent(&Call { traceparent: traceparent.to_owned(), ..Call::default() });
+        let span = SpanId { trace: 0x4bf9_2f35_77b3_4da6_a3ce_929d_0e0e_4736, span: 0xf0_67aa_0ba9_02b7 };
+        assert_eq!(span.traceparent(), "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01");
+        assert_eq!(read(&span.traceparent()), Some(span));
+        let none = format!("00-{:032}-{:016}-01", 0, 0);
+        for wrong in [
+            "",
+            "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-00",
+            "ff-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
+            "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01-01",
+            "00-4BF92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
+            "00-4bf92f3577b34da6a3ce929d0e0e473-00f067aa0ba902b7-01",
+            "00-+bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
+            &none,
+        ] {
+            assert_eq!(read(wrong), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_call_that_has_waited_has_less_time_and_keeps_a_deadline() {
+        let left = |millis_left: u64, passed: u64| {
+            let mut call = Call { millis_left, ..Call::default() };
+            shorten(&mut call, Duration::from_millis(passed));
+            call.millis_left
+        };
+        assert_eq!([left(100, 30), left(100, 100), left(100, 1_000_000)], [70, 1, 1]);
+        assert_eq!(left(0, 30), 0, "none was given");
+    }
+
+    #[test]
+    fn retry_after_crosses_the_wire_however_short_it_is() {
+        for (said, heard) in
+            [(Some(Duration::from_micros(3)), Some(1)), (Some(Duration::from_millis(20)), Some(20)), (None, None)]
+        {
+            let mut parts = ErrorParts::new(ErrorKind::Overloaded, "full".to_owned());
+            parts.retry_after = said;
+            let (fail, _) = fail(parts.into(), Load::default());
+            assert_eq!(error(fail, &Bytes::new()).retry_after(), heard.map(Duration::from_millis), "{said:?}");
+        }
+    }
+}
