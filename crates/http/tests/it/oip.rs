@@ -575,7 +575,8 @@ async fn what_other_servers_take_is_taken() {
         json!([0])
     );
 
-    let head = json!({ "inputs": [{ "name": "x", "datatype": "BOOL", "shape": [3], "parameters": { "binary_data_size": 3 } }] });
+    let parameters = json!({ "binary_data_size": 3 });
+    let head = json!({ "inputs": [{ "name": "x", "datatype": "BOOL", "shape": [3], "parameters": parameters }] });
     let head = head.to_string();
     let body = [head.as_bytes(), &[0, 1, 255]].concat();
     let answer =
@@ -587,7 +588,8 @@ async fn what_other_servers_take_is_taken() {
         assert_eq!(infer("want", want(sent)).await["data"], json!([came]), "{sent}");
     }
 
-    let blob = json!({ "name": "blob", "datatype": "BYTES", "shape": [1], "data": ["aGk="], "parameters": { "content_type": "base64" } });
+    let parameters = json!({ "content_type": "base64" });
+    let blob = json!({ "name": "blob", "datatype": "BYTES", "shape": [1], "data": ["aGk="], "parameters": parameters });
     assert_eq!(infer("blob", blob).await["data"], json!(["hi"]));
     let broken = json!({ "inputs": [{ "name": "blob", "datatype": "BYTES", "shape": [1], "data": ["no base64!"],
                                       "parameters": { "content_type": "base64" } }] });
