@@ -1,8 +1,8 @@
 //! What a stage still does when five times as much comes as it can do, and how soon the rest is told.
 //!
-//! Run with `cargo bench -p callboard-core --bench overload`. The stage stands for a device: 2 ms a batch of up to 16. First its
-//! peak with callers that wait for each other, then calls that come at five times that rate whatever becomes of them, each
-//! with 100 ms to be answered in, which is less than its full queue would take.
+//! Run with `cargo bench -p callboard-core --bench overload`. The stage stands for a device: 2 ms a batch of up to 16.
+//! First its peak with callers that wait for each other, then calls that come at five times that rate whatever becomes
+//! of them, each with 100 ms to be answered in, which is less than its full queue would take.
 
 #![allow(clippy::print_stdout, clippy::unwrap_used, reason = "a benchmark prints, and stops when something is wrong")]
 

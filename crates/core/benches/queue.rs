@@ -1,5 +1,5 @@
-//! What scheduling costs with so many entries waiting: it should grow with the logarithm of their number, and beyond the size
-//! of the caches with the latency of memory, as it does for the standard library's ordered map beside it.
+//! What scheduling costs with so many entries waiting: it should grow with the logarithm of their number, and beyond
+//! the size of the caches with the latency of memory, as it does for the standard library's ordered map beside it.
 //!
 //! Run with `cargo bench -p callboard-core --bench queue`. The best round of each counts: noise only ever adds.
 

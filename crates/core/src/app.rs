@@ -154,7 +154,8 @@ impl App {
 impl App {
     /// Starts the app from a synchronous program, on a runtime that the node brings along: one thread per core.
     ///
-    /// A program that has a runtime starts the app on that and uses [`LocalClient::blocking`](crate::LocalClient::blocking).
+    /// A program that has a runtime starts the app on that and uses
+    /// [`LocalClient::blocking`](crate::LocalClient::blocking).
     ///
     /// ```
     /// use std::time::Duration;

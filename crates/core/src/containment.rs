@@ -1,5 +1,5 @@
-//! User code may panic wherever it runs, and its values may panic where they are dropped. Here that stays with the one call
-//! it belongs to.
+//! User code may panic wherever it runs, and its values may panic where they are dropped. Here that stays with the one
+//! call it belongs to.
 
 use std::any::Any;
 use std::cell::RefCell;
@@ -21,7 +21,7 @@ pub(crate) struct Panicked {
 }
 
 impl Panicked {
-    fn of(panic: &(dyn Any + Send)) -> Self {
+    fn from_panic(panic: &(dyn Any + Send)) -> Self {
         let place = PLACE.take();
         if place.is_none() {
             note_places_again();
@@ -44,7 +44,7 @@ impl fmt::Display for Panicked {
     }
 }
 
-/// The text of a panic, as far as it has one.
+/// The text of a panic, if it has one.
 pub(crate) fn panic_message(panic: &(dyn Any + Send)) -> String {
     let text = panic
         .downcast_ref::<&str>()
@@ -71,7 +71,7 @@ pub(crate) async fn contain_future<T>(code: impl Future<Output = T>) -> Result<T
 }
 
 fn words_of(panic: Box<dyn Any + Send>) -> Panicked {
-    let words = Panicked::of(panic.as_ref());
+    let words = Panicked::from_panic(panic.as_ref());
     // The panic's own payload is a user's value as well.
     drop_contained(panic);
     words

@@ -4,13 +4,14 @@ use std::time::Duration;
 
 use crate::clock::{self, Instant};
 
-/// How long a call may take when its caller did not say: long enough for a slow model, short enough to free a stuck caller.
+/// How long a call may take when its caller did not say: long enough for a slow model, short enough to free a stuck
+/// caller.
 pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The longest timeout a caller may ask for; beyond it a queued request is a leak.
 pub const MAX_TIMEOUT: Duration = Duration::from_secs(60 * 60);
 
-/// The instant after which nobody waits for an outcome any more.
+/// The instant after which the caller stops waiting.
 ///
 /// A deadline covers the whole call: all stages, all retries. Where two deadlines meet, the smaller one wins.
 ///

@@ -34,9 +34,9 @@
 //!
 //! # What is promised
 //!
-//! Every admitted call ends in exactly one outcome: its result, or a [`CallError`] of one [`ErrorKind`]. Nothing expired
-//! or abandoned is started. A panic ends one replica and its batch, nothing else. Every queue has a bound and says
-//! `Overloaded` when it is full.
+//! Every admitted call ends in exactly one outcome: its result, or a [`CallError`] of one [`ErrorKind`]. Nothing
+//! expired or abandoned is started. A panic ends one replica and its batch, nothing else. Every queue has a bound and
+//! says `Overloaded` when it is full.
 
 pub mod actor;
 mod app;

@@ -1,13 +1,13 @@
 //! Runs a call's decoding and encoding away from the runtime's threads, when there is much of it.
 //!
-//! One piece of work less runs at a time than there are cores: more would only take turns, and the runtime keeps a core for everybody
-//! else's calls.
+//! One piece of work less runs at a time than there are cores: more would only take turns, and the runtime keeps a core
+//! for everybody else's calls.
 //!
-//! * **Full:** further work waits, within its call's deadline, and at most [`MAX_WAITING`] of it; beyond that the call is refused with
-//!   `Overloaded`.
-//! * **Late, cancelled:** dropping the future stops the work at its next charge, at the latest after 64 KiB of allocations, and so does
-//!   the call's deadline. Until it returns it owns its call's [`Admission`](crate::edge::Admission): a call whose caller left is in flight as long as it costs
-//!   something.
+//! * **Full:** further work waits, within its call's deadline, and at most [`MAX_WAITING`] of it; beyond that the call
+//!   is refused with `Overloaded`.
+//! * **Late, cancelled:** dropping the future stops the work at its next charge, at the latest after 64 KiB of
+//!   allocations, and so does the call's deadline. Until it returns it owns its call's
+//!   [`Admission`](crate::edge::Admission): a call whose caller left is in flight as long as it costs something.
 
 use std::num::NonZeroUsize;
 use std::panic::resume_unwind;
@@ -44,8 +44,8 @@ impl Offload {
         Self { free: Arc::new(Semaphore::new(threads)), waiting: Arc::default() }
     }
 
-    /// Runs `work` on a thread of its own at the expense of `account`. The thread holds `owner`, such as the call's admission, until the
-    /// work returns, and gives it back with the result.
+    /// Runs `work` on a thread of its own at the expense of `account`. The thread holds `owner`, such as the call's
+    /// admission, until the work returns, and gives it back with the result.
     ///
     /// A panic of `work` goes on in the caller.
     pub(crate) async fn run<O: Send + 'static, T: Send + 'static>(
@@ -60,8 +60,8 @@ impl Offload {
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
         let account: Arc<dyn Account> = Arc::new(Stoppable { account, stop: Arc::clone(&stop), deadline });
-        // In a task of its own, which the runtime polls: a caller that is not polled, such as a stream whose reader pauses, would keep
-        // the place that it was given in the queue from everybody behind it.
+        // In a task of its own, which the runtime polls: a caller that is not polled, such as a stream whose reader
+        // pauses, would keep the place that it was given in the queue from everybody behind it.
         let task = runtime.spawn(async move {
             let free = match tokio::time::timeout_at(deadline.instant(), free.acquire_owned()).await {
                 Ok(Ok(free)) => free,

@@ -1,7 +1,7 @@
 //! What the compiler says to common mistakes names the remedy.
 //!
-//! Each file in `compile_fail/` is a program with one mistake. Its lines `//~ …` are texts that the compiler's error has
-//! to contain. The rest of the error is rustc's own and may change with its version, so it is not compared.
+//! Each file in `compile_fail/` is a program with one mistake. Its lines `//~ …` are texts that the compiler's error
+//! has to contain. The rest of the error is rustc's own and may change with its version, so it is not compared.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on says so by panicking")]
 

@@ -17,7 +17,8 @@ const CALLS: usize = 100_000;
 /// One batch is in the worker's hands, the rest waits.
 const BATCH: usize = 1000;
 
-/// Each call has a task of its own, as a caller's would: its future, the flight, the entry, the permit and the way back.
+/// Each call has a task of its own, as a caller's would: its future, the flight, the entry, the permit and the way
+/// back.
 #[tokio::test]
 async fn a_hundred_thousand_waiting_calls_take_less_than_a_kibibyte_each() {
     let gate: Arc<(Mutex<bool>, Condvar)> = Arc::default();

@@ -105,7 +105,7 @@ impl<A: Actor> ActorContext<A> {
         &self.reference
     }
 
-    /// Sends the actor itself a message, behind those that wait. It needs no place in the mailbox: the count of such
+    /// Sends the actor itself a message, after the waiting ones. It needs no place in the mailbox: the count of such
     /// messages is up to the actor. If this life ends first, the message is lost.
     pub fn tell_self(&self, message: A::Message) {
         // A life that is ending takes no messages.
@@ -122,8 +122,8 @@ impl<A: Actor> ActorContext<A> {
     }
 
     /// Sends the actor itself a message every `period` (at least 1 ms), first after one period. At most one of them
-    /// waits in the mailbox; periods that the actor missed are skipped. If `message` panics, the timer ends, and the log
-    /// says so.
+    /// waits in the mailbox; periods that the actor missed are skipped. If `message` panics, the timer ends, and the
+    /// log says so.
     pub fn tell_every(&self, period: Duration, mut message: impl FnMut() -> A::Message + Send + 'static) -> ActorTimer {
         let (myself, name) = (self.myself.clone(), self.name().to_owned());
         let period = period.max(SHORTEST_PERIOD);
@@ -172,8 +172,8 @@ impl<A: Actor> fmt::Debug for ActorContext<A> {
 pub struct ActorTimer(AbortHandle);
 
 impl ActorTimer {
-    /// Sends nothing any more. A message that waits in the mailbox already is handled, as is one that is sent at the same
-    /// moment.
+    /// Sends nothing any more. A message that waits in the mailbox already is handled, as is one that is sent at the
+    /// same moment.
     pub fn cancel(&self) {
         self.0.abort();
     }

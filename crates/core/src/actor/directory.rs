@@ -49,7 +49,7 @@ impl fmt::Display for ActorState {
     }
 }
 
-/// What everybody may know of one actor.
+/// The public state of one actor.
 #[derive(Debug)]
 pub(crate) struct ActorStatus {
     name: Arc<str>,

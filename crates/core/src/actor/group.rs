@@ -1,6 +1,7 @@
 //! The supervisor of one group: starts its actors in order, and again when they die.
 //!
-//! Actors are built, started and stopped in tasks of their own, so the supervisor is never deaf while one takes its time.
+//! Actors are built, started and stopped in tasks of their own, so the supervisor is never deaf while one takes its
+//! time.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -55,7 +56,8 @@ pub(crate) struct GroupState {
     /// To be started, one after the other.
     queue: VecDeque<usize>,
     starting: Option<usize>,
-    /// Another's crash has taken along the one that is starting: it is stopped again once it is there, and these wait for that.
+    /// Another's crash has taken along the one that is starting: it is stopped again once it is there, and these wait
+    /// for that.
     outdated: Option<Vec<usize>>,
     started: Option<oneshot::Sender<Result<(), ActorError>>>,
     /// Why the group did not start: told when nothing of it is left.
@@ -170,8 +172,8 @@ impl GroupState {
         &self.group.children[index]
     }
 
-    /// These wait for one more reason to be started. While there is one, nobody starts them, so that of no actor there are two
-    /// lives at once, and nobody comes up beside one that is about to be stopped.
+    /// These wait for one more reason to be started. While there is one, nobody starts them, so that of no actor there
+    /// are two lives at once, and nobody comes up beside one that is about to be stopped.
     fn hold(&mut self, indices: &[usize]) {
         for index in indices {
             self.lives[*index].held_by += 1;
@@ -411,7 +413,7 @@ async fn stop_all(actors: Vec<ActorCell>) {
 }
 
 impl Drop for GroupState {
-    /// However the group ended, nobody takes messages for it any more, and its names are free.
+    /// The group has ended, for whatever reason: its actors take no messages, and its names are free.
     fn drop(&mut self) {
         for child in &self.group.children {
             child.status.enter(ActorState::Ended, clock::now(), None);

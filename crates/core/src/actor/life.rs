@@ -16,8 +16,9 @@ use crate::host::OpaqueHandle;
 /// State that handles one message at a time.
 ///
 /// The state is `self`, and no other code has access to it. All messages of an actor are of one type: an enum, or a
-/// struct where there is one kind. A message that expects an answer carries a [`ReplyPort`](crate::actor::ReplyPort). An
-/// [`ActorSpec`](crate::actor::ActorSpec) says how to build the actor, an [`ActorRef`](crate::actor::ActorRef) reaches it.
+/// struct where there is one kind. A message that expects an answer carries a [`ReplyPort`](crate::actor::ReplyPort).
+/// An [`ActorSpec`](crate::actor::ActorSpec) says how to build the actor, an [`ActorRef`](crate::actor::ActorRef)
+/// reaches it.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -81,8 +82,8 @@ use crate::host::OpaqueHandle;
 /// # Crashes
 ///
 /// An error of [`handle`](Self::handle) is a crash, as is a panic: this life ends, its state is dropped, and the actor
-/// is then built again as its [group](crate::actor::ActorGroup) says. [`stopped`](Self::stopped) does not run. A refusal that
-/// leaves the state intact is no crash: it is [`ReplyPort::fail`](crate::actor::ReplyPort::fail).
+/// is then built again as its [group](crate::actor::ActorGroup) says. [`stopped`](Self::stopped) does not run. A
+/// refusal that leaves the state intact is no crash: it is [`ReplyPort::fail`](crate::actor::ReplyPort::fail).
 ///
 /// # Cancellation
 ///
@@ -103,7 +104,8 @@ pub trait Actor: Send + Sized + 'static {
     ///
     /// # Errors
     ///
-    /// An error ends this life as a crash. Its text is in the actor's [description](crate::description::ActorDescription).
+    /// An error ends this life as a crash. Its text is in the actor's
+    /// [description](crate::description::ActorDescription).
     fn handle(
         &mut self,
         message: Self::Message,

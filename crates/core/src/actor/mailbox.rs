@@ -70,12 +70,12 @@ pub(crate) struct Mailbox<M> {
     target: watch::Sender<Target<M>>,
 }
 
-/// Who takes the messages now.
+/// The receiver of the messages.
 enum Target<M> {
-    /// Nobody yet, or nobody for the moment.
+    /// None at the moment: the actor starts, or starts again.
     Down,
     Up(EngineRef<Delivery<M>>),
-    /// Nobody ever again.
+    /// None: the actor has ended.
     Over,
 }
 
@@ -166,8 +166,8 @@ impl<M: Send + 'static> ActorRef<M> {
 
     /// Sends a message that carries the port for its answer, and waits for that: a [`Duration`](std::time::Duration)
     /// from now, or until a [`Deadline`], such as that of the [call](crate::CallContext::deadline) or of the [message
-    /// in hand](ReplyPort::deadline). An actor that restarts is waited for, too: a message that waited when a life ended
-    /// goes to the next one. The actor takes it at most once.
+    /// in hand](ReplyPort::deadline). An actor that restarts is waited for, too: a message that waited when a life
+    /// ended goes to the next one. The actor takes it at most once.
     ///
     /// # Errors
     ///

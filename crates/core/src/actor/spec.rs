@@ -128,7 +128,7 @@ impl ActorGroup {
         }
     }
 
-    /// Adds an actor behind those that are there.
+    /// Adds an actor after the others.
     pub fn actor<M: Send + 'static>(mut self, spec: ActorSpec<M>) -> Self {
         spec.child.status.set_group(&self.name);
         self.children.push(spec.child);
@@ -173,7 +173,7 @@ pub enum ActorError {
         /// The name.
         name: String,
     },
-    /// It could not be built or started; the message is its own. Nobody tried twice.
+    /// It could not be built or started; the message is its own. There was no second attempt.
     #[error("actor `{name}` did not start: {message}")]
     Start {
         /// The actor.

@@ -1,4 +1,4 @@
-//! Who starts again when one of a group dies: pure decisions.
+//! Which actors of a group start again when one dies: pure decisions.
 
 use std::ops::Range;
 
@@ -34,7 +34,7 @@ impl RestartStrategy {
 pub enum RestartPolicy {
     /// Whenever it ends, even when it stopped by itself.
     Always,
-    /// After an error, a panic or a kill. One that stops by itself has done its work.
+    /// After an error, a panic or a kill. An actor that stops by itself has done its work.
     #[default]
     Crashed,
     /// Not at all.

@@ -329,8 +329,8 @@ impl BatcherState {
         wanted
     }
 
-    /// Splits a batch that killed its worker in two. With repeated halving, one poison entry among n is alone after at most
-    /// 2·⌈log₂ n⌉ + 1 runs, the first included. A single entry stays single.
+    /// Splits a batch that killed its worker in two. With repeated halving, one poison entry among n is alone after at
+    /// most 2·⌈log₂ n⌉ + 1 runs, the first included. A single entry stays single.
     fn isolate(&mut self, entries: Vec<Entry>, lone_crashes: u32) {
         let mut entries = self.keep_wanted(entries);
         let second = entries.split_off(entries.len() / 2);

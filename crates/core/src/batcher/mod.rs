@@ -4,7 +4,7 @@
 //! formed at the moment a worker takes it, so priorities, deadlines and cancellations count until the last instant.
 //!
 //! * **Full:** an entry takes its permit before it is sent, so the mailbox is bounded by the queue.
-//! * **Late:** an entry that cannot make its deadline is refused when it arrives, as far as the measured cost tells. Else
+//! * **Late:** an entry that cannot make its deadline is refused when it arrives, by the measured cost. Else
 //!   the caller's own timer answers `DeadlineExceeded`; the entry is dropped from the queue, never executed.
 //! * **Cancelled:** the caller's guard tells the batcher, which drops the entry and counts it.
 

@@ -123,7 +123,7 @@ impl CallContext {
         self.flight.is_abandoned()
     }
 
-    /// Whether somebody still waits: its caller is there and its deadline has not passed.
+    /// Whether its caller still waits and its deadline has not passed.
     #[must_use]
     pub fn is_wanted(&self, now: Instant) -> bool {
         self.flight.is_wanted(now)

@@ -64,8 +64,8 @@ impl Flight {
         Self { patient: true, ..Self::new(deadline, priority) }
     }
 
-    /// The same call with its permit and its caller's options. An inner call inherits what they leave open from its outer
-    /// call, and stays on this node if that one came from another node.
+    /// The same call with its permit and its caller's options. An inner call inherits what they leave open from its
+    /// outer call, and stays on this node if that one came from another node.
     #[must_use]
     pub(crate) fn with_permit(
         mut self,
@@ -77,7 +77,7 @@ impl Flight {
         self.deadline = within.map_or(self.deadline, |outer| self.deadline.min(outer.deadline));
         self.priority = options.priority().or_else(|| within.map(|outer| outer.priority)).unwrap_or(self.priority);
         self.session = options.session();
-        self.origin = Origin::of(options, outer);
+        self.origin = Origin::from_options(options, outer);
         self.stays_here = within.is_some_and(|outer| outer.stays_here);
         self.permit = Some(permit);
         self

@@ -9,7 +9,8 @@ use crate::error::Failure;
 
 /// The arguments of a function-style call. A stage or pipeline that takes one is a **function**.
 ///
-/// What is wrong with an argument is told by its name, as an [`InvalidInput`](crate::ErrorKind::InvalidInput) of this call only.
+/// What is wrong with an argument is told by its name, as an [`InvalidInput`](crate::ErrorKind::InvalidInput) of this
+/// call only.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -121,7 +122,8 @@ impl FunctionCall {
         self.kwargs.get(name).map_or(Ok(None), |value| read(name, value))
     }
 
-    /// That nothing was given beside `names`, and nothing twice. Each name stands at its place and may also be a keyword.
+    /// That nothing was given beside `names`, and nothing twice. Each name stands at its place and may also be a
+    /// keyword.
     ///
     /// # Errors
     ///

@@ -1,4 +1,4 @@
-//! One call: what its caller may ask for beside the input, what it gets beside the output, and the flight that stands for it.
+//! One call: its options, its shared state, the context that user code sees, and its reply.
 
 mod context;
 mod flight;

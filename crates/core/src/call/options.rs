@@ -1,4 +1,4 @@
-//! What a caller may ask for beside the input. Nothing is decided here: what it leaves open, the route or the node says.
+//! The options of a call. Nothing is decided here: route and node fill in what the caller leaves open.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -211,7 +211,7 @@ impl CallOptions {
         self
     }
 
-    /// How many bytes the [headers](Self::with_header) have, which nobody else holds.
+    /// The bytes of the [headers](Self::with_header), which only these options hold.
     #[must_use]
     pub fn header_bytes(&self) -> usize {
         let headers = self.origin.iter().flat_map(|origin| &origin.headers);

@@ -1,4 +1,4 @@
-//! What a call's caller tells of itself, beside what is decided by.
+//! The data of a call's caller that no decision depends on.
 
 use std::fmt;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ pub(crate) struct Origin {
     pub(crate) caller: Option<Box<str>>,
     pub(crate) headers: Pairs,
     pub(crate) tags: Pairs,
-    /// What its record is written with, where somebody wants one.
+    /// The recorder of the call, if it has one.
     pub(crate) recorder: Option<Recorder>,
     /// The call that waits for it, where user code made it.
     pub(crate) outer: Option<Arc<OuterCall>>,
@@ -27,7 +27,7 @@ pub(crate) struct Origin {
 impl Origin {
     /// The origin of an admitted call. What its options leave open is taken from its outer call. Most calls have no
     /// origin, so a waiting call has room for a pointer only.
-    pub(crate) fn of(options: &CallOptions, outer: Option<&Arc<OuterCall>>) -> Option<Arc<Self>> {
+    pub(crate) fn from_options(options: &CallOptions, outer: Option<&Arc<OuterCall>>) -> Option<Arc<Self>> {
         if outer.is_none() && options.recorder().is_none() {
             return options.origin().cloned();
         }
@@ -45,7 +45,7 @@ impl Origin {
         Some(Arc::new(origin))
     }
 
-    /// The same of a call that nobody waits for.
+    /// The same origin without an outer call.
     pub(crate) fn alone(self: Arc<Self>) -> Arc<Self> {
         let origin = Arc::unwrap_or_clone(self);
         Arc::new(Self { outer: None, ..origin })

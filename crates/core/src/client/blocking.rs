@@ -26,8 +26,8 @@ impl LocalClient {
 
 /// A [`LocalClient`] whose methods block. Cloning it is cheap; any number of threads may share one.
 ///
-/// The node runs elsewhere: on the runtime it was started on, which must go on. A program that has none starts its node with
-/// [`App::start_blocking`](crate::App::start_blocking).
+/// The node runs elsewhere: on the runtime it was started on, which must go on. A program that has none starts its node
+/// with [`App::start_blocking`](crate::App::start_blocking).
 ///
 /// ```
 /// use callboard_core::{App, Stage};
@@ -46,10 +46,10 @@ impl LocalClient {
 ///
 /// # Panics
 ///
-/// Every method that waits panics inside a runtime's async context (an `async fn`, a task), with tokio's message "Cannot start
-/// a runtime from within a runtime", and before anything is called: blocking there could wait for ever for a task that this very
-/// thread is to run. Use the [`LocalClient`] there, or `tokio::task::spawn_blocking`. [`call_detached`](Self::call_detached) does not wait and never
-/// panics.
+/// Every method that waits panics inside a runtime's async context (an `async fn`, a task), with tokio's message
+/// "Cannot start a runtime from within a runtime", and before anything is called: blocking there could wait for ever
+/// for a task that this very thread is to run. Use the [`LocalClient`] there, or `tokio::task::spawn_blocking`.
+/// [`call_detached`](Self::call_detached) does not wait and never panics.
 #[derive(Clone, Debug)]
 pub struct BlockingClient {
     client: LocalClient,
@@ -141,8 +141,8 @@ impl BlockingClient {
         self.client.call_detached_with(route, input, options)
     }
 
-    /// [`LocalClient::stream`] as an iterator, whose `next` blocks. The inputs are pulled on the consumer's thread and may take
-    /// their time: nobody else waits there.
+    /// [`LocalClient::stream`] as an iterator, whose `next` blocks. The inputs are pulled on the consumer's thread and
+    /// may take their time: nobody else waits there.
     ///
     /// # Errors
     ///
@@ -157,8 +157,8 @@ impl BlockingClient {
         Ok(BlockingStream { stream, runtime: self.client.runtime().clone() })
     }
 
-    /// Blocks until the call is over. It is a task on the node's runtime, so that its timers end with the runtime's other
-    /// tasks: polled here, they would panic when the runtime goes first.
+    /// Blocks until the call is over. It is a task on the node's runtime, so that its timers end with the runtime's
+    /// other tasks: polled here, they would panic when the runtime goes first.
     #[track_caller]
     fn wait<T: Send + 'static>(
         &self,

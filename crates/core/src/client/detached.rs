@@ -1,4 +1,4 @@
-//! Calls whose outcome nobody waits for.
+//! Calls that run without their caller.
 //!
 //! * **Full:** refused at once, like a call: nothing is kept aside for later.
 //! * **Late:** the deadline ends it, as it ends a call.
@@ -15,9 +15,9 @@ use crate::error::CallError;
 impl LocalClient {
     /// Starts a call and goes on without its outcome. Needs no `await`, and no runtime around it.
     ///
-    /// When this returns `Ok`, the call is admitted: it holds its permit and stands in its first stage's queue, and it will be
-    /// tried until its deadline, whatever becomes of the caller. Its outcome is counted with the route's others; an error is
-    /// logged as a warning. A node that drains waits for it.
+    /// When this returns `Ok`, the call is admitted: it holds its permit and stands in its first stage's queue, and it
+    /// will be tried until its deadline, whatever becomes of the caller. Its outcome is counted with the route's
+    /// others; an error is logged as a warning. A node that drains waits for it.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -37,9 +37,9 @@ impl LocalClient {
     ///
     /// # Errors
     ///
-    /// `Overloaded` when the node or the first stage is full, `Unavailable` when it drains or has failed, `NotFound`, a deadline
-    /// that has passed: in all of these nothing was started. An error that user code gives before the first stage is returned,
-    /// too, because it is there already.
+    /// `Overloaded` when the node or the first stage is full, `Unavailable` when it drains or has failed, `NotFound`, a
+    /// deadline that has passed: in all of these nothing was started. An error that user code gives before the first
+    /// stage is returned, too, because it is there already.
     pub fn call_detached<In: Data>(&self, route: &str, input: In) -> Result<(), CallError> {
         self.call_detached_with(route, input, CallOptions::new())
     }
@@ -53,7 +53,7 @@ impl LocalClient {
         let payload = Payload::new(input);
         // Of the call that it is made for it has the origin, and does not end with it.
         let options = match &self.outer {
-            Some(outer) => options.clone().with_origin(Origin::of(&options, Some(outer)).map(Origin::alone)),
+            Some(outer) => options.clone().with_origin(Origin::from_options(&options, Some(outer)).map(Origin::alone)),
             None => options,
         };
         let held = self.hold(route)?;
@@ -64,8 +64,8 @@ impl LocalClient {
         // The call's timer belongs to the node's runtime, wherever its caller is.
         let _runtime = self.shared.runtime.enter();
         let mut call = Box::pin(self.submit_at(now, admission, payload, options));
-        // One step here takes the place in the first queue, so that a refusal reaches the caller. Whoever takes the next step
-        // leaves its own waker.
+        // One poll here takes the permit of the first queue, so that a refusal reaches the caller. The next poll brings
+        // its own waker.
         match call.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(outcome) => outcome.map(|_| ()),
             Poll::Pending => {

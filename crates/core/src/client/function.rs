@@ -24,7 +24,8 @@ impl FunctionCall {
         }
     }
 
-    /// What a route that is no function gets of these arguments, for edges: the only positional one, or the keywords as a map.
+    /// What a route that is no function gets of these arguments, for edges: the only positional one, or the keywords as
+    /// a map.
     ///
     /// # Errors
     ///
@@ -48,18 +49,18 @@ impl FunctionCall {
 impl LocalClient {
     /// Calls a function by its name, with positional and keyword arguments, and waits for its value.
     ///
-    /// The name is that of a route, with or without the leading `/`. A route over [`FunctionCall`] gets the arguments as they
-    /// are. Any other route can be called so, too: exactly one positional argument and no keywords are its input itself,
-    /// keywords alone are its input as a map. The input is then read as the route's type, which costs a conversion that
-    /// [`call`](Self::call) does not have.
+    /// The name is that of a route, with or without the leading `/`. A route over [`FunctionCall`] gets the arguments
+    /// as they are. Any other route can be called so, too: exactly one positional argument and no keywords are its
+    /// input itself, keywords alone are its input as a map. The input is then read as the route's type, which costs a
+    /// conversion that [`call`](Self::call) does not have.
     ///
     /// For arguments of several types see [`FunctionCall::with_arg`] and [`send_with`](Self::send_with); for none,
     /// [`NO_ARGS`].
     ///
     /// # Errors
     ///
-    /// `NotFound` when there is no such route, `InvalidInput` when the arguments are not what it takes; for the rest see
-    /// [`ErrorKind`].
+    /// `NotFound` when there is no such route, `InvalidInput` when the arguments are not what it takes; for the rest
+    /// see [`ErrorKind`].
     ///
     /// # Cancellation
     ///

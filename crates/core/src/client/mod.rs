@@ -61,22 +61,22 @@ impl LocalClient {
     ///   left behind, it runs on until its deadline, which is no later than that of the outer call;
     /// * has the outer call's priority, recorder, request id, traceparent, caller, headers and tags, unless its options
     ///   say otherwise;
-    /// * rides on the outer call's permit instead of taking one of the node's [calls in flight](crate::Limits::max_in_flight),
-    ///   so that a full node, and one that drains, runs it. At most 256 of them at a time ride on one permit; one more
-    ///   is `Overloaded`. The limits of its route and its stages hold for it as for every other call, and so does that
-    ///   of the node's memory;
+    /// * rides on the outer call's permit instead of taking one of the node's [calls in
+    ///   flight](crate::Limits::max_in_flight), so that a full node, and one that drains, runs it. At most 256 of them
+    ///   at a time ride on one permit; one more is `Overloaded`. The limits of its route and its stages hold for it as
+    ///   for every other call, and so does that of the node's memory;
     /// * does not enter a stage in which its outer call is, or one that waits for that: this is `Failed` with the
     ///   status 508, because with all workers of a stage waiting for that very stage nothing would go on.
     ///
-    /// A [`call_detached`](Self::call_detached) is no inner call: nobody waits for it, so it takes a permit of its own and outlives the
-    /// call.
+    /// A [`call_detached`](Self::call_detached) is no inner call: it takes a permit of its own and outlives the call.
     #[must_use]
     pub fn within(&self, context: &CallContext) -> Self {
         let outer = OuterCall { flight: Arc::clone(context.flight()), stage: context.stage().clone() };
         Self { shared: Arc::clone(&self.shared), outer: Some(Arc::new(outer)) }
     }
 
-    /// Calls a route with a Rust value and waits for its outcome. Nothing is encoded when the types are the route's own.
+    /// Calls a route with a Rust value and waits for its outcome. Nothing is encoded when the types are the route's
+    /// own.
     ///
     /// # Errors
     ///
@@ -211,8 +211,8 @@ pub(crate) fn run_admitted<T>(
     }
 }
 
-/// A route's output as the type that its caller asked for. Another type is the caller's mistake, not the route's: the call
-/// itself has succeeded.
+/// A route's output as the type that its caller asked for. Another type is the caller's mistake, not the route's: the
+/// call itself has succeeded.
 fn read_output<Out: Data + Clone>(payload: Payload) -> Result<Out, CallError> {
     payload.into_inner::<Out>().map_err(|error| {
         let message = format!("the output cannot be read as the type that was asked for: {error}");
@@ -220,8 +220,8 @@ fn read_output<Out: Data + Clone>(payload: Payload) -> Result<Out, CallError> {
     })
 }
 
-/// A call with its permits. Counts its outcome exactly once; dropped before it has one, even before it was begun, it was
-/// cancelled, or came too late.
+/// A call with its permits. Counts its outcome exactly once; dropped before it has one, even before it was begun, it
+/// was cancelled, or came too late.
 #[derive(Debug)]
 pub(crate) struct AdmittedCall {
     pub(crate) admission: Admission,

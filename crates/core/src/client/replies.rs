@@ -1,7 +1,7 @@
 //! The outputs of one call of a streaming route, read one by one.
 //!
-//! The reader drives its call: an output is passed through what comes behind the streaming stage when it is asked for. Dropping
-//! the replies cancels the call.
+//! The reader drives its call: an output is passed through what comes behind the streaming stage when it is asked for.
+//! Dropping the replies cancels the call.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -197,7 +197,8 @@ enum Phase {
         outputs: mpsc::Receiver<Payload>,
         outcome: BoxFuture<EntryOutcome>,
         ended: Option<EntryOutcome>,
-        /// The input again, and the revision that was chosen, while another node may take the call if this one refuses it.
+        /// The input again, and the revision that was chosen, while another node may take the call if this one refuses
+        /// it.
         spare: Option<(Payload, Option<u64>)>,
     },
     /// The streaming stage and the next ones, `passed` in all, run on another node.

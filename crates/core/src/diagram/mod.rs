@@ -35,12 +35,12 @@ impl App {
     /// A picture of the routes, to be printed or drawn.
     #[must_use]
     pub fn diagram(&self) -> Diagram {
-        Diagram::of(self.routes())
+        Diagram::for_routes(self.routes())
     }
 }
 
 impl Diagram {
-    pub(crate) fn of(routes: &[RouteSpec]) -> Self {
+    pub(crate) fn for_routes(routes: &[RouteSpec]) -> Self {
         let diagram = |route: &RouteSpec| {
             let names = route.graph.map(&mut |spec: &Arc<StageSpec>| spec.name().clone());
             (route.name.clone(), names, route.graph.map(&mut |spec: &Arc<StageSpec>| label(spec)))
@@ -60,8 +60,8 @@ impl Diagram {
         self.draw().to_dot()
     }
 
-    /// One frame per route, in which its steps follow each other. A stage that is used again is drawn again, with a dashed
-    /// line to its use before: it is one queue and one pool.
+    /// One frame per route, in which its steps follow each other. A stage that is used again is drawn again, with a
+    /// dashed line to its use before: it is one queue and one pool.
     fn draw(&self) -> Drawing {
         let mut drawing = Drawing::default();
         let mut used: Vec<(String, usize)> = Vec::new();

@@ -63,13 +63,14 @@ impl LocalClient {
         HeldBytes::none_of(&self.shared.gateway)
     }
 
-    /// Runs `work` away from the runtime's threads at the expense of `account`: for reading and writing large payloads. The thread
-    /// holds `owner`, such as the call's [`Admission`], until the work returns, and gives it back with the result.
+    /// Runs `work` away from the runtime's threads at the expense of `account`: for reading and writing large payloads.
+    /// The thread holds `owner`, such as the call's [`Admission`], until the work returns, and gives it back with the
+    /// result.
     ///
     /// # Errors
     ///
-    /// `Overloaded` when too much such work waits, `DeadlineExceeded` when no thread was free in time, `Unavailable` when the node
-    /// stops. The owner is dropped then.
+    /// `Overloaded` when too much such work waits, `DeadlineExceeded` when no thread was free in time, `Unavailable`
+    /// when the node stops. The owner is dropped then.
     ///
     /// # Panics
     ///

@@ -1,7 +1,8 @@
 //! Calls of stages by other nodes: another node owns the call, this node gives the permits and does the work.
 //!
-//! A call may name several stages in a row. Where a later one has no capacity, the output of the stages before it goes back,
-//! and the owner calls another node; no stage runs twice. This node sends nothing on and counts no outcome: the owner does.
+//! A call may name several stages in a row. Where a later one has no capacity, the output of the stages before it goes
+//! back, and the owner calls another node; no stage runs twice. This node sends nothing on and counts no outcome: the
+//! owner does.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -122,8 +123,8 @@ impl LocalClient {
     ///
     /// # Errors
     ///
-    /// `Unavailable` when no route uses such a stage, or the node drains; `Overloaded` when the node's permits are out; `InvalidInput`
-    /// when a stage streams that is not the first. Nothing was started.
+    /// `Unavailable` when no route uses such a stage, or the node drains; `Overloaded` when the node's permits are out;
+    /// `InvalidInput` when a stage streams that is not the first. Nothing was started.
     pub fn admit_stages<S: AsRef<str>>(&self, stages: &[S], bytes: u64) -> Result<StageAdmission, CallError> {
         let mut pools = Vec::with_capacity(stages.len());
         let mut held = Vec::with_capacity(stages.len());
@@ -147,7 +148,8 @@ impl LocalClient {
         Ok(StageAdmission { admission, pools, _held: held })
     }
 
-    /// Runs an admitted call of stages, here and nowhere else. Where a later stage refuses, it says how many ran before that.
+    /// Runs an admitted call of stages, here and nowhere else. Where a later stage refuses, it says how many ran before
+    /// that.
     ///
     /// # Errors
     ///
@@ -182,8 +184,8 @@ impl LocalClient {
         }
     }
 
-    /// Runs an admitted call whose first stage streams, here and nowhere else, as its outputs are read. Those behind it run for each
-    /// output.
+    /// Runs an admitted call whose first stage streams, here and nowhere else, as its outputs are read. Those behind it
+    /// run for each output.
     #[must_use = "a call runs as its replies are read"]
     pub fn submit_stages_streaming(
         &self,

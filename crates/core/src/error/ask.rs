@@ -18,8 +18,9 @@ pub enum AskError {
     /// The deadline passed.
     #[error("the deadline passed before {}", if *taken { "the answer" } else { "the actor took the message" })]
     DeadlineExceeded {
-        /// Whether the actor has the message, and acts on it unless it looks at [`ReplyPort::is_wanted`](crate::actor::ReplyPort::is_wanted). A message that
-        /// was not taken by now is never handled.
+        /// Whether the actor has the message, and acts on it unless it looks at
+        /// [`ReplyPort::is_wanted`](crate::actor::ReplyPort::is_wanted). A message that was not taken by now is never
+        /// handled.
         taken: bool,
     },
     /// The actor answered [with a failure](crate::actor::ReplyPort::fail).

@@ -13,8 +13,8 @@ use crate::text::{MAX_ERROR_TYPE_CHARS, limit, limit_error_text};
 
 /// The error of one item, returned by a worker.
 ///
-/// A failure is an answer, not an accident: it reaches that item's caller with its message, type, status and details, is
-/// never retried by the node, and leaves the rest of the batch alone.
+/// A failure is an answer, not an accident: it reaches that item's caller with its message, type, status and details,
+/// is never retried by the node, and leaves the rest of the batch alone.
 ///
 /// Whatever converts into a boxed [`Error`] converts into one with `?`: errors of every kind, which keep their type's
 /// name, and texts. For that reason `Failure` is not an `Error` itself. The error of an inner call, a [`CallError`] or
@@ -41,23 +41,23 @@ impl Failure {
     /// [`MAX_ERROR_CHARS`](crate::edge::MAX_ERROR_CHARS) characters is cut, and says so.
     #[must_use]
     pub fn new(message: impl Into<String>) -> Self {
-        Self::of_kind(ErrorKind::Failed, message)
+        Self::with_kind(ErrorKind::Failed, message)
     }
 
     /// The item itself is wrong: kind [`InvalidInput`](ErrorKind::InvalidInput). Name the field and what was expected.
     #[must_use]
     pub fn invalid_input(message: impl Into<String>) -> Self {
-        Self::of_kind(ErrorKind::InvalidInput, message)
+        Self::with_kind(ErrorKind::InvalidInput, message)
     }
 
     /// What an input is refused with that cannot be read as the stage's type.
-    pub(crate) fn of_input(error: DecodeError) -> Self {
+    pub(crate) fn from_decode_error(error: DecodeError) -> Self {
         let kind = match error.kind() {
             DecodeErrorKind::Exhausted => ErrorKind::Overloaded,
             DecodeErrorKind::Stopped => ErrorKind::DeadlineExceeded,
             _ => ErrorKind::InvalidInput,
         };
-        Self::of_kind(kind, error.to_string())
+        Self::with_kind(kind, error.to_string())
     }
 
     /// There is no room for the item now: kind [`Overloaded`](ErrorKind::Overloaded), with a second until it may be
@@ -76,12 +76,12 @@ impl Failure {
     }
 
     fn not_done(kind: ErrorKind, message: impl Into<String>) -> Self {
-        let mut failure = Self::of_kind(kind, message);
+        let mut failure = Self::with_kind(kind, message);
         failure.0.may_repeat = true;
         failure
     }
 
-    fn of_kind(kind: ErrorKind, message: impl Into<String>) -> Self {
+    fn with_kind(kind: ErrorKind, message: impl Into<String>) -> Self {
         Self(Box::new(ErrorParts::new(kind, message)))
     }
 
@@ -157,7 +157,7 @@ impl Failure {
         failure
     }
 
-    fn of_error(error: &(dyn Error + 'static)) -> Self {
+    fn from_source(error: &(dyn Error + 'static)) -> Self {
         let (mut message, mut inner, mut next) = (String::new(), None, Some(error));
         while let Some(cause) = next {
             next = cause.source();
@@ -198,7 +198,7 @@ impl<E: Into<Box<dyn Error + Send + Sync>> + 'static> From<E> for Failure {
     fn from(error: E) -> Self {
         let is_text =
             [TypeId::of::<&str>(), TypeId::of::<String>(), TypeId::of::<Cow<'_, str>>()].contains(&TypeId::of::<E>());
-        let mut failure = of_any(error);
+        let mut failure = from_any(error);
         // A text, and an error whose type is not known any more, have no type to tell.
         if failure.0.error_type.is_none()
             && !is_text
@@ -212,11 +212,11 @@ impl<E: Into<Box<dyn Error + Send + Sync>> + 'static> From<E> for Failure {
 
 /// Looks for the error of an inner call. An `anyhow::Error` that was boxed does not show what it was made of, so it is
 /// asked before.
-fn of_any<E: Into<Box<dyn Error + Send + Sync>> + 'static>(error: E) -> Failure {
+fn from_any<E: Into<Box<dyn Error + Send + Sync>> + 'static>(error: E) -> Failure {
     #[cfg(feature = "anyhow")]
     if let Some(error) = (&error as &dyn std::any::Any).downcast_ref::<anyhow::Error>() {
-        return Failure::of_error(error.as_ref());
+        return Failure::from_source(error.as_ref());
     }
     let error: Box<dyn Error + Send + Sync> = error.into();
-    Failure::of_error(&*error)
+    Failure::from_source(&*error)
 }

@@ -1,7 +1,7 @@
 //! The errors of calls: one small vocabulary for every edge.
 //!
-//! [`ErrorKind`] is the word that HTTP statuses, metric labels and log fields share. Core only names the kinds; each edge
-//! has one `match` that translates them.
+//! [`ErrorKind`] is the word that HTTP statuses, metric labels and log fields share. Core only names the kinds; each
+//! edge has one `match` that translates them.
 
 mod ask;
 mod failure;
@@ -31,8 +31,8 @@ pub(crate) const RETRY_AFTER: Duration = Duration::from_secs(1);
 ///   [`Internal`](Self::Internal).
 /// * Try again a little later, here: [`Overloaded`](Self::Overloaded). Try somewhere else, or much later:
 ///   [`Unavailable`](Self::Unavailable).
-/// * Nobody waits because time ran out: [`DeadlineExceeded`](Self::DeadlineExceeded); because the caller left:
-///   [`Cancelled`](Self::Cancelled).
+/// * The caller stopped waiting because time ran out: [`DeadlineExceeded`](Self::DeadlineExceeded); because the caller
+///   left: [`Cancelled`](Self::Cancelled).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -48,7 +48,7 @@ pub enum ErrorKind {
     /// A bound was reached, or calls that wait before this one leave it too little time: retry after
     /// [`CallError::retry_after`]. Nothing was started.
     Overloaded,
-    /// The caller left. Nobody reads this answer; it is for logs and metrics.
+    /// The caller left. The answer has no reader; it is for logs and metrics.
     Cancelled,
     /// User code returned or raised an error, or gave an outcome that cannot be written. Never retried, not counted
     /// against the worker.
@@ -314,8 +314,8 @@ impl CallError {
         self.0.details.as_ref()
     }
 
-    /// When a retry may succeed: for [`ErrorKind::Overloaded`] from the measured drain rate, for [`ErrorKind::Unavailable`] when other
-    /// nodes are looked for again.
+    /// When a retry may succeed: for [`ErrorKind::Overloaded`] from the measured drain rate, for
+    /// [`ErrorKind::Unavailable`] when other nodes are looked for again.
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
         self.0.retry_after

@@ -17,7 +17,7 @@ use crate::worker::Replica;
 pub(crate) enum ReplicaReport {
     /// It is built and warm.
     Up(Arc<ReplicaHandle>),
-    /// Batches that ran beside one that panicked, and go on without their replica.
+    /// The other batches of a replica whose batch panicked: they go on without it.
     LeftRunning(JoinSet<()>),
 }
 
@@ -143,7 +143,7 @@ async fn build_executor(
         Factory::Sync(build) => {
             let build = Arc::clone(build);
             let build = Box::new(move || build(&replica));
-            if spec.settings().runs_as_task() && !pool.is_moved_to_threads() {
+            if spec.settings().runs_as_task() && !pool.replicas().is_moved_to_threads() {
                 Executor::on_task(build, pool, watchdog.watch(pool))
             } else {
                 Executor::on_thread(build, context.clone()).await
@@ -171,7 +171,7 @@ impl WorkerState {
 
     /// The watchdog found this stage too slow for the runtime.
     fn leave_the_runtime_if_told(&mut self) -> Result<(), ActorProcessingErr> {
-        if self.context.pool.is_moved_to_threads()
+        if self.context.pool.replicas().is_moved_to_threads()
             && let Some(executor) = self.executor.take_if(|executor| executor.is_task())
         {
             let moved = executor.move_to_thread(self.context.clone());
@@ -180,8 +180,8 @@ impl WorkerState {
         Ok(())
     }
 
-    /// Answers the callers of a run that has not come back in time, and ends this replica; its supervisor starts another.
-    /// The thread cannot be stopped: it is abandoned, and ends when user code comes back.
+    /// Answers the callers of a run that has not come back in time, and ends this replica; its supervisor starts
+    /// another. The thread cannot be stopped: it is abandoned, and ends when user code comes back.
     fn give_up_if_hung(&self, myself: &ActorRef<WorkerMessage>, number: u64) -> Result<(), ActorProcessingErr> {
         let ExecutorContext { pool, handle, .. } = &self.context;
         let Some(timeout) = pool.settings().timeout() else { return Ok(()) };
@@ -206,8 +206,8 @@ fn watch(myself: &ActorRef<WorkerMessage>, timeout: Duration, number: u64) -> Ab
 
 impl Drop for WorkerState {
     fn drop(&mut self) {
-        // A killed or crashed actor never comes to `post_stop`. Its slot must not look free, and the callers of a batch in a
-        // thread that hangs are answered here.
+        // A killed or crashed actor never comes to `post_stop`. Its slot must not look free, and the callers of a batch
+        // in a thread that hangs are answered here.
         self.context.handle.retire();
         if self.context.pool.is_ending()
             && let Some(batch) = self.context.handle.take_batch()

@@ -1,8 +1,8 @@
 //! Where a worker's code runs: inline on the runtime, on an OS thread of its own, or as futures on the runtime.
 //!
-//! A task or thread runs one batch at a time. Threads and futures answer the entries themselves; their actor is told only of
-//! a crash. When the actor stops, its thread finishes the batch that it runs, cleans up and ends. A thread that hangs is
-//! abandoned: it ends by itself, and counts as abandoned until then.
+//! A task or thread runs one batch at a time. Threads and futures answer the entries themselves; their actor is told
+//! only of a crash. When the actor stops, its thread finishes the batch that it runs, cleans up and ends. A thread that
+//! hangs is abandoned: it ends by itself, and counts as abandoned until then.
 
 use std::sync::Arc;
 use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
@@ -93,8 +93,8 @@ impl Executor {
                 watched.end();
                 Ok(result?)
             }
-            // The slot protocol admits one batch at a time, so the buffer of one is never full while the thread lives; were
-            // it broken, the batch would go back to the queue.
+            // The slot protocol admits one batch at a time, so the buffer of one is never full while the thread lives;
+            // were it broken, the batch would go back to the queue.
             Self::Thread { batches, .. } => batches.try_send(run).map_err(|error| match error {
                 TrySendError::Full(_) | TrySendError::Disconnected(_) => ExecutorError::ThreadEnded,
             }),
@@ -189,7 +189,7 @@ fn work(mut worker: Box<dyn DynWorker>, inbox: &std::sync::mpsc::Receiver<BatchR
         }
         Ok(Err(RunError::Panicked(words))) => Some(words.to_string()),
         Ok(Err(RunError::Abandoned)) => {
-            context.pool.thread_came_back();
+            context.pool.replicas().thread_came_back();
             None
         }
         Err(words) => {

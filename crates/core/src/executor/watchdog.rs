@@ -1,8 +1,9 @@
 //! Sees quick code that is not quick: task stages that hold a runtime thread.
 //!
 //! A thread of its own, which never runs user code, counts ticks. A task notes the tick at which a call began; a call
-//! that is still running after more than [`MAX_TASK_CALL`] gets one warning that names its stage, and the stage's pool is
-//! told to move: each replica goes to a thread of its own after the batch that it runs. No clock is read on the request path.
+//! that is still running after more than [`MAX_TASK_CALL`] gets one warning that names its stage, and the stage's pool
+//! is told to move: each replica goes to a thread of its own after the batch that it runs. No clock is read on the
+//! request path.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};

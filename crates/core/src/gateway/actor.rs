@@ -1,4 +1,4 @@
-//! The gateway's own work beside the requests: draining, and the sweep of the ledger.
+//! The work of the gateway apart from calls: draining, and the sweep of the ledger.
 
 use std::sync::Arc;
 use std::time::Duration;

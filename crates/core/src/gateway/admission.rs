@@ -8,8 +8,8 @@ use crate::clock::Instant;
 use crate::deadline::{DEFAULT_TIMEOUT, MAX_TIMEOUT};
 use crate::id::{CallId, RouteIndex, RouteName};
 
-/// Calls in flight on one node by default: far above what the stages' queues take, so that it only bounds what waits for
-/// its body or its reader.
+/// Calls in flight on one node by default: far above what the stages' queues take, so that it only bounds what waits
+/// for its body or its reader.
 pub const DEFAULT_MAX_IN_FLIGHT: usize = 16 * 1024;
 
 /// Payload bytes in flight on one node by default.
@@ -20,10 +20,11 @@ pub const DEFAULT_MAX_IN_FLIGHT_BYTES: u64 = 256 * 1024 * 1024;
 pub struct Limits {
     /// The largest number of calls in flight. Default [`DEFAULT_MAX_IN_FLIGHT`]. One more is refused with `Overloaded`.
     pub max_in_flight: usize,
-    /// The memory budget of the node in bytes. Default [`DEFAULT_MAX_IN_FLIGHT_BYTES`]. Each call has an account, and what it makes the
-    /// node hold is charged to that before it is allocated: received and unpacked bytes, decoded values, copies, and the encoded
-    /// answer until it is sent; in process, what is known of an input's size. What user code allocates is not counted. A call that
-    /// does not fit is refused with `Overloaded`, before its body is read where its length says so.
+    /// The memory budget of the node in bytes. Default [`DEFAULT_MAX_IN_FLIGHT_BYTES`]. Each call has an account, and
+    /// what it makes the node hold is charged to that before it is allocated: received and unpacked bytes, decoded
+    /// values, copies, and the encoded answer until it is sent; in process, what is known of an input's size. What user
+    /// code allocates is not counted. A call that does not fit is refused with `Overloaded`, before its body is read
+    /// where its length says so.
     pub max_in_flight_bytes: u64,
     /// How long a call may take when its caller did not say. Default [`DEFAULT_TIMEOUT`](crate::DEFAULT_TIMEOUT).
     pub default_timeout: Duration,
@@ -175,7 +176,8 @@ impl Ledger {
         self.bytes -= bytes;
     }
 
-    /// Closes a call: it has its outcome, and its permit is free. Its bytes stay charged until it is [removed](Self::remove).
+    /// Closes a call: it has its outcome, and its permit is free. Its bytes stay charged until it is
+    /// [removed](Self::remove).
     ///
     /// Returns whether it rode on the permit of another one.
     pub(crate) fn close(&mut self, key: usize) -> bool {
@@ -197,8 +199,8 @@ impl Ledger {
         self.take_bytes(bytes)
     }
 
-    /// Takes bytes for something that may wait: as long as a quarter of all stays free for the calls that are in already, whose outcomes
-    /// are still to be written.
+    /// Takes bytes for something that may wait: as long as a quarter of all stays free for the calls that are in
+    /// already, whose outcomes are still to be written.
     pub(crate) fn take_patiently(&mut self, bytes: u64) -> Result<(), Refusal> {
         let limit = self.limits.max_in_flight_bytes;
         match self.bytes == 0 || self.bytes.saturating_add(bytes) <= limit - limit / 4 {
@@ -296,7 +298,8 @@ mod tests {
     }
 
     proptest! {
-        /// The bounds hold after every step, a refusal changes nothing, and closing everything returns both sums to zero.
+        /// The bounds hold after every step, a refusal changes nothing, and closing everything returns both sums to
+        /// zero.
         #[test]
         fn keeps_its_bounds_and_returns_to_zero(operations in prop::collection::vec(operation(), 0..100)) {
             let limits = Limits { max_in_flight: 4, max_in_flight_bytes: 100, ..Limits::default() };

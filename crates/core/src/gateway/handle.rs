@@ -316,8 +316,8 @@ impl Drop for Permit {
     }
 }
 
-/// Bytes of the node that belong to no call: those that are read before the call begins, or held in addition to it. They
-/// count against no call limit. Dropping it gives them back.
+/// Bytes of the node that belong to no call: those that are read before the call begins, or held in addition to it.
+/// They count against no call limit. Dropping it gives them back.
 #[derive(Debug)]
 pub struct HeldBytes {
     gateway: Arc<Gateway>,
@@ -353,8 +353,8 @@ impl HeldBytes {
     ///
     /// # Errors
     ///
-    /// `Overloaded` when the node's bytes are all taken, `InvalidInput` when the node never has this many. The bytes that are
-    /// held stay.
+    /// `Overloaded` when the node's bytes are all taken, `InvalidInput` when the node never has this many. The bytes
+    /// that are held stay.
     pub fn grow(&self, bytes: u64) -> Result<(), CallError> {
         self.take(bytes).map_err(|refusal| self.gateway.refuse(refusal))
     }

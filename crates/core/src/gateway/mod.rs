@@ -1,4 +1,4 @@
-//! The gateway: who may come in, who is in, and how everybody leaves.
+//! The gateway: permits of calls, calls in flight, drain.
 //!
 //! Every call holds a [`Permit`] from before its body is read until its outcome is there. The permits count calls and
 //! bytes; the ledger knows each call in flight.

@@ -118,8 +118,8 @@ pub(crate) struct NodeMetrics {
 
 /// How many stages, and routes, keep their counters after their end.
 ///
-/// A counter that goes on where it was when its name comes back is what a model that is unloaded and loaded again wants:
-/// no rate has a gap, and no sum over stages falls. A node whose names are always new must not grow by them.
+/// A counter that goes on where it was when its name comes back is what a model that is unloaded and loaded again
+/// wants: no rate has a gap, and no sum over stages falls. A node whose names are always new must not grow by them.
 pub(super) const MAX_PAST: usize = 64;
 
 /// Names that are gone, the latest last, each with a count.

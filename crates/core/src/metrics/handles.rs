@@ -176,7 +176,7 @@ impl StageMetrics {
         [&self.full, &self.idle, &self.delay, &self.deadline, &self.drain].iter().map(|counter| counter.get()).sum()
     }
 
-    /// The gauges are read from their owners when somebody looks, so that nothing has to be kept in step.
+    /// Sets the gauges when the metrics are read, so that no second count can drift.
     pub(crate) fn set_gauges(&self, queued: usize, replicas: usize, ready: bool) {
         self.queued.set(queued as i64);
         self.replicas.set(replicas as i64);

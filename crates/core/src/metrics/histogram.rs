@@ -1,7 +1,7 @@
 //! A histogram that many threads fill without a lock.
 //!
-//! Buckets are powers of two of a base unit, so finding one is counting zeros, and an observation is three additions. The
-//! registry's own histogram takes a lock for each, which showed in the profile of a call.
+//! Buckets are powers of two of a base unit, so finding one is counting zeros, and an observation is three additions.
+//! The registry's own histogram takes a lock for each, which showed in the profile of a call.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

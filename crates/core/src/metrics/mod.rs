@@ -1,7 +1,7 @@
 //! What the node counts and measures, as Prometheus families in a registry of its own.
 //!
-//! Every node has its own registry, so two nodes in one process do not mix. Handles are made once per stage and route and
-//! kept; labels are route and stage names and small enumerations, never anything that a request brings along.
+//! Every node has its own registry, so two nodes in one process do not mix. Handles are made once per stage and route
+//! and kept; labels are route and stage names and small enumerations, never anything that a request brings along.
 
 mod families;
 mod handles;
@@ -20,14 +20,14 @@ pub use self::statistics::{RouteStatistics, StageStatistics};
 /// `benches/metrics-cost.sh`. Not a feature, because nobody is meant to turn it on by depending on this crate.
 pub(crate) const COUNTING: bool = !cfg!(callboard_no_metrics);
 
-/// Where an entry was when nobody wanted it any more.
+/// Where an entry was when it was discarded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum DiscardPlace {
     Queue,
     Worker,
 }
 
-/// Why nobody wanted it.
+/// Why an entry was discarded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Discarded {
     Expired,
@@ -71,7 +71,7 @@ impl TurnedAway {
     }
 }
 
-/// What a replica does at the moment somebody looks.
+/// What a replica does at the moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ReplicaState {
     /// It waits for a batch.

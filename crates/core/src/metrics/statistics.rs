@@ -1,4 +1,4 @@
-//! What was counted of one route, as numbers: for protocols that have statistics of their own beside the text for Prometheus.
+//! The counts of one route as numbers, for protocols with statistics of their own.
 
 use std::time::Duration;
 

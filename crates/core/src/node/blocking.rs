@@ -70,7 +70,7 @@ impl Drop for OwnRuntime {
     fn drop(&mut self) {
         let Some(runtime) = self.0.take() else { return };
         match Handle::try_current() {
-            // Nobody may block here.
+            // This thread must not block.
             Ok(_) => runtime.shutdown_background(),
             Err(_) => runtime.shutdown_timeout(RUNTIME_ENDS_WITHIN),
         }

@@ -27,8 +27,9 @@ const LISTED_CALLS: usize = 16;
 pub struct Health {
     /// The process answers.
     pub live: bool,
-    /// Traffic may be sent here: every stage is ready or degraded with a replica that is up, every stage that runs on other nodes
-    /// only is run by one that can be reached, no group of actors has given up, and the node is not draining.
+    /// Traffic may be sent here: every stage is ready or degraded with a replica that is up, every stage that runs on
+    /// other nodes only is run by one that can be reached, no group of actors has given up, and the node is not
+    /// draining.
     pub ready: bool,
     /// The node is about to end: it is not offered any more, or takes nothing new already.
     pub draining: bool,
@@ -82,8 +83,8 @@ pub struct Description {
     pub admitted: u64,
     /// Calls refused at the gateway since the start.
     pub refused: u64,
-    /// Outcomes of routes since the start, successful or not. With `in_flight` they add up to `admitted`, less what was let in
-    /// and was no call of a route: one whose body did not come whole, and one of a single stage by another node.
+    /// Outcomes of routes since the start, successful or not. With `in_flight` they add up to `admitted`, less what was
+    /// let in and was no call of a route: one whose body did not come whole, and one of a single stage by another node.
     pub outcomes: u64,
     /// The routes, in the order of their declaration; then those that are closed and have calls in them.
     pub routes: Vec<RouteDescription>,
@@ -182,7 +183,8 @@ pub struct StageDescription {
     pub cost_per_batch: Duration,
     /// What each unit of cost adds: each entry, or each unit that the stage's cost function counts.
     pub cost_per_unit: Duration,
-    /// Entries per batch in the mean, 0 before the first. Like `batches` and `releases` over all revisions of this name.
+    /// Entries per batch in the mean, 0 before the first. Like `batches` and `releases` over all revisions of this
+    /// name.
     pub mean_batch_size: f64,
     /// Batches by why they were released.
     pub releases: Vec<(ReleaseReason, u64)>,
@@ -304,12 +306,12 @@ impl Shared {
             // The revisions of a stage share its series.
             let all = || table.stages().filter(|other| other.name() == name).map(|other| &other.pool);
             let queued = all().map(|pool| pool.queued()).sum();
-            let replicas = all().map(|pool| pool.workers().len()).sum();
-            pool.metrics().set_abandoned_threads(all().map(|pool| pool.abandoned_threads()).sum());
+            let replicas = all().map(|pool| pool.replicas().all().len()).sum();
+            pool.metrics().set_abandoned_threads(all().map(|pool| pool.replicas().abandoned_threads()).sum());
             set_replica_states(
                 pool.metrics(),
-                &all().flat_map(|pool| pool.workers()).collect::<Vec<_>>(),
-                all().map(|pool| pool.replicas()).sum(),
+                &all().flat_map(|pool| pool.replicas().all()).collect::<Vec<_>>(),
+                all().map(|pool| pool.replicas().wanted()).sum(),
             );
             pool.metrics().set_gauges(queued, replicas, all().any(|pool| pool.stage_state().is_ready()));
         }
@@ -352,7 +354,7 @@ fn all_routes(table: &Table) -> impl Iterator<Item = (&Arc<Route>, bool)> {
 
 fn stage_health(stage: &Arc<DeployedStage>) -> StageHealth {
     let (state, reason) = stage.pool.state_and_reason();
-    let manned = !stage.pool.workers().is_empty();
+    let manned = !stage.pool.replicas().all().is_empty();
     let reason = reason.or_else(|| (state.is_ready() && !manned).then(|| "no replica is up".to_owned()));
     StageHealth { name: stage.name().clone(), state, reason, ready: state.is_ready() && manned }
 }
@@ -383,7 +385,12 @@ fn describe_stage(table: &Table, stage: &Arc<DeployedStage>, now: Instant) -> St
         mean_batch_size: pool.metrics().released_entries() as f64 / pool.metrics().batches().max(1) as f64,
         releases: pool.metrics().releases().to_vec(),
         restarts: pool.metrics().restarts(),
-        last_restarts: pool.last_restarts().into_iter().map(|restart| describe_restart(restart, now)).collect(),
+        last_restarts: pool
+            .replicas()
+            .last_restarts()
+            .into_iter()
+            .map(|restart| describe_restart(restart, now))
+            .collect(),
         replicas: describe_replicas(pool, now),
     }
 }
@@ -440,7 +447,7 @@ fn describe_replicas(pool: &Pool, now: Instant) -> Vec<ReplicaDescription> {
         leaving: handle.is_leaving(),
         batches: handle.batches(),
     };
-    let mut replicas: Vec<_> = pool.workers().iter().map(describe).collect();
+    let mut replicas: Vec<_> = pool.replicas().all().iter().map(describe).collect();
     replicas.sort_unstable_by_key(|replica| (replica.index, replica.generation));
     replicas
 }

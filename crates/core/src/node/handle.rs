@@ -108,8 +108,8 @@ impl NodeHandle {
         self.shared.encode_metrics()
     }
 
-    /// Carries out a change and returns when callers see it. No call fails for it: those that run finish where they are,
-    /// later ones find the new table. See [`RouteChange`].
+    /// Carries out a change and returns when callers see it. No call fails for it: those that run finish where they
+    /// are, later ones find the new table. See [`RouteChange`].
     ///
     /// # Errors
     ///
@@ -117,8 +117,8 @@ impl NodeHandle {
     ///
     /// # Cancellation
     ///
-    /// Dropping the future before the change took effect undoes it: what was started for it ends. A warm-up that takes too
-    /// long is given up with a timeout around this future.
+    /// Dropping the future before the change took effect undoes it: what was started for it ends. A warm-up that takes
+    /// too long is given up with a timeout around this future.
     pub async fn change(&self, change: RouteChange) -> Result<AppliedChange, ChangeError> {
         if self.shared.gateway.is_draining() {
             return Err(ChangeError::Ending);
@@ -135,8 +135,8 @@ impl NodeHandle {
         self.change(RouteChange::new().add_route(route)).await
     }
 
-    /// Puts another pipeline behind a route. Its new stages warm up, then take over at once; the old ones end when their
-    /// last call has left.
+    /// Puts another pipeline behind a route. Its new stages warm up, then take over at once; the old ones end when
+    /// their last call has left.
     ///
     /// # Errors
     ///
@@ -145,8 +145,8 @@ impl NodeHandle {
         self.change(RouteChange::new().replace_route(route)).await
     }
 
-    /// Closes a route. Calls that are in it finish, new ones get `NotFound`; stages that no other route uses end when the
-    /// last call has left.
+    /// Closes a route. Calls that are in it finish, new ones get `NotFound`; stages that no other route uses end when
+    /// the last call has left.
     ///
     /// # Errors
     ///
@@ -155,8 +155,8 @@ impl NodeHandle {
         self.change(RouteChange::new().remove_route(route)).await
     }
 
-    /// Sets the number of replicas of a stage, from 1 to [`MAX_REPLICAS`](crate::MAX_REPLICAS), and returns when the new
-    /// ones are warm and the surplus ones have ended. A surplus replica finishes its batch and cleans up first.
+    /// Sets the number of replicas of a stage, from 1 to [`MAX_REPLICAS`](crate::MAX_REPLICAS), and returns when the
+    /// new ones are warm and the surplus ones have ended. A surplus replica finishes its batch and cleans up first.
     ///
     /// Of two requests for one stage the later wins; the earlier gets [`ChangeError::Superseded`].
     ///

@@ -196,7 +196,7 @@ impl Node {
 
     /// Stops being a candidate: readiness says no from now on, while calls are still served.
     ///
-    /// The first step of an ending that loses nothing: whoever spreads the load stops sending before the doors close.
+    /// The first step of an ending without lost calls: load balancers stop sending before the node refuses calls.
     pub fn withdraw(&self) {
         self.handle.shared.withdrawn.store(true, Ordering::Release);
     }

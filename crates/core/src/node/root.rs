@@ -1,7 +1,8 @@
 //! The root of the tree: keeps gateway and router alive, and passes on the news of the stages.
 //!
-//! Gateway and router keep what is precious in values that their handles share, so a new actor takes over where the dead
-//! one was. They run no user code; if one of them dies again and again, that is a defect, and the node says so and ends.
+//! Gateway and router keep what is precious in values that their handles share, so a new actor takes over where the
+//! dead one was. They run no user code; if one of them dies again and again, that is a defect, and the node says so and
+//! ends.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -162,7 +163,7 @@ impl Drop for RootState {
 }
 
 impl Shared {
-    /// Says that the node is over: whoever is killed with it answers for what it has in hand.
+    /// Says that the node has ended: parts that are killed with it then answer for their batches.
     pub(super) fn end(&self) {
         self.alive.store(false, Ordering::Release);
         for stage in self.router.table().stages() {

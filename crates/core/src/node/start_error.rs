@@ -8,7 +8,7 @@ use crate::router::ChangeError;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StartError {
-    /// A worker of this stage could not be built or warmed up; the message is its own. Nobody tried twice.
+    /// A worker of this stage could not be built or warmed up; the message is its own. There was no second attempt.
     #[error("stage `{stage}` did not start: {message}")]
     Stage {
         /// The stage.

@@ -98,8 +98,8 @@ fn take<T: Data + Clone>(payload: Option<Payload>) -> Result<T, CallError> {
 }
 
 impl<In: Data> Pipeline<In, In> {
-    /// Runs all members side by side on the same input: it costs the slowest of them, not the sum. The output is the tuple
-    /// of their outputs. The first error is the outcome, and the members that still run are cancelled.
+    /// Runs all members side by side on the same input: it costs the slowest of them, not the sum. The output is the
+    /// tuple of their outputs. The first error is the outcome, and the members that still run are cancelled.
     ///
     /// ```
     /// use callboard_core::{Pipeline, Stage};
@@ -112,7 +112,7 @@ impl<In: Data> Pipeline<In, In> {
     #[must_use]
     pub fn ensemble<M: Members<In>>(members: M) -> Pipeline<In, M::Outputs> {
         let (members, join) = members.into_parts();
-        Pipeline::of(Graph::Ensemble { members, join: Join::FailFast(join), labels: Labels::default() })
+        Pipeline::from_graph(Graph::Ensemble { members, join: Join::FailFast(join), labels: Labels::default() })
     }
 
     /// An ensemble of any number of members with the same output. Empty, it gives an empty list.
@@ -125,24 +125,24 @@ impl<In: Data> Pipeline<In, In> {
             Ok(Payload::new(outputs.collect::<Result<Vec<_>, _>>()?))
         });
         let members = members.into_iter().map(|member| member.into_pipeline().graph).collect();
-        Pipeline::of(Graph::Ensemble { members, join: Join::FailFast(join), labels: Labels::default() })
+        Pipeline::from_graph(Graph::Ensemble { members, join: Join::FailFast(join), labels: Labels::default() })
     }
 
-    /// An ensemble that keeps what it gets: a member that fails leaves its error in its place. Only when all of them fail
-    /// is the ensemble's outcome an error, which says how many did and why the first.
+    /// An ensemble that keeps what it gets: a member that fails leaves its error in its place. Only when all of them
+    /// fail is the ensemble's outcome an error, which says how many did and why the first.
     #[must_use]
     pub fn ensemble_partial<P: IntoPipeline<In, Out: Clone>>(
         members: impl IntoIterator<Item = P>,
     ) -> Pipeline<In, Vec<Result<P::Out, MemberError>>> {
         let join: JoinPartial = Arc::new(join_partial::<P::Out>);
         let members = members.into_iter().map(|member| member.into_pipeline().graph).collect();
-        Pipeline::of(Graph::Ensemble { members, join: Join::Partial(join), labels: Labels::default() })
+        Pipeline::from_graph(Graph::Ensemble { members, join: Join::Partial(join), labels: Labels::default() })
     }
 }
 
 impl<In: Data> Pipeline<In, In> {
-    /// An ensemble whose output is a map: under the name of each member its output, in member order. The first error is the
-    /// outcome, as in [`ensemble`](Self::ensemble).
+    /// An ensemble whose output is a map: under the name of each member its output, in member order. The first error is
+    /// the outcome, as in [`ensemble`](Self::ensemble).
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -172,11 +172,11 @@ impl<In: Data> Pipeline<In, In> {
             let entries = names.iter().cloned().zip(outputs).map(|(name, output)| Ok((name, output?)));
             Ok(Payload::new(Value::Map(entries.collect::<Result<Map, CallError>>()?)))
         });
-        Pipeline::of(Graph::Ensemble { members, join: Join::FailFast(join), labels })
+        Pipeline::from_graph(Graph::Ensemble { members, join: Join::FailFast(join), labels })
     }
 
-    /// As [`ensemble_named`](Self::ensemble_named), but a member that fails leaves its error in its place: a map whose only
-    /// entry `error` is its [`MemberError`]. Only when all of them fail is the ensemble's outcome an error, as in
+    /// As [`ensemble_named`](Self::ensemble_named), but a member that fails leaves its error in its place: a map whose
+    /// only entry `error` is its [`MemberError`]. Only when all of them fail is the ensemble's outcome an error, as in
     /// [`ensemble_partial`](Self::ensemble_partial).
     #[must_use]
     pub fn ensemble_named_partial<P: IntoPipeline<In, Out = Value>>(
@@ -189,7 +189,7 @@ impl<In: Data> Pipeline<In, In> {
             let outputs = outputs.map(|output| output.unwrap_or_else(|error| error.in_place()));
             Ok(Payload::new(Value::Map(names.iter().cloned().zip(outputs).collect())))
         });
-        Pipeline::of(Graph::Ensemble { members, join: Join::Partial(join), labels })
+        Pipeline::from_graph(Graph::Ensemble { members, join: Join::Partial(join), labels })
     }
 }
 

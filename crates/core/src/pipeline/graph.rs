@@ -143,8 +143,8 @@ impl<S> Graph<S> {
 }
 
 impl<S: Display> Display for Graph<S> {
-    /// `decode → (a | b) → choose{x / y} → join`, with names: `(one: a | other: b)`; a partial ensemble is `(a | b)?`, a stage that
-    /// runs on other nodes only `↗a`
+    /// `decode → (a | b) → choose{x / y} → join`, with names: `(one: a | other: b)`; a partial ensemble is `(a | b)?`,
+    /// a stage that runs on other nodes only `↗a`
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Stage(stage) => stage.fmt(f),

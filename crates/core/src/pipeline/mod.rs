@@ -59,7 +59,7 @@ impl<In: Data> Pipeline<In, In> {
     /// Returns its input: the empty branch of a switch, or the original beside an ensemble's other members.
     #[must_use]
     pub fn pass_through() -> Self {
-        Self::of(Graph::Sequence(Vec::new()))
+        Self::from_graph(Graph::Sequence(Vec::new()))
     }
 
     /// Chooses one branch by content. A choice that fails, panics or names no branch fails that item only.
@@ -87,7 +87,7 @@ impl<In: Data> Pipeline<In, In> {
             None => choose(&*read::<In>(payload.clone())?),
         });
         let branches = branches.into_iter().map(|branch| branch.into_pipeline().graph).collect();
-        Pipeline::of(Graph::Switch { name: name.into(), choose, branches, labels: graph::Labels::default() })
+        Pipeline::from_graph(Graph::Switch { name: name.into(), choose, branches, labels: graph::Labels::default() })
     }
 }
 
@@ -102,18 +102,18 @@ impl<In: Data, Out: Data> Pipeline<In, Out> {
         M: Send + 'static,
         F: Fn(&In, ReplyPort<Out>) -> M + Send + Sync + 'static,
     {
-        Self::of(Graph::Ask { name: name.into(), ask: ask_step(actor, message) })
+        Self::from_graph(Graph::Ask { name: name.into(), ask: ask_step(actor, message) })
     }
 
     /// Continues with `next`, which takes the output of this pipeline.
     #[must_use]
     pub fn then<Next: Data>(self, next: impl IntoPipeline<Out, Out = Next>) -> Pipeline<In, Next> {
-        Pipeline::of(self.graph.then(next.into_pipeline().graph))
+        Pipeline::from_graph(self.graph.then(next.into_pipeline().graph))
     }
 
-    /// Continues with a function that is too small to be a stage: it runs in the caller's own future, without queue, worker
-    /// or batch. A panic in it fails that item only. It is free of effects: a call that only it has run for counts as not started, and
-    /// may be sent again.
+    /// Continues with a function that is too small to be a stage: it runs in the caller's own future, without queue,
+    /// worker or batch. A panic in it fails that item only. It is free of effects: a call that only it has run for
+    /// counts as not started, and may be sent again.
     #[must_use]
     pub fn map<Next, F>(self, name: &str, function: F) -> Pipeline<In, Next>
     where
@@ -121,17 +121,17 @@ impl<In: Data, Out: Data> Pipeline<In, Out> {
         F: Fn(&Out) -> Result<Next, Failure> + Send + Sync + 'static,
     {
         let function = Arc::new(move |payload| Ok(Payload::new(function(&*read::<Out>(payload)?)?)));
-        Pipeline::of(self.graph.then(Graph::Map { name: name.into(), function }))
+        Pipeline::from_graph(self.graph.then(Graph::Map { name: name.into(), function }))
     }
 
     /// Names the branches of a switch, or the members of an ensemble, in plans and pictures, where they are otherwise
     /// numbers. No effect on other pipelines.
     #[must_use]
     pub fn labelled(self, labels: impl IntoIterator<Item = String>) -> Self {
-        Self::of(self.graph.labelled(labels.into_iter().collect()))
+        Self::from_graph(self.graph.labelled(labels.into_iter().collect()))
     }
 
-    fn of(graph: Graph<Arc<StageSpec>>) -> Self {
+    fn from_graph(graph: Graph<Arc<StageSpec>>) -> Self {
         Self { graph, types: PhantomData }
     }
 
@@ -146,7 +146,7 @@ fn read<T: Data>(payload: Payload) -> Result<Arc<T>, Failure> {
 
 impl<In: Data, Out: Data> From<Stage<In, Out>> for Pipeline<In, Out> {
     fn from(stage: Stage<In, Out>) -> Self {
-        Self::of(Graph::Stage(Arc::clone(stage.spec())))
+        Self::from_graph(Graph::Stage(Arc::clone(stage.spec())))
     }
 }
 

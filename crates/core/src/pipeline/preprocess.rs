@@ -1,7 +1,8 @@
 //! Preprocessing: a function in front of a stage that makes its inputs, away from its workers' threads.
 //!
-//! It is a stage like any other, with a queue, replicas and metrics of its own. What this adds is what a function of this
-//! kind needs: one thread per core, the contract [`Pure`](crate::Contract::Pure), and a panic that ends its item only.
+//! It is a stage like any other, with a queue, replicas and metrics of its own. What this adds is what a function of
+//! this kind needs: one thread per core, the contract [`Pure`](crate::Contract::Pure), and a panic that ends its item
+//! only.
 
 use callboard_codec::Data;
 
@@ -73,7 +74,7 @@ where
     In: Data,
     F: Fn(&Raw, &CallContext) -> Result<In, Failure> + Send + Sync + 'static,
 {
-    // Its panics are contained, because crashes of replicas count against their stage: an input from outside must not be
-    // able to close a route by the panic of a decoder.
+    // Its panics are contained, because crashes of replicas count against their stage: an input from outside must not
+    // be able to close a route by the panic of a decoder.
     Stage::each_contained(name, function).pure()
 }

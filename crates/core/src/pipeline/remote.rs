@@ -33,8 +33,9 @@ use crate::restart::BackoffPolicy;
 use crate::stage::DEFAULT_CREDIT;
 use crate::timeline::{NodeFacts, Phase, Timing};
 
-/// How long a call that waits for capacity pauses before it asks again, in addition to the retry time that it was given.
-/// The pause grows, because the call is sent with its whole input, and has jitter, so that calls do not return in step.
+/// How long a call that waits for capacity pauses before it asks again, in addition to the retry time that it was
+/// given. The pause grows, because the call is sent with its whole input, and has jitter, so that calls do not return
+/// in step.
 const ASK_AGAIN: BackoffPolicy =
     BackoffPolicy { initial: Duration::from_millis(5), max: Duration::from_secs(2), jitter: 0.2 };
 
@@ -44,14 +45,15 @@ const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(2);
 /// What another node gives, or an error.
 pub type RemoteFuture<T> = Pin<Box<dyn Future<Output = Result<T, CallError>> + Send>>;
 
-/// The stages on other nodes, as a pipeline sees them. A node gets its cluster with [`NodeHandle::join`](crate::NodeHandle::join).
+/// The stages on other nodes, as a pipeline sees them. A node gets its cluster with
+/// [`NodeHandle::join`](crate::NodeHandle::join).
 pub trait RemoteStages: fmt::Debug + Send + Sync + 'static {
-    /// Where the next call of a stage goes that runs on this node as well, given its load here. Called once per call and
-    /// stage: it must not block.
+    /// Where the next call of a stage goes that runs on this node as well, given its load here. Called once per call
+    /// and stage: it must not block.
     fn choose(&self, stage: &str, session: Option<SessionKey>, here: &StageLoad) -> StageTarget;
 
-    /// Whether a stage may run in one call with the stage before it, on the same node. False where its node must be chosen
-    /// for this stage alone.
+    /// Whether a stage may run in one call with the stage before it, on the same node. False where its node must be
+    /// chosen for this stage alone.
     fn can_chain(&self, stage: &str) -> bool;
 
     /// Whether a node that runs this stage can be reached.
@@ -68,8 +70,9 @@ pub trait RemoteStages: fmt::Debug + Send + Sync + 'static {
     /// run here. Dropping the future cancels the call where it runs.
     fn run(&self, call: StageCall) -> RemoteFuture<StageReply>;
 
-    /// As [`run`](Self::run), where the first stage answers with a stream: ready with its first output, or with its end. Until
-    /// then the same holds for the error; later an error is the last item. Dropping the outputs cancels the call.
+    /// As [`run`](Self::run), where the first stage answers with a stream: ready with its first output, or with its
+    /// end. Until then the same holds for the error; later an error is the last item. Dropping the outputs cancels the
+    /// call.
     fn stream(&self, call: StageCall) -> RemoteFuture<StageOutputs>;
 }
 
@@ -133,8 +136,8 @@ pub struct StageCall {
     pub stages: Vec<StageName>,
     /// The input of the first.
     pub payload: Payload,
-    /// Deadline, priority, session and record of the call. The other node does not write that record: its part comes with the
-    /// reply.
+    /// Deadline, priority, session and record of the call. The other node does not write that record: its part comes
+    /// with the reply.
     pub options: CallOptions,
     /// Whether they may run a second time when their outcome is unknown. `None`: only the node that runs them knows.
     pub may_run_again: Option<bool>,
@@ -252,8 +255,8 @@ fn stages_of(cluster: &OpaqueHandle) -> Option<&dyn RemoteStages> {
 }
 
 impl<In: Data, Out: Data> Pipeline<In, Out> {
-    /// A stage of this name that runs on other nodes only. While no known node runs it, its calls are `Unavailable`. Remote
-    /// stages in a row that one node runs are one call to it.
+    /// A stage of this name that runs on other nodes only. While no known node runs it, its calls are `Unavailable`.
+    /// Remote stages in a row that one node runs are one call to it.
     ///
     /// ```
     /// use callboard_core::{Pipeline, Stage};
@@ -264,13 +267,13 @@ impl<In: Data, Out: Data> Pipeline<In, Out> {
     /// ```
     #[must_use]
     pub fn remote(stage: &str) -> Self {
-        Self::of(Graph::Remote(StageName::new(stage)))
+        Self::from_graph(Graph::Remote(StageName::new(stage)))
     }
 }
 
 impl<In: Data, Out: Data> StreamPipeline<In, Out> {
-    /// A streaming stage of this name that runs on other nodes only, as [`Pipeline::remote`]. While the reader pauses, the
-    /// worker waits.
+    /// A streaming stage of this name that runs on other nodes only, as [`Pipeline::remote`]. While the reader pauses,
+    /// the worker waits.
     ///
     /// ```
     /// use callboard_core::{Pipeline, Stage, StreamPipeline};
@@ -282,7 +285,7 @@ impl<In: Data, Out: Data> StreamPipeline<In, Out> {
     /// ```
     #[must_use]
     pub fn remote(stage: &str) -> Self {
-        Self::of_one(Graph::Remote(StageName::new(stage)))
+        Self::from_step(Graph::Remote(StageName::new(stage)))
     }
 }
 
@@ -456,7 +459,7 @@ pub(crate) async fn stream_remote(
 }
 
 fn load_of(pool: &Pool) -> StageLoad {
-    let capacity = pool.replicas().saturating_mul(pool.policy().max_batch_size.get());
+    let capacity = pool.replicas().wanted().saturating_mul(pool.policy().max_batch_size.get());
     let (open, revision) = (pool.stage_state().accepts_entries(), pool.settings().revision());
     StageLoad { open, queued: pool.queued(), capacity, revision }
 }

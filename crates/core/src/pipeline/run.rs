@@ -47,7 +47,8 @@ impl Graph<Arc<Pool>> {
         // The payload is handed over before each wait, for the same reason.
         async move {
             let mut total = Micros::default();
-            // A later step that refuses does so after user code ran: the caller must not take it for a refusal at the door.
+            // A later step that refuses does so after user code ran: the caller must not take it for a refusal at the
+            // door.
             let mut started = false;
             // Counted by hand: an iterator is three times as much to keep in every waiting call.
             let mut position = 0;

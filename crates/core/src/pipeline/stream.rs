@@ -51,7 +51,7 @@ impl<In: Data, Out: Data> StreamPipeline<In, Out> {
 
 impl<In, Out> StreamPipeline<In, Out> {
     /// One streaming step and nothing else.
-    pub(super) fn of_one(step: Graph<Arc<StageSpec>>) -> Self {
+    pub(super) fn from_step(step: Graph<Arc<StageSpec>>) -> Self {
         Self { graph: step, streams_at: 0, types: PhantomData }
     }
 
@@ -66,7 +66,7 @@ impl<In, Out> StreamPipeline<In, Out> {
 
 impl<In: Data, Out: Data> From<StreamStage<In, Out>> for StreamPipeline<In, Out> {
     fn from(stage: StreamStage<In, Out>) -> Self {
-        Self::of_one(Graph::Stage(Arc::clone(stage.spec())))
+        Self::from_step(Graph::Stage(Arc::clone(stage.spec())))
     }
 }
 

@@ -1,17 +1,17 @@
 //! The state of one stage that callers, batcher, replicas and supervisor share: life cycle, replicas, measurements.
 
-use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use ractor::{ActorId, ActorRef};
+use ractor::ActorRef;
 
-use super::culprits::PoisonShare;
 use super::lifecycle::{Lifecycle, StageState};
 use super::message::BatcherMessage;
+use super::poison::PoisonShare;
 use super::replica::ReplicaHandle;
+use super::replica_set::ReplicaSet;
 use super::retry_budget::RetryBudget;
 use crate::clock::Instant;
 use crate::error::{CallError, ErrorKind};
@@ -20,17 +20,6 @@ use crate::metrics::{DiscardPlace, Discarded, NodeMetrics, StageMetrics};
 use crate::queue::{BatchPolicy, Entry, Inbox, Load, QueuePermit, QueuePermits, SharedCost};
 use crate::stage::{Contract, Sizing, StageSettings, StageSpec};
 use crate::timeline::{ReleaseReason, RunEnd, Timing};
-
-/// The last restarts of a stage that are kept for its description.
-const REMEMBERED_RESTARTS: usize = 8;
-
-/// Why a replica was started again.
-#[derive(Clone, Debug)]
-pub(crate) struct Restart {
-    pub(crate) replica: usize,
-    pub(crate) at: Instant,
-    pub(crate) reason: String,
-}
 
 /// One stage on this node.
 #[derive(Debug)]
@@ -45,19 +34,13 @@ pub(crate) struct Pool {
     pub(crate) open: AtomicBool,
     pub(crate) batcher: OnceLock<ActorRef<BatcherMessage>>,
     pub(crate) inbox: Inbox,
-    pub(crate) workers: Mutex<Vec<Arc<ReplicaHandle>>>,
-    /// The last restarts, the newest last.
-    restarts: Mutex<VecDeque<Restart>>,
-    /// The number of replicas that is wanted.
-    replicas: AtomicUsize,
+    pub(crate) replicas: ReplicaSet,
     pub(crate) permits: QueuePermits,
     pub(crate) sequence: AtomicU64,
     /// Batches that were handed out.
     batches: AtomicU64,
-    moved_to_threads: AtomicBool,
-    abandoned_threads: AtomicUsize,
     retries: Mutex<RetryBudget>,
-    culprits: Mutex<PoisonShare>,
+    poison: Mutex<PoisonShare>,
     /// Whether poison entries were found lately. Most stages read this instead of taking the lock.
     has_poison: AtomicBool,
     /// The cost of the queue, as the batcher last reported it; only where the stage has a cost function.
@@ -77,16 +60,12 @@ impl Pool {
             open: AtomicBool::new(false),
             batcher: OnceLock::new(),
             inbox: Inbox::default(),
-            workers: Mutex::default(),
-            restarts: Mutex::default(),
-            replicas: AtomicUsize::new(spec.settings().replicas().get()),
+            replicas: ReplicaSet::new(spec.settings().replicas().get()),
             permits: QueuePermits::new(spec.settings().queue().get()),
             sequence: AtomicU64::new(0),
             batches: AtomicU64::new(0),
-            moved_to_threads: AtomicBool::new(false),
-            abandoned_threads: AtomicUsize::new(0),
             retries: Mutex::default(),
-            culprits: Mutex::default(),
+            poison: Mutex::default(),
             has_poison: AtomicBool::new(false),
             queued_cost: AtomicU64::new(0),
             cost: SharedCost::default(),
@@ -103,6 +82,11 @@ impl Pool {
 
     pub(crate) fn sizing(&self) -> &Sizing {
         &self.sizing
+    }
+
+    /// Its replicas on this node.
+    pub(crate) fn replicas(&self) -> &ReplicaSet {
+        &self.replicas
     }
 
     pub(crate) fn metrics(&self) -> &StageMetrics {
@@ -123,11 +107,6 @@ impl Pool {
         self.queued() >= self.policy().max_batch_size.get()
     }
 
-    /// The replicas that are up, and those that finish their batches before they leave.
-    pub(crate) fn workers(&self) -> Vec<Arc<ReplicaHandle>> {
-        self.workers.lock().iter().filter(|handle| !handle.is_gone() || handle.is_leaving()).cloned().collect()
-    }
-
     pub(crate) fn set_batcher(&self, batcher: ActorRef<BatcherMessage>) {
         let _ = self.batcher.set(batcher);
     }
@@ -137,45 +116,6 @@ impl Pool {
             // An error means that the batcher is gone, and its queue with it.
             let _ = batcher.send_message(message);
         }
-    }
-
-    /// Lists a replica that came up, in place of its previous life.
-    pub(crate) fn note_worker(&self, handle: Arc<ReplicaHandle>) {
-        let mut workers = self.workers.lock();
-        let is_over =
-            |other: &ReplicaHandle| other.is_gone() || (other.index() == handle.index() && !handle.is_leaving());
-        workers.retain(|other| other.is_leaving() || !is_over(other));
-        workers.push(handle);
-    }
-
-    /// Whether this replica was told to leave; if so, removes it.
-    pub(crate) fn has_left(&self, who: ActorId) -> bool {
-        let mut workers = self.workers.lock();
-        let left = workers.iter().position(|handle| handle.actor().get_id() == who && handle.is_leaving());
-        left.map(|position| workers.swap_remove(position)).is_some()
-    }
-
-    /// Remembers why a replica is started again; the oldest is forgotten.
-    pub(crate) fn note_restart(&self, replica: usize, at: Instant, reason: String) {
-        let mut restarts = self.restarts.lock();
-        if restarts.len() == REMEMBERED_RESTARTS {
-            restarts.pop_front();
-        }
-        restarts.push_back(Restart { replica, at, reason });
-    }
-
-    /// The last restarts, the newest last.
-    pub(crate) fn last_restarts(&self) -> Vec<Restart> {
-        self.restarts.lock().iter().cloned().collect()
-    }
-
-    /// The number of replicas that is wanted.
-    pub(crate) fn replicas(&self) -> usize {
-        self.replicas.load(Ordering::Relaxed)
-    }
-
-    pub(crate) fn set_replicas(&self, replicas: usize) {
-        self.replicas.store(replicas, Ordering::Relaxed);
     }
 
     /// Where the stage is in its life.
@@ -235,9 +175,9 @@ impl Pool {
     pub(crate) fn found_poison(&self) {
         self.metrics.found_poison();
         self.has_poison.store(true, Ordering::Relaxed);
-        let mut culprits = self.culprits.lock();
-        culprits.found();
-        self.judge(&culprits);
+        let mut poison = self.poison.lock();
+        poison.found();
+        self.judge(&poison);
     }
 
     /// The number of these entries, lost with their replica, that the retry budget lets run again.
@@ -253,36 +193,27 @@ impl Pool {
             self.retries.lock().completed(entries);
         }
         if self.has_poison.load(Ordering::Relaxed) {
-            let mut culprits = self.culprits.lock();
-            culprits.ran(entries);
-            self.judge(&culprits);
-            self.has_poison.store(!culprits.is_negligible(), Ordering::Relaxed);
+            let mut poison = self.poison.lock();
+            poison.ran(entries);
+            self.judge(&poison);
+            self.has_poison.store(!poison.is_negligible(), Ordering::Relaxed);
         }
     }
 
-    fn judge(&self, culprits: &PoisonShare) {
-        let complaint = culprits.excess().map(|_| "more than a fifth of its entries kill their worker".to_owned());
+    fn judge(&self, poison: &PoisonShare) {
+        let complaint = poison.excess().map(|_| "more than a fifth of its entries kill their worker".to_owned());
         self.lifecycle.lock().complain(complaint);
     }
 
     /// A thread hangs in user code and is abandoned.
     pub(crate) fn abandon_thread(&self) {
         self.metrics.hung();
-        self.abandoned_threads.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// An abandoned thread has come back, and ends.
-    pub(crate) fn thread_came_back(&self) {
-        self.abandoned_threads.fetch_sub(1, Ordering::Relaxed);
-    }
-
-    pub(crate) fn abandoned_threads(&self) -> usize {
-        self.abandoned_threads.load(Ordering::Relaxed)
+        self.replicas.abandon_thread();
     }
 
     /// Moves the stage off the runtime: the watchdog saw a call longer than `limit`.
     pub(crate) fn move_to_threads(&self, limit: Duration) {
-        if !self.moved_to_threads.swap(true, Ordering::AcqRel) {
+        if self.replicas.move_to_threads() {
             self.metrics.moved_to_threads();
             tracing::warn!(
                 stage = %self.name,
@@ -291,10 +222,6 @@ impl Pool {
                  declare it with `on_threads()`"
             );
         }
-    }
-
-    pub(crate) fn is_moved_to_threads(&self) -> bool {
-        self.moved_to_threads.load(Ordering::Acquire)
     }
 
     /// A replica has finished a batch: frees its slot, and tells the batcher if entries wait.
@@ -358,13 +285,6 @@ impl Pool {
         if self.sizing.has_cost() {
             self.queued_cost.store(load.cost, Ordering::Relaxed);
         }
-    }
-
-    /// The number of batches that can run at once. At least one: a replica that is down is about to come back.
-    pub(crate) fn slots(&self) -> usize {
-        let slots: usize =
-            self.workers.lock().iter().filter(|handle| !handle.is_gone()).map(|handle| handle.slots()).sum();
-        slots.max(1)
     }
 
     /// A permit for an entry that was admitted before, even if the queue is full.

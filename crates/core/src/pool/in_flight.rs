@@ -1,7 +1,7 @@
 //! The batch that a replica runs: it owns the reply ports of its entries while user code has their inputs.
 //!
-//! The owner of the batch answers. That is the run itself, right after user code. Where user code does not come back, the
-//! replica's actor takes the batch and answers instead. So every entry has exactly one outcome.
+//! The owner of the batch answers. That is the run itself, right after user code. Where user code does not come back,
+//! the replica's actor takes the batch and answers instead. So every entry has exactly one outcome.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -57,7 +57,7 @@ impl InFlightBatch {
             true
         });
         facts.size = owed.len();
-        let trace = BatchTrace::of(&owed, now);
+        let trace = BatchTrace::for_entries(&owed, now);
         facts.span = trace.as_ref().map(|trace| trace.span);
         for entry in &owed {
             entry.note_started(pool.name(), now, facts);
@@ -142,9 +142,9 @@ impl InFlightBatch {
         });
     }
 
-    /// User code panicked. Where the contract allows it, each half of the batch runs again by itself, so that in the end
-    /// only the poison entry fails. An entry that was alone is retried as often as the stage says: the machine may be at
-    /// fault. Under `AtMostOnce` all entries fail at once.
+    /// User code panicked. Where the contract allows it, each half of the batch runs again by itself, so that in the
+    /// end only the poison entry fails. An entry that was alone is retried as often as the stage says: the machine may
+    /// be at fault. Under `AtMostOnce` all entries fail at once.
     ///
     /// Returns whether this was a step of that bisection.
     pub(crate) fn after_panic(mut self, words: &Panicked) -> bool {
@@ -223,7 +223,7 @@ struct BatchTrace {
 
 impl BatchTrace {
     /// A batch has a trace of its own, because it belongs to all of its members alike.
-    fn of(entries: &[Entry], started_at: Instant) -> Option<Box<Self>> {
+    fn for_entries(entries: &[Entry], started_at: Instant) -> Option<Box<Self>> {
         let mut traced = entries.iter().filter_map(|entry| entry.flight.recorder()?.traced());
         let (first, observer) = traced.next()?;
         let members = std::iter::once(*first).chain(traced.map(|(span, _)| *span)).collect();
@@ -232,8 +232,8 @@ impl BatchTrace {
 }
 
 impl Drop for InFlightBatch {
-    /// The run was lost with its worker, and not by its inputs. Entries run again as far as contract and retry budget
-    /// allow; the others get an error that says that they had begun.
+    /// The run was lost with its worker, and not by its inputs. Entries run again within contract and retry
+    /// budget; the others get an error that says that they had begun.
     fn drop(&mut self) {
         if self.entries.is_empty() {
             return;

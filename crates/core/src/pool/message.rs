@@ -6,8 +6,8 @@ use super::replica::ReplicaHandle;
 use super::run::BatchRun;
 use crate::queue::{Entry, EntryKey};
 
-/// Messages to one batcher. There are at most a few for each permit of the queue and for each replica, so the mailbox is
-/// bounded although its type is not. Entries come by the [`Inbox`](crate::queue::Inbox).
+/// Messages to one batcher. There are at most a few for each permit of the queue and for each replica, so the mailbox
+/// is bounded although its type is not. Entries come by the [`Inbox`](crate::queue::Inbox).
 #[derive(Debug)]
 pub(crate) enum BatcherMessage {
     /// There are entries in the inbox. From the caller of the first of them.
@@ -42,8 +42,8 @@ pub(crate) enum BatcherMessage {
 pub(crate) enum WorkerMessage {
     /// Run this batch. Sent by the batcher, only after it took one of the replica's slots.
     Run(BatchRun),
-    /// Finish the running batches, clean up and end: the stage needs fewer replicas. Sent by the batcher, which hands over
-    /// nothing after it.
+    /// Finish the running batches, clean up and end: the stage needs fewer replicas. Sent by the batcher, which hands
+    /// over nothing after it.
     Leave,
     /// User code panicked outside the actor. Sent by the thread or future where it did, which then ends.
     Crashed(String),

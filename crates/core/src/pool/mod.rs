@@ -7,23 +7,25 @@
 //! The batcher's actor forms the batches, the replica's actor runs them, the supervisor starts both; each of them knows
 //! this module, and this module knows none of them.
 
-mod culprits;
 mod handle;
 mod in_flight;
 mod lifecycle;
 mod message;
 mod parts;
+mod poison;
 mod replica;
+mod replica_set;
 mod retry_budget;
 mod run;
 mod submission;
 
 pub use lifecycle::StageState;
 
-pub(crate) use handle::{Pool, Restart};
+pub(crate) use handle::Pool;
 pub(crate) use message::{BatcherMessage, WorkerMessage};
 pub(crate) use replica::{Death, ReplicaHandle};
+pub(crate) use replica_set::Restart;
 pub(crate) use run::{BatchRun, RunError};
 
 #[cfg(test)]
-pub(crate) use {culprits::PoisonShare, lifecycle::Lifecycle, retry_budget::RetryBudget};
+pub(crate) use {lifecycle::Lifecycle, poison::PoisonShare, retry_budget::RetryBudget};

@@ -1,10 +1,10 @@
 //! An input that is too large for one batch, run in parts: one call, one permit, one outcome.
 //!
-//! The parts queue like entries of their own, under a flight that branches off the call's, so that they are given up together.
-//! Only a few per replica do so at a time: more urgent entries get their turn between them, and the queue's bound keeps
-//! its meaning. The first of them takes a permit as any call does; the others need none, because half a call is useless.
-//! The first that fails, whichever it is, is the call's outcome. Where the stage may not run an entry twice, that outcome says that the
-//! call was started: another part may have run.
+//! The parts queue like entries of their own, under a flight that branches off the call's, so that they are given up
+//! together. Only a few per replica do so at a time: more urgent entries get their turn between them, and the queue's
+//! bound keeps its meaning. The first of them takes a permit as any call does; the others need none, because half a
+//! call is useless. The first that fails, whichever it is, is the call's outcome. Where the stage may not run an entry
+//! twice, that outcome says that the call was started: another part may have run.
 
 use std::sync::Arc;
 
@@ -62,7 +62,7 @@ impl Pool {
         let mut parts = parts.into_iter().enumerate();
         let mut permit = Some(permit);
         let mut running = FuturesUnordered::new();
-        for (index, part) in parts.by_ref().take(AHEAD * self.slots()) {
+        for (index, part) in parts.by_ref().take(AHEAD * self.replicas.slots()) {
             let permit = permit.take().unwrap_or_else(|| self.take_permit_again());
             running.push(queue(index, part, permit, now)?);
         }

@@ -1,8 +1,8 @@
 //! One life of a replica, as batcher, replica and supervisor share it without a message.
 //!
 //! A restarted replica gets a new handle. The count of free slots alone decides whether the replica takes a batch: the
-//! batcher takes a slot when it hands over a batch, the replica gives it back. Messages are only hints to look again. Most
-//! replicas have one slot; an asynchronous one has a slot for each batch that it may run at once.
+//! batcher takes a slot when it hands over a batch, the replica gives it back. Messages are only hints to look again.
+//! Most replicas have one slot; an asynchronous one has a slot for each batch that it may run at once.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
@@ -16,7 +16,7 @@ use crate::clock::{self, Instant};
 /// In place of the count of free slots: the replica has ended.
 const GONE: u32 = u32::MAX;
 
-/// Why a replica ended, as far as its supervisor needs to know.
+/// Why a replica ended, for its supervisor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Death {
     /// User code panicked, or another cause.
@@ -83,8 +83,8 @@ impl ReplicaHandle {
         self.change(|free| Some((free + 1).min(self.slots)));
     }
 
-    /// Gives back the slot of a completed batch. Sequentially consistent with the pool's count of queued entries: either the
-    /// batcher sees the free slot, or the replica sees the waiting entry.
+    /// Gives back the slot of a completed batch. Sequentially consistent with the pool's count of queued entries:
+    /// either the batcher sees the free slot, or the replica sees the waiting entry.
     pub(crate) fn release(&self) {
         self.batches.fetch_add(1, Ordering::Relaxed);
         self.give_back();

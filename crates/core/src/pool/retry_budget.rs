@@ -1,12 +1,12 @@
 //! How much work may be done a second time: a pure decision.
 //!
-//! Retries are paid for by successes. When a stage is well, there is always enough for the odd one; when it is not, retries end
-//! before they become the load that keeps it down.
+//! Retries are paid for by successes. When a stage is well, there is always enough for the odd one; when it is not,
+//! retries end before they become the load that keeps it down.
 
 /// What every completed entry pays in: one retry for ten.
 const DEPOSIT: f64 = 0.1;
 
-/// What is there at the start and at most: a stage that nobody used yet may have a bad moment.
+/// The budget at the start, and its maximum: an unused stage may have a bad moment as well.
 const RESERVE: f64 = 10.0;
 
 /// The retries that a stage may still make.

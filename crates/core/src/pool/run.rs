@@ -69,7 +69,7 @@ impl BatchRun {
         let cost = batch.cost();
         handle.put_batch(batch);
         let mut outcomes = Vec::with_capacity(items.len());
-        let span = span::of_run(pool.name(), handle.index(), &items);
+        let span = span::for_run(pool.name(), handle.index(), &items);
         let ran = contain(|| span.in_scope(|| worker.run(pool.name(), &mut items, &mut outcomes)));
         let Some(batch) = handle.take_batch() else {
             drop_contained((items, outcomes));
@@ -102,7 +102,7 @@ impl BatchRun {
         }
 
         let cost = batch.cost();
-        let span = span::of_run(pool.name(), handle.index(), &items);
+        let span = span::for_run(pool.name(), handle.index(), &items);
         let running = while_wanted(worker.run(pool.name(), items).instrument(span), &mut batch);
         let ran = match pool.settings().timeout() {
             Some(timeout) => match tokio::time::timeout(timeout, running).await {

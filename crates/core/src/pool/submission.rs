@@ -1,8 +1,9 @@
 //! The way into a stage: an entry is refused before it is queued, or gets exactly one outcome.
 //!
-//! * **Full:** `Overloaded`, with the time that the queue needs at the measured rate; a patient flight waits for a place.
-//! * **Late:** `DeadlineExceeded` where the call could not make its deadline even alone, `Overloaded` where the queue before
-//!   it is too long; see [`DeadlineCheck`].
+//! * **Full:** `Overloaded`, with the time that the queue needs at the measured rate; a patient flight waits for a
+//!   place.
+//! * **Late:** `DeadlineExceeded` where the call could not make its deadline even alone, `Overloaded` where the queue
+//!   before it is too long; see [`DeadlineCheck`].
 //! * **Cancelled:** dropping what [`Pool::submit`] gave abandons the entry: it leaves the queue, or its worker is told.
 
 use std::pin::Pin;
@@ -41,7 +42,8 @@ impl Pool {
     /// # Errors
     ///
     /// `Unavailable` when the stage has given up, `DeadlineExceeded` when there is no time left, `Overloaded` when its
-    /// queue is full and the flight is not patient: in these three cases nothing was queued. Else the outcome of the entry.
+    /// queue is full and the flight is not patient: in these three cases nothing was queued. Else the outcome of the
+    /// entry.
     ///
     /// # Cancellation
     ///
@@ -166,8 +168,8 @@ impl Pool {
         }
     }
 
-    /// The refusal of an entry that would miss its deadline in the queue, if so. `last_cost` is the cost of the batches that
-    /// run.
+    /// The refusal of an entry that would miss its deadline in the queue, if so. `last_cost` is the cost of the batches
+    /// that run.
     pub(crate) fn refusal<T>(&self, entry: &Entry, queue: &SessionQueues<T>, last_cost: u64) -> Option<CallError> {
         let line = self.cost.warm_line()?;
         let now = entry.enqueued_at;
@@ -184,11 +186,7 @@ impl Pool {
         if worst.judge(self.policy()) == AdmissionDecision::Queue {
             return None;
         }
-        let (slots, free) = {
-            let workers = self.workers.lock();
-            let live = workers.iter().filter(|handle| !handle.is_gone());
-            live.fold((0, false), |(slots, free), handle| (slots + handle.slots(), free || handle.free_slots() > 0))
-        };
+        let (slots, free) = self.replicas.slots_and_free();
         let (before, only) = queue.before(entry.flight.session, entry.key());
         let running = (!free).then_some(last_cost);
         let check = DeadlineCheck { before, running, slots: only.unwrap_or(slots), ..worst };
@@ -234,7 +232,7 @@ impl Pool {
         }
         let queued = self.queued();
         let cost = if self.sizing.has_cost() { self.queued_cost.load(Ordering::Relaxed) } else { queued as u64 };
-        line.drain(Load::of(queued, cost), self.policy(), self.slots())
+        line.drain(Load::new(queued, cost), self.policy(), self.replicas.slots())
     }
 
     /// Takes a permit: at once, or for a patient flight as soon as one is free. Returns the time of that.

@@ -1,8 +1,8 @@
 //! Whether an entry can make its deadline behind the entries before it: a pure decision, taken before it queues.
 //!
-//! A call that cannot make it is refused at once, while its caller can still react, and no worker runs it in vain. Without
-//! knowledge no call is refused: not before the cost model is warm, and not by a model without a recent measurement while a
-//! worker is idle. The entry that is admitted then is the measurement.
+//! A call that cannot make it is refused at once, while its caller can still react, and no worker runs it in vain.
+//! Without knowledge no call is refused: not before the cost model is warm, and not by a model without a recent
+//! measurement while a worker is idle. The entry that is admitted then is the measurement.
 
 use std::time::Duration;
 
@@ -12,8 +12,8 @@ use super::policy::BatchPolicy;
 /// The share of the estimate for which a call needs time even alone: the estimate is a mean, and a batch may be faster.
 const BENEFIT_OF_DOUBT: f64 = 0.8;
 
-/// A factor on the estimated wait: an admitted entry that comes late wastes a worker's time, and a refused one leaves its
-/// permit to another.
+/// A factor on the estimated wait: an admitted entry that comes late wastes a worker's time, and a refused one leaves
+/// its permit to another.
 const CAUTION: f64 = 1.1;
 
 /// How long a measurement may justify a refusal while a worker is free.
@@ -125,7 +125,7 @@ mod tests {
             line: line(),
             remaining,
             cost: 1,
-            before: Load::of(before, before as u64),
+            before: Load::new(before, before as u64),
             running,
             slots: replicas,
         }
@@ -143,7 +143,8 @@ mod tests {
 
     #[test]
     fn what_waits_before_it_counts_in_full_batches_over_the_replicas() {
-        // 24 before it are three batches of 18 ms each, then its own, beside what still runs: about 81 ms, and with caution 89.
+        // 24 before it are three batches of 18 ms each, then its own, beside what still runs: about 81 ms, and with
+        // caution 89.
         assert_eq!(check(92, 24, Some(8), 1).judge(&policy()), AdmissionDecision::Queue);
         let decision = check(60, 24, Some(8), 1).judge(&policy());
         assert!(
@@ -170,8 +171,8 @@ mod tests {
         }
     }
 
-    /// One worker, batches of eight, calls that come at five times what it can do, each due 150 ms after it came: how many
-    /// are answered in time, as a part of what the worker could do.
+    /// One worker, batches of eight, calls that come at five times what it can do, each due 150 ms after it came: how
+    /// many are answered in time, as a part of what the worker could do.
     fn goodput(admits: bool) -> f64 {
         const STEP: Duration = Duration::from_micros(100);
         let (policy, line) = (policy(), line());

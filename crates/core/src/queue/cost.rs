@@ -2,13 +2,13 @@
 //!
 //! A batch takes as long as its worker is taken for it: hand-over, wake-up of its thread, user code.
 //!
-//! `x` is the cost of a batch: the sum of what the stage's cost function says of its entries, or their number where there is
-//! none. `a` is what one unit of cost takes, `b` what every batch takes beside that.
+//! `x` is the cost of a batch: the sum of what the stage's cost function says of its entries, or their number where
+//! there is none. `a` is what one unit of cost takes, `b` what every batch takes beside that.
 //!
-//! The line is the least-squares fit over exponentially forgotten moments (mean, variance, covariance), which is recursive
-//! least squares with forgetting in its centred form. It goes through the mean, so that it is right where the stage works
-//! even when nothing is known elsewhere: batches all of one size say nothing about `a` and `b` apart, and then the line is the
-//! proportional one (`b = 0`), towards which the fit is always pulled a little.
+//! The line is the least-squares fit over exponentially forgotten moments (mean, variance, covariance), which is
+//! recursive least squares with forgetting in its centred form. It goes through the mean, so that it is right where the
+//! stage works even when nothing is known elsewhere: batches all of one size say nothing about `a` and `b` apart, and
+//! then the line is the proportional one (`b = 0`), towards which the fit is always pulled a little.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -18,26 +18,26 @@ use parking_lot::Mutex;
 use super::policy::BatchPolicy;
 use crate::clock::Instant;
 
-/// How much the newest batch counts once many were seen: the last twenty make up two thirds of the estimate. Fast enough to
-/// follow a model that was swapped, slow enough for the noise of a shared machine.
+/// How much the newest batch counts once many were seen: the last twenty make up two thirds of the estimate. Fast
+/// enough to follow a model that was swapped, slow enough for the noise of a shared machine.
 const NEWEST_WEIGHT: f64 = 0.05;
 
-/// How strongly the fit is pulled to the proportional line, as a variance in units of the squared mean size: sizes that vary by
-/// less than about three per cent are all one size.
+/// How strongly the fit is pulled to the proportional line, as a variance in units of the squared mean size: sizes that
+/// vary by less than about three per cent are all one size.
 const ONE_SIZE: f64 = 1e-3;
 
-/// A measurement counts as at most this many times what was expected, and as no less than that part of it: a stall of the
-/// machine moves the estimate a little, a stage that really became slower moves it within a few batches.
+/// A measurement counts as at most this many times what was expected, and as no less than that part of it: a stall of
+/// the machine moves the estimate a little, a stage that really became slower moves it within a few batches.
 const OUTLIER: f64 = 4.0;
 
-/// Batches before the estimate is trusted with refusing anybody: the first ones run with cold caches.
+/// Batches before the estimate may refuse a call: the first ones run with cold caches.
 const WARM: u32 = 5;
 
-/// What is left of them when the estimate is doubted: two more batches make it trusted again, having moved it by two fifths of
-/// whatever they took, without bounds.
+/// What is left of them when the estimate is doubted: two more batches make it trusted again, having moved it by two
+/// fifths of whatever they took, without bounds.
 const DOUBTED: u32 = 3;
 
-/// What waits or runs: so many entries, costing so much together.
+/// A number of entries and their cost in sum.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Load {
     pub(crate) entries: usize,
@@ -47,7 +47,7 @@ pub(crate) struct Load {
 impl Load {
     pub(crate) const NONE: Self = Self { entries: 0, cost: 0 };
 
-    pub(crate) fn of(entries: usize, cost: u64) -> Self {
+    pub(crate) fn new(entries: usize, cost: u64) -> Self {
         Self { entries, cost }
     }
 
@@ -98,7 +98,7 @@ impl CostLine {
         nanos(f64::from(self.per_unit))
     }
 
-    /// What every batch takes beside its units.
+    /// The constant time of every batch.
     pub(crate) fn per_batch(self) -> Duration {
         nanos(f64::from(self.per_batch))
     }
@@ -159,7 +159,7 @@ impl CostModel {
         CostLine { per_unit: per_unit as f32, per_batch: per_batch as f32 }
     }
 
-    /// Whether enough was seen to refuse somebody because of it.
+    /// Whether enough batches were seen to refuse a call.
     pub(crate) fn is_warm(&self) -> bool {
         self.batches >= WARM
     }
@@ -185,7 +185,7 @@ impl CostModel {
     }
 }
 
-/// The model of one stage, as its workers write it and everybody reads it.
+/// The model of one stage, written by its workers.
 #[derive(Debug, Default)]
 pub(crate) struct SharedCost {
     model: Mutex<Measured>,
@@ -201,8 +201,8 @@ struct Measured {
 }
 
 impl SharedCost {
-    /// Learns from a batch that ended at `now`. One that ends while another's is being written is left out: a lost measurement
-    /// does no harm, a worker that waits does.
+    /// Learns from a batch that ended at `now`. One that ends while another's is being written is left out: a lost
+    /// measurement does no harm, a worker that waits does.
     pub(crate) fn observe(&self, now: Instant, cost: u64, took: Duration) {
         let Some(mut measured) = self.model.try_lock() else { return };
         measured.model.observe(cost, took);
@@ -217,7 +217,7 @@ impl SharedCost {
         CostLine::from_bits(self.line.load(Ordering::Relaxed))
     }
 
-    /// The line, once it may refuse somebody.
+    /// The line, once it may refuse a call.
     pub(crate) fn warm_line(&self) -> Option<CostLine> {
         self.warm.load(Ordering::Relaxed).then(|| self.line())
     }
@@ -227,7 +227,7 @@ impl SharedCost {
         self.model.lock().model.mean()
     }
 
-    /// Whether a batch was measured since `then`. If none was, nobody is refused until some were.
+    /// Whether a batch was measured since `then`. Without one, no call is refused.
     pub(crate) fn is_confirmed_since(&self, then: Instant) -> bool {
         let mut measured = self.model.lock();
         let confirmed = measured.last.is_some_and(|last| last >= then);
@@ -343,7 +343,7 @@ mod tests {
         ) {
             let line = learned(batches).line();
             prop_assert!(line.per_unit >= 0.0 && line.per_batch >= 0.0);
-            let load = |entries| Load::of(entries, entries as u64);
+            let load = |entries| Load::new(entries, entries as u64);
             let time = line.drain(load(entries), &policy(max), replicas);
             prop_assert!(time <= line.drain(load(entries + 1), &policy(max), replicas));
             prop_assert!(time >= line.drain(load(entries), &policy(max), replicas + 1));

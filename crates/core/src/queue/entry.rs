@@ -38,7 +38,8 @@ pub(crate) type EntryOutcome = Result<EntryReply, CallError>;
 
 /// The port for an entry's outcome: straight to its waiting caller.
 ///
-/// It can be used once. Dropped unused (its worker or batcher died with it), it tells the caller that the worker was lost.
+/// It can be used once. Dropped unused (its worker or batcher died with it), it tells the caller that the worker was
+/// lost.
 #[derive(Debug)]
 pub(crate) struct OutcomePort(oneshot::Sender<EntryOutcome>);
 

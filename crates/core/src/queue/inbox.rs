@@ -1,11 +1,13 @@
-//! The list into which callers put their entries: one message tells the batcher of all entries that came before it looked.
+//! The list into which callers put their entries: one message tells the batcher of all entries that came before it
+//! looked.
 //!
-//! A message to an actor costs several times as much as a push into a list. So callers share the list, and only the first
-//! one after the batcher has emptied it sends a message. The batcher empties the list before it handles any message, so it
-//! knows an entry before any other message about that entry.
+//! A message to an actor costs several times as much as a push into a list. So callers share the list, and only the
+//! first one after the batcher has emptied it sends a message. The batcher empties the list before it handles any
+//! message, so it knows an entry before any other message about that entry.
 //!
 //! * **Full:** never; every entry holds a permit of the bounded queue.
-//! * **Late, cancelled:** not checked here; the batcher takes the entry from the list before it reads that the caller left.
+//! * **Late, cancelled:** not checked here; the batcher takes the entry from the list before it reads that the caller
+//!   left.
 //! * **Closed:** with its batcher. The entries in the list are dropped, and later callers get theirs back.
 
 use parking_lot::Mutex;

@@ -34,8 +34,8 @@ impl QueuePermits {
         self.0.taken.load(Ordering::SeqCst)
     }
 
-    /// A permit, if one is free. The count never exceeds the limit, not even for a moment: a waiting caller would see a full
-    /// queue then, and would not be woken again.
+    /// A permit, if one is free. The count never exceeds the limit, not even for a moment: a waiting caller would see a
+    /// full queue then, and would not be woken again.
     pub(crate) fn take(&self) -> Option<QueuePermit> {
         let take = |taken| (taken < self.0.limit).then_some(taken + 1);
         let taken = self.0.taken.fetch_update(Ordering::SeqCst, Ordering::SeqCst, take);

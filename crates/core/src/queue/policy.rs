@@ -11,8 +11,8 @@ use crate::timeline::ReleaseReason;
 /// How long an entry waits before it gains a priority class: two classes fit three times into the default deadline.
 pub const DEFAULT_AGEING: Duration = Duration::from_secs(5);
 
-/// How often in a row the turn is given away for callers of the last batch who are not back yet: waking them from a worker's
-/// thread takes the runtime a few turns. Each costs well under a microsecond.
+/// How often in a row the turn is given away for callers of the last batch who are not back yet: waking them from a
+/// worker's thread takes the runtime a few turns. Each costs well under a microsecond.
 const MAX_EMPTY_YIELDS: u32 = 4;
 
 /// How a stage gathers entries, and in which order.
@@ -23,20 +23,20 @@ pub struct BatchPolicy {
     /// The largest number of entries in one batch. Default 1: a stage has to say that it batches. What it costs: the
     /// worker holds this many inputs and outputs at once. It adds no latency while workers are free.
     pub max_batch_size: NonZeroUsize,
-    /// How long, from the arrival of the oldest entry, a batch that is not full waits for more although a worker is free.
-    /// Default zero. Turn it up only for stages whose cost is mostly per batch and whose load comes in trickles: every
-    /// request at low load then pays it in full. It never exceeds the slack of any member's deadline. Pairs with
+    /// How long, from the arrival of the oldest entry, a batch that is not full waits for more although a worker is
+    /// free. Default zero. Turn it up only for stages whose cost is mostly per batch and whose load comes in trickles:
+    /// every request at low load then pays it in full. It never exceeds the slack of any member's deadline. Pairs with
     /// [`max_batch_size`](Self::max_batch_size).
     pub max_delay: Duration,
-    /// The largest cost of one batch, in the units of the stage's cost function, or in entries where it has none. Default
-    /// `None`: only [`max_batch_size`](Self::max_batch_size) bounds a batch, as it does beside this. An input that alone costs
-    /// more is split where the stage knows how, and refused with `InvalidInput` where it does not. Set it where memory or time
-    /// goes with rows, tokens or bytes and inputs differ in size.
+    /// The largest cost of one batch, in the units of the stage's cost function, or in entries where it has none.
+    /// Default `None`: only [`max_batch_size`](Self::max_batch_size) bounds a batch, as it does beside this. An input
+    /// that alone costs more is split where the stage knows how, and refused with `InvalidInput` where it does not. Set
+    /// it where memory or time goes with rows, tokens or bytes and inputs differ in size.
     pub max_cost: Option<NonZeroU64>,
     /// How long an entry waits before it gains a priority class, and again for the next. Default [`DEFAULT_AGEING`]. It
-    /// bounds how long a flood of a higher class can hold up a lower one: after two of these every entry stands in the first
-    /// class, where only what is due before it goes before it. Shorter makes the classes matter less under load; longer than
-    /// the callers' timeouts turns it off.
+    /// bounds how long a flood of a higher class can hold up a lower one: after two of these every entry stands in the
+    /// first class, where only what is due before it goes before it. Shorter makes the classes matter less under load;
+    /// longer than the callers' timeouts turns it off.
     pub ageing: Duration,
 }
 
@@ -59,7 +59,7 @@ pub(crate) struct Waiting {
     pub(crate) estimate: Duration,
     /// How many entries the last batch had.
     pub(crate) last_batch: usize,
-    /// Turns given away in a row, since the last batch or arrival, that brought nobody.
+    /// Yields in a row without an arrival, since the last batch or arrival.
     pub(crate) empty_yields: u32,
     /// No more entries will come.
     pub(crate) draining: bool,
@@ -70,8 +70,8 @@ pub(crate) struct Waiting {
 pub(crate) enum Release {
     /// Form a batch now.
     Now(ReleaseReason),
-    /// Let the tasks that are ready run once, then look again: the callers of the last batch, just woken, are about to send
-    /// their next requests. Costs one turn of the runtime, no timer.
+    /// Let the tasks that are ready run once, then look again: the callers of the last batch, just woken, are about to
+    /// send their next requests. Costs one turn of the runtime, no timer.
     Yield,
     /// Look again at this time.
     At(Instant),
@@ -95,9 +95,9 @@ impl BatchPolicy {
         if let Some(release) = self.delay(now, waiting) {
             return release;
         }
-        // One caller alone is never made to wait a turn: its last batch had one entry. What the queue holds already does not
-        // matter: callers who wait while others run would keep alternating with them, each half in batches of its own.
-        // A turn that brought somebody is followed by another, so it ends with a full batch or when nobody comes.
+        // One caller alone is never made to wait a turn: its last batch had one entry. What the queue holds already
+        // does not matter: callers who wait while others run would keep alternating with them, each half in batches of
+        // its own. After a yield with arrivals comes another, so this ends with a full batch or without arrivals.
         let patience = if waiting.load.entries < waiting.last_batch { MAX_EMPTY_YIELDS } else { 1 };
         if waiting.last_batch > 1 && waiting.empty_yields < patience {
             return Release::Yield;
@@ -138,7 +138,7 @@ mod tests {
 
     fn waiting(len: usize, now: Instant) -> Waiting {
         Waiting {
-            load: Load::of(len, len as u64),
+            load: Load::new(len, len as u64),
             oldest_arrival: Some(now),
             first_deadline: None,
             estimate: Duration::ZERO,
@@ -179,7 +179,7 @@ mod tests {
         assert_eq!(policy.decide(now, &nobody_came), Release::Now(ReleaseReason::Idle));
         let some_missing = Waiting { last_batch: 6, ..nobody_came };
         assert_eq!(policy.decide(now, &some_missing), Release::Yield);
-        let full = Waiting { load: Load::of(8, 8), ..some_missing };
+        let full = Waiting { load: Load::new(8, 8), ..some_missing };
         assert_eq!(policy.decide(now, &full), Release::Now(ReleaseReason::Full));
     }
 
@@ -204,9 +204,9 @@ mod tests {
     fn a_batch_is_full_when_its_cost_is() {
         let now = Instant::now();
         let policy = BatchPolicy { max_cost: NonZeroU64::new(100), ..policy(32, Duration::from_millis(10)) };
-        let light = Waiting { load: Load::of(3, 99), ..waiting(3, now) };
+        let light = Waiting { load: Load::new(3, 99), ..waiting(3, now) };
         assert_eq!(policy.decide(now, &light), Release::At(now + Duration::from_millis(10)));
-        let heavy = Waiting { load: Load::of(3, 100), ..light };
+        let heavy = Waiting { load: Load::new(3, 100), ..light };
         assert_eq!(policy.decide(now, &heavy), Release::Now(ReleaseReason::Full));
     }
 
@@ -222,7 +222,7 @@ mod tests {
             let now = oldest + Duration::from_millis(waited);
             let deadline = Deadline::after(now, Duration::from_millis(slack));
             let waiting = Waiting {
-                load: Load::of(len, len as u64), oldest_arrival: Some(oldest), first_deadline: Some(deadline),
+                load: Load::new(len, len as u64), oldest_arrival: Some(oldest), first_deadline: Some(deadline),
                 estimate: Duration::from_millis(estimate), last_batch: last, empty_yields, draining,
             };
             let policy = policy(max, Duration::from_millis(delay));

@@ -1,8 +1,8 @@
 //! The queue of a stage as its replicas see it: a common queue, and one for the sessions of each replica. Pure.
 //!
-//! An entry with a session key waits for one replica: the one that rendezvous hashing (Thaler and Ravishankar, 1998) picks
-//! among those that are up. Every other entry waits for any of them. A replica takes from its own queue and the common one in
-//! the order of both together, so a busy replica delays only its own sessions.
+//! An entry with a session key waits for one replica: the one that rendezvous hashing (Thaler and Ravishankar, 1998)
+//! picks among those that are up. Every other entry waits for any of them. A replica takes from its own queue and the
+//! common one in the order of both together, so a busy replica delays only its own sessions.
 //!
 //! When a replica ends, its sessions, and only those, move to others; when one comes up, it takes a share from all.
 
@@ -64,7 +64,7 @@ impl<T> SessionQueues<T> {
         self.replicas.dedup();
         for (_, mut lane) in std::mem::take(&mut self.own) {
             while let Some(((session, key, arrival, entry), cost)) = lane.pop_any() {
-                self.own_load = self.own_load.minus(Load::of(1, cost));
+                self.own_load = self.own_load.minus(Load::new(1, cost));
                 self.push(Some(session), key, arrival, cost, entry);
             }
         }
@@ -75,7 +75,7 @@ impl<T> SessionQueues<T> {
         let home = home(session, &self.replicas);
         let lane = self.own.entry(home).or_insert_with(|| BatchQueue::new(self.ageing));
         lane.push(key, arrival, cost, (session, key, arrival, entry));
-        self.own_load = self.own_load.plus(Load::of(1, cost));
+        self.own_load = self.own_load.plus(Load::new(1, cost));
     }
 
     /// Lets what this replica may take gain the classes for which it has waited.
@@ -105,7 +105,7 @@ impl<T> SessionQueues<T> {
         if lane.len() == 0 {
             self.own.remove(&replica);
         }
-        self.own_load = self.own_load.minus(Load::of(1, found.cost()));
+        self.own_load = self.own_load.minus(Load::new(1, found.cost()));
         entry
     }
 
@@ -119,7 +119,7 @@ impl<T> SessionQueues<T> {
         if self.own.get(&replica).is_some_and(|lane| lane.len() == 0) {
             self.own.remove(&replica);
         }
-        self.own_load = self.own_load.minus(Load::of(1, cost));
+        self.own_load = self.own_load.minus(Load::new(1, cost));
         Some(entry.3)
     }
 
@@ -135,7 +135,7 @@ impl<T> SessionQueues<T> {
             self.own.remove(&replica);
         }
         let ((_, _, _, entry), cost) = popped?;
-        self.own_load = self.own_load.minus(Load::of(1, cost));
+        self.own_load = self.own_load.minus(Load::new(1, cost));
         Some(entry)
     }
 
@@ -157,7 +157,8 @@ impl<T> SessionQueues<T> {
         self.common.load().plus(self.own.get(&replica).map_or(Load::NONE, BatchQueue::load))
     }
 
-    /// What would leave before such an entry, and how many replicas would work it off: all of them, or the session's own.
+    /// What would leave before such an entry, and how many replicas would work it off: all of them, or the session's
+    /// own.
     pub(crate) fn before(&self, session: Option<SessionKey>, key: EntryKey) -> (Load, Option<usize>) {
         match session {
             // A session's replica also takes from the common lane, but so do the others: who knows how much.
@@ -262,7 +263,7 @@ mod tests {
                         lanes.set_replicas(replicas.iter().copied());
                     }
                 }
-                prop_assert_eq!(lanes.load(), Load::of(model.len(), 2 * model.len() as u64));
+                prop_assert_eq!(lanes.load(), Load::new(model.len(), 2 * model.len() as u64));
                 prop_assert_eq!(lanes.len(), model.len());
                 for replica in 0..4 {
                     let may = |session: Option<SessionKey>| session.is_none_or(|session| home(session, &replicas) == replica);

@@ -1,8 +1,9 @@
 //! Ordered trees that share one arena and know how much waits before any place in them. Pure.
 //!
-//! They are treaps (Seidel and Aragon, "Randomized search trees", 1996): ordered by key, heaped by a number that is hashed from
-//! the key, so that their depth is O(log n) whatever the order of arrival, and the same in every run. Each node also knows the
-//! load of the tree below it, which the standard library's maps cannot tell: it is what admission asks for.
+//! They are treaps (Seidel and Aragon, "Randomized search trees", 1996): ordered by key, heaped by a number that is
+//! hashed from the key, so that their depth is O(log n) whatever the order of arrival, and the same in every run. Each
+//! node also knows the load of the tree below it, which the standard library's maps cannot tell: it is what admission
+//! asks for.
 
 use std::num::NonZeroU32;
 
@@ -74,7 +75,7 @@ impl<T> Arena<T> {
 
     /// Everything in the tree.
     pub(crate) fn load(&self, root: Link) -> Load {
-        root.map(|id| self.node(id)).map_or(Load::NONE, |node| Load::of(node.entries as usize, node.sum))
+        root.map(|id| self.node(id)).map_or(Load::NONE, |node| Load::new(node.entries as usize, node.sum))
     }
 
     /// The first in order.
@@ -105,7 +106,7 @@ impl<T> Arena<T> {
         while let Some(id) = at {
             let node = self.node(id);
             if node.key < key {
-                load = load.plus(self.load(node.left)).plus(Load::of(1, node.cost));
+                load = load.plus(self.load(node.left)).plus(Load::new(1, node.cost));
                 at = node.right;
             } else {
                 at = node.left;
@@ -203,7 +204,7 @@ impl<T> Arena<T> {
 
     fn refresh(&mut self, id: Id) {
         let node = self.node(id);
-        let below = self.load(node.left).plus(self.load(node.right)).plus(Load::of(1, node.cost));
+        let below = self.load(node.left).plus(self.load(node.right)).plus(Load::new(1, node.cost));
         let node = self.node_mut(id);
         (node.entries, node.sum) = (below.entries as u32, below.cost);
     }

@@ -1,8 +1,8 @@
 //! The order in which entries leave a stage's queue: priority class, then deadline, then arrival. Pure.
 //!
-//! An entry gains a class each time it has waited for the ageing time, so that a flood of a higher class delays a lower one
-//! and does not starve it: after two ageing times every entry is in the first class, where only what is due before it goes
-//! before it.
+//! An entry gains a class each time it has waited for the ageing time, so that a flood of a higher class delays a lower
+//! one and does not starve it: after two ageing times every entry is in the first class, where only what is due before
+//! it goes before it.
 //!
 //! The queue itself has no bound: admission holds a place for every entry before it comes here.
 
@@ -27,8 +27,8 @@ pub(crate) struct EntryKey {
     pub(crate) sequence: u64,
 }
 
-/// Waiting entries in the order in which they will leave. Every operation is O(log n), that of ageing amortised: an entry
-/// moves up at most twice.
+/// Waiting entries in the order in which they will leave. Every operation is O(log n), that of ageing amortised: an
+/// entry moves up at most twice.
 #[derive(Debug)]
 pub(crate) struct BatchQueue<T> {
     arena: Arena<Waiter<T>>,
@@ -90,7 +90,7 @@ impl<T> BatchQueue<T> {
         let waiter = Waiter { entry, arrival, origin, gained: 0, earlier: None, later: None };
         let id = self.arena.make((key.deadline, key.sequence), cost, waiter);
         self.enter(id);
-        self.load = self.load.plus(Load::of(1, cost));
+        self.load = self.load.plus(Load::new(1, cost));
     }
 
     /// The entry that is next in order, as the classes stand since [`age`](Self::age).
@@ -193,7 +193,7 @@ impl<T> BatchQueue<T> {
     fn remove_node(&mut self, id: Id) -> (T, u64) {
         self.leave(id);
         let cost = self.arena.cost(id);
-        self.load = self.load.minus(Load::of(1, cost));
+        self.load = self.load.minus(Load::new(1, cost));
         (self.arena.unmake(id).entry, cost)
     }
 
@@ -202,8 +202,9 @@ impl<T> BatchQueue<T> {
         (usize::from(origin - gained), line_of(origin, gained))
     }
 
-    /// Puts a node into its line by its sequence number. Nearly always that is the end; two threads that arrive at once may
-    /// come out of order, and a batch that could not be handed over comes back to the front: so it is sought from both ends.
+    /// Puts a node into its line by its sequence number. Nearly always that is the end; two threads that arrive at once
+    /// may come out of order, and a batch that could not be handed over comes back to the front: so it is sought from
+    /// both ends.
     fn line_up(&mut self, line: usize, id: Id) {
         let sequence = self.arena.key(id).1;
         let comes_after = |arena: &Arena<Waiter<T>>, other: Id| arena.key(other).1 < sequence;
@@ -338,7 +339,7 @@ mod tests {
                 queue.age(now);
                 let head = queue.head().map(|head| head.cost());
                 prop_assert_eq!(head, model.iter().min_by_key(|entry| entry.place(now)).map(|entry| entry.cost));
-                let load = Load::of(model.len(), model.iter().map(|entry| entry.cost).sum());
+                let load = Load::new(model.len(), model.iter().map(|entry| entry.cost).sum());
                 prop_assert_eq!(queue.load(), load);
                 prop_assert_eq!(queue.oldest_arrival(), model.iter().map(|entry| entry.arrival).min());
                 prop_assert_eq!(queue.first_deadline(), model.iter().map(|entry| entry.key.deadline).min());
@@ -348,14 +349,14 @@ mod tests {
                     };
                     let place = (priority as usize, key.deadline, key.sequence);
                     let before = model.iter().filter(|entry| entry.place(now) < place);
-                    let before = before.fold(Load::default(), |sum, entry| sum.plus(Load::of(1, entry.cost)));
+                    let before = before.fold(Load::default(), |sum, entry| sum.plus(Load::new(1, entry.cost)));
                     prop_assert_eq!(queue.before(key), before);
                 }
             }
         }
 
-        /// Whatever of higher classes keeps coming, once an entry has waited two ageing times only what is due before it
-        /// goes before it.
+        /// Whatever of higher classes keeps coming, once an entry has waited two ageing times only what is due before
+        /// it goes before it.
         #[test]
         fn nothing_starves_beyond_the_ageing_bound(
             class in 0usize..3, flood in prop::collection::vec((0usize..3, 10u64..1000), 1..20),

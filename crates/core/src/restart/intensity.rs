@@ -7,8 +7,8 @@ use crate::clock::Instant;
 
 /// The restart intensity of a stage: more than `max_restarts` counted crashes `within` this time, and it has failed.
 ///
-/// Only crash *loops* count: a crash before the replica completed a batch, from the second in a row, or in construction or
-/// warm-up. Default 5 in 10 s, as OTP's supervisors have it.
+/// Only crash *loops* count: a crash before the replica completed a batch, from the second in a row, or in construction
+/// or warm-up. Default 5 in 10 s, as OTP's supervisors have it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RestartIntensity {
     /// The number of restarts that is still fine.

@@ -1,7 +1,7 @@
 //! The owner of the table: carries out changes one after the other, and renews a stage whose supervisor died.
 //!
-//! It never waits itself: tasks wait for what takes time and report back, so the node can be stopped at any moment. What
-//! is precious is in the table that the handles share; a new actor takes over where a dead one was.
+//! It never waits itself: tasks wait for what takes time and report back, so the node can be stopped at any moment.
+//! What is precious is in the table that the handles share; a new actor takes over where a dead one was.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -150,7 +150,7 @@ impl RouterState {
             // A change has put something else in its place.
             Work::Renew(dead) if self.stopping || !self.table.is_routed(&dead) => return,
             Work::Renew(dead) => {
-                let replicas = dead.pool.replicas();
+                let replicas = dead.pool.replicas().wanted();
                 (vec![Arc::clone(&dead.spec)], Some(replicas), Work::Renew(dead), None)
             }
         };
@@ -172,7 +172,7 @@ impl RouterState {
             let outcome = tokio::select! {
                 biased;
                 outcome = all_started(starts) => outcome,
-                // Whoever asked has gone: the change is undone before it took effect.
+                // The caller has left: the change is undone before it took effect.
                 () = gone(&mut reply) => Err(ChangeError::Superseded),
             };
             let _ = myself.cast(RouterMessage::Started(outcome, reply));
@@ -181,7 +181,7 @@ impl RouterState {
 
     async fn deploy(&self, stage: &Arc<DeployedStage>, replicas: usize) -> Result<FirstStart, ChangeError> {
         let (started, outcome) = oneshot::channel();
-        stage.pool.set_replicas(replicas);
+        stage.pool.replicas().set_wanted(replicas);
         let args = DeploymentArgs {
             spec: Arc::clone(&stage.spec),
             pool: Arc::clone(&stage.pool),
@@ -229,7 +229,7 @@ impl RouterState {
         }
     }
 
-    /// Callers see the table; then closed routes are closed, so that whoever is turned away finds the new ones.
+    /// Publishes the table first, then closes the old routes, so that a refused caller finds the new ones.
     fn take_effect(&self, myself: &ActorRef<RouterMessage>, closed: Vec<Arc<Route>>, unsettled: &Unsettled) {
         self.publish();
         for route in closed {
@@ -259,7 +259,7 @@ impl RouterState {
         self.publish();
     }
 
-    /// Stops a stage that nobody uses any more. `StageEnded` will tell.
+    /// Stops an unused stage. `StageEnded` reports its end.
     fn end(&self, myself: &ActorRef<RouterMessage>, stage: Arc<DeployedStage>, unsettled: Option<Unsettled>) {
         let stopped = tell_to_stop(&stage, STOP_WITHIN);
         let myself = myself.clone();
@@ -291,7 +291,7 @@ impl RouterState {
     fn supervisor_died(&mut self, who: ActorId, why: &str) {
         let is_it =
             |stage: &&Arc<DeployedStage>| stage.deployment.get().is_some_and(|deployment| deployment.get_id() == who);
-        // One that was starting or ending is waited for by somebody who notices.
+        // For a starting or ending stage, a waiting task notices the death.
         let Some(dead) = self.table.serving().iter().find(is_it).cloned() else { return };
         if self.stopping {
             return;
@@ -336,7 +336,7 @@ async fn all_started(starts: Vec<(StageName, Result<FirstStart, ChangeError>)>) 
     Ok(())
 }
 
-/// Comes to an end when nobody waits for the reply any more; never where nobody asked.
+/// Ends when the caller has left; never where there is no caller.
 async fn gone(reply: &mut Option<ChangeReply>) {
     match reply {
         Some(reply) => reply.closed().await,

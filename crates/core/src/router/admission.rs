@@ -19,8 +19,8 @@ impl Gateway {
         self.try_admit_at(clock::now(), route, bytes, None).map_err(|refusal| self.refuse(refusal))
     }
 
-    /// Admits a call that arrived at `now`. A refusal is not counted: the caller may wait. An inner call rides on the permit
-    /// of its outer call, while that call is in flight.
+    /// Admits a call that arrived at `now`. A refusal is not counted: the caller may wait. An inner call rides on the
+    /// permit of its outer call, while that call is in flight.
     pub(crate) fn try_admit_at(
         self: &Arc<Self>,
         now: Instant,
@@ -47,13 +47,14 @@ impl Gateway {
 
     /// How long a call of this route may take whose caller asked for `timeout`, or did not say.
     pub(crate) fn timeout_of(&self, route: &Route, timeout: Option<Duration>) -> Duration {
-        let timeout = timeout.or_else(|| route.default_timeout()).unwrap_or(self.default_timeout());
+        let timeout = timeout.or_else(|| route.default_timeout()).unwrap_or_else(|| self.default_timeout());
         timeout.min(self.max_timeout_of(route))
     }
 
     /// The longest that a call of this route may take.
     pub(crate) fn max_timeout_of(&self, route: &Route) -> Duration {
-        route.max_timeout().map_or(self.max_timeout(), |own| own.min(self.max_timeout()))
+        let of_node = self.max_timeout();
+        route.max_timeout().map_or(of_node, |own| own.min(of_node))
     }
 }
 
@@ -65,8 +66,8 @@ impl Flight {
     }
 }
 
-/// The right of a call to run: its permits, its account, its line in the ledger. Dropping it frees the permits. The charged
-/// bytes go back when no work for the call is left.
+/// The right of a call to run: its permits, its account, its line in the ledger. Dropping it frees the permits. The
+/// charged bytes go back when no work for the call is left.
 #[derive(Debug)]
 pub struct Admission {
     permit: Arc<Permit>,
@@ -145,8 +146,8 @@ impl Admission {
         HeldBytes::none_of(self.permit.gateway())
     }
 
-    /// Gives back what is charged so far: the call has come to its end, and nothing works for it. Not while an edge keeps the account,
-    /// because the outcome may share the memory of the input.
+    /// Gives back what is charged so far: the call has come to its end, and nothing works for it. Not while an edge
+    /// keeps the account, because the outcome may share the memory of the input.
     pub(crate) fn settle(&self) {
         self.permit.settle();
     }

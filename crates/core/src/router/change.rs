@@ -11,9 +11,9 @@ pub(crate) const MAX_WAITING_CHANGES: usize = 64;
 
 /// Changes to the routes of a running node that take effect together, or not at all.
 ///
-/// Stages that no route has used yet are started and warmed up first, while everything that is served stays served. Then
-/// callers see all of it at once: no call finds one half of a change. Routes that were replaced or removed finish the calls
-/// they have; stages that no route uses any more end when their last call has left.
+/// Stages that no route has used yet are started and warmed up first, while everything that is served stays served.
+/// Then callers see all of it at once: no call finds one half of a change. Routes that were replaced or removed finish
+/// the calls they have; stages that no route uses any more end when their last call has left.
 ///
 /// Changes are carried out one after the other, in the order in which they were asked for.
 ///
@@ -89,8 +89,8 @@ impl AppliedChange {
         self.revision
     }
 
-    /// Waits until what was replaced or removed is over: the last call has left, and the stages that nobody uses any more
-    /// have cleaned up and ended. At most as long as the deadlines of those calls, and the time their workers take to stop.
+    /// Waits until what was replaced or removed is over: the last call has left, and unused stages have
+    /// cleaned up and ended. At most as long as the deadlines of those calls, and the time their workers take to stop.
     ///
     /// # Cancellation
     ///
@@ -109,7 +109,7 @@ pub(crate) struct Unsettled(#[expect(dead_code, reason = "kept for its drop")] m
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ChangeError {
-    /// A worker of this stage could not be built or warmed up; the message is its own. Nobody tried twice.
+    /// A worker of this stage could not be built or warmed up; the message is its own. There was no second attempt.
     #[error("stage `{stage}` did not start: {message}")]
     Stage {
         /// The stage.
@@ -117,8 +117,8 @@ pub enum ChangeError {
         /// What its constructor said.
         message: String,
     },
-    /// Another stage of this name would be in use at the same time. Clone one stage to share it; to put a new revision of
-    /// a shared stage in place, replace all routes that use it in one change.
+    /// Another stage of this name would be in use at the same time. Clone one stage to share it; to put a new revision
+    /// of a shared stage in place, replace all routes that use it in one change.
     #[error("two different stages would be named `{stage}`")]
     DuplicateStage {
         /// The name.

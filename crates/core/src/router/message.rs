@@ -10,11 +10,11 @@ use super::change::{AppliedChange, ChangeError, RouteChange, Unsettled};
 use super::table::DeployedStage;
 use crate::id::RouteIndex;
 
-/// Who asked for a change, and waits for it.
+/// The port for the outcome of a change.
 pub(super) type ChangeReply = oneshot::Sender<Result<AppliedChange, ChangeError>>;
 
-/// Messages to the router; none of them is on the path of a request. A change holds a permit; the others are one per route
-/// that closes or stage that ends.
+/// Messages to the router; none of them is on the path of a request. A change holds a permit; the others are one per
+/// route that closes or stage that ends.
 #[derive(Debug)]
 pub(crate) enum RouterMessage {
     /// Change the table. From the node's handles.

@@ -3,10 +3,11 @@
 //! The table is published as a snapshot that callers read without a lock; the actor owns the next one. A call keeps the
 //! revision of the route that it found, whatever is published meanwhile.
 //!
-//! * **Changed while serving:** the actor carries out one [`RouteChange`] after the other. New stages warm up first, then the
-//!   next table is published, then closed routes empty and their stages end. The actor itself never waits for any of it.
+//! * **Changed while serving:** the actor carries out one [`RouteChange`] after the other. New stages warm up first,
+//!   then the next table is published, then closed routes empty and their stages end. The actor itself never waits for
+//!   any of it.
 //! * **Full:** a change takes a permit before it is sent; beyond the bound it is refused with [`ChangeError::Busy`].
-//! * **Cancelled:** whoever drops the future of a change before it took effect has undone it.
+//! * **Cancelled:** dropping the future of a change before it took effect undoes it.
 
 mod actor;
 mod admission;

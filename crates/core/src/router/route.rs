@@ -28,7 +28,8 @@ pub struct Route {
     parts: RouteParts,
     graph: Graph<Arc<Pool>>,
     metrics: RouteMetrics,
-    /// Calls that run through it, and whether it takes more: one word, so that the last call cannot slip past the closing.
+    /// Calls that run through it, and whether it takes more: one word, so that the last call cannot slip past the
+    /// closing.
     calls: AtomicUsize,
     emptied: Notify,
     /// Counted only where there is a limit.
@@ -44,7 +45,7 @@ pub(crate) struct RouteLimits {
     pub(crate) priority: Priority,
 }
 
-/// What a route is told by whoever declares it.
+/// A route as it was declared.
 #[derive(Clone, Debug)]
 pub(crate) struct RouteParts {
     pub(crate) input: DataType,
@@ -89,7 +90,7 @@ impl Route {
         (before & CLOSED == 0).then_some(held)
     }
 
-    /// Takes no more calls. A newer table must be in place already: whoever is turned away looks there.
+    /// Takes no more calls. A newer table must be published before: a refused caller looks there.
     pub(super) fn close(&self) {
         self.calls.fetch_or(CLOSED, Ordering::AcqRel);
         self.emptied.notify_waiters();
@@ -114,7 +115,7 @@ impl Route {
     /// Takes one of the route's permits, or says that all are out. [`leave`](Self::leave) gives it back.
     pub(crate) fn enter(&self) -> Result<(), Refusal> {
         let Some(limit) = self.parts.limits.max_in_flight else { return Ok(()) };
-        // Never looks, not even for a moment, as if it had one too many: somebody else would be refused for it.
+        // The count never exceeds the limit, not even for a moment: another call would be refused for it.
         let take = |taken| (taken < limit.get()).then_some(taken + 1);
         if self.in_flight.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).is_ok() {
             return Ok(());
@@ -254,7 +255,7 @@ impl Route {
 
     /// How many entries its workers have in hand when all of them run full batches.
     pub(crate) fn workers_hold(&self) -> usize {
-        let held = |pool: &Arc<Pool>| pool.replicas().saturating_mul(pool.policy().max_batch_size.get());
+        let held = |pool: &Arc<Pool>| pool.replicas().wanted().saturating_mul(pool.policy().max_batch_size.get());
         self.graph.stages().into_iter().map(held).fold(0, usize::saturating_add)
     }
 

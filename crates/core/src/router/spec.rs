@@ -57,8 +57,12 @@ impl RouteSpec {
         In: RouteData,
         Out: RouteData,
     {
-        let mut route =
-            Self::of(name, pipeline.into_pipeline().graph(), DataType::for_type::<In>(), DataType::for_type::<Out>());
+        let mut route = Self::with_graph(
+            name,
+            pipeline.into_pipeline().graph(),
+            DataType::for_type::<In>(),
+            DataType::for_type::<Out>(),
+        );
         route.parts.is_function = TypeId::of::<In>() == TypeId::of::<FunctionCall>();
         route
     }
@@ -70,7 +74,8 @@ impl RouteSpec {
         Out: RouteData,
     {
         let pipeline = pipeline.into_stream_pipeline();
-        let mut route = Self::of(name, pipeline.graph(), DataType::for_type::<In>(), DataType::for_type::<Out>());
+        let mut route =
+            Self::with_graph(name, pipeline.graph(), DataType::for_type::<In>(), DataType::for_type::<Out>());
         route.parts.streams_at = Some(pipeline.streams_at());
         route
     }
@@ -82,10 +87,10 @@ impl RouteSpec {
         input: DataType,
         output: DataType,
     ) -> Self {
-        Self::of(name, pipeline.into_pipeline().graph(), input, output)
+        Self::with_graph(name, pipeline.into_pipeline().graph(), input, output)
     }
 
-    fn of(name: &str, graph: &Graph<Arc<StageSpec>>, input: DataType, output: DataType) -> Self {
+    fn with_graph(name: &str, graph: &Graph<Arc<StageSpec>>, input: DataType, output: DataType) -> Self {
         let parts = RouteParts {
             input,
             output,
@@ -123,7 +128,8 @@ impl RouteSpec {
     }
 
     /// The most calls in flight on this route; one more is refused with `Overloaded` before its body is read. Default:
-    /// only the node's [`Limits`](crate::Limits). Set it if one route could take all of the node's permits. 0 counts as 1.
+    /// only the node's [`Limits`](crate::Limits). Set it if one route could take all of the node's permits. 0 counts as
+    /// 1.
     pub fn max_in_flight(mut self, calls: usize) -> Self {
         self.parts.limits.max_in_flight = Some(NonZeroUsize::new(calls).unwrap_or(NonZeroUsize::MIN));
         self
@@ -135,8 +141,9 @@ impl RouteSpec {
         self
     }
 
-    /// The longest that a call of this route may take, whatever its caller says. Default: only [`Limits::max_timeout`](crate::Limits::max_timeout).
-    /// A longer timeout is shortened to it, also the route's own default.
+    /// The longest that a call of this route may take, whatever its caller says. Default: only
+    /// [`Limits::max_timeout`](crate::Limits::max_timeout). A longer timeout is shortened to it, also the route's own
+    /// default.
     pub fn max_timeout(mut self, timeout: Duration) -> Self {
         self.parts.limits.max_timeout = Some(timeout);
         self

@@ -1,7 +1,8 @@
 //! The table: which routes are served over which stages. A plain value; every change makes the next version of it.
 //!
-//! A stage is **starting** until the change that brought it takes effect, then **serving** while a route uses it or calls
-//! of a closed route still run through it, then **ending**. A closed route is **retiring** until its last call has left.
+//! A stage is **starting** until the change that brought it takes effect, then **serving** while a route uses it or
+//! calls of a closed route still run through it, then **ending**. A closed route is **retiring** until its last call
+//! has left.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, OnceLock};
@@ -137,7 +138,8 @@ impl Table {
         let mut to_start = Vec::new();
         for spec in &wanted {
             match self.deployed(spec) {
-                // Another life of a stage that has failed, unless a route that stays would keep the dead one under its name.
+                // Another life of a stage that has failed, unless a route that stays would keep the dead one under its
+                // name.
                 Some(stage) if stage.has_failed() && is_kept(spec) => {
                     let (stage, (_, reason)) = (spec.name().clone(), stage.pool.state_and_reason());
                     return Err(ChangeError::Stage { stage, message: reason.unwrap_or_default() });
@@ -174,7 +176,7 @@ impl Table {
         self.starting.extend(stages.iter().cloned());
     }
 
-    /// A change is under way: what it builds on stays, whoever leaves it meanwhile.
+    /// A change begins: the stages that it needs stay, even if their routes close meanwhile.
     pub(super) fn begin(&mut self, change: &RouteChange) {
         self.wanted = distinct_stages(change.add.iter().chain(&change.replace));
     }

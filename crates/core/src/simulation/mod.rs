@@ -1,10 +1,12 @@
-//! The decisions together, without actors: a discrete-event model of one stage behind the gateway, on a time of its own.
+//! The decisions together, without actors: a discrete-event model of one stage behind the gateway, on a time of its
+//! own.
 //!
-//! Everything that decides is the real thing: [`Ledger`](crate::gateway::Ledger), [`SessionQueues`](crate::queue::Lanes),
-//! [`BatchPolicy`](crate::queue::BatchPolicy), the prospect of a call and the cost model behind it, restart window, back-off, the
-//! share of culprits, the retry budget, the stage's life. The [`world`] only does what the actors do: it hands events to them
-//! and does what they say. There is no runtime, no clock and no map without an order in it, so the same seed gives the same
-//! trace to the bit. The [`script`] makes events of a seed; the [`invariants`] are checked after each of them.
+//! Everything that decides is the real thing: [`Ledger`](crate::gateway::Ledger),
+//! [`SessionQueues`](crate::queue::Lanes), [`BatchPolicy`](crate::queue::BatchPolicy), the prospect of a call and the
+//! cost model behind it, restart window, back-off, the share of culprits, the retry budget, the stage's life. The
+//! [`world`] only does what the actors do: it hands events to them and does what they say. There is no runtime, no
+//! clock and no map without an order in it, so the same seed gives the same trace to the bit. The [`script`] makes
+//! events of a seed; the [`invariants`] are checked after each of them.
 //!
 //! `CALLBOARD_SEED=17 cargo test -p callboard-core simulation -- --nocapture` prints the trace of a seed.
 

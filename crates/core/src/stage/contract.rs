@@ -16,7 +16,7 @@ use serde::Serialize;
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Contract {
-    /// A call is never started twice. The default, because nobody but the author knows better.
+    /// A call is never started twice. The default, because only the author knows better.
     #[default]
     AtMostOnce,
     /// Running a call twice does no more than running it once: writes of the same value, say.

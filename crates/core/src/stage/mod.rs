@@ -1,6 +1,7 @@
 //! A stage is a recipe: a name, how to build a worker for each replica, and the knobs of its batcher and pool.
 //!
-//! Nothing runs until a node starts the routes that use it. A stage that several routes share is one queue and one pool.
+//! Nothing runs until a node starts the routes that use it. A stage that several routes share is one queue and one
+//! pool.
 
 mod contract;
 mod rows;
@@ -280,8 +281,8 @@ impl<In: Data, Out: Data> Stage<In, Out> {
         Self::build_by(name, Placement::Task, Factory::Async(Arc::new(factory)))
     }
 
-    /// An [`AsyncWorker`], built once per replica. Runs on the runtime, up to [`concurrency`](Self::concurrency) batches at
-    /// once.
+    /// An [`AsyncWorker`], built once per replica. Runs on the runtime, up to [`concurrency`](Self::concurrency)
+    /// batches at once.
     pub fn async_worker<W, F>(name: impl Into<StageName>, build: F) -> Self
     where
         W: AsyncWorker<In = In, Out = Out>,
@@ -300,7 +301,7 @@ impl<In: Data, Out: Data> Stage<In, Out> {
 
     fn build_by(name: StageName, placement: Placement, factory: Factory) -> Self {
         let settings = StageSettings::new(placement);
-        let (sizing, types) = (Sizing::default(), StageTypes::of::<In, Out>());
+        let (sizing, types) = (Sizing::default(), StageTypes::for_types::<In, Out>());
         Self::from_spec(StageSpec { name, settings, sizing, factory, streams: false, types })
     }
 

@@ -8,8 +8,8 @@ use crate::error::Failure;
 
 /// Values made of rows: tensors and data frames, lists of anything, and maps whose members all have the same rows.
 ///
-/// [`Stage::by_rows`](crate::Stage::by_rows) uses it to count what an input costs and to split one that is too large. The parts
-/// of [`cut`](Self::cut), put together by [`paste`](Self::paste), are the whole again.
+/// [`Stage::by_rows`](crate::Stage::by_rows) uses it to count what an input costs and to split one that is too large.
+/// The parts of [`cut`](Self::cut), put together by [`paste`](Self::paste), are the whole again.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` has no rows",
     label = "does not implement `Rows`",

@@ -16,20 +16,20 @@ pub const MAX_REPLICAS: usize = 1024;
 /// Entries that may wait in one stage: a second's work for a fast stage, and at most 30 s of patience for a slow one.
 pub const DEFAULT_QUEUE_ENTRIES: usize = 1024;
 
-/// Batches that one asynchronous replica works on at once by default: enough to hide the waiting of most services behind each
-/// other, few enough not to be a flood to them.
+/// Batches that one asynchronous replica works on at once by default: enough to hide the waiting of most services
+/// behind each other, few enough not to be a flood to them.
 pub const DEFAULT_CONCURRENCY: u32 = 64;
 
 /// How often an entry that was alone when its worker died is run again by default. Once: a crash that was the machine's
 /// hardly comes twice, and an entry that does kill its worker costs one restart more.
 pub const DEFAULT_CRASH_RETRIES: u32 = 1;
 
-/// Threads of one stage that may hang in user code at a time by default. Each holds its stack, its worker and what that has
-/// allocated.
+/// Threads of one stage that may hang in user code at a time by default. Each holds its stack, its worker and what that
+/// has allocated.
 pub const DEFAULT_MAX_ABANDONED_THREADS: usize = 4;
 
-/// Outputs of one streaming call that may wait for their reader by default: enough to bridge a turn of the network, few enough
-/// that a reader which leaves has cost little.
+/// Outputs of one streaming call that may wait for their reader by default: enough to bridge a turn of the network, few
+/// enough that a reader which leaves has cost little.
 pub const DEFAULT_CREDIT: usize = 16;
 
 /// Where a stage's code runs.
@@ -124,8 +124,8 @@ impl StageSettings {
     }
 
     /// How many entries may wait. Default [`DEFAULT_QUEUE_ENTRIES`]. One more is refused with `Overloaded` and a
-    /// `retry_after` from the measured drain rate. Longer queues only help bursts; under lasting overload they turn into
-    /// latency, up to the callers' deadlines.
+    /// `retry_after` from the measured drain rate. Longer queues only help bursts; under lasting overload they turn
+    /// into latency, up to the callers' deadlines.
     #[must_use]
     pub fn queue(&self) -> NonZeroUsize {
         self.queue
@@ -206,12 +206,12 @@ impl StageSettings {
         self
     }
 
-    /// The longest that one batch may take in user code. Default `None`: as long as it wants, while its callers' own deadlines
-    /// free them.
+    /// The longest that one batch may take in user code. Default `None`: as long as it wants, while its callers' own
+    /// deadlines free them.
     ///
-    /// When it passes, the callers get `DeadlineExceeded` at once. The future of an asynchronous worker is dropped; a worker's
-    /// thread cannot be stopped, so it is abandoned, and another replica takes its place. Set it for code that can hang, well
-    /// above what its slowest batch takes. It does not hold for task stages, which share their thread with everybody.
+    /// When it passes, the callers get `DeadlineExceeded` at once. The future of an asynchronous worker is dropped; a
+    /// worker's thread cannot be stopped, so it is abandoned, and another replica takes its place. Set it for code that
+    /// can hang, well above what its slowest batch takes. It does not hold for task stages, which share their threads.
     #[must_use]
     pub fn timeout(&self) -> Option<Duration> {
         self.timeout
@@ -224,9 +224,9 @@ impl StageSettings {
         self
     }
 
-    /// How many of this stage's threads may hang in user code at a time. Default [`DEFAULT_MAX_ABANDONED_THREADS`]. One more,
-    /// and the stage is `Failed`: code that hangs on every call must not eat the machine. A thread that comes back does not
-    /// count any more. Pairs with [`timeout`](Self::timeout).
+    /// How many of this stage's threads may hang in user code at a time. Default [`DEFAULT_MAX_ABANDONED_THREADS`]. One
+    /// more, and the stage is `Failed`: code that hangs on every call must not eat the machine. A thread that comes
+    /// back does not count any more. Pairs with [`timeout`](Self::timeout).
     #[must_use]
     pub fn max_abandoned_threads(&self) -> usize {
         self.max_abandoned_threads
@@ -239,8 +239,8 @@ impl StageSettings {
         self
     }
 
-    /// How many batches one asynchronous replica works on at once. Default [`DEFAULT_CONCURRENCY`]. Other workers take one
-    /// batch at a time; they have replicas.
+    /// How many batches one asynchronous replica works on at once. Default [`DEFAULT_CONCURRENCY`]. Other workers take
+    /// one batch at a time; they have replicas.
     #[must_use]
     pub fn concurrency(&self) -> NonZeroU32 {
         self.concurrency
@@ -253,9 +253,9 @@ impl StageSettings {
         self
     }
 
-    /// How many outputs of one streaming call may wait for their reader. Default [`DEFAULT_CREDIT`]. When as many wait, the
-    /// call's stream pauses until one is read. More hides the pauses of readers behind slow networks; it costs the memory of
-    /// the outputs, and work for nothing when a reader leaves.
+    /// How many outputs of one streaming call may wait for their reader. Default [`DEFAULT_CREDIT`]. When as many wait,
+    /// the call's stream pauses until one is read. More hides the pauses of readers behind slow networks; it costs the
+    /// memory of the outputs, and work for nothing when a reader leaves.
     #[must_use]
     pub fn credit(&self) -> NonZeroUsize {
         self.credit
@@ -268,8 +268,8 @@ impl StageSettings {
         self
     }
 
-    /// Which revision of the stage this is, for nodes that split their calls between several by weight. Default 0. It decides nothing
-    /// on this node, where a name stands for one stage.
+    /// Which revision of the stage this is, for nodes that split their calls between several by weight. Default 0. It
+    /// decides nothing on this node, where a name stands for one stage.
     #[must_use]
     pub fn revision(&self) -> u64 {
         self.revision
@@ -282,9 +282,9 @@ impl StageSettings {
         self
     }
 
-    /// The CPU cores that worker threads are pinned to: replica `i` to the `i`-th, from the first again where there are more
-    /// replicas. Default empty: the system decides. Turn it on for code whose speed lives from its caches, on a machine of
-    /// your own; a pinned thread waits for its core even when another is idle.
+    /// The CPU cores that worker threads are pinned to: replica `i` to the `i`-th, from the first again where there are
+    /// more replicas. Default empty: the system decides. Turn it on for code whose speed lives from its caches, on a
+    /// machine of your own; a pinned thread waits for its core even when another is idle.
     #[must_use]
     pub fn affinity(&self) -> &[usize] {
         &self.affinity
@@ -301,8 +301,8 @@ impl StageSettings {
         self.affinity.get(replica.checked_rem(self.affinity.len())?).copied()
     }
 
-    /// What each replica is told at its construction: replica `i` gets the `i`-th, from the first again where there are more
-    /// replicas. Default empty. For what differs between replicas, such as a device. Read it by
+    /// What each replica is told at its construction: replica `i` gets the `i`-th, from the first again where there are
+    /// more replicas. Default empty. For what differs between replicas, such as a device. Read it by
     /// [`Replica::settings`](crate::Replica::settings).
     #[must_use]
     pub fn replica_settings(&self) -> &[Map] {

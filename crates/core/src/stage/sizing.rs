@@ -1,7 +1,7 @@
 //! What a stage knows about the size of its inputs: what each costs, and how one that is too large is taken apart.
 //!
-//! These functions are user code and run in the caller's own future, before anything queues: the cost once per input, a split
-//! only for an input that is too large for one batch. They should be quick: count, do not compute.
+//! These functions are user code and run in the caller's own future, before anything queues: the cost once per input, a
+//! split only for an input that is too large for one batch. They should be quick: count, do not compute.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,7 +10,8 @@ use callboard_codec::{Data, Payload};
 
 use crate::error::Failure;
 
-/// The most that one entry may cost: what a cost function says beyond it counts as this much, so that sums over any queue fit.
+/// The most that one entry may cost: what a cost function says beyond it counts as this much, so that sums over any
+/// queue fit.
 const MOST_COST: u64 = 1 << 40;
 
 type CostFn = dyn Fn(Payload) -> Result<(Payload, u64), Failure> + Send + Sync;

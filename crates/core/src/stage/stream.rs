@@ -18,9 +18,9 @@ use crate::worker::{DynAsyncWorker, ErasedStream, Replica, StreamClosure, Stream
 
 /// A step of a pipeline that turns one `In` into a stream of `Out`.
 ///
-/// It stands in a [`StreamPipeline`](crate::StreamPipeline): what comes behind it runs for each output. Outputs keep their
-/// order. A slow reader stops only its own stream, once as many outputs as the stage's [`credit`](Self::credit) wait for it.
-/// Once an output has left, the call is never run again, whatever its stage's contract.
+/// It stands in a [`StreamPipeline`](crate::StreamPipeline): what comes behind it runs for each output. Outputs keep
+/// their order. A slow reader stops only its own stream, once as many outputs as the stage's [`credit`](Self::credit)
+/// wait for it. Once an output has left, the call is never run again, whatever its stage's contract.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -49,11 +49,12 @@ pub struct StreamStage<In, Out> {
 }
 
 impl<In: Data, Out: Data> StreamStage<In, Out> {
-    /// A function from one item to a stream of outputs. Runs on the runtime, up to [`concurrency`](Self::concurrency) batches
-    /// at once; the stream is asked for its next output when there is credit for it, and dropped when its caller goes.
+    /// A function from one item to a stream of outputs. Runs on the runtime, up to [`concurrency`](Self::concurrency)
+    /// batches at once; the stream is asked for its next output when there is credit for it, and dropped when its
+    /// caller goes.
     ///
-    /// The stream outlives the function and cannot borrow the input: give it a copy of what it needs, with `move`. A `fn`
-    /// returns `impl Stream<…> + use<>`.
+    /// The stream outlives the function and cannot borrow the input: give it a copy of what it needs, with `move`. A
+    /// `fn` returns `impl Stream<…> + use<>`.
     pub fn each<F, S>(name: impl Into<StageName>, function: F) -> Self
     where
         F: Fn(&In) -> S + Send + Sync + 'static,
@@ -98,7 +99,7 @@ impl<In: Data, Out: Data> StreamStage<In, Out> {
 
     fn build_by(name: StageName, placement: Placement, factory: Factory) -> Self {
         let settings = StageSettings::new(placement);
-        let (sizing, types) = (Sizing::default(), StageTypes::of::<In, Out>());
+        let (sizing, types) = (Sizing::default(), StageTypes::for_types::<In, Out>());
         let spec = StageSpec { name, settings, sizing, factory, streams: true, types };
         Self { spec: Arc::new(spec), types: PhantomData }
     }
@@ -137,7 +138,8 @@ impl<In, Out> StreamStage<In, Out> {
         self.with_settings(settings)
     }
 
-    /// The largest batch of a [`worker`](Self::worker); see [`BatchPolicy::max_batch_size`](crate::BatchPolicy::max_batch_size). 0 counts as 1. A function of
+    /// The largest batch of a [`worker`](Self::worker); see
+    /// [`BatchPolicy::max_batch_size`](crate::BatchPolicy::max_batch_size). 0 counts as 1. A function of
     /// [`each`](Self::each) has batches of one, so that no stream waits for the end of another.
     #[must_use]
     pub fn max_batch_size(self, entries: usize) -> Self {

@@ -13,7 +13,7 @@ pub(crate) struct StageTypes {
 }
 
 impl StageTypes {
-    pub(super) fn of<In: Data, Out: Data>() -> Self {
+    pub(super) fn for_types<In: Data, Out: Data>() -> Self {
         Self { input: (TypeId::of::<In>(), type_name::<In>()), output: (TypeId::of::<Out>(), type_name::<Out>()) }
     }
 }

@@ -1,7 +1,7 @@
 //! The supervisor of one stage: starts its batcher and replicas, and starts replicas again.
 //!
-//! Construction runs in tasks of its own, so the supervisor is never deaf while a model loads. The first start is all or
-//! nothing: one replica that cannot be built fails the stage with its own message, and nobody tries again.
+//! Construction runs in tasks of its own, so the supervisor is never deaf while a model loads. The first start is all
+//! or nothing: one replica that cannot be built fails the stage with its own message, without a second attempt.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -91,7 +91,7 @@ impl Actor for DeploymentActor {
         let (batcher, _) = Actor::spawn_linked(None, BatcherActor, batcher_args, myself.get_cell()).await?;
         pool.set_batcher(batcher.clone());
 
-        let count = pool.replicas();
+        let count = pool.replicas().wanted();
         let mut state = DeploymentState {
             window: RestartWindow::new(spec.settings().intensity()),
             spec,
@@ -230,7 +230,7 @@ impl DeploymentState {
             tracing::info!(stage = %self.pool.name(), replica = handle.index(), "replica is back");
         }
         if self.stopping {
-            // It came up after its stage had ended: nobody will hand it a batch or stop it later.
+            // It came up after its stage had ended, so it is stopped here.
             handle.actor().stop(None);
             return;
         }
@@ -241,17 +241,17 @@ impl DeploymentState {
             // The stage was scaled down while it was built.
             self.part_with(&handle);
         }
-        self.pool.note_worker(Arc::clone(&handle));
+        self.pool.replicas().add(Arc::clone(&handle));
         if expected {
             self.replicas[index].handle = Some(handle);
         }
         if let Some(EarlyDeath { why, .. }) = self.early_deaths.take(actor)
-            && !self.pool.has_left(actor)
+            && !self.pool.replicas().remove_leaving(actor)
         {
             self.replica_died(myself, index, &why);
             return;
         }
-        if self.replicas[..self.pool.replicas()].iter().all(ReplicaState::is_up) {
+        if self.replicas[..self.pool.replicas().wanted()].iter().all(ReplicaState::is_up) {
             self.pool.enter(StageState::Ready, None);
             if let Some(started) = self.started.take() {
                 let _ = started.send(Ok(()));
@@ -288,7 +288,7 @@ impl DeploymentState {
             self.give_up(format!("its batcher died: {why}"));
             return;
         }
-        if self.pool.has_left(who.get_id()) {
+        if self.pool.replicas().remove_leaving(who.get_id()) {
             self.tell_if_scaled();
             return;
         }
@@ -310,19 +310,19 @@ impl DeploymentState {
         if handle.death() == Death::Poison {
             // One of its entries did it, and is being found or has been answered: the replica itself is sound.
             let reason = format!("replica {index} died: {why}");
-            self.pool.note_restart(index, clock::now(), reason.clone());
+            self.pool.replicas().note_restart(index, clock::now(), reason.clone());
             self.pool.metrics().restarted();
             self.pool.enter(StageState::Degraded, Some(reason));
             self.start_replica(myself, index);
             return;
         }
-        let hung = self.pool.abandoned_threads();
+        let hung = self.pool.replicas().abandoned_threads();
         if hung > self.spec.settings().max_abandoned_threads() {
             self.give_up(format!("{hung} of its threads hang in user code"));
             return;
         }
-        // One life without a completed batch is chance where inputs kill now and then and batches are quick; two in a row are a
-        // loop.
+        // One life without a completed batch is chance where inputs kill now and then and batches are quick; two in a
+        // row are a loop.
         let replica = &mut self.replicas[index];
         replica.fruitless = if handle.batches() == 0 { replica.fruitless + 1 } else { 0 };
         let in_a_loop = replica.fruitless > 1;
@@ -349,7 +349,7 @@ impl DeploymentState {
         let delay = self.spec.settings().backoff().delay(replica.attempt, fastrand::f64());
         replica.attempt += 1;
         replica.restart_due = true;
-        self.pool.note_restart(index, clock::now(), reason.clone());
+        self.pool.replicas().note_restart(index, clock::now(), reason.clone());
         self.pool.enter(StageState::Degraded, Some(reason));
         self.pool.metrics().restarted();
         if delay.is_zero() {
@@ -375,7 +375,7 @@ impl DeploymentState {
             let _ = scaled.send(Err(refusal));
             return;
         }
-        let running = self.pool.replicas();
+        let running = self.pool.replicas().wanted();
         let earlier = self.scaling.take();
         let before = earlier.as_ref().map_or(running, |earlier| earlier.before).min(replicas);
         if let Some(earlier) = earlier {
@@ -384,7 +384,7 @@ impl DeploymentState {
         self.scaling = Some(Scaling { before, scaled, _turn: turn });
         tracing::info!(stage = %self.pool.name(), from = running, to = replicas, "scaling");
         if replicas > running {
-            self.pool.set_replicas(replicas);
+            self.pool.replicas().set_wanted(replicas);
             self.start_replicas(myself, running..replicas);
         } else {
             self.part_with_surplus(replicas);
@@ -394,7 +394,7 @@ impl DeploymentState {
 
     /// Keeps the first `keep` replicas. The others finish what they have in hand, clean up and end.
     fn part_with_surplus(&mut self, keep: usize) {
-        self.pool.set_replicas(keep);
+        self.pool.replicas().set_wanted(keep);
         for index in keep..self.replicas.len() {
             self.replicas[index].restart_due = false;
             if let Some(handle) = self.replicas[index].handle.take() {
@@ -409,9 +409,9 @@ impl DeploymentState {
     }
 
     fn tell_if_scaled(&mut self) {
-        let wanted = &self.replicas[..self.pool.replicas()];
+        let wanted = &self.replicas[..self.pool.replicas().wanted()];
         if wanted.iter().all(ReplicaState::is_up)
-            && !self.pool.workers().iter().any(|handle| handle.is_leaving())
+            && !self.pool.replicas().all().iter().any(|handle| handle.is_leaving())
             && let Some(scaling) = self.scaling.take()
         {
             let _ = scaling.scaled.send(Ok(()));
@@ -420,11 +420,11 @@ impl DeploymentState {
 
     /// Whether this life of a replica is the one that is wanted.
     fn is_expected(&self, index: usize, generation: u64) -> bool {
-        index < self.pool.replicas() && self.replicas[index].starts == generation + 1
+        index < self.pool.replicas().wanted() && self.replicas[index].starts == generation + 1
     }
 
     fn awaits_restart(&self, index: usize) -> bool {
-        index < self.pool.replicas() && self.replicas[index].restart_due
+        index < self.pool.replicas().wanted() && self.replicas[index].restart_due
     }
 
     /// The stage is over; the node serves on without it.
@@ -436,7 +436,7 @@ impl DeploymentState {
         }
         self.pool.enter(StageState::Failed, Some(reason));
         self.pool.tell_batcher(BatcherMessage::Close);
-        for handle in self.pool.workers() {
+        for handle in self.pool.replicas().all() {
             handle.actor().stop(None);
         }
     }
@@ -456,7 +456,7 @@ impl DeploymentState {
         self.stopping = true;
         self.pool.enter(StageState::Draining, None);
         self.pool.tell_batcher(BatcherMessage::Drain);
-        let workers = self.pool.workers();
+        let workers = self.pool.replicas().all();
         for worker in &workers {
             worker.actor().stop(None);
         }

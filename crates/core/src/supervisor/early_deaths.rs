@@ -1,7 +1,7 @@
 //! Deaths that a supervisor hears of before it has read who was born: news of a death overtakes ordinary messages.
 //!
-//! * **Full:** the oldest is forgotten. Those that belong to somebody are taken as soon as his start is read; what stays are deaths of
-//!   actors that nobody will ask for.
+//! * **Full:** the oldest is forgotten. Those that belong to somebody are taken as soon as his start is read; what
+//!   stays are deaths of actors that nobody will ask for.
 
 use std::collections::VecDeque;
 

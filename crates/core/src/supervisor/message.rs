@@ -44,7 +44,7 @@ pub(crate) enum DeploymentMessage {
         /// Its place in the line.
         turn: OwnedSemaphorePermit,
     },
-    /// Batches that ran beside one that panicked, and go on without their replica. From its worker.
+    /// The other batches of a replica whose batch panicked: they go on without it. From the replica.
     LeftRunning(JoinSet<()>),
     /// Stop the workers in good order, each within this time, and then the stage. From the node.
     Stop {

@@ -1,7 +1,8 @@
 //! Where a call's time went so far, kept with every call: what an error without an outcome can still tell.
 //!
-//! A call is in one phase at a time, and whoever moves it on books the phase that ends. Where parts of a call run side by side, the
-//! last of them that moved decides the phase; the sum stays the time that has passed. Time behind the deadline is nobody's.
+//! A call is in one phase at a time, and each move books the phase that ends. Where parts of a call run side by side,
+//! the last of them that moved decides the phase; the sum stays the time that has passed. Time behind the deadline is
+//! nobody's.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
@@ -25,8 +26,8 @@ pub(crate) enum Phase {
 
 /// The books of one call, in microseconds of 32 bits: they reach beyond the longest deadline.
 ///
-/// The next move of a call comes after the last one, by the queue and the messages between, so nothing here needs an order of its
-/// own.
+/// The next move of a call comes after the last one, by the queue and the messages between, so nothing here needs an
+/// order of its own.
 #[derive(Debug)]
 pub(crate) struct Account {
     /// One for each phase that is told.

@@ -1,7 +1,7 @@
 //! One call's record: which stages it came to, in which batches it ran, and what became of each run.
 //!
-//! Nothing is recorded unless the call's options have a [`Recorder`]; without one it costs a pointer. Every call keeps an
-//! [`Account`](account::Account).
+//! Nothing is recorded unless the call's options have a [`Recorder`]; without one it costs a pointer. Every call keeps
+//! an `Account` of its phases.
 
 mod account;
 mod recorder;
@@ -28,7 +28,8 @@ use crate::id::StageName;
 pub struct Timeline {
     /// Until the moment at which this was asked for.
     pub total: Duration,
-    /// The stages that it came to, in the order of its arrival. A stage that runs a call in parts has one for each part.
+    /// The stages that it came to, in the order of its arrival. A stage that runs a call in parts has one for each
+    /// part.
     pub visits: Vec<StageVisit>,
     /// The number of visits after the first 64, which are not kept: streams may make any number.
     pub omitted: usize,
@@ -90,7 +91,8 @@ pub struct BatchFacts {
     pub size: usize,
     /// Which replica of the stage it was given to, from 0.
     pub replica: usize,
-    /// Why it left the queue when it did. `None`: it is a part of a batch that killed its worker, run apart from others.
+    /// Why it left the queue when it did. `None`: it is a part of a batch that killed its worker, run apart from
+    /// others.
     pub reason: Option<ReleaseReason>,
     /// Its place in a trace, where a member is traced.
     pub span: Option<SpanId>,
@@ -192,14 +194,15 @@ impl SpanId {
 
 /// Is told of every batch with a traced call.
 pub trait BatchObserver: fmt::Debug + Send + Sync + 'static {
-    /// A batch is over. Called where it ran, before its callers have their outcomes: it must not block, and should be quick.
+    /// A batch is over. Called where it ran, before its callers have their outcomes: it must not block, and should be
+    /// quick.
     fn ended(&self, batch: EndedBatch);
 }
 
 /// Joins the traces of calls from any edge.
 pub trait CallTracer: fmt::Debug + Send + Sync + 'static {
-    /// A call has been let in whose caller has this place in a trace that is recorded. `what` names its route, or its stages. What is
-    /// given back is the call's own place, and its record.
+    /// A call has been let in whose caller has this place in a trace that is recorded. `what` names its route, or its
+    /// stages. What is given back is the call's own place, and its record.
     fn trace(&self, caller: SpanId, what: &str, now: Instant) -> Recorder;
 }
 

@@ -1,4 +1,5 @@
-//! The record of a call: passed with the call's options, written by each part that works for the call, read at any time.
+//! The record of a call: passed with the call's options, written by each part that works for the call, read at any
+//! time.
 //!
 //! * **Full:** after [`MAX_VISITS`] visits the next are only counted.
 //! * **Late, cancelled:** the record keeps what was written until then; later entries have no reader.
@@ -94,8 +95,8 @@ impl Recorder {
         Self(Arc::new(Inner { began: now, traced: Some((span, observer)), on_complete: None, notes: Mutex::default() }))
     }
 
-    /// As [`for_span`](Self::for_span), for a call whose end nobody else sees: `on_complete` is given the record when the last of those who
-    /// work on the call lets go of it. It is called there, so it must not block.
+    /// As [`for_span`](Self::for_span), for a call whose end nobody else sees: `on_complete` is given the record when
+    /// the last of those who work on the call lets go of it. It is called there, so it must not block.
     #[must_use]
     pub fn with_on_complete(
         now: Instant,
@@ -135,8 +136,8 @@ impl Recorder {
         let _ = self.visit(stage, Some(sequence), now, vec![RunNote::new(now)]);
     }
 
-    /// It leaves for another node. Says which visit of the record this is, if there was room for it: a call may be away several times at
-    /// once at the same stage.
+    /// It leaves for another node. Says which visit of the record this is, if there was room for it: a call may be away
+    /// several times at once at the same stage.
     pub(crate) fn sent(&self, stage: &StageName, now: Instant) -> Option<usize> {
         self.visit(stage, None, now, Vec::new())
     }

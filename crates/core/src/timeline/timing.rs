@@ -23,8 +23,8 @@ impl Timing {
     }
 }
 
-/// A timing in microseconds of 32 bits, a quarter of what durations take: every waiting call has room for a few. They reach
-/// beyond the longest deadline.
+/// A timing in microseconds of 32 bits, a quarter of what durations take: every waiting call has room for a few. They
+/// reach beyond the longest deadline.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Micros([u32; 3]);
 

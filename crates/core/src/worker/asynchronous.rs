@@ -53,11 +53,11 @@ pub(crate) type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 ///
 /// # Cancellation
 ///
-/// The future of `call` is dropped when nobody waits for any item of its batch, and when the stage's timeout has passed.
+/// The future of `call` is dropped when all callers of its batch have left, and when the stage's timeout has passed.
 ///
 /// # Panics
 ///
-/// A panic ends the replica. Batches that it works on beside the one that panicked are finished.
+/// A panic ends the replica. Its other batches are finished.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not an `AsyncWorker`",
     label = "does not implement `AsyncWorker`",
@@ -158,7 +158,7 @@ where
             let is_alone = items.len() == 1;
             let running = items.into_iter().map(async |item| match read_input::<In>(item.payload, &item.flight) {
                 Ok(input) => {
-                    let span = if is_alone { Span::none() } else { span::of_member(stage, &item.flight) };
+                    let span = if is_alone { Span::none() } else { span::for_member(stage, &item.flight) };
                     let running = span.in_scope(|| (self.function)(input, &item.flight, stage));
                     running.instrument(span).await.map(Payload::new).into()
                 }

@@ -8,8 +8,8 @@ use crate::id::StageName;
 
 /// The items of one call of a worker, never empty.
 ///
-/// Items are shared: a worker reads `&In`. One that needs the values takes them with [`into_inputs`](Self::into_inputs),
-/// which clones an item only where somebody else still holds it.
+/// Items are shared: a worker reads `&In`. One that needs the values takes them with
+/// [`into_inputs`](Self::into_inputs), which clones an item only where it is still shared.
 #[derive(Debug)]
 pub struct Batch<In> {
     stage: StageName,

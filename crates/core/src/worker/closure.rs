@@ -44,7 +44,7 @@ where
                 outcomes.push(ItemOutcome::NotRun);
                 continue;
             }
-            let _entered = (!is_alone).then(|| span::of_member(stage, &item.flight).entered());
+            let _entered = (!is_alone).then(|| span::for_member(stage, &item.flight).entered());
             let input = read_input::<In>(item.payload, &item.flight);
             let result = input.and_then(|input| (self.function)(&input, &item.flight, stage));
             outcomes.push(result.map(Payload::new).into());

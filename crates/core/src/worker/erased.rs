@@ -1,7 +1,7 @@
 //! Workers without their types: how a pool of any stage runs any worker.
 //!
-//! The adapter turns payloads into the worker's inputs and its outputs into payloads. An input of another type is decoded;
-//! one that cannot be is the item's own failure.
+//! The adapter turns payloads into the worker's inputs and its outputs into payloads. An input of another type is
+//! decoded; one that cannot be is the item's own failure.
 
 use std::sync::Arc;
 
@@ -76,7 +76,7 @@ pub(crate) fn read_input<In: Data>(payload: Payload, flight: &Flight) -> Result<
         true => payload.into_arc::<In>(),
         false => flight.charged(|| payload.into_arc::<In>()),
     };
-    read.map_err(Failure::of_input)
+    read.map_err(Failure::from_decode_error)
 }
 
 /// The adapter for the [`Worker`] trait.

@@ -30,7 +30,7 @@ use crate::error::Failure;
 /// # Contract
 ///
 /// * [`call`](Self::call) returns **one outcome per item, in order**. A different number is an error for all of them,
-///   because nobody could tell which result belongs to whom.
+///   because the results could not be matched to their items.
 /// * An `Err` is the answer to that item only. A panic is the end of this replica: return failures, do not raise them.
 /// * A worker is called by one thread at a time and never twice at once; it may keep buffers between calls.
 ///
@@ -58,8 +58,8 @@ use crate::error::Failure;
 ///
 /// # Cancellation
 ///
-/// A caller that goes away does not interrupt `call`. Long calls look at [`Batch::context`] and stop working on items for
-/// which [`CallContext::is_cancelled`](crate::CallContext::is_cancelled) says so; what they return for those is
+/// A caller that goes away does not interrupt `call`. Long calls look at [`Batch::context`] and stop working on items
+/// for which [`CallContext::is_cancelled`](crate::CallContext::is_cancelled) says so; what they return for those is
 /// dropped.
 ///
 /// # Panics

@@ -38,7 +38,8 @@ impl Replica {
         self.generation
     }
 
-    /// What this replica alone was told; see [`StageSettings::replica_settings`](crate::StageSettings::replica_settings).
+    /// What this replica alone was told; see
+    /// [`StageSettings::replica_settings`](crate::StageSettings::replica_settings).
     #[must_use]
     pub fn settings(&self) -> &Map {
         &self.settings

@@ -14,7 +14,7 @@ use crate::id::{RouteName, StageName};
 const TARGET: &str = "callboard::call";
 
 /// The span of a run: `call` where it has one item, else `batch`.
-pub(crate) fn of_run(stage: &StageName, replica: usize, items: &[Item]) -> Span {
+pub(crate) fn for_run(stage: &StageName, replica: usize, items: &[Item]) -> Span {
     if let [item] = items {
         return info_span!(
             target: TARGET, parent: None, "call",
@@ -28,7 +28,7 @@ pub(crate) fn of_run(stage: &StageName, replica: usize, items: &[Item]) -> Span 
 }
 
 /// The span of one item in a run of several, inside that of the run.
-pub(crate) fn of_member(stage: &StageName, flight: &Arc<Flight>) -> Span {
+pub(crate) fn for_member(stage: &StageName, flight: &Arc<Flight>) -> Span {
     info_span!(
         target: TARGET, "call",
         route = flight.route().as_ref().map(RouteName::as_str),

@@ -1,8 +1,8 @@
-//! Streaming workers: many outputs for one input, at the pace of whoever reads them.
+//! Streaming workers: many outputs for one input, as fast as they are read.
 //!
-//! Each entry has a channel of its own for its outputs. Its capacity is the reader's credit: a reader that is slow, or has a
-//! slow stage behind the streaming one, stops its own entry and no other. The entry's outcome comes after its last output, by
-//! the same port as every other outcome.
+//! Each entry has a channel of its own for its outputs. Its capacity is the reader's credit: a reader that is slow, or
+//! has a slow stage behind the streaming one, stops its own entry and no other. The entry's outcome comes after its
+//! last output, by the same port as every other outcome.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -32,8 +32,8 @@ pub(crate) type OutputSender = mpsc::Sender<Payload>;
 
 /// User code that answers each item with many outputs, for a whole batch at once: what a language model does.
 ///
-/// It runs on a thread of its own. [`call`](Self::call) emits outputs for any item at any time, in any order between the items.
-/// An item ends when `call` returns, or with [`Outputs::fail`].
+/// It runs on a thread of its own. [`call`](Self::call) emits outputs for any item at any time, in any order between
+/// the items. An item ends when `call` returns, or with [`Outputs::fail`].
 ///
 /// ```
 /// use callboard_core::{App, Batch, NotEmitted, Outputs, StreamStage, StreamWorker};
@@ -101,7 +101,7 @@ pub trait StreamWorker: Send + 'static {
 pub enum NotEmitted<Out> {
     /// The reader has as many unread outputs as its stage's credit allows. Try again later.
     Full(Out),
-    /// Nobody reads any more: the caller has gone, its time has passed, or the item has ended. Stop working on it.
+    /// The outputs have no reader: the caller has left, its time is up, or the item has ended. Stop working on it.
     Gone(Out),
 }
 
@@ -115,7 +115,8 @@ struct Port {
 /// The ways out for the items of one batch.
 pub struct Outputs<Out> {
     ports: Vec<Port>,
-    /// Until when readers without credit are waited for, where the stage has a timeout: they must not look like a hung worker.
+    /// Until when readers without credit are waited for, where the stage has a timeout: they must not look like a hung
+    /// worker.
     patience: Option<Instant>,
     /// Waits for credit, also on threads that the worker has started itself.
     runtime: Handle,
@@ -148,18 +149,18 @@ impl<Out: Data> Outputs<Out> {
         }
     }
 
-    /// Emits an output for the item at `index`; waits until its reader has credit. The other items wait with it: a worker
-    /// that has better to do uses [`try_emit`](Self::try_emit). Where the stage has a timeout, readers are waited for during its
-    /// first half only; an item whose reader has no credit after that fails.
+    /// Emits an output for the item at `index`; waits until its reader has credit. The other items wait with it: a
+    /// worker that has better to do uses [`try_emit`](Self::try_emit). Where the stage has a timeout, readers are
+    /// waited for during its first half only; an item whose reader has no credit after that fails.
     ///
     /// # Errors
     ///
-    /// [`NotEmitted::Gone`] with the output, when nobody reads any more.
+    /// [`NotEmitted::Gone`] with the output, when it has no reader.
     ///
     /// # Panics
     ///
-    /// If there is no item at `index`, or if it has to wait inside a `block_on` of the worker's own: a worker that drives
-    /// futures itself uses [`try_emit`](Self::try_emit), or is an asynchronous one
+    /// If there is no item at `index`, or if it has to wait inside a `block_on` of the worker's own: a worker that
+    /// drives futures itself uses [`try_emit`](Self::try_emit), or is an asynchronous one
     /// ([`StreamStage::each`](crate::StreamStage::each)).
     pub fn emit(&mut self, index: usize, output: Out) -> Result<(), NotEmitted<Out>> {
         let port = &mut self.ports[index];
@@ -197,8 +198,8 @@ impl<Out: Data> Outputs<Out> {
         port.failure = Some(failure);
     }
 
-    /// Ends the item at `index` in good order, before its batch is over: its caller has its outcome when `call` returns, but
-    /// nothing more can be emitted.
+    /// Ends the item at `index` in good order, before its batch is over: its caller has its outcome when `call`
+    /// returns, but nothing more can be emitted.
     ///
     /// # Panics
     ///
@@ -207,7 +208,7 @@ impl<Out: Data> Outputs<Out> {
         self.ports[index].outputs = None;
     }
 
-    /// Whether somebody still reads what is emitted for the item at `index`.
+    /// Whether the outputs of the item at `index` still have a reader.
     ///
     /// # Panics
     ///

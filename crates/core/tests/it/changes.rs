@@ -303,7 +303,8 @@ fn slow_to_load(gate: &Gate) -> Stage<u64, u64> {
     })
 }
 
-/// A change that loads a stage until it is let, and builds on another one whose route is gone and whose last call has left meanwhile.
+/// A change that loads a stage until it is let, and builds on another one whose route is gone and whose last call has
+/// left meanwhile.
 async fn built_on_what_only_the_change_keeps() -> (Node, Gate, JoinHandle<Result<AppliedChange, ChangeError>>) {
     let (calls, loading) = (Gate::default(), Gate::default());
     let shared = gated(&calls);

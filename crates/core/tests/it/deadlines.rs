@@ -122,7 +122,8 @@ async fn an_item_whose_time_passes_within_its_batch_does_not_start() {
     let node = serve(stage.max_batch_size(2).max_delay(Duration::from_secs(5)).on_threads()).await;
     let client = node.client();
     let options = |ms| CallOptions::new().with_timeout(Duration::from_millis(ms));
-    // The order in the queue is that of the deadlines: the patient one is second, and would start when nobody waits for it.
+    // The order in the queue is that of the deadlines: the patient one is second, and would start when nobody waits for
+    // it.
     let (first, second) = tokio::join!(
         client.call_with::<u64, u64>("/route", 1, options(60)),
         client.call_with::<u64, u64>("/route", 2, options(80)),

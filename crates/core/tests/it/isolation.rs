@@ -139,7 +139,8 @@ async fn at_most_once_means_no_second_run() {
     assert_eq!(runs.load(Ordering::SeqCst), 1);
 }
 
-// On real time: a machine that is busy enough has the watchdog move the stage to a thread, for which a paused clock does not wait.
+// On real time: a machine that is busy enough has the watchdog move the stage to a thread, for which a paused clock
+// does not wait.
 #[tokio::test]
 async fn poison_alone_never_fails_a_stage_but_much_of_it_degrades_it() {
     hush();

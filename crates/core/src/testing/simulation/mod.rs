@@ -1,7 +1,8 @@
-//! A seeded simulation of an app: its real stages, batchers and supervisors on virtual time, under calls, crashes, delays
-//! and callers as a seed draws them.
+//! A seeded simulation of an app: its real stages, batchers and supervisors on virtual time, under calls, crashes,
+//! delays and callers as a seed draws them.
 //!
-//! [`Simulation`] says what may happen, [`faults`] make it happen at each stage, and the [`journal`] keeps what was seen.
+//! [`Simulation`] says what may happen, [`faults`] make it happen at each stage, and the [`journal`] keeps what was
+//! seen.
 
 mod faults;
 mod journal;
@@ -56,8 +57,8 @@ const BURST: u64 = 40;
 ///
 /// The same seed gives the same run, event by event, if the app's code uses nothing from outside: no unseeded random
 /// numbers, no real clock, no threads, no network. Stages run as futures, also after [`TestApp::keep_threads`], and
-/// restart as often as they crash. Not simulated: [`StreamStage::worker`](crate::StreamStage::worker), calls of streaming
-/// routes, stages that other nodes run.
+/// restart as often as they crash. Not simulated: [`StreamStage::worker`](crate::StreamStage::worker), calls of
+/// streaming routes, stages that other nodes run.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
@@ -119,8 +120,8 @@ impl Simulation {
         Self { app, seed, loads: Vec::new(), faults: BTreeMap::new(), leaves: 0, allowed: Vec::new() }
     }
 
-    /// So many calls of a route. `input` draws the input of each; `check` sees it with its outcome, and panics where that
-    /// is wrong.
+    /// So many calls of a route. `input` draws the input of each; `check` sees it with its outcome, and panics where
+    /// that is wrong.
     pub fn calls<In: Data + Clone, Out: Data + Clone>(
         mut self,
         route: &str,

@@ -42,7 +42,8 @@ impl<'a> Sampler<'a> {
         }
     }
 
-    /// Where every call in flight is: in a queue or in user code, never in both. Only when everybody has had their turn.
+    /// Where every call in flight is: in a queue or in user code, never in both. Only when everybody has had their
+    /// turn.
     pub(super) fn look_closely(&self, description: &Description, journal: &Journal) {
         self.look(description, journal);
         // An entry whose caller has left stays among the suspects until a replica is back.
@@ -292,7 +293,8 @@ impl Judged<'_> {
         self.visits.iter().any(|visit| natures.contains(&self.script.nature(self.call, visit.stage)))
     }
 
-    /// Whether it may answer for a crash: as the culprit, or as one of the batch in a stage whose calls are run at most once.
+    /// Whether it may answer for a crash: as the culprit, or as one of the batch in a stage whose calls are run at most
+    /// once.
     fn crashed(&self, at: Instant) -> bool {
         self.crashed_before_its_turn(at)
             || self.visits.iter().any(|visit| {

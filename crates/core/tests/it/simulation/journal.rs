@@ -83,8 +83,8 @@ impl Book {
 
     /// When the run of which this visit is a part may have panicked.
     ///
-    /// The items of an asynchronous closure are visits of their own that begin together and run side by side: one that has
-    /// returned is lost with those that have not.
+    /// The items of an asynchronous closure are visits of their own that begin together and run side by side: one that
+    /// has returned is lost with those that have not.
     pub(super) fn crashes_of(&self, visit: &Visit, form: Form) -> Vec<Instant> {
         let Some((ended_at, end)) = visit.end else { return Vec::new() };
         if end == End::Panicked {

@@ -18,8 +18,8 @@ struct Waiter<'a> {
     deadline: Instant,
 }
 
-/// Entries that left the queue of a stage before others whose turn it was. With this order nobody starves: after two ageing
-/// times an entry stands in the first class, where only what is due before it goes before it.
+/// Entries that left the queue of a stage before others whose turn it was. With this order nobody starves: after two
+/// ageing times an entry stands in the first class, where only what is due before it goes before it.
 ///
 /// Only looks at stages whose order is plain to see from outside: one revision, no crash that puts entries back.
 pub(super) fn overtakings(script: &Script, book: &Book, plans: &BTreeMap<u64, &CallPlan>, stage: usize) -> Vec<String> {

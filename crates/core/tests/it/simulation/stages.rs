@@ -1,4 +1,5 @@
-//! The user code of a script: takes virtual time, fails, panics and hangs as the script says, and writes down what it sees.
+//! The user code of a script: takes virtual time, fails, panics and hangs as the script says, and writes down what it
+//! sees.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -31,8 +31,8 @@ pub(super) struct Run {
 
 /// Plays a script and judges it.
 ///
-/// The watchdog looks at real time, and on a machine that is busy with something else it may find a task stage slow and move it
-/// to threads, which no virtual clock orders. Such a run shows nothing, and is played again.
+/// The watchdog looks at real time, and on a machine that is busy with something else it may find a task stage slow and
+/// move it to threads, which no virtual clock orders. Such a run shows nothing, and is played again.
 pub(super) fn play(script: &Script) -> Run {
     let mut run = play_once(script);
     for _ in 0..10 {
@@ -148,7 +148,8 @@ impl World {
         sampler.books(&description, &client.metrics(), &self.journal);
     }
 
-    /// With every caller answered, everything goes back to nothing: at once, but for what waits for a replica that is down.
+    /// With every caller answered, everything goes back to nothing: at once, but for what waits for a replica that is
+    /// down.
     async fn wait_for_quiet(&self, client: &LocalClient) {
         let sampler = Sampler::new(&self.script);
         // Nobody waits for these, so nobody knows when they end; at the latest by their deadlines.

@@ -6,14 +6,14 @@ const ENOUGH: f64 = 20.0;
 /// When this many entries are counted, all counts are halved, so that old ones fade.
 const WINDOW: f64 = 200.0;
 
-/// The share of culprits above which a stage is `Degraded`.
+/// The share of poison entries above which a stage is `Degraded`.
 const TOLERATED: f64 = 0.2;
 
 /// Entries that ran lately, and those among them that killed their worker whenever they ran alone.
 #[derive(Debug, Default)]
 pub(crate) struct PoisonShare {
     entries: f64,
-    culprits: f64,
+    poison: f64,
 }
 
 impl PoisonShare {
@@ -23,25 +23,25 @@ impl PoisonShare {
         if self.entries > WINDOW {
             let fade = WINDOW / 2.0 / self.entries;
             self.entries *= fade;
-            self.culprits *= fade;
+            self.poison *= fade;
         }
     }
 
-    /// One that killed its worker.
+    /// Counts a poison entry.
     pub(crate) fn found(&mut self) {
-        self.culprits += 1.0;
+        self.poison += 1.0;
         self.ran(1);
     }
 
     /// The share, where it is more than a stage should have.
     pub(crate) fn excess(&self) -> Option<f64> {
-        let share = self.culprits / self.entries;
+        let share = self.poison / self.entries;
         (self.entries >= ENOUGH && share > TOLERATED).then_some(share)
     }
 
     /// Whether there is nothing to remember.
     pub(crate) fn is_negligible(&self) -> bool {
-        self.culprits < 0.5
+        self.poison < 0.5
     }
 }
 
@@ -51,7 +51,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn a_few_culprits_are_tolerated_many_are_not() {
+    fn a_few_poison_entries_are_tolerated_many_are_not() {
         let mut share = PoisonShare::default();
         share.ran(99);
         share.found();

@@ -1,0 +1,123 @@
+//! The replicas of one stage on this node: those that are up, the number that is wanted, the last restarts.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use parking_lot::Mutex;
+use ractor::ActorId;
+
+use super::replica::ReplicaHandle;
+use crate::clock::Instant;
+
+/// The last restarts of a stage that are kept for its description.
+const REMEMBERED_RESTARTS: usize = 8;
+
+/// Why a replica was started again.
+#[derive(Clone, Debug)]
+pub(crate) struct Restart {
+    pub(crate) replica: usize,
+    pub(crate) at: Instant,
+    pub(crate) reason: String,
+}
+
+/// The replicas of one stage.
+#[derive(Debug)]
+pub(crate) struct ReplicaSet {
+    handles: Mutex<Vec<Arc<ReplicaHandle>>>,
+    /// The last restarts, the newest last.
+    restarts: Mutex<VecDeque<Restart>>,
+    wanted: AtomicUsize,
+    is_moved_to_threads: AtomicBool,
+    abandoned_threads: AtomicUsize,
+}
+
+impl ReplicaSet {
+    pub(super) fn new(wanted: usize) -> Self {
+        Self {
+            handles: Mutex::default(),
+            restarts: Mutex::default(),
+            wanted: AtomicUsize::new(wanted),
+            is_moved_to_threads: AtomicBool::new(false),
+            abandoned_threads: AtomicUsize::new(0),
+        }
+    }
+
+    /// The replicas that are up, and those that finish their batches before they leave.
+    pub(crate) fn all(&self) -> Vec<Arc<ReplicaHandle>> {
+        self.handles.lock().iter().filter(|handle| !handle.is_gone() || handle.is_leaving()).cloned().collect()
+    }
+
+    /// Adds a replica that came up, in place of its previous life.
+    pub(crate) fn add(&self, replica: Arc<ReplicaHandle>) {
+        let mut handles = self.handles.lock();
+        let is_over =
+            |other: &ReplicaHandle| other.is_gone() || (other.index() == replica.index() && !replica.is_leaving());
+        handles.retain(|other| other.is_leaving() || !is_over(other));
+        handles.push(replica);
+    }
+
+    /// Whether this replica was told to leave; if so, removes it.
+    pub(crate) fn remove_leaving(&self, who: ActorId) -> bool {
+        let mut handles = self.handles.lock();
+        let left = handles.iter().position(|handle| handle.actor().get_id() == who && handle.is_leaving());
+        left.map(|position| handles.swap_remove(position)).is_some()
+    }
+
+    /// Notes why a replica is started again; forgets the oldest restart.
+    pub(crate) fn note_restart(&self, replica: usize, at: Instant, reason: String) {
+        let mut restarts = self.restarts.lock();
+        if restarts.len() == REMEMBERED_RESTARTS {
+            restarts.pop_front();
+        }
+        restarts.push_back(Restart { replica, at, reason });
+    }
+
+    /// The last restarts, the newest last.
+    pub(crate) fn last_restarts(&self) -> Vec<Restart> {
+        self.restarts.lock().iter().cloned().collect()
+    }
+
+    /// The number of replicas that is wanted.
+    pub(crate) fn wanted(&self) -> usize {
+        self.wanted.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_wanted(&self, replicas: usize) {
+        self.wanted.store(replicas, Ordering::Relaxed);
+    }
+
+    /// The number of batches that can run at once. At least one: a replica that is down is about to come back.
+    pub(crate) fn slots(&self) -> usize {
+        self.slots_and_free().0.max(1)
+    }
+
+    /// The number of batches that can run at once, and whether one more can begin now.
+    pub(crate) fn slots_and_free(&self) -> (usize, bool) {
+        let handles = self.handles.lock();
+        let live = handles.iter().filter(|handle| !handle.is_gone());
+        live.fold((0, false), |(slots, free), handle| (slots + handle.slots(), free || handle.free_slots() > 0))
+    }
+
+    /// Says that replicas run on threads from now on. True: they did not before.
+    pub(super) fn move_to_threads(&self) -> bool {
+        !self.is_moved_to_threads.swap(true, Ordering::AcqRel)
+    }
+
+    pub(crate) fn is_moved_to_threads(&self) -> bool {
+        self.is_moved_to_threads.load(Ordering::Acquire)
+    }
+
+    pub(super) fn abandon_thread(&self) {
+        self.abandoned_threads.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// An abandoned thread has come back, and ends.
+    pub(crate) fn thread_came_back(&self) {
+        self.abandoned_threads.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn abandoned_threads(&self) -> usize {
+        self.abandoned_threads.load(Ordering::Relaxed)
+    }
+}
