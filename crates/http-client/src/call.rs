@@ -6,9 +6,9 @@ use hyper::Request;
 use hyper::header::HOST;
 use hyper::http::{HeaderName, HeaderValue, Method};
 
-use crate::connection::Protocol;
 use crate::error::ClientError;
 use crate::origin::Origin;
+use crate::protocol::Protocol;
 
 /// One request.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -16,16 +16,8 @@ use crate::call::Prepared;
 use crate::error::ClientError;
 use crate::first_byte::FirstByteWatch;
 use crate::origin::Origin;
+use crate::protocol::Protocol;
 use crate::trust::Trust;
-
-/// The version of HTTP.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Protocol {
-    /// HTTP/1.1 with keep-alive: one request at a time.
-    Http1,
-    /// HTTP/2, with prior knowledge or, over https, by ALPN: as many at a time as the server allows.
-    Http2,
-}
 
 /// An open connection. Its bytes are moved by a task of the runtime it was opened on.
 #[derive(Debug)]

@@ -18,10 +18,12 @@ mod connection;
 mod error;
 mod first_byte;
 mod origin;
+mod protocol;
 mod trust;
 
 pub use call::{Call, Prepared};
-pub use connection::{Answer, Connection, Protocol};
+pub use connection::{Answer, Connection};
 pub use error::{ClientError, OriginError, TrustError};
 pub use origin::Origin;
+pub use protocol::Protocol;
 pub use trust::Trust;

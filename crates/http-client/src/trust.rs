@@ -14,9 +14,9 @@ use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
 use tokio_rustls::rustls::{self, ClientConfig, RootCertStore};
 
-use crate::connection::Protocol;
 use crate::error::{ClientError, TrustError};
 use crate::origin::Origin;
+use crate::protocol::Protocol;
 
 /// Trusted authorities, one of which must have issued the certificate of the server. Cloning shares them.
 #[derive(Clone, Debug)]

@@ -56,7 +56,8 @@ async fn a_large_array_is_read_into_one_aligned_buffer() {
         for framing in [format!("content-length: {length}"), "transfer-encoding: chunked".to_owned()] {
             let is_chunked = framing.starts_with('t');
             let head = format!(
-                "POST /sum HTTP/1.1\r\nhost: test\r\ncontent-type: {}\r\nx-request-timeout-ms: 600000\r\n{framing}\r\n\r\n",
+                "POST /sum HTTP/1.1\r\nhost: test\r\ncontent-type: {}\r\nx-request-timeout-ms: 600000\r\n\
+                 {framing}\r\n\r\n",
                 format.media_type()
             );
             let mut socket = TcpStream::connect(address).await.unwrap();

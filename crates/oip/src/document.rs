@@ -176,8 +176,8 @@ fn infer(add_schema: AddSchema<'_>) -> Value {
     let answer = json!({ "application/json": { "schema": response } });
     let mut operation = call("infer", "Inference", body, answer);
     operation["description"] = json!(
-        "The content type of the body is ignored. With the header `inference-header-content-length` the body is JSON of \
-         that many bytes, followed by the arrays in binary that are not in the JSON; outputs that are requested in \
+        "The content type of the body is ignored. With the header `inference-header-content-length` the body is JSON \
+         of that many bytes, followed by the arrays in binary that are not in the JSON; outputs that are requested in \
          binary are returned in the same way."
     );
     operation

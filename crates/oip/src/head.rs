@@ -115,7 +115,8 @@ mod tests {
     #[test]
     fn keys_come_in_any_order_and_unknown_ones_are_skipped() {
         let json = r#"{"model_name":"m","outputs":[{"name":"y","parameters":{"binary_data":true}}],
-            "inputs":[{"data":[[1,2]],"parameters":null,"datatype":"INT8","more":{},"shape":[1,2],"name":"a\"b"}],"id":"7"}"#;
+            "inputs":[{"data":[[1,2]],"parameters":null,"datatype":"INT8","more":{},"shape":[1,2],"name":"a\"b"}],
+            "id":"7"}"#;
         let head = InferHead::parse(json.as_bytes()).unwrap();
         let input = &head.inputs.0[0];
         assert_eq!((&*input.name, &*input.datatype, input.data.unwrap().get()), ("a\"b", "INT8", "[[1,2]]"));

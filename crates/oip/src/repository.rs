@@ -178,7 +178,7 @@ mod tests {
         assert!(check(true, "{\"parameters\":{}}").is_ok());
         assert!(check(false, "{\"parameters\":{\"unload_dependents\":false}}").is_ok());
         let why =
-            "failed to load 'm': parameter 'config' is not supported: a model is what the server's configuration says";
+            "failed to load 'm': parameter 'config' is not supported: the server's configuration defines the model";
         assert_eq!(refused(true, "{\"parameters\":{\"config\":\"{}\"}}"), why);
         assert!(refused(true, "{\"parameters\":{\"unload_dependents\":true}}").contains("unload_dependents"));
         for body in ["[", "[]", "[{}]", "null", "{\"parameters\":[]}"] {

@@ -136,13 +136,14 @@ fn page(index: &ServiceIndex<'_>, directory: &str) -> String {
 
 const HEAD: &str = "<!doctype html><meta charset=utf-8><meta name=viewport content=\"width=device-width\">";
 
-const STYLE: &str = "body{font:16px/1.5 system-ui,sans-serif;max-width:46rem;margin:2rem auto;padding:0 1rem;color:#222}\
+const STYLE: &str = "\
+body{font:16px/1.5 system-ui,sans-serif;max-width:46rem;margin:2rem auto;padding:0 1rem;color:#222}\
 h2{font-size:1.1rem;margin:1.5rem 0 0}p{margin:.2rem 0}.state,.stages{color:#666}\
 pre{background:#f4f4f4;padding:.6rem .8rem;overflow-x:auto;border-radius:4px}";
 
 /// The one style by its hash. There is no script, and names of routes are text.
-const POLICY: &str = "default-src 'none'; style-src 'sha256-JlLDtuVyNLCODoOk8ZJmYLrFETx1HtD/dvOD3664yjg='; img-src 'self'; base-uri 'none'; \
-                      form-action 'none'; frame-ancestors 'none'";
+const POLICY: &str = "default-src 'none'; style-src 'sha256-JlLDtuVyNLCODoOk8ZJmYLrFETx1HtD/dvOD3664yjg='; \
+                      img-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
 fn escaped(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());

@@ -112,8 +112,8 @@ mod tests {
 
     #[test]
     fn the_older_text_names_a_counter_as_its_samples_and_has_no_end() {
-        let page = "# HELP x_seconds What it is.\n# TYPE x_seconds counter\n# UNIT x_seconds seconds\nx_seconds_total{a=\"b c\"} 1\n\
-                    # HELP y Y.\n# TYPE y gauge\ny 2\n# EOF\n";
+        let page = "# HELP x_seconds What it is.\n# TYPE x_seconds counter\n# UNIT x_seconds seconds\n\
+                    x_seconds_total{a=\"b c\"} 1\n# HELP y Y.\n# TYPE y gauge\ny 2\n# EOF\n";
         let text = "# HELP x_seconds_total What it is.\n# TYPE x_seconds_total counter\nx_seconds_total{a=\"b c\"} 1\n\
                     # HELP y Y.\n# TYPE y gauge\ny 2\n";
         assert_eq!(older(page), text);

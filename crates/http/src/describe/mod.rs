@@ -155,8 +155,9 @@ async fn openapi_page(State(sources): State<PageState>, uri: Uri) -> impl IntoRe
 }
 
 /// A board with three cards.
-const FAVICON: &str = "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 16 16\"><rect width=\"16\" height=\"16\" rx=\"3\" \
-                       fill=\"#234\"/><path fill=\"#fff\" d=\"M3 4h10v2H3zM3 7h7v2H3zM3 10h4v2H3z\"/></svg>";
+const FAVICON: &str = "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 16 16\">\
+                       <rect width=\"16\" height=\"16\" rx=\"3\" fill=\"#234\"/>\
+                       <path fill=\"#fff\" d=\"M3 4h10v2H3zM3 7h7v2H3zM3 10h4v2H3z\"/></svg>";
 
 async fn favicon() -> impl IntoResponse {
     ([(CONTENT_TYPE, "image/svg+xml"), (CACHE_CONTROL, "public, max-age=86400")], FAVICON)

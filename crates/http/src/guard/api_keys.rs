@@ -210,7 +210,8 @@ pub enum ApiKeysError {
     },
     /// Use a longer key, such as from `openssl rand -base64 32`.
     #[error(
-        "line {line}: a key has {LEAST_KEY_CHARS} to {MOST_KEY_CHARS} visible ASCII characters, or is `sha256:` and 64 hexadecimal digits"
+        "line {line}: a key has {LEAST_KEY_CHARS} to {MOST_KEY_CHARS} visible ASCII characters, or is `sha256:` and 64 \
+         hexadecimal digits"
     )]
     BadKey {
         /// The line.

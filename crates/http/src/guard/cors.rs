@@ -114,12 +114,12 @@ fn origin_of(text: &str) -> Result<HeaderValue, CorsError> {
 
 /// All request headers that the edge reads.
 const SETTABLE: &str = "accept, authorization, content-encoding, content-type, grpc-timeout, \
-                        inference-header-content-length, traceparent, tracestate, x-api-key, x-callboard-explain, x-request-id, \
-                        x-request-priority, x-request-timeout-ms";
+                        inference-header-content-length, traceparent, tracestate, x-api-key, x-callboard-explain, \
+                        x-request-id, x-request-priority, x-request-timeout-ms";
 
 /// All response headers of the edge that a page may read, besides those that it may always read.
-const READABLE: &str = "inference-header-content-length, retry-after, server-timing, traceparent, x-callboard-timeline, \
-                        x-request-id";
+const READABLE: &str = "inference-header-content-length, retry-after, server-timing, traceparent, \
+                        x-callboard-timeline, x-request-id";
 
 /// Why a list of origins is invalid.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]

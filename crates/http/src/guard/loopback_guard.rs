@@ -109,8 +109,8 @@ impl LoopbackGuard {
     pub(crate) fn admit<B>(&self, request: &Request<B>, host: NamedHost<'_>) -> Result<(), ApiError> {
         if !host.is_local() && !host.name().is_some_and(|name| self.hosts.allow(name)) {
             return Err(ApiError::forbidden(
-                "a server on loopback, or one mounted in another program, is called by its address, as localhost, or by a name \
-                 in `http.hosts`",
+                "call a server on loopback, or one mounted in another program, by its address, as localhost, or by a \
+                 name in `http.hosts`",
             ));
         }
         // CORS decides which pages may read responses.
@@ -124,8 +124,8 @@ impl LoopbackGuard {
             return Ok(());
         }
         Err(ApiError::forbidden(
-            "a server on loopback, or one mounted in another program, is called by no web page but its own and those in \
-             `http.cors`",
+            "only its own web pages and those in `http.cors` may call a server on loopback, or one mounted in another \
+             program",
         ))
     }
 }

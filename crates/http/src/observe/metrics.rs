@@ -221,8 +221,9 @@ mod tests {
 
     #[test]
     fn series_are_in_the_order_of_their_labels_and_samples_in_their_own() {
-        let page = "# TYPE x histogram\nx_sum{route=\"/b\"} 1\nx_count{route=\"/b\"} 1\nx_bucket{route=\"/b\",le=\"1.0\"} 1\n\
-                    x_bucket{route=\"/b\",le=\"+Inf\"} 1\nx_sum{route=\"/a\"} 1\nx_bucket{route=\"/a\",le=\"1.0\"} 1\n\
+        let page = "# TYPE x histogram\nx_sum{route=\"/b\"} 1\nx_count{route=\"/b\"} 1\n\
+                    x_bucket{route=\"/b\",le=\"1.0\"} 1\nx_bucket{route=\"/b\",le=\"+Inf\"} 1\n\
+                    x_sum{route=\"/a\"} 1\nx_bucket{route=\"/a\",le=\"1.0\"} 1\n\
                     # TYPE y gauge\ny{s=\"2\"} 1\ny{s=\"1\"} 1\n# EOF\n";
         let ordered = "# TYPE x histogram\nx_sum{route=\"/a\"} 1\nx_bucket{route=\"/a\",le=\"1.0\"} 1\n\
                        x_sum{route=\"/b\"} 1\nx_count{route=\"/b\"} 1\nx_bucket{route=\"/b\",le=\"1.0\"} 1\n\

@@ -131,7 +131,10 @@ async fn without_cors_a_preflight_is_a_wrong_method() {
     let server = Server::of_app(app(), HttpConfig::default()).await;
     let mut client = server.connect().await;
     client
-        .send("OPTIONS /mirror HTTP/1.1\r\nhost: test\r\naccess-control-request-method: POST\r\norigin: https://a\r\n\r\n")
+        .send(
+            "OPTIONS /mirror HTTP/1.1\r\nhost: test\r\naccess-control-request-method: POST\r\n\
+             origin: https://a\r\n\r\n",
+        )
         .await;
     let answer = client.answer().await;
     assert_eq!((answer.status, answer.header("access-control-allow-origin")), (405, None));

@@ -70,7 +70,12 @@ async fn raw_bodies_go_into_the_routes_field() {
 async fn chunked_bodies_are_read_to_their_end() {
     let server = server().await;
     let mut client = server.connect().await;
-    client.send("POST /mirror HTTP/1.1\r\nhost: test\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n").await;
+    client
+        .send(
+            "POST /mirror HTTP/1.1\r\nhost: test\r\ncontent-type: application/json\r\n\
+             transfer-encoding: chunked\r\n\r\n",
+        )
+        .await;
     for chunk in ["[1", ",2,", "3]"] {
         client.send(format!("{:x}\r\n{chunk}\r\n", chunk.len())).await;
     }
@@ -91,7 +96,10 @@ async fn expect_100_continue_is_answered_before_the_body() {
     let server = server().await;
     let mut client = server.connect().await;
     client
-        .send("POST /mirror HTTP/1.1\r\nhost: test\r\ncontent-type: application/json\r\ncontent-length: 2\r\nexpect: 100-continue\r\n\r\n")
+        .send(
+            "POST /mirror HTTP/1.1\r\nhost: test\r\ncontent-type: application/json\r\ncontent-length: 2\r\n\
+             expect: 100-continue\r\n\r\n",
+        )
         .await;
     assert_eq!(client.answer().await.status, 100);
     client.send("{}").await;
@@ -105,7 +113,8 @@ async fn pipelined_requests_are_answered_in_order() {
     let request = |body: &str| {
         let length = body.len();
         format!(
-            "POST /mirror HTTP/1.1\r\nhost: test\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n{body}"
+            "POST /mirror HTTP/1.1\r\nhost: test\r\ncontent-type: application/json\r\n\
+             content-length: {length}\r\n\r\n{body}"
         )
     };
     client.send(["1", "22", "333"].map(request).concat()).await;

@@ -143,7 +143,8 @@ async fn a_decoder_takes_permits_from_the_first_byte_until_the_body_is_unpacked(
         let (first, rest) = body.split_at(2);
         let mut client = server.connect().await;
         let head = format!(
-            "POST /mirror HTTP/1.1\r\nhost: test\r\ncontent-type: application/json\r\ncontent-encoding: {coding}\r\ntransfer-encoding: chunked\r\n\r\n2\r\n"
+            "POST /mirror HTTP/1.1\r\nhost: test\r\ncontent-type: application/json\r\n\
+             content-encoding: {coding}\r\ntransfer-encoding: chunked\r\n\r\n2\r\n"
         );
         client.send([head.as_bytes(), first, b"\r\n"].concat()).await;
         clients.push((client, rest.to_vec()));

@@ -287,7 +287,8 @@ async fn a_frame_waits_for_room_as_long_as_a_call_may() {
         .await;
     hold.one_is_held().await;
     let head = format!(
-        "POST /v1/call/hold HTTP/1.1\r\nhost: test\r\ncontent-type: {FRAMES}\r\nx-request-timeout-ms: 300\r\ntransfer-encoding: chunked\r\n\r\n"
+        "POST /v1/call/hold HTTP/1.1\r\nhost: test\r\ncontent-type: {FRAMES}\r\nx-request-timeout-ms: 300\r\n\
+         transfer-encoding: chunked\r\n\r\n"
     );
     let mut client = server.connect().await;
     client.send([head.into_bytes(), call(["y".repeat(56_000).into()])].concat()).await;

@@ -19,7 +19,12 @@ const SHORT: Duration = Duration::from_millis(200);
 async fn a_gigabyte_that_is_announced_is_refused_unread() {
     let server = Server::of_app(app(), HttpConfig::default()).await;
     let mut client = server.connect().await;
-    client.send("POST /mirror HTTP/1.1\r\nhost: test\r\ncontent-type: application/json\r\ncontent-length: 1073741824\r\n\r\n").await;
+    client
+        .send(
+            "POST /mirror HTTP/1.1\r\nhost: test\r\ncontent-type: application/json\r\n\
+             content-length: 1073741824\r\n\r\n",
+        )
+        .await;
     let answer = client.answer().await;
     assert_eq!((answer.status, answer.problem()["error_type"].as_str()), (413, Some("body_too_large")));
 }
@@ -30,7 +35,10 @@ async fn chunks_beyond_the_limit_are_refused_at_the_one_too_many() {
     for content_type in ["application/json", "multipart/form-data; boundary=xyz", "image/png"] {
         let mut client = server.connect().await;
         client
-            .send(format!("POST /size HTTP/1.1\r\nhost: test\r\ncontent-type: {content_type}\r\ntransfer-encoding: chunked\r\n\r\n"))
+            .send(format!(
+                "POST /size HTTP/1.1\r\nhost: test\r\ncontent-type: {content_type}\r\n\
+                 transfer-encoding: chunked\r\n\r\n"
+            ))
             .await;
         client.send(format!("190\r\n{}\r\n", " ".repeat(400)).repeat(3)).await;
         let answer = client.answer().await;
@@ -65,7 +73,10 @@ async fn a_body_that_trickles_past_the_deadline_is_504() {
     let server = Server::of_app(app(), config(|c| c.body_progress_timeout = Duration::from_secs(60))).await;
     let mut client = server.connect().await;
     client
-        .send("POST /mirror HTTP/1.1\r\nhost: test\r\ncontent-type: application/json\r\nx-request-timeout-ms: 200\r\ncontent-length: 100000\r\n\r\n")
+        .send(
+            "POST /mirror HTTP/1.1\r\nhost: test\r\ncontent-type: application/json\r\n\
+             x-request-timeout-ms: 200\r\ncontent-length: 100000\r\n\r\n",
+        )
         .await;
     let (mut reading, mut writing) = client.socket.into_split();
     let trickle = tokio::spawn(async move {
@@ -88,7 +99,10 @@ async fn bytes_that_are_announced_and_do_not_come_are_left_to_others() {
     for _ in 0..4 {
         let mut holder = server.connect().await;
         holder
-            .send("POST /mirror HTTP/1.1\r\nhost: test\r\ncontent-type: application/json\r\nx-request-timeout-ms: 3600000\r\ncontent-length: 900000\r\n\r\n[")
+            .send(
+                "POST /mirror HTTP/1.1\r\nhost: test\r\ncontent-type: application/json\r\n\
+                 x-request-timeout-ms: 3600000\r\ncontent-length: 900000\r\n\r\n[",
+            )
             .await;
         holders.push(holder);
     }
@@ -178,7 +192,12 @@ async fn a_body_that_ends_early_is_no_call() {
 async fn garbage_chunks_are_400() {
     let server = Server::of_app(app(), HttpConfig::default()).await;
     let mut client = server.connect().await;
-    client.send("POST /mirror HTTP/1.1\r\nhost: test\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n").await;
+    client
+        .send(
+            "POST /mirror HTTP/1.1\r\nhost: test\r\ncontent-type: application/json\r\n\
+             transfer-encoding: chunked\r\n\r\nzz\r\n",
+        )
+        .await;
     let answer = client.answer().await;
     assert_eq!((answer.status, answer.problem()["error_type"].as_str()), (400, Some("broken_body")));
 }
@@ -268,7 +287,8 @@ async fn the_work_of_a_client_that_left_is_not_begun() {
     third.send(request).await;
     hold.release_one();
     assert_eq!(first.answer().await.status, 200);
-    hold.one_is_held().await; // The third: had the second been begun, this permit would be its, and the third never released.
+    // The third: if the second had begun, it would have this permit, and the third would never be released.
+    hold.one_is_held().await;
     hold.release_one();
     assert_eq!(third.answer().await.status, 200);
 }

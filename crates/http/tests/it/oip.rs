@@ -508,7 +508,7 @@ async fn each_item_of_a_request_counts_against_the_limit_of_its_key() {
     };
     let never = ask(6).await;
     assert_eq!((never.status, never.header("retry-after")), (429, None));
-    assert!(error(&never).contains("ask for fewer at a time"), "{never:?}");
+    assert!(error(&never).contains("send fewer at a time"), "{never:?}");
     assert_eq!(ask(3).await.status, 200);
     let later = ask(1).await;
     assert_eq!((later.status, later.header("retry-after").is_some()), (429, true));
@@ -529,7 +529,7 @@ async fn extensions_that_are_not_offered_are_501() {
         for answer in [server.get(path).await, server.post_json(path, "{}").await] {
             let told = error(&answer);
             assert_eq!(answer.status, 501, "{path}: {told}");
-            assert!(told.contains("not offered"), "{path}: {told}");
+            assert!(told.contains("does not offer"), "{path}: {told}");
         }
     }
 }
@@ -575,7 +575,8 @@ async fn what_other_servers_take_is_taken() {
         json!([0])
     );
 
-    let head = json!({ "inputs": [{ "name": "x", "datatype": "BOOL", "shape": [3], "parameters": { "binary_data_size": 3 } }] });
+    let parameters = json!({ "binary_data_size": 3 });
+    let head = json!({ "inputs": [{ "name": "x", "datatype": "BOOL", "shape": [3], "parameters": parameters }] });
     let head = head.to_string();
     let body = [head.as_bytes(), &[0, 1, 255]].concat();
     let answer =
@@ -587,7 +588,8 @@ async fn what_other_servers_take_is_taken() {
         assert_eq!(infer("want", want(sent)).await["data"], json!([came]), "{sent}");
     }
 
-    let blob = json!({ "name": "blob", "datatype": "BYTES", "shape": [1], "data": ["aGk="], "parameters": { "content_type": "base64" } });
+    let parameters = json!({ "content_type": "base64" });
+    let blob = json!({ "name": "blob", "datatype": "BYTES", "shape": [1], "data": ["aGk="], "parameters": parameters });
     assert_eq!(infer("blob", blob).await["data"], json!(["hi"]));
     let broken = json!({ "inputs": [{ "name": "blob", "datatype": "BYTES", "shape": [1], "data": ["no base64!"],
                                       "parameters": { "content_type": "base64" } }] });

@@ -116,7 +116,9 @@ async fn status_415_lists_what_is_accepted() {
         assert_eq!(answer.status, 415);
         let message = answer.problem()["message"].to_string();
         assert!(message.contains(why), "{message}");
-        assert!(message.contains("accepted: application/json, application/msgpack, application/vnd.callboard.envelope, multipart/form-data"), "{message}");
+        let accepted =
+            "accepted: application/json, application/msgpack, application/vnd.callboard.envelope, multipart/form-data";
+        assert!(message.contains(accepted), "{message}");
     }
     let compressed = client.post("/greet", &[JSON, ("content-encoding", "br")], "{}").await;
     assert_eq!((compressed.status, compressed.header("accept-encoding")), (415, Some("gzip, deflate, zstd")));
@@ -246,7 +248,10 @@ async fn a_client_whose_body_is_refused_unread_is_told_that_the_connection_ends(
     for (path, status) in [("/mirror", 413), ("/nowhere", 404)] {
         let mut client = server.connect().await;
         client
-            .send(format!("POST {path} HTTP/1.1\r\nhost: test\r\ncontent-type: application/json\r\ncontent-length: 1073741824\r\n\r\n"))
+            .send(format!(
+                "POST {path} HTTP/1.1\r\nhost: test\r\ncontent-type: application/json\r\n\
+                 content-length: 1073741824\r\n\r\n"
+            ))
             .await;
         let answer = client.answer().await;
         assert_eq!((answer.status, answer.header("connection")), (status, Some("close")));
@@ -287,7 +292,12 @@ async fn status_429_when_the_bytes_of_the_node_are_out() {
     assert_eq!(announced.answer().await.status, 413, "it will not fit later either");
 
     let mut chunked = server.connect().await;
-    chunked.send("POST /mirror HTTP/1.1\r\nhost: test\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n").await;
+    chunked
+        .send(
+            "POST /mirror HTTP/1.1\r\nhost: test\r\ncontent-type: application/json\r\n\
+             transfer-encoding: chunked\r\n\r\n",
+        )
+        .await;
     chunked.send(format!("3e8\r\n{}\r\n", " ".repeat(1000))).await;
     chunked.send("1\r\n1\r\n").await;
     assert_eq!(chunked.answer().await.status, 429);

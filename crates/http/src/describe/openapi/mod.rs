@@ -146,8 +146,8 @@ fn problem_schema() -> Value {
             "message": { "type": "string", "description": "The same as `detail`." },
             "stage": { "type": "string", "description": "The stage in which it happened." },
             "details": {
-                "description": "What the stage attached for programs. With 422 an object whose `fields` lists what does \
-                                not fit, each with `path` and `message`.",
+                "description": "What the stage attached for programs. With 422 an object whose `fields` lists what \
+                                does not fit, each with `path` and `message`.",
             },
             "remote_trace": { "type": "string", "description": "The last output of a worker that died." },
             "retryable": { "type": "boolean", "description": "Whether the same request may succeed later." },

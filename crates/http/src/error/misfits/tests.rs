@@ -50,7 +50,10 @@ fn told(body: serde_json::Value) -> Vec<(String, String)> {
 fn good() -> serde_json::Value {
     json!({
         "name": "a", "count": 1, "note": null, "kind": "small", "size": [1, 2.5],
-        "items": [{ "id": 1, "action": { "do": "add", "amount": 1.5 } }, { "id": 2, "action": { "do": "drop", "force": true } }],
+        "items": [
+            { "id": 1, "action": { "do": "add", "amount": 1.5 } },
+            { "id": 2, "action": { "do": "drop", "force": true } },
+        ],
     })
 }
 
@@ -130,7 +133,8 @@ fn a_hostile_value_is_looked_at_for_so_long_and_told_so_much() {
     let many = json!(vec![json!({ "id": "x" }); 50_000]);
     let told = told(with(&[("/items", many), ("/name", json!(1))]));
     assert_eq!(told.len(), MAX_FIELDS);
-    let schema = json!({ "$defs": { "A": { "anyOf": [{ "$ref": "#/$defs/A" }, { "$ref": "#/$defs/A" }], "type": "string" } }, "$ref": "#/$defs/A" });
+    let a = json!({ "anyOf": [{ "$ref": "#/$defs/A" }, { "$ref": "#/$defs/A" }], "type": "string" });
+    let schema = json!({ "$defs": { "A": a }, "$ref": "#/$defs/A" });
     assert_eq!(steps(&schema, &Value::Null), MAX_STEPS, "it comes back when it has none left");
 }
 
