@@ -37,7 +37,7 @@ pub trait Account: Send + Sync {
 pub struct ExceededLimit {
     /// The field's name, such as `max_depth`.
     pub name: &'static str,
-    /// What it was set to when the input was read.
+    /// Its setting.
     pub max: usize,
 }
 
@@ -80,7 +80,7 @@ const FREE_BYTES: usize = 2048;
 /// Outside a scope nothing is limited.
 const UNLIMITED: usize = usize::MAX / 2;
 
-/// What a scope may still take from its account, and whether more was requested.
+/// The bytes that a scope may still take from its account, and whether it requested more.
 #[derive(Clone, Copy)]
 struct Allowance {
     left: usize,
@@ -230,7 +230,7 @@ impl Drop for TemporaryCharge {
     }
 }
 
-/// What tests of this crate use to measure charges.
+/// Measures charges in tests of this crate.
 #[cfg(test)]
 pub(crate) mod testing {
     use std::sync::atomic::{AtomicUsize, Ordering};

@@ -33,7 +33,7 @@ struct DecodeErrorInner {
     limit: Option<ExceededLimit>,
 }
 
-/// What sort of fault a [`DecodeError`] reports.
+/// The kind of a [`DecodeError`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum DecodeErrorKind {
@@ -57,7 +57,7 @@ pub enum DecodeErrorKind {
 }
 
 impl DecodeError {
-    /// What sort of fault it is.
+    /// The kind of the fault.
     #[must_use]
     pub fn kind(&self) -> DecodeErrorKind {
         self.0.kind
@@ -194,7 +194,7 @@ struct EncodeErrorInner {
     limit: Option<ExceededLimit>,
 }
 
-/// What sort of fault an [`EncodeError`] reports.
+/// The kind of an [`EncodeError`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum EncodeErrorKind {
@@ -211,7 +211,7 @@ pub enum EncodeErrorKind {
 }
 
 impl EncodeError {
-    /// What sort of fault it is.
+    /// The kind of the fault.
     #[must_use]
     pub fn kind(&self) -> EncodeErrorKind {
         self.0.kind

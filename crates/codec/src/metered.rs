@@ -56,7 +56,7 @@ pub(crate) fn refusal(max_depth: usize) -> Option<DecodeError> {
     }
 }
 
-/// How many more levels a value may have, and how it is read.
+/// The levels that a value may still have, and how it is read.
 #[derive(Clone, Copy)]
 struct Nesting {
     left: u16,
@@ -552,7 +552,7 @@ mod tests {
         assert_eq!(from_value.limit().unwrap().name, "max_depth");
     }
 
-    /// What reading a type out of this value is charged.
+    /// The charge for reading a type from this value.
     fn charge_for<T: Serialize + serde::de::DeserializeOwned + Send + Sync + schemars::JsonSchema + 'static>(
         value: &T,
     ) -> usize {

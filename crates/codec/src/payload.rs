@@ -1,4 +1,4 @@
-//! What travels between stages: a shared Rust value that is encoded only where it leaves the process.
+//! A payload travels between stages: a shared Rust value that is encoded only when it leaves the process.
 //!
 //! A [`Payload`] is an `Arc` of the value and a static table of functions for its type. Making one is a single
 //! allocation; passing it on is a reference count. The receiver decides about encoding: a stage that takes the same

@@ -17,7 +17,7 @@ pub enum LoadError {
     Read {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         source: io::Error,
     },
     /// Larger than a protobuf message may be. Remedy: export with the weights in a file of their own (external data).
@@ -33,7 +33,7 @@ pub enum LoadError {
     Signature {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The cause.
         source: SignatureError,
     },
     /// The engine cannot load it, most often because it lacks an operator.
@@ -41,7 +41,7 @@ pub enum LoadError {
     Engine {
         /// The file.
         path: PathBuf,
-        /// What the engine said.
+        /// The error of the engine.
         source: EngineError,
     },
     /// An input or output of a dtype that the engine has not and cannot replace.
@@ -61,7 +61,7 @@ pub enum LoadError {
     NoBatchAxis {
         /// The file.
         path: PathBuf,
-        /// What the model takes and gives.
+        /// The inputs and outputs of the model.
         signature: String,
     },
 }

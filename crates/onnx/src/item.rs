@@ -10,7 +10,7 @@ use crate::cast::{CastError, cast};
 use crate::model::Model;
 use crate::signature::{Axis, BatchAxis, Signature, TensorSpec};
 
-/// What is wrong with an item.
+/// An error in an item.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum InputError {
     #[error("input `{name}` is missing, expected {expected}")]

@@ -92,7 +92,7 @@ impl Model {
         Ok(Self(Arc::new(ModelParts { signature, engine, input_dtypes })))
     }
 
-    /// What the model takes and gives.
+    /// The inputs and outputs of the model.
     #[must_use]
     pub fn signature(&self) -> &Signature {
         &self.0.signature

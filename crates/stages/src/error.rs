@@ -12,7 +12,7 @@ pub enum StageConfigError {
     Invalid {
         /// The key at fault.
         key: &'static str,
-        /// What is wrong with its value.
+        /// The error in its value.
         reason: String,
     },
     /// A file that the configuration names cannot be read.
@@ -22,7 +22,7 @@ pub enum StageConfigError {
         key: &'static str,
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         source: io::Error,
     },
 }

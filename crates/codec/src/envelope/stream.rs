@@ -64,7 +64,7 @@ impl EnvelopeDecoder {
         matches!(&self.state, DecoderState::Body { layout, .. } if layout.total == self.received)
     }
 
-    /// How many bytes the envelope has, once that is known.
+    /// The length of the envelope, once it is known.
     #[must_use]
     pub fn total_bytes(&self) -> Option<usize> {
         match &self.state {

@@ -286,7 +286,7 @@ pub(crate) fn encode(value: &Value) -> Result<Bytes, EncodeError> {
     Ok(out.into_bytes()?)
 }
 
-/// What NumPy appends to the name of an array.
+/// The suffix that NumPy appends to the name of an array.
 const SUFFIX: &[u8] = b".npy";
 /// Zip 2.0.
 const VERSION: u16 = 20;

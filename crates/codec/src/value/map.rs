@@ -41,7 +41,7 @@ const fn large_bytes(capacity: usize) -> usize {
 }
 
 impl Map {
-    /// What [`with_capacity`](Self::with_capacity) allocates, at most.
+    /// The most bytes that [`with_capacity`](Self::with_capacity) allocates.
     pub(crate) const fn room_bytes(capacity: usize) -> usize {
         match capacity <= SMALL {
             true => capacity * size_of::<(String, Value)>(),
@@ -143,7 +143,7 @@ impl Map {
         self.get(key).is_some()
     }
 
-    /// How many entries there are.
+    /// The number of entries.
     #[must_use]
     pub fn len(&self) -> usize {
         match &self.0 {

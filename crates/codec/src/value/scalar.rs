@@ -130,7 +130,7 @@ impl Scalar {
 }
 
 impl Tensor {
-    /// The one element of a tensor that has just one.
+    /// The element of a tensor with exactly one.
     #[must_use]
     pub fn to_scalar(&self) -> Option<Scalar> {
         with_element!(self.dtype(), T => match self.as_slice::<T>() {

@@ -2,7 +2,7 @@
 
 use crate::error::{DecodeError, EncodeError};
 
-/// What is wrong with a stream of frames. Nothing after it is read.
+/// An error in a stream of frames. Nothing after it is read.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum WireError {
@@ -15,27 +15,27 @@ pub enum WireError {
     /// A version that this side does not speak. Remedy: use a version of the hello.
     #[error("frame version {found}: this side speaks {known}")]
     Version {
-        /// What the frame says.
+        /// The value in the frame.
         found: u8,
-        /// What this side speaks.
+        /// The version of this side.
         known: u8,
     },
     /// A kind of frame that this side does not know.
     #[error("frame of the unknown kind {found}")]
     Kind {
-        /// What the frame says.
+        /// The value in the frame.
         found: u8,
     },
     /// A flag that this side does not know: a reader must understand every flag.
     #[error("frame with the unknown flags {found:#04x}")]
     Flags {
-        /// What the frame says.
+        /// The value in the frame.
         found: u8,
     },
     /// A header beyond the limit. Refused before it is received.
     #[error("header of {bytes} bytes exceeds max_header_bytes = {max}")]
     HeaderTooLarge {
-        /// What the prelude announces.
+        /// The announced length.
         bytes: u64,
         /// The limit.
         max: usize,
@@ -43,7 +43,7 @@ pub enum WireError {
     /// A body beyond the limit. Refused before it is received.
     #[error("body of {bytes} bytes exceeds max_body_bytes = {max}")]
     BodyTooLarge {
-        /// What the prelude announces.
+        /// The announced length.
         bytes: u64,
         /// The limit.
         max: usize,
@@ -53,7 +53,7 @@ pub enum WireError {
     Header {
         /// Of which kind of frame.
         kind: &'static str,
-        /// What is wrong.
+        /// The cause.
         #[source]
         source: DecodeError,
     },
@@ -62,14 +62,14 @@ pub enum WireError {
     Encode {
         /// Of which kind of frame.
         kind: &'static str,
-        /// What is wrong.
+        /// The cause.
         #[source]
         source: EncodeError,
     },
     /// The stream ended inside a frame.
     #[error("the stream ended {missing} bytes before the end of a frame")]
     Truncated {
-        /// How many bytes are missing at least.
+        /// The least number of missing bytes.
         missing: u64,
     },
     /// Something was read after an error.

@@ -26,7 +26,7 @@ const LAYOUT: u8 = 1;
 /// The length of the prelude.
 pub const PRELUDE_BYTES: usize = 20;
 
-/// What a frame is for.
+/// The kind of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum FrameKind {
@@ -163,7 +163,7 @@ impl LooseFrame {
         Ok(Self { bytes })
     }
 
-    /// How many bytes it has.
+    /// The length in bytes.
     #[must_use]
     pub fn len(&self) -> usize {
         self.bytes.len()
@@ -342,11 +342,11 @@ fn put_prelude(head: &mut Vec<u8>, kind: FrameKind, entry: u16, body_bytes: usiz
 /// The head of a frame that was received. Its body follows.
 #[derive(Clone, Debug)]
 pub struct FrameHead {
-    /// What it is for.
+    /// Its kind.
     pub kind: FrameKind,
     /// Which of the stream's calls it belongs to.
     pub entry: u16,
-    /// How many bytes of body follow.
+    /// The number of bytes of the body, which follows.
     pub body_bytes: usize,
     header: Bytes,
 }

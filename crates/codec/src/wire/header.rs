@@ -46,7 +46,7 @@ pub struct Welcome {
     pub max_body_bytes: u64,
     /// The node takes no new work.
     pub draining: bool,
-    /// How many stages one call may name; 0 for a node that runs one at a time.
+    /// The most stages of one call; 0 for a node that runs one at a time.
     #[serde(skip_serializing_if = "is_default")]
     pub max_stages: u32,
     /// The default timeout of a call, in milliseconds; 0 for unknown.
@@ -60,7 +60,7 @@ pub struct Welcome {
 pub struct Offer {
     /// The route's path, or the stage's name.
     pub name: String,
-    /// It is a stage.
+    /// Whether the offer is a stage.
     pub stage: bool,
     /// For a route, the number of the change that opened it; for a stage, its revision.
     pub revision: u64,
@@ -138,7 +138,7 @@ pub struct Item {}
 pub struct Fail {
     /// The name of the error's kind.
     pub kind: String,
-    /// What happened, for people.
+    /// The message, for people.
     pub message: String,
     /// User code may have run; true if missing. If false, the same call may be made on another node.
     #[serde(default = "taken_for_granted")]

@@ -1,4 +1,4 @@
-//! What a model takes and gives: names, dtypes and shapes, read from the ONNX file itself.
+//! The inputs and outputs of a model: names, dtypes and shapes, read from the ONNX file itself.
 //!
 //! Engines convert types inside (rten keeps an i64 as an i32), so their own metadata does not tell what the model's
 //! author declared; the protobuf does.
@@ -44,7 +44,7 @@ pub enum Axis {
     Any,
 }
 
-/// What the first axis of a model's tensors means, and so what one item is.
+/// The meaning of the first axis of a model's tensors, which defines one item.
 ///
 /// The file does not say; this is what the declared shapes allow. [`OnnxConfig::batched`](crate::OnnxConfig::batched)
 /// overrules the first case, which is a guess for models whose only axis is, say, the length of a text.
@@ -80,13 +80,13 @@ impl Signature {
         Self { inputs, outputs, opset, batch_axis }
     }
 
-    /// What the model takes, in the file's order.
+    /// The inputs, in the file's order.
     #[must_use]
     pub fn inputs(&self) -> &[TensorSpec] {
         &self.inputs
     }
 
-    /// What the model gives, in the file's order.
+    /// The outputs, in the file's order.
     #[must_use]
     pub fn outputs(&self) -> &[TensorSpec] {
         &self.outputs
@@ -98,13 +98,13 @@ impl Signature {
         self.opset
     }
 
-    /// What the first axis means.
+    /// The meaning of the first axis.
     #[must_use]
     pub fn batch_axis(&self) -> BatchAxis {
         self.batch_axis
     }
 
-    /// How many waiting items a stage over this model runs together unless it is told otherwise:
+    /// The default number of waiting items that a stage with this model runs together:
     /// [`DEFAULT_MAX_BATCH_SIZE`], or 1 where items cannot be stacked.
     #[must_use]
     pub fn default_max_batch_size(&self) -> usize {

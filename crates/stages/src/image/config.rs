@@ -21,7 +21,7 @@ const DEFAULT_SCALE: f64 = 1.0 / 255.0;
 pub struct ImageConfig {
     /// The key of the picture in a map or form. Default `image`.
     pub field: String,
-    /// What the channels are. Default `rgb`.
+    /// The channels. Default `rgb`.
     pub color: Color,
     /// The width to resize to, in pixels. Goes with `height`; by default pictures keep their size, which only models
     /// with free axes can take.
@@ -33,11 +33,11 @@ pub struct ImageConfig {
     /// Whether a photograph is turned upright as its EXIF data says. Default true. Turn it off for a model that was
     /// trained without it, and for pixels that must match another decoder's.
     pub orient: bool,
-    /// What each value of 0 … 255 is multiplied with. Default 1/255. Not for `dtype = "u8"`.
+    /// The factor of each value of 0 … 255. Default 1/255. Not for `dtype = "u8"`.
     pub scale: Option<f64>,
-    /// What is subtracted after scaling: one number, or one per channel. Default none. Not for `dtype = "u8"`.
+    /// The mean, subtracted after scaling: one number, or one per channel. Default none. Not for `dtype = "u8"`.
     pub mean: Vec<f32>,
-    /// What the difference is divided by: one number, or one per channel. Default none. Not for `dtype = "u8"`.
+    /// The divisor of the difference: one number, or one per channel. Default none. Not for `dtype = "u8"`.
     pub std: Vec<f32>,
     /// The order of the axes. Default `chw`.
     pub layout: Layout,

@@ -19,7 +19,7 @@ const MAX_PIXEL_BYTES: u64 = 8;
 /// Working memory of a decoder: tables, rows, metadata of usual length.
 const WORKING_BYTES: u64 = 8 * 1024 * 1024;
 
-/// What is wrong with a picture. The message for the caller starts with the field's name.
+/// An error in a picture. The message for the caller starts with the field's name.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum InvalidImage {
     #[error("is missing, there is {keys}")]

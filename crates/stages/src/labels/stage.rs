@@ -125,7 +125,7 @@ fn convert<T: Element>(tensor: &Tensor) -> Result<Vec<f64>, TensorError> {
     Ok(tensor.as_slice::<T>()?.iter().map(number).collect())
 }
 
-/// What a route that begins with this stage takes: as many scores as there are names.
+/// The input of a route that begins with this stage: a score for each name.
 #[must_use]
 pub fn input_type(config: &LabelsConfig) -> DataType {
     let scores = match config.names.len() {
@@ -135,7 +135,7 @@ pub fn input_type(config: &LabelsConfig) -> DataType {
     DataType::value().with_name("Scores").with_schema(scores)
 }
 
-/// What a route that ends with this stage gives.
+/// The output of a route that ends with this stage.
 #[must_use]
 pub fn output_type(config: &LabelsConfig) -> DataType {
     let label = match config.names.is_empty() {

@@ -74,7 +74,7 @@ pub(super) fn admit(
     Ok(working)
 }
 
-/// What the buffers of a batch hold, and what unpacking them takes.
+/// The unpacked size of the buffers of a batch, and the memory for unpacking.
 struct BufferSizes {
     /// Bytes of all of them.
     unpacked: usize,

@@ -79,7 +79,7 @@ pub enum DataFrameError {
     /// A series is one column.
     #[error("a series has one column, not {columns}")]
     NotOneColumn {
-        /// How many there were.
+        /// The number of columns.
         columns: usize,
     },
     /// Arrow refused, in its own words.
@@ -123,13 +123,13 @@ impl DataFrame {
         &self.0.batches
     }
 
-    /// How many rows there are.
+    /// The number of rows.
     #[must_use]
     pub fn num_rows(&self) -> usize {
         self.batches().iter().map(RecordBatch::num_rows).sum()
     }
 
-    /// How many columns there are.
+    /// The number of columns.
     #[must_use]
     pub fn num_columns(&self) -> usize {
         self.schema().fields().len()
@@ -324,7 +324,7 @@ impl Series {
         self.0.batches().iter().map(|batch| batch.column(0))
     }
 
-    /// How many cells there are.
+    /// The number of cells.
     #[must_use]
     pub fn len(&self) -> usize {
         self.0.num_rows()

@@ -66,9 +66,9 @@ pub enum TensorError {
         dtype: DType,
         /// The shape that was given.
         shape: Vec<usize>,
-        /// How many bytes these two need.
+        /// The number of bytes that these two need.
         needed: usize,
-        /// How many there were.
+        /// The number of given bytes.
         actual: usize,
     },
     /// The product of the axes does not fit a machine word.
@@ -82,7 +82,7 @@ pub enum TensorError {
     /// More axes than [`MAX_RANK`].
     #[error("{rank} axes are more than {MAX_RANK}")]
     TooManyAxes {
-        /// How many there were.
+        /// The number of given axes.
         rank: usize,
     },
     /// A bool whose byte is neither 0 nor 1.
@@ -193,7 +193,7 @@ impl Tensor {
         &self.0.data
     }
 
-    /// How many elements there are.
+    /// The number of elements.
     #[must_use]
     pub fn len(&self) -> usize {
         self.0.data.len() / self.0.dtype.size_bytes()

@@ -117,7 +117,7 @@ impl StrTensor {
         &self.0.shape
     }
 
-    /// How many texts there are.
+    /// The number of texts.
     #[must_use]
     pub fn len(&self) -> usize {
         self.0.len
