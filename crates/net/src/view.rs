@@ -240,7 +240,7 @@ where
             Ok(found) => {
                 let Some(state) = state.upgrade() else { return };
                 if !state.change(|known| known.resolved(at, found)) {
-                    tracing::warn!(%name, "all names together have more than {MAX_PEERS} nodes: the rest is not called");
+                    tracing::warn!(%name, "the names have more than {MAX_PEERS} nodes: the rest is not called");
                 }
                 drop(state);
                 (pause, was_logged) = (FIRST_PAUSE, false);

@@ -182,7 +182,9 @@ impl ClientBuilder {
             let found = tokio::select! {
                 biased;
                 found = resolver() => found?,
-                () = tokio::time::sleep_until(until) => return Err(ConnectError::NoAnswer { waited: elapsed(begun), last }),
+                () = tokio::time::sleep_until(until) => {
+                    return Err(ConnectError::NoAnswer { waited: elapsed(begun), last });
+                }
             };
             if found != addresses {
                 pool = new_pool(found.clone());

@@ -144,7 +144,10 @@ impl PeerConnector {
                 "this peer is not connected: a node of its name that began later is at {at}; use one identity per node"
             ),
             UnwantedPeer::OurName => {
-                tracing::warn!(%peer, node = %name, "this peer is not connected: it has this node's name; use one identity per node");
+                tracing::warn!(
+                    %peer, node = %name,
+                    "this peer is not connected: it has this node's name; use one identity per node"
+                );
             }
         }
     }

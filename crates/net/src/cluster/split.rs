@@ -106,7 +106,8 @@ mod tests {
             let weights: Vec<_> = (0_u64..).zip(weights).collect();
             let split = RevisionSplit::new(weights.clone(), turn % (u64::MAX / 2));
             let offered = |revision| Some(revision) != away;
-            let on_offer: Vec<_> = weights.iter().filter(|(revision, weight)| offered(*revision) && *weight > 0).collect();
+            let has_share = |(revision, weight): &&(u64, u32)| offered(*revision) && *weight > 0;
+            let on_offer: Vec<_> = weights.iter().filter(has_share).collect();
             let sum = on_offer.iter().map(|(_, weight)| u64::from(*weight)).sum();
             let expected = on_offer.into_iter().map(|(revision, weight)| (*revision, u64::from(*weight))).collect();
             prop_assert_eq!(counts(&split, sum, offered), expected);

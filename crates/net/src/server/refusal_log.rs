@@ -82,7 +82,7 @@ impl RefusalLog {
     /// Logs a peer that is not called because the view is full.
     pub(super) fn log_full_view(&self, peer: SocketAddr, now: Instant) {
         if let Some(more) = self.due(LineKind::ViewFull, now) {
-            tracing::warn!(%peer, more, "a node connected that is not called: the limit of {MAX_PEERS} known nodes is reached");
+            tracing::warn!(%peer, more, "a connected node is not called: {MAX_PEERS} nodes are known, the limit");
         }
     }
 
@@ -90,7 +90,7 @@ impl RefusalLog {
     pub(super) fn log_unproven_port(&self, peer: SocketAddr, address: &str, now: Instant) {
         if let Some(more) = self.due(LineKind::UnprovenPort, now) {
             let says = quoted(address);
-            tracing::warn!(%peer, says, more, "a node connected that is not called: name it to have it called (quic.join)");
+            tracing::warn!(%peer, says, more, "a connected node is not called: name it to have it called (quic.join)");
         }
     }
 

@@ -1,4 +1,4 @@
-//! What an idle connection costs.
+//! The cost of an idle connection.
 
 use callboard_codec::wire::{Hello, VERSION};
 use callboard_core::App;

@@ -34,7 +34,7 @@ fn nature(n: u64) -> u64 {
     fastrand::Rng::with_seed(n).u64(..)
 }
 
-/// What is sent: its number, and sometimes more than a pack takes.
+/// The input: its number, and sometimes too much to share a stream.
 fn input(n: u64) -> Vec<Value> {
     let bytes = if nature(n).is_multiple_of(50) { 40_000 } else { 10 };
     vec![Value::from(n as i64), Value::from(Bytes::from(vec![7; bytes]))]

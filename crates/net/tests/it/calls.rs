@@ -31,20 +31,20 @@ fn app() -> App {
     });
     let full = || Failure::overloaded("full").with_retry_after(Duration::from_secs(5)).with_type("Crowded");
     let refuse = Stage::each("refuse", move |hand_on: &bool| -> Result<String, Failure> {
-        match hand_on {
-            // As the error of a call that this stage made.
-            true => Err(CallError::from(ErrorParts {
-                error_type: Some("Crowded".to_owned()),
-                retry_after: Some(Duration::from_secs(5)),
-                ..ErrorParts::new(ErrorKind::Overloaded, "full")
-            }))?,
-            false => Err(full()),
+        if !hand_on {
+            return Err(full());
         }
+        // As the error of a call that this stage made.
+        Err(CallError::from(ErrorParts {
+            error_type: Some("Crowded".to_owned()),
+            retry_after: Some(Duration::from_secs(5)),
+            ..ErrorParts::new(ErrorKind::Overloaded, "full")
+        }))?
     });
     App::new().route("/shout", shout).route("/echo", echo).route("/scale", scale).route("/refuse", refuse)
 }
 
-/// The same code for a client of either kind.
+/// The same code, for both kinds of client.
 async fn gets_what_it_asks_for(caller: &impl Caller) {
     assert_eq!(caller.call::<_, String>("/shout", "ada".to_owned()).await.unwrap(), "ADA");
     assert_eq!(caller.send("scale", [3.0], Map::new()).await.unwrap(), Value::Float(6.0));
@@ -90,7 +90,7 @@ async fn gets_what_it_asks_for(caller: &impl Caller) {
         outcomes.into_iter().map(|outcome| outcome.unwrap_or_else(|error| error.message().to_owned())).collect();
     assert_eq!(outcomes, ["A", "nothing to shout", "B", "a teapot", "C"]);
 
-    // Endless: who stops reading stops the rest.
+    // Endless: the node stops when the reader stops.
     let taken = Arc::new(AtomicUsize::new(0));
     let numbers = (0_i64..).inspect({
         let taken = Arc::clone(&taken);
@@ -136,7 +136,7 @@ async fn an_input_that_the_node_does_not_take_is_the_callers_mistake() {
     assert!(error.message().contains("1048576 (max_body_bytes)"), "{error}");
 }
 
-/// More calls than a stage has room for, by whoever makes them.
+/// More calls than a stage has room for, with every kind of client.
 async fn waits_for_room(caller: &impl Caller) {
     let doubled = caller.stream::<_, u64>("/narrow", 0..100_u64).unwrap().look_ahead(40);
     let doubled: Vec<u64> = doubled.map(Result::unwrap).collect().await;
@@ -197,7 +197,7 @@ async fn a_prepared_call_can_be_made_again_and_says_where_the_time_went() {
     }
 }
 
-/// A stage whose calls wait until they are let go, and count who came and who was given up.
+/// A stage whose calls wait until they are released. It counts started and cancelled calls.
 fn gate(gate: &Arc<Semaphore>, begun: &Arc<AtomicUsize>) -> App {
     let (gate, begun) = (Arc::clone(gate), Arc::clone(begun));
     let held = Stage::each_async("held", move |n: Arc<i64>| {
@@ -226,10 +226,10 @@ async fn a_dropped_call_is_cancelled_where_it_runs() {
     for call in &calls {
         call.abort();
     }
-    // Nobody opens the gate: they end because they were given up.
+    // The gate stays closed: the calls end because they were cancelled.
     served.comes_to_rest().await;
     let line = "callboard_stage_discarded_total{stage=\"held\",place=\"worker\",why=\"cancelled\"} 8";
-    // By their worker, a moment after the calls are over.
+    // Their workers end a moment after the calls.
     until(|| served.node.client().metrics().contains(line)).await;
 }
 
@@ -243,7 +243,7 @@ async fn a_deadline_crosses_and_ends_the_call_at_both_ends() {
     assert_eq!((error.kind(), CallFailure::classify(&error)), (ErrorKind::DeadlineExceeded, CallFailure::Deadline));
     served.comes_to_rest().await;
 
-    // A caller that goes on waiting is told by the node.
+    // A caller that waits longer gets the error of the node.
     let peer = RawPeer::connect(served.edge.address(), &IDENTITY).await.unwrap();
     let cluster = IDENTITY.cluster().to_owned();
     peer.greet(&Hello { min_version: 1, max_version: VERSION, cluster, ..Hello::default() }).await.unwrap();
@@ -289,7 +289,7 @@ async fn a_full_node_says_so_and_the_call_is_made_again() {
     assert_eq!(tokio::time::timeout(LONG, patient).await.unwrap().unwrap().unwrap(), 3);
 }
 
-/// A text whose reading and writing may go wrong in the worst way.
+/// A text whose serde code may panic or fail.
 #[derive(Clone)]
 struct Bomb(String);
 
@@ -323,7 +323,7 @@ async fn what_panics_while_it_is_read_or_written_is_that_calls_error_only() {
     let echo = Stage::each("bomb", |bomb: &Bomb| Ok(bomb.clone()));
     let served = Served::start(App::new().route("/bomb", echo)).await;
     let client = served.client().await;
-    // Small ones share a pack, large ones are read elsewhere.
+    // Small calls share a stream, large ones are decoded on other threads.
     for length in [10, 1 << 20] {
         let call = |word: &str| client.call::<_, String>("/bomb", format!("{word}{}", ".".repeat(length)));
         let (well, read, written) = tokio::join!(call("well"), call("in"), call("out"));

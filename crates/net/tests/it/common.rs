@@ -1,4 +1,4 @@
-//! A node with its QUIC edge, and what tests wait for.
+//! A node with its QUIC edge, and waits of tests.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -12,25 +12,25 @@ use callboard_core::{App, CallError, Node};
 use callboard_net::testing::RawPeer;
 use callboard_net::{Client, ClientBuilder, Cluster, Identity, NetConfig, QuicEdge, StaticView};
 
-/// Longer than anything takes on a machine that does other things as well.
+/// Longer than anything takes on a busy machine.
 pub(crate) const LONG: Duration = Duration::from_secs(60);
 
 /// One directory for all tests of this binary.
 pub(crate) static IDENTITY: LazyLock<Identity> = LazyLock::new(|| identity("common"));
 
-/// An identity of a directory of its own.
+/// An identity in its own directory.
 pub(crate) fn identity(name: &str) -> Identity {
     Identity::development_in(&directory(name)).unwrap()
 }
 
-/// A directory that is new in this run, below the one that cargo gives tests.
+/// A new directory of this run, in the directory that cargo gives to tests.
 pub(crate) fn directory(name: &str) -> PathBuf {
     let directory = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}", std::process::id()));
     let _ = std::fs::remove_dir_all(&directory);
     directory.join("development")
 }
 
-/// A member that speaks to this node by hand, and is welcome.
+/// A member that sends frames by hand.
 pub(crate) async fn peer(served: &Served) -> RawPeer {
     let peer = RawPeer::connect(served.edge.address(), &IDENTITY).await.unwrap();
     let cluster = IDENTITY.cluster().to_owned();
@@ -42,7 +42,7 @@ pub(crate) fn loopback() -> SocketAddr {
     "127.0.0.1:0".parse().unwrap()
 }
 
-/// A quiet peer on a busy machine is no dead one.
+/// Long timeouts: a quiet peer on a busy machine is not dead.
 pub(crate) fn patient() -> NetConfig {
     let mut config = NetConfig::default();
     config.tuning.idle_timeout = LONG;
@@ -76,20 +76,20 @@ impl Served {
         builder().connect(&self.url()).await.unwrap()
     }
 
-    /// Streams with calls that have come so far.
+    /// The number of streams with calls so far.
     pub(crate) fn streams_begun(&self) -> u64 {
         let metrics = self.edge.metrics();
         let line = metrics.lines().find_map(|line| line.strip_prefix("callboard_net_streams_total "));
         line.unwrap().parse().unwrap()
     }
 
-    /// That nothing is left of what was called.
+    /// Waits until nothing is left of the calls.
     pub(crate) async fn comes_to_rest(&self) {
         until(|| self.edge.streams() == 0 && self.node.describe().in_flight == 0).await;
     }
 }
 
-/// A node that may run stages elsewhere.
+/// A node with remote stages.
 pub(crate) struct Member {
     pub(crate) served: Served,
     pub(crate) cluster: Cluster,
@@ -104,12 +104,12 @@ impl Member {
         Self { served, cluster }
     }
 
-    /// That somebody else runs this stage.
+    /// Waits until another node offers this stage.
     pub(crate) async fn sees(&self, stage: &str) {
         until(|| self.cluster.offers(stage)).await;
     }
 
-    /// That so many others are there.
+    /// Waits until this number of peers is connected.
     pub(crate) async fn is_linked_to(&self, peers: usize) {
         until(|| self.cluster.connected_peers() == peers).await;
     }
@@ -124,7 +124,7 @@ pub(crate) fn builder() -> ClientBuilder {
     Client::builder().identity(IDENTITY.clone()).tuning(tuning).connect_timeout(LONG).start_up_wait(LONG)
 }
 
-/// Waits for something that nobody announces.
+/// Polls for something that has no notification.
 pub(crate) async fn until(what: impl Fn() -> bool) {
     let waiting = async {
         while !what() {

@@ -1,4 +1,4 @@
-//! Permits are earned: a body holds what has arrived of it, and not what it announces.
+//! A body holds the bytes that have arrived, not the bytes that it announces.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -17,23 +17,24 @@ fn app() -> App {
     App::new().route("/shout", Stage::each("shout", |text: &String| Ok(text.to_uppercase())))
 }
 
-/// The head of a call that may take an hour, of the route or of the stage of this name.
+/// The head of a call that may take an hour, of this route or stage.
 fn head(name: &str, entry: u16, bytes: usize) -> Bytes {
     let mut call = Call { millis_left: 3_600_000, ..Call::default() };
-    match name.starts_with('/') {
-        true => call.route = name.to_owned(),
-        false => call.stages = vec![name.to_owned()],
+    if name.starts_with('/') {
+        call.route = name.to_owned();
+    } else {
+        call.stages = vec![name.to_owned()];
     }
     frame_head(FrameKind::Call, entry, &call, bytes).unwrap()
 }
 
-/// A whole call.
+/// A complete call.
 fn whole(name: &str, entry: u16, input: &str) -> [Bytes; 2] {
     let body = Value::from(input).to_envelope().unwrap().into_bytes();
     [head(name, entry, body.len()), body]
 }
 
-/// The beginning of an envelope with one text of so many bytes, as long as what is announced with it.
+/// The beginning of an envelope with one text, and the announced length.
 fn beginning(length: usize, sent: usize) -> (usize, Bytes) {
     let body = Value::from("a".repeat(length)).to_envelope().unwrap().into_bytes();
     (body.len(), body.slice(..sent))
@@ -110,14 +111,14 @@ async fn a_body_for_which_there_is_no_room_is_refused_before_it_comes() {
         let mut stream = peer.begin(vec![head(name, 0, MIB / 2 + 1)]).await;
         let fail: Fail = next_head(&mut stream).await.header().unwrap();
         assert_eq!((fail.kind.as_str(), fail.started), ("overloaded", false));
-        // More than there ever is.
+        // More than the node ever has.
         let mut stream = peer.begin(vec![head(name, 0, MIB + 1)]).await;
         let fail: Fail = next_head(&mut stream).await.header().unwrap();
         assert_eq!((fail.kind.as_str(), fail.status), ("invalid_input", 413));
     }
 }
 
-/// The node's bytes go to others while a body comes: it is refused in the middle, and the calls behind it are answered.
+/// The node's bytes go to others while a body arrives: its call is refused in the middle, and later calls are answered.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_body_for_which_there_is_no_room_any_more_is_refused_and_the_next_call_is_heard() {
     let served = Served::start_with(limited(1_000, MIB as u64), patient()).await;
@@ -137,7 +138,7 @@ async fn a_body_for_which_there_is_no_room_any_more_is_refused_and_the_next_call
     assert_eq!((done.kind, done.entry), (FrameKind::Done, 1));
 }
 
-/// Whatever its pace, and whatever deadline its caller asks for.
+/// Applies at any pace, and with any deadline of the caller.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_body_takes_no_longer_than_bodies_may() {
     for name in ["/shout", "shout", "/nowhere"] {
@@ -153,7 +154,7 @@ async fn a_body_takes_no_longer_than_bodies_may() {
         assert!((1..1_000).contains(&written), "{written}");
         until(|| refused_as_slow(&served, 1)).await;
         let ended = tokio::time::timeout(LONG, async {
-            // The answer of a call that was refused comes before.
+            // The answer of a refused call comes first.
             loop {
                 if let Err(code) = stream.next_frame().await {
                     return code;
@@ -165,7 +166,7 @@ async fn a_body_takes_no_longer_than_bodies_may() {
     }
 }
 
-/// Calls whose bodies are on their way have half of the node's places; the other half is for calls that are there.
+/// Calls whose bodies are arriving have half of the node's permits; the other half is for complete calls.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn bodies_on_their_way_leave_half_of_the_calls_in_flight_to_others() {
     let served = Served::start_with(limited(4, MIB as u64), patient()).await;
@@ -184,11 +185,11 @@ async fn bodies_on_their_way_leave_half_of_the_calls_in_flight_to_others() {
     assert_eq!(served.client().await.call::<_, String>("/shout", "a".to_owned()).await.unwrap(), "A");
 }
 
-/// An input that is read when the test says so.
+/// An input whose decoding waits for the test.
 #[derive(Clone, Debug, serde::Serialize, schemars::JsonSchema)]
 struct Slow(usize);
 
-/// Readings that have begun, and those that may end.
+/// The number of decodings that have begun, and of those that may end.
 static READING: (AtomicUsize, Mutex<bool>, Condvar) = (AtomicUsize::new(0), Mutex::new(false), Condvar::new());
 
 impl<'de> serde::Deserialize<'de> for Slow {
@@ -202,7 +203,7 @@ impl<'de> serde::Deserialize<'de> for Slow {
     }
 }
 
-/// Its caller is gone, and it still costs a thread and what it has sent.
+/// Its caller is gone, but it still costs a thread and its bytes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_call_that_was_left_is_in_flight_as_long_as_its_input_is_being_read() {
     let app = App::new().route("/slow", Stage::each("slow", |input: &Slow| Ok(input.0)));
@@ -223,7 +224,7 @@ async fn a_call_that_was_left_is_in_flight_as_long_as_its_input_is_being_read() 
     assert_eq!(served.node.describe().in_flight_bytes, 0);
 }
 
-/// What is written and not taken is in the node's account.
+/// Written and unread bytes are in the node's account.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_answer_holds_its_bytes_until_it_is_sent() {
     let large = Stage::each("large", |bytes: &usize| Ok(Value::from(Bytes::from(vec![7_u8; *bytes]))));

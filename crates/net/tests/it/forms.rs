@@ -1,4 +1,4 @@
-//! A value has one form, and an error one sender, whichever door it takes.
+//! A value has one form, and an error one sender, at every edge.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Debug;
@@ -44,7 +44,7 @@ fn app() -> App {
         )
 }
 
-/// What a dynamic route makes of it, by both doors. By its text, because a NaN is not equal to itself.
+/// The result of a dynamic route at both edges, as text, because a NaN is not equal to itself.
 async fn echoed<T: Data + Clone + Debug>(served: &Served, sent: T) -> Result<String, CallError> {
     async fn by<T: Data>(caller: &impl Caller, sent: T) -> Result<String, CallError> {
         caller.call::<_, Value>("/echo", sent).await.map(|value| format!("{value:?}"))
@@ -84,7 +84,7 @@ async fn what_has_no_form_is_refused_by_its_sender_with_its_type() {
     assert!(wide.message().contains("u128") && wide.message().contains("$[0]"), "{wide}");
     let keys = echoed(&served, BTreeMap::from([((1_u8, 2_u8), 3_u8)])).await.unwrap_err();
     assert!(keys.message().contains("(u8, u8)"), "{keys}");
-    // Nothing is asked of a node for it.
+    // No node is called for it.
     let refused = served.client().await.prepare("/echo", BTreeMap::from([((1_u8, 2_u8), 3_u8)]));
     assert_eq!(refused.map(|_| ()).unwrap_err().kind(), ErrorKind::InvalidInput);
 }

@@ -1,4 +1,4 @@
-//! Peers that do not keep to the protocol: refused by name, counted, and nobody else notices.
+//! Peers that violate the protocol are refused with a reason and counted, and other callers are not affected.
 
 use std::net::UdpSocket;
 use std::sync::Arc;
@@ -27,17 +27,17 @@ fn call(bytes: usize) -> Bytes {
     frame_head(FrameKind::Call, 0, &Call { route: "/shout".to_owned(), ..Call::default() }, bytes).unwrap()
 }
 
-/// An honest caller notices nothing of who is beside it.
+/// An honest caller is not affected.
 async fn is_served(client: &Client) {
     assert_eq!(client.call::<_, String>("/shout", "a".to_owned()).await.unwrap(), "A");
 }
 
-/// The counter of a refusal, as the metrics have it.
+/// The counter of a refusal, in the metrics.
 fn counted(served: &Served, name: &str, reason: &str) -> bool {
     served.edge.metrics().contains(&format!("callboard_net_{name}_total{{reason=\"{reason}\"}}"))
 }
 
-/// Streams that were refused for any reason.
+/// The streams that were refused for any reason.
 fn refused_streams(served: &Served) -> u64 {
     let metrics = served.edge.metrics();
     let lines = metrics.lines().filter(|line| line.starts_with("callboard_net_streams_refused_total{"));
@@ -58,14 +58,14 @@ async fn a_hello_that_does_not_fit_is_refused_with_its_reason() {
         assert_eq!((code, said.as_str()), (Some(ResetCode::Refused), reason));
         assert!(counted(&served, "connections_refused", reason), "{}", served.edge.metrics());
     }
-    // A later version that still speaks ours, in a frame whose layout does not change.
+    // A later version that supports this one, in a frame of the same layout.
     let peer = RawPeer::connect(served.edge.address(), &IDENTITY).await.unwrap();
     let welcome = peer.greet(&Hello { max_version: 9, ..hello() }).await.unwrap();
     assert_eq!(welcome.header::<Welcome>().unwrap().version, VERSION);
     is_served(&served.client().await).await;
 }
 
-/// What is written on a stream, and the word under which it is counted.
+/// The bytes on a stream, and the reason that counts them.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stream_that_is_none_of_calls_is_reset_and_counted() {
     let mut config = patient();
@@ -104,11 +104,11 @@ async fn a_stream_that_is_none_of_calls_is_reset_and_counted() {
         assert_eq!(peer.exchange(pieces).await.unwrap_err(), Some(ResetCode::TooLarge), "{reason}");
         until(|| counted(&served, "streams_refused", reason)).await;
     }
-    // The connection itself is none the worse for it.
+    // The connection itself continues.
     let answer = peer.exchange(vec![call(body.len()), body.clone()]).await.unwrap();
     assert_eq!(answer.len(), 1);
     assert_eq!(answer[0].0.kind, FrameKind::Done);
-    // And giving up what never was, or is over, is no fault.
+    // Cancelling an unknown or ended call is not a fault.
     let answer = peer.exchange(vec![cancel_frame(7), call(body.len()), body, cancel_frame(7)]).await.unwrap();
     assert_eq!(answer.len(), 1);
     served.comes_to_rest().await;
@@ -125,7 +125,7 @@ async fn a_body_that_is_no_envelope_is_that_callers_error() {
     assert!(fail.message.contains("envelope"), "{}", fail.message);
 }
 
-/// Streams that are opened, with a byte or with none, and then forgotten, and one that holds a permit with half a body.
+/// Streams that are opened with or without a byte and then abandoned, and one that holds a permit with half a body.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn streams_that_fall_silent_are_closed() {
     let mut config = patient();
@@ -135,7 +135,7 @@ async fn streams_that_fall_silent_are_closed() {
     let peer = RawPeer::connect(served.edge.address(), &IDENTITY).await.unwrap();
     peer.greet(&hello()).await.unwrap();
     let client = served.client().await;
-    // As many streams as a connection has without calls.
+    // As many streams as a connection without calls may have.
     let mut held = peer.begin_unwritten(8).await;
     for _ in 0..7 {
         held.push(peer.begin(vec![Bytes::from_static(b"C")]).await);
@@ -145,7 +145,7 @@ async fn streams_that_fall_silent_are_closed() {
     let mut late = peer.begin(vec![head, Bytes::from_static(&[0x89])]).await;
     is_served(&client).await;
     until(|| counted(&served, "streams_refused", "silent")).await;
-    // Its own time was up first, and it is told so.
+    // Its own deadline passed first, and its error says so.
     let (answer, _) = late.next_frame().await.unwrap();
     assert_eq!(answer.header::<callboard_codec::wire::Fail>().unwrap().kind, "deadline_exceeded");
     assert_eq!(late.next_frame().await.unwrap_err(), Some(ResetCode::Deadline));
@@ -157,7 +157,7 @@ async fn streams_that_fall_silent_are_closed() {
     drop(held);
 }
 
-/// Half a body, of a call that may take an hour: its permits are everybody's.
+/// Half a body of a call that may take an hour: its permits are shared by all.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn half_a_body_holds_its_permits_no_longer_than_it_comes_along() {
     let mut config = patient();
@@ -170,7 +170,7 @@ async fn half_a_body_holds_its_permits_no_longer_than_it_comes_along() {
     is_served(&client).await;
     until(|| counted(&served, "streams_refused", "slow_body")).await;
     served.comes_to_rest().await;
-    // The same behind a call that is refused at once.
+    // The same after a call that is refused at once.
     let refused = peer.begin(vec![in_an_hour("/nowhere", 1000), Bytes::from_static(&[0x89])]).await;
     until(|| served.edge.metrics().contains("streams_refused_total{reason=\"slow_body\"} 2")).await;
     is_served(&client).await;
@@ -178,7 +178,7 @@ async fn half_a_body_holds_its_permits_no_longer_than_it_comes_along() {
     drop((held, refused));
 }
 
-/// An answer that is larger than any window, for somebody who takes none of it.
+/// An output larger than any window, for a caller that reads nothing.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_does_not_read_an_answer_is_let_go() {
     let mut config = patient();
@@ -236,7 +236,7 @@ async fn datagrams_of_garbage_disturb_nobody() {
     served.comes_to_rest().await;
 }
 
-/// Each of a pack's calls has its own outcome, whatever becomes of the others, and one that was given up has none.
+/// Each call of a shared stream has its own outcome, and a cancelled one has none.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_calls_of_a_pack_are_answered_each_by_itself() {
     let never = Stage::<String, String>::each_async("never", |_| std::future::pending());
@@ -275,12 +275,12 @@ async fn a_route_may_take_less_than_others_and_refusals_are_counted() {
     assert_eq!(client.call::<_, String>("/shout", 7).await.unwrap_err().status(), None);
     let counted = "callboard_net_calls_refused_total{kind=\"invalid_input\"} 3";
     assert!(served.edge.metrics().contains(counted), "{}", served.edge.metrics());
-    // Nobody left a call behind.
+    // No call is left.
     served.comes_to_rest().await;
     assert!(served.edge.metrics().contains("callboard_net_streams_cancelled_total 0"), "{}", served.edge.metrics());
 }
 
-/// The calls of one stream, which is left open.
+/// The calls of one stream, which stays open.
 fn pack(calls: &[(&str, Value)]) -> Vec<Bytes> {
     let frames = calls.iter().enumerate().flat_map(|(entry, (route, input))| {
         let body = input.to_envelope().unwrap().into_bytes();
@@ -290,7 +290,7 @@ fn pack(calls: &[(&str, Value)]) -> Vec<Bytes> {
     frames.collect()
 }
 
-/// As a caller that may still give calls up leaves its stream open.
+/// A caller that may still cancel leaves its stream open.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stream_ends_behind_the_answers_where_its_last_call_says_that_it_is_the_last() {
     let never = Stage::<String, String>::each_async("never", |_| std::future::pending());
@@ -311,7 +311,7 @@ async fn a_stream_ends_behind_the_answers_where_its_last_call_says_that_it_is_th
     }
     let ended = tokio::time::timeout(LONG, stream.next_frame()).await.unwrap();
     assert_eq!(ended.unwrap_err(), None, "it was ended, not reset");
-    // Whoever has more to say did not mean it.
+    // A call after the last one is refused.
     let mut stream = peer.begin(last(7, "/never").to_vec()).await;
     stream.write(pack(&[("/shout", Value::from("x"))])).await;
     let refused = tokio::time::timeout(LONG, stream.next_frame()).await.unwrap();
@@ -320,7 +320,7 @@ async fn a_stream_ends_behind_the_answers_where_its_last_call_says_that_it_is_th
     served.comes_to_rest().await;
 }
 
-/// Everything that was called has been answered, and nothing more is said: what is on its way is not taken back.
+/// After all answers, an idle stream ends without discarding data in flight.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_answers_of_a_pack_can_be_read_after_its_stream_has_fallen_silent() {
     let mut config = patient();
@@ -329,7 +329,7 @@ async fn the_answers_of_a_pack_can_be_read_after_its_stream_has_fallen_silent() 
     let served = Served::start_with(app().route("/large", large), config).await;
     let peer = RawPeer::connect(served.edge.address(), &IDENTITY).await.unwrap();
     peer.greet(&hello()).await.unwrap();
-    // Less than a stream has room for, so that all of it is written.
+    // Less than the window of a stream, so that all of it is written.
     let mut stream = peer.begin(pack(&[("/shout", Value::from("x")), ("/large", Value::from(4_i64 << 20))])).await;
     until(|| served.streams_begun() == 1 && served.edge.streams() == 0).await;
     let mut answers = Vec::new();
@@ -344,7 +344,7 @@ async fn the_answers_of_a_pack_can_be_read_after_its_stream_has_fallen_silent() 
     assert_eq!(refused_streams(&served), 0, "{}", served.edge.metrics());
 }
 
-/// While somebody does not take an answer, its other calls are given up and go on as they would.
+/// While a caller does not read an answer, its other calls are cancelled or continue as usual.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_answer_that_is_not_read_holds_up_no_other_call_of_its_stream() {
     let mut config = patient();
@@ -375,7 +375,7 @@ async fn an_answer_that_is_not_read_holds_up_no_other_call_of_its_stream() {
     peer.greet(&hello()).await.unwrap();
     let calls = [("/large", Value::from(40_i64 << 20)), ("/never", Value::from("x")), ("/gate", Value::from("x"))];
     let mut stream = peer.begin(pack(&calls)).await;
-    // Larger than any window: it is being written for as long as it is not read.
+    // Larger than any window: it is written as long as it is not read.
     assert_eq!(stream.next_head().await.unwrap().entry, 0);
     open.add_permits(1);
     until(|| passed.available_permits() == 1).await;

@@ -1,4 +1,4 @@
-//! Which node of a name is the living one, and a node that is told of itself.
+//! The live process of several under one name, and a node that is told its own address.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::lab::{Lab, app, counted, hello, serve_with, total};
 
 type Greeted = Result<FrameHead, (Option<ResetCode>, String)>;
 
-/// Says hello to a node as another one that has this generation, and stays connected.
+/// Connects to a node as another process with this generation, and stays connected.
 async fn greet(edge: &QuicEdge, identity: &Identity, generation: u64) -> (RawPeer, Greeted) {
     let peer = RawPeer::connect(edge.address(), identity).await.unwrap();
     let hello = Hello { generation, ..hello(identity.cluster()) };
@@ -32,7 +32,7 @@ async fn a_node_that_is_started_again_takes_the_place_of_its_earlier_process() {
     let node = lab.member(Role::Node, "left").await;
     let (first, greeted) = greet(&lab.edge, &node, 5).await;
     greeted.unwrap();
-    // The same process may come twice.
+    // The same process may connect twice.
     let (second, greeted) = greet(&lab.edge, &node, 5).await;
     greeted.unwrap();
     until(|| lab.edge.connections() == 2).await;
@@ -45,12 +45,12 @@ async fn a_node_that_is_started_again_takes_the_place_of_its_earlier_process() {
     let (_, greeted) = greet(&lab.edge, &node, 5).await;
     assert_eq!(greeted.unwrap_err(), stale());
     until(|| lab.counted("stale_generation") == 3).await;
-    // Others have generations of their own, and a call that is made with the node's identity has none.
+    // Other members have their own generations, and a client with the node's identity has none.
     let other = lab.member(Role::Node, "right").await;
     let others = [greet(&lab.edge, &other, 1).await, greet(&lab.edge, &node, 0).await];
     let _others = others.map(|(peer, greeted)| (peer, greeted.unwrap()));
 
-    // Its clock was set back: it is let in when nothing is left of the process before.
+    // After a clock was set back, the node is accepted once nothing is left of its earlier process.
     drop(younger);
     until(|| lab.edge.connections() == 2).await;
     let (_again, greeted) = greet(&lab.edge, &node, 4).await;
@@ -112,14 +112,14 @@ async fn of_two_nodes_under_one_identity_the_younger_is_called_and_it_is_told() 
         assert_eq!(shouts(&node).await, "A");
     }
     assert_eq!((streams_begun(&older.0), streams_begun(&younger.0)), (0, 8));
-    // The older one is as good as any when it is alone.
+    // Alone, the older process is accepted.
     drop(younger);
     until(|| older.0.connections() == 1 && cluster.offers("shout")).await;
     assert_eq!(shouts(&node).await, "A");
     assert_eq!(streams_begun(&older.0), 1);
 }
 
-/// The one that began first hears of it from whom it links to.
+/// The older process hears of it from the peers that it connects to.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_whose_identity_was_copied_counts_that_it_is_refused() {
     let lab = Lab::start("namesake").await;
@@ -137,7 +137,7 @@ async fn a_node_that_is_told_of_itself_leaves_itself_out() {
     let lab = Lab::start("itself").await;
     let (own, other) = (lab.member(Role::Node, "gate").await, lab.member(Role::Node, "left").await);
     let worker = start(&other).await;
-    // It listens on every address of the machine, and is told of one of them.
+    // It listens on every address of the machine, and is given one of them.
     let (edge, node, cluster) = gateway(&own, vec![worker.0.address()]).await;
     until(|| cluster.connected_peers() == 1 && total(&edge, "connections_accepted") == 1).await;
     until(|| edge.connections() == 0).await;
@@ -145,7 +145,7 @@ async fn a_node_that_is_told_of_itself_leaves_itself_out() {
     assert_eq!((cluster.connected_peers(), total(&edge, "peers_namesakes")), (1, 0));
 }
 
-/// The development identity has no names: what tells a node from itself is when it began.
+/// The development identity has no names: the generation tells a node from itself.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nodes_without_names_that_begin_together_are_not_taken_for_one() {
     let edges: Vec<QuicEdge> =

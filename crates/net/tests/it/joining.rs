@@ -1,4 +1,4 @@
-//! Joining where it is crowded, and into directories that are no good.
+//! Joining under load, and into unusable directories.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
@@ -10,7 +10,7 @@ use futures_util::future::join_all;
 use crate::common::{self, patient, until};
 use crate::lab::{Lab, builder, shout, total, url, word};
 
-/// A rollout: three times as many as are looked into at once.
+/// A rollout: three times as many requests as are handled at once.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn all_who_join_in_the_same_moment_have_joined() {
     let lab = Lab::start("rollout").await;
@@ -38,7 +38,7 @@ async fn a_directory_that_is_no_good_costs_no_use_of_a_token() {
     std::fs::write(of("damaged/identity.pem"), "").unwrap();
     std::fs::set_permissions(of("damaged/identity.pem"), PermissionsExt::from_mode(0o600)).unwrap();
     let wrong: [(PathBuf, &str); 5] = [
-        (of("open"), "others may use it"),
+        (of("open"), "other users may use it"),
         (of("file"), "cannot read or write"),
         (of("file/below"), "cannot read or write"),
         (of("link/"), "is there already"),
@@ -51,7 +51,7 @@ async fn a_directory_that_is_no_good_costs_no_use_of_a_token() {
     assert_eq!(lab.names(), Vec::<String>::new());
     let joined = join(&token, &lab.url(), &of("good/deep"), Some("left")).await.unwrap();
     assert_eq!(joined.name(), "left");
-    // What was made for nothing is gone, and what was there is as it was.
+    // New directories are removed, and existing ones are unchanged.
     let error = join(&token, &lab.url(), &of("in-vain"), Some("right")).await.unwrap_err();
     assert_eq!(word(&error), "used_up_token");
     assert!(!of("in-vain").exists());
@@ -59,7 +59,7 @@ async fn a_directory_that_is_no_good_costs_no_use_of_a_token() {
     assert!(of("open").exists(), "{error}");
 }
 
-/// Real addresses with real handshakes, as many as are let in, none of whom says anything.
+/// Real addresses with real handshakes, as many as are accepted, which send nothing.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn strangers_at_real_addresses_keep_out_neither_newcomers_nor_renewals() {
     let mut config = patient();
@@ -77,7 +77,7 @@ async fn strangers_at_real_addresses_keep_out_neither_newcomers_nor_renewals() {
             }
         }
     }
-    // Up to a quarter of all without proof, and each address its share.
+    // Up to a quarter of the limit without proof, and each address its share.
     assert_eq!(strangers.len(), 17 + 4 * 8);
     assert_eq!(lab.counted("too_many"), 4);
     let desk = lab.member(Role::Client, "desk").await;
@@ -86,7 +86,7 @@ async fn strangers_at_real_addresses_keep_out_neither_newcomers_nor_renewals() {
     let member = lab.join(&brief, "left").await.unwrap();
     let _edge = QuicEdge::bind(common::loopback(), member, patient()).unwrap();
     until(|| total(&lab.edge, "members_renewed") > 0).await;
-    // None of the strangers is one.
+    // None of the strangers is a member.
     until(|| lab.edge.connections() == 0).await;
     drop(strangers);
 }

@@ -1,4 +1,4 @@
-//! Clusters with an authority on a node of its own, for tests of who joins and what becomes of certificates.
+//! Clusters with an authority on its own node, for tests of members and certificates.
 
 use std::path::PathBuf;
 
@@ -58,7 +58,7 @@ impl Lab {
         counted(&self.edge, reason)
     }
 
-    /// What the members are called.
+    /// The names of the members.
     pub(crate) fn names(&self) -> Vec<String> {
         self.authority.members().unwrap().members.into_iter().map(|member| member.name).collect()
     }
@@ -83,7 +83,7 @@ pub(crate) fn builder(identity: &Identity) -> ClientBuilder {
     common::builder().identity(identity.clone())
 }
 
-/// Connections that were refused for this reason.
+/// The connections refused for this reason.
 pub(crate) fn counted(edge: &QuicEdge, reason: &str) -> u64 {
     let metrics = edge.metrics();
     let start = format!("callboard_net_connections_refused_total{{reason=\"{reason}\"}} ");
@@ -105,9 +105,9 @@ pub(crate) fn hello(cluster: &str) -> Hello {
     Hello { min_version: 1, max_version: VERSION, cluster: cluster.to_owned(), ..Hello::default() }
 }
 
-/// A counter of an edge that has no labels, and so is there from the start.
+/// A counter without labels, which exists from the start.
 pub(crate) fn total(edge: &QuicEdge, name: &str) -> u64 {
-    // One of a family is named with its label.
+    // A counter of a family is named with its label.
     let end = if name.ends_with('}') { " " } else { "_total " };
     let (metrics, start) = (edge.metrics(), format!("callboard_net_{name}{end}"));
     let line = metrics.lines().find_map(|line| line.strip_prefix(&start));

@@ -46,9 +46,10 @@ impl Work {
     ///
     /// When it is not what was sent.
     pub(crate) fn answered(&self) -> Result<Self, Failure> {
-        match self.is_whole() {
-            true => Ok(self.clone()),
-            false => Err(Failure::invalid_input(format!("call {} has come damaged", self.id))),
+        if self.is_whole() {
+            Ok(self.clone())
+        } else {
+            Err(Failure::invalid_input(format!("call {} has come damaged", self.id)))
         }
     }
 

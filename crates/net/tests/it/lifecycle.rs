@@ -1,4 +1,4 @@
-//! Starts, restarts, drains and losses, as a client sees them.
+//! Starts, restarts, drains and losses, from a client's view.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -67,7 +67,7 @@ async fn a_node_that_is_starting_says_so_and_is_waited_for() {
     edge.open(node.client());
     let client = connecting.await.unwrap().unwrap();
     assert_eq!(shouts(&client).await.unwrap(), "A");
-    // It is told of the routes, and of those that come.
+    // It learns of the routes, and of new ones.
     assert!(client.is_streaming("/count").await.unwrap() && !client.is_streaming("/later").await.unwrap());
     let later = StreamStage::each("later", |n: &i64| futures_util::stream::iter((0..*n).map(Ok)));
     node.add_route(RouteSpec::streaming("/later", later)).await.unwrap();
@@ -115,7 +115,7 @@ async fn a_node_that_drains_finishes_what_is_in_hand_and_its_callers_go_elsewher
     first.edge.shutdown(LONG).await;
 }
 
-/// What came to nothing before it was a call takes nobody's promise back.
+/// An attempt that was not a call does not change what is known of the lost one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn rubbish_on_a_node_that_drains_does_not_change_how_it_says_goodbye() {
     let served = Served::start(app()).await;
@@ -129,7 +129,7 @@ async fn rubbish_on_a_node_that_drains_does_not_change_how_it_says_goodbye() {
     assert_eq!(peer.closed().await.0, Some(ResetCode::Draining));
 }
 
-/// A stage whose calls never end, and how many have begun.
+/// A stage whose calls never end, and the number of started calls.
 fn held() -> (Arc<AtomicUsize>, Stage<i64, i64>) {
     let begun = Arc::<AtomicUsize>::default();
     let counted = Arc::clone(&begun);
@@ -145,7 +145,7 @@ fn held_for_ever() -> (Arc<AtomicUsize>, App) {
     (begun, App::new().route("/held", held))
 }
 
-/// The error of a call whose connection is lost after it has begun.
+/// The error of a call whose connection is lost after it has started.
 async fn lost((begun, app): (Arc<AtomicUsize>, App)) -> CallError {
     let served = Served::start(app).await;
     let client = served.client().await;
@@ -168,7 +168,7 @@ async fn a_call_whose_connection_is_cut_may_have_run_and_is_not_made_again() {
     assert!(error.was_started() && !error.is_retryable());
 }
 
-/// A route whose calls never end, and may run twice.
+/// A route whose calls never end, and may run again.
 fn held_and_pure() -> (Arc<AtomicUsize>, App) {
     let (begun, held) = held();
     (begun, App::new().route("/held", held.pure()))
@@ -194,7 +194,7 @@ async fn a_lost_call_that_may_run_twice_is_made_again_on_another_node() {
     assert_eq!(calling.await.unwrap().unwrap(), 6);
 }
 
-/// Nobody waits for the deadline, or for the silence of a client that is gone.
+/// The node does not wait for the deadline, or for the idle timeout of a client that is gone.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_client_that_closes_takes_its_calls_back() {
     let (begun, app) = held_for_ever();
@@ -239,7 +239,7 @@ async fn comes_back(address: SocketAddr) -> QuicEdge {
     tokio::time::timeout(LONG, coming_back).await.unwrap()
 }
 
-/// A second, where those that know of no route have half a minute.
+/// A second; routes without a timeout have half a minute.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn calls_that_find_no_connection_have_the_time_of_their_route() {
     let stuck = || {
@@ -262,7 +262,7 @@ async fn calls_that_find_no_connection_have_the_time_of_their_route() {
     assert!(errors.iter().all(|error| error.kind() == ErrorKind::DeadlineExceeded), "{errors:?}");
 }
 
-/// A node with room for one call, which it has in hand until it is let go.
+/// A node with room for one call, which runs until it is released.
 async fn full() -> (Arc<Semaphore>, Served, JoinHandle<Result<i64, CallError>>) {
     let (open, begun) = (Arc::new(Semaphore::new(0)), Arc::new(AtomicUsize::new(0)));
     let held = Stage::each_async("held", {
@@ -289,7 +289,7 @@ fn counting() -> App {
     app().route_streaming("/count", count)
 }
 
-/// Nobody knows yet that the second address is of no use.
+/// The client does not know yet that the second address does not answer.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_that_was_full_is_called_again_while_no_other_one_answers() {
     let (open, first, in_flight) = full().await;
@@ -299,7 +299,7 @@ async fn a_node_that_was_full_is_called_again_while_no_other_one_answers() {
     assert_eq!(shouts(&client).await.unwrap_err().kind(), ErrorKind::Overloaded);
     open.add_permits(1);
     assert_eq!(in_flight.await.unwrap().unwrap(), 5);
-    // A handshake with it has far more time than that.
+    // A handshake with it has far more time.
     let options = CallOptions::new().with_timeout(Duration::from_secs(10));
     assert_eq!(client.call_with::<_, String>("/shout", "a".to_owned(), options).await.unwrap(), "A");
 }
@@ -331,7 +331,7 @@ async fn calls_and_streams_that_are_refused_find_another_node_when_they_are_made
     assert_eq!(tokio::time::timeout(Duration::from_secs(20), calling).await.expect("there is room"), "A");
 }
 
-/// Any pause is longer than their time.
+/// Any pause is longer than the deadline.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn calls_without_the_time_for_a_retry_leave_the_budget_to_those_that_have_it() {
     let (_open, served, _in_hand) = full().await;
@@ -346,7 +346,7 @@ async fn calls_without_the_time_for_a_retry_leave_the_budget_to_those_that_have_
     assert_eq!(refused() - before, 3);
 }
 
-/// One of two nodes is restarted while there are calls at every moment, and a stream of outputs larger than any
+/// One of two nodes is restarted while calls arrive all the time, with a stream of outputs larger than any
 /// congestion window.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_that_leaves_loses_no_call_and_no_output() {
@@ -384,7 +384,7 @@ async fn a_node_that_leaves_loses_no_call_and_no_output() {
     });
     until(|| first.node.describe().admitted > 50).await;
     first.edge.shutdown(LONG).await;
-    // Whoever was on the way has gone to the other by then.
+    // The calls in flight have moved to the other node by then.
     until(|| second.node.describe().admitted > 50).await;
     over.store(true, Ordering::SeqCst);
     assert_eq!(reading.await.unwrap().unwrap(), 24);
@@ -393,7 +393,7 @@ async fn a_node_that_leaves_loses_no_call_and_no_output() {
     }
 }
 
-/// The second of three nodes says nothing at all, and calls have less time than it takes to notice that.
+/// The second of three nodes is silent, and calls have less time than it takes to notice that.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_silent_node_is_got_over_by_calls_with_little_time() {
     let (first, third) = (Served::start(app()).await, Served::start(app()).await);
@@ -416,11 +416,11 @@ async fn a_silent_node_is_got_over_by_calls_with_little_time() {
     assert_eq!(tokio::time::timeout(LONG, calling).await.unwrap(), "A");
 }
 
-/// Names with addresses of both families are common.
+/// Names often have addresses of both families.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_list_may_mix_the_families_of_addresses() {
     let served = Served::start(app()).await;
-    // Nobody listens there, or nobody who could: one of the other family before the one that answers.
+    // No process listens there: an address of the other family before the one that answers.
     let url = format!("quic://[::1]:1,{}", served.edge.address());
     let client = builder().connect_timeout(Duration::from_secs(4)).connect(&url).await.unwrap();
     assert_eq!(shouts(&client).await.unwrap(), "A");

@@ -1,4 +1,4 @@
-//! How many may be there at once: connections, and those that have not said who they are.
+//! Limits of connections, and of connections before their hello.
 
 use std::time::Duration;
 
@@ -36,7 +36,7 @@ async fn those_who_have_not_said_hello_are_so_many_at_most_wherever_they_are() {
     let said = connect(&served).await.unwrap_err();
     assert!(said.contains("refused"), "{said}");
     assert!(refused(&served), "{}", served.edge.metrics());
-    // Who says hello makes room for another one.
+    // A hello frees a slot.
     first.greet(&hello()).await.unwrap();
     until(|| served.edge.connections() == 1).await;
     let third = connect(&served).await.unwrap();
@@ -67,15 +67,15 @@ async fn connections_are_so_many_at_most_even_where_they_come_together() {
     let mut config = patient();
     config.max_connections = 1;
     let served = Served::start_with(app(), config).await;
-    // Both are there before either has said hello.
+    // Both connect before either sends a hello.
     let (first, second) = (connect(&served).await.unwrap(), connect(&served).await.unwrap());
     first.greet(&hello()).await.unwrap();
     until(|| served.edge.connections() == 1).await;
-    // The welcome may be on its way already; there is no more behind it.
+    // The welcome may be in flight already; nothing follows it.
     let _ = second.greet(&hello()).await;
     let ended = tokio::time::timeout(LONG, second.closed()).await.expect("it is closed");
     assert_eq!(ended, (Some(ResetCode::Refused), "too_many".to_owned()));
-    // Who comes later hears the same.
+    // A later connection gets the same refusal.
     let third = connect(&served).await.unwrap();
     let _ = third.greet(&hello()).await;
     let ended = tokio::time::timeout(LONG, third.closed()).await.expect("it is closed");
@@ -86,7 +86,7 @@ async fn connections_are_so_many_at_most_even_where_they_come_together() {
     assert_eq!(served.client().await.call::<_, String>("/shout", "a".to_owned()).await.unwrap(), "A");
 }
 
-/// It is the node that has no room, and that may be another thing a moment later.
+/// The node has no room now, which may change.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_client_for_which_there_is_no_connection_waits_for_one_and_is_told_of_nothing_final() {
     let mut config = patient();
@@ -96,7 +96,7 @@ async fn a_client_for_which_there_is_no_connection_waits_for_one_and_is_told_of_
     assert_eq!(first.call::<_, String>("/shout", "a".to_owned()).await.unwrap(), "A");
     let error = builder().start_up_wait(Duration::ZERO).connect(&served.url()).await.unwrap_err();
     assert!(matches!(error, ConnectError::NoAnswer { .. }), "{error:?}");
-    assert!(error.to_string().contains("too_many: it has as many connections as it takes"), "{error}");
+    assert!(error.to_string().contains("too_many: the node is at its limit of connections"), "{error}");
     let url = served.url();
     let connecting = tokio::spawn(async move { builder().connect(&url).await });
     let refusals = || total(&served.edge, r#"connections_refused_total{reason="too_many"}"#);
@@ -107,7 +107,7 @@ async fn a_client_for_which_there_is_no_connection_waits_for_one_and_is_told_of_
     assert_eq!(second.call::<_, String>("/shout", "b".to_owned()).await.unwrap(), "B");
 }
 
-/// From an address of loopback, if the system has more than one.
+/// From another loopback address, if the system has more than one.
 async fn connect_from(from: [u8; 4], served: &Served) -> Option<Result<RawPeer, String>> {
     let endpoint = BareEndpoint::serving((from, 0).into(), &IDENTITY).ok()?;
     Some(RawPeer::over(&endpoint, served.edge.address()).await)
@@ -126,7 +126,7 @@ async fn one_address_that_says_no_hello_keeps_nobody_else_out() {
         }
     };
     assert!(said.contains("refused"), "{said}");
-    // Some before addresses had to be proven, and two that have proven it.
+    // Some before addresses had to be proven, and two that have proven theirs.
     assert_eq!(silent.len(), 5 + 2);
     let Some(other) = connect_from([127, 0, 0, 9], &served).await else {
         println!("skipped: this system has one address on loopback only");
@@ -136,7 +136,7 @@ async fn one_address_that_says_no_hello_keeps_nobody_else_out() {
     assert!(connect(&served).await.is_err());
 }
 
-/// What is sent before a hello waits unread: there is little of it, and then the time is over.
+/// Data before a hello stays unread: a small window, and then the timeout.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_has_not_said_hello_may_send_little_and_on_one_stream() {
     let mut config = patient();

@@ -1,4 +1,4 @@
-//! Clusters with an authority: who joins, who is refused and how it is told, and what becomes of certificates in time.
+//! Clusters with an authority: joining, refusals, and certificates over time.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use callboard_net::{
 use crate::common::{self, LONG, patient, until};
 use crate::lab::{Lab, builder, counted, hello, serve, shout, total, url, word};
 
-/// Asks for a certificate under this name as an honest holder of the token does.
+/// Requests a certificate under this name as an honest holder of the token.
 async fn join_as(lab: &Lab, joiner: &RawJoiner, token: &JoinToken, name: &str) -> (FrameKind, String) {
     let wish = joiner.join_header(lab.authority.cluster(), token, name);
     joiner.ask(&wish, &joiner.request()).await.unwrap()
@@ -28,7 +28,7 @@ async fn who_joins_as_a_node_serves_and_who_joins_as_a_client_calls() {
     let lab = Lab::start("joins").await;
     let node = lab.member(Role::Node, "left").await;
     assert_eq!((node.name().as_str(), node.role(), node.cluster()), ("left", Role::Node, lab.authority.cluster()));
-    // What was kept is what was given.
+    // The directory has what was issued.
     let node = Identity::open(&lab.directory.join("left")).unwrap();
     let (edge, _node) = serve(node).await;
     let client = lab.member(Role::Client, "desk").await;
@@ -92,7 +92,7 @@ async fn a_token_is_good_for_as_many_members_as_it_says_and_for_as_long() {
     let error = lab.join(&short, "four").await.unwrap_err();
     assert_eq!(word(&error), "expired_token");
     assert!(error.to_string().contains("callboard cluster token"), "{error}");
-    // The next token that is made sweeps it away.
+    // Making the next token removes it.
     lab.token(|_| {});
     assert_eq!(word(&lab.join(&short, "four").await.unwrap_err()), "unknown_token");
     for reason in ["used_up_token", "expired_token", "unknown_token"] {
@@ -110,7 +110,7 @@ async fn a_token_that_was_taken_back_lets_nobody_else_in() {
     assert_eq!(word(&error), "revoked_token");
     assert!(error.to_string().contains("callboard cluster token"), "{error}");
     until(|| lab.counted("revoked_token") == 1).await;
-    // Who has joined with it is a member, and known by it; other tokens are as good as before.
+    // A member that joined with it stays, and other tokens still work.
     let members = lab.authority.members().unwrap().members;
     assert_eq!((members[0].name.as_str(), &members[0].token), ("one", &token.id()));
     lab.join(&other, "two").await.unwrap();
@@ -138,7 +138,7 @@ async fn a_name_is_taken_once_and_a_removed_member_is_not_renewed() {
     let removed = lab.join(&token, "gone").await.unwrap();
     assert!(lab.authority.remove("gone").unwrap());
     assert!(!lab.authority.remove("gone").unwrap());
-    // It asks for a new certificate as soon as it has an endpoint to ask from.
+    // It asks for a new certificate as soon as it has an endpoint.
     let _edge = QuicEdge::bind(common::loopback(), removed, patient()).unwrap();
     until(|| lab.counted("removed_member") > 0).await;
 }
@@ -150,12 +150,12 @@ async fn a_token_is_shown_to_nobody_but_its_own_authority() {
     let error = join(&token, &other.url(), &lab.directory.join("x"), None).await.unwrap_err();
     assert!(matches!(error, JoinError::OtherAuthority { .. }), "{error:?}");
     until(|| other.counted("unknown_authority") == 1).await;
-    // A node of the cluster that does not give certificates is not asked either.
+    // A node of the cluster that issues no certificates is not asked either.
     let (edge, _node) = serve(lab.member(Role::Node, "left").await).await;
     let error = join(&token, &url(&edge).parse().unwrap(), &lab.directory.join("x"), None).await.unwrap_err();
     assert!(matches!(error, JoinError::NoIssuer { .. }), "{error:?}");
     until(|| counted(&edge, "other_protocol") > 0).await;
-    // The token is as good as before.
+    // The token still works.
     lab.join(&token, "right").await.unwrap();
 }
 
@@ -164,7 +164,7 @@ async fn a_proof_of_another_connection_is_refused() {
     let lab = Lab::start("replay").await;
     let (token, cluster) = (lab.token(|_| {}), lab.authority.cluster());
     let address = lab.edge.address();
-    // Recorded on one connection, and never sent there.
+    // Recorded on one connection, where it was never sent.
     let honest = RawJoiner::connect(address, &token).await;
     let recorded = honest.join_header(cluster, &token, "left");
     let relay = RawJoiner::connect(address, &token).await;
@@ -187,7 +187,7 @@ async fn a_proof_of_another_connection_is_refused() {
     lab.join(&token, "left").await.unwrap();
 }
 
-/// Who asks again with the same key because no answer came is the same member; under another name it is another one.
+/// The same key asks again after a lost answer and is the same member; under another name it is another member.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_key_that_has_used_a_token_up_is_let_in_under_no_second_name() {
     let lab = Lab::start("second-name").await;
@@ -213,7 +213,7 @@ async fn who_was_removed_does_not_come_back_by_the_use_it_has_had() {
     let second = first.once_more(lab.edge.address(), &token).await;
     assert_eq!(join_as(&lab, &second, &token, "left").await, (FrameKind::Fail, "used_up_token".to_owned()));
     assert_eq!(lab.names(), Vec::<String>::new());
-    // With another token it is welcome, key and all.
+    // With another token the same key is accepted.
     let other = lab.token(|_| {});
     let third = first.once_more(lab.edge.address(), &other).await;
     assert_eq!(join_as(&lab, &third, &other, "left").await.0, FrameKind::Certificate);
@@ -257,7 +257,7 @@ async fn who_has_a_token_only_may_send_little_and_on_one_stream() {
     assert_eq!(shout(&desk).await, "A");
 }
 
-/// A client has its share of a node, all clients leave some to nodes, and who wants a certificate needs none of it.
+/// A client has a share of the connections, clients leave some to nodes, and joining needs none.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn clients_that_take_all_they_may_keep_neither_nodes_nor_renewals_out() {
     let mut config = patient();
@@ -275,7 +275,7 @@ async fn clients_that_take_all_they_may_keep_neither_nodes_nor_renewals_out() {
         }
         assert_eq!(lab.edge.connections(), open.len());
         let beyond = RawPeer::connect(lab.edge.address(), &client).await.unwrap();
-        // The welcome may be on its way already; there is no more behind it.
+        // The welcome may be in flight already; nothing follows it.
         let _ = beyond.greet(&hello(cluster)).await;
         let ended = tokio::time::timeout(LONG, beyond.closed()).await.expect("it is closed");
         assert_eq!(ended, (Some(ResetCode::Refused), "too_many".to_owned()), "{name}");
@@ -284,7 +284,7 @@ async fn clients_that_take_all_they_may_keep_neither_nodes_nor_renewals_out() {
     let peer = RawPeer::connect(lab.edge.address(), &node).await.unwrap();
     peer.greet(&hello(cluster)).await.unwrap();
     until(|| lab.edge.connections() == 8).await;
-    // There is not one left, and members come and are renewed.
+    // None is left, but members join and renew.
     let brief = lab.token(|spec| spec.certificate_life = Duration::from_secs(2));
     let renewed = lab.join(&brief, "right").await.unwrap();
     let _edge = QuicEdge::bind(common::loopback(), renewed, patient()).unwrap();
@@ -307,7 +307,7 @@ async fn a_client_is_no_node_at_any_door() {
     assert_eq!(refused, (Some(ResetCode::Refused), "wrong_role".to_owned()));
     assert_eq!(lab.counted("wrong_role"), 1);
 
-    // A stage is for nodes, and a route for everybody.
+    // Stages are for nodes, and routes for all members.
     let peer = RawPeer::connect(lab.edge.address(), &client).await.unwrap();
     let shown = peer.greet(&hello(cluster)).await.unwrap().body_bytes;
     let body = Value::from("a").to_envelope().unwrap().into_bytes();
@@ -320,7 +320,7 @@ async fn a_client_is_no_node_at_any_door() {
     assert!(lab.edge.metrics().contains("callboard_net_calls_refused_total{kind=\"permission_denied\"} 1\n"));
     assert_eq!(shout(&builder(&client).connect(&url(&lab.edge)).await.unwrap()).await, "A");
 
-    // Who would serve all the same is not believed: neither in a node's place nor in the authority's.
+    // A client that serves is not trusted, neither as a node nor as the authority.
     let (address, _impostor) = impostor(&client);
     let caller = lab.member(Role::Client, "caller").await;
     let error = builder(&caller).connect(&format!("quic://{address}")).await.unwrap_err();
@@ -330,7 +330,7 @@ async fn a_client_is_no_node_at_any_door() {
     let error = join(&lab.token(|_| {}), &url, &lab.directory.join("x"), None).await.unwrap_err();
     assert!(matches!(error, JoinError::OtherAuthority { .. } | JoinError::NoIssuer { .. }), "{error:?}");
 
-    // A node is no other node either.
+    // A node is not trusted as another node.
     let node = lab.member(Role::Node, "left").await;
     let peer = RawPeer::connect(lab.edge.address(), &node).await.unwrap();
     let shown_to_a_node = peer.greet(&hello(cluster)).await.unwrap().body_bytes;
@@ -350,13 +350,13 @@ async fn who_shows_a_certificate_of_another_authority_is_refused_and_told_to_joi
     let error = builder(&stranger).connect(&url(&lab.edge)).await.unwrap_err();
     let ConnectError::Refused { reason, .. } = &error else { panic!("{error:?}") };
     assert!(reason.starts_with("unknown_authority: ") && reason.contains("callboard cluster join"), "{reason}");
-    // One that trusts the node, and shows what it does not trust.
+    // A client that trusts the node, but presents an untrusted certificate.
     let known = lab.member(Role::Client, "known").await;
     let shown = callboard_net::testing::presenting(&known, &stranger);
     let error = builder(&shown).connect(&url(&lab.edge)).await.unwrap_err();
     assert!(matches!(error, ConnectError::Refused { .. }), "{error:?}");
     until(|| lab.counted("unknown_authority") == 2).await;
-    // One of this authority that means another cluster.
+    // A client of this authority that names another cluster.
     let peer = RawPeer::connect(lab.edge.address(), &known).await.unwrap();
     assert_eq!(peer.greet(&hello("another")).await.unwrap_err().1, "other_cluster");
     assert_eq!(shout(&builder(&known).connect(&url(&lab.edge)).await.unwrap()).await, "A");
@@ -377,7 +377,7 @@ async fn a_certificate_that_is_over_or_not_valid_yet_is_refused_as_what_it_is() 
         let ConnectError::Refused { reason, .. } = &error else { panic!("{error:?}") };
         assert!(reason.starts_with(word) && reason.contains(advice), "{reason}");
         until(|| lab.counted(word) == 1).await;
-        // A node with such a certificate is not believed either.
+        // A node with such a certificate is not trusted either.
         let node = issued(&lab.authority, Role::Node, "left", from, until_then);
         let (edge, _node) = serve(node).await;
         let client =
@@ -405,7 +405,7 @@ async fn a_connection_ends_when_its_certificate_does() {
     assert_eq!(shout(&beside).await, "A");
 }
 
-/// Its link is kept until there is another, and there never is.
+/// Its connection is kept until there is a better one, which never comes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_peer_whose_certificate_has_ended_is_no_longer_counted_as_linked() {
     let lab = Lab::start("unlinked").await;
@@ -419,7 +419,7 @@ async fn a_peer_whose_certificate_has_ended_is_no_longer_counted_as_linked() {
     until(|| cluster.connected_peers() == 0 && counted(0)).await;
 }
 
-/// Over more than the life of a certificate, with calls all the time.
+/// For longer than the life of a certificate, with calls all the time.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn members_are_renewed_and_no_call_notices() {
     let lab = Lab::start("renewed").await;
@@ -456,7 +456,7 @@ async fn members_are_renewed_and_no_call_notices() {
     assert!(calls > 10, "{calls}");
     for (identity, name) in [(&node, "left"), (&client, "desk")] {
         assert!(identity.time_left() > Duration::ZERO);
-        // What was renewed is kept.
+        // The renewed certificate is saved.
         assert!(Identity::open(&lab.directory.join(name)).is_ok());
     }
     assert!(total(&edge, "certificate_renewals") > 0, "{}", edge.metrics());

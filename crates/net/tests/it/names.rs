@@ -1,4 +1,4 @@
-//! Nodes that are known by names, nodes for which there is no place, and how others are told of.
+//! Nodes that are known by names, and nodes for which the view has no room.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ fn named(text: String) -> NodeAddress {
     text.parse().unwrap()
 }
 
-/// Of the addresses behind it, those that cannot be reached are no harm.
+/// Unreachable addresses of a name do no harm.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_is_linked_by_its_name_and_told_of_with_its_stages() {
     let worker = Served::start(app()).await;
@@ -44,7 +44,7 @@ async fn a_node_is_linked_by_its_name_and_told_of_with_its_stages() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_that_comes_by_where_there_is_no_place_is_answered_and_counted() {
     let gateway = Served::start(app()).await;
-    // Never sent to: the development identity is for this machine only.
+    // No packet is sent there: the development identity is for this machine only.
     let far = (1..=64).map(|host| SocketAddr::from(([192, 0, 2, host], 4433)));
     let _cluster = Cluster::start(&gateway.edge, Arc::new(StaticView::try_new(far).unwrap()));
     let peer = RawPeer::connect(gateway.edge.address(), &IDENTITY).await.unwrap();

@@ -1,4 +1,4 @@
-//! Calls that go together: who shares a stream, and that nothing but the stream is shared.
+//! Calls that share a stream: which calls do, and that they share nothing else.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -14,7 +14,7 @@ use tokio::task::JoinHandle;
 
 use crate::common::{LONG, Served, builder, patient, until};
 
-/// A node with a gate, and how often its stages ran.
+/// A node with a gate, and the number of runs of its stages.
 struct Gate {
     open: Arc<Semaphore>,
     begun: Arc<AtomicUsize>,
@@ -42,7 +42,7 @@ impl Gate {
         (gate, app.limits(Limits { max_in_flight: 256, ..Limits::default() }))
     }
 
-    /// A call has taken the only stream, so that all that follow gather.
+    /// A call has taken the only stream, so that later calls gather.
     async fn occupied(&self, client: &Client) -> JoinHandle<Result<i64, CallError>> {
         let calling = {
             let client = client.clone();
@@ -53,7 +53,7 @@ impl Gate {
     }
 }
 
-/// One stream beside that of the greeting.
+/// One stream besides that of the hello.
 fn narrow() -> NetConfig {
     let mut config = patient();
     config.tuning.max_streams = 1;
@@ -89,7 +89,7 @@ async fn calls_that_wait_at_the_same_moment_share_a_stream() {
     for (n, call) in calls.into_iter().enumerate() {
         assert_eq!(call.await.unwrap().unwrap(), format!("A{n}"));
     }
-    // No pack is of more than 32.
+    // No stream has more than 32 calls.
     assert_eq!(streams(&served) - before, 2);
     served.comes_to_rest().await;
     until(|| in_flight(&client) == (0, 0)).await;
@@ -119,7 +119,7 @@ async fn a_caller_that_stands_still_holds_up_nobody_else() {
     served.comes_to_rest().await;
 }
 
-/// As the one above, with more of them than the queue has places: none is kept for who is not polled.
+/// As above, with more calls than the queue has places: no place is reserved for futures that are not polled.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn callers_that_stand_still_at_a_full_queue_hold_up_nobody_else() {
     let (gate, app) = Gate::new();
@@ -128,7 +128,7 @@ async fn callers_that_stand_still_at_a_full_queue_hold_up_nobody_else() {
     let first = gate.occupied(&client).await;
     let mut still: Vec<_> =
         (0..4_000).map(|_| Box::pin(client.call::<_, String>("/shout", "still".to_owned()))).collect();
-    // Each in a turn of its own: a task has a budget.
+    // Each in its own poll: a task has a coop budget.
     for call in &mut still {
         tokio::task::unconstrained(std::future::poll_fn(|context| {
             assert!(call.as_mut().poll(context).is_pending());
@@ -143,7 +143,7 @@ async fn callers_that_stand_still_at_a_full_queue_hold_up_nobody_else() {
     served.comes_to_rest().await;
 }
 
-/// The node waits for the first call on every stream below one that it has heard of, and gives up what stays silent.
+/// The node waits for the first call on every stream below one that it knows, and resets silent ones.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stream_whose_caller_has_left_is_given_back() {
     let (gate, app) = Gate::new();
@@ -164,7 +164,7 @@ async fn a_stream_whose_caller_has_left_is_given_back() {
     first.await.unwrap().unwrap();
     second.await.unwrap().unwrap();
     served.comes_to_rest().await;
-    // On a stream of its own, above the one that was opened for who has left.
+    // On its own stream, after the one that was opened for the cancelled call.
     let long = "a".repeat(100_000);
     assert_eq!(client.call::<_, String>("/shout", long.clone()).await.unwrap(), long.to_uppercase());
     served.comes_to_rest().await;
@@ -186,7 +186,7 @@ async fn a_call_does_not_wait_for_company_or_for_those_before_it() {
     served.comes_to_rest().await;
 }
 
-/// The first of those who come together sees to all of them, whatever becomes of itself.
+/// The first of several callers sends for all of them, even if it is cancelled.
 #[tokio::test]
 async fn calls_go_although_the_first_of_those_who_came_together_is_given_up() {
     let (gate, app) = Gate::new();
@@ -210,12 +210,12 @@ async fn calls_go_although_the_first_of_those_who_came_together_is_given_up() {
         call.await.unwrap().unwrap();
     }
     served.comes_to_rest().await;
-    // It had not been sent.
+    // It was not sent.
     assert_eq!(gate.shouted.load(Ordering::SeqCst), 1);
 }
 
-/// In one pack: calls that end well, one that is refused, one that is slow, one that is late, one whose outcome is too
-/// large, and one that was given up before it was sent.
+/// On one stream: calls that succeed, are refused, are slow, are late, have a large outcome, or were cancelled before
+/// they were sent.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_becomes_of_one_call_of_a_pack_is_nothing_to_the_others() {
     let (gate, app) = Gate::new();
@@ -239,7 +239,7 @@ async fn what_becomes_of_one_call_of_a_pack_is_nothing_to_the_others() {
     let well: Vec<_> = (0..10).map(|_| shout(&client, "a")).collect();
     waits(&client, 14).await;
     let late = call("/held", 3, CallOptions::new().with_timeout(Duration::from_secs(2)));
-    // On a machine that does other things it may be late before it is sent.
+    // On a busy machine it may be late before it is sent.
     until(|| in_flight(&client).0 == 15 || late.is_finished()).await;
     gate.open.add_permits(1);
     first.await.unwrap().unwrap();
@@ -255,7 +255,7 @@ async fn what_becomes_of_one_call_of_a_pack_is_nothing_to_the_others() {
     assert_eq!(trouble(wrong).await, (CallFailure::Request, false));
     assert_eq!(trouble(too_large).await, (CallFailure::Request, true));
     assert_eq!(trouble(late).await.0, CallFailure::Deadline);
-    // The late one may not have been told yet, and take one.
+    // The late call may still run, and take one.
     gate.open.add_permits(2);
     assert_eq!(slow.await.unwrap().unwrap(), Value::from(2));
     assert_eq!(streams(&served) - before, 1);
@@ -322,7 +322,7 @@ async fn a_lost_connection_says_of_each_call_whether_it_was_sent() {
     until(|| in_flight(&client) == (0, 0)).await;
 }
 
-/// Calls with large answers would hold up the others: they go on streams of their own once that is known.
+/// Calls with large replies would delay others: they get their own streams once that is known.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn calls_with_large_answers_go_apart() {
     let (gate, app) = Gate::new();

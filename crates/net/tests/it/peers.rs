@@ -1,4 +1,4 @@
-//! What a node takes from other nodes, and what it does not: offers, addresses, replies; and members that were removed.
+//! What a node accepts from peers: offers, addresses, replies; and removed members.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ fn hello(node: &str, address: String) -> Hello {
     Hello { min_version: 1, max_version: VERSION, cluster, node, address, ..Hello::default() }
 }
 
-/// A node that asks others, under these rules.
+/// A node that calls peers, under these rules.
 async fn gateway(identity: &Identity, offers: &str, peers: &[&QuicEdge]) -> (QuicEdge, Cluster) {
     let mut config = patient();
     config.offers = offers.parse().unwrap();
@@ -32,7 +32,7 @@ async fn gateway(identity: &Identity, offers: &str, peers: &[&QuicEdge]) -> (Qui
     (edge, cluster)
 }
 
-/// Each runs the same stage, and one of them may.
+/// Both run the same stage, and one of them may offer it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_peer_runs_the_stages_that_its_member_may_offer_and_no_other() {
     let lab = Lab::start("offers").await;
@@ -54,7 +54,7 @@ async fn a_peer_runs_the_stages_that_its_member_may_offer_and_no_other() {
     assert_eq!(offering.map(|peer| peer.address).collect::<Vec<_>>(), [right.address().to_string()]);
 }
 
-/// A view that is told of peers and has none.
+/// A view without nodes that records introductions.
 #[derive(Debug, Default)]
 struct Told(Mutex<Vec<SocketAddr>>);
 
@@ -98,7 +98,7 @@ async fn a_node_is_called_back_where_it_has_come_from_and_nowhere_that_it_names(
     }
 }
 
-/// An output whose reader says where it is read, or has a defect.
+/// An output whose decoding tells its thread, or panics.
 #[derive(Clone, Debug, Serialize)]
 struct Read {
     thread: String,
@@ -112,7 +112,7 @@ impl<'de> Deserialize<'de> for Read {
     }
 }
 
-/// On one thread, so that it is known which.
+/// On one thread, so that the thread is known.
 #[tokio::test]
 async fn a_large_reply_is_read_where_it_holds_up_nobody_and_a_defect_in_it_ends_its_call() {
     let served = Served::start(App::new().route("/echo", Stage::each("echo", |text: &String| Ok(text.clone())))).await;
@@ -136,7 +136,7 @@ fn attentive() -> NetConfig {
     config
 }
 
-/// At the node with the authority, at others, and on links to it.
+/// At the node with the authority, at other nodes, and on connections to it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_member_that_was_removed_is_cut_and_refused_by_every_node_that_hears_of_it() {
     let lab = Lab::start_with("removed", attentive()).await;
@@ -156,7 +156,7 @@ async fn a_member_that_was_removed_is_cut_and_refused_by_every_node_that_hears_o
     assert!(lab.authority.remove("desk").unwrap());
     for (edge, client, honest) in clients {
         until(|| counted(edge, "removed_member") > 0).await;
-        // One that was on its way when the connection was cut is lost with it; no other is.
+        // A call in flight is lost with the connection; no other is.
         let mut denied = false;
         for _ in 0..2 {
             let options = CallOptions::new().with_deadline(Deadline::after(Instant::now(), LONG));
@@ -170,13 +170,13 @@ async fn a_member_that_was_removed_is_cut_and_refused_by_every_node_that_hears_o
         assert!(matches!(&error, ConnectError::Refused { .. }), "{error:?}");
         assert!(error.to_string().contains("join again with a new token"), "{error}");
     }
-    // A link of the node itself.
+    // A connection of the node itself.
     assert!(cluster.offers("shout"));
     assert!(lab.authority.remove("right").unwrap());
     until(|| cluster.connected_peers() == 0 && !cluster.offers("shout")).await;
 }
 
-/// Names are free again, and who joins under one is not taken for who had it.
+/// A name is free again, and its new member is not mistaken for the removed one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_joins_under_the_name_of_a_removed_member_is_let_in() {
     let lab = Lab::start_with("rejoined", attentive()).await;

@@ -27,7 +27,7 @@ const SHAPE: &str = "CALLBOARD_TEST_SHAPE";
 const WORKER: &str = "processes::worker_process";
 const ADDRESS: &str = "CALLBOARD_TEST_ADDRESS";
 
-/// Not a test: what a worker process runs, started by the tests below.
+/// Not a test: the body of a worker process, started by the tests below.
 #[test]
 #[ignore = "the body of a worker process"]
 fn worker_process() {
@@ -63,10 +63,10 @@ pub(crate) async fn told_to_end() {
     terminate.recv().await;
 }
 
-/// A process of this binary that runs one of its bodies and says where it serves. Killed when dropped.
+/// A process of this binary that runs one of the bodies and prints its address. Killed when dropped.
 pub(crate) struct Process {
     child: Child,
-    /// Open: who writes to a closed pipe fails.
+    /// Kept open: writing to a closed pipe fails.
     stdout: BufReader<ChildStdout>,
     pub(crate) address: SocketAddr,
 }
@@ -89,12 +89,12 @@ impl Process {
     }
 
     pub(crate) fn signal(&self, name: &str) {
-        // The shell's own `kill`: a program of that name is not installed everywhere.
+        // The shell's own `kill`: the program is not installed everywhere.
         let script = format!("kill -{name} {}", self.child.id());
         assert!(Command::new("sh").args(["-c", &script]).status().unwrap().success(), "{script}");
     }
 
-    /// What it says until it ends.
+    /// Its output until it ends.
     pub(crate) fn last_words(&mut self) -> String {
         let mut words = String::new();
         self.stdout.read_to_string(&mut words).unwrap();
@@ -109,14 +109,14 @@ impl Drop for Process {
     }
 }
 
-/// What a worker process is like.
+/// The settings of a worker process.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Shape {
     pub(crate) is_idempotent: bool,
     pub(crate) takes_millis: u64,
     pub(crate) seats: u32,
     pub(crate) queue: usize,
-    /// Its links outlast whatever a busy machine does to them.
+    /// Its connections survive a busy machine.
     pub(crate) is_patient: bool,
 }
 
@@ -167,14 +167,14 @@ impl Worker {
         Self { process, directory: directory.to_owned(), shape }
     }
 
-    /// Another one in its place, when it has ended.
+    /// A process in its place, after it has ended.
     pub(crate) fn again(&mut self) {
         self.process.child.wait().unwrap();
         let environment = [(SHAPE, self.shape.to_string()), (ADDRESS, self.process.address.to_string())];
         self.process = Process::start(WORKER, &self.directory, &environment);
     }
 
-    /// How long it takes to end, and with what.
+    /// The time until it ends, and its exit status.
     pub(crate) async fn ended(&mut self) -> (Duration, Option<i32>) {
         let since = Instant::now();
         let ending = async {
@@ -193,7 +193,7 @@ impl Worker {
     }
 }
 
-/// A node of this process that has no stage of its own.
+/// A node of this process without stages of its own.
 pub(crate) struct Gateway {
     pub(crate) node: Node,
     pub(crate) cluster: Cluster,
@@ -216,7 +216,7 @@ impl Gateway {
         gateway
     }
 
-    /// Makes these calls, a few at a time, and does something when a quarter of them is done. What each came to.
+    /// Makes these calls, a few at a time, and acts when a quarter of them is done. Returns their outcomes.
     async fn calls(&self, count: u64, meanwhile: impl FnOnce()) -> HashMap<u64, Result<u64, ErrorKind>> {
         let client = self.node.client();
         let calls = futures_util::stream::iter(0..count).map(|id| {
@@ -241,7 +241,7 @@ impl Gateway {
     }
 }
 
-/// How often each call was executed.
+/// The number of executions of each call.
 fn executions(directory: &Path) -> HashMap<u64, usize> {
     let mut executions = HashMap::new();
     for execution in book(directory).executions() {
@@ -254,7 +254,7 @@ pub(crate) fn book(directory: &Path) -> Book {
     Book::File(directory.join("ledger"))
 }
 
-/// A directory with the identity that all of a scene have.
+/// A directory with the identity of all nodes of a test.
 pub(crate) fn stage_of(name: &str) -> PathBuf {
     let directory = common::directory(name).parent().unwrap().to_owned();
     Identity::development_in(&directory.join("development")).unwrap();
@@ -278,7 +278,7 @@ fn a_shape_crosses_to_its_process() {
 
 const CALLS: u64 = 1_000;
 
-/// Fewer than a cluster may run again at once, so that none of them has to go without.
+/// Fewer than the retry budget of a cluster, so that all of them can be retried.
 const AT_ONCE: usize = 8;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -293,7 +293,7 @@ async fn a_killed_node_fails_no_call_that_may_be_run_again() {
     assert!(executions.values().all(|times| *times <= 2), "{executions:?}");
 }
 
-/// A call that holds its worker for two seconds.
+/// A call that keeps its worker busy for two seconds.
 async fn long_call(
     contract: Contract,
     name: &str,
@@ -317,7 +317,7 @@ async fn a_killed_process_is_noticed_at_once_where_its_machine_says_so() {
     let killed = Instant::now();
     worker.signal("KILL");
     assert_eq!(call.await.unwrap(), Err(ErrorKind::Unavailable));
-    // The links of this gateway bear a minute of silence. A busy machine has some of its own.
+    // The connections of this gateway tolerate a minute of silence, because a busy machine may cause some.
     assert!(killed.elapsed() < Duration::from_secs(1), "{:?}", killed.elapsed());
     until(|| gateway.cluster.connected_peers() == 0).await;
 }
@@ -345,7 +345,7 @@ async fn a_killed_node_makes_no_call_run_twice() {
     assert!(executions.values().all(|times| *times == 1), "{executions:?}");
     assert_eq!(outcomes.len() as u64, CALLS, "none is lost");
     let failed = outcomes.values().filter(|outcome| outcome.is_err()).count();
-    // No more than were in its hands.
+    // At most the calls in flight.
     assert!(failed <= AT_ONCE, "{failed} failed");
     assert!(outcomes.values().all(|outcome| matches!(outcome, Ok(_) | Err(ErrorKind::Unavailable))));
 }
@@ -374,12 +374,12 @@ async fn callers_of_a_killed_node_hear_from_the_one_in_its_place_that_their_conn
     peer.greet(&Hello { min_version: 1, max_version: VERSION, cluster, ..Hello::default() }).await.unwrap();
     worker.signal("KILL");
     tokio::task::block_in_place(|| worker.again());
-    // Whatever is sent now, if it is only that the connection is to be kept.
+    // Any packet triggers it, also a keep-alive.
     let lost = tokio::time::timeout(LONG, peer.lost()).await.expect("it hears of it");
     assert!(matches!(lost, ConnectionError::Reset), "{lost:?}");
 }
 
-/// Stopped, not dead: its peers cannot tell the difference, and what it did not answer is run elsewhere.
+/// Stopped, not dead: its peers cannot tell the difference, and unanswered calls run on another node.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_frozen_node_fails_no_call_that_may_be_run_again_and_is_used_again_when_it_thaws() {
     let (directory, first, second) = scene("frozen", Contract::Idempotent);

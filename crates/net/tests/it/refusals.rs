@@ -47,17 +47,17 @@ async fn who_has_no_certificate_may_only_ask_for_one() {
     }
 }
 
-/// Streams with calls that have come so far.
+/// The number of streams with calls so far.
 fn streams_begun(edge: &QuicEdge) -> u64 {
     crate::lab::total(edge, "streams")
 }
 
-/// Connections whose hello was answered.
+/// The number of connections whose hello was answered.
 fn accepted(edge: &QuicEdge) -> u64 {
     crate::lab::total(edge, "connections_accepted")
 }
 
-/// A client's name for a node, by the client itself, and what is no request for a certificate.
+/// A node name in a client's hello, and a text that is no certificate request.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_wish_that_is_not_to_be_had_is_refused_and_counted_and_costs_no_use() {
     let lab = Lab::start("wishes").await;
@@ -81,7 +81,7 @@ async fn a_wish_that_is_not_to_be_had_is_refused_and_counted_and_costs_no_use() 
     assert_eq!(shout(&builder(&left).connect(&url(&lab.edge)).await.unwrap()).await, "A");
 }
 
-/// A file of which nothing comes until this is gone, and nonsense from then on.
+/// A file that delivers nothing until this is dropped, and then nonsense.
 #[cfg(unix)]
 struct Stuck {
     path: PathBuf,
@@ -90,12 +90,12 @@ struct Stuck {
 
 #[cfg(unix)]
 impl Stuck {
-    /// In the place of this file.
+    /// Replaces this file.
     fn at(path: PathBuf) -> Self {
         let pipe = path.with_file_name("stuck");
         let made = std::process::Command::new("mkfifo").args(["-m", "600"]).arg(&pipe).status().unwrap();
         assert!(made.success(), "{pipe:?}");
-        // Whoever has it open reads what it was; nobody finds it half made.
+        // Open readers read the old file; no reader finds half of one.
         fs::rename(&pipe, &path).unwrap();
         Self { path, pipe }
     }
@@ -119,7 +119,7 @@ impl Drop for Stuck {
 async fn an_authority_whose_files_are_stuck_or_damaged_says_so_and_calls_go_on() {
     const AT_ONCE: usize = 8;
     let mut config = patient();
-    // Half of it is how long one waits for its turn.
+    // A request waits for half of the timeout.
     config.hello_timeout = Duration::from_secs(12);
     let lab = Lab::start_with("stuck", config).await;
     let desk = builder(&lab.member(Role::Client, "desk").await).connect(&url(&lab.edge)).await.unwrap();
@@ -144,6 +144,6 @@ async fn an_authority_whose_files_are_stuck_or_damaged_says_so_and_calls_go_on()
     }
     until(|| lab.counted("authority_failed") == AT_ONCE as u64).await;
     assert_eq!(shout(&desk).await, "A");
-    // Another token is as good as before.
+    // Another token still works.
     assert_eq!(lab.join(&other, "left").await.unwrap().role(), Role::Node);
 }

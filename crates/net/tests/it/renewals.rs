@@ -9,7 +9,7 @@ use callboard_net::{Identity, JoinError, QuicEdge, Role, join};
 use crate::common::{self, LONG, patient, until};
 use crate::lab::{Lab, builder, serve, shout, total, url};
 
-/// Three quarters of a life ahead: each new certificate is due for renewal when it comes, and has a quarter to go.
+/// Three quarters of a life ahead: each new certificate is due for renewal at once, with a quarter left.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_member_whose_clock_is_ahead_is_renewed_now_and_then_and_no_call_notices() {
     let lab = Lab::start("ahead").await;
@@ -20,7 +20,7 @@ async fn a_member_whose_clock_is_ahead_is_renewed_now_and_then_and_no_call_notic
     let (edge, _node) = serve(ahead(&joined, life.mul_f64(0.75))).await;
     let desk = lab.member(Role::Client, "desk").await;
     let calling = builder(&desk).connect(&url(&edge)).await.unwrap();
-    // The member calls as well: its own connections end by its own clock.
+    // The member also calls: its own connections end by its own clock.
     let called = builder(&ahead(&joined, life.mul_f64(0.75))).connect(&url(&lab.edge)).await.unwrap();
     let mut calls = 0;
     let renewing = async {
@@ -32,14 +32,14 @@ async fn a_member_whose_clock_is_ahead_is_renewed_now_and_then_and_no_call_notic
     };
     tokio::time::timeout(LONG, renewing).await.expect("it is renewed now, and once more");
     assert!(calls > 10, "{calls}");
-    // One at once, and then one for each twentieth of a life: of the two that renew here, at most.
+    // One at once, and then one for each twentieth of a life, by both renewers at most.
     let most = 2 * (2 + begun.elapsed().as_secs() / (life.as_secs() / 20));
     let renewed = total(&lab.edge, "members_renewed");
     assert!((2..=most).contains(&renewed), "{renewed} renewals, and {most} would do");
     assert_eq!(total(&edge, "certificate_renewals_failed"), 0);
 }
 
-/// Its process does not become somebody else, nor does it overwrite who is there now.
+/// Its process does not change its member, nor overwrite the new one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_process_in_whose_directory_somebody_else_has_joined_keeps_what_it_has_and_touches_nothing() {
     let lab = Lab::start("elsewhere").await;
@@ -68,7 +68,7 @@ async fn an_identity_that_holds_is_not_replaced_by_joining_and_one_that_is_over_
     let error = join(&token, &lab.url(), &directory, Some("right")).await.unwrap_err();
     if !first.time_left().is_zero() {
         let said = error.to_string();
-        assert!(said.contains("the identity of left in lab-") && said.contains("still good"), "{said}");
+        assert!(said.contains("the identity of left in lab-") && said.contains("still valid"), "{said}");
         assert_eq!(lab.names(), ["left"], "nothing was asked for");
     }
     until(|| first.time_left().is_zero()).await;

@@ -1,4 +1,4 @@
-//! Who runs what: stages in a row on one peer, sessions, revisions, and what is known of a peer's time.
+//! Where stages run: several on one peer, sessions, revisions, and the timing of a peer.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ fn runs(count: &Count) -> usize {
     count.load(Ordering::SeqCst)
 }
 
-/// Adds something, and counts how often.
+/// Adds a number, and counts its runs.
 fn adding(name: &str, n: i64, runs: &Count) -> Stage<i64, i64> {
     let runs = Arc::clone(runs);
     Stage::each(name, move |input: &i64| {
@@ -43,7 +43,7 @@ async fn stages_in_a_row_on_one_peer_cross_once() {
     assert_eq!((worker.streams_begun() - before, counts.each_ref().map(runs)), (1, [1, 1, 1]));
 }
 
-/// The first two stages have one home, the third another.
+/// The first two stages run on one peer, the third on another.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn stages_in_a_row_on_two_peers_cross_once_to_each() {
     let count = Count::default();
@@ -58,7 +58,7 @@ async fn stages_in_a_row_on_two_peers_cross_once_to_each() {
     assert_eq!((first.streams_begun() - before.0, second.streams_begun() - before.1), (1, 1));
 }
 
-/// What was done before a stage that refuses is not done again: its output goes on to somebody who has room.
+/// A refusal of a later stage does not repeat the earlier ones: their output goes to a node with room.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stage_in_the_row_that_has_no_room_is_run_by_another_peer() {
     let open = Arc::new(Semaphore::new(0));
@@ -126,7 +126,7 @@ async fn what_a_peer_says_of_a_calls_time_is_kept() {
     open.add_permits(2);
     let [first, second] = calls.map(|call| async move { call.await.unwrap() });
     let timings = [first.await, second.await];
-    // One of the two has waited in the peer's queue, and both have been at work there.
+    // One of the two has waited in the peer's queue, and both were computed there.
     assert!(timings.iter().any(|timing| timing.queue > Duration::ZERO), "{timings:?}");
     assert!(timings.iter().all(|timing| timing.compute > Duration::ZERO), "{timings:?}");
 }
@@ -138,7 +138,7 @@ fn a_stage_elsewhere_is_drawn_as_a_stage() {
     assert!(diagram.to_mermaid().contains(r#"["classify · remote"]"#), "{}", diagram.to_mermaid());
 }
 
-/// Three workers, of which each says who it is.
+/// Three workers that return their number.
 async fn three_that_tell() -> (Vec<Served>, Member) {
     let mut workers = Vec::new();
     for n in 0..3_i64 {
@@ -188,7 +188,7 @@ async fn revisions_get_exactly_their_share() {
         second += usize::from(gateway.call(0).await.unwrap() == 1);
     }
     assert_eq!(second, 30);
-    // A revision that nobody runs gets nothing, and nobody fails for it.
+    // A revision without a node gets no calls, and no call fails for it.
     gateway.cluster.split("who", [(0, 1), (1, 1), (2, 98)]);
     let mut second = 0;
     for _ in 0..100 {
@@ -200,7 +200,7 @@ async fn revisions_get_exactly_their_share() {
     drop(workers);
 }
 
-/// The node runs a revision of its own, free and near, and still leaves the other its share.
+/// The node runs a revision itself, free and near, and still leaves the other its share.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_revision_elsewhere_gets_its_share_of_a_stage_that_runs_here_as_well() {
     let who = |n: i64| Stage::each("who", move |_: &i64| Ok(n)).revision(n as u64);
@@ -213,7 +213,7 @@ async fn a_revision_elsewhere_gets_its_share_of_a_stage_that_runs_here_as_well()
         told[gateway.call(0).await.unwrap() as usize - 1] += 1;
     }
     assert_eq!(told, [30, 10]);
-    // Who is gone leaves its share to the rest.
+    // A node that is gone leaves its share to the others.
     worker.edge.shutdown(Duration::ZERO).await;
     gateway.is_linked_to(0).await;
     for _ in 0..10 {
@@ -221,10 +221,10 @@ async fn a_revision_elsewhere_gets_its_share_of_a_stage_that_runs_here_as_well()
     }
 }
 
-/// Serde knows nothing of it.
+/// Has no serde.
 struct Parsed(i64);
 
-/// A stage that has a share elsewhere, whose input cannot be sent there.
+/// A stage with a remote share, whose input cannot be sent.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_cannot_leave_the_process_is_run_where_it_is() {
     let used = |revision: u64, runs: &Count| {
@@ -246,7 +246,7 @@ async fn what_cannot_leave_the_process_is_run_where_it_is() {
     }
     assert_eq!((runs(&here), runs(&elsewhere)), (20, 0));
 
-    // Where it does not run here, the error names the type.
+    // Where it does not run locally, the error names the type.
     let parse = Stage::each("parse", |n: &i64| Ok(Local(Parsed(*n))));
     let take = Pipeline::<Local<Parsed>, i64>::remote("take");
     let gateway = Member::start(App::new().route("/run", Pipeline::from(parse).then(take)), &[&worker.edge]).await;
@@ -267,7 +267,7 @@ async fn a_long_row_of_stages_crosses_as_often_as_the_peer_asks_for() {
     let gateway = Member::start(App::new().route("/run", pipeline), &[&worker.edge]).await;
     gateway.sees("one").await;
     let before = worker.streams_begun();
-    // The peer says how many it takes at once, and gets no more.
+    // The peer announces how many it takes at once, and gets no more.
     assert_eq!(gateway.call(0).await.unwrap(), 41);
     assert_eq!((worker.streams_begun() - before, runs(&count)), (3, 41));
 }

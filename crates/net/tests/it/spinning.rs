@@ -1,4 +1,4 @@
-//! User code that lets go of no thread: connections are kept alive by one that it never has.
+//! User code that blocks every thread of the runtime: the endpoint's own thread keeps connections alive.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -10,10 +10,10 @@ use callboard_net::{Client, NetConfig, QuicEdge};
 use crate::common::{IDENTITY, LONG, loopback, until};
 use crate::lab::total;
 
-/// Threads of the node's runtime, all of which are taken.
+/// The threads of the node's runtime, all of which are busy.
 const THREADS: usize = 2;
 
-/// A stage that keeps whatever thread it is run on, until it is told to let go.
+/// A stage that blocks its thread until it is released.
 fn spinning(let_go: &Arc<AtomicBool>, begun: &Arc<AtomicUsize>) -> Stage<u64, u64> {
     let (let_go, begun) = (Arc::clone(let_go), Arc::clone(begun));
     Stage::each_async("spin", move |number: Arc<u64>| {
@@ -38,7 +38,7 @@ async fn a_connection_outlasts_user_code_that_takes_every_thread() {
     let starting = of_node.spawn({
         let stage = spinning(&let_go, &begun).concurrency(THREADS as u32).replicas(THREADS);
         async move {
-            // As it is by default: three seconds of silence end a connection.
+            // The default: three seconds of silence end a connection.
             let edge = QuicEdge::bind(loopback(), IDENTITY.clone(), NetConfig::default()).unwrap();
             let node: Node = App::new().route("/spin", stage).start().await.unwrap();
             edge.open(node.client());
@@ -56,7 +56,7 @@ async fn a_connection_outlasts_user_code_that_takes_every_thread() {
         })
         .collect();
     until(|| begun.load(Ordering::SeqCst) == THREADS).await;
-    // The time itself is what is tried here.
+    // The time itself is under test here.
     tokio::time::sleep(NetConfig::default().tuning.idle_timeout + Duration::from_secs(2)).await;
     assert!(calls.iter().all(|call| !call.is_finished()), "nothing was lost, and nothing else can have been said");
     let_go.store(true, Ordering::SeqCst);

@@ -1,4 +1,4 @@
-//! Streaming stages that run on other nodes: order, credit from one end to the other, and what becomes of a stream in
+//! Streaming stages on other nodes: order, end-to-end credit, and streams that are lost in
 //! the middle.
 
 use std::num::NonZeroUsize;
@@ -19,7 +19,7 @@ fn count(count: &Count) -> usize {
     count.load(Ordering::SeqCst)
 }
 
-/// Counts from 0 to `n`, and counts what was taken from it. One that is to count to an odd number raises there.
+/// Counts from 0 to `n`, and counts the outputs taken from it. With an odd `n`, it raises an error there.
 fn counting(taken: &Count) -> StreamStage<u64, u64> {
     let taken = Arc::clone(taken);
     StreamStage::each("count", move |n: &u64| {
@@ -35,7 +35,7 @@ fn there() -> StreamPipeline<u64, u64> {
     StreamPipeline::remote("count")
 }
 
-/// A node whose `/count` runs on the other.
+/// A node whose `/count` runs on the other node.
 async fn two(taken: &Count) -> (Served, Member) {
     let worker = Served::start(App::new().route_streaming("/count", counting(taken).credit(2))).await;
     let gateway = Member::start(App::new().route_streaming("/count", there()), &[&worker.edge]).await;
@@ -70,7 +70,7 @@ async fn a_slow_reader_pauses_the_worker_on_the_peer() {
     let mut replies = client.replies::<u64, u64>("/count", NEVER).unwrap();
     assert_eq!(replies.next().await.unwrap().unwrap(), 0);
     until(|| count(&taken) >= 16).await;
-    // Other calls show that both nodes had their turns.
+    // Other calls show that both nodes had time to run.
     for _ in 0..20 {
         let all: Vec<_> = client.replies::<u64, u64>("/count", 0).unwrap().collect().await;
         assert_eq!(all.len(), 1);
@@ -87,7 +87,7 @@ async fn a_slow_reader_pauses_the_worker_on_the_peer() {
     gateway.served.comes_to_rest().await;
 }
 
-/// Before it a stage here; behind it one that runs on the same peer and goes along, and one here.
+/// A local stage before it; after it one on the same peer, which is chained, and a local one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stream_in_the_middle_of_a_pipeline_takes_along_what_stands_behind_it() {
     let squares = Count::default();
@@ -124,7 +124,7 @@ async fn the_deadline_of_a_stream_crosses() {
     let client = gateway.served.node.client();
     let mut replies = client.replies_with::<u64, u64>("/count", NEVER, options).unwrap();
     assert_eq!(replies.next().await.unwrap().unwrap(), 0);
-    // Nobody reads on; both ends give up by themselves.
+    // No reader is left; both ends stop by themselves.
     worker.comes_to_rest().await;
     let produced = count(&taken);
     let last = tokio::time::timeout(LONG, async {
@@ -175,7 +175,7 @@ async fn a_stream_that_is_lost_in_the_middle_is_told_as_lost() {
     gateway.served.comes_to_rest().await;
 }
 
-/// Before the first output it is another matter: what was not begun goes to the next peer, or stays here.
+/// Before the first output, a call that did not start goes to the next peer, or stays here.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stream_that_no_peer_has_begun_is_begun_by_another() {
     let taken: [Count; 2] = Default::default();
@@ -194,7 +194,7 @@ async fn a_stream_that_no_peer_has_begun_is_begun_by_another() {
     assert_eq!(count(&taken[1]), 30);
 }
 
-/// Its own stage is taken; the peer's is free. When the peer is gone, it runs here as it always did.
+/// Its own stage is busy; the peer's is free. When the peer is gone, it runs here again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stream_that_has_no_room_here_runs_on_a_peer() {
     let taken: [Count; 2] = Default::default();
@@ -247,7 +247,7 @@ async fn a_stream_that_has_no_room_here_keeps_the_revision_that_was_drawn_for_it
     let mut waits = client.replies::<u64, u64>("/count", 0).unwrap();
     let waiting = tokio::spawn(async move { waits.next().await });
     until(|| gateway.served.node.describe().stages[0].queued == 1).await;
-    // Busy enough that no call leaves for it before this node has refused it.
+    // Busy enough that no call is forwarded to it before this node has refused it.
     let mut busy = client.replies::<u64, u64>("/count", NEVER).unwrap();
     busy.next().await.unwrap().unwrap();
     assert_eq!(count(&begun[1]), 1);

@@ -1,4 +1,4 @@
-//! Pipelines whose stages run on other nodes: who runs what, and what becomes of a call whose peer refuses or is lost.
+//! Pipelines with remote stages: where they run, and what happens when a peer refuses a call or is lost.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,7 +13,7 @@ use tokio::sync::Semaphore;
 
 use crate::common::{LONG, Member, Served, patient, until};
 
-/// Doubles, and counts how often.
+/// Doubles, and counts its runs.
 fn doubling(runs: &Arc<AtomicUsize>) -> Stage<i64, i64> {
     let runs = Arc::clone(runs);
     Stage::each("double", move |n: &i64| {
@@ -54,7 +54,7 @@ async fn a_client_hears_at_once_that_no_node_runs_a_stage() {
     let error = client.call::<_, i64>("/run", 1_i64).await.unwrap_err();
     assert_eq!((error.kind(), error.was_started()), (ErrorKind::Unavailable, false));
     assert!(error.message().contains("no node is connected"), "{error}");
-    // It says to come again in a second, and the client does not do that by itself.
+    // The error has a retry-after of a second, which the client does not wait by itself.
     assert!(begun.elapsed() < Duration::from_millis(900), "{:?}", begun.elapsed());
 }
 
@@ -68,7 +68,7 @@ async fn without_a_node_that_runs_it_a_stage_is_unavailable_and_nothing_was_star
     assert_eq!(error.retry_after(), Some(Duration::from_secs(1)), "it may be there in a moment");
 }
 
-/// Whoever wrote another name than the worker has should not look for a lost connection.
+/// A misspelt stage name must not look like a lost connection.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stage_that_no_linked_node_runs_is_told_from_a_node_that_is_missing() {
     let worker = Served::start(App::new().route("/double", doubling(&Arc::default()))).await;
@@ -107,7 +107,7 @@ async fn a_node_is_ready_while_each_stage_that_only_others_run_is_run_by_one_of_
     assert_eq!(health().remote_stages[0].reason.as_deref(), Some("no node that runs it can be reached"));
 }
 
-/// A short envelope may become a large value: a list of nulls takes 32 times as much.
+/// A short envelope may decode to a large value: a list of nulls takes 32 times as much.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_a_peer_answers_is_charged_to_the_call() {
     let nulls = Stage::each("nulls", |n: &i64| Ok(vec![(); usize::try_from(*n).unwrap()]));
@@ -151,7 +151,7 @@ async fn a_stage_that_is_free_here_stays_here() {
     assert_eq!((runs(&here), runs(&there)), (10, 0));
 }
 
-/// A stage whose calls wait until they are let go.
+/// A stage whose calls wait until they are released.
 fn held(open: &Arc<Semaphore>, begun: &Arc<AtomicUsize>) -> Stage<i64, i64> {
     let (open, begun) = (Arc::clone(open), Arc::clone(begun));
     Stage::each_async("held", move |n: Arc<i64>| {
@@ -161,7 +161,7 @@ fn held(open: &Arc<Semaphore>, begun: &Arc<AtomicUsize>) -> Stage<i64, i64> {
             open.acquire().await.unwrap().forget();
             match *n {
                 13 => Err(Failure::new("unlucky").with_type("Superstition")),
-                // As code does that passes on what it heard of others.
+                // As code does that passes on an error of others.
                 14 => Err(Failure::new("downstream").with_type("connection_lost")),
                 n => Ok(n),
             }
@@ -169,7 +169,7 @@ fn held(open: &Arc<Semaphore>, begun: &Arc<AtomicUsize>) -> Stage<i64, i64> {
     })
 }
 
-/// The nodes tell each other of themselves: only one of them was told of the other.
+/// Only one node is configured with the other; they learn of each other.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_has_no_room_here_runs_on_a_peer_and_is_never_sent_on() {
     let open = Arc::new(Semaphore::new(0));
@@ -179,7 +179,7 @@ async fn what_has_no_room_here_runs_on_a_peer_and_is_never_sent_on() {
     let second = Member::start(App::new().route("/run", small(&here)), &[&first.served.edge]).await;
     first.sees("held").await;
     second.sees("held").await;
-    // One runs and one waits on each of the two; the fifth has no room anywhere.
+    // One runs and one waits on each of the two; the fifth has no room.
     let mut calls = Vec::new();
     for n in 0..4_i64 {
         let client = second.served.node.client();
@@ -218,12 +218,12 @@ async fn deadlines_and_cancellation_cross_to_the_peer() {
     let call = tokio::spawn(async move { client.call::<_, i64>("/run", 2).await });
     until(|| runs(&begun) == before + 1).await;
     call.abort();
-    // Nobody opens the gate.
+    // The gate stays closed.
     worker.comes_to_rest().await;
     gateway.served.comes_to_rest().await;
 }
 
-/// Two workers; the one that has the call is cut off. What it had begun is run again only where that was allowed.
+/// Two workers; the one with the call is cut off. A started call runs again only if that is allowed.
 async fn lost_with_a_call(contract: Contract, n: i64) -> (Result<i64, callboard_core::CallError>, usize) {
     let open = Arc::new(Semaphore::new(0));
     let begun: [Arc<AtomicUsize>; 2] = Default::default();
@@ -241,7 +241,7 @@ async fn lost_with_a_call(contract: Contract, n: i64) -> (Result<i64, callboard_
     until(|| runs(&begun[0]) + runs(&begun[1]) == 1).await;
     let (lost, rest) = if runs(&begun[0]) == 1 { (first, second) } else { (second, first) };
     lost.edge.shutdown(Duration::ZERO).await;
-    // One for the call, and one for what it left behind, which may take it before it notices.
+    // One for the call, and one for the lost call, which may take it before it notices.
     open.add_permits(2);
     let outcome = tokio::time::timeout(LONG, call).await.unwrap().unwrap();
     drop(rest);
@@ -297,7 +297,7 @@ async fn a_peer_that_drains_refuses_and_the_next_one_runs_the_call() {
     assert_eq!((runs(&counts[0]), runs(&counts[1])), (0, 40));
 }
 
-/// Nobody calls it over QUIC: its requests have come by another door, and are with a peer, or on their way there.
+/// It has no QUIC callers: its calls came by another edge, and are at a peer or on their way there.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_that_drains_keeps_its_calls_to_peers_until_its_requests_are_done() {
     let (open, [begun, after]) = (Arc::new(Semaphore::new(0)), Default::default());
@@ -323,7 +323,7 @@ async fn a_node_that_drains_keeps_its_calls_to_peers_until_its_requests_are_done
     ending.await.unwrap();
 }
 
-/// Every node is full: the owner says so, and no call was started twice or lost.
+/// Every node is full: the error says so, and no call is started twice or lost.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn calls_through_two_workers_end_exactly_once() {
     let counts: [Arc<AtomicUsize>; 2] = Default::default();
@@ -389,7 +389,7 @@ async fn what_runs_here_as_well_does_not_wait_for_room_on_a_peers_connection() {
     assert_eq!(runs(&there), 0);
 }
 
-/// More of them are under way at once than the peers take: those wait, and none is refused.
+/// More calls are in flight than the peers take: the rest waits, and none is refused.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stream_of_calls_through_a_stage_elsewhere_keeps_its_order() {
     let counts: [Arc<AtomicUsize>; 2] = Default::default();
@@ -406,7 +406,7 @@ async fn a_stream_of_calls_through_a_stage_elsewhere_keeps_its_order() {
     for (n, result) in (0_i64..).zip(results) {
         match result {
             Ok(told) => assert_eq!(told, (n + 1) * 2 + 1),
-            // An error in its place is no end.
+            // An error in its place does not end the stream.
             Err(error) => assert_eq!((n, error.kind(), error.message()), (12, ErrorKind::Failed, "unlucky")),
         }
     }
@@ -437,7 +437,7 @@ async fn a_stream_of_calls_that_is_dropped_ends_them_on_the_peer() {
     assert_eq!(runs(&begun), 5);
 }
 
-/// Both are full, and each is asked once for each call, within the retry budget.
+/// Both are full, and each is called once for each call, within the retry budget.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_peer_is_asked_twice_for_a_call() {
     let count = Arc::default();

@@ -1,4 +1,4 @@
-//! Streaming routes over the network: order, credit, and what becomes of a stream that nobody reads.
+//! Streaming routes over the network: order, credit, and streams without a reader.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,7 +13,7 @@ use crate::common::{IDENTITY, LONG, Served, builder, patient, until};
 
 const NEVER: u64 = u64::MAX;
 
-/// Counts from 0 to `n`, and counts what was taken from it. One that is to count to an odd number raises there.
+/// Counts from 0 to `n`, and counts the outputs taken from it. With an odd `n`, it raises an error there.
 fn counting(taken: &Arc<AtomicUsize>) -> App {
     let taken = Arc::clone(taken);
     let count = StreamStage::each("count", move |n: &u64| {
@@ -71,7 +71,7 @@ async fn a_reader_that_pauses_lets_the_worker_wait() {
     served.comes_to_rest().await;
 }
 
-/// A reader that is there, and never makes room: it is told at the deadline, and nothing is held for it after that.
+/// A reader that never grants credit: its call ends at the deadline, and holds nothing after that.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stream_that_is_not_read_ends_at_its_deadline() {
     let served = Served::start(counting(&Arc::default())).await;
@@ -89,7 +89,7 @@ async fn a_stream_that_is_not_read_ends_at_its_deadline() {
     served.comes_to_rest().await;
 }
 
-/// More outputs are on their way than one connection used to have room for, and nobody reads them.
+/// More outputs in flight than a connection used to have room for, without a reader.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn readers_that_pause_hold_up_nobody_else() {
     let large = StreamStage::each("large", |bytes: &usize| {
@@ -100,10 +100,10 @@ async fn readers_that_pause_hold_up_nobody_else() {
     let served = Served::start(App::new().route_streaming("/large", large).route("/echo", echo)).await;
     let client = served.client().await;
     let mut paused = Vec::new();
-    // Sooner than the node gives up those who do not read.
+    // Sooner than the node gives up on slow readers.
     let soon = patient().write_progress_timeout * 2 / 3;
     for _ in 0..6 {
-        // They outlast the call that they must not hold up.
+        // They outlast the call that they must not delay.
         let options = CallOptions::new().with_timeout(LONG * 10);
         let mut replies = client.replies_with::<_, Value>("/large", 1_usize << 20, options).unwrap();
         tokio::time::timeout(soon, replies.next()).await.unwrap().unwrap().unwrap();

@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 
 use crate::common::{Member, Served, patient, until};
 
-/// What a node has traced: who called, what, and the record of it.
+/// The traces of a node: the caller, the callee, and the record.
 #[derive(Debug, Default)]
 struct Traced(Mutex<Vec<(SpanId, String, SpanId, Timeline)>>);
 
@@ -55,7 +55,7 @@ fn next() -> Stage<i64, i64> {
 async fn a_clients_place_in_a_trace_crosses_and_the_node_records_the_call() {
     let served = Served::start(App::new().route("/next", next())).await;
     let (client, traced) = (served.client().await, trace(&served));
-    // Of a call without a trace nothing is recorded.
+    // A call without a trace is not recorded.
     assert_eq!(client.call::<_, i64>("/next", 1).await.unwrap(), 2);
     let (span, recorder) = recorder();
     for (input, end) in [(1, RunEnd::Done), (13, RunEnd::Failed)] {
@@ -114,7 +114,7 @@ async fn user_code_on_another_node_knows_whose_call_it_works_for() {
     let trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00";
     let options = || CallOptions::new().with_request_id("r-1").with_traceparent(trace).with_priority(Priority::High);
     let known = (Some("r-1".to_owned()), Some(trace.to_owned()));
-    // A client's call of a route, and a stage that another node calls for one.
+    // A client's call of a route, and a node's call of a stage.
     let (client, own) = (worker.client().await, gateway.served.node.client());
     let told: Told = client.call_with("/tells", 1_i64, options()).await.unwrap();
     assert_eq!(told, (known.0.clone(), known.1.clone(), Some("/tells".to_owned()), true));
@@ -128,7 +128,7 @@ async fn user_code_on_another_node_knows_whose_call_it_works_for() {
     assert_eq!((told.0, told.1), (None, None));
 }
 
-/// A stage that another node has called makes calls here, and sends none of them on.
+/// A remote stage makes calls here, and forwards none of them.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stage_on_another_node_calls_routes_of_that_node() {
     let asks = Stage::each_async_with_context("asks", |n: Arc<i64>, context: CallContext| async move {

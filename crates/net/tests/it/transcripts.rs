@@ -1,4 +1,4 @@
-//! A session that was written down in version 1, by another implementation, played to a node and to a client of today.
+//! A session of protocol version 1, recorded from another implementation, against a node and a client of today.
 
 use std::path::Path;
 
@@ -14,7 +14,7 @@ use quinn::{Connection, Endpoint, SendStream};
 use crate::common::{IDENTITY, Served, builder, loopback, until};
 use crate::lab::total;
 
-/// What was said on one stream.
+/// The frames of one stream.
 fn said(name: &str) -> Bytes {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../codec/tests/golden/wire");
     let path = path.join(format!("v1-session-{name}.bin"));
@@ -67,7 +67,7 @@ async fn a_caller_of_version_1_has_its_calls_answered() {
     served.comes_to_rest().await;
 }
 
-/// Answers the next stream with what was said on one, when something of the question is there.
+/// Answers the next stream with recorded frames, once a part of the request has arrived.
 async fn answer(connection: &Connection, name: &str) {
     let (mut send, mut receive) = connection.accept_bi().await.unwrap();
     receive.read_chunk(1, true).await.unwrap();
@@ -96,7 +96,7 @@ async fn a_node_of_version_1_is_called_and_left_when_it_goes() {
         let mut leaving = first.open_uni().await.unwrap();
         leaving.write_all(&said("goaway")).await.unwrap();
         leaving.finish().unwrap();
-        // Until it is heard, calls come: to this one they do not any more.
+        // Calls arrive until the client has heard; later ones do not.
         let unheard = async {
             loop {
                 answer(&first, "answer").await;
@@ -107,7 +107,7 @@ async fn a_node_of_version_1_is_called_and_left_when_it_goes() {
             () = unheard => {}
         }
         first.close(ResetCode::Draining.number().into(), b"shut down");
-        // The one in its place.
+        // The connection in its place.
         let (second, _control) = welcome(&endpoint).await;
         loop {
             answer(&second, "answer").await;

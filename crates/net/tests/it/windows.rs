@@ -19,7 +19,7 @@ use crate::lab::gauge;
 
 const MIB: usize = 1 << 20;
 
-/// What a connection may send at any time, and what it has beyond that when a call of it was admitted.
+/// The bytes that a connection may always send, and those after an admitted call.
 const USUAL: usize = 128 << 10;
 const CALLING: usize = MIB - USUAL;
 
@@ -32,7 +32,7 @@ fn head(bytes: usize) -> Bytes {
     frame_head(FrameKind::Call, 0, &call, bytes).unwrap()
 }
 
-/// A call that is admitted, of which nothing but the head has come.
+/// An admitted call of which only the head has arrived.
 async fn begun(served: &Served, peer: &RawPeer, bytes: usize) -> RawStream {
     let before = served.node.describe().in_flight;
     let stream = peer.begin(vec![head(bytes)]).await;
@@ -40,7 +40,7 @@ async fn begun(served: &Served, peer: &RawPeer, bytes: usize) -> RawStream {
     stream
 }
 
-/// A node on a runtime that can be made to stand still: its connections go on, and nothing is read on their streams.
+/// A node on a runtime that can be stopped: connections stay alive, but streams are not read.
 struct Standing {
     served: Served,
     runtime: Option<Runtime>,
@@ -53,7 +53,7 @@ impl Standing {
         Self { served, runtime: Some(runtime) }
     }
 
-    /// Until what is returned is dropped.
+    /// Until the guard is dropped.
     async fn stop(&self) -> mpsc::Sender<()> {
         let (go_on, gate) = mpsc::channel();
         let (stopped, has_stopped) = tokio::sync::oneshot::channel();
@@ -99,7 +99,7 @@ async fn a_call_lets_its_body_come_and_no_more_than_that() {
     assert!((MIB..=2 * MIB).contains(&sent), "{sent}");
     assert_eq!(peer.fill(SILENCE).await.1, 0, "it has no more for other streams");
     drop(stopped);
-    // What was read is no longer counted, whatever becomes of the call.
+    // Read bytes no longer count, whatever happens to the call.
     until(|| given(&standing.served) < CALLING + 64 * 1024).await;
 }
 
@@ -124,7 +124,7 @@ async fn all_connections_together_may_send_what_the_node_has_for_it() {
     assert!(sent <= 4 * MIB + 16 * (USUAL + 1024), "{sent}");
 }
 
-/// The bound follows the bytes that the node has for calls.
+/// The bound follows the node's budget of bytes for calls.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn windows_have_at_most_half_of_the_bytes_in_flight() {
     let limits = Limits { max_in_flight_bytes: 2 * MIB as u64, ..Limits::default() };
@@ -140,7 +140,7 @@ async fn windows_have_at_most_half_of_the_bytes_in_flight() {
     until(|| given(&served) == 0).await;
 }
 
-/// Whatever was left of windows: bodies come, and nothing is left behind.
+/// Whatever is left of the windows: bodies arrive, and nothing leaks.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn large_bodies_come_beside_each_other_and_leave_no_window_behind() {
     for windows in [0, MIB as u64, 128 * MIB as u64] {
@@ -156,12 +156,12 @@ async fn large_bodies_come_beside_each_other_and_leave_no_window_behind() {
             assert_eq!(tokio::time::timeout(LONG, call).await.unwrap().unwrap().unwrap(), (n + 1) * MIB);
         }
         served.comes_to_rest().await;
-        // What came with a head was read before there was a window for it.
+        // Bytes with the head were read before there was a window for them.
         assert!(given(&served) <= CALLING + 8 * 64 * 1024, "{}", given(&served));
     }
 }
 
-/// Who gives calls up half-way has what is left of their windows, once; calls after that use it up.
+/// A cancelled body keeps the rest of its window, once; later calls use it up.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_window_that_was_not_used_is_not_given_twice() {
     let served = Served::start(app()).await;
@@ -182,7 +182,7 @@ async fn a_window_that_was_not_used_is_not_given_twice() {
     until(|| given(&served) == 0).await;
 }
 
-/// Streams that wait for calls of a peer that makes some.
+/// Streams that wait for calls of a peer with some calls.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_makes_calls_has_more_streams_when_it_needs_them() {
     let gate = Arc::new(Semaphore::new(0));
@@ -196,7 +196,7 @@ async fn who_makes_calls_has_more_streams_when_it_needs_them() {
     });
     let served = Served::start(App::new().route("/wait", stage)).await;
     let client = served.client().await;
-    // Too large for packs, so that each has a stream to itself.
+    // Too large to share, so that each has its own stream.
     let calls: Vec<_> = (0..200)
         .map(|_| {
             let client = client.clone();

@@ -1,9 +1,9 @@
 //! Small calls to one node share streams: calls that are ready at the same moment are sent on one stream.
 //!
 //! ```text
-//!  dispatch.rs       which calls share a stream, and which have their own      coalescer.rs   the queue, and who sends it
-//!  shared_stream.rs  one stream with its calls                                write_queue.rs its bytes to send
-//!  slot.rs           a call between its caller and its stream                 wake_batch.rs  callers woken together
+//!  dispatch.rs       which calls share a stream        coalescer.rs    the queue of calls, and its sender
+//!  shared_stream.rs  one stream with its calls         write_queue.rs  its bytes to send
+//!  slot.rs           a call, its caller, its stream    wake_batch.rs   callers that are woken together
 //! ```
 
 mod coalescer;

@@ -1,4 +1,4 @@
-//! Whatever is given up, wherever it is, leaves nothing behind.
+//! Cancelled calls leave nothing behind, wherever they are.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -42,7 +42,7 @@ impl Ran {
     }
 }
 
-/// When a call is given up: by the clock, or after so many turns of its task, which is nearer together.
+/// When a call is cancelled: by the clock, or after a number of polls of its task.
 #[derive(Clone, Copy, Debug)]
 enum Patience {
     Time(Duration),
@@ -51,9 +51,10 @@ enum Patience {
 
 impl Patience {
     fn random(chance: &mut fastrand::Rng) -> Self {
-        match chance.bool() {
-            true => Self::Time(Duration::from_micros(chance.u64(0..6_000))),
-            false => Self::Turns(chance.u32(0..200)),
+        if chance.bool() {
+            Self::Time(Duration::from_micros(chance.u64(0..6_000)))
+        } else {
+            Self::Turns(chance.u32(0..200))
         }
     }
 
@@ -69,7 +70,7 @@ impl Patience {
     }
 }
 
-/// Its outcome; none: it was given up.
+/// Its outcome; `None` if it was cancelled.
 async fn call(client: LocalClient, id: u64, patience: Patience) -> (u64, Option<Result<Work, CallError>>) {
     tokio::select! {
         outcome = client.call::<Work, Work>("/run", Work::whenever(id)) => (id, Some(outcome)),
@@ -149,7 +150,7 @@ async fn calls_that_are_given_up_anywhere_leave_nothing_behind() {
     }
 }
 
-/// Tells when it is dropped, which is when its call is given up.
+/// Notifies when it is dropped, which is when its call is cancelled.
 struct Notes(mpsc::UnboundedSender<Instant>);
 
 impl Drop for Notes {
@@ -158,7 +159,7 @@ impl Drop for Notes {
     }
 }
 
-/// A call that runs on a peer and is given up here ends there at once.
+/// A call that runs on a peer and is cancelled here ends there at once.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn giving_up_reaches_a_running_worker_on_a_peer() {
     let scale = Scale::of(0, 0);

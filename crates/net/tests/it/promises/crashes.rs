@@ -1,4 +1,4 @@
-//! A worker that crashes is started again, and what crashes always is contained.
+//! A worker that crashes is restarted, and a worker that always crashes is contained.
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;

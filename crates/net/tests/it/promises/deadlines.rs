@@ -1,4 +1,4 @@
-//! Nothing begins after its deadline, and whoever is late hears of it.
+//! No call starts after its deadline, and late calls get their error.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! First packets from everywhere, whose senders never answer.
+//! A flood of first packets whose senders never answer.
 
 use std::net::{SocketAddr, UdpSocket};
 use std::sync::Arc;

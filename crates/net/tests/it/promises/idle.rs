@@ -1,4 +1,4 @@
-//! What a connection costs its node on which nothing is said.
+//! The cost of an idle connection for its node.
 
 use callboard_codec::wire::{Hello, VERSION};
 use callboard_core::Contract;

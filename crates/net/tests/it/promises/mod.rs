@@ -42,9 +42,10 @@ impl Scale {
     /// That of this run; the short form offers so much.
     pub(crate) fn of(short_rate: u32, short_seconds: u64) -> Self {
         let is_full = std::env::var("CALLBOARD_PROMISES").is_ok_and(|form| form == "full");
-        match is_full {
-            true => Self { is_full, rate: 500, lasting: Duration::from_secs(60) },
-            false => Self { is_full, rate: short_rate, lasting: Duration::from_secs(short_seconds) },
+        if is_full {
+            Self { is_full, rate: 500, lasting: Duration::from_secs(60) }
+        } else {
+            Self { is_full, rate: short_rate, lasting: Duration::from_secs(short_seconds) }
         }
     }
 

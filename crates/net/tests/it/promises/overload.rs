@@ -1,4 +1,4 @@
-//! Five times what it can do, and it goes on doing what it can.
+//! Five times the capacity in calls: the node keeps working at its capacity.
 
 use std::time::{Duration, Instant};
 

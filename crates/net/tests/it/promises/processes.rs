@@ -1,4 +1,4 @@
-//! A worker's process is killed and comes back, is told to end, is frozen and thaws, under load.
+//! A worker's process is killed and restarted, is shut down, and is stopped and continued, under load.
 
 use std::time::{Duration, Instant};
 

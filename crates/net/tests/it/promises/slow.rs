@@ -1,4 +1,4 @@
-//! A slow node does not drag the others down, and retries do not become a load of their own.
+//! A slow node does not slow the others down, and retries do not overload them.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -56,7 +56,7 @@ async fn a_slow_node_gets_few_calls_until_it_is_well_again() {
     scale.hold("slow node: p99 beside it", beside.p99(), healthy.p99() * 3);
 
     if !scale.is_full {
-        // It takes a while to forget: `standing.rs` says how long, and who gets how much, in time of its own.
+        // It takes a while to recover: `peer_stats.rs` tests the times.
         return;
     }
     millis.store(5, Ordering::SeqCst);

@@ -1,4 +1,4 @@
-//! What a process uses of the machine, as Linux tells it. Where it does not, nothing is known and nothing is held.
+//! The resources of a process, from Linux's `/proc`. On other systems nothing is checked.
 
 use std::time::Duration;
 

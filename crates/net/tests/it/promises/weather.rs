@@ -1,4 +1,5 @@
-//! Three nodes in bad weather: datagrams are lost, doubled, late and out of order, by a seed, and links are cut.
+//! Three nodes with faulty networks: datagrams are lost, duplicated, delayed and reordered by a seed, and links are
+//! cut.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,7 +13,7 @@ use super::{Offer, Scale, offer, working};
 use crate::common::{IDENTITY, LONG, Served, loopback, patient, until};
 use crate::ledger::{Book, Work};
 
-/// A gateway and two workers, each with a weather of its own.
+/// A gateway and two workers, each with its own faults.
 struct Sea {
     gateway: Served,
     cluster: Cluster,
@@ -169,10 +170,11 @@ async fn cut_in_the_middle(contract: Contract) {
     let (offer, ()) = tokio::join!(sea.offer(&scale), script);
     let sums = offer.ledger.check(offer.count(), &sea.book.executions(), contract, Duration::ZERO);
     println!("cut: {sums:?} in {}", sea.counters());
-    match contract.may_run_again() {
-        true => assert_eq!(sums.done, sums.calls, "{:?}", offer.ledger.not_done()),
-        // What was in its hands; the silent one gets no more when it has not answered for a moment.
-        false => scale.at_most("cut: failed or refused", (sums.failed + sums.refused) as f64, 32.0, "calls"),
+    if contract.may_run_again() {
+        assert_eq!(sums.done, sums.calls, "{:?}", offer.ledger.not_done());
+    } else {
+        // The calls in flight; a silent worker soon gets no more.
+        scale.at_most("cut: failed or refused", (sums.failed + sums.refused) as f64, 32.0, "calls");
     }
     // It has its share again.
     let before = sea.book.executions().len();
