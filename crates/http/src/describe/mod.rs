@@ -177,7 +177,7 @@ async fn not_found(
         Some(path) => Err(ApiError::no_such_page(uri.path(), &format!("did you mean `{prefix}{path}`?"))),
         None => {
             // A function is called by the name of its route.
-            let route = route_of_function(uri.path()).unwrap_or(Cow::Borrowed(uri.path()));
+            let route = route_of_function(uri.path()).unwrap_or_else(|| Cow::Borrowed(uri.path()));
             Err(ApiError::no_such_route(&route, prefix))
         }
     }

@@ -47,6 +47,7 @@ impl std::fmt::Debug for CodecBudget<'_> {
 
 impl<'a> CodecBudget<'a> {
     /// At the expense of an admitted call. Work that outlives the admission keeps the account.
+    #[must_use]
     pub fn for_admission(client: &'a LocalClient, admission: &Admission, deadline: Deadline) -> Self {
         Self { client, account: admission.account(), deadline }
     }
@@ -99,6 +100,7 @@ impl<'a> CodecBudget<'a> {
 
     /// Whether a response of this length may be compressed. The compressor, a copy and the result are charged until the
     /// response is [settled](Self::settle) again. Without room for them it is sent uncompressed.
+    #[must_use]
     pub fn can_compress(&self, compressor_bytes: usize, bytes: usize) -> bool {
         self.account.charge(bytes.saturating_mul(2).saturating_add(compressor_bytes)).is_ok()
     }

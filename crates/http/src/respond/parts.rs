@@ -17,7 +17,6 @@ struct Parts {
 }
 
 /// A body that sends these pieces.
-#[must_use]
 pub fn body_of_parts(mut parts: Vec<Bytes>) -> Body {
     let left = parts.iter().map(|part| part.len() as u64).sum();
     match (parts.len(), parts.pop()) {

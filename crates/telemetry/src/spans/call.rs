@@ -17,6 +17,7 @@ pub struct CallSpans(Arc<Tracer>);
 
 impl CallSpans {
     /// Hands the spans of calls to this tracer.
+    #[must_use]
     pub fn new(tracer: Arc<Tracer>) -> Self {
         Self(tracer)
     }

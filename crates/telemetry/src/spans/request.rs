@@ -28,6 +28,7 @@ pub struct RequestSpan {
 
 impl RequestSpan {
     /// The span of a request that was sampled into `context`.
+    #[must_use]
     pub fn new(
         tracer: &Arc<Tracer>,
         context: TraceContext,
