@@ -446,6 +446,24 @@ fn the_code_map_names_every_folder_and_none_that_is_gone() {
     assert!(wrong.is_empty(), "ARCHITECTURE.md:\n{}", wrong.join("\n"));
 }
 
+/// Each row names a file, and a function that is in it.
+#[test]
+fn decisions_are_where_the_page_says() {
+    let page = read(&root().join("ARCHITECTURE.md"));
+    let table = page.split("## Where it is decided").nth(1).and_then(|rest| rest.split("\n## ").next()).unwrap_or("");
+    let rows = table.lines().filter_map(|line| {
+        let mut cells = line.split('`').skip(1).step_by(2);
+        Some((cells.next()?, cells.next()?)).filter(|_| line.starts_with("| `"))
+    });
+    let mut count = 0;
+    for (file, function) in rows {
+        let text = read(&root().join(file));
+        assert!(text.contains(&format!("fn {function}")), "`{function}` is not in {file}");
+        count += 1;
+    }
+    assert!(count >= 10, "{count} rows");
+}
+
 fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
 }

@@ -154,7 +154,7 @@ mod tests {
         for command in ["check", "openapi", "serve --http 127.0.0.1:0"] {
             let hiding = App::new().route("/metrics", Stage::each("x", |x: &i64| Ok(*x)));
             let error = run_own(hiding, &format!("program {command}"), &[]).unwrap_err();
-            assert_eq!(error, "route `/metrics` takes a path that the http edge keeps for itself", "{command}");
+            assert_eq!(error, "route `/metrics` has a path that is reserved for the http edge", "{command}");
         }
     }
 

@@ -284,7 +284,7 @@ mod tests {
             ("bench a /x --json {} --file y", "cannot be used with"),
             ("bench a /x -d 0s", "from 1ms to 1h"),
             ("bench ftp://a /x", "http, https and quic are spoken here"),
-            ("bench quic://a:1/x /x", "a route is named apart"),
+            ("bench quic://a:1/x /x", "the route is a separate argument"),
         ] {
             let error = parse(line).unwrap_err();
             assert!(error.contains(part), "{line}: {error}");

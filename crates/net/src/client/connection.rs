@@ -152,6 +152,10 @@ impl NodeConnection {
         !self.is_draining.load(Ordering::Acquire) && !self.is_closed.load(Ordering::Acquire) && !self.is_stale()
     }
 
+    pub(crate) fn is_closed(&self) -> bool {
+        self.is_closed.load(Ordering::Acquire)
+    }
+
     /// Whether a certificate is about to expire: a new connection should have replaced this one.
     pub(crate) fn is_stale(&self) -> bool {
         self.clock.now() >= self.stale_after

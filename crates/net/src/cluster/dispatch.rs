@@ -22,7 +22,7 @@ use crate::wire;
 /// a second.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
-/// How often a lost call that may run again looks for a node.
+/// How often a call that waits for a node looks for one.
 const NODE_POLL: Duration = Duration::from_millis(20);
 
 /// A form of answer: one outcome, or a stream of outputs.
@@ -152,9 +152,14 @@ impl Inner {
         let mut last: Option<CallFault> = None;
         loop {
             let Some(choice) = self.choose_peer(&call, F::IS_STREAMING, &tried) else {
-                // A lost call that may run again waits for a node, until its owner notices the deadline. A refused
-                // call, or one that this node can run itself, fails at once.
-                if call.can_run_here || !last.as_ref().is_some_and(CallFault::is_lost) {
+                // A lost call that may run again waits for a node, until its owner notices the deadline. A call that
+                // never started waits for a peer that was lost a moment ago. A call that this node can run itself
+                // fails at once.
+                let fault = last.as_ref();
+                let is_lost = fault.is_some_and(CallFault::is_lost);
+                let is_absent = fault.is_none_or(|fault| fault.error().kind() == ErrorKind::Unavailable);
+                let waits = is_lost || is_absent && self.may_return(call.stage(), Instant::now());
+                if call.can_run_here || !waits {
                     break;
                 }
                 tokio::time::sleep(NODE_POLL).await;
@@ -266,6 +271,11 @@ impl Inner {
             candidates.retain(|_| !ejected.next().unwrap_or(false));
         }
         candidates
+    }
+
+    /// Whether a peer offered the stage until a moment ago, and so may be back soon.
+    fn may_return(&self, stage: &str, now: Instant) -> bool {
+        self.peers.load().iter().any(|peer| peer.may_return(stage, now))
     }
 
     /// The revision for the next call, if the stage's calls are split; `here` is this node's revision, if it runs the

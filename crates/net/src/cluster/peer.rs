@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
 use callboard_core::Instant;
@@ -14,6 +15,9 @@ use super::load_balance::PeerLoad;
 use super::peer_stats::PeerStats;
 use crate::client::NodeConnection;
 
+/// How long calls wait for a peer after its connection was lost: enough for its process to be started again.
+const RETURN_WAIT: Duration = Duration::from_secs(3);
+
 /// Another node.
 #[derive(Debug)]
 pub(super) struct Peer {
@@ -22,6 +26,8 @@ pub(super) struct Peer {
     connection: ArcSwapOption<NodeConnection>,
     /// The begin of the uninterrupted connection.
     connected_since: Mutex<Option<Instant>>,
+    /// When the last connection was lost, and the stages that the peer offered on it.
+    lost: Mutex<Option<(Instant, Vec<String>)>>,
     /// Whether it is this node, at an address that the node does not know as its own.
     pub(super) is_ourselves: AtomicBool,
     /// The statistics of each stage that this node calls.
@@ -59,6 +65,7 @@ impl Peer {
             key,
             connection: ArcSwapOption::empty(),
             connected_since: Mutex::default(),
+            lost: Mutex::default(),
             is_ourselves: AtomicBool::new(false),
             stages: Mutex::default(),
         }
@@ -97,6 +104,18 @@ impl Peer {
         connection.as_ref().is_some_and(|node| node.is_usable() && node.stage_offer(stage).is_some())
     }
 
+    /// Whether it offered the stage until a moment ago, and so may be back soon.
+    pub(super) fn may_return(&self, stage: &str, now: Instant) -> bool {
+        let connection = self.connection.load();
+        if let Some(node) = connection.as_ref() {
+            return node.is_closed() && node.stage_offer(stage).is_some();
+        }
+        let lost = self.lost.lock();
+        lost.as_ref().is_some_and(|(at, stages)| {
+            now.saturating_duration_since(*at) < RETURN_WAIT && stages.iter().any(|offered| offered == stage)
+        })
+    }
+
     /// The number of calls that wait to be sent, and of open streams.
     #[cfg(feature = "testing")]
     pub(super) fn in_flight(&self) -> (usize, usize) {
@@ -111,7 +130,11 @@ impl Peer {
     pub(super) fn set_connection(&self, connection: Option<Arc<NodeConnection>>, now: Instant) {
         let mut since = self.connected_since.lock();
         *since = connection.as_ref().map(|_| since.unwrap_or(now));
-        self.connection.store(connection);
+        let is_lost = connection.is_none();
+        let previous = self.connection.swap(connection);
+        if let Some(previous) = previous.filter(|_| is_lost) {
+            *self.lost.lock() = Some((now, previous.offered_stages()));
+        }
     }
 
     /// Its description. `None` for this node itself.

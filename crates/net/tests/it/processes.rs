@@ -336,6 +336,40 @@ async fn a_lost_call_that_may_be_run_again_is_run_by_the_node_that_comes_back() 
     assert_eq!(call.await.unwrap(), Ok(1));
 }
 
+/// Calls, and how long the only worker of their stage is away.
+const CALLS_OF_ONE: u64 = 600;
+const AWAY: Duration = Duration::from_millis(1_500);
+
+/// Kills the only worker under load and starts it again after [`AWAY`]; gives the number of calls that failed.
+async fn failed_while_the_only_worker_was_away(name: &str, contract: Contract) -> usize {
+    let directory = stage_of(name);
+    let mut worker = Worker::start(&directory, Shape::of(contract));
+    let gateway = Gateway::start(&directory, &[&worker]).await;
+    let (killed, dies) = tokio::sync::oneshot::channel();
+    let calls = gateway.calls(CALLS_OF_ONE, || killed.send(()).unwrap());
+    let returns = async {
+        dies.await.unwrap();
+        worker.signal("KILL");
+        tokio::time::sleep(AWAY).await;
+        worker.again();
+        worker
+    };
+    let (outcomes, _worker) = tokio::join!(calls, returns);
+    assert_eq!(outcomes.len() as u64, CALLS_OF_ONE);
+    outcomes.iter().filter(|(id, outcome)| **outcome != Ok(**id)).count()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_call_that_may_run_again_is_lost_while_the_only_worker_is_away() {
+    assert_eq!(failed_while_the_only_worker_was_away("away-pure", Contract::Idempotent).await, 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn only_the_calls_in_flight_are_lost_with_the_only_worker_of_a_stage_that_runs_once() {
+    let failed = failed_while_the_only_worker_was_away("away-once", Contract::AtMostOnce).await;
+    assert!(failed <= AT_ONCE, "{failed} failed");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_killed_node_makes_no_call_run_twice() {
     let (directory, first, second) = scene("killed-at-most-once", Contract::AtMostOnce);

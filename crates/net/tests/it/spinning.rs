@@ -38,7 +38,7 @@ async fn a_connection_outlasts_user_code_that_takes_every_thread() {
     let starting = of_node.spawn({
         let stage = spinning(&let_go, &begun).concurrency(THREADS as u32).replicas(THREADS);
         async move {
-            // The default: three seconds of silence end a connection.
+            // The default idle timeout ends a silent connection.
             let edge = QuicEdge::bind(loopback(), IDENTITY.clone(), NetConfig::default()).unwrap();
             let node: Node = App::new().route("/spin", stage).start().await.unwrap();
             edge.open(node.client());
