@@ -93,6 +93,8 @@ async fn the_error_of_a_wrong_input_names_the_expected_and_the_actual_type() {
     assert!(huge.starts_with("input `x`: expected f32 [2], got list: "), "{huge}");
     let null = refused(&node, Value::Null).await;
     assert!(null.starts_with("input `x`: expected f32 [2], got null"), "{null}");
+    let error = call(&node.client(), numbers(&[1.0])).await.unwrap_err();
+    assert_eq!(error.error_type(), Some("wrong_input"));
 }
 
 #[tokio::test]
