@@ -214,9 +214,6 @@ fn core_reads_the_clock_in_one_place() {
     assert!(wrong.is_empty(), "the clock is read outside clock.rs:\n{}", wrong.join("\n"));
 }
 
-/// Crates whose top-level modules still have a cycle. A crate that has none leaves this list.
-const CRATES_WITH_CYCLES: [&str; 1] = ["bench"];
-
 /// The top-level modules of a crate, each with those that its code names.
 type ModuleGraph = BTreeMap<String, BTreeSet<String>>;
 
@@ -225,9 +222,8 @@ type ModuleGraph = BTreeMap<String, BTreeSet<String>>;
 fn the_modules_of_a_crate_have_no_cycle() {
     let mut wrong = Vec::new();
     for directory in crates().into_iter().chain([root()]) {
-        let name = directory.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let knot = knot(&module_graph(&directory.join("src")));
-        if !knot.is_empty() && !CRATES_WITH_CYCLES.contains(&name.as_str()) {
+        if !knot.is_empty() {
             wrong.push(format!("{}: {knot:#?}", directory.display()));
         }
     }

@@ -25,6 +25,7 @@ mod lane;
 mod load;
 mod plot;
 mod report;
+mod round;
 mod schedule;
 mod stats;
 mod summary;
@@ -33,8 +34,9 @@ mod target;
 
 pub use assertion::{Assertion, Verdict};
 pub use comparison::{Ratio, Ratios, RoundPair, starts_with_first};
-pub use load::{Load, Progress, round};
+pub use load::{Load, Progress};
 pub use report::{Comparison, LoadSummary, Report, Side, TargetLabel};
+pub use round::round;
 pub use schedule::{RATES, Schedule};
 pub use stats::{Slice, Stats};
 pub use summary::{Distribution, Summary};
