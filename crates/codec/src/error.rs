@@ -323,10 +323,7 @@ fn key_step(key: &str) -> String {
     let plain = !key.is_empty() && key.chars().all(|c| c.is_ascii_alphanumeric() || c == '_' || c == '-');
     let shown: String = key.chars().take(MAX_KEY_CHARS).collect();
     let more = if shown.len() < key.len() { "…" } else { "" };
-    match plain {
-        true => format!(".{shown}{more}"),
-        false => format!("[{:?}]", format!("{shown}{more}")),
-    }
+    if plain { format!(".{shown}{more}") } else { format!("[{:?}]", format!("{shown}{more}")) }
 }
 
 fn write_path(f: &mut fmt::Formatter<'_>, path: &str) -> fmt::Result {

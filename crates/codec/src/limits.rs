@@ -235,10 +235,7 @@ impl<'a> Budget<'a> {
     /// Makes room for one more item, or for `expected` items. Old and new room are counted while both exist.
     #[inline]
     pub(crate) fn make_room<T>(&mut self, items: &mut Vec<T>, expected: usize) -> Result<(), DecodeError> {
-        match items.len() < items.capacity() {
-            true => Ok(()),
-            false => self.grow(items, expected),
-        }
+        if items.len() < items.capacity() { Ok(()) } else { self.grow(items, expected) }
     }
 
     #[cold]
@@ -297,44 +294,48 @@ impl FrameWork {
     /// Spends rows without bytes in the input: they are free to claim but take time to visit.
     pub(crate) fn take_empty_rows(&mut self, rows: usize) -> Result<(), DecodeError> {
         self.empty_rows = self.empty_rows.saturating_add(rows);
-        match self.empty_rows <= MAX_EMPTY_ROWS {
-            true => Ok(()),
-            false => Err(DecodeError::malformed(format!(
+        if self.empty_rows <= MAX_EMPTY_ROWS {
+            Ok(())
+        } else {
+            Err(DecodeError::malformed(format!(
                 "{} rows without bytes are more than {MAX_EMPTY_ROWS}",
                 self.empty_rows
-            ))),
+            )))
         }
     }
 
     /// Spends look-ups, whose number is a product of two lengths in the input.
     pub(crate) fn take_lookups(&mut self, lookups: usize) -> Result<(), DecodeError> {
         self.lookups = self.lookups.saturating_add(lookups);
-        match self.lookups <= MAX_LOOKUPS {
-            true => Ok(()),
-            false => Err(DecodeError::malformed(format!("more than {MAX_LOOKUPS} dictionary messages × columns"))),
+        if self.lookups <= MAX_LOOKUPS {
+            Ok(())
+        } else {
+            Err(DecodeError::malformed(format!("more than {MAX_LOOKUPS} dictionary messages × columns")))
         }
     }
 
     /// Spends room that a decompressor clears for each compressed part, even for a small one.
     pub(crate) fn take_blocks(&mut self, bytes: usize) -> Result<(), DecodeError> {
         self.blocks = self.blocks.saturating_add(bytes);
-        match self.blocks <= MAX_BLOCK_BYTES {
-            true => Ok(()),
-            false => Err(DecodeError::malformed(format!(
+        if self.blocks <= MAX_BLOCK_BYTES {
+            Ok(())
+        } else {
+            Err(DecodeError::malformed(format!(
                 "blocks of compressed buffers need more than {MAX_BLOCK_BYTES} bytes: compress in smaller blocks"
-            ))),
+            )))
         }
     }
 
     /// Spends bytes that views of texts refer to: each byte is read once for every view of it.
     pub(crate) fn take_viewed(&mut self, bytes: usize) -> Result<(), DecodeError> {
         self.viewed = self.viewed.saturating_add(bytes);
-        match self.viewed <= MAX_VIEWED_BYTES {
-            true => Ok(()),
-            false => Err(DecodeError::malformed(format!(
+        if self.viewed <= MAX_VIEWED_BYTES {
+            Ok(())
+        } else {
+            Err(DecodeError::malformed(format!(
                 "views of {} bytes of text are more than {MAX_VIEWED_BYTES}",
                 self.viewed
-            ))),
+            )))
         }
     }
 }

@@ -54,13 +54,12 @@ impl Media {
             _ => text,
         };
         let is_break = |byte: &u8| matches!(byte, b'\r' | b'\n' | b' ' | b'\t');
-        let decoded = match data.as_bytes().iter().any(is_break) {
-            true => {
-                let mut whole = Vec::with_capacity(data.len());
-                whole.extend(data.bytes().filter(|byte| !is_break(byte)));
-                BASE64.decode(whole)
-            }
-            false => BASE64.decode(data),
+        let decoded = if data.as_bytes().iter().any(is_break) {
+            let mut whole = Vec::with_capacity(data.len());
+            whole.extend(data.bytes().filter(|byte| !is_break(byte)));
+            BASE64.decode(whole)
+        } else {
+            BASE64.decode(data)
         };
         decoded.map(Self::new).map_err(NotBase64)
     }

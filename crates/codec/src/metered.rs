@@ -50,10 +50,7 @@ thread_local! {
 /// The limit that ended the last reading with a metered deserializer, if any: serde's error has only a message.
 pub(crate) fn refusal(max_depth: usize) -> Option<DecodeError> {
     let fault = account::take_fault();
-    match TOO_DEEP.take() {
-        true => Some(DecodeError::too_deep(max_depth)),
-        false => fault.map(DecodeError::from),
-    }
+    if TOO_DEEP.take() { Some(DecodeError::too_deep(max_depth)) } else { fault.map(DecodeError::from) }
 }
 
 /// The levels that a value may still have, and how it is read.
@@ -83,10 +80,7 @@ impl Nesting {
     }
 
     fn pay<E: Error>(self, bytes: usize) -> Result<(), E> {
-        match self.is_free {
-            true => Ok(()),
-            false => charge(bytes).map_err(E::custom),
-        }
+        if self.is_free { Ok(()) } else { charge(bytes).map_err(E::custom) }
     }
 }
 
@@ -145,10 +139,7 @@ macro_rules! wanted {
     ($($wanted:ident($growth:expr): $($method:ident)*;)*) => {$($(
         fn $method<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Self::Error> {
             let visitor = self.counted(visitor, $growth);
-            match self.asks_for_anything(RequestedKind::$wanted) {
-                true => self.inner.deserialize_any(KindVisitor { visitor, wanted: RequestedKind::$wanted }),
-                false => self.inner.$method(visitor),
-            }
+            if self.asks_for_anything(RequestedKind::$wanted) { self.inner.deserialize_any(KindVisitor { visitor, wanted: RequestedKind::$wanted }) } else { self.inner.$method(visitor) }
             .map_err(ShortError)
         }
     )*)*};
@@ -195,9 +186,10 @@ impl<'de, D: Deserializer<'de>> Deserializer<'de> for Metered<D> {
 
     fn deserialize_unit_struct<V: Visitor<'de>>(self, name: &'static str, visitor: V) -> Result<V::Value, Self::Error> {
         let visitor = self.counted(visitor, 0);
-        match self.asks_for_anything(RequestedKind::Unit) {
-            true => self.inner.deserialize_any(KindVisitor { visitor, wanted: RequestedKind::Unit }),
-            false => self.inner.deserialize_unit_struct(name, visitor),
+        if self.asks_for_anything(RequestedKind::Unit) {
+            self.inner.deserialize_any(KindVisitor { visitor, wanted: RequestedKind::Unit })
+        } else {
+            self.inner.deserialize_unit_struct(name, visitor)
         }
         .map_err(ShortError)
     }
@@ -215,9 +207,10 @@ impl<'de, D: Deserializer<'de>> Deserializer<'de> for Metered<D> {
 
     fn deserialize_tuple<V: Visitor<'de>>(self, len: usize, visitor: V) -> Result<V::Value, Self::Error> {
         let visitor = self.counted(visitor, 0);
-        match self.asks_for_anything(RequestedKind::List) {
-            true => self.inner.deserialize_any(KindVisitor { visitor, wanted: RequestedKind::List }),
-            false => self.inner.deserialize_tuple(len, visitor),
+        if self.asks_for_anything(RequestedKind::List) {
+            self.inner.deserialize_any(KindVisitor { visitor, wanted: RequestedKind::List })
+        } else {
+            self.inner.deserialize_tuple(len, visitor)
         }
         .map_err(ShortError)
     }
@@ -229,9 +222,10 @@ impl<'de, D: Deserializer<'de>> Deserializer<'de> for Metered<D> {
         visitor: V,
     ) -> Result<V::Value, Self::Error> {
         let visitor = self.counted(visitor, 0);
-        match self.asks_for_anything(RequestedKind::List) {
-            true => self.inner.deserialize_any(KindVisitor { visitor, wanted: RequestedKind::List }),
-            false => self.inner.deserialize_tuple_struct(name, len, visitor),
+        if self.asks_for_anything(RequestedKind::List) {
+            self.inner.deserialize_any(KindVisitor { visitor, wanted: RequestedKind::List })
+        } else {
+            self.inner.deserialize_tuple_struct(name, len, visitor)
         }
         .map_err(ShortError)
     }
@@ -243,9 +237,10 @@ impl<'de, D: Deserializer<'de>> Deserializer<'de> for Metered<D> {
         visitor: V,
     ) -> Result<V::Value, Self::Error> {
         let visitor = self.counted(visitor, 0);
-        match self.asks_for_anything(RequestedKind::ListOrMap) {
-            true => self.inner.deserialize_any(KindVisitor { visitor, wanted: RequestedKind::ListOrMap }),
-            false => self.inner.deserialize_struct(name, fields, visitor),
+        if self.asks_for_anything(RequestedKind::ListOrMap) {
+            self.inner.deserialize_any(KindVisitor { visitor, wanted: RequestedKind::ListOrMap })
+        } else {
+            self.inner.deserialize_struct(name, fields, visitor)
         }
         .map_err(ShortError)
     }
@@ -257,9 +252,10 @@ impl<'de, D: Deserializer<'de>> Deserializer<'de> for Metered<D> {
         visitor: V,
     ) -> Result<V::Value, Self::Error> {
         let visitor = self.counted(visitor, 0);
-        match self.asks_for_anything(RequestedKind::Enum) {
-            true => self.inner.deserialize_any(KindVisitor { visitor, wanted: RequestedKind::Enum }),
-            false => self.inner.deserialize_enum(name, variants, visitor),
+        if self.asks_for_anything(RequestedKind::Enum) {
+            self.inner.deserialize_any(KindVisitor { visitor, wanted: RequestedKind::Enum })
+        } else {
+            self.inner.deserialize_enum(name, variants, visitor)
         }
         .map_err(ShortError)
     }

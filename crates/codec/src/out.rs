@@ -176,12 +176,11 @@ impl io::Write for ChargedBuffer {
 
     #[inline]
     fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
-        match self.has_room(bytes.len()) {
-            true => {
-                self.bytes.extend_from_slice(bytes);
-                Ok(())
-            }
-            false => Err(io::ErrorKind::OutOfMemory.into()),
+        if self.has_room(bytes.len()) {
+            self.bytes.extend_from_slice(bytes);
+            Ok(())
+        } else {
+            Err(io::ErrorKind::OutOfMemory.into())
         }
     }
 

@@ -79,16 +79,18 @@ impl<E: Error> Error for ShortError<E> {
     // A format has its own messages for other kinds, such as null.
 
     fn invalid_type(found: Unexpected<'_>, expected: &dyn Expected) -> Self {
-        match is_text(found) {
-            true => Self::custom(format_args!("invalid type: {found}, expected {expected}")),
-            false => Self(E::invalid_type(found, expected)),
+        if is_text(found) {
+            Self::custom(format_args!("invalid type: {found}, expected {expected}"))
+        } else {
+            Self(E::invalid_type(found, expected))
         }
     }
 
     fn invalid_value(found: Unexpected<'_>, expected: &dyn Expected) -> Self {
-        match is_text(found) {
-            true => Self::custom(format_args!("invalid value: {found}, expected {expected}")),
-            false => Self(E::invalid_value(found, expected)),
+        if is_text(found) {
+            Self::custom(format_args!("invalid value: {found}, expected {expected}"))
+        } else {
+            Self(E::invalid_value(found, expected))
         }
     }
 }
@@ -141,52 +143,55 @@ impl<'de, V: EnumOfMap<'de>> Visitor<'de> for KindVisitor<V> {
     }
 
     fn visit_bool<E: Error>(self, value: bool) -> Result<V::Value, E> {
-        match self.wants(RequestedKind::Bool) {
-            true => self.visitor.visit_bool(value),
-            false => self.refuse(Unexpected::Bool(value)),
+        if self.wants(RequestedKind::Bool) {
+            self.visitor.visit_bool(value)
+        } else {
+            self.refuse(Unexpected::Bool(value))
         }
     }
 
     fn visit_i64<E: Error>(self, value: i64) -> Result<V::Value, E> {
-        match self.wants(RequestedKind::Number) {
-            true => self.visitor.visit_i64(value),
-            false => self.refuse(Unexpected::Signed(value)),
+        if self.wants(RequestedKind::Number) {
+            self.visitor.visit_i64(value)
+        } else {
+            self.refuse(Unexpected::Signed(value))
         }
     }
 
     fn visit_u64<E: Error>(self, value: u64) -> Result<V::Value, E> {
-        match self.wants(RequestedKind::Number) {
-            true => self.visitor.visit_u64(value),
-            false => self.refuse(Unexpected::Unsigned(value)),
+        if self.wants(RequestedKind::Number) {
+            self.visitor.visit_u64(value)
+        } else {
+            self.refuse(Unexpected::Unsigned(value))
         }
     }
 
     fn visit_f64<E: Error>(self, value: f64) -> Result<V::Value, E> {
-        match self.wants(RequestedKind::Number) {
-            true => self.visitor.visit_f64(value),
-            false => self.refuse(Unexpected::Float(value)),
+        if self.wants(RequestedKind::Number) {
+            self.visitor.visit_f64(value)
+        } else {
+            self.refuse(Unexpected::Float(value))
         }
     }
 
     fn visit_str<E: Error>(self, value: &str) -> Result<V::Value, E> {
-        match self.wants(RequestedKind::Enum) {
-            true => self.visitor.visit_enum(StrDeserializer::new(value)),
-            false => self.refuse(Unexpected::Str(value)),
+        if self.wants(RequestedKind::Enum) {
+            self.visitor.visit_enum(StrDeserializer::new(value))
+        } else {
+            self.refuse(Unexpected::Str(value))
         }
     }
 
     fn visit_borrowed_str<E: Error>(self, value: &'de str) -> Result<V::Value, E> {
-        match self.wants(RequestedKind::Enum) {
-            true => self.visitor.visit_enum(BorrowedStrDeserializer::new(value)),
-            false => self.refuse(Unexpected::Str(value)),
+        if self.wants(RequestedKind::Enum) {
+            self.visitor.visit_enum(BorrowedStrDeserializer::new(value))
+        } else {
+            self.refuse(Unexpected::Str(value))
         }
     }
 
     fn visit_unit<E: Error>(self) -> Result<V::Value, E> {
-        match self.wants(RequestedKind::Unit) {
-            true => self.visitor.visit_unit(),
-            false => self.refuse(Unexpected::Unit),
-        }
+        if self.wants(RequestedKind::Unit) { self.visitor.visit_unit() } else { self.refuse(Unexpected::Unit) }
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, items: A) -> Result<V::Value, A::Error> {

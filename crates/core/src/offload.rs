@@ -99,12 +99,11 @@ impl Offload {
 
     fn wait(&self) -> Result<Waiting, CallError> {
         let waiting = Waiting(Arc::clone(&self.waiting));
-        match self.waiting.fetch_add(1, Ordering::Relaxed) < MAX_WAITING {
-            true => Ok(waiting),
-            false => {
-                let message = format!("{MAX_WAITING} large payloads wait to be read or written");
-                Err(CallError::overloaded(message, RETRY_AFTER))
-            }
+        if self.waiting.fetch_add(1, Ordering::Relaxed) < MAX_WAITING {
+            Ok(waiting)
+        } else {
+            let message = format!("{MAX_WAITING} large payloads wait to be read or written");
+            Err(CallError::overloaded(message, RETRY_AFTER))
         }
     }
 }
@@ -144,9 +143,10 @@ struct Stoppable {
 
 impl Account for Stoppable {
     fn charge(&self, bytes: usize) -> Result<(), ChargeError> {
-        match self.stop.load(Ordering::Relaxed) || self.deadline.is_expired(clock::now()) {
-            true => Err(ChargeError::Stopped),
-            false => self.account.charge(bytes),
+        if self.stop.load(Ordering::Relaxed) || self.deadline.is_expired(clock::now()) {
+            Err(ChargeError::Stopped)
+        } else {
+            self.account.charge(bytes)
         }
     }
 

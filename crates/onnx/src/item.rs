@@ -144,10 +144,7 @@ fn missing_input(signature: &Signature, spec: &TensorSpec) -> InputError {
 
 fn names(signature: &Signature) -> String {
     let names: Vec<_> = signature.inputs().iter().map(|spec| format!("`{}`", spec.name())).collect();
-    match names.is_empty() {
-        true => "no inputs".to_owned(),
-        false => names.join(", "),
-    }
+    if names.is_empty() { "no inputs".to_owned() } else { names.join(", ") }
 }
 
 fn read_tensor(signature: &Signature, spec: &TensorSpec, value: &Value) -> Result<Tensor, InputError> {

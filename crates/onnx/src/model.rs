@@ -125,9 +125,10 @@ fn read_file(path: &Path) -> Result<Vec<u8>, LoadError> {
     let mut file = Vec::new();
     // One byte more than is allowed tells a file that is too large without believing its metadata.
     File::open(path).and_then(|open| open.take(MAX_MODEL_BYTES + 1).read_to_end(&mut file)).map_err(failed)?;
-    match file.len() as u64 > MAX_MODEL_BYTES {
-        true => Err(LoadError::TooLarge { path: path.into(), max_bytes: MAX_MODEL_BYTES }),
-        false => Ok(file),
+    if file.len() as u64 > MAX_MODEL_BYTES {
+        Err(LoadError::TooLarge { path: path.into(), max_bytes: MAX_MODEL_BYTES })
+    } else {
+        Ok(file)
     }
 }
 

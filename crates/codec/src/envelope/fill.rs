@@ -43,10 +43,7 @@ impl SegmentBuffer {
             Some(buffer) => buffer.push(&piece),
             None => self.keep(piece),
         }
-        match self.received == self.len {
-            true => self.buffer.take().map(AlignedBuffer::into_bytes),
-            false => None,
-        }
+        if self.received == self.len { self.buffer.take().map(AlignedBuffer::into_bytes) } else { None }
     }
 
     fn keep(&mut self, piece: Bytes) {

@@ -99,9 +99,10 @@ impl Layout {
             end = start.checked_add(length).filter(|end| *end <= prelude.total).ok_or_else(beyond)?;
             segments.push(start..end);
         }
-        match end == prelude.total {
-            true => Ok(Some(Self { tree: head - prelude.tree..head, segments, total: end })),
-            false => Err(DecodeError::malformed("an envelope longer than its parts").at_offset(16)),
+        if end == prelude.total {
+            Ok(Some(Self { tree: head - prelude.tree..head, segments, total: end }))
+        } else {
+            Err(DecodeError::malformed("an envelope longer than its parts").at_offset(16))
         }
     }
 

@@ -178,12 +178,11 @@ impl ReceivedEnvelope {
 
     /// Straight into the type if there are no segments, otherwise through a value that shares them.
     fn typed<T: Data>(self, limits: &DecodeLimits) -> Result<T, DecodeError> {
-        match self.segments.is_empty() && TypeId::of::<T>() != TypeId::of::<Value>() {
-            true => {
-                let start = self.tree.start;
-                typed::msgpack::from_bytes(&self.head.slice(self.tree), limits).map_err(|error| error.shifted(start))
-            }
-            false => typed::from_value(self.value(limits)?),
+        if self.segments.is_empty() && TypeId::of::<T>() != TypeId::of::<Value>() {
+            let start = self.tree.start;
+            typed::msgpack::from_bytes(&self.head.slice(self.tree), limits).map_err(|error| error.shifted(start))
+        } else {
+            typed::from_value(self.value(limits)?)
         }
     }
 }

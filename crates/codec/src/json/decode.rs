@@ -118,10 +118,7 @@ impl JsonDecoder<'_> {
         if map.contains_key(&key) {
             return Err(DecodeError::malformed("the same key twice").in_key(&key).at_offset(start));
         }
-        match self.take(b':') {
-            true => Ok(key),
-            false => Err(self.malformed("expected : after a key")),
-        }
+        if self.take(b':') { Ok(key) } else { Err(self.malformed("expected : after a key")) }
     }
 
     /// Reads a text from its opening quote. Most texts have no escapes and are copied in one piece.
@@ -235,11 +232,10 @@ impl JsonDecoder<'_> {
             }
         }
         let text = &self.text[start..self.at];
-        match fraction || exponent || text == "-0" {
-            true => float(text).map(Value::Float).ok_or_else(|| wrong("a number beyond the range of a 64-bit float")),
-            false => {
-                integer(text).ok_or_else(|| wrong("an integer beyond 64 bits: write it with a point to mean a float"))
-            }
+        if fraction || exponent || text == "-0" {
+            float(text).map(Value::Float).ok_or_else(|| wrong("a number beyond the range of a 64-bit float"))
+        } else {
+            integer(text).ok_or_else(|| wrong("an integer beyond 64 bits: write it with a point to mean a float"))
         }
     }
 
@@ -251,12 +247,11 @@ impl JsonDecoder<'_> {
     }
 
     fn word(&mut self, word: &str, value: Value) -> Result<Value, DecodeError> {
-        match self.bytes[self.at..].starts_with(word.as_bytes()) {
-            true => {
-                self.at += word.len();
-                Ok(value)
-            }
-            false => Err(self.malformed("expected a value")),
+        if self.bytes[self.at..].starts_with(word.as_bytes()) {
+            self.at += word.len();
+            Ok(value)
+        } else {
+            Err(self.malformed("expected a value"))
         }
     }
 

@@ -149,12 +149,11 @@ fn write_texts<'a, I: Iterator<Item = &'a str>>(
 
 /// serde_json would write a NaN as `null`, which reads like a missing number.
 fn write_number(out: &mut ChargedBuffer, number: Scalar) -> Result<(), EncodeError> {
-    match number.is_finite() {
-        true => leaf(out, &PlainScalar(number)),
-        false => {
-            let shown = number.as_f64().map_or_else(|| format!("{:?}", number.plain()), |number| number.to_string());
-            Err(EncodeError::new("float", format!("JSON has no form for {shown}")))
-        }
+    if number.is_finite() {
+        leaf(out, &PlainScalar(number))
+    } else {
+        let shown = number.as_f64().map_or_else(|| format!("{:?}", number.plain()), |number| number.to_string());
+        Err(EncodeError::new("float", format!("JSON has no form for {shown}")))
     }
 }
 

@@ -233,10 +233,7 @@ impl<'a> MsgpackDecoder<'a> {
     }
 
     fn finish(&self, message: &str) -> Result<(), DecodeError> {
-        match self.at == self.end {
-            true => Ok(()),
-            false => Err(DecodeError::malformed(message).at_offset(self.at)),
-        }
+        if self.at == self.end { Ok(()) } else { Err(DecodeError::malformed(message).at_offset(self.at)) }
     }
 
     /// A length of 1, 2 or 4 bytes, for a `width` of 0, 1 or 2.

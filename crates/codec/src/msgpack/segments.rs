@@ -35,9 +35,10 @@ impl Segments {
     }
 
     pub(crate) fn finish(&self) -> Result<(), DecodeError> {
-        match self.next == self.parts.len() {
-            true => Ok(()),
-            false => Err(DecodeError::malformed(format!("segment {} is in no place of the tree", self.next))),
+        if self.next == self.parts.len() {
+            Ok(())
+        } else {
+            Err(DecodeError::malformed(format!("segment {} is in no place of the tree", self.next)))
         }
     }
 }

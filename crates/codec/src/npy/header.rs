@@ -227,10 +227,7 @@ impl HeaderParser<'_> {
     }
 
     fn expect(&mut self, byte: u8) -> Result<(), DecodeError> {
-        match self.take(byte) {
-            true => Ok(()),
-            false => Err(self.malformed(&format!("expected {:?}", char::from(byte)))),
-        }
+        if self.take(byte) { Ok(()) } else { Err(self.malformed(&format!("expected {:?}", char::from(byte)))) }
     }
 
     fn take(&mut self, byte: u8) -> bool {

@@ -165,9 +165,10 @@ impl ElementOrder {
     /// Copies elements of N bytes into row-major order.
     fn copy<const N: usize>(&self, from: &[u8], to: &mut [u8]) {
         let (from, to) = (from.as_chunks::<N>().0, to.as_chunks_mut::<N>().0);
-        match self.is_row_major() {
-            true => to.copy_from_slice(from),
-            false => to.iter_mut().zip(self.places(from.len())).for_each(|(to, place)| *to = from[place]),
+        if self.is_row_major() {
+            to.copy_from_slice(from)
+        } else {
+            to.iter_mut().zip(self.places(from.len())).for_each(|(to, place)| *to = from[place])
         }
     }
 }

@@ -97,10 +97,7 @@ fn record(bytes: &[u8], at: usize, len: usize, signature: u32) -> Result<ZipReco
     let record = at.checked_add(len).and_then(|end| bytes.get(at..end));
     let fields =
         ZipRecord { record: record.ok_or_else(|| malformed("a zip record beyond the input", at.min(bytes.len())))? };
-    match fields.u32(0) == signature {
-        true => Ok(fields),
-        false => Err(malformed("not the zip record that was expected", at)),
-    }
+    if fields.u32(0) == signature { Ok(fields) } else { Err(malformed("not the zip record that was expected", at)) }
 }
 
 /// The start of the end record: the last match whose comment ends with the input.
@@ -139,9 +136,10 @@ fn directory(bytes: &[u8], budget: &mut Budget<'_>) -> Result<Vec<Member>, Decod
         members.push(member);
         at = next;
     }
-    match at == end_at {
-        true => Ok(members),
-        false => Err(malformed("a zip directory that does not end where its end is", at.min(bytes.len()))),
+    if at == end_at {
+        Ok(members)
+    } else {
+        Err(malformed("a zip directory that does not end where its end is", at.min(bytes.len())))
     }
 }
 
@@ -201,9 +199,10 @@ impl Member {
                 }
             }
         };
-        match crc32fast::hash(&file) == self.checksum {
-            true => Ok(file),
-            false => Err(DecodeError::malformed("a member whose checksum does not agree")),
+        if crc32fast::hash(&file) == self.checksum {
+            Ok(file)
+        } else {
+            Err(DecodeError::malformed("a member whose checksum does not agree"))
         }
     }
 }

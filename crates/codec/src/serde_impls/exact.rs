@@ -98,15 +98,15 @@ impl Serialize for BytesForms<'_> {
         if handover::offer(|| Value::Bytes(self.0.clone())) {
             return serializer.serialize_unit();
         }
-        match serializer.is_human_readable() {
-            true => {
-                let mut text = TemporaryCharge::new();
-                text.grow(base64::encoded_len(self.0.len(), true).unwrap_or(usize::MAX)).map_err(S::Error::custom)?;
-                serializer.serialize_str(&BASE64.encode(self.0))
-            }
-            false if handover::refuses(self.0.len()) => Err(S::Error::custom(LARGE)),
-            false => serializer.serialize_bytes(self.0),
+        if serializer.is_human_readable() {
+            let mut text = TemporaryCharge::new();
+            text.grow(base64::encoded_len(self.0.len(), true).unwrap_or(usize::MAX)).map_err(S::Error::custom)?;
+            return serializer.serialize_str(&BASE64.encode(self.0));
         }
+        if handover::refuses(self.0.len()) {
+            return Err(S::Error::custom(LARGE));
+        }
+        serializer.serialize_bytes(self.0)
     }
 }
 

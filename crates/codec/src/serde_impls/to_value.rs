@@ -33,9 +33,10 @@ impl ValueSerializer {
     }
 
     fn deeper(self) -> Result<Self, EncodeError> {
-        match self.depth < MAX_DEPTH {
-            true => Ok(Self { depth: self.depth + 1, exact: false, ..self }),
-            false => Err(EncodeError::too_deep("", MAX_DEPTH)),
+        if self.depth < MAX_DEPTH {
+            Ok(Self { depth: self.depth + 1, exact: false, ..self })
+        } else {
+            Err(EncodeError::too_deep("", MAX_DEPTH))
         }
     }
 

@@ -71,9 +71,10 @@ pub(crate) fn located<T: Serialize, W>(
 
 impl<S: Serializer, const JSON: bool> UniformSerializer<S, JSON> {
     fn deeper(&self) -> Result<usize, S::Error> {
-        match self.depth < MAX_DEPTH {
-            true => Ok(self.depth + 1),
-            false => Err(S::Error::custom(format_args!("nested deeper than {MAX_DEPTH} levels"))),
+        if self.depth < MAX_DEPTH {
+            Ok(self.depth + 1)
+        } else {
+            Err(S::Error::custom(format_args!("nested deeper than {MAX_DEPTH} levels")))
         }
     }
 
@@ -138,18 +139,12 @@ impl<S: Serializer, const JSON: bool> Serializer for UniformSerializer<S, JSON> 
 
     #[inline]
     fn serialize_f32(self, value: f32) -> Result<S::Ok, S::Error> {
-        match JSON && !value.is_finite() {
-            false => self.inner.serialize_f32(value),
-            true => Err(S::Error::custom(NOT_FINITE)),
-        }
+        if JSON && !value.is_finite() { Err(S::Error::custom(NOT_FINITE)) } else { self.inner.serialize_f32(value) }
     }
 
     #[inline]
     fn serialize_f64(self, value: f64) -> Result<S::Ok, S::Error> {
-        match JSON && !value.is_finite() {
-            false => self.inner.serialize_f64(value),
-            true => Err(S::Error::custom(NOT_FINITE)),
-        }
+        if JSON && !value.is_finite() { Err(S::Error::custom(NOT_FINITE)) } else { self.inner.serialize_f64(value) }
     }
 
     fn serialize_none(self) -> Result<S::Ok, S::Error> {

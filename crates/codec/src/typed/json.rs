@@ -70,9 +70,10 @@ fn longest_number(bytes: &[u8]) -> usize {
 
 /// The same refusal with its place, if the decoder for values refuses it too.
 fn located(refused: DecodeError, bytes: &[u8], limits: &DecodeLimits) -> DecodeError {
-    match refused.limit().is_some_and(|limit| limit.name == "max_depth") {
-        true => decode(bytes, limits).err().filter(|error| error.limit() == refused.limit()).unwrap_or(refused),
-        false => refused,
+    if refused.limit().is_some_and(|limit| limit.name == "max_depth") {
+        decode(bytes, limits).err().filter(|error| error.limit() == refused.limit()).unwrap_or(refused)
+    } else {
+        refused
     }
 }
 
@@ -150,10 +151,8 @@ fn explain<T: DeserializeOwned>(bytes: &[u8], limits: &DecodeLimits, first: &ser
     if !wrong_type && let Err(error) = decode(bytes, &limits) {
         return error;
     }
-    let error = match wrong_type {
-        true => DecodeError::mismatch(message_of(first)),
-        false => DecodeError::malformed(message_of(first)),
-    };
+    let error =
+        if wrong_type { DecodeError::mismatch(message_of(first)) } else { DecodeError::malformed(message_of(first)) };
     let error = error.at_offset(offset_of(bytes, first));
     // A key is copied twice for the path, and the parser unescapes it in a buffer that doubles.
     let mut copies = TemporaryCharge::new();

@@ -43,10 +43,7 @@ const fn large_bytes(capacity: usize) -> usize {
 impl Map {
     /// The most bytes that [`with_capacity`](Self::with_capacity) allocates.
     pub(crate) const fn room_bytes(capacity: usize) -> usize {
-        match capacity <= SMALL {
-            true => capacity * size_of::<(String, Value)>(),
-            false => large_bytes(capacity),
-        }
+        if capacity <= SMALL { capacity * size_of::<(String, Value)>() } else { large_bytes(capacity) }
     }
 
     /// An empty map. Allocates nothing.
@@ -58,9 +55,10 @@ impl Map {
     /// An empty map with room for `capacity` entries.
     #[must_use]
     pub fn with_capacity(capacity: usize) -> Self {
-        match capacity <= SMALL {
-            true => Self(Storage::Small(Vec::with_capacity(capacity))),
-            false => Self(Storage::Large(Box::new(IndexMap::with_capacity(capacity)))),
+        if capacity <= SMALL {
+            Self(Storage::Small(Vec::with_capacity(capacity)))
+        } else {
+            Self(Storage::Large(Box::new(IndexMap::with_capacity(capacity))))
         }
     }
 

@@ -46,9 +46,10 @@ pub(crate) fn tree(leaf: impl Strategy<Value = Value> + 'static, tuples: bool) -
         let list = proptest::collection::vec(inner.clone(), 0..20);
         let map = proptest::collection::vec((any::<String>(), inner), 0..20);
         prop_oneof![
-            (list, any::<bool>()).prop_map(move |(items, tuple)| match tuple && tuples {
-                true => Value::Tuple(items),
-                false => Value::List(items),
+            (list, any::<bool>()).prop_map(move |(items, tuple)| if tuple && tuples {
+                Value::Tuple(items)
+            } else {
+                Value::List(items)
             }),
             map.prop_map(|entries| Value::Map(entries.into_iter().collect())),
         ]

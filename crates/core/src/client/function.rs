@@ -18,9 +18,10 @@ impl FunctionCall {
     ///
     /// `InvalidInput` when the arguments are not what the route takes.
     pub fn into_payload(self, route: &Route) -> Result<Payload, CallError> {
-        match route.is_function() {
-            true => Ok(Payload::new(self)),
-            false => Ok(route.input().from_value(self.into_input(route)?)?),
+        if route.is_function() {
+            Ok(Payload::new(self))
+        } else {
+            Ok(route.input().from_value(self.into_input(route)?)?)
         }
     }
 
@@ -101,10 +102,7 @@ impl LocalClient {
         let admission = self.let_in(clock::now(), self.hold_route(&route)?, bytes)?;
         let now = admission.admitted_at();
         let reply = self.submit_at(now, admission, payload, options).await?;
-        match reply.payload.is::<Value>() {
-            true => Ok(reply.payload.into_inner()?),
-            false => Ok(reply.payload.to_value()?),
-        }
+        if reply.payload.is::<Value>() { Ok(reply.payload.into_inner()?) } else { Ok(reply.payload.to_value()?) }
     }
 
     /// The route that is called by this name, with or without its leading `/`.
@@ -113,10 +111,7 @@ impl LocalClient {
     ///
     /// `NotFound` when there is none.
     pub fn find_function(&self, name: &str) -> Result<std::sync::Arc<Route>, CallError> {
-        let route = match name.starts_with('/') {
-            true => self.route(name),
-            false => self.route(&format!("/{name}")),
-        };
+        let route = if name.starts_with('/') { self.route(name) } else { self.route(&format!("/{name}")) };
         route.ok_or_else(|| CallError::new(ErrorKind::NotFound, format!("there is no function `{name}`")))
     }
 }

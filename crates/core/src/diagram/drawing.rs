@@ -63,9 +63,10 @@ impl Drawing {
             line(&mut text, format_args!("  end"));
         }
         for (from, to, label) in &self.arrows {
-            match label.is_empty() {
-                true => line(&mut text, format_args!("  n{from} --> n{to}")),
-                false => line(&mut text, format_args!("  n{from} -->|\"{}\"| n{to}", mermaid(label))),
+            if label.is_empty() {
+                line(&mut text, format_args!("  n{from} --> n{to}"))
+            } else {
+                line(&mut text, format_args!("  n{from} -->|\"{}\"| n{to}", mermaid(label)))
             }
         }
         for (one, other) in &self.same {
@@ -92,9 +93,10 @@ impl Drawing {
             line(&mut text, format_args!("  }}"));
         }
         for (from, to, label) in &self.arrows {
-            match label.is_empty() {
-                true => line(&mut text, format_args!("  n{from} -> n{to};")),
-                false => line(&mut text, format_args!("  n{from} -> n{to} [label=\"{}\"];", dot(label))),
+            if label.is_empty() {
+                line(&mut text, format_args!("  n{from} -> n{to};"))
+            } else {
+                line(&mut text, format_args!("  n{from} -> n{to} [label=\"{}\"];", dot(label)))
             }
         }
         for (one, other) in &self.same {

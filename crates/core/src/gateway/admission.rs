@@ -203,9 +203,10 @@ impl Ledger {
     /// already, whose outcomes are still to be written.
     pub(crate) fn take_patiently(&mut self, bytes: u64) -> Result<(), Refusal> {
         let limit = self.limits.max_in_flight_bytes;
-        match self.bytes == 0 || self.bytes.saturating_add(bytes) <= limit - limit / 4 {
-            true => self.take_bytes(bytes),
-            false => Err(Refusal::TooManyBytes { asked: bytes, limit }),
+        if self.bytes == 0 || self.bytes.saturating_add(bytes) <= limit - limit / 4 {
+            self.take_bytes(bytes)
+        } else {
+            Err(Refusal::TooManyBytes { asked: bytes, limit })
         }
     }
 

@@ -166,9 +166,10 @@ impl Gateway {
             _ => (0, 0),
         };
         let max = usize::try_from(limit).unwrap_or(usize::MAX);
-        match asked > limit {
-            true => ChargeError::too_large(MAX_IN_FLIGHT_BYTES, max),
-            false => ChargeError::exhausted(MAX_IN_FLIGHT_BYTES, max),
+        if asked > limit {
+            ChargeError::too_large(MAX_IN_FLIGHT_BYTES, max)
+        } else {
+            ChargeError::exhausted(MAX_IN_FLIGHT_BYTES, max)
         }
     }
 

@@ -284,9 +284,10 @@ impl NodeMetrics {
         for family in [&self.queued, &self.replicas, &self.ready, &self.abandoned_threads] {
             family.remove(&label);
         }
-        let ends = match was_used {
-            true => self.past_stages.lock().add(name.as_str(), 0).map(|(oldest, _)| oldest),
-            false => Some(name.to_string()),
+        let ends = if was_used {
+            self.past_stages.lock().add(name.as_str(), 0).map(|(oldest, _)| oldest)
+        } else {
+            Some(name.to_string())
         };
         if let Some(stage) = ends {
             self.end_counters_of_stage(&stage);

@@ -429,9 +429,10 @@ pub(crate) fn place_stream(step: &Graph<Arc<Pool>>, flight: &Flight) -> StreamPl
         (Graph::Stage(pool), Some(cluster)) => {
             let name = pool.name().as_str();
             let choice = cluster.choose(name, flight.session, &load_of(pool));
-            match choice.is_remote {
-                true => StreamPlace::Remote(choice.revision),
-                false => StreamPlace::Here { may_leave: cluster.offers(name), revision: choice.revision },
+            if choice.is_remote {
+                StreamPlace::Remote(choice.revision)
+            } else {
+                StreamPlace::Here { may_leave: cluster.offers(name), revision: choice.revision }
             }
         }
         _ => StreamPlace::Here { may_leave: false, revision: None },

@@ -141,9 +141,10 @@ impl Drop for BatchRun {
             let entries = std::mem::take(&mut self.entries);
             entries.iter().for_each(|entry| entry.note_again(self.pool.name(), RunEnd::NotBegun));
             // Entries under bisection stay apart from the others.
-            let back = match self.facts.is_isolating() {
-                true => BatcherMessage::Isolate { entries, lone_crashes: self.lone_crashes },
-                false => BatcherMessage::TakeBack(entries),
+            let back = if self.facts.is_isolating() {
+                BatcherMessage::Isolate { entries, lone_crashes: self.lone_crashes }
+            } else {
+                BatcherMessage::TakeBack(entries)
             };
             self.pool.tell_batcher(back);
         }

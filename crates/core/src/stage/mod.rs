@@ -89,9 +89,10 @@ impl StageSpec {
 
     /// The same stage as a task, if its code can be one.
     pub(crate) fn as_task(&self) -> Self {
-        match self.streams {
-            true => self.clone(),
-            false => Self { settings: self.settings.clone().with_placement(Placement::Task), ..self.clone() },
+        if self.streams {
+            self.clone()
+        } else {
+            Self { settings: self.settings.clone().with_placement(Placement::Task), ..self.clone() }
         }
     }
 

@@ -72,10 +72,7 @@ pub(crate) trait DynWorker: Send {
 
 /// Reads a payload as `In`, in place where it is one already, else at the expense of its call.
 pub(crate) fn read_input<In: Data>(payload: Payload, flight: &Flight) -> Result<Arc<In>, Failure> {
-    let read = match payload.is::<In>() {
-        true => payload.into_arc::<In>(),
-        false => flight.charged(|| payload.into_arc::<In>()),
-    };
+    let read = if payload.is::<In>() { payload.into_arc::<In>() } else { flight.charged(|| payload.into_arc::<In>()) };
     read.map_err(Failure::from_decode_error)
 }
 

@@ -201,9 +201,10 @@ impl Actor for Choosy {
     type Message = Beat;
 
     async fn started(&mut self, context: &ActorContext<Self>) -> Result<(), Failure> {
-        match self.0.contains(&context.life()) {
-            true => Ok(()),
-            false => Err(Failure::new(format!("not in life {}", context.life()))),
+        if self.0.contains(&context.life()) {
+            Ok(())
+        } else {
+            Err(Failure::new(format!("not in life {}", context.life())))
         }
     }
 

@@ -196,10 +196,11 @@ impl Input {
             2 => request.header("accept-encoding", "zstd"),
             _ => request,
         };
-        let body = match self.is(IN_PIECES) {
-            false => Body::from(Bytes::copy_from_slice(&body)),
+        let body = if self.is(IN_PIECES) {
             // A packed piece is charged by what it unpacks to, and is not itself.
-            true => pieces(body, fate, if self.coding() == Coding::None { READ_PIECE } else { PACKED_PIECE }),
+            pieces(body, fate, if self.coding() == Coding::None { READ_PIECE } else { PACKED_PIECE })
+        } else {
+            Body::from(Bytes::copy_from_slice(&body))
         };
         request.body(body).unwrap()
     }

@@ -85,9 +85,10 @@ pub(super) fn decode(bytes: &[u8], plan: &Plan) -> Result<Raster<u8>, InvalidIma
     let mut decoder = reader.into_decoder().map_err(|error| format.explain(error, plan))?;
     let (width, height) = decoder.dimensions();
     check_size(width, height, plan)?;
-    let orientation = match plan.orient {
-        true => decoder.orientation().map_err(|error| format.explain(error, plan))?,
-        false => Orientation::NoTransforms,
+    let orientation = if plan.orient {
+        decoder.orientation().map_err(|error| format.explain(error, plan))?
+    } else {
+        Orientation::NoTransforms
     };
     let picture = DynamicImage::from_decoder(decoder).map_err(|error| format.explain(error, plan))?;
     Ok(into_raster(picture, orientation, plan.color))

@@ -31,10 +31,7 @@ fn shown_keys(map: &Map) -> String {
     if map.len() > MAX_SHOWN_KEYS {
         shown.push("…".to_owned());
     }
-    match shown.is_empty() {
-        true => "nothing".to_owned(),
-        false => shown.join(", "),
-    }
+    if shown.is_empty() { "nothing".to_owned() } else { shown.join(", ") }
 }
 
 fn shorten(key: &str) -> String {

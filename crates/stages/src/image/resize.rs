@@ -20,9 +20,10 @@ pub(super) fn resize(picture: &Raster<u8>, width: usize, height: usize, method: 
     // other axis.
     let across_first = picture.height * picture.width.max(width);
     let down_first = picture.width * picture.height.max(height);
-    let mut resized = match across_first <= down_first {
-        true => resample_columns(&resample_rows(picture, &columns), &rows),
-        false => resample_rows(&resample_columns(picture, &rows), &columns),
+    let mut resized = if across_first <= down_first {
+        resample_columns(&resample_rows(picture, &columns), &rows)
+    } else {
+        resample_rows(&resample_columns(picture, &rows), &columns)
     };
     // The cubic and the sinc overshoot at hard edges.
     resized.data.iter_mut().for_each(|value| *value = value.clamp(0.0, 255.0));

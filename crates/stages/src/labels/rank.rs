@@ -23,9 +23,10 @@ pub(super) fn rank(scores: &[f64], softmax: bool, top_k: usize) -> Result<Vec<(u
         ranked.truncate(top_k);
     }
     ranked.sort_unstable_by(order);
-    let told = match softmax {
-        true => softmax_of(scores, largest, &ranked)?,
-        false => ranked.iter().map(|index| scores[*index]).collect(),
+    let told = if softmax {
+        softmax_of(scores, largest, &ranked)?
+    } else {
+        ranked.iter().map(|index| scores[*index]).collect()
     };
     Ok(ranked.into_iter().zip(told).collect())
 }

@@ -138,13 +138,15 @@ pub fn input_type(config: &LabelsConfig) -> DataType {
 /// The output of a route that ends with this stage.
 #[must_use]
 pub fn output_type(config: &LabelsConfig) -> DataType {
-    let label = match config.names.is_empty() {
-        true => json!({ "type": "string" }),
-        false => json!({ "type": "string", "enum": config.names }),
+    let label = if config.names.is_empty() {
+        json!({ "type": "string" })
+    } else {
+        json!({ "type": "string", "enum": config.names })
     };
-    let score = match config.softmax {
-        true => json!({ "type": "number", "minimum": 0, "maximum": 1 }),
-        false => json!({ "type": "number" }),
+    let score = if config.softmax {
+        json!({ "type": "number", "minimum": 0, "maximum": 1 })
+    } else {
+        json!({ "type": "number" })
     };
     let entry = json!({
         "type": "object",

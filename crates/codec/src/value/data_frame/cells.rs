@@ -223,9 +223,10 @@ fn texts<'a>(
     charge: &mut Charge<'_>,
 ) -> Result<(), ChargeError> {
     for row in rows {
-        cells.push(match array.is_null(row) {
-            true => Value::Null,
-            false => text(array.value(row).len(), || array.value(row).to_owned(), charge)?,
+        cells.push(if array.is_null(row) {
+            Value::Null
+        } else {
+            text(array.value(row).len(), || array.value(row).to_owned(), charge)?
         });
     }
     Ok(())
@@ -265,9 +266,10 @@ fn digits<T: types::DecimalType>(
     charge: &mut Charge<'_>,
 ) -> Result<(), ChargeError> {
     for row in 0..array.len() {
-        cells.push(match array.is_null(row) {
-            true => Value::Null,
-            false => text(SHORT_TEXT_BYTES, || array.value_as_string(row), charge)?,
+        cells.push(if array.is_null(row) {
+            Value::Null
+        } else {
+            text(SHORT_TEXT_BYTES, || array.value_as_string(row), charge)?
         });
     }
     Ok(())

@@ -121,9 +121,10 @@ fn buffers(
         }
         unpacked = unpacked.saturating_add(size);
     }
-    match total <= body.len() {
-        true => Ok(BufferSizes { unpacked, working }),
-        false => Err(DecodeError::malformed("buffers that overlap")),
+    if total <= body.len() {
+        Ok(BufferSizes { unpacked, working })
+    } else {
+        Err(DecodeError::malformed("buffers that overlap"))
     }
 }
 

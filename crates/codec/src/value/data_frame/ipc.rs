@@ -234,10 +234,7 @@ fn next_message(bytes: &[u8], start: usize) -> Result<Option<IpcMessage<'_>>, De
         len => (len, start + 4),
     };
     if len == 0 {
-        return match at == bytes.len() {
-            true => Ok(None),
-            false => Err(malformed("more input after the stream", at)),
-        };
+        return if at == bytes.len() { Ok(None) } else { Err(malformed("more input after the stream", at)) };
     }
     let end = usize::try_from(len).ok().and_then(|len| at.checked_add(len)).ok_or_else(short)?;
     let metadata = bytes.get(at..end).ok_or_else(short)?;

@@ -75,9 +75,10 @@ impl StrTensor {
             }
             start = end;
         }
-        match start == texts.len() {
-            true => Ok(Self(Arc::new(StrTensorParts { shape: Shape::from_slice(shape), len, data }))),
-            false => Err(TensorError::NotText { index: len }),
+        if start == texts.len() {
+            Ok(Self(Arc::new(StrTensorParts { shape: Shape::from_slice(shape), len, data })))
+        } else {
+            Err(TensorError::NotText { index: len })
         }
     }
 

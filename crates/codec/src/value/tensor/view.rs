@@ -13,12 +13,13 @@ impl Tensor {
     pub fn from_array<T: Element, D: Dimension>(array: Array<T, D>) -> Self {
         let shape = array.shape().to_vec();
         let len = array.len();
-        let elements = match array.is_standard_layout() {
-            true => match array.into_raw_vec_and_offset() {
+        let elements = if array.is_standard_layout() {
+            match array.into_raw_vec_and_offset() {
                 (elements, Some(0) | None) if elements.len() == len => elements,
                 (elements, offset) => elements[offset.unwrap_or(0)..][..len].to_vec(),
-            },
-            false => array.iter().copied().collect(),
+            }
+        } else {
+            array.iter().copied().collect()
         };
         Self::from_parts(T::DTYPE, &shape, bytes_of(elements))
     }
@@ -168,18 +169,12 @@ impl AsRef<[u8]> for AlignedZeros {
 
 /// The same bytes at a multiple of `alignment`, at most [`ALIGNMENT`]. Aligned bytes are not copied.
 pub(crate) fn aligned(data: Bytes, alignment: usize) -> Bytes {
-    match data.as_ptr().addr().is_multiple_of(alignment) {
-        true => data,
-        false => gathered(&[&data]),
-    }
+    if data.as_ptr().addr().is_multiple_of(alignment) { data } else { gathered(&[&data]) }
 }
 
 /// Charges the copy that [`aligned`] will make, if any.
 pub(crate) fn charge_aligned(data: &[u8], alignment: usize) -> Result<(), ChargeError> {
-    match data.as_ptr().addr().is_multiple_of(alignment) {
-        true => Ok(()),
-        false => charge(data.len() + COPY_BYTES),
-    }
+    if data.as_ptr().addr().is_multiple_of(alignment) { Ok(()) } else { charge(data.len() + COPY_BYTES) }
 }
 
 /// Overhead of a copy: room for the alignment, and the reference count.

@@ -233,10 +233,12 @@ impl Visiting {
 
 impl Drop for Visiting {
     fn drop(&mut self) {
-        let end = match self.returned {
-            true => End::Returned,
-            false if std::thread::panicking() => End::Panicked,
-            false => End::Dropped,
+        let end = if self.returned {
+            End::Returned
+        } else if std::thread::panicking() {
+            End::Panicked
+        } else {
+            End::Dropped
         };
         let now = Instant::now();
         let mut book = self.journal.book();
