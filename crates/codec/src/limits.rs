@@ -41,7 +41,7 @@ pub struct DecodeLimits {
     /// Message: `string of N bytes exceeds max_string_bytes = M`.
     pub max_string_bytes: usize,
     /// Most memory for structure: the nodes of a dynamic tree, and 1 KiB for each column of each batch of a frame.
-    /// Text, byte strings, elements and cells are not structure; they never take more than the input does, once more.
+    /// Text, byte strings, elements and cells are not structure; they take at most the input's size again.
     ///
     /// Threat: amplification, as above. Room for the next item counts too: at any moment decoding takes at most 2 ×
     /// input + 64 KiB + this limit (and what compressed input unpacks to). Data without structure (a tensor, a byte

@@ -307,7 +307,7 @@ impl BatcherState {
         Some(entry)
     }
 
-    /// Queues entries again that no worker has begun.
+    /// Queues entries of a lost worker again.
     fn take_back(&mut self, entries: Vec<Entry>) {
         for entry in self.keep_wanted(entries) {
             self.push(entry);

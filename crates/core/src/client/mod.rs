@@ -104,7 +104,7 @@ impl LocalClient {
         input: In,
         options: CallOptions,
     ) -> impl Future<Output = Result<Out, CallError>> + Send {
-        // What the call is made of ends where its flight begins; an `async` block would keep it in every waiting call.
+        // The arguments are dropped when the call starts; an `async` block would keep them in every waiting call.
         let begin = move |_: &mut Context<'_>| self.begin(route, Payload::new(input), options);
         lazy(begin).try_flatten().map(|outcome| read_output::<Out>(outcome?.payload))
     }
@@ -127,7 +127,7 @@ impl LocalClient {
         gateway.try_admit_at(arrived, held, bytes, self.outer.as_ref()).map_err(|refusal| gateway.refuse(refusal))
     }
 
-    /// Lets a call in; what is given back does the rest.
+    /// Admits a call; the returned future runs it.
     fn begin(
         &self,
         route: &str,

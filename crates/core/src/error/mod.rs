@@ -314,7 +314,7 @@ impl CallError {
         self.0.details.as_ref()
     }
 
-    /// When a retry may succeed: for [`ErrorKind::Overloaded`] from the measured drain rate, for
+    /// When a retry may succeed: for a full stage from its measured drain rate, a second for a full node, for
     /// [`ErrorKind::Unavailable`] when other nodes are looked for again.
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {

@@ -118,8 +118,8 @@ impl Ledger {
         }
     }
 
-    /// Lets a call in, or says why not. The key closes the line again. One that rides on the permit of a call in flight
-    /// needs none, not even on a node that drains, because that call cannot end without it.
+    /// Lets a call in, or says why not. The key closes the line again. An inner call uses its outer call's permit, so a
+    /// full or draining node lets it in, because that call cannot end without it.
     pub(crate) fn admit(&mut self, now: Instant, route: RouteIndex, bytes: u64, rides: bool) -> Result<u32, Refusal> {
         self.check(bytes, rides)?;
         self.take_bytes(bytes)?;

@@ -1,7 +1,7 @@
 //! The gateway: permits of calls, calls in flight, drain.
 //!
-//! Every call holds a [`Permit`] from before its body is read until its outcome is there. The permits count calls and
-//! bytes; the ledger knows each call in flight.
+//! Every call holds a [`Permit`] from its admission until its outcome is there. The permits count calls and bytes; the
+//! ledger knows each call in flight.
 //!
 //! * **Full:** [`Gateway::take_permit`] refuses at once; nothing was read or queued.
 //! * **Draining:** it refuses; what is in flight goes on.

@@ -1,7 +1,7 @@
 //! The batch that a replica runs: it owns the reply ports of its entries while user code has their inputs.
 //!
-//! The owner of the batch answers. That is the run itself, right after user code. Where user code does not come back,
-//! the replica's actor takes the batch and answers instead. So every entry has exactly one outcome.
+//! The run answers as soon as user code returns. If it does not return, the replica's actor takes the batch and answers
+//! instead. So every entry has exactly one outcome.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -232,8 +232,8 @@ impl BatchTrace {
 }
 
 impl Drop for InFlightBatch {
-    /// The run was lost with its worker, and not by its inputs. Entries run again within contract and retry
-    /// budget; the others get an error that says that they had begun.
+    /// The worker is gone for a reason other than these inputs. Entries run again within contract and retry budget; the
+    /// others get an error that says that they had begun.
     fn drop(&mut self) {
         if self.entries.is_empty() {
             return;

@@ -6,8 +6,8 @@ use super::replica::ReplicaHandle;
 use super::run::BatchRun;
 use crate::queue::{Entry, EntryKey};
 
-/// Messages to one batcher. There are at most a few for each permit of the queue and for each replica, so the mailbox
-/// is bounded although its type is not. Entries come by the [`Inbox`](crate::queue::Inbox).
+/// Messages to one batcher. There are at most a few for each permit of the queue and for each replica, so their number
+/// is bounded, though ractor's mailbox has no limit. Entries come by the [`Inbox`](crate::queue::Inbox).
 #[derive(Debug)]
 pub(crate) enum BatcherMessage {
     /// There are entries in the inbox. From the caller of the first of them.
@@ -20,7 +20,8 @@ pub(crate) enum BatcherMessage {
     Leave(Arc<ReplicaHandle>),
     /// A worker became free while entries were waiting. From that worker.
     Free,
-    /// These entries were handed to a worker that ended before it began them. From the dropped batch.
+    /// The worker of these entries ended, and they may be queued again: it had not begun them, or their contract allows
+    /// it. From the dropped batch.
     TakeBack(Vec<Entry>),
     /// These entries, run together, killed their worker: run each half by itself. From the worker.
     Isolate {

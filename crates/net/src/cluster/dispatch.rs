@@ -185,7 +185,8 @@ impl Inner {
                 _ if fault.error().is_refusal() || is_repeatable => self.retries.lock().take(Instant::now()),
                 _ => false,
             };
-            // If an attempt may have run, a later refusal does not hide that. A known outcome replaces both.
+            // The error of an attempt that may have run is kept rather than a later refusal. An error that is no
+            // refusal replaces either.
             if last.as_ref().is_none_or(|last| last.error().is_refusal()) || !fault.error().is_refusal() {
                 last = Some(if is_repeatable { fault.repeatable() } else { fault });
             }
