@@ -1,10 +1,10 @@
 //! The gateway: permits of calls, calls in flight, drain.
 //!
-//! Every call holds a [`Permit`] from before its body is read until its outcome is there. The permits count calls and
-//! bytes; the ledger knows each call in flight.
+//! Every call holds a [`Permit`] from before its body is read until it has its outcome. The permits count calls and
+//! bytes; the ledger lists each call in flight.
 //!
 //! * **Full:** [`Gateway::take_permit`] refuses at once; nothing was read or queued.
-//! * **Draining:** it refuses; what is in flight goes on.
+//! * **Draining:** it refuses new calls; calls in flight continue.
 //! * **Cancelled:** dropping the call's admission frees its permit and closes its line in the ledger.
 
 mod actor;
