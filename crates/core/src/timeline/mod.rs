@@ -198,8 +198,8 @@ pub trait BatchObserver: fmt::Debug + Send + Sync + 'static {
 
 /// Joins the traces of calls from any edge.
 pub trait CallTracer: fmt::Debug + Send + Sync + 'static {
-    /// A call was admitted whose caller has this place in a recorded trace. `what` names its route, or its stages. The
-    /// recorder holds the call's own place.
+    /// A call was admitted whose caller has this place in a recorded trace. `what` names its route, or its stages.
+    /// Returns a recorder with the call's own place.
     fn trace(&self, caller: SpanId, what: &str, now: Instant) -> Recorder;
 }
 
