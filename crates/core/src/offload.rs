@@ -1,6 +1,6 @@
 //! Moves large pieces of decoding and encoding away from the runtime's threads.
 //!
-//! At most one piece less than there are cores runs at a time: the runtime keeps a core for other calls.
+//! The limit of running pieces is one below the count of cores: the runtime keeps a core for other calls.
 //!
 //! * **Full:** further work waits within its call's deadline, at most [`MAX_WAITING`] pieces; beyond that the call is
 //!   refused with `Overloaded`.
@@ -46,7 +46,7 @@ impl Offload {
     /// Runs `work` on a separate thread and charges `account`. The thread holds `owner`, such as the call's admission,
     /// until the work returns, and gives it back with the result.
     ///
-    /// A panic of `work` goes on in the caller.
+    /// A panic of `work` continues in the caller.
     pub(crate) async fn run<O: Send + 'static, T: Send + 'static>(
         &self,
         runtime: &Handle,

@@ -32,7 +32,7 @@ pub(crate) struct Flight {
     late: AtomicBool,
     /// Whether its stages run on this node only.
     pub(crate) stays_here: bool,
-    /// The permit, which keeps the charged bytes while any work for the call goes on.
+    /// The permit. It keeps the charged bytes while any work for the call continues.
     pub(crate) permit: Option<Arc<Permit>>,
     account: Account,
     /// Its caller's data, if any.

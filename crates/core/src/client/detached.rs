@@ -13,7 +13,7 @@ use crate::call::{CallOptions, Origin};
 use crate::error::CallError;
 
 impl LocalClient {
-    /// Starts a call and goes on without its outcome. Needs no `await`, and no runtime around it.
+    /// Starts a call without waiting for its outcome. Needs no `await` and no runtime.
     ///
     /// When this returns `Ok`, the call is admitted: it holds its permit, waits in its first stage's queue, and
     /// continues until its deadline, even without its caller. Its outcome is counted with the route's others; an error

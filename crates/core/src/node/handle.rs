@@ -1,4 +1,4 @@
-//! The handle on a running node: look at it, and change what it serves.
+//! The handle on a running node: observe it, and change its routes and stages.
 
 use std::sync::Arc;
 
@@ -90,7 +90,7 @@ impl NodeHandle {
         LocalClient::new(Arc::clone(&self.shared))
     }
 
-    /// Whether the node lives, is ready, and how each stage does.
+    /// Liveness, readiness, and the state of each stage.
     #[must_use]
     pub fn health(&self) -> Health {
         self.shared.health()

@@ -36,7 +36,7 @@ pub use start_error::StartError;
 
 /// A running node. Dropping it ends everything at once; [`shutdown`](Self::shutdown) ends it in good order.
 ///
-/// What it serves can be changed while it serves: routes are added, replaced and removed, stages scaled.
+/// It can be changed while it serves: routes are added, replaced and removed, stages scaled.
 #[derive(Debug)]
 #[must_use = "a node ends when it is dropped"]
 pub struct Node {
@@ -107,7 +107,7 @@ impl Node {
         self.handle.client()
     }
 
-    /// Whether the node lives, is ready, and how each stage does.
+    /// Liveness, readiness, and the state of each stage.
     #[must_use]
     pub fn health(&self) -> Health {
         self.handle.health()
@@ -149,7 +149,7 @@ impl Node {
         self.handle.actor(name)
     }
 
-    /// Changes what is served; see [`NodeHandle::change`].
+    /// Changes the served routes; see [`NodeHandle::change`].
     ///
     /// # Errors
     ///
