@@ -1,8 +1,8 @@
-//! What a stage still does when five times as much comes as it can do, and how soon the rest is told.
+//! The throughput of a stage at five times its capacity, and how soon it refuses the other calls.
 //!
-//! Run with `cargo bench -p callboard-core --bench overload`. The stage stands for a device: 2 ms a batch of up to 16.
-//! First its peak with callers that wait for each other, then calls that come at five times that rate whatever becomes
-//! of them, each with 100 ms to be answered in, which is less than its full queue would take.
+//! Run with `cargo bench -p callboard-core --bench overload`. The stage simulates a device: 2 ms per batch of up to 16.
+//! First the peak with callers in a closed loop, then calls at five times that rate in an open loop, each with a
+//! deadline of 100 ms, which is less than the time of a full queue.
 
 #![allow(clippy::print_stdout, clippy::unwrap_used, reason = "a benchmark prints, and stops when something is wrong")]
 
@@ -61,7 +61,7 @@ struct Flood {
     sent: u64,
     served: u64,
     late: u64,
-    /// How long each refusal took.
+    /// The time of each refusal.
     refused: Vec<Duration>,
 }
 
@@ -80,7 +80,7 @@ impl Flood {
     }
 }
 
-/// Calls at this rate, whatever becomes of them.
+/// Calls at this rate, independent of their outcomes.
 async fn flood(client: LocalClient, rate: f64) -> Flood {
     let (begun, mut calls) = (Instant::now(), Vec::new());
     let mut ticks = tokio::time::interval(TICK);

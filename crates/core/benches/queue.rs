@@ -1,7 +1,7 @@
-//! What scheduling costs with so many entries waiting: it should grow with the logarithm of their number, and beyond
-//! the size of the caches with the latency of memory, as it does for the standard library's ordered map beside it.
+//! The cost of scheduling by the count of waiting entries: it should grow with the logarithm of the count and, beyond
+//! the caches, with the latency of memory, as in the standard library's ordered map, which is measured as well.
 //!
-//! Run with `cargo bench -p callboard-core --bench queue`. The best round of each counts: noise only ever adds.
+//! Run with `cargo bench -p callboard-core --bench queue`. The best round counts: noise only adds time.
 
 #![allow(clippy::print_stdout, clippy::unwrap_used, reason = "a benchmark prints, and stops when something is wrong")]
 
@@ -22,7 +22,7 @@ fn main() {
             let mut queue = Queue::new(callboard_core::Instant::now());
             (0..waiting).for_each(|n| queue.push(n, slack(n)));
             let operations = waiting..waiting + OPERATIONS;
-            // Each at its own place in the order, and the number that waits stays what it is.
+            // Each entry at its own place in the order, with a constant count of waiting entries.
             keep(&mut best[0], operations.clone(), |n| {
                 queue.push(n, slack(n));
                 black_box(queue.pop().unwrap());
@@ -39,7 +39,7 @@ fn main() {
                 map.insert((slack(n), n), n);
                 black_box(map.pop_first().unwrap());
             });
-            // Everything gains a class at once, which is the worst that ageing can do.
+            // All entries gain a class at once: the worst case of ageing.
             queue.wait(callboard_core::DEFAULT_AGEING);
             let begun = Instant::now();
             black_box(queue.pop().unwrap());
@@ -56,7 +56,7 @@ fn keep(best: &mut f64, operations: std::ops::Range<u64>, mut operation: impl Fn
     *best = best.min(begun.elapsed().as_nanos() as f64 / count as f64);
 }
 
-/// Spread over half a minute, in no order.
+/// Spread over half a minute, unordered.
 fn slack(n: u64) -> Duration {
     Duration::from_micros(n.wrapping_mul(0x9e37_79b9_7f4a_7c15) % 30_000_000)
 }

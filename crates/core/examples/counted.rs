@@ -1,4 +1,4 @@
-//! So many calls in process, one after the other, and nothing else: something to count instructions of.
+//! Sequential calls in process and nothing else: for counting instructions.
 //!
 //! `benches/metrics-cost.sh` runs it under callgrind.
 

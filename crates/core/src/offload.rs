@@ -1,13 +1,12 @@
-//! Runs a call's decoding and encoding away from the runtime's threads, when there is much of it.
+//! Moves large pieces of decoding and encoding away from the runtime's threads.
 //!
-//! One piece of work less runs at a time than there are cores: more would only take turns, and the runtime keeps a core
-//! for everybody else's calls.
+//! The limit of running pieces is one below the count of cores: the runtime keeps a core for other calls.
 //!
-//! * **Full:** further work waits, within its call's deadline, and at most [`MAX_WAITING`] of it; beyond that the call
-//!   is refused with `Overloaded`.
-//! * **Late, cancelled:** dropping the future stops the work at its next charge, at the latest after 64 KiB of
-//!   allocations, and so does the call's deadline. Until it returns it owns its call's
-//!   [`Admission`](crate::edge::Admission): a call whose caller left is in flight as long as it costs something.
+//! * **Full:** further work waits within its call's deadline, at most [`MAX_WAITING`] pieces; beyond that the call is
+//!   refused with `Overloaded`.
+//! * **Late, cancelled:** the call's deadline, or dropping the future, stops the work at its next charge, at the latest
+//!   after 64 KiB of allocations. Until the work returns it owns its call's [`Admission`](crate::edge::Admission): an
+//!   abandoned call is in flight while it costs something.
 
 use std::num::NonZeroUsize;
 use std::panic::resume_unwind;
@@ -24,10 +23,10 @@ use crate::clock;
 use crate::deadline::Deadline;
 use crate::error::{CallError, ErrorKind, RETRY_AFTER};
 
-/// Pieces of work that wait for a thread. What they wait with is charged to their calls already.
+/// The maximum count of pieces that wait for a thread. Their memory is already charged to their calls.
 const MAX_WAITING: usize = 1024;
 
-/// The threads of one node for such work.
+/// The threads of one node for decoding and encoding.
 #[derive(Debug)]
 pub(crate) struct Offload {
     free: Arc<Semaphore>,
@@ -44,10 +43,10 @@ impl Offload {
         Self { free: Arc::new(Semaphore::new(threads)), waiting: Arc::default() }
     }
 
-    /// Runs `work` on a thread of its own at the expense of `account`. The thread holds `owner`, such as the call's
-    /// admission, until the work returns, and gives it back with the result.
+    /// Runs `work` on a separate thread and charges `account`. The thread holds `owner`, such as the call's admission,
+    /// until the work returns, and gives it back with the result.
     ///
-    /// A panic of `work` goes on in the caller.
+    /// A panic of `work` continues in the caller.
     pub(crate) async fn run<O: Send + 'static, T: Send + 'static>(
         &self,
         runtime: &Handle,
@@ -60,8 +59,8 @@ impl Offload {
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
         let account: Arc<dyn Account> = Arc::new(Stoppable { account, stop: Arc::clone(&stop), deadline });
-        // In a task of its own, which the runtime polls: a caller that is not polled, such as a stream whose reader
-        // pauses, would keep the place that it was given in the queue from everybody behind it.
+        // A separate task, which the runtime polls: a caller that is not polled, such as a stream whose reader pauses,
+        // would keep its place in the queue and block the work after it.
         let task = runtime.spawn(async move {
             let free = match tokio::time::timeout_at(deadline.instant(), free.acquire_owned()).await {
                 Ok(Ok(free)) => free,
@@ -73,7 +72,7 @@ impl Offload {
             drop(waiting);
             let work = move || {
                 let done = charged_to(&account, work);
-                // What nobody waits for is dropped before its bytes, its permit and its place are free again.
+                // An unwanted result is dropped before its bytes, its permit and its place are free again.
                 let done = (!stopped.load(Ordering::Relaxed)).then_some(done).map(|done| (done, owner));
                 drop(free);
                 done
@@ -121,7 +120,7 @@ impl Drop for Waiting {
     }
 }
 
-/// Stops the work of a future that is dropped: what waits is not begun, and what was begun ends at its next charge.
+/// Stops the work of a dropped future: waiting work does not start, running work ends at its next charge.
 struct StopOnDrop {
     stop: Arc<AtomicBool>,
     task: AbortHandle,
@@ -134,7 +133,7 @@ impl Drop for StopOnDrop {
     }
 }
 
-/// A call's account that pays only as long as the result is wanted.
+/// A call's account that refuses every charge after the call was stopped or its deadline passed.
 struct Stoppable {
     account: Arc<dyn Account>,
     stop: Arc<AtomicBool>,
@@ -164,7 +163,7 @@ mod tests {
     use super::*;
     use crate::clock::Instant;
 
-    /// Pays for everything.
+    /// Accepts every charge.
     struct Free;
 
     impl Account for Free {

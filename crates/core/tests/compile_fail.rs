@@ -1,7 +1,7 @@
-//! What the compiler says to common mistakes names the remedy.
+//! Compiler errors for common mistakes name the remedy.
 //!
-//! Each file in `compile_fail/` is a program with one mistake. Its lines `//~ …` are texts that the compiler's error
-//! has to contain. The rest of the error is rustc's own and may change with its version, so it is not compared.
+//! Each file in `compile_fail/` is a program with one mistake. The compiler's error must contain the texts of its lines
+//! `//~ …`. The rest of the error may change with the version of rustc, so it is not compared.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on says so by panicking")]
 
@@ -43,7 +43,7 @@ fn each_common_mistake_is_answered_with_its_remedy() {
     for (name, text) in &mistakes {
         let remedies: Vec<_> = text.lines().filter_map(|line| line.strip_prefix("//~ ")).collect();
         let errors = errors.get(name).map_or(&[][..], Vec::as_slice);
-        // One mistake may be more than one error to rustc. Another mistake would be an error without the remedy.
+        // One mistake may cause several errors of rustc. An error of another mistake would not contain the remedy.
         let missing = errors.iter().any(|error| remedies.iter().any(|remedy| !error.contains(remedy)));
         if missing || errors.is_empty() || remedies.is_empty() {
             complaints.push_str(&format!("\n{name}: not said of {remedies:?}\n{}", errors.join("\n")));
@@ -52,8 +52,8 @@ fn each_common_mistake_is_answered_with_its_remedy() {
     assert!(complaints.is_empty(), "{complaints}");
 }
 
-/// What the compiler says to each of these programs. They are checked as a package of their own, against the lock file
-/// of the workspace, and with whatever is in its target directory already.
+/// The compiler's errors for each of these programs. They are checked as a separate package, with the lock file and the
+/// target directory of the workspace.
 fn errors_of(core: &Path, mistakes: &BTreeMap<String, String>) -> BTreeMap<String, Vec<String>> {
     let temporary = Path::new(env!("CARGO_TARGET_TMPDIR"));
     let package = temporary.join("compile_fail");
@@ -76,7 +76,7 @@ fn errors_of(core: &Path, mistakes: &BTreeMap<String, String>) -> BTreeMap<Strin
     for line in String::from_utf8(checked.stdout).unwrap().lines() {
         let told: Value = serde_json::from_str(line).unwrap();
         let message = &told["message"];
-        // The summary at the end has no place.
+        // The summary at the end has no location.
         if message["level"] == "error" && message["spans"].as_array().is_some_and(|spans| !spans.is_empty()) {
             let errors = errors.entry(told["target"]["name"].as_str().unwrap().to_owned()).or_default();
             errors.push(message["rendered"].as_str().unwrap().to_owned());

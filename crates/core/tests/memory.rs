@@ -1,4 +1,4 @@
-//! What a waiting call costs in memory.
+//! The memory of a waiting call.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on says so by panicking")]
 
@@ -14,11 +14,10 @@ use callboard_core::{App, Limits, Stage};
 
 const CALLS: usize = 100_000;
 
-/// One batch is in the worker's hands, the rest waits.
+/// One batch is in the worker, the rest waits.
 const BATCH: usize = 1000;
 
-/// Each call has a task of its own, as a caller's would: its future, the flight, the entry, the permit and the way
-/// back.
+/// Each call has its own task, as with real callers: its future, the flight, the entry, the permit and the reply port.
 #[tokio::test]
 async fn a_hundred_thousand_waiting_calls_take_less_than_a_kibibyte_each() {
     let gate: Arc<(Mutex<bool>, Condvar)> = Arc::default();
@@ -33,7 +32,7 @@ async fn a_hundred_thousand_waiting_calls_take_less_than_a_kibibyte_each() {
     let node = App::new().route("/gated", stage).limits(limits).start().await.unwrap();
     let (_payload, payload, _) = heap::measured(|| Payload::new(0u64));
 
-    // The list of handles is the test's own.
+    // The list of handles belongs to the test.
     let mut calls = Vec::with_capacity(CALLS);
     let before = heap::live();
     for n in 0..CALLS as u64 {
@@ -45,7 +44,7 @@ async fn a_hundred_thousand_waiting_calls_take_less_than_a_kibibyte_each() {
     while node.describe().stages[0].queued != CALLS - BATCH {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    // On the runtime's one thread whoever is ready now goes first: the batcher, which puts the last of them in line.
+    // The runtime's one thread runs ready tasks in order: the batcher runs first, and queues the last calls.
     tokio::task::yield_now().await;
     let each = (heap::live() - before) / CALLS - payload;
     println!("{each} bytes per waiting call, beside {payload} for its payload");

@@ -1,5 +1,5 @@
-//! What a panic of user code says of its place, and whose time its printing is. A binary of its own: a panic hook is
-//! the process's.
+//! A panic of user code reports its location, and the time of its printing counts for no call. A separate binary,
+//! because a panic hook is global to the process.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on says so by panicking")]
 
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use callboard_core::{App, CallError, Failure, Node, Stage};
 
-/// A hook that takes as long as the printing of a backtrace, set before the node starts and again when it runs.
+/// A hook as slow as the printing of a backtrace, set before the node starts and again when it runs.
 fn set_slow_hook() {
     std::panic::set_hook(Box::new(|_| {
         let begun = Instant::now();
@@ -39,7 +39,7 @@ async fn a_panic_tells_its_place_and_the_time_of_its_hook_is_not_the_stages() {
     let metrics = node.metrics();
     assert!(!metrics.contains("callboard_stage_moved_to_threads_total{stage=\"panics\"} 1"), "{metrics}");
 
-    // A program may set its own hook at any time. The first panic behind that is the price.
+    // A program may set its own hook at any time. Only the first panic after that is not covered.
     set_slow_hook();
     let _ = panic_of(&node).await;
     told(panic_of(&node).await);

@@ -1,4 +1,4 @@
-//! That unloading gives memory back.
+//! Unloading frees memory.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on says so by panicking")]
 
@@ -8,7 +8,7 @@ mod heap;
 
 use callboard_core::{App, Batch, Failure, Replica, RouteSpec, Stage, Worker};
 
-/// What a model holds.
+/// The memory of a model.
 const WEIGHTS: usize = 4 << 20;
 
 struct Model(Vec<u8>);
@@ -32,7 +32,7 @@ async fn a_hundred_loads_and_unloads_give_every_byte_of_the_model_back() {
         assert!(heap::live() > 2 * WEIGHTS, "both replicas hold their weights");
         assert_eq!(node.client().call::<usize, u8>("/model", round).await.unwrap(), 7);
         node.remove_route("/model").await.unwrap().settled().await;
-        // The threads' last frees may come after the news that they have ended.
+        // The threads' last frees may come after the notice of their end.
         while heap::live() > WEIGHTS {
             tokio::time::sleep(std::time::Duration::from_millis(1)).await;
         }

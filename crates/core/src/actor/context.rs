@@ -72,7 +72,7 @@ pub struct ActorContext<A: Actor> {
     /// This life only: a timer must not reach the next one.
     myself: EngineRef<Delivery<A::Message>>,
     life: u64,
-    /// Dropped with the life, which ends them.
+    /// Dropping it ends the timers of this life.
     timers: Mutex<JoinSet<()>>,
 }
 
@@ -105,8 +105,8 @@ impl<A: Actor> ActorContext<A> {
         &self.reference
     }
 
-    /// Sends the actor itself a message, after the waiting ones. It needs no place in the mailbox: the count of such
-    /// messages is up to the actor. If this life ends first, the message is lost.
+    /// Sends the actor itself a message, after the waiting messages. The mailbox's bound does not apply: the actor must
+    /// limit such messages itself. If this life ends first, the message is lost.
     pub fn tell_self(&self, message: A::Message) {
         // A life that is ending takes no messages.
         let _ = self.myself.cast(Delivery::new(message, None));
@@ -130,11 +130,11 @@ impl<A: Actor> ActorContext<A> {
         let first = clock::now().checked_add(period);
         let only_one = Arc::new(Semaphore::new(1));
         self.timer(async move {
-            // A first time that the clock cannot hold never comes.
+            // The clock cannot represent the first time: the timer never fires.
             let Some(first) = first else { return };
             let mut ticks = tokio::time::interval_at(first, period);
             ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
-            // Free again when the actor has taken the message before.
+            // Free again when the actor has taken the previous message.
             while let Ok(place) = Arc::clone(&only_one).acquire_owned().await {
                 ticks.tick().await;
                 let sent = match contain(&mut message) {
@@ -172,8 +172,7 @@ impl<A: Actor> fmt::Debug for ActorContext<A> {
 pub struct ActorTimer(AbortHandle);
 
 impl ActorTimer {
-    /// Sends nothing any more. A message that waits in the mailbox already is handled, as is one that is sent at the
-    /// same moment.
+    /// Cancels the timer. A message that is already in the mailbox, or is sent at the same moment, is still handled.
     pub fn cancel(&self) {
         self.0.abort();
     }

@@ -1,4 +1,4 @@
-//! The names of a node's actors, and what is known of each.
+//! The actors of a node by name, and the state of each.
 
 use std::any::Any;
 use std::collections::VecDeque;
@@ -14,24 +14,24 @@ use super::mailbox::{ActorRef, Mailbox};
 use super::spec::{ActorError, ActorGroup};
 use crate::clock::Instant;
 
-/// How many of an actor's last ends are remembered.
+/// The maximum count of remembered reasons why an actor ended.
 const REMEMBERED: usize = 8;
 
-/// How many groups may wait for their start. One more is refused with [`ActorError::Busy`].
+/// The maximum count of groups that wait for their start. One more is refused with [`ActorError::Busy`].
 const MAX_WAITING_STARTS: usize = 64;
 
-/// Where an actor is in its life.
+/// The state of an actor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum ActorState {
-    /// It is being started for the first time.
+    /// The first start is in progress.
     Starting,
-    /// It takes messages.
+    /// The actor takes messages.
     Up,
-    /// It crashed, or was stopped along with another, and will be back.
+    /// The actor crashed, or was stopped with another actor, and will start again.
     Restarting,
-    /// It has done its work.
+    /// The actor has done its work.
     Ended,
     /// Its group has given up.
     Failed,
@@ -101,7 +101,7 @@ impl ActorStatus {
         self.capacity
     }
 
-    /// Messages that wait.
+    /// The count of waiting messages.
     pub(crate) fn waiting(&self) -> usize {
         self.capacity.saturating_sub(self.places.available_permits())
     }
@@ -114,7 +114,7 @@ impl ActorStatus {
         self.refused.load(Ordering::Relaxed)
     }
 
-    /// Enters a state. Nothing comes back from the last two.
+    /// Enters a state. `Ended` and `Failed` are final.
     pub(super) fn enter(&self, state: ActorState, now: Instant, reason: Option<&str>) {
         let mut life = self.life.lock();
         if matches!(life.state, ActorState::Ended | ActorState::Failed) {
@@ -144,7 +144,7 @@ impl ActorStatus {
 #[derive(Debug)]
 pub(crate) struct SpawnActors {
     pub(crate) group: ActorGroup,
-    /// Told when all of them are up, or why not.
+    /// Gets the outcome: all actors are up, or the reason why not.
     pub(crate) started: oneshot::Sender<Result<(), ActorError>>,
     /// One of the permits that bound the root's mailbox.
     pub(crate) turn: OwnedSemaphorePermit,
@@ -189,7 +189,7 @@ impl Directory {
         outcome.await.unwrap_or(Err(ActorError::Ending))
     }
 
-    /// Lists actors, all or none: the first name that is taken is given back.
+    /// Lists all actors or none. The error is the first name that is taken.
     pub(super) fn list(&self, actors: Vec<(Arc<ActorStatus>, Arc<dyn Any + Send + Sync>)>) -> Result<(), String> {
         let mut listed = self.listed.lock();
         for (position, (status, _)) in actors.iter().enumerate() {

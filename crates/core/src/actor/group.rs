@@ -1,7 +1,6 @@
 //! The supervisor of one group: starts its actors in order, and again when they die.
 //!
-//! Actors are built, started and stopped in tasks of their own, so the supervisor is never deaf while one takes its
-//! time.
+//! Actors are built, started and stopped in separate tasks, so a slow actor does not block the supervisor.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -17,7 +16,7 @@ use crate::host::OpaqueHandle;
 use crate::restart::{RestartDecision, RestartIntensity, RestartWindow};
 use crate::supervisor::{EarlyDeath, EarlyDeaths};
 
-/// What an actor gets to end when its group stops or starts again; then it is killed.
+/// How long an actor may take to end when its group stops or starts again. Then it is killed.
 const STOP_WITHIN: Duration = Duration::from_secs(5);
 
 /// The actor that supervises one group.
@@ -27,20 +26,20 @@ pub(crate) struct GroupArgs {
     pub(crate) group: ActorGroup,
     pub(crate) node: OpaqueHandle,
     pub(crate) directory: Arc<Directory>,
-    /// Told once: all are up, or why not.
+    /// Gets the outcome once: all actors are up, or the reason why not.
     pub(crate) started: oneshot::Sender<Result<(), ActorError>>,
 }
 
 /// Messages to the supervisor of one group; at most a few per actor.
 #[derive(Debug)]
 pub(crate) enum GroupMessage {
-    /// How a start went. From the task that tried.
+    /// The outcome of a start, from the task of that start.
     Started(usize, Result<ActorCell, String>),
-    /// Those that were stopped are gone and the back-off has passed: start these. From the task that waited.
+    /// Start these actors: the stopped ones are gone and the back-off has passed. From the task that waited.
     Restart(Vec<usize>),
-    /// Stop all, in the opposite order. From the root.
+    /// Stop all actors in reverse order. From the root.
     Stop(oneshot::Sender<()>),
-    /// All are stopped. From the task that waited.
+    /// All actors are stopped. From the task that waited.
     Stopped(Option<oneshot::Sender<()>>),
 }
 
@@ -53,16 +52,15 @@ pub(crate) struct GroupState {
     /// Crashes in a row without a quiet time between them.
     attempt: u32,
     last_crash: Option<Instant>,
-    /// To be started, one after the other.
+    /// Actors to start, one after the other.
     queue: VecDeque<usize>,
     starting: Option<usize>,
-    /// Another's crash has taken along the one that is starting: it is stopped again once it is there, and these wait
-    /// for that.
+    /// The start in progress is outdated by the crash of another actor: it is stopped once it is up, then these start.
     outdated: Option<Vec<usize>>,
     started: Option<oneshot::Sender<Result<(), ActorError>>>,
-    /// Why the group did not start: told when nothing of it is left.
+    /// Why the group did not start. Sent when all its actors are gone.
     refused: Option<(oneshot::Sender<Result<(), ActorError>>, ActorError)>,
-    /// Actors whose death was ordered.
+    /// Actors that the supervisor itself ended.
     expected: Vec<ActorId>,
     /// Actors that died before their start was read.
     early_deaths: EarlyDeaths,
@@ -74,7 +72,7 @@ struct Life {
     starts: u64,
     actor: Option<ActorCell>,
     over: bool,
-    /// Stops and back-offs that it waits for before it is started again.
+    /// The count of stops and back-offs that delay the next start.
     held_by: u32,
 }
 
@@ -172,8 +170,8 @@ impl GroupState {
         &self.group.children[index]
     }
 
-    /// These wait for one more reason to be started. While there is one, nobody starts them, so that of no actor there
-    /// are two lives at once, and nobody comes up beside one that is about to be stopped.
+    /// Delays the start of these actors. An actor with a delay does not start: two lives of an actor never run at once,
+    /// and no actor starts while another is about to be stopped.
     fn hold(&mut self, indices: &[usize]) {
         for index in indices {
             self.lives[*index].held_by += 1;
@@ -186,7 +184,7 @@ impl GroupState {
         }
     }
 
-    /// Starts these, which are held, when `before` is done, unless something else holds them still.
+    /// Releases one delay of these actors when `before` is done, and starts the actors that have no other delay.
     fn restart_after(
         &self,
         myself: &EngineRef<GroupMessage>,
@@ -218,7 +216,7 @@ impl GroupState {
             return;
         }
         let Some(index) = self.queue.pop_front() else {
-            // One that crashed meanwhile is to be started again first, and with it those that were still in the queue.
+            // An actor that crashed in the meantime starts again first, with the actors that were still queued.
             let all_up = self.lives.iter().all(|life| life.over || life.actor.is_some());
             if all_up && let Some(started) = self.started.take() {
                 let _ = started.send(Ok(()));
@@ -233,7 +231,7 @@ impl GroupState {
         let myself = myself.clone();
         tokio::spawn(async move {
             let outcome = starting.await;
-            // A supervisor that is gone has taken its actors along.
+            // If the supervisor is gone, its actors have ended with it.
             let _ = myself.cast(GroupMessage::Started(index, outcome));
         });
     }
@@ -247,7 +245,7 @@ impl GroupState {
             return;
         }
         if let Some(waiting) = self.outdated.take() {
-            // What it was started beside is gone. Whether it came up or not, its next start is the one that counts.
+            // Other actors have restarted since. This start does not count, even if it succeeded.
             if let Ok(actor) = &outcome
                 && self.early_deaths.take(actor.get_id()).is_none()
             {
@@ -296,7 +294,7 @@ impl GroupState {
             self.end(index, ActorState::Ended, why);
         }
         if !self.stopping && self.lives.iter().all(|life| life.over) {
-            // All were up, if only for a moment.
+            // All actors were up, if only for a moment.
             if let Some(started) = self.started.take() {
                 let _ = started.send(Ok(()));
             }
@@ -311,7 +309,7 @@ impl GroupState {
         (child.set_over)();
     }
 
-    /// Starts it again, with those that the strategy takes along, unless it has been too often.
+    /// Starts the actor again, with the others that the strategy selects, unless the intensity is exceeded.
     fn crashed(&mut self, myself: &EngineRef<GroupMessage>, index: usize, why: &str) {
         let now = clock::now();
         let name = self.child(index).status.name().to_owned();
@@ -335,7 +333,7 @@ impl GroupState {
                 stopping.push(actor);
             }
         }
-        // Those that were still to be started, too.
+        // Includes the actors that were still queued.
         let queued = std::mem::take(&mut self.queue);
         let mut again: Vec<usize> = affected.filter(|index| !self.lives[*index].over).chain(queued).collect();
         again.sort_unstable();
@@ -370,7 +368,7 @@ impl GroupState {
         }
         self.stopping = true;
         let actors: Vec<_> = self.lives.iter_mut().rev().filter_map(|life| life.actor.take()).collect();
-        // The supervisor stays: what it failed of is told until somebody ends the node.
+        // The supervisor stays: the reason of the failure remains visible until the node ends.
         let keep = myself.clone();
         tokio::spawn(async move {
             stop_all(actors).await;
@@ -394,16 +392,16 @@ impl GroupState {
     }
 }
 
-/// Stops these, and waits until those that were killed have ended as well: only then may their next lives start.
+/// Stops these actors and waits until killed ones have ended as well: only then may their next lives start.
 async fn end_all(actors: Vec<ActorCell>) {
     stop_all(actors.clone()).await;
     for actor in actors {
-        // Without a limit of time, it only ends well.
+        // Without a timeout, waiting cannot fail.
         let _ = actor.wait(None).await;
     }
 }
 
-/// One after the other, in this order; one that does not end in time is killed.
+/// Stops the actors one after the other, in this order. An actor that does not end in time is killed.
 async fn stop_all(actors: Vec<ActorCell>) {
     for actor in actors {
         if actor.stop_and_wait(None, Some(STOP_WITHIN)).await.is_err() {
@@ -413,7 +411,7 @@ async fn stop_all(actors: Vec<ActorCell>) {
 }
 
 impl Drop for GroupState {
-    /// The group has ended, for whatever reason: its actors take no messages, and its names are free.
+    /// The group has ended, for any reason: its actors take no messages, and its names are free.
     fn drop(&mut self) {
         for child in &self.group.children {
             child.status.enter(ActorState::Ended, clock::now(), None);

@@ -1,7 +1,6 @@
 //! One life of an actor: the trait that users implement, and how the engine drives it.
 //!
-//! ractor is the engine. No public name is ractor's, so another version of it, or another engine, changes nothing for
-//! users.
+//! The engine is ractor. No public name is ractor's, so a new version or another engine changes nothing for users.
 
 use std::sync::Arc;
 
@@ -87,9 +86,8 @@ use crate::host::OpaqueHandle;
 ///
 /// # Cancellation
 ///
-/// Where an actor does not stop within 5 s, and where its node is dropped, the future of the hook that runs is dropped
-/// at its next `await`. If the actor is to start again, its next life waits for that: no two lives of an actor exist at
-/// once.
+/// If an actor does not stop within 5 s, or its node is dropped, the future of the running hook is dropped at its next
+/// `await`. The next life of the actor starts only after that: two lives never exist at once.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not an actor",
     label = "this has to be an `Actor`",
@@ -97,10 +95,10 @@ use crate::host::OpaqueHandle;
     note = "the closure of an `ActorSpec` returns the actor itself, not a `Result`: what may fail belongs in `started`"
 )]
 pub trait Actor: Send + Sized + 'static {
-    /// What it is sent.
+    /// The type of its messages.
     type Message: Send + 'static;
 
-    /// Handles one message. The next one waits until this future is ready; the mailbox's place is free already.
+    /// Handles one message. The next one waits until this future is ready; the place in the mailbox is already free.
     ///
     /// # Errors
     ///
@@ -116,7 +114,7 @@ pub trait Actor: Send + Sized + 'static {
     ///
     /// # Errors
     ///
-    /// At the first start the node or the group does not start, and says so. Later it is another crash.
+    /// At the first start, the start of the node or the group fails with it. A later error counts as another crash.
     fn started(&mut self, context: &ActorContext<Self>) -> impl Future<Output = Result<(), Failure>> + Send {
         let _ = context;
         async { Ok(()) }
@@ -145,14 +143,14 @@ pub(super) struct Life<A: Actor> {
 pub(super) struct Held<A: Actor>(Option<(A, ActorContext<A>)>);
 
 impl<A: Actor> Drop for Held<A> {
-    /// The engine drops what is left in tasks of its own, which a user's destructor must not end.
+    /// The engine drops the rest in its own tasks, which a panic of a user's destructor must not end.
     fn drop(&mut self) {
         drop_contained(self.0.take());
     }
 }
 
-/// A hook that runs on the state. If it does not end well, the state goes with it: also where the engine drops its
-/// future. The engine reports the end of a life before it drops the state, and by then the next life may start.
+/// A hook that runs on the state. If the hook fails or its future is dropped, the state is dropped with it. The engine
+/// reports the end of a life before it drops the state, and by then the next life may start.
 struct Hook<'a, A: Actor> {
     held: &'a mut Held<A>,
     life_goes_on: bool,
@@ -168,7 +166,7 @@ impl<A: Actor> Drop for Hook<'_, A> {
 
 impl<A: Actor> ractor::Actor for Life<A> {
     type Msg = Delivery<A::Message>;
-    /// Empty once the actor has ended: the engine hands the rest to the supervisor, which runs no user's destructor.
+    /// Empty once the actor has ended: the engine hands it to the supervisor, which must run no user's destructor.
     type State = Held<A>;
     type Arguments = ();
 

@@ -1,4 +1,4 @@
-//! The bounded way to one actor: the reference, the mail, and the answer's port.
+//! The bounded mailbox of one actor: the reference, the messages, and the port for an answer.
 
 use std::fmt;
 use std::pin::Pin;
@@ -19,15 +19,15 @@ use crate::id::StageName;
 /// Messages that may wait for one actor: enough for a burst, and a few hundred KiB at most for small messages.
 pub const DEFAULT_MAILBOX: usize = 1024;
 
-/// What the engine carries: a message, and the place that it takes in the mailbox until it is opened.
+/// A message in the engine, with the place that it takes in the mailbox until it is opened.
 pub(super) struct Delivery<M> {
-    /// There until it is opened.
+    /// `None` once it is opened.
     message: Option<M>,
     place: Option<OwnedSemaphorePermit>,
     way_back: Option<WayBack<M>>,
 }
 
-/// To a sender that waits: nothing when the actor takes the message, else the message.
+/// Tells a waiting sender: `None` when the actor takes the message, else the message.
 type WayBack<M> = oneshot::Sender<Option<M>>;
 
 impl<M> Delivery<M> {
@@ -41,7 +41,7 @@ impl<M> Delivery<M> {
         Self { message: Some(message), place: Some(place), way_back: None }
     }
 
-    /// The message, unless its sender waited and has gone. Its place is free from here on.
+    /// The message, unless its waiting sender has gone. Frees the place in the mailbox.
     pub(super) fn open(mut self) -> Option<M> {
         let wanted = self.way_back.take().is_none_or(|way_back| way_back.send(None).is_ok());
         self.message.take().filter(|_| wanted)
@@ -53,9 +53,9 @@ impl<M> Delivery<M> {
 }
 
 impl<M> Drop for Delivery<M> {
-    /// A life has ended, and this message was not taken.
+    /// The life ended and did not take this message.
     fn drop(&mut self) {
-        // Free before the sender tries again.
+        // The place must be free before the sender tries again.
         self.place = None;
         if let (Some(message), Some(way_back)) = (self.message.take(), self.way_back.take()) {
             let _ = way_back.send(Some(message));
@@ -63,7 +63,7 @@ impl<M> Drop for Delivery<M> {
     }
 }
 
-/// Where an actor is to be found, over all its lives.
+/// The address of an actor over all its lives.
 pub(crate) struct Mailbox<M> {
     status: Arc<ActorStatus>,
     places: Arc<Semaphore>,
@@ -72,10 +72,10 @@ pub(crate) struct Mailbox<M> {
 
 /// The receiver of the messages.
 enum Target<M> {
-    /// None at the moment: the actor starts, or starts again.
+    /// The actor is starting, for the first time or again.
     Down,
     Up(EngineRef<Delivery<M>>),
-    /// None: the actor has ended.
+    /// The actor has ended.
     Over,
 }
 
@@ -93,7 +93,7 @@ impl<M: Send + 'static> Mailbox<M> {
         self.change(Target::Down);
     }
 
-    /// An actor that was still starting when its group gave up does not come back by it.
+    /// `Over` is final: an actor that was still starting when its group gave up cannot change it.
     fn change(&self, next: Target<M>) {
         self.target.send_if_modified(|target| {
             let goes_on = !matches!(target, Target::Over);
@@ -129,7 +129,7 @@ impl<M: Send + 'static> ActorRef<M> {
     ///
     /// # Errors
     ///
-    /// The message itself, when the mailbox is full, or the actor is not up. It was not handled.
+    /// The message itself, if the mailbox is full or the actor is not up. It was not handled.
     pub fn tell(&self, message: M) -> Result<(), TellError<M>> {
         let put = self.put(message, None, None);
         if matches!(put, Err(TellError::Full(_))) {
@@ -138,7 +138,7 @@ impl<M: Send + 'static> ActorRef<M> {
         put
     }
 
-    /// Takes `place` in the mailbox, or one that is free.
+    /// Sends with `place`, or with a free place in the mailbox.
     fn put(
         &self,
         message: M,
@@ -159,15 +159,15 @@ impl<M: Send + 'static> ActorRef<M> {
             Err(MessagingErr::SendErr(delivery)) => {
                 delivery.into_message().map_or(Ok(()), |message| Err(TellError::Down(message)))
             }
-            // The type is the reference's own, and ractor gives back what a closed mailbox did not take.
+            // The type always fits, and ractor gives back a message that a closed mailbox did not take.
             Ok(()) | Err(MessagingErr::ChannelClosed | MessagingErr::InvalidActorType) => Ok(()),
         }
     }
 
-    /// Sends a message that carries the port for its answer, and waits for that: a [`Duration`](std::time::Duration)
-    /// from now, or until a [`Deadline`], such as that of the [call](crate::CallContext::deadline) or of the [message
-    /// in hand](ReplyPort::deadline). An actor that restarts is waited for, too: a message that waited when a life
-    /// ended goes to the next one. The actor takes it at most once.
+    /// Sends a message with a port for its answer, and waits for the answer: a [`Duration`](std::time::Duration) from
+    /// now, or until a [`Deadline`], such as that of the [call](crate::CallContext::deadline) or of the [message in
+    /// hand](ReplyPort::deadline). If the actor restarts, the message goes to the next life. The actor takes it at most
+    /// once.
     ///
     /// # Errors
     ///
@@ -175,8 +175,8 @@ impl<M: Send + 'static> ActorRef<M> {
     ///
     /// # Cancellation
     ///
-    /// When the future is dropped, a message that waits is not handled any more. If the actor has taken it, the actor
-    /// sees by [`ReplyPort::is_wanted`] that the answer is not needed.
+    /// If the future is dropped, a waiting message is not handled. If the actor has taken the message,
+    /// [`ReplyPort::is_wanted`] tells the actor that the answer is not needed.
     pub async fn ask<T>(
         &self,
         within: impl Into<Deadline>,
@@ -189,7 +189,7 @@ impl<M: Send + 'static> ActorRef<M> {
 
     async fn wait<T>(&self, deadline: Deadline, mut message: M, answer: Answered<T>) -> Result<T, AskError> {
         let mut target = self.0.target.subscribe();
-        // A message that had a place in an earlier life waits for one in this life.
+        // A message that had a place in an earlier life waits for a place in this life.
         let (mut had_a_place, mut place) = (false, None);
         loop {
             target.borrow_and_update();
@@ -214,7 +214,7 @@ impl<M: Send + 'static> ActorRef<M> {
                 }
                 Err(TellError::Over(_)) => return Err(AskError::Over),
                 Err(TellError::Down(message)) => {
-                    // The post is held by this reference, so its sender lives.
+                    // This reference holds the mailbox, so the sender lives.
                     let changed = tokio::time::timeout_at(deadline.instant(), target.changed()).await;
                     changed.map(|_| message).map_err(|_| AskError::DeadlineExceeded { taken: false })?
                 }
@@ -248,12 +248,12 @@ impl<M> fmt::Debug for ActorRef<M> {
     }
 }
 
-/// Nothing once the actor has taken the message, or the message if its life ended before.
+/// `None` once the actor has taken the message; the message if its life ended before.
 async fn until_taken<M>(mut back: oneshot::Receiver<Option<M>>, deadline: Deadline) -> Result<Option<M>, AskError> {
     match tokio::time::timeout_at(deadline.instant(), &mut back).await {
         Ok(back) => back.map_err(|_| AskError::Lost),
         Err(_) => {
-            // Closed first: the actor cannot take the message after this has read that it was not taken.
+            // Closed first, so that the actor cannot take the message after this check.
             back.close();
             back.try_recv().map_err(|_| AskError::DeadlineExceeded { taken: false })
         }
@@ -276,13 +276,13 @@ impl<T> ReplyPort<T> {
         (Self { sender, deadline }, answer)
     }
 
-    /// Answers. An asker that has gone gets nothing.
+    /// Sends the answer. If the asker has gone, the answer is dropped.
     pub fn send(self, answer: T) {
         let _ = self.sender.send(Ok(answer));
     }
 
-    /// Answers that it did not work out: the asker gets [`AskError::Failed`], and the caller of a
-    /// [pipeline's step](crate::Pipeline::ask) an error with all that the failure says.
+    /// Sends a failure: the asker gets [`AskError::Failed`], the caller of a [pipeline's step](crate::Pipeline::ask) an
+    /// error with the details of the failure.
     ///
     /// ```
     /// use callboard_core::actor::ReplyPort;
@@ -302,24 +302,24 @@ impl<T> ReplyPort<T> {
         let _ = self.sender.send(Err(failure.into()));
     }
 
-    /// When the asker stops waiting.
+    /// The time at which the asker stops waiting.
     #[must_use]
     pub fn deadline(&self) -> Deadline {
         self.deadline
     }
 
-    /// Whether the asker still waits. An actor that works long for one answer looks at it now and then.
+    /// Whether the asker still waits. A handler that works long for one answer should check it now and then.
     #[must_use]
     pub fn is_wanted(&self) -> bool {
         !self.sender.is_closed() && !self.deadline.is_expired(clock::now())
     }
 }
 
-/// Why a message was not sent. Gives it back.
+/// Why a message was not sent. Contains the message.
 #[derive(PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TellError<M> {
-    /// As many messages wait as may wait. Try again later, or drop it: that is the sender's choice.
+    /// The mailbox is full. Try again later, or drop the message.
     #[error("the mailbox is full")]
     Full(M),
     /// The actor has not started yet, or is being started again after a crash.
@@ -352,7 +352,7 @@ impl<M> fmt::Debug for TellError<M> {
 /// A question to an actor as a step of a pipeline, without its types.
 pub(crate) type AskFn = Arc<dyn Fn(Payload, Arc<Flight>) -> Asking + Send + Sync>;
 
-/// The answer, on its way.
+/// The future of an answer.
 pub(crate) type Asking = Pin<Box<dyn Future<Output = Result<Payload, CallError>> + Send>>;
 
 /// Makes each item a message to `actor`, with the deadline of its call.
@@ -368,7 +368,7 @@ where
         let (actor, message) = (actor.clone(), Arc::clone(&message));
         Box::pin(async move {
             let (port, answer) = ReplyPort::pair(flight.deadline);
-            // User code in the caller's future, as are the reading and the end of the input: its panic is this call's
+            // User code in the caller's future, like the conversion and the drop of the input: its panic is this call's
             // error.
             let made = contain(|| payload.into_arc::<In>().map(|input| message(&input, port)));
             let made = made.map_err(|words| {

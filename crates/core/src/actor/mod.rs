@@ -1,15 +1,15 @@
-//! Actors of the library's users: under the node's supervision tree, reached by references that outlive their crashes.
+//! Actors of the library's users. The node supervises them, and references to them survive their crashes.
 //!
 //! An [`Actor`] handles messages of one type. It is declared by an [`ActorSpec`], alone or in an [`ActorGroup`] with a
 //! strategy, and reached by an [`ActorRef`]. Names are kept in a directory of the node, not of the process.
 //!
-//! * **Full:** a message needs a place before it enters the mailbox. [`ActorRef::tell`] gives back what has none;
-//!   [`ActorRef::ask`] says so at once.
-//! * **Late:** an ask has a deadline. A message that waits beyond it is not handled; the actor that has one in hand can
-//!   see it ([`ReplyPort::is_wanted`]).
-//! * **Crash:** the asker of the message in hand is told at once. An ask that waits goes to the next life, a tell that
-//!   waits is lost. The actor starts again after a back-off, with what its strategy takes along, until its group's
-//!   intensity is exceeded.
+//! * **Full:** a message needs a place in the mailbox. Without one, [`ActorRef::tell`] gives the message back, and
+//!   [`ActorRef::ask`] fails at once.
+//! * **Late:** an ask has a deadline. A message that waits longer is not handled; a handler can check whether its
+//!   answer is still needed ([`ReplyPort::is_wanted`]).
+//! * **Crash:** the asker of the message in hand gets an error at once. A waiting ask goes to the next life, a waiting
+//!   tell is lost. The actor starts again after a back-off, with the others that its strategy selects, until its
+//!   group's intensity is exceeded.
 
 mod context;
 mod directory;

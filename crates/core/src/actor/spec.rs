@@ -1,4 +1,4 @@
-//! What is declared of actors before they run.
+//! The declarations of actors and groups.
 
 use std::any::Any;
 use std::fmt;
@@ -16,10 +16,10 @@ use super::strategy::{RestartPolicy, RestartStrategy};
 use crate::host::OpaqueHandle;
 use crate::restart::{BackoffPolicy, RestartIntensity};
 
-/// One life of an actor on its way: the running actor, or why it did not start.
+/// The start of one life: the running actor, or why it did not start.
 pub(super) type Starting = Pin<Box<dyn Future<Output = Result<ActorCell, String>> + Send>>;
 
-/// One actor to be: its name, how to build it for each life, and the bound of its mailbox.
+/// The declaration of one actor: its name, how to build it for each life, and the bound of its mailbox.
 #[must_use = "an actor starts once it is given to an app or a node"]
 pub struct ActorSpec<M> {
     mailbox: Arc<Mailbox<M>>,
@@ -31,14 +31,14 @@ pub(super) struct Child {
     pub(super) status: Arc<ActorStatus>,
     pub(super) restart: RestartPolicy,
     pub(super) mailbox: Arc<dyn Any + Send + Sync>,
-    /// Starts the life of this number.
+    /// Starts the life with this number.
     pub(super) start: Box<dyn Fn(OpaqueHandle, u64, ActorCell) -> Starting + Send + Sync>,
     pub(super) set_down: Box<dyn Fn() + Send + Sync>,
     pub(super) set_over: Box<dyn Fn() + Send + Sync>,
 }
 
 impl<M: Send + 'static> ActorSpec<M> {
-    /// An actor called `name`, which `build` makes for every life. A panic of `build` is a start that failed.
+    /// An actor called `name`. `build` makes it for each life; a panic of `build` is a failed start.
     pub fn new<A, F>(name: &str, build: F) -> Self
     where
         A: Actor<Message = M>,
@@ -79,7 +79,7 @@ impl<M: Send + 'static> ActorSpec<M> {
         Self { mailbox, child }
     }
 
-    /// Which ends of it are followed by another start. Default: [crashes](RestartPolicy::Crashed).
+    /// Which ends of the actor cause a restart. Default: [crashes](RestartPolicy::Crashed).
     pub fn restart(mut self, when: RestartPolicy) -> Self {
         self.child.restart = when;
         self
@@ -105,8 +105,8 @@ impl<M> fmt::Debug for ActorSpec<M> {
     }
 }
 
-/// Actors that are supervised together: started in order, stopped in the opposite order, and when one dies, the
-/// strategy says who starts again with it.
+/// Actors under one supervisor. They start in order and stop in reverse order; when one dies, the strategy selects the
+/// actors that start again with it.
 #[must_use = "a group starts once it is given to an app or a node"]
 pub struct ActorGroup {
     pub(super) name: Arc<str>,
@@ -135,7 +135,7 @@ impl ActorGroup {
         self
     }
 
-    /// How many crashes in which time make the group give up. Here every crash counts. Default 5 in 10 s.
+    /// The crash rate above which the group gives up. Here every crash counts. Default 5 in 10 s.
     pub fn intensity(mut self, intensity: RestartIntensity) -> Self {
         self.intensity = intensity;
         self
@@ -163,7 +163,7 @@ impl fmt::Debug for ActorGroup {
     }
 }
 
-/// Why actors were not started. Nothing of them runs then.
+/// Why actors were not started. None of them runs.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ActorError {
@@ -173,15 +173,15 @@ pub enum ActorError {
         /// The name.
         name: String,
     },
-    /// It could not be built or started; the message is its own. There was no second attempt.
+    /// The actor could not be built or started. There was no second attempt.
     #[error("actor `{name}` did not start: {message}")]
     Start {
         /// The actor.
         name: String,
-        /// What it said.
+        /// The actor's own message.
         message: String,
     },
-    /// Too many are being started at once.
+    /// Too many groups are starting at once.
     #[error("{limit} starts wait already")]
     Busy {
         /// The bound.

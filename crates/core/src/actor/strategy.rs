@@ -4,16 +4,16 @@ use std::ops::Range;
 
 use serde::Serialize;
 
-/// What the death of one actor means for the others of its group, in the order in which they were declared.
+/// Which actors of a group start again when one dies. The order is that of their declaration.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RestartStrategy {
-    /// Nothing: it alone starts again. For actors that know nothing of each other.
+    /// Only the dead actor. For independent actors.
     #[default]
     OneForOne,
-    /// Those declared after it depend on it: they are stopped, and all start again in order.
+    /// The actors declared after it depend on it: they are stopped, and all start again in order.
     RestForOne,
-    /// None can go on without the others: all are stopped, and all start again in order.
+    /// All actors depend on each other: all are stopped, and all start again in order.
     OneForAll,
 }
 
@@ -28,16 +28,16 @@ impl RestartStrategy {
     }
 }
 
-/// Which ends of an actor are followed by another start.
+/// Which ends of an actor cause a restart.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RestartPolicy {
-    /// Whenever it ends, even when it stopped by itself.
+    /// Every end, even when the actor stopped by itself.
     Always,
     /// After an error, a panic or a kill. An actor that stops by itself has done its work.
     #[default]
     Crashed,
-    /// Not at all.
+    /// None.
     Never,
 }
 

@@ -1,4 +1,4 @@
-//! What user code may ask about the call that it works for.
+//! The context of a call for user code.
 
 use std::sync::Arc;
 
@@ -10,10 +10,10 @@ use crate::clock::Instant;
 use crate::deadline::Deadline;
 use crate::id::{RouteName, StageName};
 
-/// The call behind one item: who waits for it and until when, and what its caller told of itself. Cloning it is cheap.
+/// The call of one item: its deadline, its caller, and the data that the caller sent. Cloning it is cheap.
 ///
-/// A worker has it from [`Batch::context`](crate::Batch::context), a closure from
-/// [`Stage::each_with_context`](crate::Stage::each_with_context) and its siblings.
+/// A worker gets it from [`Batch::context`](crate::Batch::context), a closure from
+/// [`Stage::each_with_context`](crate::Stage::each_with_context) and similar functions.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -55,57 +55,57 @@ impl CallContext {
         &self.flight
     }
 
-    /// The stage that works for it.
+    /// The current stage.
     #[must_use]
     pub fn stage(&self) -> &StageName {
         &self.stage
     }
 
-    /// The route that was called. None where a stage was called by another node.
+    /// The called route. `None` if another node called a stage.
     #[must_use]
     pub fn route(&self) -> Option<RouteName> {
         self.flight.route()
     }
 
-    /// The text by which logs, traces and the caller know this call: at most 128 visible ASCII characters over HTTP.
+    /// The id of this call in logs, traces and for the caller: at most 128 visible ASCII characters over HTTP.
     #[must_use]
     pub fn request_id(&self) -> Option<&str> {
         self.flight.request_id()
     }
 
-    /// The place in a W3C trace for work that this call causes elsewhere, as the value of a `traceparent` header: the
-    /// call's own place where the node records its trace, else what its caller sent.
+    /// The place in a W3C trace for other work that this call causes, as the value of a `traceparent` header: the
+    /// call's own place if the node records its trace, else that of its caller.
     #[must_use]
     pub fn traceparent(&self) -> Option<String> {
         self.flight.traceparent()
     }
 
-    /// The name under which the caller has shown who it is: of its API key.
+    /// The authenticated name of the caller: that of its API key.
     #[must_use]
     pub fn caller(&self) -> Option<&str> {
         self.flight.origin.as_ref()?.caller.as_deref()
     }
 
-    /// The header of the request with this name in lower case, if the [route wants it](crate::RouteSpec::headers) and
-    /// the request has it. Several lines of one name are one text, with `, ` between them.
+    /// The header with this lower-case name, if the [route wants it](crate::RouteSpec::headers) and the request has it.
+    /// Several lines of one name are joined with `, `.
     #[must_use]
     pub fn header(&self, name: &str) -> Option<&str> {
         find(&self.flight.origin.as_ref()?.headers, name)
     }
 
-    /// What the caller [attached](crate::CallOptions::with_tag) under this name.
+    /// The value that the caller [attached](crate::CallOptions::with_tag) under this name.
     #[must_use]
     pub fn tag(&self, name: &str) -> Option<&str> {
         find(&self.flight.origin.as_ref()?.tags, name)
     }
 
-    /// The session that it belongs to.
+    /// The session of the call.
     #[must_use]
     pub fn session(&self) -> Option<SessionKey> {
         self.flight.session
     }
 
-    /// The class in which it waits in queues.
+    /// The priority class of the call.
     #[must_use]
     pub fn priority(&self) -> Priority {
         self.flight.priority
@@ -117,7 +117,7 @@ impl CallContext {
         self.flight.deadline
     }
 
-    /// Whether its caller has gone: work on this item is for nothing.
+    /// Whether its caller has gone: the work on this item is wasted.
     #[must_use]
     pub fn is_cancelled(&self) -> bool {
         self.flight.is_abandoned()
@@ -130,16 +130,16 @@ impl CallContext {
     }
 }
 
-/// A call that another one waits for.
+/// A call that waits for an inner call.
 #[derive(Debug)]
 pub(crate) struct OuterCall {
     pub(crate) flight: Arc<Flight>,
-    /// Where it waits.
+    /// The stage whose user code waits.
     pub(crate) stage: StageName,
 }
 
 impl OuterCall {
-    /// The call that waits for it and that no other call waits for.
+    /// The call that waits and has no outer call itself.
     pub(crate) fn outermost(&self) -> &Arc<Flight> {
         let mut outermost = &self.flight;
         while let Some(outer) = outermost.outer() {

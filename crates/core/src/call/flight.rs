@@ -1,6 +1,6 @@
 //! The flight: the shared state of one admitted call.
 //!
-//! * **Late, cancelled:** noted here. Every part checks it before it begins work for the call.
+//! * **Late, cancelled:** noted here. Every part checks this before it begins work for the call.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -25,14 +25,14 @@ pub(crate) struct Flight {
     pub(crate) deadline: Deadline,
     pub(crate) priority: Priority,
     pub(crate) session: Option<SessionKey>,
-    /// Waits for a permit of a full queue instead of being refused.
+    /// Whether it waits for a permit of a full queue instead of being refused.
     pub(crate) patient: bool,
     abandoned: AtomicBool,
-    /// It was given up because its time was up, not because its caller had left.
+    /// Whether it was given up because of its deadline, not because its caller had left.
     late: AtomicBool,
-    /// Its stages run on this node only.
+    /// Whether its stages run on this node only.
     pub(crate) stays_here: bool,
-    /// The permit, which keeps the charged bytes while any work for the call goes on.
+    /// The permit. It keeps the charged bytes while any work for the call continues.
     pub(crate) permit: Option<Arc<Permit>>,
     account: Account,
     /// Its caller's data, if any.
@@ -59,13 +59,13 @@ impl Flight {
         }
     }
 
-    /// A call whose caller bounds its own number of calls: it waits for capacity instead of being refused.
+    /// A call whose caller limits its own calls: it waits for capacity instead of being refused.
     pub(crate) fn patient(deadline: Deadline, priority: Priority) -> Self {
         Self { patient: true, ..Self::new(deadline, priority) }
     }
 
-    /// The same call with its permit and its caller's options. An inner call inherits what they leave open from its
-    /// outer call, and stays on this node if that one came from another node.
+    /// The same call with its permit and its caller's options. An inner call inherits options from its outer call, and
+    /// stays on this node if the outer call came from another node.
     #[must_use]
     pub(crate) fn with_permit(
         mut self,
@@ -83,7 +83,7 @@ impl Flight {
         self
     }
 
-    /// A part of a call that can be given up without the rest.
+    /// A part of a call that can be given up alone.
     pub(crate) fn branch_of(parent: &Arc<Self>) -> Self {
         let (patient, own) = (parent.patient, Self::new(parent.deadline, parent.priority));
         Self {
@@ -97,12 +97,12 @@ impl Flight {
         }
     }
 
-    /// The cluster, where its stages may run as well.
+    /// The cluster, if its stages may also run there.
     pub(crate) fn cluster(&self) -> Option<&OpaqueHandle> {
         self.permit.as_ref().filter(|_| !self.stays_here)?.cluster()
     }
 
-    /// The route that was called, where that was on this node.
+    /// The called route, if it was called on this node.
     pub(crate) fn route(&self) -> Option<RouteName> {
         let permit = self.permit.as_ref().filter(|_| !self.comes_from_a_peer());
         permit?.route()
@@ -116,7 +116,7 @@ impl Flight {
         self.stays_here && self.outer().is_none()
     }
 
-    /// Its own place in a trace, else its caller's.
+    /// Its own place in a trace, else that of its caller.
     pub(crate) fn traceparent(&self) -> Option<String> {
         traceparent(self.recorder(), self.origin.as_deref())
     }
@@ -132,7 +132,7 @@ impl Flight {
             .any(|outer| outer.stage == *stage)
     }
 
-    /// The call that waits for it, where user code made it.
+    /// The outer call of an inner call.
     pub(crate) fn outer(&self) -> Option<&Arc<OuterCall>> {
         self.origin.as_ref()?.outer.as_ref()
     }
@@ -150,12 +150,12 @@ impl Flight {
         }
     }
 
-    /// Where its time went, for an error without an outcome.
+    /// Where its time went so far, for an error without an outcome.
     pub(crate) fn spent(&self, now: Instant) -> Timing {
         self.account.spent(self.deadline, now)
     }
 
-    /// Adds to the error that ends the call where its time went and, for a deadline, whether user code had begun.
+    /// Adds to the call's error where its time went and, for a deadline, whether user code had begun.
     pub(crate) fn told(&self, error: CallError, now: Instant) -> CallError {
         let started = error.kind() == ErrorKind::DeadlineExceeded && self.account.has_started();
         error.after(self.spent(now)).after_start(started)
@@ -169,7 +169,7 @@ impl Flight {
         }
     }
 
-    /// The account of its call, where that was admitted here.
+    /// The account of its call, if that was admitted here.
     pub(crate) fn account(&self) -> Option<Arc<dyn callboard_codec::Account>> {
         self.permit.as_ref().map(|permit| Arc::clone(permit) as Arc<dyn callboard_codec::Account>)
     }
@@ -179,13 +179,13 @@ impl Flight {
         self.abandoned.store(true, Ordering::Release);
     }
 
-    /// Its caller says that its time is up before its deadline.
+    /// The caller reports that its time is up before its deadline.
     pub(crate) fn expire(&self) {
         self.late.store(true, Ordering::Release);
         self.abandon();
     }
 
-    /// Whether its time is up; false if its caller has only left.
+    /// Whether its time is up; false if only its caller has left.
     pub(crate) fn is_late(&self, now: Instant) -> bool {
         self.late.load(Ordering::Acquire) || self.deadline.is_expired(now)
     }
@@ -193,7 +193,7 @@ impl Flight {
     pub(crate) fn is_abandoned(&self) -> bool {
         self.abandoned.load(Ordering::Acquire)
             || match &self.parent {
-                // A branch has the outer call of its parent.
+                // A branch shares the outer call of its parent.
                 Some(parent) => parent.is_abandoned(),
                 None => self.outer().is_some_and(|outer| outer.flight.is_abandoned()),
             }

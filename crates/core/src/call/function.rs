@@ -9,8 +9,7 @@ use crate::error::Failure;
 
 /// The arguments of a function-style call. A stage or pipeline that takes one is a **function**.
 ///
-/// What is wrong with an argument is told by its name, as an [`InvalidInput`](crate::ErrorKind::InvalidInput) of this
-/// call only.
+/// The error of an argument names it, and is an [`InvalidInput`](crate::ErrorKind::InvalidInput) of this call only.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -75,11 +74,11 @@ impl FunctionCall {
         self
     }
 
-    /// The argument that stands at `index` (from 0) or goes by `name`.
+    /// The argument at `index` (from 0) or with the name `name`.
     ///
     /// # Errors
     ///
-    /// When it is missing, given in both ways, or no `T`.
+    /// If it is missing, given in both ways, or no `T`.
     pub fn arg<T: DeserializeOwned>(&self, index: usize, name: &str) -> Result<T, Failure> {
         match self.find(index, name)? {
             Some(value) => read(name, value),
@@ -92,20 +91,20 @@ impl FunctionCall {
         }
     }
 
-    /// The argument that stands at `index` (from 0) or goes by `name`, if it is given and not null.
+    /// The argument at `index` (from 0) or with the name `name`, if it is given and not null.
     ///
     /// # Errors
     ///
-    /// When it is given in both ways, or no `T`.
+    /// If it is given in both ways, or no `T`.
     pub fn optional_arg<T: DeserializeOwned>(&self, index: usize, name: &str) -> Result<Option<T>, Failure> {
         self.find(index, name)?.map_or(Ok(None), |value| read(name, value))
     }
 
-    /// The argument that goes by `name` only.
+    /// The keyword argument `name`.
     ///
     /// # Errors
     ///
-    /// When it is missing, or no `T`.
+    /// If it is missing, or no `T`.
     pub fn kwarg<T: DeserializeOwned>(&self, name: &str) -> Result<T, Failure> {
         match self.kwargs.get(name) {
             Some(value) => read(name, value),
@@ -113,21 +112,21 @@ impl FunctionCall {
         }
     }
 
-    /// The argument that goes by `name` only, if it is given and not null.
+    /// The keyword argument `name`, if it is given and not null.
     ///
     /// # Errors
     ///
-    /// When it is no `T`.
+    /// If it is no `T`.
     pub fn optional_kwarg<T: DeserializeOwned>(&self, name: &str) -> Result<Option<T>, Failure> {
         self.kwargs.get(name).map_or(Ok(None), |value| read(name, value))
     }
 
-    /// That nothing was given beside `names`, and nothing twice. Each name stands at its place and may also be a
-    /// keyword.
+    /// Checks that there are no arguments except `names`, and none is given twice. Each name is a positional argument
+    /// in this order, or a keyword.
     ///
     /// # Errors
     ///
-    /// More positional arguments than names, a keyword that is none of them, or an argument in both ways.
+    /// More positional arguments than names, an unknown keyword, or an argument in both ways.
     pub fn check_names(&self, names: &[&str]) -> Result<(), Failure> {
         if self.args.len() > names.len() {
             let given = self.args.len();

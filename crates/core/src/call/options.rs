@@ -1,4 +1,4 @@
-//! The options of a call. Nothing is decided here: route and node fill in what the caller leaves open.
+//! The options of a call. Route and node supply the missing ones.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use crate::clock::Instant;
 use crate::deadline::{Deadline, MAX_TIMEOUT};
 use crate::timeline::{Recorder, SpanId};
 
-/// Which queue class a call waits in. Higher classes leave every queue first.
+/// The class in which a call waits. Higher classes leave every queue first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Priority {
@@ -25,22 +25,22 @@ pub enum Priority {
 }
 
 impl Priority {
-    /// Every class, the first to leave a queue first.
+    /// All classes, the highest first.
     pub const ALL: [Self; 3] = [Self::High, Self::Normal, Self::Low];
 }
 
-/// The longest request id: long enough for any tracing system's ids, short enough for a log line.
+/// The longest request id: long enough for the ids of tracing systems, short enough for a log line.
 pub const MAX_REQUEST_ID_CHARS: usize = 128;
 
-/// Whether an id of a caller's may enter logs: 1 to [`MAX_REQUEST_ID_CHARS`] characters of visible ASCII.
+/// Whether a caller's id may enter logs: 1 to [`MAX_REQUEST_ID_CHARS`] characters of visible ASCII.
 #[must_use]
 pub fn is_valid_request_id(id: &[u8]) -> bool {
-    // Without an early end, so that the compiler checks many characters at once.
+    // Without an early exit, so that the compiler can vectorize it.
     let is_visible = || id.iter().fold(true, |visible, byte| visible & byte.is_ascii_graphic());
     (1..=MAX_REQUEST_ID_CHARS).contains(&id.len()) && is_visible()
 }
 
-/// Options of a call. The default asks for nothing special.
+/// Options of a call. All are optional.
 #[derive(Clone, Debug, Default)]
 pub struct CallOptions {
     deadline: Option<Deadline>,
@@ -53,13 +53,13 @@ pub struct CallOptions {
 }
 
 impl CallOptions {
-    /// No deadline and no priority: those of the route apply, else those of the node.
+    /// No options: those of the route apply, else those of the node.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Gives up at `deadline`. Of several deadlines the smallest wins.
+    /// Gives up at `deadline`. The earliest of several deadlines counts.
     #[must_use]
     pub fn with_deadline(mut self, deadline: Deadline) -> Self {
         self.deadline = Some(self.deadline.map_or(deadline, |own| own.min(deadline)));
@@ -107,7 +107,7 @@ impl CallOptions {
         self.first_item_timeout
     }
 
-    /// Waits in this class.
+    /// Sets the priority class.
     #[must_use]
     pub fn with_priority(mut self, priority: Priority) -> Self {
         self.priority = Some(priority);
@@ -129,12 +129,12 @@ impl CallOptions {
         self
     }
 
-    /// Belongs to this session: in every stage, calls with the same key reach the same replica while it lives.
+    /// Adds the call to this session: in every stage, calls with the same key reach the same replica while it lives.
     ///
-    /// For stages whose replicas remember something, such as the state of a conversation. When a replica dies, its
-    /// sessions move to others, and back when it is up again; added replicas take over a part of the sessions. So a
-    /// replica must be able to begin a session that it does not know. A session's calls wait for their replica even if
-    /// others are free: use keys only where that is worth it.
+    /// For stages whose replicas have memory, such as the state of a conversation. When a replica dies, its sessions
+    /// move to others, and back when it is up again; added replicas take over some sessions. So a replica must be able
+    /// to begin an unknown session. A session's calls wait for their replica even if others are free: use keys only if
+    /// that is worth it.
     ///
     /// ```
     /// use callboard_core::CallOptions;
@@ -155,17 +155,17 @@ impl CallOptions {
         self
     }
 
-    /// Names the call for logs and traces, and for the code that works for it
-    /// ([`CallContext::request_id`](crate::CallContext)). An id that is empty, has more than
-    /// [`MAX_REQUEST_ID_CHARS`] or is not visible ASCII may not enter logs, and is left out.
+    /// Sets the id of the call for logs, traces and user code ([`CallContext::request_id`](crate::CallContext)). An id
+    /// that is empty, has more than [`MAX_REQUEST_ID_CHARS`] or is not visible ASCII may not enter logs, and is left
+    /// out.
     #[must_use]
     pub fn with_request_id(self, id: impl Into<Box<str>>) -> Self {
         let id = id.into();
         if is_valid_request_id(id.as_bytes()) { self.telling(|origin| origin.request_id = Some(id)) } else { self }
     }
 
-    /// Tells the code that works for the call where in a W3C trace its caller is: the value of a `traceparent` header.
-    /// It is left out as an [id](Self::with_request_id) is.
+    /// Sets the caller's place in a W3C trace for user code: the value of a `traceparent` header. It is left out as an
+    /// [id](Self::with_request_id) is.
     #[must_use]
     pub fn with_traceparent(self, traceparent: impl Into<Box<str>>) -> Self {
         let traceparent = traceparent.into();
@@ -176,22 +176,20 @@ impl CallOptions {
         }
     }
 
-    /// Tells the code that works for the call who its caller is, by a name that it has shown to be its own. For doors,
-    /// which check that; nothing else does.
+    /// Sets the authenticated name of the caller for user code. For edges, which check it; nothing else does.
     #[must_use]
     pub fn with_caller(self, name: impl Into<Box<str>>) -> Self {
         self.telling(|origin| origin.caller = Some(name.into()))
     }
 
-    /// Hands a header of the request, by its name in lower case, to the code that works for the call. For doors whose
-    /// requests have headers: those that the [route wants](crate::edge::Route::wanted_headers).
+    /// Sets a header of the request, by its lower-case name, for user code. For edges whose requests have headers: only
+    /// headers that the [route wants](crate::edge::Route::wanted_headers).
     #[must_use]
     pub fn with_header(self, name: impl Into<Arc<str>>, value: impl Into<Arc<str>>) -> Self {
         self.telling(|origin| origin.headers.push((name.into(), value.into())))
     }
 
-    /// Attaches something for the code that works for the call, on this node: a tenant, a feature that is switched on.
-    /// Of two tags of one name the first counts.
+    /// Sets a tag for user code on this node: a tenant, a feature flag. Of two tags of one name the first counts.
     #[must_use]
     pub fn with_tag(self, name: impl Into<Arc<str>>, value: impl Into<Arc<str>>) -> Self {
         self.telling(|origin| origin.tags.push((name.into(), value.into())))
@@ -218,14 +216,14 @@ impl CallOptions {
         headers.map(|(name, value)| name.len() + value.len()).sum()
     }
 
-    /// The name of the call, if set.
+    /// The id of the call, if set.
     #[must_use]
     pub fn request_id(&self) -> Option<&str> {
         self.origin.as_ref()?.request_id.as_deref()
     }
 
-    /// Where in a trace the call is: its [recorder](Self::with_recorder)'s place, else what was
-    /// [told](Self::with_traceparent).
+    /// The place of the call in a trace: that of its [recorder](Self::with_recorder), else that of its
+    /// [caller](Self::with_traceparent).
     #[must_use]
     pub fn traceparent(&self) -> Option<String> {
         traceparent(self.recorder.as_ref(), self.origin.as_deref())

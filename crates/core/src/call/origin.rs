@@ -1,4 +1,4 @@
-//! The data of a call's caller that no decision depends on.
+//! The data of a call's caller that affects no decision.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,10 +7,10 @@ use super::context::OuterCall;
 use super::options::CallOptions;
 use crate::timeline::Recorder;
 
-/// Names with values, few enough to be looked through. Inner calls share them.
+/// Names with values, few enough for a linear search. Inner calls share them.
 type Pairs = Vec<(Arc<str>, Arc<str>)>;
 
-/// What user code may ask about where its call comes from. Most calls in process have none.
+/// The caller's data for user code. Most calls in process have none.
 #[derive(Clone, Default)]
 pub(crate) struct Origin {
     pub(crate) request_id: Option<Box<str>>,
@@ -20,13 +20,13 @@ pub(crate) struct Origin {
     pub(crate) tags: Pairs,
     /// The recorder of the call, if it has one.
     pub(crate) recorder: Option<Recorder>,
-    /// The call that waits for it, where user code made it.
+    /// The outer call, if user code made this call.
     pub(crate) outer: Option<Arc<OuterCall>>,
 }
 
 impl Origin {
-    /// The origin of an admitted call. What its options leave open is taken from its outer call. Most calls have no
-    /// origin, so a waiting call has room for a pointer only.
+    /// The origin of an admitted call. It inherits missing options from its outer call. Most calls have no origin, so a
+    /// waiting call has room for a pointer only.
     pub(crate) fn from_options(options: &CallOptions, outer: Option<&Arc<OuterCall>>) -> Option<Arc<Self>> {
         if outer.is_none() && options.recorder().is_none() {
             return options.origin().cloned();

@@ -1,4 +1,4 @@
-//! What a call gives: one payload, or a stream of them.
+//! The result of a call: one payload, or a stream of them.
 
 use std::fmt;
 use std::pin::Pin;
@@ -14,7 +14,7 @@ use crate::timeline::Timing;
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Reply {
-    /// What the last stage gave.
+    /// The output of the last stage.
     pub payload: Payload,
     /// Where the time went.
     pub timing: Timing,
@@ -25,19 +25,19 @@ impl Reply {
         (self.payload, self.timing)
     }
 
-    /// An outcome that another door brings.
+    /// An outcome from another edge or client.
     #[must_use]
     pub fn new(payload: Payload, timing: Timing) -> Self {
         Self { payload, timing }
     }
 }
 
-/// The outputs of one call, as they are.
+/// The outputs of one call, not decoded.
 #[must_use = "a call runs as its replies are read"]
 pub struct PayloadReplies(Pin<Box<dyn Stream<Item = Result<Payload, CallError>> + Send>>);
 
 impl PayloadReplies {
-    /// The outputs that another door brings. After the last one and after an error nothing more is asked of them.
+    /// The outputs from another edge or client. They are not polled after the last output or an error.
     pub fn new(outputs: impl Stream<Item = Result<Payload, CallError>> + Send + 'static) -> Self {
         Self(outputs.fuse().boxed())
     }

@@ -1,4 +1,4 @@
-//! What calls of one session have in common, and which replica that leads to: the same on every node and in every run.
+//! The key of a session, and the replica that it selects: the same on every node and in every run.
 
 use std::num::NonZeroU64;
 
@@ -6,7 +6,7 @@ use crate::splitmix64::splitmix64;
 
 /// The key of a session, whose calls reach the same replica.
 ///
-/// Keys of equal texts are equal on every node. Only a hash is kept; the text is never shown.
+/// Equal texts have equal keys on every node. Only a hash is stored; the text is never shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SessionKey(NonZeroU64);
 
@@ -14,26 +14,26 @@ impl SessionKey {
     /// The key of this name: a user, a conversation, a document.
     #[must_use]
     pub fn new(name: &str) -> Self {
-        // FNV-1a, and a finisher because it mixes its last bytes little.
+        // FNV-1a with a finisher, because FNV-1a mixes its last bytes poorly.
         let hash = name.bytes().fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
             (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
         });
         Self(NonZeroU64::new(splitmix64(hash)).unwrap_or(NonZeroU64::MIN))
     }
 
-    /// The key that another node knows by this number; none for 0.
+    /// The key with this number from another node; `None` for 0.
     #[must_use]
     pub fn from_number(number: u64) -> Option<Self> {
         NonZeroU64::new(number).map(Self)
     }
 
-    /// What crosses the wire instead of the name.
+    /// The number that is sent instead of the name.
     #[must_use]
     pub fn number(self) -> u64 {
         self.0.get()
     }
 
-    /// How well this session and a replica agree: the highest wins.
+    /// The score of a replica for this session: the highest wins.
     pub(crate) fn affinity(self, replica: usize) -> u64 {
         splitmix64(self.0.get() ^ splitmix64(replica as u64))
     }

@@ -1,4 +1,4 @@
-//! The client for programs without a runtime of their own: each call blocks the thread it is made on.
+//! The client for programs without a runtime: each call blocks its thread.
 
 use std::fmt;
 use std::future::{pending, poll_fn};
@@ -17,7 +17,7 @@ use crate::call::{CallOptions, FunctionCall, OuterCall};
 use crate::error::{CallError, ErrorKind, Failure};
 
 impl LocalClient {
-    /// The same door for synchronous code: its methods block the calling thread.
+    /// A client for synchronous code: its methods block the calling thread.
     #[must_use]
     pub fn blocking(&self) -> BlockingClient {
         BlockingClient { client: self.clone() }
@@ -26,8 +26,8 @@ impl LocalClient {
 
 /// A [`LocalClient`] whose methods block. Cloning it is cheap; any number of threads may share one.
 ///
-/// The node runs elsewhere: on the runtime it was started on, which must go on. A program that has none starts its node
-/// with [`App::start_blocking`](crate::App::start_blocking).
+/// The node runs on the runtime it was started on, which must continue to run. A program without a runtime starts its
+/// node with [`App::start_blocking`](crate::App::start_blocking).
 ///
 /// ```
 /// use callboard_core::{App, Stage};
@@ -46,9 +46,9 @@ impl LocalClient {
 ///
 /// # Panics
 ///
-/// Every method that waits panics inside a runtime's async context (an `async fn`, a task), with tokio's message
-/// "Cannot start a runtime from within a runtime", and before anything is called: blocking there could wait for ever
-/// for a task that this very thread is to run. Use the [`LocalClient`] there, or `tokio::task::spawn_blocking`.
+/// Every method that waits panics inside a runtime's async context (an `async fn`, a task), before it calls anything,
+/// with tokio's message "Cannot start a runtime from within a runtime": a thread that blocks there could wait for ever
+/// for its own task. Use the [`LocalClient`] there, or `tokio::task::spawn_blocking`.
 /// [`call_detached`](Self::call_detached) does not wait and never panics.
 #[derive(Clone, Debug)]
 pub struct BlockingClient {
@@ -123,7 +123,7 @@ impl BlockingClient {
         self.wait(async move { client.send_with(&name, call, options).await })
     }
 
-    /// [`LocalClient::call_detached`], which waits for nothing anyway.
+    /// [`LocalClient::call_detached`], which never waits.
     ///
     /// # Errors
     ///
@@ -132,7 +132,7 @@ impl BlockingClient {
         self.client.call_detached(route, input)
     }
 
-    /// [`LocalClient::call_detached_with`], which waits for nothing anyway.
+    /// [`LocalClient::call_detached_with`], which never waits.
     ///
     /// # Errors
     ///
@@ -142,7 +142,7 @@ impl BlockingClient {
     }
 
     /// [`LocalClient::stream`] as an iterator, whose `next` blocks. The inputs are pulled on the consumer's thread and
-    /// may take their time: nobody else waits there.
+    /// may be slow: they delay nothing else.
     ///
     /// # Errors
     ///
@@ -157,8 +157,8 @@ impl BlockingClient {
         Ok(BlockingStream { stream, runtime: self.client.runtime().clone() })
     }
 
-    /// Blocks until the call is over. It is a task on the node's runtime, so that its timers end with the runtime's
-    /// other tasks: polled here, they would panic when the runtime goes first.
+    /// Blocks until the call is over. The call is a task on the node's runtime, so that its timers end with the
+    /// runtime's other tasks. If this thread polled them, they would panic when the runtime ends first.
     #[track_caller]
     fn wait<T: Send + 'static>(
         &self,
@@ -182,10 +182,10 @@ impl BlockingClient {
     }
 }
 
-/// How often an inner call looks whether its outer call goes on: blocking code that waits for it cannot drop it.
+/// How often an inner call checks whether its outer call continues: blocking code cannot drop it.
 const LOOK_AT_OUTER_EVERY: Duration = Duration::from_millis(20);
 
-/// Ends when the outer call has ended; never where there is none.
+/// Ends when the outer call has ended; never without an outer call.
 async fn outlived(outer: Option<Arc<OuterCall>>) -> CallError {
     let Some(outer) = outer else { return pending().await };
     while !outer.flight.is_abandoned() {

@@ -1,4 +1,4 @@
-//! What every client can do, in this process or over a network, so that a program can work with either.
+//! The interface of every client, local or over a network, so that a program can use either.
 
 use std::pin::Pin;
 
@@ -12,11 +12,11 @@ use super::{LocalClient, Replies, read_output};
 use crate::call::{CallOptions, FunctionCall};
 use crate::error::CallError;
 
-/// Calls by route and by function name, with one output or a stream of them, one by one or as an ordered stream of
+/// Calls by route and by function name, with one output or a stream of outputs, singly or as an ordered stream of
 /// calls. [`LocalClient`] needs no socket: use it to test code that is written for any caller.
 ///
-/// Every method returns at once, with a future or stream that does the work. Dropping it cancels the call, wherever it
-/// runs.
+/// Every method returns at once, with a future or stream that does the work. Dropping that cancels the call, wherever
+/// it runs.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -39,7 +39,7 @@ use crate::error::CallError;
     note = "callers are the `LocalClient` of a node or server (`.client()`) and, over a network, the `Client`"
 )]
 pub trait Caller: Clone + Send + Sync + 'static {
-    /// A call whose input is ready: encoded if it leaves this process. Clones share it.
+    /// A call with a ready input: encoded if it leaves this process. Clones share it.
     type Prepared: Clone + Send + Sync + 'static;
 
     /// Calls a route with options: a deadline, a priority, a session.
@@ -68,7 +68,7 @@ pub trait Caller: Clone + Send + Sync + 'static {
 
     /// Calls a route and reads its outputs one by one; see [`LocalClient::replies_with`].
     ///
-    /// # Errors
+    /// Errors that are known at once. All other errors are items.
     ///
     /// Errors that are known at once. All others are items.
     fn replies_with<In: Data, Out: Data + Clone>(
@@ -142,7 +142,7 @@ pub trait Caller: Clone + Send + Sync + 'static {
 
     /// Calls a route and reads its outputs one by one.
     ///
-    /// # Errors
+    /// Errors that are known at once. All other errors are items.
     ///
     /// Errors that are known at once. All others are items.
     fn replies<In: Data, Out: Data + Clone>(&self, route: &str, input: In) -> Result<Replies<Out>, CallError> {
@@ -150,8 +150,8 @@ pub trait Caller: Clone + Send + Sync + 'static {
     }
 
     /// Calls a route with every input of an iterator, many at once, and yields the results in the order of the inputs.
-    /// The calls wait for room where a plain call would be refused; see [`CallStream`] for what can be set and what is
-    /// promised, which is the same for every caller.
+    /// The calls wait for capacity where a plain call would be refused. Options and guarantees are those of
+    /// [`CallStream`], the same for every caller.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -175,7 +175,7 @@ pub trait Caller: Clone + Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// What is known at once, such as that there is no such route.
+    /// Errors that are known at once, such as a missing route.
     fn stream<I, Out>(&self, route: &str, inputs: I) -> Result<CallStream<Iter<I::IntoIter>, Out>, CallError>
     where
         I: IntoIterator,
@@ -185,7 +185,7 @@ pub trait Caller: Clone + Send + Sync + 'static {
         self.call_each(route, stream::iter(inputs))
     }
 
-    /// As [`stream`](Self::stream), with inputs that come in their own time.
+    /// As [`stream`](Self::stream), with inputs that arrive over time.
     ///
     /// # Errors
     ///
@@ -199,8 +199,8 @@ pub trait Caller: Clone + Send + Sync + 'static {
         self.call_each(route, Box::pin(inputs))
     }
 
-    /// Makes the stream of calls that [`stream`](Self::stream) and [`stream_from`](Self::stream_from) give: for callers
-    /// of other transports, by [`CallStream::from_calls`].
+    /// Makes the stream of calls for [`stream`](Self::stream) and [`stream_from`](Self::stream_from): other transports
+    /// implement it with [`CallStream::from_calls`].
     ///
     /// # Errors
     ///

@@ -1,8 +1,8 @@
 //! Calls that run without their caller.
 //!
-//! * **Full:** refused at once, like a call: nothing is kept aside for later.
+//! * **Full:** refused at once, like a call: nothing is stored for later.
 //! * **Late:** the deadline ends it, as it ends a call.
-//! * **Cancelled:** not by its caller, who has nothing to drop. It ends with its node, or by its deadline.
+//! * **Cancelled:** the caller cannot cancel it. It ends with its node, or by its deadline.
 
 use std::task::{Context, Poll, Waker};
 
@@ -13,11 +13,11 @@ use crate::call::{CallOptions, Origin};
 use crate::error::CallError;
 
 impl LocalClient {
-    /// Starts a call and goes on without its outcome. Needs no `await`, and no runtime around it.
+    /// Starts a call without waiting for its outcome. Needs no `await` and no runtime.
     ///
-    /// When this returns `Ok`, the call is admitted: it holds its permit and stands in its first stage's queue, and it
-    /// will be tried until its deadline, whatever becomes of the caller. Its outcome is counted with the route's
-    /// others; an error is logged as a warning. A node that drains waits for it.
+    /// When this returns `Ok`, the call is admitted: it holds its permit, waits in its first stage's queue, and
+    /// continues until its deadline, even without its caller. Its outcome is counted with the route's others; an error
+    /// is logged as a warning. A node that drains waits for it.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -38,8 +38,8 @@ impl LocalClient {
     /// # Errors
     ///
     /// `Overloaded` when the node or the first stage is full, `Unavailable` when it drains or has failed, `NotFound`, a
-    /// deadline that has passed: in all of these nothing was started. An error that user code gives before the first
-    /// stage is returned, too, because it is there already.
+    /// deadline that has passed: the call was not started. An error of user code before the first stage is also
+    /// returned.
     pub fn call_detached<In: Data>(&self, route: &str, input: In) -> Result<(), CallError> {
         self.call_detached_with(route, input, CallOptions::new())
     }
@@ -51,7 +51,7 @@ impl LocalClient {
     /// As [`call_detached`](Self::call_detached).
     pub fn call_detached_with<In: Data>(&self, route: &str, input: In, options: CallOptions) -> Result<(), CallError> {
         let payload = Payload::new(input);
-        // Of the call that it is made for it has the origin, and does not end with it.
+        // It has the origin of its outer call, and does not end with it.
         let options = match &self.outer {
             Some(outer) => options.clone().with_origin(Origin::from_options(&options, Some(outer)).map(Origin::alone)),
             None => options,
@@ -61,10 +61,10 @@ impl LocalClient {
         let admission = self.shared.gateway.admit(held, payload.size_hint() as u64)?;
         let (id, now) = (admission.id(), admission.admitted_at());
 
-        // The call's timer belongs to the node's runtime, wherever its caller is.
+        // The call's timer belongs to the node's runtime, also for callers outside of it.
         let _runtime = self.shared.runtime.enter();
         let mut call = Box::pin(self.submit_at(now, admission, payload, options));
-        // One poll here takes the permit of the first queue, so that a refusal reaches the caller. The next poll brings
+        // One poll here takes the permit of the first queue, so that the caller gets a refusal. The next poll brings
         // its own waker.
         match call.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(outcome) => outcome.map(|_| ()),

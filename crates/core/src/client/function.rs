@@ -12,11 +12,11 @@ use crate::router::Route;
 pub const NO_ARGS: [Value; 0] = [];
 
 impl FunctionCall {
-    /// What `route` is given: the arguments as they are where it is a function, else its input.
+    /// The payload for `route`: the arguments themselves if the route is a function, else its input.
     ///
     /// # Errors
     ///
-    /// `InvalidInput` when the arguments are not what the route takes.
+    /// `InvalidInput` if the arguments do not fit the route.
     pub fn into_payload(self, route: &Route) -> Result<Payload, CallError> {
         if route.is_function() {
             Ok(Payload::new(self))
@@ -25,12 +25,11 @@ impl FunctionCall {
         }
     }
 
-    /// What a route that is no function gets of these arguments, for edges: the only positional one, or the keywords as
-    /// a map.
+    /// The input for a route that is no function: the only positional argument, or the keywords as a map.
     ///
     /// # Errors
     ///
-    /// `InvalidInput` when they are neither.
+    /// `InvalidInput` if the arguments are neither.
     pub fn into_input(mut self, route: &Route) -> Result<Value, CallError> {
         match (self.args.len(), self.kwargs.len()) {
             (1, 0) => Ok(self.args.swap_remove(0)),
@@ -51,17 +50,16 @@ impl LocalClient {
     /// Calls a function by its name, with positional and keyword arguments, and waits for its value.
     ///
     /// The name is that of a route, with or without the leading `/`. A route over [`FunctionCall`] gets the arguments
-    /// as they are. Any other route can be called so, too: exactly one positional argument and no keywords are its
-    /// input itself, keywords alone are its input as a map. The input is then read as the route's type, which costs a
-    /// conversion that [`call`](Self::call) does not have.
+    /// as they are. For any other route, exactly one positional argument without keywords is its input, or keywords
+    /// alone are its input as a map. The input is then read as the route's type, a conversion that [`call`](Self::call)
+    /// does not need.
     ///
     /// For arguments of several types see [`FunctionCall::with_arg`] and [`send_with`](Self::send_with); for none,
     /// [`NO_ARGS`].
     ///
     /// # Errors
     ///
-    /// `NotFound` when there is no such route, `InvalidInput` when the arguments are not what it takes; for the rest
-    /// see [`ErrorKind`].
+    /// `NotFound` without such a route, `InvalidInput` if the arguments do not fit it; for the rest see [`ErrorKind`].
     ///
     /// # Cancellation
     ///
@@ -74,7 +72,7 @@ impl LocalClient {
         self.send_with(name, FunctionCall::new(args, kwargs), CallOptions::new()).await
     }
 
-    /// Calls a function with a deadline or priority of its own.
+    /// Calls a function with options, such as a deadline or a priority.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -105,11 +103,11 @@ impl LocalClient {
         if reply.payload.is::<Value>() { Ok(reply.payload.into_inner()?) } else { Ok(reply.payload.to_value()?) }
     }
 
-    /// The route that is called by this name, with or without its leading `/`.
+    /// The route of this name, with or without its leading `/`.
     ///
     /// # Errors
     ///
-    /// `NotFound` when there is none.
+    /// `NotFound` without such a route.
     pub fn find_function(&self, name: &str) -> Result<std::sync::Arc<Route>, CallError> {
         let route = if name.starts_with('/') { self.route(name) } else { self.route(&format!("/{name}")) };
         route.ok_or_else(|| CallError::new(ErrorKind::NotFound, format!("there is no function `{name}`")))

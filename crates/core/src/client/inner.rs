@@ -1,4 +1,4 @@
-//! Clients for user code: in a worker, and for the call that a worker works for.
+//! Clients for user code: in a worker, and for the current call of a worker.
 
 use super::{LocalClient, Shared};
 use crate::call::CallContext;
@@ -6,8 +6,8 @@ use crate::error::{CallError, ErrorKind};
 use crate::worker::Replica;
 
 impl Replica {
-    /// A client of the node that runs it, to keep in the worker. A call that is made for an item goes
-    /// [within](LocalClient::within) that item's call; any other is a call of its own.
+    /// A client of the node that runs the worker, to keep in the worker. A call for an item is made
+    /// [within](LocalClient::within) that item's call; any other call is independent.
     ///
     /// ```
     /// use callboard_core::{Batch, Failure, LocalClient, Stage, Worker};
@@ -42,9 +42,9 @@ impl Replica {
 }
 
 impl CallContext {
-    /// A client whose calls are made for this call: they end with it, at its deadline at the latest, and have its
-    /// priority, trace and origin unless they say otherwise. They need no place among the node's calls in flight of
-    /// their own, so a full node runs them; see [`LocalClient::within`].
+    /// A client for inner calls of this call: they end with it, at its deadline at the latest, and have its priority,
+    /// trace and origin unless their options say otherwise. They need no permit of their own, so a full node runs them;
+    /// see [`LocalClient::within`].
     ///
     /// # Errors
     ///

@@ -38,7 +38,7 @@ use crate::error::{CallError, ErrorKind};
 use crate::metrics::COUNTING;
 use crate::router::{Admission, HeldRoute, Route};
 
-/// How often a caller that waits for a permit looks whether others have left it room on the node.
+/// How often a caller that waits for a permit checks whether the node has room.
 pub const CAPACITY_POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 /// A handle on a node's routes within the node's process. Cloning is cheap; it does not keep the node alive. It is a
@@ -46,7 +46,7 @@ pub const CAPACITY_POLL_INTERVAL: Duration = Duration::from_millis(5);
 #[derive(Clone, Debug)]
 pub struct LocalClient {
     pub(crate) shared: Arc<Shared>,
-    /// The call for which its calls are made.
+    /// The outer call of its calls.
     pub(crate) outer: Option<Arc<OuterCall>>,
 }
 
@@ -55,28 +55,27 @@ impl LocalClient {
         Self { shared, outer: None }
     }
 
-    /// The same client for inner calls: calls that user code makes for the call it works for. Each of them
+    /// The same client for inner calls: calls that user code makes for its current call. Each inner call
     ///
-    /// * ends with the outer call, by which it is dropped; blocking code gets `Cancelled` within 20 ms. Spawned and
-    ///   left behind, it runs on until its deadline, which is no later than that of the outer call;
+    /// * ends with the outer call, which drops it; blocking code gets `Cancelled` within 20 ms. If it was spawned and
+    ///   not awaited, it continues until its deadline, which is no later than that of the outer call;
     /// * has the outer call's priority, recorder, request id, traceparent, caller, headers and tags, unless its options
     ///   say otherwise;
-    /// * rides on the outer call's permit instead of taking one of the node's [calls in
-    ///   flight](crate::Limits::max_in_flight), so that a full node, and one that drains, runs it. At most 256 of them
-    ///   at a time ride on one permit; one more is `Overloaded`. The limits of its route and its stages hold for it as
-    ///   for every other call, and so does that of the node's memory;
-    /// * does not enter a stage in which its outer call is, or one that waits for that: this is `Failed` with the
-    ///   status 508, because with all workers of a stage waiting for that very stage nothing would go on.
+    /// * uses the outer call's permit instead of one of the node's [calls in flight](crate::Limits::max_in_flight), so
+    ///   that a node runs it even when full or draining. At most 256 inner calls at a time use one permit; one more is
+    ///   `Overloaded`. The limits of its route, its stages and the node's memory apply as to every call;
+    /// * does not enter a stage that its outer call, or an outer call of that, is in: this is `Failed` with status 508,
+    ///   because all workers of the stage could wait for the stage itself.
     ///
-    /// A [`call_detached`](Self::call_detached) is no inner call: it takes a permit of its own and outlives the call.
+    /// A [`call_detached`](Self::call_detached) is no inner call: it takes its own permit and outlives the call.
     #[must_use]
     pub fn within(&self, context: &CallContext) -> Self {
         let outer = OuterCall { flight: Arc::clone(context.flight()), stage: context.stage().clone() };
         Self { shared: Arc::clone(&self.shared), outer: Some(Arc::new(outer)) }
     }
 
-    /// Calls a route with a Rust value and waits for its outcome. Nothing is encoded when the types are the route's
-    /// own.
+    /// Calls a route with a Rust value and waits for its outcome. Nothing is encoded if the types are those of the
+    /// route.
     ///
     /// # Errors
     ///
@@ -84,7 +83,7 @@ impl LocalClient {
     ///
     /// # Cancellation
     ///
-    /// Dropping the future cancels the call: queued work is removed, a running worker is told, later stages do not run.
+    /// Dropping the future cancels the call: queued work is removed, user code can see it, later stages do not run.
     pub fn call<In: Data, Out: Data + Clone>(
         &self,
         route: &str,
@@ -109,7 +108,7 @@ impl LocalClient {
         lazy(begin).try_flatten().map(|outcome| read_output::<Out>(outcome?.payload))
     }
 
-    /// The route of this name, if it is being served.
+    /// The route of this name, if it is served.
     #[must_use]
     pub fn route(&self, name: &str) -> Option<Arc<Route>> {
         self.shared.router.route(name)
@@ -150,7 +149,7 @@ impl LocalClient {
         run_admitted(now, AdmittedCall::new(admission, flight), payload, AdmittedCall::succeeded)
     }
 
-    /// A call's flight by what its caller, its route and its node say.
+    /// The flight of a call, from its options, its route and its node.
     pub(crate) fn flight_of(admission: &Admission, options: &CallOptions) -> Arc<Flight> {
         Arc::new(Self::new_flight(admission, options, Admission::latest_deadline))
     }
@@ -165,12 +164,12 @@ impl LocalClient {
         Flight::new(deadline, admission.route().default_priority()).admitted(admission, options)
     }
 
-    /// Where the node runs: what callers start that outlives their own polling runs there.
+    /// The node's runtime, for tasks that outlive the caller's own polling.
     fn runtime(&self) -> &Handle {
         &self.shared.runtime
     }
 
-    /// Keeps this route for a call, or its newest revision if it was replaced.
+    /// Holds this route for a call, or its newest revision if it was replaced.
     pub(crate) fn hold_route(&self, route: &Arc<Route>) -> Result<HeldRoute, CallError> {
         Arc::clone(route).hold().map_or_else(|| self.hold(route.name()), Ok)
     }
@@ -181,7 +180,7 @@ impl LocalClient {
     }
 }
 
-/// Runs an admitted call to its one outcome. `finish` sees to it that a good one is counted.
+/// Runs an admitted call to its one outcome. `finish` counts a successful outcome.
 #[expect(clippy::manual_async_fn, reason = "an `async fn` keeps what it is given twice, in every waiting call")]
 pub(crate) fn run_admitted<T>(
     now: Instant,
@@ -191,7 +190,7 @@ pub(crate) fn run_admitted<T>(
 ) -> impl Future<Output = Result<T, CallError>> + Send {
     async move {
         let AdmittedCall { admission, flight, .. } = &call;
-        // The run first: an outcome that is there counts, even if the deadline passes in the same turn.
+        // The run is polled first: an available outcome counts, even if the deadline passes in the same turn.
         let result = tokio::select! {
             biased;
             result = admission.route().graph().run(payload, flight, now) => result,
@@ -199,7 +198,7 @@ pub(crate) fn run_admitted<T>(
                 Err(CallError::deadline_exceeded("before the outcome was there"))
             }
         };
-        // By the call, because a second way to its flight would be kept in every waiting call.
+        // Through the call, because a second reference to its flight would take space in every waiting call.
         match result {
             Ok(reply) => Ok(finish(call, reply)),
             Err(error) => {
@@ -211,8 +210,8 @@ pub(crate) fn run_admitted<T>(
     }
 }
 
-/// A route's output as the type that its caller asked for. Another type is the caller's mistake, not the route's: the
-/// call itself has succeeded.
+/// A route's output as the type that its caller requests. A wrong type is the caller's mistake: the call itself has
+/// succeeded.
 fn read_output<Out: Data + Clone>(payload: Payload) -> Result<Out, CallError> {
     payload.into_inner::<Out>().map_err(|error| {
         let message = format!("the output cannot be read as the type that was asked for: {error}");
@@ -220,13 +219,13 @@ fn read_output<Out: Data + Clone>(payload: Payload) -> Result<Out, CallError> {
     })
 }
 
-/// A call with its permits. Counts its outcome exactly once; dropped before it has one, even before it was begun, it
-/// was cancelled, or came too late.
+/// A call with its permits. Counts its outcome exactly once. If it is dropped without an outcome, even before its
+/// start, it counts as cancelled or late.
 #[derive(Debug)]
 pub(crate) struct AdmittedCall {
     pub(crate) admission: Admission,
     pub(crate) flight: Arc<Flight>,
-    /// Whether its outcome is still to be counted.
+    /// Whether its outcome is not counted yet.
     open: bool,
 }
 
@@ -235,7 +234,7 @@ impl AdmittedCall {
         Self { admission, flight, open: true }
     }
 
-    /// One whose outcome is counted by the node that owns it.
+    /// A call whose outcome is counted by the node that owns it.
     pub(crate) fn for_peer(admission: Admission, flight: Arc<Flight>) -> Self {
         Self { admission, flight, open: false }
     }
@@ -244,20 +243,19 @@ impl AdmittedCall {
         self.admission.admitted_at()
     }
 
-    /// Counts it as one that succeeded.
+    /// Counts the call as successful.
     fn succeeded(mut self, reply: Reply) -> Reply {
         self.close(Ok(()));
         reply
     }
 
-    /// Gives back what is charged. An edge has the outcome still to write: it keeps the account until that is sent.
+    /// Gives back the charged bytes, unless an edge keeps the account until it has written the outcome.
     pub(crate) fn settle(&self) {
         self.admission.settle();
     }
 
     pub(crate) fn close(&mut self, outcome: Result<(), ErrorKind>) {
-        // Where the time was up or the caller left, user code may still run; its bytes stay charged until it comes
-        // back.
+        // After a deadline or a cancellation, user code may still run; its bytes stay charged until it returns.
         if !matches!(outcome, Err(ErrorKind::DeadlineExceeded | ErrorKind::Cancelled)) {
             self.settle();
         }
@@ -283,12 +281,12 @@ impl Drop for AdmittedCall {
             let total = now.saturating_duration_since(self.admission.admitted_at());
             self.admission.route().metrics().ended(kind, total);
         }
-        // It ends here, whatever its outcome: with it end the calls that were made for it.
+        // The call ends here, whatever its outcome, and its inner calls end with it.
         self.flight.abandon();
     }
 }
 
-/// What became of a call whose task did not come to its end.
+/// The error of a call whose task was aborted or panicked.
 fn lost(error: JoinError) -> CallError {
     if error.is_panic() { panicked(error.into_panic().as_ref()) } else { runtime_gone() }
 }

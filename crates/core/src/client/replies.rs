@@ -1,6 +1,6 @@
 //! The outputs of one call of a streaming route, read one by one.
 //!
-//! The reader drives its call: an output is passed through what comes behind the streaming stage when it is asked for.
+//! The reader drives its call: each output passes the steps after the streaming stage when the reader polls for it.
 //! Dropping the replies cancels the call.
 
 use std::fmt;
@@ -27,13 +27,13 @@ use crate::router::{Admission, HeldRoute, Route};
 type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
 impl LocalClient {
-    /// Calls a route and reads its outputs one by one, as they come. A route that does not stream gives one.
+    /// Calls a route and reads its outputs one by one, as they arrive. A route that does not stream gives one output.
     ///
     /// An error is the last item. The deadline covers the whole stream.
     ///
     /// # Errors
     ///
-    /// What is clear at once: there is no such route, or the node is full or draining. All else is an item.
+    /// Errors that are known at once: no such route, a full or draining node. All other errors are items.
     ///
     /// # Cancellation
     ///
@@ -42,7 +42,7 @@ impl LocalClient {
         self.replies_with(route, input, CallOptions::new())
     }
 
-    /// Reads a route's outputs one by one, with a deadline or priority of its own.
+    /// Reads a route's outputs one by one, with options such as a deadline or a priority.
     ///
     /// # Errors
     ///
@@ -59,7 +59,7 @@ impl LocalClient {
         Ok(Replies::new(self.read_replies(admission, payload, options)))
     }
 
-    /// Runs an admitted call, driven by the reader of its outputs.
+    /// Runs an admitted call. The reader of its outputs drives it.
     pub(crate) fn read_replies(&self, admission: Admission, payload: Payload, options: CallOptions) -> PayloadReplies {
         let flight = Self::flight_of(&admission, &options);
         let first_by = options.first_item_timeout().map(|timeout| admission.admitted_at() + timeout);
@@ -72,7 +72,7 @@ impl LocalClient {
         )
     }
 
-    /// Runs a call along its steps, driven by the reader of its outputs.
+    /// Runs a call along its steps. The reader of its outputs drives it.
     pub(crate) fn read_steps(
         &self,
         call: OpenCall,
@@ -91,13 +91,13 @@ impl LocalClient {
 /// The outputs of one call, decoded to `Out`.
 #[must_use = "a call runs as its replies are read"]
 pub struct Replies<Out> {
-    /// Gone after the last one, and after an error.
+    /// `None` after the last output, and after an error.
     payloads: Option<PayloadReplies>,
     types: PhantomData<fn() -> Out>,
 }
 
 impl<Out: Data + Clone> Replies<Out> {
-    /// Reads the payloads of another door as `Out`.
+    /// Reads the payloads of an edge or network client as `Out`.
     pub fn new(payloads: PayloadReplies) -> Self {
         Self { payloads: Some(payloads), types: PhantomData }
     }
@@ -127,23 +127,23 @@ impl<Out> fmt::Debug for Replies<Out> {
     }
 }
 
-/// The call until it has its outcome, with its permits.
+/// The call and its permits, until it has its outcome.
 type Open = Arc<Mutex<Option<OpenCall>>>;
 
-/// A call whose outputs are read, and the further routes that keep its stages. All are dropped with its outcome.
+/// A call with a reader, and the further routes that keep its stages. All are dropped with its outcome.
 pub(crate) struct OpenCall {
     pub(crate) call: AdmittedCall,
     pub(crate) _held: Vec<HeldRoute>,
 }
 
-/// Ends a call at its deadline, even if its reader has stopped polling: such a reader keeps no permit.
+/// Ends a call at its deadline, even if its reader has stopped polling: the reader must not keep the permit.
 async fn end_at_deadline(call: Open, flight: Arc<Flight>) {
     tokio::time::sleep_until(flight.deadline.instant()).await;
     flight.expire();
     close(&call, Err(ErrorKind::DeadlineExceeded));
 }
 
-/// Gives the call its outcome and frees its permits, unless it has had one.
+/// Gives the call its outcome and frees its permits, unless it already has an outcome.
 fn close(call: &Open, outcome: Result<(), ErrorKind>) -> bool {
     let open = call.lock().take();
     open.map(|mut open| open.call.close(outcome)).is_some()
@@ -153,7 +153,7 @@ fn late(what: &str) -> CallError {
     CallError::deadline_exceeded(&format!("before the {what} was there"))
 }
 
-/// The steps of a call with a stream in it.
+/// The steps of a call with a streaming stage.
 pub(crate) enum CallSteps {
     Route(Arc<Route>),
     /// A streaming stage and the stages after it, called by another node.
@@ -168,7 +168,7 @@ impl CallSteps {
         }
     }
 
-    /// The position of the streaming stage; after all steps where none streams.
+    /// The position of the streaming stage; after all steps if no stage streams.
     fn streams_at(&self) -> usize {
         match self {
             Self::Route(route) => route.streams_at().unwrap_or_else(|| self.steps().len()),
@@ -184,7 +184,7 @@ struct ReplyStream {
     end: AbortHandle,
     steps: CallSteps,
     flight: Arc<Flight>,
-    /// When the first output is due.
+    /// The time by which the first output is due.
     first_by: Option<Instant>,
     phase: Phase,
 }
@@ -197,11 +197,10 @@ enum Phase {
         outputs: mpsc::Receiver<Payload>,
         outcome: BoxFuture<EntryOutcome>,
         ended: Option<EntryOutcome>,
-        /// The input again, and the revision that was chosen, while another node may take the call if this one refuses
-        /// it.
+        /// The input and the chosen revision, kept while another node may take the call after a refusal here.
         spare: Option<(Payload, Option<u64>)>,
     },
-    /// The streaming stage and the next ones, `passed` in all, run on another node.
+    /// The streaming stage and the next stages, `passed` in all, run on another node.
     Remote { outputs: PayloadReplies, passed: usize },
     /// The last output was given.
     Ending,
@@ -212,7 +211,7 @@ enum Phase {
 impl Drop for ReplyStream {
     fn drop(&mut self) {
         self.end.abort();
-        // At once: the runtime drops an aborted task only later.
+        // At once, because the runtime drops an aborted task later.
         drop(self.call.lock().take());
     }
 }
@@ -284,7 +283,7 @@ impl ReplyStream {
                         *spare = None;
                         break (output, 1);
                     }
-                    // Refused before it began: the caller gets the refusal of this node, which it can act on.
+                    // Refused before its start: the caller gets the refusal of this node, which it can act on.
                     Err(refusal) => match spare.take().filter(|_| refusal.is_refusal()) {
                         None => return Err(refusal),
                         Some((payload, revision)) => {
@@ -307,7 +306,7 @@ impl ReplyStream {
             return Ok(None);
         };
         let reply = Graph::run_steps(&steps[streams_at + passed..], output, flight, clock::now()).await;
-        // The stream has begun, and so has its side effect.
+        // The stream has begun, so its side effects may have happened.
         Ok(Some(reply.map_err(|error| error.after_start(true))?.payload))
     }
 
@@ -356,7 +355,7 @@ async fn next_here(
             biased;
             output = outputs.recv() => break output,
             outcome = &mut *outcome, if ended.is_none() => {
-                // A thread that does not come back may hold the other end; what it sent before is still read.
+                // A thread that hangs may hold the other end; its earlier outputs are still read.
                 outputs.close();
                 *ended = Some(outcome);
             }

@@ -1,4 +1,4 @@
-//! What every handle of a node shares.
+//! The state that all handles of a node share.
 
 use std::any::Any;
 use std::sync::Arc;
@@ -13,18 +13,18 @@ use crate::id::{RouteIndex, RouteName};
 use crate::metrics::SharedMetrics;
 use crate::router::Router;
 
-/// What every handle of the node shares.
+/// The state that all handles of the node share.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) gateway: Arc<Gateway>,
     pub(crate) router: Arc<Router>,
     pub(crate) directory: Arc<Directory>,
     pub(crate) metrics: SharedMetrics,
-    /// Where the node runs, for what callers start on it from outside.
+    /// The node's runtime, for tasks of callers outside of it.
     pub(crate) runtime: Handle,
-    /// The root lives, and with it the tree.
+    /// The root lives, and the tree with it.
     pub(crate) alive: AtomicBool,
-    /// Still serving, but no longer offered: the node is about to drain.
+    /// Still serving, but not ready: the node is about to drain.
     pub(crate) withdrawn: AtomicBool,
 }
 

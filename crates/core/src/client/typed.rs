@@ -1,5 +1,4 @@
-//! A route with the Rust types of its input and output: a mistake in them shows when it is looked up, and not with the
-//! first call.
+//! A route with the Rust types of its input and output. Wrong types are an error of the lookup, not of the first call.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -39,12 +38,12 @@ pub struct TypedRoute<In, Out> {
 }
 
 impl LocalClient {
-    /// The route of this name by the types of its input and output.
+    /// The route of this name with the types of its input and output.
     ///
     /// # Errors
     ///
     /// `NotFound` without such a route; `InvalidInput` if its Rust types differ: the message names them. For another
-    /// type of the same form there is [`call`](Self::call).
+    /// type of the same form use [`call`](Self::call).
     pub fn typed<In: Data, Out: Data + Clone>(&self, route: &str) -> Result<TypedRoute<In, Out>, CallError> {
         let held = self.hold(route)?;
         let differs = |verb: &str, actual: &DataType, asked: &str| {
@@ -116,11 +115,10 @@ impl<In, Out> fmt::Debug for TypedRoute<In, Out> {
     }
 }
 
-/// A route as a [`tower::Service`](Service): ready when it holds a permit of the node, which its next call uses up. On
-/// a full node it waits for one. A clone has to become ready by itself.
+/// A route as a [`tower::Service`](Service): ready when it holds a permit of the node for its next call. On a full node
+/// it waits for a permit. A clone must become ready by itself.
 ///
-/// A service that is ready and is not called keeps its permit from other callers, and a drain waits for it: drop it, or
-/// call it soon.
+/// A ready service that is not called keeps its permit, and a drain waits for it: drop it, or call it soon.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -168,7 +166,7 @@ impl<In: Data, Out: Data + Clone> Service<In> for RouteService<In, Out> {
         Poll::Ready(Ok(()))
     }
 
-    /// Without a permit it is refused where the node is full.
+    /// Without a permit, the call is refused if the node is full.
     fn call(&mut self, input: In) -> Self::Future {
         let Some(mut permit) = self.permit.take() else {
             let route = self.route.clone();
@@ -178,7 +176,7 @@ impl<In: Data, Out: Data + Clone> Service<In> for RouteService<In, Out> {
         if let Err(error) = permit.grow(payload.size_hint() as u64) {
             return Box::pin(std::future::ready(Err(error)));
         }
-        // Its time begins now, and not when the permit was there.
+        // Its time begins now, not when the permit was taken.
         let now = clock::now();
         permit.restart(now);
         let calling = self.route.client.submit_at(now, permit, payload, CallOptions::new());

@@ -1,4 +1,4 @@
-//! The actor of one replica: builds its worker, passes batches to its executor, ends when user code panics.
+//! The actor of one replica: builds its worker, passes batches to its executor, and ends after a panic of user code.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,18 +13,18 @@ use crate::pool::{BatchRun, BatcherMessage, Death, Pool, ReplicaHandle, WorkerMe
 use crate::stage::{Factory, StageSpec};
 use crate::worker::Replica;
 
-/// What a replica reports to its supervisor.
+/// A replica's reports to its supervisor.
 pub(crate) enum ReplicaReport {
-    /// It is built and warm.
+    /// The replica is built and warm.
     Up(Arc<ReplicaHandle>),
-    /// The other batches of a replica whose batch panicked: they go on without it.
+    /// The other batches of a replica whose batch panicked. They run to their end without it.
     LeftRunning(JoinSet<()>),
 }
 
-/// Where a replica reports to. False: its supervisor is gone.
+/// Sends a report. False: the supervisor is gone.
 pub(crate) type ReportPort = Box<dyn Fn(ReplicaReport) -> bool + Send + Sync>;
 
-/// The actor of one replica. One life: a restart is a new actor with a new slot.
+/// The actor of one replica for one life: a restart is a new actor with a new slot.
 pub(crate) struct WorkerActor;
 
 /// What a replica needs to start.
@@ -41,9 +41,9 @@ pub(crate) struct WorkerState {
     executor: Option<Executor>,
     context: ExecutorContext,
     report: ReportPort,
-    /// Batches handed to the executor so far.
+    /// The count of batches handed to the executor.
     runs: u64,
-    /// Wakes the actor when the last of these batches is overdue.
+    /// Wakes the actor when the last batch is overdue.
     alarm: Option<AbortHandle>,
 }
 
@@ -94,7 +94,7 @@ impl Actor for WorkerActor {
             // The replica ends with its user code; the supervisor reads the reason.
             WorkerMessage::Crashed(words) => {
                 if let Some(running) = state.executor.as_mut().and_then(Executor::take_running) {
-                    // The supervisor outlives this replica, and ends them with the stage.
+                    // The supervisor outlives this replica, and ends these batches with the stage.
                     (state.report)(ReplicaReport::LeftRunning(running));
                 }
                 Err(words.into())
@@ -116,7 +116,7 @@ impl Actor for WorkerActor {
     }
 }
 
-/// Closes the executor. A thread that hangs is given up here as well, because the actor reads no more alarms.
+/// Closes the executor. Abandons a hung thread here as well, because the actor reads no more alarms.
 async fn close(executor: Executor, context: &ExecutorContext) {
     let ExecutorContext { pool, handle, .. } = context;
     let Some(timeout) = pool.settings().timeout().filter(|_| executor.is_thread()) else {
@@ -130,7 +130,7 @@ async fn close(executor: Executor, context: &ExecutorContext) {
     }
 }
 
-/// Builds the worker where its stage wants it to run.
+/// Builds the worker in the place that its stage requires.
 async fn build_executor(
     spec: &Arc<StageSpec>,
     replica: Replica,
@@ -161,7 +161,7 @@ impl WorkerState {
         if let Some(timeout) = self.context.pool.settings().timeout()
             && executor.is_thread()
         {
-            // A thread runs one batch at a time, so the run before is over.
+            // A thread runs one batch at a time, so the previous run is over.
             if let Some(alarm) = self.alarm.replace(watch(myself, timeout, self.runs)) {
                 alarm.abort();
             }
@@ -180,8 +180,8 @@ impl WorkerState {
         Ok(())
     }
 
-    /// Answers the callers of a run that has not come back in time, and ends this replica; its supervisor starts
-    /// another. The thread cannot be stopped: it is abandoned, and ends when user code comes back.
+    /// Answers the callers of a run that has exceeded its timeout, and ends this replica; its supervisor starts
+    /// another. The thread cannot be stopped: it is abandoned, and ends when user code returns.
     fn give_up_if_hung(&self, myself: &ActorRef<WorkerMessage>, number: u64) -> Result<(), ActorProcessingErr> {
         let ExecutorContext { pool, handle, .. } = &self.context;
         let Some(timeout) = pool.settings().timeout() else { return Ok(()) };
@@ -206,8 +206,8 @@ fn watch(myself: &ActorRef<WorkerMessage>, timeout: Duration, number: u64) -> Ab
 
 impl Drop for WorkerState {
     fn drop(&mut self) {
-        // A killed or crashed actor never comes to `post_stop`. Its slot must not look free, and the callers of a batch
-        // in a thread that hangs are answered here.
+        // A killed or crashed actor never runs `post_stop`. Its slot must not look free, and the callers of a batch in
+        // a hung thread are answered here.
         self.context.handle.retire();
         if self.context.pool.is_ending()
             && let Some(batch) = self.context.handle.take_batch()

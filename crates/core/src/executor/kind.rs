@@ -1,8 +1,8 @@
-//! Where a worker's code runs: inline on the runtime, on an OS thread of its own, or as futures on the runtime.
+//! Where a worker's code runs: inline on the runtime, on its own OS thread, or as futures on the runtime.
 //!
-//! A task or thread runs one batch at a time. Threads and futures answer the entries themselves; their actor is told
-//! only of a crash. When the actor stops, its thread finishes the batch that it runs, cleans up and ends. A thread that
-//! hangs is abandoned: it ends by itself, and counts as abandoned until then.
+//! A task or thread runs one batch at a time. Threads and futures answer the entries themselves and notify their actor
+//! only of a crash. When the actor stops, its thread finishes its batch, cleans up and ends. A hung thread is
+//! abandoned: it ends by itself, and counts as abandoned until then.
 
 use std::sync::Arc;
 use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
@@ -22,7 +22,7 @@ use crate::worker::{DynAsyncWorker, DynWorker, warm_up};
 /// Builds the worker, inside the replica and on the thread where it will run.
 pub(crate) type Build = Box<dyn FnOnce() -> Result<Box<dyn DynWorker>, Failure> + Send>;
 
-/// What an executor works for.
+/// The stage and replica of an executor.
 #[derive(Clone)]
 pub(crate) struct ExecutorContext {
     pub(crate) pool: Arc<Pool>,
@@ -32,15 +32,15 @@ pub(crate) struct ExecutorContext {
 
 /// Where the code of one replica runs.
 pub(crate) enum Executor {
-    /// On the runtime, watched.
+    /// On the runtime, watched by the watchdog.
     Task { worker: Box<dyn DynWorker>, watched: Arc<Watched> },
-    /// On a thread of its own.
+    /// On its own thread.
     Thread { batches: SyncSender<BatchRun>, ended: oneshot::Receiver<()> },
     /// As futures on the runtime, one per batch.
     Futures { worker: Arc<dyn DynAsyncWorker>, running: JoinSet<()> },
 }
 
-/// The replica cannot take a batch any more.
+/// The replica cannot take another batch.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ExecutorError {
     #[error(transparent)]
@@ -59,7 +59,7 @@ impl Executor {
     pub(crate) async fn on_thread(build: Build, context: ExecutorContext) -> Result<Self, Failure> {
         let pool = Arc::clone(&context.pool);
         let (executor, ready) = Self::start_thread(move || build_and_warm_up(build, &pool), context)?;
-        // The sender is dropped without a word only if the thread was killed from outside.
+        // The sender is dropped without a message only if the thread was killed from outside.
         ready.await.unwrap_or_else(|_| Err(Failure::new("the worker's thread ended while it was starting")))?;
         Ok(executor)
     }
@@ -75,7 +75,7 @@ impl Executor {
         Ok(Self::Futures { worker, running: JoinSet::new() })
     }
 
-    /// Whether a call may be given up while it runs.
+    /// Whether a running call may be abandoned.
     pub(crate) fn is_thread(&self) -> bool {
         matches!(self, Self::Thread { .. })
     }
@@ -93,8 +93,8 @@ impl Executor {
                 watched.end();
                 Ok(result?)
             }
-            // The slot protocol admits one batch at a time, so the buffer of one is never full while the thread lives;
-            // were it broken, the batch would go back to the queue.
+            // A slot has at most one batch, so the buffer of one is never full while the thread lives. If it were, the
+            // batch would go back to the queue.
             Self::Thread { batches, .. } => batches.try_send(run).map_err(|error| match error {
                 TrySendError::Full(_) | TrySendError::Disconnected(_) => ExecutorError::ThreadEnded,
             }),
@@ -102,7 +102,7 @@ impl Executor {
                 while running.try_join_next().is_some() {}
                 let (worker, ExecutorContext { handle, actor, .. }) = (Arc::clone(worker), context.clone());
                 running.spawn(async move {
-                    // Beside user code itself, which a run contains, its future may panic where it is dropped.
+                    // A run contains panics of user code, but its future may also panic when it is dropped.
                     let crash = match contain_future(run.execute_async(worker, &handle)).await {
                         Ok(Ok(())) => return,
                         Ok(Err(error)) => error.to_string(),
@@ -127,7 +127,7 @@ impl Executor {
         }
     }
 
-    /// Ends in good order: running batches are finished, then the worker cleans up.
+    /// Ends in good order: running batches finish, then the worker cleans up.
     pub(crate) async fn close(self) {
         match self {
             Self::Task { mut worker, .. } => drop_contained(contain(|| worker.cleanup())),
@@ -142,7 +142,7 @@ impl Executor {
         }
     }
 
-    /// The other batches of a replica whose batch panicked. They are to be finished.
+    /// The other batches of a replica whose batch panicked. The caller must let them finish.
     pub(crate) fn take_running(&mut self) -> Option<JoinSet<()>> {
         match self {
             Self::Futures { running, .. } => Some(std::mem::take(running)),
@@ -164,7 +164,7 @@ impl Executor {
             if let Some(core) = affinity {
                 pin_to(core, &context);
             }
-            // Timers and the clock of the runtime, which may be virtual.
+            // The runtime provides timers and the clock, which may be virtual.
             let _entered = runtime.enter();
             let worker = match make() {
                 Ok(worker) => worker,
@@ -178,9 +178,9 @@ impl Executor {
     }
 }
 
-/// A worker thread's life: batches until the actor lets go, or until a panic.
+/// The main function of a worker thread: runs batches until the actor closes the channel, or until a panic.
 fn work(mut worker: Box<dyn DynWorker>, inbox: &std::sync::mpsc::Receiver<BatchRun>, context: &ExecutorContext) {
-    // Beside user code itself, which a run contains, users' values may panic where they are dropped.
+    // A run contains panics of user code, but users' values may also panic when they are dropped.
     let ended = contain(|| serve(worker.as_mut(), inbox, &context.handle));
     let crash = match ended {
         Ok(Ok(())) => {

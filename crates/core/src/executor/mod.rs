@@ -1,7 +1,7 @@
-//! Where a replica's code runs: its actor, and behind it the runtime or a thread.
+//! Where a replica's code runs: its actor, and the runtime or thread that runs it.
 //!
-//! * **Full:** an executor has no queue; the batcher hands over a batch only when a slot is free.
-//! * **Late:** a thread that does not come back within the stage's timeout is given up, and its callers are answered.
+//! * **Full:** an executor has no queue; it gets a batch from the batcher only when a slot is free.
+//! * **Late:** a thread that exceeds the stage's timeout is abandoned, and its callers get their answer.
 //! * **Panic:** ends this replica only; the supervisor starts another.
 
 mod actor;

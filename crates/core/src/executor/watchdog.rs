@@ -1,9 +1,8 @@
-//! Sees quick code that is not quick: task stages that hold a runtime thread.
+//! Detects slow code in task stages: code that holds a runtime thread.
 //!
-//! A thread of its own, which never runs user code, counts ticks. A task notes the tick at which a call began; a call
-//! that is still running after more than [`MAX_TASK_CALL`] gets one warning that names its stage, and the stage's pool
-//! is told to move: each replica goes to a thread of its own after the batch that it runs. No clock is read on the
-//! request path.
+//! A separate thread, which never runs user code, counts ticks. A task notes the tick at which a call began. A call
+//! that runs for more than [`MAX_TASK_CALL`] gets one warning that names its stage, and the stage's pool moves: each
+//! replica moves to its own thread after its current batch. The request path reads no clock.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -15,16 +14,16 @@ use parking_lot::Mutex;
 use crate::containment::a_panic_is_printed;
 use crate::pool::Pool;
 
-/// The longest a task stage may hold a runtime thread: ten times what "quick" means, and still unseen by a person.
+/// The longest time a task stage may hold a runtime thread: ten times "quick", and too short for users to see.
 const MAX_TASK_CALL: Duration = Duration::from_millis(10);
 
-/// How often the watchdog looks. A call is seen one to two ticks after it overran.
+/// How often the watchdog checks. It detects a call one to two ticks after it overran.
 const TICK: Duration = Duration::from_millis(5);
 
-/// More ticks than this have passed only if the call took longer than [`MAX_TASK_CALL`].
+/// A call that spans more ticks than this took longer than [`MAX_TASK_CALL`].
 const MAX_TICKS: u64 = (MAX_TASK_CALL.as_millis() / TICK.as_millis()) as u64;
 
-/// One task, as the watchdog sees it.
+/// One task, as seen by the watchdog.
 #[derive(Debug)]
 pub(crate) struct Watched {
     pool: Weak<Pool>,
@@ -70,7 +69,7 @@ impl Watchdog {
             move || {
                 while !stop.load(Ordering::Relaxed) {
                     thread::park_timeout(TICK);
-                    // The time in which a panic is printed is not its call's.
+                    // The time in which a panic is printed does not count as the call's.
                     if a_panic_is_printed() {
                         continue;
                     }
@@ -82,7 +81,7 @@ impl Watchdog {
         Ok(Self { ticks, watched, stop, thread: Some(thread) })
     }
 
-    /// Watches a new task of `pool` while it keeps the returned handle.
+    /// Watches a new task of `pool` while the task keeps the returned handle.
     pub(crate) fn watch(&self, pool: &Arc<Pool>) -> Arc<Watched> {
         let watched =
             Arc::new(Watched { pool: Arc::downgrade(pool), ticks: Arc::clone(&self.ticks), began: AtomicU64::new(0) });

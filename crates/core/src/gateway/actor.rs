@@ -1,4 +1,4 @@
-//! The work of the gateway apart from calls: draining, and the sweep of the ledger.
+//! The work of the gateway outside of calls: draining, and the sweep of the ledger.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use super::handle::Gateway;
 use super::message::GatewayMessage;
 use crate::clock;
 
-/// How often the ledger is looked through for calls that should not be there any more.
+/// How often the ledger is checked for calls that are older than possible.
 const SWEEP_EVERY: Duration = Duration::from_secs(30);
 
 /// The actor of the gateway.

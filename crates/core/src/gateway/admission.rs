@@ -1,4 +1,4 @@
-//! Admission and ledger as one plain value: what is let in is written down in the same step.
+//! Admission and ledger as one plain value: an admitted call enters the ledger in the same step.
 
 use std::time::Duration;
 
@@ -8,8 +8,8 @@ use crate::clock::Instant;
 use crate::deadline::{DEFAULT_TIMEOUT, MAX_TIMEOUT};
 use crate::id::{CallId, RouteIndex, RouteName};
 
-/// Calls in flight on one node by default: far above what the stages' queues take, so that it only bounds what waits
-/// for its body or its reader.
+/// Calls in flight on one node by default: far above the capacity of the stages' queues, so that it only bounds calls
+/// that wait for their body or their reader.
 pub const DEFAULT_MAX_IN_FLIGHT: usize = 16 * 1024;
 
 /// Payload bytes in flight on one node by default.
@@ -20,17 +20,16 @@ pub const DEFAULT_MAX_IN_FLIGHT_BYTES: u64 = 256 * 1024 * 1024;
 pub struct Limits {
     /// The largest number of calls in flight. Default [`DEFAULT_MAX_IN_FLIGHT`]. One more is refused with `Overloaded`.
     pub max_in_flight: usize,
-    /// The memory budget of the node in bytes. Default [`DEFAULT_MAX_IN_FLIGHT_BYTES`]. Each call has an account, and
-    /// what it makes the node hold is charged to that before it is allocated: received and unpacked bytes, decoded
-    /// values, copies, and the encoded answer until it is sent; in process, what is known of an input's size. What user
-    /// code allocates is not counted. A call that does not fit is refused with `Overloaded`, before its body is read
-    /// where its length says so.
+    /// The memory budget of the node in bytes. Default [`DEFAULT_MAX_IN_FLIGHT_BYTES`]. Each call has an account, which
+    /// is charged before memory is allocated for the call: received and unpacked bytes, decoded values, copies, and the
+    /// encoded answer until it is sent; in process, the known size of an input. Allocations of user code are not
+    /// counted. A call that does not fit is refused with `Overloaded`, before its body is read if its length is known.
     pub max_in_flight_bytes: u64,
-    /// How long a call may take when its caller did not say. Default [`DEFAULT_TIMEOUT`](crate::DEFAULT_TIMEOUT).
+    /// The timeout of calls that set none. Default [`DEFAULT_TIMEOUT`](crate::DEFAULT_TIMEOUT).
     pub default_timeout: Duration,
-    /// The longest that a call may take, whatever its caller or its route says. Default, and at most,
-    /// [`MAX_TIMEOUT`](crate::MAX_TIMEOUT). A longer timeout is shortened to it; a route may have a
-    /// [smaller one](crate::RouteSpec::max_timeout). Set it where callers are not trusted to know how long is too long.
+    /// The longest time for a call, whatever its caller or its route sets. Default, and at most,
+    /// [`MAX_TIMEOUT`](crate::MAX_TIMEOUT). A longer timeout is shortened to it; a route may have a [smaller
+    /// one](crate::RouteSpec::max_timeout). Set it if callers may ask for unreasonable timeouts.
     pub max_timeout: Duration,
 }
 
@@ -45,7 +44,7 @@ impl Default for Limits {
     }
 }
 
-/// Why a call was not let in.
+/// Why a call was not admitted.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Refusal {
     #[error("the node is draining")]
@@ -60,12 +59,12 @@ pub(crate) enum Refusal {
     RouteFull { route: RouteName, limit: usize },
 }
 
-/// Calls that may wait for one admitted call's sake at a time, however deep they are nested: enough to ask for each
-/// item of a batch, few enough that a loop without an end is stopped.
+/// The maximum count of inner calls of one admitted call at a time, at any depth: enough for one call per item of a
+/// batch, few enough to stop an endless loop.
 pub(crate) const MAX_INNER_CALLS: u16 = 256;
 
 impl Refusal {
-    /// Whether there may be room later: not for what would fit no empty node, nor on one that drains.
+    /// Whether there may be room later: not for a call that fits no empty node, nor on a draining node.
     pub(crate) fn may_pass(&self) -> bool {
         match *self {
             Self::Draining => false,
@@ -84,20 +83,20 @@ pub(crate) struct LedgerLine {
     pub(crate) route: RouteIndex,
     pub(crate) since: Instant,
     bytes: u64,
-    /// It rides on the permit of a call that waits for it.
+    /// Whether the call uses the permit of its outer call.
     rides: bool,
-    /// The call has its outcome. What it made the node hold is still there.
+    /// The call has its outcome. Its bytes are still charged.
     is_closed: bool,
 }
 
-/// The permits that are out and the calls that hold them.
+/// The permits in use, and the calls that hold them.
 #[derive(Debug)]
 pub(crate) struct Ledger {
     limits: Limits,
     lines: Slab<LedgerLine>,
     open: usize,
     bytes: u64,
-    /// The most bytes at one time since this was last asked for.
+    /// The peak of the bytes since the last request for it.
     #[cfg(feature = "testing")]
     peak_bytes: u64,
     admitted: u64,
@@ -118,8 +117,8 @@ impl Ledger {
         }
     }
 
-    /// Lets a call in, or says why not. The key closes the line again. An inner call uses its outer call's permit, so a
-    /// full or draining node lets it in, because that call cannot end without it.
+    /// Admits a call, or returns the reason of the refusal. The key closes the line again. An inner call needs no
+    /// permit, not even on a draining node, because its outer call cannot end without it.
     pub(crate) fn admit(&mut self, now: Instant, route: RouteIndex, bytes: u64, rides: bool) -> Result<u32, Refusal> {
         self.check(bytes, rides)?;
         self.take_bytes(bytes)?;
@@ -148,7 +147,7 @@ impl Ledger {
         self.lines[key].id
     }
 
-    /// Whether a call of this many bytes could be let in. Changes nothing.
+    /// Whether a call of this many bytes could be admitted. Changes nothing.
     pub(crate) fn check(&self, bytes: u64, rides: bool) -> Result<(), Refusal> {
         let limit = self.limits.max_in_flight_bytes;
         match () {
@@ -161,14 +160,14 @@ impl Ledger {
         }
     }
 
-    /// Charges more bytes to a call: its body turned out longer, or it was decoded.
+    /// Charges more bytes to a call: its body was longer than announced, or was decoded.
     pub(crate) fn grow(&mut self, key: usize, bytes: u64) -> Result<(), Refusal> {
         self.take_bytes(bytes)?;
         self.lines[key].bytes += bytes;
         Ok(())
     }
 
-    /// Gives back bytes that were charged to a call, at most what is left of them.
+    /// Gives back bytes that were charged to a call, at most the charged bytes that are left.
     pub(crate) fn shrink(&mut self, key: usize, bytes: u64) {
         let line = &mut self.lines[key];
         let bytes = bytes.min(line.bytes);
@@ -179,7 +178,7 @@ impl Ledger {
     /// Closes a call: it has its outcome, and its permit is free. Its bytes stay charged until it is
     /// [removed](Self::remove).
     ///
-    /// Returns whether it rode on the permit of another one.
+    /// Returns whether it used the permit of its outer call.
     pub(crate) fn close(&mut self, key: usize) -> bool {
         let line = &mut self.lines[key];
         line.is_closed = true;
@@ -187,20 +186,19 @@ impl Ledger {
         line.rides
     }
 
-    /// Gives back what is still charged to a call that was closed: nothing works for it any more.
+    /// Gives back the remaining bytes of a closed call: no more work runs for it.
     pub(crate) fn remove(&mut self, key: usize) {
         let line = self.lines.remove(key);
         debug_assert!(line.is_closed);
         self.bytes -= line.bytes;
     }
 
-    /// Takes bytes for which there is no call yet, or that its call does not keep.
+    /// Takes bytes that belong to no call yet, or that their call does not keep.
     pub(crate) fn take(&mut self, bytes: u64) -> Result<(), Refusal> {
         self.take_bytes(bytes)
     }
 
-    /// Takes bytes for something that may wait: as long as a quarter of all stays free for the calls that are in
-    /// already, whose outcomes are still to be written.
+    /// Takes bytes for work that can wait: a quarter of all bytes must stay free for the outcomes of calls in flight.
     pub(crate) fn take_patiently(&mut self, bytes: u64) -> Result<(), Refusal> {
         let limit = self.limits.max_in_flight_bytes;
         if self.bytes == 0 || self.bytes.saturating_add(bytes) <= limit - limit / 4 {
@@ -253,7 +251,7 @@ impl Ledger {
         self.lines.iter().map(|(_, line)| line).filter(|line| !line.is_closed)
     }
 
-    /// Calls that are older than any deadline allows: each would be a defect.
+    /// Calls that are older than any deadline allows: each is a defect.
     pub(crate) fn overdue(&self, now: Instant) -> impl Iterator<Item = &LedgerLine> {
         self.lines().filter(move |line| now.saturating_duration_since(line.since) > 2 * MAX_TIMEOUT)
     }
@@ -299,7 +297,7 @@ mod tests {
     }
 
     proptest! {
-        /// The bounds hold after every step, a refusal changes nothing, and closing everything returns both sums to
+        /// The bounds hold after every step, a refusal changes nothing, and closing every call returns both sums to
         /// zero.
         #[test]
         fn keeps_its_bounds_and_returns_to_zero(operations in prop::collection::vec(operation(), 0..100)) {

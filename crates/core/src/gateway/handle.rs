@@ -1,4 +1,4 @@
-//! The gateway's permits: taken without a message, given back when dropped.
+//! The gateway's permits: taken without a message, freed on drop.
 
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
@@ -17,10 +17,10 @@ use crate::id::{CallId, RouteIndex, RouteName};
 use crate::metrics::{SharedMetrics, TurnedAway};
 use crate::offload::Offload;
 
-/// The setting that bounds all accounts together.
+/// The setting that bounds the sum of all accounts.
 const MAX_IN_FLIGHT_BYTES: &str = "max_in_flight_bytes";
 
-/// HTTP's word for an input that is larger than can be taken.
+/// The HTTP status for an input that is too large.
 const TOO_LARGE: u16 = 413;
 
 /// Shared by all edges and clients of the node. The lock is held for a few dozen instructions, twice per call.
@@ -52,7 +52,7 @@ impl Gateway {
         }
     }
 
-    /// Takes a permit: on that of `root`, as long as that call has no outcome itself.
+    /// Takes a permit, or uses that of `root` while that call has no outcome.
     pub(crate) fn take_permit(
         self: &Arc<Self>,
         now: Instant,
@@ -65,7 +65,7 @@ impl Gateway {
         Ok(Arc::new(Permit { gateway, key, inner, is_kept }))
     }
 
-    /// Opens a line of the ledger: on the permit of `root`, as long as that has no outcome itself.
+    /// Opens a line of the ledger, on the permit of `root` while that call has no outcome.
     fn enter(&self, now: Instant, route: RouteIndex, bytes: u64, root: Option<&Permit>) -> Result<u32, Refusal> {
         let mut ledger = self.ledger.lock();
         let root = root.filter(|root| self.carries(root, &ledger));
@@ -76,7 +76,7 @@ impl Gateway {
         key.inspect_err(|_| root.into_iter().for_each(Permit::give_inner_back))
     }
 
-    /// Whether a call may ride on this permit. The line may be that of another node in this process.
+    /// Whether a call may use this permit. The line may be that of another node in this process.
     fn carries(&self, root: &Permit, ledger: &Ledger) -> bool {
         std::ptr::eq(&*root.gateway, self) && ledger.is_open(root.line())
     }
@@ -96,7 +96,7 @@ impl Gateway {
         *self.actor.lock() = Some(actor);
     }
 
-    /// Lets stages run on other nodes from now on. Once only: a node is in one cluster.
+    /// Lets stages run on other nodes from now on. Once only: a node joins one cluster.
     pub(crate) fn join(&self, cluster: OpaqueHandle) -> bool {
         self.cluster.set(cluster).is_ok()
     }
@@ -139,7 +139,7 @@ impl Gateway {
         self.default_timeout
     }
 
-    /// The longest that a call may take.
+    /// The longest time for a call.
     pub(crate) fn max_timeout(&self) -> Duration {
         self.max_timeout
     }
@@ -158,7 +158,7 @@ impl Gateway {
         ledger.overdue(now).map(|line| (line.id, line.route)).collect()
     }
 
-    /// Counts a refused charge, and translates it for the codec.
+    /// Counts a refused charge, and converts it to the codec's error.
     fn refuse_charge(&self, refusal: &Refusal) -> ChargeError {
         self.metrics.refused(TurnedAway::Bytes);
         let (asked, limit) = match *refusal {
@@ -173,7 +173,7 @@ impl Gateway {
         }
     }
 
-    /// Counts a refusal, and translates it for the caller.
+    /// Counts a refusal, and converts it to the caller's error.
     pub(crate) fn refuse(&self, refusal: Refusal) -> CallError {
         self.metrics.refused(match refusal {
             Refusal::Draining => TurnedAway::Draining,
@@ -197,15 +197,15 @@ impl Gateway {
     }
 }
 
-/// The permit and the account of one call: everything that the call makes the node hold is charged to it.
+/// The permit and the account of one call. All memory that the node holds for the call is charged to it.
 #[derive(Debug)]
 pub(crate) struct Permit {
     gateway: Arc<Gateway>,
-    /// Its line. Narrow, because each waiting call has one of these.
+    /// Its line in the ledger. A small type, because each waiting call has one.
     key: u32,
-    /// Calls that ride on it.
+    /// The count of inner calls that use it.
     inner: AtomicU16,
-    /// An edge keeps the account, and gives back what is charged when the outcome is written.
+    /// Whether an edge keeps the account, and gives back the charged bytes after it has written the outcome.
     is_kept: AtomicBool,
 }
 
@@ -238,24 +238,24 @@ impl Permit {
         self.gateway.ledger.lock().shrink(self.line(), bytes);
     }
 
-    /// Counts the time of the call from now on.
+    /// Restarts the age of the call at `now`.
     pub(crate) fn restart(&self, now: Instant) {
         self.gateway.ledger.lock().restart(self.line(), now);
     }
 
-    /// From now on an edge has the account, and gives back what is charged when the outcome is written.
+    /// An edge keeps the account from now on, and gives back the charged bytes after it has written the outcome.
     pub(crate) fn keep(&self) {
         self.is_kept.store(true, Ordering::Relaxed);
     }
 
-    /// Gives back what is charged, unless an edge has the account.
+    /// Gives back the charged bytes, unless an edge keeps the account.
     pub(crate) fn settle(&self) {
         if !self.is_kept.load(Ordering::Relaxed) {
             self.refund_all();
         }
     }
 
-    /// The call has its outcome: it is in flight no more. `root` is the permit that it may ride on.
+    /// The call has its outcome and is no longer in flight. `root` is the permit that an inner call uses.
     pub(crate) fn close(&self, root: Option<&Self>) {
         let gateway = &self.gateway;
         let emptied = {
@@ -277,7 +277,7 @@ impl Permit {
         self.gateway.cluster()
     }
 
-    /// The route that its call was let in for.
+    /// The route that its call was admitted for.
     pub(crate) fn route(&self) -> Option<RouteName> {
         let index = self.gateway.ledger.lock().route_of(self.line());
         self.node()?.route_name(index)
@@ -301,7 +301,7 @@ impl Permit {
 
 impl Account for Permit {
     fn charge(&self, bytes: usize) -> Result<(), ChargeError> {
-        // The lock is free again before the refusal is built.
+        // Frees the lock before the refusal is built.
         let grown = self.gateway.ledger.lock().grow(self.line(), bytes as u64);
         grown.map_err(|refusal| self.gateway.refuse_charge(&refusal))
     }
@@ -317,8 +317,8 @@ impl Drop for Permit {
     }
 }
 
-/// Bytes of the node that belong to no call: those that are read before the call begins, or held in addition to it.
-/// They count against no call limit. Dropping it gives them back.
+/// Bytes of the node that belong to no call: read before the call begins, or held in addition to it. They count against
+/// no call limit. Dropping it gives them back.
 #[derive(Debug)]
 pub struct HeldBytes {
     gateway: Arc<Gateway>,
@@ -330,13 +330,13 @@ impl HeldBytes {
         Self { gateway: Arc::clone(gateway), bytes: AtomicU64::new(0) }
     }
 
-    /// The bytes that are held.
+    /// The held bytes.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// The bytes that the node has for all accounts together.
+    /// The byte limit of the node for all accounts together.
     #[must_use]
     pub fn limit(&self) -> u64 {
         self.gateway.ledger.lock().max_bytes()
@@ -354,8 +354,8 @@ impl HeldBytes {
     ///
     /// # Errors
     ///
-    /// `Overloaded` when the node's bytes are all taken, `InvalidInput` when the node never has this many. The bytes
-    /// that are held stay.
+    /// `Overloaded` if the node's bytes are all taken, `InvalidInput` if the node never has this many. The held bytes
+    /// stay.
     pub fn grow(&self, bytes: u64) -> Result<(), CallError> {
         self.take(bytes).map_err(|refusal| self.gateway.refuse(refusal))
     }

@@ -1,14 +1,14 @@
-//! What the gateway can be told.
+//! The messages to the gateway.
 
 use tokio::sync::oneshot;
 
-/// Messages to the gateway; none of them is on the path of a request.
+/// Messages to the gateway. The path of a request sends none of them.
 #[derive(Debug)]
 pub(crate) enum GatewayMessage {
-    /// Admit nothing more, and tell when nothing is in flight. From the node.
+    /// Refuse new calls, and notify when no call is in flight. From the node.
     Drain(oneshot::Sender<()>),
     /// The last call in flight has left while draining. From its admission.
     Emptied,
-    /// Look for calls that are older than they can be. From the gateway's own timer.
+    /// Look for calls that are older than possible. From the gateway's own timer.
     Sweep,
 }

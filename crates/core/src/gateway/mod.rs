@@ -4,7 +4,7 @@
 //! ledger knows each call in flight.
 //!
 //! * **Full:** [`Gateway::take_permit`] refuses at once; nothing was read or queued.
-//! * **Draining:** it refuses; what is in flight goes on.
+//! * **Draining:** it refuses new calls; calls in flight continue.
 //! * **Cancelled:** dropping the call's admission frees its permit and closes its line in the ledger.
 
 mod actor;

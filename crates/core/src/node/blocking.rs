@@ -1,4 +1,4 @@
-//! A node for a program without a runtime of its own: it brings one along.
+//! A node with its own runtime, for a program without one.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use tokio::runtime::{Builder, Handle, Runtime};
 use super::{Drained, Node, StartError};
 use crate::client::BlockingClient;
 
-/// How long the runtime gets to drop what still runs on it when its node is dropped.
+/// How long the runtime may take to drop its remaining tasks when its node is dropped.
 const RUNTIME_ENDS_WITHIN: Duration = Duration::from_secs(1);
 
 /// A running node with its own runtime. Dropping it ends everything at once, first the node and then the runtime;
@@ -15,13 +15,13 @@ const RUNTIME_ENDS_WITHIN: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 #[must_use = "a node ends when it is dropped"]
 pub struct BlockingNode {
-    // In the order in which they end.
+    // The fields are dropped in this order.
     node: Node,
     runtime: OwnRuntime,
 }
 
 impl BlockingNode {
-    /// Runs what starts a node on a runtime of its own.
+    /// Runs `start` on a new runtime.
     pub(crate) fn start(start: impl Future<Output = Result<Node, StartError>>) -> Result<Self, StartError> {
         let runtime = OwnRuntime::try_new().map_err(StartError::Thread)?;
         let node = runtime.handle().block_on(start)?;
@@ -51,7 +51,7 @@ impl BlockingNode {
     }
 }
 
-/// A runtime that may be dropped anywhere. Tokio's own panics when it is dropped in an async context.
+/// A runtime that may be dropped anywhere. Tokio's runtime panics when it is dropped in an async context.
 #[derive(Debug)]
 struct OwnRuntime(Option<Runtime>);
 

@@ -1,4 +1,4 @@
-//! What can be seen of a running node: its health in a word, its parts in detail. Cheap enough to poll.
+//! The health and the description of a running node. Both are cheap enough to poll.
 
 use std::collections::{BinaryHeap, HashMap};
 use std::sync::Arc;
@@ -18,20 +18,19 @@ use crate::pool::{Pool, ReplicaHandle, Restart, StageState};
 use crate::router::{DeployedStage, Route, Table};
 use crate::timeline::ReleaseReason;
 
-/// How many calls in flight a description lists.
+/// The maximum count of calls in flight that a description lists.
 const LISTED_CALLS: usize = 16;
 
-/// The answer to "are you well?".
+/// The health of a node.
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
 pub struct Health {
     /// The process answers.
     pub live: bool,
-    /// Traffic may be sent here: every stage is ready or degraded with a replica that is up, every stage that runs on
-    /// other nodes only is run by one that can be reached, no group of actors has given up, and the node is not
-    /// draining.
+    /// Traffic may be sent here: every stage is ready, or degraded with a replica that is up; every stage that runs on
+    /// other nodes only has a reachable node; no group of actors has given up; the node is not draining.
     pub ready: bool,
-    /// The node is about to end: it is not offered any more, or takes nothing new already.
+    /// The node is about to end: it was withdrawn, or already refuses new calls.
     pub draining: bool,
     /// Each stage.
     pub stages: Vec<StageHealth>,
@@ -45,23 +44,23 @@ pub struct Health {
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
 pub struct StageHealth {
-    /// Which stage.
+    /// Its name.
     pub name: StageName,
-    /// Where it is in its life.
+    /// Its state.
     pub state: StageState,
-    /// Why, where there is something to say.
+    /// The reason of the state, if there is one.
     pub reason: Option<String>,
     /// Whether it takes calls: ready or degraded, with a replica that is up.
     pub ready: bool,
 }
 
-/// How it is about a stage that runs on other nodes only.
+/// The state of a stage that runs on other nodes only.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct RemoteStageHealth {
-    /// Which stage.
+    /// Its name.
     pub name: StageName,
-    /// Why it takes no calls, where it takes none.
+    /// Why it takes no calls, if it takes none.
     pub reason: Option<String>,
     /// Whether a node that runs it can be reached.
     pub ready: bool,
@@ -79,18 +78,18 @@ pub struct Description {
     pub oldest: Option<Duration>,
     /// The oldest of them, at most sixteen, oldest first.
     pub calls: Vec<CallDescription>,
-    /// Calls let in since the start.
+    /// Calls admitted since the start.
     pub admitted: u64,
     /// Calls refused at the gateway since the start.
     pub refused: u64,
-    /// Outcomes of routes since the start, successful or not. With `in_flight` they add up to `admitted`, less what was
-    /// let in and was no call of a route: one whose body did not come whole, and one of a single stage by another node.
+    /// Outcomes of routes since the start, successful or not. `outcomes` + `in_flight` is `admitted`, less requests
+    /// with an incomplete body and calls of a single stage by another node.
     pub outcomes: u64,
-    /// The routes, in the order of their declaration; then those that are closed and have calls in them.
+    /// The routes in the order of their declaration, then closed routes with calls in flight.
     pub routes: Vec<RouteDescription>,
     /// Each stage.
     pub stages: Vec<StageDescription>,
-    /// The actors of the node's users, in the order in which they were declared.
+    /// The users' actors in the order of their declaration.
     pub actors: Vec<ActorDescription>,
     /// The other nodes that its stages may run on.
     pub peers: Vec<PeerDescription>,
@@ -104,7 +103,7 @@ pub struct CallDescription {
     pub id: CallId,
     /// Its route.
     pub route: RouteName,
-    /// How long it has been in.
+    /// The time since its admission.
     pub age: Duration,
 }
 
@@ -112,11 +111,11 @@ pub struct CallDescription {
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
 pub struct RestartDescription {
-    /// Which replica.
+    /// The index of the replica.
     pub replica: usize,
     /// How long ago.
     pub age: Duration,
-    /// What its last life ended with.
+    /// Why its last life ended.
     pub reason: String,
 }
 
@@ -128,19 +127,19 @@ pub struct ActorDescription {
     pub name: String,
     /// The group that supervises it.
     pub group: String,
-    /// Where it is in its life.
+    /// Its state.
     pub state: ActorState,
-    /// How long it has been in that state.
+    /// The time in that state.
     pub age: Duration,
-    /// Messages that wait.
+    /// Waiting messages.
     pub waiting: usize,
-    /// How many may wait.
+    /// The bound of the mailbox.
     pub mailbox: usize,
-    /// Messages that found no place.
+    /// Messages refused by the full mailbox.
     pub refused: u64,
     /// Starts after the first.
     pub restarts: u64,
-    /// Why it ended lately, the newest last. At most eight.
+    /// Why it ended the last times, the newest last. At most eight.
     pub reasons: Vec<String>,
 }
 
@@ -150,11 +149,11 @@ pub struct ActorDescription {
 pub struct RouteDescription {
     /// Its public name.
     pub name: RouteName,
-    /// The change that opened it; the start was 1.
+    /// The number of the change that opened it; the start has number 1.
     pub revision: u64,
-    /// Its pipeline, drawn in a line.
+    /// Its pipeline, drawn in one line.
     pub pipeline: String,
-    /// Whether it was replaced or removed, and only finishes the calls that it has.
+    /// Whether it was replaced or removed, and only finishes its calls.
     pub closed: bool,
 }
 
@@ -165,9 +164,9 @@ pub struct StageDescription {
     /// State and reason.
     #[serde(flatten)]
     pub health: StageHealth,
-    /// The change that brought it; the start was 1.
+    /// The number of the change that started it; the start of the node has number 1.
     pub revision: u64,
-    /// Its part in the table: new calls come only to a stage that is serving.
+    /// Its part in the table: only a serving stage gets new calls.
     pub part: StagePart,
     /// Entries waiting.
     pub queued: usize,
@@ -177,35 +176,35 @@ pub struct StageDescription {
     pub max_batch_size: usize,
     /// Batches released since the start.
     pub batches: u64,
-    /// How long a batch took lately, on average.
+    /// The recent mean duration of a batch.
     pub batch_estimate: Duration,
-    /// The part of it that every batch takes whatever is in it, as fitted to the batches seen.
+    /// The fixed part of a batch's duration, fitted to the measured batches.
     pub cost_per_batch: Duration,
-    /// What each unit of cost adds: each entry, or each unit that the stage's cost function counts.
+    /// The duration of each unit of cost: an entry, or a unit of the stage's cost function.
     pub cost_per_unit: Duration,
-    /// Entries per batch in the mean, 0 before the first. Like `batches` and `releases` over all revisions of this
-    /// name.
+    /// The mean count of entries per batch, 0 before the first. Like `batches` and `releases`, it covers all revisions
+    /// of this name.
     pub mean_batch_size: f64,
     /// Batches by why they were released.
     pub releases: Vec<(ReleaseReason, u64)>,
     /// Replicas started again after a crash.
     pub restarts: u64,
-    /// The last of them, at most eight, the newest last.
+    /// The last restarts, at most eight, the newest last.
     pub last_restarts: Vec<RestartDescription>,
     /// The replicas that are up.
     pub replicas: Vec<ReplicaDescription>,
 }
 
-/// Why a stage is there.
+/// The part of a stage in the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum StagePart {
-    /// It warms up for a change that has not taken effect yet.
+    /// The stage warms up for a change that has not taken effect yet.
     Starting,
     /// Routes lead to it.
     Serving,
-    /// No route leads to it any more: it finishes what it has, and ends.
+    /// No route leads to it any more: it finishes its calls, and ends.
     Ending,
 }
 
@@ -215,13 +214,13 @@ pub enum StagePart {
 pub struct ReplicaDescription {
     /// Its number.
     pub index: usize,
-    /// How often it was started before.
+    /// The count of its earlier starts.
     pub generation: u64,
-    /// How long this life has lasted.
+    /// The age of this life.
     pub age: Duration,
     /// Whether it runs a batch now.
     pub busy: bool,
-    /// Whether it was told to leave, because its stage was scaled down.
+    /// Whether it will leave, because its stage was scaled down.
     pub leaving: bool,
     /// Batches completed in this life.
     pub batches: u64,
@@ -250,7 +249,7 @@ impl LocalClient {
 impl Shared {
     pub(crate) fn health(&self) -> Health {
         let table = self.router.table();
-        // A stage that warms up for a change, or finishes after one, says nothing about the routes.
+        // A stage that warms up for a change, or finishes after one, does not affect the health of the routes.
         let stages: Vec<_> = table.serving().iter().filter(|stage| table.is_routed(stage)).map(stage_health).collect();
         let live = self.alive.load(Ordering::Acquire);
         let draining = self.withdrawn.load(Ordering::Acquire) || self.gateway.is_draining();
@@ -262,7 +261,7 @@ impl Shared {
         Health { live, ready, draining, stages, remote_stages, failed_actors }
     }
 
-    /// Of the routes that take calls, each stage once.
+    /// The stages of the open routes, each once.
     fn remote_stage_health(&self, table: &Table) -> Vec<RemoteStageHealth> {
         let cluster = remote_stages(&self.gateway);
         let mut told: Vec<RemoteStageHealth> = Vec::new();
@@ -319,7 +318,7 @@ impl Shared {
     }
 }
 
-/// Counts replicas by what they do.
+/// Counts replicas by state.
 fn set_replica_states(metrics: &StageMetrics, workers: &[Arc<ReplicaHandle>], wanted: usize) {
     let leaving = workers.iter().filter(|handle| handle.is_leaving()).count();
     let busy = workers.iter().filter(|handle| !handle.is_leaving() && handle.running() > 0).count();
@@ -330,7 +329,7 @@ fn set_replica_states(metrics: &StageMetrics, workers: &[Arc<ReplicaHandle>], wa
     metrics.set_replica_state(ReplicaState::Missing, wanted.saturating_sub(staying));
 }
 
-/// All outcomes of the routes that are there. Revisions of a route share one count.
+/// The outcomes of all routes in the table. Revisions of a route share one count.
 fn outcomes(table: &Table) -> u64 {
     let routes: HashMap<_, _> = all_routes(table).map(|(route, _)| (route.name(), route.metrics())).collect();
     routes.values().map(|metrics| metrics.outcomes()).sum()
@@ -346,7 +345,7 @@ fn describe_routes(table: &Table) -> Vec<RouteDescription> {
     all_routes(table).map(describe).collect()
 }
 
-/// The routes that take calls, then those that are closed.
+/// The open routes, then the closed ones.
 fn all_routes(table: &Table) -> impl Iterator<Item = (&Arc<Route>, bool)> {
     let closed = table.retiring().iter().map(|route| (route, true));
     table.routes().iter().map(|route| (route, false)).chain(closed)
@@ -395,7 +394,7 @@ fn describe_stage(table: &Table, stage: &Arc<DeployedStage>, now: Instant) -> St
     }
 }
 
-/// The oldest calls. The lock on the ledger is held for one look at each line.
+/// The oldest calls. The lock on the ledger is held for one pass over its entries.
 fn oldest_calls(gateway: &Gateway, table: &Table, now: Instant) -> Vec<CallDescription> {
     let mut oldest: BinaryHeap<(Instant, CallId, u32)> = BinaryHeap::with_capacity(LISTED_CALLS + 1);
     gateway.with_lines(|lines| {
@@ -411,7 +410,7 @@ fn oldest_calls(gateway: &Gateway, table: &Table, now: Instant) -> Vec<CallDescr
     let names: HashMap<u32, &RouteName> = all_routes(table).map(|(route, _)| (route.index().0, route.id())).collect();
     let describe = |(since, id, route)| CallDescription {
         id,
-        // One that ended between the two looks has no name any more.
+        // A route that has ended since is not in the table any more.
         route: names.get(&route).map_or_else(|| RouteName::new("?"), |name| (*name).clone()),
         age: now.saturating_duration_since(since),
     };

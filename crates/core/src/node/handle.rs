@@ -1,4 +1,4 @@
-//! The handle on a running node: look at it, and change what it serves.
+//! The handle on a running node: observe it, and change its routes and stages.
 
 use std::sync::Arc;
 
@@ -90,7 +90,7 @@ impl NodeHandle {
         LocalClient::new(Arc::clone(&self.shared))
     }
 
-    /// Whether the node lives, is ready, and how each stage does.
+    /// Liveness, readiness, and the state of each stage.
     #[must_use]
     pub fn health(&self) -> Health {
         self.shared.health()
@@ -108,8 +108,8 @@ impl NodeHandle {
         self.shared.encode_metrics()
     }
 
-    /// Carries out a change and returns when callers see it. No call fails for it: those that run finish where they
-    /// are, later ones find the new table. See [`RouteChange`].
+    /// Carries out a change and returns when callers see it. No call fails because of it: running calls finish where
+    /// they are, later calls use the new table. See [`RouteChange`].
     ///
     /// # Errors
     ///
@@ -117,8 +117,8 @@ impl NodeHandle {
     ///
     /// # Cancellation
     ///
-    /// Dropping the future before the change took effect undoes it: what was started for it ends. A warm-up that takes
-    /// too long is given up with a timeout around this future.
+    /// Dropping the future before the change took effect undoes the change: the stages started for it end. To limit the
+    /// warm-up, put a timeout around this future.
     pub async fn change(&self, change: RouteChange) -> Result<AppliedChange, ChangeError> {
         if self.shared.gateway.is_draining() {
             return Err(ChangeError::Ending);
@@ -135,8 +135,8 @@ impl NodeHandle {
         self.change(RouteChange::new().add_route(route)).await
     }
 
-    /// Puts another pipeline behind a route. Its new stages warm up, then take over at once; the old ones end when
-    /// their last call has left.
+    /// Replaces the pipeline of a route. Its new stages warm up, then take over at once; the old ones end after their
+    /// last call.
     ///
     /// # Errors
     ///
@@ -145,8 +145,8 @@ impl NodeHandle {
         self.change(RouteChange::new().replace_route(route)).await
     }
 
-    /// Closes a route. Calls that are in it finish, new ones get `NotFound`; stages that no other route uses end when
-    /// the last call has left.
+    /// Closes a route. Running calls finish, new calls get `NotFound`; stages that no other route uses end after their
+    /// last call.
     ///
     /// # Errors
     ///
@@ -175,13 +175,13 @@ impl NodeHandle {
     }
 }
 
-/// A node is in one cluster, and has joined one before.
+/// The node has already joined a cluster. A node joins once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the node has joined other nodes before")]
 pub struct AlreadyJoined;
 
 impl<A: Actor> ActorContext<A> {
-    /// A client of the node's routes. At the first start they are not open yet.
+    /// A client of the node's routes. During the first start they are not open yet.
     #[must_use]
     pub fn client(&self) -> LocalClient {
         self.node().client()

@@ -36,7 +36,7 @@ pub use start_error::StartError;
 
 /// A running node. Dropping it ends everything at once; [`shutdown`](Self::shutdown) ends it in good order.
 ///
-/// What it serves can be changed while it serves: routes are added, replaced and removed, stages scaled.
+/// It can be changed while it serves: routes are added, replaced and removed, stages scaled.
 #[derive(Debug)]
 #[must_use = "a node ends when it is dropped"]
 pub struct Node {
@@ -80,7 +80,7 @@ impl Node {
         let args = RootArgs { shared: Arc::clone(&shared), watchdog };
         let (root, _) =
             Actor::spawn(None, RootActor, args).await.map_err(|error| StartError::Internal(error.to_string()))?;
-        // From here on, dropping the node on an error ends what was started.
+        // From here on, an error drops the node, which ends the started parts.
         let node = Self { handle: NodeHandle { shared }, root };
         // Before the stages: their workers may ask actors while they warm up.
         for group in actors {
@@ -107,7 +107,7 @@ impl Node {
         self.handle.client()
     }
 
-    /// Whether the node lives, is ready, and how each stage does.
+    /// Liveness, readiness, and the state of each stage.
     #[must_use]
     pub fn health(&self) -> Health {
         self.handle.health()
@@ -149,7 +149,7 @@ impl Node {
         self.handle.actor(name)
     }
 
-    /// Changes what is served; see [`NodeHandle::change`].
+    /// Changes the served routes; see [`NodeHandle::change`].
     ///
     /// # Errors
     ///
@@ -167,7 +167,7 @@ impl Node {
         self.handle.add_route(route).await
     }
 
-    /// Puts another pipeline behind a route; see [`NodeHandle::replace_route`].
+    /// Replaces the pipeline of a route; see [`NodeHandle::replace_route`].
     ///
     /// # Errors
     ///
@@ -194,14 +194,14 @@ impl Node {
         self.handle.scale_stage(stage, replicas).await
     }
 
-    /// Stops being a candidate: readiness says no from now on, while calls are still served.
+    /// Makes the node not ready from now on; it still serves calls.
     ///
-    /// The first step of an ending without lost calls: load balancers stop sending before the node refuses calls.
+    /// The first step of a shutdown without lost calls: load balancers stop sending before the node refuses calls.
     pub fn withdraw(&self) {
         self.handle.shared.withdrawn.store(true, Ordering::Release);
     }
 
-    /// Admits nothing new and waits until every admitted call has its outcome, at most for `grace`.
+    /// Refuses new calls and waits until every admitted call has its outcome, at most for `grace`.
     ///
     /// # Cancellation
     ///
@@ -210,7 +210,7 @@ impl Node {
         self.handle.shared.gateway.drain();
         let (emptied, empty) = oneshot::channel();
         let told = self.root.cast(RootMessage::Drain { emptied });
-        // What waits for company gets none any more.
+        // Batches no longer wait for more entries.
         for stage in self.handle.shared.router.table().stages() {
             stage.pool.tell_batcher(BatcherMessage::Drain);
         }
@@ -223,16 +223,15 @@ impl Node {
         }
     }
 
-    /// Drains, then stops every worker in good order and ends. What is still in flight after `grace` is answered with
-    /// `Unavailable`.
+    /// Drains, then stops every worker in good order and ends. Calls still in flight after `grace` get `Unavailable`.
     pub async fn shutdown(self, grace: Duration) -> Drained {
         let drained = self.drain(grace).await;
         let (stopped, done) = oneshot::channel();
         if self.handle.shared.router.tell(RouterMessage::Stop { within: STOP_WITHIN, stopped }).is_ok() {
-            // An error says that everything was gone already.
+            // An error means that everything was already gone.
             let _ = done.await;
         }
-        // After the stages, which may ask them until their last call.
+        // The actors stop after the stages, which may ask them until their last call.
         let (stopped, done) = oneshot::channel();
         if self.root.cast(RootMessage::StopActors { stopped }).is_ok() {
             let _ = done.await;
@@ -240,7 +239,7 @@ impl Node {
         drained
     }
 
-    /// Ends everything now. Calls in flight are answered with `Unavailable` or `WorkerFailed`.
+    /// Ends everything now. Calls in flight get `Unavailable` or `WorkerFailed`.
     pub fn abort(self) {
         drop(self);
     }

@@ -1,8 +1,7 @@
-//! The root of the tree: keeps gateway and router alive, and passes on the news of the stages.
+//! The root of the tree: keeps the gateway and the router alive, and forwards events of the stages.
 //!
-//! Gateway and router keep what is precious in values that their handles share, so a new actor takes over where the
-//! dead one was. They run no user code; if one of them dies again and again, that is a defect, and the node says so and
-//! ends.
+//! The gateway and the router keep their state in values that their handles share, so a new actor continues after a
+//! crash. They run no user code. If one of them dies repeatedly, that is a defect: the node reports it and ends.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -25,7 +24,7 @@ pub(crate) struct RootActor;
 
 pub(crate) struct RootArgs {
     pub(crate) shared: Arc<Shared>,
-    /// Lives and ends with the tree, not with the handles.
+    /// Ends with the tree, not with the handles.
     pub(crate) watchdog: Arc<Watchdog>,
 }
 
@@ -36,12 +35,12 @@ pub(crate) enum RootMessage {
     SpawnActors(SpawnActors),
     /// Stop all actors in good order. From the node's handle, after the stages.
     StopActors {
-        /// Told when all are stopped.
+        /// Notified when all actors are stopped.
         stopped: oneshot::Sender<()>,
     },
-    /// Admit nothing more. From the node's handle.
+    /// Refuse new calls. From the node's handle.
     Drain {
-        /// Told when nothing is in flight.
+        /// Notified when no call is in flight.
         emptied: oneshot::Sender<()>,
     },
 }
@@ -116,12 +115,12 @@ impl RootState {
         let is_gateway = who.get_id() == self.gateway.get_id();
         let is_router = who.get_id() == self.router.get_id();
         if let Some(group) = self.groups.iter().position(|group| group.get_id() == who.get_id()) {
-            // It has told its references and its names.
+            // The group has closed its references and freed its names.
             self.groups.remove(group);
             return Ok(());
         }
         if !is_gateway && !is_router {
-            // The router knows whether that was meant to be.
+            // The router knows whether this end was intended.
             let _ = self.router.cast(RouterMessage::SupervisorDied { who: who.get_id(), why });
             return Ok(());
         }
@@ -139,14 +138,14 @@ impl RootState {
 }
 
 impl RootState {
-    /// The groups that were started last first: later ones may build on earlier ones.
+    /// Stops the groups in reverse order of their start: later groups may depend on earlier ones.
     fn stop_actors(&self, stopped: oneshot::Sender<()>) {
         let groups: Vec<_> = self.groups.iter().rev().cloned().collect();
         tokio::spawn(async move {
             for group in groups {
                 let (done, over) = oneshot::channel();
                 if group.cast(GroupMessage::Stop(done)).is_ok() {
-                    // An error says that it was over already.
+                    // An error means that the group was already over.
                     let _ = over.await;
                 }
             }
@@ -156,14 +155,14 @@ impl RootState {
 }
 
 impl Drop for RootState {
-    /// However the root ended, nothing under it serves any more.
+    /// The root has ended, for any reason: nothing under it serves any more.
     fn drop(&mut self) {
         self.shared.end();
     }
 }
 
 impl Shared {
-    /// Says that the node has ended: parts that are killed with it then answer for their batches.
+    /// Marks the node as ended: its killed parts then answer for their batches.
     pub(super) fn end(&self) {
         self.alive.store(false, Ordering::Release);
         for stage in self.router.table().stages() {

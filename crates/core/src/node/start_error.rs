@@ -8,12 +8,12 @@ use crate::router::ChangeError;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StartError {
-    /// A worker of this stage could not be built or warmed up; the message is its own. There was no second attempt.
+    /// A worker of this stage could not be built or warmed up. There was no second attempt.
     #[error("stage `{stage}` did not start: {message}")]
     Stage {
         /// The stage.
         stage: StageName,
-        /// What its constructor said.
+        /// The constructor's message.
         message: String,
     },
     /// Two stages have this name. Clone one stage to share it; name two stages differently.

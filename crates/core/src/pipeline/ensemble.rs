@@ -1,4 +1,4 @@
-//! Ensembles: several pipelines on the same input, side by side, and how their outcomes become one.
+//! Ensembles: several pipelines run on the same input, and their outcomes become one.
 
 use std::fmt;
 use std::sync::Arc;
@@ -14,12 +14,12 @@ use crate::stage::StageSpec;
 type JoinAll = Arc<dyn Fn(Vec<Payload>) -> Result<Payload, CallError> + Send + Sync>;
 type JoinPartial = Arc<dyn Fn(Vec<Result<Payload, CallError>>) -> Result<Payload, CallError> + Send + Sync>;
 
-/// How the members' outcomes become the ensemble's.
+/// How the members' outcomes become the outcome of the ensemble.
 #[derive(Clone)]
 pub(crate) enum Join {
     /// The first error is the outcome, and the members that still run are cancelled.
     FailFast(JoinAll),
-    /// Errors stand in their place; only "all failed" is an error.
+    /// Errors are outputs in the members' places; only "all failed" is an error.
     Partial(JoinPartial),
 }
 
@@ -42,7 +42,7 @@ pub struct MemberError {
     pub message: String,
 }
 
-/// The members of an ensemble: a tuple of two to six pipelines or stages from the same input.
+/// The members of an ensemble: a tuple of two to six pipelines or stages with the same input type.
 ///
 /// Implemented for tuples only; use [`Pipeline::ensemble_of`] for a list.
 #[diagnostic::on_unimplemented(
@@ -98,8 +98,8 @@ fn take<T: Data + Clone>(payload: Option<Payload>) -> Result<T, CallError> {
 }
 
 impl<In: Data> Pipeline<In, In> {
-    /// Runs all members side by side on the same input: it costs the slowest of them, not the sum. The output is the
-    /// tuple of their outputs. The first error is the outcome, and the members that still run are cancelled.
+    /// Runs all members concurrently on the same input: it takes the time of the slowest, not the sum. The output is
+    /// the tuple of their outputs. The first error is the outcome, and the members that still run are cancelled.
     ///
     /// ```
     /// use callboard_core::{Pipeline, Stage};
@@ -115,7 +115,7 @@ impl<In: Data> Pipeline<In, In> {
         Pipeline::from_graph(Graph::Ensemble { members, join: Join::FailFast(join), labels: Labels::default() })
     }
 
-    /// An ensemble of any number of members with the same output. Empty, it gives an empty list.
+    /// An ensemble of any number of members with the same output. Without members, its output is an empty list.
     #[must_use]
     pub fn ensemble_of<P: IntoPipeline<In, Out: Clone>>(
         members: impl IntoIterator<Item = P>,
@@ -128,8 +128,8 @@ impl<In: Data> Pipeline<In, In> {
         Pipeline::from_graph(Graph::Ensemble { members, join: Join::FailFast(join), labels: Labels::default() })
     }
 
-    /// An ensemble that keeps what it gets: a member that fails leaves its error in its place. Only when all of them
-    /// fail is the ensemble's outcome an error, which says how many did and why the first.
+    /// An ensemble in which a failed member's error takes the place of its output. Only if all members fail is the
+    /// outcome an error, with their count and the first cause.
     #[must_use]
     pub fn ensemble_partial<P: IntoPipeline<In, Out: Clone>>(
         members: impl IntoIterator<Item = P>,
@@ -141,8 +141,8 @@ impl<In: Data> Pipeline<In, In> {
 }
 
 impl<In: Data> Pipeline<In, In> {
-    /// An ensemble whose output is a map: under the name of each member its output, in member order. The first error is
-    /// the outcome, as in [`ensemble`](Self::ensemble).
+    /// An ensemble whose output is a map from each member's name to its output, in member order. The first error is the
+    /// outcome, as in [`ensemble`](Self::ensemble).
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -175,8 +175,8 @@ impl<In: Data> Pipeline<In, In> {
         Pipeline::from_graph(Graph::Ensemble { members, join: Join::FailFast(join), labels })
     }
 
-    /// As [`ensemble_named`](Self::ensemble_named), but a member that fails leaves its error in its place: a map whose
-    /// only entry `error` is its [`MemberError`]. Only when all of them fail is the ensemble's outcome an error, as in
+    /// As [`ensemble_named`](Self::ensemble_named), but a failed member's error takes the place of its output: a map
+    /// whose only entry `error` is its [`MemberError`]. Only if all members fail is the outcome an error, as in
     /// [`ensemble_partial`](Self::ensemble_partial).
     #[must_use]
     pub fn ensemble_named_partial<P: IntoPipeline<In, Out = Value>>(
@@ -212,7 +212,7 @@ fn join_partial<Out: Data + Clone>(outcomes: Vec<Result<Payload, CallError>>) ->
     partial::<Out>(outcomes).map(Payload::new)
 }
 
-/// What a partial ensemble has, or the error of one that has nothing.
+/// The output of a partial ensemble, or an error if all members failed.
 fn partial<Out: Data + Clone>(
     outcomes: Vec<Result<Payload, CallError>>,
 ) -> Result<Vec<Result<Out, MemberError>>, CallError> {
@@ -240,7 +240,7 @@ fn partial<Out: Data + Clone>(
     }
 }
 
-/// The error of a fail-fast ensemble: how many had failed when it gave up, and the first cause.
+/// The error of a fail-fast ensemble: the count of failed members when it gave up, and the first cause.
 pub(crate) fn first_failed(members: usize, error: CallError) -> CallError {
     let message = format!("1 of {members} members of the ensemble failed: {}", error.message());
     error.with_message(message)

@@ -1,4 +1,4 @@
-//! The shape of a pipeline as data: over recipes in a plan, over pools in a running node.
+//! The shape of a pipeline as data: over stage recipes in a plan, over pools in a running node.
 
 use std::convert::Infallible;
 use std::fmt::{self, Display};
@@ -17,7 +17,7 @@ pub(crate) type MapFn = Arc<dyn Fn(Payload) -> Result<Payload, Failure> + Send +
 /// A choice between branches, without its types.
 pub(crate) type ChooseFn = Arc<dyn Fn(&Payload) -> Result<usize, Failure> + Send + Sync>;
 
-/// What pictures call the members of an ensemble or the branches of a switch; empty where they have no names.
+/// The names of an ensemble's members or a switch's branches in pictures; empty without names.
 pub(crate) type Labels = Arc<[String]>;
 
 /// The steps of a pipeline.
@@ -27,15 +27,15 @@ pub(crate) enum Graph<S> {
     Stage(S),
     /// A stage that runs on other nodes only.
     Remote(StageName),
-    /// One after the other; empty, it gives what it takes.
+    /// Steps one after the other. Without steps, the output is the input.
     Sequence(Vec<Self>),
     /// A function that runs in the caller's own future: no queue, no worker.
     Map { name: Arc<str>, function: MapFn },
     /// A question to an actor: the actor's mailbox is its queue.
     Ask { name: Arc<str>, ask: AskFn },
-    /// All members side by side on the same input, joined in member order.
+    /// All members run concurrently on the same input, joined in member order.
     Ensemble { members: Vec<Self>, join: Join, labels: Labels },
-    /// One branch, chosen by content.
+    /// One branch, chosen by the item's content.
     Switch { name: Arc<str>, choose: ChooseFn, branches: Vec<Self>, labels: Labels },
 }
 
@@ -49,7 +49,7 @@ impl<S> Graph<S> {
         }
     }
 
-    /// With names for its members or branches, where it has such.
+    /// Names the members or branches, if there are any.
     pub(crate) fn labelled(mut self, names: Labels) -> Self {
         if let Self::Ensemble { labels, .. } | Self::Switch { labels, .. } = &mut self {
             *labels = names;
@@ -57,7 +57,7 @@ impl<S> Graph<S> {
         self
     }
 
-    /// What runs one after the other.
+    /// The steps that run one after the other.
     pub(crate) fn steps(&self) -> &[Self] {
         match self {
             Self::Sequence(steps) => steps,
@@ -72,7 +72,7 @@ impl<S> Graph<S> {
         }
     }
 
-    /// The stages in the order in which they were written; a stage that is used twice comes twice.
+    /// The stages in the order of their declaration; a stage that is used twice is listed twice.
     pub(crate) fn stages(&self) -> Vec<&S> {
         let steps = self.single_steps().into_iter();
         steps.filter_map(|step| if let Self::Stage(stage) = step { Some(stage) } else { None }).collect()
@@ -94,7 +94,7 @@ impl<S> Graph<S> {
         self.single_steps().into_iter().filter_map(named).collect()
     }
 
-    /// The steps that consist of no others.
+    /// The steps without inner steps.
     fn single_steps(&self) -> Vec<&Self> {
         let mut steps = Vec::new();
         self.collect_single_steps(&mut steps);
@@ -112,7 +112,7 @@ impl<S> Graph<S> {
         }
     }
 
-    /// The same shape over something else.
+    /// The same shape over another type.
     pub(crate) fn map<T>(&self, map: &mut impl FnMut(&S) -> T) -> Graph<T> {
         let mapped: Result<_, Infallible> = self.try_map(&mut |stage| Ok(map(stage)));
         match mapped {

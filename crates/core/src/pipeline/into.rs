@@ -1,4 +1,4 @@
-//! What may stand as a part of a pipeline or in a route.
+//! The types that can be parts of a pipeline or a route.
 
 use callboard_codec::Data;
 
@@ -14,7 +14,7 @@ use crate::stage::{Stage, StreamStage};
     note = "a streaming stage or pipeline goes to `route_streaming` or `then_stream`"
 )]
 pub trait IntoPipeline<In> {
-    /// What one item becomes.
+    /// The output for one item.
     type Out: Data;
 
     /// The pipeline.
@@ -44,7 +44,7 @@ impl<In: Data, Out: Data> IntoPipeline<In> for Stage<In, Out> {
     note = "a plain stage or pipeline goes to `route` or `then`; a plain route can be read as a stream of one output"
 )]
 pub trait IntoStreamPipeline<In> {
-    /// What one output is.
+    /// The type of one output.
     type Out: Data;
 
     /// The pipeline.

@@ -1,4 +1,4 @@
-//! Pipelines: connected stages, checked by their types, kept as data.
+//! Pipelines: connected stages, checked by their types, stored as data.
 //!
 //! ```
 //! use callboard_core::{Pipeline, Stage};
@@ -56,13 +56,13 @@ pub struct Pipeline<In, Out> {
 }
 
 impl<In: Data> Pipeline<In, In> {
-    /// Returns its input: the empty branch of a switch, or the original beside an ensemble's other members.
+    /// Returns its input: the empty branch of a switch, or the original next to the other outputs of an ensemble.
     #[must_use]
     pub fn pass_through() -> Self {
         Self::from_graph(Graph::Sequence(Vec::new()))
     }
 
-    /// Chooses one branch by content. A choice that fails, panics or names no branch fails that item only.
+    /// Chooses one branch by the item's content. If the choice fails, panics or names no branch, only that item fails.
     ///
     /// ```
     /// use callboard_core::{Pipeline, Stage};
@@ -92,10 +92,10 @@ impl<In: Data> Pipeline<In, In> {
 }
 
 impl<In: Data, Out: Data> Pipeline<In, Out> {
-    /// An actor as a step: each item becomes a message that `message` makes, with the deadline of its call, and the
-    /// answer is the step's output. The actor's mailbox is the queue: a full one is `Overloaded`. A call waits for an
-    /// actor that is being restarted until its deadline; if the actor crashes with the item, the call is `WorkerFailed`
-    /// and the item is not sent again. See [`App::actor`](crate::App::actor) for an example.
+    /// An actor as a step: `message` makes a message from each item, with the deadline of its call, and the answer is
+    /// the step's output. The actor's mailbox is the queue: a full one is `Overloaded`. If the actor restarts, the call
+    /// waits for it until its deadline; if the actor crashes with the item, the call is `WorkerFailed` and the item is
+    /// not sent again. See [`App::actor`](crate::App::actor) for an example.
     #[must_use]
     pub fn ask<M, F>(name: &str, actor: ActorRef<M>, message: F) -> Self
     where
@@ -112,7 +112,7 @@ impl<In: Data, Out: Data> Pipeline<In, Out> {
     }
 
     /// Continues with a function that is too small to be a stage: it runs in the caller's own future, without queue,
-    /// worker or batch. A panic in it fails that item only. It is free of effects: a call that only it has run for
+    /// worker or batch. A panic in it fails that item only. It must have no effects: a call that has run nothing else
     /// counts as not started, and may be sent again.
     #[must_use]
     pub fn map<Next, F>(self, name: &str, function: F) -> Pipeline<In, Next>
@@ -124,7 +124,7 @@ impl<In: Data, Out: Data> Pipeline<In, Out> {
         Pipeline::from_graph(self.graph.then(Graph::Map { name: name.into(), function }))
     }
 
-    /// Names the branches of a switch, or the members of an ensemble, in plans and pictures, where they are otherwise
+    /// Names the branches of a switch, or the members of an ensemble, in plans and pictures. The default names are
     /// numbers. No effect on other pipelines.
     #[must_use]
     pub fn labelled(self, labels: impl IntoIterator<Item = String>) -> Self {

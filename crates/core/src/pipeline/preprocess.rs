@@ -1,8 +1,7 @@
-//! Preprocessing: a function in front of a stage that makes its inputs, away from its workers' threads.
+//! Preprocessing: a function before a stage that makes its inputs, on other threads than its workers.
 //!
-//! It is a stage like any other, with a queue, replicas and metrics of its own. What this adds is what a function of
-//! this kind needs: one thread per core, the contract [`Pure`](crate::Contract::Pure), and a panic that ends its item
-//! only.
+//! It is a normal stage, with its own queue, replicas and metrics, and with fitting defaults: one thread per core, the
+//! contract [`Pure`](crate::Contract::Pure), and a panic that fails its item only.
 
 use callboard_codec::Data;
 
@@ -17,8 +16,8 @@ impl<In: Data, Out: Data> Stage<In, Out> {
     /// `Raw`, and batches consist of its results. For CPU work on single items, such as decoding an image, that would
     /// otherwise occupy the worker's thread.
     ///
-    /// It runs for one item at a time, on as many threads as there are cores, while the workers run other batches. Its
-    /// failure or panic is the outcome of its item only. Items may overtake each other in it, except in a
+    /// It runs one item at a time per thread, on one thread per core, while the workers run other batches. A failure or
+    /// panic is the outcome of its item only. Items may overtake each other in it, except in a
     /// [session](crate::CallOptions::with_session_key). It must have no effect but its result: a call that was refused
     /// after it counts as one that [may be sent again](crate::CallError::is_retryable).
     ///
@@ -74,7 +73,7 @@ where
     In: Data,
     F: Fn(&Raw, &CallContext) -> Result<In, Failure> + Send + Sync + 'static,
 {
-    // Its panics are contained, because crashes of replicas count against their stage: an input from outside must not
-    // be able to close a route by the panic of a decoder.
+    // Panics are contained, because crashes of replicas count against their stage: an external input must not close a
+    // route by a panic of a decoder.
     Stage::each_contained(name, function).pure()
 }

@@ -1,4 +1,4 @@
-//! The seam for stages that run on other nodes: core says what it needs of a network, and knows none.
+//! The interface to stages on other nodes: core defines its needs and knows no network.
 //!
 //! A call stays with the node that admitted it. That node decides at each stage where the stage runs:
 //!
@@ -33,27 +33,26 @@ use crate::restart::BackoffPolicy;
 use crate::stage::DEFAULT_CREDIT;
 use crate::timeline::{NodeFacts, Phase, Timing};
 
-/// How long a call that waits for capacity pauses before it asks again, in addition to the retry time that it was
-/// given. The pause grows, because the call is sent with its whole input, and has jitter, so that calls do not return
-/// in step.
+/// How long a call that waits for capacity pauses before it asks again, in addition to the retry time of the refusal.
+/// The pause grows, because each attempt sends the whole input, and has jitter, so that calls do not return in step.
 const ASK_AGAIN: BackoffPolicy =
     BackoffPolicy { initial: Duration::from_millis(5), max: Duration::from_secs(2), jitter: 0.2 };
 
 /// The longest retry time of another node that is respected.
 const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(2);
 
-/// What another node gives, or an error.
+/// The outcome of a call to another node.
 pub type RemoteFuture<T> = Pin<Box<dyn Future<Output = Result<T, CallError>> + Send>>;
 
 /// The stages on other nodes, as a pipeline sees them. A node gets its cluster with
 /// [`NodeHandle::join`](crate::NodeHandle::join).
 pub trait RemoteStages: fmt::Debug + Send + Sync + 'static {
-    /// Where the next call of a stage goes that runs on this node as well, given its load here. Called once per call
+    /// The target of the next call of a stage that also runs on this node, given its load here. Called once per call
     /// and stage: it must not block.
     fn choose(&self, stage: &str, session: Option<SessionKey>, here: &StageLoad) -> StageTarget;
 
-    /// Whether a stage may run in one call with the stage before it, on the same node. False where its node must be
-    /// chosen for this stage alone.
+    /// Whether a stage may run in one call with the stage before it, on the same node. False if its node must be chosen
+    /// for this stage alone.
     fn can_chain(&self, stage: &str) -> bool;
 
     /// Whether a node that runs this stage can be reached.
@@ -64,15 +63,14 @@ pub trait RemoteStages: fmt::Debug + Send + Sync + 'static {
         Vec::new()
     }
 
-    /// Runs the first of the call's stages on another node, and as many of the next ones as that node runs as well.
+    /// Runs the first of the call's stages on another node, and as many of the next stages as that node also runs.
     ///
     /// Its error [is a refusal](CallError::is_refusal) exactly when no node has started the call: then it may still be
     /// run here. Dropping the future cancels the call where it runs.
     fn run(&self, call: StageCall) -> RemoteFuture<StageReply>;
 
-    /// As [`run`](Self::run), where the first stage answers with a stream: ready with its first output, or with its
-    /// end. Until then the same holds for the error; later an error is the last item. Dropping the outputs cancels the
-    /// call.
+    /// As [`run`](Self::run), if the first stage answers with a stream: ready with its first output, or with its end.
+    /// Until then the error is as for `run`; later an error is the last item. Dropping the outputs cancels the call.
     fn stream(&self, call: StageCall) -> RemoteFuture<StageOutputs>;
 }
 
@@ -82,9 +80,9 @@ pub trait RemoteStages: fmt::Debug + Send + Sync + 'static {
 pub struct PeerDescription {
     /// Its address.
     pub address: String,
-    /// Its name; empty for a node without a name, and while there is no connection.
+    /// Its name; empty for a node without a name, and without a connection.
     pub node: String,
-    /// How long the connection has lasted. `None`: there is none.
+    /// The age of the connection; `None` without one.
     pub linked_for: Option<Duration>,
     /// The stages that it runs for other nodes.
     pub stages: Vec<String>,
@@ -105,12 +103,12 @@ impl PeerDescription {
     }
 }
 
-/// Where a call of a stage goes.
+/// The target of a stage's call.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StageTarget {
-    /// Whether it goes to another node first.
+    /// Whether the call goes to another node first.
     pub is_remote: bool,
-    /// The revision that it goes to, while any node runs that revision.
+    /// The revision for the call, while any node runs that revision.
     pub revision: Option<u64>,
 }
 
@@ -118,7 +116,7 @@ pub struct StageTarget {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct StageLoad {
-    /// It takes calls.
+    /// Whether the stage takes calls.
     pub open: bool,
     /// Waiting entries.
     pub queued: usize,
@@ -141,13 +139,13 @@ pub struct StageCall {
     pub options: CallOptions,
     /// Whether they may run a second time when their outcome is unknown. `None`: only the node that runs them knows.
     pub may_run_again: Option<bool>,
-    /// The calling node runs the first stage as well, and will if no other node has capacity: do not wait for one.
+    /// The calling node also runs the first stage, and will if no other node has capacity: do not wait for capacity.
     pub can_run_here: bool,
-    /// The call was refused everywhere before, and is tried again.
+    /// The call was refused everywhere before, and this is a retry.
     pub is_retry: bool,
     /// The revision of the first stage that was chosen for this call.
     pub revision: Option<u64>,
-    /// The number of outputs that may be in flight, where the first stage streams.
+    /// The maximum count of outputs in flight, if the first stage streams.
     pub credit: usize,
     payer: Option<Payer>,
 }
@@ -166,7 +164,7 @@ impl StageCall {
     }
 }
 
-/// An account, in what can be printed.
+/// An account that can be printed.
 #[derive(Clone)]
 struct Payer(Arc<dyn Account>);
 
@@ -180,13 +178,13 @@ impl fmt::Debug for Payer {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct StageReply {
-    /// The output of the last that ran.
+    /// The output of the last stage that ran.
     pub reply: Reply,
     /// The number of the call's stages that ran.
     pub stages: usize,
-    /// The node that ran them, for a call whose options have a record.
+    /// The node that ran them, if the call's options have a record.
     pub node: Option<String>,
-    /// Why the next stage did not run there: the caller's error where the output cannot go back.
+    /// Why the next stage did not run there: the caller's error if the output cannot go back.
     pub refused: Option<CallError>,
 }
 
@@ -197,14 +195,14 @@ impl StageReply {
         Self { reply, stages, node: None, refused: None }
     }
 
-    /// The same, with the error of the next stage, which refused.
+    /// Adds the error of the next stage, which refused.
     #[must_use]
     pub fn refused_with(mut self, refusal: CallError) -> Self {
         self.refused = Some(refusal);
         self
     }
 
-    /// The same, with the name of the node that ran them.
+    /// Adds the name of the node that ran the stages.
     #[must_use]
     pub fn with_node(mut self, node: Option<String>) -> Self {
         self.node = node;
@@ -216,7 +214,7 @@ impl StageReply {
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct StageOutputs {
-    /// Its outputs, sent as fast as they are read.
+    /// Its outputs, sent as fast as the reader reads them.
     pub outputs: PayloadReplies,
     /// The number of the call's stages that each output has passed.
     pub stages: usize,
@@ -230,7 +228,7 @@ impl StageOutputs {
     }
 }
 
-/// The other nodes, as the gateway of this node carries them without their type.
+/// The cluster, without its type, in the gateway of this node.
 #[derive(Debug)]
 pub(crate) struct ClusterHandle(Box<dyn RemoteStages>);
 
@@ -240,12 +238,12 @@ impl ClusterHandle {
     }
 }
 
-/// The other nodes, once this node has joined them.
+/// The cluster, if this node has joined one.
 pub(crate) fn remote_stages(gateway: &Gateway) -> Option<&dyn RemoteStages> {
     stages_of(gateway.cluster()?)
 }
 
-/// The other nodes, for a call that may leave this one.
+/// The cluster, if the call may leave this node.
 fn reachable_by(flight: &Flight) -> Option<&dyn RemoteStages> {
     stages_of(flight.cluster()?)
 }
@@ -256,7 +254,7 @@ fn stages_of(cluster: &OpaqueHandle) -> Option<&dyn RemoteStages> {
 
 impl<In: Data, Out: Data> Pipeline<In, Out> {
     /// A stage of this name that runs on other nodes only. While no known node runs it, its calls are `Unavailable`.
-    /// Remote stages in a row that one node runs are one call to it.
+    /// Consecutive remote stages on one node are one call to it.
     ///
     /// ```
     /// use callboard_core::{Pipeline, Stage};
@@ -289,8 +287,8 @@ impl<In: Data, Out: Data> StreamPipeline<In, Out> {
     }
 }
 
-/// Runs the first of these steps, a stage, by the table in the module's documentation. Returns the number of steps that
-/// ran as well.
+/// Runs the first of these steps, a stage, by the table in the module's documentation. Also returns the count of steps
+/// that ran.
 pub(super) async fn run_stages(
     steps: &[Graph<Arc<Pool>>],
     payload: Payload,
@@ -312,7 +310,7 @@ pub(super) async fn run_stages(
     let leave = |call| leave(cluster, call, flight);
     if choice.is_remote {
         let call = call_of(steps, payload.clone(), flight, choice.revision);
-        // Holds for all stages that were sent, not for the first alone.
+        // Covers all stages that were sent, not only the first.
         let again = call.may_run_again == Some(true);
         // An error that names a stage is an outcome of that stage.
         let was_lost = |error: &CallError| error.kind() == ErrorKind::Unavailable && error.stage().is_none();
@@ -368,13 +366,13 @@ async fn leave_patiently(
     }
 }
 
-/// Books a call's time while it is on another node. Until the outcome tells more, all of it counts as work.
+/// Tracks a call's time while it is on another node. Until the outcome tells more, all of it counts as compute.
 struct Away<'a> {
     flight: &'a Flight,
     began: Instant,
     /// Only for a call with a record.
     stages: Vec<StageName>,
-    /// The visit of the first of them in that record, if there was room for it.
+    /// The visit of the first stage in that record, if there was room for it.
     visit: Option<usize>,
 }
 
@@ -387,7 +385,7 @@ impl<'a> Away<'a> {
         Self { flight, began, stages, visit }
     }
 
-    /// The call is back: this number of stages ran, or were tried, on that node.
+    /// The call is back: this number of stages ran, or was tried, on that node.
     fn end(self, stages: usize, there: Option<(String, Timing)>) {
         let now = clock::now();
         self.flight.enter(Phase::Outside, now);
@@ -422,7 +420,7 @@ pub(crate) enum StreamPlace {
     Remote(Option<u64>),
 }
 
-/// Where a streaming stage's call goes; see [`run_stages`].
+/// Where a streaming stage's call runs; see [`run_stages`].
 pub(crate) fn place_stream(step: &Graph<Arc<Pool>>, flight: &Flight) -> StreamPlace {
     match (step, reachable_by(flight)) {
         (Graph::Remote(_), _) => StreamPlace::Remote(None),

@@ -1,6 +1,6 @@
-//! A request's way through its pipeline. The caller's own future drives it: stage by stage, each answering it directly.
+//! The path of a request through its pipeline. The caller's own future drives it: each stage answers it directly.
 //!
-//! Stages in a row, which most pipelines are, run without a box around their futures; nested parts get one each.
+//! Stages in a row, the usual case, run without a box around their futures; nested parts get one each.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -22,11 +22,11 @@ use crate::timeline::{Micros, Phase, Timing};
 type Running<'a> = Pin<Box<dyn Future<Output = Result<Reply, CallError>> + Send + 'a>>;
 
 impl Graph<Arc<Pool>> {
-    /// Runs one payload through all steps. The first error ends it; later steps are not run.
+    /// Runs one payload through all steps. The first error ends it; later steps do not run.
     ///
     /// # Cancellation
     ///
-    /// Dropping the future abandons the stages it is in.
+    /// Dropping the future abandons the stages that the payload is in.
     pub(crate) fn run<'a>(
         &'a self,
         payload: Payload,
@@ -47,10 +47,9 @@ impl Graph<Arc<Pool>> {
         // The payload is handed over before each wait, for the same reason.
         async move {
             let mut total = Micros::default();
-            // A later step that refuses does so after user code ran: the caller must not take it for a refusal at the
-            // door.
+            // A later step refuses after user code ran: for the caller this is no refusal before the start.
             let mut started = false;
-            // Counted by hand: an iterator is three times as much to keep in every waiting call.
+            // Counted by hand: an iterator would take three times the space in every waiting call.
             let mut position = 0;
             while let Some(step) = steps.get(position) {
                 let now = if position == 0 { now } else { clock::now() };
@@ -103,7 +102,7 @@ impl Graph<Arc<Pool>> {
                     check_time(flight, now, name)?;
                     flight.enter(Phase::Compute, now);
                     let answer = ask(payload, Arc::clone(flight)).await?;
-                    // Waiting and work are the actor's own affair; from here they look like work.
+                    // The actor's waiting and work cannot be told apart here: both count as work.
                     let then = clock::now();
                     flight.enter(Phase::Outside, then);
                     let compute = then.saturating_duration_since(now);
@@ -126,7 +125,7 @@ async fn run_ensemble(
 ) -> Result<Reply, CallError> {
     match join {
         Join::FailFast(join) => {
-            // A flight of their own: the members that are given up must not look as if the whole call were.
+            // A separate flight: abandoned members must not make the whole call look abandoned.
             let branch = Arc::new(Flight::branch_of(flight));
             let running = members.iter().map(|member| member.run_member(payload.clone(), &branch, now));
             let replies = try_join_all(running).await.map_err(|error| {
@@ -157,7 +156,7 @@ impl Graph<Arc<Pool>> {
     }
 }
 
-/// Whether all of this may run once more for the same call.
+/// Whether all these steps may run once more for the same call.
 pub(crate) fn all_may_run_again(steps: &[Graph<Arc<Pool>>]) -> bool {
     steps.iter().all(|step| match step {
         Graph::Stage(pool) => pool.contract().may_run_again(),
@@ -165,12 +164,12 @@ pub(crate) fn all_may_run_again(steps: &[Graph<Arc<Pool>>]) -> bool {
         Graph::Sequence(parts) | Graph::Ensemble { members: parts, .. } | Graph::Switch { branches: parts, .. } => {
             all_may_run_again(parts)
         }
-        // Not known here, and never said.
+        // Not known here.
         Graph::Remote(_) | Graph::Ask { .. } => false,
     })
 }
 
-/// Members run side by side, so the ensemble took as long as its slowest.
+/// Members run concurrently, so the ensemble took as long as its slowest member.
 fn slowest(timings: impl Iterator<Item = Timing>) -> Timing {
     timings.max_by_key(Timing::total).unwrap_or_default()
 }
@@ -200,7 +199,7 @@ pub(super) fn check_time(flight: &Flight, now: Instant, name: &str) -> Result<()
     Err(CallError::deadline_exceeded("before the step was reached").at_stage(&name.into()))
 }
 
-/// Runs a piece of user code in the caller's future: its panic is this call's error, not the edge's end.
+/// Runs user code in the caller's future: its panic is this call's error and does not end the edge.
 fn guarded<T>(name: &str, code: impl FnOnce() -> Result<T, Failure>) -> Result<T, CallError> {
     match contain(code) {
         Ok(outcome) => outcome.map_err(|failure| CallError::from_failure(failure, &name.into())),
@@ -208,7 +207,7 @@ fn guarded<T>(name: &str, code: impl FnOnce() -> Result<T, Failure>) -> Result<T
     }
 }
 
-/// Joining members' outputs clones and decodes users' values.
+/// The join of the members' outputs clones and decodes users' values.
 fn guarded_join(join: impl FnOnce() -> Result<Payload, CallError>) -> Result<Payload, CallError> {
     contain(join).unwrap_or_else(|words| Err(panicked("ensemble", words)))
 }

@@ -1,4 +1,4 @@
-//! Pipelines with a streaming stage in them: what is before it runs once, what is behind it runs for each output.
+//! Pipelines with a streaming stage: the steps before it run once, the steps after it run for each output.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -10,18 +10,18 @@ use super::{Graph, IntoPipeline, IntoStreamPipeline, Pipeline};
 use crate::error::Failure;
 use crate::stage::{StageSpec, StreamStage};
 
-/// Stages put together, from one `In` to a stream of `Out`.
+/// Connected stages, from one `In` to a stream of `Out`.
 ///
 /// Made of a [`StreamStage`], or by [`Pipeline::then_stream`].
 pub struct StreamPipeline<In, Out> {
     graph: Graph<Arc<StageSpec>>,
-    /// Where among the steps the streaming stage stands.
+    /// The position of the streaming stage among the steps.
     streams_at: usize,
     types: PhantomData<fn(In) -> Out>,
 }
 
 impl<In: Data, Out: Data> Pipeline<In, Out> {
-    /// Continues with a stage that makes a stream of what this pipeline gives.
+    /// Continues with a streaming stage that takes the output of this pipeline.
     #[must_use]
     pub fn then_stream<Next: Data>(self, next: impl IntoStreamPipeline<Out, Out = Next>) -> StreamPipeline<In, Next> {
         let next = next.into_stream_pipeline();
@@ -31,7 +31,7 @@ impl<In: Data, Out: Data> Pipeline<In, Out> {
 }
 
 impl<In: Data, Out: Data> StreamPipeline<In, Out> {
-    /// Continues, for each output by itself and in their order, with what takes it. An error in it ends the stream.
+    /// Continues with a step for each output, in their order. An error in it ends the stream.
     #[must_use]
     pub fn then<Next: Data>(self, next: impl IntoPipeline<Out, Out = Next>) -> StreamPipeline<In, Next> {
         let graph = self.graph.then(next.into_pipeline().graph);

@@ -7,9 +7,9 @@ use std::time::Duration;
 pub struct BackoffPolicy {
     /// The wait before the second restart in a row; it doubles from there. Default 50 ms.
     pub initial: Duration,
-    /// The longest wait. Default 5 s: a model whose file is being replaced is back soon after.
+    /// The longest wait. Default 5 s: a stage recovers soon after its model file was replaced.
     pub max: Duration,
-    /// The share of a wait that chance may take away, 0 to 1, so that replicas do not start in step. Default 0.2.
+    /// The random share of a wait that is subtracted, 0 to 1, so that replicas do not start in step. Default 0.2.
     pub jitter: f64,
 }
 
@@ -25,7 +25,7 @@ impl BackoffPolicy {
         let Some(doublings) = attempt.checked_sub(1) else { return Duration::ZERO };
         let factor = 2u32.checked_pow(doublings).unwrap_or(u32::MAX);
         let full = self.initial.saturating_mul(factor).min(self.max);
-        // A share that is not a number takes nothing away.
+        // NaN or infinity subtracts nothing.
         let jitter = if self.jitter.is_finite() { self.jitter.clamp(0.0, 1.0) } else { 0.0 };
         full.mul_f64(1.0 - jitter * chance.clamp(0.0, 1.0))
     }

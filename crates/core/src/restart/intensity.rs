@@ -1,19 +1,19 @@
-//! How many crashes are too many: a pure decision.
+//! How many crashes make a stage fail: a pure decision.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
 use crate::clock::Instant;
 
-/// The restart intensity of a stage: more than `max_restarts` counted crashes `within` this time, and it has failed.
+/// The restart intensity of a stage: the stage fails after more than `max_restarts` counted crashes `within` this time.
 ///
-/// Only crash *loops* count: a crash before the replica completed a batch, from the second in a row, or in construction
-/// or warm-up. Default 5 in 10 s, as OTP's supervisors have it.
+/// Only crash *loops* count: a crash before the replica completed a batch, from the second in a row, or a crash in
+/// construction or warm-up. Default 5 in 10 s, as in OTP's supervisors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RestartIntensity {
-    /// The number of restarts that is still fine.
+    /// The maximum count of restarts in the window.
     pub max_restarts: u32,
-    /// The sliding window in which they are counted.
+    /// The length of the sliding window.
     pub within: Duration,
 }
 
@@ -72,7 +72,7 @@ mod tests {
     }
 
     proptest! {
-        /// The verdict is exactly "more than the allowed number within the window that ends now".
+        /// The decision is exactly "more than the allowed count within the window that ends now".
         #[test]
         fn counts_exactly_the_crashes_of_the_window(
             max_restarts in 0u32..6, within_ms in 1u64..500, gaps in prop::collection::vec(0u64..200, 0..60),

@@ -1,4 +1,4 @@
-//! When something that crashed starts again, and when that was too often: pure decisions.
+//! When a crashed part starts again, and when it gives up: pure decisions.
 
 mod backoff;
 mod intensity;

@@ -1,7 +1,7 @@
-//! The owner of the table: carries out changes one after the other, and renews a stage whose supervisor died.
+//! The owner of the table: carries out changes one after the other, and renews a stage after its supervisor died.
 //!
-//! It never waits itself: tasks wait for what takes time and report back, so the node can be stopped at any moment.
-//! What is precious is in the table that the handles share; a new actor takes over where a dead one was.
+//! It never waits: tasks do the slow work and report back, so the node can be stopped at any moment. Important state is
+//! in the table that the handles share, so a new actor continues after a crash.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -25,7 +25,7 @@ use crate::pool::StageState;
 use crate::restart::{RestartDecision, RestartIntensity, RestartWindow};
 use crate::supervisor::{DeploymentActor, DeploymentArgs, DeploymentMessage};
 
-/// How long a worker gets to clean up when everything it had in hand is done.
+/// How long a worker may take to clean up after its last batch.
 pub(crate) const STOP_WITHIN: Duration = Duration::from_secs(5);
 
 /// The actor of the router.
@@ -36,9 +36,9 @@ pub(crate) struct RouterArgs {
     pub(crate) router: Arc<Router>,
     pub(crate) metrics: SharedMetrics,
     pub(crate) watchdog: Arc<Watchdog>,
-    /// For user code.
+    /// The node's client, for user code.
     pub(crate) client: OpaqueHandle,
-    /// Stages are the root's children: they outlive a router that dies.
+    /// Stages are the root's children: they survive a crash of the router.
     pub(crate) root: ActorCell,
 }
 
@@ -47,12 +47,12 @@ pub(crate) struct RouterState {
     table: Table,
     waiting: VecDeque<Work>,
     current: Option<Work>,
-    /// The deaths of supervisors, by stage.
+    /// The deaths of supervisors by stage.
     windows: HashMap<StageName, RestartWindow>,
     stopping: bool,
 }
 
-/// What is done one after the other.
+/// Work that is done one after the other.
 enum Work {
     Change {
         change: RouteChange,
@@ -63,7 +63,7 @@ enum Work {
     Renew(Arc<DeployedStage>),
 }
 
-/// Told once by a supervisor: all replicas are up, or why not.
+/// Gets the outcome of a supervisor once: all replicas are up, or the reason why not.
 type FirstStart = oneshot::Receiver<Result<(), String>>;
 
 impl Actor for RouterActor {
@@ -116,7 +116,7 @@ impl Actor for RouterActor {
 }
 
 impl RouterState {
-    /// Goes on where an actor that died has left off. Changes that waited were told by their dropped ports.
+    /// Continues after a crash of the last actor. The callers of waiting changes were notified by their dropped ports.
     fn take_over(&mut self, myself: &ActorRef<RouterMessage>) {
         self.table.abandon_start();
         for stage in self.table.ending().to_vec() {
@@ -132,7 +132,7 @@ impl RouterState {
         self.parts.router.publish(self.table.clone());
     }
 
-    /// Starts what this work needs. `Started` will tell how it went.
+    /// Starts the stages that this work needs. `Started` reports the outcome.
     async fn begin(&mut self, myself: &ActorRef<RouterMessage>, work: Work) {
         let (specs, replicas, work, reply) = match work {
             Work::Change { reply: Some(reply), .. } if reply.is_closed() => return,
@@ -147,7 +147,7 @@ impl RouterState {
                     Err(refused) => return answer(asker, Err(refused)),
                 }
             }
-            // A change has put something else in its place.
+            // A change has replaced the stage.
             Work::Renew(dead) if self.stopping || !self.table.is_routed(&dead) => return,
             Work::Renew(dead) => {
                 let replicas = dead.pool.replicas().wanted();
@@ -172,7 +172,7 @@ impl RouterState {
             let outcome = tokio::select! {
                 biased;
                 outcome = all_started(starts) => outcome,
-                // The caller has left: the change is undone before it took effect.
+                // The caller has left: undo the change before it takes effect.
                 () = gone(&mut reply) => Err(ChangeError::Superseded),
             };
             let _ = myself.cast(RouterMessage::Started(outcome, reply));
@@ -265,7 +265,7 @@ impl RouterState {
         let myself = myself.clone();
         tokio::spawn(async move {
             if let Some(stopped) = stopped {
-                // An error says that it was gone already.
+                // An error means that it was already gone.
                 let _ = stopped.await;
             }
             let _ = myself.cast(RouterMessage::StageEnded(stage, unsettled));
@@ -278,7 +278,7 @@ impl RouterState {
         self.publish();
     }
 
-    /// The series of a stage go with its last revision.
+    /// Removes the metric series of a stage after its last revision.
     fn forget_if_last(&mut self, name: &StageName) {
         if !self.table.stages().any(|stage| stage.name() == name) {
             self.parts.metrics.forget_stage(name);
@@ -286,8 +286,8 @@ impl RouterState {
         }
     }
 
-    /// A stage whose supervisor is gone has lost its queue and its workers. Routes get a new life of it, or, when that
-    /// happens too often, the stage has failed.
+    /// A stage without its supervisor has lost its queue and its workers. If routes use it, it gets a new life, or
+    /// fails if that happens too often.
     fn supervisor_died(&mut self, who: ActorId, why: &str) {
         let is_it =
             |stage: &&Arc<DeployedStage>| stage.deployment.get().is_some_and(|deployment| deployment.get_id() == who);
@@ -305,7 +305,7 @@ impl RouterState {
             dead.pool.enter(StageState::Failed, Some(reason));
         } else {
             dead.pool.enter(StageState::Failed, Some(format!("its supervisor died: {why}; it is started again")));
-            // Before changes that wait: they may build on this stage.
+            // Before the waiting changes, which may depend on this stage.
             self.waiting.push_front(Work::Renew(dead));
         }
     }
@@ -320,14 +320,14 @@ impl RouterState {
     }
 }
 
-/// Asks the supervisor of a stage to end it. `None` if there is none.
+/// Asks the supervisor of a stage to end the stage. `None` without a supervisor.
 fn tell_to_stop(stage: &DeployedStage, within: Duration) -> Option<oneshot::Receiver<()>> {
     let (stopped, done) = oneshot::channel();
     let told = stage.deployment.get()?.cast(DeploymentMessage::Stop { within, stopped });
     told.is_ok().then_some(done)
 }
 
-/// Waits for all; the first in order that did not start is the one that is told.
+/// Waits for all starts. The error is that of the first stage in order that did not start.
 async fn all_started(starts: Vec<(StageName, Result<FirstStart, ChangeError>)>) -> Result<(), ChangeError> {
     for (stage, start) in starts {
         let outcome = start?.await.unwrap_or_else(|_| Err("its supervisor died".to_owned()));
@@ -336,7 +336,7 @@ async fn all_started(starts: Vec<(StageName, Result<FirstStart, ChangeError>)>) 
     Ok(())
 }
 
-/// Ends when the caller has left; never where there is no caller.
+/// Ends when the caller has left; never without a caller.
 async fn gone(reply: &mut Option<ChangeReply>) {
     match reply {
         Some(reply) => reply.closed().await,

@@ -1,4 +1,4 @@
-//! The right of one call to run on a route: the gateway's permit and the route's, taken and given back together.
+//! The right of one call to run on a route: the permits of the gateway and the route, taken and freed together.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,7 +19,7 @@ impl Gateway {
         self.try_admit_at(clock::now(), route, bytes, None).map_err(|refusal| self.refuse(refusal))
     }
 
-    /// Admits a call that arrived at `now`. A refusal is not counted: the caller may wait. An inner call rides on the
+    /// Admits a call that arrived at `now`. A refusal is not counted: the caller may wait. An inner call uses the
     /// permit of its outer call, while that call is in flight.
     pub(crate) fn try_admit_at(
         self: &Arc<Self>,
@@ -34,7 +34,7 @@ impl Gateway {
         Ok(Admission { permit, route, admitted_at: now, outer: outer.cloned() })
     }
 
-    /// Whether a call could be let in now, with the permit of the outer call where it has one. Takes nothing.
+    /// Whether a call could be admitted now, with the permit of its outer call if it has one. Takes nothing.
     pub(crate) fn check_room(
         &self,
         route: &Route,
@@ -45,13 +45,13 @@ impl Gateway {
         room.map_err(|refusal| self.refuse(refusal))
     }
 
-    /// How long a call of this route may take whose caller asked for `timeout`, or did not say.
+    /// The timeout of a call of this route, whose caller may set `timeout`.
     pub(crate) fn timeout_of(&self, route: &Route, timeout: Option<Duration>) -> Duration {
         let timeout = timeout.or_else(|| route.default_timeout()).unwrap_or_else(|| self.default_timeout());
         timeout.min(self.max_timeout_of(route))
     }
 
-    /// The longest that a call of this route may take.
+    /// The longest time for a call of this route.
     pub(crate) fn max_timeout_of(&self, route: &Route) -> Duration {
         let of_node = self.max_timeout();
         route.max_timeout().map_or(of_node, |own| own.min(of_node))
@@ -59,7 +59,7 @@ impl Gateway {
 }
 
 impl Flight {
-    /// The same call as it was let in, with what its caller asks for.
+    /// The flight of the admitted call, with its caller's options.
     #[must_use]
     pub(crate) fn admitted(self, admission: &Admission, options: &CallOptions) -> Self {
         self.with_permit(Arc::clone(&admission.permit), admission.outer.as_ref(), options)
@@ -67,18 +67,18 @@ impl Flight {
 }
 
 /// The right of a call to run: its permits, its account, its line in the ledger. Dropping it frees the permits. The
-/// charged bytes go back when no work for the call is left.
+/// charged bytes go back after the last work for the call.
 #[derive(Debug)]
 pub struct Admission {
     permit: Arc<Permit>,
     route: HeldRoute,
     admitted_at: Instant,
-    /// The outer call, where user code made this one.
+    /// The outer call of an inner call.
     outer: Option<Arc<OuterCall>>,
 }
 
 impl Admission {
-    /// The route it was given for: the newest revision of that name.
+    /// The admitted route: the newest revision of its name.
     #[must_use]
     pub fn route(&self) -> &Arc<Route> {
         &self.route
@@ -96,8 +96,8 @@ impl Admission {
         self.admitted_at
     }
 
-    /// When the call is late: `timeout` after it was let in, or the route's or the node's default where its caller said
-    /// nothing. Never later than the route and the node allow.
+    /// The deadline of the call: `timeout` after its admission, else the default of the route or the node. Never later
+    /// than the route and the node allow.
     #[must_use]
     pub fn deadline(&self, timeout: Option<Duration>) -> Deadline {
         Deadline::after(self.admitted_at, self.permit.gateway().timeout_of(&self.route, timeout))
@@ -113,41 +113,41 @@ impl Admission {
         Deadline::after(self.admitted_at, self.permit.gateway().max_timeout())
     }
 
-    /// Charges `bytes` more to the call: its body turned out longer than announced.
+    /// Charges `bytes` more to the call: its body is longer than announced.
     ///
     /// # Errors
     ///
-    /// `Overloaded` when the node's bytes are all taken. The admission stays valid.
+    /// `Overloaded` if the node's bytes are all taken. The admission stays valid.
     pub fn grow(&self, bytes: u64) -> Result<(), CallError> {
         self.permit.grow(bytes)
     }
 
-    /// Gives back `bytes` that were charged to the call and are free again.
+    /// Gives back `bytes` that were charged to the call.
     pub fn shrink(&self, bytes: u64) {
         self.permit.shrink(bytes);
     }
 
-    /// The account of the call, for what is decoded and encoded for it. It keeps what was charged, and not the permit.
+    /// The account of the call, for decoding and encoding. It keeps the charged bytes, but not the permit.
     #[must_use]
     pub fn account(&self) -> Arc<dyn Account> {
         self.permit.keep();
         Arc::clone(&self.permit) as Arc<dyn Account>
     }
 
-    /// Counts the time of the call from now on: the permit was there before the call.
+    /// Restarts the time of the call at `now`: the permit was taken before the call.
     pub(crate) fn restart(&mut self, now: Instant) {
         self.admitted_at = now;
         self.permit.restart(now);
     }
 
-    /// An account for further bytes, which are given back before the call ends or outlive it.
+    /// An account for further bytes, which may be given back before the call ends, or outlive it.
     #[must_use]
     pub fn beside(&self) -> HeldBytes {
         HeldBytes::none_of(self.permit.gateway())
     }
 
-    /// Gives back what is charged so far: the call has come to its end, and nothing works for it. Not while an edge
-    /// keeps the account, because the outcome may share the memory of the input.
+    /// Gives back the charged bytes: the call has ended, and no work runs for it. Not while an edge keeps the account,
+    /// because the outcome may share the memory of the input.
     pub(crate) fn settle(&self) {
         self.permit.settle();
     }
@@ -160,7 +160,7 @@ impl Drop for Admission {
     }
 }
 
-/// The permit of the call that waits for all others.
+/// The permit of the outermost call.
 fn root_of(outer: &Arc<OuterCall>) -> Option<&Permit> {
     outer.outermost().permit.as_deref()
 }

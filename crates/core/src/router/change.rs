@@ -1,4 +1,4 @@
-//! What may be changed while the node serves, what comes of it, and why it may be refused.
+//! Changes while the node serves: their contents, their results and their errors.
 
 use tokio::sync::mpsc;
 
@@ -6,16 +6,16 @@ use super::spec::RouteSpec;
 use crate::id::{RouteName, StageName};
 use crate::stage::MAX_REPLICAS;
 
-/// How many changes may wait for their turn. One more is refused with [`ChangeError::Busy`].
+/// The maximum count of changes that wait for their turn. One more is refused with [`ChangeError::Busy`].
 pub(crate) const MAX_WAITING_CHANGES: usize = 64;
 
 /// Changes to the routes of a running node that take effect together, or not at all.
 ///
-/// Stages that no route has used yet are started and warmed up first, while everything that is served stays served.
-/// Then callers see all of it at once: no call finds one half of a change. Routes that were replaced or removed finish
-/// the calls they have; stages that no route uses any more end when their last call has left.
+/// New stages are started and warmed up first, while all served routes stay served. Then callers see the whole change
+/// at once. Replaced or removed routes finish their calls; stages that no route uses any more end after their last
+/// call.
 ///
-/// Changes are carried out one after the other, in the order in which they were asked for.
+/// Changes are carried out one after the other, in the order of their requests.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -46,7 +46,7 @@ pub struct RouteChange {
 }
 
 impl RouteChange {
-    /// Nothing to change yet.
+    /// An empty change.
     pub fn new() -> Self {
         Self::default()
     }
@@ -57,20 +57,20 @@ impl RouteChange {
         self
     }
 
-    /// Puts another pipeline behind a route that is served. Calls that are in it finish in the old one.
+    /// Replaces the pipeline of a served route. Running calls finish in the old pipeline.
     pub fn replace_route(mut self, route: RouteSpec) -> Self {
         self.replace.push(route);
         self
     }
 
-    /// Closes a route. Calls that are in it finish; new ones get `NotFound`.
+    /// Closes a route. Running calls finish; new ones get `NotFound`.
     pub fn remove_route(mut self, route: &str) -> Self {
         self.remove.push(RouteName::new(route));
         self
     }
 }
 
-/// A change that callers see.
+/// A change in effect.
 #[derive(Debug)]
 pub struct AppliedChange {
     revision: u64,
@@ -83,42 +83,42 @@ impl AppliedChange {
         (Unsettled(unsettled), Self { revision, settled })
     }
 
-    /// The number of the change: the start was 1. Stages and routes that it brought carry it.
+    /// The number of the change; the start has number 1. New stages and routes carry it.
     #[must_use]
     pub fn revision(&self) -> u64 {
         self.revision
     }
 
-    /// Waits until what was replaced or removed is over: the last call has left, and unused stages have
-    /// cleaned up and ended. At most as long as the deadlines of those calls, and the time their workers take to stop.
+    /// Waits until replaced or removed parts are over: the last call has left, and unused stages have cleaned up and
+    /// ended. At most for the deadlines of those calls and the stop time of their workers.
     ///
     /// # Cancellation
     ///
     /// Dropping the future only ends the waiting.
     pub async fn settled(mut self) {
-        // Nothing is ever sent: the end of the last sender is the news.
+        // Nothing is sent: the drop of the last sender ends the wait.
         let _ = self.settled.recv().await;
     }
 }
 
-/// Held by everything that a change still waits for. Never sends; its drop is the message.
+/// Held by every part that a change still waits for. Never sends; its drop is the message.
 #[derive(Clone, Debug)]
 pub(crate) struct Unsettled(#[expect(dead_code, reason = "kept for its drop")] mpsc::Sender<()>);
 
-/// Why a change did not happen. Nothing has changed then, and nothing that was started for it runs on.
+/// Why a change did not happen. Nothing has changed, and the stages started for it end.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ChangeError {
-    /// A worker of this stage could not be built or warmed up; the message is its own. There was no second attempt.
+    /// A worker of this stage could not be built or warmed up. There was no second attempt.
     #[error("stage `{stage}` did not start: {message}")]
     Stage {
         /// The stage.
         stage: StageName,
-        /// What its constructor said.
+        /// The constructor's message.
         message: String,
     },
-    /// Another stage of this name would be in use at the same time. Clone one stage to share it; to put a new revision
-    /// of a shared stage in place, replace all routes that use it in one change.
+    /// Another stage of this name would be in use at the same time. Clone one stage to share it. To change a shared
+    /// stage, replace all routes that use it in one change.
     #[error("two different stages would be named `{stage}`")]
     DuplicateStage {
         /// The name.
@@ -152,13 +152,13 @@ pub enum ChangeError {
     /// A stage has at least one replica and at most [`MAX_REPLICAS`].
     #[error("a stage has 1 to {MAX_REPLICAS} replicas, not {asked}")]
     BadReplicaCount {
-        /// What was asked for.
+        /// The requested count.
         asked: usize,
     },
-    /// A later request for the same stage took this one's place.
+    /// A later request for the same stage superseded this one.
     #[error("a later change of the same stage took the place of this one")]
     Superseded,
-    /// Too many changes wait for their turn already: try again when they are done.
+    /// Too many changes wait for their turn. Try again when they are done.
     #[error("{limit} changes wait already")]
     Busy {
         /// The bound.

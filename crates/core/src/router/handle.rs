@@ -1,4 +1,4 @@
-//! Where the current table is read without a lock, and where changes of it are asked for.
+//! The shared handle of the router: reads the current table without a lock, and requests changes.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ use crate::supervisor::{DeploymentMessage, ScaleError};
 pub(crate) struct Router {
     table: ArcSwap<Table>,
     actor: Mutex<Option<ActorRef<RouterMessage>>>,
-    /// One permit per change that was asked for and is not done: the bound of the actor's mailbox.
+    /// One permit per unfinished change: the bound of the actor's mailbox.
     turns: Arc<Semaphore>,
 }
 
@@ -42,7 +42,7 @@ impl Router {
         self.table.load().routes().to_vec()
     }
 
-    /// Begins a call on the route of this name. A route that closes in between has a successor in the table, or none.
+    /// Begins a call on the route of this name. If the route closes meanwhile, the table has its successor or none.
     pub(crate) fn hold(&self, name: &str) -> Option<HeldRoute> {
         loop {
             if let Some(held) = self.route(name)?.hold() {
@@ -51,7 +51,7 @@ impl Router {
         }
     }
 
-    /// Begins a call of the stage of this name on a route that keeps it, as [`hold`](Self::hold).
+    /// Begins a call of the stage of this name, on a route that keeps the stage, as [`hold`](Self::hold).
     pub(crate) fn hold_stage(&self, name: &str) -> Option<(HeldRoute, Arc<Pool>)> {
         loop {
             let (route, pool) = self.table.load().routed_stage(name).cloned()?;
@@ -69,7 +69,7 @@ impl Router {
         *self.actor.lock() = Some(actor);
     }
 
-    /// Asks for a change and waits until callers see it.
+    /// Requests a change and waits until callers see it.
     pub(crate) async fn change(&self, change: RouteChange) -> Result<AppliedChange, ChangeError> {
         let turn = self.take_turn()?;
         let (reply, outcome) = oneshot::channel();
@@ -77,7 +77,7 @@ impl Router {
         outcome.await.unwrap_or(Err(ChangeError::Ending))
     }
 
-    /// Asks for another number of replicas and waits until they are there, or gone.
+    /// Requests a number of replicas and waits until they are up, and the surplus ones gone.
     pub(crate) async fn scale(&self, stage: &str, replicas: usize) -> Result<(), ChangeError> {
         if !(1..=MAX_REPLICAS).contains(&replicas) {
             return Err(ChangeError::BadReplicaCount { asked: replicas });

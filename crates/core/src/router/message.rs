@@ -1,4 +1,4 @@
-//! What the router can be told.
+//! The messages to the router.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,20 +13,20 @@ use crate::id::RouteIndex;
 /// The port for the outcome of a change.
 pub(super) type ChangeReply = oneshot::Sender<Result<AppliedChange, ChangeError>>;
 
-/// Messages to the router; none of them is on the path of a request. A change holds a permit; the others are one per
-/// route that closes or stage that ends.
+/// Messages to the router. The path of a request sends none of them. A change holds a permit; the others are one per
+/// closing route or ending stage.
 #[derive(Debug)]
 pub(crate) enum RouterMessage {
     /// Change the table. From the node's handles.
     Change {
-        /// What to change.
+        /// The change.
         change: RouteChange,
-        /// Told when callers see it, or why not.
+        /// Gets the outcome when callers see the change, or the error.
         reply: ChangeReply,
-        /// Its place in the line.
+        /// One of the permits that bound the mailbox.
         turn: OwnedSemaphorePermit,
     },
-    /// The stages that were being started are warm, or one of them is not. From the task that waited.
+    /// The starting stages are warm, or one of them failed. From the task that waited.
     Started(Result<(), ChangeError>, Option<ChangeReply>),
     /// The last call has left this closed route. From the task that waited.
     RouteEmptied(RouteIndex, Unsettled),
@@ -34,16 +34,16 @@ pub(crate) enum RouterMessage {
     StageEnded(Arc<DeployedStage>, Option<Unsettled>),
     /// The supervisor of a stage is gone. From the root.
     SupervisorDied {
-        /// Which actor.
+        /// The id of the actor.
         who: ActorId,
-        /// Its last words.
+        /// The reason of its end.
         why: String,
     },
     /// The node ends: stop all stages in good order. From the node.
     Stop {
-        /// What a worker gets to finish its batch and clean up.
+        /// How long a worker may take to finish its batch and clean up.
         within: Duration,
-        /// Told when all are stopped.
+        /// Notified when all are stopped.
         stopped: oneshot::Sender<()>,
     },
 }

@@ -1,11 +1,10 @@
-//! The router: which route leads to which pipeline, and which stages run for it.
+//! The router: the pipeline of each route, and the stages that run for it.
 //!
-//! The table is published as a snapshot that callers read without a lock; the actor owns the next one. A call keeps the
-//! revision of the route that it found, whatever is published meanwhile.
+//! The table is published as a snapshot that callers read without a lock; the actor owns the next one. A call keeps its
+//! revision of the route, even if a newer table is published.
 //!
 //! * **Changed while serving:** the actor carries out one [`RouteChange`] after the other. New stages warm up first,
-//!   then the next table is published, then closed routes empty and their stages end. The actor itself never waits for
-//!   any of it.
+//!   then the next table is published, then closed routes empty and their stages end. The actor itself never waits.
 //! * **Full:** a change takes a permit before it is sent; beyond the bound it is refused with [`ChangeError::Busy`].
 //! * **Cancelled:** dropping the future of a change before it took effect undoes it.
 

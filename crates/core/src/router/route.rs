@@ -1,4 +1,4 @@
-//! One public name, what goes in and comes out, and the pipeline behind it.
+//! One public name, its input and output, and its pipeline.
 
 use std::num::NonZeroUsize;
 use std::ops::Deref;
@@ -16,10 +16,10 @@ use crate::metrics::RouteMetrics;
 use crate::pipeline::{Graph, all_may_run_again};
 use crate::pool::Pool;
 
-/// Set in a route's count of calls once it is closed: it takes no new ones.
+/// This bit is set in the call count of a closed route: it takes no new calls.
 const CLOSED: usize = 1 << (usize::BITS - 1);
 
-/// One revision of a route that is being served.
+/// One revision of a served route.
 #[derive(Debug)]
 pub struct Route {
     index: RouteIndex,
@@ -28,15 +28,15 @@ pub struct Route {
     parts: RouteParts,
     graph: Graph<Arc<Pool>>,
     metrics: RouteMetrics,
-    /// Calls that run through it, and whether it takes more: one word, so that the last call cannot slip past the
+    /// The count of running calls, and whether the route is closed: one word, so that no call can begin during the
     /// closing.
     calls: AtomicUsize,
     emptied: Notify,
-    /// Counted only where there is a limit.
+    /// Counted only if there is a limit.
     in_flight: AtomicUsize,
 }
 
-/// What one route allows, and what its calls are unless they say otherwise.
+/// The limits of one route, and the defaults of its calls.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct RouteLimits {
     pub(crate) max_in_flight: Option<NonZeroUsize>,
@@ -54,7 +54,7 @@ pub(crate) struct RouteParts {
     pub(crate) examples: Vec<Value>,
     /// It takes a [`FunctionCall`](crate::FunctionCall).
     pub(crate) is_function: bool,
-    /// Where among its steps the streaming stage stands, if it has one.
+    /// The position of the streaming stage among its steps, if it has one.
     pub(crate) streams_at: Option<usize>,
     pub(crate) limits: RouteLimits,
     /// In lower case.
@@ -90,7 +90,7 @@ impl Route {
         (before & CLOSED == 0).then_some(held)
     }
 
-    /// Takes no more calls. A newer table must be published before: a refused caller looks there.
+    /// Takes no more calls. A newer table must be published first: a refused caller looks there.
     pub(super) fn close(&self) {
         self.calls.fetch_or(CLOSED, Ordering::AcqRel);
         self.emptied.notify_waiters();
@@ -99,7 +99,7 @@ impl Route {
     /// Waits until the last call of a closed route has left.
     pub(super) async fn emptied(&self) {
         loop {
-            // Asked for before the look, so that a call which leaves in between is heard.
+            // Created before the check, so that the end of a call in between is noticed.
             let emptied = self.emptied.notified();
             if self.calls.load(Ordering::Acquire) == CLOSED {
                 return;
@@ -112,10 +112,10 @@ impl Route {
         &self.parts
     }
 
-    /// Takes one of the route's permits, or says that all are out. [`leave`](Self::leave) gives it back.
+    /// Takes one of the route's permits, if one is free. [`leave`](Self::leave) gives it back.
     pub(crate) fn enter(&self) -> Result<(), Refusal> {
         let Some(limit) = self.parts.limits.max_in_flight else { return Ok(()) };
-        // The count never exceeds the limit, not even for a moment: another call would be refused for it.
+        // The count never exceeds the limit, not even for a moment, or other calls would be refused.
         let take = |taken| (taken < limit.get()).then_some(taken + 1);
         if self.in_flight.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).is_ok() {
             return Ok(());
@@ -161,52 +161,52 @@ impl Route {
         self.name.as_str()
     }
 
-    /// The number of the change that opened it; the start was 1.
+    /// The number of the change that opened it; the start has number 1.
     #[must_use]
     pub fn revision(&self) -> u64 {
         self.revision
     }
 
-    /// The highest revision that its stages here are said to be, see
-    /// [`StageSettings::revision`](crate::StageSettings::revision): unlike [`revision`](Self::revision), what their
-    /// owner counts.
+    /// The highest revision of its stages on this node, see
+    /// [`StageSettings::revision`](crate::StageSettings::revision). The owner of the stages sets it, unlike
+    /// [`revision`](Self::revision).
     #[must_use]
     pub fn stage_revision(&self) -> u64 {
         self.graph.stages().into_iter().map(|pool| pool.settings().revision()).max().unwrap_or(0)
     }
 
-    /// What it takes.
+    /// The type of its input.
     #[must_use]
     pub fn input(&self) -> &DataType {
         &self.parts.input
     }
 
-    /// What it gives.
+    /// The type of its output.
     #[must_use]
     pub fn output(&self) -> &DataType {
         &self.parts.output
     }
 
-    /// Whether it takes a [`FunctionCall`](crate::FunctionCall): arguments as they are, by place and by name.
+    /// Whether it takes a [`FunctionCall`](crate::FunctionCall): positional and keyword arguments.
     #[must_use]
     pub fn is_function(&self) -> bool {
         self.parts.is_function
     }
 
-    /// Whether it answers one input with many outputs; then [`output`](Self::output) is what one of them is.
+    /// Whether it answers one input with many outputs; then [`output`](Self::output) is the type of one of them.
     #[must_use]
     pub fn streams(&self) -> bool {
         self.parts.streams_at.is_some()
     }
 
-    /// Whether a call of it may run twice: each stage has a [contract](crate::Contract) that permits it, no actor is
-    /// asked, and all of it runs on this node.
+    /// Whether a call of it may run twice: each stage has a [contract](crate::Contract) that permits it, no step asks
+    /// an actor, and all steps run on this node.
     #[must_use]
     pub fn may_run_again(&self) -> bool {
         !self.streams() && all_may_run_again(self.graph().steps())
     }
 
-    /// The names, in lower case, of the headers that the code behind it wants to see; see
+    /// The lower-case names of the headers that its code may read; see
     /// [`RouteSpec::headers`](crate::RouteSpec::headers).
     #[must_use]
     pub fn wanted_headers(&self) -> &[Box<str>] {
@@ -217,43 +217,43 @@ impl Route {
         self.parts.streams_at
     }
 
-    /// One line for people.
+    /// One line for readers of the documentation.
     #[must_use]
     pub fn summary(&self) -> &str {
         &self.parts.summary
     }
 
-    /// The most calls it has in flight, where it has a limit of its own.
+    /// The maximum count of its calls in flight, if it has its own limit.
     #[must_use]
     pub fn max_in_flight(&self) -> Option<NonZeroUsize> {
         self.parts.limits.max_in_flight
     }
 
-    /// How long its calls may take when their callers do not say, where it differs from the node's.
+    /// The default timeout of its calls, if it differs from the node's.
     #[must_use]
     pub fn default_timeout(&self) -> Option<Duration> {
         self.parts.limits.timeout
     }
 
-    /// The longest that its calls may take, where it has a limit of its own.
+    /// The longest time for its calls, if it has its own limit.
     #[must_use]
     pub fn max_timeout(&self) -> Option<Duration> {
         self.parts.limits.max_timeout
     }
 
-    /// The class of its calls when their callers do not say.
+    /// The default priority of its calls.
     #[must_use]
     pub fn default_priority(&self) -> Priority {
         self.parts.limits.priority
     }
 
-    /// Inputs that work.
+    /// Working inputs.
     #[must_use]
     pub fn examples(&self) -> &[Value] {
         &self.parts.examples
     }
 
-    /// How many entries its workers have in hand when all of them run full batches.
+    /// The count of entries that its workers hold when all of them run full batches.
     pub(crate) fn workers_hold(&self) -> usize {
         let held = |pool: &Arc<Pool>| pool.replicas().wanted().saturating_mul(pool.policy().max_batch_size.get());
         self.graph.stages().into_iter().map(held).fold(0, usize::saturating_add)
@@ -265,7 +265,7 @@ impl Route {
         self.graph.stage_names(|pool| pool.name())
     }
 
-    /// Those of them that run on other nodes only.
+    /// Its stages that run on other nodes only.
     #[must_use]
     pub fn remote_stages(&self) -> Vec<StageName> {
         self.graph.remote_stages().into_iter().cloned().collect()

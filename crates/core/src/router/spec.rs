@@ -1,4 +1,4 @@
-//! One route as it is declared: a name, a pipeline, and what its calls are unless they say otherwise.
+//! The declaration of one route: a name, a pipeline, and the defaults of its calls.
 
 use std::any::TypeId;
 use std::fmt;
@@ -16,7 +16,7 @@ use crate::id::{RouteName, StageName};
 use crate::pipeline::{Graph, IntoPipeline, IntoStreamPipeline};
 use crate::stage::StageSpec;
 
-/// What the inputs and outputs of a route are: [`Data`] with a schema that tells clients what it looks like.
+/// The type of a route's input or output: [`Data`] with a schema for clients.
 ///
 /// Implemented for all such types; there is nothing to implement by hand.
 #[diagnostic::on_unimplemented(
@@ -104,9 +104,9 @@ impl RouteSpec {
         Self { name: RouteName::new(name), graph: graph.clone(), parts }
     }
 
-    /// The request headers, by their names, that stages of this route may read with
+    /// The names of the request headers that stages of this route may read with
     /// [`CallContext::header`](crate::CallContext::header). Default: none. The code of a stage sees no other header, so
-    /// that it cannot depend on one, or tell one on, that nobody has listed. Headers come with requests over HTTP only.
+    /// it cannot depend on or reveal an undeclared one. Only requests over HTTP have headers.
     ///
     /// ```
     /// use callboard_core::{CallContext, RouteSpec, Stage};
@@ -121,7 +121,7 @@ impl RouteSpec {
         self
     }
 
-    /// One line for people who read the documentation.
+    /// One line for readers of the documentation.
     pub fn summary(mut self, summary: impl Into<String>) -> Self {
         self.parts.summary = summary.into();
         self
@@ -141,9 +141,9 @@ impl RouteSpec {
         self
     }
 
-    /// The longest that a call of this route may take, whatever its caller says. Default: only
-    /// [`Limits::max_timeout`](crate::Limits::max_timeout). A longer timeout is shortened to it, also the route's own
-    /// default.
+    /// The longest time for a call of this route, whatever its caller sets. Default: only
+    /// [`Limits::max_timeout`](crate::Limits::max_timeout). A longer timeout is shortened to it, including the route's
+    /// own default.
     pub fn max_timeout(mut self, timeout: Duration) -> Self {
         self.parts.limits.max_timeout = Some(timeout);
         self

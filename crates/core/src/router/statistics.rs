@@ -1,4 +1,4 @@
-//! What was counted of a route, read from the series of the route and of its stages.
+//! The counts of a route, read from the series of the route and of its stages.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use super::route::Route;
 use crate::metrics::{RouteStatistics, StageStatistics};
 
 impl Route {
-    /// What was counted of it. Calls go on meanwhile: each number is right by itself.
+    /// The counts of the route. Calls continue meanwhile: each count is exact only by itself.
     #[must_use]
     pub fn statistics(&self) -> RouteStatistics {
         let metrics = self.metrics();

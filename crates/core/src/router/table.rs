@@ -1,8 +1,7 @@
-//! The table: which routes are served over which stages. A plain value; every change makes the next version of it.
+//! The table: the served routes and their stages. A plain value; every change makes the next version of it.
 //!
-//! A stage is **starting** until the change that brought it takes effect, then **serving** while a route uses it or
-//! calls of a closed route still run through it, then **ending**. A closed route is **retiring** until its last call
-//! has left.
+//! A stage is **starting** until its change takes effect, then **serving** while a route uses it or calls of a closed
+//! route still run through it, then **ending**. A closed route is **retiring** until its last call has left.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, OnceLock};
@@ -25,7 +24,7 @@ use crate::supervisor::DeploymentMessage;
 pub(crate) struct DeployedStage {
     pub(crate) spec: Arc<StageSpec>,
     pub(crate) pool: Arc<Pool>,
-    /// The change that brought it.
+    /// The number of the change that started it.
     pub(crate) revision: u64,
     /// Its supervisor, once it is spawned.
     pub(crate) deployment: OnceLock<ActorRef<DeploymentMessage>>,
@@ -51,17 +50,17 @@ impl DeployedStage {
 pub(crate) struct Table {
     revision: u64,
     next_index: u32,
-    /// Hashed quickly rather than safely: callers choose the names that are looked up, but not those that are in it.
+    /// A fast hash without protection: callers choose the names to look up, not the names in the map.
     by_name: FxHashMap<RouteName, Arc<Route>>,
-    /// Stages that routes lead to, each with a route that keeps it.
+    /// The stages of the open routes, each with a route that keeps it.
     by_stage: FxHashMap<StageName, (Arc<Route>, Arc<Pool>)>,
-    /// In the order of declaration, for listings.
+    /// In the order of declaration.
     routes: Vec<Arc<Route>>,
     retiring: Vec<Arc<Route>>,
     serving: Vec<Arc<DeployedStage>>,
     starting: Vec<Arc<DeployedStage>>,
     ending: Vec<Arc<DeployedStage>>,
-    /// What the change that is under way is made of: none of it ends before that is in effect or undone.
+    /// The stages of the change in progress: none of them ends before the change is in effect or undone.
     wanted: Vec<Arc<StageSpec>>,
 }
 
@@ -70,22 +69,22 @@ impl Table {
         self.by_name.get(name)
     }
 
-    /// The name of a route that takes calls, or still has some.
+    /// The name of an open route, or of a closed route with calls.
     pub(crate) fn name_of(&self, index: RouteIndex) -> Option<&RouteName> {
         self.routes.iter().chain(&self.retiring).find(|route| route.index() == index).map(|route| route.id())
     }
 
-    /// The routes that take calls, in the order of their declaration.
+    /// The open routes, in the order of their declaration.
     pub(crate) fn routes(&self) -> &[Arc<Route>] {
         &self.routes
     }
 
-    /// Closed routes with calls in them.
+    /// Closed routes with calls in flight.
     pub(crate) fn retiring(&self) -> &[Arc<Route>] {
         &self.retiring
     }
 
-    /// The stages of the routes, and those that closed routes still run through.
+    /// The stages of the open routes, and those that closed routes still run through.
     pub(crate) fn serving(&self) -> &[Arc<DeployedStage>] {
         &self.serving
     }
@@ -98,32 +97,32 @@ impl Table {
         &self.ending
     }
 
-    /// Everything that runs, whatever its part.
+    /// All running stages: starting, serving and ending.
     pub(crate) fn stages(&self) -> impl Iterator<Item = &Arc<DeployedStage>> {
         self.serving.iter().chain(&self.starting).chain(&self.ending)
     }
 
-    /// The stage that routes know by this name.
+    /// The serving stage of this name that an open route uses.
     pub(crate) fn stage(&self, name: &str) -> Option<&Arc<DeployedStage>> {
         self.serving.iter().find(|stage| stage.name().as_str() == name && self.is_routed(stage))
     }
 
-    /// The stage of this name that a route leads to, with such a route.
+    /// The stage of this name that an open route uses, with such a route.
     pub(crate) fn routed_stage(&self, name: &str) -> Option<&(Arc<Route>, Arc<Pool>)> {
         self.by_stage.get(name)
     }
 
-    /// Whether a route that takes calls leads here.
+    /// Whether an open route uses this stage.
     pub(crate) fn is_routed(&self, stage: &DeployedStage) -> bool {
         self.routes.iter().any(|route| uses(route, stage))
     }
 
-    /// The number of the change that would be next.
+    /// The number of the next change.
     pub(super) fn next_revision(&self) -> u64 {
         self.revision + 1
     }
 
-    /// What has to be started before `change` can take effect, or why it cannot.
+    /// The stages that must start before `change` can take effect, or why it cannot.
     pub(super) fn plan(&self, change: &RouteChange) -> Result<Vec<Arc<StageSpec>>, ChangeError> {
         self.check_routes(change)?;
         let wanted = distinct_stages(change.add.iter().chain(&change.replace));
@@ -138,8 +137,7 @@ impl Table {
         let mut to_start = Vec::new();
         for spec in &wanted {
             match self.deployed(spec) {
-                // Another life of a stage that has failed, unless a route that stays would keep the dead one under its
-                // name.
+                // Another life of a failed stage, unless a remaining route would keep the dead one under its name.
                 Some(stage) if stage.has_failed() && is_kept(spec) => {
                     let (stage, (_, reason)) = (spec.name().clone(), stage.pool.state_and_reason());
                     return Err(ChangeError::Stage { stage, message: reason.unwrap_or_default() });
@@ -171,17 +169,17 @@ impl Table {
         }
     }
 
-    /// Lists stages that are being started.
+    /// Lists starting stages.
     pub(super) fn start(&mut self, stages: &[Arc<DeployedStage>]) {
         self.starting.extend(stages.iter().cloned());
     }
 
-    /// A change begins: the stages that it needs stay, even if their routes close meanwhile.
+    /// A change begins: the stages that it needs stay, even if their routes close in the meantime.
     pub(super) fn begin(&mut self, change: &RouteChange) {
         self.wanted = distinct_stages(change.add.iter().chain(&change.replace));
     }
 
-    /// What was being started will not serve: it ends, and with it what only the change would have used.
+    /// The starting stages will not serve: they end, together with the stages that only the change would have used.
     pub(super) fn abandon_start(&mut self) -> Vec<Arc<DeployedStage>> {
         self.wanted.clear();
         let mut abandoned = std::mem::take(&mut self.starting);
@@ -190,7 +188,7 @@ impl Table {
         abandoned
     }
 
-    /// Puts a change whose stages are warm into effect. Gives the routes that it closes.
+    /// Puts a change with warm stages into effect. Returns the closed routes.
     pub(super) fn apply(&mut self, change: RouteChange, metrics: &NodeMetrics) -> Vec<Arc<Route>> {
         self.revision += 1;
         self.wanted.clear();
@@ -212,7 +210,7 @@ impl Table {
         closed
     }
 
-    /// Puts a new life of a stage in the place of one whose supervisor died. Gives the routes that it closes.
+    /// Replaces a stage whose supervisor died by its new life. Returns the closed routes.
     pub(super) fn renew(&mut self, dead: &Arc<DeployedStage>, metrics: &NodeMetrics) -> Vec<Arc<Route>> {
         self.serving.retain(|stage| !Arc::ptr_eq(stage, dead));
         self.serving.append(&mut self.starting);
@@ -234,7 +232,7 @@ impl Table {
         closed
     }
 
-    /// The last call has left a closed route.
+    /// Removes a closed route after its last call.
     pub(super) fn remove_route(&mut self, index: RouteIndex) {
         self.retiring.retain(|route| route.index() != index);
     }
@@ -251,16 +249,16 @@ impl Table {
         unused
     }
 
-    /// A stage is over.
+    /// Removes an ended stage.
     pub(super) fn remove_stage(&mut self, stage: &Arc<DeployedStage>) {
         for list in [&mut self.serving, &mut self.starting, &mut self.ending] {
             list.retain(|other| !Arc::ptr_eq(other, stage));
         }
     }
 
-    /// Puts everything in its place after the routes have changed.
+    /// Updates the lists after a change of the routes.
     fn retire(&mut self, closed: &[Arc<Route>]) {
-        // In the order of first use, whenever a stage came.
+        // In the order of first use, not of start.
         let first_use = |stage: &Arc<DeployedStage>| self.routes.iter().position(|route| uses(route, stage));
         self.serving.sort_by_cached_key(|stage| first_use(stage).unwrap_or(usize::MAX));
         self.retiring.extend(closed.iter().cloned());
@@ -269,7 +267,7 @@ impl Table {
             let kept = |pool: &Arc<Pool>| (pool.name().clone(), (Arc::clone(route), Arc::clone(pool)));
             route.graph().stages().into_iter().map(kept).collect::<Vec<_>>()
         };
-        // From the last to the first, so that the first route that uses a stage is the one that keeps it.
+        // In reverse order, so that the first route that uses a stage keeps it.
         self.by_stage = self.routes.iter().rev().flat_map(routed).collect();
     }
 
@@ -295,7 +293,7 @@ impl Table {
         Arc::new(Route::new(index, revision, name, parts, graph, counted))
     }
 
-    /// The running stage of this recipe, rather than one that has failed; one that is ending does not count.
+    /// The running stage of this recipe, rather than a failed one; an ending stage does not count.
     fn deployed(&self, spec: &Arc<StageSpec>) -> Option<&Arc<DeployedStage>> {
         let lives = || self.serving.iter().chain(&self.starting).filter(|stage| Arc::ptr_eq(&stage.spec, spec));
         lives().find(|stage| !stage.has_failed()).or_else(|| lives().next())
@@ -314,7 +312,7 @@ fn contains(stages: &[Arc<DeployedStage>], stage: &Arc<DeployedStage>) -> bool {
     stages.iter().any(|other| Arc::ptr_eq(other, stage))
 }
 
-/// A name stands for one stage.
+/// A name stands for one stage only.
 fn check_stage_names(specs: &[&Arc<StageSpec>]) -> Result<(), ChangeError> {
     let mut named: HashMap<&StageName, &Arc<StageSpec>> = HashMap::new();
     for spec in specs {

@@ -1,4 +1,4 @@
-//! The table against its invariants, and the deaths of actors that no door leads to.
+//! The table against its invariants, and deaths of actors that public handles cannot cause.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -112,8 +112,8 @@ fn check(table: &Table) -> Result<(), TestCaseError> {
 }
 
 proptest! {
-    /// Whatever happens in whatever order: a stage stays while a route or a call needs it, names are unique among what
-    /// is served, and when everything is removed and over, nothing is left.
+    /// Whatever the order of events: a stage stays while a route or a call needs it, names are unique among served
+    /// stages and routes, and nothing is left after everything is removed and over.
     #[test]
     fn keeps_what_is_needed_and_nothing_else(steps in prop::collection::vec(step(), 0..60)) {
         let metrics = NodeMetrics::new();
@@ -157,7 +157,7 @@ proptest! {
                         table.start(&[Arc::clone(&life)]);
                         table.renew(&dead, &metrics);
                         prop_assert!(table.is_routed(&life) && !table.is_routed(&dead));
-                        // Calls that are in the dead life end with it.
+                        // Calls of the dead life end with it.
                         for route in table.retiring().to_vec() {
                             table.remove_route(route.index());
                         }
@@ -199,7 +199,7 @@ fn kill_supervisor(node: &Node) {
     table.stage("echo").and_then(|stage| stage.deployment.get()).expect("it is deployed").kill();
 }
 
-/// The table's number of the route, which changes with every life of its stages.
+/// The route's number in the table, which changes with every life of its stages.
 fn life(node: &Node) -> u32 {
     node.client().route("/echo").expect("it is served").index().0
 }
@@ -233,7 +233,7 @@ async fn a_stage_whose_supervisor_dies_too_often_has_failed_and_the_rest_serves_
     assert_eq!(node.health().stages[0].state, StageState::Failed);
     assert!(node.client().call::<u64, u64>("/echo", 5).await.unwrap_err().message().contains("its supervisor died"));
     assert_eq!(node.client().call::<u64, u64>("/steady", 5).await.unwrap(), 5);
-    // A new revision is a way out.
+    // A new revision recovers the route.
     node.replace_route(RouteSpec::new("/echo", echo())).await.unwrap().settled().await;
     assert_eq!(node.client().call::<u64, u64>("/echo", 5).await.unwrap(), 5);
     assert!(node.health().ready);

@@ -1,4 +1,4 @@
-//! What must hold after every event, and at the end.
+//! The invariants after every event, and at the end.
 
 use super::script::Nature;
 use super::world::{Outcome, Place, World};
@@ -12,7 +12,7 @@ pub(super) fn check(world: &mut World) {
     world.violations.extend(found.into_iter().map(|what| format!("at {now} ns: {what}")));
 }
 
-/// The permits that are out are those of the calls without an outcome.
+/// The permits in use belong to the calls without an outcome.
 fn books(world: &World, found: &mut Vec<String>) {
     let in_flight = |call: &usize| world.calls[*call].place != Place::Outside && world.calls[*call].outcome.is_none();
     let open: Vec<usize> = (0..world.calls.len()).filter(in_flight).collect();
@@ -27,7 +27,7 @@ fn books(world: &World, found: &mut Vec<String>) {
     }
 }
 
-/// The queue holds what waits, within its bound; only what was taken back may stand beyond it.
+/// The queue holds the waiting calls, within its bound; only calls that were taken back may exceed it.
 fn queue(world: &World, found: &mut Vec<String>) {
     let waits = |place| world.calls.iter().enumerate().filter(move |(_, call)| call.place == place);
     let cost: u64 = waits(Place::Queue).map(|(call, _)| world.script.calls[call].cost).sum();
@@ -49,7 +49,7 @@ fn queue(world: &World, found: &mut Vec<String>) {
     }
 }
 
-/// No worker stands idle before something that it may take, unless the stage wants to wait.
+/// No worker is idle while it could take a waiting call, unless the stage wants to wait.
 fn work_is_conserved(world: &World, found: &mut Vec<String>) {
     if world.is_yielding {
         return;
@@ -64,7 +64,7 @@ fn work_is_conserved(world: &World, found: &mut Vec<String>) {
     }
 }
 
-/// The calls in the order in which they must leave, where no session makes it differ from replica to replica.
+/// The calls in the order in which they must leave, if sessions do not make it differ between replicas.
 pub(super) fn in_order(world: &World) -> Option<Vec<usize>> {
     if world.lanes.has_sessions() {
         return None;
@@ -81,7 +81,7 @@ pub(super) fn in_order(world: &World) -> Option<Vec<usize>> {
     Some(waiting)
 }
 
-/// The stage gives up exactly when more crashes than allowed lie within the window.
+/// The stage gives up exactly if there are more crashes than allowed within the window.
 pub(super) fn check_intensity(world: &mut World, gives_up: bool) {
     let within = world.script.intensity.within.as_nanos() as u64;
     let counted = world.crashes.iter().filter(|crash| world.now - **crash < within).count();
@@ -113,7 +113,7 @@ pub(super) fn check_end(world: &mut World) {
         found.push(format!("{busy} replicas are busy, {released} reasons for {} batches", world.counts.batches));
     }
     for family in &world.families {
-        // For one culprit, what is promised; each other one is a search of its own.
+        // The promised bound for one culprit; each further one needs its own search.
         let depth = family.size.next_power_of_two().ilog2() as usize;
         let again = family.culprits * world.script.crash_retries as usize;
         if family.runs > 2 * depth * family.culprits + 1 + again {

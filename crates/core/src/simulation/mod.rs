@@ -1,12 +1,11 @@
-//! The decisions together, without actors: a discrete-event model of one stage behind the gateway, on a time of its
-//! own.
+//! All decisions together, without actors: a discrete-event model of one stage and its gateway, on virtual time.
 //!
-//! Everything that decides is the real thing: [`Ledger`](crate::gateway::Ledger),
-//! [`SessionQueues`](crate::queue::Lanes), [`BatchPolicy`](crate::queue::BatchPolicy), the prospect of a call and the
-//! cost model behind it, restart window, back-off, the share of culprits, the retry budget, the stage's life. The
-//! [`world`] only does what the actors do: it hands events to them and does what they say. There is no runtime, no
-//! clock and no map without an order in it, so the same seed gives the same trace to the bit. The [`script`] makes
-//! events of a seed; the [`invariants`] are checked after each of them.
+//! All decisions are the real code: [`Ledger`](crate::gateway::Ledger), [`SessionQueues`](crate::queue::Lanes),
+//! [`BatchPolicy`](crate::queue::BatchPolicy), the deadline check of a call and its cost model, restart window,
+//! back-off, the share of culprits, the retry budget, the stage's states. The [`world`] only replaces the actors: it
+//! passes events to the decisions and carries them out. It has no runtime, no clock and no unordered map, so the same
+//! seed gives the same trace to the bit. The [`script`] makes events from a seed; the [`invariants`] are checked after
+//! each of them.
 //!
 //! `CALLBOARD_SEED=17 cargo test -p callboard-core simulation -- --nocapture` prints the trace of a seed.
 
@@ -18,7 +17,7 @@ mod world;
 use script::Script;
 use world::World;
 
-/// What an ordinary test run plays.
+/// The count of seeds in an ordinary test run.
 const SEEDS: u64 = 200;
 
 fn setting(name: &str) -> Option<u64> {

@@ -1,4 +1,4 @@
-//! What a seed means: the knobs, the calls, and what happens from outside.
+//! The script of a seed: the knobs, the calls, and the external events.
 
 use std::num::{NonZeroU64, NonZeroUsize};
 use std::time::Duration;
@@ -12,7 +12,7 @@ use crate::testing::Chance;
 
 const MILLISECOND: u64 = 1_000_000;
 
-/// One run, written down before it begins. Times are nanoseconds from its start.
+/// One run, generated before it begins. Times are nanoseconds from its start.
 #[derive(Clone, Debug)]
 pub(super) struct Script {
     pub(super) seed: u64,
@@ -23,14 +23,14 @@ pub(super) struct Script {
     pub(super) contract: Contract,
     pub(super) crash_retries: u32,
     pub(super) intensity: RestartIntensity,
-    /// How long a call may stay in user code before it counts as hung.
+    /// The time after which a call in user code counts as hung.
     pub(super) timeout: u64,
     pub(super) per_batch: u64,
     pub(super) per_unit: u64,
     pub(super) calls: Vec<CallPlan>,
-    /// When the stage gets how many replicas.
+    /// The times and target counts of scaling.
     pub(super) scales: Vec<(u64, usize)>,
-    /// When replicas die by themselves, whatever runs.
+    /// The times at which replicas die, independent of their batches.
     pub(super) deaths: Vec<(u64, usize)>,
     pub(super) drains_at: Option<u64>,
 }
@@ -101,7 +101,7 @@ impl Script {
         script
     }
 
-    /// Arrivals that do not know of each other, and among them bursts of those that do.
+    /// Independent arrivals, with bursts of related ones among them.
     fn write_calls(&mut self, chance: &mut Chance, span: u64, kills: bool) {
         let mean = chance.pick(&[1.0, 4.0, 12.0]) * MILLISECOND as f64;
         let mut at = 0;

@@ -1,4 +1,4 @@
-//! What happened, in order, and one number that stands for all of it.
+//! The events in order, and a hash over all of them.
 
 use std::fmt;
 use std::time::Duration;

@@ -1,16 +1,15 @@
-//! What may be done with a call whose worker did not survive it.
+//! Whether a call may run again after its worker died.
 
 use serde::Serialize;
 
-/// What a stage says of running one call more than once.
+/// Whether a stage may run a call more than once.
 ///
-/// It decides what becomes of a batch whose worker dies. Under [`AtMostOnce`](Self::AtMostOnce) all of its calls get
-/// `WorkerFailed` at once. Under the other two they are run again, in halves, until the one that kills the worker
-/// stands alone, in at most 2·⌈log₂ n⌉ + 1 runs of a batch of n, and its neighbours have their results. One that was
-/// alone is run [once more](crate::StageSettings::crash_retries) before it fails: the crash may have been the
-/// machine's.
+/// It decides the outcome of a batch whose worker dies. Under [`AtMostOnce`](Self::AtMostOnce) all its calls get
+/// `WorkerFailed` at once. Under the other two the calls run again in halves, until the call that kills the worker is
+/// alone and the others have their results: at most 2·⌈log₂ n⌉ + 1 runs for a batch of n. A call that was alone runs
+/// [once more](crate::StageSettings::crash_retries) before it fails: the machine may have caused the crash.
 ///
-/// What it costs: a stage that may run calls again shares their inputs with the worker instead of giving them away, so
+/// The cost: a stage that may run calls again shares their inputs with the worker instead of giving them away, so
 /// [`Batch::into_inputs`](crate::Batch::into_inputs) clones each.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -19,7 +18,7 @@ pub enum Contract {
     /// A call is never started twice. The default, because only the author knows better.
     #[default]
     AtMostOnce,
-    /// Running a call twice does no more than running it once: writes of the same value, say.
+    /// Running a call twice has the same effect as running it once: writes of the same value, for example.
     Idempotent,
     /// A call has no effect but its result: models, transformations.
     Pure,
@@ -32,7 +31,7 @@ impl Contract {
         matches!(self, Self::Idempotent | Self::Pure)
     }
 
-    /// The one word for documents and logs.
+    /// The name for documents and logs.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {

@@ -1,7 +1,6 @@
 //! A stage is a recipe: a name, how to build a worker for each replica, and the knobs of its batcher and pool.
 //!
-//! Nothing runs until a node starts the routes that use it. A stage that several routes share is one queue and one
-//! pool.
+//! Nothing runs until a node starts the routes that use it. Routes that share a stage share one queue and one pool.
 
 mod contract;
 mod rows;
@@ -152,8 +151,8 @@ impl<In: Data, Out: Data> Stage<In, Out> {
         Self::each_in_flight(name.into(), move |input: &In, _: &Arc<Flight>, _: &StageName| function(input))
     }
 
-    /// As [`each`](Self::each), for a closure that wants to know its call: who makes it, with which headers, or a
-    /// client for calls of its own.
+    /// As [`each`](Self::each), for a closure that needs the context of its call: the caller, the headers, or a client
+    /// for calls of its own.
     ///
     /// ```
     /// use callboard_core::{CallContext, Stage};
@@ -181,8 +180,8 @@ impl<In: Data, Out: Data> Stage<In, Out> {
         Self::from_factory(name, Placement::Task, move |_| Ok(Box::new(EachClosure::new(Arc::clone(&function)))))
     }
 
-    /// As [`each_with_context`](Self::each_with_context), on one thread per core, and a panic is its item's outcome and
-    /// no crash.
+    /// As [`each_with_context`](Self::each_with_context), on one thread per core. A panic is the outcome of its item,
+    /// not a crash.
     pub(crate) fn each_contained<F>(name: StageName, function: F) -> Self
     where
         F: Fn(&In, &CallContext) -> Result<Out, Failure> + Send + Sync + 'static,
@@ -242,7 +241,7 @@ impl<In: Data, Out: Data> Stage<In, Out> {
         Self::each_async_in_flight(name.into(), move |input, _: &Arc<Flight>, _: &StageName| function(input))
     }
 
-    /// As [`each_async`](Self::each_async), for a closure that wants to know its call, or to make calls for it.
+    /// As [`each_async`](Self::each_async), for a closure that needs the context of its call.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -429,7 +428,7 @@ impl<In, Out> Stage<In, Out> {
     /// Replaces all settings.
     #[must_use]
     pub fn with_settings(self, settings: StageSettings) -> Self {
-        // A clone of the stage keeps the knobs it had: a changed stage is another stage.
+        // Clones of the stage keep their settings: a changed stage is another stage.
         Self::from_spec(StageSpec { settings, ..StageSpec::clone(&self.spec) })
     }
 
@@ -472,7 +471,7 @@ impl<In, Out> Stage<In, Out> {
         })
     }
 
-    /// Which revision of the stage this is; see [`StageSettings::revision`].
+    /// The revision of the stage; see [`StageSettings::revision`].
     #[must_use]
     pub fn revision(self, revision: u64) -> Self {
         self.change(|settings| settings.with_revision(revision))
@@ -490,7 +489,7 @@ impl<In, Out> Stage<In, Out> {
         self.change(|settings| settings.with_queue(at_least_one(entries)))
     }
 
-    /// Declares what may be done with a call whose worker did not survive it; see [`Contract`].
+    /// Declares whether a call may run again after its worker died; see [`Contract`].
     #[must_use]
     pub fn contract(self, contract: Contract) -> Self {
         self.change(|settings| settings.with_contract(contract))
@@ -509,8 +508,8 @@ impl<In, Out> Stage<In, Out> {
         self.contract(Contract::Idempotent)
     }
 
-    /// How often an entry that was alone when its worker died is run again before it fails, where the contract allows
-    /// it; see [`StageSettings::crash_retries`].
+    /// How often an entry that was alone when its worker died runs again before it fails, if the contract allows it;
+    /// see [`StageSettings::crash_retries`].
     #[must_use]
     pub fn crash_retries(self, retries: u32) -> Self {
         self.change(|settings| settings.with_crash_retries(retries))

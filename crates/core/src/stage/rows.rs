@@ -1,4 +1,4 @@
-//! Data with a first axis: what can be counted in rows, cut between them and put together again.
+//! Data with a first axis: it can be counted in rows, cut between rows and put together again.
 
 #[cfg(feature = "arrow")]
 use callboard_codec::DataFrame;
@@ -8,8 +8,8 @@ use crate::error::Failure;
 
 /// Values made of rows: tensors and data frames, lists of anything, and maps whose members all have the same rows.
 ///
-/// [`Stage::by_rows`](crate::Stage::by_rows) uses it to count what an input costs and to split one that is too large.
-/// The parts of [`cut`](Self::cut), put together by [`paste`](Self::paste), are the whole again.
+/// [`Stage::by_rows`](crate::Stage::by_rows) counts the cost of an input with it, and splits an input that is too
+/// large. [`paste`](Self::paste) puts the parts of [`cut`](Self::cut) together to the same whole.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` has no rows",
     label = "does not implement `Rows`",
@@ -17,7 +17,7 @@ use crate::error::Failure;
             `Stage::cost` and split by `Stage::splitting`"
 )]
 pub trait Rows: Data + Clone {
-    /// How many rows there are; `None` where there is no first axis.
+    /// The count of rows; `None` without a first axis.
     fn rows(&self) -> Option<usize>;
 
     /// Cuts into parts of these lengths, which add up to [`rows`](Self::rows).
@@ -146,7 +146,7 @@ impl Rows for Value {
     }
 }
 
-/// Every part as what the first one is.
+/// All parts as the type of the first part.
 fn all<P, T>(parts: Vec<P>, take: impl Fn(P) -> Option<T>) -> Result<Vec<T>, Failure> {
     let taken: Option<Vec<T>> = parts.into_iter().map(take).collect();
     taken.ok_or_else(|| Failure::new("the parts of one input gave outputs of different kinds"))
@@ -161,7 +161,7 @@ fn check(rows: usize, lengths: &[usize]) -> Result<(), Failure> {
     }
 }
 
-/// Lengths of at most `most` that add up to `rows`. None is empty, unless there are no rows at all.
+/// Lengths of at most `most` that add up to `rows`. No length is 0, unless `rows` is 0.
 pub(super) fn lengths(rows: usize, most: u64) -> Vec<usize> {
     let most = usize::try_from(most).unwrap_or(usize::MAX).max(1);
     let whole = rows / most;

@@ -10,26 +10,26 @@ use super::contract::Contract;
 use crate::queue::BatchPolicy;
 use crate::restart::{BackoffPolicy, RestartIntensity};
 
-/// The most replicas that one stage may be scaled to: each is a worker built on its own, and most are threads.
+/// The maximum count of replicas of a stage: each has its own worker, and most have their own thread.
 pub const MAX_REPLICAS: usize = 1024;
 
 /// Entries that may wait in one stage: a second's work for a fast stage, and at most 30 s of patience for a slow one.
 pub const DEFAULT_QUEUE_ENTRIES: usize = 1024;
 
-/// Batches that one asynchronous replica works on at once by default: enough to hide the waiting of most services
-/// behind each other, few enough not to be a flood to them.
+/// Batches that one asynchronous replica runs at once by default: enough to overlap the waiting for most services, few
+/// enough not to flood them.
 pub const DEFAULT_CONCURRENCY: u32 = 64;
 
-/// How often an entry that was alone when its worker died is run again by default. Once: a crash that was the machine's
-/// hardly comes twice, and an entry that does kill its worker costs one restart more.
+/// How often an entry that was alone when its worker died runs again by default. Once: a crash caused by the machine
+/// hardly happens twice, and an entry that kills its worker costs one more restart.
 pub const DEFAULT_CRASH_RETRIES: u32 = 1;
 
-/// Threads of one stage that may hang in user code at a time by default. Each holds its stack, its worker and what that
-/// has allocated.
+/// Threads of one stage that may hang in user code at a time by default. Each keeps its stack, its worker and the
+/// worker's memory.
 pub const DEFAULT_MAX_ABANDONED_THREADS: usize = 4;
 
-/// Outputs of one streaming call that may wait for their reader by default: enough to bridge a turn of the network, few
-/// enough that a reader which leaves has cost little.
+/// Outputs of one streaming call that may wait for their reader by default: enough to bridge a network round trip, few
+/// enough to waste little when the reader leaves.
 pub const DEFAULT_CREDIT: usize = 16;
 
 /// Where a stage's code runs.
@@ -43,7 +43,7 @@ pub enum Placement {
     Thread,
 }
 
-/// A knob that counts: 0 counts as 1.
+/// A count: 0 counts as 1.
 pub(super) fn at_least_one(count: usize) -> NonZeroUsize {
     NonZeroUsize::new(count).unwrap_or(NonZeroUsize::MIN)
 }
@@ -104,7 +104,7 @@ impl StageSettings {
         self
     }
 
-    /// The largest batch, the other knobs of batching as they are.
+    /// Sets the largest batch and keeps the other knobs of batching.
     pub(super) fn with_max_batch_size(mut self, entries: NonZeroUsize) -> Self {
         self.batching.max_batch_size = entries;
         self
@@ -151,7 +151,7 @@ impl StageSettings {
         self
     }
 
-    /// How many crashes in which time make the stage `Failed`.
+    /// The crash rate above which the stage is `Failed`.
     #[must_use]
     pub fn intensity(&self) -> RestartIntensity {
         self.intensity
@@ -177,7 +177,7 @@ impl StageSettings {
         self
     }
 
-    /// What may be done with a call whose worker did not survive it. Default [`Contract::AtMostOnce`].
+    /// Whether a call may run again after its worker died. Default [`Contract::AtMostOnce`].
     #[must_use]
     pub fn contract(&self) -> Contract {
         self.contract
@@ -190,10 +190,10 @@ impl StageSettings {
         self
     }
 
-    /// How often an entry that was alone in its batch when the worker died is run again, before it is called poison and
-    /// gets `WorkerFailed`. Default [`DEFAULT_CRASH_RETRIES`]. It has an effect only where the
-    /// [`contract`](Self::contract) lets entries run again, and ends at the entry's deadline. More helps against
-    /// crashes by chance; each costs a restart of the worker for an input that always kills it.
+    /// How often an entry that was alone in its batch when the worker died runs again, before it counts as poison and
+    /// gets `WorkerFailed`. Default [`DEFAULT_CRASH_RETRIES`]. It has an effect only if the
+    /// [`contract`](Self::contract) lets entries run again, and ends at the entry's deadline. A higher value helps
+    /// against random crashes; each retry costs a restart of the worker for an input that always kills it.
     #[must_use]
     pub fn crash_retries(&self) -> u32 {
         self.crash_retries
@@ -206,12 +206,12 @@ impl StageSettings {
         self
     }
 
-    /// The longest that one batch may take in user code. Default `None`: as long as it wants, while its callers' own
-    /// deadlines free them.
+    /// The longest time that one batch may take in user code. Default `None`: no limit, while the deadlines of the
+    /// callers still hold.
     ///
-    /// When it passes, the callers get `DeadlineExceeded` at once. The future of an asynchronous worker is dropped; a
-    /// worker's thread cannot be stopped, so it is abandoned, and another replica takes its place. Set it for code that
-    /// can hang, well above what its slowest batch takes. It does not hold for task stages, which share their threads.
+    /// After this time the callers get `DeadlineExceeded` at once. The future of an asynchronous worker is dropped; a
+    /// worker's thread cannot be stopped, so it is abandoned, and another replica replaces it. Set it for code that can
+    /// hang, well above the time of its slowest batch. It does not apply to task stages, which share their threads.
     #[must_use]
     pub fn timeout(&self) -> Option<Duration> {
         self.timeout
@@ -225,8 +225,8 @@ impl StageSettings {
     }
 
     /// How many of this stage's threads may hang in user code at a time. Default [`DEFAULT_MAX_ABANDONED_THREADS`]. One
-    /// more, and the stage is `Failed`: code that hangs on every call must not eat the machine. A thread that comes
-    /// back does not count any more. Pairs with [`timeout`](Self::timeout).
+    /// more makes the stage `Failed`: code that hangs on every call must not exhaust the machine. A thread that returns
+    /// no longer counts. Pairs with [`timeout`](Self::timeout).
     #[must_use]
     pub fn max_abandoned_threads(&self) -> usize {
         self.max_abandoned_threads
@@ -239,8 +239,8 @@ impl StageSettings {
         self
     }
 
-    /// How many batches one asynchronous replica works on at once. Default [`DEFAULT_CONCURRENCY`]. Other workers take
-    /// one batch at a time; they have replicas.
+    /// How many batches one asynchronous replica runs at once. Default [`DEFAULT_CONCURRENCY`]. Other workers run one
+    /// batch at a time: give them replicas instead.
     #[must_use]
     pub fn concurrency(&self) -> NonZeroU32 {
         self.concurrency
@@ -253,9 +253,9 @@ impl StageSettings {
         self
     }
 
-    /// How many outputs of one streaming call may wait for their reader. Default [`DEFAULT_CREDIT`]. When as many wait,
-    /// the call's stream pauses until one is read. More hides the pauses of readers behind slow networks; it costs the
-    /// memory of the outputs, and work for nothing when a reader leaves.
+    /// How many outputs of one streaming call may wait for their reader. Default [`DEFAULT_CREDIT`]. At this count the
+    /// call's stream pauses until one is read. A higher value hides the pauses of readers on slow networks; it costs
+    /// memory for the outputs, and wasted work when a reader leaves.
     #[must_use]
     pub fn credit(&self) -> NonZeroUsize {
         self.credit
@@ -268,8 +268,8 @@ impl StageSettings {
         self
     }
 
-    /// Which revision of the stage this is, for nodes that split their calls between several by weight. Default 0. It
-    /// decides nothing on this node, where a name stands for one stage.
+    /// The revision of the stage, for nodes that split their calls between revisions by weight. Default 0. It has no
+    /// effect on this node, where a name stands for one stage.
     #[must_use]
     pub fn revision(&self) -> u64 {
         self.revision
@@ -282,9 +282,9 @@ impl StageSettings {
         self
     }
 
-    /// The CPU cores that worker threads are pinned to: replica `i` to the `i`-th, from the first again where there are
-    /// more replicas. Default empty: the system decides. Turn it on for code whose speed lives from its caches, on a
-    /// machine of your own; a pinned thread waits for its core even when another is idle.
+    /// The CPU cores that worker threads are pinned to: replica `i` to the `i`-th, from the first again if there are
+    /// more replicas. Default empty: the system decides. Turn it on for cache-bound code on a dedicated machine; a
+    /// pinned thread waits for its core even when another is idle.
     #[must_use]
     pub fn affinity(&self) -> &[usize] {
         &self.affinity
@@ -301,8 +301,8 @@ impl StageSettings {
         self.affinity.get(replica.checked_rem(self.affinity.len())?).copied()
     }
 
-    /// What each replica is told at its construction: replica `i` gets the `i`-th, from the first again where there are
-    /// more replicas. Default empty. For what differs between replicas, such as a device. Read it by
+    /// The settings of each replica at its construction: replica `i` gets the `i`-th, from the first again if there are
+    /// more replicas. Default empty. For differences between replicas, such as a device. Read it by
     /// [`Replica::settings`](crate::Replica::settings).
     #[must_use]
     pub fn replica_settings(&self) -> &[Map] {

@@ -1,4 +1,4 @@
-//! What a stage knows about the size of its inputs: what each costs, and how one that is too large is taken apart.
+//! The cost of a stage's inputs, and the splitting of inputs that are too large.
 //!
 //! These functions are user code and run in the caller's own future, before anything queues: the cost once per input, a
 //! split only for an input that is too large for one batch. They should be quick: count, do not compute.
@@ -10,22 +10,21 @@ use callboard_codec::{Data, Payload};
 
 use crate::error::Failure;
 
-/// The most that one entry may cost: what a cost function says beyond it counts as this much, so that sums over any
-/// queue fit.
+/// The maximum cost of one entry. A larger result of a cost function counts as this, so that sums over any queue fit.
 const MOST_COST: u64 = 1 << 40;
 
 type CostFn = dyn Fn(Payload) -> Result<(Payload, u64), Failure> + Send + Sync;
 type SplitFn = dyn Fn(Payload, u64) -> Result<Vec<Payload>, Failure> + Send + Sync;
 type JoinFn = dyn Fn(Vec<Payload>) -> Result<Payload, Failure> + Send + Sync;
 
-/// The functions without their types. The default knows nothing: every input costs 1 and is one piece.
+/// The functions without their types. By default every input costs 1 and is one piece.
 #[derive(Clone, Default)]
 pub(crate) struct Sizing {
     cost: Option<Arc<CostFn>>,
     splitting: Option<Splitting>,
 }
 
-/// How an input is taken apart, and the outputs of its parts put together.
+/// How an input is split, and how the outputs of its parts are joined.
 #[derive(Clone)]
 pub(crate) struct Splitting {
     split: Arc<SplitFn>,
@@ -67,7 +66,7 @@ impl Sizing {
         self.cost.is_some()
     }
 
-    /// What an input costs; gives the input back, as the type that the stage takes.
+    /// The cost of an input. Gives the input back as the type that the stage takes.
     pub(crate) fn cost(&self, payload: Payload) -> Result<(Payload, u64), Failure> {
         match &self.cost {
             Some(cost) => cost(payload),
@@ -86,7 +85,7 @@ impl Splitting {
         (self.split)(payload, max_cost)
     }
 
-    /// The output of the whole from those of its parts, in order.
+    /// Joins the outputs of the parts, in order.
     pub(crate) fn join(&self, outputs: Vec<Payload>) -> Result<Payload, Failure> {
         (self.join)(outputs)
     }

@@ -18,9 +18,9 @@ use crate::worker::{DynAsyncWorker, ErasedStream, Replica, StreamClosure, Stream
 
 /// A step of a pipeline that turns one `In` into a stream of `Out`.
 ///
-/// It stands in a [`StreamPipeline`](crate::StreamPipeline): what comes behind it runs for each output. Outputs keep
-/// their order. A slow reader stops only its own stream, once as many outputs as the stage's [`credit`](Self::credit)
-/// wait for it. Once an output has left, the call is never run again, whatever its stage's contract.
+/// It is a step of a [`StreamPipeline`](crate::StreamPipeline): the steps after it run for each output. Outputs keep
+/// their order. A slow reader pauses only its own stream, when [`credit`](Self::credit) outputs wait for it. After its
+/// first output a call never runs again, whatever its stage's contract.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -50,11 +50,11 @@ pub struct StreamStage<In, Out> {
 
 impl<In: Data, Out: Data> StreamStage<In, Out> {
     /// A function from one item to a stream of outputs. Runs on the runtime, up to [`concurrency`](Self::concurrency)
-    /// batches at once; the stream is asked for its next output when there is credit for it, and dropped when its
-    /// caller goes.
+    /// batches at once. The stream is polled for its next output when there is credit for it, and dropped when its
+    /// caller leaves.
     ///
-    /// The stream outlives the function and cannot borrow the input: give it a copy of what it needs, with `move`. A
-    /// `fn` returns `impl Stream<…> + use<>`.
+    /// The stream outlives the function and cannot borrow the input: `move` a copy of the data into it. A `fn` returns
+    /// `impl Stream<…> + use<>`.
     pub fn each<F, S>(name: impl Into<StageName>, function: F) -> Self
     where
         F: Fn(&In) -> S + Send + Sync + 'static,
@@ -63,7 +63,7 @@ impl<In: Data, Out: Data> StreamStage<In, Out> {
         Self::each_in_flight(name.into(), move |input: &In, _: &Arc<Flight>, _: &StageName| function(input))
     }
 
-    /// As [`each`](Self::each), for a function that wants to know its call, or to make calls for it.
+    /// As [`each`](Self::each), for a function that needs the context of its call.
     pub fn each_with_context<F, S>(name: impl Into<StageName>, function: F) -> Self
     where
         F: Fn(&In, &CallContext) -> S + Send + Sync + 'static,
@@ -122,7 +122,7 @@ impl<In, Out> StreamStage<In, Out> {
         &self.spec
     }
 
-    /// Replaces all knobs but the placement, which is the worker's, and the batches of one of [`each`](Self::each).
+    /// Replaces all settings except the placement, and except the batch size of [`each`](Self::each), which is 1.
     #[must_use]
     pub fn with_settings(self, settings: StageSettings) -> Self {
         let mut settings = settings.with_placement(self.settings().placement());
@@ -146,7 +146,7 @@ impl<In, Out> StreamStage<In, Out> {
         self.change(|settings| settings.with_max_batch_size(at_least_one(entries)))
     }
 
-    /// Which revision of the stage this is; see [`StageSettings::revision`].
+    /// The revision of the stage; see [`StageSettings::revision`].
     #[must_use]
     pub fn revision(self, revision: u64) -> Self {
         self.change(|settings| settings.with_revision(revision))

@@ -1,11 +1,11 @@
-//! The Rust types of a stage, for those who put another one in its place.
+//! The Rust types of a stage, to check a stage that replaces it.
 
 use std::any::{TypeId, type_name};
 use std::fmt;
 
 use callboard_codec::Data;
 
-/// What a stage turns into what.
+/// The types of a stage's input and output.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct StageTypes {
     input: (TypeId, &'static str),

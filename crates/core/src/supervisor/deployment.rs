@@ -1,7 +1,7 @@
 //! The supervisor of one stage: starts its batcher and replicas, and starts replicas again.
 //!
-//! Construction runs in tasks of its own, so the supervisor is never deaf while a model loads. The first start is all
-//! or nothing: one replica that cannot be built fails the stage with its own message, without a second attempt.
+//! Construction runs in separate tasks, so a loading model does not block the supervisor. In the first start, one
+//! replica that cannot be built fails the stage with its own message, without a second attempt.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -29,9 +29,9 @@ pub(crate) struct DeploymentArgs {
     pub(crate) spec: Arc<StageSpec>,
     pub(crate) pool: Arc<Pool>,
     pub(crate) watchdog: Arc<Watchdog>,
-    /// For user code.
+    /// The node's client, for user code.
     pub(crate) client: OpaqueHandle,
-    /// Told once: all replicas are up, or why not.
+    /// Gets the outcome once: all replicas are up, or the reason why not.
     pub(crate) started: oneshot::Sender<Result<(), String>>,
 }
 
@@ -43,36 +43,36 @@ pub(crate) struct DeploymentState {
     batcher: ActorRef<BatcherMessage>,
     replicas: Vec<ReplicaState>,
     window: RestartWindow,
-    /// Present until the first start is decided.
+    /// `Some` until the first start is decided.
     started: Option<oneshot::Sender<Result<(), String>>>,
-    /// Replicas that died before their `ReplicaUp` was read: news of a death overtakes ordinary messages.
+    /// Replicas that died before their `ReplicaUp` was read: supervision events overtake ordinary messages.
     early_deaths: EarlyDeaths,
     scaling: Option<Scaling>,
-    /// What asynchronous replicas left running when they died. It ends with the stage at the latest.
+    /// The batches that asynchronous replicas left running when they died. They end with the stage at the latest.
     left_running: Vec<JoinSet<()>>,
     stopping: bool,
 }
 
-/// A change of the number of replicas that is under way.
+/// A change of the number of replicas in progress.
 struct Scaling {
-    /// The number to go back to if a new replica cannot be started.
+    /// The number to restore if a new replica cannot be started.
     before: usize,
     scaled: oneshot::Sender<Result<(), ScaleError>>,
     _turn: OwnedSemaphorePermit,
 }
 
-/// One replica over all its lives. Those beyond the wanted number sleep, so that a life's number is never used twice.
+/// One replica over all its lives. Surplus replicas are kept without a life, so that a generation is never used twice.
 #[derive(Default)]
 struct ReplicaState {
-    /// Starts so far.
+    /// The count of starts.
     starts: u64,
     /// Restarts in a row without a completed batch between them.
     attempt: u32,
-    /// The back-off's timer is running.
+    /// Whether the back-off's timer is running.
     restart_due: bool,
     /// The current life, once it is up.
     handle: Option<Arc<ReplicaHandle>>,
-    /// Lives in a row that ended without a completed batch.
+    /// The count of consecutive lives without a completed batch.
     fruitless: u32,
 }
 
@@ -164,7 +164,7 @@ impl Actor for DeploymentActor {
     }
 }
 
-/// Where a replica reports to.
+/// The port for a replica's reports.
 fn report_port(myself: ActorRef<DeploymentMessage>) -> ReportPort {
     Box::new(move |report| {
         let message = match report {
@@ -177,7 +177,7 @@ fn report_port(myself: ActorRef<DeploymentMessage>) -> ReportPort {
 
 impl Drop for DeploymentState {
     fn drop(&mut self) {
-        // A killed or crashed actor never comes to `post_stop`; its stage must not look as if it took calls.
+        // A killed or crashed actor never runs `post_stop`; its stage must not look as if it took calls.
         if self.pool.stage_state().accepts_entries() {
             self.pool.enter(StageState::Failed, Some("its supervisor is gone".to_owned()));
         }
@@ -194,7 +194,7 @@ impl DeploymentState {
         }
     }
 
-    /// Begins a life of a replica. Its worker or the task reports how it went.
+    /// Begins a life of a replica. Its worker or the task reports the outcome.
     fn start_replica(&mut self, myself: &ActorRef<DeploymentMessage>, index: usize) {
         let replica = &mut self.replicas[index];
         let generation = replica.starts;
@@ -219,7 +219,7 @@ impl DeploymentState {
         tokio::spawn(async move {
             if let Err(error) = Actor::spawn_linked(None, WorkerActor, args, myself.get_cell()).await {
                 let message = spawn_error_text(error);
-                // A supervisor that is gone no longer cares.
+                // If the supervisor is gone, the outcome no longer matters.
                 let _ = myself.cast(DeploymentMessage::ReplicaNotStarted { index, generation, message });
             }
         });
@@ -230,7 +230,7 @@ impl DeploymentState {
             tracing::info!(stage = %self.pool.name(), replica = handle.index(), "replica is back");
         }
         if self.stopping {
-            // It came up after its stage had ended, so it is stopped here.
+            // It came up after its stage had ended, so stop it here.
             handle.actor().stop(None);
             return;
         }
@@ -284,7 +284,7 @@ impl DeploymentState {
             return;
         }
         if who.get_id() == self.batcher.get_id() {
-            // The queue is gone, and with it the way in. Its callers have been told by their dropped reply ports.
+            // The queue is gone, so no entry can arrive. Its callers were notified by their dropped reply ports.
             self.give_up(format!("its batcher died: {why}"));
             return;
         }
@@ -304,11 +304,11 @@ impl DeploymentState {
     fn replica_died(&mut self, myself: &ActorRef<DeploymentMessage>, index: usize, why: &str) {
         let Some(handle) = self.replicas[index].handle.take() else { return };
         handle.retire();
-        // Its sessions wait for it, and nothing else may come to tell the batcher that it is gone.
+        // Entries of its sessions wait for it, and the batcher may get no other message about its end.
         self.pool.tell_batcher(BatcherMessage::Free);
         tracing::error!(stage = %self.pool.name(), replica = index, why, "replica died");
         if handle.death() == Death::Poison {
-            // One of its entries did it, and is being found or has been answered: the replica itself is sound.
+            // One of its entries caused the crash, and is isolated or was answered: the replica itself is sound.
             let reason = format!("replica {index} died: {why}");
             self.pool.replicas().note_restart(index, clock::now(), reason.clone());
             self.pool.metrics().restarted();
@@ -321,8 +321,8 @@ impl DeploymentState {
             self.give_up(format!("{hung} of its threads hang in user code"));
             return;
         }
-        // One life without a completed batch is chance where inputs kill now and then and batches are quick; two in a
-        // row are a loop.
+        // One life without a completed batch may be chance, with quick batches and rare deadly inputs. Two in a row
+        // count as a loop.
         let replica = &mut self.replicas[index];
         replica.fruitless = if handle.batches() == 0 { replica.fruitless + 1 } else { 0 };
         let in_a_loop = replica.fruitless > 1;
@@ -359,7 +359,7 @@ impl DeploymentState {
         }
     }
 
-    /// Has another number of replicas from now on. A later request takes the place of an earlier one.
+    /// Sets the number of replicas. A later request supersedes an earlier one.
     fn scale(
         &mut self,
         myself: &ActorRef<DeploymentMessage>,
@@ -392,7 +392,7 @@ impl DeploymentState {
         self.tell_if_scaled();
     }
 
-    /// Keeps the first `keep` replicas. The others finish what they have in hand, clean up and end.
+    /// Keeps the first `keep` replicas. The others finish their batches, clean up and end.
     fn part_with_surplus(&mut self, keep: usize) {
         self.pool.replicas().set_wanted(keep);
         for index in keep..self.replicas.len() {
@@ -418,7 +418,7 @@ impl DeploymentState {
         }
     }
 
-    /// Whether this life of a replica is the one that is wanted.
+    /// Whether this is the current life of a wanted replica.
     fn is_expected(&self, index: usize, generation: u64) -> bool {
         index < self.pool.replicas().wanted() && self.replicas[index].starts == generation + 1
     }
@@ -427,7 +427,7 @@ impl DeploymentState {
         index < self.pool.replicas().wanted() && self.replicas[index].restart_due
     }
 
-    /// The stage is over; the node serves on without it.
+    /// The stage has failed; the node continues without it.
     fn give_up(&mut self, reason: String) {
         tracing::error!(stage = %self.pool.name(), reason, "stage has failed");
         self.stopping = true;
@@ -441,7 +441,7 @@ impl DeploymentState {
         }
     }
 
-    /// Keeps batches whose replica has died until they are over.
+    /// Keeps the batches of a dead replica until they are over.
     fn keep_running(&mut self, batches: JoinSet<()>) {
         self.left_running.push(batches);
         self.left_running.retain_mut(|batches| {
@@ -450,8 +450,8 @@ impl DeploymentState {
         });
     }
 
-    /// Stops the workers side by side and then the batcher. A worker that does not come to an end in time is killed;
-    /// a thread that hangs in user code is let go.
+    /// Stops the workers concurrently and then the batcher. A worker that does not end in time is killed; a hung thread
+    /// is abandoned.
     async fn stop(&mut self, within: Duration) {
         self.stopping = true;
         self.pool.enter(StageState::Draining, None);
@@ -472,7 +472,7 @@ impl DeploymentState {
             let over = async { while batches.join_next().await.is_some() {} };
             let _ = tokio::time::timeout_at(end, over).await;
         }
-        // What is not over by now is dropped where it stands.
+        // Drops the batches that are still running.
         self.left_running.clear();
         self.batcher.stop(None);
         let _ = self.batcher.wait(Some(within)).await;
@@ -489,7 +489,7 @@ impl ReplicaState {
     }
 }
 
-/// The constructor's own message where there is one.
+/// The constructor's own message, if there is one.
 fn spawn_error_text(error: SpawnErr) -> String {
     match error {
         SpawnErr::StartupFailed(cause) => cause.to_string(),

@@ -1,13 +1,13 @@
-//! Deaths that a supervisor hears of before it has read who was born: news of a death overtakes ordinary messages.
+//! Deaths that a supervisor learns of before the start: supervision events overtake ordinary messages.
 //!
-//! * **Full:** the oldest is forgotten. Those that belong to somebody are taken as soon as his start is read; what
-//!   stays are deaths of actors that nobody will ask for.
+//! * **Full:** the oldest is dropped. A death is taken as soon as the start of its actor is read; the others belong to
+//!   actors whose start is never read.
 
 use std::collections::VecDeque;
 
 use ractor::ActorId;
 
-/// One that nobody has asked for yet.
+/// The death of an actor whose start was not read yet.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct EarlyDeath {
     pub(crate) who: ActorId,
@@ -15,12 +15,12 @@ pub(crate) struct EarlyDeath {
     pub(crate) why: String,
 }
 
-/// The last of them.
+/// The latest early deaths.
 #[derive(Debug, Default)]
 pub(crate) struct EarlyDeaths(VecDeque<EarlyDeath>);
 
 impl EarlyDeaths {
-    /// Keeps one, and at most `most` of them.
+    /// Keeps a death, and at most `most` in all.
     pub(crate) fn keep(&mut self, death: EarlyDeath, most: usize) {
         self.0.push_back(death);
         while self.0.len() > most {
@@ -28,7 +28,7 @@ impl EarlyDeaths {
         }
     }
 
-    /// Whether this one has died already, and how.
+    /// Takes the death of this actor, if it has died already.
     pub(crate) fn take(&mut self, who: ActorId) -> Option<EarlyDeath> {
         let early = self.0.iter().position(|death| death.who == who)?;
         self.0.remove(early)

@@ -1,4 +1,4 @@
-//! What the supervisor of a stage can be told.
+//! The messages to the supervisor of a stage.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,12 +8,12 @@ use tokio::task::JoinSet;
 
 use crate::pool::ReplicaHandle;
 
-/// Why a stage does not have the number of replicas that was asked for.
+/// Why a stage does not have the requested number of replicas.
 #[derive(Debug)]
 pub(crate) enum ScaleError {
-    /// A new replica could not be built or warmed up, or the stage has failed; the message says why.
+    /// A new replica could not be built or warmed up, or the stage has failed. Contains the reason.
     NotStarted(String),
-    /// A later request took the place of this one.
+    /// A later request superseded this one.
     Superseded,
     /// The stage ends.
     Ending,
@@ -26,31 +26,31 @@ pub(crate) enum DeploymentMessage {
     ReplicaUp(Arc<ReplicaHandle>),
     /// A replica could not be built or warmed up. From the task that tried.
     ReplicaNotStarted {
-        /// Which replica.
+        /// The index of the replica.
         index: usize,
-        /// Which of its lives.
+        /// Its generation.
         generation: u64,
         /// Its own message.
         message: String,
     },
     /// The back-off of this replica has passed. From the supervisor's timer.
     Restart(usize),
-    /// Have this many replicas. From the node's handles, through the router's door.
+    /// Change the number of replicas. From the node's handles, through the router.
     Scale {
-        /// How many, at least one.
+        /// The number of replicas, at least one.
         replicas: usize,
-        /// Told when the new ones are up and the surplus ones have ended, or why not.
+        /// Gets the outcome: the new replicas are up and the surplus ones have ended, or the reason why not.
         scaled: oneshot::Sender<Result<(), ScaleError>>,
-        /// Its place in the line.
+        /// One of the permits that bound the mailbox.
         turn: OwnedSemaphorePermit,
     },
-    /// The other batches of a replica whose batch panicked: they go on without it. From the replica.
+    /// The other batches of a replica whose batch panicked. They run to their end without it. From the replica.
     LeftRunning(JoinSet<()>),
     /// Stop the workers in good order, each within this time, and then the stage. From the node.
     Stop {
-        /// What a worker gets to finish its batch and clean up.
+        /// How long a worker may take to finish its batch and clean up.
         within: Duration,
-        /// Told when all are stopped.
+        /// Notified when all are stopped.
         stopped: oneshot::Sender<()>,
     },
 }

@@ -1,4 +1,4 @@
-//! Supervision: who is started, who is restarted, and when to stop trying.
+//! Supervision: start, restart, and when to give up.
 //!
 //! ```text
 //! node
@@ -9,10 +9,10 @@
 //!     └── worker …       one per replica: user code lives here and may die here
 //! ```
 //!
-//! Precious state is near the root, dangerous work in the leaves. A crash ends one replica. A replica that had
-//! completed a batch is started again at once; one that dies before its first batch twice in a row is in a crash
+//! Important state is near the root, risky work is in the leaves. A crash ends one replica. A replica that had
+//! completed a batch is started again at once; a replica that dies before its first batch twice in a row is in a crash
 //! *loop*: it waits longer, and after [`RestartIntensity`](crate::RestartIntensity) is exceeded its stage is `Failed`,
-//! which its routes and the readiness answer tell. The other stages serve on.
+//! which its routes and the readiness report. The other stages continue.
 
 mod deployment;
 mod early_deaths;

@@ -1,4 +1,4 @@
-//! An app that its tests start, with fakes in the place of stages.
+//! An app for its tests, with fakes in the place of stages.
 
 use std::sync::Arc;
 
@@ -9,13 +9,13 @@ use crate::app::App;
 use crate::node::{Node, StartError};
 use crate::stage::{Stage, StageSpec, StreamStage};
 
-/// An app as its tests start it: under the same routes and limits, with other stages where a test wants them.
+/// An app for its tests: the same routes and limits, with other stages where a test replaces them.
 ///
-/// All stages run as tasks, so that a test that pauses tokio's clock (`#[tokio::test(start_paused = true)]`) waits for
-/// no timeout: while nothing can go on, the clock jumps to the next timer. Beside a thread it would jump while that
-/// works. A [`StreamStage::worker`] keeps its thread: replace it by a fake where time matters. Code that blocks on a
-/// runtime, such as with a [`BlockingClient`](crate::BlockingClient), panics in a task: [keep the
-/// threads](Self::keep_threads) for it.
+/// All stages run as tasks, so a test with a paused clock (`#[tokio::test(start_paused = true)]`) waits for no timeout:
+/// while nothing can go on, the clock jumps to the next timer. It would also jump while a thread works. A
+/// [`StreamStage::worker`] keeps its thread: replace it by a fake where time matters. Code that blocks on a runtime,
+/// such as with a [`BlockingClient`](crate::BlockingClient), panics in a task: [keep the threads](Self::keep_threads)
+/// for it.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
@@ -63,11 +63,11 @@ impl TestApp {
         self
     }
 
-    /// Puts a stage in the place of the one that has its name, in all routes. It brings its own settings.
+    /// Replaces the stage of the same name in all routes. The fake brings its own settings.
     ///
     /// # Panics
     ///
-    /// Where no route has a stage of this name, or the one that has it is of other types.
+    /// If no route has a stage of this name, or that stage has other types.
     pub fn replace<In: Data, Out: Data>(self, fake: Stage<In, Out>) -> Self {
         self.put(fake.spec())
     }
@@ -114,7 +114,7 @@ impl TestApp {
         Simulation::new(self, seed)
     }
 
-    /// Maps each stage once: routes that share one share what it becomes.
+    /// Maps each stage once: routes that share a stage share the mapped stage.
     pub(super) fn map_each_stage(&mut self, mut map: impl FnMut(&StageSpec) -> StageSpec) {
         let mut mapped: Vec<(Arc<StageSpec>, Arc<StageSpec>)> = Vec::new();
         self.map_stages(|stage| {

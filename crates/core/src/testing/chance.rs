@@ -1,4 +1,4 @@
-//! Chance with a seed.
+//! Random choices from a seed.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -26,7 +26,7 @@ impl Chance {
         Self(splitmix64(seed))
     }
 
-    /// A sequence of its own for this thing, the same whenever it is asked for.
+    /// A separate sequence for this thing, the same at every request.
     #[must_use]
     pub fn of(seed: u64, thing: &[u64]) -> Self {
         Self(
@@ -54,16 +54,16 @@ impl Chance {
 
     /// True once in `n` times on average; never for 0.
     pub fn one_in(&mut self, n: u64) -> bool {
-        // The number is drawn for 0 as well, so that what is drawn next does not depend on it.
+        // The number is drawn for 0 as well, so that later numbers do not depend on it.
         let number = self.number();
         n > 0 && number.is_multiple_of(n)
     }
 
-    /// One of these.
+    /// One element of the slice.
     ///
     /// # Panics
     ///
-    /// When there are none.
+    /// If the slice is empty.
     pub fn pick<T: Copy>(&mut self, from: &[T]) -> T {
         from[self.within(0..from.len() as u64) as usize]
     }

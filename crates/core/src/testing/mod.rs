@@ -1,5 +1,4 @@
-//! For the tests of one's own app: starts it on virtual time, with fakes in the place of stages, and plays seeded
-//! simulations of it.
+//! Tests of a user's app: on virtual time, with fakes in the place of stages, and as seeded simulations.
 
 mod app;
 mod chance;

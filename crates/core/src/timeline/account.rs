@@ -1,8 +1,7 @@
-//! Where a call's time went so far, kept with every call: what an error without an outcome can still tell.
+//! Where a call's time went so far. Every call has an account, so that an error without an outcome can report it.
 //!
-//! A call is in one phase at a time, and each move books the phase that ends. Where parts of a call run side by side,
-//! the last of them that moved decides the phase; the sum stays the time that has passed. Time behind the deadline is
-//! nobody's.
+//! A call is in one phase at a time, and each move books the phase that ends. If parts of a call run concurrently, the
+//! last part that moved decides the phase; the sum is still the elapsed time. Time after the deadline is not booked.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
@@ -11,29 +10,28 @@ use super::timing::Timing;
 use crate::clock::Instant;
 use crate::deadline::Deadline;
 
-/// What a call does at a moment.
+/// The activity of a call at a moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
-    /// It waits in a stage's queue.
+    /// The call waits in a stage's queue.
     Queue,
-    /// It belongs to a batch that has not begun.
+    /// The call belongs to a batch that has not begun.
     Batch,
-    /// User code has it.
+    /// User code runs the call.
     Compute,
-    /// It is between two stages, or on another node.
+    /// The call is between two stages, or on another node.
     Outside,
 }
 
-/// The books of one call, in microseconds of 32 bits: they reach beyond the longest deadline.
+/// The account of one call, in microseconds of 32 bits: they reach beyond the longest deadline.
 ///
-/// The next move of a call comes after the last one, by the queue and the messages between, so nothing here needs an
-/// order of its own.
+/// The queue and the messages order the moves of a call, so these atomics need no ordering of their own.
 #[derive(Debug)]
 pub(crate) struct Account {
-    /// One for each phase that is told.
+    /// One sum for each reported phase.
     sums: [AtomicU32; 3],
-    /// The phase, whether user code has had the call ([`STARTED`]), and above them what was left until the deadline
-    /// when the phase began: saves the time at which the call began.
+    /// The phase, whether user code has had the call ([`STARTED`]), and in the bits above, the time from the beginning
+    /// of the phase to the deadline: so the start of the call need not be stored.
     mark: AtomicU64,
 }
 
@@ -54,12 +52,12 @@ impl Account {
         self.mark.store(u64::from(left) << 8 | started | phase as u64, Ordering::Relaxed);
     }
 
-    /// Whether user code has had the call, or another node may have given it to some.
+    /// Whether user code has had the call, or may have had it on another node.
     pub(crate) fn has_started(&self) -> bool {
         self.mark.load(Ordering::Relaxed) & STARTED != 0
     }
 
-    /// What was booked, and what has passed of the phase that goes on.
+    /// The booked time, and the elapsed time of the current phase.
     pub(crate) fn spent(&self, deadline: Deadline, now: Instant) -> Timing {
         let mark = self.mark.load(Ordering::Relaxed);
         let mut sums = self.sums.each_ref().map(|sum| sum.load(Ordering::Relaxed));
@@ -71,7 +69,7 @@ impl Account {
     }
 }
 
-/// Set in the mark once the call was in [`Phase::Compute`].
+/// Set in the mark after the call was in [`Phase::Compute`].
 const STARTED: u64 = 0x80;
 
 fn phase_of(mark: u64) -> usize {

@@ -1,7 +1,7 @@
-//! One call's record: which stages it came to, in which batches it ran, and what became of each run.
+//! One call's record: the stages that it visited, the batches in which it ran, and the outcome of each run.
 //!
-//! Nothing is recorded unless the call's options have a [`Recorder`]; without one it costs a pointer. Every call keeps
-//! an `Account` of its phases.
+//! Nothing is recorded unless the call's options have a [`Recorder`]; without a recorder this costs a pointer. Every
+//! call has an `Account` of its phases.
 
 mod account;
 mod recorder;
@@ -26,12 +26,11 @@ use crate::id::StageName;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Timeline {
-    /// Until the moment at which this was asked for.
+    /// Until the moment of the request.
     pub total: Duration,
-    /// The stages that it came to, in the order of its arrival. A stage that runs a call in parts has one for each
-    /// part.
+    /// The visited stages, in the order of arrival. A stage that runs a call in parts has one visit for each part.
     pub visits: Vec<StageVisit>,
-    /// The number of visits after the first 64, which are not kept: streams may make any number.
+    /// The count of visits after the first 64, which are not stored: streams may make any number.
     pub omitted: usize,
 }
 
@@ -41,15 +40,15 @@ pub struct Timeline {
 pub struct StageVisit {
     /// The stage.
     pub stage: StageName,
-    /// When it came.
+    /// When it arrived.
     pub arrived: Duration,
-    /// When it had its outcome there; `None` while it has none, and where its caller stopped waiting before.
+    /// When it had its outcome there; `None` without an outcome, or if its caller stopped waiting before.
     pub left: Option<Duration>,
-    /// It ran on another node, which knows its runs.
+    /// Whether it ran on another node, which knows its runs.
     pub is_remote: bool,
     /// Facts from that node. `None` without them, for example after a failure.
     pub remote: Option<NodeFacts>,
-    /// Its ways through the queue, one after the other. More than one where a run ended and the call was run again.
+    /// Its runs, one after the other. More than one if a run ended and the call ran again.
     pub runs: Vec<StageRun>,
 }
 
@@ -59,25 +58,25 @@ pub struct StageVisit {
 pub struct NodeFacts {
     /// Its name, or its address where it has none.
     pub node: String,
-    /// Where the time went there, of all stages that it ran of this call; told with the first of them.
+    /// Where the time went there, for all stages of this call on that node; only in the first visit.
     pub timing: Option<Timing>,
 }
 
-/// One way through a stage's queue: waiting, then a batch.
+/// One run in a stage: waiting, then a batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct StageRun {
-    /// When it began to wait.
+    /// When it entered the queue.
     pub queued: Duration,
-    /// How long it waited, or has waited so far.
+    /// How long it waited in the queue so far.
     pub queue: Duration,
-    /// From the forming of its batch until user code began, or so far. `None` while it is in no batch.
+    /// From the forming of its batch until user code began, or so far. `None` outside of a batch.
     pub batch_wait: Option<Duration>,
-    /// What user code took for the whole batch, or so far. `None` before it began.
+    /// The duration of user code for the whole batch, or so far. `None` before it began.
     pub compute: Option<Duration>,
-    /// The batch that it was in.
+    /// Its batch.
     pub batch: Option<BatchFacts>,
-    /// What became of it; `None` while it goes on.
+    /// Its end; `None` while it continues.
     pub end: Option<RunEnd>,
 }
 
@@ -85,21 +84,20 @@ pub struct StageRun {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct BatchFacts {
-    /// The stage's count of batches since it started, from 1.
+    /// The number of the batch since the start of the stage, from 1.
     pub id: u64,
-    /// How many entries it was run with, or until then: how many it was formed of.
+    /// The count of entries at the run; before the run, the count at the forming.
     pub size: usize,
-    /// Which replica of the stage it was given to, from 0.
+    /// The index of the replica, from 0.
     pub replica: usize,
-    /// Why it left the queue when it did. `None`: it is a part of a batch that killed its worker, run apart from
-    /// others.
+    /// Why it left the queue. `None`: it is a part of a batch that killed its worker, and runs apart from others.
     pub reason: Option<ReleaseReason>,
-    /// Its place in a trace, where a member is traced.
+    /// Its place in a trace, if a member is traced.
     pub span: Option<SpanId>,
 }
 
 impl BatchFacts {
-    /// Whether it is run apart from others.
+    /// Whether it runs apart from others.
     pub(crate) fn is_isolating(&self) -> bool {
         self.reason.is_none()
     }
@@ -110,25 +108,25 @@ impl BatchFacts {
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum RunEnd {
-    /// User code gave its outcome.
+    /// User code returned its outcome.
     Done,
-    /// User code gave a failure for it.
+    /// User code returned a failure for it.
     Failed,
-    /// It was refused before it waited: the deadline could not be kept.
+    /// It was refused before it waited: it could not meet its deadline.
     Refused,
     /// The deadline passed before user code began.
     Expired,
     /// Its caller left before user code began.
     Cancelled,
-    /// The deadline passed before user code, which gives its outputs one by one, had given the last of them.
+    /// The deadline passed before streaming user code had emitted the last output.
     Late,
     /// User code panicked with its batch.
     Panicked,
-    /// User code did not come back within the stage's timeout.
+    /// User code did not return within the stage's timeout.
     Hung,
-    /// The worker gave another number of results than it got items.
+    /// The count of results was not the count of items.
     WrongCount,
-    /// The worker was lost, and not by this batch.
+    /// The worker was lost, but not because of this batch.
     Lost,
     /// The worker ended before it began the batch.
     NotBegun,
@@ -137,7 +135,7 @@ pub enum RunEnd {
 }
 
 impl RunEnd {
-    /// The one word for programs.
+    /// The name for programs.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -163,64 +161,63 @@ impl fmt::Display for RunEnd {
     }
 }
 
-/// A place in a trace: which trace, and which part of it. Neither is 0.
+/// A place in a trace: the ids of the trace and of the span. Neither is 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SpanId {
     /// The trace.
     pub trace: u128,
-    /// The part.
+    /// The span.
     pub span: u64,
 }
 
 impl SpanId {
-    /// The first part of a new trace.
+    /// The first span of a new trace.
     #[must_use]
     pub fn begin() -> Self {
         Self { trace: fastrand::u128(1..), span: Self::new_span() }
     }
 
-    /// The place in the words of the W3C, of a trace that is recorded: the value of a `traceparent` header.
+    /// The place in a recorded trace in W3C format: the value of a `traceparent` header.
     #[must_use]
     pub fn traceparent(self) -> String {
         format!("00-{:032x}-{:016x}-01", self.trace, self.span)
     }
 
-    /// The number of a new part of any trace.
+    /// The id of a new span of any trace.
     #[must_use]
     pub fn new_span() -> u64 {
         fastrand::u64(1..)
     }
 }
 
-/// Is told of every batch with a traced call.
+/// Observes every batch with a traced call.
 pub trait BatchObserver: fmt::Debug + Send + Sync + 'static {
-    /// A batch is over. Called where it ran, before its callers have their outcomes: it must not block, and should be
-    /// quick.
+    /// A batch has ended. Called where it ran, before its callers have their outcomes: it must be quick and not block.
     fn ended(&self, batch: EndedBatch);
 }
 
 /// Joins the traces of calls from any edge.
 pub trait CallTracer: fmt::Debug + Send + Sync + 'static {
-    /// A call has been let in whose caller has this place in a trace that is recorded. `what` names its route, or its
-    /// stages. What is given back is the call's own place, and its record.
+    /// A call was admitted whose caller has this place in a recorded trace. `what` names its route, or its stages.
+    /// Returns a recorder with the call's own place.
     fn trace(&self, caller: SpanId, what: &str, now: Instant) -> Recorder;
 }
 
-/// A batch that is over.
+/// An ended batch.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct EndedBatch {
     /// The stage that ran it.
     pub stage: StageName,
-    /// What its members know of it.
+    /// The facts that its members record.
     pub facts: BatchFacts,
     /// When it left the queue.
     pub formed_at: Instant,
     /// When user code began.
     pub started_at: Instant,
-    /// When user code ended, or was waited for no longer.
+    /// When user code ended, or the wait for it ended.
     pub ended_at: Instant,
-    /// What became of it: of a batch that came to its end, `Done`.
+    /// The end of the batch; `Done` if it was complete.
     pub end: RunEnd,
     /// Its traced members.
     pub members: Vec<SpanId>,

@@ -1,8 +1,8 @@
-//! The record of a call: passed with the call's options, written by each part that works for the call, read at any
+//! The record of a call: passed with the call's options, written by each part that works for the call, readable at any
 //! time.
 //!
-//! * **Full:** after [`MAX_VISITS`] visits the next are only counted.
-//! * **Late, cancelled:** the record keeps what was written until then; later entries have no reader.
+//! * **Full:** visits after the first [`MAX_VISITS`] are only counted.
+//! * **Late, cancelled:** the record keeps the entries until then; later entries have no reader.
 
 use std::fmt;
 use std::sync::Arc;
@@ -13,10 +13,10 @@ use super::{BatchFacts, BatchObserver, NodeFacts, RunEnd, SpanId, StageRun, Stag
 use crate::clock::{self, Instant};
 use crate::id::StageName;
 
-/// Enough for any pipeline; a stream visits the stages after it with each output.
+/// Enough for any pipeline. In a stream, each output visits the later stages.
 const MAX_VISITS: usize = 64;
 
-/// Records one call, or a few that belong together. Cloning it is cheap: all clones write the same record.
+/// Records one call, or a few related calls. Cloning it is cheap: all clones write the same record.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -60,11 +60,11 @@ struct Notes {
 
 struct VisitNote {
     stage: StageName,
-    /// Its number in the stage's queue; none where it was elsewhere.
+    /// Its number in the stage's queue; `None` on another node.
     sequence: Option<u64>,
     arrived: Instant,
     left: Option<Instant>,
-    /// What the node says that it was on.
+    /// The facts from the other node.
     there: Option<NodeFacts>,
     runs: Vec<RunNote>,
 }
@@ -89,14 +89,14 @@ impl Recorder {
         Self(Arc::new(Inner { began: now, traced: None, on_complete: None, notes: Mutex::default() }))
     }
 
-    /// Begins the record of a call that is part of a trace; `observer` is told of its batches.
+    /// Begins the record of a call that is part of a trace; `observer` gets its batches.
     #[must_use]
     pub fn for_span(now: Instant, span: SpanId, observer: Arc<dyn BatchObserver>) -> Self {
         Self(Arc::new(Inner { began: now, traced: Some((span, observer)), on_complete: None, notes: Mutex::default() }))
     }
 
-    /// As [`for_span`](Self::for_span), for a call whose end nobody else sees: `on_complete` is given the record when
-    /// the last of those who work on the call lets go of it. It is called there, so it must not block.
+    /// As [`for_span`](Self::for_span), for a call without another observer of its end: `on_complete` gets the record
+    /// when its last clone is dropped. It runs there, so it must not block.
     #[must_use]
     pub fn with_on_complete(
         now: Instant,
@@ -114,7 +114,7 @@ impl Recorder {
         self.0.began
     }
 
-    /// The record until now.
+    /// The record up to `now`.
     #[must_use]
     pub fn timeline(&self, now: Instant) -> Timeline {
         self.0.timeline(now)
@@ -131,18 +131,18 @@ impl Recorder {
         self.0.traced.as_ref()
     }
 
-    /// It waits in the queue of a stage. `sequence` is its number there.
+    /// The call waits in the queue of a stage. `sequence` is its number there.
     pub(crate) fn queued(&self, stage: &StageName, sequence: u64, now: Instant) {
         let _ = self.visit(stage, Some(sequence), now, vec![RunNote::new(now)]);
     }
 
-    /// It leaves for another node. Says which visit of the record this is, if there was room for it: a call may be away
+    /// The call leaves for another node. Returns the index of the visit, if there was room for it: a call may be away
     /// several times at once at the same stage.
     pub(crate) fn sent(&self, stage: &StageName, now: Instant) -> Option<usize> {
         self.visit(stage, None, now, Vec::new())
     }
 
-    /// It came back from there.
+    /// The call came back.
     pub(crate) fn came_back(&self, visit: usize, now: Instant, there: Option<NodeFacts>) {
         if let Some(visit) = self.0.notes.lock().visits.get_mut(visit) {
             visit.left = Some(now);
@@ -150,7 +150,7 @@ impl Recorder {
         }
     }
 
-    /// It belongs to this batch.
+    /// The call belongs to this batch.
     pub(crate) fn taken(&self, stage: &StageName, sequence: u64, now: Instant, facts: BatchFacts) {
         self.note_run(stage, sequence, |run| run.taken = Some((now, facts)));
     }
@@ -163,7 +163,7 @@ impl Recorder {
         });
     }
 
-    /// It has its outcome.
+    /// The call has its outcome.
     pub(crate) fn ended(&self, stage: &StageName, sequence: u64, now: Instant, end: RunEnd) {
         self.note(stage, sequence, |visit| {
             visit.left = Some(now);
@@ -173,7 +173,7 @@ impl Recorder {
         });
     }
 
-    /// The run is over, and it waits for another one.
+    /// The run is over, and the call waits for another one.
     pub(crate) fn waits_again(&self, stage: &StageName, sequence: u64, now: Instant, end: RunEnd) {
         self.note(stage, sequence, |visit| {
             if let Some(run) = visit.runs.last_mut() {
@@ -183,7 +183,7 @@ impl Recorder {
         });
     }
 
-    /// Notes a visit, and says which one it is.
+    /// Adds a visit and returns its index.
     fn visit(&self, stage: &StageName, sequence: Option<u64>, now: Instant, runs: Vec<RunNote>) -> Option<usize> {
         let mut notes = self.0.notes.lock();
         if notes.visits.len() == MAX_VISITS {
@@ -198,7 +198,7 @@ impl Recorder {
         self.note(stage, sequence, |visit| visit.runs.last_mut().map_or((), write));
     }
 
-    /// The last visit is as a rule the one that is looked for.
+    /// Usually the last visit is the right one.
     fn note(&self, stage: &StageName, sequence: u64, write: impl FnOnce(&mut VisitNote)) {
         let mut notes = self.0.notes.lock();
         let mut visits = notes.visits.iter_mut().rev();

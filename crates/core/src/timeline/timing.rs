@@ -16,15 +16,15 @@ pub struct Timing {
 }
 
 impl Timing {
-    /// All of it.
+    /// The sum.
     #[must_use]
     pub fn total(&self) -> Duration {
         self.queue + self.batch + self.compute
     }
 }
 
-/// A timing in microseconds of 32 bits, a quarter of what durations take: every waiting call has room for a few. They
-/// reach beyond the longest deadline.
+/// A timing in microseconds of 32 bits, a quarter of the size of durations, because every waiting call stores a few.
+/// They reach beyond the longest deadline.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Micros([u32; 3]);
 

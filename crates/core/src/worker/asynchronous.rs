@@ -1,7 +1,7 @@
 //! Asynchronous workers: for code that mostly waits, such as calls of other services.
 //!
-//! An asynchronous worker lives on the runtime and works on several batches at once. It is cancelled for real: when all
-//! callers of a batch have gone or run out of time, the batch's future is dropped where it stands.
+//! An asynchronous worker runs several batches at once on the runtime. Its code can be cancelled: when all callers of a
+//! batch have left or are late, the batch's future is dropped.
 
 use std::marker::PhantomData;
 use std::pin::Pin;
@@ -23,7 +23,7 @@ pub(crate) type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 /// Asynchronous user code, built inside its replica.
 ///
 /// The contract is that of [`Worker`](super::Worker), with one difference: `call` takes `&self`, because up to
-/// [`concurrency`](crate::Stage::concurrency) batches are worked on at once.
+/// [`concurrency`](crate::Stage::concurrency) batches run at once.
 ///
 /// ```
 /// use callboard_core::{App, AsyncWorker, Batch, Failure, Stage};
@@ -53,7 +53,7 @@ pub(crate) type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 ///
 /// # Cancellation
 ///
-/// The future of `call` is dropped when all callers of its batch have left, and when the stage's timeout has passed.
+/// The future of `call` is dropped when all callers of its batch have left, and after the stage's timeout.
 ///
 /// # Panics
 ///
@@ -65,9 +65,9 @@ pub(crate) type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
     note = "a `Worker` goes to `Stage::worker`, an asynchronous function over one item to `Stage::each_async`"
 )]
 pub trait AsyncWorker: Send + Sync + 'static {
-    /// What one item is.
+    /// The type of an item.
     type In: Data;
-    /// What one item becomes.
+    /// The type of an item's output.
     type Out: Data;
 
     /// Runs one batch: one outcome per item, in order.
@@ -77,7 +77,7 @@ pub trait AsyncWorker: Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// A failure here is a failure to start.
+    /// A failure here is a failed start.
     fn warmup(&self) -> impl Future<Output = Result<(), Failure>> + Send {
         async { Ok(()) }
     }
@@ -88,7 +88,7 @@ pub trait AsyncWorker: Send + Sync + 'static {
     }
 }
 
-/// An asynchronous worker whose types are known only inside.
+/// An asynchronous worker without its types.
 pub(crate) trait DynAsyncWorker: Send + Sync {
     fn warmup(&self) -> BoxFuture<'_, Result<(), Failure>> {
         Box::pin(async { Ok(()) })
@@ -130,7 +130,7 @@ impl<W: AsyncWorker> DynAsyncWorker for ErasedAsync<W> {
     }
 }
 
-/// An asynchronous closure over one item and its call. All replicas share it; the items of a batch run side by side.
+/// An asynchronous closure over one item and its call. All replicas share it; the items of a batch run concurrently.
 pub(crate) struct AsyncClosure<F, In, Out> {
     function: Arc<F>,
     types: PhantomData<fn(In) -> Out>,
@@ -169,7 +169,7 @@ where
     }
 }
 
-/// Warms a new asynchronous worker up; its panic is its failure.
+/// Warms up a new asynchronous worker. A panic counts as a failure.
 pub(crate) async fn warm_up(worker: &dyn DynAsyncWorker) -> Result<(), Failure> {
     contain_future(worker.warmup()).await.unwrap_or_else(|words| Err(Failure::new(format!("panicked: {words}"))))
 }

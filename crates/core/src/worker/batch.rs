@@ -1,4 +1,4 @@
-//! The items that a worker is called with, each with its call.
+//! The items of a worker's call, each with the context of its own call.
 
 use std::ops::Index;
 use std::sync::Arc;
@@ -8,8 +8,8 @@ use crate::id::StageName;
 
 /// The items of one call of a worker, never empty.
 ///
-/// Items are shared: a worker reads `&In`. One that needs the values takes them with
-/// [`into_inputs`](Self::into_inputs), which clones an item only where it is still shared.
+/// Items are shared: a worker reads `&In`. [`into_inputs`](Self::into_inputs) takes the values and clones an item only
+/// if it is still shared.
 #[derive(Debug)]
 pub struct Batch<In> {
     stage: StageName,
@@ -45,7 +45,7 @@ impl<In> Batch<In> {
         self.items.iter().map(AsRef::as_ref)
     }
 
-    /// The call behind the item at `index`.
+    /// The context of the call of the item at `index`.
     ///
     /// # Panics
     ///

@@ -39,7 +39,7 @@ where
     ) -> Result<(), WrongCount> {
         let is_alone = items.len() == 1;
         for (position, item) in items.drain(..).enumerate() {
-            // The first was looked at when the batch began; those before an item may have taken their time.
+            // The first item was checked when the batch began; the items before this one may have taken time.
             if position > 0 && !item.flight.is_wanted(clock::now()) {
                 outcomes.push(ItemOutcome::NotRun);
                 continue;
@@ -53,8 +53,8 @@ where
     }
 }
 
-/// A closure over one item, whose panic is that item's outcome: the worker has no state that it could have broken. All
-/// replicas share it.
+/// A closure over one item, whose panic is that item's outcome: the worker has no state to break. All replicas share
+/// it.
 pub(crate) struct ContainedClosure<F, In, Out> {
     function: Arc<F>,
     types: PhantomData<fn(&In) -> Out>,

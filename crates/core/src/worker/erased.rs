@@ -1,7 +1,7 @@
-//! Workers without their types: how a pool of any stage runs any worker.
+//! Workers without their types: a pool can run any worker.
 //!
 //! The adapter turns payloads into the worker's inputs and its outputs into payloads. An input of another type is
-//! decoded; one that cannot be is the item's own failure.
+//! decoded; if that fails, only its item fails.
 
 use std::sync::Arc;
 
@@ -14,25 +14,25 @@ use crate::containment::Panicked;
 use crate::error::Failure;
 use crate::id::StageName;
 
-/// One item on its way into a worker.
+/// One item for a worker.
 #[derive(Debug)]
 pub(crate) struct Item {
     pub(crate) payload: Payload,
     pub(crate) flight: Arc<Flight>,
-    /// Where a streaming stage's outputs go.
+    /// The channel for a streaming stage's outputs.
     pub(crate) outputs: Option<OutputSender>,
 }
 
-/// What became of one item.
+/// The outcome of one item.
 #[derive(Debug)]
 pub(crate) enum ItemOutcome {
     Done(Payload),
     Failed(Failure),
-    /// User code panicked for it alone, and the worker goes on.
+    /// User code panicked for this item alone, and the worker continues.
     Panicked(Box<Panicked>),
-    /// Its caller had gone, or its deadline passed, before its turn within the batch.
+    /// Its caller left, or its deadline passed, before its turn in the batch.
     NotRun,
-    /// Its deadline passed while it ran.
+    /// Its deadline passed during its run.
     Late,
 }
 
@@ -45,7 +45,7 @@ impl From<Result<Payload, Failure>> for ItemOutcome {
     }
 }
 
-/// The worker broke its contract: it gave another number of results than it got items.
+/// The worker broke its contract: the count of results is not the count of items.
 #[derive(Debug, thiserror::Error)]
 #[error("the worker returned {got} results for {expected} items")]
 pub(crate) struct WrongCount {
@@ -53,13 +53,13 @@ pub(crate) struct WrongCount {
     pub(crate) got: usize,
 }
 
-/// A worker whose types are known only inside.
+/// A worker without its types.
 pub(crate) trait DynWorker: Send {
     fn warmup(&mut self) -> Result<(), Failure> {
         Ok(())
     }
 
-    /// Runs the batch for `stage`: takes all `items` and pushes as many outcomes, in order.
+    /// Runs the batch for `stage`: takes all `items` and pushes one outcome for each, in order.
     fn run(
         &mut self,
         stage: &StageName,
@@ -70,7 +70,7 @@ pub(crate) trait DynWorker: Send {
     fn cleanup(&mut self) {}
 }
 
-/// Reads a payload as `In`, in place where it is one already, else at the expense of its call.
+/// Reads a payload as `In`: in place if it has this type, else decoded at the expense of its call.
 pub(crate) fn read_input<In: Data>(payload: Payload, flight: &Flight) -> Result<Arc<In>, Failure> {
     let read = if payload.is::<In>() { payload.into_arc::<In>() } else { flight.charged(|| payload.into_arc::<In>()) };
     read.map_err(Failure::from_decode_error)
@@ -101,15 +101,15 @@ impl<W: Worker> DynWorker for Erased<W> {
     }
 }
 
-/// What is known of a batch's items beside those that the worker gets.
+/// The items that failed before the worker's call.
 pub(crate) struct Gathered {
     expected: usize,
-    /// Where each item stands that could not be read, so that the others' results can be laid around it.
+    /// The position and failure of each unreadable item, to restore the order of the outcomes.
     failed: Vec<(usize, Failure)>,
 }
 
 impl Gathered {
-    /// Reads the items; what cannot be read is kept out of the batch.
+    /// Reads the items. Unreadable items do not enter the batch.
     pub(crate) fn gather<In: Data>(
         stage: &StageName,
         items: impl IntoIterator<Item = Item, IntoIter: ExactSizeIterator>,

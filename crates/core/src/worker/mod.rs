@@ -1,7 +1,7 @@
-//! How user code is written: workers, closures and asynchronous functions, all behind one face without types.
+//! User code: workers, closures and asynchronous functions, all run through one interface without types.
 //!
-//! A worker is called with one batch at a time and gives one outcome per item. What is started, restarted and handed a
-//! batch is a **replica** of a stage, see `pool/` and `executor/`.
+//! A worker is called with one batch at a time and gives one outcome per item. The unit of start, restart and
+//! scheduling is a **replica** of a stage, see `pool/` and `executor/`.
 
 mod asynchronous;
 mod batch;
@@ -29,12 +29,12 @@ use crate::error::Failure;
 ///
 /// # Contract
 ///
-/// * [`call`](Self::call) returns **one outcome per item, in order**. A different number is an error for all of them,
-///   because the results could not be matched to their items.
-/// * An `Err` is the answer to that item only. A panic is the end of this replica: return failures, do not raise them.
+/// * [`call`](Self::call) returns **one outcome per item, in order**. A different count is an error for all of them,
+///   because results could not be matched to items.
+/// * An `Err` is the answer to that item only. A panic ends the replica: return failures instead.
 /// * A worker is called by one thread at a time and never twice at once; it may keep buffers between calls.
 ///
-/// The trap is to let one bad item fail its neighbours:
+/// A typical mistake: one bad item fails the whole batch.
 ///
 /// ```
 /// # use callboard_core::{Batch, Failure};
@@ -58,9 +58,8 @@ use crate::error::Failure;
 ///
 /// # Cancellation
 ///
-/// A caller that goes away does not interrupt `call`. Long calls look at [`Batch::context`] and stop working on items
-/// for which [`CallContext::is_cancelled`](crate::CallContext::is_cancelled) says so; what they return for those is
-/// dropped.
+/// A caller that leaves does not interrupt `call`. Long calls should check [`Batch::context`] and skip items for which
+/// [`CallContext::is_cancelled`](crate::CallContext::is_cancelled) is true; the results of these items are dropped.
 ///
 /// # Panics
 ///
@@ -73,9 +72,9 @@ use crate::error::Failure;
             one item to `Stage::each`"
 )]
 pub trait Worker: Send + 'static {
-    /// What one item is.
+    /// The type of an item.
     type In: Data;
-    /// What one item becomes.
+    /// The type of an item's output.
     type Out: Data;
 
     /// Runs one batch.
@@ -85,7 +84,7 @@ pub trait Worker: Send + 'static {
     ///
     /// # Errors
     ///
-    /// A failure here is a failure to start.
+    /// A failure here is a failed start.
     fn warmup(&mut self) -> Result<(), Failure> {
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! What a worker knows about itself when it is built.
+//! The data that a worker gets when it is built.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use callboard_codec::Map;
 use crate::host::OpaqueHandle;
 use crate::id::StageName;
 
-/// Which replica of which stage is being built, and for which time.
+/// The replica that is being built: its stage, its index and its generation.
 #[derive(Clone, Debug)]
 pub struct Replica {
     pub(crate) stage: StageName,
@@ -26,26 +26,25 @@ impl Replica {
         &self.stage
     }
 
-    /// The number of this replica among its stage's, from 0. A restart keeps it; use it to pick a device.
+    /// The index of this replica in its stage, from 0. A restart keeps it; use it to pick a device.
     #[must_use]
     pub fn index(&self) -> usize {
         self.index
     }
 
-    /// How often this replica was started before: 0 the first time.
+    /// The count of earlier starts of this replica: 0 the first time.
     #[must_use]
     pub fn generation(&self) -> u64 {
         self.generation
     }
 
-    /// What this replica alone was told; see
-    /// [`StageSettings::replica_settings`](crate::StageSettings::replica_settings).
+    /// The settings of this replica; see [`StageSettings::replica_settings`](crate::StageSettings::replica_settings).
     #[must_use]
     pub fn settings(&self) -> &Map {
         &self.settings
     }
 
-    /// The largest batch it will be handed, so that it can warm up and allocate for that.
+    /// The size of its largest batch, for warm-up and allocation.
     #[must_use]
     pub fn max_batch_size(&self) -> usize {
         self.max_batch_size

@@ -1,6 +1,6 @@
-//! The span of user code: by it a subscriber of the user's own knows which call an event belongs to.
+//! The span of user code: it tells a user's own subscriber which call an event belongs to.
 //!
-//! It is a span of level info with the target [`TARGET`]. Its fields are found only where a subscriber wants it.
+//! A span of level info with the target [`TARGET`]. Its fields are computed only if a subscriber wants it.
 
 use std::sync::Arc;
 
@@ -10,10 +10,10 @@ use super::erased::Item;
 use crate::call::Flight;
 use crate::id::{RouteName, StageName};
 
-/// A filter with a target of its own, such as `callboard::call=off`, tells these spans from everything else.
+/// A separate target for filters such as `callboard::call=off`.
 const TARGET: &str = "callboard::call";
 
-/// The span of a run: `call` where it has one item, else `batch`.
+/// The span of a run: `call` for one item, else `batch`.
 pub(crate) fn for_run(stage: &StageName, replica: usize, items: &[Item]) -> Span {
     if let [item] = items {
         return info_span!(
@@ -27,7 +27,7 @@ pub(crate) fn for_run(stage: &StageName, replica: usize, items: &[Item]) -> Span
     info_span!(target: TARGET, parent: None, "batch", stage = stage.as_str(), replica, entries = items.len())
 }
 
-/// The span of one item in a run of several, inside that of the run.
+/// The span of one item in a run of several, inside the span of the run.
 pub(crate) fn for_member(stage: &StageName, flight: &Arc<Flight>) -> Span {
     info_span!(
         target: TARGET, "call",

@@ -1,8 +1,8 @@
-//! Streaming workers: many outputs for one input, as fast as they are read.
+//! Streaming workers: many outputs for one input, as fast as the reader reads them.
 //!
-//! Each entry has a channel of its own for its outputs. Its capacity is the reader's credit: a reader that is slow, or
-//! has a slow stage behind the streaming one, stops its own entry and no other. The entry's outcome comes after its
-//! last output, by the same port as every other outcome.
+//! Each entry has its own channel for outputs. Its capacity is the reader's credit: a slow reader, or a slow later
+//! stage, pauses only its own entry. The entry's outcome comes after its last output, by the same port as every other
+//! outcome.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -27,13 +27,13 @@ use crate::clock::{self, Instant};
 use crate::error::Failure;
 use crate::id::StageName;
 
-/// Where an entry's outputs go.
+/// The channel for an entry's outputs.
 pub(crate) type OutputSender = mpsc::Sender<Payload>;
 
-/// User code that answers each item with many outputs, for a whole batch at once: what a language model does.
+/// User code that answers each item with many outputs, for a whole batch at once: a language model, for example.
 ///
-/// It runs on a thread of its own. [`call`](Self::call) emits outputs for any item at any time, in any order between
-/// the items. An item ends when `call` returns, or with [`Outputs::fail`].
+/// It runs on its own thread. [`call`](Self::call) emits outputs for any item at any time, in any order between the
+/// items. An item ends when `call` returns, or with [`Outputs::fail`].
 ///
 /// ```
 /// use callboard_core::{App, Batch, NotEmitted, Outputs, StreamStage, StreamWorker};
@@ -75,9 +75,9 @@ pub(crate) type OutputSender = mpsc::Sender<Payload>;
     note = "a `Worker`, which gives one output for each item, goes to `Stage::worker`"
 )]
 pub trait StreamWorker: Send + 'static {
-    /// What one item is.
+    /// The type of an item.
     type In: Data;
-    /// What one output is.
+    /// The type of one output.
     type Out: Data;
 
     /// Runs one batch. `outputs` has a port for each item, by the item's index.
@@ -87,7 +87,7 @@ pub trait StreamWorker: Send + 'static {
     ///
     /// # Errors
     ///
-    /// A failure here is a failure to start.
+    /// A failure here is a failed start.
     fn warmup(&mut self) -> Result<(), Failure> {
         Ok(())
     }
@@ -96,29 +96,29 @@ pub trait StreamWorker: Send + 'static {
     fn cleanup(&mut self) {}
 }
 
-/// An output that was not taken, given back.
+/// An output that was not taken. Gives it back.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NotEmitted<Out> {
-    /// The reader has as many unread outputs as its stage's credit allows. Try again later.
+    /// The count of unread outputs has reached the stage's credit. Try again later.
     Full(Out),
-    /// The outputs have no reader: the caller has left, its time is up, or the item has ended. Stop working on it.
+    /// The outputs have no reader: the caller left, the deadline passed, or the item ended. Stop working on it.
     Gone(Out),
 }
 
-/// One item's way out.
+/// The outputs of one item.
 struct Port {
     outputs: Option<OutputSender>,
     flight: Arc<Flight>,
     failure: Option<Failure>,
 }
 
-/// The ways out for the items of one batch.
+/// The outputs of the items of one batch.
 pub struct Outputs<Out> {
     ports: Vec<Port>,
-    /// Until when readers without credit are waited for, where the stage has a timeout: they must not look like a hung
+    /// How long readers without credit are waited for, if the stage has a timeout: they must not look like a hung
     /// worker.
     patience: Option<Instant>,
-    /// Waits for credit, also on threads that the worker has started itself.
+    /// Waits for credit, also on threads of the worker itself.
     runtime: Handle,
     types: PhantomData<fn(Out)>,
 }
@@ -128,7 +128,7 @@ impl<Out: Data> Outputs<Out> {
     ///
     /// # Errors
     ///
-    /// The output comes back, with the reason.
+    /// The output, with the reason.
     ///
     /// # Panics
     ///
@@ -138,7 +138,7 @@ impl<Out: Data> Outputs<Out> {
         let Some(outputs) = port.outputs.as_ref().filter(|_| port.flight.is_wanted(clock::now())) else {
             return Err(NotEmitted::Gone(output));
         };
-        // A permit first, so that the output is not wrapped before it is clear that it can go.
+        // A permit first: the output is wrapped only if there is credit for it.
         match outputs.try_reserve() {
             Ok(permit) => {
                 permit.send(Payload::new(output));
@@ -149,18 +149,18 @@ impl<Out: Data> Outputs<Out> {
         }
     }
 
-    /// Emits an output for the item at `index`; waits until its reader has credit. The other items wait with it: a
-    /// worker that has better to do uses [`try_emit`](Self::try_emit). Where the stage has a timeout, readers are
-    /// waited for during its first half only; an item whose reader has no credit after that fails.
+    /// Emits an output for the item at `index`; waits until its reader has credit. The other items wait with it: to
+    /// continue with them, use [`try_emit`](Self::try_emit). If the stage has a timeout, this waits for readers only
+    /// during its first half; an item whose reader has no credit after that fails.
     ///
     /// # Errors
     ///
-    /// [`NotEmitted::Gone`] with the output, when it has no reader.
+    /// [`NotEmitted::Gone`] with the output, if it has no reader.
     ///
     /// # Panics
     ///
-    /// If there is no item at `index`, or if it has to wait inside a `block_on` of the worker's own: a worker that
-    /// drives futures itself uses [`try_emit`](Self::try_emit), or is an asynchronous one
+    /// If there is no item at `index`, or if it must wait inside the worker's own `block_on`: a worker that drives
+    /// futures itself uses [`try_emit`](Self::try_emit), or is asynchronous
     /// ([`StreamStage::each`](crate::StreamStage::each)).
     pub fn emit(&mut self, index: usize, output: Out) -> Result<(), NotEmitted<Out>> {
         let port = &mut self.ports[index];
@@ -187,7 +187,7 @@ impl<Out: Data> Outputs<Out> {
         Err(NotEmitted::Gone(output))
     }
 
-    /// Ends the item at `index` with a failure, after what was emitted for it.
+    /// Ends the item at `index` with a failure, after its emitted outputs.
     ///
     /// # Panics
     ///
@@ -198,8 +198,8 @@ impl<Out: Data> Outputs<Out> {
         port.failure = Some(failure);
     }
 
-    /// Ends the item at `index` in good order, before its batch is over: its caller has its outcome when `call`
-    /// returns, but nothing more can be emitted.
+    /// Ends the item at `index` in good order before its batch ends: its caller gets its outcome when `call` returns,
+    /// but nothing more can be emitted.
     ///
     /// # Panics
     ///
@@ -229,7 +229,7 @@ impl<Out> fmt::Debug for Outputs<Out> {
 /// The adapter for the [`StreamWorker`] trait.
 pub(crate) struct ErasedStream<W> {
     pub(crate) worker: W,
-    /// The stage's.
+    /// The timeout of the stage.
     pub(crate) timeout: Option<Duration>,
 }
 
@@ -252,7 +252,7 @@ impl<W: StreamWorker> DynWorker for ErasedStream<W> {
             runtime: Handle::current(),
             types: PhantomData,
         };
-        // The failures of those that are kept out of the batch, and a gap for each that is in it.
+        // The failures of the items outside of the batch, and a gap for each item in it.
         let mut failures = Vec::with_capacity(items.len());
         for item in items.drain(..) {
             match read_input::<W::In>(item.payload, &item.flight) {
@@ -280,7 +280,7 @@ impl<W: StreamWorker> DynWorker for ErasedStream<W> {
     }
 }
 
-/// A function from one item to a stream of outputs. All replicas share it; the items of a batch stream side by side.
+/// A function from one item to a stream of outputs. All replicas share it; the items of a batch stream concurrently.
 pub(crate) struct StreamClosure<F, In> {
     function: Arc<F>,
     types: PhantomData<fn(In)>,
@@ -314,7 +314,7 @@ where
                 let Some(outputs) = item.outputs else { return ItemOutcome::NotRun };
                 let stream = (self.function)(&input, &item.flight, stage);
                 drop(input);
-                // A reader that does not read does not hold up the deadline.
+                // A reader that pauses does not delay the deadline.
                 let drained = timeout_at(deadline, drain(stream, &outputs)).await;
                 drained.unwrap_or(ItemOutcome::Late)
             });
@@ -323,7 +323,7 @@ where
     }
 }
 
-/// Sends everything that a stream gives. It is asked for the next output only when there is credit for it.
+/// Sends all outputs of a stream. Polls for the next output only when there is credit for it.
 async fn drain<Out: Data>(
     stream: impl Stream<Item = Result<Out, Failure>> + Send,
     outputs: &OutputSender,

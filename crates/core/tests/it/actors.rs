@@ -1,4 +1,4 @@
-//! Actors of users: reached by references that outlive crashes, restarted by their group's strategy, bounded.
+//! Actors of users: references survive crashes, groups restart their actors by their strategy, mailboxes are bounded.
 
 use std::sync::Arc;
 use std::sync::Mutex;
@@ -22,17 +22,17 @@ use super::support::{PATIENCE, hush, until};
 enum Say {
     Add(u64, ReplyPort<u64>),
     Note(u64),
-    /// Waits until the test lets it go on.
+    /// Waits for the semaphore of the test.
     Wait(Arc<Semaphore>),
     Panic,
     Fail,
     Forget(ReplyPort<u64>),
-    /// Answers when the test lets it go on.
+    /// Answers after the semaphore of the test allows it.
     Hold(Arc<Semaphore>, ReplyPort<u64>),
     Call(LocalClient, ReplyPort<u64>),
 }
 
-/// Adds up, and writes its starts and ends into a log.
+/// Adds numbers, and logs its starts and ends.
 struct Tally {
     name: &'static str,
     log: Log,
@@ -119,7 +119,7 @@ async fn a_reference_outlives_the_crashes_of_its_actor() {
     assert!(node.health().ready);
 }
 
-/// Takes long to drop: 200 ms, unless its next life starts by then.
+/// Its drop takes 200 ms, or until its next life starts.
 struct Exclusive {
     lives: Arc<Mutex<mpsc::Receiver<()>>>,
     begins: mpsc::Sender<()>,
@@ -148,7 +148,7 @@ impl Actor for Exclusive {
 
 impl Drop for Exclusive {
     fn drop(&mut self) {
-        // Hands over the tasks that this thread has woken: else they wait for the end of this.
+        // Hands over the tasks that this thread has woken, which would else wait for the end of this closure.
         let wait = || self.lives.lock().unwrap().recv_timeout(Duration::from_millis(200));
         let next = tokio::task::block_in_place(wait);
         self.overlaps.lock().unwrap().push(next.is_ok());
@@ -181,7 +181,7 @@ async fn a_crash_loses_the_answer_in_hand_and_no_ask_that_waits() {
     let node = App::new().actor(tally("tally", &Log::default())).start().await.unwrap();
     let actor = node.actor::<Say>("tally").unwrap();
     assert_eq!(actor.ask(PATIENCE, Say::Forget).await, Err(AskError::Lost));
-    // One crashes with the message, the other waits in the mailbox behind it.
+    // One ask crashes with the message, the other waits in the mailbox after it.
     let gate = Arc::new(Semaphore::new(0));
     actor.tell(Say::Wait(Arc::clone(&gate))).unwrap();
     until("it is in the actor's hands", || node.describe().actors[0].waiting == 0).await;
@@ -343,7 +343,7 @@ async fn one_that_is_on_its_way_up_is_taken_along_by_a_crash_before_it() {
     let _ = node.shutdown(PATIENCE).await;
 }
 
-/// A [`Tally`] that takes its time to end.
+/// A [`Tally`] that ends slowly.
 struct Lingering(Tally);
 
 impl Actor for Lingering {
@@ -529,14 +529,14 @@ async fn an_actor_is_a_step_of_a_pipeline_and_calls_routes_itself() {
     assert!(error.remote_trace().is_some_and(|trace| trace.ends_with(":\nodd")), "{error:?}");
     let calling = actor.ask(PATIENCE, |answer| Say::Call(client.clone(), answer));
     assert_eq!(calling.await, Ok(8));
-    // A crash in between: the next call waits for the actor.
+    // After a crash, the next call waits for the actor.
     actor.tell(Say::Panic).unwrap();
     assert_eq!(add(&actor, 0).await, Ok(1000));
     assert_eq!(client.call::<u64, u64>("/sum", 1).await.unwrap(), 1002);
     assert_eq!(state(&node, "tally"), Some(ActorState::Up));
 }
 
-/// Cannot be read without a panic.
+/// Panics when it is read.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 struct Unreadable;
 

@@ -1,4 +1,4 @@
-//! Who is let into a stage's queue: calls that can make their deadline, as far as anybody knows.
+//! Admission to a stage's queue: only calls that can meet their deadline, as far as the stage can predict.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,7 +8,7 @@ use callboard_core::{CallOptions, ErrorKind, LocalClient, Stage};
 
 use super::support::{serve, until};
 
-/// Takes so many milliseconds per call, whatever the input.
+/// Takes this number of milliseconds per call, for any input.
 fn slow(millis: &Arc<AtomicU64>) -> Stage<u64, u64> {
     let millis = Arc::clone(millis);
     Stage::each("slow", move |n: &u64| {
@@ -33,7 +33,7 @@ async fn call(client: &LocalClient, options: CallOptions) -> Result<u64, callboa
 async fn a_call_that_cannot_make_its_deadline_even_alone_is_told_at_once() {
     let node = serve(slow(&Arc::new(AtomicU64::new(100)))).await;
     let client = node.client();
-    // Nobody is refused before the stage was measured.
+    // No call is refused before the stage was measured.
     let unmeasured = call(&client, within(10)).await.unwrap_err();
     assert_eq!(unmeasured.message(), "the deadline passed before the outcome was there");
     for _ in 0..6 {
@@ -42,7 +42,7 @@ async fn a_call_that_cannot_make_its_deadline_even_alone_is_told_at_once() {
 
     let error = call(&client, within(60)).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::DeadlineExceeded);
-    // Said by the stage before it queued, and not by the call's own timer.
+    // From the stage before it queued the call, not from the call's own timer.
     assert!(error.message().starts_with("stage `slow` takes about 1"), "{error}");
     assert!(call(&client, within(5_000)).await.is_ok());
     assert_eq!((node.describe().in_flight, node.describe().stages[0].queued), (0, 0));
@@ -64,7 +64,7 @@ async fn a_call_that_would_be_late_for_what_waits_before_it_is_told_when_to_come
         .collect();
     until("they wait", || node.describe().stages[0].queued >= 14).await;
 
-    // Each of those before it has the default deadline, and comes after it; those of a higher class would not.
+    // All earlier calls have the default deadline and run later; calls of a higher class would not.
     let low = |millis| within(millis).with_priority(callboard_core::Priority::Low);
     let error = call(&client, low(150)).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Overloaded, "{error}");

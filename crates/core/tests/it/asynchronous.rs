@@ -1,4 +1,4 @@
-//! Asynchronous workers: side by side, and cancelled for real.
+//! Asynchronous workers: concurrent batches, and cancellation.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -10,7 +10,7 @@ use tokio::time::sleep;
 
 use super::support::{hush, until};
 
-/// Counts those who are inside, and the most that ever were.
+/// Counts the calls inside, and their maximum.
 #[derive(Default)]
 struct Inside {
     now: AtomicUsize,

@@ -1,4 +1,4 @@
-//! The door for programs without a runtime: plain threads that block.
+//! The client for programs without a runtime: plain threads that block.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -118,7 +118,7 @@ fn dropping_the_node_answers_the_threads_that_wait() {
     drop(node);
     gate.open();
     for caller in callers {
-        // Whoever was running may still have got its outcome.
+        // Calls that were already running may still have an outcome.
         if let Err(error) = caller.join().expect("nobody panics") {
             assert!(matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::WorkerFailed), "{error}");
         }
@@ -162,7 +162,7 @@ async fn in_an_async_context_it_panics_before_anything_is_called() {
     assert!(panic_text(|| drop(App::new().route("/echo", echo()).start_blocking())).contains(told));
     assert_eq!(node.describe().admitted, 0);
 
-    // What does not wait may be used, and threads made for blocking may block.
+    // Calls that do not wait are allowed, and so is blocking on threads for blocking code.
     client.call_detached("/route", 1u64).unwrap();
     let called = tokio::task::spawn_blocking(move || client.call::<u64, u64>("/route", 2)).await.unwrap();
     assert_eq!(called.unwrap(), 2);

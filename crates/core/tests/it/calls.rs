@@ -1,4 +1,4 @@
-//! Calls that simply work, and calls that user code refuses.
+//! Calls that succeed, and calls that user code refuses.
 
 use std::time::Duration;
 

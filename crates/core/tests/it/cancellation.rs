@@ -1,4 +1,4 @@
-//! A caller that goes away takes its work with it.
+//! When a caller leaves, the work for it ends.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -40,7 +40,7 @@ async fn dropping_a_call_removes_its_queued_work() {
     assert!(metrics.contains(discarded), "{metrics}");
 }
 
-/// Works until its caller has gone, and notes that it saw so.
+/// Works until its caller has left, and notes that it noticed.
 struct Patient {
     started: Arc<AtomicBool>,
     saw_cancel: Arc<AtomicBool>,

@@ -1,4 +1,4 @@
-//! Calls that nobody waits for: admitted or refused at once, counted, drained, gone.
+//! Detached calls: admitted or refused at once, counted, drained.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ async fn a_cast_is_counted_and_a_drain_waits_for_it() {
     }
     let description = node.describe();
     assert_eq!((description.admitted, description.in_flight), (3, 3), "admitted before it returned");
-    // Its caller goes; the work goes on.
+    // The caller leaves; the work continues.
     drop(client);
     assert_eq!(node.drain(Duration::from_millis(10)).await, Drained::TimedOut { in_flight: 3 });
     gate.open();
@@ -89,7 +89,7 @@ async fn a_cast_needs_no_runtime_around_it() {
     let gate = Gate::default();
     let node = serve(gated(&gate)).await;
     let client = node.client();
-    // On a plain thread, which is gone before the call is over.
+    // On a plain thread, which ends before the call does.
     std::thread::spawn(move || client.call_detached("/route", 1u64)).join().unwrap().unwrap();
     gate.open();
     assert_eq!(node.drain(PATIENCE).await, Drained::Completely);

@@ -1,4 +1,4 @@
-//! Routes and stages change while the node serves, and no request fails for it.
+//! Routes and stages change while the node serves, and no request fails because of it.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use tokio::task::JoinHandle;
 
 use super::support::{Gate, PATIENCE, gated, hush, serve, until};
 
-/// Callers that never rest, and the answers they got.
+/// Callers that call without pause, and their answers.
 struct Load {
     over: Arc<AtomicBool>,
     callers: Vec<JoinHandle<Vec<u64>>>,
@@ -27,7 +27,7 @@ impl Load {
         Self { over, callers }
     }
 
-    /// All answers; every call must have had one.
+    /// All answers; every call must have one.
     async fn end(self) -> Vec<u64> {
         self.over.store(true, Ordering::SeqCst);
         let mut answers = Vec::new();
@@ -47,7 +47,7 @@ async fn keep_calling(client: LocalClient, route: &'static str, over: Arc<Atomic
     answers
 }
 
-/// A worker that tells how many of its kind there are, and how many have cleaned up.
+/// A worker that counts its live instances, and those that have cleaned up.
 struct Counted {
     answer: u64,
     counts: Counts,
@@ -106,7 +106,7 @@ async fn a_route_that_is_replaced_again_and_again_fails_no_call() {
     let node = serve(counts.stage("model", 0)).await;
     let load = Load::on(&node.client(), "/route");
     for answer in 1..=20u64 {
-        // Once more over quick code, so that both kinds of seats are replaced.
+        // Once more with quick code, so that replicas of both placements are replaced.
         let stage = if answer % 2 == 0 { answering("model", answer) } else { counts.stage("model", answer) };
         let changed = node.replace_route(RouteSpec::new("/route", stage)).await.unwrap();
         assert_eq!(changed.revision(), answer + 1);
@@ -176,7 +176,7 @@ async fn a_route_opens_only_when_its_stages_are_warm() {
     assert_eq!(node.client().call::<u64, u64>("/slow", 1).await.unwrap(), 1);
 }
 
-/// Passes the gate in its warm-up.
+/// Waits at the gate in its warm-up.
 struct WarmsUp(Gate);
 
 impl Worker for WarmsUp {
@@ -225,7 +225,7 @@ async fn a_change_that_nobody_waits_for_any_more_is_undone() {
     let adding = tokio::spawn(async move { handle.add_route(RouteSpec::new("/slow", slow)).await });
     until("the stage is being built", || gate.arrived() == 1).await;
     adding.abort();
-    // The next one does not wait for the construction that nobody can interrupt.
+    // The next change does not wait for the construction, which cannot be interrupted.
     node.add_route(RouteSpec::new("/quick", answering("quick", 1))).await.unwrap();
     gate.open();
     until("the half-built worker is gone", || counts.cleaned() == 1 && counts.alive() == 0).await;
@@ -289,7 +289,7 @@ async fn a_shared_stage_stays_until_its_last_route_goes() {
     assert_eq!(node.client().call::<u64, u64>("/b", 0).await.unwrap(), 11);
     node.remove_route("/b").await.unwrap().settled().await;
     assert_eq!((counts.alive(), counts.cleaned()), (0, 1));
-    // The same recipe again: another life of it.
+    // The same recipe again starts another life of the stage.
     node.add_route(RouteSpec::new("/a", shared)).await.unwrap();
     assert_eq!(node.client().call::<u64, u64>("/a", 0).await.unwrap(), 1);
 }
@@ -303,8 +303,8 @@ fn slow_to_load(gate: &Gate) -> Stage<u64, u64> {
     })
 }
 
-/// A change that loads a stage until it is let, and builds on another one whose route is gone and whose last call has
-/// left meanwhile.
+/// A change that loads a stage until the gate opens. It also uses another stage, whose route was removed and whose last
+/// call has left in the meantime.
 async fn built_on_what_only_the_change_keeps() -> (Node, Gate, JoinHandle<Result<AppliedChange, ChangeError>>) {
     let (calls, loading) = (Gate::default(), Gate::default());
     let shared = gated(&calls);
@@ -545,7 +545,7 @@ async fn a_dropped_node_looks_dropped() {
     assert_eq!(handle.add_route(RouteSpec::new("/x", answering("x", 1))).await.unwrap_err(), ChangeError::Ending);
 }
 
-/// The threads of this process whose name begins so.
+/// The count of this process's threads whose name has this prefix.
 #[cfg(target_os = "linux")]
 fn threads_named(prefix: &str) -> usize {
     let tasks = std::fs::read_dir("/proc/self/task").unwrap();
@@ -563,7 +563,7 @@ async fn a_hundred_loads_and_unloads_leave_nothing_behind_but_their_counts() {
     let series = || node.metrics().lines().map(str::to_owned).collect::<BTreeSet<_>>();
     let before = series();
     for round in 0..100u64 {
-        // Held by the recipe, by a step of the route, and by nothing else.
+        // Held only by the recipe and by a step of the route.
         let (in_stage, in_route) = (Arc::clone(&kept), Arc::clone(&kept));
         let quick = Stage::each("quick", move |n: &u64| {
             let _held = &in_stage;
@@ -597,7 +597,7 @@ async fn a_hundred_loads_and_unloads_leave_nothing_behind_but_their_counts() {
     assert_eq!((description.admitted, description.outcomes), (100, 100));
 }
 
-/// A stage that fails for good while it is broken, and the switch that breaks it.
+/// A stage that fails permanently while it is broken, and the switch that breaks it.
 fn breakable() -> (Stage<u64, u64>, Arc<AtomicBool>) {
     let broken = Arc::new(AtomicBool::new(true));
     let is_broken = Arc::clone(&broken);

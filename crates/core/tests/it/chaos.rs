@@ -1,6 +1,6 @@
 //! Many calls with random cancels, deadlines, failures and panics: one outcome each, and everything returns to zero.
 //!
-//! `CHAOS_CALLS` sets the number of calls (100,000 unless said otherwise), `CHAOS_SEED` repeats a run's choices.
+//! `CHAOS_CALLS` sets the number of calls (default 100,000), `CHAOS_SEED` repeats a run's choices.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,7 +15,7 @@ fn setting(name: &str, default: u64) -> u64 {
     std::env::var(name).map_or(default, |text| text.parse().unwrap_or_else(|_| panic!("{name} must be a number")))
 }
 
-/// The nature of a call is in its number, so that the same seed asks for the same things.
+/// The number of a call decides its nature, so that the same seed makes the same calls.
 fn nature(n: u64) -> u64 {
     fastrand::Rng::with_seed(n).u64(..)
 }
@@ -55,7 +55,7 @@ async fn a_storm_of_calls_ends_in_one_outcome_each_and_leaves_nothing_behind() {
                     let n = seed.wrapping_mul(31).wrapping_add(caller * per_caller + step);
                     let call = client.call_with::<u64, u64>("/storm", n, options(n));
                     let outcome = if nature(n) % 16 == 7 {
-                        // A caller that loses patience at a random point of the call.
+                        // A caller that leaves at a random point of the call.
                         let patience = Duration::from_micros(nature(n) % 300);
                         match tokio::time::timeout(patience, call).await {
                             Ok(outcome) => outcome,
@@ -74,7 +74,7 @@ async fn a_storm_of_calls_ends_in_one_outcome_each_and_leaves_nothing_behind() {
                         }
                         Err(error) if error.kind() == ErrorKind::Failed => outcomes[1] += 1,
                         Err(error) => {
-                            // Those in a hurry may be told before they queue that they would be late.
+                            // Calls with a short deadline may be refused before they queue.
                             let expected =
                                 [ErrorKind::WorkerFailed, ErrorKind::DeadlineExceeded, ErrorKind::Overloaded];
                             assert!(expected.contains(&error.kind()), "{error}");

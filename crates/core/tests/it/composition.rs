@@ -1,4 +1,4 @@
-//! Ensembles, switches and maps: what runs, in which order results come, and whose error counts.
+//! Ensembles, switches and maps: which steps run, in which order results arrive, and which error counts.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -49,7 +49,7 @@ async fn an_ensemble_gives_its_members_results_in_their_order() {
 
 #[tokio::test]
 async fn the_members_of_an_ensemble_run_side_by_side() {
-    // Each member waits until all five have begun: one after the other they would wait for ever.
+    // Each member waits until all five have begun: in sequence they would wait for ever.
     let barrier = Arc::new(std::sync::Barrier::new(5));
     let member = |n: u64| -> Pipeline<u64, u64> {
         let barrier = Arc::clone(&barrier);

@@ -1,4 +1,4 @@
-//! Users' values may panic where they are dropped. That ends nothing but a replica, and mostly not even that.
+//! Users' values may panic when they are dropped. At most this ends a replica.
 
 use std::time::Duration;
 
@@ -71,7 +71,7 @@ async fn an_input_that_panics_when_it_is_thrown_away_ends_no_batcher() {
     still_serves(&node).await;
 }
 
-/// Panics when it is dropped, even while something else unwinds: two of them that nobody contains end the process.
+/// Panics when it is dropped, even during another panic: two of them without containment end the process.
 #[derive(Clone, Debug, Deserialize, Serialize, schemars::JsonSchema)]
 struct Spiteful {
     armed: bool,

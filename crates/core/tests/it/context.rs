@@ -1,4 +1,4 @@
-//! What user code knows of the call that it works for, in every form of a stage, and in its own log lines.
+//! The call context in user code, in every form of a stage, and in its log lines.
 
 use std::io;
 use std::sync::{Arc, Mutex};
@@ -11,7 +11,7 @@ use futures_util::stream;
 
 use super::support::serve;
 
-/// All that a stage may know, on one line.
+/// All of the context, on one line.
 fn told(context: &CallContext) -> String {
     let (id, trace, caller) = (context.request_id(), context.traceparent(), context.caller());
     let (header, tag) = (context.header("x-city"), context.tag("tenant"));
@@ -103,7 +103,7 @@ async fn the_members_of_an_ensemble_and_the_stages_behind_the_first_know_it_as_w
     assert_eq!(heard, TOLD);
 }
 
-/// What a subscriber of the user's own writes.
+/// The output of the user's own subscriber.
 #[derive(Clone, Default)]
 pub(crate) struct Written(Arc<Mutex<Vec<u8>>>);
 
@@ -132,7 +132,7 @@ pub(crate) fn subscriber(written: &Written) -> impl tracing::Subscriber + Send +
 #[tokio::test]
 async fn a_log_line_of_user_code_names_its_call() {
     let written = Written::default();
-    // With one subscriber alone another test's thread, which has none, decides what is heard.
+    // With only one subscriber, a thread of another test without a subscriber decides what is logged.
     let _second = tracing::Dispatch::new(subscriber(&Written::default()));
     let _here = tracing::subscriber::set_default(subscriber(&written));
     let says = Stage::each("says", |n: &u64| {

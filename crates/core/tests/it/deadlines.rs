@@ -1,4 +1,4 @@
-//! Deadlines fire on time, whatever the workers do, and nothing expired is executed.
+//! Deadlines fire on time, whatever the workers do, and expired calls never run.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -23,7 +23,7 @@ async fn a_deadline_fires_while_every_worker_is_busy() {
     });
     until("the worker is busy", || gate.arrived() == 1).await;
 
-    // The gate stays shut: only a timer of its own can answer this call.
+    // The gate stays closed: only a timer can answer this call.
     let error = client.call_with::<u64, u64>("/route", 2, within(Duration::from_millis(20))).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::DeadlineExceeded);
     until("the expired entry left the queue", || node.describe().stages[0].queued == 0).await;
@@ -122,8 +122,7 @@ async fn an_item_whose_time_passes_within_its_batch_does_not_start() {
     let node = serve(stage.max_batch_size(2).max_delay(Duration::from_secs(5)).on_threads()).await;
     let client = node.client();
     let options = |ms| CallOptions::new().with_timeout(Duration::from_millis(ms));
-    // The order in the queue is that of the deadlines: the patient one is second, and would start when nobody waits for
-    // it.
+    // The queue is in the order of deadlines: the patient call is second, and would start after all callers have left.
     let (first, second) = tokio::join!(
         client.call_with::<u64, u64>("/route", 1, options(60)),
         client.call_with::<u64, u64>("/route", 2, options(80)),

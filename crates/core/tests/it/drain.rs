@@ -1,4 +1,4 @@
-//! Endings in good order: what is in hand is finished, workers clean up, nothing new comes in.
+//! Ends in good order: running calls finish, workers clean up, new calls are refused.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -106,7 +106,7 @@ async fn dropping_a_node_answers_its_callers() {
     node.abort();
     gate.open();
     for call in calls {
-        // The one that was running may still finish; nobody hangs.
+        // The running call may still finish; no call hangs.
         let outcome = tokio::time::timeout(PATIENCE, call).await.expect("answered").unwrap();
         drop(outcome);
     }

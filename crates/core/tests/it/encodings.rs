@@ -1,4 +1,4 @@
-//! How often a typed value is encoded on its way: never between stages of one process, once at a border.
+//! How often a typed value is encoded: never between stages of one process, once at a border.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -12,7 +12,7 @@ use super::support::serve;
 static ENCODED: AtomicUsize = AtomicUsize::new(0);
 static DECODED: AtomicUsize = AtomicUsize::new(0);
 
-/// Counts each time it is written or read.
+/// Counts how often it is written or read.
 #[derive(Debug, Clone, PartialEq)]
 struct Counted(u64);
 

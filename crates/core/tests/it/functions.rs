@@ -1,4 +1,4 @@
-//! Function-style calls: arguments by place and by name, to functions and to every other route.
+//! Function-style calls: positional and keyword arguments, to functions and to every other route.
 
 use callboard_codec::{DType, Map, Tensor, Value};
 use callboard_core::{App, ErrorKind, Failure, FunctionCall, NO_ARGS, Pipeline, Stage};
@@ -23,7 +23,7 @@ async fn a_function_gets_its_arguments_by_place_and_by_name() {
         let sum = client.send("add", args, Map::from_iter(kwargs)).await.unwrap();
         assert_eq!(sum, Value::Int(3));
     }
-    // The route's own name is the function's, too.
+    // The route's own name also names the function.
     assert_eq!(client.send("/add", [1, 2], Map::new()).await.unwrap(), Value::Int(3));
 }
 
@@ -84,7 +84,7 @@ async fn any_route_takes_its_one_value_or_its_fields_by_name() {
     let error = client.send("greet", NO_ARGS, Map::from_iter([("name", "Ada")])).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidInput);
     assert!(error.message().contains("times"), "{error}");
-    // What was refused never came in.
+    // Refused calls were never admitted.
     let description = node.describe();
     assert_eq!((description.admitted, description.outcomes, description.in_flight), (2, 2, 0));
 }
@@ -92,7 +92,7 @@ async fn any_route_takes_its_one_value_or_its_fields_by_name() {
 #[tokio::test]
 async fn values_keep_their_types_on_the_way_through() {
     let echo = Stage::each("echo", |call: &FunctionCall| Ok(Value::Tuple(call.args.clone())));
-    // A second stage of another input type makes the call cross a conversion.
+    // A second stage with another input type needs a conversion.
     let count = Stage::each("count", |value: &Value| {
         let Value::Tuple(items) = value else { return Err(Failure::new("no tuple")) };
         Ok(items.clone())

@@ -1,4 +1,4 @@
-//! Calls that do not come back: their callers are answered, their replica is replaced, their thread is counted.
+//! Calls that hang: their callers are answered, their replica is replaced, their thread is counted.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Calls that a stage makes for the call that it works for: they ride on its permit, and end with it.
+//! Inner calls: a stage makes them for its current call. They use its permit, and end with it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -15,7 +15,7 @@ fn limits(calls: usize) -> Limits {
     Limits { max_in_flight: calls, ..Limits::default() }
 }
 
-/// A stage that gives what the inner route gives.
+/// A stage that returns the output of the inner route.
 fn asks(name: &str) -> Stage<u64, u64> {
     Stage::each_async_with_context(name, |n: Arc<u64>, context: CallContext| async move {
         Ok(context.client()?.call::<u64, u64>("/inner", *n).await? + 1)
@@ -145,7 +145,7 @@ async fn an_inner_call_is_cancelled_with_its_outer_call() {
     until("both have ended", || node.client().in_flight() == 0 && node.metrics().contains(cancelled)).await;
 }
 
-/// The worker cannot drop what it waits for.
+/// The worker cannot drop the call that it waits for.
 #[tokio::test]
 async fn an_inner_call_of_blocking_code_is_cancelled_with_its_outer_call() {
     let begun = Arc::new(AtomicUsize::new(0));
@@ -177,7 +177,7 @@ async fn a_client_of_another_node_takes_permits_of_that_node() {
     let inner = Stage::each("inner", |n: &u64| Ok(n * 2));
     let other = App::new().route("/inner", inner).limits(limits(0)).start().await.unwrap();
     let there = other.client();
-    // Of the same name as the stage there.
+    // With the same name as the stage on the other node.
     let outer = Stage::each_async_with_context("inner", move |n: Arc<u64>, context: CallContext| {
         let there = there.within(&context);
         async move { Ok(there.call::<u64, u64>("/inner", *n).await?) }
@@ -198,7 +198,7 @@ async fn a_call_does_not_come_back_into_a_stage_that_it_is_in() {
     let (kind, status, message) = error_of(&node).await;
     assert_eq!((kind, status), (ErrorKind::Failed, Some(508)));
     assert!(message.contains("`asks` is called from within itself"), "{message}");
-    // By a way around another stage as well.
+    // Also through another stage.
     let around = Stage::each_async_with_context("around", |n: Arc<u64>, context: CallContext| async move {
         Ok(context.client()?.call::<u64, u64>("/around", *n).await?)
     });

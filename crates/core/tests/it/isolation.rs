@@ -1,4 +1,4 @@
-//! A batch that kills its worker, on a stage whose calls may be run again: the culprit alone fails.
+//! A batch that kills its worker, on a stage whose calls may run again: only the culprit fails.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,7 +13,7 @@ use super::support::{hush, until};
 
 const POISON: u64 = 666;
 
-/// A stage that dies of poison, and counts its runs while `gate` holds them back until a batch has gathered.
+/// A stage that dies of poison, and counts its runs. `gate` holds them back until a batch is full.
 fn fragile(max_batch_size: usize, runs: &Arc<AtomicUsize>) -> Stage<u64, u64> {
     let runs = Arc::clone(runs);
     Stage::batch("fragile", move |batch: Batch<u64>| {
@@ -22,7 +22,7 @@ fn fragile(max_batch_size: usize, runs: &Arc<AtomicUsize>) -> Stage<u64, u64> {
         batch.iter().map(|n| Ok(n + 1)).collect()
     })
     .max_batch_size(max_batch_size)
-    // A full batch or nothing: the test decides what is run together.
+    // Only full batches, so that the test decides which calls run together.
     .max_delay(Duration::from_secs(3600))
 }
 
@@ -49,7 +49,7 @@ async fn the_culprit_alone_fails_and_is_found_in_few_runs() {
     }
 }
 
-/// A stage of batches of one whose worker panics in every tenth run, whatever it is given.
+/// A stage with batches of one, whose worker panics in every tenth run, for any input.
 fn flaky() -> Stage<u64, u64> {
     let runs = AtomicUsize::new(0);
     Stage::each("fragile", move |n: &u64| {
@@ -139,8 +139,8 @@ async fn at_most_once_means_no_second_run() {
     assert_eq!(runs.load(Ordering::SeqCst), 1);
 }
 
-// On real time: a machine that is busy enough has the watchdog move the stage to a thread, for which a paused clock
-// does not wait.
+// On real time: on a busy machine the watchdog moves the stage to a thread, and a paused clock does not wait for
+// threads.
 #[tokio::test]
 async fn poison_alone_never_fails_a_stage_but_much_of_it_degrades_it() {
     hush();
@@ -184,7 +184,7 @@ async fn one_in_a_hundred_under_load_fails_alone() {
     assert_eq!((description.in_flight, description.stages[0].queued), (0, 0));
 }
 
-/// Panics after a while whenever it gets more than one, and takes its time with one alone.
+/// Panics after a while for more than one item, and is slow with one.
 struct DiesOfCompany;
 
 impl AsyncWorker for DiesOfCompany {

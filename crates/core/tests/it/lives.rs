@@ -1,4 +1,4 @@
-//! What an actor does of itself: its start, its timers, its end.
+//! The life of an actor: its start, its timers, its end.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use tokio::sync::Semaphore;
 use super::context::{Written, subscriber};
 use super::support::{PATIENCE, hush, until};
 
-/// Does what its messages say, and counts the beats of its timers.
+/// Does what its messages request, and counts the ticks of its timers.
 #[derive(Default)]
 struct Pulse {
     beats: u64,
@@ -23,10 +23,10 @@ struct Pulse {
 
 enum Beat {
     Every(Duration),
-    /// With a message whose maker panics.
+    /// The `message` function panics.
     Broken(Duration),
     After(Duration),
-    /// Waits until the test lets it go on, and counts.
+    /// Waits for the semaphore of the test, and counts.
     Later(Arc<Semaphore>),
     Cancel,
     Count,
@@ -121,7 +121,7 @@ async fn a_message_that_waits_when_its_timer_is_cancelled_is_handled() {
         pulse.tell(timer).unwrap();
         pulse.tell(Beat::Hold(Arc::clone(&gate))).unwrap();
         pulse.tell(Beat::Cancel).unwrap();
-        // In the mailbox behind the message that cancels the timer, which gets time to end.
+        // In the mailbox after the message that cancels the timer, which gets time to end.
         pulse.tell(Beat::Hold(Arc::clone(&gate))).unwrap();
         tokio::time::sleep(second * 2).await;
         gate.add_permits(1);
@@ -135,7 +135,7 @@ async fn a_message_that_waits_when_its_timer_is_cancelled_is_handled() {
 async fn a_timer_without_a_time_or_a_message_ends_alone() {
     hush();
     let written = Written::default();
-    // With one subscriber alone another test's thread, which has none, decides what is heard.
+    // With only one subscriber, a thread of another test without a subscriber decides what is logged.
     let _second = tracing::Dispatch::new(subscriber(&Written::default()));
     let _here = tracing::subscriber::set_default(subscriber(&written));
     let (_node, pulse) = pulse().await;
@@ -194,7 +194,7 @@ async fn a_destructor_that_panics_ends_nothing_else() {
     assert_eq!(neighbour.ask(PATIENCE, Beat::Beats).await, Ok((0, 0)));
 }
 
-/// Starts when its life is one of these.
+/// Starts only in these lives.
 struct Choosy(&'static [u64]);
 
 impl Actor for Choosy {

@@ -1,4 +1,4 @@
-//! The core through the door that its users have: an app, its node, and an in-process client.
+//! Tests of core through its public interface: an app, its node, and an in-process client.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on says so by panicking")]
 

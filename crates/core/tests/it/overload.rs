@@ -1,4 +1,4 @@
-//! Bounds that hold, and honest answers at them.
+//! Bounds hold, and callers learn the truth at them.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -110,7 +110,7 @@ async fn five_times_the_capacity_is_served_at_capacity_and_the_rest_refused_quic
     .queue(8);
     let node = serve(stage).await;
     let client = node.client();
-    // 50 callers in a closed loop against one worker and eight places.
+    // A closed loop of 50 callers against one worker and eight places.
     let callers: Vec<_> = (0..50)
         .map(|_| {
             let client = client.clone();

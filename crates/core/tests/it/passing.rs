@@ -1,4 +1,4 @@
-//! Errors of calls that a stage makes itself: they reach the caller of that stage as they were told, not as a text.
+//! Errors of a stage's own calls reach the stage's caller as errors, not as text.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use callboard_core::{App, CallError, Contract, ErrorKind, Failure, LocalClient, 
 
 use super::support::{PATIENCE, hush, serve};
 
-/// Says no in four ways, and dies.
+/// Fails in four ways, and dies.
 fn inner() -> Stage<u64, u64> {
     Stage::each("inner", |n: &u64| match n {
         0 => Err(Failure::new("pay").with_status(402).with_type("Unpaid").with_details(Value::from(7))),
@@ -19,7 +19,7 @@ fn inner() -> Stage<u64, u64> {
     })
 }
 
-/// Calls the inner route, and hands its error on in one of the ways that user code has.
+/// Calls the inner route, and passes on its error in one of the possible ways.
 fn outer(name: &str, client: LocalClient, hand_on: fn(CallError) -> Failure) -> Stage<u64, u64> {
     Stage::each_async(name, move |n: std::sync::Arc<u64>| {
         let client = client.clone();
@@ -128,7 +128,7 @@ async fn texts_and_errors_become_failures_by_a_question_mark() {
     );
 }
 
-/// An actor that has no money.
+/// An actor without money.
 struct Purse;
 
 struct Pay(ReplyPort<u64>);
@@ -160,7 +160,7 @@ async fn an_actors_failure_reaches_the_caller_whoever_asked() {
         assert_eq!((error.message(), error.status(), error.stage()), ("empty", Some(402), Some(stage)));
         assert_eq!((error.details(), error.was_started()), (Some(&Value::from(7)), true));
     }
-    // The stage had begun, and may not run twice: what the actor says of itself is not true of the whole call.
+    // The stage had begun, and may not run twice: the actor's refusal does not hold for the whole call.
     let full = Failure::from(AskError::Failed(Failure::overloaded("busy")));
     let stage = Stage::each("full", move |_: &u64| Err::<u64, _>(full.clone()));
     let node = App::new().route("/full", stage).start().await.unwrap();

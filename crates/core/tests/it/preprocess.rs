@@ -1,4 +1,4 @@
-//! Functions that make a stage's inputs: in parallel, away from its workers' threads, each item for itself.
+//! Functions that make a stage's inputs: in parallel, on other threads than its workers, each item independently.
 
 use std::num::NonZeroUsize;
 use std::thread::available_parallelism;
@@ -22,7 +22,7 @@ fn cores() -> usize {
     available_parallelism().map_or(1, NonZeroUsize::get)
 }
 
-/// Doubles, and tells with how many others.
+/// Doubles, and returns the size of its batch.
 struct Doubles;
 
 impl Worker for Doubles {
@@ -111,12 +111,12 @@ async fn a_panic_ends_its_item_and_no_replica() {
 async fn its_panics_are_logged_and_counted() {
     hush();
     let written = Written::default();
-    // With one subscriber alone another test's thread, which has none, decides what is heard.
+    // With only one subscriber, a thread of another test without a subscriber decides what is logged.
     let _second = tracing::Dispatch::new(subscriber(&Written::default()));
     let _here = tracing::subscriber::set_default(subscriber(&written));
     let picky = doubles()
         .preprocess("picky", |_: &String, _: &CallContext| -> Result<u64, Failure> { panic!("meant to panic") });
-    // On this thread, where the log is read.
+    // On this thread, which reads the log.
     let node = TestApp::new(App::new().route("/route", picky)).start().await.unwrap();
     for _ in 0..3 {
         node.client().call::<_, (u64, usize)>("/route", "x".to_owned()).await.unwrap_err();

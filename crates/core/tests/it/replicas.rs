@@ -1,4 +1,4 @@
-//! What a replica is told about itself, and where its thread runs.
+//! The settings of a replica, and the placement of its thread.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
@@ -8,7 +8,7 @@ use callboard_core::{Batch, Failure, Replica, Stage, Worker};
 
 use super::support::serve;
 
-/// Answers with what it was built with.
+/// Answers with the data of its construction.
 struct Told {
     device: String,
     cores: Vec<usize>,

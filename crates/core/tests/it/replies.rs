@@ -1,4 +1,4 @@
-//! Streaming stages: order, the reader's pace, endings of every kind.
+//! Streaming stages: order, the reader's pace, every kind of end.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -12,7 +12,7 @@ use futures_util::{Stream, StreamExt, stream};
 
 use super::support::{Gate, PATIENCE, hush, until};
 
-/// Counts up without end, and how far it was asked to.
+/// Counts up without end, and records how far.
 fn endless(made: &Arc<AtomicU64>) -> StreamStage<u64, u64> {
     let made = Arc::clone(made);
     StreamStage::each("endless", move |from: &u64| {
@@ -24,7 +24,7 @@ fn endless(made: &Arc<AtomicU64>) -> StreamStage<u64, u64> {
     })
 }
 
-/// What comes until the stream ends, in good order or not.
+/// All outputs until the stream ends, with or without an error.
 async fn all<T>(
     mut replies: impl Stream<Item = Result<T, callboard_core::CallError>> + Unpin,
 ) -> (Vec<T>, Option<ErrorKind>) {
@@ -49,7 +49,7 @@ fn first(n: u64) -> StreamStage<u64, u64> {
 async fn outputs_come_in_order_through_what_is_before_and_behind() {
     let before = Stage::each("before", |n: &u64| Ok(n * 10));
     let behind = Stage::each_async("behind", |n: Arc<u64>| async move {
-        // The later ones would be quicker, if they could.
+        // The later items are quicker, and could overtake.
         tokio::time::sleep(Duration::from_millis(100 - *n)).await;
         Ok(n.to_string())
     });
@@ -174,7 +174,7 @@ async fn each_door_says_what_the_other_is_for() {
     assert_eq!(error.kind(), ErrorKind::NotFound);
 }
 
-/// Emits for all of its items in turn; knows bad ones and killers.
+/// Emits for all of its items in turn; some inputs fail, some kill.
 struct Rounds {
     batches: Arc<AtomicUsize>,
 }
@@ -288,7 +288,7 @@ async fn a_reader_hears_of_a_hung_stream_at_once() {
     gate.open();
 }
 
-/// Emits from a thread of its own making, as a worker does whose library calls back from one.
+/// Emits from its own thread, like a worker whose library calls back from a thread.
 struct Elsewhere;
 
 impl StreamWorker for Elsewhere {

@@ -1,4 +1,4 @@
-//! Calls of one session reach one replica.
+//! Calls of one session reach the same replica.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use callboard_core::{Batch, CallOptions, Failure, LocalClient, Stage, Worker};
 
 use super::support::{Gate, serve, until};
 
-/// Answers with the number of its replica; 13 waits at the gate, 666 kills the replica.
+/// Answers with the index of its replica; 13 waits at the gate, 666 kills the replica.
 struct WhoAmI {
     index: u64,
     gate: Gate,
@@ -38,7 +38,7 @@ async fn ask(client: &LocalClient, session: u64, n: u64) -> Result<u64, callboar
     client.call_with("/route", n, CallOptions::new().with_session_key(format!("session {session}"))).await
 }
 
-/// Which replica each of twenty sessions reaches.
+/// The replica of each of twenty sessions.
 async fn homes(client: &LocalClient) -> HashMap<u64, u64> {
     let mut homes = HashMap::new();
     for session in 0..20 {
@@ -110,7 +110,7 @@ async fn the_sessions_of_a_replica_that_dies_move_and_their_waiting_calls_with_t
     let node = serve(who_am_i(&gate)).await;
     let client = node.client();
     let before = homes(&client).await;
-    // One call of the session waits at the gate with the replica, which is killed by the next.
+    // One call of the session waits at the gate in the replica, and the next call kills it.
     let blocked = {
         let client = client.clone();
         tokio::spawn(async move { ask(&client, 0, 13).await })
@@ -128,7 +128,7 @@ async fn the_sessions_of_a_replica_that_dies_move_and_their_waiting_calls_with_t
     assert!(moved.is_ok(), "{moved:?}");
     until("the replica is back", || node.describe().stages[0].health.state == StageState::Ready).await;
     until("all are up", || node.describe().stages[0].replicas.len() == 4).await;
-    // The batcher hears of the new replica in its own time; then the sessions are where they were.
+    // The batcher learns of the new replica later; then the sessions are back.
     until("it is known", || node.describe().stages[0].queued == 0).await;
     let after = homes(&client).await;
     let strayed = before.iter().filter(|(session, home)| **home != before[&0] && after[*session] != **home);

@@ -1,4 +1,4 @@
-//! A user's app in a seeded simulation: everything that may happen does, and what breaks a promise is found.
+//! A user's app in a seeded simulation: all faults happen, and a broken promise is found.
 
 use std::collections::BTreeSet;
 use std::panic::AssertUnwindSafe;
@@ -59,7 +59,7 @@ fn paused<T>(play: impl Future<Output = T>) -> T {
     tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap().block_on(play)
 }
 
-/// What the test of a broken app is told.
+/// The message of the test of a broken app.
 fn complaint(simulation: Simulation) -> String {
     hush();
     paused(complaint_of(simulation))
@@ -90,7 +90,7 @@ async fn stream_of(seeds: std::ops::Range<u64>) -> Vec<Simulated> {
     runs
 }
 
-/// Also after other seeds on the same runtime, so that the one that failed can be played alone.
+/// Also after other seeds on the same runtime, so that a failed seed can run alone.
 #[test]
 fn the_same_seed_gives_the_same_trace() {
     let first = paused(stream_of(0..30));
@@ -136,7 +136,7 @@ fn a_panic_of_the_apps_own_is_told_from_a_simulated_one() {
 #[test]
 fn a_stage_that_stays_unavailable_is_found() {
     let calls = Arc::new(AtomicUsize::new(0));
-    // From the fiftieth call on it says no.
+    // From the fiftieth call on it fails.
     let tires = Stage::each("tires", move |n: &u64| match calls.fetch_add(1, Ordering::SeqCst) {
         0..50 => Ok(*n),
         _ => Err(Failure::unavailable("tired")),
@@ -162,7 +162,7 @@ fn a_call_that_panics_is_found() {
     assert!(told.contains("200 calls were made, and "), "{told}");
 }
 
-/// The call after the faults is the only one of each run here.
+/// Here, the call after the faults is the only call of each run.
 #[test]
 fn the_call_after_the_faults_is_checked_as_others_are() {
     let echo = Stage::each("echo", |n: &u64| Ok(*n));
@@ -177,7 +177,7 @@ fn the_call_after_the_faults_is_checked_as_others_are() {
     assert!(told.contains("/never does not serve after the faults: deadline_exceeded"), "{told}");
 }
 
-/// A worker that dies after its work has done it: under a contract that lets it run again, effects double.
+/// A worker that dies after its work is done: if the contract lets it run again, effects double.
 #[test]
 fn a_crash_may_come_after_the_effect() {
     let effects = Arc::new(AtomicUsize::new(0));

@@ -1,4 +1,4 @@
-//! Inputs that differ in size: batches bounded by cost, and inputs that are too large for one.
+//! Inputs of different sizes: batches bounded by cost, and inputs that are too large for one batch.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -12,7 +12,7 @@ use super::support::{Gate, serve, until};
 
 type Record<T> = Arc<Mutex<Vec<T>>>;
 
-/// Gives back the numbers it gets, and writes down the batches in which they came. The first waits at the gate.
+/// Returns its input numbers, and records their batches. The first batch waits at the gate.
 fn recorded(gate: &Gate) -> (Stage<u64, u64>, Record<Vec<u64>>) {
     let batches = Record::default();
     let (gate, seen) = (gate.clone(), Arc::clone(&batches));
@@ -114,7 +114,7 @@ async fn an_oversize_tensor_is_split_between_rows_and_joined_in_order() {
     assert_eq!(client.call::<_, Tensor>("/route", empty.clone()).await.unwrap(), empty);
 }
 
-/// Runs each digit of a number as a part of its own; a 7 fails.
+/// Runs each digit of a number as a separate part; a 7 fails.
 fn digits(gate: &Gate) -> (Stage<Vec<u64>, Vec<u64>>, Record<u64>) {
     let ran = Record::default();
     let (gate, seen) = (gate.clone(), Arc::clone(&ran));
@@ -178,7 +178,7 @@ async fn a_split_call_that_is_lost_after_a_part_of_it_ran_says_that_it_was_start
         async move { client.call::<_, Vec<u64>>("/route", vec![1u64, 2, 3]).await }
     });
     until("the first part runs", || parts.arrived() == 1 && node.describe().stages[0].queued == 1).await;
-    // The more urgent one: it runs before the second part.
+    // More urgent: it runs before the second part.
     let urgent = tokio::spawn({
         let options = CallOptions::new().with_timeout(Duration::from_secs(10));
         async move { client.call_with::<_, Vec<u64>>("/route", vec![9u64], options).await }
@@ -198,7 +198,7 @@ async fn a_split_call_that_is_lost_after_a_part_of_it_ran_says_that_it_was_start
 async fn a_split_call_is_one_call_whose_parts_leave_room_for_others() {
     let gate = Gate::default();
     let (stage, ran) = digits(&gate);
-    // Room for two: the ninety parts of the long call never fill the queue by themselves.
+    // Room for two: the ninety parts of the long call never fill the queue alone.
     let node = serve(stage.queue(2)).await;
     let client = node.client();
     let long = tokio::spawn({
@@ -210,7 +210,7 @@ async fn a_split_call_is_one_call_whose_parts_leave_room_for_others() {
     assert_eq!(node.describe().in_flight, 1);
     let short = tokio::spawn({
         let client = client.clone();
-        // The more urgent one: the parts have the deadline of their call, which came first.
+        // More urgent: the parts have the deadline of their call, which came first.
         let options = CallOptions::new().with_timeout(Duration::from_secs(10));
         async move { client.call_with::<_, Vec<u64>>("/route", vec![2], options).await }
     });
@@ -264,7 +264,7 @@ async fn the_timing_of_a_split_call_adds_up_to_what_its_caller_saw() {
 async fn a_refused_caller_is_told_the_time_that_the_cost_of_the_queue_takes() {
     let gate = Gate::default();
     let passed = gate.clone();
-    // A millisecond for each unit.
+    // One millisecond per unit.
     let stage = Stage::each("units", move |n: &u64| {
         if *n == 13 {
             passed.pass();

@@ -1,4 +1,4 @@
-//! What an error says of whether user code may have run for its call: the word on which callers dare to send it again.
+//! Errors say whether user code may have run for the call: callers rely on this to send a call again.
 
 use std::time::Duration;
 

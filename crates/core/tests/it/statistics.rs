@@ -1,4 +1,4 @@
-//! What was counted of a route, as numbers.
+//! The counts of a route, as numbers.
 
 use std::sync::Arc;
 use std::time::Duration;

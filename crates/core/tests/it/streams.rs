@@ -1,4 +1,4 @@
-//! Ordered streams: order, bounds, errors in their place, and an early stop that leaves nothing behind.
+//! Ordered streams: order, bounds, errors in their place, and an early stop without leftovers.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -10,7 +10,7 @@ use futures_util::{FutureExt, StreamExt, stream};
 
 use super::support::{Gate, PATIENCE, gated, serve, until};
 
-/// What a node shows when nothing is left in it.
+/// Whether the node is empty.
 fn is_quiet(node: &Node) -> bool {
     let description = node.describe();
     description.in_flight == 0
@@ -19,7 +19,7 @@ fn is_quiet(node: &Node) -> bool {
         && description.stages.iter().all(|stage| stage.queued == 0 && stage.replicas.iter().all(|r| !r.busy))
 }
 
-/// Counts what is taken from a producer without end.
+/// Counts the pulls from an endless producer.
 fn counted(pulled: &Arc<AtomicUsize>) -> impl Iterator<Item = u64> + use<> {
     let pulled = Arc::clone(pulled);
     (0u64..).inspect(move |_| {
@@ -29,7 +29,7 @@ fn counted(pulled: &Arc<AtomicUsize>) -> impl Iterator<Item = u64> + use<> {
 
 #[tokio::test]
 async fn results_come_in_the_order_of_the_inputs_whoever_is_done_first() {
-    // Each even item waits until the odd one behind it is done.
+    // Each even item waits until the next odd one is done.
     let done = Arc::new((Mutex::new(HashSet::new()), Condvar::new()));
     let stage = Stage::each("swap", move |n: &u64| {
         let (numbers, changed) = &*done;
@@ -82,7 +82,7 @@ async fn the_producer_is_never_pulled_further_ahead_than_allowed() {
         assert!(pulled.load(Ordering::SeqCst) <= received + 5, "{pulled:?} after {received}");
         assert!(node.describe().in_flight <= 5);
     }
-    // A consumer that does something else holds the producer back, while the calls come to their end.
+    // A busy consumer holds the producer back, while the calls finish.
     until("what was pulled is done", || node.describe().in_flight == 0).await;
     assert_eq!(pulled.load(Ordering::SeqCst), 55);
     assert_eq!(node.describe().outcomes, 55);
@@ -90,7 +90,7 @@ async fn the_producer_is_never_pulled_further_ahead_than_allowed() {
 
 #[tokio::test(start_paused = true)]
 async fn dropping_the_stream_cancels_what_is_outstanding_and_lets_the_producer_go() {
-    // The batch never fills, so everything waits in the queue.
+    // The batch never fills, so all calls wait in the queue.
     let ran = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&ran);
     let stage = Stage::each("echo", move |n: &u64| {
@@ -220,7 +220,7 @@ async fn several_streams_share_one_short_queue_with_plain_calls() {
             })
         })
         .collect();
-    // Plain calls are refused at the bound, as ever; that must not put a waiting stream to sleep for good.
+    // Plain calls are refused at the bound; that must not stop a waiting stream for good.
     let caller = tokio::spawn(async move {
         for n in 0..2000u64 {
             let _ = client.call::<u64, u64>("/route", n).await;
@@ -262,7 +262,7 @@ async fn room_that_others_take_is_waited_for_until_the_timeout() {
     drop(other);
     assert_eq!(lengths.next().await.unwrap().unwrap(), 2);
 
-    // What fits no empty node is not waited for.
+    // An input that fits no empty node does not wait.
     let begun = Instant::now();
     let mut lengths = client.stream::<_, u64>("/route", vec!["x".repeat(20_000)]).unwrap();
     assert_eq!(lengths.next().await.unwrap().unwrap_err().kind(), ErrorKind::InvalidInput);
@@ -286,7 +286,7 @@ async fn a_result_is_late_from_when_it_is_waited_for() {
     assert!(metrics.contains(r#"callboard_requests_total{route="/route",outcome="deadline_exceeded"} 2"#), "{metrics}");
     assert!(metrics.contains(r#"callboard_requests_total{route="/route",outcome="cancelled"} 1"#), "{metrics}");
 
-    // A deadline for the stream as a whole answers all that is not there by then.
+    // The deadline of the whole stream ends all missing results.
     let options = CallOptions::new().with_timeout(Duration::from_secs(2));
     let numbers = node.client().stream::<_, u64>("/route", 0..3u64).unwrap().options(options);
     let begun = Instant::now();

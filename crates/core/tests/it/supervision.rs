@@ -1,4 +1,4 @@
-//! Crashes end one replica and its batch; loops end the stage; nothing else suffers.
+//! Crashes end one replica and its batch; loops end the stage; other parts are not affected.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -127,7 +127,7 @@ async fn a_crash_loop_fails_its_stage_and_the_rest_serves_on() {
         .await
         .unwrap();
     let client = node.client();
-    // The first of them may be chance; from the second on it is a loop.
+    // The first crash may be chance; the later ones are a loop.
     for _ in 0..7 {
         let error = client.call::<u64, u64>("/broken", 1).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::WorkerFailed, "{error}");

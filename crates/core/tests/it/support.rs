@@ -1,4 +1,4 @@
-//! What the tests share: gates that hold a worker until the test says so, and waiting for an event with a bound.
+//! Tools of the tests: gates that hold a worker until the test opens them, and bounded waiting for an event.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -8,10 +8,10 @@ use std::time::Duration;
 use callboard_core::edge::RouteData;
 use callboard_core::{App, IntoPipeline, Node, RouteSpec, Stage};
 
-/// Longer than anything here takes on the slowest machine; reached only by a test that fails.
+/// Longer than any step takes on the slowest machine; only a failing test waits this long.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Holds worker threads until it is opened, and counts how many came to it.
+/// Holds worker threads until it is opened, and counts the arrivals.
 #[derive(Clone, Default)]
 pub(crate) struct Gate(Arc<(Mutex<bool>, Condvar, AtomicUsize)>);
 
@@ -36,7 +36,7 @@ impl Gate {
     }
 }
 
-/// Keeps panics that are meant out of the output, where they would bury a real one.
+/// Hides intended panics from the output, where they would bury a real panic.
 pub(crate) fn hush() {
     static ONCE: std::sync::Once = std::sync::Once::new();
     ONCE.call_once(|| {
@@ -49,7 +49,7 @@ pub(crate) fn hush() {
     });
 }
 
-/// Waits until `condition` holds; panics with `what` when it never does.
+/// Waits until `condition` holds; panics with `what` if it never does.
 pub(crate) async fn until(what: &str, condition: impl Fn() -> bool) {
     let wait = async {
         while !condition() {
@@ -68,7 +68,7 @@ where
     App::new().mount(RouteSpec::new("/route", pipeline)).start().await.expect("the node starts")
 }
 
-/// A thread stage of one replica whose calls wait at the gate and then give their input back.
+/// A thread stage of one replica whose calls wait at the gate and then return their input.
 pub(crate) fn gated(gate: &Gate) -> Stage<u64, u64> {
     let gate = gate.clone();
     Stage::each("gated", move |number: &u64| {

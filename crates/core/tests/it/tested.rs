@@ -1,4 +1,4 @@
-//! An app that its own tests start: fakes in the place of stages, and no waiting for time.
+//! An app in its own tests: fakes in the place of stages, and no waiting for time.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,7 +19,7 @@ impl Worker for Doubler {
     }
 }
 
-/// A stage on threads that two routes share.
+/// A stage on threads, shared by two routes.
 fn app() -> App {
     let double = Stage::worker("double", |_: &Replica| Ok(Doubler)).timeout(Duration::from_secs(60));
     let next = Stage::each("next", |n: &u64| Ok(n + 1));

@@ -1,4 +1,4 @@
-//! The texts of errors: no longer than anybody reads, and with what was said of the place.
+//! The texts of errors: bounded in length, and with their location.
 
 use std::time::Duration;
 
@@ -26,7 +26,7 @@ async fn a_long_text_of_user_code_is_cut_and_says_so() {
     let cut = error(20_000).await;
     assert!(is_cut(cut.message()), "{} characters", cut.message().chars().count());
     assert!(cut.error_type().unwrap().chars().count() <= 256);
-    // What another node has cut is not cut again.
+    // A text that another node has cut is not cut again.
     let again = CallError::from(cut.clone().into_parts());
     assert_eq!(again.message(), cut.message());
 }

@@ -1,4 +1,4 @@
-//! One call's record: where it went, in which batches it ran, and what an error can tell of that.
+//! One call's record: its stages and batches, and the part of it that an error reports.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -16,7 +16,7 @@ async fn record(node: &Node, input: u64, timeout: Duration) -> (Recorder, Result
     (recorder, outcome)
 }
 
-/// Keeps a worker's thread busy for so long.
+/// Keeps a worker's thread busy for `time`.
 fn work(time: Duration) {
     let begun = Instant::now();
     while begun.elapsed() < time {

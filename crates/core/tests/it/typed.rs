@@ -1,4 +1,4 @@
-//! A route by its types: looked up with them, and called as a tower service that holds a permit.
+//! A route with its types: looked up by them, and called as a tower service with a permit.
 
 use std::future::poll_fn;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Quick code that is not quick is named and moved off the runtime.
+//! Slow code in a task stage is named and moved off the runtime.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex};
@@ -8,7 +8,7 @@ use callboard_core::{App, Stage};
 
 use super::support::until;
 
-/// Blocks the thread it runs on, as a forgotten `std::thread::sleep` or a model would.
+/// Blocks its thread, like a forgotten `std::thread::sleep` or a model.
 fn block(time: Duration) {
     let (lock, never) = (Mutex::new(()), std::sync::Condvar::new());
     let begun = Instant::now();
@@ -42,7 +42,7 @@ async fn two_task_stages_that_block_the_runtime_are_moved_to_threads_and_the_res
         tokio::spawn(async move { client.call::<u64, u64>(route, millis).await.unwrap() })
     };
 
-    // The first calls hold both runtime threads for 5 s; nothing but the watchdog, on a thread of its own, can see it.
+    // The first calls block both runtime threads for 5 s; only the watchdog, on its own thread, can notice.
     let moved = |stage: &str| format!(r#"callboard_stage_moved_to_threads_total{{stage="{stage}"}} 1"#);
     let begun = Instant::now();
     let held = [call("/one", 5000), call("/two", 5000)];
@@ -57,7 +57,7 @@ async fn two_task_stages_that_block_the_runtime_are_moved_to_threads_and_the_res
         held.await.unwrap();
     }
 
-    // From now on the same two calls block nobody.
+    // From now on the same two calls block no other call.
     let long = [call("/one", 5000), call("/two", 5000)];
     until("both run", || {
         node.describe().stages.iter().filter(|stage| stage.replicas.iter().any(|r| r.busy)).count() == 2

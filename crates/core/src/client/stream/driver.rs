@@ -147,7 +147,7 @@ mod tests {
         poll_fn(|cx| driver.poll_first(cx)).await
     }
 
-    /// A call that ends with what is sent.
+    /// A call that ends with the number that is sent.
     fn start(driver: &mut Driver<u32>) -> oneshot::Sender<u32> {
         let (sender, outcome) = oneshot::channel();
         driver.start(Box::pin(async { Ok(outcome.await.expect("the call is not cancelled")) }));

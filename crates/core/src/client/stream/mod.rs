@@ -1,8 +1,7 @@
 //! Ordered streams of calls: inputs from any producer, even an endless one; results in the order of the inputs.
 //!
 //! * **Full:** the look-ahead bounds the stream. Its calls are not refused; they wait for a place in a full stage and
-//!   for
-//!   a permit on a full node.
+//!   for a permit on a full node.
 //! * **Late:** a late result is answered with `DeadlineExceeded`; the stream continues.
 //! * **Cancelled:** dropping the stream cancels all outstanding calls. Nothing more is pulled.
 
@@ -103,10 +102,9 @@ impl LocalClient {
 /// # Room
 ///
 /// At most [`look_ahead`](Self::look_ahead) inputs are pulled and not yet answered, and one more while a result is
-/// handed over. Where a plain call is refused with `Overloaded`, a call of a stream waits until it is late: for a place
-/// in a full stage, or for a permit on a full node. Over a network it asks again after the time that the node tells.
-/// `Overloaded` remains for an input that was late before the node had room; an input that fits no empty node is
-/// refused at once.
+/// handed over. A plain call is refused with `Overloaded` by a full stage or node; a call of a stream waits for a place
+/// or permit until it is late. Over a network it retries after the time that the node gives. `Overloaded` remains for
+/// an input that was late before the node had room; an input that fits no empty node is refused at once.
 ///
 /// # Cancellation
 ///

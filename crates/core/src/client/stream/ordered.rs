@@ -40,7 +40,7 @@ pub(super) struct Settings<Out> {
 
 /// Where the calls go.
 pub(super) enum CallTarget<Out> {
-    /// A route of this node, which admits each call.
+    /// A route of this node. The node admits each call.
     Local { client: LocalClient, route: String },
     /// Another caller, which waits for room by itself.
     Remote { runtime: Handle, call: Box<dyn Fn(Payload, CallOptions) -> BoxedCall<Out> + Send + Sync> },
@@ -76,7 +76,7 @@ pub(super) type OrderedItem<T, Out> = (Option<T>, Result<Out, CallError>);
 
 pub(super) struct Ordered<S: Stream, Out, P: Prepare<S::Item>> {
     pub(super) settings: Settings<Out>,
-    /// None after the producer has ended.
+    /// `None` after the producer has ended.
     inputs: Option<S>,
     prepare: P,
     window: Window,
@@ -86,7 +86,7 @@ pub(super) struct Ordered<S: Stream, Out, P: Prepare<S::Item>> {
     /// Spawned with the first call.
     driver: Option<Driver<Out>>,
     timer: StreamTimer,
-    /// When the result that the consumer waits for is late.
+    /// The time at which the result that the consumer waits for is late.
     late_at: Option<Instant>,
     is_over: bool,
 }

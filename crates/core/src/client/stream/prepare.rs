@@ -44,7 +44,7 @@ impl<X: Data> Prepare<X> for NoPreprocess {
     }
 }
 
-/// An input that an edge has read and decoded, or the reason why it could not.
+/// An input that an edge has read and decoded, or the reason of the failure.
 #[derive(Clone, Debug)]
 pub struct PreparedInput(pub Result<Payload, Failure>);
 

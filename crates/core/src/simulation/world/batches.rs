@@ -1,4 +1,4 @@
-//! What happens to batches: they are formed, run, end, and are run again in parts to find a culprit.
+//! The events of batches: they are formed, run, end, and run again in parts to find a culprit.
 
 use std::time::Duration;
 
@@ -88,7 +88,7 @@ impl World {
             if self.calls[call].outcome.is_none() && !self.calls[call].key.deadline.is_expired(now) {
                 batch.push(call);
             } else {
-                // Its own timer comes in the same moment.
+                // Its own timer fires at the same moment.
                 cost -= self.script.calls[call].cost;
             }
         }
@@ -140,7 +140,7 @@ impl World {
     }
 
     pub(super) fn batch_over(&mut self, id: u64) {
-        // A life that died meanwhile has taken its batch along.
+        // If the life has died meanwhile, its batch is gone with it.
         let Some(life) = self.lives.get_mut(&id) else { return };
         let Some(batch) = life.batch.take() else { return };
         let open: Vec<usize> = batch.calls.iter().copied().filter(|call| self.calls[*call].outcome.is_none()).collect();

@@ -1,4 +1,4 @@
-//! What happens to one call: it comes, is admitted or refused, waits, is given up, gets its one outcome.
+//! The events of one call: it arrives, is admitted or refused, waits, is given up, gets its one outcome.
 
 use std::time::Duration;
 
@@ -81,7 +81,7 @@ impl World {
         self.lanes.push(self.session(call), key, arrival, self.script.calls[call].cost, call);
     }
 
-    /// Its caller does not wait any more.
+    /// Its caller stops waiting.
     pub(super) fn give_up(&mut self, call: usize, outcome: Outcome) {
         if self.calls[call].outcome.is_some() {
             return;

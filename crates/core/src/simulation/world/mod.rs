@@ -1,4 +1,4 @@
-//! Plays a script: hands events to the decisions and does what they say, as the actors would.
+//! Runs a script: passes events to the decisions and carries them out, as the actors would.
 
 mod batches;
 mod calls;
@@ -21,13 +21,13 @@ use crate::queue::{EntryKey, SessionQueues, SharedCost};
 use crate::restart::RestartWindow;
 use crate::testing::Chance;
 
-/// What happens at a moment.
+/// An event.
 #[derive(Clone, Debug)]
 enum Event {
     Arrive(usize),
     Leave(usize),
     Late(usize),
-    /// The batch of this life ends, one way or another.
+    /// The batch of this life ends, in any way.
     Over(u64),
     Restart(usize),
     Due,

@@ -1,4 +1,4 @@
-//! What happens to replicas: they start, die, are scaled, and give up together.
+//! The events of replicas: they start, die, are scaled, and give up together.
 
 use super::super::invariants;
 use super::state::ReplicaState;
@@ -7,7 +7,7 @@ use crate::pool::StageState;
 use crate::restart::{BackoffPolicy, RestartDecision as AfterCrash};
 
 impl World {
-    /// A life ends by itself. One that is searched for a culprit is sound, and starts again at once.
+    /// A life crashes. If its batch is searched for a culprit, the replica is sound, and starts again at once.
     pub(super) fn crashed(&mut self, id: u64, poison: bool) {
         let Some(Life { index, leaving, batches, .. }) = self.lives.remove(&id) else { return };
         self.note(format!("{id} is dead, replica {index}"));
@@ -83,7 +83,7 @@ impl World {
         }
     }
 
-    /// A replica is killed from outside: what may be run again is, within the budget.
+    /// A replica is killed from outside: its calls run again if allowed, within the budget.
     pub(super) fn die(&mut self, index: usize) {
         let found = self.lives.iter().find(|(_, life)| life.index == index && !life.leaving);
         let Some((id, batch)) = found.map(|(id, life)| (*id, life.batch.clone())) else { return };

@@ -1,4 +1,4 @@
-//! What a world is made of: calls, lives, batches, and the counts of what happened to them.
+//! The state of a world: calls, lives, batches, and counts of their events.
 
 use crate::queue::EntryKey;
 use crate::timeline::ReleaseReason;
@@ -22,7 +22,7 @@ pub(in crate::simulation) enum Place {
     Running,
 }
 
-/// One call, as the world knows it.
+/// One call in the world.
 #[derive(Clone, Debug)]
 pub(in crate::simulation) struct Call {
     pub(in crate::simulation) key: EntryKey,
@@ -46,7 +46,7 @@ pub(in crate::simulation) struct Life {
 #[derive(Clone, Debug)]
 pub(in crate::simulation) struct Batch {
     pub(in crate::simulation) calls: Vec<usize>,
-    /// The batch that died first, where this is a part of it.
+    /// The batch that died first, if this batch is a part of it.
     pub(super) family: Option<usize>,
     pub(super) started_at: u64,
     pub(super) end: End,
@@ -59,12 +59,12 @@ pub(super) enum End {
     Hangs,
 }
 
-/// A batch that killed its worker, and the search for who did it.
+/// A batch that killed its worker, and the search for the culprit.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::simulation) struct Family {
     pub(in crate::simulation) size: usize,
     pub(in crate::simulation) runs: usize,
-    /// Some of them may leave before they are found.
+    /// Culprits may leave before they are found.
     pub(in crate::simulation) culprits: usize,
 }
 
@@ -74,7 +74,7 @@ pub(super) struct ReplicaState {
     pub(super) restart_due: bool,
 }
 
-/// How often what happened.
+/// The counts of events.
 #[derive(Debug, Default)]
 pub(in crate::simulation) struct Counts {
     pub(in crate::simulation) outcomes: [u64; 7],

@@ -1,4 +1,4 @@
-//! Faults at a stage's door: its worker is slow, or dies before or after its code has run.
+//! Faults of a stage: its worker is slow, or dies before or after its code has run.
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -16,16 +16,16 @@ use crate::stage::{Factory, StageSpec};
 use crate::testing::Chance;
 use crate::worker::{BoxFuture, DynAsyncWorker, DynWorker, Item, ItemOutcome, Replica, WrongCount};
 
-/// What a simulated crash says. Another panic is the app's own.
+/// The message of a simulated crash. Another panic is the app's own.
 pub(super) const CRASH: &str = "a simulated crash";
 
 /// The longest back-off between two lives of a replica, so that a stage that crashes often still serves.
 const MAX_BACKOFF: Duration = Duration::from_millis(400);
 
-/// What happens to one stage.
+/// The faults of one stage.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Plan {
-    /// One batch in as many kills its worker; 0: none.
+    /// One in this number of batches kills its worker; 0: none.
     pub(super) crashes: u64,
     /// A batch takes up to this much longer.
     pub(super) delay: Duration,
@@ -36,7 +36,7 @@ pub(super) struct Faults {
     name: StageName,
     plan: Plan,
     chance: Mutex<Chance>,
-    /// Off when the simulation looks whether the stage still serves.
+    /// Off while the simulation checks whether the stage still serves.
     is_on: Arc<AtomicBool>,
     journal: Arc<Journal>,
 }
@@ -44,7 +44,7 @@ pub(super) struct Faults {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Crash {
     BeforeItRuns,
-    /// What it did is done, and its callers do not hear of it.
+    /// The work is done, but its callers get no outcome.
     AfterItRan,
 }
 
@@ -91,7 +91,7 @@ pub(super) fn with_faults(stage: &StageSpec, faults: Arc<Faults>) -> StageSpec {
             }))
         }
         Factory::Sync(build) => {
-            // It works on one batch at a time, as it does on its thread.
+            // It runs one batch at a time, as on its thread.
             settings = settings.with_concurrency(NonZeroU32::MIN);
             let build = Arc::clone(build);
             Factory::Async(Arc::new(move |replica: &Replica| {
@@ -110,7 +110,7 @@ enum UserCode {
     Async(Arc<dyn DynAsyncWorker>),
 }
 
-/// A replica's worker behind the faults of its stage.
+/// A replica's worker with the faults of its stage.
 struct Faulty {
     worker: UserCode,
     faults: Arc<Faults>,

@@ -1,4 +1,4 @@
-//! What happened in a simulation, in virtual time, and which promises were broken.
+//! The events of a simulation, in virtual time, and the broken promises.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,10 +10,10 @@ use crate::clock::{self, Instant};
 use crate::error::ErrorKind;
 use crate::id::StageName;
 
-/// How much of the trace a failure tells: what led to it is at its end.
+/// The count of trace events that a failure prints: the cause is near the end.
 const LAST_EVENTS: usize = 40;
 
-/// What was seen of one run.
+/// The record of one run.
 #[derive(Debug)]
 pub(super) struct Journal {
     begun: Instant,
@@ -38,31 +38,31 @@ impl Simulated {
         &self.trace
     }
 
-    /// How many calls had their answer.
+    /// The count of calls with an answer.
     #[must_use]
     pub fn answered(&self) -> usize {
         self.outcomes.get("ok").copied().unwrap_or(0)
     }
 
-    /// How many calls were told an error of this kind.
+    /// The count of calls with an error of this kind.
     #[must_use]
     pub fn failed(&self, kind: ErrorKind) -> usize {
         self.outcomes.get(kind.as_str()).copied().unwrap_or(0)
     }
 
-    /// How many callers left before they had an answer.
+    /// The count of callers that left before they had an answer.
     #[must_use]
     pub fn left(&self) -> usize {
         self.left
     }
 
-    /// How many workers were killed.
+    /// The count of killed workers.
     #[must_use]
     pub fn crashes(&self) -> usize {
         self.crashes
     }
 
-    /// Fails the test where a promise was broken.
+    /// Fails the test if a promise was broken.
     pub(super) fn expect_kept(self) -> Self {
         let Self { seed, violations, trace, .. } = &self;
         let last = trace.len().saturating_sub(LAST_EVENTS);
@@ -93,7 +93,7 @@ impl Journal {
         self.book.lock().trace.push(line);
     }
 
-    /// A promise that was not kept.
+    /// Notes a broken promise.
     pub(super) fn violation(&self, what: impl fmt::Display) {
         let line = self.line(what);
         self.book.lock().violations.push(line);
@@ -110,7 +110,7 @@ impl Journal {
         self.event(format_args!("call {call}: its caller has left"));
     }
 
-    /// How many calls had an answer, or a caller that left.
+    /// The count of calls with an answer, or with a caller that left.
     pub(super) fn ended(&self) -> usize {
         let book = self.book.lock();
         book.outcomes.values().sum::<usize>() + book.left

@@ -1,8 +1,7 @@
 //! A seeded simulation of an app: its real stages, batchers and supervisors on virtual time, under calls, crashes,
 //! delays and callers as a seed draws them.
 //!
-//! [`Simulation`] says what may happen, [`faults`] make it happen at each stage, and the [`journal`] keeps what was
-//! seen.
+//! [`Simulation`] configures a run, [`faults`] act on each stage, and the [`journal`] records the events.
 
 mod faults;
 mod journal;
@@ -32,7 +31,7 @@ use crate::pool::StageState;
 use crate::stage::Factory;
 use crate::worker::BoxFuture;
 
-/// In virtual time, and far beyond every deadline: a call without an answer by then never has one.
+/// Far beyond every deadline, in virtual time: a call without an answer by then never gets one.
 const FOREVER: Duration = Duration::from_secs(3_600);
 
 /// A timer fires up to one tick of the runtime's clock after its time.
@@ -44,16 +43,15 @@ const BURST: u64 = 40;
 /// A simulation of an app with one seed: made by [`TestApp::simulate`], started by [`run`](Self::run).
 ///
 /// Calls arrive at random, some in bursts, and a quarter of them have a deadline below 100 ms. Crashes, delays and
-/// callers that leave are simulated where they are requested. Faults end after the last call. The run fails the test,
-/// and names its seed, when
+/// callers that leave are simulated if requested. Faults end after the last call. The run fails the test, and names its
+/// seed, if
 ///
 /// * a call has no answer, or has it after its deadline;
-/// * a call is told an error that no fault explains: of the kinds, `InvalidInput`, `Failed`, `Overloaded` and
-///   `DeadlineExceeded` are always allowed, `WorkerFailed` after a simulated crash only, others by
-///   [`allow`](Self::allow);
+/// * a call has an error that no fault explains: `InvalidInput`, `Failed`, `Overloaded` and `DeadlineExceeded` are
+///   always allowed, `WorkerFailed` only after a simulated crash, others by [`allow`](Self::allow);
 /// * a call or its check panics;
 /// * something is left at the end: a call in flight, bytes, an entry in a queue, a busy worker;
-/// * a stage has given up, or does not serve any more when the faults have ended.
+/// * a stage has given up, or no longer serves after the faults have ended.
 ///
 /// The same seed gives the same run, event by event, if the app's code uses nothing from outside: no unseeded random
 /// numbers, no real clock, no threads, no network. Stages run as futures, also after [`TestApp::keep_threads`], and
@@ -109,7 +107,7 @@ struct Load {
 
 type Call = dyn Fn(LocalClient, Chance, CallOptions) -> BoxFuture<'static, Answer> + Send + Sync;
 
-/// What a caller was told, and what its check says of that.
+/// The answer of a caller, and the verdict of its check.
 struct Answer {
     error: Option<CallError>,
     broken: Option<String>,
@@ -120,8 +118,8 @@ impl Simulation {
         Self { app, seed, loads: Vec::new(), faults: BTreeMap::new(), leaves: 0, allowed: Vec::new() }
     }
 
-    /// So many calls of a route. `input` draws the input of each; `check` sees it with its outcome, and panics where
-    /// that is wrong.
+    /// This number of calls of a route. `input` draws the input of each call; `check` gets it with its outcome, and
+    /// panics if that is wrong.
     pub fn calls<In: Data + Clone, Out: Data + Clone>(
         mut self,
         route: &str,
@@ -160,21 +158,21 @@ impl Simulation {
         self
     }
 
-    /// Allows calls to be told errors of this kind, such as those that the app's own code answers with.
+    /// Allows errors of this kind, such as those of the app's own code.
     pub fn allow(mut self, kind: ErrorKind) -> Self {
         self.allowed.push(kind);
         self
     }
 
-    /// Plays it, in a test with a paused clock.
+    /// Runs the simulation, in a test with a paused clock.
     ///
     /// # Panics
     ///
-    /// Where a promise was broken, with the seed and the last events. When the clock runs, the app does not start, or a
-    /// stage is named that no route has or that cannot be simulated.
+    /// If a promise was broken, with the seed and the last events; if the clock runs or the app does not start; if no
+    /// route has a named stage, or that stage cannot be simulated.
     pub async fn run(self) -> Simulated {
         expect_a_paused_clock();
-        // The jitter of back-offs is drawn by this thread.
+        // This thread draws the jitter of back-offs.
         fastrand::seed(self.seed);
         let Self { mut app, seed, loads, faults, leaves, allowed } = self;
         let (journal, has_faults) = (Arc::new(Journal::new(seed)), Arc::new(AtomicBool::new(true)));
@@ -192,7 +190,7 @@ impl Simulation {
     }
 }
 
-/// Under a paused clock nothing passes while this thread is busy.
+/// Under a paused clock no time passes while this thread is busy.
 fn expect_a_paused_clock() {
     let begun = clock::now();
     #[expect(clippy::disallowed_methods, reason = "real time has to pass, and a sleep of the runtime may be virtual")]
@@ -219,7 +217,7 @@ fn add_faults(
     assert!(unknown.is_empty(), "no route has a stage {unknown:?}");
 }
 
-/// One call, as the seed has drawn it.
+/// One call, as drawn from the seed.
 #[derive(Clone, Copy, Debug)]
 struct CallPlan {
     number: usize,
@@ -324,8 +322,8 @@ impl World {
         }
     }
 
-    /// With every caller answered or gone, nothing may be left: at once, but for entries that wait for a worker that
-    /// starts again.
+    /// When every caller has an answer or is gone, nothing may be left: at once, except entries that wait for a worker
+    /// that restarts.
     async fn come_to_rest(&self) {
         let end = clock::now() + FOREVER;
         while !left(&self.client.describe()).is_empty() && clock::now() < end {
@@ -339,7 +337,7 @@ impl World {
         }
     }
 
-    /// Without faults each route answers one more call.
+    /// Checks that each route answers one more call without faults.
     async fn still_serves(&self) {
         for (index, Load { route, call, .. }) in self.loads.iter().enumerate() {
             let answer = call(self.client.clone(), Chance::of(self.seed, &[2, index as u64]), CallOptions::new()).await;
@@ -362,7 +360,7 @@ impl World {
     }
 }
 
-/// What is not at rest.
+/// The parts that are not at rest.
 fn left(description: &Description) -> Vec<String> {
     let mut found = Vec::new();
     let Description { in_flight, in_flight_bytes, stages, .. } = description;

@@ -1,4 +1,4 @@
-//! What must hold, at every look and at the end, whatever the script was.
+//! The invariants of every script, at every look and at the end.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -42,11 +42,10 @@ impl<'a> Sampler<'a> {
         }
     }
 
-    /// Where every call in flight is: in a queue or in user code, never in both. Only when everybody has had their
-    /// turn.
+    /// Every call in flight is in a queue or in user code, never in both. Only valid after all ready tasks have run.
     pub(super) fn look_closely(&self, description: &Description, journal: &Journal) {
         self.look(description, journal);
-        // An entry whose caller has left stays among the suspects until a replica is back.
+        // An abandoned entry stays in the bisection queue until a replica is back.
         if self.script.stages.iter().any(|plan| plan.hard_to_build) || self.script.ending != Ending::Calm {
             return;
         }
@@ -58,7 +57,7 @@ impl<'a> Sampler<'a> {
         }
     }
 
-    /// Nothing is left of the calls.
+    /// No trace of the calls is left.
     pub(super) fn at_rest(&self, description: &Description, journal: &Journal) {
         let Description { in_flight, in_flight_bytes, .. } = *description;
         if (in_flight, in_flight_bytes) != (0, 0) {
@@ -82,7 +81,7 @@ impl<'a> Sampler<'a> {
         }
     }
 
-    /// What was counted says the same as what was seen.
+    /// The counters agree with the journal.
     pub(super) fn books(&self, description: &Description, metrics: &str, journal: &Journal) {
         let moved = |line: &str| line.starts_with("callboard_stage_moved_to_threads_total") && !line.ends_with(" 0");
         journal.book().moved_to_threads |= metrics.lines().any(moved);
@@ -120,7 +119,7 @@ impl<'a> Sampler<'a> {
         }
     }
 
-    /// What callers were told is what was counted. Of calls that nobody waited for to the end, anything may have been.
+    /// The counted outcomes are those of the callers. Detached and abandoned calls may have any outcome.
     fn outcomes_as_told(&self, metrics: &str, journal: &Journal) {
         let book = journal.book();
         let unknown = book.calls.values().filter(|call| call.told.is_none()).count() as u64;
@@ -156,7 +155,7 @@ impl<'a> Sampler<'a> {
         self.script.stages.iter().position(|plan| plan.name == name)
     }
 
-    /// How many entries may stand in a queue beyond its bound: those that were in a worker's hands and came back.
+    /// How many entries may exceed a queue's bound: entries that were in a worker and came back.
     fn comes_back(&self, stage: usize) -> usize {
         let plan = &self.script.stages[stage];
         if !plan.dangerous && !self.script.scales(stage) && self.script.ending == Ending::Calm {
@@ -176,13 +175,13 @@ fn runs_of(book: &Book, stage: usize) -> u64 {
     runs.len() as u64
 }
 
-/// A sample of the metrics' text; zero where there is none.
+/// A sample of the metrics' text; zero if it is missing.
 fn read(metrics: &str, family: &str, labels: &str) -> u64 {
     let start = format!("callboard_{family}{{{labels}}} ");
     metrics.lines().find_map(|line| line.strip_prefix(&start)?.parse().ok()).unwrap_or(0)
 }
 
-/// Judges the run from what was written down.
+/// Judges the run from its journal.
 pub(super) fn judge(script: &Script, journal: &Journal) {
     let mut found = Vec::new();
     {
@@ -223,19 +222,19 @@ fn visits_by_call(book: &Book) -> BTreeMap<u64, Vec<&Visit>> {
     visits
 }
 
-/// One call, with everything that is known of it.
+/// One call, with all its records.
 struct Judged<'a> {
     script: &'a Script,
     book: &'a Book,
     call: u64,
-    /// Not there for a stream's calls.
+    /// `None` for a stream's calls.
     plan: Option<&'a CallPlan>,
     record: &'a CallRecord,
     visits: &'a [&'a Visit],
 }
 
 impl Judged<'_> {
-    /// What is wrong with how this call went.
+    /// The first broken promise of this call.
     fn complaint(&self) -> Option<String> {
         let Some(Told { at, what }) = &self.record.told else {
             let Some(plan) = self.plan else {
@@ -276,7 +275,7 @@ impl Judged<'_> {
         (!is_expected).then(|| "should not have been told that".to_owned())
     }
 
-    /// The stages of its route, or all of them where it is not known.
+    /// The stages of its route, or all stages if the route is unknown.
     fn stages(&self) -> impl Iterator<Item = &StagePlan> {
         let of_route = self.plan.map(|plan| self.script.routes[plan.route].stages.clone());
         let stages = of_route.unwrap_or_else(|| (0..self.script.stages.len()).collect());
@@ -288,27 +287,27 @@ impl Judged<'_> {
         self.plan.is_some_and(|plan| visited.len() < self.script.routes[plan.route].stages.len())
     }
 
-    /// Whether one of its visits met such an item: itself.
+    /// Whether this call has one of these natures in a stage that it visited.
     fn nature_among(&self, natures: &[Nature]) -> bool {
         self.visits.iter().any(|visit| natures.contains(&self.script.nature(self.call, visit.stage)))
     }
 
-    /// Whether it may answer for a crash: as the culprit, or as one of the batch in a stage whose calls are run at most
-    /// once.
+    /// Whether the call may fail by a crash: as the culprit, or as a member of the batch in a stage whose calls run at
+    /// most once.
     fn crashed(&self, at: Instant) -> bool {
         self.crashed_before_its_turn(at)
             || self.visits.iter().any(|visit| {
                 let plan = &self.script.stages[visit.stage];
                 let nature = self.script.nature(self.call, visit.stage);
                 let is_culprit = matches!(nature, Nature::Kills | Nature::KillsOnce);
-                // A stream's results are told in their order, not when they are there.
+                // A stream's results are yielded in their order, not at the time of their outcome.
                 let is_of_then = |crashed_at: Instant| crashed_at == at || (self.plan.is_none() && crashed_at < at);
                 let may_answer = is_culprit || plan.contract == Contract::AtMostOnce;
                 may_answer && self.book.crashes_of(visit, plan.form).into_iter().any(is_of_then)
             })
     }
 
-    /// The first item of an asynchronous closure's batch may panic before the others of the batch are even looked at.
+    /// The first item of an asynchronous closure's batch may panic before the other items are polled.
     fn crashed_before_its_turn(&self, at: Instant) -> bool {
         let is_run_once = |stage: usize| {
             let plan = &self.script.stages[stage];
@@ -330,7 +329,7 @@ impl Judged<'_> {
         cannot_make_it || timed_out || self.record.deadline.is_none_or(|deadline| at >= deadline)
     }
 
-    /// Whether the node was on its way out.
+    /// Whether the node was ending.
     fn is_ending(&self, at: Instant) -> bool {
         let first = self.book.events.iter().find(|(_, what)| {
             what.starts_with("draining") || what.starts_with("shutting down") || what.starts_with("aborted")

@@ -1,4 +1,4 @@
-//! What user code and callers saw, in virtual time. What can be judged at once is judged when it is written down.
+//! Observations of user code and callers, in virtual time. Some invariants are checked while they are recorded.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -12,10 +12,10 @@ use super::script::{Form, Script};
 /// How a call's time in user code ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum End {
-    /// It came to its results.
+    /// User code returned its results.
     Returned,
     Panicked,
-    /// The future was dropped where it stood.
+    /// The future was dropped.
     Dropped,
 }
 
@@ -25,27 +25,27 @@ pub(super) struct Visit {
     pub(super) call: u64,
     pub(super) stage: usize,
     pub(super) revision: u64,
-    /// Calls that are run together share it.
+    /// Calls that run together share it.
     pub(super) run: u64,
     pub(super) started_at: Instant,
     pub(super) end: Option<(Instant, End)>,
 }
 
-/// An outcome without what nobody judges.
+/// An outcome, reduced to the parts that are judged.
 pub(super) type Answer = Result<u64, (ErrorKind, String)>;
 
-/// What a caller was told.
+/// The outcome of a call at its caller.
 #[derive(Clone, Debug)]
 pub(super) struct Told {
     pub(super) at: Instant,
     pub(super) what: Answer,
 }
 
-/// One call, from its caller's side.
+/// One call, as its caller sees it.
 #[derive(Clone, Debug)]
 pub(super) struct CallRecord {
     pub(super) called_at: Instant,
-    /// Not known of a stream's calls.
+    /// Unknown for a stream's calls.
     pub(super) deadline: Option<Instant>,
     pub(super) left_at: Option<Instant>,
     pub(super) told: Option<Told>,
@@ -63,16 +63,16 @@ pub(super) struct Book {
     pub(super) calls: BTreeMap<u64, CallRecord>,
     pub(super) visits: Vec<Visit>,
     pub(super) runs: u64,
-    /// Calls in user code now.
+    /// The count of calls in user code now.
     pub(super) inside: usize,
     pub(super) violations: Vec<String>,
-    /// The watchdog, which looks at real time, moved a stage to threads.
+    /// The watchdog, which uses real time, moved a stage to threads.
     pub(super) moved_to_threads: bool,
     pub(super) events: Vec<(Instant, String)>,
 }
 
 impl Book {
-    /// Calls in user code that somebody certainly waits for.
+    /// The calls in user code that surely have a waiting caller.
     pub(super) fn wanted_inside(&self, now: Instant) -> usize {
         let is_wanted = |call: &CallRecord| {
             call.left_at.is_none() && call.told.is_none() && call.deadline.is_some_and(|deadline| now < deadline)
@@ -81,10 +81,10 @@ impl Book {
         open.filter(|visit| self.calls.get(&visit.call).is_some_and(is_wanted)).count()
     }
 
-    /// When the run of which this visit is a part may have panicked.
+    /// The times at which the run of this visit may have panicked.
     ///
-    /// The items of an asynchronous closure are visits of their own that begin together and run side by side: one that
-    /// has returned is lost with those that have not.
+    /// The items of an asynchronous closure are separate visits that begin together and run concurrently: a panic also
+    /// loses the items that have returned.
     pub(super) fn crashes_of(&self, visit: &Visit, form: Form) -> Vec<Instant> {
         let Some((ended_at, end)) = visit.end else { return Vec::new() };
         if end == End::Panicked {
@@ -103,7 +103,7 @@ impl Book {
     }
 }
 
-/// The book of one run, shared by everybody in it.
+/// The shared journal of one run.
 #[derive(Debug)]
 pub(super) struct Journal {
     script: Arc<Script>,
@@ -172,7 +172,7 @@ impl Journal {
         Visiting { journal: Arc::clone(self), visits: first..first + calls.len(), returned: false }
     }
 
-    /// Whether each of these may start now.
+    /// Whether each of these calls may start now.
     fn judge_start(&self, stage: usize, calls: &[u64], now: Instant) -> Vec<String> {
         let plan = &self.script.stages[stage];
         let book = self.book();
@@ -210,14 +210,14 @@ impl Journal {
         found
     }
 
-    /// Whether this call has made user code of the stage panic before.
+    /// Whether this call has made the stage's user code panic before.
     pub(super) fn has_panicked(&self, call: u64, stage: usize) -> bool {
         let panicked = |visit: &Visit| matches!(visit.end, Some((_, End::Panicked)));
         self.book().visits.iter().any(|visit| visit.call == call && visit.stage == stage && panicked(visit))
     }
 }
 
-/// Calls that are in user code. Dropped before it has returned, it was dropped or panicked.
+/// Calls in user code. Dropped before it has returned, it was dropped or panicked.
 #[derive(Debug)]
 pub(super) struct Visiting {
     journal: Arc<Journal>,
@@ -250,7 +250,7 @@ impl Drop for Visiting {
 }
 
 impl fmt::Display for Journal {
-    /// The run as it went, a line per fact, in the order of time.
+    /// The events of the run, one per line, in the order of time.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let book = self.book();
         let mut lines: Vec<(Instant, String)> = book.events.clone();

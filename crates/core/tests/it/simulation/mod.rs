@@ -1,13 +1,13 @@
-//! A whole node under a seeded script, on virtual time: what must hold after every run, whatever happened in it.
+//! A whole node under a seeded script, on virtual time: the invariants after every run.
 //!
-//! A seed is written out into a [`Script`](script::Script): stages with random knobs and contracts, routes over them,
-//! calls that arrive in trickles and bursts, callers that leave, user code that fails, panics or never comes back,
-//! replicas that cannot be built, scaling, new revisions, routes that are removed and come back, and an ending. The
-//! [`world`] plays it against a real node on a runtime of one thread whose clock stands still unless everybody waits.
-//! User code writes everything that it sees into a [`Journal`](journal::Journal). The [`invariants`] read it.
+//! A seed becomes a [`Script`](script::Script): stages with random knobs and contracts, their routes, calls that arrive
+//! in trickles and bursts, callers that leave, user code that fails, panics or hangs, replicas that cannot be built,
+//! scaling, new revisions, routes that are removed and come back, and an ending. The [`world`] runs it against a real
+//! node on a runtime of one thread, whose clock moves only while all tasks wait. User code records its observations in
+//! a [`Journal`](journal::Journal). The [`invariants`] read it.
 //!
-//! `CALLBOARD_SEED=17 cargo test -p callboard-core simulation` plays one script again and tells what happened;
-//! `CALLBOARD_SEEDS=5000` plays as many instead of 200 (`just simulate 5000`).
+//! `CALLBOARD_SEED=17 cargo test -p callboard-core simulation` runs one script again and prints its events;
+//! `CALLBOARD_SEEDS=5000` runs this number instead of 200 (`just simulate 5000`).
 
 mod invariants;
 mod journal;
@@ -24,7 +24,7 @@ use super::support::hush;
 use script::Script;
 use totals::Totals;
 
-/// What an ordinary test run plays.
+/// The count of seeds in an ordinary test run.
 const SEEDS: u64 = 200;
 
 fn setting(name: &str) -> Option<u64> {

@@ -1,4 +1,4 @@
-//! The order in which entries leave a stage's queue, as it shows from outside.
+//! The order in which entries leave a stage's queue, as seen from outside.
 
 use std::collections::BTreeMap;
 
@@ -12,16 +12,16 @@ struct Waiter<'a> {
     visit: Option<&'a Visit>,
     call: u64,
     arrived_at: Instant,
-    /// When it left the queue, by whatever way.
+    /// When it left the queue, in any way.
     gone_at: Instant,
     class: u32,
     deadline: Instant,
 }
 
-/// Entries that left the queue of a stage before others whose turn it was. With this order nobody starves: after two
-/// ageing times an entry stands in the first class, where only what is due before it goes before it.
+/// Entries that left the queue of a stage out of order. This order prevents starvation: after two ageing times an entry
+/// is in the first class, where only entries with an earlier deadline precede it.
 ///
-/// Only looks at stages whose order is plain to see from outside: one revision, no crash that puts entries back.
+/// Only for stages whose order is visible from outside: one revision, no crash that puts entries back.
 pub(super) fn overtakings(script: &Script, book: &Book, plans: &BTreeMap<u64, &CallPlan>, stage: usize) -> Vec<String> {
     let plan = &script.stages[stage];
     if plan.dangerous || script.scales(stage) || script.changes_revisions() || script.ending != Ending::Calm {
@@ -52,7 +52,7 @@ fn rank(plan: &StagePlan, waiter: &Waiter<'_>, now: Instant) -> (u32, Instant) {
     (waiter.class.saturating_sub(gained.min(2) as u32), waiter.deadline)
 }
 
-/// This call as one that waited in this stage, if it did.
+/// This call as an entry of this stage's queue, if it waited there.
 fn waiter<'a>(script: &Script, book: &'a Book, call: &CallPlan, stage: usize) -> Option<Waiter<'a>> {
     let record = book.calls.get(&call.id)?;
     let position = script.routes[call.route].stages.iter().position(|on_route| *on_route == stage)?;
@@ -62,7 +62,7 @@ fn waiter<'a>(script: &Script, book: &'a Book, call: &CallPlan, stage: usize) ->
         Some(before) => {
             let before = script.routes[call.route].stages[before];
             match of_call(before)?.end? {
-                // An asynchronous closure returns item by item, and is answered batch by batch.
+                // An asynchronous closure returns item by item, but the batch is answered as a whole.
                 (at, End::Returned) if script.stages[before].form != Form::EachAsync => at,
                 _ => return None,
             }
@@ -72,7 +72,7 @@ fn waiter<'a>(script: &Script, book: &'a Book, call: &CallPlan, stage: usize) ->
     let gone_at = match (visit, record.left_at, &record.told) {
         (Some(visit), ..) => visit.started_at,
         (None, Some(left_at), _) => left_at,
-        // Everything else may have been told instead of queueing.
+        // Any other call may have had its outcome without queueing.
         (None, None, Some(Told { at, what: Err((ErrorKind::DeadlineExceeded, message)) }))
             if !message.contains("takes about") =>
         {

@@ -1,11 +1,11 @@
-//! What a seed means: the stages, the routes, and what happens when.
+//! The script of a seed: the stages, the routes, and the times of the events.
 
 use std::time::Duration;
 
 use callboard_core::testing::Chance;
 use callboard_core::{Contract, Limits, Priority};
 
-/// One run, written down before it begins.
+/// One run, generated before it begins.
 #[derive(Clone, Debug)]
 pub(super) struct Script {
     pub(super) seed: u64,
@@ -41,11 +41,11 @@ pub(super) struct StagePlan {
     pub(super) concurrency: u32,
     pub(super) ageing: Duration,
     pub(super) timeout: Option<Duration>,
-    /// The mean time that one item takes.
+    /// The mean duration of one item.
     pub(super) pace: Duration,
     /// Some items panic.
     pub(super) dangerous: bool,
-    /// A replica that is started again may fail to.
+    /// The restart of a replica may fail.
     pub(super) hard_to_build: bool,
     /// The restart intensity allows one crash in a row instead of any number, so that the stage may fail.
     pub(super) may_fail: bool,
@@ -67,7 +67,7 @@ pub(super) enum Step {
         stage: usize,
         replicas: usize,
     },
-    /// A new revision of everything.
+    /// A new revision of every route and stage.
     Replace,
     Remove {
         route: usize,
@@ -83,48 +83,48 @@ pub(super) struct CallPlan {
     pub(super) route: usize,
     pub(super) priority: Priority,
     pub(super) timeout: Duration,
-    /// Its caller loses patience.
+    /// The time after which its caller leaves.
     pub(super) leaves_after: Option<Duration>,
     pub(super) session: Option<u64>,
-    /// Nobody waits for its outcome.
+    /// Whether it is a detached call.
     pub(super) is_cast: bool,
 }
 
 #[derive(Clone, Debug)]
 pub(super) struct StreamPlan {
-    /// Its calls are numbered from here.
+    /// The number of its first call.
     pub(super) first: u64,
     pub(super) count: u64,
     pub(super) route: usize,
     pub(super) look_ahead: usize,
-    /// The consumer drops it after so many results.
+    /// The count of results after which the consumer drops it.
     pub(super) stops_after: Option<u64>,
-    /// What the consumer does between two results.
+    /// The consumer's pause between two results.
     pub(super) pause: Duration,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ending {
-    /// Everybody is waited for.
+    /// Every call is awaited.
     Calm,
-    /// The doors close at this time; who is in is waited for.
+    /// The node drains from this time on; admitted calls are awaited.
     Drain { at: Duration },
-    /// The node is shut down at this time, with this much grace.
+    /// The node shuts down at this time, with this grace.
     Shutdown { at: Duration, grace: Duration },
     /// The node is dropped at this time.
     Abort { at: Duration },
 }
 
-/// What an item does to a stage's user code.
+/// The effect of an item on a stage's user code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Nature {
     Good,
     Fails,
-    /// Panics whenever it runs.
+    /// Panics in every run.
     Kills,
-    /// Panics the first time.
+    /// Panics in the first run.
     KillsOnce,
-    /// Never comes back.
+    /// Hangs.
     Hangs,
 }
 
@@ -166,7 +166,7 @@ impl Script {
         Self { seed, limits, stages, routes, steps, ending }
     }
 
-    /// What a call does to a stage; how it ever came there does not matter.
+    /// The effect of a call on a stage, by whatever route.
     pub(super) fn nature(&self, call: u64, stage: usize) -> Nature {
         let dangerous = self.stages[stage].dangerous;
         match Chance::of(self.seed, &[1, call, stage as u64]).within(0..100) {
@@ -178,18 +178,18 @@ impl Script {
         }
     }
 
-    /// How long a call takes in a stage.
+    /// The duration of a call in a stage.
     pub(super) fn service(&self, call: u64, stage: usize) -> Duration {
         let mut chance = Chance::of(self.seed, &[2, call, stage as u64]);
         if chance.one_in(50) { 20 * self.stages[stage].pace } else { chance.gap(self.stages[stage].pace) }
     }
 
-    /// What a stage's cost function says.
+    /// The result of a stage's cost function.
     pub(super) fn cost(seed: u64, call: u64) -> u64 {
         Chance::of(seed, &[3, call]).within(1..5)
     }
 
-    /// Whether this life of a replica cannot be built.
+    /// Whether this life of a replica fails to start.
     pub(super) fn is_stillborn(&self, stage: usize, replica: usize, generation: u64) -> bool {
         let mut chance = Chance::of(self.seed, &[4, stage as u64, replica as u64, generation]);
         self.stages[stage].hard_to_build && generation > 0 && chance.one_in(3)
@@ -235,7 +235,7 @@ fn route(chance: &mut Chance, name: &'static str, stages: usize) -> RoutePlan {
     RoutePlan { name, stages: order, max_in_flight: chance.one_in(6).then(|| chance.within(3..20) as usize) }
 }
 
-/// Arrivals that do not know of each other, and among them bursts of those that do.
+/// Independent arrivals, with bursts of related ones among them.
 fn calls(chance: &mut Chance, span: Duration, routes: usize, next_id: &mut u64, steps: &mut Vec<(Duration, Step)>) {
     let mean = chance.pick(&[3, 10, 25].map(Duration::from_millis));
     let mut at = Duration::ZERO;

@@ -1,5 +1,4 @@
-//! The user code of a script: takes virtual time, fails, panics and hangs as the script says, and writes down what it
-//! sees.
+//! The user code of a script: takes virtual time, fails, panics and hangs by the script, and records its observations.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -64,7 +63,7 @@ impl UserCode {
         calls.into_iter().map(|call| self.result(call)).collect()
     }
 
-    /// What the context of each item says at the start of user code.
+    /// The context of each item at the start of user code.
     fn look_at(&self, batch: &Batch<u64>) {
         for (position, call) in batch.iter().enumerate() {
             if batch.context(position).is_cancelled() {

@@ -1,10 +1,10 @@
-//! How much happened: a simulation in which nothing happens finds nothing.
+//! Counts of events: a simulation without events finds no defect.
 
 use callboard_core::ErrorKind;
 
 use super::journal::{Answer, End, Journal};
 
-/// What happened, over any number of runs.
+/// Counts of events over any number of runs.
 #[derive(Debug, Default)]
 pub(super) struct Totals {
     calls: u64,

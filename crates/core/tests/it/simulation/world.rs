@@ -1,4 +1,4 @@
-//! Plays a script against a real node, on a runtime of one thread whose time passes only while everybody waits.
+//! Runs a script against a real node, on a runtime of one thread whose time passes only while all tasks wait.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -19,20 +19,20 @@ use super::script::{CallPlan, Ending, Script, Step, StreamPlan};
 use super::stages::UserCode;
 use super::totals::Totals;
 
-/// In virtual time, and far beyond every deadline: who is not done by then never will be.
+/// Far beyond every deadline, in virtual time: a task that is not done by then never will be.
 const FOREVER: Duration = Duration::from_secs(3_600);
 
-/// One played script.
+/// The result of one script.
 pub(super) struct Run {
     pub(super) violations: Vec<String>,
     pub(super) journal: Arc<Journal>,
     pub(super) totals: Totals,
 }
 
-/// Plays a script and judges it.
+/// Runs a script and judges it.
 ///
-/// The watchdog looks at real time, and on a machine that is busy with something else it may find a task stage slow and
-/// move it to threads, which no virtual clock orders. Such a run shows nothing, and is played again.
+/// The watchdog uses real time. On a busy machine it may find a task stage slow and move it to threads, which no
+/// virtual clock orders. Such a run proves nothing, and is repeated.
 pub(super) fn play(script: &Script) -> Run {
     let mut run = play_once(script);
     for _ in 0..10 {
@@ -45,7 +45,7 @@ pub(super) fn play(script: &Script) -> Run {
 }
 
 fn play_once(script: &Script) -> Run {
-    // What the node itself leaves to chance, such as the jitter of a back-off.
+    // The node's own randomness, such as the jitter of a back-off.
     fastrand::seed(script.seed);
     let script = Arc::new(script.clone());
     let runtime =
@@ -64,7 +64,7 @@ fn play_once(script: &Script) -> Run {
         Ok(Err(_)) => journal.book().violations.push("somebody waits forever".to_owned()),
         Err(panic) => journal.book().violations.push(format!("the run panicked: {}", words(panic.as_ref()))),
     }
-    // Whatever is left of it ends here, and with it what user code holds.
+    // The remaining tasks end here, and release what user code holds.
     drop(runtime);
     invariants::judge(&script, &journal);
     let violations = std::mem::take(&mut journal.book().violations);
@@ -141,18 +141,18 @@ impl World {
             }
         }
         sampling.abort();
-        // Whoever was dropped has its turn.
+        // Dropped tasks get their turn.
         sleep(Duration::from_millis(1)).await;
         let description = client.describe();
         sampler.at_rest(&description, &self.journal);
         sampler.books(&description, &client.metrics(), &self.journal);
     }
 
-    /// With every caller answered, everything goes back to nothing: at once, but for what waits for a replica that is
-    /// down.
+    /// When every caller has its answer, all counts return to zero: at once, except entries that wait for a replica
+    /// that is down.
     async fn wait_for_quiet(&self, client: &LocalClient) {
         let sampler = Sampler::new(&self.script);
-        // Nobody waits for these, so nobody knows when they end; at the latest by their deadlines.
+        // Detached calls end at an unknown time, at the latest at their deadlines.
         let casts_end = Instant::now() + Duration::from_secs(10);
         while client.describe().in_flight > 0 && Instant::now() < casts_end {
             sleep(Duration::from_millis(1)).await;
@@ -275,7 +275,7 @@ impl World {
         }
     }
 
-    /// Ends the node as the script says, or gives it back.
+    /// Ends the node by the script, or returns it.
     async fn end(self, node: Node, begun: Instant) -> Option<Node> {
         match self.script.ending {
             Ending::Calm => Some(node),
@@ -311,7 +311,7 @@ impl World {
         let sampler = Sampler::new(&self.script);
         loop {
             sleep(Duration::from_millis(19)).await;
-            // Behind everybody whose time has come at the same moment.
+            // After all tasks that are ready at the same moment.
             for _ in 0..64 {
                 tokio::task::yield_now().await;
             }
