@@ -323,11 +323,8 @@ impl<C: SerializeMap, const JSON: bool> SerializeMap for UniformCompound<C, JSON
 
     #[inline]
     fn serialize_key<T: Serialize + ?Sized>(&mut self, key: &T) -> Result<(), C::Error> {
-        match JSON {
-            // serde_json takes the same keys, without memory for them.
-            true => self.inner.serialize_key(key),
-            false => self.inner.serialize_key(&TextKey(key)),
-        }
+        // serde_json takes the same keys, without memory for them.
+        if JSON { self.inner.serialize_key(key) } else { self.inner.serialize_key(&TextKey(key)) }
     }
 
     #[inline]
