@@ -34,7 +34,7 @@ fn app() -> App {
         if !hand_on {
             return Err(full());
         }
-        // As the error of a call that this stage made.
+        // Like the error of a call made by this stage.
         Err(CallError::from(ErrorParts {
             error_type: Some("Crowded".to_owned()),
             retry_after: Some(Duration::from_secs(5)),

@@ -95,7 +95,7 @@ async fn calls_that_wait_at_the_same_moment_share_a_stream() {
     until(|| in_flight(&client) == (0, 0)).await;
 }
 
-/// A future that was polled once may not be polled again for long, as one of many in a stream whose reader is busy.
+/// A future that was polled once may stay unpolled for long, for example among many in a stream with a slow reader.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_caller_that_stands_still_holds_up_nobody_else() {
     let (gate, app) = Gate::new();

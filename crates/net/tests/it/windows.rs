@@ -1,4 +1,4 @@
-//! What callers may send that nobody has read: little, until a call of theirs is admitted, and bounded for all of them
+//! The unread bytes that callers may send: few before a call of theirs is admitted, and bounded for all callers
 //! together.
 
 use std::sync::Arc;
@@ -140,7 +140,7 @@ async fn windows_have_at_most_half_of_the_bytes_in_flight() {
     until(|| given(&served) == 0).await;
 }
 
-/// Whatever is left of the windows: bodies arrive, and nothing leaks.
+/// Bodies arrive whatever is left of the windows, and no window leaks.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn large_bodies_come_beside_each_other_and_leave_no_window_behind() {
     for windows in [0, MIB as u64, 128 * MIB as u64] {
