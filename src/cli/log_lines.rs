@@ -21,10 +21,10 @@ use super::log_style::LogStyle;
 /// Short enough to look immediate.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// Some 30,000 lines: a second and a half of a busy server.
+/// Some 30,000 lines: the output of a busy server in a second and a half.
 const MOST_BYTES: usize = 8 << 20;
 
-/// A reader of stderr needs less; without one the end should not wait.
+/// A live reader of stderr needs less; without a reader the end should not wait longer.
 const LAST_WAIT: Duration = Duration::from_secs(1);
 
 /// The shared buffer of lines.

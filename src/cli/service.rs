@@ -69,7 +69,7 @@ fn without_detours(path: PathBuf) -> PathBuf {
     if is_same { direct } else { path }
 }
 
-/// A setting that is set wins over the limit in the program, and that over the default.
+/// A configured setting overrides the limit in the program, which overrides the default.
 fn limits(own: Limits, settings: &Settings) -> Limits {
     Limits {
         max_in_flight: set_or(&settings.max_in_flight, own.max_in_flight),
@@ -129,7 +129,7 @@ pub(crate) fn admin_config(plan: &Plan, is_local: bool) -> Result<HttpConfig, Cl
     })
 }
 
-/// Enough for a few people and machines.
+/// Enough connections for a few people and monitoring systems.
 const ADMIN_CONNECTIONS: usize = 100;
 
 fn tls_config(plan: &Plan) -> Option<TlsConfig> {

@@ -344,7 +344,7 @@ fn put_prelude(head: &mut Vec<u8>, kind: FrameKind, entry: u16, body_bytes: usiz
 pub struct FrameHead {
     /// Its kind.
     pub kind: FrameKind,
-    /// Which of the stream's calls it belongs to.
+    /// The number of its call on the stream.
     pub entry: u16,
     /// The number of bytes of the body, which follows.
     pub body_bytes: usize,

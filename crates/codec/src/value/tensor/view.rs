@@ -90,8 +90,8 @@ pub(super) fn bytes_of<T: Element>(elements: Vec<T>) -> Bytes {
 /// The alignment that suits every dtype.
 pub(crate) const ALIGNMENT: usize = 16;
 
-/// A buffer that gathers pieces and is aligned for every dtype, so that the arrays of a body that came in pieces are
-/// used in place. The buffer is not zeroed first, which would cost a pass over it.
+/// A buffer that joins pieces and is aligned for every dtype, so that the arrays of a body in pieces are used in place.
+/// The buffer is not zeroed first, which would cost a pass over it.
 ///
 /// ```
 /// use callboard_codec::{AlignedBuffer, DType, Tensor};

@@ -195,8 +195,7 @@ async fn a_flood_of_first_packets_disturbs_nobody_and_is_not_amplified() {
         }
     }
     println!("flood: {received} bytes from strangers, {returned} to them");
-    // Each packet belongs to an accepted connection, or its sender was asked to validate its address; honest newcomers
-    // included.
+    // Each packet belongs to an accepted connection, or its sender was asked to validate its address. Newcomers too.
     let came = received / packet_bytes;
     scale.at_least("flood: packets that came, of those sent", came as f64 / sent as f64 * 100.0, 90.0, "%");
     scale.at_least(
