@@ -1,4 +1,4 @@
-//! The limits of the edge. Each bounds something that clients decide, and names the threat without it.
+//! The limits of the edge. Each bounds the cost of clients, and names the threat without it.
 
 mod tls;
 
@@ -53,7 +53,7 @@ pub struct HttpConfig {
 
     /// The longest time from accept until the client's first bytes tell its version of HTTP. Default 10 s.
     ///
-    /// *Threat*: clients that connect and say nothing, or the HTTP/2 preface a byte at a time. Cut without an answer.
+    /// *Threat*: clients that connect and stay silent, or send the HTTP/2 preface byte by byte. Cut without an answer.
     /// Raise it only for clients that open connections in advance.
     pub first_byte_timeout: Duration,
 
@@ -87,7 +87,7 @@ pub struct HttpConfig {
     /// node's `max_in_flight_bytes`, or it could never be admitted.
     pub max_body_bytes_by_route: BTreeMap<String, u64>,
 
-    /// The accepted API keys. Default none: everybody may call. Answered with 401.
+    /// The accepted API keys. Default none: every client may call. Answered with 401.
     ///
     /// *Threat*: strangers. Only hashes are kept, and keys are compared in constant time. Health (`/livez`, `/readyz`,
     /// `/v2/health`), `/`, `/docs` and `/openapi.json` answer without a key. Without [`tls`](Self::tls) the keys can be
@@ -106,7 +106,7 @@ pub struct HttpConfig {
     /// call, and each item of a request under `/v2`.
     pub rate_limit: Option<RateLimit>,
 
-    /// The web pages that may read answers. Default none but our own.
+    /// The web pages that may read answers. Default only our own.
     ///
     /// *Threat*: a foreign page that reads from a service which only its visitor can reach. `*` allows every page.
     /// Other pages cannot read answers, but they can call: browsers send forms and plain text without asking. On
@@ -284,12 +284,12 @@ impl HttpConfig {
         Ok(())
     }
 
-    /// The rules of its keys and web pages; `None` where there are none.
+    /// The rules of its keys and web pages; `None` without any.
     pub(crate) fn access_policy(&self) -> Option<AccessPolicy> {
         AccessPolicy::new(self.api_keys.clone(), self.rate_limit, self.api_keys_reload_interval, self.cors.clone())
     }
 
-    /// The rules of its listeners on loopback.
+    /// The rules of its loopback listeners.
     pub(crate) fn loopback_guard(&self) -> LoopbackGuard {
         LoopbackGuard::new(self.hosts.clone(), self.cors.clone())
     }
@@ -353,21 +353,21 @@ impl Default for HttpConfig {
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum HttpConfigError {
-    /// Set it above zero, or leave it out for the default.
+    /// Set it above zero, or omit it for the default.
     #[error("`{field}` must be above zero")]
     Zero {
         /// The field of [`HttpConfig`].
         field: &'static str,
     },
-    /// Nothing could be served with less.
+    /// A smaller limit could not serve any request.
     #[error("`{field}` must be at least {least}")]
     TooSmall {
         /// The field of [`HttpConfig`].
         field: &'static str,
-        /// The least value that works.
+        /// The least valid value.
         least: usize,
     },
-    /// Set the other one, too, or neither.
+    /// Set the other field too, or neither.
     #[error("`{field}` has no effect without `{other}`")]
     Without {
         /// The field of [`HttpConfig`].
@@ -375,12 +375,12 @@ pub enum HttpConfigError {
         /// The field that it needs.
         other: &'static str,
     },
-    /// More cannot be counted.
+    /// A larger limit cannot be counted.
     #[error("`{field}` must be at most {most}")]
     TooLarge {
         /// The field of [`HttpConfig`].
         field: &'static str,
-        /// The largest value that works.
+        /// The largest valid value.
         most: usize,
     },
 }

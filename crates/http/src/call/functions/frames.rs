@@ -79,7 +79,7 @@ pub(super) struct FrameReader {
     timeout: Duration,
     /// The owner of the key, if keys are required.
     key_holder: Option<KeyHolder>,
-    /// The first call is counted with the request.
+    /// Whether the call is counted: the request counts the first one.
     is_counted: bool,
     pace: PaceLimits,
     shared: Arc<StreamState>,
@@ -264,7 +264,7 @@ impl ArgumentDecoder {
                 input => break (account, input),
             }
         };
-        // An input is charged to its call by its size; the size of arguments is unknown to it.
+        // The size of an input is charged to its call; arguments have no known size, so they keep their own account.
         let account = self.route.is_function().then_some(account);
         self.shared.accounts.lock().push_back(ArgumentAccount(account));
         PreparedInput(input.map_err(ApiError::into_failure))
