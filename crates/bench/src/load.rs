@@ -1,8 +1,8 @@
 //! One round of load: threads, each with its own runtime and its share of the connections, and the pacer of an open
 //! loop.
 //!
-//! Requests share two counters and nothing else. One thread handles a connection's bytes and its requests, so no task
-//! is woken across threads, and a busy thread delays its own connections only.
+//! Requests share only two counters. One thread handles a connection's bytes and its requests, so no task is woken
+//! across threads, and a busy thread delays only its own connections.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,7 +17,7 @@ use crate::schedule::Schedule;
 use crate::stats::Stats;
 use crate::target::Target;
 
-/// How much load to put on a target, and for how long.
+/// The amount and the duration of a load.
 #[derive(Clone, Debug)]
 pub struct Load {
     /// Connections open at a time.
@@ -28,9 +28,9 @@ pub struct Load {
     pub threads: usize,
     /// The rate of an open loop; `None` for a closed loop.
     pub schedule: Option<Schedule>,
-    /// Time of load that is not counted.
+    /// Load before the counted time.
     pub warm_up: Duration,
-    /// Time of load that is counted.
+    /// The counted time.
     pub duration: Duration,
     /// The round ends earlier after this many counted requests.
     pub requests: u64,
@@ -53,36 +53,36 @@ pub(crate) struct Shared {
     pub(crate) load: Load,
     pub(crate) target: Target,
     pub(crate) progress: Arc<Progress>,
-    /// When the first request is sent; the counted time begins after the warm-up.
+    /// The time of the first request; the counted time begins after the warm-up.
     pub(crate) start: Instant,
     /// One permit for each slot that is due; closed when the round needs no more requests. Unused in a closed loop.
     pub(crate) tickets: Semaphore,
     /// The next slot of the schedule. Unused in a closed loop.
     pub(crate) next: AtomicU64,
-    /// Counted requests begun so far.
+    /// Counted requests started so far.
     pub(crate) counted: AtomicU64,
 }
 
 impl Shared {
-    /// Requests that are due from here on are counted.
+    /// The start of the counted time, by due times of requests.
     pub(crate) fn begin(&self) -> Instant {
         self.start + self.load.warm_up
     }
 
-    /// No request is due from here on.
+    /// The end of the due times.
     pub(crate) fn end(&self) -> Instant {
         self.begin() + self.load.duration
     }
 }
 
-/// The longest time between two looks of the pacer at whether it should stop.
+/// The longest time between two checks of the pacer for a stop.
 const PACER_NAP: Duration = Duration::from_millis(20);
 
-/// A lane still sends a slot this long after the end: the slot was due in time, and waking takes a moment.
+/// A lane still sends a slot within this time after the end: it was due in time, and waking takes a moment.
 pub(crate) const LAST_SLOTS: Duration = Duration::from_millis(100);
 
-/// Runs one round and returns what it counted. The round ends early when `stop` becomes true: requests in flight are
-/// then dropped.
+/// Runs one round and returns its counts. The round ends early when `stop` becomes true: requests in flight are then
+/// dropped.
 ///
 /// # Errors
 ///
@@ -123,7 +123,7 @@ pub fn round(
     Ok(stats)
 }
 
-/// Records what is known at the end only: the length of the round, and the requests never sent.
+/// Records the values known only at the end: the length of the round, and the requests never sent.
 fn finish(shared: &Shared, stats: &mut Stats) {
     let now = Instant::now();
     let is_full = shared.counted.load(Ordering::Relaxed) >= shared.load.requests;
@@ -136,7 +136,7 @@ fn finish(shared: &Shared, stats: &mut Stats) {
     record_unsent(schedule, first..due, now.saturating_duration_since(shared.start), stats);
 }
 
-/// The count of slots before this moment; a slot that is due exactly then is not among them.
+/// The count of slots before this moment, without a slot that is due exactly then.
 fn slots_until(schedule: Schedule, end: Duration) -> u64 {
     end.checked_sub(Duration::from_nanos(1)).map_or(0, |before| schedule.due_by(before))
 }
@@ -163,7 +163,7 @@ fn pace(schedule: Schedule, shared: &Shared, stop: &watch::Receiver<bool>) {
     let mut handed_out = 0;
     let is_over = || *stop.borrow() || shared.tickets.is_closed() || shared.start.elapsed() >= length + LAST_SLOTS;
     while !is_over() {
-        // After a long sleep of the machine not all at once: the semaphore has a limit.
+        // Not all at once after a long sleep of the machine: the semaphore has a limit.
         let fresh = (schedule.due_by(shared.start.elapsed()).min(all) - handed_out).min(1 << 20);
         shared.tickets.add_permits(usize::try_from(fresh).unwrap_or(0));
         handed_out += fresh;
@@ -186,7 +186,7 @@ fn run_share(shared: &Arc<Shared>, index: usize, mut stop: watch::Receiver<bool>
             () = lane::run(&lanes, connections) => {}
         }
     });
-    // Dropping the runtime drops the lanes that were cut off, and with them their handles on the statistics.
+    // Dropping the runtime drops the interrupted lanes, and so their handles on the statistics.
     drop(runtime);
     Ok(lanes.into_stats())
 }

@@ -9,7 +9,7 @@ use quinn::{Connection, ConnectionError, VarInt};
 
 macro_rules! refusal_reasons {
     ($($variant:ident = $word:literal,)*) => {
-        /// Why a connection is refused.
+        /// The reason why a connection is refused.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         pub(crate) enum RefusalReason {
             $($variant,)*
@@ -122,7 +122,7 @@ impl RefusalReason {
         matches!(self, Self::Busy | Self::TooMany | Self::AuthorityFailed | Self::HelloTimeout)
     }
 
-    /// What the refused side can do about it; empty where there is no advice.
+    /// Advice for the refused side; empty if there is none.
     pub(crate) fn advice(self) -> &'static str {
         match self {
             Self::UnknownAuthority | Self::BadCertificate | Self::UnknownCertificate => {

@@ -1,4 +1,4 @@
-//! When a certificate is renewed, and what happens when a renewal fails.
+//! The times of renewals, and the handling of failed ones.
 //!
 //! A renewal is due at up to two thirds of the certificate's life, earlier by chance so that members that joined
 //! together do not ask together. A failed renewal is counted, logged, and tried again with growing pauses, also after

@@ -47,7 +47,7 @@ const INCOMING_BUFFER_BYTES: u64 = 8 << 20;
 /// The longest request for a certificate; requests and answers are a few kilobytes.
 pub(crate) const MAX_REQUEST_BYTES: usize = 16 << 10;
 
-/// Why an endpoint could not be bound.
+/// The reason why an endpoint could not be bound.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BindError {
@@ -155,7 +155,7 @@ impl Transport {
     }
 }
 
-/// Why a handshake could not start.
+/// The reason why a handshake could not start.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum StartError {
     #[error(transparent)]

@@ -1,4 +1,4 @@
-//! How much callers may send before it is read: little until a call is admitted, more while its body arrives.
+//! The unread bytes that callers may send: few until a call is admitted, more while its body arrives.
 //!
 //! Unread data in QUIC is in no call's account: a stream whose first byte is missing holds everything after it, and
 //! every open stream holds the cost of its gaps. So each connection has [`USUAL_WINDOW_BYTES`] and [`USUAL_STREAMS`];
@@ -233,7 +233,7 @@ impl Drop for ConnectionWindow {
     }
 }
 
-/// How much window one body needs next: a pure decision.
+/// The window that one body needs next: a pure decision.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct BodyWindow {
     /// The bytes that have not arrived.

@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 
 use crate::endpoint::Tuning;
 
-/// What to do with a first packet.
+/// The decision about a first packet.
 #[derive(Debug)]
 pub(super) enum HandshakeDecision {
     /// Continue the handshake, and hold the slot until the hello.

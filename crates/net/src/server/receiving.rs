@@ -41,7 +41,7 @@ pub(super) struct CallReceiver<'a> {
     role: Role,
     window: Arc<ConnectionWindow>,
     state: BodyState,
-    /// How fast the current body arrives.
+    /// The arrival rate of the current body.
     pace: Pace,
     /// The time at which the current body must be complete.
     ends: Instant,
@@ -426,7 +426,7 @@ fn route(node: &LocalClient, call: &Call) -> Result<Arc<Route>, CallError> {
     found.ok_or_else(|| CallError::new(ErrorKind::NotFound, format!("there is no route `{}`", call.route)))
 }
 
-/// The pace that a body must have.
+/// The required pace of a body.
 fn pace(config: &NetConfig, now: Instant) -> Pace {
     Pace::new(now, config.body_progress_timeout, config.min_bytes_per_second)
 }

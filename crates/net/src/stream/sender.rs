@@ -16,7 +16,7 @@ pub(crate) struct FrameSender {
     is_finished: bool,
 }
 
-/// Why nothing more can be written.
+/// The reason why nothing more can be written.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum WriteFault {
     /// The other side stopped reading.

@@ -1,5 +1,5 @@
-//! The bytes that a shared stream has to send: its calls in one piece, then cancel frames; and how much of each call
-//! was sent.
+//! The bytes that a shared stream has to send: its calls in one piece, then cancel frames; and the progress of each
+//! call.
 
 use bytes::Bytes;
 use callboard_codec::wire::{LooseFrame, cancel_frame};
