@@ -80,7 +80,7 @@ impl LogLines {
         self.buffer().push_line(&self.style.formatted(Level::INFO, text));
     }
 
-    /// Writes into the buffer: a line of its own would cost each request an allocation and a copy.
+    /// Writes into the buffer: a separate line would cost each request an allocation and a copy.
     fn append(&self, write: impl FnOnce(&mut Vec<u8>)) {
         let mut buffer = self.buffer();
         if buffer.is_closed {

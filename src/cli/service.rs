@@ -56,7 +56,7 @@ pub(crate) fn example_file(plan: &Plan, route: &str) -> Option<PathBuf> {
     })
 }
 
-/// Removes `name/..` if the result is the same file; behind a symbolic link it may not be.
+/// Removes `name/..` if the result is the same file; after a symbolic link it may be another file.
 fn without_detours(path: PathBuf) -> PathBuf {
     let mut direct = PathBuf::new();
     for part in path.components() {
@@ -114,7 +114,7 @@ pub(crate) fn http_config(plan: &Plan) -> Result<HttpConfig, CliError> {
     })
 }
 
-/// The limits of the admin listener: few connections, keys of its own, and the edge's certificate beyond loopback.
+/// The limits of the admin listener: few connections, separate keys, and the edge's certificate beyond loopback.
 ///
 /// # Errors
 ///
@@ -170,8 +170,8 @@ fn seen_from_here(plan: &Plan, source: &Source, path: &Path) -> PathBuf {
     }
 }
 
-/// The title and version of the OpenAPI document: the setting, else the program's own, else the name of the target. A
-/// directory or model gives the last part of its path only; the rest is none of the clients' business.
+/// The title and version of the OpenAPI document: the setting, else the program's own, else the name of the target. Of
+/// a directory or model only the last part of the path is shown to clients.
 pub(crate) fn api_info(plan: &Plan, own: Option<ApiInfo>) -> ApiInfo {
     let name = match &plan.target {
         Target::File { path, .. } if path.ends_with(FILE_NAME) => path.parent().and_then(directory_name),

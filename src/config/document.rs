@@ -138,7 +138,7 @@ impl<'d> Section<'d> {
         self.get(key).map(|entry| entry.read(form)).transpose()
     }
 
-    /// The keys that are not among `taken`, as a table of their own.
+    /// The keys that are not among `taken`, as a separate table.
     pub(crate) fn without(&self, taken: &[&str]) -> DeTable<'d> {
         let rest = self.table.iter().filter(|(key, _)| !taken.contains(&key.get_ref().as_ref()));
         rest.map(|(key, value)| (key.clone(), value.clone())).collect()

@@ -52,7 +52,7 @@ pub enum ConfigError {
     Target {
         /// The path as given.
         path: PathBuf,
-        /// What is missing.
+        /// The missing part.
         problem: String,
     },
     /// The file is not TOML. The line is the first invalid one.
@@ -86,7 +86,7 @@ pub enum ConfigError {
     UnknownName {
         /// The line of the reference.
         place: Place,
-        /// The kind of thing that the name should refer to.
+        /// The expected kind of the referenced item.
         what: &'static str,
         /// The name as written.
         name: String,

@@ -15,7 +15,7 @@ use super::setting::stage::{
 };
 use super::source::{Source, Sourced};
 
-/// The keys that every stage has, whatever its kind.
+/// The keys that every kind of stage has.
 const COMMON: [&str; 16] = [
     "name",
     "kind",

@@ -237,7 +237,7 @@ impl Server {
     }
 }
 
-/// Ends the HTTP edge and the node behind it.
+/// Ends the HTTP edge and its node.
 async fn end_http(
     node: Node,
     edge: &HttpEdge,

@@ -127,7 +127,7 @@ fn copy(mut from: &TcpStream, mut to: &TcpStream) {
     _ = to.shutdown(Shutdown::Write);
 }
 
-/// The status of one request on a connection of its own.
+/// The status of one request on its own connection.
 fn ask(address: &str, head: &str, body: &[u8]) -> io::Result<u16> {
     let mut stream = TcpStream::connect(address)?;
     stream.set_read_timeout(Some(PATIENCE))?;

@@ -1,4 +1,4 @@
-//! Charges what a decoder or encoder allocates to the call it works for, before it is allocated.
+//! Charges the allocations of a decoder or encoder to its call, before they are made.
 //!
 //! An edge opens a scope with [`charged_to`]. The scope's [`Account`] pays for everything that this crate allocates on
 //! that thread inside the scope: trees, texts, unpacked parts, cells, copies, and the bytes of an answer. serde passes
@@ -63,7 +63,7 @@ impl ChargeError {
         Self::TooLarge(ExceededLimit { name, max })
     }
 
-    /// A refusal because other calls hold what `name`, set to `max`, allows.
+    /// A refusal because other calls hold the budget that `name`, set to `max`, allows.
     #[must_use]
     pub const fn exhausted(name: &'static str, max: usize) -> Self {
         Self::Exhausted(ExceededLimit { name, max })

@@ -179,7 +179,7 @@ fn trees_take_no_more_than_max_tree_bytes_on_top() {
         ten(b"\xc4\x01a"),
         ten(scalar_tensor),
     ];
-    // A limit that is reached early, one that is reached late by most inputs, and one that is never reached.
+    // A limit that is reached early, a limit that most inputs reach late, and a limit that is never reached.
     for max_tree_bytes in [64 * 1024, 4 * MIB, 512 * MIB] {
         let limits = DecodeLimits { max_tree_bytes, ..DecodeLimits::default() };
         for input in &json {

@@ -93,7 +93,7 @@ impl RefusalReason {
             // The certificate does not allow this use: a client's, where a node's is expected.
             43 => Self::WrongRole,
             44 => Self::RevokedCertificate,
-            // TLS has no alert of its own for a certificate that is not valid yet; rustls says so in the text.
+            // TLS has no separate alert for a certificate that is not valid yet; rustls says so in the text.
             45 if text.contains("not valid yet") => Self::NotYetValidCertificate,
             45 => Self::ExpiredCertificate,
             46 => Self::UnknownCertificate,

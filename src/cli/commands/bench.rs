@@ -73,7 +73,7 @@ struct LabelledTarget {
 }
 
 impl LabelledTarget {
-    /// The target, and a description of what is sent to it.
+    /// The target, and a description of its requests.
     fn new(args: &BenchArgs, place: &ServerUrl, trust: Option<&Trust>) -> Result<(Self, String), CliError> {
         let request = &args.request;
         match place {

@@ -50,7 +50,7 @@ impl BenchArgs {
         let (place, versus) = (one::<ServerUrl>(matches, "url"), matches.get_one::<ServerUrl>("vs").cloned());
         let number = |name: &str| matches.get_one::<u16>(name).map(|number| usize::from(*number));
         let is_quic = place.is_quic() && versus.as_ref().is_none_or(ServerUrl::is_quic);
-        // A connection over QUIC has a socket and a thread of its own, and many calls at a time.
+        // A connection over QUIC has its own socket and thread, and many calls at a time.
         let (connections, streams) = match (number("connections"), number("streams")) {
             (None, streams) if is_quic => (1, streams.unwrap_or(DEFAULT_IN_FLIGHT)),
             (connections, streams) => (connections.unwrap_or(DEFAULT_IN_FLIGHT), streams.unwrap_or(1)),
@@ -94,7 +94,7 @@ impl BenchArgs {
         Ok(())
     }
 
-    /// The load of one round. Two targets share the duration between their rounds, each with a warm-up of its own.
+    /// The load of one round. Two targets share the duration between their rounds, each with its own warm-up.
     pub(crate) fn load(&self) -> Load {
         let rounds = if self.versus.is_some() { self.rounds } else { 1 };
         let share = u32::try_from(rounds).unwrap_or(1);

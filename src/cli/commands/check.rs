@@ -1,4 +1,4 @@
-//! `callboard check`: starts all stages, runs the examples of every route once, and reports what fails.
+//! `callboard check`: starts all stages, runs the examples of every route once, and reports failures.
 //!
 //! It opens no port, so it can run next to a server or in a build. It does not call other nodes: an example with a
 //! remote stage is reported, but is no failure.

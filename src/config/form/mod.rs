@@ -1,4 +1,4 @@
-//! The forms of a value: how it is read, what it expects, how it is shown.
+//! The forms of a value: its parser, its expectation in errors, its text.
 //!
 //! The same form reads a flag, a variable and a line of the file, so all three agree on what is valid. A form refuses
 //! with one message, `expected …, found …`; the expectation names the limits.

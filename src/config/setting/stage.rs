@@ -24,7 +24,7 @@ pub(crate) const SPLIT: &str = "split";
 pub(crate) static MAX_BATCH_SIZE_FORM: Count = Count(1..=65_536);
 /// A longer delay is a schedule, not batching.
 pub(crate) static MAX_DELAY_FORM: Span = Span(Duration::ZERO..=Duration::from_secs(60));
-/// Each replica is a worker and, as a rule, a thread of its own; replicas of a model share its weights.
+/// Each replica is a worker and, as a rule, its own thread; replicas of a model share its weights.
 pub(crate) static REPLICAS_FORM: Count = Count(1..=1024);
 pub(crate) static QUEUE_FORM: Count = Count(QUEUE_RANGE);
 pub(crate) static CONTRACT_FORM: OneOf<Contract> = OneOf(&[

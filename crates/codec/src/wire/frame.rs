@@ -42,7 +42,7 @@ pub enum FrameKind {
     Item,
     /// A call's successful outcome; its body is the output, unless it streamed.
     Done,
-    /// A call's outcome that is an error; its body is what user code attached.
+    /// A call's outcome that is an error; its body has the details from user code.
     Fail,
     /// The reader of a streaming call has room for more outputs.
     Credit,

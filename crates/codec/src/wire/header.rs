@@ -132,7 +132,7 @@ pub struct Done {
 #[serde(default)]
 pub struct Item {}
 
-/// An outcome that is an error. Its body is what user code attached, as an envelope; empty for nothing.
+/// An outcome that is an error. Its body has the details from user code, as an envelope; empty for none.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Fail {

@@ -65,7 +65,7 @@ impl ApiError {
         error
     }
 
-    /// An invalid request, with a status and a type of its own.
+    /// An invalid request, with its own status and type.
     #[must_use]
     pub fn with_status(status: StatusCode, error_type: &'static str, message: String) -> Self {
         Self::edge(status, error_type, message)

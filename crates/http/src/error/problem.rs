@@ -81,7 +81,7 @@ impl ApiError {
     }
 }
 
-/// One title per type (RFC 9457 §3.1.3), whatever the status.
+/// One title per type (RFC 9457 §3.1.3), for every status.
 const fn title_of(kind: ErrorKind) -> &'static str {
     match kind {
         ErrorKind::InvalidInput => "Invalid input",

@@ -1,10 +1,10 @@
-//! Counts what happens on a connection, so that idle connections and floods can be found.
+//! Counts the events of a connection, to find idle connections and floods.
 //!
-//! HTTP/1 needs no watch, because its header timer runs between requests; there the counts tell when a connection
-//! [rests](Activity::resting_since). HTTP/2 has no such timer: a ping shows that a client is alive, not that it wants
-//! anything. A client may also begin a request and cancel it with the next frame, which costs it nothing and us a call:
-//! a client that mostly does so is cut. A client that blocks responses by a closed window is told to leave as well, or
-//! it could fill our memory with them.
+//! HTTP/1 needs no watch, because its header timer runs between requests; there the counts show when a connection
+//! [rests](Activity::resting_since). HTTP/2 has no such timer: a ping shows that a client is alive, not that it has
+//! requests. A client may also begin a request and cancel it with the next frame, which costs us a call and the client
+//! nothing: a client that mostly does so is cut. A client that blocks responses by a closed window gets a GOAWAY as
+//! well, because the blocked responses could fill our memory.
 
 use std::future::poll_fn;
 use std::pin::Pin;

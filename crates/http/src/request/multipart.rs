@@ -150,7 +150,7 @@ pub(crate) async fn read<B: RequestBody>(
     Err(ApiError::bad_multipart(format!("the form has more than {MAX_PARTS} parts")))
 }
 
-/// All bytes of a part, in a buffer of their own. They were charged when they arrived.
+/// All bytes of a part, in a separate buffer. They were charged when they arrived.
 async fn whole(part: &mut Field<'_>, held: &HeldBytes) -> Result<Bytes, ApiError> {
     let Some(first) = part.chunk().await.map_err(fault)? else { return Ok(Bytes::new()) };
     let mut whole = BodyBuffer::new(None, Bytes::copy_from_slice(&first));

@@ -1,4 +1,4 @@
-//! The edge under test, and what one call took of it.
+//! The edge under test, and the measurements of one call.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
@@ -118,7 +118,7 @@ pub(crate) struct Tested {
     _node: Node,
 }
 
-/// What one call took.
+/// The measurements of one call.
 #[derive(Debug)]
 pub(crate) struct Measured {
     pub(crate) status: u16,

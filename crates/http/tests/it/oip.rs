@@ -423,7 +423,7 @@ async fn a_body_of_many_items_holds_its_bytes_until_the_last_is_over() {
     let app = App::new().mount(RouteSpec::described("/gate", stage, row(), row()));
     let server = Server::of_app(app, HttpConfig::default()).await;
 
-    // One item that ends at once, and one that waits.
+    // An item that ends at once, and an item that waits.
     let numbers = [vec![0.0_f32; 10_000], vec![1.0; 10_000]].concat();
     let body =
         json!({ "inputs": [{ "name": "x", "datatype": "FP32", "shape": [2, 10_000], "data": numbers }] }).to_string();

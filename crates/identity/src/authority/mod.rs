@@ -166,7 +166,7 @@ impl Authority {
         let certificate = CertificateDer::from_pem_slice(certificate_pem.as_bytes());
         let certificate = certificate.map_err(|error| damaged(&path, error.to_string()))?;
         let cluster = cluster_name(&certificate).ok_or_else(|| damaged(&path, "it names no cluster".to_owned()))?;
-        // Half of a backup: no member would accept what this key signs.
+        // Half of a backup: no member would accept signatures of this key.
         if !has_public_key(&certificate, &own_key) {
             return Err(damaged(&path, format!("it is not the certificate of the key in {KEY}")));
         }

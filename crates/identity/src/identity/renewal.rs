@@ -53,7 +53,7 @@ fn due(validity: &Validity, chance: f64) -> SystemTime {
     validity.not_after - validity.life().mul_f64(1.0 - part)
 }
 
-/// Whether a renewal is due, whatever number was drawn.
+/// Whether a renewal is due for every possible number.
 pub(super) fn is_overdue(validity: &Validity, now: SystemTime) -> bool {
     now >= due(validity, 0.0)
 }

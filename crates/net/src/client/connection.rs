@@ -120,7 +120,7 @@ impl NodeConnection {
         Ok(())
     }
 
-    /// The timeout of calls of this route without a deadline of their own: the route's, or the node's.
+    /// The timeout of calls of this route without their own deadline: the route's, or the node's.
     pub(super) fn default_timeout(&self, route: &str) -> Duration {
         let of_route = self.offers.load().timeout(route);
         let of_node = || Some(self.welcome.timeout_millis).filter(|millis| *millis > 0).map(Duration::from_millis);

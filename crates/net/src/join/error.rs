@@ -42,7 +42,7 @@ pub enum JoinError {
         address: SocketAddr,
         /// The reason, in one word.
         word: String,
-        /// The reason, and what to do.
+        /// The reason, and the remedy.
         reason: String,
     },
     /// The connection was lost, or could not be made.

@@ -31,7 +31,7 @@ pub(super) struct HalfOpen(Arc<Mutex<HalfOpenCounts>>);
 #[derive(Debug, Default)]
 struct HalfOpenCounts {
     all: usize,
-    /// Those from proven addresses. Zero counts are removed.
+    /// The connections from proven addresses. Zero counts are removed.
     by_address: HashMap<IpAddr, usize>,
 }
 

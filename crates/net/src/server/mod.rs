@@ -81,7 +81,7 @@ pub struct NetConfig {
     /// The most connections of one member of a cluster, by the name in its certificate. Default 256. Threat: one client
     /// that takes all of them. Raise it if many processes share one identity.
     pub max_connections_per_member: usize,
-    /// The longest time for a handshake and the hello after it. Default 5 s. Threat: connections that say nothing.
+    /// The longest time for a handshake and the hello after it. Default 5 s. Threat: silent connections.
     pub hello_timeout: Duration,
     /// How long a stream may be open without a call on it. Default 10 s; then a stream that never had a call is reset,
     /// and one whose calls were answered is ended. Threat: streams that are opened and not used.
@@ -90,15 +90,15 @@ pub struct NetConfig {
     /// then the stream is reset. Threat: bodies that stop half-way and hold permits. The call's own deadline applies as
     /// well.
     pub body_progress_timeout: Duration,
-    /// The longest time for a body, whatever its pace and whatever deadline its caller asks for. Default 60 s, as over
-    /// HTTP; then the stream is reset. Threat: bodies that come at the least rate and hold a permit for hours. Raise it
-    /// for large bodies over slow lines.
+    /// The longest time for a body, at any pace and for any deadline. Default 60 s, as over HTTP; then the stream is
+    /// reset. Threat: bodies that arrive at the least rate and hold a permit for hours. Raise it for large bodies over
+    /// slow lines.
     pub body_timeout: Duration,
     /// The same for the reading of an answer, while there are bytes to read. Default 30 s; then the stream is reset.
     /// Threat: answers that are not read. A stream without credit from its reader has nothing to write, and waits until
     /// its deadline.
     pub write_progress_timeout: Duration,
-    /// The least rate at which a caller has to send a body and read an answer, in bytes per second. Default 1,024; 0
+    /// The least rate at which a caller must send a body and read an answer, in bytes per second. Default 1,024; 0
     /// accepts any progress.
     pub min_bytes_per_second: u64,
     /// Limits of frames. Default: headers of 64 KiB, bodies of 64 MiB, of any kind.
@@ -110,8 +110,8 @@ pub struct NetConfig {
     pub max_body_bytes_by_route: BTreeMap<String, u64>,
     /// Limits of decoding a body.
     pub decode: DecodeLimits,
-    /// Which members may offer which stages to this node. Default: any member any stage. Threat: a member that offers a
-    /// stage of another one and receives its inputs. A forbidden offer is ignored, counted and logged.
+    /// The stages that each member may offer to this node. Default: any member any stage. Threat: a member that offers
+    /// a stage of another one and receives its inputs. A forbidden offer is ignored, counted and logged.
     pub offers: OfferRules,
     /// Whether a node that connects to this one may also run stages for it. Default: yes. It is called only at the
     /// address that it connected from, and presents its certificate there. Off: only the nodes of the view are called.
@@ -119,7 +119,7 @@ pub struct NetConfig {
     /// How often a node asks the authority's node for the removed members. Default 60 s: a node without the new list
     /// accepts a removed member for that long. The node with the authority's directory reads it every second.
     pub removals_every: Duration,
-    /// How QUIC is tuned.
+    /// The settings of QUIC.
     pub tuning: Tuning,
 }
 

@@ -165,7 +165,7 @@ impl<'a> CallReceiver<'a> {
         let options = wire::options(&call, now);
         let reservation = BodyReservation::new(bytes);
         if bytes > FIRST_BYTES {
-            // A body without room is refused before it arrives. This only checks: it holds what has arrived.
+            // A body without room is refused before it arrives. This only checks: the call holds the arrived bytes.
             node.held_bytes().grow(bytes)?;
         }
         let (target, deadline) = match call.stages.as_slice() {

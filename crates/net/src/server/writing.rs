@@ -75,7 +75,7 @@ impl OutcomeWriter {
         self.pace = pace(config);
     }
 
-    /// Writes as much as there is room for; waits while there is no room.
+    /// Writes as much as fits; waits while there is no room.
     ///
     /// # Cancellation
     ///

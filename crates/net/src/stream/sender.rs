@@ -50,8 +50,7 @@ impl FrameSender {
         Ok(self.stream.write_all_chunks(pieces).await?)
     }
 
-    /// Writes as much as there is room for, and returns the count of bytes and of complete pieces; waits while there is
-    /// no room.
+    /// Writes as much as fits, and returns the count of bytes and of complete pieces; waits while there is no room.
     ///
     /// # Cancellation
     ///

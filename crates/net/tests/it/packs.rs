@@ -164,7 +164,7 @@ async fn a_stream_whose_caller_has_left_is_given_back() {
     first.await.unwrap().unwrap();
     second.await.unwrap().unwrap();
     served.comes_to_rest().await;
-    // On its own stream, after the one that was opened for the cancelled call.
+    // On its own stream, after the stream of the cancelled call.
     let long = "a".repeat(100_000);
     assert_eq!(client.call::<_, String>("/shout", long.clone()).await.unwrap(), long.to_uppercase());
     served.comes_to_rest().await;

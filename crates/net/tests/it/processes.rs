@@ -52,7 +52,7 @@ fn worker_process() {
     });
 }
 
-/// The directory of this process, if it is one of those that tests start.
+/// The directory of this process, if a test started it.
 pub(crate) fn directory_of_process() -> Option<PathBuf> {
     std::env::var_os(DIRECTORY).map(PathBuf::from)
 }
@@ -193,7 +193,7 @@ impl Worker {
     }
 }
 
-/// A node of this process without stages of its own.
+/// A node of this process without stages.
 pub(crate) struct Gateway {
     pub(crate) node: Node,
     pub(crate) cluster: Cluster,

@@ -1,4 +1,4 @@
-//! Pipelines with remote stages: where they run, and what happens when a peer refuses a call or is lost.
+//! Pipelines with remote stages: their placement, and calls that a peer refuses or loses.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -19,7 +19,7 @@ use crate::lab::gauge;
 
 const MIB: usize = 1 << 20;
 
-/// The bytes that a connection may always send, and those after an admitted call.
+/// The bytes that a connection may always send, and the bytes after an admitted call.
 const USUAL: usize = 128 << 10;
 const CALLING: usize = MIB - USUAL;
 
@@ -99,7 +99,7 @@ async fn a_call_lets_its_body_come_and_no_more_than_that() {
     assert!((MIB..=2 * MIB).contains(&sent), "{sent}");
     assert_eq!(peer.fill(SILENCE).await.1, 0, "it has no more for other streams");
     drop(stopped);
-    // Read bytes no longer count, whatever happens to the call.
+    // Read bytes no longer count, for any outcome of the call.
     until(|| given(&standing.served) < CALLING + 64 * 1024).await;
 }
 

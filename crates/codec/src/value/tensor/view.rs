@@ -64,7 +64,7 @@ impl Tensor {
         Ok(bytemuck::checked::try_cast_slice(self.data()).expect("aligned, whole and valid since construction"))
     }
 
-    /// Copies the elements into an array of their own.
+    /// Copies the elements into a new array.
     ///
     /// # Errors
     ///

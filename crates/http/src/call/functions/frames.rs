@@ -284,7 +284,7 @@ fn input_in(route: &Route, bytes: &Bytes, limits: &DecodeLimits) -> Result<Paylo
     if route.is_function() { Ok(Payload::new(call)) } else { Ok(route.input().from_value(call.into_input(route)?)?) }
 }
 
-/// The bytes of the node for a frame that is being read. Its call has an account of its own.
+/// The bytes of the node for a frame that is being read. Its call has a separate account.
 struct FrameBudget {
     held: HeldBytes,
     /// How long the frame may still wait.

@@ -95,7 +95,7 @@ pub(crate) struct Hold {
 }
 
 impl Hold {
-    /// With a queue of this length behind the held call.
+    /// With a queue of this length after the held call.
     pub(crate) fn with_queue(entries: usize) -> Self {
         let started = Arc::new(Semaphore::new(0));
         let (release, released) = channel();

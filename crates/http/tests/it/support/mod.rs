@@ -87,12 +87,12 @@ impl Server {
         assert_eq!(drained, Drained::Completely);
     }
 
-    /// `GET path` on a connection of its own.
+    /// `GET path` on a new connection.
     pub(crate) async fn get(&self, path: &str) -> Answer {
         self.connect().await.get(path).await
     }
 
-    /// `POST path` with JSON on a connection of its own.
+    /// `POST path` with JSON on a new connection.
     pub(crate) async fn post_json(&self, path: &str, json: &str) -> Answer {
         self.connect().await.post(path, &[("content-type", "application/json")], json).await
     }

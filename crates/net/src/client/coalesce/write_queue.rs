@@ -36,7 +36,7 @@ impl WriteQueue {
         self.written_bytes >= self.ends[entry]
     }
 
-    /// Writes as much as there is room for; waits while there is no room.
+    /// Writes as much as fits; waits while there is no room.
     ///
     /// # Cancellation
     ///

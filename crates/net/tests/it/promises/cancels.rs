@@ -1,4 +1,4 @@
-//! Cancelled calls leave nothing behind, wherever they are.
+//! Cancelled calls leave nothing behind at any point.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -3,8 +3,8 @@
 //! The short form runs with every test run: one or two hundred calls a second for a few seconds. It checks everything
 //! that is independent of the machine's speed, and prints the rest. The full form, `just promises`, needs a quiet
 //! machine and an optimised build: 500 calls a second for 60 s, half of the thousand of the promise, because two cores
-//! carry callers, gateway and workers. It also checks the figures. Either form prints each figure as a line: `figures:
-//! what: asked, got`.
+//! carry callers, gateway and workers. It also checks the figures. Either form prints
+//! each figure on a line: `figures: what: asked, got`.
 
 #![allow(clippy::print_stdout, reason = "figures are for whoever reads the output")]
 
