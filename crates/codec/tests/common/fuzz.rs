@@ -99,7 +99,7 @@ fn value(format: Format, input: &[u8]) {
 
 fn comes_back(format: Format, value: &Value) {
     let written = value.encode(format).unwrap_or_else(|error| panic!("{format}: {error}"));
-    // Compressed input may unpack to more than the limit for uncompressed input.
+    // A value from compressed input may exceed the limit for uncompressed input.
     let limits = DecodeLimits { max_tree_bytes: 64 * MIB, ..limits() };
     let again = Value::decode(format, &written, &limits).unwrap_or_else(|error| panic!("{format}: {error}"));
     assert!(same(value, &again), "{format}: {value:?} came back as {again:?}");
