@@ -111,7 +111,7 @@
 //!
 //! Without default features only the core and its codec are compiled.
 
-// Stages: the user's code, and how it runs.
+// Stages: the user's code, and its execution.
 pub use callboard_core::{
     AsyncWorker, BackoffPolicy, Batch, BatchPolicy, Contract, DEFAULT_AGEING, DEFAULT_CONCURRENCY,
     DEFAULT_CRASH_RETRIES, DEFAULT_CREDIT, DEFAULT_MAX_ABANDONED_THREADS, DEFAULT_QUEUE_ENTRIES, Failure, NotEmitted,
@@ -126,7 +126,7 @@ pub use callboard_core::{
     Pipeline, RouteChange, RouteName, RouteSpec, StartError, StreamPipeline, check_route_name,
 };
 
-// Calls: the callers, what a call carries, and its outcome.
+// Calls: callers, options and outcomes.
 pub use callboard_core::{
     BlockingClient, BlockingStream, CallContext, CallError, CallOptions, CallStream, CallStreamWithInputs, Caller,
     DEFAULT_TIMEOUT, Deadline, ErrorKind, FunctionCall, Instant, LocalClient, LocalPrepared, MAX_TIMEOUT, NO_ARGS,
@@ -135,7 +135,7 @@ pub use callboard_core::{
 #[cfg(feature = "net")]
 pub use callboard_net::Client;
 
-// Further subjects, each in a module.
+// Other modules.
 pub use callboard_core::{actor, description, edge, remote, testing, timeline};
 pub mod prelude;
 

@@ -1,7 +1,7 @@
 //! The rules between the crates, read from the manifests and sources.
 //!
 //! A failure means that a dependency was added that `ARCHITECTURE.md` excludes. Either it is a mistake, or the page,
-//! this test and the reason change together.
+//! this test and the reason must change together.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -9,14 +9,14 @@ use std::path::{Path, PathBuf};
 
 use toml::{Table, Value};
 
-/// A crate, the crates of ours that it may use, and the crates of others that it must not know.
+/// A crate, the workspace crates that it may use, and the external crates that it must not know.
 struct Rule {
     name: &'static str,
     may_use: &'static [&'static str],
     must_not_know: &'static [&'static str],
 }
 
-/// From the bottom up; the last is the root package.
+/// From the bottom up; the root package comes last.
 const RULES: [Rule; 12] = [
     Rule {
         name: "codec",
@@ -104,7 +104,7 @@ fn dependencies(manifest: &Table) -> BTreeSet<String> {
     tables.flat_map(|table| table.keys().cloned()).collect()
 }
 
-/// Core has time and tasks of tokio, and nothing that could open a socket.
+/// Core has time and tasks of tokio, and nothing that can open a socket.
 #[test]
 fn core_knows_no_sockets() {
     let manifest = manifest(&root().join("crates/core"));
@@ -120,7 +120,7 @@ fn core_knows_no_sockets() {
     }
 }
 
-/// ractor runs the actors, and users do not see it: another version changes nothing for them.
+/// ractor runs the actors but is not part of the API: a new version changes nothing for users.
 #[test]
 fn no_public_item_of_core_names_ractor() {
     let wrong: Vec<String> = sources(&root().join("crates/core/src"))
@@ -217,7 +217,7 @@ fn core_reads_the_clock_in_one_place() {
 /// The top-level modules of a crate, each with those that its code names.
 type ModuleGraph = BTreeMap<String, BTreeSet<String>>;
 
-/// Inside a crate the arrows point one way as well: a top-level module is read after those that it uses.
+/// Inside a crate the arrows point one way as well: a top-level module comes after the modules that it uses.
 #[test]
 fn the_modules_of_a_crate_have_no_cycle() {
     let mut wrong = Vec::new();
@@ -286,8 +286,7 @@ fn names_after_crate(code: &str) -> Vec<&str> {
     names
 }
 
-/// What is left when modules that use none of the others are taken away, again and again: the cycles and what is above
-/// and below them at once.
+/// Repeatedly removes modules that use no other or are used by none. The rest is the cycles and the modules between.
 fn knot(graph: &ModuleGraph) -> ModuleGraph {
     let mut left = graph.clone();
     loop {
@@ -321,7 +320,7 @@ fn a_cycle_between_modules_is_found() {
     assert_eq!(circle.keys().collect::<Vec<_>>(), ["client", "pool", "router"]);
 }
 
-/// Files that may be `unsafe`, and why. None of them is linked into a program.
+/// Files that may contain `unsafe`, and the reason. None of them is linked into a program.
 const UNSAFE: [(&str, &str); 2] = [
     ("crates/codec/tests/common/heap.rs", "an allocator that counts has to be one"),
     ("crates/net/tests/heap/counting.rs", "the same, which tells large blocks from small ones"),
@@ -337,7 +336,7 @@ fn no_file_is_unsafe() {
     }
 }
 
-/// A reader should know within ten lines what a file decides.
+/// The first ten lines of a file say what it decides.
 #[test]
 fn every_file_says_what_it_is_for() {
     let silent: Vec<_> = all_sources().into_iter().filter(|file| !read(file).starts_with("//! ")).collect();
@@ -366,7 +365,7 @@ fn every_crate_has_the_lints_and_versions_of_the_workspace() {
     }
 }
 
-/// Everything that is used is explained, and nothing is explained that is not used.
+/// Every used dependency is explained, and only used ones are.
 #[test]
 fn every_dependency_of_the_workspace_has_its_line_in_the_docs() {
     let manifest = manifest(&root());
@@ -379,7 +378,7 @@ fn every_dependency_of_the_workspace_has_its_line_in_the_docs() {
     assert_eq!(declared, explained, "Cargo.toml on the left, docs/dependencies.md on the right");
 }
 
-/// What `deny.toml` allows, checked without cargo-deny, which takes minutes to compile.
+/// The rules of `deny.toml`, checked without cargo-deny, which takes minutes to compile.
 #[test]
 fn every_dependency_has_an_allowed_licence_and_is_not_banned() {
     let rules: Table = read(&root().join("deny.toml")).parse().expect("deny.toml is TOML");
@@ -392,7 +391,7 @@ fn every_dependency_has_an_allowed_licence_and_is_not_banned() {
     let mut wrong = BTreeSet::new();
     for (package, licence) in tree.lines().filter_map(|line| line.trim_end_matches(" (*)").split_once('|')) {
         let (name, _) = package.split_once(' ').unwrap_or((package, ""));
-        // Every part must hold; a part may be a choice.
+        // Every part must hold; each part may be a choice.
         let is_allowed = |choice: &str| allowed.contains(choice.trim_matches(['(', ')', ' ']));
         let mut parts = licence.split(" AND ").map(|part| part.split(" OR ").flat_map(|choice| choice.split('/')));
         if !parts.all(|mut choices| choices.any(is_allowed)) || banned.contains(name) {
@@ -410,7 +409,7 @@ fn cargo_tree(arguments: &[&str]) -> String {
     String::from_utf8(output.stdout).expect("names are text")
 }
 
-/// The tables under `## Code map` name each folder of each crate, and nothing that is not there.
+/// The tables under `## Code map` name each folder of each crate, and no others.
 #[test]
 fn the_code_map_names_every_folder_and_none_that_is_gone() {
     let page = read(&root().join("ARCHITECTURE.md"));
@@ -506,7 +505,7 @@ fn code_of(path: &Path) -> Vec<(usize, String)> {
     without_test_items(&read(path))
 }
 
-/// Leaves out each item behind `#[cfg(test)]`, and nothing that follows it.
+/// Leaves out each item with `#[cfg(test)]`, but not the items after it.
 fn without_test_items(text: &str) -> Vec<(usize, String)> {
     let mut kept = Vec::new();
     let mut lines = text.lines().enumerate();

@@ -18,7 +18,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
-/// What an idle connection may cost, so that ten thousand of them, and the server, fit into 150 MB.
+/// The memory limit of an idle connection: ten thousand connections and the server fit into 150 MB.
 const MOST_BYTES_EACH: u64 = 10_000;
 
 const HEAD: &str = "host: test\r\ncontent-type: image/png\r\n";
@@ -34,7 +34,7 @@ fn ten_thousand_idle_connections_cost_little_and_ten_thousand_slow_ones_fail_no_
     crowd(10_000, Duration::from_secs(5));
 }
 
-/// Runs both kinds of clients in a process that may have this number of connections.
+/// Runs both kinds of clients in a process with enough descriptors for this number of connections.
 fn crowd(size: usize, traffic: Duration) {
     let server = Server::start(size);
     let script = format!("ulimit -n {} && exec \"$0\" --exact the_crowd --ignored --nocapture", size + 1_000);
@@ -49,7 +49,7 @@ fn crowd(size: usize, traffic: Duration) {
     print!("{said}");
 }
 
-/// The other side, in the process that [`crowd`] starts; by itself it has nothing to do.
+/// The clients, in the process that [`crowd`] starts; does nothing on its own.
 #[test]
 #[ignore = "started by the others"]
 fn the_crowd() {
@@ -74,7 +74,7 @@ fn the_crowd() {
         std::thread::sleep(Duration::from_millis(100));
     }
     let after = resident_bytes(&status);
-    // On a machine that is too busy the first have been closed already, as idle ones are.
+    // On a very busy machine the first connections may already be closed as idle.
     let open = gauge(&address, "open") - 1;
     let each = after.saturating_sub(before) / open;
     println!("{open} idle connections: {each} bytes each, {} MB in all", after / 1_000_000);
@@ -89,10 +89,10 @@ fn the_crowd() {
     let with_slow = std::thread::scope(|scope| {
         let dripping = scope.spawn(move || {
             let is_over = is_over;
-            // A byte now and then, as slowly as clients of this kind are.
+            // One byte at the slow pace of such clients.
             while let Err(RecvTimeoutError::Timeout) = is_over.recv_timeout(Duration::from_secs(1)) {
                 for connection in &mut slow {
-                    // An error says that the server has lost its patience, which is its right.
+                    // An error means that the server closed the connection, which it may do.
                     _ = connection.write_all(b"s");
                 }
             }
@@ -106,7 +106,7 @@ fn the_crowd() {
     assert_eq!((base.failed, with_slow.failed), (0, 0), "an honest call failed");
 }
 
-/// Honest calls, one after the other on a few connections.
+/// Honest sequential calls on a few connections.
 struct Calls {
     latencies: Vec<Duration>,
     failed: usize,
@@ -126,7 +126,7 @@ fn call_for(address: &str, time: Duration) -> Calls {
     let end = Instant::now() + time;
     let one = || {
         let (mut connection, mut latencies, mut failed) = (connect(address), Vec::new(), 0);
-        // At least one, however slow the machine is.
+        // At least one call, on any machine.
         while latencies.is_empty() || Instant::now() < end {
             let begun = Instant::now();
             connection.write_all(&request).unwrap();
@@ -152,7 +152,7 @@ fn connect(address: &str) -> TcpStream {
     connection
 }
 
-/// Reads one answer with a content-length; tells its status.
+/// Reads one answer with a content-length; returns its status.
 fn read_status(connection: &mut TcpStream) -> u16 {
     let mut answer = Vec::new();
     let mut piece = [0; 4096];
@@ -169,7 +169,7 @@ fn read_status(connection: &mut TcpStream) -> u16 {
     }
 }
 
-/// The count of connections on the server, with the one that asks.
+/// The server's count of connections, including the one of this request.
 fn gauge(address: &str, which: &str) -> u64 {
     let mut connection = connect(address);
     connection.write_all(b"GET /metrics HTTP/1.1\r\nhost: test\r\nconnection: close\r\n\r\n").unwrap();
@@ -185,7 +185,7 @@ fn resident_bytes(status: &str) -> u64 {
     line.split_whitespace().next().unwrap().parse::<u64>().unwrap() * 1024
 }
 
-/// The binary with room for a crowd. Killed when dropped.
+/// The binary with enough descriptors. Killed when dropped.
 struct Server {
     child: Child,
     address: String,
@@ -199,7 +199,7 @@ impl Server {
         command.args(["-c", &script, env!("CARGO_BIN_EXE_callboard"), "serve", "examples/digits"]);
         command.args(["--http", "127.0.0.1:0", "--admin", "off", "--access-log", "false"]);
         command.args(["--max-connections", &most, "--max-connections-per-address", &most]);
-        // What CI tells the tests is no setting of the server's.
+        // This variable configures the tests, not the server.
         command.env_remove("CALLBOARD_REQUIRE");
         let mut child = command.stderr(Stdio::piped()).spawn().expect("a shell");
         let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();

@@ -1,4 +1,4 @@
-//! Pages that state a name, a default or a status, compared with the code that has it.
+//! Compares names, defaults and statuses in the pages with the code.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -19,7 +19,7 @@ fn operations_lists_every_setting_with_its_names_and_default() {
     assert_eq!(documented, expected);
 }
 
-/// The keys of a kind, beside the common ones.
+/// The keys of a kind, besides the common ones.
 #[test]
 fn operations_lists_the_keys_of_every_kind() {
     let page = read("docs/operations.md");
@@ -31,7 +31,7 @@ fn operations_lists_the_keys_of_every_kind() {
     }
 }
 
-/// Asks for a key that nothing resembles; the answer lists what there is.
+/// Requests a key that resembles no other; the error lists all keys.
 fn keys_of(kind: &str) -> Vec<String> {
     let text = format!("[[stage]]\nname = \"x\"\nkind = \"{kind}\"\nzzzzzzzzzzzz = 1\n");
     let target = Target::File { path: PathBuf::from("f"), text };
@@ -43,7 +43,7 @@ fn keys_of(kind: &str) -> Vec<String> {
     known.split(", ").filter(is_own).map(str::to_owned).collect()
 }
 
-/// Keys and defaults of the first table after these words.
+/// Keys and defaults of the first table after this text.
 fn knobs(of: &str) -> Vec<(String, String)> {
     let page = read("docs/operations.md");
     let (_, after) = page.split_once(&format!("Every {of}")).unwrap_or_else(|| panic!("{of} is not described"));
@@ -107,7 +107,7 @@ fn tests_exist(heading: &str, least: usize, directory: &str) {
     assert!(rows.len() >= least, "{rows:?}");
     for row in rows {
         let mut source = None;
-        // The first mark of a cell was taken off with its margin.
+        // The first backtick of a cell was removed with its margin.
         for word in row[1].split('`').step_by(2) {
             match fs::read_to_string(root().join(directory).join(format!("{word}.rs"))) {
                 Ok(text) => source = Some(text),
@@ -120,7 +120,7 @@ fn tests_exist(heading: &str, least: usize, directory: &str) {
     }
 }
 
-/// The edge's own table, which its unit test holds against its one `match`: a row reads `(ErrorKind::NotFound, 404),`.
+/// The edge's own table, which its unit test compares with its `match`: a row reads `(ErrorKind::NotFound, 404),`.
 fn statuses() -> Vec<(String, String)> {
     let source = read("crates/http/src/error/mapping.rs");
     let row = |line: &str| {
@@ -204,7 +204,7 @@ fn the_readme_states_the_toolchain_and_features_of_the_manifest() {
     }
 }
 
-/// The main command and the tests are the first that a reader sees, and CI takes both from there.
+/// The main command and the tests come first, and CI runs both from there.
 #[test]
 fn the_readme_begins_with_the_two_commands_that_ci_runs() {
     let readme = read("README.md");
@@ -217,7 +217,7 @@ fn the_readme_begins_with_the_two_commands_that_ci_runs() {
     }
 }
 
-/// `--help` takes its sentence from the manifest.
+/// `--help` takes its first sentence from the manifest.
 #[test]
 fn the_first_sentence_is_the_same_everywhere() {
     let manifest: toml::Table = read("Cargo.toml").parse().expect("a manifest is TOML");
@@ -227,7 +227,7 @@ fn the_first_sentence_is_the_same_everywhere() {
     assert!(help().starts_with(sentence), "{}", help());
 }
 
-/// The commands that clap knows, in its order.
+/// The commands of clap, in its order.
 #[test]
 fn pages_list_every_command() {
     let help = help();
@@ -266,7 +266,7 @@ fn every_example_is_in_the_readme_and_among_those_that_are_run() {
     }
 }
 
-/// A word without a type would be a word of the documents only.
+/// A word without a type would exist only in the documents.
 #[test]
 fn the_glossary_names_types_that_exist() {
     let mut sources = String::new();
@@ -285,7 +285,7 @@ fn the_glossary_names_types_that_exist() {
     }
 }
 
-/// The text of all Rust files below a directory, without what a build left there.
+/// The text of all Rust files below a directory, without build outputs.
 fn gather(directory: &Path, into: &mut String) {
     for path in fs::read_dir(directory).expect("a directory").map(|entry| entry.expect("an entry").path()) {
         if path.is_dir() && path.file_name().is_some_and(|name| name != "target") {
@@ -296,7 +296,7 @@ fn gather(directory: &Path, into: &mut String) {
     }
 }
 
-/// A link to a file that is not there is a promise that is not kept.
+/// Every link to a file must lead to an existing file.
 #[test]
 fn links_between_pages_lead_somewhere() {
     let mut pages: Vec<PathBuf> = markdown(&root());
@@ -333,7 +333,7 @@ fn has_heading(page: &Path, anchor: &str) -> bool {
         })
 }
 
-/// The rows of the table whose heading begins so; the cells without their code marks.
+/// The rows of the table with this start of its heading; the cells without code marks.
 fn rows(page: &str, heading: &str) -> Vec<Vec<String>> {
     let text = read(page);
     let mut lines = text.lines().skip_while(|line| !line.starts_with(heading));

@@ -1,4 +1,4 @@
-//! A server in a program: answered while it starts, and gone when it says so.
+//! A server in a program: it answers while it starts, and it is gone after its shutdown.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on says so by panicking")]
 
@@ -12,10 +12,10 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;
 
-/// How long anything may take that should happen at once; reached only by a failing test.
+/// The timeout of everything that should happen at once; only a failing test reaches it.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A call that is held until the sender is dropped, and a word when it has begun.
+/// A call that is held until the sender is dropped, and a notification of its start.
 fn held() -> (App, Arc<Notify>, mpsc::Sender<()>) {
     let (release, released) = mpsc::channel::<()>();
     let begun = Arc::new(Notify::new());
@@ -40,7 +40,7 @@ async fn send(stream: &mut TcpStream, request: &str) {
 const CALL: &str =
     "POST /hold HTTP/1.1\r\nhost: test\r\ncontent-type: application/json\r\ncontent-length: 3\r\n\r\n\"a\"";
 
-/// Everything until the server closes.
+/// All data until the server closes.
 async fn until_closed(stream: &mut TcpStream) -> String {
     let mut said = Vec::new();
     // A reset is a way to close, too.
@@ -48,7 +48,7 @@ async fn until_closed(stream: &mut TcpStream) -> String {
     String::from_utf8_lossy(&said).into_owned()
 }
 
-/// The status of one request on a connection of its own.
+/// The status of one request on its own connection.
 async fn status_of(address: std::net::SocketAddr, path: &str) -> String {
     let mut stream = TcpStream::connect(address).await.unwrap();
     send(&mut stream, &format!("GET {path} HTTP/1.1\r\nhost: test\r\nconnection: close\r\n\r\n")).await;
@@ -101,7 +101,7 @@ async fn nothing_is_served_when_shutdown_has_returned() {
     let drained = server.shutdown(Duration::from_millis(100)).await;
     assert_eq!(drained, Drained::TimedOut { in_flight: 1 });
     assert!(TcpStream::connect(address).await.is_err(), "the listener is closed");
-    // The connection has ended: this data was sent before.
+    // The connection has ended: this data was sent before its end.
     let said = tokio::time::timeout(Duration::from_secs(2), until_closed(&mut client)).await.expect("it is closed");
     assert!(said.starts_with("HTTP/1.1 503") && said.contains("the node is ending"), "{said}");
     drop(release);
@@ -117,11 +117,11 @@ async fn dropping_a_server_closes_its_connections() {
     client.read_exact(&mut first).await.unwrap();
     assert_eq!(&first, b"HTTP/1.1 200");
     drop(server);
-    // The connection is kept alive and idle: nothing but the server's end closes it within the time.
+    // The connection is idle with keep-alive: only the server's end can close it in time.
     tokio::time::timeout(Duration::from_secs(5), until_closed(&mut client)).await.expect("closed with the server");
 }
 
-/// A directory that is gone with the test.
+/// A directory that is removed with the test.
 #[cfg(feature = "net")]
 struct Scratch(std::path::PathBuf);
 
@@ -185,7 +185,7 @@ async fn a_built_server_answers_own_routes_and_both_protocols_shows_own_metrics_
     stop.send(()).unwrap();
     assert_eq!(tokio::time::timeout(PATIENCE, running).await.unwrap().unwrap(), Drained::Completely);
     assert!(TcpStream::connect(address).await.is_err(), "HTTP is closed");
-    // The last packets leave with the endpoint's own thread.
+    // The endpoint's own thread sends the last packets.
     let is_free = || QuicEdge::bind(quic_address, identity(), NetConfig::default()).is_ok();
     let freed = async {
         while !is_free() {

@@ -38,7 +38,7 @@ pub(super) fn pipeline(step: &StepPlan, stages: &[Option<Pipeline<Value, Value>>
     }
 }
 
-/// The branch of an item: that of its case, else the last one where that is the default.
+/// The branch of an item: its case, else the default branch if there is one.
 fn choice(
     field: &str,
     cases: &[(String, StepPlan)],

@@ -20,11 +20,11 @@ use crate::config::{ConfigError, ExamplePlan, Place, Plan, RoutePlan};
 use self::part::{Part, with_knobs};
 use self::types::Types;
 
-/// Why a plan could not be made into an app. `Display` names the place in the plan, `source()` tells the rest.
+/// The reason why a plan could not become an app. `Display` names the place in the plan, `source()` the cause.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BuildError {
-    /// The plan itself is at fault, in a way that only its stage could see. Correct the file.
+    /// The plan has an error that only its stage could detect. Correct the file.
     #[error(transparent)]
     Config(#[from] ConfigError),
     /// The model of a stage cannot be used.
@@ -41,19 +41,19 @@ pub enum BuildError {
     Read {
         /// The part of the plan that names it.
         place: Place,
-        /// Where it was looked for.
+        /// The path of the file.
         path: PathBuf,
-        /// What the operating system said.
+        /// The error of the operating system.
         source: io::Error,
     },
-    /// An example is no JSON. Only routes that take raw bodies have examples in other formats.
+    /// An example is not JSON. Only routes that take raw bodies have examples in other formats.
     #[error("{place}: the example {} is not a value", path.display())]
     BadExample {
         /// The route.
         place: Place,
         /// The file.
         path: PathBuf,
-        /// Where it is wrong.
+        /// The place and cause of the error.
         source: Box<DecodeError>,
     },
 }
@@ -62,7 +62,7 @@ pub enum BuildError {
 ///
 /// # Errors
 ///
-/// The first thing that the plan names and that cannot be used.
+/// The first unusable item of the plan.
 pub fn app(plan: &Plan) -> Result<App, BuildError> {
     Ok(routes(plan)?.into_iter().fold(App::new(), App::mount))
 }
@@ -101,7 +101,7 @@ pub fn routes(plan: &Plan) -> Result<Vec<RouteSpec>, BuildError> {
     plan.routes.iter().map(route).collect()
 }
 
-/// Any value; the description says so if other nodes know the type.
+/// Any value; the schema's description says whether other nodes know the type.
 fn unknown_input(plan: &Plan, route: &RoutePlan) -> DataType {
     let stages = route.steps.value.stages();
     if stages.iter().any(|index| plan.stages[*index].kind.is_remote()) {
@@ -111,7 +111,7 @@ fn unknown_input(plan: &Plan, route: &RoutePlan) -> DataType {
     }
 }
 
-/// The same app without what its stages do: for pictures, which need no model.
+/// The same app with empty stages: for diagrams, which need no model.
 pub fn sketch(plan: &Plan) -> App {
     let stages = plan.stages.iter().map(|stage| {
         if stage.kind.is_remote() {

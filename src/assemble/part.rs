@@ -1,4 +1,4 @@
-//! One stage of a plan, made: which crate makes which kind, and what the stage takes and gives.
+//! Builds one stage of a plan: which crate builds which kind, and the types of its input and output.
 
 use callboard_codec::{DataType, RawBody, Value};
 use callboard_core::{Pipeline, Rows as _, Stage};
@@ -12,13 +12,13 @@ use crate::config::{ConfigError, CostUnit, Plan, RemoteConfig, Source, StageKind
 /// A stage with the types of its items.
 pub(super) struct Part {
     pub(super) pipeline: Pipeline<Value, Value>,
-    /// What it takes, with an item that fits where one can be made up. `None`: that is not known here.
+    /// Its input, with a generated example if possible. `None`: not known here.
     pub(super) needs: Option<Needs>,
     pub(super) output: DataType,
 }
 
 impl Part {
-    /// Makes the stage and turns its knobs as planned.
+    /// Builds the stage and applies its settings from the plan.
     pub(super) fn build(plan: &Plan, planned: &StagePlan) -> Result<Self, BuildError> {
         let name = &planned.name.value;
         let part = |stage, input, output| Self {
@@ -44,7 +44,7 @@ impl Part {
     }
 }
 
-/// A stage of other nodes: what it takes and gives they know.
+/// A remote stage: only the nodes that run it know its types.
 fn remote(name: &str, config: &RemoteConfig) -> Part {
     let known = |what| known_to_others(&format!("what stage `{name}` {what} is known to the nodes that run it"));
     let needs = config.field.as_ref().map(|field| {
@@ -54,7 +54,7 @@ fn remote(name: &str, config: &RemoteConfig) -> Part {
     Part { pipeline: Pipeline::remote(name), needs, output: known("gives") }
 }
 
-/// Bodies that are no values.
+/// Media types of bodies that are not values.
 const FILES: [&str; 4] = ["image/*", "audio/*", "video/*", "application/octet-stream"];
 
 /// Any value, with a description.
@@ -62,7 +62,7 @@ pub(super) fn known_to_others(words: &str) -> DataType {
     DataType::value().with_name("Remote").with_schema(json!({ "description": words }))
 }
 
-/// Turns the knobs of a stage as planned.
+/// Applies the settings of the plan to a stage.
 pub(super) fn with_knobs(stage: Stage<Value, Value>, planned: &StagePlan) -> Stage<Value, Value> {
     let is_set = |source: &Source| *source != Source::Default;
     let mut stage = stage
@@ -79,12 +79,12 @@ pub(super) fn with_knobs(stage: Stage<Value, Value>, planned: &StagePlan) -> Sta
     if let Some(timeout) = planned.timeout.value {
         stage = stage.timeout(timeout);
     }
-    // A setting that the file leaves out is the default of the stage, which has read its model.
+    // A setting that the file omits has the stage's own default, which may come from its model.
     if is_set(&planned.max_batch_size.source) {
         stage = stage.max_batch_size(planned.max_batch_size.value);
     }
     match planned.cost.value {
-        // Counted and never cut: whether the rows of an item are independent of each other only its model knows.
+        // Rows are counted but items are never split: only the model knows whether the rows of an item are independent.
         CostUnit::Rows => stage = stage.cost(|item: &Value| item.rows().unwrap_or(1) as u64),
         CostUnit::Entries if is_set(&planned.cost.source) => stage = stage.cost(|_: &Value| 1),
         CostUnit::Entries => {}
@@ -95,7 +95,7 @@ pub(super) fn with_knobs(stage: Stage<Value, Value>, planned: &StagePlan) -> Sta
     stage
 }
 
-/// What a built-in stage has against its keys, with the line of the key.
+/// The error of a built-in stage about its keys, with the line of the key.
 fn refused(plan: &Plan, planned: &StagePlan, error: StageConfigError) -> BuildError {
     let place = |key: &str| {
         let own = planned.own.iter().find(|own| own.key == key);
@@ -123,7 +123,7 @@ mod model {
 
     use super::{BuildError, Needs, Part, Plan, StagePlan, with_knobs};
 
-    /// A picture of 32 by 32 in one colour: what still fits a page of documentation.
+    /// A picture of 32 by 32 in one colour: small enough for a page of documentation.
     const MAX_EXAMPLE_ELEMENTS: usize = 1024;
 
     pub(super) fn part(plan: &Plan, planned: &StagePlan, mut config: OnnxConfig) -> Result<Part, BuildError> {
@@ -140,7 +140,7 @@ mod model {
         })
     }
 
-    /// An item of zeros, if the shapes are known and small enough for a person to read.
+    /// An item of zeros, if the shapes are known and small enough to read.
     fn zeros(signature: &Signature) -> Option<Value> {
         let inputs = signature.inputs().iter();
         let inputs = inputs.map(|spec| Some((spec.name().to_owned(), zeros_of(signature, spec)?)));

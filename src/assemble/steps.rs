@@ -1,12 +1,12 @@
-//! The steps that are no stages: what each does with one item. Pure; an item that does not fit fails alone.
+//! The steps other than stages: each as a function of one item. Pure; an invalid item fails alone.
 
 use callboard_codec::{Map, Value};
 use callboard_core::Failure;
 
-/// The HTTP status of an item that does not have the form it needs, as the stages answer it.
+/// The HTTP status of an item in the wrong form, the same as from the stages.
 const SCHEMA_MISMATCH: u16 = 422;
 
-/// Letters of a value, and names of cases or fields, that a message shows: enough to see the mistake.
+/// The most letters of a value, and of the names of cases or fields, in a message.
 const MAX_SHOWN: usize = 60;
 
 /// The value of a field.
@@ -30,22 +30,22 @@ pub(super) fn rename(names: &[(String, String)], item: &Value) -> Result<Value, 
     Ok(Value::Map(renamed))
 }
 
-/// Why an item has no case.
+/// The reason why an item has no case.
 #[derive(Debug)]
 pub(super) enum UnmatchedCase {
-    /// It has no such field.
+    /// The item has no such field.
     Missing,
     /// No case has the value of the field.
     Unknown(String),
-    /// The field holds something of this kind, which has no one way to be written.
+    /// The field holds a value of this kind, which has no unique text.
     Unwritable(&'static str),
 }
 
-/// The case for the value of `field`: a text as it is; a whole number, true and false as they are written.
+/// The case for the value of `field`: a text itself; an integer, true and false in their written form.
 pub(super) fn case_of(field: &str, item: &Value, case: impl Fn(&str) -> Option<usize>) -> Result<usize, UnmatchedCase> {
     let value = item.as_map().and_then(|map| map.get(field)).ok_or(UnmatchedCase::Missing)?;
     let written = match value {
-        // Without a copy: the usual one.
+        // The usual case, without a copy.
         Value::Str(text) => return case(text).ok_or_else(|| UnmatchedCase::Unknown(format!("{:?}", shortened(text)))),
         Value::Bool(flag) => flag.to_string(),
         Value::Int(number) => number.to_string(),

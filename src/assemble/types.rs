@@ -1,8 +1,8 @@
 //! The types of a route, from its steps, for the OpenAPI document.
 //!
-//! A stage knows its types. The schemas of composed steps are combined; where nothing is known the schema allows any
-//! value, so it never claims too much. Two walks: what a step *needs* is found from the end, because a step that
-//! forwards its item needs what follows; what a step *gives* is found from the start.
+//! A stage knows its types. The schemas of composed steps are combined; an unknown part allows any value, so the schema
+//! never claims too much. There are two walks: the input of a step is derived from the end, because a step that
+//! forwards its item needs the input of the next one; the output of a step is derived from the start.
 
 use callboard_codec::{DataType, RawBody, Value};
 use serde_json::{Map, Value as Json, json};
@@ -10,14 +10,14 @@ use serde_json::{Map, Value as Json, json};
 use super::part::Part;
 use crate::config::StepPlan;
 
-/// What a step needs, with an item that fits where one is known.
+/// The input that a step needs, with an example if one is known.
 #[derive(Clone, Debug)]
 pub(super) struct Needs {
     pub(super) input: DataType,
     pub(super) example: Option<Value>,
 }
 
-/// The types of the stages that the steps name.
+/// The types of the stages of the steps.
 #[derive(Clone, Copy)]
 pub(super) struct Types<'a>(pub(super) &'a [Option<Part>]);
 
@@ -26,14 +26,14 @@ impl Types<'_> {
         self.0[index].as_ref().expect("a stage that a route uses is made")
     }
 
-    /// What `step` needs if its result goes to a step that needs `after`. `None`: any value.
+    /// The input that `step` needs if its result goes to a step that needs `after`. `None`: any value.
     pub(super) fn needs(&self, step: &StepPlan, after: Option<Needs>) -> Option<Needs> {
         match step {
             StepPlan::Stage(index) => self.part(*index).needs.clone(),
             StepPlan::Sequence(steps) => steps.iter().rev().fold(after, |after, step| self.needs(step, after)),
             StepPlan::Ensemble { members, partial } => {
                 let members = members.iter().map(|(_, member)| self.needs(member, None)).collect();
-                // A partial ensemble has an answer when one of its members takes the item.
+                // A partial ensemble has an answer if one of its members accepts the item.
                 if *partial { any_of(members) } else { all_of(members) }
             }
             StepPlan::Switch { field, cases, default } => {
@@ -69,7 +69,7 @@ impl Types<'_> {
         }
     }
 
-    /// What `step` gives when it gets `before`. `None`: nothing is known.
+    /// The output of `step` for the input `before`. `None`: unknown.
     pub(super) fn gives(&self, step: &StepPlan, before: Option<DataType>) -> Option<DataType> {
         match step {
             StepPlan::Stage(index) => Some(self.part(*index).output.clone()),
@@ -104,7 +104,7 @@ impl Types<'_> {
                 Some(DataType::value().with_name("Picked").with_schema(picked.clone()))
             }
             StepPlan::Rename { fields } => {
-                // An item that is a map keeps its other fields, whatever they are.
+                // An item that is a map keeps its other fields.
                 let known = before.as_ref().map(DataType::schema).filter(|schema| schema.get("$defs").is_none());
                 let property = |name: &str| known.and_then(|schema| schema.get("properties")?.get(name)).cloned();
                 let fields = fields.iter().map(|(old, new)| (new.clone(), property(old).unwrap_or_else(|| json!({}))));
@@ -114,7 +114,7 @@ impl Types<'_> {
     }
 }
 
-/// What all of them need. The raw body is that of the members that have one, if they agree.
+/// The needs of all members together. The raw body is that of the members that have one, if they agree.
 fn all_of(members: Vec<Option<Needs>>) -> Option<Needs> {
     let known: Vec<Needs> = members.into_iter().flatten().collect();
     combined(known, "allOf")
@@ -135,12 +135,12 @@ fn combined(needs: Vec<Needs>, how: &str) -> Option<Needs> {
     if let Some(raw_body) = common_raw_body(&inputs) {
         input = input.with_raw_body(raw_body);
     }
-    // An item for one of several is one for all where any of them will do.
+    // If any member suffices, an example for one member is an example for all.
     let example = needs.into_iter().find_map(|needs| needs.example).filter(|_| how == "anyOf");
     Some(Needs { input, example })
 }
 
-/// Every item has the field, with one of these values; beyond that, what the case of its value needs.
+/// Every item has the field with one of these values, and fulfils the needs of that case.
 fn switched(field: &str, values: &[&str], needs: Vec<Option<Needs>>) -> Option<Needs> {
     let choice = |values: &[&str]| object([(field, json!({ "enum": written(values) }))], false);
     let inputs: Vec<Option<Json>> =
@@ -155,7 +155,7 @@ fn switched(field: &str, values: &[&str], needs: Vec<Option<Needs>>) -> Option<N
             json!({ "anyOf": values.iter().zip(&inputs).map(|(value, input)| case(&[*value], input)).collect::<Vec<Json>>() })
         }
     };
-    // A raw body has no place for the field.
+    // A raw body cannot carry the field.
     Some(described("Item", schema))
 }
 
@@ -172,7 +172,7 @@ impl Needs {
     }
 }
 
-/// Both at once: one object where both are plain ones that do not both speak of a field, else each by itself.
+/// Both schemas at once: one merged object if both are plain and share no field, else `allOf`.
 fn merged(one: Json, other: Json) -> Json {
     let says = |schema: &Json, field: &str| schema["properties"].get(field).is_some_and(|known| *known != json!({}));
     let is_told_twice =
@@ -199,7 +199,7 @@ fn merged(one: Json, other: Json) -> Json {
     all
 }
 
-/// An object that is described by its fields alone, and may have others.
+/// Whether the object is described only by its fields and may have others.
 fn is_plain(schema: &Json) -> bool {
     let known = ["type", "properties", "required"];
     schema["type"] == "object"
@@ -233,16 +233,16 @@ fn with_old_names(schema: Json, names: &[(String, String)]) -> Json {
     schema.into_iter().filter_map(keyword).collect::<Map<_, _>>().into()
 }
 
-/// Whether the name is given up and given to nothing else.
+/// Whether the name is renamed and no other field gets it.
 fn is_left(name: &str, names: &[(String, String)]) -> bool {
     names.iter().any(|(old, _)| old == name) && !names.iter().any(|(_, new)| new == name)
 }
 
-/// Every way in which a client can write these cases: a whole number, true and false also as themselves.
+/// All forms in which a client can write these cases: an integer, true and false also as JSON values.
 fn written(values: &[&str]) -> Vec<Json> {
     let itself = |value: &str| -> Option<Json> {
         let whole: Option<Json> = serde_json::from_str(value).ok();
-        // `1.0` and ` 1` are texts: a number is never written like this.
+        // `1.0` and ` 1` are texts: no number is written like this.
         let is_case = |json: &Json| !json.is_f64() && (json.is_number() || json.is_boolean());
         whole.filter(|json| is_case(json) && serde_json::to_string(json).is_ok_and(|written| written == value))
     };
@@ -253,7 +253,7 @@ fn described(name: &str, schema: Json) -> Needs {
     Needs { input: DataType::value().with_name(name).with_schema(schema), example: None }
 }
 
-/// An object with these fields, all of which it has; only these, where it is closed.
+/// An object with these required fields; if closed, with no others.
 fn object<K: Into<String>>(fields: impl IntoIterator<Item = (K, Json)>, is_closed: bool) -> Json {
     let properties: Map<String, Json> = fields.into_iter().map(|(name, schema)| (name.into(), schema)).collect();
     let required: Vec<&String> = properties.keys().collect();
@@ -270,7 +270,7 @@ fn failed() -> Json {
     object([("error", object([("kind", text()), ("message", text())], false))], true)
 }
 
-/// The schema inside another one. References lead to its own root, so a schema that has some is not said.
+/// The schema inside another one. A schema with references is omitted, because they point to its own root.
 fn embedded(data_type: &DataType) -> Json {
     match data_type.schema() {
         schema if schema.get("$defs").is_some() => json!({}),

@@ -23,7 +23,7 @@ use crate::config::{Flags, SETTINGS, SettingName};
 pub(crate) struct ParsedArgs {
     /// The program's name, as shells know it.
     pub(crate) name: String,
-    /// What to do.
+    /// The command.
     pub(crate) verb: CliCommand,
     /// The target; `None` if none was typed.
     pub(crate) target: Option<PathBuf>,
@@ -40,7 +40,7 @@ pub(crate) enum CliCommand {
     Check,
     /// Write the OpenAPI document, to this file or to stdout.
     OpenApi {
-        /// Where to.
+        /// The file.
         output: Option<PathBuf>,
     },
     /// Print programs that call the routes.
@@ -49,13 +49,13 @@ pub(crate) enum CliCommand {
     Explain(ExplainFormat),
     /// Put load on a server.
     Bench(Box<BenchArgs>),
-    /// Show what a node says of itself.
+    /// Show the status of a node.
     Status(Box<StatusArgs>),
     /// Send one request to a server.
     Call(Box<CallArgs>),
     /// Make a cluster, let members in, or join one.
     Cluster(Box<ClusterArgs>),
-    /// Print what completes the words of this program in a shell.
+    /// Print the completion script of a shell.
     Completions(Shell),
     /// Print the manual page of the program, or of one of its commands.
     Man(Option<String>),

@@ -21,7 +21,7 @@ pub(crate) enum CliError {
     Answered {
         /// The status.
         status: u16,
-        /// What the answer said.
+        /// The message of the answer.
         message: String,
     },
     /// A signal ended it early: exit code 128 and the number of the signal, as shells have it.

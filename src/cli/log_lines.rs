@@ -21,10 +21,10 @@ use super::log_style::LogStyle;
 /// Short enough to look immediate.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// Some 30,000 lines: a second and a half of a busy server.
+/// Some 30,000 lines: the output of a busy server in a second and a half.
 const MOST_BYTES: usize = 8 << 20;
 
-/// A reader of stderr needs less; without one the end should not wait.
+/// A live reader of stderr needs less; without a reader the end should not wait longer.
 const LAST_WAIT: Duration = Duration::from_secs(1);
 
 /// The shared buffer of lines.
@@ -80,7 +80,7 @@ impl LogLines {
         self.buffer().push_line(&self.style.formatted(Level::INFO, text));
     }
 
-    /// Writes into the buffer: a line of its own would cost each request an allocation and a copy.
+    /// Writes into the buffer: a separate line would cost each request an allocation and a copy.
     fn append(&self, write: impl FnOnce(&mut Vec<u8>)) {
         let mut buffer = self.buffer();
         if buffer.is_closed {

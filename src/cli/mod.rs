@@ -1,4 +1,4 @@
-//! The command line of the `callboard` binary, and of programs with an app of their own:
+//! The command line of the `callboard` binary, and of programs with their own app:
 //! `serve`, `check`, `openapi`, `examples`, `call`, `bench`, `status`, `cluster`, `completions`, `man`.
 //!
 //! A run has three steps: `args` parses the command line, [`crate::config`] resolves it into a plan without side

@@ -19,8 +19,7 @@ pub(crate) fn lines(text: &str) -> Cow<'_, str> {
     escaped(text, |c, next| matches!(c, '\n' | '\t') || c == '\r' && next == Some('\n'))
 }
 
-/// Escapes text of several lines after a label, and indents the lines after the first, so that none looks like a line
-/// of ours.
+/// Escapes text of several lines after a label, and indents the lines after the first, so that none looks like our own.
 pub(crate) fn indented(text: &str) -> String {
     text.lines().map(line).collect::<Vec<_>>().join("\n    ")
 }

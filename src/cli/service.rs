@@ -56,7 +56,7 @@ pub(crate) fn example_file(plan: &Plan, route: &str) -> Option<PathBuf> {
     })
 }
 
-/// Removes `name/..` if the result is the same file; behind a symbolic link it may not be.
+/// Removes `name/..` if the result is the same file; after a symbolic link it may be another file.
 fn without_detours(path: PathBuf) -> PathBuf {
     let mut direct = PathBuf::new();
     for part in path.components() {
@@ -69,7 +69,7 @@ fn without_detours(path: PathBuf) -> PathBuf {
     if is_same { direct } else { path }
 }
 
-/// A setting that is set wins over the limit in the program, and that over the default.
+/// A configured setting overrides the limit in the program, which overrides the default.
 fn limits(own: Limits, settings: &Settings) -> Limits {
     Limits {
         max_in_flight: set_or(&settings.max_in_flight, own.max_in_flight),
@@ -114,7 +114,7 @@ pub(crate) fn http_config(plan: &Plan) -> Result<HttpConfig, CliError> {
     })
 }
 
-/// The limits of the admin listener: few connections, keys of its own, and the edge's certificate beyond loopback.
+/// The limits of the admin listener: few connections, separate keys, and the edge's certificate beyond loopback.
 ///
 /// # Errors
 ///
@@ -129,7 +129,7 @@ pub(crate) fn admin_config(plan: &Plan, is_local: bool) -> Result<HttpConfig, Cl
     })
 }
 
-/// Enough for a few people and machines.
+/// Enough connections for a few people and monitoring systems.
 const ADMIN_CONNECTIONS: usize = 100;
 
 fn tls_config(plan: &Plan) -> Option<TlsConfig> {
@@ -170,8 +170,8 @@ fn seen_from_here(plan: &Plan, source: &Source, path: &Path) -> PathBuf {
     }
 }
 
-/// The title and version of the OpenAPI document: the setting, else the program's own, else the name of the target. A
-/// directory or model gives the last part of its path only; the rest is none of the clients' business.
+/// The title and version of the OpenAPI document: the setting, else the program's own, else the name of the target. Of
+/// a directory or model only the last part of the path is shown to clients.
 pub(crate) fn api_info(plan: &Plan, own: Option<ApiInfo>) -> ApiInfo {
     let name = match &plan.target {
         Target::File { path, .. } if path.ends_with(FILE_NAME) => path.parent().and_then(directory_name),

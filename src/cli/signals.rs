@@ -75,7 +75,7 @@ mod tests {
         let mut heard = |millis: u64, name| echoes.is_one(begun + Duration::from_millis(millis), name);
         assert!(!heard(0, "SIGTERM"), "the first asks");
         assert!(heard(0, "SIGTERM") && heard(249, "SIGTERM"));
-        // Another one is meant, and so is the same one later: echoes put nothing off.
+        // A different signal is a second one, and so is the same one later: an echo does not extend the time.
         assert!(!heard(249, "SIGINT"));
         assert!(heard(300, "SIGINT"));
         assert!(!heard(500, "SIGINT"));

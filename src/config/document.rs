@@ -1,4 +1,4 @@
-//! The configuration file as a tree whose every key and value knows its line.
+//! The configuration file as a tree in which every key and value has its line.
 //!
 //! Only this file knows the TOML parser. The other files ask a [`Section`] for keys, and get an error with place, key
 //! and expectation.
@@ -44,7 +44,7 @@ impl<'a> Document<'a> {
 #[derive(Clone, Debug)]
 pub(crate) struct Section<'d> {
     document: &'d Document<'d>,
-    /// How messages call it: `limits`, ``stage `digits` ``.
+    /// Its name in messages: `limits`, ``stage `digits` ``.
     part: String,
     table: &'d DeTable<'d>,
     line: usize,
@@ -67,7 +67,7 @@ impl<'d> Section<'d> {
         self
     }
 
-    /// For an error about the table as a whole.
+    /// The place of an error about the whole table.
     pub(crate) fn place(&self) -> Place {
         self.document.place(self.line, &self.part)
     }
@@ -91,7 +91,7 @@ impl<'d> Section<'d> {
         }
     }
 
-    /// The key, if it is there.
+    /// The key, if the table has it.
     pub(crate) fn get(&self, key: &str) -> Option<Entry<'d>> {
         let value = self.table.get(key)?;
         Some(Entry {
@@ -103,27 +103,27 @@ impl<'d> Section<'d> {
         })
     }
 
-    /// The table under this key, if it is there.
+    /// The table under this key, if it exists.
     pub(crate) fn section(&self, key: &str) -> Result<Option<Self>, ConfigError> {
         self.get(key).map(|entry| entry.section()).transpose()
     }
 
-    /// The tables of the array under this key; none if it is not there.
+    /// The tables of the array under this key; empty without the key.
     pub(crate) fn sections(&self, key: &str) -> Result<Vec<Self>, ConfigError> {
         self.get(key).map_or(Ok(Vec::new()), |entry| entry.sections())
     }
 
-    /// The value of a key that must be there, as text.
+    /// The value of a required key, as text.
     pub(crate) fn require_text(&self, key: &'static str, expected: &str) -> Result<Sourced<String>, ConfigError> {
         self.get(key).ok_or_else(|| self.missing(key, expected))?.text(expected)
     }
 
-    /// The error for a key that must be there and is not.
+    /// The error for a missing required key.
     pub(crate) fn missing(&self, key: &'static str, expected: &str) -> ConfigError {
         ConfigError::MissingKey { place: self.place(), key, expected: expected.to_owned() }
     }
 
-    /// That this table has the name of an earlier one.
+    /// The error for a table with the name of an earlier one.
     pub(crate) fn duplicate(&self, what: &'static str, key: &str, earlier: &Sourced<String>) -> ConfigError {
         let place = self.get(key).map_or_else(|| self.place(), |entry| entry.place());
         let first = match earlier.source {
@@ -133,18 +133,18 @@ impl<'d> Section<'d> {
         ConfigError::Duplicate { place, what, name: earlier.value.clone(), first }
     }
 
-    /// The value of a key in this form, if it is there.
+    /// The value of a key in this form, if the key exists.
     pub(crate) fn read<F: Form>(&self, key: &str, form: &F) -> Result<Option<Sourced<F::Value>>, ConfigError> {
         self.get(key).map(|entry| entry.read(form)).transpose()
     }
 
-    /// The keys that are not among `taken`, as a table of their own.
+    /// The keys that are not among `taken`, as a separate table.
     pub(crate) fn without(&self, taken: &[&str]) -> DeTable<'d> {
         let rest = self.table.iter().filter(|(key, _)| !taken.contains(&key.get_ref().as_ref()));
         rest.map(|(key, value)| (key.clone(), value.clone())).collect()
     }
 
-    /// For an error at this offset of the file, which lies inside this table: its line and the key around it.
+    /// The place of an error at this offset of the file, inside this table: its line and the key around it.
     pub(crate) fn place_at(&self, offset: usize) -> Place {
         let around = self.table.iter().find(|(key, value)| key.span().start <= offset && offset < value.span().end);
         let part = around.map_or_else(|| self.part.clone(), |(key, _)| join(&self.part, key.get_ref()));
@@ -158,7 +158,7 @@ impl<'d> Section<'d> {
 }
 
 impl<'d> Entry<'d> {
-    /// For an error about this value.
+    /// The place of an error about this value.
     pub(crate) fn place(&self) -> Place {
         self.document.place(self.line, &self.part)
     }
@@ -168,7 +168,7 @@ impl<'d> Entry<'d> {
         self.document.text.get(self.span.clone()).unwrap_or_default()
     }
 
-    /// That the value is something else than `expected`.
+    /// The error for a value other than `expected`.
     pub(crate) fn bad(&self, expected: impl Into<String>) -> ConfigError {
         let found = Raw::Toml(self.value).found();
         ConfigError::BadValue { place: self.place(), expected: expected.into(), found }
@@ -235,7 +235,7 @@ fn line_of(text: &str, offset: usize) -> usize {
     before.matches('\n').count() + 1
 }
 
-/// The parser's messages may span lines; ours do not.
+/// Joins the lines of a parser message into one.
 pub(crate) fn one_line(message: &str) -> String {
     message.split_whitespace().collect::<Vec<_>>().join(" ")
 }

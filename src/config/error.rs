@@ -15,7 +15,7 @@ pub enum Place {
         path: Arc<Path>,
         /// Counted from 1.
         line: usize,
-        /// What part of the file it belongs to, such as `limits.drain` or ``stage `digits` ``.
+        /// The part of the file, such as `limits.drain` or ``stage `digits` ``.
         part: Box<str>,
     },
     /// In this environment variable.
@@ -24,7 +24,7 @@ pub enum Place {
     Flag(&'static str),
     /// In the plan of a target without a file.
     Target {
-        /// What part of the plan it belongs to, such as ``stage `digits` ``.
+        /// The part of the plan, such as ``stage `digits` ``.
         part: Box<str>,
     },
 }
@@ -43,32 +43,32 @@ impl fmt::Display for Place {
     }
 }
 
-/// Why no plan could be made. Nothing was started.
+/// The reason why there is no plan. Nothing was started.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConfigError {
     /// The path has nothing to serve. Name a directory with a `callboard.toml`, such a file, or an `.onnx` file.
     #[error("{}: {problem}", path.display())]
     Target {
-        /// As it was given.
+        /// The path as given.
         path: PathBuf,
-        /// What is missing.
+        /// The missing part.
         problem: String,
     },
-    /// The file is not TOML. The line is the first at which it stops being so.
+    /// The file is not TOML. The line is the first invalid one.
     #[error("{place}: {message}")]
     Syntax {
         /// The line.
         place: Place,
-        /// The parser's words.
+        /// The message of the parser.
         message: String,
     },
-    /// The crate of the stage refuses the value, in its own words.
+    /// The crate of the stage refuses the value.
     #[error("{place}: {message}")]
     Rejected {
         /// The key, or the table around it.
         place: Place,
-        /// What it said.
+        /// Its message.
         message: String,
     },
     /// No such key. Usually a typo: take the one in the hint, or delete the line.
@@ -76,50 +76,49 @@ pub enum ConfigError {
     UnknownKey {
         /// The line of the key.
         place: Place,
-        /// As it was written.
+        /// The key as written.
         key: String,
-        /// What was probably meant.
+        /// The probable intended name.
         hint: Hint,
     },
-    /// A name that refers to something which is not there: a stage of a route, a kind of stage.
+    /// A name without a definition: a stage of a route, a kind of stage.
     #[error("{place}: unknown {what} `{name}`; {hint}")]
     UnknownName {
         /// The line of the reference.
         place: Place,
-        /// What it should be the name of.
+        /// The expected kind of the referenced item.
         what: &'static str,
-        /// As it was written.
+        /// The name as written.
         name: String,
-        /// What was probably meant.
+        /// The probable intended name.
         hint: Hint,
     },
-    /// No such variable. Every `CALLBOARD_*` variable has to mean something: a misspelt one would be a setting that
-    /// silently does nothing.
+    /// Unknown variable. Every `CALLBOARD_*` variable must be known: a misspelt one would silently do nothing.
     #[error("{name}: unknown environment variable; {hint}")]
     UnknownVariable {
         /// The variable.
         name: String,
-        /// What was probably meant.
+        /// The probable intended name.
         hint: Hint,
     },
-    /// The value has the wrong type, does not parse, or is out of range. Write what is expected.
+    /// The value has the wrong type, does not parse, or is out of range. Write the expected value.
     #[error("{place}: expected {expected}, found {found}")]
     BadValue {
-        /// Where the value stands.
+        /// The place of the value.
         place: Place,
-        /// What would be right, with the limits.
+        /// The expected value, with its limits.
         expected: String,
-        /// What was written.
+        /// The value as written.
         found: String,
     },
-    /// A key that has no default is not there. Add it.
+    /// A required key is missing. Add it.
     #[error("{place}: `{key}` is missing: expected {expected}")]
     MissingKey {
-        /// The table that lacks it.
+        /// The table without the key.
         place: Place,
-        /// What to add.
+        /// The key to add.
         key: &'static str,
-        /// What its value should be.
+        /// The expected value.
         expected: String,
     },
     /// A name is used twice. Rename one.
@@ -127,7 +126,7 @@ pub enum ConfigError {
     Duplicate {
         /// The second one.
         place: Place,
-        /// What they are.
+        /// The kind of the named things.
         what: &'static str,
         /// Their name.
         name: String,
@@ -141,7 +140,7 @@ pub enum ConfigError {
         one: String,
         /// The other, with its source.
         other: String,
-        /// What would happen, or what is missing.
+        /// The consequence, or the missing part.
         why: &'static str,
     },
     /// A setting without effect. Leave it out.
@@ -149,7 +148,7 @@ pub enum ConfigError {
     NotHere {
         /// The setting, with its value and source.
         what: String,
-        /// Why it has none.
+        /// The reason.
         why: &'static str,
     },
     /// This program was built without a feature that the stage needs. Build it with the feature.

@@ -1,4 +1,4 @@
-//! The plan as a table for people: every value with where it came from.
+//! The plan as a table for people: every value with its source.
 
 use std::fmt;
 
@@ -84,7 +84,7 @@ fn stage_rows(stage: &StagePlan) -> Vec<Row> {
         return own.chain([Row::with_form(SPLIT, &SPLIT_FORM, &stage.split)]).collect();
     }
     let has_model = stage.kind.has_rows();
-    // The plan is made without opening a model, which is what knows its axes.
+    // The plan does not open models, and only a model knows its axes.
     let unless_set = |row: Row, source: &Source, words: String| {
         if has_model && *source == Source::Default { Row { value: words, ..row } } else { row }
     };
@@ -115,7 +115,7 @@ fn stage_rows(stage: &StagePlan) -> Vec<Row> {
         "entries (rows where items differ in length)".to_owned(),
     );
     let of_rows = [cost, Row::with_form(MAX_COST, &MAX_COST_FORM, &stage.max_cost)];
-    // What has no effect on a kind cannot be set on it either.
+    // A setting without effect on a kind cannot be set on it either.
     let of_threads = of_threads.into_iter().filter(|_| stage.kind.has_threads());
     let of_rows = of_rows.into_iter().filter(|_| stage.kind.has_rows());
     own.chain(common).chain(of_threads).chain(of_rows).collect()
@@ -132,7 +132,7 @@ fn route_rows(plan: &Plan, route: &RoutePlan) -> Vec<Row> {
     ]
 }
 
-/// What still stands in a column, in letters.
+/// The longest text in a column, in letters.
 const MAX_COLUMN: usize = 60;
 
 fn write_rows(f: &mut fmt::Formatter<'_>, title: &str, rows: Vec<Row>) -> fmt::Result {

@@ -20,19 +20,19 @@ use super::form::Flag;
 use super::nearest::Hint;
 use super::stage::StagePlan;
 
-/// One step of a route, with all that is in it.
+/// One step of a route, with its nested steps.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum StepPlan {
     /// A stage: the index of one in the plan.
     Stage(usize),
-    /// One after the other. Empty, it gives what it takes.
+    /// Steps in order. An empty sequence returns its input.
     Sequence(Vec<Self>),
-    /// All members side by side on the same input; a map by member name.
+    /// All members in parallel on the same input; the result is a map by member name.
     Ensemble {
         /// Names and steps, in the order of the file.
         members: Vec<(String, Self)>,
-        /// A member that fails leaves its error in its place.
+        /// Whether a failed member leaves its error in its place.
         partial: bool,
     },
     /// One of the cases, by the value of a field of the item.
@@ -41,7 +41,7 @@ pub enum StepPlan {
         field: String,
         /// Values and steps, in the order of the file.
         cases: Vec<(String, Self)>,
-        /// For items without the field, and for values without a case. Without it such an item fails.
+        /// For items without the field, and for values without a case. Without a default, such an item fails.
         default: Option<Box<Self>>,
     },
     /// The value of one field of the item.
@@ -73,7 +73,7 @@ const RENAME: &str = "rename";
 const KEYS: [&str; 7] = [ENSEMBLE, "partial", SWITCH, "cases", "default", PICK, RENAME];
 
 impl StepPlan {
-    /// The stages in it, each as often as it is used.
+    /// The stages of the step, each as often as it is used.
     #[must_use]
     pub fn stages(&self) -> Vec<usize> {
         match self {
@@ -82,7 +82,7 @@ impl StepPlan {
         }
     }
 
-    /// The steps that this one consists of.
+    /// The direct parts of this step.
     fn parts(&self) -> Vec<&Self> {
         match self {
             Self::Stage(_) | Self::Pick { .. } | Self::Rename { .. } => Vec::new(),
@@ -111,7 +111,7 @@ impl StepPlan {
 /// The label of the default case of a switch.
 pub(crate) const DEFAULT_LABEL: &str = "default";
 
-/// Reads a step and all that is in it.
+/// Reads a step and its nested steps.
 pub(crate) fn read(entry: &Entry<'_>, stages: &[StagePlan]) -> Result<StepPlan, ConfigError> {
     StepParser { stages }.step(entry, MAX_DEPTH)
 }
@@ -154,7 +154,7 @@ impl StepParser<'_> {
         }
     }
 
-    /// A table is what its one key of a kind says, and may have that kind's other keys.
+    /// A table has one key that gives its kind, and may have the other keys of that kind.
     fn table(&self, entry: &Entry<'_>, table: &Section<'_>, depth_left: usize) -> Result<StepPlan, ConfigError> {
         table.deny_unknown(&KEYS)?;
         let kinds: Vec<&str> =
@@ -245,7 +245,7 @@ pub(crate) struct StepText<'a> {
 }
 
 impl fmt::Display for StepText<'_> {
-    /// As the plans of programs are shown.
+    /// The same form as in the plans of programs.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.step {
             StepPlan::Stage(index) => {

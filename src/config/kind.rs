@@ -25,7 +25,7 @@ pub enum StageKind {
     Onnx(OnnxConfig),
     /// Turns scores into labels.
     Labels(LabelsConfig),
-    /// Is run by other nodes only.
+    /// A stage that only other nodes run.
     Remote(RemoteConfig),
 }
 
@@ -52,7 +52,7 @@ impl StageKind {
         }
     }
 
-    /// This model, with nothing else said about it.
+    /// This model with default settings.
     #[cfg(feature = "onnx")]
     pub(crate) fn model(path: &Path) -> Result<Self, ConfigError> {
         Ok(Self::Onnx(OnnxConfig::new(path)))
@@ -65,7 +65,7 @@ impl StageKind {
         Err(ConfigError::Target { path: path.to_owned(), problem })
     }
 
-    /// Whether this node runs none of it, and only calls it on others.
+    /// Whether only other nodes run the stage.
     #[must_use]
     pub fn is_remote(&self) -> bool {
         matches!(self, Self::Remote(_))
@@ -81,8 +81,7 @@ impl StageKind {
         }
     }
 
-    /// The largest batch that a stage of this kind has unless the file says something else; a model may turn out to
-    /// have less.
+    /// The default largest batch of this kind; a model may turn out to have a smaller one.
     pub(crate) fn max_batch_size(&self) -> usize {
         match self {
             Self::Image(_) | Self::Labels(_) | Self::Remote(_) => 1,
@@ -101,7 +100,7 @@ impl StageKind {
         }
     }
 
-    /// Whether items may differ in what they cost, and have a first axis that tells it.
+    /// Whether the cost of an item may be the length of its first axis.
     pub(crate) fn has_rows(&self) -> bool {
         match self {
             Self::Image(_) | Self::Labels(_) | Self::Remote(_) => false,
@@ -110,7 +109,7 @@ impl StageKind {
         }
     }
 
-    /// As it is written in a file.
+    /// The name in a file.
     #[must_use]
     pub fn name(&self) -> &'static str {
         match self {

@@ -10,8 +10,8 @@
 //!                └─► stages, routes ─────┘
 //! ```
 //!
-//! A flag wins over the environment, the environment over the file, the file over the default. Every value keeps its
-//! [`Source`]. Every error is one line with the place, the key and what was expected; an unknown key names the nearest.
+//! A flag overrides the environment, the environment the file, the file the default. Every value keeps its [`Source`].
+//! Every error is one line with the place, the key and the expected value. An unknown key names the nearest one.
 
 mod document;
 mod error;

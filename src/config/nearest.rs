@@ -1,4 +1,4 @@
-//! Finds the known name that an unknown one was probably meant to be.
+//! Finds the known name that is nearest to an unknown one.
 //!
 //! Every list of names in the configuration (keys, variables, stages, kinds) goes through here, so that a typo always
 //! gets the same kind of answer.
@@ -8,9 +8,9 @@ use std::fmt;
 /// The hint for an unknown name: the nearest known one, or all of them if none is near.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Hint {
-    /// One name is so close that it was probably meant.
+    /// One name is near enough to be the intended one.
     DidYouMean(String),
-    /// Nothing is close; these exist.
+    /// No name is near; these exist.
     Known(Vec<String>),
 }
 
@@ -36,7 +36,7 @@ impl fmt::Display for Hint {
     }
 }
 
-/// The closest of `known`, the first of equals, if it is close enough to have been meant.
+/// The nearest of `known`, the first of equals, if it is near enough.
 fn nearest<'a>(typed: &str, known: &[&'a str]) -> Option<&'a str> {
     let typed = typed.to_lowercase();
     known
@@ -47,7 +47,7 @@ fn nearest<'a>(typed: &str, known: &[&'a str]) -> Option<&'a str> {
         .map(|(_, name)| name)
 }
 
-/// How many letters are wrong. A name that was cut short (`max_batch`) counts as one wrong letter.
+/// The number of wrong letters. A shortened name (`max_batch`) counts as one wrong letter.
 fn distance(typed: &str, name: &str) -> usize {
     let is_cut_short = typed.len() >= 3 && name.starts_with(typed) && name != typed;
     if is_cut_short { 1 } else { strsim::damerau_levenshtein(typed, name) }

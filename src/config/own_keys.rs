@@ -18,7 +18,7 @@ pub(crate) fn read<T: DeserializeOwned>(section: &Section<'_>, taken: &[&str]) -
     let table = DeValue::Table(section.without(taken));
     T::deserialize(ValueDeserializer::from(Spanned::new(0..0, table))).map_err(|error| {
         let place = match error.span() {
-            // The table made above has no place in the file; an error about all of it belongs to the section.
+            // The table made above has no place in the file; an error about the whole table belongs to the section.
             Some(span) if !span.is_empty() => section.place_at(span.start),
             _ => section.place(),
         };

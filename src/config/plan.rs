@@ -1,7 +1,6 @@
-//! The resolved plan: every setting with its value and where it came from, every stage, every route.
+//! The resolved plan: every setting with its value and source, every stage, every route.
 //!
-//! A plan is complete and consistent in itself. Whether a model can be read or a port is free is found out when the
-//! plan runs.
+//! A plan is complete and consistent. Unreadable models and ports in use are found when the plan runs.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -35,7 +34,7 @@ use super::stage::{self, StagePlan};
 pub enum Target {
     /// A configuration file that was found and read.
     File {
-        /// As messages name it.
+        /// The path as messages show it.
         path: PathBuf,
         /// Its content.
         text: String,
@@ -76,11 +75,11 @@ impl Target {
 /// The values of all settings.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Where HTTP is served.
+    /// The address of HTTP.
     pub http: Sourced<SocketAddr>,
     /// The largest request body.
     pub max_body_bytes: Sourced<u64>,
-    /// How long a request body may take.
+    /// The time limit of a request body.
     pub body_timeout: Sourced<Duration>,
     /// HTTP connections at once.
     pub max_connections: Sourced<usize>,
@@ -90,9 +89,9 @@ pub struct Settings {
     pub tls_certificate: Sourced<Option<PathBuf>>,
     /// Its private key.
     pub tls_key: Sourced<Option<PathBuf>>,
-    /// Where the keys are that let requests in.
+    /// The source of the API keys.
     pub api_keys: Sourced<Option<SecretSource>>,
-    /// How often each of them may be used.
+    /// The rate limit of each key.
     pub rate_limit: Sourced<Option<RateLimit>>,
     /// The web pages that may read answers.
     pub cors: Sourced<Option<Cors>>,
@@ -100,9 +99,9 @@ pub struct Settings {
     pub hosts: Sourced<Hosts>,
     /// The longest silence of an event stream.
     pub stream_heartbeat: Sourced<Duration>,
-    /// The shortest answer that is compressed, if any is.
+    /// The shortest answer that is compressed; `None` turns compression off.
     pub compress_from_bytes: Sourced<Option<u64>>,
-    /// Where QUIC is served, if it is.
+    /// The address of QUIC, if enabled.
     pub quic: Sourced<Option<SocketAddr>>,
     /// Whether a request may ask for its timeline.
     pub explain_requests: Sourced<bool>,
@@ -116,46 +115,46 @@ pub struct Settings {
     pub offers: Sourced<OfferRules>,
     /// Whether nodes that connect to this one may run stages for it.
     pub calls_back: Sourced<bool>,
-    /// Where the admin listener is.
+    /// The address of the admin listener.
     pub admin: Sourced<AdminAddress>,
-    /// Where its keys are.
+    /// The source of its API keys.
     pub admin_api_keys: Sourced<Option<SecretSource>>,
-    /// The title of the OpenAPI document, where one is set.
+    /// The title of the OpenAPI document, if set.
     pub api_title: Sourced<Option<String>>,
-    /// The version in the OpenAPI document, where one is set.
+    /// The version in the OpenAPI document, if set.
     pub api_version: Sourced<Option<String>>,
-    /// Which log lines are written.
+    /// The filter of log lines.
     pub log: Sourced<String>,
-    /// In which form.
+    /// The format of log lines.
     pub log_format: Sourced<LogFormat>,
-    /// Whether every request has a line.
+    /// Whether every request has a line in the log.
     pub access_log: Sourced<bool>,
-    /// Where spans go.
+    /// The URL of the collector of spans.
     pub otlp_endpoint: Sourced<Option<Origin>>,
-    /// Whose certificates are believed there.
+    /// The CA certificates to trust there.
     pub otlp_ca_file: Sourced<Option<PathBuf>>,
-    /// Which part of the requests has them.
+    /// The share of requests with spans.
     pub trace_ratio: Sourced<SampleRatio>,
-    /// The timeout of calls that bring none.
+    /// The timeout of calls without their own.
     pub default_timeout: Sourced<Duration>,
     /// The longest timeout of any call.
     pub max_timeout: Sourced<Duration>,
-    /// Entries that may wait in a stage that does not say.
+    /// The default queue length of a stage.
     pub queue: Sourced<usize>,
     /// Calls in flight on the node.
     pub max_in_flight: Sourced<usize>,
-    /// Their bytes.
+    /// The bytes of calls in flight on the node.
     pub max_in_flight_bytes: Sourced<u64>,
-    /// How long a drain may take.
+    /// The time limit of a drain.
     pub drain: Sourced<Duration>,
-    /// How long a draining node serves on, not ready, before the drain begins.
+    /// The time for which a draining node still serves, not ready, before the drain begins.
     pub drain_delay: Sourced<Duration>,
 }
 
-/// Everything that is to be served, and how.
+/// A complete configuration: stages, routes and settings.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// What it was made from.
+    /// The target of the plan.
     pub target: Target,
     /// The settings.
     pub settings: Settings,
@@ -218,7 +217,7 @@ impl Plan {
         Ok(())
     }
 
-    /// Where to point at in a message about something that came from `source`.
+    /// The place for a message about a value from `source`.
     #[must_use]
     pub fn place(&self, source: &Source, part: String) -> Place {
         match (&self.target, source) {

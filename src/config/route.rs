@@ -1,4 +1,4 @@
-//! The routes of a plan: what each `[[route]]` of the file comes to.
+//! The routes of a plan: the result of each `[[route]]` of the file.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -25,21 +25,21 @@ use super::stage::StagePlan;
 pub struct RoutePlan {
     /// Its public name, such as `/digits`.
     pub path: Sourced<String>,
-    /// What becomes of a request, step by step.
+    /// The steps of a request.
     pub steps: Sourced<StepPlan>,
     /// Calls in flight on this route; `None` if only the node's limit holds.
     pub max_in_flight: Sourced<Option<usize>>,
-    /// The timeout of calls that bring none.
+    /// The timeout of calls without their own.
     pub timeout: Sourced<Duration>,
     /// The longest timeout of its calls; `None` if only the node's limit holds.
     pub max_timeout: Sourced<Option<Duration>>,
-    /// The class in which calls wait that bring none.
+    /// The priority class of calls without their own.
     pub priority: Sourced<Priority>,
     /// The largest request body.
     pub max_body_bytes: Sourced<u64>,
     /// One line for people.
     pub summary: Option<String>,
-    /// Inputs that work: shown in the documentation, tried by `callboard check`.
+    /// Valid inputs: shown in the documentation, and run by `callboard check`.
     pub examples: Vec<ExamplePlan>,
 }
 
@@ -75,7 +75,7 @@ impl RoutePlan {
     }
 }
 
-/// Reads every `[[route]]`, which may name the stages in `stages`. `settings` are what a route gets that does not say.
+/// Reads every `[[route]]`, which may use the stages in `stages`. `settings` are the defaults of routes.
 pub(crate) fn read_all(
     root: &Section<'_>,
     stages: &[StagePlan],

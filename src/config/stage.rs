@@ -1,4 +1,4 @@
-//! The stages of a plan: what each `[[stage]]` of the file comes to.
+//! The stages of a plan: the result of each `[[stage]]` of the file.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use super::setting::stage::{
 };
 use super::source::{Source, Sourced};
 
-/// The keys that every stage has, whatever its kind.
+/// The keys that every kind of stage has.
 const COMMON: [&str; 16] = [
     "name",
     "kind",
@@ -39,10 +39,10 @@ const COMMON: [&str; 16] = [
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CostUnit {
-    /// One, whatever its size.
+    /// One per entry, whatever its size.
     #[default]
     Entries,
-    /// The length of its first axis; one where it has none.
+    /// The length of its first axis; 1 without axes.
     Rows,
 }
 
@@ -51,41 +51,41 @@ pub enum CostUnit {
 pub struct StagePlan {
     /// Its name, one per plan.
     pub name: Sourced<String>,
-    /// What it does, with the keys of that kind.
+    /// Its kind, with the keys of that kind.
     pub kind: StageKind,
     /// The keys of its kind that were set, with their lines.
     pub own: Vec<OwnKey>,
-    /// The largest batch. The default is the most of the kind: 1 for a model without a batch axis.
+    /// The largest batch. The default is the maximum of the kind: 1 for a model without a batch axis.
     pub max_batch_size: Sourced<usize>,
-    /// How long a batch that is not full may wait.
+    /// The longest wait of a batch that is not full.
     pub max_delay: Sourced<Duration>,
-    /// How many workers.
+    /// The number of workers.
     pub replicas: Sourced<usize>,
-    /// How many entries may wait.
+    /// The length of the queue.
     pub queue: Sourced<usize>,
-    /// What may be done with an entry whose worker did not survive it.
+    /// Whether an entry may run again after its worker died.
     pub contract: Sourced<Contract>,
-    /// How often an entry that was alone when its worker died is run again before it fails.
+    /// How often an entry runs again that was alone when its worker died.
     pub crash_retries: Sourced<usize>,
-    /// How long one batch may take in the stage's code.
+    /// The time limit of one batch in the stage's code.
     pub timeout: Sourced<Option<Duration>>,
-    /// How many threads may hang beyond that.
+    /// The most threads that may hang beyond that limit.
     pub max_abandoned_threads: Sourced<usize>,
-    /// What an entry counts for.
+    /// The cost of an entry.
     pub cost: Sourced<CostUnit>,
     /// The largest cost of one batch.
     pub max_cost: Sourced<Option<usize>>,
-    /// How long an entry waits before it gains a priority class.
+    /// The wait after which an entry rises by one priority class.
     pub ageing: Sourced<Duration>,
     /// The cores that the workers are pinned to; empty for any.
     pub affinity: Sourced<Vec<usize>>,
-    /// Which revision of the stage this node runs.
+    /// The revision of the stage on this node.
     pub revision: Sourced<usize>,
-    /// How this node divides its calls between the revisions that the nodes of the cluster run; empty: it does not.
+    /// The weights by which this node divides its calls between revisions; empty: no split.
     pub split: Sourced<Vec<(u64, u32)>>,
 }
 
-/// A key that belongs to the kind of a stage, as it stands in the file.
+/// A key of the stage's kind, as written in the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OwnKey {
     /// The key.
@@ -125,7 +125,7 @@ fn by_default<T>(value: T) -> Sourced<T> {
     Sourced::new(value, Source::Default)
 }
 
-/// Reads every `[[stage]]`. `queue` is what a stage gets that does not say.
+/// Reads every `[[stage]]`. `queue` is the default queue length.
 pub(crate) fn read_all(root: &Section<'_>, queue: &Sourced<usize>) -> Result<Vec<StagePlan>, ConfigError> {
     let mut stages: Vec<StagePlan> = Vec::new();
     for section in root.sections("stage")? {
@@ -162,7 +162,7 @@ fn read(section: Section<'_>, queue: &Sourced<usize>) -> Result<StagePlan, Confi
     Ok(stage)
 }
 
-/// A key without effect is refused: its author believes that it bounds something.
+/// A key without effect is refused: it would suggest a bound that does not exist.
 fn check_effect(section: &Section<'_>, stage: &StagePlan) -> Result<(), ConfigError> {
     let refused = |key: &str, why: &str| {
         let place = section.get(key).map_or_else(|| section.place(), |entry| entry.place());

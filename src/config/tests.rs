@@ -1,4 +1,4 @@
-//! The configuration as its user sees it: a file, flags and variables in; a plan, or one line that helps, out.
+//! The configuration from the user's view: a file, flags and variables go in; a plan or one helpful line comes out.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -257,7 +257,7 @@ fn more_threads_than_any_model_needs_are_refused_with_their_line() {
 
 const STAGES_LINE: &str = "stages = [\"decode\", \"digits\"]";
 
-/// The steps of a route as they are shown, or the error without its place in the file.
+/// The steps of a route in one line, or the error without its place in the file.
 fn steps(written: &str) -> Result<String, String> {
     let plan = plan(&DIGITS.replacen(STAGES_LINE, &format!("stages = {written}"), 1)).map_err(|error| {
         let place = "dir/callboard.toml:17: route `/digits`: ";

@@ -10,12 +10,12 @@ const TIME_UNITS: [(&str, u64); 5] =
 
 const SIZE_UNITS: [(&str, u64); 4] = [("B", 1), ("KiB", 1 << 10), ("MiB", 1 << 20), ("GiB", 1 << 30)];
 
-/// Reads `250ms`, `30s`, `5m`, `1h`; `0s` and the like are zero. `None` for anything else, and for what does not fit.
+/// Reads `250ms`, `30s`, `5m`, `1h`; `0s` and the like are zero. `None` for other texts and overflow.
 pub(crate) fn parse_duration(text: &str) -> Option<Duration> {
     parse(text, &TIME_UNITS).map(Duration::from_micros)
 }
 
-/// Reads `512B`, `64KiB`, `256MiB`, `2GiB`. `None` for anything else, and for what does not fit.
+/// Reads `512B`, `64KiB`, `256MiB`, `2GiB`. `None` for other texts and overflow.
 pub(crate) fn parse_bytes(text: &str) -> Option<u64> {
     parse(text, &SIZE_UNITS)
 }

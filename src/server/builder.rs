@@ -14,9 +14,9 @@ use super::{ServeError, Server, StartingServer};
 /// Builds a [`Server`] from an app and other parts. [`start`](Self::start) starts them in one order;
 /// [`Server::shutdown`] says in which order they end.
 ///
-/// 1. The HTTP socket is bound, and answered: `/livez` says yes, `/readyz` and all calls 503.
+/// 1. The HTTP socket is bound and answers: `/livez` with 200, `/readyz` and all calls with 503.
 /// 2. The app starts, and spans are sent from here on.
-/// 3. `/readyz` says yes, and calls are answered.
+/// 3. `/readyz` answers 200, and calls are answered.
 /// 4. QUIC is answered.
 /// 5. Peers are connected to, and stages may run on them.
 ///
@@ -80,8 +80,8 @@ impl ServerBuilder {
     }
 
     /// Serves the router that `mount` makes of the edge, in its place: routes of your own before it, layers around it.
-    /// The edge answers what the router passes to it as it would alone. Routes of your own have none of its guards: no
-    /// API keys, no limits of rate, and no check of hosts and origins.
+    /// The edge answers requests from the router as it would alone. Your own routes have none of its guards: no API
+    /// keys, no rate limits, and no check of hosts and origins.
     pub fn mount(mut self, mount: impl FnOnce(HttpEdge) -> Router + Send + 'static) -> Self {
         self.mount = Some(Box::new(mount));
         self
@@ -127,7 +127,7 @@ impl ServerBuilder {
     ///
     /// An address that cannot be bound, limits or routes that cannot be served, or an app that does not start.
     pub async fn start(self, app: App, address: impl ToSocketAddrs) -> Result<Server, ServeError> {
-        // The socket first: a port that is taken should not cost the loading of a model.
+        // The socket first: a port in use should not cost the loading of a model.
         let listener = TcpListener::bind(address).await.map_err(ServeError::Bind)?;
         self.start_on(app, listener).await
     }

@@ -237,7 +237,7 @@ impl Server {
     }
 }
 
-/// Ends the HTTP edge and the node behind it.
+/// Ends the HTTP edge and its node.
 async fn end_http(
     node: Node,
     edge: &HttpEdge,
@@ -261,7 +261,7 @@ async fn end_http(
     drained
 }
 
-/// Why a server did not start.
+/// The reason why a server did not start.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ServeError {

@@ -1,4 +1,4 @@
-//! The admin listener of a server that runs, and the command that asks it.
+//! The admin listener of a running server, and the `status` command.
 
 use crate::support::{Server, callboard, failure, run};
 

@@ -1,4 +1,4 @@
-//! `callboard bench` against a real server: the counts match, and the exit code is the verdict.
+//! `callboard bench` against a real server: the counts match, and the exit code gives the result.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -12,13 +12,13 @@ use serde_json::{Value, json};
 
 use crate::support::{PATIENCE, Server, callboard, directory, failure};
 
-/// A measurement of `/livez` with these further arguments.
+/// A measurement of `/livez` with these extra arguments.
 fn bench(server: &Server, words: &[&str]) -> Command {
     let url = format!("http://{}", server.address);
     callboard(["bench", &url, "/livez", "--warm-up", "0s"].iter().chain(words))
 }
 
-/// Answers with 200 that the server has counted before this question.
+/// The count of 200 answers on the server before this request.
 fn answers(server: &Server) -> f64 {
     let metrics = server.request("GET /metrics HTTP/1.1", b"").body;
     let sample = "callboard_http_responses_total{status=\"200\"} ";
@@ -42,7 +42,7 @@ fn a_closed_loop_counts_every_request_once() {
     assert_eq!(target["statuses"], json!({ "200": 200 }), "{report}");
     assert_eq!(target["latency_ms"]["count"], 200, "{report}");
     assert_eq!((&target["failed"], &target["unsent"], &report["interrupted"]), (&json!(0), &json!(0), &json!(false)));
-    // The server counted the same requests, and the first single one.
+    // The server counted the same requests, plus the first single one.
     assert_eq!(answers(&server), 201.0);
 }
 
@@ -58,7 +58,7 @@ fn an_open_loop_sends_every_due_request() {
     assert_eq!(report["load"]["rate"], 100.0, "{report}");
 }
 
-/// The picture goes through a model on two cores at most: a million of them in a second it cannot.
+/// The picture goes through a model on at most two cores, far below a million requests in a second.
 #[test]
 fn unsent_requests_of_an_overloaded_target_count_with_their_wait() {
     let server = Server::digits(&[]);
@@ -77,8 +77,8 @@ fn unsent_requests_of_an_overloaded_target_count_with_their_wait() {
     assert_eq!(output.status.code(), Some(1), "{output:?}");
 }
 
-/// A server that answers all requests at once but its second one, which it answers after `stall`; the first one is the
-/// probe. One connection at a time.
+/// A server with one connection at a time that answers its second request after `stall` and all others at once. The
+/// first request is the probe.
 fn stalling(stall: Duration) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -102,7 +102,7 @@ fn stalling(stall: Duration) -> SocketAddr {
     address
 }
 
-/// Without the correction one request of a hundred would be slow, and the median that of an idle server.
+/// Without the correction, one request of a hundred would be slow, and the median that of an idle server.
 #[test]
 fn a_stall_is_felt_by_every_request_that_was_due_during_it() {
     let url = stalling(Duration::from_millis(800)).to_string();
@@ -184,7 +184,7 @@ fn an_interrupt_ends_with_the_report_so_far() {
         .stderr(Stdio::null())
         .spawn()
         .unwrap();
-    // Once the server has answered some, the load runs.
+    // The load is running once the server has answered some requests.
     let begun = std::time::Instant::now();
     while answers(&server) < 50.0 {
         assert!(begun.elapsed() < PATIENCE, "the load does not begin");

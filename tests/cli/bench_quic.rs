@@ -1,4 +1,4 @@
-//! `callboard bench quic://…`: the same report as over HTTP, from calls that a node has counted itself.
+//! `callboard bench quic://…`: the same report as over HTTP, compared with the counters of the node.
 
 use std::path::Path;
 use std::process::{Command, Output};
@@ -10,14 +10,14 @@ use crate::support::{Server, callboard, directory, failure};
 
 const SEVEN: [&str; 2] = ["-F", "image=@examples/digits/seven.png"];
 
-/// A measurement of the digits with these further arguments.
+/// A measurement of the digits with these extra arguments.
 fn bench(state: &Path, url: &str, words: &[&str]) -> Command {
     let mut command = callboard(["bench", url, "/digits", "--warm-up", "0s"].iter().chain(words));
     command.env("XDG_STATE_HOME", state);
     command
 }
 
-/// Calls of the digits with this outcome that the node has counted.
+/// The node's count of calls of the digits with this outcome.
 fn counted(server: &Server, outcome: &str) -> f64 {
     let metrics = server.request("GET /metrics HTTP/1.1", b"").body;
     let lines = metrics.lines().filter(|line| line.starts_with("callboard_requests_total{"));
@@ -48,7 +48,7 @@ fn a_closed_loop_over_quic_counts_every_call_once() {
     assert_eq!(target["latency_ms"]["count"], 60, "{report}");
     assert!(target["received_bytes"].as_u64().unwrap() > 60 * 20, "{report}");
     assert_eq!((&report["load"]["connections"], &report["load"]["streams"]), (&json!(2), &json!(3)), "{report}");
-    // The node counted the same requests, and the first single one, on three connections.
+    // The node counted the same requests, plus the first single one, on three connections.
     assert_eq!(counted(&server, "ok"), 61.0);
 }
 

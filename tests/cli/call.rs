@@ -1,4 +1,4 @@
-//! `callboard call`: the reply on stdout, what went wrong on stderr, and whose fault it was in the exit code.
+//! `callboard call`: the reply on stdout, the error on stderr, and its origin in the exit code.
 
 use std::fs;
 use std::io::Write as _;
@@ -101,7 +101,7 @@ fn a_problem_is_printed_with_its_fields_and_request_id() {
 fn the_exit_code_says_whether_the_caller_or_the_server_failed() {
     let server = Server::digits(&[]);
     let late = call(&server, &["/digits", "--file", "examples/digits/seven.png", "-H", "x-request-timeout-ms: 1"]);
-    // A millisecond is not always too short: then there is a reply.
+    // A millisecond is sometimes enough: then there is a reply.
     assert!(matches!(late.status.code(), Some(0 | 5)), "{late:?}");
 
     let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();

@@ -1,4 +1,4 @@
-//! `callboard check`: the answer to "would it work?" without a port.
+//! `callboard check`: tests a configuration without a port.
 
 use std::fs;
 use std::path::Path;

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::support::{PATIENCE, Server, callboard, directory, failure, run};
 
-/// A server of the digits with this identity, and where its QUIC port is.
+/// A server of the digits with this identity, and the address of its QUIC port.
 fn serve(cluster: &Path, words: &[&str]) -> (Server, String) {
     let cluster = cluster.to_str().unwrap();
     let all =
@@ -55,7 +55,7 @@ fn a_cluster_is_made_joined_and_called_and_strangers_stay_outside() {
     assert!(made.status.success() && said(&made).contains("made the cluster lab-"), "{made:?}");
 
     let (first, first_address) = serve(&authority, &["--quic", "127.0.0.1:0"]);
-    // A node of another address of this machine joins, and both hear of each other.
+    // A node at another address of this machine joins, and both learn of each other.
     let node_token = token(&authority, &[]);
     let joined = join(&node_token, &first_address, &of("second"), "second");
     assert!(joined.status.success() && said(&joined).contains("as second, a node"), "{joined:?}");
@@ -116,7 +116,7 @@ fn a_cluster_is_made_joined_and_called_and_strangers_stay_outside() {
     let refused = call(&first_address, &of("nothing"));
     assert!(said(&refused).contains("callboard cluster join"), "{refused:?}");
 
-    // Counted when the connection is over, which its caller may know before.
+    // Counted after the connection has ended, which its caller may know earlier.
     let refused = |reason: &str| format!("callboard_net_connections_refused_total{{reason=\"{reason}\"}}");
     let lines =
         [refused("used_up_token"), refused("unknown_authority"), "callboard_net_members_joined_total 2\n".to_owned()];
@@ -136,7 +136,7 @@ fn a_cluster_is_made_joined_and_called_and_strangers_stay_outside() {
     assert_eq!(run(&["cluster", "remove", authority.to_str().unwrap(), "desk"]).status.code(), Some(1));
 }
 
-/// Over more than the life of the certificates with which it began, in processes of their own.
+/// Runs for longer than the life of the first certificates, in separate processes.
 #[test]
 fn a_member_is_renewed_while_it_serves_and_its_callers_are_answered() {
     let directory = directory();
@@ -162,7 +162,7 @@ fn a_member_is_renewed_while_it_serves_and_its_callers_are_answered() {
     };
     assert!(counted(&second, "certificate_renewals_total") > 0);
     assert!(counted(&first, "members_renewed_total") > 0);
-    // Each holds the other's new certificate against the authority.
+    // Each validates the other's new certificate against the authority.
     assert_eq!((counted(&first, "peers_linked"), counted(&second, "peers_linked")), (1, 1));
 }
 

@@ -1,4 +1,4 @@
-//! The main job on all the pictures that the model was not trained on, through the real binary over HTTP.
+//! The main example on all test pictures of the model, through the real binary over HTTP.
 
 use std::fs;
 

@@ -101,7 +101,7 @@ fn a_stage_that_many_steps_of_many_routes_name_is_one_pool() {
         let of_stage = |line: &&str| line.starts_with(family) && line.contains("stage=\"digits\"");
         metrics.lines().filter(of_stage).map(|line| line.rsplit(' ').next().unwrap().parse::<f64>().unwrap()).sum()
     };
-    // A worker of its own per step would be eight of them.
+    // One worker per step would make eight.
     assert_eq!(sum("callboard_stage_replica_states{"), 1.0, "{metrics}");
     assert_eq!(sum("callboard_stage_batches_total{"), 3.0, "{metrics}");
 }
@@ -114,7 +114,7 @@ fn the_examples_of_all_graphs_run() {
     assert_eq!(text.matches(" example 1: ok in ").count(), 4, "{text}");
 }
 
-/// What the document says of the input or the answer of a route.
+/// The schema of the input or the answer of a route in the document.
 fn schema_of(document: &Value, route: &str, part: &str) -> Value {
     let content = &document["paths"][route]["post"].pointer(part).unwrap()["content"]["application/json"];
     let reference = content["schema"]["$ref"].as_str().unwrap();
@@ -152,7 +152,7 @@ fn the_document_has_the_types_of_graphs() {
     assert!(!forms("/strict").contains("\"image/*\""), "a bare picture does not say what is wanted");
 }
 
-/// Two routes, of which one has a graph, without the model that they name: a picture opens nothing.
+/// Two routes, one with a graph, whose model does not exist: a diagram opens no files.
 const PICTURED: &str = r#"
 [[stage]]
 name = "decode"

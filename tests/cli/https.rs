@@ -22,7 +22,7 @@ fn certificate(of: &str) -> (PathBuf, PathBuf) {
     (certificate, key)
 }
 
-/// The digits over https, and where.
+/// The digits over https, and their address.
 fn serve((certificate, key): &(PathBuf, PathBuf), words: &[&str]) -> (Server, String) {
     let mut command = callboard(["serve", "examples/digits", "--http", "127.0.0.1:0"].iter().chain(words));
     command.arg("--tls-certificate").arg(certificate).arg("--tls-key").arg(key);
@@ -77,7 +77,7 @@ fn the_status_of_a_node_is_served_over_https() {
     assert!(String::from_utf8_lossy(&output.stdout).contains(", ready, up "), "{output:?}");
 }
 
-/// OpenSSL has the same variables for the authorities of the system.
+/// OpenSSL reads the CA certificates of the system from the same variables.
 #[test]
 fn without_a_file_the_authorities_of_the_system_are_believed() {
     let pair = certificate("127.0.0.1");
@@ -97,7 +97,7 @@ fn without_a_file_the_authorities_of_the_system_are_believed() {
     assert!(line.contains(&format!("{url}: this system has no trusted authority: ")), "{line}");
     assert!(line.ends_with("; --ca-file PEM names some"), "{line}");
 
-    // A collector of spans is believed as other servers are: this one does not know the path, and says so in its log.
+    // Collectors of spans are verified like other servers: this one does not know the path, as the log shows.
     let words = ["serve", "examples/digits", "--http", "127.0.0.1:0", "--admin", "none", "--otlp-endpoint", &url];
     let mut command = callboard(words);
     command.env_remove("SSL_CERT_DIR").env("SSL_CERT_FILE", &pair.0);
@@ -122,7 +122,7 @@ fn an_untrusted_server_gets_no_request() {
     }
 }
 
-/// Either protocol, and either of the two mistakes.
+/// Each protocol, with each of the two mistakes.
 #[test]
 fn an_error_of_a_wrong_scheme_names_the_right_one() {
     let pair = certificate("127.0.0.1");

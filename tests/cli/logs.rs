@@ -64,7 +64,7 @@ fn a_request_is_a_short_coloured_line_at_a_terminal() {
     let [fine, refused] = shown(None);
     assert!(fine.contains("\x1b[32m200\x1b[0m GET ") && fine.ends_with("  /livez"), "{fine:?}");
     assert!(refused.contains("\x1b[33m404\x1b[0m GET ") && refused.contains("request_id=mine-1"), "{refused:?}");
-    // An empty one is as good as none.
+    // An empty variable counts as unset.
     assert!(shown(Some(""))[0].contains("\x1b[32m200"));
 }
 

@@ -1,5 +1,5 @@
-//! The binary from outside: its output, its answers, its end. Every test runs the real binary, on a port of the
-//! system's choice and in its own directory.
+//! The binary from outside: its output, its answers, its end. Every test runs the real binary on a free port and in its
+//! own directory.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on says so by panicking")]
 

@@ -1,4 +1,4 @@
-//! Every mistake is one line on stderr that says what to do, and a code that says whose it was.
+//! Every mistake gives one helpful line on stderr and an exit code that names its origin.
 
 use std::fs;
 use std::net::{TcpListener, UdpSocket};

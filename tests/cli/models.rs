@@ -1,4 +1,4 @@
-//! Models with `serve`: their default batching, and whether the metadata of the protocol is true.
+//! Models with `serve`: their default batching, and the accuracy of the protocol's metadata.
 
 use serde_json::{Value, json};
 
@@ -28,7 +28,7 @@ fn with_file(lines: &str) -> Server {
     Server::start(callboard(["serve", directory.to_str().unwrap(), "--http", "127.0.0.1:0"]))
 }
 
-/// What the configuration says of batches, and how many batches 64 items that came at once were.
+/// The configuration of batches, and the number of batches made from 64 simultaneous items.
 fn batching(server: &Server) -> (Value, Value, u64) {
     let config = get(server, "/v2/models/digits/config");
     let pixels = vec![0; 64 * 64];

@@ -1,4 +1,4 @@
-//! `callboard openapi`: the document of a server that never ran.
+//! `callboard openapi`: the document without a running server.
 
 use std::fs;
 use std::path::Path;
@@ -47,7 +47,7 @@ fn a_file_that_cannot_be_written_is_one_line_and_code_1() {
     assert!(line.starts_with("callboard: could not write to no/such/place/openapi.json: "), "{line}");
 }
 
-/// What a page fills in is the route's own picture, and answers.
+/// The page's example is the route's own picture, and calling it succeeds.
 #[test]
 fn the_example_of_a_route_for_files_is_its_own_file_and_works() {
     let server = Server::digits(&[]);

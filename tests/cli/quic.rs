@@ -1,4 +1,4 @@
-//! `serve --quic` and `call quic://…`: two processes, a development identity, and no ceremony.
+//! `serve --quic` and `call quic://…`: two processes with a development identity and no set-up.
 
 use std::io::{Read as _, Write as _};
 use std::path::Path;
@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::support::{Server, callboard, directory, directory_with, failure, run};
 
-/// A server of the digits with a QUIC port, and where that is.
+/// A server of the digits with a QUIC port, and the address of that port.
 pub(crate) fn serve(state: &Path) -> (Server, String) {
     let mut command = callboard(["serve", "examples/digits", "--http", "127.0.0.1:0", "--quic", "127.0.0.1:0"]);
     command.env("XDG_STATE_HOME", state);
@@ -61,7 +61,7 @@ fn the_value_of_an_option_is_not_taken_for_the_address() {
     }
 }
 
-/// Another user, with respect to identities.
+/// A caller with the identity of another user.
 #[test]
 fn a_caller_with_another_identity_is_refused() {
     let (_server, url) = serve(&directory());
@@ -79,7 +79,7 @@ fn the_development_identity_is_not_shown_beyond_loopback() {
     assert!(said.contains("for loopback only"), "{said}");
 }
 
-/// A peer there would never be connected either.
+/// A peer at such an address could never be connected either.
 #[test]
 fn a_peer_beyond_loopback_needs_a_cluster() {
     let words = ["serve", "examples/digits", "--http", "127.0.0.1:0", "--quic", "127.0.0.1:0", "--join"];
@@ -90,7 +90,7 @@ fn a_peer_beyond_loopback_needs_a_cluster() {
     assert!(said.contains("192.0.2.1:4433 is not on this machine") && said.contains("cluster join"), "{said}");
 }
 
-/// The first process makes the authority, and the others find it.
+/// The first process creates the authority, and the others find it.
 #[test]
 fn nodes_that_are_started_in_the_same_moment_are_of_one_authority() {
     let state = directory();
@@ -125,7 +125,7 @@ fn without_a_directory_for_identities_the_error_says_what_to_set() {
     };
     let said = refused(None);
     assert!(said.contains("set XDG_STATE_HOME or HOME"), "{said}");
-    // A path that means another place wherever the process is started.
+    // A relative path, which would depend on the current directory.
     let said = refused(Some(Path::new("some/where")));
     assert!(said.contains("to an absolute path") && !Path::new("some").exists(), "{said}");
     let said = refused(Some(&file));
@@ -199,7 +199,7 @@ fn nodes_are_named_as_hosts_with_ports_and_not_too_many() {
     }
 }
 
-/// A stage whose nodes run different revisions, told apart by their labels, each with its share of the calls.
+/// A stage whose revisions on the nodes have different labels, each with its share of the calls.
 pub(crate) fn labels(revision: u32, names: &str, parts: [u32; 2]) -> std::path::PathBuf {
     let split = format!("split = {{ 1 = {}, 2 = {} }}", parts[0], parts[1]);
     let stage = format!("name = \"name\"\nkind = \"labels\"\nnames = {names}\nrevision = {revision}\n{split}");
@@ -242,7 +242,7 @@ fn a_late_http_call_still_reaches_the_peers() {
     let [mut old, mut new] = divided();
     let mut half: Vec<_> = (0..8).map(|_| old.connect()).collect();
     half.iter_mut().for_each(|stream| stream.write_all(HEAD.as_bytes()).unwrap());
-    // They have come before these.
+    // The half-sent heads arrived before these requests.
     (0..20).for_each(|_| assert_eq!(old.request(HEAD, SCORES.as_bytes()).status, 200));
     old.signal("TERM");
     old.wait_for("SIGTERM");
@@ -250,7 +250,7 @@ fn a_late_http_call_still_reaches_the_peers() {
     let answers = half.into_iter().filter_map(|mut stream| {
         let rest = format!("\r\nhost: test\r\ncontent-length: {}\r\n\r\n{SCORES}", SCORES.len());
         let (sent, mut answer) = (stream.write_all(rest.as_bytes()), String::new());
-        // One of which nothing had been read is closed with the listener.
+        // A connection without any read request is closed with the listener.
         (sent.is_ok() && stream.read_to_string(&mut answer).is_ok() && !answer.is_empty()).then_some(answer)
     });
     let answers: Vec<String> = answers.collect();

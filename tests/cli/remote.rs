@@ -10,7 +10,7 @@ use crate::support::{Answer, PATIENCE, Server, callboard, directory, directory_w
 
 const PNG: &str = "POST /digits HTTP/1.1\r\ncontent-type: image/png";
 
-/// A node of the digits, at this QUIC address, and where that is.
+/// A node of the digits with this QUIC address, and its actual address.
 fn worker(state: &Path, quic: &str) -> (Server, String) {
     let mut command =
         callboard(["serve", "examples/digits", "--http", "127.0.0.1:0", "--admin", "off", "--quic", quic]);
@@ -27,7 +27,7 @@ fn gateway(state: &Path, file: &Path, peer: &str) -> Server {
     Server::start(command)
 }
 
-/// Repeats the request until the answer is expected.
+/// Repeats the request until it gets the expected answer.
 fn until(server: &Server, head: &str, body: &[u8], is_it: impl Fn(&Answer) -> bool) -> Answer {
     let begun = Instant::now();
     loop {
@@ -61,7 +61,7 @@ fn a_gateway_answers_while_a_worker_runs_its_stages_and_says_so_while_none_does(
     let itself = first.request(PNG, &seven);
     assert_eq!(answer.body, itself.body, "the same answer, wherever the stages run");
 
-    // What a stage has against an input is said as if it ran here.
+    // A stage's error about an input is reported as if it ran here.
     let bad = gateway.request("POST /digits HTTP/1.1\r\ncontent-type: application/json", br#"{"image": 5}"#);
     assert_eq!((bad.status, &json(&bad.body)["stage"]), (422, &"decode".into()), "{bad:?}");
     assert_eq!(json(&bad.body)["details"]["fields"][0]["path"], "$.image");

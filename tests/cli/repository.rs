@@ -1,4 +1,4 @@
-//! Models that are loaded and unloaded while the server runs.
+//! Models that are loaded and unloaded on a running server.
 
 use std::fs;
 use std::path::Path;
@@ -51,7 +51,7 @@ fn at_the_admin_listener_models_come_from_the_file_as_it_is_now() {
     let (done, said) = asked(&admin, "/v2/repository/models/one/unload");
     assert!(done, "{said}");
     assert_eq!(server.request("POST /one HTTP/1.1", b"[]").status, 404);
-    // The edge tells it, too.
+    // The edge shows it, too.
     let edge = format!("http://{}", server.address);
     assert_eq!(index(&edge), [row("two", Some("1"), "READY"), row("one", None, "UNAVAILABLE")]);
 
@@ -62,7 +62,7 @@ fn at_the_admin_listener_models_come_from_the_file_as_it_is_now() {
     assert_eq!(server.request("GET /v2/models/two/ready HTTP/1.1", b"").status, 200);
 }
 
-/// A client that asks for version 1 finds it after every reload, until the owner says that it is another.
+/// A client that requests version 1 finds it after every reload, until the owner changes the version.
 #[test]
 fn a_version_is_the_owners_and_survives_a_reload() {
     let directory = directory_with(ONE);

@@ -1,4 +1,4 @@
-//! A rolling restart, as an orchestrator does it: behind a balancer that polls the readiness, no request is lost.
+//! A rolling restart by an orchestrator: behind a balancer that polls the readiness, no request is lost.
 
 use std::fs;
 use std::io::{self, Write as _};
@@ -10,23 +10,23 @@ use std::time::Duration;
 
 use crate::support::{Answer, PATIENCE, Server};
 
-/// How often the balancer asks; a balancer in production asks each second or less often.
+/// The poll interval of the balancer; a balancer in production polls each second or less often.
 const POLL: Duration = Duration::from_millis(100);
 
-/// The delay of the servers, on a machine that does ten other things.
+/// The drain delay of the servers, for a busy machine.
 const DELAY: [&str; 2] = ["--drain-delay", "3s"];
 
-/// A server as the balancer knows it.
+/// A server and its readiness at the last poll.
 struct Backend {
     address: String,
     is_ready: bool,
 }
 
-/// Passes connections on to the servers that were ready when they were asked last.
+/// Forwards connections to the servers that were ready at the last poll.
 struct Balancer {
     listener: TcpListener,
     backends: Mutex<Vec<Backend>>,
-    /// All of them were asked once more.
+    /// Notified after each poll of all servers.
     asked: Condvar,
     turn: AtomicUsize,
     is_over: AtomicBool,
@@ -43,7 +43,7 @@ impl Balancer {
         self.is_over.load(Ordering::SeqCst)
     }
 
-    /// Knows one more server, and returns when it is sent requests.
+    /// Adds a server, and returns once it gets requests.
     fn add(&self, server: &Server) {
         let address = server.address.clone();
         self.backends.lock().unwrap().push(Backend { address: address.clone(), is_ready: false });
@@ -59,7 +59,7 @@ impl Balancer {
         self.backends.lock().unwrap().retain(|backend| backend.address != server.address);
     }
 
-    /// Asks all servers, again and again.
+    /// Polls all servers repeatedly.
     fn poll(&self) {
         while !self.is_over() {
             let addresses: Vec<_> = self.backends.lock().unwrap().iter().map(|known| known.address.clone()).collect();
@@ -83,14 +83,14 @@ impl Balancer {
         ready.get(turn.checked_rem(ready.len())?).map(|backend| backend.address.clone())
     }
 
-    /// Passes on one connection after the other has been accepted, each on threads of its own.
+    /// Forwards each accepted connection on its own threads.
     fn pass_on(&self) {
         thread::scope(|scope| {
             while let Ok((client, _)) = self.listener.accept()
                 && !self.is_over()
             {
                 scope.spawn(move || {
-                    // Nothing is tried twice: a connection that is refused is a request that is lost.
+                    // Without retries: a refused connection is a lost request.
                     let Some(server) = self.pick().and_then(|address| TcpStream::connect(address).ok()) else { return };
                     let (to_server, to_client) = (server.try_clone().unwrap(), client.try_clone().unwrap());
                     scope.spawn(move || copy(&client, &to_server));
@@ -101,7 +101,7 @@ impl Balancer {
     }
 }
 
-/// Sets the word that something is over when dropped.
+/// Sets the flag when dropped.
 struct Over<'a>(&'a AtomicBool);
 
 impl Drop for Over<'_> {
@@ -127,7 +127,7 @@ fn copy(mut from: &TcpStream, mut to: &TcpStream) {
     _ = to.shutdown(Shutdown::Write);
 }
 
-/// The status of one request on a connection of its own.
+/// The status of one request on its own connection.
 fn ask(address: &str, head: &str, body: &[u8]) -> io::Result<u16> {
     let mut stream = TcpStream::connect(address)?;
     stream.set_read_timeout(Some(PATIENCE))?;

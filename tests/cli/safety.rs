@@ -1,4 +1,4 @@
-//! What the edge asks of its callers, set from the command line and from files.
+//! Access control of the edge, configured from the command line and from files.
 
 use std::fs;
 

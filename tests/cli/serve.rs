@@ -1,4 +1,4 @@
-//! A server that runs: what it says at the start is true.
+//! A running server: its start-up lines are true.
 
 use std::fs;
 use std::io::Write as _;
@@ -72,7 +72,7 @@ fn limits_from_the_command_line_hold() {
 fn a_call_that_fails_on_our_side_is_one_line_of_the_log_with_its_id() {
     let mut server = Server::digits(&[]);
     let mut stream = server.connect();
-    // The body does not come, and the deadline does.
+    // The body does not arrive, and the deadline passes.
     write!(
         stream,
         "POST /digits HTTP/1.1\r\nhost: test\r\ncontent-type: image/png\r\nx-request-timeout-ms: 50\r\n\
@@ -123,7 +123,7 @@ fn a_broken_pipe_is_no_error() {
 #[test]
 fn the_metrics_are_those_of_the_operations_page() {
     let server = Server::digits(&[]);
-    // The families of answers appear with the first of them.
+    // The metric families of answers exist after the first answer.
     server.request("GET /livez HTTP/1.1", b"");
     server.request("POST /digits HTTP/1.1\r\ncontent-type: application/json", b"{");
     let metrics = server.request("GET /metrics HTTP/1.1\r\naccept: application/openmetrics-text", b"").body;
@@ -139,18 +139,18 @@ fn the_metrics_are_those_of_the_operations_page() {
             (format!("callboard_{name}"), cells.next().unwrap_or_default())
         })
         .collect();
-    // This server has no QUIC port; what such a port counts is looked at where one is.
+    // This server has no QUIC port; another test checks the metrics of such a port.
     let here = documented.iter().filter(|(name, _)| !name.starts_with("callboard_net_"));
     let documented: Vec<(&str, &str)> = here.map(|(name, kind)| (name.as_str(), *kind)).collect();
     assert_eq!(told, documented);
 }
 
-/// The process that started it may have stopped reading long ago.
+/// The parent process may have stopped reading long ago.
 #[test]
 fn a_server_without_a_reader_of_stderr_keeps_answering() {
     use std::io::Write as _;
 
-    // A log line for every request in addition to its access line: more than a pipe holds.
+    // Another log line for every request besides its access line: more than a pipe holds.
     let server = Server::digits(&["--log", "debug"]);
     for _ in 0..40 {
         let mut stream = server.connect();

@@ -1,4 +1,4 @@
-//! How a server ends: in order when asked, at once when forced.
+//! The end of a server: in order on request, at once when forced.
 
 use std::fs;
 use std::io::{Read as _, Write as _};
@@ -13,7 +13,7 @@ use callboard::{Caller, Client};
 use crate::quic::labels;
 use crate::support::{Answer, PATIENCE, Server, callboard, directory, run};
 
-/// A request of which only the first half has been sent; the server has begun to read it.
+/// A request of which the first half was sent; the server has begun to read it.
 struct HalfSent {
     stream: TcpStream,
     rest: Vec<u8>,
@@ -71,7 +71,7 @@ fn finishes_the_request_in_hand_before_it_ends() {
     assert_eq!(server.wait(), Some(0), "{:#?}", server.said);
 }
 
-/// Sends requests on new connections until they are refused. Every answer must be a success.
+/// Sends requests on new connections until one is refused. Every answer must be a success.
 fn ask_until_it_is_over(address: SocketAddr, picture: &[u8], answered: &AtomicUsize) {
     let head = format!(
         "POST /digits HTTP/1.1\r\nhost: test\r\nconnection: close\r\ncontent-type: image/png\r\ncontent-length: {}\r\n\r\n",
@@ -155,7 +155,7 @@ fn a_signal_of_a_terminal_does_not_wait_for_a_balancer() {
     assert_eq!(server.wait(), Some(0), "{:#?}", server.said);
 }
 
-/// As `timeout` and others send it: to the server and to all of its group.
+/// Like `timeout` and others: a signal to the server and to its whole group.
 #[test]
 fn a_signal_that_comes_twice_at_once_asks_and_does_not_insist() {
     let mut server = Server::digits(&[]);
@@ -196,7 +196,7 @@ fn a_signal_works_without_a_reader_of_stderr() {
     drop(half);
 }
 
-/// As an orchestrator does it: its hook asks for the drain, and then it signals.
+/// Like an orchestrator: a hook requests the drain, then comes the signal.
 #[test]
 fn after_a_drain_request_the_second_signal_ends_at_once() {
     let begin = || {
@@ -220,16 +220,15 @@ fn after_a_drain_request_the_second_signal_ends_at_once() {
     drop(half);
 }
 
-/// What a node counts under this name, over all labels.
+/// The node's counter of this name, summed over all labels.
 fn counted(server: &Server, name: &str) -> f64 {
     let metrics = server.request("GET /metrics HTTP/1.1", b"").body;
     let lines = metrics.lines().filter(|line| line.starts_with(name) && !line.starts_with('#'));
     lines.map(|line| line.rsplit(' ').next().unwrap().parse::<f64>().unwrap()).sum()
 }
 
-/// Two nodes, one of which has joined the other. Each runs the stage in its own revision, so half of the calls to
-/// either run on the other one. When one is asked to end, calls over QUIC are in flight in both directions: from its
-/// callers, from its peer, and to its peer.
+/// Two linked nodes, each with its own revision of the stage, so half of the calls to either run on the other one. When
+/// one node ends, calls over QUIC are in flight from its callers, from its peer, and to its peer.
 #[test]
 fn a_node_that_ends_under_calls_over_quic_fails_none_here_or_there() {
     let state = directory();
@@ -277,7 +276,7 @@ fn a_node_that_ends_under_calls_over_quic_fails_none_here_or_there() {
     first.signal("TERM");
     assert_eq!(first.wait(), Some(0), "{:#?}", first.said);
     assert_eq!(first.said.last().map(String::as_str), Some("stopped"));
-    // The remaining node runs all of them now.
+    // The remaining node now runs all of them.
     let so_far = done.load(Ordering::SeqCst);
     wait_for(&|| done.load(Ordering::SeqCst) >= so_far + 100);
     over.store(true, Ordering::SeqCst);

@@ -1,4 +1,4 @@
-//! Runs the binary: to its end, or as a server that is talked to over a plain socket.
+//! Runs the binary: to its end, or as a server with a plain socket as its client.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -11,10 +11,10 @@ use std::sync::mpsc::{self, Receiver};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Longer than anything here takes, even on a machine that does ten other things.
+/// Longer than any step takes, even on a busy machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The binary, in the directory of the package and without variables of the environment.
+/// The binary, in the directory of the package and without environment variables.
 pub(crate) fn callboard<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_callboard"));
     command.args(args).current_dir(env!("CARGO_MANIFEST_DIR")).stdin(Stdio::null());
@@ -24,12 +24,12 @@ pub(crate) fn callboard<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> C
     command
 }
 
-/// Runs it to its end.
+/// Runs the command to its end.
 pub(crate) fn run(args: &[&str]) -> Output {
     callboard(args).output().expect("the binary runs")
 }
 
-/// What a command that has to fail says: its only line on stderr, and its exit code.
+/// The only stderr line and the exit code of a command that must fail.
 pub(crate) fn failure(mut command: Command) -> (String, i32) {
     let output = command.output().expect("the binary runs");
     let stderr = String::from_utf8(output.stderr).expect("messages are text");
@@ -59,9 +59,9 @@ pub(crate) struct Server {
     child: Child,
     stdout: Option<ChildStdout>,
     stderr: Receiver<String>,
-    /// What it has said so far.
+    /// Its output so far.
     pub(crate) said: Vec<String>,
-    /// Where it listens: `127.0.0.1:12345`.
+    /// Its address: `127.0.0.1:12345`.
     pub(crate) address: String,
 }
 
@@ -76,9 +76,9 @@ impl Server {
         Self::start_saying(command, "listening on http://")
     }
 
-    /// Starts a command and waits for these words and the address after them.
+    /// Starts a command, waits for these words, and reads the address after them.
     pub(crate) fn start_saying(mut command: Command, words: &str) -> Self {
-        // No balancer has to notice; tests of the delay set the flag.
+        // Without a balancer the delay is useless; tests of the delay set the flag.
         command.env("CALLBOARD_DRAIN_DELAY", "0s");
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the binary runs");
         let stderr = lines_of(child.stderr.take().expect("a pipe"));
@@ -90,7 +90,7 @@ impl Server {
     pub(crate) fn start_at_a_terminal(mut command: Command) -> Self {
         let (shown, terminal) = terminal();
         let child = command.stdout(Stdio::piped()).stderr(terminal).spawn().expect("the binary runs");
-        // Its end of the terminal is closed with it, which ends what is read here: by an error, as terminals do.
+        // This closes the command's end of the terminal, which ends the reader below: with an error, as terminals do.
         drop(command);
         Self::watch(child, lines_of(shown), "listening on http://")
     }
@@ -102,7 +102,7 @@ impl Server {
         server
     }
 
-    /// Waits for a line with these words; gives what follows them.
+    /// Waits for a line with these words; returns the text after them.
     pub(crate) fn wait_for(&mut self, words: &str) -> String {
         loop {
             let line = self.stderr.recv_timeout(PATIENCE);
@@ -114,7 +114,7 @@ impl Server {
         }
     }
 
-    /// Whether it writes a line with these words in time.
+    /// Whether a line with these words appears in time.
     pub(crate) fn says_within(&mut self, words: &str, limit: Duration) -> bool {
         let end = Instant::now() + limit;
         while let Ok(line) = self.stderr.recv_timeout(end.saturating_duration_since(Instant::now())) {
@@ -131,18 +131,18 @@ impl Server {
         self.signals(&[name]);
     }
 
-    /// Sends these requests at once.
+    /// Sends these signals at once.
     pub(crate) fn signals(&self, names: &[&str]) {
-        // The shell's own `kill`: a program of that name is not installed everywhere.
+        // The shell's own `kill`: the program is not installed everywhere.
         let id = self.child.id();
         let script = names.iter().map(|name| format!("kill -{name} {id}")).collect::<Vec<_>>().join("; ");
         let status = Command::new("sh").args(["-c", &script]).status().expect("a shell");
         assert!(status.success(), "{script}");
     }
 
-    /// Waits for its end; gives the exit code.
+    /// Waits for its end; returns the exit code.
     pub(crate) fn wait(&mut self) -> Option<i32> {
-        // Its stderr ends when it does, so the wait is bounded by the patience of the receiver.
+        // Its stderr ends with it, so the timeout of the receiver bounds the wait.
         loop {
             match self.stderr.recv_timeout(PATIENCE) {
                 Ok(line) => self.said.push(line),
@@ -153,9 +153,9 @@ impl Server {
         self.child.wait().expect("a child to wait for").code()
     }
 
-    /// Waits for its end without reading what it says; gives the exit code.
+    /// Waits for its end without reading its output; returns the exit code.
     pub(crate) fn wait_deaf(&mut self) -> Option<i32> {
-        // It writes nothing to stdout, which ends when it does.
+        // It writes nothing to stdout, which closes at its end.
         let stdout = lines_of(self.stdout.take().expect("waited for once"));
         match stdout.recv_timeout(PATIENCE) {
             Err(mpsc::RecvTimeoutError::Disconnected) => self.child.wait().expect("a child to wait for").code(),
@@ -163,7 +163,7 @@ impl Server {
         }
     }
 
-    /// One request on a connection of its own.
+    /// One request on its own connection.
     pub(crate) fn request(&self, head: &str, body: &[u8]) -> Answer {
         let mut stream = self.connect();
         write!(stream, "{head}\r\nhost: test\r\ncontent-length: {}\r\nconnection: close\r\n\r\n", body.len())
@@ -182,7 +182,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // An error says that it has ended already.
+        // An error means that it has ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -202,7 +202,7 @@ impl Answer {
         Self::try_read(stream).expect("an answer and its end")
     }
 
-    /// The same where it may not come.
+    /// The same, if there is an answer.
     pub(crate) fn try_read(mut stream: TcpStream) -> io::Result<Self> {
         let mut bytes = Vec::new();
         stream.read_to_end(&mut bytes)?;
@@ -214,7 +214,7 @@ impl Answer {
     }
 }
 
-/// A pseudo-terminal: what it shows, and the end for a command. The end of a line is two characters on it.
+/// A pseudo-terminal: the reading end, and the end for a command. It shows a line end as two characters.
 #[cfg(unix)]
 pub(crate) fn terminal() -> (fs::File, fs::File) {
     use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
@@ -226,7 +226,7 @@ pub(crate) fn terminal() -> (fs::File, fs::File) {
     (fs::File::from(master), terminal)
 }
 
-/// Reads lines on a thread of its own, so that a test can wait for one with a limit.
+/// Reads lines on a separate thread, so that a test can wait with a limit.
 fn lines_of(pipe: impl Read + Send + 'static) -> Receiver<String> {
     let (sender, receiver) = mpsc::sync_channel(1024);
     thread::spawn(move || {

@@ -15,7 +15,7 @@ use crate::support::{callboard, failure};
 /// direction of text.
 const EVIL: &str = "\u{1b}]0;evil\u{7}\u{1b}[2J\u{9b}31m\u{7f}\rover\nfaked: line\u{202e}\u{2066}";
 
-/// Answers every request with these bytes, and gives its URL.
+/// Answers every request with these bytes; returns its URL.
 fn server(answer: impl Into<Vec<u8>>) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
@@ -38,7 +38,7 @@ fn answer(status: &str, content_type: &str, more: &str, body: &str) -> Vec<u8> {
     format!("{head}content-length: {}\r\n\r\n{body}", body.len()).into_bytes()
 }
 
-/// A problem document in which everything that a server chooses is hostile.
+/// A problem document in which every text of the server is hostile.
 fn problem() -> Vec<u8> {
     let body = json!({
         "kind": EVIL, "message": EVIL, "stage": EVIL, "error_type": EVIL, "remote_trace": EVIL, "request_id": EVIL,
@@ -47,7 +47,7 @@ fn problem() -> Vec<u8> {
     answer("422 Wrong", "application/problem+json", "x-evil: \u{9b}31m\r\n", &body.to_string())
 }
 
-/// Text in which a terminal finds nothing to obey but ends of lines.
+/// Checks that the text has no control characters except line ends.
 fn plain(bytes: &[u8]) -> String {
     let text = String::from_utf8(bytes.to_vec()).unwrap();
     let obeyed =
@@ -85,7 +85,7 @@ fn a_status_is_shown_as_text_and_each_value_on_its_line() {
     );
     assert!(said.lines().all(|line| !line.starts_with("faked")), "{said}");
 
-    // For programs it is the same value.
+    // A program gets the same value.
     let output = callboard(["status", &url, "--json"]).output().unwrap();
     assert_eq!(serde_json::from_slice::<Value>(&output.stdout).unwrap(), status());
     let (message, code) = failure(callboard(["status", &server(problem())]));
@@ -133,13 +133,13 @@ fn a_reply_is_handed_on_byte_by_byte_to_a_program() {
 fn a_reply_is_shown_as_text_at_a_terminal() {
     let reply = format!("{{\"a\": \"{EVIL}\"}}\r\n\tend é €");
     let chunk = |bytes: &[u8]| [format!("{:x}\r\n", bytes.len()).as_bytes(), bytes, b"\r\n"].concat();
-    // Characters are cut into pieces as well.
+    // The cuts also fall inside characters.
     let pieces: Vec<u8> = reply.as_bytes().iter().flat_map(|byte| chunk(&[*byte])).collect();
     let head =
         "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\nconnection: close\r\n\r\n";
     let url = server([head.as_bytes(), &pieces, b"0\r\n\r\n"].concat());
     let shown = at_a_terminal(callboard(["call", &url, "/x"]));
-    // The reply's own end of a line has become three characters.
+    // The line end of the reply has become three characters.
     let shown = plain(shown.replace("\r\r\n", "\n").replace("\r\n", "\n").replace('\t', "    ").as_bytes());
     let expected = "{\"a\": \"\\u001b]0;evil\\u0007\\u001b[2J\\u009b31m\\u007f\\u000dover\n\
                     faked: line\\u202e\\u2066\"}\n    end é €\n";
@@ -156,7 +156,7 @@ fn a_reply_is_shown_as_text_at_a_terminal() {
 fn at_a_terminal(mut command: Command) -> String {
     let (mut screen, terminal) = terminal();
     let mut child = command.stdout(terminal).stderr(Stdio::null()).spawn().unwrap();
-    // Its end of the terminal is closed with it, which ends what is read here: by an error, as terminals do.
+    // This closes the command's end of the terminal, which ends the reader below: with an error, as terminals do.
     drop(command);
     let mut shown = Vec::new();
     _ = screen.read_to_end(&mut shown);

@@ -1,11 +1,11 @@
-//! `completions` and `man`: what they print works in a real shell, and renders as a real page.
+//! `completions` and `man`: the script works in a real shell, and the page renders.
 
 use std::fs;
 use std::process::Command;
 
 use crate::support::{callboard, directory, failure, run};
 
-/// What bash offers for these words, the last of which is not complete.
+/// The completions of bash for these words, the last of which is incomplete.
 fn completed(words: &[&str]) -> String {
     let file = directory().join("callboard.bash");
     let output = run(&["completions", "bash"]);
@@ -27,7 +27,7 @@ fn completed(words: &[&str]) -> String {
 fn bash_completes_a_command_a_flag_and_a_value() {
     assert_eq!(completed(&["ser"]), "serve");
     assert_eq!(completed(&["serve", "--dra"]), "--drain --drain-delay");
-    // What exists only to be refused is not offered.
+    // Arguments that exist only to be refused are not offered.
     assert_eq!(completed(&["serve", "--por"]), "");
     assert_eq!(completed(&["completions", "z"]), "zsh");
 }
@@ -63,7 +63,7 @@ fn the_manual_has_a_page_for_the_program_and_for_each_command() {
     assert!(code == 2 && line.contains("`sevre` is not a command; known: serve, check, "), "{line}");
 }
 
-/// By `man`, where it is installed.
+/// Renders with `man`, if installed.
 fn render(page: &str, words: &[&str]) {
     let file = directory().join("callboard.1");
     fs::write(&file, page).unwrap();
@@ -71,7 +71,7 @@ fn render(page: &str, words: &[&str]) {
         return;
     };
     let shown = String::from_utf8_lossy(&output.stdout).into_owned();
-    // A system without its manual has a `man` that says so.
+    // A system without manual pages has a `man` that prints a notice.
     if shown.contains("SYNOPSIS") {
         assert!(shown.contains(if words.len() > 1 { "--drain" } else { "callboard-serve" }), "{shown}");
         assert!(output.stderr.is_empty(), "{output:?}");

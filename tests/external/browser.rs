@@ -1,4 +1,4 @@
-//! The documentation in a real browser that has no internet: it opens, a route is tried, and the answer is seen.
+//! The documentation in a real browser without internet: it opens, executes a route, and shows the answer.
 
 use std::path::Path;
 use std::process::Command;
@@ -12,7 +12,7 @@ use crate::python::Python;
 use crate::support::{self, PATIENCE};
 use crate::tool::CHROMIUM;
 
-/// What distributions call it.
+/// The names of the program in distributions.
 const NAMES: [&str; 3] = ["chromium", "chromium-browser", "google-chrome"];
 
 #[test]

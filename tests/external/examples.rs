@@ -1,4 +1,4 @@
-//! The programs that `callboard examples` prints, run as they are printed against what they were printed for.
+//! The programs that `callboard examples` prints, run unchanged against the server that they were printed for.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -10,10 +10,10 @@ use crate::tool::{CURL, EXAMPLES, PYTHON, Tool};
 /// The served configuration, and the number of replies to its examples.
 const SERVED: [(&str, usize); 3] = [("examples/digits", 1), ("examples/graph", 4), ("examples/digits/digits.onnx", 1)];
 
-/// What a server asks for that asks for a key.
+/// The API key of the servers with keys.
 const KEY: &str = "a-key-of-the-tests-0123456789";
 
-/// The program for a running server, in a file.
+/// Writes the program for a running server into a file.
 fn program(served: &str, language: &str, server: &Server, keys: &[&str]) -> PathBuf {
     let words = ["examples", served, "--lang", language, "--http", &server.address];
     let output = callboard(words.iter().chain(keys)).output().unwrap();
@@ -23,7 +23,7 @@ fn program(served: &str, language: &str, server: &Server, keys: &[&str]) -> Path
     file
 }
 
-/// Runs the programs of a language against servers that ask for a key, and for none; gives all that they printed.
+/// Runs the programs of a language against servers with and without keys; returns all their output.
 fn run_all(language: &str, interpreter: &[&str]) -> Vec<(String, (&'static str, usize))> {
     let file = directory().join("keys");
     std::fs::write(&file, format!("tests {KEY}\n")).unwrap();
@@ -48,7 +48,7 @@ fn the_lines_for_curl_run() {
     if !is_there(CURL, "curl") {
         return;
     }
-    // What curl itself does not take for a failure, an error's status, is one here.
+    // Treats the status of an error as a failure, which curl does not do by default.
     let shell = r#"curl() { command curl --silent --show-error --fail "$@" && echo; }; . "$0""#;
     for (printed, (served, replies)) in run_all("curl", &["sh", "-e", "-c", shell]) {
         assert_eq!(printed.lines().count(), replies, "{served}: {printed}");

@@ -1,5 +1,5 @@
-//! The OpenAPI document, given to programs that write clients of it: what they write is taken as it is, compiled, and
-//! calls a route, a model and a function of a server. And judged by the linters that teams run on such documents.
+//! Generators of clients get the OpenAPI document: their clients compile unchanged and call a route, a model and a
+//! function of a server. Common linters check the document as well.
 
 use std::fs;
 use std::path::Path;
@@ -55,7 +55,7 @@ fn openapi_typescript_and_hey_api_write_clients_that_compile_and_work() {
     let strict = ["--strict", "--target", "es2022", "--module", "nodenext", "--moduleResolution", "nodenext"];
     let files = ["--skipLibCheck", "--types", "node", "--outDir", "out", "generated_fetch.ts"];
     node.run("tsc", &[&strict[..], &files[..]].concat(), &directory);
-    // Its files name each other without an extension, as bundlers have it.
+    // Its files import each other without an extension, as bundlers expect.
     let bundled = ["--strict", "--target", "es2022", "--module", "commonjs", "--moduleResolution", "node10"];
     let files = ["--skipLibCheck", "--types", "node", "--outDir", "cjs", "generated_hey.ts"];
     node.run("tsc", &[&bundled[..], &files[..]].concat(), &directory);
@@ -82,8 +82,7 @@ fn redocly_and_spectral_find_no_errors() {
     }
 }
 
-/// The clients that openapi-generator writes. It is large and slow, so that `just generators` runs this, and CI does
-/// not.
+/// The clients of openapi-generator. It is large and slow, so `just generators` runs this test, and CI does not.
 #[test]
 #[ignore = "minutes, and needs java; `just generators` runs it"]
 fn openapi_generator_writes_clients_that_compile_and_work() {

@@ -1,4 +1,4 @@
-//! Callboard and other people's software: real clients against the real binary.
+//! Callboard and external software: real clients against the real binary.
 //!
 //! These tests need more than the toolchain. Each installs what it needs (`python.rs`: a virtual environment with the
 //! pinned packages of `requirements/`, made once under the target directory) and runs a script of `scripts/` against

@@ -12,7 +12,7 @@ fn promtool_has_nothing_to_say_against_the_metrics_of_a_server_that_has_served()
     if PROMTOOL.or_skip(version).is_none() {
         return;
     }
-    // With every door, so that all families are there.
+    // With QUIC too, so that all families exist.
     let server = Server::digits(&["--quic", "127.0.0.1:0"]);
     let picture = std::fs::read("examples/digits/seven.png").unwrap();
     for (path, status) in [("/digits", 200), ("/digits?explain=1", 200), ("/nowhere", 404)] {

@@ -9,10 +9,10 @@ use std::time::Duration;
 use crate::process::run;
 use crate::tool::NODE;
 
-/// The packages are downloaded and unpacked in this, on a slow line and a busy machine.
+/// The limit of downloading and unpacking the packages, on a slow line and a busy machine.
 const SET_UP_LIMIT: Duration = Duration::from_secs(900);
 
-/// A command ends in this, on a machine that does ten other things.
+/// The limit of a command, on a busy machine.
 const COMMAND_LIMIT: Duration = Duration::from_secs(300);
 
 /// A folder with packages.
@@ -22,7 +22,7 @@ pub(crate) struct Node {
 }
 
 impl Node {
-    /// The packages of `requirements/{requirements}.json`; `None` after the line that says why not.
+    /// The packages of `requirements/{requirements}.json`; `None` after a line with the reason.
     pub(crate) fn with(requirements: &str) -> Option<Self> {
         NODE.or_skip(set_up(requirements))
     }
@@ -30,17 +30,17 @@ impl Node {
     /// An empty folder below the packages, in which modules find them.
     pub(crate) fn scratch(&self, name: &str) -> PathBuf {
         let directory = self.directory.join("scratch").join(name);
-        // It may be there from the run before.
+        // It may exist from an earlier run.
         let _ = fs::remove_dir_all(&directory);
         fs::create_dir_all(&directory).expect("a directory for the test");
         directory
     }
 
-    /// Runs a program of the packages in `directory`; gives what it printed.
+    /// Runs a program of the packages in `directory`; returns its output.
     ///
     /// # Panics
     ///
-    /// When it fails, with all that it said.
+    /// If it fails, with all its output.
     pub(crate) fn run(&self, program: &str, args: &[&str], directory: &Path) -> String {
         let mut command = Command::new(self.directory.join("node_modules").join(".bin").join(program));
         self.finish(command.args(args), directory)
@@ -50,13 +50,13 @@ impl Node {
     ///
     /// # Panics
     ///
-    /// When it fails, with all that it said.
+    /// If it fails, with all its output.
     pub(crate) fn script(&self, file: &str, args: &[&str], directory: &Path) -> String {
         self.finish(Command::new("node").arg(file).args(args), directory)
     }
 
     fn finish(&self, command: &mut Command, directory: &Path) -> String {
-        // No telemetry, and no question for a newer version.
+        // No telemetry, and no check for a newer version.
         let quiet = [("REDOCLY_TELEMETRY", "off"), ("REDOCLY_SUPPRESS_UPDATE_NOTICE", "true"), ("NO_COLOR", "1")];
         let command = command.envs(quiet).current_dir(directory);
         let program = format!("{command:?}");

@@ -38,7 +38,7 @@ struct Greeting {
     tone: Tone,
 }
 
-/// A route of each kind: types of Rust, text, anything, a function, an array, a stream.
+/// A route of each kind: Rust types, text, any value, a function, an array, a stream.
 pub(crate) fn app() -> App {
     let greet = Stage::each("greet", |guest: &Guest| {
         let names = vec![guest.name.as_str(); usize::from(guest.times.unwrap_or(1))];

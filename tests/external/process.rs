@@ -1,4 +1,4 @@
-//! A command run to its end within a limit; what it said belongs to the error when it fails.
+//! Runs a command to its end within a limit; its error contains its output.
 
 use std::io::Read;
 use std::process::{Child, Command, Stdio};
@@ -6,11 +6,11 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::Duration;
 
-/// Runs a command; gives what it wrote to stdout.
+/// Runs a command; returns its stdout.
 ///
 /// # Errors
 ///
-/// It could not be started, ended with another code than 0, or was killed at its limit; with all that it wrote.
+/// If it did not start, failed, or was killed at its limit; with all its output.
 pub(crate) fn run(command: &mut Command, limit: Duration) -> Result<String, String> {
     let program = command.get_program().to_string_lossy().into_owned();
     let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
@@ -39,12 +39,12 @@ pub(crate) fn run(command: &mut Command, limit: Duration) -> Result<String, Stri
     }
 }
 
-/// A child that does not outlive its test.
+/// A child that is killed with its test.
 struct Killed(Child);
 
 impl Killed {
     fn kill(&mut self) {
-        // An error says that it has ended already.
+        // An error means that it has ended already.
         let _ = self.0.kill();
     }
 }
@@ -61,7 +61,7 @@ type Collected = thread::JoinHandle<Vec<u8>>;
 fn collect(mut pipe: impl Read + Send + 'static, ended: mpsc::SyncSender<()>) -> Collected {
     thread::spawn(move || {
         let mut bytes = Vec::new();
-        // Output before an error is still shown.
+        // Output before an error still counts.
         let _ = pipe.read_to_end(&mut bytes);
         let _ = ended.send(());
         bytes

@@ -12,10 +12,10 @@ use std::time::Duration;
 use crate::process::run;
 use crate::tool::PYTHON;
 
-/// An environment is downloaded and unpacked in this, on a slow line and a busy machine.
+/// The limit of downloading and unpacking an environment, on a slow line and a busy machine.
 const SET_UP_LIMIT: Duration = Duration::from_secs(900);
 
-/// A script ends in this, on a machine that does ten other things.
+/// The limit of a script, on a busy machine.
 const SCRIPT_LIMIT: Duration = Duration::from_secs(300);
 
 /// The interpreter of an environment.
@@ -25,7 +25,7 @@ pub(crate) struct Python {
 }
 
 impl Python {
-    /// The environment with the packages of `requirements/{requirements}.txt`; `None` after the line that says why not.
+    /// The environment with the packages of `requirements/{requirements}.txt`; `None` after a line with the reason.
     ///
     /// ```ignore
     /// let Some(python) = Python::with("requests") else { return };
@@ -35,16 +35,16 @@ impl Python {
         PYTHON.or_skip(set_up(requirements))
     }
 
-    /// A program that one of the packages brings along, such as `go`.
+    /// A program of one of the packages, such as `go`.
     pub(crate) fn program(&self, name: &str) -> PathBuf {
         self.interpreter.with_file_name(name)
     }
 
-    /// Runs `scripts/{script}` to its end; gives what it printed.
+    /// Runs `scripts/{script}` to its end; returns its output.
     ///
     /// # Panics
     ///
-    /// When the script fails, with all that it said.
+    /// If the script fails, with all its output.
     pub(crate) fn run(&self, script: &str, args: &[&str]) -> String {
         let mut command = Command::new(&self.interpreter);
         // No byte code next to the scripts, and unbuffered output.
@@ -54,7 +54,7 @@ impl Python {
     }
 }
 
-/// What Go keeps stays below its environment, and it downloads nothing.
+/// Go keeps its files below its environment, and downloads nothing.
 pub(crate) fn go_settings(go: &Python) -> [(&'static str, PathBuf); 4] {
     let kept = |name: &str| go.interpreter.parent().and_then(Path::parent).expect("an environment").join(name);
     [
@@ -76,7 +76,7 @@ fn set_up(requirements: &str) -> Result<Python, String> {
     let lock = File::create(directory.with_extension("lock")).map_err(|error| error.to_string())?;
     lock.lock().map_err(|error| error.to_string())?;
     let is_made = fs::read_to_string(&made).is_ok_and(|made| made == wanted);
-    // An environment points to the interpreter that made it, which may be gone by now.
+    // An environment refers to the interpreter that made it, which may be gone.
     if is_made && run(Command::new(&interpreter).arg("--version"), SET_UP_LIMIT).is_ok() {
         return Ok(Python { interpreter });
     }

@@ -1,4 +1,4 @@
-//! A client of frames in another language, over QUIC of other people: that `docs/wire.md` says all that it takes.
+//! A client of frames in another language, over an independent QUIC library: `docs/wire.md` is sufficient.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,7 +10,7 @@ use callboard::{App, FunctionCall, Stage, StreamStage};
 use crate::python::Python;
 use crate::support::{PATIENCE, directory};
 
-/// Held calls that have begun, and that were given up.
+/// The counts of held calls that have begun, and of those that were cancelled.
 #[derive(Default)]
 struct Seen {
     begun: AtomicU64,

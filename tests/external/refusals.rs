@@ -1,4 +1,4 @@
-//! Clients that send a large body and are refused before it has come: each gets its answer, whatever it does first.
+//! Clients that send a large body and are refused early: each gets its answer, in any order of writing and reading.
 
 use std::fs;
 use std::process::Command;
@@ -9,7 +9,7 @@ use crate::python::{Python, go_settings};
 use crate::support::{Server, callboard, directory};
 use crate::tool::{CURL, NODE, PYTHON, Tool};
 
-/// Some hundred bodies of five megabytes, on a machine that does ten other things.
+/// The limit of some hundred bodies of five megabytes, on a busy machine.
 const LIMIT: Duration = Duration::from_secs(300);
 
 const BODY_BYTES: usize = 5_000_000;
@@ -17,7 +17,7 @@ const BODY_BYTES: usize = 5_000_000;
 /// The requests of each client to each address.
 const REQUESTS: usize = 200;
 
-/// Servers that refuse, and where each refusal is: `415 http://127.0.0.1:12345/digits`.
+/// Servers that refuse, and the URL of each refusal: `415 http://127.0.0.1:12345/digits`.
 struct Refusing {
     _servers: [Server; 2],
     cases: Vec<(u16, String)>,
@@ -42,7 +42,7 @@ impl Refusing {
         Self { _servers: [small, locked], cases }
     }
 
-    /// Runs a client, which prints the status of each answer on a line, for each of the refusals.
+    /// Runs a client for each refusal; the client prints one status per line.
     fn each(&self, requests: usize, client: impl Fn(&[&str]) -> String) {
         let body = directory().join("body");
         fs::write(&body, vec![7; BODY_BYTES]).unwrap();
@@ -55,7 +55,7 @@ impl Refusing {
     }
 }
 
-/// Whether this program is there.
+/// Whether this program is installed.
 fn is_there(tool: Tool, program: &str) -> bool {
     tool.or_skip(run(Command::new(program).arg("--version"), LIMIT)).is_some()
 }
@@ -87,7 +87,7 @@ fn fetch_loses_no_refusal_of_a_large_body() {
     }
 }
 
-/// Builds the client once, and needs no module but Go's own.
+/// Builds the client once, with Go's standard library only.
 fn go(version: &str) {
     let Some(go) = Python::with("go") else { return };
     let directory = directory();
@@ -110,8 +110,8 @@ fn gos_own_client_loses_no_refusal_of_a_large_body_over_http2() {
 }
 
 fn curl(version: &str) {
-    // A process for each: over HTTP/2 curl 7 cannot use a connection again on which it has stopped to send. Without the
-    // header it would ask before it sends, and send nothing.
+    // One process for each request: over HTTP/2, curl 7 cannot reuse a connection after it stopped sending. Without the
+    // header curl would wait for `100 Continue` and send nothing.
     let script = "for n in $(seq $3); do curl $0 -sS -o /dev/null -w '%{http_code}\\n' -H expect: -H 'content-type: image/png' \
                   --data-binary @$2 $1 2>&1; done; true";
     if is_there(CURL, "curl") {

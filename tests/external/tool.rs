@@ -3,7 +3,7 @@
 use std::io::Write as _;
 use std::thread;
 
-/// Something from outside that a test may need, by the word that `CALLBOARD_REQUIRE` has for it.
+/// An external tool that a test may need, by its name in `CALLBOARD_REQUIRE`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Tool(&'static str);
 
@@ -13,7 +13,7 @@ pub(crate) const PYTHON: Tool = Tool("python");
 /// `node` and `npm`, and a package index that `npm` reaches.
 pub(crate) const NODE: Tool = Tool("node");
 
-/// Chromium, to be run without a screen.
+/// Chromium, without a screen.
 pub(crate) const CHROMIUM: Tool = Tool("chromium");
 
 /// `curl`.
@@ -28,11 +28,11 @@ pub(crate) const EXAMPLES: Tool = Tool("examples");
 const REQUIRE: &str = "CALLBOARD_REQUIRE";
 
 impl Tool {
-    /// The result of the setup; without the tool `None`, and one line that says why.
+    /// The result of the setup; without the tool `None`, and one line with the reason.
     ///
     /// # Panics
     ///
-    /// When the tool is required.
+    /// If the tool is required.
     pub(crate) fn or_skip<T>(self, set_up: Result<T, String>) -> Option<T> {
         let why = match set_up {
             Ok(there) => return Some(there),

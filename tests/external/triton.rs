@@ -33,7 +33,7 @@ fn tritonclient_aio_calls_concurrently() {
     run("triton_aio.py");
 }
 
-/// A model without a line of configuration, through the binary.
+/// A model without any configuration, through the binary.
 #[test]
 fn tritonclient_classifies_digits() {
     let Some(python) = Python::with("tritonclient") else { return };
@@ -59,7 +59,7 @@ fn run(script: &str) {
     runtime.block_on(async { drop(server) });
 }
 
-/// What the scripts call.
+/// The routes of the scripts.
 fn app() -> App {
     App::new()
         .mount(every_datatype())
@@ -96,19 +96,19 @@ fn tensors(fields: impl IntoIterator<Item = (&'static str, Option<DType>, Option
     DataType::value().with_tensors(TensorFields { fields: fields.collect(), stackable: false })
 }
 
-/// `every`: an array of each datatype, given back as it is.
+/// `every`: an array of each datatype, returned unchanged.
 fn every_datatype() -> RouteSpec {
     let fields = || tensors(DATATYPES.map(|(name, dtype)| (name, dtype, Some(vec![None, Some(2)]))));
     RouteSpec::described("/every", Stage::each("every", |value: &Value| Ok(value.clone())), fields(), fields())
 }
 
-/// `any`: an array of any shape, given back as it is.
+/// `any`: an array of any shape, returned unchanged.
 fn any_shape() -> RouteSpec {
     let field = || tensors([("x", Some(DType::F32), None)]);
     RouteSpec::described("/any", Stage::each("any", |value: &Value| Ok(value.clone())), field(), field())
 }
 
-/// `samples`: three numbers to their sum and their order; many samples at once come with an axis in front.
+/// `samples`: three numbers to their sum and their order; a batch of samples has a new first axis.
 fn samples() -> RouteSpec {
     let stage = Stage::batch("samples", |items: Batch<Value>| {
         let of = |item: &Value| {

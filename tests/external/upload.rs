@@ -1,4 +1,4 @@
-//! The main job, asked by the HTTP client that most of Python uses.
+//! The main example, called by Python's most common HTTP client.
 
 use crate::python::Python;
 use crate::support::Server;

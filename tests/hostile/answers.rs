@@ -1,4 +1,4 @@
-//! Answers that are far larger than what asked for them, and readers that do not take them.
+//! Answers far larger than their requests, and readers that do not read them.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use crate::payloads::zip::{Member, archive};
 const MSGPACK: &str = "application/msgpack";
 const JSON: &str = "application/json";
 
-/// `x` of a body with megabytes of zeros.
+/// A request for field `x` of a body with megabytes of zeros.
 fn zeros(mib: usize) -> Request {
     let bytes = mib * MIB;
     Request::post("/keep", NPY, array("|u1", false, &[bytes as u64], &vec![0; bytes])).gzip()
@@ -89,7 +89,7 @@ fn answers_packed_on_demand() {
     Attack::new("answers: 8 MiB of numbers as JSON, packed").run(|target| target.repeat(&request, 8));
 }
 
-/// Documents that cost the node more than the question costs the client.
+/// Documents that cost the node more than the request costs the client.
 #[test]
 fn documents_again_and_again() {
     let paths = ["/openapi.json", "/metrics", "/", "/v2/models/stats", "/docs/"];

@@ -1,4 +1,4 @@
-//! Data frames: rows without bytes, cells that share theirs, columns inside columns, and dictionaries without end.
+//! Data frames: rows without bytes, cells with shared bytes, nested columns, and endless dictionaries.
 
 use crate::attack::Attack;
 use crate::http1::Request;
@@ -10,12 +10,12 @@ use crate::payloads::msgpack::{FRAME, envelope, ext};
 
 const MSGPACK: &str = "application/msgpack";
 
-/// A frame where the arguments of a function call should be, in MessagePack.
+/// A MessagePack function call with a frame in place of its arguments.
 fn called(frame: &[u8]) -> Request {
     Request::post("/v1/call/digits", MSGPACK, ext(FRAME, frame))
 }
 
-/// A frame as the body of a route that gives what it takes.
+/// A frame as the body of a route that returns its input.
 fn kept(frame: Vec<u8>) -> Request {
     Request::post("/keep", STREAM, frame)
 }

@@ -1,4 +1,4 @@
-//! One attack from start to end, and the promises that have to hold under it.
+//! One attack from start to end, and the promises that must hold under it.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -37,29 +37,29 @@ static SLACK: LazyLock<u32> = LazyLock::new(|| {
     slack.map_or(1, |slack| slack.parse().expect("CALLBOARD_HOSTILE_SLACK is a whole number"))
 });
 
-/// How far attackers give way to all others on this machine.
+/// The nice level of attackers: they give way to all others on this machine.
 const MOST_PATIENT: i32 = 10;
 
-/// How long an honest caller is measured alone.
+/// The duration of the measurement of an honest caller alone.
 const ALONE: Duration = Duration::from_millis(400);
 
-/// How long an attack lasts unless it says otherwise.
+/// The default duration of an attack.
 const LASTS: Duration = Duration::from_millis(1000);
 
-/// How long honest callers go on when the last hostile client has left.
+/// The time that honest callers continue after the last hostile client has left.
 const AFTERMATH: Duration = Duration::from_millis(200);
 
-/// How long after the last hostile client the gauges may be above zero.
+/// The time for the gauges to return to zero after the last hostile client.
 const REST: Duration = Duration::from_secs(2);
 
-/// The processor time of each core that a node at rest may take in [`QUIET`].
+/// The limit of processor time per core that an idle node may take in [`QUIET`].
 const REST_PER_CORE: Duration = Duration::from_millis(50);
 const QUIET: Duration = Duration::from_secs(1);
 
-/// A node that takes no more than this in a part of [`QUIET`] is at rest: what would begin work later has left.
+/// A node that takes no more than this in a part of [`QUIET`] is idle: no delayed work is left.
 const AT_REST: (Duration, Duration) = (Duration::from_millis(400), Duration::from_millis(20));
 
-/// Whether attacks are to run. They are meant for a release build, so they run where one is named.
+/// Whether attacks run. They need a release build, so they run only if one is named.
 pub(crate) fn is_wanted() -> bool {
     let is_wanted = std::env::var_os("CALLBOARD_HOSTILE_BINARY").is_some();
     if !is_wanted {
@@ -68,13 +68,13 @@ pub(crate) fn is_wanted() -> bool {
     is_wanted
 }
 
-/// Held by each test while it runs: other attacks would falsify its figures.
+/// Held by each test while it runs: other attacks would distort its figures.
 pub(crate) fn alone() -> MutexGuard<'static, ()> {
     static ALONE_HERE: Mutex<()> = Mutex::new(());
     locked(&ALONE_HERE)
 }
 
-/// What an attack is and against what.
+/// An attack and its target.
 #[derive(Debug)]
 pub(crate) struct Attack {
     name: &'static str,
@@ -94,12 +94,12 @@ pub(crate) struct Target {
 }
 
 impl Target {
-    /// Whether the attack is to go on.
+    /// Whether the attack continues.
     pub(crate) fn goes_on(&self) -> bool {
         Instant::now() < self.end
     }
 
-    /// The rest of the attack's time; never zero, which sockets take for no limit.
+    /// The remaining time of the attack; never zero, which sockets take as no limit.
     pub(crate) fn left(&self) -> Duration {
         self.end.saturating_duration_since(Instant::now()).max(Duration::from_millis(1))
     }
@@ -116,23 +116,23 @@ impl Attack {
         Self { name, served: Served::Files, words: Vec::new(), lasts: LASTS, most_refused_percent: 100 }
     }
 
-    /// On the server of Rust types instead.
+    /// Attacks the server of Rust types instead.
     pub(crate) fn on_types(self) -> Self {
         Self { served: Served::Types, ..self }
     }
 
-    /// On a gateway that has joined these nodes.
+    /// Attacks a gateway that has joined these nodes.
     pub(crate) fn joined_to(self, peers: &[SocketAddr]) -> Self {
         let peers: Vec<String> = peers.iter().map(SocketAddr::to_string).collect();
         Self { served: Served::Gateway, words: vec!["--join".to_owned(), peers.join(",")], ..self }
     }
 
-    /// For attacks whose work begins late.
+    /// Sets the duration, for attacks whose work begins late.
     pub(crate) fn lasting(self, lasts: Duration) -> Self {
         Self { lasts, ..self }
     }
 
-    /// For attacks that send next to nothing: they must not cost honest callers their permits.
+    /// For attacks that send almost nothing: they must not cost honest callers their permits.
     pub(crate) fn earns_no_permits(self) -> Self {
         Self { most_refused_percent: 5, ..self }
     }
@@ -153,7 +153,7 @@ impl Attack {
         let target = Target { http: node.http, quic: node.quic, end, outcomes: Mutex::default() };
         let begun = Instant::now();
         thread::scope(|scope| {
-            // The threads that it starts give way as it does.
+            // Its threads inherit the nice level.
             let sent = scope.spawn(|| nice(MOST_PATIENT).map(|_| send(&target)));
             sent.join().expect("hostile clients do not panic").expect("a thread may always give way");
         });
@@ -204,7 +204,7 @@ struct Seen {
 }
 
 impl Seen {
-    /// Every promise that did not hold, in words.
+    /// Every broken promise, as text.
     fn broken(&self, most_refused_percent: u64) -> Vec<String> {
         let mut broken = Vec::new();
         let mut promise = |holds: bool, words: String| {
@@ -242,12 +242,12 @@ impl Seen {
     }
 }
 
-/// How the node comes to rest.
+/// The return of the node to idle.
 #[derive(Debug)]
 struct Rest {
     in_flight: u64,
     in_flight_bytes: u64,
-    /// The processor time that it takes while nothing is asked of it.
+    /// The processor time of the node without requests.
     idle: Duration,
 }
 
@@ -282,14 +282,14 @@ impl Rest {
     }
 }
 
-/// Where an attacker's connections come from.
+/// The address of an attacker's connections.
 pub(crate) const HOSTILE: Ipv4Addr = Ipv4Addr::LOCALHOST;
 
 fn millis(time: Duration) -> f64 {
     time.as_secs_f64() * 1e3
 }
 
-/// A failed test does not break the state behind the lock.
+/// A failed test does not invalidate the state behind the lock.
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,4 +1,4 @@
-//! Connections that hold much with little: heads without bodies, windows without room, frames without end.
+//! Connections that hold much with little data: heads without bodies, closed windows, endless frames.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -19,7 +19,7 @@ use crate::payloads::npy::{array, empty_axes};
 /// The largest payload of a frame, unless a node allows more.
 const MAX_FRAME: usize = 16_384;
 
-/// Writes the same bytes repeatedly on `count` connections, each read or not; opens a new one for each closed one.
+/// Writes the same bytes repeatedly on all connections, reading or not; replaces closed connections.
 fn flood(target: &Target, connections: usize, bytes: &[u8], is_read: bool) {
     target.crowd(connections, |_| {
         while target.goes_on() {
@@ -28,7 +28,7 @@ fn flood(target: &Target, connections: usize, bytes: &[u8], is_read: bool) {
                 connection = connection.drain();
             }
             while target.goes_on() && connection.write(bytes) {
-                // Slower than a loop could: the flood is one of the node's work, not of this machine's cores.
+                // With a pause: the flood should load the node, not this machine's cores.
                 thread::sleep(Duration::from_millis(1));
             }
             target.met(if target.goes_on() { "cut" } else { "held to the end" });
@@ -77,7 +77,7 @@ fn bodies_that_stop_after_their_first_bytes() {
         });
 }
 
-/// What a node has room for is charged to calls; what comes before that waits in the windows of connections.
+/// Admitted bytes are charged to calls; earlier bytes wait in the windows of connections.
 #[test]
 fn windows_full_of_bodies_that_wait() {
     let headers = post("/keep", "application/json", &[("content-length", "1000000")]);
@@ -91,7 +91,7 @@ fn windows_full_of_bodies_that_wait() {
         let held = Mutex::new(Vec::new());
         target.crowd(8, |_| {
             let mut some: Vec<Connection> = (0..75).filter_map(|_| opened()).collect();
-            // The node has opened its windows by now, or means to keep them small.
+            // By now the node has opened its windows, or keeps them small.
             thread::sleep(Duration::from_millis(50));
             some.retain_mut(|connection| connection.stays_within(Duration::from_millis(20)).write(&piece));
             held.lock().unwrap().append(&mut some);
@@ -123,7 +123,7 @@ fn answers_without_a_window() {
     });
 }
 
-/// Windows that open and close again, so that everything that waits is looked at each time.
+/// Windows that open and close again, so that all waiting data is checked each time.
 #[test]
 fn windows_that_change_with_every_frame() {
     let change =
@@ -183,7 +183,7 @@ fn headers_that_are_continued_without_end() {
     });
 }
 
-/// A header that the table keeps, and heads that name it thousands of times.
+/// A header in the dynamic table, and heads that refer to it thousands of times.
 #[test]
 fn headers_that_unpack() {
     let kept = [get("/"), literal(0x40, "x", &"a".repeat(4000))].concat();
@@ -268,7 +268,7 @@ fn long_heads_that_do_not_end() {
     });
 }
 
-/// Each chunk brings one byte and a kilobyte that means nothing.
+/// Each chunk has one byte of data and a kilobyte of useless extension.
 #[test]
 fn chunks_with_long_extensions() {
     let head = "POST /keep HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n";
@@ -312,14 +312,14 @@ fn connections_that_say_nothing() {
     });
 }
 
-/// Every client sends again at once after any answer, also after a refusal.
+/// Every client sends again right after any answer, also after a refusal.
 #[test]
 fn callers_that_come_again_at_once() {
     let request = Request::post("/honest", "application/json", "[0.5,0.5]");
     Attack::new("h1: 64 callers that come again at once").run(|target| target.repeat(&request, 64));
 }
 
-/// The node is full, and every refused caller comes again.
+/// The node is full, and every refused caller retries.
 #[test]
 fn callers_that_come_again_to_a_full_node() {
     let slow = array("|u1", false, &[4 << 20], &vec![0; 4 << 20]);

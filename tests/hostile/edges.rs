@@ -1,4 +1,4 @@
-//! What the admin listener takes for a request, and what the commands print of a server that they do not know.
+//! Requests to the admin listener, and the output of the commands for an untrusted server.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -16,12 +16,12 @@ fn answered(node: std::net::SocketAddr, request: &str) -> Option<u16> {
     stream.set_read_timeout(Some(Duration::from_secs(5))).ok()?;
     stream.write_all(request.as_bytes()).ok()?;
     let mut answer = Vec::new();
-    // A reset is an answer, too: the request was not taken.
+    // A reset counts as an answer: the request was refused.
     let _ = stream.read_to_end(&mut answer);
     status_of(&String::from_utf8_lossy(&answer))
 }
 
-/// A page that points its own name at this machine would be served, were the name not looked at.
+/// Without a check of the name, a page that points its own name at this machine would be served.
 #[test]
 fn both_listeners_want_one_host_that_is_theirs() {
     if !is_wanted() {
@@ -48,7 +48,7 @@ fn both_listeners_want_one_host_that_is_theirs() {
     assert!(taken.is_empty(), "served with these hosts: {taken:?}");
 }
 
-/// What a page of another origin may do with the node's pages: nothing.
+/// A page of another origin can do nothing with the node's pages.
 #[test]
 fn pages_forbid_framing_and_sniffing() {
     if !is_wanted() {
@@ -73,7 +73,7 @@ fn pages_forbid_framing_and_sniffing() {
     assert!(missing.is_empty(), "{missing:#?}");
 }
 
-/// A server that answers every request with this.
+/// A server that gives this answer to every request.
 fn impostor(status: &str, media_type: &str, body: String) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
@@ -100,7 +100,7 @@ fn controls(bytes: &[u8]) -> Vec<char> {
     String::from_utf8_lossy(bytes).chars().filter(|letter| letter.is_control() && *letter != '\n').collect()
 }
 
-/// Clears the screen, sets the title, and the same in single characters of eight bits.
+/// Clears the screen, sets the title, and does the same with single 8-bit control characters.
 const TRICKS: &str = r"x\u001b[2J\u001b]0;title\u0007\u009b2J\r";
 
 #[test]

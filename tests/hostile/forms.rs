@@ -1,4 +1,4 @@
-//! Forms of too many parts, of names that are compared with each other, and of parts that are bombs themselves.
+//! Forms with too many parts, with long similar names, and with bombs as parts.
 
 use crate::attack::Attack;
 use crate::http1::Request;
@@ -8,7 +8,7 @@ use crate::payloads::{MIB, nested};
 
 const FORM: &str = "multipart/form-data; boundary=b";
 
-/// A form of these parts: names, further headers, contents.
+/// A form of these parts: names, extra headers, contents.
 fn form<'a>(parts: impl IntoIterator<Item = (String, &'a str, &'a [u8])>) -> Vec<u8> {
     let mut body = Vec::new();
     for (name, headers, content) in parts {
@@ -29,7 +29,7 @@ fn a_hundred_thousand_parts() {
 
 #[test]
 fn long_names_that_are_compared_in_pairs() {
-    // The difference is at the end, so that every comparison goes all the way.
+    // The difference is at the end, so that every comparison reads the whole name.
     let name = |index: usize| format!("{}{index:05}", "n".repeat(15_000));
     let request = Request::post("/digits", FORM, form((0..1024).map(|index| (name(index), "", &b""[..]))));
     let packed = request.clone().gzip();

@@ -21,24 +21,24 @@ use crate::payloads::MIB;
 use crate::payloads::msgpack::envelope_head;
 use crate::quic::{IDENTITY, call, hello, runs};
 
-/// A datagram that brings acknowledgements or a ping, and no bytes of a stream.
+/// The largest datagram with only acknowledgements or a ping, without stream data.
 const SMALL: usize = 100;
 
-/// One of this many large datagrams of a burst is lost.
+/// One in this many large datagrams of a burst is lost.
 const LOST_OF: u64 = 8;
 
 /// All datagrams pass.
 const FAIR: u8 = 0;
-/// Every eighth large one is lost, and nothing comes back.
+/// Every eighth large one is lost, and no replies pass.
 const BURST: u8 = 1;
 /// Only small ones pass.
 const HOLD: u8 = 2;
 
-/// Stands between one caller and the node.
+/// Relays datagrams between one caller and the node.
 struct Relay {
     address: SocketAddr,
     mode: Arc<AtomicU8>,
-    /// What the node was brought in a burst.
+    /// Bytes forwarded to the node in bursts.
     burst_bytes: Arc<AtomicU64>,
     is_over: Arc<AtomicBool>,
 }
@@ -112,10 +112,10 @@ fn to_node(
     }
 }
 
-/// Shorter than what the caller waits before it takes its packets for lost.
+/// Shorter than the time after which the caller declares packets lost.
 const BURST_LASTS: Duration = Duration::from_millis(30);
 
-/// One caller with its gaps, until the attack is over.
+/// One caller with its gaps, until the attack ends.
 async fn hold(target: &Target) {
     let relay = Relay::begin(target.quic);
     let endpoint = BareEndpoint::calling(&IDENTITY).expect("a socket");
@@ -128,7 +128,7 @@ async fn hold(target: &Target) {
     let _ = peer.exchange(vec![call("/nowhere", false, zeros.len()), zeros.clone()]).await;
     relay.mode.store(BURST, Ordering::Relaxed);
     let body = Bytes::from([envelope_head(60 * MIB), vec![0; MIB]].concat());
-    // As much is sent of them as the node's windows allow.
+    // The caller sends as much of them as the node's windows allow.
     let held = async {
         let streams =
             join_all((0..8).map(|_| peer.try_begin(vec![call("/keep", false, 60 * MIB), body.clone()]))).await;

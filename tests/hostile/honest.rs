@@ -1,4 +1,4 @@
-//! Honest callers: the first calls a small route, the second asks whether the node lives and is ready.
+//! Honest callers: the first calls a small route, the second polls health and readiness.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -10,23 +10,23 @@ use hdrhistogram::Histogram;
 
 use crate::http1::{Request, exchange};
 
-/// How often an honest caller calls.
+/// The interval of an honest caller's calls.
 pub(crate) const BEAT: Duration = Duration::from_millis(20);
 
-/// An honest caller waits no longer than this for its answer.
+/// The timeout of an honest caller.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The longest latency that the histogram distinguishes.
 const MOST_MICROS: u64 = 60_000_000;
 
-/// What became of the calls.
+/// The outcomes of the calls.
 #[derive(Debug)]
 pub(crate) struct Book {
     micros: Histogram<u64>,
     pub(crate) answered: u64,
     /// Calls that were answered with 429.
     pub(crate) refused: u64,
-    /// What else became of a call, in words.
+    /// Other failures, as text.
     pub(crate) failures: Vec<String>,
 }
 
@@ -37,7 +37,7 @@ impl Book {
     }
 
     fn enter(&mut self, took: Duration, outcome: std::io::Result<(u16, String)>) {
-        // A slow call delays the later ones: their wait counts as well.
+        // A slow call delays the later ones: their wait counts too.
         let (took, beat) = (took.as_micros() as u64, BEAT.as_micros() as u64);
         self.micros.record_correct(took.clamp(1, MOST_MICROS), beat).expect("within its bounds");
         match outcome {
@@ -53,7 +53,7 @@ impl Book {
     }
 }
 
-/// A caller on a thread of its own.
+/// A caller on its own thread.
 pub(crate) struct Caller {
     is_over: Arc<AtomicBool>,
     thread: JoinHandle<Book>,
@@ -66,7 +66,7 @@ impl Caller {
         Self::begin(node, Ipv4Addr::new(127, 0, 0, 2), vec![call])
     }
 
-    /// Asks whether the node lives and is ready, in turn.
+    /// Polls health and readiness in turn.
     pub(crate) fn health(node: SocketAddr) -> Self {
         let asked = vec![Request::get("/livez"), Request::get("/readyz")];
         Self::begin(node, Ipv4Addr::new(127, 0, 0, 3), asked)
@@ -91,14 +91,14 @@ impl Caller {
         Self { is_over, thread }
     }
 
-    /// Ends it with its next call.
+    /// Ends the caller after its next call.
     pub(crate) fn end(self) -> Book {
         self.is_over.store(true, Ordering::Relaxed);
         self.thread.join().expect("a caller does not panic")
     }
 }
 
-/// The p99 of an honest caller that is alone with the node, over this time.
+/// The p99 of an honest caller alone with the node, over this time.
 pub(crate) fn base(node: SocketAddr, over: Duration) -> Duration {
     let caller = Caller::honest(node);
     thread::sleep(over);

@@ -1,4 +1,4 @@
-//! HTTP/1 by hand: requests as they are written, and as much of the answers as an attack or a probe looks at.
+//! HTTP/1 by hand: raw requests, and the parts of answers that attacks and probes need.
 
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use socket2::{Domain, Socket, Type};
 
-/// A request with all its bytes.
+/// A request as bytes.
 #[derive(Clone, Debug)]
 pub(crate) struct Request {
     head: String,
@@ -29,7 +29,7 @@ impl Request {
         self
     }
 
-    /// Packs the body as `content-encoding: gzip`.
+    /// Compresses the body as `content-encoding: gzip`.
     pub(crate) fn gzip(mut self) -> Self {
         self.body = crate::payloads::gzip(&self.body);
         self.header("content-encoding", "gzip")
@@ -39,12 +39,12 @@ impl Request {
         self.header("accept", media_type)
     }
 
-    /// Line and headers, of a connection that carries only this request.
+    /// Line and headers, on a connection with only this request.
     pub(crate) fn head(&self) -> String {
         format!("{}content-length: {}\r\nconnection: close\r\n\r\n", self.head, self.body.len())
     }
 
-    /// The head of a body of another length than it has.
+    /// The head with a false length of the body.
     pub(crate) fn head_announcing(&self, bytes: u64) -> String {
         format!("{}content-length: {bytes}\r\n\r\n", self.head)
     }
@@ -54,7 +54,7 @@ impl Request {
     }
 }
 
-/// Connects from an address of its own, so that limits for one address tell attackers and honest callers apart.
+/// Connects from its own address, so that limits per address separate attackers from honest callers.
 pub(crate) fn connect_from(from: Ipv4Addr, to: SocketAddr, limit: Duration) -> io::Result<TcpStream> {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
     socket.bind(&SocketAddr::new(IpAddr::V4(from), 0).into())?;
@@ -65,7 +65,7 @@ pub(crate) fn connect_from(from: Ipv4Addr, to: SocketAddr, limit: Duration) -> i
     Ok(stream)
 }
 
-/// Sends a request on a connection of its own, and reads the whole answer: its status, and its body if it is text.
+/// Sends a request on its own connection and reads the whole answer: its status, and its body if it is text.
 pub(crate) fn exchange(
     to: SocketAddr,
     from: Ipv4Addr,
@@ -86,7 +86,7 @@ pub(crate) fn exchange(
         match stream.read(&mut chunk) {
             Ok(0) => break,
             Ok(count) => answer.extend_from_slice(&chunk[..count]),
-            // What the kernel calls a read that took too long; the next round says so.
+            // The kernel's error for a timed-out read; the next round checks the time.
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             Err(error) => return Err(error),
         }
@@ -97,7 +97,7 @@ pub(crate) fn exchange(
     Ok((status, body.to_owned()))
 }
 
-/// The body of an answer of 200.
+/// The body of a 200 answer.
 pub(crate) fn get(to: SocketAddr, from: Ipv4Addr, request: &Request, limit: Duration) -> io::Result<String> {
     match exchange(to, from, request, limit)? {
         (200, body) => Ok(body),
@@ -105,7 +105,7 @@ pub(crate) fn get(to: SocketAddr, from: Ipv4Addr, request: &Request, limit: Dura
     }
 }
 
-/// The status of an answer that begins so.
+/// The status of an answer with this head.
 pub(crate) fn status_of(head: &str) -> Option<u16> {
     head.strip_prefix("HTTP/1.1 ")?.get(..3)?.parse().ok()
 }

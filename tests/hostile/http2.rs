@@ -1,4 +1,4 @@
-//! HTTP/2 by hand: frames as a client that keeps no rule would write them.
+//! HTTP/2 by hand: frames of a client that breaks the rules.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -31,7 +31,7 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
-    /// Connects and says these settings.
+    /// Connects and sends these settings.
     pub(crate) fn open(target: &Target, settings: &[(u16, u32)]) -> Option<Self> {
         let stream = target.connect()?;
         let _ = stream.set_write_timeout(Some(target.left()));
@@ -42,12 +42,12 @@ impl Connection {
         connection.write(&frame(SETTINGS, 0, 0, &settings.collect::<Vec<u8>>())).then_some(connection)
     }
 
-    /// Writes bytes; tells whether the node takes more.
+    /// Writes bytes; returns whether the node accepts more.
     pub(crate) fn write(&mut self, bytes: &[u8]) -> bool {
         self.stream.write_all(bytes).is_ok()
     }
 
-    /// Reads and forgets what comes, on a thread of its own, until the connection ends.
+    /// Reads and discards on a separate thread until the connection ends.
     pub(crate) fn drain(self) -> Self {
         let mut reader = self.stream.try_clone().expect("a descriptor");
         thread::spawn(move || {
@@ -79,7 +79,7 @@ impl Connection {
 
 impl Drop for Connection {
     fn drop(&mut self) {
-        // Ends the thread that reads, too.
+        // Also ends the reading thread.
         let _ = self.stream.shutdown(std::net::Shutdown::Both);
     }
 }
@@ -92,7 +92,7 @@ pub(crate) fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8>
     frame
 }
 
-/// The headers of a request with a body, each as a literal that is not kept.
+/// The headers of a request with a body, each as a literal that is not stored.
 pub(crate) fn post(path: &str, media_type: &str, more: &[(&str, &str)]) -> Vec<u8> {
     let usual = [(":method", "POST"), (":scheme", "http"), (":path", path), (":authority", "localhost")];
     let media_type = [("content-type", media_type)];
@@ -109,7 +109,7 @@ pub(crate) fn literal(form: u8, name: &str, value: &str) -> Vec<u8> {
     [&[form][..], &text(name), &text(value)].concat()
 }
 
-/// A text without Huffman coding, after its length.
+/// A text without Huffman coding, with its length.
 fn text(text: &str) -> Vec<u8> {
     let mut coded = Vec::new();
     let mut rest = text.len();

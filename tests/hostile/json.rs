@@ -1,4 +1,4 @@
-//! JSON that nests, repeats, and becomes far more than its bytes.
+//! JSON that nests, repeats, and grows far beyond its size.
 
 use crate::attack::Attack;
 use crate::http1::Request;
@@ -6,7 +6,7 @@ use crate::payloads::{MIB, nested};
 
 const JSON: &str = "application/json";
 
-/// `[0,0,…]` with `count` items.
+/// `[0,0,…]` with `items` items.
 fn zeros(items: usize) -> Vec<u8> {
     let mut body = b"[0".to_vec();
     body.extend(b",0".repeat(items - 1));
@@ -106,7 +106,7 @@ fn texts_of_nothing_but_escapes() {
     Attack::new("json: 8 × texts of two million escapes").run(|target| target.repeat(&request, 8));
 }
 
-/// As deep as is allowed, as often as fits.
+/// As deep as the limit allows, as often as fits.
 #[test]
 fn lists_of_lists_at_the_deepest_level() {
     let deep = String::from_utf8(nested("[", 120, "", "]")).expect("brackets");

@@ -8,7 +8,7 @@
 //! |---|---|
 //! | `CALLBOARD_HOSTILE_BINARY` | the `callboard` binary to attack; without it every attack is skipped with a line |
 //! | `CALLBOARD_HOSTILE_SERVER` | the server of Rust types; else `hostile_server` in the directory of the binary |
-//! | `CALLBOARD_HOSTILE_SLACK` | how many times longer latencies may be; 1 where it is not set |
+//! | `CALLBOARD_HOSTILE_SLACK` | the factor on latency bounds; default 1 |
 //! | `CALLBOARD_HOSTILE_REPORT` | a file to which each attack appends a row of a table |
 //!
 //! The time bounds are for a release build, if the path of the binary names one; a debug build has five times as long

@@ -1,4 +1,4 @@
-//! MessagePack that recurses, announces more than it brings, and becomes far more than its bytes.
+//! MessagePack that recurses, announces more than it sends, and grows far beyond its size.
 
 use crate::attack::Attack;
 use crate::http1::Request;
@@ -33,7 +33,7 @@ fn newtypes_and_options_inside_variants() {
 
 #[test]
 fn structs_with_an_option_of_themselves() {
-    // As a map by name, and as a list by place.
+    // As a map by name, and as a list by position.
     let level = [&[0x81, 0xa4][..], b"next"].concat();
     let named = [level.repeat(LEVELS), vec![0xc0]].concat();
     let listed = [vec![0x91; LEVELS], vec![0xc0]].concat();

@@ -1,4 +1,4 @@
-//! A server under limits, observed from outside: whether it lives, its memory, its processor time, its gauges.
+//! A server under limits, observed from outside: liveness, memory, processor time, gauges.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -12,19 +12,19 @@ use std::time::{Duration, Instant};
 
 use crate::http1::{self, Request};
 
-/// The most private memory of the process, in KiB: what it cannot get beyond this ends it.
+/// The limit of the private memory of the process, in KiB: allocating more ends the process.
 const DATA_LIMIT_KIB: u32 = 1 << 20;
 
-/// How often the memory of the process is looked at.
+/// The interval of memory samples.
 const SAMPLE: Duration = Duration::from_millis(20);
 
-/// What the kernel counts processor time in.
+/// The kernel's unit of processor time.
 const TICK: Duration = Duration::from_millis(10);
 
 /// Longer than a start takes on a busy machine.
 const START_LIMIT: Duration = Duration::from_secs(30);
 
-/// Where the binaries are, and how fast they may be expected to be.
+/// The paths of the binaries, and the expected speed.
 pub(crate) struct Binaries {
     pub(crate) callboard: PathBuf,
     pub(crate) typed: PathBuf,
@@ -73,7 +73,7 @@ pub(crate) struct Node {
 }
 
 impl Node {
-    /// Starts it under its limits and waits until it listens. `words` are further arguments.
+    /// Starts the server under its limits and waits until it listens. `words` are extra arguments.
     pub(crate) fn start(served: Served, words: &[String]) -> Self {
         let (binary, file) = match served {
             Served::Files => (&BINARIES.callboard, Some(written("callboard.toml", include_str!("callboard.toml")))),
@@ -106,7 +106,7 @@ impl Node {
         let [http, quic, admin] = ["listening on http://", "listening on quic://", "admin on http://"].map(&mut told);
         let watch = Watch::begin(child.id());
         let node = Self { child, said, watch, http, quic, admin };
-        // A gateway is ready when it has linked its peer.
+        // A gateway is ready once it has linked its peer.
         while node.ask("/readyz").is_none() {
             assert!(Instant::now() < until, "never ready: {:#?}", node.said.lock().unwrap());
             thread::sleep(Duration::from_millis(10));
@@ -114,12 +114,12 @@ impl Node {
         node
     }
 
-    /// What it answers here, if that is 200.
+    /// The body of a 200 answer at this path.
     fn ask(&self, path: &str) -> Option<String> {
         http1::get(self.http, Ipv4Addr::new(127, 0, 0, 4), &Request::get(path), Duration::from_secs(1)).ok()
     }
 
-    /// How it ended, if it did.
+    /// Its exit, if it has ended.
     pub(crate) fn death(&mut self) -> Option<String> {
         let status = self.child.try_wait().expect("a child to ask for")?;
         let said = self.said.lock().unwrap();
@@ -137,16 +137,16 @@ impl Node {
         self.watch.peak_threads.load(Ordering::Relaxed)
     }
 
-    /// The processor time so far. `None` once it is gone.
+    /// The processor time so far. `None` after its end.
     pub(crate) fn processor_time(&self) -> Option<Duration> {
         let stat = fs::read_to_string(format!("/proc/{}/stat", self.child.id())).ok()?;
-        // The name of the program, which may hold spaces, ends with the last bracket.
+        // The name of the program may contain spaces; it ends with the last bracket.
         let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
         let ticks = |index: usize| fields.get(index)?.parse::<u32>().ok();
         Some(TICK * (ticks(11)? + ticks(12)?))
     }
 
-    /// Calls and bytes in flight, as its metrics say. `None` when it does not answer.
+    /// Calls and bytes in flight, from its metrics. `None` without an answer.
     pub(crate) fn in_flight(&self) -> Option<(u64, u64)> {
         let text = self.ask("/metrics")?;
         let gauge = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok());
@@ -156,13 +156,13 @@ impl Node {
 
 impl Drop for Node {
     fn drop(&mut self) {
-        // An error says that it has ended already.
+        // An error means that it has ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// Keeps what the server says.
+/// Records the output of the server.
 fn listen(pipe: ChildStderr) -> Arc<Mutex<Vec<String>>> {
     let said = Arc::new(Mutex::new(Vec::new()));
     let kept = Arc::clone(&said);
@@ -174,7 +174,7 @@ fn listen(pipe: ChildStderr) -> Arc<Mutex<Vec<String>>> {
     said
 }
 
-/// Writes a file that is served, with the place of the models in it.
+/// Writes a configuration file, with the path of the models filled in.
 fn written(name: &str, text: &str) -> PathBuf {
     let path = directory().join(name);
     let models = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/digits");

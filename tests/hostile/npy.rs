@@ -1,4 +1,4 @@
-//! Arrays with shapes that cost more than their elements, and headers that lie.
+//! Arrays with shapes that cost more than their elements, and false headers.
 
 use crate::attack::Attack;
 use crate::http1::Request;

@@ -1,4 +1,4 @@
-//! Archives that unpack to far more than they are, and clients that leave while their archive is unpacked.
+//! Archives that unpack to far more than their size, and clients that leave during unpacking.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ fn zeros(members: usize, mib: usize) -> Vec<u8> {
     archive(&members)
 }
 
-/// Picks a field that is not there, so that the answer is short.
+/// Picks a missing field, so that the answer is short.
 fn picked(archive: Vec<u8>) -> Request {
     Request::post("/pick", NPZ, archive)
 }
@@ -44,7 +44,7 @@ fn archives_whose_clients_leave_while_they_are_unpacked() {
         .run(|target| target.leave(&request, 200, Duration::from_millis(20)));
 }
 
-/// Small when it is packed, so that it looks like nothing that takes long.
+/// Small when compressed, so it looks quick to process.
 #[test]
 fn short_bodies_at_four_kilobytes_a_second() {
     let request = picked(zeros(2, 50)).gzip();
@@ -78,7 +78,7 @@ fn members_that_share_their_bytes_or_lie() {
     });
 }
 
-/// One member of a megabyte of brackets, and the answer as JSON.
+/// One member that gives a megabyte of brackets, and the answer as JSON.
 #[test]
 fn members_with_empty_axes() {
     let empty = array("|u1", false, &crate::payloads::npy::empty_axes(), &[]);

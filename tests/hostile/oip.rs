@@ -1,4 +1,4 @@
-//! The Open Inference Protocol: inputs and outputs without number, shapes that lie, lengths that do not fit.
+//! The Open Inference Protocol: countless inputs and outputs, false shapes, wrong lengths.
 
 use crate::attack::Attack;
 use crate::http1::Request;
@@ -69,7 +69,7 @@ fn lengths_of_binary_data_that_lie() {
     });
 }
 
-/// Every element is a value of its own, and costs far more than its four bytes.
+/// Every element becomes a separate value and costs far more than its four bytes.
 #[test]
 fn a_million_empty_elements() {
     let count = MIB - 1;

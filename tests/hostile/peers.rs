@@ -1,4 +1,4 @@
-//! Hostile nodes: what a peer answers, and what it offers, to a gateway that trusts its certificate.
+//! Hostile nodes: replies and offers of a peer to a gateway that trusts its certificate.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -50,7 +50,7 @@ fn serving(runtime: &Runtime, stage: Stage<Value, Value>) -> (QuicEdge, Node) {
     })
 }
 
-/// A node that offers this, again and again, and answers no call.
+/// A node that repeats these offers and answers no call.
 fn offering(runtime: &Runtime, offers: Vec<Offer>) -> (SocketAddr, BareEndpoint) {
     let _inside = runtime.enter();
     let endpoint = BareEndpoint::serving("127.0.0.1:0".parse().unwrap(), &IDENTITY).expect("a socket");
@@ -95,7 +95,7 @@ fn stage(name: String) -> Offer {
     Offer { name, stage: true, revision: 0, idempotent: true, ..Offer::default() }
 }
 
-/// An honest peer is linked, too, so that the gateway is ready whatever it makes of the other.
+/// An honest peer is linked, too, so that the gateway is ready regardless of the hostile one.
 #[test]
 fn a_peer_that_offers_without_end() {
     let runtime = runtime();

@@ -1,4 +1,4 @@
-//! Callers over QUIC with a valid certificate: bodies that unpack, streams that stall, connections without a hello.
+//! Callers over QUIC with a valid certificate: bodies that unpack, stalled streams, connections without a hello.
 
 use std::net::UdpSocket;
 use std::sync::LazyLock;
@@ -18,11 +18,11 @@ use crate::payloads::MIB;
 use crate::payloads::arrow::null_rows;
 use crate::payloads::msgpack::{FRAME, Pack, argument, envelope, envelope_head, ext, variants};
 
-/// The identity of this user on this machine, as the node has it.
+/// The identity of this user on this machine, shared with the node.
 pub(crate) static IDENTITY: LazyLock<Identity> =
     LazyLock::new(|| Identity::development_in(&directory().join("callboard/development")).expect("an identity"));
 
-/// Runs one client's doings, no longer than the attack lasts.
+/// Runs one client, no longer than the attack lasts.
 pub(crate) fn runs(target: &Target, client: impl Future<Output = ()>) {
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("a runtime");
@@ -52,7 +52,7 @@ pub(crate) fn call(route: &str, function: bool, bytes: usize) -> Bytes {
     frame_head(FrameKind::Call, 0, &call, bytes).expect("a header")
 }
 
-/// `count` connections send the same call repeatedly.
+/// All connections send the same call repeatedly.
 async fn repeat(target: &Target, route: &str, function: bool, body: Vec<u8>, connections: usize) {
     let body = Bytes::from(body);
     let caller = |_| async {
@@ -214,7 +214,7 @@ fn connections_that_never_say_hello() {
     });
 }
 
-/// Hellos of the longest header there may be, of the wrong shape.
+/// Hellos with the longest possible header, of the wrong shape.
 #[test]
 fn hellos_that_are_too_much() {
     let long = Hello { cluster: "c".repeat(60_000), node: "n".repeat(4000), ..hello() };
@@ -236,7 +236,7 @@ fn hellos_that_are_too_much() {
     });
 }
 
-/// Datagrams that look like the first of a connection, and like anything else.
+/// Datagrams that look like the first of a connection, and random ones.
 #[test]
 fn first_packets_without_a_connection() {
     Attack::new("quic: datagrams of noise and of first packets").run(|target| {

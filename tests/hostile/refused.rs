@@ -1,7 +1,7 @@
-//! Clients that go on sending after their request was refused.
+//! Clients that continue to send after a refusal.
 //!
-//! A node reads on for a while behind an early refusal, so that the refusal reaches its client. That must not become a
-//! way to keep the node busy: what comes is thrown away, for a bounded time and up to a bounded number of bytes.
+//! After an early refusal a node reads on for a while, so that the refusal reaches its client. This must not keep the
+//! node busy: the data is discarded, within limits of time and bytes.
 
 use std::thread;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use std::time::Duration;
 use crate::attack::Attack;
 use crate::http2::{Connection, DATA, frame, post};
 
-/// Between two pieces of one client. The flood costs the node work, and leaves this machine's cores to others.
+/// The pause between two pieces of one client. The flood should load the node, not this machine's cores.
 const PACE: Duration = Duration::from_millis(2);
 
 const PIECE: usize = 1 << 16;

@@ -11,10 +11,10 @@ use socket2::SockRef;
 use crate::attack::{HOSTILE, Target};
 use crate::http1::{Request, connect_from, status_of};
 
-/// How long a client waits before it tries again after something went wrong.
+/// The wait of a client before it retries after an error.
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// How long connecting may take.
+/// The timeout of connecting.
 const CONNECT: Duration = Duration::from_secs(2);
 
 impl Target {
@@ -23,13 +23,13 @@ impl Target {
         stream.map_err(|error| self.met(error.kind().to_string())).ok()
     }
 
-    /// Sends one request on a connection of its own and reads the whole answer, no longer than the attack lasts.
+    /// Sends one request on its own connection and reads the whole answer, no longer than the attack lasts.
     pub(crate) fn exchange(&self, request: &Request) {
         let Some(mut stream) = self.connect() else {
             thread::sleep(PAUSE);
             return;
         };
-        // A node that refuses early closes before it has read all: its answer counts.
+        // A node that refuses early closes before it has read everything: its answer counts.
         self.push(&mut stream, &request.bytes());
         match self.answer(&mut stream) {
             Some(status) => self.met(status.to_string()),
@@ -41,7 +41,7 @@ impl Target {
         }
     }
 
-    /// Reads an answer to its end; gives its status.
+    /// Reads an answer to its end; returns its status.
     fn answer(&self, stream: &mut TcpStream) -> Option<u16> {
         let mut chunk = vec![0; 1 << 16];
         let mut status = None;
@@ -56,7 +56,7 @@ impl Target {
         status
     }
 
-    /// Writes as much of this as the node takes while the attack lasts; tells whether that was all.
+    /// Writes as much as the node accepts while the attack lasts; returns whether that was everything.
     pub(crate) fn push(&self, stream: &mut TcpStream, bytes: &[u8]) -> bool {
         bytes.chunks(1 << 16).all(|chunk| {
             let _ = stream.set_write_timeout(Some(self.left()));
@@ -64,7 +64,7 @@ impl Target {
         })
     }
 
-    /// `count` clients send this request again as soon as it is answered.
+    /// All clients send this request again after each answer.
     pub(crate) fn repeat(&self, request: &Request, clients: usize) {
         self.crowd(clients, |_| {
             while self.goes_on() {
@@ -73,7 +73,7 @@ impl Target {
         });
     }
 
-    /// Runs `client` on `count` threads, and waits for all of them.
+    /// Runs `client` on `clients` threads, and waits for all of them.
     pub(crate) fn crowd(&self, clients: usize, client: impl Fn(usize) + Sync) {
         thread::scope(|scope| {
             for index in 0..clients {
@@ -83,8 +83,7 @@ impl Target {
         });
     }
 
-    /// Clients send the request, and reset the connection before it is answered: `count` times in all, by a few
-    /// threads.
+    /// Clients send the request and reset the connection before the answer: `count` times in all, on a few threads.
     pub(crate) fn leave(&self, request: &Request, count: usize, stay: Duration) {
         let (bytes, left) = (request.bytes(), AtomicUsize::new(count));
         self.crowd(8, |_| {
@@ -101,7 +100,7 @@ impl Target {
         });
     }
 
-    /// Clients send the request and read nothing of its answer until the attack is over.
+    /// Clients send the request and read nothing of its answer until the attack ends.
     pub(crate) fn starve(&self, request: &Request, readers: usize) {
         let bytes = request.bytes();
         let held: Vec<TcpStream> = (0..readers)
@@ -114,7 +113,7 @@ impl Target {
             })
             .collect();
         thread::sleep(self.left());
-        // What has come until now tells how far the node went.
+        // The data so far shows how far the node went.
         for mut stream in held {
             let _ = stream.set_read_timeout(Some(Duration::from_millis(1)));
             let mut head = [0; 16];
@@ -124,7 +123,7 @@ impl Target {
         }
     }
 
-    /// Clients send the head, and then `piece` again and again at this pace until the attack is over.
+    /// Clients send the head, and then repeat `piece` at this pace until the attack ends.
     pub(crate) fn trickle(&self, head: &[u8], piece: &[u8], pace: Duration, clients: usize) {
         let mut held: Vec<TcpStream> = (0..clients).filter_map(|_| self.connect()).collect();
         held.retain_mut(|stream| stream.write_all(head).is_ok());

@@ -1,4 +1,4 @@
-//! Streams of calls: without end, with frames that lie, and from clients that only write.
+//! Streams of calls: endless, with false frames, and from clients that only write.
 
 use std::io::{Read, Write};
 use std::thread;
@@ -86,7 +86,7 @@ fn frames_that_recurse() {
         .run(|target| target.repeat(&request, 2));
 }
 
-/// Answers that begin, and are read no further.
+/// Answers that begin and are not read further.
 #[test]
 fn outcomes_that_are_not_read() {
     let request = Request::post("/count", "application/json", "1000000").accept("application/x-ndjson");

@@ -1,4 +1,4 @@
-//! `--assert 'p99<20ms'`: a bound on a figure, parsed from text and compared with what was measured. Pure.
+//! `--assert 'p99<20ms'`: a bound on a figure, parsed from text and compared with the measurement. Pure.
 
 use std::fmt;
 use std::str::FromStr;
@@ -46,7 +46,7 @@ enum Relation {
 /// The result of an assertion.
 #[derive(Clone, Debug, PartialEq, serde::Serialize)]
 pub struct Verdict {
-    /// As it was typed.
+    /// As typed.
     pub assertion: String,
     /// The measured figure, in the unit of the bound.
     pub measured: String,
@@ -94,8 +94,8 @@ impl Assertion {
         self.figure == Figure::Ratio
     }
 
-    /// Compares the bound with what was measured. `ratio` is the ratio of throughputs, where there are two targets. A
-    /// figure that was not measured holds no bound.
+    /// Compares the bound with the measurement. `ratio` is the ratio of throughputs, if there are two targets. A bound
+    /// on an unmeasured figure does not hold.
     #[must_use]
     pub fn verdict(&self, stats: &Stats, ratio: Option<f64>) -> Verdict {
         let measured = self.figure.measured(stats, ratio);

@@ -1,7 +1,7 @@
 //! The comparison of two targets: the ratios of their figures, from rounds that took turns. Pure.
 //!
-//! The other load of a machine changes from second to second, and two rounds in a row see nearly the same of it. So a
-//! ratio is computed within each pair of rounds. The report shows the median of the ratios, the lowest and the highest.
+//! The background load of a machine changes from second to second, and two rounds in a row see nearly the same load. So
+//! a ratio is computed within each pair of rounds. The report shows the median, the lowest and the highest ratio.
 
 use serde::Serialize;
 

@@ -1,6 +1,6 @@
 //! A lane sends one request after the other on a connection, or on one stream of it.
 //!
-//! It opens a failed connection again for the next request. After a refused connection it pauses, so that a closed loop
+//! It reopens a failed connection for the next request. After a refused connection it pauses, so that a closed loop
 //! does not count failures as fast as the processor can.
 
 use std::cell::RefCell;
@@ -31,7 +31,7 @@ impl Lanes {
         Self { shared: Arc::clone(shared), stats: Rc::new(RefCell::new(Stats::new(shared.load.duration))) }
     }
 
-    /// The statistics, once no lane runs any more.
+    /// The statistics, once all lanes have ended.
     pub(crate) fn into_stats(self) -> Stats {
         Rc::try_unwrap(self.stats).expect("no lane is left").into_inner()
     }
@@ -87,13 +87,12 @@ impl Lane {
         }
     }
 
-    /// Waits until the next request may be sent. Returns when it was due, in an open loop; `None` when the round is
-    /// over.
+    /// Waits until the next request may be sent. Returns its due time in an open loop; `None` when the round is over.
     async fn next_turn(&self) -> Option<Option<Instant>> {
         let shared = &*self.shared;
         let end = match shared.load.schedule {
             Some(_) => {
-                // An error means that the round needs no more requests.
+                // An error means that the round needs no further request.
                 shared.tickets.acquire().await.ok()?.forget();
                 shared.end() + LAST_SLOTS
             }

@@ -1,4 +1,4 @@
-//! The load generator behind `callboard bench`: it puts load on a target and reports what was measured.
+//! The load generator behind `callboard bench`: it puts load on a target and reports the measurements.
 //!
 //! ```text
 //!  Load + Target ─► round: threads × connections ─► Stats ─► Summary ─► table | JSON | plot | assertions

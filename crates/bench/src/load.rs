@@ -9,7 +9,7 @@ use tokio::sync::Semaphore;
 use crate::schedule::Schedule;
 use crate::target::Target;
 
-/// How much load to put on a target, and for how long.
+/// The amount and the duration of a load.
 #[derive(Clone, Debug)]
 pub struct Load {
     /// Connections open at a time.
@@ -20,9 +20,9 @@ pub struct Load {
     pub threads: usize,
     /// The rate of an open loop; `None` for a closed loop.
     pub schedule: Option<Schedule>,
-    /// Time of load that is not counted.
+    /// Load before the counted time.
     pub warm_up: Duration,
-    /// Time of load that is counted.
+    /// The counted time.
     pub duration: Duration,
     /// The round ends earlier after this many counted requests.
     pub requests: u64,
@@ -45,23 +45,23 @@ pub(crate) struct Shared {
     pub(crate) load: Load,
     pub(crate) target: Target,
     pub(crate) progress: Arc<Progress>,
-    /// When the first request is sent; the counted time begins after the warm-up.
+    /// The time of the first request; the counted time begins after the warm-up.
     pub(crate) start: Instant,
     /// One permit for each slot that is due; closed when the round needs no more requests. Unused in a closed loop.
     pub(crate) tickets: Semaphore,
     /// The next slot of the schedule. Unused in a closed loop.
     pub(crate) next: AtomicU64,
-    /// Counted requests begun so far.
+    /// Counted requests started so far.
     pub(crate) counted: AtomicU64,
 }
 
 impl Shared {
-    /// Requests that are due from here on are counted.
+    /// The start of the counted time, by due times of requests.
     pub(crate) fn begin(&self) -> Instant {
         self.start + self.load.warm_up
     }
 
-    /// No request is due from here on.
+    /// The end of the due times.
     pub(crate) fn end(&self) -> Instant {
         self.begin() + self.load.duration
     }

@@ -1,5 +1,5 @@
-//! The report as a plot: latency by percentile, and the figures over time. The SVG is written by hand, because two
-//! panels of lines need no library. A page has the plot and the table, and loads nothing. Pure.
+//! The report as a plot: latency by percentile, and the figures over time. The SVG is written by hand: two panels of
+//! lines need no library. A page has the plot and the table, and loads nothing. Pure.
 
 use std::fmt::Write as _;
 
@@ -55,7 +55,7 @@ pub(crate) fn html(title: &str, svg: &str, table: &str) -> String {
     )
 }
 
-/// Latency over percentile; each further nine takes the same room.
+/// Latency over percentile; each further nine takes the same width.
 fn percentiles(picture: &mut String, sides: &Sides<'_>, top: f64) {
     let most = sides.iter().map(|(_, stats)| stats.latency.len()).max().unwrap_or(0).max(10) as f64;
     // There are no samples beyond this percentile.
@@ -153,7 +153,7 @@ impl Axis {
     }
 }
 
-/// A time in milliseconds as the label of a tick: exact, because a tick is no measurement.
+/// A time in milliseconds as the label of a tick: exact, because a tick is not a measurement.
 fn tick_time(millis: f64) -> String {
     let (number, unit) = match millis {
         0.0 => return "0".to_owned(),

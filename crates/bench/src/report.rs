@@ -15,7 +15,7 @@ use crate::{plot, table};
 /// The whole report. Its JSON is the form of this type.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
-    /// The load that was put on each target.
+    /// The load on each target.
     pub load: LoadSummary,
     /// The target.
     pub target: Side,
@@ -37,7 +37,7 @@ pub struct Side {
     pub url: String,
     /// The protocol: `HTTP/1.1`, `HTTP/2` or `QUIC`.
     pub protocol: &'static str,
-    /// What was measured.
+    /// The figures.
     #[serde(flatten)]
     pub summary: Summary,
     #[serde(skip)]
@@ -125,14 +125,14 @@ impl Report {
         plot::html(&self.title(), &self.svg(), &self.table(escape))
     }
 
-    /// Whether nothing was measured on one of the targets.
+    /// Whether one of the targets has no measurement.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         let nothing = |side: &Side| side.summary.requests + side.summary.unsent == 0;
         nothing(&self.target) || self.versus.as_ref().is_some_and(|versus| nothing(&versus.target))
     }
 
-    /// The number of assertions that do not hold.
+    /// The number of failed assertions.
     #[must_use]
     pub fn failed_assertions(&self) -> usize {
         self.assertions.iter().filter(|verdict| !verdict.holds).count()
@@ -149,7 +149,7 @@ impl Report {
     }
 }
 
-/// How the report names a target.
+/// The name of a target in the report.
 #[derive(Clone, Debug)]
 pub struct TargetLabel {
     /// The method, or `CALL` over QUIC.

@@ -1,10 +1,10 @@
-//! When the requests of an open loop fall due: a plain value, without a clock.
+//! The due times of the requests of an open loop: a pure value, without a clock.
 
 use std::time::Duration;
 
 const NANOS_PER_SECOND: u128 = 1_000_000_000;
 
-/// Slots at a fixed rate. The first is due at the start, and rounding never adds up: every slot is computed by itself.
+/// Slots at a fixed rate. The first is due at the start. Rounding errors do not add up: each slot is computed alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Schedule {
     /// Thousandths of requests per second: whole numbers, so that the two functions below agree to the slot.
@@ -30,14 +30,14 @@ impl Schedule {
         self.millis_per_second as f64 / 1000.0
     }
 
-    /// When slot `index` is due, from the start.
+    /// The due time of slot `index`, from the start.
     #[must_use]
     pub fn due_at(self, index: u64) -> Duration {
         let nanos = u128::from(index) * NANOS_PER_SECOND * 1000 / u128::from(self.millis_per_second);
         Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
     }
 
-    /// How many slots are due once this much time has passed.
+    /// The number of slots that are due within this time.
     #[must_use]
     pub fn due_by(self, elapsed: Duration) -> u64 {
         let slots = (elapsed.as_nanos() + 1) * u128::from(self.millis_per_second);

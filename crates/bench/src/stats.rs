@@ -12,7 +12,7 @@ pub(crate) const SLICES: usize = 30;
 /// Three digits: an error of a thousandth.
 const DIGITS: u8 = 3;
 
-/// The plot over time needs two digits only, and its histograms stay small.
+/// The plot over time needs only two digits, which keeps its histograms small.
 const SLICE_DIGITS: u8 = 2;
 
 /// A longer latency is counted as this one.
@@ -58,11 +58,11 @@ impl Outcome {
 /// The times of one request, since the start of the measured time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Times {
-    /// When the request should have been sent; in a closed loop, when it was sent.
+    /// The due time of the request; in a closed loop, the time at which it was sent.
     pub(crate) due: Duration,
-    /// When the request was sent.
+    /// The time at which the request was sent.
     pub(crate) sent: Duration,
-    /// When its outcome was known.
+    /// The time at which its outcome was known.
     pub(crate) done: Duration,
 }
 
@@ -79,7 +79,7 @@ pub struct Stats {
     pub errors: BTreeMap<String, u64>,
     /// Successes.
     pub ok: u64,
-    /// Successes before the measured time was over.
+    /// Successes within the measured time.
     pub ok_in_time: u64,
     /// All other outcomes of requests that were sent.
     pub failed: u64,
@@ -260,7 +260,7 @@ impl Slice {
 }
 
 fn histogram(digits: u8) -> Histogram<u64> {
-    // A resolution of a tenth of a microsecond: below that the clock itself is the larger part.
+    // A resolution of a tenth of a microsecond: the clock itself is less precise.
     Histogram::new_with_bounds(100, nanos(LONGEST), digits).expect("bounds that hold")
 }
 

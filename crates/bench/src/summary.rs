@@ -26,9 +26,9 @@ pub struct Summary {
     pub requests_per_second: f64,
     /// Bytes of response bodies.
     pub received_bytes: u64,
-    /// Milliseconds from when a request was due to the end of its answer.
+    /// Milliseconds from the due time of a request to the end of its answer.
     pub latency_ms: Distribution,
-    /// Milliseconds from when a request was sent to the end of its answer; in a closed loop the same as the latency.
+    /// Milliseconds from the sending of a request to the end of its answer; in a closed loop the same as the latency.
     pub service_ms: Distribution,
     /// Answers by status.
     pub statuses: BTreeMap<String, u64>,

@@ -14,13 +14,13 @@ use callboard_net::{CallFailure, Client, ConnectError, Identity, QuicUrl};
 
 use crate::stats::Outcome;
 
-/// The most that is read of a problem document; a longer one counts by its status only.
+/// The most bytes that are read of a problem document; a longer one counts by its status only.
 const MAX_PROBLEM_BYTES: usize = 64 * 1024;
 
 /// The limit of one QUIC handshake; a request may take longer.
 const MAX_HANDSHAKE: Duration = Duration::from_secs(2);
 
-/// How long the first call waits for a node that is just starting.
+/// How long the first call waits for a starting node.
 const START_UP_WAIT: Duration = Duration::from_secs(3);
 
 /// The target, and the requests that are sent to it in turns.
@@ -102,7 +102,7 @@ impl Target {
         }
     }
 
-    /// Sends the first request once. Returns a description of an answer that is no success, `None` for a success.
+    /// Sends the first request once. Returns the description of an error answer, or `None` for a success.
     ///
     /// # Errors
     ///
@@ -223,7 +223,7 @@ async fn read(answer: Answer) -> Result<Outcome, ClientError> {
     Ok(Outcome::Answered { status: Some(status), kind: Some(kind), bytes: body.len() as u64 })
 }
 
-/// The longest kind of an error that is kept; a target may send any.
+/// The longest kind of an error that is stored; a target may send any text.
 const MAX_KIND_CHARS: usize = 64;
 
 fn member(problem: &[u8], name: &str) -> Option<String> {

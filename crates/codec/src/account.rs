@@ -1,4 +1,4 @@
-//! Charges what a decoder or encoder allocates to the call it works for, before it is allocated.
+//! Charges the allocations of a decoder or encoder to its call, before they are made.
 //!
 //! An edge opens a scope with [`charged_to`]. The scope's [`Account`] pays for everything that this crate allocates on
 //! that thread inside the scope: trees, texts, unpacked parts, cells, copies, and the bytes of an answer. serde passes
@@ -13,13 +13,13 @@
 use std::cell::Cell;
 use std::sync::Arc;
 
-/// Pays for what one call makes this process hold. Implemented by the owner of the memory budget.
+/// Charges the memory of one call to a budget. Implemented by the owner of the memory budget.
 pub trait Account: Send + Sync {
     /// Takes `bytes` out of the budget, before they are allocated.
     ///
     /// # Errors
     ///
-    /// When they do not fit, or when the work is to stop. A refused charge changes nothing.
+    /// If the bytes do not fit, or if the work is to stop. A refused charge changes nothing.
     fn charge(&self, bytes: usize) -> Result<(), ChargeError>;
 
     /// Gives back `bytes` that were charged and freed, or never used: at most the charged sum.
@@ -41,7 +41,7 @@ pub struct ExceededLimit {
     pub max: usize,
 }
 
-/// Why an account does not pay.
+/// The reason why an account refuses a charge.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ChargeError {
@@ -51,7 +51,7 @@ pub enum ChargeError {
     /// The bytes do not fit now, because other calls hold the budget. Remedy: try again later.
     #[error("no memory left of {} = {}", .0.name, .0.max)]
     Exhausted(ExceededLimit),
-    /// The result is not needed any more: its caller left, or its deadline passed.
+    /// The result is no longer needed: the call was cancelled, or its deadline passed.
     #[error("the call has ended")]
     Stopped,
 }
@@ -63,7 +63,7 @@ impl ChargeError {
         Self::TooLarge(ExceededLimit { name, max })
     }
 
-    /// A refusal because other calls hold what `name`, set to `max`, allows.
+    /// A refusal because other calls hold the budget that `name`, set to `max`, allows.
     #[must_use]
     pub const fn exhausted(name: &'static str, max: usize) -> Self {
         Self::Exhausted(ExceededLimit { name, max })
@@ -108,8 +108,8 @@ pub fn charged_to<T>(account: &Arc<dyn Account>, work: impl FnOnce() -> T) -> T 
     work()
 }
 
-/// The same with at most `allowance` bytes of the account. `None` means that `work` needed more: it was stopped, its
-/// result is dropped, and what it had charged is given back.
+/// The same with at most `allowance` bytes of the account. `None`: `work` needed more, its result is dropped, and its
+/// charges are refunded.
 pub fn charged_up_to<T>(allowance: usize, account: &Arc<dyn Account>, work: impl FnOnce() -> T) -> Option<T> {
     let scope = Scope::open(account, allowance);
     let done = work();

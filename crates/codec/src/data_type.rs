@@ -64,7 +64,7 @@ struct Description {
 pub struct RawBody {
     /// The field of the input that becomes the body, as [`Value::Bytes`].
     pub field: String,
-    /// Which bodies: media types such as `application/octet-stream`, or ranges such as `image/*`.
+    /// The bodies: media types such as `application/octet-stream`, or ranges such as `image/*`.
     pub media_types: Vec<String>,
 }
 
@@ -103,8 +103,7 @@ impl DataType {
         Self::for_type::<Value>()
     }
 
-    /// Replaces the schema by a better one, such as a model's signature. The arrays by name are removed with the old
-    /// schema.
+    /// Replaces the schema by a better one, such as a model's signature, and removes the arrays by name.
     #[must_use]
     pub fn with_schema(mut self, schema: serde_json::Value) -> Self {
         let description = Arc::make_mut(&mut self.0);
@@ -127,7 +126,7 @@ impl DataType {
         self
     }
 
-    /// Sets which bodies are taken unparsed.
+    /// Sets the bodies that are taken unparsed.
     #[must_use]
     pub fn with_raw_body(mut self, raw_body: RawBody) -> Self {
         Arc::make_mut(&mut self.0).raw_body = Some(raw_body);
@@ -165,7 +164,7 @@ impl DataType {
         formats
     }
 
-    /// Which bodies are taken unparsed, if any.
+    /// The bodies that are taken unparsed, if any.
     #[must_use]
     pub fn raw_body(&self) -> Option<&RawBody> {
         self.0.raw_body.as_ref()
@@ -191,7 +190,7 @@ impl DataType {
     ///
     /// # Errors
     ///
-    /// As [`decode`](Self::decode), and when the envelope is not all there.
+    /// As [`decode`](Self::decode), and an incomplete envelope.
     pub fn finish(&self, decoder: EnvelopeDecoder) -> Result<Payload, DecodeError> {
         (self.0.finish)(decoder)
     }

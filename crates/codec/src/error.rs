@@ -1,15 +1,15 @@
 //! Errors of decoding and encoding, with their place: field, byte and limit.
 //!
 //! Both errors are one pointer wide, so that a `Result` on the request path stays small; the rest is in a box that only
-//! a failure allocates. A decoder reports a fault at its place, and each level that the error passes adds its own step
-//! of the path, so that success pays nothing for it.
+//! a failure allocates. A decoder reports the fault, and each outer level adds its step of the path, so that success
+//! pays nothing for it.
 
 use std::fmt::{self, Write as _};
 
 use crate::account::{ChargeError, ExceededLimit};
 use crate::quoting::Shortened;
 
-/// Why an input was refused. `kind()` decides the reaction, `Display` is for the sender.
+/// The reason why an input was refused. `kind()` decides the reaction, `Display` is for the sender.
 ///
 /// ```
 /// use callboard_codec::{DecodeErrorKind, DecodeLimits, Format, Value};
@@ -37,8 +37,7 @@ struct DecodeErrorInner {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum DecodeErrorKind {
-    /// The bytes are not of the format they claim to be, or end too early, or go on too long. Remedy: repair the
-    /// sender.
+    /// The bytes are not of the claimed format, end too early, or continue after the end. Remedy: repair the sender.
     Malformed,
     /// Well-formed, but not of the expected type: a missing field, a string for a number, a wrong shape. Remedy: read
     /// the schema of the route. (Litmus test: would another route accept these bytes? Then it is a mismatch, else
@@ -49,10 +48,10 @@ pub enum DecodeErrorKind {
     LimitExceeded,
     /// A part of the format that is not supported: an unknown extension type, an unknown dtype.
     Unsupported,
-    /// The memory budget is held by other calls at the moment. Remedy: try again later. (Litmus test: would the same
-    /// input be read when nothing else runs? Then it is this, else `LimitExceeded`.)
+    /// Other calls hold the memory budget at the moment. Remedy: try again later. (Litmus test: would the same input be
+    /// read on an idle node? Then it is this, else `LimitExceeded`.)
     Exhausted,
-    /// The work was stopped, because its caller left or its deadline passed.
+    /// The work was stopped: the call was cancelled, or its deadline passed.
     Stopped,
 }
 
@@ -69,7 +68,7 @@ impl DecodeError {
         &self.0.message
     }
 
-    /// Where in the value: `$` is all of it, `$.image.pixels[3]` one number in it.
+    /// The place in the value: `$` is the whole value, `$.image.pixels[3]` one number in it.
     #[must_use]
     pub fn path(&self) -> &str {
         &self.0.path
@@ -181,7 +180,7 @@ impl serde::de::Error for DecodeError {
     }
 }
 
-/// Why a value could not be written: always a fault of the sender, named by type and place.
+/// The reason why a value could not be written: always a fault of the sender, with type and place.
 #[derive(Debug)]
 pub struct EncodeError(Box<EncodeErrorInner>);
 
@@ -204,9 +203,9 @@ pub enum EncodeErrorKind {
     /// The encoded form takes more memory than a limit allows, even in an idle process. Remedy: a denser format, or a
     /// higher limit.
     LimitExceeded,
-    /// The memory budget is held by other calls at the moment. Remedy: try again later.
+    /// Other calls hold the memory budget at the moment. Remedy: try again later.
     Exhausted,
-    /// The work was stopped, because its caller left or its deadline passed.
+    /// The work was stopped: the call was cancelled, or its deadline passed.
     Stopped,
 }
 
@@ -235,7 +234,7 @@ impl EncodeError {
         &self.0.message
     }
 
-    /// Where in the value, as in [`DecodeError::path`].
+    /// The place in the value, as in [`DecodeError::path`].
     #[must_use]
     pub fn path(&self) -> &str {
         &self.0.path
@@ -309,7 +308,7 @@ impl serde::ser::Error for EncodeError {
     }
 }
 
-/// The longest part of a key in a path: a key is the sender's text and may be megabytes.
+/// The longest part of a key in a path: a key is input and may be megabytes.
 const MAX_KEY_CHARS: usize = 64;
 /// The longest path that is printed whole. Depth alone can make thousands of characters.
 const MAX_SHOWN_CHARS: usize = 160;
@@ -335,7 +334,7 @@ fn write_path(f: &mut fmt::Formatter<'_>, path: &str) -> fmt::Result {
     if chars <= MAX_SHOWN_CHARS {
         return f.write_str(path);
     }
-    // Head and tail matter most: the outer field and the innermost step.
+    // Head and tail are kept: the outer field and the innermost step.
     path.chars().take(MAX_SHOWN_CHARS / 2).try_for_each(|c| f.write_char(c))?;
     f.write_char('…')?;
     path.chars().skip(chars - MAX_SHOWN_CHARS / 2).try_for_each(|c| f.write_char(c))

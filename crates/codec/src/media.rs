@@ -1,7 +1,7 @@
 //! A file inside a user's type: base64 to people, bytes to programs.
 //!
-//! A picture, a sound or a document comes as a file of a form, as bytes in MessagePack and envelopes, and as base64 in
-//! JSON and in a field of a form. Bytes are shared with the body of the request.
+//! A picture, a sound or a document is a file in a form, bytes in MessagePack and envelopes, and base64 in JSON and in
+//! a text field of a form. Bytes are shared with the body of the request.
 
 use std::borrow::Cow;
 use std::fmt;

@@ -91,7 +91,7 @@ impl MediaType {
         rated.into_iter().map(|(_, index)| index).collect()
     }
 
-    /// How exactly the range names the type: 3 the type itself, 2 its kind, 1 any type, 0 not at all.
+    /// The precision of the match: 3 the type itself, 2 its kind, 1 any type, 0 none.
     fn specificity(&self, media_type: &str) -> u8 {
         let essence = essence(media_type);
         let (kind, sub) = self.essence.split_at(self.slash);

@@ -93,8 +93,8 @@ impl ChargedBuffer {
         Ok(std::mem::take(&mut self.bytes).into())
     }
 
-    /// An allocator may move the bytes, so old and new room are charged as for growing. If that charge is refused, the
-    /// buffer stays as it is.
+    /// The allocator may move the bytes, so old and new room are charged as for growing. If that is refused, the buffer
+    /// stays as it is.
     fn shrink(&mut self) {
         let before = self.bytes.capacity();
         if charge(self.bytes.len()).is_err() {
@@ -213,7 +213,7 @@ mod tests {
         }
     }
 
-    /// What `work` leaves charged, in an account of `left` bytes.
+    /// The bytes that `work` leaves charged, in an account of `left` bytes.
     fn charged<T>(left: usize, work: impl FnOnce() -> T) -> (T, usize) {
         let account = Arc::new(Fixed(AtomicUsize::new(left)));
         let shared: Arc<dyn Account> = account.clone();

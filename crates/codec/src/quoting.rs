@@ -32,7 +32,7 @@ struct CutWriter<'a, 'b> {
 
 impl fmt::Write for CutWriter<'_, '_> {
     fn write_str(&mut self, text: &str) -> fmt::Result {
-        // Some types go on printing after an error.
+        // Some types continue to print after an error.
         if self.is_full {
             return Err(fmt::Error);
         }
@@ -223,7 +223,7 @@ pub(crate) fn enum_of_map<A>(entries: A) -> MapAccessDeserializer<A> {
 mod tests {
     use super::*;
 
-    /// Goes on after a failure.
+    /// A type that continues to print after an error.
     struct Stubborn;
 
     impl fmt::Display for Stubborn {

@@ -8,8 +8,8 @@ use crate::value::tensor::DType;
 pub struct TensorFields {
     /// In the order of the description.
     pub fields: Vec<TensorField>,
-    /// Whether items are independent samples, so that a protocol may take many of them as one array with an axis in
-    /// front.
+    /// Whether items are independent samples, so that a protocol may send many of them as one array with a new first
+    /// axis.
     pub stackable: bool,
 }
 

@@ -1,7 +1,7 @@
-//! What a call's account pays for: everything that decoding and encoding hold, before they hold it.
+//! Decoding and encoding charge the call's account before they allocate.
 //!
-//! The inputs are small and would take gigabytes. Each must end in an error that names what it met, with the heap below
-//! what was charged. One allocator counts for the whole binary, so the tests take turns.
+//! The inputs are small and would take gigabytes. Each ends in an error that names its cause, with the heap below the
+//! charge. The allocator counts for the whole binary, so the tests take turns.
 
 #![cfg(feature = "arrow-compression")]
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
@@ -33,7 +33,7 @@ use serde::de::IgnoredAny;
 const MIB: usize = 1 << 20;
 const SLACK: usize = 64 * 1024;
 
-/// Runs `work` on an account of `max` bytes, and holds the heap against what was charged.
+/// Runs `work` on an account of `max` bytes and compares the heap with the charges.
 fn within<T>(max: usize, input: usize, work: impl FnOnce() -> T) -> T {
     let ((made, charged), peak, _) = heap::measured(|| charged(max, work));
     let allowed = charged.peak + 2 * input + SLACK;
@@ -69,7 +69,7 @@ fn stream(batch: &RecordBatch, times: usize, compression: Option<CompressionType
     writer.into_inner().unwrap().into()
 }
 
-/// A frame of one column out of its stream, in an account of its own.
+/// Decodes a frame of one column from its stream, on its own account.
 fn frame(column: ArrayRef) -> Value {
     let input = stream(&batch(vec![("x", column)]), 1, None);
     within(256 * MIB, input.len(), || decode(Format::ArrowStream, &input).unwrap())
@@ -93,7 +93,7 @@ fn rows_without_bytes_are_counted_over_all_batches() {
         assert_eq!(error.kind(), DecodeErrorKind::Malformed);
         assert!(error.to_string().contains("rows without bytes"), "{error}");
     }
-    // What one batch may have, all may have together.
+    // One limit: a single batch may reach it, and all batches share it.
     let input = stream(&batch(vec![("x", Arc::new(NullArray::new(MIB / 4)))]), 4, None);
     let value = decode(Format::ArrowStream, &input).unwrap();
     assert_eq!(value.as_data_frame().unwrap().num_rows(), MIB);
@@ -133,12 +133,12 @@ fn cells_of_zeros_that_were_packed_are_charged() {
     });
     names_the_account(refused.0);
     assert!(refused.1.is_err());
-    // Without the room for what is unpacked, nothing is.
+    // Without room for the unpacked bytes, nothing is unpacked.
     let refused = within(25 * MIB, input.len(), || decode(Format::ArrowStream, &input).unwrap_err());
     assert_eq!(refused.limit().map(|limit| limit.name), Some(LIMIT));
 }
 
-/// Rows that are views of one text.
+/// Rows that are all views of one text.
 fn views(rows: usize, len: usize) -> ArrayRef {
     let mut views = StringViewBuilder::new();
     let block = views.append_block(Buffer::from_vec(vec![b'x'; len]));
@@ -179,7 +179,7 @@ fn a_text_that_many_rows_point_to_is_charged_for_each() {
     }
 }
 
-/// A column that is written fits into the room of its answer: no tree of all its cells is made.
+/// A column is written within the room of its answer: no tree of all its cells is built.
 #[test]
 fn a_frame_is_written_as_json_in_slices() {
     let _turn = heap::turn();
@@ -192,7 +192,7 @@ fn a_frame_is_written_as_json_in_slices() {
     ])));
     let written = within(5 * MIB, 0, || value.encode(Format::Json).unwrap());
     assert!(written.len() > MIB && written.ends_with(b"{\"n\":0.5,\"t\":\"row 49999\"}]}"), "{}", written.len());
-    // As a field of a type, in the same way.
+    // The same as a field of a type.
     let frame = value.as_data_frame().unwrap();
     assert_eq!(serde_json::to_vec(frame).unwrap(), written);
 }
@@ -297,7 +297,7 @@ fn empty_axes_count_every_bracket() {
     assert_eq!(written.len(), 3 * MIB + 1);
 }
 
-/// serde_json gathers the digits of a long number, and notes the levels of what it ignores.
+/// serde_json buffers the digits of a long number and records the nesting of ignored values.
 #[test]
 fn what_serde_json_keeps_aside_is_charged() {
     let _turn = heap::turn();
@@ -317,7 +317,7 @@ fn what_serde_json_keeps_aside_is_charged() {
     }
 }
 
-/// serde's formats quote all of a text that is not what a type wants, escaped: each of these bytes by six.
+/// serde's formats quote the whole text of a wrong type, and escape each of these bytes as six.
 #[test]
 fn a_long_text_in_the_wrong_place_is_not_quoted() {
     let _turn = heap::turn();
@@ -354,7 +354,7 @@ enum Untagged {
     Named(Named),
 }
 
-/// A short input is charged little, and its text is 64 KB: quoting it would show.
+/// A short input is charged little, and its text is 64 KB: a quoted copy would show.
 #[test]
 fn no_type_quotes_a_long_text() {
     let _turn = heap::turn();
@@ -419,7 +419,7 @@ fn a_long_text_among_many_short_ones_is_no_npy() {
     let archive = Value::from(Map::from_iter([("texts", hostile)]));
     let error = within(512 * MIB, 0, || archive.encode(Format::Npz).unwrap_err());
     assert_eq!((error.limit().map(|limit| limit.name), error.path()), (Some("max_decompressed_bytes"), "$.texts"));
-    // Below that the account decides.
+    // Below that, the account decides.
     let padded = texts(3000, 10_000);
     names_the_account(within(64 * MIB, 0, || padded.encode(Format::Npy)));
     assert_eq!(within(128 * MIB, 0, || padded.encode(Format::Npy).unwrap()).len(), 128 + 4 * 3000 * 10_001);
@@ -436,7 +436,7 @@ fn trees_are_charged() {
         let error = within(4 * MIB, input.len(), || decode(format, &input).unwrap_err());
         assert_eq!(error.limit().map(|limit| limit.name), Some(LIMIT), "{error}");
         let value = within(64 * MIB, input.len(), || decode(format, &input).unwrap());
-        // And so is what they are written as.
+        // The same holds for the written form.
         for format in [Format::Json, Format::Msgpack, Format::Envelope] {
             within(16 * MIB, 0, || value.encode(format).unwrap());
             names_the_account(within(MIB / 8, 0, || value.encode(format)));
@@ -461,7 +461,7 @@ fn copies_into_order_are_charged() {
         let error = within(4 * MIB, 0, || decode(Format::Npy, &input).unwrap_err());
         assert_eq!(error.limit().map(|limit| limit.name), Some(LIMIT), "{error}");
     }
-    // An array that lies askew is copied too.
+    // A misaligned array is copied too.
     let mut askew = vec![0; 1];
     askew.extend_from_slice(&plain);
     let askew = Bytes::from(askew).slice(1..);
@@ -469,7 +469,7 @@ fn copies_into_order_are_charged() {
     assert_eq!(error.limit().map(|limit| limit.name), Some(LIMIT), "{error}");
 }
 
-/// Fortran order of any shape, axes of length 1 among them, is what it says.
+/// Arrays in Fortran order decode correctly for any shape, also with axes of length 1.
 #[test]
 fn fortran_order_is_read_right_whatever_the_axes() {
     let _turn = heap::turn();
@@ -489,7 +489,7 @@ fn fortran_order_is_read_right_whatever_the_axes() {
     }
 }
 
-/// A map of one entry has room for eleven, and one that grows for more than it has.
+/// A map of one entry has room for eleven, and a growing map allocates ahead.
 #[test]
 fn small_and_growing_maps_of_rust_types_are_charged() {
     type Small = Vec<BTreeMap<String, u8>>;
@@ -509,8 +509,7 @@ fn small_and_growing_maps_of_rust_types_are_charged() {
     }
 }
 
-/// Items of a list of Rust types, whose text is shorter than they are; and maps of few entries, which are not charged
-/// as many.
+/// Lists of Rust types that are larger than their text, and maps of few entries, which must not be charged for many.
 #[test]
 fn lists_of_rust_types_are_charged_and_small_maps_not_many_times_over() {
     let _turn = heap::turn();
@@ -537,7 +536,7 @@ fn lists_of_rust_types_are_charged_and_small_maps_not_many_times_over() {
     assert!(is_fair, "charged so many times what was held: {ratios:?}");
 }
 
-/// A row of a tensor is a tensor, which is larger than an element.
+/// A row of a tensor is a tensor, larger than an element.
 #[test]
 fn rows_of_arrays_that_are_read_as_lists_are_charged_or_made_one_by_one() {
     let _turn = heap::turn();
@@ -564,7 +563,7 @@ fn list_of(n: i64) -> Value {
     Value::List(vec![Value::from(n), Value::from("text")])
 }
 
-/// An envelope in one piece is a copy of the segments.
+/// An envelope in one piece copies its segments.
 #[test]
 fn an_envelope_of_a_rust_type_in_one_piece_is_charged() {
     let _turn = heap::turn();

@@ -1,5 +1,4 @@
-//! Replays every input that is kept, whether made by hand, by other software or by a fuzzer, through every decoder's
-//! properties.
+//! Replays every stored input (made by hand, by other software or by a fuzzer) through the properties of every decoder.
 
 #![cfg(feature = "arrow")]
 
@@ -32,7 +31,7 @@ fn files(directory: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// Panics so far, those included that are caught on their way: a dependency that panics is bridled, but not trusted.
+/// Panics so far, also caught ones: a panic of a dependency is caught, but is a defect.
 static PANICS: AtomicUsize = AtomicUsize::new(0);
 
 fn count_panics() {
@@ -43,7 +42,7 @@ fn count_panics() {
     }));
 }
 
-/// Each decoder gets every input, its own and those of the others.
+/// Each decoder gets every input, its own and those of the other decoders.
 #[test]
 fn every_decoder_bears_every_input() {
     let _turn = heap::turn();
@@ -57,7 +56,7 @@ fn every_decoder_bears_every_input() {
         for file in files {
             let input = fs::read(&file).expect("can be read");
             for (name, run) in TARGETS {
-                // A panic says which property; this says which input.
+                // The panic names the property; this names the input.
                 let outcome = panic::catch_unwind(|| run(&input));
                 assert!(outcome.is_ok(), "{name} does not bear {}", file.display());
                 assert_eq!(PANICS.load(Ordering::SeqCst), 0, "something in {name} panicked at {}", file.display());
@@ -66,7 +65,7 @@ fn every_decoder_bears_every_input() {
     }
 }
 
-/// Seeds that are all refused at their first byte would test nothing.
+/// Seeds that are all refused at the first byte would test nothing.
 #[test]
 fn every_decoder_has_seeds_that_it_takes() {
     use callboard_codec::{DecodeLimits, Format, Value};
@@ -91,8 +90,8 @@ fn every_decoder_has_seeds_that_it_takes() {
     }
 }
 
-/// A small fuzzer that needs no other toolchain: changes inputs of the corpus at random, and makes them longer than a
-/// fuzzer would. `CALLBOARD_MUTATIONS` says how many, `CALLBOARD_SEED` repeats a run.
+/// A small fuzzer without another toolchain: changes inputs of the corpus at random, and makes them longer than a
+/// fuzzer would. `CALLBOARD_MUTATIONS` sets the count, `CALLBOARD_SEED` repeats a run.
 #[test]
 fn no_mutated_input_takes_more_heap_than_it_is_charged() {
     let _turn = heap::turn();
@@ -119,13 +118,13 @@ fn no_mutated_input_takes_more_heap_than_it_is_charged() {
     }
 }
 
-/// Longest input that is made.
+/// The longest generated input.
 const MAX_MUTATED_BYTES: usize = 1 << 18;
 
 /// Targets of other crates, whose own tests replay their seeds.
 const OTHERS: [&str; 1] = ["oip"];
 
-/// The list of targets, the fuzz crate and the directories of seeds are the same.
+/// The list of targets, the fuzz crate and the seed directories agree.
 #[test]
 fn every_decoder_has_its_fuzz_target() {
     let manifest = fs::read_to_string(root().join("../../fuzz/Cargo.toml")).expect("the fuzz crate");

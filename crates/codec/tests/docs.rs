@@ -1,4 +1,4 @@
-//! What docs/wire.md says of every type, compared with what the code writes and reads.
+//! Compares docs/wire.md with the types that the code writes and reads.
 
 #![cfg(feature = "arrow")]
 
@@ -14,19 +14,19 @@ fn page() -> String {
     std::fs::read_to_string(path).expect("the page is in the repository")
 }
 
-/// The cells of the table whose header starts so.
+/// The cells of the table with this start of its header.
 fn rows(page: &str, header: &str) -> Vec<Vec<String>> {
     let lines = page.lines().skip_while(|line| !line.starts_with(header)).skip(2);
     let cells = |line: &str| line.trim_matches('|').split('|').map(|cell| cell.trim().to_owned()).collect();
     lines.take_while(|line| line.starts_with('|')).map(cells).collect()
 }
 
-/// What stands between the first two backticks.
+/// The text between the first two backticks.
 fn code(cell: &str) -> &str {
     cell.split('`').nth(1).unwrap_or_default()
 }
 
-/// One of each kind, in the order of the page.
+/// One sample of each kind, in the order of the page.
 fn samples() -> Vec<Value> {
     let column: ArrayRef = Arc::new(Int64Array::from(vec![1, 2]));
     let batch = RecordBatch::try_from_iter([("n", Arc::clone(&column))]).expect("one column");
@@ -90,7 +90,7 @@ fn every_dtype_has_the_code_size_and_names_that_the_page_says() {
     };
     let expected = DType::all().map(|dtype| {
         let msgpack = one(dtype).encode(Format::Msgpack).expect("has a form");
-        // Behind the marker, its length where it has one, and the extension's code.
+        // The payload follows the marker, its length (if any) and the code of the extension.
         let payload = msgpack.len() - 1 - dtype.size_bytes();
         let json = one(dtype).encode(Format::Json).expect("has a form");
         let [name, numpy] = [dtype.name(), dtype.numpy_name()].map(str::to_owned);
@@ -108,7 +108,7 @@ fn every_dtype_has_the_code_size_and_names_that_the_page_says() {
     assert_eq!(documented.collect::<Vec<_>>(), expected.collect::<Vec<_>>());
 }
 
-/// A tensor of one axis is a column of the Arrow type that the page gives for its dtype, or of none.
+/// A tensor of one axis is a column of the Arrow type on the page, or of none.
 #[test]
 fn every_dtype_is_the_arrow_type_that_the_page_says() {
     for (row, dtype) in rows(&page(), "| dtype |").iter().zip(DType::all()) {

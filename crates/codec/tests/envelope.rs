@@ -1,4 +1,4 @@
-//! The envelope: what is written comes back out of any chunks, the bytes are those of docs/wire.md, and what lies is
+//! The envelope: values round-trip through any chunks, the bytes are those of docs/wire.md, and false lengths are
 //! refused.
 
 mod common;
@@ -12,7 +12,7 @@ use proptest::prelude::*;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// A value with leaves on both sides of the border between tree and segment.
+/// A value with leaves on both sides of the limit between tree and segment.
 fn mixed() -> Value {
     let large = |len: usize| Bytes::from((0..len).map(|at| at as u8).collect::<Vec<_>>());
     let tensor = Tensor::try_new(DType::F64, &[2, 100], large(1600)).expect("fits");
@@ -72,7 +72,7 @@ fn golden_bytes_change_only_with_the_version() {
     let bytes = Bytes::from_static(golden);
     assert_eq!(Value::decode(Format::Envelope, &bytes, &DecodeLimits::default()).unwrap(), value);
     assert_eq!(golden[..8], [0x89, b'C', b'B', b'E', 1, 0, 0, 0]);
-    // Without segments it is 24 bytes and the tree.
+    // Without segments an envelope is 24 bytes and the tree.
     let small = Value::from(vec![Value::from(1), "a".into()]);
     assert_eq!(&envelope_of(&small)[..], b"\x89CBE\x01\0\0\0\x04\0\0\0\0\0\0\0\x1c\0\0\0\0\0\0\0\x92\x01\xa1a");
 }
@@ -109,7 +109,7 @@ fn a_type_becomes_segments_only_where_it_is_large() {
         let back = kind.decode(Format::Envelope, &envelope.into_bytes(), &limits).unwrap();
         assert_eq!(back.downcast_ref::<Request>(), Some(&request));
     }
-    // The image goes out and comes in as the very bytes.
+    // The image is encoded and decoded as the same bytes.
     let mut decoder = EnvelopeDecoder::new(&limits);
     Payload::new(large).to_envelope().unwrap().into_parts().into_iter().for_each(|part| decoder.push(part).unwrap());
     let back: Request = decoder.finish_as().unwrap();
@@ -149,7 +149,7 @@ fn what_lies_is_refused_where_it_lies() {
     assert_eq!(wrong(&|bytes| bytes.truncate(20)).0, Malformed);
     let tree_end = 24 + 4 * 8 + u32::from_le_bytes(good[8..12].try_into().unwrap()) as usize;
     assert_eq!(wrong(&set(tree_end, 1)).1, Some(tree_end)); // padding
-    // A reference to another segment than the next.
+    // A reference that skips a segment.
     let reference = good.windows(8).position(|window| window == [0, 0, 0, 0, 0, 0, 0, 0]).unwrap();
     assert_eq!(wrong(&set(reference + 4, 1)).2, format!("segment 1 where 0 comes next at $.bytes (byte {reference})"));
 }

@@ -1,4 +1,4 @@
-//! Files made by NumPy, pyarrow, polars, pandas and msgpack-python (`golden/make.py`) are read as what they are.
+//! Files made by NumPy, pyarrow, polars, pandas and msgpack-python (`golden/make.py`) decode correctly.
 
 use std::path::{Path, PathBuf};
 

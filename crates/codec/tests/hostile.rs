@@ -1,4 +1,4 @@
-//! Input made to hurt: each ends in a typed error that names limit, place and byte, and none costs more than it weighs.
+//! Hostile input ends in a typed error that names limit, place and byte, at a cost in proportion to its size.
 
 mod common;
 
@@ -254,7 +254,7 @@ proptest! {
     fn almost_json_never_panics(text in r#"[\[\]{}":,0-9eE.+\-a-fntu\\ ]{0,60}"#) {
         let ours = Value::decode(Format::Json, &text.clone().into(), &DecodeLimits::default());
         let theirs = serde_json::from_str::<serde_json::Value>(&text);
-        // What we take, serde_json takes; it takes more: duplicate keys and integers beyond 64 bits.
+        // serde_json accepts everything that this decoder accepts, and also duplicate keys and integers beyond 64 bits.
         prop_assert!(ours.is_err() || theirs.is_ok(), "{:?}", ours);
     }
 
@@ -280,7 +280,7 @@ proptest! {
     }
 }
 
-/// Streams in which one buffer lies, made by writing over what a good one says.
+/// Streams with one false buffer, made by overwriting bytes of a good stream.
 #[cfg(feature = "arrow")]
 mod arrow {
     use std::sync::Arc;
@@ -297,7 +297,7 @@ mod arrow {
         Value::from(DataFrame::from(batch)).encode(Format::ArrowStream).expect("has a form").to_vec()
     }
 
-    /// Puts other bytes in the place of these, which must be there once.
+    /// Replaces these bytes, which must occur once.
     fn replaced(mut stream: Vec<u8>, old: &[u8], new: &[u8]) -> Bytes {
         let places: Vec<_> = (0..stream.len() - old.len()).filter(|at| stream[*at..].starts_with(old)).collect();
         assert_eq!(places.len(), 1, "{places:?}");

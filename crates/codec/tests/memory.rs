@@ -1,6 +1,6 @@
-//! What decoding takes: bytes are copied at most once, and the heap stays in proportion to the input.
+//! The memory of decoding: bytes are copied at most once, and the heap stays in proportion to the input.
 //!
-//! One allocator counts for the whole binary, so the tests take turns.
+//! The allocator counts for the whole binary, so the tests take turns.
 
 #[path = "common/heap.rs"]
 mod heap;
@@ -46,7 +46,7 @@ fn chunks_are_copied_once() {
     let _turn = turn();
     let value = tensor(64 * MIB);
     let bytes = value.encode(Format::Envelope).unwrap();
-    // Chunks as quinn gives them, none aligned; each a slice, so that keeping one costs no copy.
+    // Chunks as quinn delivers them, unaligned; each is a slice, so that keeping it costs no copy.
     let (back, _, total) = measured(|| {
         let mut decoder = EnvelopeDecoder::new(&limits());
         let mut rest = bytes.clone();
@@ -55,14 +55,13 @@ fn chunks_are_copied_once() {
         }
         decoder.finish().unwrap()
     });
-    // One buffer, and the list of the chunks of its first half (32 bytes for 1,301, and what the list grew out of).
+    // One buffer, and the list of the chunks of its first half (32 bytes for 1,301, and its smaller predecessors).
     let allowed = bytes.len() + bytes.len() / 2 / 1301 * 32 * 4 + SLACK;
     assert!(total < allowed, "{total} bytes allocated to read {}", bytes.len());
     assert_eq!(back, value);
 }
 
-/// The whole promise, at its full size. Untouched memory of zeros costs the machine nothing, so only the copy takes a
-/// gigabyte.
+/// The whole promise at full size. Untouched zeroed memory costs nothing, so only the copy takes a gigabyte.
 #[test]
 fn a_gibibyte_is_copied_once_out_of_chunks_and_never_out_of_one_buffer_or_into_an_envelope() {
     let _turn = turn();
@@ -72,7 +71,7 @@ fn a_gibibyte_is_copied_once_out_of_chunks_and_never_out_of_one_buffer_or_into_a
     assert!(total < 4096, "{total} bytes allocated to write a gigabyte");
     assert!(envelope.parts().iter().any(|part| part.as_ptr() == tensor.data().as_ptr()));
 
-    // Head and padding, then the same half megabyte again and again: chunks whose memory is shared cost nothing here.
+    // Head and padding, then one half megabyte repeatedly: chunks with shared memory cost nothing here.
     let head = envelope.parts()[0].clone();
     let chunk = Bytes::from(vec![7_u8; MIB / 2]);
     let (value, peak, total) = measured(|| {
@@ -95,14 +94,14 @@ fn a_gibibyte_is_copied_once_out_of_chunks_and_never_out_of_one_buffer_or_into_a
     assert_eq!(value.as_tensor().unwrap().data().as_ptr(), whole[head.len()..].as_ptr());
 }
 
-/// Decodes and holds the peak against the promise.
+/// Decodes, and compares the peak with the promise.
 fn bounded(format: Format, input: &Bytes, limits: &DecodeLimits, more: usize) {
     let (made, peak, _) = measured(|| Value::decode(format, input, limits));
     let allowed = 2 * input.len() + SLACK + more;
     assert!(peak <= allowed, "{format}: {peak} bytes for an input of {}, {:?}", input.len(), made.err());
 }
 
-/// The same in chunks, which come one at a time and are dropped by the caller.
+/// The same in chunks, which arrive one at a time and are dropped by the caller.
 fn bounded_in_chunks(input: &Bytes, size: usize, limits: &DecodeLimits, more: usize) {
     let (_, peak, _) = measured(|| {
         let mut decoder = EnvelopeDecoder::new(limits);
@@ -180,7 +179,7 @@ fn trees_take_no_more_than_max_tree_bytes_on_top() {
         ten(b"\xc4\x01a"),
         ten(scalar_tensor),
     ];
-    // Refused early, refused late for most inputs, and never reached.
+    // A limit that is reached early, a limit that most inputs reach late, and a limit that is never reached.
     for max_tree_bytes in [64 * 1024, 4 * MIB, 512 * MIB] {
         let limits = DecodeLimits { max_tree_bytes, ..DecodeLimits::default() };
         for input in &json {
@@ -202,7 +201,7 @@ fn the_default_limits_take_a_list_of_the_most_elements() {
     assert!(peak <= 2 * input.len() + SLACK + limits.max_tree_bytes, "{peak}");
 }
 
-/// Small inputs cannot make much of the limit: what a byte becomes is bounded too.
+/// Small inputs cannot reach much of the limit: the structure per byte is bounded too.
 #[test]
 fn a_byte_of_input_becomes_at_most_160_bytes_of_structure() {
     let _turn = turn();
@@ -239,7 +238,7 @@ fn arrays_and_frames_take_no_more_than_twice_the_input() {
         let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/arrow").join(name);
         let input = Bytes::from(std::fs::read(path).unwrap());
         let format = if name.ends_with('s') { Format::ArrowStream } else { Format::ArrowFile };
-        // 34 columns of one kibibyte each at most, in schema and batches; and what is compressed is allowed to unpack.
+        // 34 columns of at most one KiB each, in schema and batches; compressed input may also unpack.
         let structure = if name.starts_with("all") || name.starts_with("two") { 128 * 1024 } else { 16 * 1024 };
         let unpacked = if name.contains("lz4") || name.contains("zstd") { 256 * 1024 } else { 0 };
         for input in [askew(&input), input] {

@@ -1,4 +1,4 @@
-//! What is written comes back: the same value, the same bits.
+//! Encoded values decode to the same value with the same bits.
 
 mod common;
 
@@ -63,10 +63,10 @@ proptest! {
     }
 }
 
-/// Everything that NumPy has a name for.
+/// Every array that NumPy can express.
 fn array() -> impl Strategy<Value = Value> {
     let numbers = common::tensor().prop_filter("NumPy has no bfloat16", |tensor| tensor.dtype() != DType::BF16);
-    // NumPy pads texts with zeros, so it cannot tell whether one ends in them.
+    // NumPy pads texts with zeros, so trailing zeros are lost.
     let texts =
         common::str_tensor().prop_filter("ends in a zero", |texts| texts.iter().all(|text| !text.ends_with('\0')));
     prop_oneof![numbers.prop_map(Value::from), texts.prop_map(Value::from)]
@@ -82,7 +82,7 @@ proptest! {
     fn npz_brings_every_array_back_under_its_name(
         arrays in proptest::collection::btree_map("[a-z.ß]{0,8}", array(), 0..5)
     ) {
-        // NumPy's own way with names: `.npy` at their end is not part of them.
+        // NumPy drops `.npy` from the end of a name.
         let arrays = arrays.into_iter().filter(|(name, _)| !name.ends_with(".npy"));
         let value = Value::Map(arrays.collect());
         prop_assert_eq!(through(Format::Npz, &value), value);
@@ -94,7 +94,7 @@ proptest! {
     #[test]
     fn arrow_brings_every_frame_back(frame in common::frame::frame()) {
         let value = Value::from(frame);
-        // A file has room for one dictionary to a column.
+        // A file has room for one dictionary per column.
         prop_assert_eq!(&through(Format::ArrowStream, &value), &value);
         let one = Value::from(DataFrame::from(value.as_data_frame().unwrap().to_batch().unwrap()));
         prop_assert_eq!(through(Format::ArrowFile, &one), one);
@@ -103,7 +103,7 @@ proptest! {
     #[test]
     fn a_frame_has_its_cells_in_json(frame in common::frame::frame()) {
         let value = Value::from(frame.clone());
-        // Dates beyond the calendar are refused; nothing else is.
+        // Only dates outside the calendar are refused.
         let Ok(written) = value.encode(Format::Json) else { return Ok(()) };
         let columns = Value::decode(Format::Json, &written, &DecodeLimits::default()).unwrap();
         for (name, cells) in columns.as_map().unwrap() {

@@ -1,4 +1,4 @@
-//! Rust types through payloads and data types: what is encoded, what is not, and the errors of bad requests.
+//! Rust types through payloads and data types: the encoded form, refused types, and the errors of bad requests.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -109,7 +109,7 @@ fn limits_hold_for_typed_input_too() {
     assert_eq!(decode(Format::Json, body(Format::Json), &exact).unwrap().sizes.len(), 50);
 }
 
-/// Counts how often it is written.
+/// Counts how often it is serialized.
 #[derive(Debug, Default, Deserialize)]
 struct Counted {
     #[serde(skip)]
@@ -194,7 +194,7 @@ fn a_data_type_describes_itself() {
     assert_eq!((described.name(), described.raw_body()), ("Request", None));
 }
 
-/// A part of a request is read by the same rules next to any text.
+/// Reading a part of a request follows the same rules next to any text.
 #[test]
 fn a_long_text_changes_no_rules() {
     #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]

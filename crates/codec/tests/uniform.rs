@@ -1,4 +1,4 @@
-//! A Rust type has one form, whichever way it takes: within a process as a [`Value`], or as an envelope or MessagePack.
+//! A Rust type has one form on every way: within a process as a [`Value`], and as an envelope or MessagePack.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on says so by panicking")]
 
@@ -76,7 +76,7 @@ fn form() -> impl Strategy<Value = Form> {
         wide().prop_map(|wide| Form::Wider(wide.unsigned_abs())),
         prop::collection::vec(any::<u8>(), 0..5).prop_map(|bytes| Form::Bytes(RawBytes(bytes))),
         any::<IpAddr>().prop_map(Form::Address),
-        // From 1 KiB on an array is a segment of its envelope, and all of the type goes another way.
+        // From 1 KiB on, an array is a segment of its envelope, and the whole type takes another way.
         prop::sample::select(vec![3_usize, 200])
             .prop_map(|len| Form::Array(Tensor::from_vec(&[len], vec![1_i64; len]).unwrap())),
     ];
@@ -89,13 +89,13 @@ fn form() -> impl Strategy<Value = Form> {
     })
 }
 
-/// What arrives at a receiver that takes any value, or the sender's own error.
+/// The value that a dynamic receiver gets, or the sender's own error.
 fn arrivals<T: Serialize + for<'de> Deserialize<'de> + Clone + Send + Sync + 'static>(
     sent: &T,
 ) -> [Result<String, String>; 3] {
     let payload = Payload::new(sent.clone());
     let limits = DecodeLimits::default();
-    // By its text: a NaN is not equal to itself.
+    // Compares texts: a NaN is not equal to itself.
     let shown = |value: Value| format!("{value:?}");
     let refused = |error: EncodeError| error.to_string();
     let here = payload.to_value().map(shown).map_err(refused);
@@ -189,7 +189,7 @@ fn json_refuses_a_float_that_is_not_finite_wherever_it_stands() {
         let error = json(value).unwrap_err();
         assert!(error.contains("JSON") && error.ends_with(place), "{error:?}, not {place:?}");
     }
-    // Other formats have words for them.
+    // Other formats can express them.
     let bytes = Payload::new(f64::NAN).encode(Format::Msgpack).unwrap();
     let read = Value::decode(Format::Msgpack, &bytes, &DecodeLimits::default()).unwrap();
     assert!(matches!(read, Value::Float(number) if number.is_nan()), "{read:?}");

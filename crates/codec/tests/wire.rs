@@ -1,4 +1,4 @@
-//! Frames: written and read as the drawing says, in chunks of any size, with every lie refused by its name.
+//! Frames are written and read as documented, in chunks of any size, and every false length is refused by name.
 
 use std::fs;
 use std::path::Path;
@@ -99,7 +99,7 @@ fn a_node_of_version_1_is_understood() {
     assert_eq!(header::<Goaway>(&frames[6]).reason, "draining");
 }
 
-/// What is said before there is a certificate: a wish with its request, a renewal, and the answer to either.
+/// The frames before a certificate exists: a join request, a renewal, and the answer to either.
 #[test]
 fn those_who_join_are_understood() {
     let frames = read_transcript("v1-join.bin");
@@ -113,7 +113,7 @@ fn those_who_join_are_understood() {
     assert_eq!(header::<Fail>(&frames[3]).error_type.as_deref(), Some("used_up_token"));
 }
 
-/// The fields of a header, as its type asks a reader for them.
+/// The fields of a header, as its type requests them from a deserializer.
 fn fields<H: DeserializeOwned>() -> Vec<&'static str> {
     struct Asked<'a>(&'a mut Vec<&'static str>);
 
@@ -177,7 +177,7 @@ fn fields_of_a_later_version_are_passed_over() {
     assert_eq!(header::<Call>(&frames[1]), call);
 }
 
-/// The other implementation wrote the same bytes.
+/// The recorded bytes of another implementation equal ours.
 #[test]
 fn a_call_is_written_as_the_transcript_has_it() {
     let body = Value::from("hello").to_envelope().expect("has one").into_bytes();
@@ -187,7 +187,7 @@ fn a_call_is_written_as_the_transcript_has_it() {
     let all = transcript("v1-caller.bin");
     assert!(all.windows(written.len()).any(|window| window == written), "{written:02x?}");
     assert!(all.ends_with(&cancel_frame(1)));
-    // In one piece it is the same, whatever its place.
+    // In one piece the frame is the same, whatever its place.
     let loose = LooseFrame::new(FrameKind::Call, &call, std::slice::from_ref(&body)).expect("fits");
     assert_eq!(loose.len(), written.len());
     let mut changed = LooseFrame::new(FrameKind::Call, &Call { millis_left: 70_000, ..call }, &[body]).expect("fits");
@@ -264,7 +264,7 @@ fn a_header_that_is_none_says_which_field() {
     assert!(source.path().contains("route"), "{source}");
 }
 
-/// Lists in lists, as deep as a header of the greatest length can say.
+/// Nested lists, as deep as the longest header allows.
 #[test]
 fn a_header_bomb_is_refused() {
     let mut bytes = b"\x81\xa1x".to_vec();
@@ -295,7 +295,7 @@ fn a_header_that_no_reader_takes_is_not_written() {
 }
 
 proptest! {
-    /// However the stream is cut, it says the same; and cut off anywhere but between two frames, it is not complete.
+    /// Any chunking gives the same result, and a stream that is cut inside a frame is incomplete.
     #[test]
     fn chunks_of_any_size_say_the_same(cuts in proptest::collection::vec(1_usize..90, 1..20), short in 0_usize..400) {
         let whole = transcript("v1-node.bin");
@@ -321,7 +321,7 @@ proptest! {
     }
 }
 
-/// A byte may come in a chunk that keeps a whole datagram; what is not read on must not keep it.
+/// A chunk of one byte may keep a whole datagram in memory: unread bytes must be copied out of it.
 #[test]
 fn a_head_in_small_pieces_keeps_none_of_its_chunks() {
     let call = Call { route: "/".repeat(1_000), ..Call::default() };
@@ -361,7 +361,7 @@ fn a_failure_that_does_not_say_so_may_have_run() {
     assert!(!said(Value::from(Map::from_iter([("started", Value::from(false))]))));
 }
 
-/// A name of one byte makes room for twenty-four: a header of the greatest length would take a megabyte and a half.
+/// A name of one byte allocates twenty-four: the longest header would take 1.5 MB.
 #[test]
 fn a_call_names_so_many_stages_and_no_more() {
     let read = |count: usize| {

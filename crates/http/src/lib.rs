@@ -37,9 +37,9 @@
 //! # }
 //! ```
 //!
-//! [`serve`] does the same on a listener until it is told to stop. [`HttpEdge`] is a [`tower::Service`]: it can be the
+//! [`serve`] does the same on a listener until its shutdown. [`HttpEdge`] is a [`tower::Service`]: it can be the
 //! fallback of an axum router. [`serve_router`] runs any axum router on the same accept loop. [`Problem`] is a failed
-//! call as the response of a handler of your own. [`protocol`] is the seam for a protocol beside the routes.
+//! call as the response of your own handler. [`protocol`] is the extension point for a protocol besides the routes.
 //!
 //! # Headers of requests
 //!
@@ -76,16 +76,16 @@
 //!
 //! A second `x-request-timeout-ms`, `grpc-timeout`, `x-request-priority` or `x-callboard-explain` gets 400. Every
 //! response has `x-request-id`. A reply has `server-timing` with the milliseconds in the queue, in the batch and in
-//! user code; an error has the same times as far as it came, and the total. A call that fails on the server's side
-//! (5xx) is one warning in the log with its request's id. Invalid HTTP never reaches the edge: its connection gets a
-//! bare 400, 414 or 431 and is closed.
+//! user code; an error has the known ones of these times, and the total. A call that fails on the server's side (5xx)
+//! is one warning in the log with its request's id. Invalid HTTP never reaches the edge: its connection gets a bare
+//! 400, 414 or 431 and is closed.
 //!
 //! # Access
 //!
 //! Without [`HttpConfig::api_keys`] every client may call. With them a request needs `authorization: Bearer …` or
-//! `x-api-key`, or gets 401. [`HttpConfig::rate_limit`] bounds how often a key may be used (429), [`HttpConfig::cors`]
-//! which web pages may read responses, [`HttpConfig::hosts`] which host names a server on loopback has, and
-//! [`HttpConfig::tls`] encrypts. [`Admin`] is a listener for operators, on a socket of its own.
+//! `x-api-key`, or gets 401. [`HttpConfig::rate_limit`] bounds the rate of each key (429), [`HttpConfig::cors`] the web
+//! pages that may read responses, [`HttpConfig::hosts`] the host names of a server on loopback, and [`HttpConfig::tls`]
+//! encrypts. [`Admin`] is a listener for operators, on its own socket.
 //!
 //! # Errors
 //!
@@ -102,8 +102,8 @@
 //!
 //! # Limits
 //!
-//! [`HttpConfig`] names each limit with its threat. Together with the node's permits they bound what the edge holds: at
-//! most `max_connections` sockets, and request bodies of at most the node's `max_in_flight_bytes` in sum. Bytes are
+//! [`HttpConfig`] names each limit with its threat. Together with the node's permits they bound the memory of the edge:
+//! at most `max_connections` sockets, and request bodies of at most the node's `max_in_flight_bytes` in sum. Bytes are
 //! charged as a body or a frame arrives: an announced length blocks no other client.
 //!
 //! Responses have no budget in bytes: unread bytes are in memory, one response for each connection of HTTP/1 and up to

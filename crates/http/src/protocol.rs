@@ -1,6 +1,6 @@
-//! The seam for a protocol that answers under a path of its own, beside the user's routes.
+//! The extension point for a protocol under its own path, besides the user's routes.
 //!
-//! [`HttpEdge::add_protocol`](crate::HttpEdge::add_protocol) joins one. The edge runs its layers around every answer of
+//! [`HttpEdge::add_protocol`](crate::HttpEdge::add_protocol) adds one. The edge runs its layers around every answer of
 //! the protocol (ids, guards, logs, metrics, headers, panics, shutdown); the protocol reads bodies, makes calls and
 //! writes responses with the parts of this module, which the edge's own routes use as well.
 //!
@@ -45,7 +45,7 @@ pub use crate::respond::stream::{AbandonGuard, HEARTBEAT, Heartbeat, next_reply,
 pub use crate::respond::{ResponseCompression, body_of_parts};
 pub use crate::runtime::shutdown::ShutdownSignal;
 
-/// The body of a request, whatever transport it came by.
+/// The body of a request from any transport.
 pub type DynBody<'a> = dyn HttpBody<Data = Bytes, Error = BoxError> + Send + Unpin + 'a;
 
 /// A request to a protocol: its head, and its body, which is read only when the head is accepted.
@@ -76,9 +76,9 @@ pub struct ProtocolDocument {
     pub responses: Map<String, Value>,
 }
 
-/// A protocol beside the routes.
+/// A protocol besides the routes.
 pub trait Protocol: fmt::Debug + Send + Sync + 'static {
-    /// Whether a path belongs to the protocol. Routes go first; pages of the edge come after it.
+    /// Whether a path belongs to the protocol. Routes come first; pages of the edge come after it.
     fn owns(&self, path: &str) -> bool;
 
     /// Answers a request to a path that it [owns](Self::owns).

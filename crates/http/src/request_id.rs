@@ -12,7 +12,7 @@ use callboard_telemetry::StackText;
 pub(crate) const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
 /// Whether requests have ids. Off only in a build that measures their cost: see `benches/metrics-cost.sh`. Not a
-/// feature, because no dependent crate should turn it off.
+/// feature: no dependent crate should turn it off.
 pub(crate) const HAS_REQUEST_IDS: bool = !cfg!(callboard_no_request_id);
 
 /// Visible ASCII, at most 128 characters.

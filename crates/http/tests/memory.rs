@@ -1,4 +1,4 @@
-//! What a large body costs in memory: one buffer, which the array in it is a view of.
+//! The memory of a large body: one buffer, and the array is a view of it.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on says so by panicking")]
 
@@ -20,10 +20,10 @@ use tokio::net::{TcpListener, TcpStream};
 const ELEMENTS: usize = 8 << 20;
 const BYTES: usize = ELEMENTS * size_of::<f32>();
 
-/// How much is allocated when the stage sees its tensor.
+/// Bytes allocated when the stage sees its tensor.
 type Seen = Arc<Mutex<Option<(usize, usize)>>>;
 
-/// A server with `/sum`, which notes what is allocated while it holds its tensor.
+/// A server with `/sum`, which records the allocated bytes while it holds its tensor.
 async fn server(seen: &Seen, before: &Arc<AtomicUsize>) -> SocketAddr {
     let (seen, before) = (Arc::clone(seen), Arc::clone(before));
     let stage = Stage::each("sum", move |tensor: &Tensor| {
@@ -43,8 +43,8 @@ async fn server(seen: &Seen, before: &Arc<AtomicUsize>) -> SocketAddr {
     address
 }
 
-/// One tensor at a time, so that what is allocated beside it is the server's own: its body, and the pieces in which it
-/// is received. A second copy of 32 MiB would not fit the bound.
+/// One tensor at a time, so that all other allocations belong to the server: its body, and the pieces in which it
+/// arrives. A second copy of 32 MiB would exceed the bound.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_large_array_is_read_into_one_aligned_buffer() {
     let tensor = Value::from(Tensor::try_new(DType::F32, &[ELEMENTS], vec![0; BYTES].into()).unwrap());

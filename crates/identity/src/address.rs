@@ -68,7 +68,7 @@ impl fmt::Display for NodeAddress {
     }
 }
 
-/// Why an address cannot be used.
+/// The reason why an address cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AddressError {

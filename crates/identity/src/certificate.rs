@@ -181,7 +181,7 @@ pub(crate) fn fingerprint(certificate: &CertificateDer<'_>) -> String {
     hex(&pin(certificate)[..8])
 }
 
-/// The first 16 bytes of a certificate's digest: enough to recognise it, and nobody can make another one with the same.
+/// The first 16 bytes of a certificate's digest: no other certificate with them can be made.
 #[must_use]
 pub fn pin(certificate: &CertificateDer<'_>) -> [u8; 16] {
     let digest = digest::digest(&digest::SHA256, certificate);

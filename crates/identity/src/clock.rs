@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use rustls::pki_types::UnixTime;
 use rustls::time_provider::TimeProvider;
 
-/// How often a wait looks at the clock again: the system's clock may be set meanwhile.
+/// The interval at which a wait checks the clock again: the system's clock may be set meanwhile.
 const LOOK_AGAIN: Duration = Duration::from_secs(30);
 
 /// The system's clock, or a clock that is ahead of it.

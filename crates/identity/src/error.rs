@@ -1,4 +1,4 @@
-//! Why an identity is missing, unusable or refused.
+//! The errors of identities: missing, unusable or refused.
 
 use std::error::Error;
 use std::io;
@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use crate::certificate::Role;
 
-/// What is wrong with an identity, or with the place where it was to be used.
+/// An error of an identity, or of its intended use.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum IdentityError {
@@ -42,7 +42,7 @@ pub enum IdentityError {
     Damaged {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The cause.
         reason: String,
     },
     /// One of the authority's records of tokens and members is damaged. Remedy: restore it, or remove its member
@@ -55,7 +55,7 @@ pub enum IdentityError {
     DamagedRecord {
         /// The record's file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The cause.
         reason: String,
     },
     /// The authority's key or certificate is damaged. Remedy: a backup; without one, a new cluster.
@@ -67,7 +67,7 @@ pub enum IdentityError {
     DamagedAuthority {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The cause.
         reason: String,
     },
     /// Another user could have read or written the key. Remedy: take away the right if no one has used it; else make a
@@ -81,7 +81,7 @@ pub enum IdentityError {
     Exposed {
         /// The file or directory.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The cause.
         reason: &'static str,
     },
     /// The directory has neither an authority nor a member's certificate. Remedy: make a cluster, or join one.
@@ -152,7 +152,7 @@ pub enum IdentityError {
         /// The address.
         address: SocketAddr,
     },
-    /// This system cannot tell who may read a key, so identities are for loopback only. Remedy: a Unix.
+    /// This system cannot check who can read a key, so identities are for loopback only. Remedy: a Unix.
     #[error(
         "{address} is not on this machine, and on this system identities are for loopback only: it does not tell who can \
          read their keys"

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use crate::error::IdentityError;
 
-/// Reads a file that, like its directory, only this user may use.
+/// Reads a file that, like its directory, only this user may access.
 pub(crate) fn read_private(path: &Path) -> Result<String, IdentityError> {
     if let Some(directory) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
         check_private(directory)?;

@@ -193,7 +193,7 @@ impl IssuerClient for SilentIssuer {
     }
 }
 
-/// Files are used on the runtime's blocking threads, which are all busy here.
+/// Files are used on the runtime's blocking threads, all of which are busy here.
 #[test]
 fn packets_do_not_wait_for_the_disk_of_a_renewal() {
     let lab = Lab::new("disk");

@@ -18,7 +18,7 @@ pub const ALPN: &[u8] = b"callboard/1";
 /// The protocol of requests for certificates.
 pub const JOIN_ALPN: &[u8] = b"callboard-join/1";
 
-/// ring, and nothing that needs a C toolchain of its own.
+/// ring, without another C toolchain.
 pub(crate) fn provider() -> Arc<CryptoProvider> {
     Arc::new(rustls::crypto::ring::default_provider())
 }

@@ -1,4 +1,4 @@
-//! What a node counts of the peers that it calls. The cluster counts, and the server shows it with its own metrics.
+//! A node's metrics about the peers that it calls. The cluster counts, and the server shows them with its own metrics.
 
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;

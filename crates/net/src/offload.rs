@@ -71,7 +71,7 @@ fn run_blocking<T: Send + 'static>(
 ) -> Pin<Box<dyn Future<Output = Result<T, CallError>> + Send>> {
     Box::pin(async move {
         let stopping = || CallError::new(ErrorKind::Unavailable, "the node is stopping");
-        // In a task of its own: a caller that is not polled would keep its permit from the callers after it.
+        // In a separate task: a caller that is not polled would keep its permit from the callers after it.
         let task = tokio::spawn(async move {
             let thread = Arc::clone(&FREE_THREADS).acquire_owned().await.map_err(|_closed| stopping())?;
             let done = tokio::task::spawn_blocking(move || {

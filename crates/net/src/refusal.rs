@@ -9,7 +9,7 @@ use quinn::{Connection, ConnectionError, VarInt};
 
 macro_rules! refusal_reasons {
     ($($variant:ident = $word:literal,)*) => {
-        /// Why a connection is refused.
+        /// The reason why a connection is refused.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         pub(crate) enum RefusalReason {
             $($variant,)*
@@ -93,7 +93,7 @@ impl RefusalReason {
             // The certificate does not allow this use: a client's, where a node's is expected.
             43 => Self::WrongRole,
             44 => Self::RevokedCertificate,
-            // TLS has no alert of its own for a certificate that is not valid yet; rustls says so in the text.
+            // TLS has no separate alert for a certificate that is not valid yet; rustls says so in the text.
             45 if text.contains("not valid yet") => Self::NotYetValidCertificate,
             45 => Self::ExpiredCertificate,
             46 => Self::UnknownCertificate,
@@ -122,7 +122,7 @@ impl RefusalReason {
         matches!(self, Self::Busy | Self::TooMany | Self::AuthorityFailed | Self::HelloTimeout)
     }
 
-    /// What the refused side can do about it; empty where there is no advice.
+    /// Advice for the refused side; empty if there is none.
     pub(crate) fn advice(self) -> &'static str {
         match self {
             Self::UnknownAuthority | Self::BadCertificate | Self::UnknownCertificate => {

@@ -1,5 +1,4 @@
-//! The view of the cluster: the addresses of the other nodes. A node in the view is a candidate for calls, nothing
-//! more.
+//! The view of the cluster: the addresses of the other nodes. A node in the view is only a candidate for calls.
 
 use std::collections::HashSet;
 use std::net::SocketAddr;
@@ -12,7 +11,7 @@ use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
 use tokio::task::AbortHandle;
 
-/// The most nodes of a static view. Threat: peers that introduce ever more nodes.
+/// The most nodes of a static view. Threat: peers that introduce an endless number of nodes.
 pub const MAX_PEERS: usize = 64;
 
 /// How long an introduced node that is away stays in the view. When it comes back, it connects again.
@@ -28,7 +27,7 @@ const RESOLVE_EVERY: Duration = Duration::from_secs(1);
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
-/// The other nodes that are known at one time.
+/// The other nodes known at one time.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct View {
     /// Their addresses.

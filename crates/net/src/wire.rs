@@ -1,4 +1,4 @@
-//! Translates between core's types and wire frames: options, outcomes, errors. The only place that does.
+//! Translates between core's types and wire frames: options, outcomes, errors. No other module does this.
 
 use std::time::Duration;
 
@@ -60,7 +60,7 @@ pub(crate) fn trace_parent(call: &Call) -> Option<SpanId> {
     (version != "ff" && is_complete && trace != 0 && span != 0 && is_recorded).then_some(SpanId { trace, span })
 }
 
-/// Reduces a call's remaining time by the time since its header was made.
+/// Reduces a call's remaining time by the age of its header.
 pub(crate) fn shorten(call: &mut Call, passed: Duration) {
     if call.millis_left > 0 {
         call.millis_left = call.millis_left.saturating_sub(millis(passed)).max(1);

@@ -103,11 +103,14 @@ impl InferenceProtocol {
                     Err(unready("the node has ended".to_owned()))
                 }
             }
-            Endpoint::Ready => match client.health().ready {
-                // The specification's response has `live`; its Python client reads `ready`.
-                true => Ok(Json(json!({ "live": true, "ready": true })).into_response()),
-                false => Err(unready("the server is not ready".to_owned())),
-            },
+            Endpoint::Ready => {
+                if client.health().ready {
+                    // The specification's response has `live`; its Python client reads `ready`.
+                    Ok(Json(json!({ "live": true, "ready": true })).into_response())
+                } else {
+                    Err(unready("the server is not ready".to_owned()))
+                }
+            }
             Endpoint::AllStatistics => {
                 let all = self.models.all(client);
                 let all: Vec<_> = all.iter().map(|(route, model)| statistics::model_statistics(route, model)).collect();

@@ -41,7 +41,7 @@ impl FormPart {
         &self.name
     }
 
-    /// Its text, or the file that is meant.
+    /// Its text, or the path of its file.
     pub(super) fn text(&self) -> Result<&str, &Path> {
         match &self.content {
             Content::Text(text) => Ok(text),
@@ -76,7 +76,7 @@ pub(crate) fn body<E>(
     Ok((body, format!("multipart/form-data; boundary={boundary}")))
 }
 
-/// As browsers do it: what would end the text or the line is written in percents.
+/// Escapes quotes and line ends as percent codes, as browsers do.
 fn quoted(text: &str) -> String {
     text.replace('"', "%22").replace('\r', "%0D").replace('\n', "%0A")
 }

@@ -1,4 +1,4 @@
-//! `--random-tensor f32:1x3x224x224`: a tensor of chance, the same for the same words and seed.
+//! `--random-tensor f32:1x3x224x224`: a pseudo-random tensor, the same for the same arguments and seed.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,7 +7,7 @@ use bytes::Bytes;
 use callboard_codec::{DType, Tensor, Value};
 use fastrand::Rng;
 
-/// More would be a test of the network's patience.
+/// A larger tensor would only measure the network.
 const MAX_BYTES: usize = 1 << 30;
 
 /// The generator: an element type and a shape.
@@ -47,7 +47,7 @@ impl fmt::Display for TensorSpec {
 }
 
 impl TensorSpec {
-    /// Floats from 0 to 1, whole numbers over all of their range, either of two truths.
+    /// Floats from 0 to 1, integers over their whole range, and random bools.
     pub(crate) fn generate(&self, seed: u64) -> Value {
         let mut rng = Rng::with_seed(seed);
         let count: usize = self.shape.iter().product();

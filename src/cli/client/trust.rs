@@ -67,5 +67,5 @@ fn read_bounded(path: &Path) -> io::Result<Vec<u8>> {
     Ok(content)
 }
 
-/// All authorities that systems believe have a twentieth of it.
+/// All authorities of a system have a twentieth of it.
 const MAX_FILE_BYTES: u64 = 4 << 20;

@@ -1,4 +1,4 @@
-//! The same inputs as values and calls, for QUIC: there are no media types, so a file is what its extension says.
+//! The same inputs as values and calls for QUIC. There are no media types, so the extension of a file gives its format.
 
 use std::path::Path;
 
@@ -13,7 +13,7 @@ use super::payload::{BodySource, read};
 use crate::cli::error::CliError;
 
 impl BodySource {
-    /// Reads or makes them all, as calls of this route or function that are ready to go: at least one.
+    /// Reads or generates all inputs, as prepared calls of this route or function: at least one.
     pub(crate) fn prepared(&self, route: &str) -> Result<Vec<Prepared>, CliError> {
         let failed = |error: CallError| CliError::Usage(error.to_string());
         let values = match self {
@@ -39,7 +39,7 @@ pub(crate) fn json(text: &str) -> Result<Value, CliError> {
     decoded.map_err(|error| CliError::Usage(format!("not valid JSON: {error}")))
 }
 
-/// The value in this file; its bytes, where its extension says no format.
+/// The value in this file, or its bytes if the extension names no format.
 pub(crate) fn file(path: &Path) -> Result<Value, CliError> {
     let bytes = read(path)?;
     let Some(format) = Format::from_media_type(media_type_of(path)) else {

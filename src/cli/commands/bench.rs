@@ -26,7 +26,7 @@ use super::block_on;
 /// The time between two updates of the progress bar.
 const TICK: Duration = Duration::from_millis(100);
 
-/// Measures, prints, and fails where an assertion does.
+/// Measures, prints the report, and fails if an assertion fails.
 pub(crate) fn run(args: &BenchArgs) -> Result<(), CliError> {
     let load = args.load();
     let places = std::iter::once(&args.place).chain(&args.versus);
@@ -49,7 +49,7 @@ pub(crate) fn run(args: &BenchArgs) -> Result<(), CliError> {
         output::file(path, if is_page { report.html(plain::line) } else { report.svg() }.trim_end())?;
     }
     match interrupted {
-        // Assertions are not judged by a part of the run.
+        // An incomplete run does not check assertions.
         Some(signal) => Err(CliError::Interrupted { signal, message: "ended early, with the figures so far" }),
         None => verdict(&report),
     }
@@ -66,14 +66,14 @@ fn verdict(report: &Report) -> Result<(), CliError> {
     }
 }
 
-/// A target, and how the report names it.
+/// A target, and its name in the report.
 struct LabelledTarget {
     target: Target,
     label: TargetLabel,
 }
 
 impl LabelledTarget {
-    /// The target, and a description of what is sent to it.
+    /// The target, and a description of its requests.
     fn new(args: &BenchArgs, place: &ServerUrl, trust: Option<&Trust>) -> Result<(Self, String), CliError> {
         let request = &args.request;
         match place {
@@ -179,7 +179,7 @@ async fn all_rounds(
             let mut measured: Vec<Option<Stats>> = targets.iter().map(|_| None).collect();
             for target in order {
                 if *stop.borrow() {
-                    // Half a pair cannot be compared.
+                    // A pair with one missing half cannot be compared.
                     return Ok(all_stats);
                 }
                 measured[target] = Some(round(&targets[target], &load, &progress, &stop)?);

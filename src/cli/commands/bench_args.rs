@@ -11,7 +11,7 @@ use crate::cli::client::{RequestArgs, ServerUrl};
 use crate::config::parse_duration;
 use callboard_bench::{Assertion, Load, RATES, Schedule};
 
-/// What to measure, and what to make of it.
+/// The load, its targets, and the form of the report.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct BenchArgs {
     pub(crate) place: ServerUrl,
@@ -23,7 +23,7 @@ pub(crate) struct BenchArgs {
     pub(crate) json: bool,
     pub(crate) plot: Option<PathBuf>,
     pub(crate) assertions: Vec<Assertion>,
-    /// Measure although the first answer is no success.
+    /// Measure even if the first answer is an error.
     pub(crate) anyway: bool,
     connections: usize,
     streams: usize,
@@ -44,13 +44,13 @@ impl BenchArgs {
         RequestArgs::declare(command).args(load_args()).args(report_args())
     }
 
-    /// From what clap found.
+    /// Reads the matches of clap.
     pub(crate) fn from_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
         let assertions = matches.get_many::<Assertion>("assert").into_iter().flatten().cloned().collect();
         let (place, versus) = (one::<ServerUrl>(matches, "url"), matches.get_one::<ServerUrl>("vs").cloned());
         let number = |name: &str| matches.get_one::<u16>(name).map(|number| usize::from(*number));
         let is_quic = place.is_quic() && versus.as_ref().is_none_or(ServerUrl::is_quic);
-        // A connection over QUIC has a socket and a thread of its own, and many calls at a time.
+        // A connection over QUIC has its own socket and thread, and many calls at a time.
         let (connections, streams) = match (number("connections"), number("streams")) {
             (None, streams) if is_quic => (1, streams.unwrap_or(DEFAULT_IN_FLIGHT)),
             (connections, streams) => (connections.unwrap_or(DEFAULT_IN_FLIGHT), streams.unwrap_or(1)),
@@ -94,7 +94,7 @@ impl BenchArgs {
         Ok(())
     }
 
-    /// The load of one round. Two targets share the duration between their rounds, each with a warm-up of its own.
+    /// The load of one round. Two targets share the duration between their rounds, each with its own warm-up.
     pub(crate) fn load(&self) -> Load {
         let rounds = if self.versus.is_some() { self.rounds } else { 1 };
         let share = u32::try_from(rounds).unwrap_or(1);
@@ -191,7 +191,7 @@ fn report_args() -> Vec<Arg> {
     ]
 }
 
-/// Requests at a time, where nothing is said.
+/// The default number of requests in flight.
 const DEFAULT_IN_FLIGHT: usize = 64;
 
 fn place(text: &str) -> Result<ServerUrl, String> {

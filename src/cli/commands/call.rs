@@ -17,10 +17,10 @@ use super::super::error::{CliError, chain};
 use super::super::{output, plain};
 use super::{block_on, call_quic};
 
-/// The most that is read of an error answer.
+/// The most bytes that are read of an error answer.
 const MAX_PROBLEM_BYTES: usize = 1 << 20;
 
-/// What to send, and what to do with the reply.
+/// The request, and the handling of its reply.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct CallArgs {
     place: ServerUrl,
@@ -93,7 +93,7 @@ impl CallArgs {
     }
 }
 
-/// More than one body was named for one request.
+/// Several bodies were named for one request.
 pub(super) fn too_many(count: usize) -> CliError {
     CliError::Usage(format!("one request has one body; --file came {count} times"))
 }

@@ -43,7 +43,7 @@ pub(super) fn run(args: &CallArgs, url: &QuicUrl) -> Result<(), CliError> {
             outcome = call(&client, args, prepared) => outcome,
             signal = signals.next() => Err(taken_back(signal)),
         };
-        // The node hears of the end at once, and not when the connection times out.
+        // Tells the node at once, instead of leaving it to the idle timeout.
         client.close().await;
         if let Some(identity) = &identity {
             // A certificate in the last third of its life is being renewed: the renewal may finish.
@@ -94,7 +94,7 @@ fn print(output: &Value, place: &mut impl Write) -> Result<output::OutputState, 
     output::piece(place, &line)
 }
 
-/// The error with its exit code, after the details of it are printed.
+/// The error with its exit code. Its details are printed before.
 fn refusal(error: CallError) -> CliError {
     for (path, message) in fields(&error) {
         output::note(format_args!("  {}: {}", plain::line(&path), plain::line(&message)));

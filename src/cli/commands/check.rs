@@ -1,7 +1,7 @@
-//! `callboard check`: starts all stages, runs the examples of every route once, and reports what fails.
+//! `callboard check`: starts all stages, runs the examples of every route once, and reports failures.
 //!
-//! It opens no port, so it can run next to a server or in a build. It does not call other nodes: an example that
-//! reaches a remote stage is reported as such and is no failure.
+//! It opens no port, so it can run next to a server or in a build. It does not call other nodes: an example with a
+//! remote stage is reported, but is no failure.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use super::super::output;
 use super::super::service::{Service, title};
 use super::block_on;
 
-/// Longer outputs are cut: a check tells that there is one, not all of it.
+/// Longer outputs are cut: the check shows that there is an output, not all of it.
 const SHOWN_CHARS: usize = 160;
 
 /// Runs the check.
@@ -34,7 +34,7 @@ pub(crate) fn run(service: Service) -> Result<(), CliError> {
     })
 }
 
-/// How many examples failed, and how many could not be run to their end here.
+/// The counts of failed examples, and of examples that could not run to their end here.
 #[derive(Debug, Default)]
 struct Tally {
     failed: usize,
@@ -68,7 +68,7 @@ async fn run_examples(client: &LocalClient) -> Result<Tally, CliError> {
     Ok(tally)
 }
 
-/// Why a route with these stages cannot be tried alone.
+/// The reason why a route with these stages cannot be tested on one node.
 fn needs_others(remote: &[String]) -> String {
     let names: Vec<String> = remote.iter().map(|name| format!("`{name}`")).collect();
     match &names[..] {

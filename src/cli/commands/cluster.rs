@@ -151,7 +151,7 @@ fn authority() -> Arg {
         .help("The directory of the cluster's authority")
 }
 
-/// Of a token its id is all that is needed.
+/// Only the id of the token is needed.
 fn token_id(TokenArg(text): &TokenArg) -> Result<String, CliError> {
     if text.len() == 16 && text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
         return Ok(text.to_ascii_lowercase());
@@ -161,7 +161,7 @@ fn token_id(TokenArg(text): &TokenArg) -> Result<String, CliError> {
     token.map(|token| token.id()).map_err(|_| CliError::Usage(expected.to_owned()))
 }
 
-/// Limits are the authority's to tell.
+/// Parses only; the authority enforces its limits.
 fn duration(text: &str) -> Result<Duration, String> {
     parse_duration(text).ok_or_else(|| format!("expected a duration such as `30m` or `24h`, found `{text}`"))
 }
@@ -239,7 +239,7 @@ fn failed(what: &str, error: &dyn std::error::Error) -> CliError {
     CliError::because(what, error)
 }
 
-/// Other users of the machine see a command's words, and not what it reads.
+/// Reads from stdin for a dash: other users of the machine can see a command's arguments, but not its input.
 fn read_token(TokenArg(word): &TokenArg) -> Result<JoinToken, CliError> {
     let mut text = word.clone();
     if word == "-" {

@@ -159,7 +159,7 @@ async fn addresses_of(peers: &[NodeAddress]) -> Vec<SocketAddr> {
 /// A working name server answers sooner.
 const LOOK_UP_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// An address that reaches those peers and is open to no more than needed.
+/// An address that reaches those peers and is open no further than needed.
 fn any_port(identity: &Identity, peers: &[SocketAddr]) -> SocketAddr {
     let are_all_local = !peers.is_empty() && peers.iter().all(|peer| peer.ip().is_loopback());
     let is_local = are_all_local || identity.is_for_loopback_only();

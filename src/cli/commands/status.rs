@@ -1,4 +1,4 @@
-//! `callboard status`: what a running node says of itself on its admin listener, as tables.
+//! `callboard status`: the status of a running node, from its admin listener, as tables.
 
 use std::fmt::{self, Write as _};
 use std::path::PathBuf;
@@ -15,7 +15,7 @@ use super::super::error::{CliError, chain};
 use super::super::{output, plain};
 use super::block_on;
 
-/// A node of thousands of stages has less to say.
+/// A node with thousands of stages answers with less.
 const MAX_BYTES: usize = 64 << 20;
 
 /// The admin listener to ask.
@@ -44,7 +44,7 @@ impl StatusArgs {
         ])
     }
 
-    /// From what clap found.
+    /// Reads the matches of clap.
     pub(crate) fn from_matches(matches: &ArgMatches) -> Self {
         Self {
             origin: one(matches, "url"),

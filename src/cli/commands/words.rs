@@ -20,7 +20,7 @@ pub(crate) fn completions(program: Program, name: &str, shell: Shell) -> Result<
 /// Prints the page of the program or of one of its commands.
 pub(crate) fn man(program: Program, name: &str, of: Option<&str>) -> Result<(), CliError> {
     let mut program = command(program).name(name.to_owned()).bin_name(name);
-    // Which gives the commands their whole names.
+    // This gives the commands their full names.
     program.build();
     let page = match of {
         None => page(program),

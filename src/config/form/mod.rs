@@ -1,4 +1,4 @@
-//! The forms of a value: how it is read, what it expects, how it is shown.
+//! The forms of a value: its parser, its expectation in errors, its text.
 //!
 //! The same form reads a flag, a variable and a line of the file, so all three agree on what is valid. A form refuses
 //! with one message, `expected …, found …`; the expectation names the limits.
@@ -21,10 +21,10 @@ pub(crate) use self::weights::Weights;
 pub(crate) use self::words::{FilePath, KeysFrom, Label, LogFilter, LogForm};
 pub use self::words::{LogFormat, SecretSource};
 
-/// Not there.
+/// No value.
 const NONE: &str = "none";
 
-/// Whatever is at hand.
+/// Chosen at start-up.
 const AUTO: &str = "auto";
 
 /// A value before it is read: text from the command line or the environment, or a value of the file.
@@ -35,7 +35,7 @@ pub(crate) enum Raw<'a> {
 }
 
 impl Raw<'_> {
-    /// The text, if it is text.
+    /// The text, if the value is text.
     fn text(&self) -> Option<&str> {
         match self {
             Self::Text(text) => Some(text),
@@ -54,7 +54,7 @@ impl Raw<'_> {
         }
     }
 
-    /// How an error message shows it.
+    /// The value as error messages show it.
     pub(crate) fn found(&self) -> String {
         match self {
             Self::Text(text) => format!("{text:?}"),
@@ -69,16 +69,16 @@ impl Raw<'_> {
 
 /// One form.
 pub(crate) trait Form {
-    /// What it is read into.
+    /// The type of the result.
     type Value;
 
-    /// `None` when it is not of this form or out of range.
+    /// `None` if the value has another form or is out of range.
     fn read(&self, raw: Raw<'_>) -> Option<Self::Value>;
 
     /// Completes "expected …".
     fn expected(&self) -> String;
 
-    /// As a user would write it.
+    /// The value as a user would write it.
     fn show(&self, value: &Self::Value) -> String;
 }
 
@@ -167,7 +167,7 @@ impl<T: Copy + PartialEq> Form for OneOf<T> {
     }
 }
 
-/// A value that may be left out, and is `none` then.
+/// A value that may be missing, written `none`.
 #[derive(Clone, Debug)]
 pub(crate) struct Maybe<F>(pub(crate) F);
 
@@ -285,7 +285,7 @@ impl Form for Ratio {
     }
 }
 
-/// A number of bytes within limits, or `none` for no number at all.
+/// A number of bytes within limits, or `none`.
 #[derive(Clone, Debug)]
 pub(crate) struct MaybeBytes(pub(crate) Bytes);
 

@@ -57,22 +57,22 @@ impl Form for MaybeListen {
     }
 }
 
-/// Where the admin listener is: an address, `none`, or `auto`.
+/// The address of the admin listener: an address, `none`, or `auto`.
 #[derive(Clone, Debug)]
 pub(crate) struct AdminListen;
 
-/// Where a listener is that may not be there.
+/// The address of an optional listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AdminAddress {
-    /// On loopback, at the usual port, where that is free.
+    /// On loopback, at the usual port if that is free.
     Auto,
     /// No address.
     Off,
-    /// Here.
+    /// This address.
     At(SocketAddr),
 }
 
-/// What some write for [`NONE`]: understood, and shown as that.
+/// A synonym of [`NONE`]: accepted, and shown as `none`.
 const OFF: &str = "off";
 
 impl Form for AdminListen {
@@ -164,7 +164,7 @@ impl Form for Offers {
     }
 }
 
-/// Where spans go: a URL, or `none`.
+/// The URL of the collector of spans, or `none`.
 #[derive(Clone, Debug)]
 pub(crate) struct Collector;
 

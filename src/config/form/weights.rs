@@ -1,4 +1,4 @@
-//! Weights of revisions, as they stand in the file: `{ 1 = 9, 2 = 1 }`.
+//! Weights of revisions, as in the file: `{ 1 = 9, 2 = 1 }`.
 
 use std::ops::RangeInclusive;
 

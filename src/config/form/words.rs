@@ -28,12 +28,12 @@ impl Form for FilePath {
     }
 }
 
-/// Where API keys are: a file, `env:NAME` for a variable of the environment, or `none`. A key itself has no place on a
+/// The source of API keys: a file, `env:NAME` for an environment variable, or `none`. A key itself must not be on a
 /// command line, which every process of the machine can read.
 #[derive(Clone, Debug)]
 pub(crate) struct KeysFrom;
 
-/// Where secrets are read from.
+/// The source of secrets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SecretSource {
     /// A file.
@@ -69,11 +69,11 @@ impl Form for KeysFrom {
     }
 }
 
-/// A name or version for people: one short line, or `auto` for whatever is at hand.
+/// A name or version for people: one short line, or `auto` for the default.
 #[derive(Clone, Debug)]
 pub(crate) struct Label;
 
-/// A title that is longer is a description.
+/// A longer title would be a description.
 const MAX_LABEL_CHARS: usize = 100;
 
 impl Form for Label {
@@ -97,7 +97,7 @@ impl Form for Label {
     }
 }
 
-/// Which log lines to write: a level, or `target=level` pairs, separated by commas.
+/// The log lines to write: a level, or `target=level` pairs, separated by commas.
 ///
 /// A single word that is no level is refused. Other parsers take it for a target at its most verbose level, so a
 /// misspelt `inof` would silence the log.
@@ -130,11 +130,11 @@ fn is_directive(text: &str) -> bool {
     !target.is_empty() && target.chars().all(is_target) && LEVELS.contains(&level)
 }
 
-/// In which form lines are written.
+/// The format of log lines.
 #[derive(Clone, Debug)]
 pub(crate) struct LogForm;
 
-/// The form of lines on stderr.
+/// The format of lines on stderr.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LogFormat {
     /// For people: short and coloured at a terminal.

@@ -1,8 +1,7 @@
 //! Every setting, in one table: its key in the file, its flag, its variable, its default, its form and limits.
 //!
 //! The file, the environment, the command line with its help, and `--explain` all read this table, so a setting exists
-//! in all of them, under the same limits. Defaults are written as a user would write them and go through the same
-//! reader.
+//! in all of them with the same limits. Defaults are written as a user would write them and are parsed the same way.
 
 pub(crate) mod route;
 pub(crate) mod stage;
@@ -28,7 +27,7 @@ pub struct Name {
     pub placeholder: &'static str,
     /// One line for the help.
     pub help: &'static str,
-    /// The value when it is set nowhere.
+    /// The default value.
     pub default: &'static str,
 }
 
@@ -59,7 +58,7 @@ pub(crate) struct Setting<F> {
     pub(crate) form: F,
 }
 
-/// A queue of a million entries is minutes of work for any stage; a longer one is a typo.
+/// A queue of a million entries takes minutes to work off; a longer one is a typo.
 pub(crate) const QUEUE_RANGE: RangeInclusive<usize> = 1..=1_000_000;
 
 const SIZE_RANGE: RangeInclusive<u64> = 1..=1 << 40;
@@ -98,13 +97,13 @@ macro_rules! settings {
 }
 
 settings! {
-    // A comment says why the default, or the range, is what it is.
-    /// Loopback: a server is public only if its operator says so.
+    // Each comment gives the reason of the default or the range.
+    /// Loopback: a server is public only if its operator configures it.
     HTTP: Listen = Listen, key "http.listen", flag "http",
         value "ADDR", default "127.0.0.1:8000", "Address and port to serve HTTP on";
     MAX_BODY_BYTES: Bytes = Bytes(SIZE_RANGE), key "http.max_body_bytes", flag "max-body-bytes",
         value "SIZE", default "64MiB", "Largest request body";
-    /// A second is enough for the slowest honest line; an hour is the longest call.
+    /// A second is enough for the slowest honest connection; an hour is the longest call.
     BODY_TIMEOUT: Span = Span(Duration::from_secs(1)..=HOUR), key "http.body_timeout", flag "body-timeout",
         value "DURATION", default "1m", "Longest time for a request body to arrive, whatever its client asks for";
     MAX_CONNECTIONS: Count = Count(1..=1_000_000), key "http.max_connections", flag "max-connections",
@@ -141,7 +140,7 @@ settings! {
     /// Off: a client that may call a model should not be able to unload one.
     MODEL_CONTROL: Flag = Flag, key "http.model_control", flag "model-control",
         value "true|false", default "false", "Whether clients may load and unload models";
-    /// Off: an open port should be asked for.
+    /// Off: an open port must be requested.
     QUIC: MaybeListen = MaybeListen, key "quic.listen", flag "quic",
         value "ADDR", default "none", "Address and port to serve QUIC on, for clients and other nodes; none to disable";
     JOIN: Peers = Peers, key "quic.join", flag "join",
@@ -150,7 +149,7 @@ settings! {
     CLUSTER: FilePath = FilePath, key "quic.cluster", flag "cluster",
         value "DIR", default "none",
         "Directory of the identity to serve QUIC with: a cluster's authority, or a member that has joined";
-    /// Any: within one cluster every node is trusted with every stage by default.
+    /// Any: within one cluster, every node may run every stage by default.
     OFFERS: Offers = Offers, key "quic.offers", flag "offers",
         value "MEMBER=STAGE[+STAGE…][,…]", default "any",
         "Stages that each member may run for this node; * for any member or stage";
@@ -167,7 +166,7 @@ settings! {
         value "TEXT", default "auto", "Title of the OpenAPI document; auto: the name of what is served";
     API_VERSION: Label = Label, key "api.version", flag "api-version",
         value "TEXT", default "auto", "Version in the OpenAPI document; auto: that of the program, else of callboard";
-    /// Warnings and errors: the start-up lines say the rest.
+    /// Warnings and errors: the start-up lines show the rest.
     LOG: LogFilter = LogFilter, key "log.filter", flag "log",
         value "FILTER", default "warn", "Log lines to write to stderr: a level, or target=level pairs";
     /// For people; a log collector asks for JSON.

@@ -21,7 +21,7 @@ pub(crate) fn max_body_bytes_form() -> &'static Bytes {
     &super::MAX_BODY_BYTES.form
 }
 
-/// What holds for all routes, for this one.
+/// The range of the timeout, as for all routes.
 pub(crate) fn timeout_form() -> &'static Span {
     &DEFAULT_TIMEOUT.form
 }

@@ -24,7 +24,7 @@ pub(crate) const SPLIT: &str = "split";
 pub(crate) static MAX_BATCH_SIZE_FORM: Count = Count(1..=65_536);
 /// A longer delay is a schedule, not batching.
 pub(crate) static MAX_DELAY_FORM: Span = Span(Duration::ZERO..=Duration::from_secs(60));
-/// Each replica is a worker and, as a rule, a thread of its own; replicas of a model share its weights.
+/// Each replica is a worker and, as a rule, its own thread; replicas of a model share its weights.
 pub(crate) static REPLICAS_FORM: Count = Count(1..=1024);
 pub(crate) static QUEUE_FORM: Count = Count(QUEUE_RANGE);
 pub(crate) static CONTRACT_FORM: OneOf<Contract> = OneOf(&[
@@ -32,7 +32,7 @@ pub(crate) static CONTRACT_FORM: OneOf<Contract> = OneOf(&[
     (Contract::Idempotent.as_str(), Contract::Idempotent),
     (Contract::Pure.as_str(), Contract::Pure),
 ]);
-/// Eleven crashes in a row are not by chance.
+/// Eleven crashes in a row are not chance.
 pub(crate) static CRASH_RETRIES_FORM: Count = Count(0..=10);
 /// A batch that may take longer than any call has no bound.
 pub(crate) static TIMEOUT_FORM: Maybe<Span> = Maybe(Span(Duration::from_millis(1)..=HOUR));
@@ -42,8 +42,8 @@ pub(crate) static COST_FORM: OneOf<CostUnit> = OneOf(&[("entries", CostUnit::Ent
 pub(crate) static MAX_COST_FORM: Maybe<Count> = Maybe(Count(1..=1_000_000_000));
 /// At 0 there would be no priority classes; beyond the longest call there is no ageing.
 pub(crate) static AGEING_FORM: Span = Span(Duration::from_millis(1)..=HOUR);
-/// As many cores as Linux can be built for.
+/// The most cores that Linux can be built for.
 pub(crate) static AFFINITY_FORM: Cores = Cores(0..=8191);
 pub(crate) static REVISION_FORM: Count = Count(0..=999_999);
-/// More revisions at a time are no roll-out; a share below a millionth is none.
+/// More revisions at once are not a roll-out; a share below a millionth is no share.
 pub(crate) static SPLIT_FORM: Weights = Weights { revisions: 0..=999_999, weights: 0..=1_000_000, at_most: 16 };

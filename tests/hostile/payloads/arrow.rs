@@ -21,7 +21,7 @@ pub(crate) const STREAM: &str = "application/vnd.apache.arrow.stream";
 /// The most rows of a batch without bytes that a reader accepts.
 const ROWS: usize = 1 << 20;
 
-/// A stream of the same batch again and again, with or without a compression of its own.
+/// A stream of the same batch repeated, with or without compression.
 fn stream(columns: Vec<(String, ArrayRef)>, times: usize, is_zstd: bool) -> Vec<u8> {
     let fields: Vec<Field> =
         columns.iter().map(|(name, column)| Field::new(name, column.data_type().clone(), true)).collect();
@@ -64,7 +64,7 @@ pub(crate) fn zstd_zeros(columns: usize, mib: usize) -> Vec<u8> {
     stream((0..columns).map(|index| (format!("c{index}"), Arc::clone(&zeros))).collect(), 1, true)
 }
 
-/// The same of single bytes: 40 bytes of cell for each.
+/// The same with single bytes: a cell of 40 bytes for each.
 pub(crate) fn zstd_bytes(columns: usize, mib: usize) -> Vec<u8> {
     let zeros: ArrayRef = Arc::new(UInt8Array::from(vec![0; mib * MIB]));
     stream((0..columns).map(|index| (format!("c{index}"), Arc::clone(&zeros))).collect(), 1, true)
@@ -84,7 +84,7 @@ pub(crate) fn views_of_one_text(rows: usize) -> Vec<u8> {
     one(Arc::new(views.finish()), 1)
 }
 
-/// A type of lists inside lists. Building one recurses as deep as it is.
+/// A type of nested lists. Building it recurses once per level.
 pub(crate) fn nested_lists(levels: usize) -> Vec<u8> {
     roomy(move || {
         let wrap = |inner, _| DataType::List(Arc::new(Field::new("item", inner, true)));
@@ -102,7 +102,7 @@ pub(crate) fn nested_structs(levels: usize) -> Vec<u8> {
     })
 }
 
-/// One run that ends after the last row of which a number can speak.
+/// One run whose end is the largest number of a row.
 pub(crate) fn endless_run() -> Vec<u8> {
     let ends = arrow_array::PrimitiveArray::<Int64Type>::from(vec![i64::MAX / 2]);
     one(Arc::new(RunArray::try_new(&ends, &Int64Array::from(vec![7])).expect("one run")), 1)
@@ -121,7 +121,7 @@ pub(crate) fn maps_of_equal_keys(rows: usize, entries: usize) -> Vec<u8> {
     one(Arc::new(maps.finish()), 1)
 }
 
-/// Many columns, and one dictionary that is sent again and again before the only batch.
+/// Many columns, and one dictionary repeated before the only batch.
 pub(crate) fn dictionaries_and_columns(dictionaries: usize, columns: usize) -> Vec<u8> {
     let values: ArrayRef = Arc::new(StringArray::from(vec!["a"]));
     let words: ArrayRef = Arc::new(DictionaryArray::<Int32Type>::new(Int32Array::from(vec![0]), values));
@@ -134,7 +134,7 @@ pub(crate) fn dictionaries_and_columns(dictionaries: usize, columns: usize) -> V
     [&stream[..ends[0]], &stream[ends[0]..ends[1]].repeat(dictionaries), &stream[ends[1]..]].concat()
 }
 
-/// Where each message of a stream ends.
+/// The end of each message of a stream.
 fn message_ends(stream: &[u8]) -> Vec<usize> {
     let (mut ends, mut at) = (Vec::new(), 0);
     while let Some(head) = stream.get(at + 4..at + 8) {
@@ -152,7 +152,7 @@ fn flat(bytes: usize) -> flatbuffers::VerifierOptions {
     flatbuffers::VerifierOptions { max_tables: bytes, max_apparent_size: bytes * 8, ..Default::default() }
 }
 
-/// Runs on a stack that is large enough for any depth that is built here.
+/// Runs on a stack that is large enough for any depth here.
 fn roomy<T: Send + 'static>(build: impl FnOnce() -> T + Send + 'static) -> T {
     let builder = std::thread::Builder::new().stack_size(512 * MIB);
     builder.spawn(build).expect("a thread").join().expect("the stack is large enough")

@@ -1,4 +1,4 @@
-//! Bodies that an honest client would not send, built by hand where no library would write them.
+//! Bodies that no honest client sends, built by hand where libraries refuse to write them.
 
 pub(crate) mod arrow;
 pub(crate) mod msgpack;
@@ -22,7 +22,7 @@ pub(crate) fn deflate(bytes: &[u8]) -> Vec<u8> {
     packed.write_all(bytes).and_then(|()| packed.finish()).expect("a vector takes all")
 }
 
-/// `open` repeated `depth` times, `core`, and `close` as often.
+/// `open` repeated `levels` times, `core`, and `close` as often.
 pub(crate) fn nested(open: &str, levels: usize, core: &str, close: &str) -> Vec<u8> {
     [&open.repeat(levels), core, &close.repeat(levels)].concat().into_bytes()
 }

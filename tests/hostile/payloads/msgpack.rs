@@ -8,7 +8,7 @@ pub(crate) const FRAME: u8 = 5;
 /// The code of texts in the header of an array.
 const TEXT_CODE: u8 = 64;
 
-/// Bytes of MessagePack in the making.
+/// A buffer of MessagePack.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Pack(pub(crate) Vec<u8>);
 
@@ -41,7 +41,7 @@ fn length(bytes: usize) -> [u8; 4] {
     u32::try_from(bytes).expect("a short part").to_be_bytes()
 }
 
-/// The arguments of a function call with this one value.
+/// The arguments of a function call with only this value.
 pub(crate) fn argument(value: &[u8]) -> Vec<u8> {
     Pack::default().map(1).text("args").list(1).raw(value).0
 }
@@ -51,14 +51,14 @@ pub(crate) fn ext(code: u8, payload: &[u8]) -> Vec<u8> {
     Pack::default().ext(code, payload).0
 }
 
-/// The header of an array: its type, its axes.
+/// The header of an array: type and axes.
 fn array_header(code: u8, shape: &[u64]) -> Vec<u8> {
     let mut header = vec![code, shape.len() as u8, 0, 0, 0, 0, 0, 0];
     shape.iter().for_each(|axis| header.extend_from_slice(&axis.to_le_bytes()));
     header
 }
 
-/// A tensor with these axes and bytes, which need not fit each other.
+/// A tensor with these axes and bytes, which may disagree.
 pub(crate) fn tensor(dtype: u8, shape: &[u64], data: &[u8]) -> Vec<u8> {
     ext(TENSOR, &[&array_header(dtype, shape), data].concat())
 }
@@ -96,7 +96,7 @@ fn length_le(bytes: usize) -> [u8; 4] {
     u32::try_from(bytes).expect("a short tree").to_le_bytes()
 }
 
-/// An enum's variant, nested `depth` levels deep: `{"N": {"N": … "Leaf"}}`.
+/// An enum's variant, nested `levels` levels deep: `{"N": {"N": … "Leaf"}}`.
 pub(crate) fn variants(variant: &str, levels: usize, last: &str) -> Vec<u8> {
     let level = [&[0x81, 0xa0 | variant.len() as u8], variant.as_bytes()].concat();
     let mut tree = level.repeat(levels);

@@ -1,4 +1,4 @@
-//! `.npy` files with headers that lie.
+//! `.npy` files with false headers.
 
 /// A file of version 1 with this header and these elements.
 pub(crate) fn with_header(header: &str, data: &[u8]) -> Vec<u8> {

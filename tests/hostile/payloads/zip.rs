@@ -1,11 +1,11 @@
-//! Zip archives by hand: members that lie, overlap or are many.
+//! Zip archives by hand: false, overlapping, or very many members.
 
 use super::deflate;
 
 /// The bytes before the name of a member.
 const LOCAL_BYTES: usize = 30;
 
-/// A member as its records tell of it.
+/// A member as its records describe it.
 #[derive(Clone, Debug)]
 pub(crate) struct Member {
     name: String,
@@ -57,7 +57,7 @@ pub(crate) fn archive(members: &[Member]) -> Vec<u8> {
     with_directory(file, members, &places)
 }
 
-/// An archive in which every name stands for the bytes of the first member.
+/// An archive in which every name refers to the bytes of the first member.
 pub(crate) fn overlapping(member: &Member, names: usize) -> Vec<u8> {
     let file = archive(std::slice::from_ref(member));
     let end = LOCAL_BYTES + member.name.len() + member.data.len();

@@ -1,4 +1,4 @@
-//! The app for the attacks on Rust types: routes whose inputs recurse, grow with the input, or are tables and arrays.
+//! The app for attacks on Rust types: routes whose inputs recurse, grow with the input, or are tables and arrays.
 //!
 //! It has the commands of the `callboard` binary; the attacks use `serve`.
 
@@ -50,7 +50,7 @@ fn app() -> App {
         .route_streaming("/count", StreamStage::each("count", lines))
 }
 
-/// As many lines of a kibibyte as the caller asks for.
+/// As many lines of one KiB as the caller requests.
 fn lines(most: &u64) -> impl Stream<Item = Result<String, Failure>> + use<> {
     stream::iter((0..*most).map(|number| Ok(format!("{number:01024}"))))
 }

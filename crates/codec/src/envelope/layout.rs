@@ -16,7 +16,7 @@ pub(super) const PRELUDE_BYTES: usize = 24;
 const LENGTH_BYTES: usize = 8;
 /// Overhead of a segment in memory: its range, here and among the parts.
 const SEGMENT_BYTES: usize = size_of::<Range<usize>>() + size_of::<(usize, Bytes)>();
-/// A cache line, and what Arrow recommends for its buffers.
+/// A cache line, and Arrow's recommendation for its buffers.
 pub(super) const SEGMENT_ALIGNMENT: usize = 64;
 
 #[derive(Debug, PartialEq)]

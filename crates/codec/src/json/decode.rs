@@ -20,7 +20,7 @@ pub(crate) fn decode(bytes: &[u8], limits: &DecodeLimits) -> Result<Value, Decod
     }
 }
 
-/// The longest that an escape's character may be.
+/// The most bytes of an escaped character.
 const MAX_CHAR_BYTES: usize = 4;
 
 struct JsonDecoder<'a> {
@@ -97,7 +97,7 @@ impl JsonDecoder<'_> {
         self.budget.take_elements(1).map_err(|error| error.at_offset(at))
     }
 
-    /// After an item: whether the list or map ends here (`true`) or goes on after a comma (`false`).
+    /// After an item: whether the list or map ends here (`true`) or continues after a comma (`false`).
     fn closes(&mut self, bracket: u8, expected: &str) -> Result<bool, DecodeError> {
         if self.take(b',') {
             return Ok(false);

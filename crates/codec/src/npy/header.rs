@@ -103,7 +103,7 @@ impl Header {
     }
 }
 
-/// A recursive descent without recursion: the grammar has no nesting but one tuple of integers.
+/// A parser without recursion: the only nesting in the grammar is one tuple of integers.
 struct HeaderParser<'a> {
     text: &'a [u8],
     at: usize,

@@ -138,9 +138,9 @@ impl ElementOrder {
         self.0.is_empty()
     }
 
-    /// The places of the first `len` elements. The indices along the axes are counted up like the digits of a number,
-    /// so that an element costs the same however many axes there are: the last digit changes each time, the one before
-    /// it half as often at most, and so on.
+    /// The places of the first `len` elements. The indices along the axes count up like the digits of a number, so the
+    /// cost of an element does not depend on the count of axes: the last digit changes each time, the digit before it
+    /// at most half as often, and so on.
     fn places(&self, len: usize) -> impl Iterator<Item = usize> {
         let mut digits: SmallVec<[usize; 8]> = smallvec![0; self.0.len()];
         let mut place = 0;

@@ -4,7 +4,7 @@
 //! spanning. A stored member is used in place. Deflated members are unpacked only after the sum of their claimed sizes
 //! is within the limits, each into a buffer of its claimed size; the checksum must agree. Source: PKWARE's APPNOTE 6.3.
 //!
-//! Written are stored members, each aligned like a `.npy` file of its own.
+//! Members are written stored, each aligned like a separate `.npy` file.
 
 use bytes::Bytes;
 use miniz_oxide::inflate::{TINFLStatus, decompress_slice_iter_to_slice};

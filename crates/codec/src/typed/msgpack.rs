@@ -72,7 +72,7 @@ fn may_exceed(len: usize, limits: &DecodeLimits) -> bool {
 /// The type, if it is all of the input.
 fn whole<T: DeserializeOwned>(bytes: &[u8], limits: &DecodeLimits) -> Option<T> {
     let mut deserializer = rmp_serde::Deserializer::from_read_ref(bytes);
-    // rmp-serde counts leaves as a level of their own.
+    // rmp-serde counts leaves as a separate level.
     deserializer.set_max_depth(limits.depth() + 1);
     let value = T::deserialize(Metered::new(&mut deserializer, limits.depth())).ok()?;
     // It does not report its position; reading one more value shows whether the input is at its end.

@@ -1,7 +1,7 @@
 //! From Rust's own types to [`Value`]: the conversions that cannot fail.
 //!
-//! Integers find their one form here. There is no `From<Vec<u8>>`, because a vector of small integers and a byte string
-//! would look alike: say `Value::Bytes` for bytes.
+//! Integers get their single form here. There is no `From<Vec<u8>>`: a list of small integers and a byte string would
+//! look alike. Use `Value::Bytes` for bytes.
 
 use bytes::Bytes;
 

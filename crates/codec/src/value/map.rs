@@ -107,7 +107,7 @@ impl Map {
         }
     }
 
-    /// Removes a value. The other entries keep their order, so that those after it are moved.
+    /// Removes a value. The other entries keep their order, so later entries are moved.
     pub fn remove(&mut self, key: &str) -> Option<Value> {
         match &mut self.0 {
             Storage::Small(entries) => {

@@ -1,7 +1,7 @@
-//! The dynamic value: what a payload is when no Rust type describes it.
+//! The dynamic value: a payload without a Rust type.
 //!
-//! Decides which types there are and that they stay apart: a tuple is no list, a bool no integer, a float keeps its 64
-//! bits, bytes are no text. Integers have one form only: [`Value::UInt`] is for numbers that do not fit an `i64`, so
+//! Defines the set of types and keeps them apart: a tuple is not a list, a bool not an integer, bytes are not text, and
+//! a float keeps its 64 bits. Integers have one form only: [`Value::UInt`] is for numbers that do not fit an `i64`, so
 //! build integers with `Value::from`.
 
 mod convert;
@@ -38,14 +38,14 @@ use crate::value::tensor::{StrTensor, Tensor};
 #[derive(Debug, Clone, PartialEq, Default)]
 #[non_exhaustive]
 pub enum Value {
-    /// Nothing: JSON's `null`, Python's `None`, an `Option` without a value.
+    /// No value: JSON's `null`, Python's `None`, an empty `Option`.
     #[default]
     Null,
     /// True or false; never 0 or 1.
     Bool(bool),
     /// An integer that fits an `i64`.
     Int(i64),
-    /// An integer beyond `i64::MAX`, and only such a one. `Value::from(n)` chooses.
+    /// An integer beyond `i64::MAX`, and no other. `Value::from(n)` chooses.
     UInt(u64),
     /// A 64-bit float, kept bit by bit (NaN payloads and the sign of zero included).
     Float(f64),
@@ -59,7 +59,7 @@ pub enum Value {
     Tuple(Vec<Self>),
     /// String keys to values, in insertion order.
     Map(Map),
-    /// A number that remembers its width.
+    /// A number with the width of its type.
     Scalar(Scalar),
     /// An n-dimensional array.
     Tensor(Tensor),
@@ -135,7 +135,7 @@ impl Value {
         }
     }
 
-    /// The number as an `f64`: a float as it is, an integer rounded when it is beyond 2⁵³.
+    /// The number as an `f64`: a float unchanged, an integer beyond 2⁵³ rounded.
     #[must_use]
     pub fn as_f64(&self) -> Option<f64> {
         match self {

@@ -1,4 +1,4 @@
-//! One number that remembers its width, as a NumPy scalar does.
+//! One number with the width of its type, like a NumPy scalar.
 
 use half::{bf16, f16};
 use num_complex::Complex;
@@ -7,7 +7,7 @@ use crate::value::Value;
 use crate::value::tensor::{DType, Element, Tensor, with_element};
 
 /// A number with the width of its type. Plain numbers are [`Value::Int`] and [`Value::Float`]; a scalar is for senders
-/// to whom `float32(1)` and `1.0` are different things.
+/// that distinguish `float32(1)` from `1.0`.
 ///
 /// ```
 /// use callboard_codec::{DType, Scalar, Value};

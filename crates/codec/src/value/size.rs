@@ -1,4 +1,4 @@
-//! How much memory a value holds: what admission by bytes counts, and how much of the limits its decoding spent.
+//! The memory of a value, for admission by bytes, and the share of the limits that its decoding used.
 
 use crate::limits::DecodeLimits;
 #[cfg(feature = "arrow")]
@@ -13,8 +13,7 @@ impl Value {
         size_of::<Self>() + self.heap_bytes()
     }
 
-    /// What is left of `bytes` after this value; `None` if the value is larger. The walk stops as soon as that is
-    /// known.
+    /// `bytes` minus the size of this value; `None` if the value is larger. The walk stops as soon as that is known.
     pub(crate) fn left_of(&self, bytes: usize) -> Option<usize> {
         let left = bytes.checked_sub(size_of::<Self>())?;
         match self {
@@ -59,7 +58,7 @@ impl Value {
         }
     }
 
-    /// How much of the limits for structure the decoding of this value spent.
+    /// The share of the limits for structure that the decoding of this value used.
     pub(crate) fn structure(&self) -> Structure {
         let mut structure = Structure::default();
         structure.add(self);

@@ -1,10 +1,10 @@
-//! Why a stream was reset or a connection closed, as QUIC error codes.
+//! The reasons for a reset stream or a closed connection, as QUIC error codes.
 
 /// The reason why one side resets a stream or closes a connection. No message can follow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ResetCode {
-    /// The caller does not wait for the answer any more.
+    /// The caller no longer waits for the answer.
     Cancelled,
     /// The deadline has passed.
     Deadline,
@@ -64,7 +64,7 @@ impl ResetCode {
         Self::ALL.into_iter().find(|code| u64::from(code.number()) == number)
     }
 
-    /// Whether it promises that nothing was started, so that the same call may be made elsewhere.
+    /// Whether the code promises that nothing was started, so that the call may be made on another node.
     #[must_use]
     pub const fn says_not_started(self) -> bool {
         matches!(self, Self::Busy | Self::Draining)

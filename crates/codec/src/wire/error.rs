@@ -1,4 +1,4 @@
-//! Why a frame was refused.
+//! The errors of a stream of frames.
 
 use crate::error::{DecodeError, EncodeError};
 
@@ -51,7 +51,7 @@ pub enum WireError {
     /// The header is not a map of its kind; the source names the field.
     #[error("{kind} header")]
     Header {
-        /// Of which kind of frame.
+        /// The kind of frame.
         kind: &'static str,
         /// The cause.
         #[source]
@@ -60,7 +60,7 @@ pub enum WireError {
     /// A header that could not be written: a defect of this side.
     #[error("{kind} header")]
     Encode {
-        /// Of which kind of frame.
+        /// The kind of frame.
         kind: &'static str,
         /// The cause.
         #[source]
@@ -72,7 +72,7 @@ pub enum WireError {
         /// The least number of missing bytes.
         missing: u64,
     },
-    /// Something was read after an error.
+    /// The reader was used after an error.
     #[error("the stream was refused before")]
     Refused,
 }

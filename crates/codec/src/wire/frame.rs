@@ -42,7 +42,7 @@ pub enum FrameKind {
     Item,
     /// A call's successful outcome; its body is the output, unless it streamed.
     Done,
-    /// A call's outcome that is an error; its body is what user code attached.
+    /// A call's outcome that is an error; its body has the details from user code.
     Fail,
     /// The reader of a streaming call has room for more outputs.
     Credit,
@@ -344,7 +344,7 @@ fn put_prelude(head: &mut Vec<u8>, kind: FrameKind, entry: u16, body_bytes: usiz
 pub struct FrameHead {
     /// Its kind.
     pub kind: FrameKind,
-    /// Which of the stream's calls it belongs to.
+    /// The number of its call on the stream.
     pub entry: u16,
     /// The number of bytes of the body, which follows.
     pub body_bytes: usize,

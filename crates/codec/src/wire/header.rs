@@ -38,13 +38,13 @@ pub struct Welcome {
     pub version: u8,
     /// The name of the node that answers.
     pub node: String,
-    /// Which incarnation of that name it is.
+    /// The generation of that name.
     pub generation: u64,
     /// Its build, for people.
     pub build: String,
     /// The largest body that the node takes.
     pub max_body_bytes: u64,
-    /// The node takes no new work.
+    /// Whether the node refuses new work.
     pub draining: bool,
     /// The most stages of one call; 0 for a node that runs one at a time.
     #[serde(skip_serializing_if = "is_default")]
@@ -64,9 +64,9 @@ pub struct Offer {
     pub stage: bool,
     /// For a route, the number of the change that opened it; for a stage, its revision.
     pub revision: u64,
-    /// It answers one input with many outputs.
+    /// Whether it answers one input with many outputs.
     pub streams: bool,
-    /// It may be run again when its outcome is not known.
+    /// Whether it may run again after an unknown outcome.
     pub idempotent: bool,
     /// The default timeout of a call of this route, in milliseconds; 0 for that of the node.
     #[serde(skip_serializing_if = "is_default")]
@@ -122,7 +122,7 @@ pub struct Done {
     /// The times of the call.
     #[serde(skip_serializing_if = "is_default")]
     pub times: Times,
-    /// How the node does.
+    /// The load of the node.
     #[serde(skip_serializing_if = "is_default")]
     pub load: Load,
 }
@@ -132,7 +132,7 @@ pub struct Done {
 #[serde(default)]
 pub struct Item {}
 
-/// An outcome that is an error. Its body is what user code attached, as an envelope; empty for nothing.
+/// An outcome that is an error. Its body has the details from user code, as an envelope; empty for none.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Fail {
@@ -140,10 +140,10 @@ pub struct Fail {
     pub kind: String,
     /// The message, for people.
     pub message: String,
-    /// User code may have run; true if missing. If false, the same call may be made on another node.
+    /// Whether user code may have run; true if missing. If false, the same call may be made on another node.
     #[serde(default = "taken_for_granted")]
     pub started: bool,
-    /// The call may run again although it was started.
+    /// Whether the call may run again although it was started.
     #[serde(skip_serializing_if = "is_default")]
     pub may_repeat: bool,
     /// The type of the error that user code raised.
@@ -155,13 +155,13 @@ pub struct Fail {
     /// A hint when to retry, in milliseconds; 0 for unknown.
     #[serde(skip_serializing_if = "is_default")]
     pub retry_after_millis: u64,
-    /// The worker's last words.
+    /// The last message of the worker: a panic, or a traceback of another process.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub remote_trace: Option<String>,
     /// The stage that failed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stage: Option<String>,
-    /// How the node does.
+    /// The load of the node.
     #[serde(skip_serializing_if = "is_default")]
     pub load: Load,
 }
@@ -178,7 +178,7 @@ pub struct Credit {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Goaway {
-    /// Why, for people.
+    /// The reason, for people.
     pub reason: String,
 }
 
@@ -186,13 +186,13 @@ pub struct Goaway {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Join {
-    /// The cluster whose token it is.
+    /// The cluster of the token.
     pub cluster: String,
-    /// Which token.
+    /// The id of the token.
     pub token: String,
-    /// The wished name of the member; empty for any name.
+    /// The requested name of the member; empty for any name.
     pub name: String,
-    /// A proof that the sender has the token, bound to this connection: a signature in hexadecimal digits.
+    /// Proof of possession of the token, bound to this connection: a signature in hexadecimal digits.
     pub proof: String,
 }
 

@@ -1,7 +1,7 @@
 //! Reads the headers of calls and outcomes without serde, if they have the form that this side writes.
 //!
 //! Each call has one of each, and reading them with serde took a tenth of its instructions. Any unexpected header, such
-//! as one with a field of a later version, is left to serde. The results are the same as serde's.
+//! as one with a field of a later version, goes through serde. The results are the same.
 
 use rmp::Marker;
 
@@ -213,7 +213,7 @@ mod tests {
         })
     }
 
-    /// Whatever is read here, serde reads the same.
+    /// serde reads the same from any input that is accepted here.
     fn agree(bytes: &[u8]) {
         if let Some(read) = call(bytes) {
             assert_eq!(by_serde::<Call>(bytes), Some(read));

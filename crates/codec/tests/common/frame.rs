@@ -15,7 +15,7 @@ use proptest::prelude::*;
 
 type Cells = Vec<Option<i64>>;
 
-/// One column of each family, out of cells that are numbers or missing.
+/// One column of each family, made of numbers and nulls.
 const MAKERS: [fn(&Cells) -> ArrayRef; 14] = [
     |cells| Arc::new(cells.iter().copied().collect::<Int64Array>()),
     |cells| Arc::new(cells.iter().map(|cell| cell.map(|n| n as i8)).collect::<Int8Array>()),
@@ -59,7 +59,7 @@ fn column(maker: usize, cells: &Cells) -> ArrayRef {
     MAKERS[maker](cells)
 }
 
-/// Some columns, the last of them inside a struct, of no rows to a few, in one to three batches.
+/// A few columns, the last inside a struct, with few or no rows, in one to three batches.
 pub(crate) fn frame() -> impl Strategy<Value = DataFrame> {
     let makers = proptest::collection::vec(0..MAKERS.len(), 0..4);
     let batch = proptest::collection::vec(proptest::option::of(any::<i64>()), 0..6);

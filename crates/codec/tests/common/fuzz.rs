@@ -1,8 +1,8 @@
-//! What every decoder is held to, for any bytes at all. The fuzz targets call it with what they invent, `corpus.rs`
-//! with every input that is kept.
+//! The properties of every decoder, for any bytes. The fuzz targets check generated inputs, `corpus.rs` checks every
+//! stored input.
 //!
-//! Beside "no panic": what was read is written and read again as the same, an envelope says the same in any chunks, and
-//! the heap stays within the promise of `DecodeLimits`.
+//! Besides "no panic": a decoded value is encoded and decoded to the same value, an envelope decodes the same from any
+//! chunks, and the heap stays within the promise of `DecodeLimits`.
 
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
@@ -21,10 +21,10 @@ use serde::{Deserialize, Serialize};
 
 use super::{heap, ledger};
 
-/// A decoder under its name, which is that of its fuzz target and of its directory of seeds.
+/// A decoder under the name of its fuzz target and its directory of seeds.
 pub(crate) type Target = (&'static str, fn(&[u8]));
 
-/// Every decoder there is.
+/// All decoders.
 pub(crate) const TARGETS: [Target; 12] = [
     ("json", |input| value(Format::Json, input)),
     ("msgpack", |input| value(Format::Msgpack, input)),
@@ -47,10 +47,10 @@ fn limits() -> DecodeLimits {
     DecodeLimits { max_tree_bytes: MIB, max_decompressed_bytes: MIB, ..DecodeLimits::default() }
 }
 
-/// Structure for each byte of input, at the very most: an empty list of JSON is one byte and makes room for four.
+/// The upper bound of structure per input byte: an empty JSON list is one byte and makes room for four.
 const STRUCTURE_PER_BYTE: usize = 160;
 
-/// Decodes, and holds the peak of the heap against the promise: what was charged, and what the limits allow.
+/// Decodes, and compares the peak of the heap with the charge and the limits.
 fn within_bounds<T>(format: Format, input: &Bytes, decode: impl FnOnce() -> T) -> T {
     let ((made, charged), peak, _) = heap::measured(|| ledger::charged(usize::MAX, decode));
     let paid = charged.peak + 2 * input.len() + SLACK;
@@ -72,14 +72,14 @@ fn decode(format: Format, input: &Bytes) -> Result<Value, DecodeError> {
     Value::decode(format, input, &limits())
 }
 
-/// Each error fits a line.
+/// Each error fits on one line.
 fn refused(error: &DecodeError) {
     let told = error.to_string();
     assert!(told.len() < 2048, "{} bytes of message", told.len());
     assert_eq!(error.limit().is_some(), error.kind() == DecodeErrorKind::LimitExceeded, "{error}");
 }
 
-/// And where it was read from bytes, the byte is named.
+/// An error from bytes also names the position.
 fn refused_at(error: &DecodeError, input: &[u8]) {
     refused(error);
     let offset = error.offset().unwrap_or_else(|| panic!("no byte is named: {error}"));
@@ -99,13 +99,13 @@ fn value(format: Format, input: &[u8]) {
 
 fn comes_back(format: Format, value: &Value) {
     let written = value.encode(format).unwrap_or_else(|error| panic!("{format}: {error}"));
-    // What compressed input unpacked to may be beyond the limit on what is not compressed.
+    // A value from compressed input may exceed the limit for uncompressed input.
     let limits = DecodeLimits { max_tree_bytes: 64 * MIB, ..limits() };
     let again = Value::decode(format, &written, &limits).unwrap_or_else(|error| panic!("{format}: {error}"));
     assert!(same(value, &again), "{format}: {value:?} came back as {again:?}");
 }
 
-/// Equality by which a NaN is itself.
+/// Equality in which NaN equals itself.
 fn same(a: &Value, b: &Value) -> bool {
     match (a, b) {
         (Value::Float(a), Value::Float(b)) => a.to_bits() == b.to_bits(),
@@ -120,12 +120,12 @@ fn same(a: &Value, b: &Value) -> bool {
     }
 }
 
-/// By their bytes.
+/// Compares the bytes.
 fn same_scalar(a: Scalar, b: Scalar) -> bool {
     a.dtype() == b.dtype() && a.to_tensor() == b.to_tensor()
 }
 
-/// Chunks of sizes that follow from the input say what one buffer says.
+/// Decoding from chunks gives the same result as from one buffer. The input determines the sizes of the chunks.
 fn envelope_chunks(input: &[u8]) {
     let whole = Bytes::copy_from_slice(input);
     let expected = decode(Format::Envelope, &whole);
@@ -143,14 +143,14 @@ fn in_chunks(whole: &Bytes, mut seed: u32) -> Result<Value, DecodeError> {
     let mut rest = whole.clone();
     while !rest.is_empty() {
         seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-        // Mostly small ones, sometimes none, sometimes all.
+        // Mostly small chunks, sometimes empty ones, sometimes the whole input.
         let size = [0, 1, 7, 24, 64, 600, 5000, usize::MAX][(seed >> 29) as usize];
         decoder.push(rest.split_to(rest.len().min(size)))?;
     }
     decoder.finish()
 }
 
-/// A type with a field of every kind that a route may have.
+/// A type with a field of every kind that a route supports.
 #[derive(Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 struct Typed {
     name: String,
@@ -175,13 +175,13 @@ enum Choice {
 
 static TYPED: LazyLock<DataType> = LazyLock::new(DataType::for_type::<Typed>);
 
-/// The first byte says the format; the rest is read into a Rust type and into a value.
+/// The first byte selects the format; the rest is decoded into a Rust type and into a value.
 fn typed(input: &[u8]) {
     let Some((first, rest)) = input.split_first() else { return };
     let format = TYPED_FORMATS[usize::from(*first) % 3];
     let rest = Bytes::copy_from_slice(rest);
     let kind = &*TYPED;
-    // A Rust type allocates by itself, so no limit on trees holds it; what a byte becomes is bounded all the same.
+    // A Rust type allocates by itself, so no tree limit applies; the structure per byte is still bounded.
     let (decoded, peak, _) = heap::measured(|| kind.decode(format, &rest, &limits()));
     let allowed = rest.len().saturating_mul(2 + STRUCTURE_PER_BYTE) + SLACK;
     assert!(peak <= allowed, "{format}: {peak} bytes of heap for {} of input", rest.len());
@@ -205,8 +205,8 @@ fn through_a_value(payload: &Payload) {
     );
 }
 
-/// The first byte says the format. The rest is read into a value and into a Rust type, and the value is written, all on
-/// an account: the heap stays below what was charged, also where the account has half of what that took.
+/// The first byte selects the format. The rest is decoded into a value and a Rust type, and the value is encoded, all
+/// on an account. The heap stays below the charge, also with half of that account.
 fn budget(input: &[u8]) {
     let Some((first, rest)) = input.split_first() else { return };
     let formats: Vec<Format> = Format::all().collect();
@@ -218,15 +218,15 @@ fn budget(input: &[u8]) {
     }
     let Some(value) = decoded else { return };
     for format in [Format::Json, Format::Msgpack, Format::Npy, Format::Npz, Format::Envelope] {
-        // The heads of Arrow messages are as large as they were when they came.
+        // Heads of Arrow messages have the same size as in the input.
         on_an_account(format, 2 * rest.len(), || value.encode(format));
     }
 }
 
 const TYPED_FORMATS: [Format; 3] = [Format::Json, Format::Msgpack, Format::Envelope];
 
-/// Works on an account without an end, then on one that has half of what that took; each holds the heap, with `beside`
-/// as much again.
+/// Runs `work` on an unlimited account, then on half of what it charged. Each time the heap stays below the charge plus
+/// `beside`.
 fn on_an_account<T, E>(format: Format, beside: usize, work: impl Fn() -> Result<T, E>) -> Option<T> {
     let run = |max: usize| {
         let ((made, charged), peak, _) = heap::measured(|| ledger::charged(max, &work));
@@ -242,7 +242,7 @@ fn on_an_account<T, E>(format: Format, beside: usize, work: impl Fn() -> Result<
     made.ok()
 }
 
-/// What is read out of values, not bytes: tensors, texts, frames and series in the forms of JSON; and media types.
+/// Values in the forms of JSON, without bytes: tensors, texts, frames and series; and media types.
 fn forms(input: &[u8]) {
     if let Ok(text) = std::str::from_utf8(input) {
         media_types(text);
@@ -269,8 +269,7 @@ fn forms(input: &[u8]) {
 
 fn tensor_comes_back(tensor: &Tensor) {
     comes_back(Format::Msgpack, &tensor.clone().into());
-    // A float that is no number (base64 can say one) has no JSON; no axis has no length to come back with behind an
-    // empty one.
+    // NaN and infinity (possible in base64) have no JSON form, and lengths of axes after an empty axis are lost.
     let Ok(written) = Value::from(tensor.clone()).encode(Format::Json) else { return };
     let nested = decode(Format::Json, &written).expect("what was written is read");
     if !tensor.is_empty() {
@@ -294,8 +293,8 @@ fn media_types(text: &str) {
     let _format = Format::from_media_type(text);
 }
 
-/// A stream of frames, whole and in chunks: the same heads, the same error, and every header that is read comes back,
-/// as what its kind of frame has. What nodes offer stands in bodies.
+/// A stream of frames, whole and in chunks: the same heads and errors, and every header round-trips in the layout of
+/// its kind. Offers of nodes are in bodies.
 fn frames(input: &[u8]) {
     let whole = Bytes::copy_from_slice(input);
     let limits = FrameLimits { max_body_bytes: MIB, ..FrameLimits::default() };
@@ -322,19 +321,19 @@ fn frames(input: &[u8]) {
                 offers(body);
             }
             FrameKind::Offers => offers(body),
-            // Nothing of theirs is read but the body, as what it is: a request, or certificates.
+            // These kinds have only a body: a request or certificates.
             FrameKind::Cancel | FrameKind::Renew | FrameKind::Certificate => {}
             kind => panic!("nothing holds the header of {kind} to anything"),
         }
     }
 }
 
-/// What a node offers, as its peers read it.
+/// The offers of a node, as its peers read them.
 fn offers(body: &Bytes) {
     let read = |body: &Bytes| decode(Format::Envelope, body).ok()?.deserialize::<Vec<Offer>>().ok();
     let Some(offers) = within_bounds(Format::Envelope, body, || read(body)) else { return };
     let written = Payload::new(offers.clone()).to_envelope().expect("offers have one").into_bytes();
-    // What is read is not more than what is written, but for the limits.
+    // The written form may exceed a limit; otherwise it reads back equal.
     assert!(read(&written).is_none_or(|again| again == offers));
 }
 
@@ -342,7 +341,7 @@ type Frames = Vec<(FrameHead, Bytes)>;
 
 fn read_frames(chunks: impl Iterator<Item = Bytes>, limits: &FrameLimits) -> (Frames, Option<WireError>) {
     let (mut reader, mut frames) = (FrameReader::new(limits.clone()), Frames::new());
-    // Put together only where somebody reads it: that is not the reader's heap.
+    // The test joins the pieces of a body; the reader does not.
     let mut body = BytesMut::new();
     for chunk in chunks {
         reader.push(chunk);

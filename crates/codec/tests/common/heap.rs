@@ -1,4 +1,4 @@
-//! An allocator that counts, for tests that hold decoding against what it may take.
+//! A counting allocator for tests that compare decoding with its bounds.
 //!
 //! It counts for the whole binary, so each measurement takes a [`turn`].
 
@@ -16,7 +16,7 @@ static TOTAL: AtomicUsize = AtomicUsize::new(0);
     unsafe_code,
     reason = "an allocator that counts and hands everything on to the system's; `realloc` counts as both"
 )]
-// SAFETY: each call is the system allocator's own, with the caller's arguments.
+// SAFETY: each call forwards to the system allocator with the caller's arguments.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count(layout.size());
@@ -50,7 +50,7 @@ pub(crate) fn turn() -> MutexGuard<'static, ()> {
     TURN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Runs `work` and says what it allocated: at most at one time, and altogether.
+/// Runs `work` and returns its peak and its total of allocated bytes.
 pub(crate) fn measured<T>(work: impl FnOnce() -> T) -> (T, usize, usize) {
     let (before, total) = (LIVE.load(Relaxed), TOTAL.load(Relaxed));
     PEAK.store(before, Relaxed);
@@ -58,7 +58,7 @@ pub(crate) fn measured<T>(work: impl FnOnce() -> T) -> (T, usize, usize) {
     (made, PEAK.load(Relaxed) - before, TOTAL.load(Relaxed) - total)
 }
 
-/// What is allocated now.
+/// Bytes allocated now.
 #[allow(dead_code, reason = "not every binary asks")]
 pub(crate) fn live() -> usize {
     LIVE.load(Relaxed)

@@ -1,4 +1,4 @@
-//! An account that notes what is charged to it, for tests that hold the heap against the charges.
+//! An account that records its charges, for tests that compare the heap with them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -30,12 +30,12 @@ impl Account for Ledger {
     }
 }
 
-/// What a scope charged.
+/// The charges of a scope.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Charged {
-    /// At most at one time.
+    /// The highest sum at one time.
     pub(crate) peak: usize,
-    /// When it had ended.
+    /// The sum after its end.
     #[allow(dead_code, reason = "not every binary asks")]
     pub(crate) left: usize,
 }

@@ -1,4 +1,4 @@
-//! Strategies that make any value there is.
+//! Strategies that make any value.
 
 use bytes::Bytes;
 use callboard_codec::{DType, Scalar, StrTensor, Tensor, Value};
@@ -7,7 +7,7 @@ use proptest::prelude::*;
 #[cfg(feature = "arrow")]
 pub(crate) mod frame;
 
-/// Every leaf but floats that are no number, whose inequality would hide a difference.
+/// Every leaf except NaN floats: a NaN is not equal to itself.
 pub(crate) fn leaf() -> impl Strategy<Value = Value> {
     let plain = prop_oneof![
         json_leaf(),
@@ -25,7 +25,7 @@ pub(crate) fn leaf() -> impl Strategy<Value = Value> {
     plain
 }
 
-/// Every leaf that JSON has a word for.
+/// Every leaf that JSON can express.
 pub(crate) fn json_leaf() -> impl Strategy<Value = Value> {
     prop_oneof![
         Just(Value::Null),
@@ -61,7 +61,7 @@ pub(crate) fn tensor() -> impl Strategy<Value = Tensor> {
         (proptest::sample::select(DType::all().collect::<Vec<_>>()), proptest::collection::vec(0_usize..4, 0..4));
     parts.prop_flat_map(|(dtype, shape)| {
         let len = shape.iter().product::<usize>() * dtype.size_bytes();
-        // Low bytes make bools, and floats that are numbers.
+        // Low bytes make bools, and floats other than NaN.
         let bytes = proptest::collection::vec(0_u8..2, len);
         bytes.prop_map(move |bytes| {
             Tensor::try_new(dtype, &shape, bytes.into()).expect("as many bytes as the shape needs")

@@ -1,11 +1,11 @@
-//! Changes inputs at random: a small fuzzer that needs no other toolchain.
+//! Random changes of inputs: a small fuzzer without another toolchain.
 
 /// xorshift64*.
 pub(crate) struct Random(u64);
 
 impl Random {
     pub(crate) fn new(seed: u64) -> Self {
-        // Seeds that follow each other begin far apart.
+        // Consecutive seeds start far apart.
         Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
     }
 
@@ -17,21 +17,21 @@ impl Random {
     }
 }
 
-/// Changes one thing in `input` after its first byte, and makes it no longer than `max` bytes.
+/// Changes one thing in `input` after its first byte; the result has at most `max` bytes.
 pub(crate) fn mutate(input: &mut Vec<u8>, random: &mut Random, max: usize) {
     let at = 1 + random.below(input.len().saturating_sub(1));
     match random.below(5) {
         0 => input.iter_mut().skip(at).take(1).for_each(|byte| *byte = random.below(256) as u8),
         1 => input.iter_mut().skip(at).take(1).for_each(|byte| *byte ^= 1 << random.below(8)),
         2 => {
-            // A length that lies.
+            // A false length.
             let lie = [0_u32, 1, 127, 255, 65_535, 1 << 20, u32::MAX][random.below(7)];
             let bytes = if random.below(2) == 0 { lie.to_le_bytes() } else { lie.to_be_bytes() };
             input.iter_mut().skip(at).zip(bytes).for_each(|(byte, new)| *byte = new);
         }
         3 => input.truncate(at),
         _ => {
-            // A piece again and again.
+            // A repeated piece.
             let len = 1 + random.below(64.min(input.len().saturating_sub(at)).max(1));
             let piece: Vec<u8> = input.iter().skip(at).take(len).copied().collect();
             let times = 1 << random.below(17);

@@ -13,7 +13,7 @@ use crate::guard::{AccessPolicy, NamedHost};
 /// The rules of one listener.
 #[derive(Debug)]
 pub(super) struct AdminGuard {
-    /// On loopback no client has a reason to use another name.
+    /// Whether the listener is on loopback, where clients need no other name.
     is_local: bool,
     policy: Option<AccessPolicy>,
 }

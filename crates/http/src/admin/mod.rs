@@ -64,7 +64,7 @@ struct AdminState {
 }
 
 impl Admin {
-    /// The admin listener of the node of `node`, whose edge is `edge`. It does not keep the node alive.
+    /// The admin listener of this node and its edge. It does not keep the node alive.
     #[must_use]
     pub fn new(node: NodeHandle, edge: &HttpEdge) -> Self {
         let client = node.client();
@@ -73,7 +73,7 @@ impl Admin {
         Self(Arc::new(AdminState { node, client, metrics, ids, begun, drain, protocol }))
     }
 
-    /// Completes when an operator asked for a drain. The program decides what follows: finish the calls, then end.
+    /// Completes when an operator asks for a drain. The program decides how to finish its calls and end.
     ///
     /// # Cancellation
     ///
@@ -100,8 +100,8 @@ impl Admin {
     }
 }
 
-/// Serves the admin listener until `shutdown` completes; requests in progress then have the time that it returns. Of
-/// `config` the limits of connections, the keys and TLS apply.
+/// Serves the admin listener until `shutdown` completes; running requests then have the time that it returns. The
+/// limits of connections, the keys and TLS in `config` apply.
 ///
 /// # Errors
 ///
@@ -127,7 +127,7 @@ pub async fn serve_admin(
     Ok(())
 }
 
-/// The layers around every request of the listener.
+/// Wraps every request of the listener.
 async fn layers(State((admin, guard)): State<(Admin, Arc<AdminGuard>)>, request: Request, next: Next) -> Response {
     let id = request.headers().get(X_REQUEST_ID).and_then(RequestId::from_client);
     let id = id.unwrap_or_else(|| admin.0.ids.generate());

@@ -1,4 +1,4 @@
-//! What a call knows of its request and of the edge that makes it.
+//! The context of a call: its request, and the edge that makes it.
 
 use std::sync::Arc;
 
@@ -26,17 +26,17 @@ pub struct RequestContext<'a> {
     pub config: &'a HttpConfig,
     /// The counters of the edge.
     pub metrics: &'a EdgeMetrics,
-    /// Begins when calls in progress are answered with 503, because the node ends.
+    /// Begins when running calls are answered with 503, because the node ends.
     pub aborting: &'a Arc<ShutdownSignal>,
     /// The id of the request.
     pub id: &'a RequestId,
     /// The recorder of its calls, if it has one.
     pub recorder: Option<&'a Recorder>,
-    /// Whether its client asked for the timeline.
+    /// Whether the client asked for the timeline.
     pub is_explained: bool,
     /// The span of a sampled request.
     pub span: Option<&'a Arc<RequestSpan>>,
-    /// Whether its client may have named a trace.
+    /// Whether the client may have named a trace.
     pub has_trace: bool,
     /// The owner of its API key, if keys are required.
     pub key_holder: Option<&'a KeyHolder>,
@@ -56,8 +56,8 @@ impl RequestContext<'_> {
         self.with_request(options, route, headers)
     }
 
-    /// The same options with what the code behind the route may know of the request: its id, its caller, its trace, and
-    /// the headers that the route asks for.
+    /// The same options with the parts of the request for the code of the route: its id, its caller, its trace, and the
+    /// headers that the route requests.
     pub(crate) fn with_request(self, options: CallOptions, route: &Route, headers: &HeaderMap) -> CallOptions {
         let mut options = self.recorder.cloned().into_iter().fold(options, CallOptions::with_recorder);
         if HAS_REQUEST_IDS {

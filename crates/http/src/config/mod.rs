@@ -1,4 +1,4 @@
-//! The limits of the edge. Each bounds something that clients decide, and names the threat without it.
+//! The limits of the edge. Each bounds the cost of clients, and names the threat without it.
 
 mod tls;
 
@@ -32,10 +32,10 @@ pub struct HttpConfig {
     /// Connections served at once. Default 10,000.
     ///
     /// *Threat*: a client that opens connections until memory or file descriptors are gone. A busy connection costs 24
-    /// KiB beside its request, an idle HTTP/1 connection about 3 KiB, and each a descriptor, so raise the process's
+    /// KiB besides its request, an idle HTTP/1 connection about 3 KiB, and each a descriptor, so raise the process's
     /// descriptor limit with it. At the limit no connection is dropped: new clients wait in the kernel's backlog. Pairs
     /// with [`header_read_timeout`](Self::header_read_timeout), which drops silent clients, and
-    /// [`write_progress_timeout`](Self::write_progress_timeout), which drops those that do not read.
+    /// [`write_progress_timeout`](Self::write_progress_timeout), which drops clients that do not read.
     pub max_connections: usize,
 
     /// Connections served at once for one address: an IPv4 address, or an IPv6 /64 network. Default 1,000.
@@ -47,13 +47,13 @@ pub struct HttpConfig {
 
     /// TLS on the listener. Default none.
     ///
-    /// *Threat*: anyone on the network path can read and change the traffic, keys included. Leave it out only on
-    /// loopback and behind a proxy that speaks TLS.
+    /// *Threat*: any host on the network path can read and change the traffic, keys included. Omit it only on loopback
+    /// and behind a proxy that speaks TLS.
     pub tls: Option<TlsConfig>,
 
     /// The longest time from accept until the client's first bytes tell its version of HTTP. Default 10 s.
     ///
-    /// *Threat*: clients that connect and say nothing, or the HTTP/2 preface a byte at a time. Cut without an answer.
+    /// *Threat*: clients that connect and stay silent, or send the HTTP/2 preface byte by byte. Cut without an answer.
     /// Raise it only for clients that open connections in advance.
     pub first_byte_timeout: Duration,
 
@@ -61,17 +61,16 @@ pub struct HttpConfig {
     ///
     /// *Threat*: slowloris, headers sent at ten bytes a second. The wait between two requests of a kept-alive
     /// connection counts, so this is also the longest time a connection may be idle. Cut without an answer. On HTTP/2
-    /// it is the interval of pings, and a client that does not answer one within
-    /// [`first_byte_timeout`](Self::first_byte_timeout) is cut. A client that answers pings but has no request running
-    /// is sent away (GOAWAY) after one to two intervals. So is a client that holds answers back, such as by an empty
-    /// window: one that reads less than [`min_bytes_per_second`](Self::min_bytes_per_second) of every answer that waits
-    /// for it.
+    /// it is the interval of pings; a client without an answer to a ping within
+    /// [`first_byte_timeout`](Self::first_byte_timeout) is cut. A client that answers pings but has no running request
+    /// gets a GOAWAY after one to two intervals. So does a client that blocks answers, such as by an empty window: it
+    /// reads less than [`min_bytes_per_second`](Self::min_bytes_per_second) of every waiting answer.
     pub header_read_timeout: Duration,
 
     /// Request line and headers together, in bytes. Default 64 KiB, answered with 431.
     ///
-    /// *Threat*: memory, by headers without end. Large cookies are the only honest reason to raise it. There may be 100
-    /// headers, however short.
+    /// *Threat*: memory, by endless headers. Large cookies are the only honest reason to raise it. At most 100 headers
+    /// are accepted, however short.
     pub max_header_bytes: usize,
 
     /// The largest request body in bytes, compressed and decompressed. Default 64 MiB, answered with 413: by its
@@ -83,11 +82,11 @@ pub struct HttpConfig {
 
     /// The same for single routes, by name; larger or smaller. Default none.
     ///
-    /// *Threat*: as above, if one route takes pictures and another a line of text. A larger body has to fit into the
+    /// *Threat*: as above, if one route takes pictures and another a line of text. A larger body must fit into the
     /// node's `max_in_flight_bytes`, or it could never be admitted.
     pub max_body_bytes_by_route: BTreeMap<String, u64>,
 
-    /// The accepted API keys. Default none: everybody may call. Answered with 401.
+    /// The accepted API keys. Default none: every client may call. Answered with 401.
     ///
     /// *Threat*: strangers. Only hashes are kept, and keys are compared in constant time. Health (`/livez`, `/readyz`,
     /// `/v2/health`), `/`, `/docs` and `/openapi.json` answer without a key. Without [`tls`](Self::tls) the keys can be
@@ -99,25 +98,25 @@ pub struct HttpConfig {
     /// *Threat*: a revoked key that is still accepted.
     pub api_keys_reload_interval: Duration,
 
-    /// The rate limit of keys without one of their own. Default no limit. Answered with 429 and `retry-after`.
+    /// The rate limit of keys without their own. Default no limit. Answered with 429 and `retry-after`.
     ///
     /// *Threat*: one client that takes the capacity of all. The node's permits protect the node; this protects the
     /// other clients. Every call counts: each call of a stream, which waits for its turn at most for the timeout of a
     /// call, and each item of a request under `/v2`.
     pub rate_limit: Option<RateLimit>,
 
-    /// The web pages that may read answers. Default none but our own.
+    /// The web pages that may read answers. Default only our own.
     ///
     /// *Threat*: a foreign page that reads from a service which only its visitor can reach. `*` allows every page.
-    /// Other pages cannot read answers, but they can call: browsers send forms and plain text without asking. On
-    /// loopback other pages may not call either (403), see [`hosts`](Self::hosts); beyond it calls that change
+    /// Other pages cannot read answers, but they can call: browsers send forms and plain text without a preflight. On
+    /// loopback other pages may not call either (403), see [`hosts`](Self::hosts); beyond it, calls that change
     /// something need [`api_keys`](Self::api_keys).
     pub cors: Option<Cors>,
 
     /// The host names that a listener on loopback accepts, besides its address, `localhost` and names without a dot.
-    /// Default none; others are answered 403. No effect beyond loopback, but for an [`HttpEdge`](crate::HttpEdge) that
-    /// is mounted in another program: `axum::serve` does not tell which listener a request came by, so there the rule
-    /// always holds. List the names of the service, or `*` where another layer checks them.
+    /// Default none; others are answered 403. No effect beyond loopback, except for a mounted
+    /// [`HttpEdge`](crate::HttpEdge): `axum::serve` does not tell the listener of a request, so there the rule always
+    /// holds. List the names of the service, or `*` if another layer checks them.
     ///
     /// *Threat*: a web page that points its own name at this machine (DNS rebinding) counts as our page in its
     /// visitor's browser, and can call and read what only the visitor can reach. List the names that a proxy on this
@@ -132,7 +131,7 @@ pub struct HttpConfig {
     /// clients that pause within a body; meanwhile they hold permits for what they have sent.
     pub body_progress_timeout: Duration,
 
-    /// The longest time for a body to arrive, whatever deadline its request asks for. Default 60 s, answered with 408.
+    /// The longest time for a body to arrive, for any deadline of its request. Default 60 s, answered with 408.
     ///
     /// *Threat*: permits for the node's bytes are taken as a body arrives, so a client that sends most of a body
     /// quickly and the rest slowly holds them for that long. Raise it where honest clients send
@@ -185,12 +184,12 @@ pub struct HttpConfig {
     /// The bytes of one body that an HTTP/2 client may send before the edge has read them. Default 64 KiB; a connection
     /// may send nine times that on all its streams.
     ///
-    /// *Threat*: memory that no call is charged for, bounded by nine times this per connection. *Cost*: a body comes no
+    /// *Threat*: memory that is charged to no call, bounded by nine times this per connection. *Cost*: a body comes no
     /// faster than one window per round trip, 1.3 MB/s at 50 ms. Raise it for clients that upload over slow links.
     pub http2_stream_window_bytes: u32,
 
-    /// How many more HTTP/2 requests one connection may cancel (reset) than it let finish. Default 1,000; then the
-    /// connection is cut.
+    /// The number of HTTP/2 requests that one connection may cancel (reset) beyond the finished ones. Default 1,000;
+    /// then the connection is cut.
     ///
     /// *Threat*: "rapid reset": a client that begins requests and cancels each with the next frame causes work for the
     /// price of a few bytes, and never has more than one in flight. Raise it for clients that send every request twice
@@ -215,20 +214,20 @@ pub struct HttpConfig {
     /// *Threat*: any caller could close a route for all others.
     pub model_control: bool,
 
-    /// How long a connection that is closing, and over HTTP/2 a refused body, is read and thrown away after the answer,
-    /// so that a client that sends all before it looks sees the answer instead of a reset. Default 2 s; also at most 64
+    /// How long a closing connection (over HTTP/2 a refused body) is read and discarded after the answer, so that a
+    /// client that sends everything before it reads gets the answer instead of a reset. Default 2 s; also at most 64
     /// MiB.
     ///
-    /// *Cost*: a place in [`max_connections`](Self::max_connections) for that long, where the client does not close its
-    /// side. *Threat*: clients that are refused and send on. Nothing of it is kept. A tenth of `max_connections` may be
-    /// lingered for at a time, and as many streams of HTTP/2, of one connection at most 4; the next ones are closed at
-    /// once. One address has a quarter of these places at most.
+    /// *Cost*: a place in [`max_connections`](Self::max_connections) for that long, if the client does not close its
+    /// side. *Threat*: refused clients that continue to send. The data is not kept. At most a tenth of
+    /// `max_connections` linger at a time, and as many HTTP/2 streams, at most 4 of one connection; further ones are
+    /// closed at once. One address has at most a quarter of these places.
     pub close_linger: Duration,
 
     /// How long an idle HTTP/1 connection stays open after shutdown began. Default 500 ms.
     ///
-    /// A busy client sends its next request within it and learns by `Connection: close` to go elsewhere; closing at
-    /// once would fail the request that is on its way. Zero closes at once.
+    /// A busy client sends its next request within it and learns from `Connection: close` to go elsewhere; closing at
+    /// once would fail the request in transit. Zero closes at once.
     pub shutdown_linger: Duration,
 
     /// The longest time for running requests after shutdown began; then they are answered with 503, and 250 ms later
@@ -284,12 +283,12 @@ impl HttpConfig {
         Ok(())
     }
 
-    /// The rules of its keys and web pages; `None` where there are none.
+    /// The rules of its keys and web pages; `None` without any.
     pub(crate) fn access_policy(&self) -> Option<AccessPolicy> {
         AccessPolicy::new(self.api_keys.clone(), self.rate_limit, self.api_keys_reload_interval, self.cors.clone())
     }
 
-    /// The rules of its listeners on loopback.
+    /// The rules of its loopback listeners.
     pub(crate) fn loopback_guard(&self) -> LoopbackGuard {
         LoopbackGuard::new(self.hosts.clone(), self.cors.clone())
     }
@@ -353,21 +352,21 @@ impl Default for HttpConfig {
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum HttpConfigError {
-    /// Set it above zero, or leave it out for the default.
+    /// Set it above zero, or omit it for the default.
     #[error("`{field}` must be above zero")]
     Zero {
         /// The field of [`HttpConfig`].
         field: &'static str,
     },
-    /// Nothing could be served with less.
+    /// A smaller limit could not serve any request.
     #[error("`{field}` must be at least {least}")]
     TooSmall {
         /// The field of [`HttpConfig`].
         field: &'static str,
-        /// The least value that works.
+        /// The least valid value.
         least: usize,
     },
-    /// Set the other one, too, or neither.
+    /// Set the other field too, or neither.
     #[error("`{field}` has no effect without `{other}`")]
     Without {
         /// The field of [`HttpConfig`].
@@ -375,12 +374,12 @@ pub enum HttpConfigError {
         /// The field that it needs.
         other: &'static str,
     },
-    /// More cannot be counted.
+    /// A larger limit cannot be counted.
     #[error("`{field}` must be at most {most}")]
     TooLarge {
         /// The field of [`HttpConfig`].
         field: &'static str,
-        /// The largest value that works.
+        /// The largest valid value.
         most: usize,
     },
 }

@@ -1,9 +1,9 @@
-//! Where the certificate of a listener is, and the timers around it.
+//! The certificate files of a listener, and their timers.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Where certificate and key are, and the timers around them.
+/// The certificate and key of a listener, and their timers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TlsConfig {
     /// The certificate chain in PEM, the server's own certificate first.
@@ -18,10 +18,10 @@ pub struct TlsConfig {
     /// [`max_connections`](crate::HttpConfig::max_connections).
     pub handshake_timeout: Duration,
 
-    /// How often both files are looked at for a change. Default 10 s.
+    /// The interval at which both files are checked for changes. Default 10 s.
     ///
-    /// *Threat*: a certificate that was renewed and is not served until it is too late. Files are compared by content,
-    /// so links that are exchanged, as Kubernetes does, are seen as well.
+    /// *Threat*: a renewed certificate that is served too late. Files are compared by content, so exchanged links, as
+    /// Kubernetes uses, are seen as well.
     pub reload_interval: Duration,
 }
 

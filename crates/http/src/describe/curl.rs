@@ -6,7 +6,7 @@ use callboard_core::edge::Route;
 
 use super::openapi::example_of;
 
-/// A longer example gets no line: it is too long to paste.
+/// Longer examples get no line.
 const MAX_EXAMPLE_BYTES: usize = 400;
 
 /// The line that calls `route` at `base`, such as `http://localhost:8000`. `file` is a file that fits as its body. With

@@ -93,7 +93,7 @@ async fn unpacked(file: String, packed: Response) -> Result<Response, ApiError> 
     Ok(Response::from_parts(head, Body::from(bytes)))
 }
 
-/// Assets are stored compressed; the one file that is written for us is not.
+/// All assets but one are stored compressed.
 fn asset(file: &str) -> Option<Response> {
     let asset = utoipa_swagger_ui::serve(file, Arc::clone(&CONFIG)).ok().flatten()?;
     let is_page = asset.content_type.starts_with("text/html");

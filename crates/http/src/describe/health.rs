@@ -1,7 +1,7 @@
 //! `/livez` and `/readyz`, for orchestrators.
 //!
-//! Live: the process answers; a restart would not help. Ready: traffic may come. A node that drains is live and not
-//! ready, so that it is taken out of service and not killed; so is a node that reaches no peer for its remote stages. A
+//! Live: the process answers, and a restart would not help. Ready: the node accepts traffic. A draining node is live
+//! and not ready, so it is taken out of service but not killed; so is a node without any peer for its remote stages. A
 //! node that is not ready answers with a problem document (503) that names the stages and reasons.
 
 use axum::Json;

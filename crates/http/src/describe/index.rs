@@ -93,8 +93,8 @@ fn prefers_html(headers: &HeaderMap) -> bool {
     MediaType::choose_index(accept, &["application/json", "text/html"]) == Some(1)
 }
 
-/// The address by which the client reached us, so that a pasted line works: `Host`, or the authority of HTTP/2. A proxy
-/// that terminates TLS says so in a header.
+/// The URL by which the client reached the edge, so that a pasted line works: `Host`, or the authority of HTTP/2. A
+/// header shows whether a proxy terminates TLS.
 fn base_url(is_secure: bool, uri: &Uri, headers: &HeaderMap) -> String {
     let host = uri.authority().map(|authority| authority.as_str());
     let host = host.or_else(|| headers.get(HOST)?.to_str().ok());

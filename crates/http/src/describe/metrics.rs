@@ -1,5 +1,5 @@
-//! `/metrics` in the form that its reader accepts: OpenMetrics if `accept` names it, as Prometheus does, else the older
-//! text of Prometheus, which old scrapers, `promtool` and curl read.
+//! `/metrics` in the format that the client accepts: OpenMetrics if `accept` names it, as from Prometheus, else the
+//! older text format, for old scrapers, `promtool` and curl.
 //!
 //! Encoding the page takes milliseconds, so it runs off the runtime's threads, one at a time: readers that arrive
 //! meanwhile share the next page ([`MetricsCache`]).
@@ -30,7 +30,7 @@ impl MetricsPage {
     /// The form that these headers accept.
     pub(super) fn answer(self, headers: &HeaderMap) -> ([(HeaderName, &'static str); 1], Bytes) {
         let accepted = headers.get_all(ACCEPT).iter().filter_map(|accept| accept.to_str().ok());
-        // A reader that names OpenMetrics reads it; qualities do not matter.
+        // A client that names OpenMetrics can read it; qualities do not matter.
         if accepted.into_iter().any(|accept| accept.contains("application/openmetrics-text")) {
             ([(CONTENT_TYPE, OPENMETRICS)], self.openmetrics)
         } else {
@@ -42,14 +42,14 @@ impl MetricsPage {
 /// The last page.
 #[derive(Debug, Default)]
 pub(super) struct MetricsCache {
-    /// The number of pages that were begun.
+    /// The number of pages that have begun.
     begun: AtomicU64,
     /// The number of the last page, and the page.
     last: Mutex<(u64, MetricsPage)>,
 }
 
 impl MetricsCache {
-    /// A page that was begun after this call. `write` encodes it as OpenMetrics.
+    /// A page that begins after this call. `write` encodes it as OpenMetrics.
     pub(super) async fn get(&self, write: impl FnOnce() -> String + Send + 'static) -> MetricsPage {
         let before = self.begun.load(Ordering::Acquire);
         let mut last = self.last.lock().await;

@@ -1,4 +1,4 @@
-//! The fixed pages, as an outline: for machines that watch the node, and for people and programs that use it.
+//! The fixed pages, as an outline: for monitoring, and for users of the node.
 
 pub(crate) mod curl;
 mod docs;
@@ -55,7 +55,7 @@ struct PageState {
     protocol: Arc<OnceLock<Arc<dyn Protocol>>>,
     document: Arc<DocumentCache>,
     metrics_page: Arc<metrics::MetricsCache>,
-    /// The document for the page that shows it to people.
+    /// The document for the documentation page.
     document_for_people: Arc<DocumentCache>,
 }
 
@@ -106,7 +106,7 @@ pub(crate) fn machine_pages(client: LocalClient, metrics: Arc<EdgeMetrics>) -> R
 
 fn machines() -> Router<PageState> {
     Router::new()
-        // For orchestrators: restart the process? send traffic? Some load balancers (HAProxy) check by OPTIONS.
+        // For orchestrators: restart the process, send traffic? Some load balancers (HAProxy) check by OPTIONS.
         .route("/livez", get(health::live).options(health::live))
         .route("/readyz", get(health::ready).options(health::ready))
         // For Prometheus.

@@ -1,4 +1,4 @@
-//! Where a request goes: a route by its path, a route as a function, a protocol, or a page.
+//! The destination of a request: a route by its path, a route as a function, a protocol, or a page.
 //!
 //! Routes are looked up in the node's own table, which may change while serving, without a second router.
 
@@ -12,18 +12,18 @@ use crate::call::functions::{self, CallStyle};
 use crate::describe::is_reserved;
 use crate::protocol::Protocol;
 
-/// What the path of a request leads to. Known before any check, so that a refusal is logged and counted as well.
+/// The target of a path. Known before any check, so that a refusal is logged and counted as well.
 #[derive(Debug)]
 pub(super) struct Target<'a> {
     /// `None` while the node is starting.
     node: Option<&'a ServedNode>,
     pub(super) route: Option<Arc<Route>>,
     style: CallStyle,
-    /// The protocol that owns the path, if no route does.
+    /// The protocol that owns the path, if it is not a route.
     pub(super) protocol: Option<&'a dyn Protocol>,
 }
 
-/// What answers an admitted request.
+/// The part that answers an admitted request.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Destination<'a> {
     /// The node is starting.
@@ -32,7 +32,7 @@ pub(super) enum Destination<'a> {
     Call(&'a ServedNode, &'a Arc<Route>, CallStyle),
     /// An ordered stream of calls of a function.
     CallStream(&'a ServedNode, &'a Arc<Route>),
-    /// A protocol beside the routes.
+    /// A protocol besides the routes.
     Protocol(&'a ServedNode, &'a dyn Protocol),
     /// A fixed page.
     Page(&'a ServedNode),

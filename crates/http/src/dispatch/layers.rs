@@ -77,7 +77,7 @@ impl HttpEdge {
             let open = OpenRequest(Some(&edge.metrics.abandoned));
             let (route, log) = (target.route.as_deref(), &edge.config.access_log);
             let mut line = PendingLogLine::begin(log, begun, &id, &request, peer, route, trace.as_deref());
-            // CORS: which page may read the response, whatever it is.
+            // CORS: the page that may read the response.
             let allowed_origin = edge.policy.as_ref().and_then(|policy| policy.allowed_origin(&request));
             let version = request.version();
             // Guard, then the destination. The unread rest of the body is noted before the request is given away.
@@ -184,7 +184,7 @@ impl ServedNode {
 
 impl EdgeState {
     /// Checks the head alone: the host, then a CORS preflight, then the key and its rate. Breaks with the response to a
-    /// request that goes no further; else gives the owner of its key.
+    /// preflight or a refused request; else returns the owner of its key.
     fn admit<B>(
         &self,
         request: &Request<B>,
@@ -203,9 +203,8 @@ impl EdgeState {
         }
     }
 
-    /// Requires one valid host, and on loopback a host of this machine. A program in which the edge is mounted does not
-    /// say by which listener a request came, so that counts as loopback; a request that was made in process may name no
-    /// host.
+    /// Requires one valid host, and on loopback a host of this machine. For a mounted edge the listener of a request is
+    /// unknown and counts as loopback; a request made in process may name no host.
     fn check_host<B>(&self, request: &Request<B>, peer: Option<PeerInfo>) -> Result<(), ApiError> {
         match peer {
             Some(peer) if !peer.is_local => NamedHost::from_request(request).map(drop),
@@ -255,7 +254,7 @@ impl EdgeState {
             })
             .await
         } else {
-            // Boxed: the wait would make the future of every call larger.
+            // Boxed: the wait would enlarge the future of every call.
             Box::pin(self.aborting.unless_begun(call)).await
         };
         ended.unwrap_or_else(|| Ok(Err(ApiError::ending())))
@@ -305,7 +304,7 @@ impl Responder for HttpEdge {
         request: Request<ReceivedBody>,
         peer: PeerInfo,
     ) -> impl Future<Output = Response> + Send + 'static {
-        // Requests of HTTP/2 are tasks of their own.
+        // Requests of HTTP/2 are separate tasks.
         let is_polled = request.version() != Version::HTTP_2;
         self.answer(request, Some(peer), is_polled)
     }

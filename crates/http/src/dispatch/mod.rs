@@ -1,8 +1,8 @@
 //! The edge as one service: user routes first, then a protocol, then the fixed pages, with the same layers around all.
 //!
-//! `layers.rs` is the outline of an answer, `destination.rs` finds where a request goes, `serve.rs` serves on a socket.
+//! `layers.rs` outlines an answer, `destination.rs` finds the destination of a request, `serve.rs` serves a socket.
 //!
-//! An edge may answer before its node has started: then `/livez` says yes, `/readyz` no, and everything else 503.
+//! An edge may answer before its node has started: then `/livez` answers 200, and everything else 503.
 
 mod destination;
 mod layers;
@@ -65,7 +65,7 @@ struct ServedNode {
     pages: Router,
 }
 
-/// On every response: a browser takes it for what its `content-type` says.
+/// On every response: browsers must not guess another type than its `content-type`.
 pub(crate) const NOSNIFF: HeaderValue = HeaderValue::from_static("nosniff");
 
 impl HttpEdge {
@@ -113,7 +113,7 @@ impl HttpEdge {
         self.0.node.set(ServedNode { client, pages }).map_err(|_| HttpServeError::AlreadyOpen)
     }
 
-    /// Answers the paths that `protocol` owns by it. An edge has one protocol; another one is ignored.
+    /// Lets `protocol` answer the paths that it owns. An edge has one protocol; another one is ignored.
     pub fn add_protocol(&self, protocol: Arc<dyn Protocol>) {
         let _ = self.0.protocol.set(protocol);
     }
@@ -131,8 +131,8 @@ impl HttpEdge {
         self.0.metrics.add_families(families);
     }
 
-    /// Gives `sink` the spans of sampled requests: those whose caller's `traceparent` asks for it, and of those without
-    /// one this share. An edge has one sink; another one gets nothing.
+    /// Gives `sink` the spans of sampled requests: those with a sampled `traceparent`, and this share of those without
+    /// one. An edge has one sink; another one gets nothing.
     pub fn give_spans_to(&self, sink: Arc<dyn SpanSink>, ratio: SampleRatio) {
         let _ = self.0.tracer.set(Arc::new(Tracer::new(ratio, sink)));
     }

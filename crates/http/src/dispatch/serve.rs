@@ -86,7 +86,7 @@ async fn serve_for(
 /// Serves any axum router with this crate's accept loop: its timers, limits and orderly shutdown, and nothing else of
 /// the edge.
 ///
-/// For services of your own beside Callboard, and for the baseline of its benchmark.
+/// For your own services next to Callboard, and for the baseline of its benchmark.
 ///
 /// # Errors
 ///
@@ -113,7 +113,7 @@ pub async fn serve_router(
     Ok(())
 }
 
-/// Why serving did not begin.
+/// The reason why serving did not begin.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum HttpServeError {
@@ -123,13 +123,13 @@ pub enum HttpServeError {
     /// Give it a certificate and the key that belongs to it, both in PEM.
     #[error("the certificate cannot be used")]
     Tls(#[from] TlsError),
-    /// Give the route another name: this path is one of the edge's own pages, or below one.
+    /// Rename the route: this path is one of the edge's own pages, or below one.
     #[error("route `{route}` has a path that is reserved for the http edge")]
     ReservedRoute {
         /// The route's name.
         route: String,
     },
-    /// Make an edge for each node: this one has its node already.
+    /// Make an edge for each node: this edge has its node already.
     #[error("the http edge already serves a node")]
     AlreadyOpen,
 }

@@ -1,9 +1,9 @@
-//! The unread rest of a body that was refused: a client that still sends it is told whether the connection goes on.
+//! The unread rest of a refused body: a client that still sends it learns whether the connection continues.
 
 use axum::body::HttpBody;
 use axum::http::Version;
 
-/// A rest of this length surely came with its head.
+/// A rest of this length surely arrived with its head.
 const SKIPPED_BYTES: u64 = 4 * 1024;
 
 /// The unread rest of a body.

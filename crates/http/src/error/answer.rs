@@ -11,15 +11,15 @@ use super::ApiError;
 use super::mapping::status_of;
 use crate::request_id::{RequestId, RequestIds, X_REQUEST_ID};
 
-/// The HTTP status of a failed call, by the table in `docs/errors.md`: by its kind, and where user code failed or
-/// refused its input the status that it chose.
+/// The HTTP status of a failed call, by the table in `docs/errors.md`: the status of its kind, or the status that user
+/// code chose.
 #[must_use]
 pub fn http_status(error: &CallError) -> StatusCode {
     status_of(error.kind(), error.status())
 }
 
-/// A failed call as the answer of an axum handler of one's own: the problem document (RFC 9457) that the edge writes,
-/// with its status, `retry-after` and `x-request-id`.
+/// A failed call as the answer of your own axum handler: the problem document (RFC 9457) of the edge, with its status,
+/// `retry-after` and `x-request-id`.
 ///
 /// ```
 /// use axum::extract::State;
@@ -63,8 +63,8 @@ pub struct Problem {
 }
 
 impl Problem {
-    /// Names the request by its client's `x-request-id` instead of a new id. One that is not 1 to 128 characters of
-    /// visible ASCII is replaced by a new one, too.
+    /// Names the request by its client's `x-request-id` instead of a new id. An id that is not 1 to 128 characters of
+    /// visible ASCII is replaced by a new one.
     #[must_use]
     pub fn with_request_id(self, id: &HeaderValue) -> Self {
         Self { id: RequestId::from_client(id), ..self }

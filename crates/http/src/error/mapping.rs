@@ -19,7 +19,7 @@ pub(crate) fn status_of(kind: ErrorKind, chosen: Option<u16>) -> StatusCode {
         ErrorKind::Internal => StatusCode::INTERNAL_SERVER_ERROR,
         ErrorKind::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
         ErrorKind::DeadlineExceeded => StatusCode::GATEWAY_TIMEOUT,
-        // A kind that is added later is our defect and not the client's, until this table has it.
+        // A kind without a row counts as our defect, not the client's.
         _ => StatusCode::INTERNAL_SERVER_ERROR,
     }
 }

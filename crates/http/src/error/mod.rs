@@ -1,8 +1,8 @@
 //! Errors of requests, until they become responses.
 //!
 //! Handlers return [`ApiError`]. It becomes a problem document (RFC 9457) in [`ApiError::into_answer`], where the
-//! request's id is known. Failed calls have kinds of their own. The statuses that only HTTP knows (405, 406, 408, 413,
-//! 415) are made here, all of kind `invalid_input`: the caller can correct the request.
+//! request's id is known. Failed calls have their own kinds. The statuses of HTTP alone (405, 406, 408, 413, 415) are
+//! made here, all of kind `invalid_input`: the caller can correct the request.
 
 mod answer;
 pub(crate) mod catch_panic;
@@ -65,7 +65,7 @@ impl ApiError {
         error
     }
 
-    /// An invalid request, with a status and a type of its own.
+    /// An invalid request, with its own status and type.
     #[must_use]
     pub fn with_status(status: StatusCode, error_type: &'static str, message: String) -> Self {
         Self::edge(status, error_type, message)
@@ -136,7 +136,7 @@ impl ApiError {
         Self::bad_header("host", allowed)
     }
 
-    /// 401, with the ways to send a key. It says no more than whether a key was sent.
+    /// 401, with the ways to send a key. It shows only whether a key was sent.
     pub(crate) fn unauthenticated(was_shown: bool) -> Self {
         let (message, challenge) = if was_shown {
             ("this key is not valid", "Bearer realm=\"callboard\", error=\"invalid_token\"")
@@ -327,7 +327,7 @@ impl ApiError {
         self.0.kind == ErrorKind::Overloaded
     }
 
-    /// 429: other calls hold the memory that this call needs.
+    /// 429: other calls hold the memory for this call.
     fn no_memory(message: String) -> Self {
         let mut answer = Self::new(ErrorKind::Overloaded, message);
         answer.0.retry_after = Some(RETRY_AFTER);
@@ -350,7 +350,7 @@ impl ApiError {
         answer.with_details(Some(fields_of(misfits)))
     }
 
-    /// 500 for a panic in the edge or in user code of a codec.
+    /// 500 for a panic in the edge or in a codec of user code.
     pub(crate) fn panicked() -> Self {
         Self::new(ErrorKind::Internal, "the http edge panicked on this request; see the log of the server")
     }
@@ -374,7 +374,7 @@ impl ApiError {
         self.0.kind
     }
 
-    /// The route that it is about.
+    /// The route of the error.
     pub(crate) fn route(&self) -> Option<&str> {
         self.0.route.as_deref()
     }
@@ -399,7 +399,7 @@ impl ApiError {
         let route = route.or(self.0.route.as_deref());
         let (status, kind) = (status.as_u16(), kind.as_str());
         let (error_type, stage) = (error_type.as_deref(), stage.as_deref());
-        // A feature that a protocol has and we do not (501) is a mistake of the caller.
+        // An unsupported feature of a protocol (501) is a mistake of the caller.
         if status >= 500 && route.is_some() && self.0.kind != ErrorKind::InvalidInput {
             tracing::warn!(request_id, route, status, kind, error_type, stage, "{message}");
         } else {
@@ -485,5 +485,5 @@ impl IntoResponse for ApiError {
     }
 }
 
-/// The most characters of a client's text that are repeated to it.
+/// The most characters of a client's text in a message.
 const MAX_SHOWN_CHARS: usize = 100;

@@ -1,4 +1,4 @@
-//! The problem document of an error (RFC 9457), with members of our own.
+//! The problem document of an error (RFC 9457), with additional members.
 
 use std::time::Duration;
 
@@ -72,7 +72,7 @@ impl ApiError {
         response
     }
 
-    /// Adds the headers of the error: `retry-after`, and one that its status requires.
+    /// Adds the headers of the error: `retry-after`, and the header that its status requires.
     pub fn add_headers(&self, headers: &mut HeaderMap) {
         headers.extend(self.0.header.clone());
         if let Some(pause) = self.0.retry_after {
@@ -81,7 +81,7 @@ impl ApiError {
     }
 }
 
-/// One title per type (RFC 9457 §3.1.3), whatever the status.
+/// One title per type (RFC 9457 §3.1.3), for every status.
 const fn title_of(kind: ErrorKind) -> &'static str {
     match kind {
         ErrorKind::InvalidInput => "Invalid input",
@@ -109,7 +109,7 @@ fn insert_retry_after(headers: &mut HeaderMap, pause: Duration) {
 mod tests {
     use super::*;
 
-    /// Statuses of one kind are many, and its title is one.
+    /// One kind may have several statuses, but has one title.
     #[test]
     fn a_type_has_one_title() {
         let mut titles = std::collections::HashSet::new();

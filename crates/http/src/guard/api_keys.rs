@@ -50,7 +50,7 @@ type Hash = [u8; SHA256_OUTPUT_LEN];
 /// Shorter keys can be guessed.
 const LEAST_KEY_CHARS: usize = 16;
 
-/// A longer text is no key: perhaps a certificate, pasted by mistake.
+/// A longer text is not a key: perhaps a certificate, pasted by mistake.
 const MOST_KEY_CHARS: usize = 256;
 
 /// More keys belong into a database, in a proxy.
@@ -195,7 +195,7 @@ fn from_hex(hex: &str) -> Option<Hash> {
     [bytes(high)?, bytes(low)?].as_flattened().try_into().ok()
 }
 
-/// Why keys cannot be read. Lines count from 1.
+/// The reason why keys cannot be read. Lines count from 1.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ApiKeysError {
@@ -226,7 +226,7 @@ pub enum ApiKeysError {
         #[source]
         source: RateLimitError,
     },
-    /// Names and keys have no spaces in them.
+    /// Remove the spaces in the name or key.
     #[error("line {line}: more than a name, a key and a limit")]
     TooMuch {
         /// The line.
@@ -243,7 +243,7 @@ pub enum ApiKeysError {
     Read {
         /// The file.
         file: PathBuf,
-        /// Why.
+        /// The reason.
         reason: String,
     },
     /// Let a proxy check keys.

@@ -1,4 +1,4 @@
-//! Which web pages may read responses (the CORS protocol of the Fetch standard): a list of origins, or all.
+//! The web pages that may read responses (the CORS protocol of the Fetch standard): a list of origins, or all.
 //!
 //! Without it browsers hide responses from pages of other origins, the safe default. Cookies are never used: a page
 //! sets the key in a header, so `access-control-allow-credentials` is not sent.
@@ -95,7 +95,7 @@ impl fmt::Display for Cors {
     }
 }
 
-/// A preflight names a method; another `OPTIONS` is a request of its own.
+/// A preflight names a method; any other `OPTIONS` is an ordinary request.
 pub(super) fn is_preflight(headers: &HeaderMap) -> bool {
     headers.contains_key(ORIGIN) && headers.contains_key(ACCESS_CONTROL_REQUEST_METHOD)
 }
@@ -121,7 +121,7 @@ const SETTABLE: &str = "accept, authorization, content-encoding, content-type, g
 const READABLE: &str = "inference-header-content-length, retry-after, server-timing, traceparent, \
                         x-callboard-timeline, x-request-id";
 
-/// Why a list of origins is invalid.
+/// The reason why a list of origins is invalid.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CorsError {

@@ -2,7 +2,7 @@
 //!
 //! A request has one host (RFC 9112 §3.2, RFC 9113 §8.3.1): in the `host` header, in the target (`:authority` on
 //! HTTP/2, the absolute form on HTTP/1), or the same in both. Two different hosts and an invalid host are answered 400
-//! before any decision uses the host, because a proxy may have decided by the other one. HTTP/1.1 and 2 require a host;
+//! before any decision uses the host, because a proxy may have used the other one. HTTP/1.1 and 2 require a host;
 //! HTTP/1.0 and a request in process may name none.
 
 use std::net::Ipv6Addr;

@@ -1,4 +1,4 @@
-//! The current keys, and the use of each key's limit.
+//! The current keys, and the usage of each key.
 //!
 //! Keys of a file are **reloaded** when it changes. Requests in progress continue; a stream of calls keeps the limit of
 //! its key. If a new file **cannot be used**, the log says so once and the old keys stay, so that a mistake neither
@@ -23,7 +23,7 @@ pub(super) struct Keyring(Arc<KeyringState>);
 #[derive(Debug)]
 struct KeyringState {
     current: ArcSwap<KeySet>,
-    /// Of keys without a limit of their own.
+    /// The limit of keys without their own.
     limit: Option<RateLimit>,
     reload_interval: Duration,
 }

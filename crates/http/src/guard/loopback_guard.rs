@@ -1,5 +1,5 @@
-//! Which web pages may send requests to a listener that only this machine can reach, or to an unknown listener, if the
-//! edge is mounted in another program.
+//! Protects a listener that only this machine can reach, or the unknown listener of a mounted edge, from foreign web
+//! pages.
 //!
 //! A page in a browser on this machine can send requests to loopback: directly, because a form or a text needs no
 //! permission, which the `origin` header shows; or by a name of its own that resolves to 127.0.0.1 (DNS rebinding),

@@ -1,4 +1,4 @@
-//! Who may call, how often, and from which web pages: decided from the head of a request alone.
+//! Access control from the head of a request alone: API keys, rates, and web pages.
 //!
 //! Nearly everything here is opt-in. With [`api_keys`](crate::HttpConfig::api_keys), a request without a valid key gets
 //! 401 and costs one hash; pages that only describe the service stay open. A key **over its limit** gets 429 with
@@ -46,7 +46,7 @@ pub(crate) struct AccessPolicy {
 }
 
 impl AccessPolicy {
-    /// `None` without any rule.
+    /// `None` without any rules.
     pub(crate) fn new(
         keys: Option<ApiKeys>,
         rate_limit: Option<RateLimit>,

@@ -1,4 +1,4 @@
-//! How often a key may be used: the generic cell rate algorithm of `governor`, one word of memory per key.
+//! The rate limit of a key: the generic cell rate algorithm of `governor`, one word of memory per key.
 
 use std::fmt;
 use std::num::NonZeroU32;
@@ -19,7 +19,7 @@ const PERIODS: [(&str, Duration); 3] =
     [("s", Duration::from_secs(1)), ("m", Duration::from_secs(60)), ("h", Duration::from_secs(3600))];
 
 impl RateLimit {
-    /// The resolution of time allows no more requests.
+    /// The largest count that the resolution of time allows.
     pub const MAX_REQUESTS: u32 = 1_000_000;
 
     /// Reads `20/s`, `600/m`, `5000/h`.

@@ -1,10 +1,10 @@
-//! Counts what happens on a connection, so that idle connections and floods can be found.
+//! Counts the events of a connection, to find idle connections and floods.
 //!
-//! HTTP/1 needs no watch, because its header timer runs between requests; there the counts tell when a connection
-//! [rests](Activity::resting_since). HTTP/2 has no such timer: a ping shows that a client is alive, not that it wants
-//! anything. A client may also begin a request and cancel it with the next frame, which costs it nothing and us a call:
-//! a client that mostly does so is cut. A client that blocks responses by a closed window is told to leave as well, or
-//! it could fill our memory with them.
+//! HTTP/1 needs no watch, because its header timer runs between requests; there the counts show when a connection
+//! [rests](Activity::resting_since). HTTP/2 has no such timer: a ping shows that a client is alive, not that it has
+//! requests. A client may also begin a request and cancel it with the next frame, which costs us a call and the client
+//! nothing: a client that mostly does so is cut. A client that blocks responses by a closed window gets a GOAWAY as
+//! well, because the blocked responses could fill our memory.
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -24,9 +24,9 @@ pub(crate) struct Activity {
     /// The ended requests whose response the client read to its end, or waited for.
     answered: AtomicU64,
     written_bytes: AtomicU64,
-    /// On HTTP/1: bytes arrived that are no request yet.
+    /// On HTTP/1: bytes have arrived, but no complete request.
     heard: AtomicBool,
-    /// On HTTP/1: bytes were written that may not be sent yet.
+    /// On HTTP/1: written bytes may not be sent yet.
     unsent: AtomicBool,
     /// The number of the current period.
     turn: AtomicU64,
@@ -34,7 +34,7 @@ pub(crate) struct Activity {
     pending_writes: [AtomicU64; 2],
 }
 
-/// Why the watch of a connection ended.
+/// The reason why the watch of a connection ended.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum WatchOutcome<T> {
     /// The connection ended.
@@ -52,7 +52,7 @@ pub(crate) struct MisuseLimits {
     pub(crate) idle_period: Duration,
     /// The bytes of a response that count as activity in that time.
     pub(crate) idle_bytes: u64,
-    /// How many more requests may be cancelled than answered.
+    /// The limit of cancelled requests beyond the answered ones.
     pub(crate) max_cancelled: u64,
 }
 
@@ -181,8 +181,7 @@ pub(crate) struct ActiveStream {
     is_over: bool,
 }
 
-/// A client that waited this long before it cancelled has changed its mind. A flood of such requests would need
-/// thousands at a time.
+/// A cancel after this time counts as a change of mind. A flood of such requests would need thousands at a time.
 const KEPT_FOR: Duration = Duration::from_secs(1);
 
 impl ActiveStream {
@@ -205,7 +204,7 @@ pub(crate) struct ActiveRequest(Arc<Activity>);
 
 impl Drop for ActiveRequest {
     fn drop(&mut self) {
-        // The bytes that arrived meanwhile were its body. Further bytes are in hyper's buffer and are found there.
+        // The bytes so far were its body. Further bytes are in hyper's buffer and are found there.
         self.0.heard.store(false, Ordering::Relaxed);
         self.0.ended.fetch_add(1, Ordering::Relaxed);
     }

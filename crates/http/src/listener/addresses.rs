@@ -54,7 +54,7 @@ impl Drop for AddressPermit {
     }
 }
 
-/// What counts as one client: an IPv4 address, or a /64 network of IPv6, whose addresses a host may choose freely.
+/// The unit of a client: an IPv4 address, or a /64 network of IPv6, whose addresses a host may choose freely.
 fn client_of(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() & NETWORK)),

@@ -28,7 +28,7 @@ use super::addresses::{AddressLimits, AddressPermit};
 use crate::config::HttpConfig;
 use crate::runtime::coop;
 
-/// The most that is discarded of one body: more than the default limit of bodies.
+/// The most bytes discarded of one body: more than the default limit of bodies.
 const MAX_DISCARDED_BYTES: usize = 64 * 1024 * 1024;
 
 /// The reads of one body before other tasks run.
@@ -120,7 +120,7 @@ pub(crate) struct Linger {
 }
 
 impl Linger {
-    /// Discards what `read` gives (a number of bytes, 0 at the end) until the client ends, or at a bound.
+    /// Discards the output of `read` (a number of bytes, 0 at the end) until the client ends, or at a bound.
     pub(crate) fn poll_discard(
         &mut self,
         cx: &mut Context<'_>,

@@ -51,7 +51,7 @@ pub(crate) trait Responder: Clone + Send + Sync + 'static {
     fn respond(self, request: Request<ReceivedBody>, peer: PeerInfo)
     -> impl Future<Output = Response> + Send + 'static;
 
-    /// Answers all requests in progress now: their time is over.
+    /// Answers all running requests now, because their time is over.
     fn abort(&self) {}
 
     /// The signal of [abort](Self::abort), if futures check it when they are polled: connections of HTTP/1 poll them
@@ -78,7 +78,7 @@ impl Responder for Router {
         mut request: Request<ReceivedBody>,
         peer: PeerInfo,
     ) -> impl Future<Output = Response> + Send + 'static {
-        // For an edge that is mounted in the router.
+        // For an edge mounted in the router.
         request.extensions_mut().insert(peer);
         let answer = self.call(request);
         async {

@@ -42,11 +42,11 @@ pub(crate) struct Stream<S> {
     client: IpAddr,
     limits: StreamLimits,
     activity: Arc<Activity>,
-    /// Since the client last read too little.
+    /// Set while the client reads too little.
     blocked: Option<Blocked>,
-    /// Since a flush had to wait, which only TLS does: the client has to take its buffer within one timeout.
+    /// Set while a flush waits, which only TLS does: the client must take its buffer within one timeout.
     flushing: Option<Pin<Box<Sleep>>>,
-    /// Since our side is closed.
+    /// Set once our side is closed.
     lingering: Option<Linger>,
 }
 
@@ -55,7 +55,7 @@ pub(crate) struct Stream<S> {
 pub(crate) struct StreamLimits {
     /// The time in which a client has to read.
     pub(crate) write_timeout: Duration,
-    /// The bytes that it has to read in that time, unless there are fewer.
+    /// The bytes that the client must read in that time, unless there are fewer.
     pub(crate) write_bytes: u64,
     /// The limits of reading a closed connection.
     pub(crate) lingering: Arc<Lingering>,
@@ -228,8 +228,8 @@ impl<S: Socket> Write for Stream<S> {
 
     /// Closes our side, then lingers.
     ///
-    /// The kernel resets a socket that is closed with unread bytes, and the reset may overtake the response in the
-    /// client's buffers. A client that sends a gigabyte which we refuse should still read why (RFC 9112 §9.6).
+    /// The kernel resets a socket that is closed with unread bytes, and the reset may overtake the response. A client
+    /// that sends a refused gigabyte should still read the reason (RFC 9112 §9.6).
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         // Bytes after this are no request, and the connection does not rest.
         self.activity.heard();

@@ -1,4 +1,4 @@
-//! Why a stage keeps the node, or a route, from being ready.
+//! The reasons why a stage keeps the node or a route from being ready.
 
 use callboard_core::description::{RemoteStageHealth, StageHealth};
 
@@ -11,7 +11,7 @@ pub fn not_ready_reason(stage: &StageHealth) -> Option<String> {
     (!stage.ready).then(|| format!("stage `{name}` is {state}{because}"))
 }
 
-/// The reason of a stage that runs on other nodes only and is not reachable.
+/// The reason of an unreachable remote stage.
 #[must_use]
 pub fn unreachable_reason(stage: &RemoteStageHealth) -> Option<String> {
     let RemoteStageHealth { name, reason, .. } = stage;

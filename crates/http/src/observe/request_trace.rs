@@ -1,8 +1,8 @@
 //! The trace, the spans and the [timeline](super::timeline_header) of one request, if its client or the configuration
 //! asks for any of them.
 //!
-//! A request has a trace if its client names one or if it is sampled. A log line alone begins none: a trace that is not
-//! recorded leads nowhere, and the request has an id.
+//! A request has a trace if its client names one or if it is sampled. A log line alone starts none: an unrecorded trace
+//! would be useless, and the request has an id.
 
 use std::sync::Arc;
 
@@ -53,15 +53,15 @@ impl<'a> TraceHeaders<'a> {
     }
 }
 
-/// What is recorded of a request until its response. Boxed by its owner, because few requests have one.
+/// The recorded data of a request until its response. Boxed by its owner, because few requests have any.
 #[derive(Debug)]
 pub(crate) struct RequestTrace {
     /// `None` if only a timeline was asked for.
     context: Option<TraceContext>,
     recorder: Option<Recorder>,
-    /// Of a sampled request.
+    /// The span of a sampled request.
     span: Option<Arc<RequestSpan>>,
-    /// The client asked for the timeline.
+    /// Whether the client asked for the timeline.
     is_explained: bool,
 }
 

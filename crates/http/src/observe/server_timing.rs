@@ -1,4 +1,4 @@
-//! The `Server-Timing` header (W3C): where the time of a call went, in milliseconds with three decimal digits.
+//! The `Server-Timing` header (W3C): the times of a call in milliseconds, with three decimal digits.
 
 use std::time::Duration;
 

@@ -99,7 +99,7 @@ struct RunJson {
     compute_ms: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     batch: Option<BatchJson>,
-    /// `None` while the run goes on.
+    /// `None` while the run continues.
     #[serde(skip_serializing_if = "Option::is_none")]
     end: Option<&'static str>,
 }

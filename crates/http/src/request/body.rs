@@ -33,7 +33,7 @@ const STEP_BYTES: u64 = 256 * 1024;
 pub struct PendingAdmission<'a> {
     client: &'a LocalClient,
     route: &'a Arc<Route>,
-    /// When the head was read. Timeouts count from here.
+    /// The time at which the head was read. Timeouts count from here.
     at: Instant,
     admission: Option<Admission>,
 }

@@ -2,8 +2,7 @@
 //!
 //! A form has only texts and files: `times=2` is a text, and a single file does not look like a list. If the schema of
 //! a field allows no text, the text is read as JSON. If it requires a list, a single value becomes a list of one, and a
-//! missing required list an empty list. A value that does not fit is left unchanged, so that the error names what was
-//! sent.
+//! missing list becomes empty. A value that does not fit stays unchanged, so that the error names the original.
 
 use callboard_codec::{DecodeLimits, Format, Map, Value};
 use serde_json::Value as Schema;
@@ -13,12 +12,11 @@ use super::multipart::FormFields;
 /// The most references that are followed from one schema; longer chains and cycles end there.
 const MAX_REFERENCES: usize = 16;
 
-/// Longer texts are not converted: people do not type them. A part with a media type of its own may be as long as a
-/// body.
+/// Longer texts are not converted: people do not type them. A part with its own media type may be as long as a body.
 const MAX_TEXT_BYTES: usize = 64 * 1024;
 
 /// The fields of a form for `schema`, whose references point into its own `$defs`. Converted texts count against the
-/// limits that the parts left; a text beyond them stays a text.
+/// remaining limits; a text beyond them stays a text.
 pub(crate) fn fit(fields: FormFields, schema: &Schema) -> Map {
     let FormFields { values: fields, left } = fields;
     let properties = target(schema, schema).get("properties").and_then(Schema::as_object);

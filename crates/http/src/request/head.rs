@@ -1,7 +1,7 @@
 //! The headers of a request that the edge reads, in one pass.
 //!
-//! Other headers are skipped. A header that cannot be read, or that comes twice, is an error that names it: silently
-//! ignoring a deadline would be worse than none.
+//! Other headers are skipped. An unreadable or repeated header is an error that names it: silently ignoring a deadline
+//! would be worse than none.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -66,7 +66,7 @@ impl<'a> RequestHead<'a> {
                 _ => {}
             }
         }
-        // A proxy may add a limit of its own: the smaller one wins.
+        // A proxy may add its own limit: the smaller one wins.
         head.timeout = head.timeout.into_iter().chain(grpc_timeout).min();
         Ok(head)
     }

@@ -5,7 +5,7 @@ use callboard_codec::{DataType, Format};
 
 use crate::error::ApiError;
 
-/// How the bytes of a body become a payload.
+/// The conversion of a body to a payload.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum BodyForm<'a> {
     /// An encoded value.
@@ -111,7 +111,7 @@ fn is_anything(data_type: &DataType) -> bool {
     *schema == serde_json::Value::Bool(true) || schema["type"].is_null() && says_nothing(schema)
 }
 
-/// Whether nothing in the schema restricts a value. Annotations do not.
+/// Whether the schema restricts no value. Annotations do not count.
 fn says_nothing(schema: &serde_json::Value) -> bool {
     const WORDS: [&str; 4] = ["title", "description", "examples", "default"];
     schema.as_object().is_some_and(|keywords| keywords.keys().all(|keyword| WORDS.contains(&keyword.as_str())))

@@ -27,7 +27,7 @@ use super::body::{IncomingBody, RequestBody};
 use super::body_buffer::BodyBuffer;
 use crate::error::ApiError;
 
-/// Enough for any form. Each part costs more than its bytes.
+/// Enough for any form. Each part costs more memory than its bytes.
 const MAX_PARTS: usize = 1024;
 
 /// The memory of a part besides its name and bytes: its entry, the spare capacity of the map, and its list of parts.
@@ -50,14 +50,14 @@ const PIECE_BYTES: usize = 16 * 1024;
 pub(crate) struct MultipartForm {
     /// By name, in their order.
     parts: IndexMap<String, Vec<Part>>,
-    /// [`PART_BYTES`] for each.
+    /// [`PART_BYTES`] for each part.
     _held: HeldBytes,
 }
 
 /// One part.
 #[derive(Debug)]
 struct Part {
-    /// Of a part with the content type of a format.
+    /// The format of a part with the content type of a format.
     format: Option<Format>,
     is_text: bool,
     bytes: Bytes,
@@ -67,7 +67,7 @@ struct Part {
 #[derive(Debug)]
 pub(crate) struct FormFields {
     pub(crate) values: Map,
-    /// The limits that these parts left.
+    /// The remaining limits after these parts.
     pub(crate) left: DecodeLimits,
 }
 
@@ -150,7 +150,7 @@ pub(crate) async fn read<B: RequestBody>(
     Err(ApiError::bad_multipart(format!("the form has more than {MAX_PARTS} parts")))
 }
 
-/// All bytes of a part, in a buffer of their own. They were charged when they arrived.
+/// All bytes of a part, in a separate buffer. They were charged when they arrived.
 async fn whole(part: &mut Field<'_>, held: &HeldBytes) -> Result<Bytes, ApiError> {
     let Some(first) = part.chunk().await.map_err(fault)? else { return Ok(Bytes::new()) };
     let mut whole = BodyBuffer::new(None, Bytes::copy_from_slice(&first));
@@ -166,7 +166,7 @@ async fn whole(part: &mut Field<'_>, held: &HeldBytes) -> Result<Bytes, ApiError
     Ok(whole)
 }
 
-/// The bytes of a head that may still come.
+/// The remaining bytes of a head.
 #[derive(Debug, Default)]
 struct HeadScan {
     /// `usize::MAX` between heads.
@@ -195,7 +195,7 @@ impl HeadScan {
     }
 }
 
-/// The body in small pieces with a pause after each: multer takes all that is ready before it parses.
+/// The body in small pieces with a pause after each: multer takes all ready bytes before it parses.
 fn pieces<B: RequestBody>(
     body: IncomingBody<'_, '_, B>,
     search: Arc<HeadScan>,
@@ -242,12 +242,12 @@ fn name_of(part: &Field<'_>) -> Result<String, ApiError> {
     }
 }
 
-/// Carries an error of ours through multer.
+/// Carries one of our errors through multer.
 #[derive(Debug, thiserror::Error)]
 #[error("the body could not be read")]
 struct BodyError(ApiError);
 
-/// The error of ours that multer carried, or multer's own.
+/// Our error that multer carried, or multer's own.
 fn fault(error: multer::Error) -> ApiError {
     match error {
         multer::Error::StreamReadFailed(cause) => match cause.downcast::<BodyError>() {

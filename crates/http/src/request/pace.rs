@@ -1,7 +1,7 @@
-//! Decides how long a body may still take: a plain value, fed with times and sizes.
+//! Decides how long a body may still take: a pure value, fed with times and sizes.
 //!
-//! Three limits count from the first wait for a body, and the first that ends decides: the deadline of the request, the
-//! longest time for any body, and a window in which a number of bytes has to arrive. A slow trickle of bytes fails the
+//! Three limits count from the first wait for a body, and the earliest decides: the deadline of the request, the
+//! longest time for any body, and a window in which a number of bytes must arrive. A slow trickle of bytes fails the
 //! window.
 
 use std::time::Duration;
@@ -36,7 +36,7 @@ impl PaceLimits {
     }
 }
 
-/// Why a body is too slow.
+/// The reason why a body is too slow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TooSlow {
     /// The window ended with too few bytes.
@@ -69,13 +69,13 @@ impl Pace {
         }
     }
 
-    /// Excludes a time in which the body was not read: the client is not responsible for it.
+    /// Excludes a time in which the edge did not read the body: the client is not responsible for it.
     pub(crate) fn paused(&mut self, time: Duration) {
         self.began += time;
         self.window_began += time;
     }
 
-    /// When the body fails if nothing more arrives, and why.
+    /// The time at which the body fails if nothing more arrives, and the reason.
     pub(crate) fn end(&self, limits: &PaceLimits) -> (Instant, TooSlow) {
         let ends = [
             (self.window_began + limits.progress_timeout, TooSlow::Stalled),

@@ -12,7 +12,7 @@ use crate::error::ApiError;
 use crate::request::form_fields;
 use crate::request::multipart::MultipartForm;
 
-/// Larger values are not read again to name every field that does not fit; the first field is named.
+/// Larger values are not read again to name every misfit; only the first is named.
 pub(crate) const EXPLAINED_BYTES: usize = 1024 * 1024;
 
 /// Decodes the payload of a call of `route`.

@@ -1,6 +1,6 @@
 //! Compresses responses: a whole one at once, a stream piece by piece.
 //!
-//! The fastest level of each coding: a response is compressed once and read once, so time counts more than the last
+//! The fastest level of each coding: a response is compressed and read only once, so time matters more than the last
 //! percent.
 
 use std::io::{self, Write};

@@ -1,4 +1,4 @@
-//! Frames of an envelope stream: eight bytes that tell what follows and how long it is, then an envelope.
+//! Frames of an envelope stream: eight bytes with the kind and the length, then an envelope.
 //!
 //! ```text
 //!  byte 0        1       4             8
@@ -18,13 +18,13 @@ use crate::request::codec_budget::CodecBudget;
 /// The bytes before each envelope.
 pub(crate) const HEAD_BYTES: usize = 8;
 
-/// What a frame holds.
+/// The content of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum FrameKind {
     /// An outcome, or the arguments of a call.
     Value = 0,
-    /// A problem document.
+    /// The end of the stream, without an envelope.
     Error = 1,
     /// Nothing more comes; it has no envelope.
     End = 2,
@@ -43,7 +43,7 @@ impl Frame {
 
     /// # Errors
     ///
-    /// An envelope that is longer than a frame can say.
+    /// An envelope longer than the length field allows.
     pub(crate) fn try_new(kind: FrameKind, envelope: Envelope) -> Result<Self, EncodeError> {
         if u32::try_from(envelope.len()).is_err() {
             return Err(serde::ser::Error::custom("an outcome beyond the 32-bit length of a frame"));

@@ -1,4 +1,4 @@
-//! MessagePack for programs that know nothing of ours: extension types are written as the plain values nearest to them.
+//! MessagePack for programs without our extension types: each becomes the nearest plain value.
 //!
 //! | extension | plain |
 //! |---|---|
@@ -7,10 +7,8 @@
 //! | 3, a tensor | a map of `dtype` (NumPy's name), `shape` and `data` (bin: the elements, row-major, little-endian) |
 //! | 4, texts | arrays of strings, one level per axis |
 //! | 5, a data frame; 6, a series | bin: an Arrow IPC stream |
-//!
-//! Works on the encoded bytes: an extension is one item, and so is what takes its place, so no header around it
-//! changes. One pass finds out whether there is one; the second writes. What is read here was written by our own
-//! encoder.
+//! Works on the encoded bytes: an extension is one item, and so is its replacement, so no header around it changes. The
+//! first pass looks for extensions; the second writes. The input always comes from our own encoder.
 
 use callboard_codec::DType;
 use half::{bf16, f16};
@@ -27,7 +25,7 @@ pub(crate) fn asks_for_extensions(header: &str) -> bool {
     })
 }
 
-/// The longest that the value may become without extension types. `None` if it has none, and so is plain already.
+/// The longest possible length without extension types. `None` without extensions: the value is plain already.
 pub(crate) fn plain_length(bytes: &[u8]) -> Option<usize> {
     let mut items = MsgpackItems { rest: bytes };
     let (mut found, mut more) = (false, 0_usize);
@@ -363,7 +361,7 @@ mod tests {
         ]));
         assert_eq!(plainly(&whole), expected);
         assert_eq!(plainly(&Value::Tensor(tensor.clone())), as_map);
-        // What is sent so is read again as what it was.
+        // The sent form decodes to the same tensor.
         assert_eq!(Tensor::from_value(&as_map, Some(DType::F32)).unwrap(), tensor);
     }
 

@@ -1,8 +1,8 @@
 //! An outcome as one response, in the first accepted form that fits.
 //!
-//! A form that holds only some outcomes is skipped if this one does not fit. If no form is left, the response is 406
-//! although the call has run: only then is it known. If a form for every type cannot hold the outcome (NaN in JSON),
-//! the response is 500, and no other form is sent silently.
+//! A form for some types is skipped if the outcome does not fit. If no form is left, the response is 406 although the
+//! call has run: this is known only then. If a form for every type cannot hold the outcome (NaN in JSON), the response
+//! is 500, and no other form is tried.
 
 use axum::body::Body;
 use axum::http::HeaderMap;
@@ -20,7 +20,7 @@ use crate::error::ApiError;
 use crate::request::codec_budget::{CodecBudget, LARGE_BYTES};
 use crate::request::coding::{Compressibility, ContentCoding};
 
-/// How a response may be compressed.
+/// The rules for compressing a response.
 #[derive(Debug)]
 pub struct ResponseCompression {
     /// Shared with the request, and parsed only when it is needed.
@@ -30,7 +30,7 @@ pub struct ResponseCompression {
 }
 
 impl ResponseCompression {
-    /// By `accept-encoding`, above the length that the configuration sets.
+    /// Reads `accept-encoding`; the configuration sets the least length.
     #[must_use]
     pub fn new(accept_encoding: Option<&HeaderValue>, config: &HttpConfig) -> Self {
         Self { accept_encoding: accept_encoding.cloned(), from_bytes: config.compress_from_bytes }

@@ -1,4 +1,4 @@
-//! How work shares a thread, learns that the server ends, and follows files that change.
+//! Sharing of threads between tasks, the shutdown signal, and the watch on files.
 
 pub(crate) mod coop;
 pub(crate) mod file_watch;

@@ -1,5 +1,5 @@
-//! A signal that begins once: for connections, that the server closes; for calls in progress, that their time is over.
-//! Checking it takes no lock.
+//! A signal that begins once: connections learn that the server closes, calls that their time is over. Checking it
+//! takes no lock.
 
 use std::future::poll_fn;
 use std::pin::{Pin, pin};

@@ -1,8 +1,8 @@
-//! One input: which request it is, and its body.
+//! One input: the kind of request, and its body.
 //!
-//! The first byte says the form (the lower half) and how it is sent (the upper one), the rest is the body. So an input
-//! is a file, and the first forms are those of the codec's target `budget`, which shares the directory. What a request
-//! says beside its body follows from all of it.
+//! The first byte gives the form (lower half) and how it is sent (upper half); the rest is the body. So an input is a
+//! file, and the first forms are those of the codec's target `budget`, which shares the directory. The other properties
+//! of a request are derived from all of its bytes.
 
 use std::io::Write as _;
 
@@ -51,19 +51,19 @@ const MEDIA_TYPES: [&str; FORMS] = [
     "application/octet-stream",
 ];
 
-/// Sent in pieces of sizes that follow from the input.
+/// Sent in pieces whose sizes are derived from the input.
 pub(crate) const IN_PIECES: u8 = 0x10;
 
-/// To a route of a Rust type.
+/// Sent to a route of a Rust type.
 const TYPED: u8 = 0x20;
 
-/// About what a connection reads at once.
+/// About the size of one read of a connection.
 const PACKED_PIECE: usize = 16 * 1024;
 
-/// As much as a connection reads at once.
+/// The size of one read of a connection.
 const READ_PIECE: usize = 128 * 1024;
 
-/// How a body is packed.
+/// The compression of a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Coding {
     None,
@@ -76,13 +76,13 @@ pub(crate) enum Coding {
 pub(crate) struct Input(Bytes);
 
 impl Input {
-    /// The input in these bytes, sent in this way instead of its own.
+    /// The input in these bytes, with these flags instead of its own.
     pub(crate) fn with_flags(bytes: &[u8], flags: u8) -> Option<Self> {
         let (first, body) = bytes.split_first()?;
         Some(Self([&[first & 0x0f | flags & 0xf0], body].concat().into()))
     }
 
-    /// The same with its body packed as it says.
+    /// The same input, with its body compressed as its flags say.
     pub(crate) fn packed(&self) -> Self {
         let body = match self.coding() {
             Coding::None => self.body().to_vec(),
@@ -111,7 +111,7 @@ impl Input {
 
     pub(crate) fn coding(&self) -> Coding {
         match self.0[0] >> 6 {
-            // A stream of calls is not packed.
+            // A stream of calls is not compressed.
             _ if NAMES[self.form()] == "calls" => Coding::None,
             0 => Coding::None,
             1 => Coding::Gzip,
@@ -128,7 +128,7 @@ impl Input {
         self.0[0] & flag != 0
     }
 
-    /// A number that follows from the bytes (FNV-1a).
+    /// A number derived from the bytes (FNV-1a).
     fn fate(&self) -> u64 {
         self.0
             .iter()
@@ -151,17 +151,17 @@ impl Input {
         }
     }
 
-    /// What is allocated for the body before it is asked for.
+    /// Bytes allocated for the body before the edge reads it.
     pub(crate) fn unread_bytes(&self) -> usize {
         if self.is(IN_PIECES) { 0 } else { self.body().len() }
     }
 
-    /// Whether frames are cut out of the body as they are wanted.
+    /// Whether frames are cut out of the body on demand.
     pub(crate) fn is_stream(&self) -> bool {
         NAMES[self.form()] == "calls"
     }
 
-    /// The request, of which the body is allocated here.
+    /// The request. Its body is allocated here.
     pub(crate) fn request(&self) -> Request<Body> {
         let fate = self.fate();
         let mut request = Request::post(self.path());
@@ -179,7 +179,7 @@ impl Input {
             }
             _ => request = request.header("content-type", MEDIA_TYPES[self.form()]),
         }
-        // The forms of answers: in its own, in another, and as it pleases the edge.
+        // Formats of answers: that of the request, another one, or the edge's choice.
         request = match fate % 16 {
             form @ 0..7 if NAMES[self.form()] != "calls" => request.header("accept", MEDIA_TYPES[form as usize]),
             _ => request,
@@ -206,7 +206,7 @@ impl Input {
     }
 }
 
-/// A body that comes in pieces, each allocated when it is asked for.
+/// A body in pieces, each allocated when it is polled.
 fn pieces(mut rest: Bytes, fate: u64, most: usize) -> Body {
     let size =
         [1, 7, 100, 1000, 5000, 20_000, 70_000, usize::MAX][(fate >> 16) as usize % 8].max(rest.len() / 64).min(most);

@@ -1,9 +1,9 @@
 //! Arbitrary bodies of every media type through the whole edge, in process: admission, reading, a stage, and the
 //! answer, each call on its account.
 //!
-//! A fuzzer that needs no other toolchain. It changes the inputs of `fuzz/seeds/budget` at random. `CALLBOARD_RUNS`
-//! says how many inputs it makes, `CALLBOARD_SEED` repeats a run, and `CALLBOARD_KEEP=DIRECTORY` writes the input of
-//! each form that came nearest to a bound there.
+//! A fuzzer without another toolchain. It changes the inputs of `fuzz/seeds/budget` at random. `CALLBOARD_RUNS` sets
+//! the number of inputs, `CALLBOARD_SEED` repeats a run, and `CALLBOARD_KEEP=DIRECTORY` writes there, for each form,
+//! the input that came nearest to a bound.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test that cannot go on says so by panicking")]
 
@@ -25,13 +25,13 @@ use input::{Coding, FORMS, Input};
 use mutate::{Random, mutate};
 use node::{Measured, Tested};
 
-/// Inputs of an ordinary test run.
+/// The number of inputs of an ordinary test run.
 const SHORT_RUN: u64 = 3000;
 
 /// Most inputs are short, so that there are many of them.
 const USUAL_BYTES: usize = 2048;
 
-/// One of so many inputs may be as long as [`MOST_BYTES`].
+/// One in 64 inputs may be as long as [`MOST_BYTES`].
 const LONG_ONE_OF: usize = 64;
 
 const MOST_BYTES: usize = 1 << 18;
@@ -54,7 +54,7 @@ fn count_panics() {
     }));
 }
 
-/// Makes one call of an input, and ends the test where a promise does not hold.
+/// Makes one call with an input, and fails the test if a promise is broken.
 fn hold(tested: &Tested, input: &Input, name: impl Fn() -> String) -> Measured {
     let before = PANICS.load(Ordering::SeqCst);
     let measured = tested.call(input);
@@ -74,11 +74,11 @@ fn every_kept_input_stays_on_its_account() {
     count_panics();
     let tested = Tested::start();
     for (file, bytes) in seeds() {
-        // As it was found, which may be packed.
+        // As it was stored, possibly compressed.
         if let Some(input) = bytes.first().and_then(|first| Input::with_flags(&bytes, *first)) {
             hold(&tested, &input, || file.file_name().unwrap().display().to_string());
         }
-        // Also in pieces, as a Rust type, and packed in each way.
+        // Also in pieces, as a Rust type, and compressed in each way.
         for flags in 0..=0x0f {
             let Some(input) = Input::with_flags(&bytes, flags << 4) else { continue };
             hold(&tested, &input.packed(), || format!("{} with {flags:#x}", file.file_name().unwrap().display()));
@@ -86,15 +86,14 @@ fn every_kept_input_stays_on_its_account() {
     }
 }
 
-/// A form that is found by chance only where it comes in large chunks: a chunk and the parts that are copied out of it
-/// are there at the same time.
+/// Random runs find this form only in large chunks: a chunk and the parts copied out of it exist at the same time.
 #[test]
 fn a_form_in_large_chunks_stays_on_its_account() {
     let _turn = heap::turn();
     let tested = Tested::start();
     let part =
         |n: usize| format!("--b\r\ncontent-disposition: form-data; name=\"{n}\"\r\n\r\n{}\r\n", "x".repeat(120_000));
-    // The size of the chunks follows from the bytes.
+    // The sizes of the chunks are derived from the bytes.
     for first in 0..64 {
         let parts: String = (first..first + 2).map(part).collect();
         let input = Input::with_flags(format!("\x07{parts}--b--").as_bytes(), input::IN_PIECES).unwrap();
@@ -102,7 +101,7 @@ fn a_form_in_large_chunks_stays_on_its_account() {
     }
 }
 
-/// The path to a field that is wrong is made of copies of its keys.
+/// The path to a wrong field contains copies of its keys.
 #[test]
 fn a_long_key_that_is_wrong_stays_on_its_account() {
     let _turn = heap::turn();
@@ -153,12 +152,12 @@ fn no_changed_input_takes_more_than_its_account() {
     nearest.tell(std::env::var_os("CALLBOARD_KEEP").map(PathBuf::from));
 }
 
-/// An input out of one that is kept: changed, and packed before or after that.
+/// Derives an input from a stored one: changed, and compressed before or after the change.
 fn change(corpus: &[Vec<u8>], random: &mut Random) -> Input {
     let most = if random.below(LONG_ONE_OF) == 0 { MOST_BYTES } else { USUAL_BYTES };
     let mut bytes = corpus[random.below(corpus.len())].clone();
     let changes = random.below(5);
-    // A body that is changed after it was packed is mostly refused at once; before, it is another body.
+    // A change after compression is mostly refused at once; a change before it gives another body.
     let is_packed_first = random.below(4) == 0;
     let flags = (random.below(16) << 4) as u8;
     if is_packed_first {
@@ -169,7 +168,7 @@ fn change(corpus: &[Vec<u8>], random: &mut Random) -> Input {
     if is_packed_first || input.coding() == Coding::None { input } else { input.packed() }
 }
 
-/// How near inputs came to their bounds, by form.
+/// How near the inputs came to their bounds, by form.
 #[derive(Default)]
 struct Nearest([[(f64, Vec<u8>); 3]; FORMS]);
 

@@ -1,4 +1,4 @@
-//! The edge that is tested, and what one call took of it.
+//! The edge under test, and the measurements of one call.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
@@ -17,34 +17,31 @@ use tower::Service as _;
 use crate::heap;
 use crate::input::{Coding, Input};
 
-/// The budget of the node: what an input becomes ends here.
+/// The byte budget of the node; larger values are refused.
 const BUDGET: u64 = 16 << 20;
 
-/// A call's heap is at most its account times this …
+/// A call's heap is at most its account times this factor …
 const HEAP_FACTOR: f64 = 1.5;
 
-/// … and so many bytes: the call itself, its request and its answer's head, what small work is not charged, and the
-/// stage's own.
+/// … plus these bytes: the call itself, its request, the head of its answer, small uncharged work, and the stage's own.
 const HEAP_CONSTANT: usize = 96 * 1024;
 
-/// What a stage is given holds at most what is charged, and so many bytes.
+/// A stage's input holds at most its charge and this many bytes.
 const HELD_CONSTANT: usize = 32 * 1024;
 
-/// What each further call of the same request takes beside its account: of a stream, or of an inference request of many
-/// rows.
+/// Bytes of each further call of one request besides its account, in a stream or in an inference request of many rows.
 const CALL_CONSTANT: usize = 4 * 1024;
 
-/// The window that a frame of zstd asks for, and the buffers of its decoder, are allocated at once. They are charged as
-/// they are touched.
+/// zstd allocates its requested window and decoder buffers at once. They are charged as they are touched.
 const ZSTD_RESERVED: usize = (8 << 20) + 256 * 1024;
 
-/// A call takes at most this, in nanoseconds of all threads …
+/// A call takes at most this time, in nanoseconds of all threads …
 const TIME_CONSTANT: u64 = if cfg!(debug_assertions) { 100_000_000 } else { 5_000_000 };
 
-/// … and so many for each byte of its body, its account and its answer.
+/// … plus this for each byte of its body, its account and its answer.
 const TIME_PER_BYTE: u64 = if cfg!(debug_assertions) { 20_000 } else { 1000 };
 
-/// A type with every collection that serde knows, and itself.
+/// A recursive type with every collection that serde supports.
 #[derive(Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 struct Typed {
@@ -72,18 +69,18 @@ enum Choice {
     Pair { left: String, right: char },
 }
 
-/// What is alive before a call.
+/// Bytes alive before a call.
 static BASE: AtomicUsize = AtomicUsize::new(0);
 
-/// By how much more a stage's input held than was charged, and than its calls take beside.
+/// The most that a stage's input held beyond its charge and the constants of its calls.
 static BEYOND: AtomicUsize = AtomicUsize::new(0);
 
-/// Most calls in flight that a stage saw.
+/// The most calls in flight that a stage saw.
 static CALLS: AtomicUsize = AtomicUsize::new(0);
 
 static CLIENT: parking_lot::Mutex<Option<LocalClient>> = parking_lot::Mutex::new(None);
 
-/// Gives back what it gets, and notes what is held at that time.
+/// Returns its input, and records the bytes held at that time.
 fn echo<T: Data + Clone>(name: &str) -> Stage<T, T> {
     Stage::each_async(name, |value: Arc<T>| {
         let held = heap::live().saturating_sub(BASE.load(Relaxed));
@@ -121,23 +118,23 @@ pub(crate) struct Tested {
     _node: Node,
 }
 
-/// What one call took.
+/// The measurements of one call.
 #[derive(Debug)]
 pub(crate) struct Measured {
     pub(crate) status: u16,
     /// Peaks of the heap and of the account.
     heap: usize,
     account: usize,
-    /// What the stage's input held beyond what was charged then.
+    /// Bytes that the stage's input held beyond the charge.
     beyond: usize,
     calls: usize,
-    /// Left on the account, and calls in flight, when the answer was read.
+    /// Bytes left on the account, and calls in flight, after the answer was read.
     left: u64,
     in_flight: usize,
     nanoseconds: u64,
-    /// What may be allocated and is never touched, or is the test's own.
+    /// Bytes that are allocated but never touched, or belong to the test.
     reserved: usize,
-    /// Of body and answer.
+    /// Bytes of body and answer.
     bytes: usize,
 }
 
@@ -150,19 +147,19 @@ impl Tested {
         let edge = HttpEdge::try_new(client.clone(), HttpConfig::default(), ApiInfo::default()).unwrap();
         edge.add_protocol(Arc::new(callboard_oip::InferenceProtocol::new()));
         let tested = Self { runtime, edge, client, _node: node };
-        // What is made once is not part of any call.
+        // One-time allocations belong to no call.
         for form in 0..=u8::MAX {
             tested.call(&Input::with_flags(&[form, b'1'], form).unwrap().packed());
         }
         tested
     }
 
-    /// Makes the call, and reads all of its answer.
+    /// Makes the call, and reads its whole answer.
     pub(crate) fn call(&self, input: &Input) -> Measured {
         let _ = self.client.take_peak_charged_bytes();
         BEYOND.store(0, Relaxed);
         CALLS.store(0, Relaxed);
-        // What of a stream was not asked for yet is the test's own.
+        // The unread part of a stream belongs to the test.
         BASE.store(heap::live() + if input.is_stream() { input.body().len() } else { 0 }, Relaxed);
         let begun = cpu_time();
         let ((status, answered, left, in_flight), heap, _) =
@@ -186,12 +183,12 @@ impl Tested {
         let (head, mut body) = answer.into_parts();
         let mut bytes = 0;
         while let Some(frame) = body.frame().await {
-            // An answer that is cut has its own reasons.
+            // A cut answer has its own causes.
             let Ok(frame) = frame else { break };
             bytes += frame.data_ref().map_or(0, |data| data.len());
         }
         drop((head.headers, body));
-        // Work that was handed to a thread owns its call until it has returned.
+        // Work on another thread owns its call until it returns.
         let mut turns = 0;
         while turns < 1000 && (self.client.charged_bytes(), self.client.in_flight()) != (0, 0) {
             tokio::task::yield_now().await;
@@ -205,7 +202,7 @@ impl Tested {
 }
 
 impl Measured {
-    /// Which promise does not hold. Time is measured again before it counts.
+    /// The broken promise, if any. A slow call is measured again before it counts.
     pub(crate) fn broken(&self, again: impl Fn() -> Self) -> Option<String> {
         let allowed = self.allowed_heap();
         if self.heap > allowed {
@@ -222,7 +219,7 @@ impl Measured {
         is_slow.then(|| format!("{} ns, {} allowed", self.nanoseconds, self.allowed_time()))
     }
 
-    /// Of what is allowed: heap, held beyond the charges, time.
+    /// Shares of the allowed heap, of the uncharged bytes, and of the time.
     pub(crate) fn shares(&self) -> [f64; 3] {
         let share = |is: f64, allowed: f64| is / allowed;
         [
@@ -242,7 +239,7 @@ impl Measured {
     }
 }
 
-/// Of all threads of this process, in nanoseconds.
+/// The CPU time of all threads of this process, in nanoseconds.
 fn cpu_time() -> u64 {
     let time = clock_gettime(ClockId::ProcessCPUTime);
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64

@@ -1,5 +1,5 @@
-//! Calls that are held half way, and what comes of calls that end in every way: the sum of all accounts is what is
-//! alive, and zero in the end.
+//! Calls that are stopped half way, and calls with every kind of end: the sum of all accounts equals the bytes alive,
+//! and is zero at the end.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -26,7 +26,7 @@ use tower::Service as _;
 use crate::heap;
 use crate::mutate::Random;
 
-/// What calls hold.
+/// The kind of memory that a call holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Class {
     Tensor,
@@ -34,14 +34,14 @@ enum Class {
     Bytes,
     /// A dynamic value of many small parts.
     Tree,
-    /// The same as a Rust type.
+    /// The same input as a Rust type.
     Typed,
 }
 
 use Class::{Bytes as Binary, Tensor as Array, Text, Tree, Typed};
 
-/// By how much accounts may differ from what is alive, as a share of it. What is one buffer is charged exactly;
-/// collections are charged by what they may have grown to.
+/// The tolerated difference between accounts and bytes alive, as a share of the latter. One buffer is charged exactly,
+/// collections by their possible capacity.
 fn tolerance(class: Class) -> f64 {
     match class {
         Array | Text | Binary => 0.05,
@@ -50,7 +50,7 @@ fn tolerance(class: Class) -> f64 {
     }
 }
 
-/// What each call takes beside its account.
+/// Bytes of each call besides its account.
 const CALL_BYTES: f64 = 8.0 * 1024.0;
 
 fn body_of(class: Class, size: usize) -> (&'static str, &'static str, Vec<u8>) {
@@ -70,7 +70,7 @@ fn body_of(class: Class, size: usize) -> (&'static str, &'static str, Vec<u8>) {
     }
 }
 
-/// An edge whose stages wait to be let go.
+/// An edge whose stages wait to be released.
 struct Held {
     runtime: Runtime,
     edge: HttpEdge,
@@ -113,7 +113,7 @@ impl Held {
         Box::pin(async { answer.await.unwrap_or_else(|never: Infallible| match never {}) })
     }
 
-    /// Lets everything come as far as it can, on the threads for large payloads as well.
+    /// Lets all work proceed as far as it can, on the threads for large payloads too.
     async fn settle(&self) {
         let (mut before, mut same) = (0, 0);
         while same < 6 {
@@ -125,7 +125,7 @@ impl Held {
     }
 }
 
-/// A body of which this much has come.
+/// A body of which this much has arrived.
 fn begun(body: &[u8], come: usize) -> (Body, mpsc::Sender<Bytes>) {
     let (send, receive) = mpsc::channel(1);
     let pieces: Vec<Bytes> = body[..come].chunks(16 * 1024).map(Bytes::copy_from_slice).collect();
@@ -134,7 +134,7 @@ fn begun(body: &[u8], come: usize) -> (Body, mpsc::Sender<Bytes>) {
     (Body::from_stream(first.chain(rest).map(Ok::<_, Infallible>)), send)
 }
 
-/// A call that is held half way, with what keeps it there.
+/// A call that is stopped half way, with the means that stop it.
 enum HeldCall {
     Arriving(tokio::task::JoinHandle<Response>, #[expect(dead_code, reason = "held")] mpsc::Sender<Bytes>),
     Waiting(tokio::task::JoinHandle<Response>),
@@ -143,7 +143,7 @@ enum HeldCall {
 
 async fn hold_calls(held: &Held, class: Class, random: &mut Random) -> Vec<HeldCall> {
     let mut states: Vec<usize> = (0..6 + random.below(10)).map(|_| random.below(3)).collect();
-    // Answers that are not read come first: a permit is for the call that has waited longest.
+    // Unread answers come first: a permit goes to the call that has waited longest.
     states.sort_unstable();
     let mut calls = Vec::new();
     for state in states {
@@ -180,7 +180,7 @@ fn the_sum_of_all_accounts_is_what_is_alive() {
         for class in [Array, Text, Binary, Tree, Typed] {
             let held = Held::start(Limits::default());
             let (charged, alive, calls) = held.runtime.block_on(async {
-                // What is made once is not part of any call.
+                // One-time allocations belong to no call.
                 held.gate.add_permits(1);
                 let (path, media_type, body) = body_of(class, 500_000);
                 let request = Request::post(path).header("content-type", media_type).body(Body::from(body)).unwrap();
@@ -214,7 +214,7 @@ fn the_sum_of_all_accounts_is_what_is_alive() {
     }
 }
 
-/// Whoever wants many streams packed, and reads none of them, holds a packer for each.
+/// Each compressed stream that is not read holds its own compressor.
 #[test]
 fn a_packed_stream_pays_for_its_packer() {
     let _turn = heap::turn();
@@ -251,7 +251,7 @@ fn a_packed_stream_pays_for_its_packer() {
     });
 }
 
-/// Ends of calls, by how many came to each.
+/// The ends of calls, and the count of each.
 type Ends = BTreeMap<&'static str, u32>;
 
 #[test]
@@ -273,7 +273,7 @@ fn a_storm_of_calls_ends_with_every_account_at_zero() {
                 }
                 tokio::task::yield_now().await;
             }
-            // What waits for a permit in vain is late, or left by its caller.
+            // Calls that still wait for a permit run into their deadline or are cancelled.
             for call in flying {
                 *ends.entry(call.await.unwrap()).or_default() += 1;
             }
@@ -308,7 +308,7 @@ fn fly(held: &Held, random: &mut Random) -> tokio::task::JoinHandle<&'static str
             .header("x-request-timeout-ms", 200);
         body = frames(calls, random.below(50_000));
     } else if kind == 1 {
-        // Not what the route takes.
+        // Not the input of the route.
         body = [b"{\"broken\": [", &body[..]].concat();
         request = request.header("content-encoding", ["gzip", "zstd", "deflate"][random.below(3)]);
     }
@@ -351,7 +351,7 @@ fn fly(held: &Held, random: &mut Random) -> tokio::task::JoinHandle<&'static str
     })
 }
 
-/// The future's outcome, or nothing where it is given up after so many turns.
+/// The outcome of the future, or nothing if it is dropped after this many polls.
 async fn polled<T>(mut future: Pin<Box<dyn Future<Output = T> + Send>>, most: Option<usize>) -> Option<T> {
     let mut turns = 0;
     poll_fn(move |context| match future.as_mut().poll(context) {
@@ -368,7 +368,7 @@ async fn polled<T>(mut future: Pin<Box<dyn Future<Output = T> + Send>>, most: Op
     .await
 }
 
-/// A stream of so many calls, whose end is missing where their count is odd.
+/// A stream of `calls` calls, without its end frame if the count is odd.
 fn frames(calls: usize, size: usize) -> Vec<u8> {
     let text = Value::List(vec![Value::from("a".repeat(size))]);
     let call = Value::Map(Map::from_iter([("args", text), ("kwargs", Value::Map(Map::new()))]));

@@ -1,4 +1,4 @@
-//! The accept loop by itself: versions, timers, the cap, and the orderly end.
+//! The accept loop alone: versions, timers, the connection limit, and the orderly end.
 
 use std::future::{pending, ready};
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use tokio::sync::Notify;
 use crate::support::app::{Hold, app};
 use crate::support::{PATIENCE, Raw, Server, bind, config};
 
-/// Short enough to wait for, long enough for a loaded machine to answer an honest request within.
+/// Short enough to wait for, and long enough for an honest request on a loaded machine.
 const SHORT: Duration = Duration::from_millis(200);
 
 fn hello() -> Router {
@@ -147,7 +147,7 @@ async fn at_the_cap_new_clients_wait_for_a_place() {
     assert_eq!(second.answer().await.status, 200);
 }
 
-/// A handler that reports its start and waits to be let go.
+/// A handler that reports its start and waits to be released.
 struct Held {
     started: Arc<Notify>,
     release: Arc<Notify>,
@@ -232,13 +232,13 @@ async fn shutdown_still_answers_those_who_wait_in_the_backlog() {
     socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let listener = socket.listen(512).unwrap();
     let mut clients = Vec::new();
-    // More than are taken before the runtime would have its turn.
+    // More than are accepted before the runtime gets its turn.
     for _ in 0..200 {
         let mut client = Raw::connect(listener.local_addr().unwrap()).await;
         client.send("GET / HTTP/1.1\r\nhost: test\r\n\r\n").await;
         clients.push(client);
     }
-    // The accept loop sees the end before it sees the clients.
+    // The accept loop sees the shutdown before it sees the clients.
     let serving = tokio::spawn(serve_router(listener, hello(), HttpConfig::default(), ready(())));
     for mut client in clients {
         assert_eq!(client.answer().await.header("connection"), Some("close"));
@@ -255,8 +255,8 @@ async fn refuses_limits_that_cannot_work() {
 
 const RESTING: &str = "callboard_http_connections_resting";
 
-/// An idle connection is put aside, and goes on where it was: with a request in one piece or in several, and with two
-/// at once.
+/// An idle connection is parked and continues later: with a request in one piece, in several pieces, and with two at
+/// once.
 #[tokio::test]
 async fn a_connection_that_rests_answers_its_next_request() {
     let server = Server::of_app(app(), HttpConfig::default()).await;
@@ -270,7 +270,7 @@ async fn a_connection_that_rests_answers_its_next_request() {
         server.metric_becomes(RESTING, 1.0).await;
         for piece in pieces {
             client.send(piece).await;
-            // A round trip of somebody else's, so that this one is on its way before the next.
+            // The round trip of another connection, so that this part has left before the next.
             assert_eq!(server.get("/livez").await.status, 200);
         }
         for _ in 0..answers {
@@ -282,7 +282,7 @@ async fn a_connection_that_rests_answers_its_next_request() {
     server.metric_becomes(RESTING, 0.0).await;
 }
 
-/// Half a request that came with a whole one is not forgotten, and gets no more time than any other.
+/// Half a request after a whole one is kept, and gets no extra time.
 #[tokio::test]
 async fn half_a_request_is_no_rest() {
     let server = Server::of_app(app(), config(|c| c.header_read_timeout = Duration::from_secs(2))).await;
@@ -300,7 +300,7 @@ async fn half_a_request_is_no_rest() {
     assert_eq!(idle.closed().await, b"", "as one that rests");
 }
 
-/// An answer that is being written, or that somebody is yet to give, is no rest either.
+/// A connection whose answer is pending or being written is not idle either.
 #[tokio::test]
 async fn a_connection_at_work_does_not_rest() {
     let (app, hold) = Hold::with_queue(8).split();
@@ -319,7 +319,7 @@ async fn a_connection_at_work_does_not_rest() {
     server.metric_becomes(RESTING, 1.0).await;
 }
 
-/// What is closing is not idle: what still comes is thrown away, and no request.
+/// A closing connection is not idle: further bytes are discarded and never become a request.
 #[tokio::test]
 async fn a_connection_that_lingers_does_not_rest() {
     let limits = config(|c| {
@@ -334,8 +334,7 @@ async fn a_connection_that_lingers_does_not_rest() {
     let mut idle = server.connect().await;
     assert_eq!(idle.get("/livez").await.status, 200);
     server.metric_becomes(RESTING, 1.0).await;
-    // That one began to rest after the other was answered. Each of these would be refused by a reset, had it been a
-    // request.
+    // That connection became idle after the other was answered. As requests, each of these would be refused by a reset.
     for _ in 0..20 {
         client.send(vec![b'x'; 1_000]).await;
         assert_eq!(server.get("/livez").await.status, 200);

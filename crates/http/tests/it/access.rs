@@ -1,4 +1,4 @@
-//! Who may ask: keys, limits of keys, pages of other origins, bodies per route.
+//! Access control: keys, limits per key, other origins, and body limits per route.
 
 use std::sync::{Arc, Mutex};
 
@@ -104,7 +104,7 @@ async fn a_listed_page_may_ask_and_read_and_another_may_not() {
             client.answer().await
         }
     };
-    // A browser asks without the key, before it sends it.
+    // A browser asks without the key before it sends it.
     let allowed = preflight("https://app.example.org").await;
     assert_eq!((allowed.status, allowed.header("access-control-allow-origin")), (204, Some("https://app.example.org")));
     assert!(allowed.header("access-control-allow-methods").unwrap().contains("POST"));
@@ -162,12 +162,12 @@ async fn a_route_has_its_own_limit_for_bodies() {
     assert_eq!(server.post_json("/greet", &json(101)).await.status, 413);
 }
 
-/// Keeps every word of every event and span.
+/// Collects the text of every event and span.
 #[derive(Clone, Default)]
 pub(crate) struct Words(Arc<Mutex<String>>);
 
 impl Words {
-    /// How often this was said.
+    /// How often this text occurs.
     pub(crate) fn count(&self, words: &str) -> usize {
         self.0.lock().unwrap().matches(words).count()
     }
@@ -204,11 +204,11 @@ impl Visit for Words {
     }
 }
 
-/// On one thread, whose every log line goes to the test.
+/// On one thread, and the test gets all of its log lines.
 #[tokio::test]
 async fn no_key_gets_into_a_log_at_any_level() {
     let words = Words::default();
-    // A second one, because with one alone `tracing` lets another test's thread, which has none, decide what is heard.
+    // Needed because with one dispatcher alone, `tracing` lets a thread without one decide which events are enabled.
     let _second = tracing::Dispatch::new(Words::default());
     let _here = tracing::subscriber::set_default(words.clone());
     let server = Server::of_app(app(), with_keys(|_| {})).await;
@@ -225,7 +225,7 @@ async fn no_key_gets_into_a_log_at_any_level() {
     }
 }
 
-/// What a page somewhere can have its visitor's browser send without asking anybody.
+/// Requests that a browser sends for any page without a preflight.
 #[tokio::test]
 async fn no_page_of_others_calls_a_server_on_loopback() {
     let server = Server::of_app(app(), HttpConfig::default()).await;
@@ -250,7 +250,7 @@ async fn no_page_of_others_calls_a_server_on_loopback() {
     }
     let model = ask("POST /v2/models/greet/infer", "host: localhost\r\norigin: https://evil.example.org").await;
     assert_eq!((model.status, model.json()["error"].is_string()), (403, true));
-    // What it reads of answers is what CORS says; by a name of its own it would read all.
+    // CORS decides which answers the page may read; under its own name it would read all of them.
     assert_eq!(ask("GET /livez", "host: localhost\r\norigin: https://evil.example.org").await.status, 200);
     assert_eq!(ask("GET /metrics", "host: evil.example.org").await.status, 403);
     server.metric_becomes("callboard_in_flight", 0.0).await;
@@ -290,7 +290,7 @@ async fn keys_of_a_file_are_read_again_when_it_changes() {
     becomes(new, 200).await;
     assert_eq!((status(KEY).await, status(OTHER).await), (401, 429), "one is gone, one goes on with its count");
 
-    // A slip locks nobody out: here a key that is none, of which the log does not tell.
+    // A mistake in the file locks no client out: here an invalid key, which the log does not show.
     write("new short\n");
     write(&format!("new {new}\nlast {KEY}\n"));
     becomes(KEY, 200).await;
@@ -321,7 +321,7 @@ async fn user_code_knows_the_request_and_of_its_headers_those_that_its_route_wan
     let answer = server.connect().await.post("/tells", &headers, "1").await;
     let told = serde_json::json!(["r-1", "web", trace, ["Lima, Oslo", null, null]]);
     assert_eq!((answer.status, answer.json()), (200, told));
-    // One whose client has given none is known by the id that its answer has.
+    // Without a client id, the request is known by the id in its answer.
     let headers = [("content-type", "application/json"), ("x-api-key", KEY)];
     let answer = server.connect().await.post("/tells", &headers, "1").await;
     assert_eq!(answer.json()[0].as_str(), answer.header("x-request-id"));

@@ -12,7 +12,7 @@ use tokio::task::JoinHandle;
 use crate::support::app::app;
 use crate::support::{Answer, PATIENCE, Raw, add_inference, bind, config};
 
-/// A node with an admin listener, and no other.
+/// A node with an admin listener.
 pub(crate) struct Run {
     node: Node,
     admin: Admin,
@@ -118,7 +118,7 @@ async fn a_stage_whose_new_replicas_do_not_start_keeps_those_it_has() {
     assert_eq!(run.node.describe().stages[0].replicas.len(), 1);
 }
 
-/// Starts a single time.
+/// A stage that starts a single time.
 struct Once;
 
 impl Worker for Once {
@@ -180,7 +180,7 @@ async fn whatever_is_wrong_with_a_request_is_a_problem_document() {
     let head = "host: localhost\r\ncontent-type: application/json\r\ncontent-length: 20";
     client.send(format!("{replicas} HTTP/1.1\r\n{head}\r\n\r\n{{")).await;
     assert_eq!(client.answer().await.problem()["status"], 408, "a body that does not come");
-    // Where it changes nothing it is not waited for.
+    // A body that changes nothing is not waited for.
     for (path, status) in [("/v2/repository/nowhere", 404), ("/v2/repository/models/greet/load", 400)] {
         let mut client = Raw::connect(run.address).await;
         client.send(format!("POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-length: 20\r\n\r\n{{")).await;

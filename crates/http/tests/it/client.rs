@@ -1,4 +1,4 @@
-//! Our own client against our own edge, on both protocols, and against servers that are none.
+//! Our own client against our own edge, on both protocols, and against servers of other protocols.
 
 use bytes::Bytes;
 use callboard_http::HttpConfig;
@@ -78,7 +78,7 @@ async fn what_ends_early_or_is_no_http_is_told_apart() {
             tokio::io::AsyncReadExt::read_exact(&mut stream, &mut head).await.unwrap();
             stream.write_all(said.as_bytes()).await.unwrap();
             stream.shutdown().await.unwrap();
-            // What the client sent is read, so that the end is no reset.
+            // Reads everything that the client sent, so that closing causes no reset.
             tokio::io::copy(&mut stream, &mut tokio::io::sink()).await.unwrap();
         });
         let mut connection = Connection::open(&origin, Protocol::Http1).await.unwrap();

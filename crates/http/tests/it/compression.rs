@@ -1,4 +1,4 @@
-//! Packed bodies and packed answers, and a bomb.
+//! Compressed bodies, compressed answers, and a decompression bomb.
 
 use std::io::{Read, Write};
 
@@ -87,7 +87,7 @@ async fn what_is_short_or_dense_is_sent_as_it_is() {
     assert_eq!(encoding("application/json", "gzip;q=0.1, deflate;q=0.9").await.as_deref(), Some("deflate"));
 }
 
-/// RFC 9110 §12.5.3. What HTTP libraries say unasked (`gzip, deflate`) costs a large table more time than it saves.
+/// RFC 9110 §12.5.3. The default of HTTP libraries (`gzip, deflate`) costs a large table more time than it saves.
 #[tokio::test]
 async fn a_table_is_packed_by_zstd_where_that_is_asked_for() {
     let server = server().await;
@@ -132,7 +132,7 @@ async fn what_a_body_unpacks_to_takes_permits_as_any_body() {
     server.metric_becomes("callboard_in_flight_bytes", 0.0).await;
 }
 
-/// Bodies of which there is hardly more than the head: each has a decoder, and that is memory as any.
+/// Bodies with little more than a head: each has a decoder, and decoders cost memory.
 #[tokio::test]
 async fn a_decoder_takes_permits_from_the_first_byte_until_the_body_is_unpacked() {
     let limits = Limits { max_in_flight_bytes: 1 << 20, ..Limits::default() };
@@ -179,7 +179,7 @@ async fn what_does_not_unpack_is_400_and_an_unknown_coding_415() {
 
 #[tokio::test]
 async fn each_event_of_a_packed_stream_can_be_read_when_it_is_sent() {
-    // One event, and then nothing: what is not flushed would never come.
+    // One event and then none: without a flush it would never arrive.
     let stage =
         StreamStage::each("one", |n: &i64| futures_util::StreamExt::chain(stream::iter([Ok(*n)]), stream::pending()));
     let server =

@@ -1,4 +1,4 @@
-//! Requests that outlast the time of a shutdown are answered, each in its protocol.
+//! Requests that outlast the shutdown timeout are answered, each in its protocol.
 
 use std::time::Duration;
 
@@ -51,7 +51,7 @@ async fn a_body_that_is_not_there_in_time_is_answered() {
     let mut server = Server::of_app(app(), in_short()).await;
     let mut client = server.connect().await;
     client.send(format!("{}\"a", HEAD.replace("/hold", "/mirror"))).await;
-    // It has been read when the node says so, and was not refused as a connection without a request.
+    // The metric shows that the request was read and not refused.
     server.metric_becomes("callboard_in_flight", 1.0).await;
     server.begin_shutdown();
     says_that_it_ends(&client.answer().await.problem());

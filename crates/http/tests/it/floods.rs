@@ -1,4 +1,4 @@
-//! Clients that ask for more than their share.
+//! Clients that use more than their share.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::support::app::app;
 use crate::support::frames::{ACK, DATA, END_STREAM, Frames, GOAWAY, HEADERS, PING, PRIORITY, SETTINGS, frame};
 use crate::support::{PATIENCE, Server, config};
 
-/// After a flood: everybody else is served, and nothing is left of it.
+/// After a flood, other clients are served and nothing of the flood is left.
 async fn is_as_before(server: &Server) {
     assert_eq!(server.post_json("/mirror", "1").await.status, 200);
     server.metric_becomes("callboard_in_flight", 0.0).await;
@@ -38,7 +38,7 @@ async fn a_hundred_thousand_requests_taken_back_at_once_end_their_connection() {
     is_as_before(&server).await;
 }
 
-/// Each is under way when it is taken back, so that only our own count sees a flood in it.
+/// Each request starts before it is cancelled, so that only our own counter sees a flood.
 #[tokio::test]
 async fn requests_taken_back_one_by_one_end_their_connection() {
     const MOST: u32 = 50;
@@ -61,8 +61,8 @@ async fn requests_taken_back_one_by_one_end_their_connection() {
     is_as_before(&server).await;
 }
 
-/// A window of nothing holds an answer back for ever, while a look at `/livez` now and then is a sign of life.
-/// Their answers begin at once and would go on for ever, so that each has had its head when it is taken back.
+/// A window of zero holds an answer back forever, while an occasional `/livez` request is a sign of life. The endless
+/// answers begin at once, so that each has sent its head before it is cancelled.
 #[tokio::test]
 async fn streams_that_are_taken_back_when_they_have_begun_end_their_connection() {
     const MOST: u32 = 50;
@@ -106,7 +106,7 @@ async fn a_client_that_gives_no_window_is_cut_whatever_else_it_asks_for() {
     client.socket.write_all(&held).await.unwrap();
     let mut looks = tokio::time::interval(Duration::from_millis(20));
     let cut = async {
-        // Each is answered before its stream is given back, so that this is no flood either.
+        // Each request is answered before its stream is closed, so this is no flood either.
         let mut seen = Vec::new();
         while client.read_until(&[(HEADERS, 0)]).await.is_some() {
             looks.tick().await;
@@ -120,8 +120,8 @@ async fn a_client_that_gives_no_window_is_cut_whatever_else_it_asks_for() {
     server.metric_becomes("callboard_http_connections_open", 1.0).await;
 }
 
-/// Frames that ask for nothing are answered one at a time or not at all, and nothing of them is kept; they are no sign
-/// of interest either.
+/// Frames without a request are answered one at a time or not at all and are not stored; they do not keep a connection
+/// alive either.
 #[tokio::test]
 async fn frames_that_ask_for_nothing_hold_nothing_and_end_their_connection() {
     let limits = config(|c| c.header_read_timeout = Duration::from_millis(300));

@@ -1,4 +1,4 @@
-//! Every format, in and out, by real requests; and what happens when a body or an outcome does not fit one.
+//! Every format as request and answer, with real requests; and bodies or outcomes that do not fit a format.
 
 use bytes::Bytes;
 use callboard_codec::{DataFrame, DataType, DecodeLimits, Format, Map, StrTensor, Tensor, Value};
@@ -13,14 +13,14 @@ async fn server() -> Server {
     Server::of_app(app(), HttpConfig::default()).await
 }
 
-/// Sends a value to `/mirror` and reads what comes back, both in this format.
+/// Sends a value to `/mirror` and reads the answer, both in this format.
 async fn mirrored(server: &Server, value: &Value, format: Format) -> Answer {
     let headers = [("content-type", format.media_type()), ("accept", exactly(format))];
     let body = value.encode(format).unwrap();
     server.connect().await.post("/mirror", &headers, body).await
 }
 
-/// The media type of this format as it is.
+/// The exact media type of this format.
 fn exactly(format: Format) -> &'static str {
     match format {
         Format::Msgpack => "application/msgpack; extensions=callboard",
@@ -51,13 +51,13 @@ fn frame() -> Value {
     Value::DataFrame(DataFrame::from_value(&columns.into()).unwrap())
 }
 
-/// A value that only the exact formats bring back, with leaves that are large and small.
+/// A value that only the exact formats preserve, with large and small leaves.
 fn everything() -> Value {
     let tuple = Value::Tuple(vec![Value::Bytes(Bytes::from(vec![7; 5000])), Value::Null, frame()]);
     Map::from_iter([("tensor", tensor()), ("tuple", tuple), ("float", Value::Float(f64::INFINITY))]).into()
 }
 
-/// A client that has never heard of our extension types reads arrays all the same, and sends them in that form.
+/// A client without our extension types reads arrays as plain MessagePack, and sends them in that form.
 #[tokio::test]
 async fn messagepack_is_plain_unless_extensions_are_asked_for() {
     let server = server().await;
@@ -82,13 +82,13 @@ async fn messagepack_is_plain_unless_extensions_are_asked_for() {
     let exact = exactly(Format::Msgpack);
     assert_eq!(ask("/mirror", msgpack, exact, &value).await, (exact.to_owned(), value.clone()));
 
-    // An answer without `accept` has the form of the question.
+    // Without `accept`, the answer has the format of the request.
     let call = Value::Map(Map::from_iter([("args", Value::List(vec![value.clone()]))]));
     let expected = Value::List(vec![plain.clone(), Value::from("x")]);
     assert_eq!(ask("/v1/call/mirror", msgpack, "*/*", &call).await, (msgpack.to_owned(), expected));
     assert_eq!(ask("/v1/call/mirror", exact, "*/*", &call).await, (exact.to_owned(), value));
 
-    // What is told so is read so: by a route over arrays.
+    // A route over arrays reads the form that it writes.
     let app = App::new().route("/double", Stage::each("double", |tensor: &Tensor| Ok(tensor.clone())));
     let server = Server::of_app(app, HttpConfig::default()).await;
     let headers = [("content-type", msgpack), ("accept", "application/x-npy")];
@@ -153,7 +153,7 @@ async fn a_typed_route_takes_each_form_of_its_type() {
     assert!(message.contains("application/x-npy") && !message.contains("arrow"), "{message}");
 }
 
-/// Whatever a body is in, the answer is in what is liked best, and not in what stands first or is liked a little.
+/// Whatever the format of a body, the answer has the most preferred format, not the first or a less preferred one.
 #[tokio::test]
 async fn every_form_of_a_body_goes_with_every_form_of_an_answer() {
     let same = Stage::each("same", |tensor: &Tensor| Ok(tensor.clone()));

@@ -1,4 +1,4 @@
-//! What the parts of a form are to a type, what they may cost together, and where one has to begin.
+//! The parts of a form as a type, the limit on their sum, and the required start of a form.
 
 use callboard_codec::{Format, Map, Media, Value};
 use callboard_core::{App, Stage};
@@ -46,7 +46,7 @@ async fn a_form_that_does_not_come_to_a_part_is_refused_before_it_has_come() {
         let mut client = server.connect().await;
         let head = "POST /size HTTP/1.1\r\nhost: test\r\ncontent-length: 20000000\r\ncontent-type:";
         client.send(format!("{head} {}\r\n\r\n{begin}", FORM.1)).await;
-        // As much as it takes and no more: the rest is still announced.
+        // Writes as much as the server takes; the rest is still announced.
         let (mut reading, mut writing) = client.socket.into_split();
         let sending = tokio::spawn(async move {
             let piece = "x".repeat(1000);
@@ -102,7 +102,7 @@ async fn a_name_of_a_part_is_no_longer_than_names_are() {
     assert_eq!(message, "the name of part 0 has 1025 bytes; at most 1024 are allowed");
 }
 
-/// Each name of a thousand is looked up among those before it: by its hash, and not by comparing it with all of them.
+/// Each of a thousand names is looked up by its hash, not by comparing it with all earlier names.
 #[tokio::test]
 async fn a_thousand_names_keep_their_order_and_equal_ones_become_a_list() {
     let server = Server::of_app(app(), HttpConfig::default()).await;
@@ -128,7 +128,7 @@ struct Options {
     scale: f64,
 }
 
-/// `/upload` tells what it got; `/file` gives its file back.
+/// `/upload` describes its input; `/file` returns its file.
 fn uploads() -> App {
     let upload = Stage::each("upload", |upload: &Upload| {
         let lengths: Vec<String> = upload.pages.iter().map(|page| page.len().to_string()).collect();

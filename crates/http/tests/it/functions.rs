@@ -15,7 +15,7 @@ const JSON: (&str, &str) = ("content-type", "application/json");
 const ENVELOPE: (&str, &str) = ("content-type", "application/vnd.callboard.envelope");
 const FRAMES: &str = "application/vnd.callboard.envelope-stream";
 
-/// What other tests call, and `/scale`: `x` times `factor`, which is 2 unless it is given.
+/// The routes of the other tests, and `/scale`: `x` times `factor`, which defaults to 2.
 fn functions() -> App {
     let scale = Stage::each("scale", |call: &FunctionCall| {
         call.check_names(&["x", "factor"])?;
@@ -128,7 +128,7 @@ pub(crate) fn call(args: impl IntoIterator<Item = Value>) -> Vec<u8> {
     frame(0, &envelope(&arguments(args)))
 }
 
-/// A stream of calls to this function, without its calls.
+/// A stream of calls to this function, before its first call.
 pub(crate) async fn begun(server: &Server, name: &str) -> Raw {
     let mut client = server.connect().await;
     let head = format!(
@@ -138,7 +138,7 @@ pub(crate) async fn begun(server: &Server, name: &str) -> Raw {
     client
 }
 
-/// Kind and value of each frame; the end has none.
+/// Kind and value of each frame; the end frame has no value.
 pub(crate) fn frames(mut bytes: &[u8]) -> Vec<(u8, Option<Value>)> {
     let mut frames = Vec::new();
     while let Some((head, rest)) = bytes.split_at_checked(8) {
@@ -212,7 +212,7 @@ async fn a_stream_looks_ahead_so_far_and_no_further() {
     client.send("0\r\n\r\n").await;
     hold.one_is_held().await;
     server.metric_becomes("callboard_in_flight", 16.0).await;
-    // Each that ends lets one more in, and no more are ever in flight.
+    // Each call that ends admits one more, and the number in flight never grows.
     for _ in 0..20 {
         hold.release_one();
         hold.one_is_held().await;
@@ -237,7 +237,7 @@ async fn frames_that_are_announced_and_do_not_come_are_left_to_others() {
         let mut holder = begun(&server, "mirror").await;
         let chunk = [b"8\r\n", &announced[..], b"\r\n"].concat();
         holder.send([call([1.into()]), chunk].concat()).await;
-        // The answer to the call before it: what stands behind it was received with it, and is read next.
+        // The answer to the previous call: the bytes after it arrived with it, and are read next.
         holder.hears("HTTP/1.1 200 OK\r\n").await;
         holder.hears("\r\n\r\n").await;
         assert_eq!(frames(&holder.next_chunk().await.unwrap()), [(0, Some(Value::Int(1)))]);
@@ -250,7 +250,7 @@ async fn frames_that_are_announced_and_do_not_come_are_left_to_others() {
     assert_eq!(server.metric("callboard_in_flight_bytes").await, Some(0.0));
 }
 
-/// Frames of 20 KiB where the node has room for three: their calls are made as those before them end.
+/// Frames of 20 KiB, with room for three: each call starts as an earlier one ends.
 #[tokio::test]
 async fn a_frame_for_which_there_is_no_room_waits_for_it() {
     let (app, hold) = Hold::with_queue(200).split();
@@ -261,7 +261,7 @@ async fn a_frame_for_which_there_is_no_room_waits_for_it() {
     client.send(calls).await;
     client.send("0\r\n\r\n").await;
     hold.one_is_held().await;
-    // Nine fit at once at the most. None is refused: the frames wait.
+    // At most nine fit at once. None is refused: the frames wait.
     assert!(server.metric("callboard_in_flight").await.unwrap() <= 9.0);
     for _ in 0..12 {
         hold.release_one();
@@ -271,7 +271,7 @@ async fn a_frame_for_which_there_is_no_room_waits_for_it() {
     server.metric_becomes("callboard_in_flight_bytes", 0.0).await;
 }
 
-/// A frame that never gets its room is an error in its place, and no call.
+/// A frame that never gets room is answered by an error in its place; its call does not start.
 #[tokio::test]
 async fn a_frame_waits_for_room_as_long_as_a_call_may() {
     let (app, hold) = Hold::with_queue(8).split();
@@ -329,7 +329,7 @@ async fn a_stream_is_refused_where_it_cannot_be_answered() {
     assert_eq!(frames(&empty.body), [(2, None)]);
 }
 
-/// On one thread, whose every log line goes to the test.
+/// On one thread, and the test gets all of its log lines.
 #[tokio::test]
 async fn what_fails_within_a_stream_is_told_in_the_log_up_to_a_bound() {
     let words = Words::default();
@@ -390,7 +390,7 @@ fn hexadecimal(bytes: &[u8]) -> String {
     bytes.chunks(16).map(line).collect::<Vec<_>>().join("\n")
 }
 
-/// A panic's place is that of the test's own code, and moves with it.
+/// The place of a panic is in the test's own code and changes with it.
 fn without_place(mut problem: serde_json::Value) -> serde_json::Value {
     if let Some(trace) = problem["remote_trace"].as_str() {
         let (place, message) = trace.split_once(":\n").expect("a place and a message");
@@ -409,7 +409,7 @@ async fn the_recorded_examples_are_what_is_said() {
     let server = server().await;
     let mut client = server.connect().await;
     for exchange in exchanges {
-        // The id of a problem is that of its request, and is chosen so that it can be recorded.
+        // The id of a problem is the id of its request; a fixed one can be recorded.
         let headers = [("content-type", exchange.content_type.as_str()), ("x-request-id", "wire-1")];
         let answer = client.post(&exchange.path, &headers, &exchange.body).await;
         assert_eq!(
@@ -417,7 +417,7 @@ async fn the_recorded_examples_are_what_is_said() {
             (exchange.status, Some(exchange.answer_type.as_str()))
         );
         match exchange.answer_type.ends_with("json") {
-            // The page has line breaks where the wire has none.
+            // The page wraps lines that are one line on the wire.
             true => assert_eq!(
                 without_place(answer.json()),
                 without_place(serde_json::from_slice(&exchange.answer).unwrap())
@@ -427,8 +427,7 @@ async fn the_recorded_examples_are_what_is_said() {
     }
 }
 
-/// A key's limit counts calls: those of a stream wait for their turn, and are refused when they have waited as long as
-/// a call may.
+/// A key's limit counts calls: those of a stream wait for their turn, and are refused at the call's timeout.
 #[tokio::test]
 async fn each_call_of_a_stream_counts_and_waits_for_its_turn() {
     let keys = ApiKeys::parse("quick a-key-for-streams-of-calls 50/s\nslow another-key-for-the-streams 2/h").unwrap();

@@ -1,4 +1,4 @@
-//! Clients that lie, stall or leave.
+//! Clients that send false data, stall or leave.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use tokio::sync::Semaphore;
 use crate::support::app::{Hold, app};
 use crate::support::{PATIENCE, Server, config};
 
-/// Short enough to wait for, long enough for a loaded machine to answer an honest request within.
+/// Short enough to wait for, and long enough for an honest request on a loaded machine.
 const SHORT: Duration = Duration::from_millis(200);
 
 #[tokio::test]
@@ -128,7 +128,7 @@ async fn a_body_that_takes_too_long_in_all_is_408_whatever_deadline_its_client_a
     assert_eq!(trickled(&server, "application/json").await, "body_out_of_time");
 }
 
-/// Sends a body byte by byte, more slowly than anybody should, until the server has had enough; gives the error's type.
+/// Sends a body byte by byte, below the minimum rate, until the server refuses it; returns the error's type.
 async fn trickled(server: &Server, content_type: &str) -> String {
     let mut client = server.connect().await;
     let head = format!(
@@ -152,7 +152,7 @@ async fn trickled(server: &Server, content_type: &str) -> String {
 
 #[tokio::test]
 async fn slow_bodies_that_keep_coming_are_taken() {
-    // The whole takes more than twice this, and no byte a tenth of it but on a machine that stands still.
+    // The whole body takes more than twice this window, each byte about a tenth of it unless the machine stalls.
     let window = 5 * SHORT;
     let limits = config(|c| {
         c.body_progress_timeout = window;
@@ -226,7 +226,7 @@ async fn a_client_that_leaves_cancels_its_running_call() {
     hold.release_one();
 }
 
-/// Works until it is told that nobody waits for it.
+/// Works until its call is cancelled.
 struct Patient {
     begun: Arc<Semaphore>,
     told: Arc<Semaphore>,
@@ -287,7 +287,7 @@ async fn the_work_of_a_client_that_left_is_not_begun() {
     third.send(request).await;
     hold.release_one();
     assert_eq!(first.answer().await.status, 200);
-    // The third: if the second had begun, it would have this permit, and the third would never be released.
+    // The third call: if the second had begun, it would have this permit, and the third would never be released.
     hold.one_is_held().await;
     hold.release_one();
     assert_eq!(third.answer().await.status, 200);
@@ -299,10 +299,10 @@ async fn a_client_that_does_not_read_its_answers_loses_its_connection() {
     let socket = TcpSocket::new_v4().unwrap();
     socket.set_recv_buffer_size(2048).unwrap();
     let mut deaf = socket.connect(server.address).await.unwrap();
-    // More than the buffers of two kernels take.
+    // More than the buffers of both kernels hold.
     let requests = "GET /docs/swagger-ui-bundle.js HTTP/1.1\r\nhost: test\r\n\r\n".repeat(60);
     deaf.write_all(requests.as_bytes()).await.unwrap();
-    // The one that is left is the connection that asks.
+    // The remaining connection is the one that reads the metric.
     server.metric_becomes("callboard_http_connections_open", 1.0).await;
     drop(deaf);
 }
@@ -325,7 +325,7 @@ async fn http_1_0_is_served_and_its_connection_closed() {
     let mut client = server.connect().await;
     client.send("POST /mirror HTTP/1.0\r\ncontent-type: application/json\r\ncontent-length: 3\r\n\r\n[1]").await;
     assert_eq!((client.answer().await.text(), client.closed().await), ("[1]", Vec::new()));
-    // What has no length ends with the connection: such a client knows no chunks.
+    // An answer without a length ends with the connection: an HTTP/1.0 client knows no chunks.
     let mut client = server.connect().await;
     let form = "content-type: application/json\r\naccept: application/vnd.callboard.envelope";
     client.send(format!("POST /v1/call/mirror HTTP/1.0\r\n{form}\r\ncontent-length: 12\r\n\r\n{{\"args\":[1]}}")).await;

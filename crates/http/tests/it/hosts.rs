@@ -1,4 +1,4 @@
-//! The host that a request names: one, and a valid one, on every listener.
+//! A request must name exactly one valid host, on every listener.
 
 use std::net::SocketAddr;
 
@@ -10,7 +10,7 @@ use crate::support::app::app;
 use crate::support::frames::Frames;
 use crate::support::{Raw, Server};
 
-/// The head of a request without its end, and the status of its answer on a listener on loopback.
+/// The head of a request without its end, and the status of its answer on a loopback listener.
 const HEADS: [(&str, u16); 26] = [
     ("GET /livez HTTP/1.1\r\nhost: localhost", 200),
     ("GET /livez HTTP/1.1\r\nhost: LOCALHOST:8001", 200),
@@ -20,10 +20,10 @@ const HEADS: [(&str, u16); 26] = [
     ("GET /livez HTTP/1.1\r\nhost: [::1]:8001", 200),
     ("GET http://localhost:8001/livez HTTP/1.1\r\nhost: localhost:8001", 200),
     ("GET /livez HTTP/1.0", 200),
-    // Another name leads to loopback: a web page that rebinds its own.
+    // Another name that resolves to loopback: DNS rebinding by a web page.
     ("GET /livez HTTP/1.1\r\nhost: evil.example.org", 403),
     ("GET http://evil.example.org/livez HTTP/1.1\r\nhost: evil.example.org", 403),
-    // None, and more than one.
+    // No host, and several hosts.
     ("GET /livez HTTP/1.1", 400),
     ("GET /livez HTTP/1.1\r\nhost: localhost\r\nhost: localhost", 400),
     ("GET /livez HTTP/1.1\r\nhost: localhost\r\nhost: evil.example.org", 400),
@@ -32,7 +32,7 @@ const HEADS: [(&str, u16); 26] = [
     ("GET http://localhost/livez HTTP/1.1\r\nhost: evil.example.org", 400),
     ("GET http://evil.example.org/livez HTTP/1.1\r\nhost: localhost", 400),
     ("GET http://localhost/livez HTTP/1.1", 400),
-    // Not a host.
+    // Not a valid host.
     ("GET /livez HTTP/1.1\r\nhost: [[::1]]", 400),
     ("GET /livez HTTP/1.1\r\nhost: [::1", 400),
     ("GET /livez HTTP/1.1\r\nhost: ::1", 400),

@@ -92,12 +92,12 @@ async fn shutdown_finishes_the_request_in_hand() {
     }
     hold.release_one();
     assert_eq!(call.await.unwrap().unwrap().status(), StatusCode::OK);
-    // GOAWAY has told the client: its connection takes no further request.
+    // The GOAWAY has told the client that its connection takes no further request.
     assert!(client.send_request(post(&server, "/hold", Full::from("\"b\""))).await.is_err());
     server.ended().await;
 }
 
-/// An item now and then, at less than the least rate, is an answer in hand and no idle connection.
+/// A stream with rare items, below the minimum rate, is an answer in progress, not an idle connection.
 #[tokio::test]
 async fn a_stream_that_says_little_is_heard_to_its_end() {
     let slow = StreamStage::each("slow", |items: &i64| {
@@ -127,13 +127,13 @@ async fn a_connection_that_wants_nothing_is_told_to_go() {
     let response = client.send_request(post(&server, "/mirror", Full::<Bytes>::from("1"))).await.unwrap();
     assert_eq!(response.status(), StatusCode::OK);
     drop(response);
-    // The client is there and answers pings, but asks for nothing more.
+    // The client answers pings, but opens no window.
     let ended = tokio::time::timeout(crate::support::PATIENCE, connection).await.expect("told to go");
     ended.unwrap().unwrap();
     drop(client);
 }
 
-/// Windows lie outside the node's bytes: what a client may send unasked is small, and told at once.
+/// Windows are outside the node's byte budget: they start small, and the settings say so at once.
 #[tokio::test]
 async fn the_windows_of_a_connection_are_small() {
     const INITIAL_WINDOW_SIZE: u16 = 4;
@@ -155,7 +155,7 @@ async fn the_windows_of_a_connection_are_small() {
     }
 }
 
-/// A field that the client has sent before is a byte on the wire, and a hundred here.
+/// A repeated header field is one byte on the wire, and a hundred in memory.
 #[tokio::test]
 async fn a_head_has_no_more_fields_than_one_of_http1() {
     let server = Server::of_app(app(), HttpConfig::default()).await;
@@ -171,7 +171,7 @@ async fn a_head_has_no_more_fields_than_one_of_http1() {
     }
 }
 
-/// Each call of an ordered stream may be a DATA frame of its own. A window of them lies unread while the stage is busy.
+/// Each call of an ordered stream may be its own DATA frame. A window of them stays unread while the stage is busy.
 #[tokio::test]
 async fn small_calls_that_wait_in_their_window_are_no_flood() {
     let (app, hold) = Hold::with_queue(1).split();

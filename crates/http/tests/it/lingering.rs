@@ -1,4 +1,4 @@
-//! Clients that still send a body when they are refused: they are read for a while, and not for more than that.
+//! Clients that still send a body after a refusal: the server reads on for a limited time.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ const LARGE: usize = 20_000_000;
 async fn refused(server: &Server) -> Raw {
     let mut client = server.connect().await;
     client.send(format!("POST /nowhere HTTP/1.1\r\nhost: test\r\ncontent-length: {LARGE}\r\n\r\n")).await;
-    // More than is skipped as having come with the head.
+    // More than the bytes that are skipped because they came with the head.
     client.send(vec![0; 10_000]).await;
     assert_eq!(client.answer().await.status, 404);
     client
@@ -34,7 +34,7 @@ async fn a_client_that_sends_all_of_a_body_before_it_looks_sees_the_refusal() {
 
 #[tokio::test]
 async fn where_many_are_lingered_for_the_next_is_closed_at_once() {
-    // A tenth is one.
+    // A tenth of the limit is one connection.
     let limits = |c: &mut HttpConfig| (c.max_connections, c.close_linger) = (10, PATIENCE);
     let server = Server::of_app(app(), config(limits)).await;
     let mut first = refused(&server).await;
@@ -45,7 +45,7 @@ async fn where_many_are_lingered_for_the_next_is_closed_at_once() {
     first.socket.write_all(&vec![0; LARGE - 10_000]).await.expect("the first is read to its end");
 }
 
-/// A request whose body has no end yet, and which was answered 404.
+/// A request with an endless body, which was answered 404.
 async fn refused_stream(server: &Server) -> Frames {
     let mut client = Frames::connect(server.address).await;
     let fields = [(":method", "POST"), (":scheme", "http"), (":authority", "test"), (":path", "/nowhere")];
@@ -59,7 +59,7 @@ async fn refused_stream(server: &Server) -> Frames {
 async fn a_stream_that_is_refused_is_read_to_its_end_and_not_reset() {
     let server = Server::of_app(app(), HttpConfig::default()).await;
     let mut client = refused_stream(&server).await;
-    // Its window is opened again as it is read.
+    // The server reopens its window as it reads.
     for _ in 0..10 {
         client.socket.write_all(&frame(DATA, 0, 1, &[0; 10_000])).await.unwrap();
     }

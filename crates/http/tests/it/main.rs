@@ -1,4 +1,4 @@
-//! The edge on real loopback sockets, with clients that behave and clients that do not.
+//! The edge on real loopback sockets, with honest and hostile clients.
 
 #![allow(clippy::unwrap_used, reason = "clippy allows it in test functions by itself, but not in what they share")]
 

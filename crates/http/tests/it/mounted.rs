@@ -1,5 +1,5 @@
-//! The edge as a service in another program's router: its guards hold, and what it says of paths is what clients can
-//! ask.
+//! The edge as a service in another program's router: its guards hold, and the paths in its pages are correct for
+//! clients.
 
 use std::net::SocketAddr;
 
@@ -85,7 +85,7 @@ async fn a_mounted_edge_refuses_foreign_hosts_and_pages() {
     let (_node, edge) = edge(HttpConfig::default()).await;
     let own_loop = Server::of_router(as_fallback(edge), HttpConfig::default()).await;
     guards(own_loop.address, "").await;
-    // Only here it is known that the request came by a socket, where HTTP/1.1 has to name a host.
+    // Only this edge knows that the request came from a socket, where HTTP/1.1 requires a host.
     assert_eq!(ask(own_loop.address, "GET /livez HTTP/1.1").await.status, 400);
 }
 

@@ -1,4 +1,4 @@
-//! What is known of a request afterwards: its line in the log, its trace.
+//! The records of a request: its line in the access log, and its trace.
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -12,11 +12,11 @@ use tracing::{Event, Metadata, Subscriber, span};
 use crate::support::app::{Hold, app};
 use crate::support::{PATIENCE, Server, config};
 
-/// The lines of the access log, as long as it lives and on its thread alone.
+/// The lines of the access log of this thread, while this value lives.
 struct Lines {
     lines: Arc<Mutex<Vec<Line>>>,
     _here: DefaultGuard,
-    /// With one subscriber alone `tracing` lets another test's thread, which has none, decide what is heard.
+    /// With one subscriber alone, `tracing` lets a test thread without one decide which events are enabled.
     _second: tracing::Dispatch,
 }
 
@@ -187,7 +187,7 @@ impl AccessSink for Written {
 }
 
 impl Written {
-    /// The lines until now, without their dates.
+    /// All lines so far, without their dates.
     async fn lines(&self, count: usize) -> Vec<String> {
         let waiting = async {
             loop {
@@ -222,7 +222,7 @@ async fn a_sink_gets_whole_lines_and_a_request_without_a_trace_is_told_by_its_id
     assert!(events.take().is_empty(), "where there is a sink, there are no events");
 }
 
-/// What clients make up does not end a line, hide a part of one, or make it long.
+/// Text from a client cannot end a log line, hide a part of it, or make it long.
 #[tokio::test]
 async fn hostile_heads_have_one_line_each() {
     let written = Arc::new(Written::default());
@@ -244,7 +244,7 @@ async fn hostile_heads_have_one_line_each() {
         let mut client = server.connect().await;
         client.send(&format!("{head}connection: close\r\n\r\n")).await;
         let answer = String::from_utf8(client.closed().await).unwrap();
-        // What is no HTTP never reaches the edge, and has no line.
+        // Requests that are not HTTP never reach the edge and have no line.
         answered += usize::from(answer.contains("x-request-id: "));
     }
     assert!(answered >= 5, "{answered}");

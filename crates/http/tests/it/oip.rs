@@ -1,5 +1,5 @@
-//! The Open Inference Protocol by hand: what a client can get wrong, and what it must be told. What clients get right
-//! is in `tests/external/triton.rs`, with a client that others wrote.
+//! The Open Inference Protocol by hand: the mistakes of clients, and the answers to them. `tests/external/triton.rs`
+//! tests correct calls with an independent client.
 
 use std::io::Write as _;
 
@@ -18,8 +18,8 @@ use crate::support::{Answer, Server, config};
 
 const HEADER: &str = "inference-header-content-length";
 
-/// `/x`: an array `[-1, 2]` of FP32, given back; `/rows`: many arrays `[2]` of FP32, each given back but those that
-/// begin with a negative number; `/where`: where the bytes of its array lie.
+/// `/x`: an array `[-1, 2]` of FP32, returned as it is; `/rows`: many arrays `[2]` of FP32, an error for those that
+/// begin with a negative number; `/where`: the address of the bytes of its array.
 fn app() -> App {
     let tensors = |name: &str, shape: Vec<Option<usize>>, stackable| {
         let field = TensorField { name: name.to_owned(), dtype: Some(DType::F32), shape: Some(shape) };
@@ -52,7 +52,7 @@ async fn server() -> Server {
     Server::of_app(app(), HttpConfig::default()).await
 }
 
-/// What `{"error": …}` says, after a look at what all errors have.
+/// The text of `{"error": …}`, after a check of what all errors have in common.
 fn error(answer: &Answer) -> String {
     assert_eq!(answer.header("content-type"), Some("application/json"), "{answer:?}");
     assert!(answer.header("x-request-id").is_some());
@@ -158,7 +158,7 @@ async fn what_can_be_refused_by_the_head_is_refused_before_the_body_comes() {
         assert_eq!(answer.status, status, "{line}");
         assert!(error(&answer).contains(words), "{line}: {}", error(&answer));
     }
-    // Nor is one waited for where nobody may load anything.
+    // Without permission to load models, the body is not waited for either.
     let mut client = server.connect().await;
     client.send("POST /v2/repository/models/x/load HTTP/1.1\r\nhost: test\r\ncontent-length: 60000\r\n\r\n").await;
     let answer = client.answer().await;
@@ -184,7 +184,7 @@ async fn a_body_is_read_by_its_own_headers_and_not_by_its_type() {
     }
 }
 
-/// The JSON of an answer with arrays behind it, and those.
+/// The JSON of a binary answer, and the arrays after it.
 fn parts(answer: &Answer) -> (Json, &[u8]) {
     assert_eq!((answer.status, answer.header("content-type")), (200, Some("application/octet-stream")), "{answer:?}");
     let length: usize = answer.header(HEADER).unwrap().parse().unwrap();
@@ -200,19 +200,19 @@ async fn an_answer_is_binary_where_that_is_asked_for_whatever_its_request_was() 
     let described =
         json!([{ "name": "x", "datatype": "FP32", "shape": [2, 2], "parameters": { "binary_data_size": 16 } }]);
 
-    // The array alone, without a word of JSON.
+    // The array alone, without any JSON.
     let raw = client.post("/v2/models/x/infer", &[(HEADER, "0")], &expected).await;
     let (json, arrays) = parts(&raw);
     assert_eq!((&json["outputs"], arrays), (&described, &expected[..]));
 
-    // Numbers as JSON, by a client that names no outputs.
+    // Numbers as JSON, from a client that names no outputs.
     let mut body = input(json!({ "shape": [2, 2], "data": [[1, 2], [3, 4]] }));
     body["parameters"] = json!({ "binary_data_output": true });
     let answer = client.post("/v2/models/x/infer", &[], body.to_string()).await;
     let (json, arrays) = parts(&answer);
     assert_eq!((&json["outputs"], arrays), (&described, &expected[..]));
 
-    // An output's own word holds against that of the request.
+    // A parameter of an output overrides that of the request.
     body["outputs"] = json!([{ "name": "x", "parameters": { "binary_data": false } }]);
     let answer = client.post("/v2/models/x/infer", &[], body.to_string()).await;
     assert_eq!((answer.header(HEADER), &answer.json()["outputs"][0]["data"]), (None, &json!([1.0, 2.0, 3.0, 4.0])));
@@ -235,7 +235,7 @@ async fn an_id_comes_back_unless_it_is_empty_and_unknown_members_are_passed_over
 async fn arrays_in_arrays_have_an_end() {
     let server = server().await;
     let mut client = server.connect().await;
-    // What nobody reads is passed over, however deep it is.
+    // Unused members are skipped at any depth.
     for (member, status) in [("data", 400), ("shape", 400), ("parameters", 400), ("more", 200)] {
         let deep = format!("{}{}", "[".repeat(200_000), "]".repeat(200_000));
         let rest =
@@ -261,7 +261,7 @@ async fn arrays_behind_json_of_any_length_lie_aligned() {
             json.len() + numbers.len(),
             json.len()
         );
-        // In pieces, as a network has it: what came in one is used as it came.
+        // In pieces, as a network delivers them: bytes in one piece are used without a copy.
         client.send(head + &json[..10]).await;
         client.send(&json[10..]).await;
         for piece in numbers.chunks(100_000) {
@@ -423,7 +423,7 @@ async fn a_body_of_many_items_holds_its_bytes_until_the_last_is_over() {
     let app = App::new().mount(RouteSpec::described("/gate", stage, row(), row()));
     let server = Server::of_app(app, HttpConfig::default()).await;
 
-    // One item that is over at once, and one that waits.
+    // An item that ends at once, and an item that waits.
     let numbers = [vec![0.0_f32; 10_000], vec![1.0; 10_000]].concat();
     let body =
         json!({ "inputs": [{ "name": "x", "datatype": "FP32", "shape": [2, 10_000], "data": numbers }] }).to_string();
@@ -514,7 +514,7 @@ async fn each_item_of_a_request_counts_against_the_limit_of_its_key() {
     assert_eq!((later.status, later.header("retry-after").is_some()), (429, true));
 }
 
-/// What is promised to be not offered says so, and does not look like a path that is mistyped.
+/// Extensions that the server does not support answer 501, unlike a mistyped path.
 #[tokio::test]
 async fn extensions_that_are_not_offered_are_501() {
     let server = server().await;
@@ -534,8 +534,8 @@ async fn extensions_that_are_not_offered_are_501() {
     }
 }
 
-/// `/flag`: a BOOL of any length; `/one`: a scalar; `/want`: a text, or what JSON has; `/blob`: bytes, told as a text.
-/// All are given back.
+/// `/flag`: a BOOL of any length; `/one`: a scalar; `/want`: a text or any JSON; `/blob`: bytes, described as a text.
+/// All return their input.
 fn lenient() -> App {
     let echo = |name: &str| Stage::each(name, |value: &Value| Ok(value.clone()));
     let tensor = |name: &str, dtype, shape| {

@@ -1,5 +1,4 @@
-//! The exporter against collectors that do not take what they are sent. That they can read it is shown in
-//! `tests/external/`.
+//! The exporter with collectors that refuse its spans. `tests/external/` shows that a real collector reads them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -65,7 +64,7 @@ async fn a_collector_that_says_nothing_does_not_hold_up_the_end() {
     let silent = bind().await;
     let (server, exporter) = traced(format!("http://{}", silent.local_addr().unwrap())).await;
     assert_eq!(server.post_json("/mirror", "7").await.status, 200);
-    // Far below the time that an answer may take.
+    // Far below the timeout of an answer.
     let ended = tokio::time::timeout(PATIENCE / 4, exporter.shutdown(std::time::Duration::from_millis(50))).await;
     assert!(ended.is_ok());
 }

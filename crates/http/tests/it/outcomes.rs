@@ -1,4 +1,4 @@
-//! Outcomes that cannot be written: an error of the stage's author, told and counted as such.
+//! Outcomes that cannot be encoded: an error of the stage's author, reported and counted as such.
 
 use std::collections::BTreeMap;
 
@@ -57,7 +57,7 @@ async fn an_outcome_that_cannot_be_written_is_the_stages_failure_and_counted_so(
         assert_eq!(requests(&server, route, "failed").await, Some(1.0), "{route}");
         assert_eq!(requests(&server, route, "ok").await.unwrap_or_default(), 0.0, "{route}");
     }
-    // MessagePack has a NaN.
+    // MessagePack can express NaN.
     let headers = [("content-type", "application/json"), ("accept", "application/msgpack")];
     let answer = server.connect().await.post("/number", &headers, "1").await;
     assert_eq!((answer.status, answer.body.as_slice()), (200, &[0xcb, 0x7f, 0xf8, 0, 0, 0, 0, 0, 0][..]));

@@ -220,7 +220,7 @@ async fn the_documentation_comes_with_its_assets() {
     assert!(initializer.text().contains("../openapi.json"), "{}", initializer.text());
 }
 
-/// A browser takes every answer as what it says it is, and shows pages of ours in no frame of others.
+/// A browser takes each answer as its declared type, and shows our pages in no foreign frame.
 #[tokio::test]
 async fn answers_say_to_browsers_what_they_may_do_with_them() {
     let server = server().await;
@@ -288,7 +288,7 @@ async fn pages_answer_head_as_they_answer_get() {
     assert!(said.starts_with("HTTP/1.1 200 ") && said.ends_with("\r\n\r\n"), "{said}");
 }
 
-/// As HAProxy does where it is told no method.
+/// HAProxy sends OPTIONS if no method is configured.
 #[tokio::test]
 async fn health_asked_for_by_options_is_told_as_by_get() {
     let server = server().await;
@@ -323,7 +323,7 @@ async fn a_stage_that_has_given_up_is_named_with_its_reason() {
     assert_eq!((refused.status, refused.problem()["kind"].as_str()), (503, Some("unavailable")));
 }
 
-/// Dies on its first batch, always.
+/// A model that always panics on its first batch.
 struct Fragile;
 
 impl callboard_core::Worker for Fragile {
@@ -335,7 +335,7 @@ impl callboard_core::Worker for Fragile {
     }
 }
 
-/// What is written whole is packed as its client likes it, as an answer of a route is.
+/// Whole pages are compressed as the client asks, like the answers of routes.
 #[tokio::test]
 async fn pages_and_statistics_are_packed_where_that_is_asked_for() {
     let server = server().await;
@@ -361,7 +361,7 @@ async fn pages_and_statistics_are_packed_where_that_is_asked_for() {
     assert_eq!(client.answer().await.header("content-encoding"), None, "a few words are sent as they are");
 }
 
-/// Two pages differ in what was counted, and in nothing else.
+/// Two pages differ only in their counts.
 #[tokio::test]
 async fn series_of_metrics_come_in_the_same_order_each_time() {
     let server = server().await;
@@ -380,7 +380,7 @@ async fn series_of_metrics_come_in_the_same_order_each_time() {
     assert!(requests.len() > 2 && requests == sorted, "{requests:#?}");
 }
 
-/// A route whose clients all send what it does not take is no idle route.
+/// A route whose clients only send bad requests is not idle.
 #[tokio::test]
 async fn errors_are_counted_by_route_also_where_no_call_was_made() {
     let server = server().await;
@@ -425,7 +425,7 @@ async fn browsers_get_an_icon_and_grpc_clients_a_status_of_their_own() {
     assert!(answer.header("grpc-message").unwrap().contains("not gRPC"));
 }
 
-/// One line for each route, with what runs side by side.
+/// One line per route, which shows the parallel stages.
 #[tokio::test]
 async fn the_index_draws_graphs_as_they_are() {
     let echo = |name: &str| callboard_core::Pipeline::from(Stage::each(name, |x: &i64| Ok(*x)));

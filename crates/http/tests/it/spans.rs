@@ -1,4 +1,4 @@
-//! The spans of requests and batches, as whoever collects them gets them.
+//! The spans of requests and batches, as a collector gets them.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -15,7 +15,7 @@ const JSON: (&str, &str) = ("content-type", "application/json");
 const TRACE: u128 = 0x4bf9_2f35_77b3_4da6_a3ce_929d_0e0e_4736;
 const PARENT: u64 = 0x00f0_67aa_0ba9_02b7;
 
-/// Keeps what it gets.
+/// Stores the spans it gets.
 #[derive(Clone, Debug, Default)]
 struct Kept(Arc<Mutex<Vec<Span>>>);
 
@@ -31,7 +31,7 @@ impl Kept {
         Server::of_app_with(app, HttpConfig::default(), |edge| edge.give_spans_to(sink, ratio)).await
     }
 
-    /// Waits until so many spans of requests are there; gives all that are.
+    /// Waits for this count of request spans; returns all spans so far.
     async fn after_requests(&self, count: usize) -> Vec<Span> {
         let waiting = async {
             loop {
@@ -105,7 +105,7 @@ async fn a_sampled_request_is_a_part_of_its_callers_trace_with_its_stages_below_
     }
 }
 
-/// A method may be as long as a head, and spans wait by number.
+/// A method may be as long as a head, and the queue of spans is bounded by count, not bytes.
 #[tokio::test]
 async fn a_method_that_nobody_knows_is_told_by_no_name() {
     let kept = Kept::default();

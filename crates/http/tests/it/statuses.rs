@@ -1,4 +1,4 @@
-//! `docs/errors.md`, reached row by row: each status of each kind by a real request, and no other.
+//! Reaches each row of `docs/errors.md`: each status of each kind, by a real request, and no others.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use crate::support::{Answer, Server, config};
 
 const JSON: (&str, &str) = ("content-type", "application/json");
 
-/// A kind and a status; of what is no problem document the kind is not known.
+/// A kind and a status; without a problem document the kind is empty.
 type Told = (String, u16);
 
 #[tokio::test]
@@ -49,13 +49,13 @@ async fn every_status_of_the_table_is_reached_and_no_other() {
     }
 }
 
-/// The statuses in these words.
+/// The statuses in this text.
 fn numbers(words: &str) -> Vec<u16> {
     let numbers = words.split(|c: char| !c.is_ascii_alphanumeric()).filter(|word| word.len() == 3);
     numbers.filter_map(|word| word.parse().ok()).collect()
 }
 
-/// What every kind of request that fails is told.
+/// The kind and status of every kind of failed request.
 async fn reached() -> BTreeSet<Told> {
     let chosen = Stage::each("chosen", |status: &u16| Err::<u8, _>(Failure::new("as you like").with_status(*status)));
     let double = Stage::each("double", |number: &f64| Ok(number * 2.0));
@@ -103,7 +103,7 @@ async fn reached() -> BTreeSet<Told> {
     reached
 }
 
-/// What only those are told who come while another is at work, and what is counted of one that leaves.
+/// The answers that need another request in progress, and the outcome of a cancelled call.
 async fn held() -> [Told; 3] {
     let (app, hold) = Hold::with_queue(8).split();
     let server =

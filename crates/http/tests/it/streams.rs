@@ -1,4 +1,4 @@
-//! Streaming replies: the three ways to write them, their endings, slow readers and readers that leave.
+//! Streaming replies: the three forms, their ends, slow readers, and readers that leave.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -17,7 +17,7 @@ use crate::support::{Answer, Raw, Server, config};
 
 const JSON: (&str, &str) = ("content-type", "application/json");
 
-/// `/count` gives the numbers below its input, and an error behind 3; a negative input is refused.
+/// `/count` returns the numbers below its input, with an error after 3; a negative input is refused.
 fn counting() -> App {
     let check = Stage::each("check", |n: &i64| match n {
         0.. => Ok(*n),
@@ -88,7 +88,7 @@ async fn envelopes_come_in_frames() {
     assert_eq!(ended.body[ended.body.len() - 8..], [2, 0, 0, 0, 0, 0, 0, 0]);
 }
 
-/// Kind and value of each frame; the end has none.
+/// Kind and value of each frame; the end frame has no value.
 fn frames(mut bytes: &[u8]) -> Vec<(u8, Value)> {
     let mut frames = Vec::new();
     while let Some((head, rest)) = bytes.split_at_checked(8) {
@@ -120,7 +120,7 @@ async fn a_stream_that_says_nothing_has_a_heartbeat() {
     for _ in 0..3 {
         client.hears("3\r\n:\n\n\r\n").await;
     }
-    // The same of a model.
+    // The same for a model.
     let mut client = server.connect().await;
     let head =
         "POST /v2/models/silent/generate_stream HTTP/1.1\r\nhost: test\r\ncontent-length: 12\r\n\r\n{\"input\": 1}";
@@ -131,7 +131,7 @@ async fn a_stream_that_says_nothing_has_a_heartbeat() {
     }
 }
 
-/// Asks for a stream without waiting for it.
+/// Requests a stream without waiting for the answer.
 async fn begin(client: &mut Raw, route: &str, input: i64) {
     let body = input.to_string();
     let length = body.len();
@@ -141,7 +141,7 @@ async fn begin(client: &mut Raw, route: &str, input: i64) {
     client.send([head, body].concat()).await;
 }
 
-/// `/endless` gives texts of 256 KiB without end. Counts those made for the input 1, and notes that its work was
+/// `/endless` returns texts of 256 KiB without end. Counts the texts for the input 1, and records that its work was
 /// dropped.
 fn endless(made: &Arc<AtomicU64>, dropped: &Arc<AtomicBool>) -> App {
     let (made, dropped) = (Arc::clone(made), Arc::clone(dropped));
@@ -182,7 +182,7 @@ async fn a_slow_reader_slows_only_its_own_stream() {
     for n in [10, 50, 100] {
         quick.hears(&format!("id: {n}\n")).await;
     }
-    // The credit of 16, and what the buffers of hyper and the kernel take: a few megabytes.
+    // The credit of 16, plus the buffers of hyper and the kernel: a few megabytes.
     let ahead = made.load(Ordering::SeqCst);
     assert!(ahead < 80, "{ahead} items were made for a reader that does not read");
     for n in [1, 3] {
@@ -209,7 +209,7 @@ async fn a_reader_that_leaves_cancels_its_stream() {
     tokio::time::timeout(crate::support::PATIENCE, told).await.expect("the worker is told");
 }
 
-/// A number whose own writing panics at 1.
+/// A number whose serialization panics at 1.
 #[derive(Clone, Deserialize, JsonSchema)]
 struct Fragile(i64);
 
@@ -272,7 +272,7 @@ async fn the_document_has_each_form_of_a_stream_and_of_a_call() {
     assert!(calls.contains(&"application/vnd.callboard.envelope-stream".to_owned()), "{calls:?}");
 }
 
-/// A text that is JSON already, whatever blanks it has.
+/// A text that is already JSON, with its own white space.
 #[derive(Clone, Deserialize, JsonSchema)]
 struct Written(#[schemars(with = "i64")] Box<serde_json::value::RawValue>);
 
@@ -296,7 +296,7 @@ async fn an_item_with_line_breaks_of_its_own_is_one_line() {
     assert_eq!(lines.text(), "{   \"n\":   1 }\n");
 }
 
-/// What takes long to write is written off the threads that serve others, where a panic is caught as well.
+/// A slow serialization runs on another thread, where a panic is caught as well.
 #[tokio::test]
 async fn a_large_item_is_an_event_like_any_other_and_its_panic_too() {
     let stage = StreamStage::each("large", |n: &i64| stream::iter([Ok(Value::from("x".repeat(*n as usize)))]));
@@ -306,7 +306,7 @@ async fn a_large_item_is_an_event_like_any_other_and_its_panic_too() {
     assert!(data.starts_with(&"x".repeat(600_000)) && data.ends_with("event: end\ndata: {\"items\":1}\n\n"));
 }
 
-/// A piece of the body for each event would cost more than the event.
+/// A separate chunk for each event would cost more than the event.
 #[tokio::test]
 async fn events_that_are_ready_leave_together() {
     let quick = StreamStage::each("quick", |n: &i64| stream::iter((0..*n).map(Ok::<_, Failure>)));
@@ -326,7 +326,7 @@ async fn events_that_are_ready_leave_together() {
     assert!(pieces.len() < 100, "{} pieces", pieces.len());
 }
 
-/// An event that is written does not wait for the writing of a large one behind it.
+/// A finished event does not wait for the large event after it.
 #[tokio::test]
 async fn a_large_item_does_not_hold_up_what_is_ready_before_it() {
     let stage = StreamStage::each("mixed", |n: &i64| {

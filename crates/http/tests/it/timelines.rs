@@ -1,4 +1,4 @@
-//! Where one request's time went: on its answer, and on the error of a call that failed.
+//! The time of one request by phase: in its answer, and in the error of a failed call.
 
 use callboard_core::{App, Failure, StreamStage};
 use futures_util::stream;
@@ -77,7 +77,7 @@ async fn an_expired_request_tells_where_its_time_went() {
     running.await;
     holding.one_is_held().await;
 
-    // The thread is still at the first.
+    // The thread is still busy with the first call.
     let answer = second.post("/hold", &headers, "\"y\"").await;
     assert_eq!(answer.status, 504);
     let told = timeline(&answer);
@@ -106,7 +106,7 @@ async fn where_it_is_off_the_wish_is_passed_over() {
     assert_eq!((answer.status, answer.header("x-callboard-timeline")), (200, None));
 }
 
-/// Gives the numbers below its input, and fails behind the second.
+/// Returns the numbers below its input, and fails after the second.
 fn counting() -> App {
     let count = StreamStage::each("count", |below: &u64| {
         stream::iter((0..*below).map(|n| if n < 2 { Ok(n) } else { Err(Failure::new("beyond two")) }))

@@ -1,4 +1,4 @@
-//! TLS on the listener, with a client that trusts exactly the certificate that it should see.
+//! TLS on the listener, with a client that trusts exactly one expected certificate.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -22,7 +22,7 @@ use crate::support::{PATIENCE, Server, bind, config};
 
 const SHORT: Duration = Duration::from_millis(50);
 
-/// A certificate of `localhost` in two files of a directory that goes with it.
+/// A certificate for `localhost` in two files of a temporary directory.
 pub(crate) struct Files {
     directory: PathBuf,
 }
@@ -42,7 +42,7 @@ impl Files {
         self.directory.join("key.pem")
     }
 
-    /// Writes a new pair and tells its certificate.
+    /// Writes a new pair and returns its certificate.
     pub(crate) fn renew(&self) -> CertificateDer<'static> {
         let CertifiedKey { cert, signing_key } = generate_simple_self_signed(["localhost".to_owned()]).unwrap();
         fs::write(self.certificate(), cert.pem()).unwrap();
@@ -164,7 +164,7 @@ async fn files_that_cannot_be_used_leave_the_old_certificate_in_place() {
     connect(&server, &first, "http/1.1").await.unwrap();
     let key = fs::read(files.key()).unwrap();
     fs::write(files.key(), "no key").unwrap();
-    // Long enough for several looks; a server that took it would fail the handshakes of this time.
+    // Long enough for several checks of the file; a server that took the new file would fail these handshakes.
     for _ in 0..20 {
         connect(&server, &first, "http/1.1").await.unwrap();
         tokio::time::sleep(SHORT / 10).await;
@@ -217,7 +217,7 @@ async fn cuts_clients_that_do_not_read_their_answers() {
     let (tcp, _) = socket.get_ref();
     tcp.set_nodelay(true).unwrap();
     tokio::io::AsyncWriteExt::write_all(&mut socket, b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n").await.unwrap();
-    // The client does not read until the server has given up: then the answer ends before its end.
+    // The client does not read until the server has given up: then the answer is truncated.
     let gave_up = async {
         loop {
             tokio::time::sleep(SHORT).await;

@@ -1,8 +1,8 @@
-//! Why the authority issues no certificate.
+//! The reasons why the authority denies a certificate.
 
 use crate::error::IdentityError;
 
-/// Why a request for a certificate was denied.
+/// The reason why a request for a certificate was denied.
 #[derive(Debug, thiserror::Error)]
 pub enum JoinDenied {
     /// The token was made for another cluster.

@@ -178,7 +178,7 @@ impl MemberStore {
         }
         for file in names(&self.tokens)?.iter().filter(|file| file.contains('.')) {
             let path = self.tokens.join(file);
-            // A use that cannot be read has no holder.
+            // An unreadable use has no holder.
             if read_private(&path).is_ok_and(|held_by| held_by.ends_with(&holder("", name))) {
                 replace_private_file(&path, NO_HOLDER)?;
             }
@@ -417,7 +417,7 @@ mod tests {
         store.add_token("fedcba9876543210", &token(1, 200), now).unwrap();
         assert_eq!(store.token(ID).unwrap(), None);
         assert_eq!(names(&store.tokens).unwrap(), ["fedcba9876543210"]);
-        // Taken by who had read the token just before; and one of a token that goes on.
+        // Claimed by a process that had read the token just before; and a use of a token that is still valid.
         assert!(store.claim_use(ID, &old, "key", "name").unwrap());
         assert!(store.claim_use("fedcba9876543210", &token(1, 200), "key", "name").unwrap());
         store.sweep(now);

@@ -1,4 +1,4 @@
-//! The authority of a cluster, in a directory of its own: it decides who may join, under which name, and for how long.
+//! The authority of a cluster, in its own directory: it decides about members, their names, and their validity.
 //!
 //! A holder of its key can act as any member. One node holds the directory and issues certificates over its QUIC port;
 //! the commands `token`, `revoke`, `members` and `remove` work on the same files at the same time. Only the key is kept
@@ -166,7 +166,7 @@ impl Authority {
         let certificate = CertificateDer::from_pem_slice(certificate_pem.as_bytes());
         let certificate = certificate.map_err(|error| damaged(&path, error.to_string()))?;
         let cluster = cluster_name(&certificate).ok_or_else(|| damaged(&path, "it names no cluster".to_owned()))?;
-        // Half of a backup: no member would accept what this key signs.
+        // Half of a backup: no member would accept signatures of this key.
         if !has_public_key(&certificate, &own_key) {
             return Err(damaged(&path, format!("it is not the certificate of the key in {KEY}")));
         }
@@ -344,14 +344,14 @@ impl Authority {
         if known.as_ref().is_some_and(|known| known.joined_with != joined_with) {
             return Err(JoinDenied::NameTaken(name.to_owned()));
         }
-        // A certificate has the role of the list.
+        // A certificate has the role in the member's record.
         if known.as_ref().is_some_and(|known| known.role != token.role) {
             return Err(JoinDenied::OtherRole(name.to_owned()));
         }
         if !store.claim_use(joining.token, token, &joined_with, name)? {
             return Err(JoinDenied::UsedUpToken);
         }
-        // The token may have been revoked meanwhile; or it expired, and was swept away with the uses of others.
+        // The token may have been revoked meanwhile, or it expired and was removed together with its uses.
         match store.token(joining.token)? {
             Some(token) if token.revoked => return Err(JoinDenied::RevokedToken),
             Some(_) => {}

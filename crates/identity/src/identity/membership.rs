@@ -1,4 +1,4 @@
-//! The identity of a member, in a directory of its own; and the identity of the node with the authority.
+//! The identity of a member, in its own directory; and the identity of the node with the authority.
 //!
 //! ```text
 //!  identity.pem    its key, its certificate and the authority's, in one file: they change together

@@ -33,7 +33,7 @@ use crate::clock::Clock;
 use crate::error::{IdentityError, unusable};
 use crate::tls::{ALPN, JOIN_ALPN, provider};
 
-/// How often a wait for a renewal looks again.
+/// The interval at which a wait for a renewal checks again.
 const RENEWAL_POLL: Duration = Duration::from_millis(5);
 
 /// A certificate with its key, and the authority that peers' certificates are verified against. Clones share it, and
@@ -49,7 +49,7 @@ struct Inner {
     secret: Vec<u8>,
     origin: Origin,
     clock: Clock,
-    /// The removed members that this process knows.
+    /// The removed members known to this process.
     removed: watch::Sender<Arc<RemovedMembers>>,
     /// Held during a renewal.
     renewing: tokio::sync::Mutex<()>,
@@ -200,7 +200,7 @@ impl Identity {
         if self.is_for_loopback_only() {
             return Err(IdentityError::LoopbackOnly { address });
         }
-        // There the files' permissions are not checked.
+        // On such systems the files' permissions are not checked.
         if cfg!(not(unix)) {
             return Err(IdentityError::Unguarded { address });
         }

@@ -1,9 +1,9 @@
-//! The removed members that a node knows, and how it learns of them.
+//! The removed members that a node knows, and the ways it learns of them.
 //!
-//! A removed member gets no further certificate. A node that has it in its list refuses the certificate it has: new
-//! connections at the hello, open ones as soon as the list is read. The node with the authority reads its directory
+//! A removed member gets no further certificate. A node with the member in its list refuses the existing certificate:
+//! new connections at the hello, open ones as soon as the list is read. The node with the authority reads its directory
 //! every second; other nodes ask it at their start and then repeatedly, on a connection as for a renewal, so that only
-//! the authority can have a member refused. A node that gets no answer keeps the list it has.
+//! the authority can exclude a member. A node without an answer keeps its list.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,14 +16,14 @@ use crate::authority::RemovedMembers;
 use crate::certificate::Member;
 use crate::text::with_sources;
 
-/// How often the node with the authority's directory reads it.
+/// The interval at which the node with the authority's directory reads it.
 const READ_EVERY: Duration = Duration::from_secs(1);
 
-/// How soon a node asks again after a failure.
+/// The pause before a node asks again after a failure.
 const ASK_AGAIN: Duration = Duration::from_secs(5);
 
 impl Identity {
-    /// Whether this member was removed, according to the list that this process has.
+    /// Whether this member was removed, according to this process's list.
     #[must_use]
     pub fn is_removed(&self, member_id: &str) -> bool {
         self.0.removed.borrow().contains(member_id)

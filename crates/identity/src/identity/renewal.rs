@@ -1,4 +1,4 @@
-//! When a certificate is renewed, and what happens when a renewal fails.
+//! The times of renewals, and the handling of failed ones.
 //!
 //! A renewal is due at up to two thirds of the certificate's life, earlier by chance so that members that joined
 //! together do not ask together. A failed renewal is counted, logged, and tried again with growing pauses, also after
@@ -53,7 +53,7 @@ fn due(validity: &Validity, chance: f64) -> SystemTime {
     validity.not_after - validity.life().mul_f64(1.0 - part)
 }
 
-/// Whether a renewal is due, whatever number was drawn.
+/// Whether a renewal is due for every possible number.
 pub(super) fn is_overdue(validity: &Validity, now: SystemTime) -> bool {
     now >= due(validity, 0.0)
 }

@@ -224,7 +224,7 @@ mod tests {
         identity
     }
 
-    /// A resolver that gives one address after the other, and then none; and the number of its calls.
+    /// A resolver that returns one address after the other, then none; and the number of its calls.
     fn found_at<const N: usize>(addresses: [SocketAddr; N]) -> (Arc<AtomicUsize>, Resolver) {
         let asked = Arc::new(AtomicUsize::new(0));
         let counting = Arc::clone(&asked);

@@ -45,7 +45,7 @@ pub(crate) fn read_output<T: Send + 'static, E: std::fmt::Display>(
     })
 }
 
-/// What a caller does while the node has no room for another stream.
+/// The behaviour of a caller while the node has no room for another stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RoomPolicy {
     /// It waits, within its deadline.

@@ -33,7 +33,7 @@ pub(crate) struct NodeConnection {
     welcome: Welcome,
     /// The node's latest offers.
     offers: ArcSwap<Offers>,
-    /// The index of the stream that they came on.
+    /// The index of the stream that brought them.
     newest_offers: Mutex<Option<u64>>,
     /// The node's member name.
     member: String,
@@ -67,7 +67,7 @@ pub(crate) struct OwnHello {
     pub(crate) address: Option<SocketAddr>,
 }
 
-/// Why there is no connection to an address.
+/// The reason why there is no connection to an address.
 #[derive(Clone, Debug, thiserror::Error)]
 pub(crate) enum ConnectFailure {
     /// No node takes calls there now. It may come later.
@@ -120,7 +120,7 @@ impl NodeConnection {
         Ok(())
     }
 
-    /// The timeout of calls of this route without a deadline of their own: the route's, or the node's.
+    /// The timeout of calls of this route without their own deadline: the route's, or the node's.
     pub(super) fn default_timeout(&self, route: &str) -> Duration {
         let of_route = self.offers.load().timeout(route);
         let of_node = || Some(self.welcome.timeout_millis).filter(|millis| *millis > 0).map(Duration::from_millis);
@@ -280,8 +280,8 @@ async fn exchange_hello(
     Ok(((outgoing, incoming), welcome, body))
 }
 
-/// When a connection is to be replaced, and when it ends. A connection made after that time is kept until its end:
-/// there is no better certificate yet.
+/// The time at which a connection is to be replaced, and the time of its end. A connection made after the first is kept
+/// until its end: there is no better certificate yet.
 fn retirement(own: &Validity, theirs: Option<&Validity>, now: SystemTime) -> (SystemTime, SystemTime) {
     let sooner = theirs.filter(|theirs| theirs.not_after < own.not_after).unwrap_or(own);
     let ends = sooner.not_after;

@@ -1,4 +1,4 @@
-//! Why there is no connection, and the classes of failed calls.
+//! The reasons for a missing connection, and the classes of failed calls.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use callboard_identity::{AddressError, IdentityError};
 
 use crate::endpoint::BindError;
 
-/// Why a client could not connect.
+/// The reason why a client could not connect.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConnectError {

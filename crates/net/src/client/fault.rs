@@ -1,4 +1,4 @@
-//! Why a call has no output: exactly whether it was started, which decides who may make it again.
+//! The reason why a call has no output. It says exactly whether the call was started, which decides about retries.
 
 use std::fmt;
 
@@ -11,7 +11,7 @@ use super::error::CONNECTION_LOST;
 use crate::stream::ReadFault;
 use crate::wire::too_large;
 
-/// Why a call on a connection has no output.
+/// The reason why a call on a connection has no output.
 #[derive(Clone, Debug)]
 pub(crate) enum CallFault {
     /// The call was sent, and its outcome is unknown: it may have run.

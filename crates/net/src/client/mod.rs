@@ -306,7 +306,7 @@ fn final_error(lost: Option<CallError>, last: CallError) -> CallError {
     lost.filter(|_| last.is_refusal()).unwrap_or(last)
 }
 
-/// How often a call is retried that an overloaded node refused.
+/// The retries of a call that an overloaded node refused.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum OverloadPolicy {
     /// Plain calls: within the attempts and the retry budget.

@@ -55,7 +55,7 @@ struct StreamedCall {
     client: Client,
     options: CallOptions,
     time: CallTime,
-    /// The node that it was sent to, until the first output.
+    /// The node of the call, until the first output.
     node: Option<Arc<NodeConnection>>,
     phase: StreamPhase,
 }

@@ -71,8 +71,8 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// However calls and losses come: in any ten seconds there are at most a fifth as many retries as calls, and
-        /// ten a second, over these and the ten seconds before.
+        /// For any order of calls and losses: in any ten seconds the retries are at most a fifth of the calls, plus ten
+        /// a second, over these and the ten seconds before.
         #[test]
         fn retries_are_bounded_by_calls(steps in prop::collection::vec((0_u64..700, 0_usize..60, 0_usize..60), 1..200)) {
             let (mut retries, mut now) = (RetryBudget::default(), Instant::now());

@@ -1,4 +1,4 @@
-//! One call of a stage: which peer is called, what its answer means, and which peer is tried next.
+//! One call of a stage: the choice of the peer, the meaning of its answer, and the choice of the next peer.
 
 use std::net::SocketAddr;
 use std::time::Duration;

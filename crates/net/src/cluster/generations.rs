@@ -42,7 +42,7 @@ struct ConnectedNode {
     replaced: Arc<Notify>,
 }
 
-/// Why a peer that has answered is not to be connected.
+/// The reason why a peer that has answered is not to be connected.
 #[derive(Debug)]
 pub(super) enum UnwantedPeer {
     /// It is this process.
@@ -55,7 +55,7 @@ pub(super) enum UnwantedPeer {
     OurName,
 }
 
-/// How a peer that answers relates to the connected peer of its name.
+/// The relation of an answering peer to the connected peer of its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum NameConflict {
     /// It answers at the same address.

@@ -1,4 +1,4 @@
-//! Remote stages: which peers are connected, which one gets the next call, and what happens to a call whose peer is
+//! Remote stages: the connected peers, the choice of a peer for each call, and the handling of a call whose peer is
 //! lost.
 //!
 //! The node that admitted a call owns it, and calls one peer at a time. If a peer did not start the call (it refused,

@@ -14,7 +14,7 @@ use crate::client::{CallExchange, CallFault, read_output};
 /// A streaming call on a peer.
 pub(super) struct RemoteOutputs {
     exchange: CallExchange,
-    /// A frame that has arrived and was not read yet.
+    /// A frame that has arrived but was not read yet.
     next: Option<FrameHead>,
     credit: u32,
     /// The outputs read since credit was last granted.

@@ -36,7 +36,7 @@ pub(super) struct PeerStats {
     pub(super) breaker: Breaker,
     /// This node's calls in flight.
     in_flight: usize,
-    /// Those of them without any answer.
+    /// The calls among them without any answer.
     unanswered: usize,
     queued: usize,
     queued_at: Option<Instant>,

@@ -25,7 +25,7 @@ use crate::view::ClusterView;
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 /// A node that is back gets calls within this. A try costs a packet or two where there is no process.
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
-/// The pause after a peer that does not want this node.
+/// The pause after a peer that refuses this node.
 const UNWANTED_PAUSE: Duration = Duration::from_secs(5);
 
 /// The longest time of a handshake on a busy machine.
@@ -41,7 +41,7 @@ pub(super) struct PeerConnector {
     pub(super) hello: OwnHello,
     pub(super) screening: OfferScreening,
     pub(super) metrics: PeerMetrics,
-    /// Hears of peers that cannot be connected.
+    /// Receives reports of peers that cannot be connected.
     pub(super) view: Arc<dyn ClusterView>,
     pub(super) nodes: Arc<ConnectedNodes>,
 }
@@ -124,7 +124,7 @@ impl PeerConnector {
         self.nodes.register(NodeInstance { member, node: name, generation }, peer.address(), connection)
     }
 
-    /// Tells both sides why there is no connection. The log has one line until the next connection.
+    /// Reports the reason to both sides. The log has one line until the next connection.
     fn reject(&self, peer: &Peer, node: &NodeConnection, unwanted: &UnwantedPeer, was_logged: bool) {
         let (peer, name) = (peer.address(), quoted(&node.welcome().node));
         if matches!(unwanted, UnwantedPeer::Stale(..) | UnwantedPeer::OurName) {
@@ -152,7 +152,7 @@ impl PeerConnector {
         }
     }
 
-    /// Waits until the peer may be wanted.
+    /// Waits until the peer may be connected again.
     async fn wait_until_wanted(&self, peer: &Peer, unwanted: UnwantedPeer, missing_since: Instant) {
         match unwanted {
             UnwantedPeer::Ourselves => std::future::pending().await,

@@ -21,7 +21,7 @@ use tokio::runtime::Handle;
 /// The most datagrams that are delayed at once.
 const MAX_HELD: usize = 4096;
 
-/// What happens to datagrams, each with its own chance between 0 and 1.
+/// The faults of datagrams, each with its own chance between 0 and 1.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub struct FaultProfile {

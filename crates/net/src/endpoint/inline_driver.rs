@@ -5,7 +5,7 @@
 //! driver itself: at the end of its [`FlushScope`], once for all its writes, or earlier by [`flush_now`].
 //!
 //! The thread does the rest: arriving packets, timers, work that remains after a flush, and drivers that another thread
-//! is polling. Nobody waits for a driver's lock.
+//! is polling. No thread waits for a driver's lock.
 
 use std::cell::RefCell;
 use std::pin::{Pin, pin};
@@ -139,7 +139,7 @@ impl InlineDriver {
         })
     }
 
-    /// Has the endpoint's thread poll it.
+    /// Lets the endpoint's thread poll the driver.
     fn schedule(self: &Arc<Self>) {
         if self.has_task.swap(true, Ordering::AcqRel) {
             // A task that was spawned and not polled yet polls the driver anyway.
@@ -149,7 +149,7 @@ impl InlineDriver {
         }
     }
 
-    /// Polls it, unless another thread does.
+    /// Polls the driver, unless another thread does.
     fn try_poll(self: &Arc<Self>) -> Option<Poll<()>> {
         let mut work = self.work.try_lock()?;
         let Some(future) = work.as_mut() else { return Some(Poll::Ready(())) };
@@ -161,7 +161,7 @@ impl InlineDriver {
         Some(polled)
     }
 
-    /// Polls it on the thread that woke it.
+    /// Polls the driver on the thread that woke it.
     fn run_inline(self: &Arc<Self>) {
         let is_left_over = match self.try_poll() {
             // Another thread polls it, which may have started before the wake-up.
@@ -224,7 +224,7 @@ impl Future for EndpointTask {
 
 impl Drop for EndpointTask {
     fn drop(&mut self) {
-        // Breaks a cycle: wakers hold the driver, and the driver holds what it waits for.
+        // Breaks a cycle: wakers hold the driver, and the driver holds the objects that it waits for.
         let work = self.0.work.lock().take();
         drop(work);
     }

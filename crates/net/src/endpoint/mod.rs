@@ -1,4 +1,4 @@
-//! One UDP socket with QUIC, on a thread of its own, so that busy workers cannot delay its timers.
+//! One UDP socket with QUIC, on its own thread, so that busy workers cannot delay its timers.
 //!
 //! Streams are read and written on the caller's thread. The endpoint's thread handles arriving packets,
 //! acknowledgements and timers. Written data is sent by the writer or by the endpoint's thread.
@@ -47,7 +47,7 @@ const INCOMING_BUFFER_BYTES: u64 = 8 << 20;
 /// The longest request for a certificate; requests and answers are a few kilobytes.
 pub(crate) const MAX_REQUEST_BYTES: usize = 16 << 10;
 
-/// Why an endpoint could not be bound.
+/// The reason why an endpoint could not be bound.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BindError {
@@ -155,7 +155,7 @@ impl Transport {
     }
 }
 
-/// Why a handshake could not start.
+/// The reason why a handshake could not start.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum StartError {
     #[error(transparent)]
@@ -205,7 +205,7 @@ pub(crate) fn peer_member(connection: &Connection) -> Option<Member> {
 
 fn socket(address: SocketAddr) -> io::Result<UdpSocket> {
     let socket = match address {
-        // IPv4 peers appear as mapped addresses, whatever the system's default is.
+        // IPv4 peers appear as mapped addresses, for any default of the system.
         SocketAddr::V6(v6) if v6.ip().is_unspecified() => {
             let socket = Socket::new(Domain::IPV6, Type::DGRAM, Some(Protocol::UDP))?;
             socket.set_only_v6(false)?;

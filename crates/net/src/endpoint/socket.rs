@@ -94,7 +94,7 @@ struct WritablePoller {
     wait: Option<WritableWait>,
 }
 
-/// How room is waited for.
+/// The way of waiting for room.
 #[derive(Debug)]
 enum WritableWait {
     /// A duplicate of the socket, polled for writing only.

@@ -1,4 +1,4 @@
-//! The thread of an endpoint, with a runtime of its own, and quinn's view of that runtime.
+//! The thread of an endpoint, with its own runtime, and quinn's view of that runtime.
 
 use std::io;
 use std::net::UdpSocket;

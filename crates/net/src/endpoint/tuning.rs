@@ -11,12 +11,12 @@ use super::windows::USUAL_WINDOW_BYTES;
 /// Settings of the QUIC transport. The defaults are for machines that are milliseconds apart.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tuning {
-    /// How long a connection may be silent before it is given up. Default 0.9 s. Only this detects a machine that is
-    /// gone or a cut wire, so it bounds how long a call can hang; a killed process is noticed sooner where its machine
-    /// says that the port is closed. Should be at least four times `keep_alive`. Raise it for lines that fail for
-    /// seconds: until then their calls wait instead of being lost.
+    /// How long a connection may be silent before it is closed. Default 0.9 s. Only this detects a lost machine or a
+    /// cut wire, so it bounds how long a call can hang; a killed process is noticed sooner if its machine reports the
+    /// port as closed. Should be at least four times `keep_alive`. Raise it for lines that fail for seconds: until then
+    /// their calls wait instead of being lost.
     pub idle_timeout: Duration,
-    /// How often an idle connection sends a sign of life. Default 0.2 s; costs two packets each time.
+    /// The interval of keep-alive packets on an idle connection. Default 0.2 s; costs two packets each time.
     pub keep_alive: Duration,
     /// The most unread bytes of one stream. Default 8 MiB: 25 Gbit/s at 1.5 ms.
     pub stream_window_bytes: u32,
@@ -26,17 +26,17 @@ pub struct Tuning {
     pub connection_window_bytes: u32,
     /// The most bytes that all incoming connections together may have unread beyond their 128 KiB. Default 128 MiB, and
     /// never more than half of the node's `max_in_flight_bytes`. Threat: memory; quinn's own default is no limit. When
-    /// it is used up, bodies come at 128 KiB per round trip. Raise it for many large bodies over long lines.
+    /// it is used up, bodies arrive at 128 KiB per round trip. Raise it for many large bodies over long lines.
     pub windows_bytes: u64,
-    /// The most open streams of a peer, each with up to 32 calls. Default 256. A connection begins with 16, and
-    /// with one before its hello; it has more when its calls are admitted and need them. Further calls wait at the
-    /// caller, within their deadlines.
+    /// The most open streams of a peer, each with up to 32 calls. Default 256. A connection begins with 16, and with
+    /// one before its hello; it gets more when its calls are admitted and need them. Further calls wait at the caller,
+    /// within their deadlines.
     pub max_streams: u32,
     /// The most connections before their hello. Default 1,024; further ones are refused. Threat: floods of first
     /// packets. From a quarter of it on, callers must first prove their address, which costs them a round trip.
     pub max_half_open: usize,
-    /// The most of them from one proven address (IPv6: one /64). Default 128. Threat: one machine that keeps all others
-    /// out. If all callers share one address, such as a NAT, set it to `max_half_open`.
+    /// The most of them from one proven address (IPv6: one /64). Default 128. Threat: one machine that uses up the
+    /// limit. If all callers share one address, such as a NAT, set it to `max_half_open`.
     pub max_half_open_per_address: usize,
     /// Injected faults, for tests. Default none.
     #[cfg(feature = "testing")]

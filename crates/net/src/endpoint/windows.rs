@@ -1,4 +1,4 @@
-//! How much callers may send before it is read: little until a call is admitted, more while its body arrives.
+//! The unread bytes that callers may send: few until a call is admitted, more while its body arrives.
 //!
 //! Unread data in QUIC is in no call's account: a stream whose first byte is missing holds everything after it, and
 //! every open stream holds the cost of its gaps. So each connection has [`USUAL_WINDOW_BYTES`] and [`USUAL_STREAMS`];
@@ -13,8 +13,7 @@
 //!   to `max_streams`, until the connection ends. A busy connection gets up to [`BUSY_STREAMS`] earlier: QUIC raises a
 //!   peer's limit each time that an eighth of it is used up, and with 16 this costs a packet and its acknowledgement
 //!   for every third call.
-//! * **Full:** a connection gets at most an eighth of what is left. A connection that gets nothing continues with what
-//!   it has.
+//! * **Full:** a connection gets at most an eighth of the rest. A connection that gets nothing keeps its present share.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -43,7 +42,7 @@ const BUSY_WITHIN: Duration = Duration::from_secs(1);
 /// node's default limit of calls in flight.
 const MORE_STREAMS: u64 = 4096;
 
-/// A connection gets at most this part of what is left: an eighth.
+/// A connection gets at most this part of the rest: an eighth.
 const POOL_SHARE: u64 = 8;
 
 /// The budget of all connections of a node, beyond the usual windows and streams.
@@ -65,7 +64,7 @@ impl WindowPool {
         Mutex::new(Self { total, granted: 0 })
     }
 
-    /// Grants as much of the request as one connection may have.
+    /// Grants the request, up to the share of one connection.
     fn grant(&mut self, requested: u64) -> u64 {
         let granted = requested.min(self.total.saturating_sub(self.granted) / POOL_SHARE);
         self.granted += granted;
@@ -233,7 +232,7 @@ impl Drop for ConnectionWindow {
     }
 }
 
-/// How much window one body needs next: a pure decision.
+/// The window that one body needs next: a pure decision.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct BodyWindow {
     /// The bytes that have not arrived.
@@ -288,7 +287,7 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// A request gets at most an eighth of what is left, so that something is left for the next.
+        /// A request gets at most an eighth of the rest, so that something is left for the next.
         #[test]
         fn a_request_gets_at_most_a_part_of_what_is_left(total in 0_u64..1 << 30, requests in prop::collection::vec(0_u64..1 << 26, 0..200)) {
             let mut pool = WindowPool { total, granted: 0 };
@@ -300,7 +299,7 @@ mod tests {
             }
         }
 
-        /// However a body arrives: its grants never exceed what is left of it, nor the window of its stream.
+        /// However a body arrives: its grants never exceed its missing bytes, nor the window of its stream.
         #[test]
         fn a_body_is_granted_what_it_needs(
             announced in 0_u64..1 << 27,

@@ -1,4 +1,4 @@
-//! Why a process got no certificate.
+//! The reasons why a process got no certificate.
 
 use std::io;
 use std::net::SocketAddr;
@@ -7,7 +7,7 @@ use callboard_identity::{AddressError, IdentityError};
 
 use crate::refusal::RefusalReason;
 
-/// Why a request to join, or to renew a certificate, failed.
+/// The reason why a request to join, or to renew a certificate, failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum JoinError {
@@ -42,7 +42,7 @@ pub enum JoinError {
         address: SocketAddr,
         /// The reason, in one word.
         word: String,
-        /// The reason, and what to do.
+        /// The reason, and the remedy.
         reason: String,
     },
     /// The connection was lost, or could not be made.

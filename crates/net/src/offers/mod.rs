@@ -77,7 +77,7 @@ pub(crate) struct StageOffer {
 struct RouteOffer {
     is_streaming: bool,
     is_idempotent: bool,
-    /// Unless it is the node's default.
+    /// `None` if it is the node's default.
     timeout: Option<Duration>,
 }
 
@@ -101,7 +101,7 @@ impl Offers {
         offers
     }
 
-    /// Adds an offer; of two of one name the first counts.
+    /// Adds an offer; of two with one name the first counts.
     fn add(&mut self, offer: Offer, member: &str, rules: &OfferRules) {
         let Offer { name, stage, revision, streams, idempotent, timeout_millis } = offer;
         if !stage {

@@ -1,4 +1,4 @@
-//! Which peers may offer which stages: by default any member any stage, or the rules of the operator.
+//! The stages that each peer may offer: by default any member any stage, or the rules of the operator.
 //!
 //! A peer receives the inputs of the stages that it offers. By default every node of a cluster is trusted with all of
 //! them. A stage offered without permission is ignored and logged.
@@ -13,7 +13,7 @@ const ANY: &str = "*";
 /// The text of rules that allow everything.
 const EVERYTHING: &str = "any";
 
-/// Which members of a cluster may offer which stages to a node. Default: any member any stage.
+/// The stages that the members of a cluster may offer to a node. Default: any member any stage.
 ///
 /// The text is `any`, or members with their stages: `gpu-1=digits+decode,gpu-2=*,*=labels`. `*` is any member, or any
 /// stage. Members have the names in their certificates; under the development identity they have none.

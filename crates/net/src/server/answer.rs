@@ -32,7 +32,7 @@ pub(super) struct EntryOutcome {
     pub(super) queued: usize,
 }
 
-/// Writes the pieces. A caller that reads too slowly is an error, so that nothing is held for it.
+/// Writes the pieces. A caller that reads too slowly is an error, so that it holds no memory.
 pub(super) async fn write(
     config: &NetConfig,
     outgoing: &mut FrameSender,

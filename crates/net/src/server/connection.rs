@@ -201,7 +201,7 @@ fn announced_address(hello: &Hello, connection: &Connection) -> AnnouncedAddress
     let Ok(address) = hello.address.parse::<SocketAddr>() else { return AnnouncedAddress::None };
     let from = connection.remote_address();
     let from = SocketAddr::new(from.ip().to_canonical(), from.port());
-    // A node that listens on every address of its machine is reached by the one that it connected from.
+    // A node that listens on every address of its machine is reached at the address that it connected from.
     if !address.ip().is_unspecified() && address.ip() != from.ip() {
         return AnnouncedAddress::None;
     }

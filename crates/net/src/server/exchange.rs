@@ -188,7 +188,7 @@ impl Exchange<'_> {
             return Err(StreamRefusal::SlowReader.into());
         }
         if self.receiver.is_idle() {
-            // If all calls are answered, a reset would discard what has not been read yet.
+            // If all calls are answered, a reset would discard unread answers.
             return if self.seen == CallsSeen::None { Err(StreamRefusal::Silent.into()) } else { Ok(true) };
         }
         let (entry, error) = self.receiver.take_expired(now).ok_or(StreamRefusal::SlowBody)?;

@@ -1,11 +1,11 @@
-//! Why a stream is not answered completely, and the reset code that its caller receives.
+//! The reasons why a stream is not answered completely, and the reset code that its caller receives.
 //!
 //! A refusal is one word, in the metrics and on the page for operators. The caller receives a reset; the connection
-//! goes on.
+//! continues.
 
 use callboard_codec::wire::{ResetCode, WireError};
 
-/// Why a stream was not answered completely.
+/// The reason why a stream was not answered completely.
 pub(super) enum StreamFault {
     /// Its caller reset it, or the connection was lost.
     Left,
@@ -13,7 +13,7 @@ pub(super) enum StreamFault {
     Refused(StreamRefusal),
 }
 
-/// What is wrong with a stream.
+/// The violation of a stream.
 #[derive(Debug)]
 pub(super) enum StreamRefusal {
     /// The bytes are not a valid frame, or a frame is too large.

@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 
 use crate::endpoint::Tuning;
 
-/// What to do with a first packet.
+/// The decision about a first packet.
 #[derive(Debug)]
 pub(super) enum HandshakeDecision {
     /// Continue the handshake, and hold the slot until the hello.
@@ -31,7 +31,7 @@ pub(super) struct HalfOpen(Arc<Mutex<HalfOpenCounts>>);
 #[derive(Debug, Default)]
 struct HalfOpenCounts {
     all: usize,
-    /// Those from proven addresses. Zero counts are removed.
+    /// The connections from proven addresses. Zero counts are removed.
     by_address: HashMap<IpAddr, usize>,
 }
 

@@ -1,4 +1,4 @@
-//! Issues certificates on the node that holds the authority, on connections of their own.
+//! Issues certificates on the node that holds the authority, on separate connections.
 //!
 //! One request, one answer, one connection; a silent connection ends with the hello timeout. Anyone may connect, so the
 //! cheapest checks come first, and few requests use the authority's files at a time. Further requests wait for half of

@@ -81,7 +81,7 @@ pub struct NetConfig {
     /// The most connections of one member of a cluster, by the name in its certificate. Default 256. Threat: one client
     /// that takes all of them. Raise it if many processes share one identity.
     pub max_connections_per_member: usize,
-    /// The longest time for a handshake and the hello after it. Default 5 s. Threat: connections that say nothing.
+    /// The longest time for a handshake and the hello after it. Default 5 s. Threat: silent connections.
     pub hello_timeout: Duration,
     /// How long a stream may be open without a call on it. Default 10 s; then a stream that never had a call is reset,
     /// and one whose calls were answered is ended. Threat: streams that are opened and not used.
@@ -90,15 +90,15 @@ pub struct NetConfig {
     /// then the stream is reset. Threat: bodies that stop half-way and hold permits. The call's own deadline applies as
     /// well.
     pub body_progress_timeout: Duration,
-    /// The longest time for a body, whatever its pace and whatever deadline its caller asks for. Default 60 s, as over
-    /// HTTP; then the stream is reset. Threat: bodies that come at the least rate and hold a permit for hours. Raise it
-    /// for large bodies over slow lines.
+    /// The longest time for a body, at any pace and for any deadline. Default 60 s, as over HTTP; then the stream is
+    /// reset. Threat: bodies that arrive at the least rate and hold a permit for hours. Raise it for large bodies over
+    /// slow lines.
     pub body_timeout: Duration,
     /// The same for the reading of an answer, while there are bytes to read. Default 30 s; then the stream is reset.
-    /// Threat: answers that nobody reads. A stream whose reader gives no credit has nothing to write, and waits until
+    /// Threat: answers that are not read. A stream without credit from its reader has nothing to write, and waits until
     /// its deadline.
     pub write_progress_timeout: Duration,
-    /// The least rate at which a caller has to send a body and read an answer, in bytes per second. Default 1,024; 0
+    /// The least rate at which a caller must send a body and read an answer, in bytes per second. Default 1,024; 0
     /// accepts any progress.
     pub min_bytes_per_second: u64,
     /// Limits of frames. Default: headers of 64 KiB, bodies of 64 MiB, of any kind.
@@ -110,16 +110,16 @@ pub struct NetConfig {
     pub max_body_bytes_by_route: BTreeMap<String, u64>,
     /// Limits of decoding a body.
     pub decode: DecodeLimits,
-    /// Which members may offer which stages to this node. Default: any member any stage. Threat: a member that offers a
-    /// stage of another one and receives its inputs. A forbidden offer is ignored, counted and logged.
+    /// The stages that each member may offer to this node. Default: any member any stage. Threat: a member that offers
+    /// a stage of another one and receives its inputs. A forbidden offer is ignored, counted and logged.
     pub offers: OfferRules,
     /// Whether a node that connects to this one may also run stages for it. Default: yes. It is called only at the
     /// address that it connected from, and presents its certificate there. Off: only the nodes of the view are called.
     pub calls_back: bool,
-    /// How often a node asks the authority's node for the removed members. Default 60 s: a removed member may go on
-    /// that long at a node that has not heard of it. The node with the authority's directory reads it every second.
+    /// How often a node asks the authority's node for the removed members. Default 60 s: a node without the new list
+    /// accepts a removed member for that long. The node with the authority's directory reads it every second.
     pub removals_every: Duration,
-    /// How QUIC is tuned.
+    /// The settings of QUIC.
     pub tuning: Tuning,
 }
 
@@ -186,7 +186,7 @@ struct ServerState {
     node: ArcSwapOption<LocalClient>,
     /// Answers streams.
     runtime: Handle,
-    /// The process of this node: of several under one name, the highest generation is the live one.
+    /// The generation of this process: of several under one name, the highest is the live one.
     generation: u64,
     /// Records spans of calls whose callers record a trace.
     tracer: OnceLock<Arc<dyn CallTracer>>,
@@ -200,7 +200,7 @@ struct ServerState {
     windows: Arc<NodeWindows>,
     is_draining: AtomicBool,
     connections: Mutex<Vec<OpenConnection>>,
-    /// Hears of nodes that connect.
+    /// Receives introductions of nodes that connect.
     view: OnceLock<Arc<dyn ClusterView>>,
     streams: AtomicUsize,
     quiet: Notify,
@@ -213,8 +213,8 @@ struct ServerState {
 }
 
 impl QuicEdge {
-    /// Binds the socket. Clients hear that the node is starting, until [`open`](Self::open) provides the node.
-    /// Port 0 takes a free port.
+    /// Binds the socket. Clients are told that the node is starting, until [`open`](Self::open) provides the node. Port
+    /// 0 takes a free port.
     ///
     /// # Errors
     ///
@@ -348,10 +348,10 @@ impl QuicEdge {
         }
     }
 
-    /// Shuts down: [drains](Self::drain), waits up to `grace` until every caller has heard of it and the last answer is
-    /// received, and closes. Calls that are left then are cut. If the node calls peers ([`Cluster`](crate::Cluster)),
-    /// which it does on the same socket, this also waits for the calls of other edges: shut those down first, or at the
-    /// same time.
+    /// Shuts down: [drains](Self::drain), waits up to `grace` until every caller has acknowledged that and the last
+    /// answer is received, and closes. Remaining calls are cut. If the node calls peers ([`Cluster`](crate::Cluster)),
+    /// which uses the same socket, this also waits for the calls of other edges: shut those down first, or at the same
+    /// time.
     pub async fn shutdown(self, grace: Duration) {
         self.drain();
         let is_quiet = tokio::time::timeout(grace, self.server.wait_last_answers()).await.is_ok();
@@ -375,12 +375,12 @@ impl ServerState {
         self.is_draining.load(Ordering::Acquire)
     }
 
-    /// Waits until callers have heard of the drain, and until all their calls are answered.
+    /// Waits until callers know of the drain, and until all their calls are answered.
     async fn wait_last_answers(&self) {
         let mut goaways = std::mem::take(&mut *self.goaways.lock());
         let all_sent = async { while goaways.join_next().await.is_some() {} };
         let _ = tokio::time::timeout(GOAWAY_TIMEOUT, all_sent).await;
-        // Calls that were sent before a caller heard of it arrive within a round trip.
+        // Calls that were sent before a caller knew of the drain arrive within a round trip.
         let round_trip = self.connections.lock().iter().map(|open| open.connection.rtt()).max().unwrap_or_default();
         tokio::time::sleep(round_trip.min(GOAWAY_TIMEOUT)).await;
         self.wait_own_calls().await;

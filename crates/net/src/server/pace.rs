@@ -1,4 +1,4 @@
-//! Whether the other side sends or reads fast enough: a pure value, fed with times and sizes.
+//! Decides whether the other side sends or reads fast enough: a pure value, fed with times and sizes.
 //!
 //! In each window of time a minimum of bytes must move; then the next window begins. An occasional byte is not
 //! progress.

@@ -41,7 +41,7 @@ pub(super) struct CallReceiver<'a> {
     role: Role,
     window: Arc<ConnectionWindow>,
     state: BodyState,
-    /// How fast the current body arrives.
+    /// The arrival rate of the current body.
     pace: Pace,
     /// The time at which the current body must be complete.
     ends: Instant,
@@ -165,7 +165,7 @@ impl<'a> CallReceiver<'a> {
         let options = wire::options(&call, now);
         let reservation = BodyReservation::new(bytes);
         if bytes > FIRST_BYTES {
-            // A body without room is refused before it arrives. This only checks: it holds what has arrived.
+            // A body without room is refused before it arrives. This only checks: the call holds the arrived bytes.
             node.held_bytes().grow(bytes)?;
         }
         let (target, deadline) = match call.stages.as_slice() {
@@ -426,7 +426,7 @@ fn route(node: &LocalClient, call: &Call) -> Result<Arc<Route>, CallError> {
     found.ok_or_else(|| CallError::new(ErrorKind::NotFound, format!("there is no route `{}`", call.route)))
 }
 
-/// The pace that a body must have.
+/// The required pace of a body.
 fn pace(config: &NetConfig, now: Instant) -> Pace {
     Pace::new(now, config.body_progress_timeout, config.min_bytes_per_second)
 }

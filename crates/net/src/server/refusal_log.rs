@@ -18,7 +18,7 @@ use crate::view::MAX_PEERS;
 /// The time between two lines of one reason.
 const LINE_EVERY: Duration = Duration::from_secs(1);
 
-/// Why a connection was refused.
+/// The reason why a connection was refused, with details.
 #[derive(Debug)]
 pub(super) struct ConnectionRefusal {
     pub(super) reason: RefusalReason,
@@ -72,7 +72,7 @@ impl RefusalLog {
         if *is_own_failure {
             tracing::error!(%peer, reason = word, more, "could not issue a certificate: {details}");
         } else if *reason == RefusalReason::StaleGeneration {
-            // Two live nodes share one identity: the operator has to act.
+            // Two live nodes share one identity: the operator must act.
             tracing::warn!(%peer, reason = word, more, "refused a node: {details}");
         } else {
             tracing::info!(%peer, reason = word, more, "refused a connection: {details}");

@@ -1,7 +1,7 @@
 //! The outcomes of a stream that wait to be written, and the pieces that are being written.
 //!
 //! A stream writes while it reads and runs calls, so a caller that reads slowly can still cancel, and its other calls
-//! go on. Small outcomes are written together. A large one ends the group, so that later outcomes can still be
+//! continue. Small outcomes are written together. A large one ends the group, so that later outcomes can still be
 //! cancelled. The number of waiting outcomes is bounded by the calls that a stream may have at once.
 
 use std::collections::VecDeque;
@@ -29,7 +29,7 @@ pub(super) struct OutcomeWriter {
     outcomes: usize,
     /// Hold the bytes of the pieces.
     held: Vec<Arc<dyn Account>>,
-    /// How fast the caller reads.
+    /// The reading rate of the caller.
     pace: Pace,
 }
 
@@ -75,7 +75,7 @@ impl OutcomeWriter {
         self.pace = pace(config);
     }
 
-    /// Writes as much as there is room for; waits while there is no room.
+    /// Writes as much as fits; waits while there is no room.
     ///
     /// # Cancellation
     ///

@@ -22,7 +22,7 @@ fn cause(lost: &(dyn Error + 'static)) -> String {
     cause.downcast_ref().map_or_else(|| cause.to_string(), close_reason)
 }
 
-/// Why a connection ended, for people: with words instead of a number.
+/// The reason why a connection ended, for people: with words instead of a number.
 pub(crate) fn close_reason(error: &ConnectionError) -> String {
     let ConnectionError::ApplicationClosed(close) = error else { return error.to_string() };
     match ResetCode::from_number(close.error_code.into_inner()) {

@@ -21,7 +21,7 @@ pub(crate) struct FrameReceiver {
     has_ended: bool,
 }
 
-/// Why there is no next frame.
+/// The reason why there is no next frame.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ReadFault {
     /// The stream ended within a message.

@@ -16,7 +16,7 @@ pub(crate) struct FrameSender {
     is_finished: bool,
 }
 
-/// Why nothing more can be written.
+/// The reason why nothing more can be written.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum WriteFault {
     /// The other side stopped reading.
@@ -50,8 +50,7 @@ impl FrameSender {
         Ok(self.stream.write_all_chunks(pieces).await?)
     }
 
-    /// Writes as much as there is room for, and returns the count of bytes and of complete pieces; waits while there is
-    /// no room.
+    /// Writes as much as fits, and returns the count of bytes and of complete pieces; waits while there is no room.
     ///
     /// # Cancellation
     ///

@@ -340,7 +340,7 @@ pub fn issued(authority: &Authority, role: Role, name: &str, from: SystemTime, u
     Identity::issued(authority, &member).expect("the authority issues")
 }
 
-/// An endpoint that serves with any identity, whatever its role, and answers nothing. Keep the endpoint.
+/// An endpoint that serves with an identity of any role, and answers nothing. Keep the endpoint.
 ///
 /// # Panics
 ///

@@ -31,7 +31,7 @@ async fn an_idle_connection_takes_less_than_150_kb_at_both_ends_together() {
     until(|| served.edge.connections() == CONNECTIONS + 1).await;
     let each = (live() - before) / CONNECTIONS as isize;
     println!("an idle connection takes {each} bytes at both ends together");
-    // Of which each end has about half.
+    // Each end has about half of it.
     assert!(each < 150_000, "{each}");
     drop((first, peers));
 }

@@ -1,11 +1,11 @@
-//! The allocator of this binary. Tests that look at it run one at a time.
+//! The allocator of this binary. Tests that read it run one at a time.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicIsize, AtomicUsize, Ordering};
 
 use tokio::sync::{Mutex, MutexGuard};
 
-/// What holds a tensor, and no packet.
+/// The size of a tensor, above that of any packet.
 const LARGE_BYTES: usize = 256 << 10;
 
 static LIVE: AtomicIsize = AtomicIsize::new(0);
@@ -54,18 +54,18 @@ unsafe impl GlobalAlloc for Counting {
     }
 }
 
-/// Nobody else allocates what counts while this is held.
+/// No other test allocates while this guard is held.
 pub(crate) async fn alone() -> MutexGuard<'static, ()> {
     static ONE: Mutex<()> = Mutex::const_new(());
     ONE.lock().await
 }
 
-/// Bytes that are in use.
+/// Bytes in use.
 pub(crate) fn live() -> isize {
     LIVE.load(Ordering::Relaxed)
 }
 
-/// Bytes that were ever taken, and those of them in large pieces.
+/// All bytes ever allocated, and the part of them in large pieces.
 pub(crate) fn taken() -> (usize, usize) {
     (TAKEN.load(Ordering::Relaxed), LARGE.load(Ordering::Relaxed))
 }

@@ -1,5 +1,4 @@
-//! What is left of the heap, and what is taken from it: both ends are in this process, and every allocation of it is
-//! counted.
+//! Leaks and allocations of the heap: both ends are in this process, and every allocation is counted.
 
 #![allow(clippy::unwrap_used, reason = "a test stops where something is wrong")]
 

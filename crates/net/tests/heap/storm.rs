@@ -1,7 +1,7 @@
-//! Many calls over two hops of QUIC with random cancels, deadlines, failures and panics, small ones and large ones: one
-//! outcome each, and no permit, stream, credit or byte is left behind on either side.
+//! Many small and large calls over two hops of QUIC, with random cancels, deadlines, failures and panics: each has one
+//! outcome, and no permit, stream, credit or byte is left on either side.
 //!
-//! `NET_CHAOS_CALLS` sets the number of calls (10,000 unless said otherwise), `CHAOS_SEED` repeats a run's choices.
+//! `NET_CHAOS_CALLS` sets the number of calls (default 10,000), `CHAOS_SEED` repeats a run's choices.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -19,22 +19,22 @@ use crate::counting::{alone, live};
 
 const CALLERS: u64 = 64;
 
-/// One of them is the greeting's.
+/// One of them carries the hello.
 const STREAMS: u32 = 64;
 
-/// What may stay: tables and buffers that have grown, whatever the number of calls.
+/// Permitted remains: tables and buffers that have grown, for any number of calls.
 const SLACK: isize = 2 << 20;
 
 fn setting(name: &str, default: u64) -> u64 {
     std::env::var(name).map_or(default, |text| text.parse().unwrap_or_else(|_| panic!("{name} must be a number")))
 }
 
-/// The nature of a call is in its number.
+/// The number of a call determines its kind.
 fn nature(n: u64) -> u64 {
     fastrand::Rng::with_seed(n).u64(..)
 }
 
-/// The input: its number, and sometimes too much to share a stream.
+/// The input: its number, sometimes with too many bytes for a shared stream.
 fn input(n: u64) -> Vec<Value> {
     let bytes = if nature(n).is_multiple_of(50) { 40_000 } else { 10 };
     vec![Value::from(n as i64), Value::from(Bytes::from(vec![7; bytes]))]
@@ -99,7 +99,7 @@ impl Storm {
         Self { worker, gateway, cluster, client, gate, begun }
     }
 
-    /// So many calls; says how many were answered, failed, were late or refused, and were given up.
+    /// Makes this number of calls; returns the counts: answered, failed, late or refused, and cancelled.
     async fn blow(&self, seed: u64, calls: u64) -> [u64; 4] {
         let per_caller = calls.div_ceil(CALLERS);
         let tasks: Vec<_> = (0..CALLERS)
@@ -134,7 +134,7 @@ impl Storm {
         }
     }
 
-    /// The streams that a caller may have open can be opened. Those that ended are told of when an eighth has.
+    /// A caller can open all of its streams. QUIC announces closed streams once an eighth has ended.
     async fn has_all_its_streams(&self) {
         let all = (STREAMS - STREAMS / 8 - 1) as usize;
         let large = Value::from(Bytes::from(vec![7; 40_000]));
@@ -152,12 +152,12 @@ impl Storm {
     }
 }
 
-/// Makes one call, and says what became of it.
+/// Makes one call, and returns its kind of outcome.
 async fn call(client: &Client, n: u64) -> usize {
     let sent = input(n);
     let calling = client.call_with::<_, Vec<Value>>("/storm", sent.clone(), options(n));
     let outcome = match nature(n) % 2 {
-        // A caller that loses patience at a random point of the call.
+        // A caller that cancels at a random point of the call.
         0 => match tokio::time::timeout(Duration::from_micros(nature(n) / 2 % 3_000), calling).await {
             Ok(outcome) => outcome,
             Err(_) => return 3,
@@ -191,7 +191,7 @@ async fn a_storm_of_cancels_leaves_nothing_behind() {
     let seed = setting("CHAOS_SEED", u64::from(std::process::id()));
     println!("CHAOS_SEED={seed} NET_CHAOS_CALLS={calls}");
     let storm = Storm::start().await;
-    // What grows with the number of callers has grown.
+    // Everything that grows with the number of callers has grown.
     storm.blow(seed.wrapping_add(1), 2_000).await;
     storm.comes_to_rest().await;
     let before = live();

@@ -1,5 +1,4 @@
-//! Tensors cross without an extra copy: what is allocated for one is QUIC's own packets, and its place where it
-//! arrives.
+//! Tensors cross without an extra copy: one call allocates QUIC's own packets and the tensor's destination.
 
 use std::sync::Arc;
 
@@ -12,16 +11,16 @@ use crate::counting::{alone, taken};
 
 const ELEMENTS: usize = 4 << 20;
 const BYTES: usize = 4 * ELEMENTS;
-/// Beside the tensor: windows, queues, chunks.
+/// Besides the tensor: windows, queues, chunks.
 const SLACK: usize = 2 << 20;
 
 fn tensor() -> Value {
     Value::from(Tensor::from_vec(&[ELEMENTS], vec![0.5_f32; ELEMENTS]).unwrap())
 }
 
-/// What one call takes: of everything, and in large pieces.
+/// The bytes that one call allocates: all, and the large pieces.
 async fn takes<F: Future<Output = ()>>(call: impl Fn() -> F) -> (usize, usize) {
-    // Buffers that stay are there after the first ones.
+    // Persistent buffers exist after the first calls.
     call().await;
     call().await;
     let before = taken();

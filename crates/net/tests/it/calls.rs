@@ -34,7 +34,7 @@ fn app() -> App {
         if !hand_on {
             return Err(full());
         }
-        // As the error of a call that this stage made.
+        // Like the error of a call made by this stage.
         Err(CallError::from(ErrorParts {
             error_type: Some("Crowded".to_owned()),
             retry_after: Some(Duration::from_secs(5)),
@@ -364,7 +364,7 @@ async fn an_output_that_panics_when_it_is_dropped_fails_its_call_only() {
     served.comes_to_rest().await;
 }
 
-/// Its connection lives on, because QUIC has a thread of its own.
+/// Its connection survives, because QUIC has its own thread.
 #[test]
 fn a_call_without_a_deadline_has_the_nodes_also_when_the_node_is_stuck() {
     let runtime = || tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();

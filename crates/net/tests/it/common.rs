@@ -12,7 +12,7 @@ use callboard_core::{App, CallError, Node};
 use callboard_net::testing::RawPeer;
 use callboard_net::{Client, ClientBuilder, Cluster, Identity, NetConfig, QuicEdge, StaticView};
 
-/// Longer than anything takes on a busy machine.
+/// Longer than any step takes on a busy machine.
 pub(crate) const LONG: Duration = Duration::from_secs(60);
 
 /// One directory for all tests of this binary.
@@ -42,7 +42,7 @@ pub(crate) fn loopback() -> SocketAddr {
     "127.0.0.1:0".parse().unwrap()
 }
 
-/// Long timeouts: a quiet peer on a busy machine is not dead.
+/// Long timeouts, because a peer on a busy machine may be quiet.
 pub(crate) fn patient() -> NetConfig {
     let mut config = NetConfig::default();
     config.tuning.idle_timeout = LONG;
@@ -83,7 +83,7 @@ impl Served {
         line.unwrap().parse().unwrap()
     }
 
-    /// Waits until nothing is left of the calls.
+    /// Waits until all calls have ended.
     pub(crate) async fn comes_to_rest(&self) {
         until(|| self.edge.streams() == 0 && self.node.describe().in_flight == 0).await;
     }
@@ -124,7 +124,7 @@ pub(crate) fn builder() -> ClientBuilder {
     Client::builder().identity(IDENTITY.clone()).tuning(tuning).connect_timeout(LONG).start_up_wait(LONG)
 }
 
-/// Polls for something that has no notification.
+/// Polls a condition that has no notification.
 pub(crate) async fn until(what: impl Fn() -> bool) {
     let waiting = async {
         while !what() {

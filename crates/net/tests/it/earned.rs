@@ -57,8 +57,8 @@ fn refused_as_slow(served: &Served, count: usize) -> bool {
 
 const MIB: usize = 1 << 20;
 
-/// As much is announced as the node may have in flight, of routes and of stages; and callers by other doors have all
-/// but what has come.
+/// Routes and stages announce as much as the node may have in flight; callers on other edges still have everything
+/// except the bytes that have arrived.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn bodies_that_are_announced_and_trickle_hold_what_has_come_of_them() {
     for name in ["/shout", "shout"] {
@@ -118,7 +118,7 @@ async fn a_body_for_which_there_is_no_room_is_refused_before_it_comes() {
     }
 }
 
-/// The node's bytes go to others while a body arrives: its call is refused in the middle, and later calls are answered.
+/// While a body arrives, other calls take the node's bytes: its call is refused in the middle, later calls succeed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_body_for_which_there_is_no_room_any_more_is_refused_and_the_next_call_is_heard() {
     let served = Served::start_with(limited(1_000, MIB as u64), patient()).await;
@@ -138,7 +138,7 @@ async fn a_body_for_which_there_is_no_room_any_more_is_refused_and_the_next_call
     assert_eq!((done.kind, done.entry), (FrameKind::Done, 1));
 }
 
-/// Applies at any pace, and with any deadline of the caller.
+/// Applies to any pace and any deadline.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_body_takes_no_longer_than_bodies_may() {
     for name in ["/shout", "shout", "/nowhere"] {
@@ -203,7 +203,7 @@ impl<'de> serde::Deserialize<'de> for Slow {
     }
 }
 
-/// Its caller is gone, but it still costs a thread and its bytes.
+/// Its caller is gone, but the decoding still takes a thread and its bytes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_call_that_was_left_is_in_flight_as_long_as_its_input_is_being_read() {
     let app = App::new().route("/slow", Stage::each("slow", |input: &Slow| Ok(input.0)));
@@ -224,7 +224,7 @@ async fn a_call_that_was_left_is_in_flight_as_long_as_its_input_is_being_read() 
     assert_eq!(served.node.describe().in_flight_bytes, 0);
 }
 
-/// Written and unread bytes are in the node's account.
+/// Written but unread bytes count in the node's budget.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_answer_holds_its_bytes_until_it_is_sent() {
     let large = Stage::each("large", |bytes: &usize| Ok(Value::from(Bytes::from(vec![7_u8; *bytes]))));

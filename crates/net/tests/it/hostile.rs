@@ -157,7 +157,7 @@ async fn streams_that_fall_silent_are_closed() {
     drop(held);
 }
 
-/// Half a body of a call that may take an hour: its permits are shared by all.
+/// Half a body of a call that may take an hour: all callers share the permits that it holds.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn half_a_body_holds_its_permits_no_longer_than_it_comes_along() {
     let mut config = patient();

@@ -1,4 +1,4 @@
-//! Who may talk to whom: the development authority, and callers without its certificate.
+//! Authentication: the development authority, and callers without its certificate.
 
 use std::fs;
 
@@ -35,7 +35,7 @@ fn the_key_is_for_its_owner_only() {
     assert_eq!(mode(&directory.join("authority.key")), 0o600);
 }
 
-/// A backup restored with other modes, or a key that another user has put there.
+/// A backup restored with other file modes, or a key written by another user.
 #[cfg(unix)]
 #[test]
 fn a_key_that_others_may_use_is_refused() {
@@ -90,7 +90,7 @@ async fn a_client_of_another_authority_is_refused_and_counted_and_does_not_wait(
         served.edge.metrics().contains(&line)
     };
     until(|| counted(1)).await;
-    // A client that trusts the node, but is not trusted by it, hears so after its own handshake.
+    // A client that trusts the node, but is not trusted by it, learns this after its own handshake.
     let unknown = builder().identity(presenting(&IDENTITY, &common::identity("unknown")));
     let error = unknown.connect(&served.url()).await.unwrap_err();
     assert!(matches!(error, ConnectError::Refused { .. }), "{error:?}");

@@ -1,4 +1,4 @@
-//! The live process of several under one name, and a node that is told its own address.
+//! Several processes under one name, and a node that is configured with its own address.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -50,7 +50,7 @@ async fn a_node_that_is_started_again_takes_the_place_of_its_earlier_process() {
     let others = [greet(&lab.edge, &other, 1).await, greet(&lab.edge, &node, 0).await];
     let _others = others.map(|(peer, greeted)| (peer, greeted.unwrap()));
 
-    // After a clock was set back, the node is accepted once nothing is left of its earlier process.
+    // After a clock was set back, the node is accepted once its earlier process is gone.
     drop(younger);
     until(|| lab.edge.connections() == 2).await;
     let (_again, greeted) = greet(&lab.edge, &node, 4).await;
@@ -119,7 +119,7 @@ async fn of_two_nodes_under_one_identity_the_younger_is_called_and_it_is_told() 
     assert_eq!(streams_begun(&older.0), 1);
 }
 
-/// The older process hears of it from the peers that it connects to.
+/// The older process learns of it from the peers that it connects to.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_whose_identity_was_copied_counts_that_it_is_refused() {
     let lab = Lab::start("namesake").await;
@@ -137,7 +137,7 @@ async fn a_node_that_is_told_of_itself_leaves_itself_out() {
     let lab = Lab::start("itself").await;
     let (own, other) = (lab.member(Role::Node, "gate").await, lab.member(Role::Node, "left").await);
     let worker = start(&other).await;
-    // It listens on every address of the machine, and is given one of them.
+    // It listens on every address of the machine, and is configured with one of them.
     let (edge, node, cluster) = gateway(&own, vec![worker.0.address()]).await;
     until(|| cluster.connected_peers() == 1 && total(&edge, "connections_accepted") == 1).await;
     until(|| edge.connections() == 0).await;

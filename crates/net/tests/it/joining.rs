@@ -10,7 +10,7 @@ use futures_util::future::join_all;
 use crate::common::{self, patient, until};
 use crate::lab::{Lab, builder, shout, total, url, word};
 
-/// A rollout: three times as many requests as are handled at once.
+/// A rollout: three times as many join requests as are handled at once.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn all_who_join_in_the_same_moment_have_joined() {
     let lab = Lab::start("rollout").await;
@@ -77,7 +77,7 @@ async fn strangers_at_real_addresses_keep_out_neither_newcomers_nor_renewals() {
             }
         }
     }
-    // Up to a quarter of the limit without proof, and each address its share.
+    // Up to a quarter of the limit without address validation, and the share of each address.
     assert_eq!(strangers.len(), 17 + 4 * 8);
     assert_eq!(lab.counted("too_many"), 4);
     let desk = lab.member(Role::Client, "desk").await;

@@ -15,7 +15,7 @@ pub(crate) fn app() -> App {
     App::new().route("/shout", Stage::each("shout", |text: &String| Ok(text.to_uppercase())))
 }
 
-/// A cluster's authority on a node of its own.
+/// A cluster's authority on its own node.
 pub(crate) struct Lab {
     pub(crate) directory: PathBuf,
     pub(crate) authority: Authority,

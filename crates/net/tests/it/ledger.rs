@@ -1,8 +1,8 @@
-//! What callers saw against what workers executed.
+//! Compares the outcomes that callers saw with the executions of workers.
 //!
-//! A caller writes down each outcome, a worker each execution before it begins. Then it must hold that every call has
-//! one outcome; that nothing ran twice which may not; that what was said to be done was done, and what was said not to
-//! be started was not; and that nothing was started after its deadline.
+//! A caller records each outcome, and a worker records each execution before it starts. The check: every call has one
+//! outcome; a call that may not repeat ran at most once; calls reported as done ran, and calls reported as not started
+//! did not; no call started after its deadline.
 
 use std::collections::HashMap;
 use std::fs::OpenOptions;
@@ -16,14 +16,14 @@ use parking_lot::Mutex;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// What each call carries, and each answer.
+/// The payload of each call and each answer.
 const PAYLOAD_BYTES: usize = 1_000;
 
 /// A call of a test, and its answer: a kilobyte with a number and a checksum.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub(crate) struct Work {
     pub(crate) id: u64,
-    /// When it is late, in microseconds since 1970, because a worker may be another process.
+    /// Its deadline, in microseconds since 1970, because a worker may be another process.
     due: u64,
     payload: String,
     checksum: u64,
@@ -35,16 +35,16 @@ impl Work {
         Self { id, due, checksum: checksum(&payload), payload }
     }
 
-    /// One that has all the time there is.
+    /// A call without a deadline.
     pub(crate) fn whenever(id: u64) -> Self {
         Self::new(id, u64::MAX)
     }
 
-    /// The answer to it: as much again, of what was read.
+    /// The answer: the same payload, made from the received one.
     ///
     /// # Errors
     ///
-    /// When it is not what was sent.
+    /// If the received payload is damaged.
     pub(crate) fn answered(&self) -> Result<Self, Failure> {
         if self.is_whole() {
             Ok(self.clone())
@@ -53,7 +53,7 @@ impl Work {
         }
     }
 
-    /// Whose answer it is; nobody's, if it is not as it was given.
+    /// The id of the call that it answers, or a value that is not an id if it is damaged.
     pub(crate) fn told(&self) -> u64 {
         if self.is_whole() { self.id } else { u64::MAX }
     }
@@ -68,7 +68,7 @@ fn checksum(text: &str) -> u64 {
     text.bytes().fold(0xcbf2_9ce4_8422_2325, |sum, byte| (sum ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
 }
 
-/// The time in those microseconds.
+/// The current time in microseconds since 1970.
 pub(crate) fn micros_now() -> u64 {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_micros() as u64
 }
@@ -79,11 +79,11 @@ pub(crate) struct Execution {
     pub(crate) id: u64,
     pub(crate) started: u64,
     pub(crate) due: u64,
-    /// Which worker, for whoever counts shares.
+    /// The number of the worker, for counts of shares.
     pub(crate) worker: u64,
 }
 
-/// Where workers write.
+/// The storage of the workers' records.
 #[derive(Clone, Debug)]
 pub(crate) enum Book {
     Memory(Arc<Mutex<Vec<Execution>>>),
@@ -101,7 +101,7 @@ impl Book {
             Self::Memory(book) => book.lock().push(Execution { id, started, due, worker }),
             Self::File(path) => {
                 let mut file = OpenOptions::new().create(true).append(true).open(path)?;
-                // One write of a line is not mixed with another's, and survives whoever wrote it.
+                // A line in one write is never mixed with another, and survives the end of its writer.
                 file.write_all(format!("{id} {started} {due} {worker}\n").as_bytes())?;
             }
         }
@@ -126,7 +126,7 @@ fn read(path: &Path) -> Vec<Execution> {
     text.lines().map(line).collect()
 }
 
-/// What became of one call, in the words of its caller.
+/// The outcome of one call, as its caller saw it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Saw {
     Done,
@@ -136,14 +136,14 @@ pub(crate) enum Saw {
     Failed(ErrorKind),
 }
 
-/// The callers' side.
+/// The records of the callers.
 #[derive(Debug, Default)]
 pub(crate) struct Ledger {
     saw: HashMap<u64, Saw>,
     violations: Vec<String>,
 }
 
-/// How it came out.
+/// The counts of outcomes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Sums {
     pub(crate) calls: usize,
@@ -155,7 +155,7 @@ pub(crate) struct Sums {
 }
 
 impl Ledger {
-    /// A call has this outcome.
+    /// Records the outcome of a call.
     pub(crate) fn note(&mut self, id: u64, outcome: &Result<u64, CallError>) {
         let saw = match outcome {
             Ok(told) => {
@@ -176,16 +176,16 @@ impl Ledger {
         }
     }
 
-    /// Those that were not done, and why.
+    /// The calls that were not done, and their outcomes.
     pub(crate) fn not_done(&self) -> Vec<(u64, Saw)> {
         self.saw.iter().filter(|(_, saw)| **saw != Saw::Done).map(|(id, saw)| (*id, *saw)).collect()
     }
 
-    /// Holds the two sides against each other. `late` is what a clock's reading and a way may add to a deadline.
+    /// Compares both sides. `late` is the tolerance of deadlines for clock readings and transit.
     ///
     /// # Panics
     ///
-    /// With the first violations, when there is one.
+    /// With the first violations, if there are any.
     pub(crate) fn check(&self, calls: u64, executions: &[Execution], contract: Contract, late: Duration) -> Sums {
         let (sums, violations) = self.compare(calls, executions, contract, late);
         let first: Vec<_> = violations.iter().take(10).collect();
@@ -236,7 +236,7 @@ fn found(ledger: &Ledger, executions: &[Execution], contract: Contract) -> Strin
     ledger.compare(2, executions, contract, Duration::ZERO).1.join("; ")
 }
 
-/// What the checker is for, seen to be found.
+/// The checker finds each kind of violation.
 #[test]
 fn a_ledger_that_does_not_add_up_is_found() {
     let run = |id| Execution { id, started: 5, due: 10, worker: 0 };

@@ -115,7 +115,7 @@ async fn a_node_that_drains_finishes_what_is_in_hand_and_its_callers_go_elsewher
     first.edge.shutdown(LONG).await;
 }
 
-/// An attempt that was not a call does not change what is known of the lost one.
+/// A failed attempt that was not a call does not change the recorded reason of the lost connection.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn rubbish_on_a_node_that_drains_does_not_change_how_it_says_goodbye() {
     let served = Served::start(app()).await;

@@ -126,7 +126,7 @@ async fn one_address_that_says_no_hello_keeps_nobody_else_out() {
         }
     };
     assert!(said.contains("refused"), "{said}");
-    // Some before addresses had to be proven, and two that have proven theirs.
+    // Some before address validation was required, and two with validated addresses.
     assert_eq!(silent.len(), 5 + 2);
     let Some(other) = connect_from([127, 0, 0, 9], &served).await else {
         println!("skipped: this system has one address on loopback only");

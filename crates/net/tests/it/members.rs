@@ -28,7 +28,7 @@ async fn who_joins_as_a_node_serves_and_who_joins_as_a_client_calls() {
     let lab = Lab::start("joins").await;
     let node = lab.member(Role::Node, "left").await;
     assert_eq!((node.name().as_str(), node.role(), node.cluster()), ("left", Role::Node, lab.authority.cluster()));
-    // The directory has what was issued.
+    // The directory has the issued certificate.
     let node = Identity::open(&lab.directory.join("left")).unwrap();
     let (edge, _node) = serve(node).await;
     let client = lab.member(Role::Client, "desk").await;

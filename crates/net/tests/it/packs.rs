@@ -95,7 +95,7 @@ async fn calls_that_wait_at_the_same_moment_share_a_stream() {
     until(|| in_flight(&client) == (0, 0)).await;
 }
 
-/// A future that was polled once may not be polled again for long, as one of many in a stream whose reader is busy.
+/// A future that was polled once may stay unpolled for long, for example among many in a stream with a slow reader.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_caller_that_stands_still_holds_up_nobody_else() {
     let (gate, app) = Gate::new();
@@ -164,7 +164,7 @@ async fn a_stream_whose_caller_has_left_is_given_back() {
     first.await.unwrap().unwrap();
     second.await.unwrap().unwrap();
     served.comes_to_rest().await;
-    // On its own stream, after the one that was opened for the cancelled call.
+    // On its own stream, after the stream of the cancelled call.
     let long = "a".repeat(100_000);
     assert_eq!(client.call::<_, String>("/shout", long.clone()).await.unwrap(), long.to_uppercase());
     served.comes_to_rest().await;

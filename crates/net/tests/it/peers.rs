@@ -1,4 +1,4 @@
-//! What a node accepts from peers: offers, addresses, replies; and removed members.
+//! The rules for peers of a node: offers, addresses, replies; and removed members.
 
 use std::net::SocketAddr;
 use std::sync::Arc;

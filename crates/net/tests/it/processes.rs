@@ -1,5 +1,5 @@
-//! Nodes as processes of their own, and what signals do to them. What was executed is read from a ledger that the
-//! workers keep, one line for each execution, written before it; it survives whoever wrote it.
+//! Nodes as separate processes, and the effects of signals on them. Workers write a line per execution before it
+//! starts; this ledger survives the worker.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -52,7 +52,7 @@ fn worker_process() {
     });
 }
 
-/// The directory of this process, if it is one of those that tests start.
+/// The directory of this process, if a test started it.
 pub(crate) fn directory_of_process() -> Option<PathBuf> {
     std::env::var_os(DIRECTORY).map(PathBuf::from)
 }
@@ -193,7 +193,7 @@ impl Worker {
     }
 }
 
-/// A node of this process without stages of its own.
+/// A node of this process without stages.
 pub(crate) struct Gateway {
     pub(crate) node: Node,
     pub(crate) cluster: Cluster,
@@ -216,7 +216,7 @@ impl Gateway {
         gateway
     }
 
-    /// Makes these calls, a few at a time, and acts when a quarter of them is done. Returns their outcomes.
+    /// Makes these calls, a few at a time, and acts once a quarter of them is done. Returns their outcomes.
     async fn calls(&self, count: u64, meanwhile: impl FnOnce()) -> HashMap<u64, Result<u64, ErrorKind>> {
         let client = self.node.client();
         let calls = futures_util::stream::iter(0..count).map(|id| {
@@ -261,8 +261,7 @@ pub(crate) fn stage_of(name: &str) -> PathBuf {
     directory
 }
 
-/// Two workers. The first notices what happens to a link as soon as it does by default, the second has nothing to
-/// notice.
+/// Two workers. The first detects a lost link after the default time, the second tolerates long silence.
 pub(crate) fn scene(name: &str, contract: Contract) -> (PathBuf, Worker, Worker) {
     let directory = stage_of(name);
     let first = Worker::start(&directory, Shape::of(contract));
@@ -395,8 +394,8 @@ async fn a_node_that_is_told_to_end_fails_no_call() {
     assert_eq!(first.process.child.wait().unwrap().code(), Some(0));
 }
 
-/// A killed process says nothing to anybody. The one in its place has its keys, knows its connections as its own, and
-/// says that they are gone: without that, they would be silent for as long as silence is borne, which here is a minute.
+/// A killed process sends nothing to its peers. Its successor has its keys, recognizes its connections and reports them
+/// as closed: otherwise they would stay silent until the idle timeout, here a minute.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn callers_of_a_killed_node_hear_from_the_one_in_its_place_that_their_connections_are_gone() {
     let directory = stage_of("reset");

@@ -1,5 +1,4 @@
-//! Refusals at the door that take some trouble to come to: each has its word, is counted under it, and is nothing to
-//! who calls beside it.
+//! Refusals that need some preparation: each has its own reason, counts under it, and does not affect other callers.
 
 use std::fs;
 use std::path::PathBuf;
@@ -15,8 +14,8 @@ use futures_util::stream::FuturesUnordered;
 use crate::common::{LONG, patient, until};
 use crate::lab::{Lab, builder, counted, hello, serve, shout, url};
 
-/// The node that gives certificates lets those in who have none, and every other one does not. Neither takes a call of
-/// theirs, with a hello before it or without.
+/// The node with the authority accepts members without a certificate, other nodes do not. Neither accepts their calls,
+/// with or without a hello.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_has_no_certificate_may_only_ask_for_one() {
     let lab = Lab::start("nameless").await;
@@ -26,7 +25,7 @@ async fn who_has_no_certificate_may_only_ask_for_one() {
     for edge in [&lab.edge, &other] {
         let client = builder(&desk).connect(&url(edge)).await.unwrap();
         let (streams, let_in) = (streams_begun(edge), accepted(edge));
-        // Whose handshake is refused may take it for done until it hears of that.
+        // A client may see its handshake as complete before it learns of the refusal.
         if let Ok(peer) = RawPeer::anonymous(edge.address(), &desk).await {
             let greeted = tokio::time::timeout(LONG, peer.greet(&hello(lab.authority.cluster()))).await.unwrap();
             let (_, said) = greeted.unwrap_err();
@@ -106,14 +105,14 @@ impl Drop for Stuck {
     fn drop(&mut self) {
         let (path, pipe) = (&self.path, self.pipe.clone());
         fs::rename(path, &pipe).and_then(|()| fs::write(path, "nonsense")).expect("the directory is there");
-        // Whoever opens it to write lets all go on who wait to read. On a thread of its own: where nobody reads, nobody
-        // is waited for.
+        // Opening the pipe for writing releases its waiting readers. On a separate thread, because the open blocks
+        // without a reader.
         std::thread::spawn(move || drop(fs::OpenOptions::new().write(true).open(pipe)));
     }
 }
 
-/// As many as are looked into at once wait for a disk; one more is told to come again, and all of them when it is seen
-/// to be damaged.
+/// The maximum of parallel requests waits for a disk; one more is told to retry, and so are all of them once the file
+/// turns out to be damaged.
 #[cfg(unix)]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_authority_whose_files_are_stuck_or_damaged_says_so_and_calls_go_on() {

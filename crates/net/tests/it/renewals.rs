@@ -1,5 +1,5 @@
-//! What becomes of members whose clock is not the authority's, and of those who are somebody else by the time they are
-//! renewed.
+//! Members whose clock differs from the authority's, and members whose directory has a new identity by the time of
+//! renewal.
 
 use std::time::{Duration, Instant};
 
@@ -32,14 +32,14 @@ async fn a_member_whose_clock_is_ahead_is_renewed_now_and_then_and_no_call_notic
     };
     tokio::time::timeout(LONG, renewing).await.expect("it is renewed now, and once more");
     assert!(calls > 10, "{calls}");
-    // One at once, and then one for each twentieth of a life, by both renewers at most.
+    // One at once, and then one per twentieth of a lifetime, by both renewers at most.
     let most = 2 * (2 + begun.elapsed().as_secs() / (life.as_secs() / 20));
     let renewed = total(&lab.edge, "members_renewed");
     assert!((2..=most).contains(&renewed), "{renewed} renewals, and {most} would do");
     assert_eq!(total(&edge, "certificate_renewals_failed"), 0);
 }
 
-/// Its process does not change its member, nor overwrite the new one.
+/// The process keeps its member identity, and does not overwrite the new one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_process_in_whose_directory_somebody_else_has_joined_keeps_what_it_has_and_touches_nothing() {
     let lab = Lab::start("elsewhere").await;

@@ -28,9 +28,8 @@ fn spinning(let_go: &Arc<AtomicBool>, begun: &Arc<AtomicUsize>) -> Stage<u64, u6
     })
 }
 
-/// Every thread of the runtime on which the node and its edge were started computes, for longer than the silence after
-/// which a peer is given up. Nothing of the node moves then but its connections: they are as they were, and the calls
-/// that were in hand are answered.
+/// Every runtime thread of the node and its edge computes for longer than the idle timeout. Only the connections keep
+/// working meanwhile: they survive, and the calls in flight are answered.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_connection_outlasts_user_code_that_takes_every_thread() {
     let (let_go, begun) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));

@@ -60,8 +60,8 @@ async fn outputs_cross_in_order_and_an_error_is_the_last() {
     gateway.served.comes_to_rest().await;
 }
 
-/// The reader takes one and waits: the owner has asked for 16, the peer's stage holds 2 and makes 1, and half of what
-/// was asked for may be granted again.
+/// The reader takes one and waits: the owner has granted 16, the peer's stage holds 2 and makes 1, and half of the
+/// grant may be renewed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_slow_reader_pauses_the_worker_on_the_peer() {
     let taken = Count::default();
@@ -87,7 +87,7 @@ async fn a_slow_reader_pauses_the_worker_on_the_peer() {
     gateway.served.comes_to_rest().await;
 }
 
-/// A local stage before it; after it one on the same peer, which is chained, and a local one.
+/// A local stage before it; after it a chained stage on the same peer, and a local one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stream_in_the_middle_of_a_pipeline_takes_along_what_stands_behind_it() {
     let squares = Count::default();
@@ -140,8 +140,8 @@ async fn the_deadline_of_a_stream_crosses() {
     gateway.served.comes_to_rest().await;
 }
 
-/// The peer is cut off in the middle. What had come is given; then the loss is told, with how much it was, and nothing
-/// runs again although somebody else could.
+/// The peer is cut off in the middle. Earlier outputs are delivered; then the error reports the loss and the number of
+/// outputs. Nothing runs again although another peer could.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stream_that_is_lost_in_the_middle_is_told_as_lost() {
     let taken: [Count; 2] = Default::default();
@@ -219,8 +219,8 @@ async fn a_stream_that_has_no_room_here_runs_on_a_peer() {
     worker.comes_to_rest().await;
 }
 
-/// Its own stage is full, and the one peer that runs the same revision is busy as well: the revision that was drawn for
-/// a call is the one it gets all the same.
+/// The local stage is full, and the only peer with the same revision is busy: the call still gets the revision that was
+/// drawn for it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stream_that_has_no_room_here_keeps_the_revision_that_was_drawn_for_it() {
     let begun: [Count; 3] = Default::default();

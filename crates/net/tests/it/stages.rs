@@ -1,4 +1,4 @@
-//! Pipelines with remote stages: where they run, and what happens when a peer refuses a call or is lost.
+//! Pipelines with remote stages: their placement, and calls that a peer refuses or loses.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -161,7 +161,7 @@ fn held(open: &Arc<Semaphore>, begun: &Arc<AtomicUsize>) -> Stage<i64, i64> {
             open.acquire().await.unwrap().forget();
             match *n {
                 13 => Err(Failure::new("unlucky").with_type("Superstition")),
-                // As code does that passes on an error of others.
+                // Like code that passes on the error of another call.
                 14 => Err(Failure::new("downstream").with_type("connection_lost")),
                 n => Ok(n),
             }
@@ -358,8 +358,8 @@ async fn calls_through_two_workers_end_exactly_once() {
     }
 }
 
-/// The peer's connection has room for one stream, and that is taken. The node runs the stage itself, if not the one
-/// behind it: it does, and does not wait for the room.
+/// The peer's connection has room for one stream, which is in use. The node runs the first stage itself, although not
+/// the next, and does not wait for room.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_runs_here_as_well_does_not_wait_for_room_on_a_peers_connection() {
     let (open, begun) = (Arc::new(Semaphore::new(0)), Arc::default());
@@ -374,7 +374,7 @@ async fn what_runs_here_as_well_does_not_wait_for_room_on_a_peers_connection() {
     let app = App::new().route("/run", pipeline).route("/held", Pipeline::<i64, i64>::remote("held"));
     let gateway = Member::start(app, &[&worker.edge]).await;
     gateway.sees("add").await;
-    // Each call is to go to the peer first.
+    // Each call prefers the peer.
     gateway.cluster.split("double", [(2, 1)]);
     let call = |route: &'static str, n: i64| {
         let client = gateway.served.node.client();

@@ -46,8 +46,7 @@ async fn outputs_come_in_order_and_an_error_is_the_last() {
     served.comes_to_rest().await;
 }
 
-/// The reader has room for 4, the node for 2 more on their way; who does not read gets no more than that out of a
-/// worker.
+/// The reader has room for 4, the node for 2 more in transit; a reader that stops reading gets no more out of a worker.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_reader_that_pauses_lets_the_worker_wait() {
     let taken = Arc::default();
@@ -55,7 +54,7 @@ async fn a_reader_that_pauses_lets_the_worker_wait() {
     let client = builder().credit(4).connect(&served.url()).await.unwrap();
     let mut replies = client.replies::<u64, u64>("/count", NEVER).unwrap();
     assert_eq!(replies.next().await.unwrap().unwrap(), 0);
-    // What it may take it does take, so there is something to wait for; another call shows that the node had its turns.
+    // It takes all it may, so this can be awaited; another call shows that the node had its turns.
     until(|| taken.load(Ordering::SeqCst) >= 4).await;
     for _ in 0..20 {
         let all: Vec<_> = client.replies::<u64, u64>("/count", 0).unwrap().collect().await;
@@ -100,10 +99,10 @@ async fn readers_that_pause_hold_up_nobody_else() {
     let served = Served::start(App::new().route_streaming("/large", large).route("/echo", echo)).await;
     let client = served.client().await;
     let mut paused = Vec::new();
-    // Sooner than the node gives up on slow readers.
+    // Sooner than the node's timeout for slow readers.
     let soon = patient().write_progress_timeout * 2 / 3;
     for _ in 0..6 {
-        // They outlast the call that they must not delay.
+        // These calls outlast the call that they must not delay.
         let options = CallOptions::new().with_timeout(LONG * 10);
         let mut replies = client.replies_with::<_, Value>("/large", 1_usize << 20, options).unwrap();
         tokio::time::timeout(soon, replies.next()).await.unwrap().unwrap().unwrap();

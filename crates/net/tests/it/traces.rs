@@ -1,5 +1,4 @@
-//! One trace over several nodes: the caller's place in it crosses, and what a peer says of a call stands in the
-//! caller's record.
+//! One trace over several nodes: the caller's context crosses, and the caller's record includes the peer's report.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! What callers may send that nobody has read: little, until a call of theirs is admitted, and bounded for all of them
+//! The unread bytes that callers may send: few before a call of theirs is admitted, and bounded for all callers
 //! together.
 
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use crate::lab::gauge;
 
 const MIB: usize = 1 << 20;
 
-/// The bytes that a connection may always send, and those after an admitted call.
+/// The bytes that a connection may always send, and the bytes after an admitted call.
 const USUAL: usize = 128 << 10;
 const CALLING: usize = MIB - USUAL;
 
@@ -99,7 +99,7 @@ async fn a_call_lets_its_body_come_and_no_more_than_that() {
     assert!((MIB..=2 * MIB).contains(&sent), "{sent}");
     assert_eq!(peer.fill(SILENCE).await.1, 0, "it has no more for other streams");
     drop(stopped);
-    // Read bytes no longer count, whatever happens to the call.
+    // Read bytes no longer count, for any outcome of the call.
     until(|| given(&standing.served) < CALLING + 64 * 1024).await;
 }
 
@@ -140,7 +140,7 @@ async fn windows_have_at_most_half_of_the_bytes_in_flight() {
     until(|| given(&served) == 0).await;
 }
 
-/// Whatever is left of the windows: bodies arrive, and nothing leaks.
+/// Bodies arrive whatever is left of the windows, and no window leaks.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn large_bodies_come_beside_each_other_and_leave_no_window_behind() {
     for windows in [0, MIB as u64, 128 * MIB as u64] {

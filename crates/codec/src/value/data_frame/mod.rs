@@ -51,27 +51,27 @@ struct FrameParts {
 #[derive(Clone, PartialEq)]
 pub struct Series(DataFrame);
 
-/// Why batches do not make the frame that was asked for.
+/// The reason why batches do not make the requested frame.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DataFrameError {
     /// One of the parts has another schema than the others (the first of them, or most of them). They are not at fault.
     #[error("item {index} has the columns {actual}, others have {expected}")]
     Mismatch {
-        /// Which of them.
+        /// The index of that part.
         index: usize,
         /// Names and types of the others.
         expected: String,
-        /// Names and types of the offending one.
+        /// Names and types of this part.
         actual: String,
     },
     /// Nothing to join: the schema of the result would be unknown.
     #[error("no frames to join")]
     NothingToJoin,
-    /// The parts asked for do not add up to the rows.
+    /// The requested parts do not add up to the rows.
     #[error("parts of {requested} rows together, from a frame of {actual} rows")]
     WrongParts {
-        /// Sum of the lengths asked for.
+        /// Sum of the requested lengths.
         requested: usize,
         /// Rows of the frame.
         actual: usize,
@@ -82,7 +82,7 @@ pub enum DataFrameError {
         /// The number of columns.
         columns: usize,
     },
-    /// Arrow refused, in its own words.
+    /// An error of Arrow.
     #[error("{0}")]
     Arrow(#[from] ArrowError),
 }
@@ -151,7 +151,7 @@ impl DataFrame {
     ///
     /// # Panics
     ///
-    /// When the rows are not all there.
+    /// If the range exceeds the rows.
     #[must_use]
     pub fn slice(&self, offset: usize, len: usize) -> Self {
         assert!(offset.checked_add(len).is_some_and(|end| end <= self.num_rows()), "rows beyond the frame");

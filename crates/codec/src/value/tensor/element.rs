@@ -17,8 +17,8 @@ pub trait Element: sealed::Bits + Copy + Send + Sync + 'static {
     /// The element as a typed scalar.
     fn to_scalar(self) -> Scalar;
 
-    /// The element that a number or bool of a [`Value`] stands for, if it has one of this type: integers must be in
-    /// range, floats may be rounded but not become infinite, and nothing but a bool is a bool.
+    /// The element for a number or bool of a [`Value`], if it fits this type: integers must be in range, floats may be
+    /// rounded but not become infinite, and only a bool is a bool.
     fn from_value(value: &Value) -> Option<Self>;
 }
 

@@ -55,11 +55,11 @@ struct TensorParts {
 
 type Shape = SmallVec<[usize; 4]>;
 
-/// Why bytes, a shape and a dtype do not make the tensor that was asked for.
+/// The reason why bytes, a shape and a dtype do not make the requested tensor.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TensorError {
-    /// The shape needs another number of bytes than there are. Remedy: check dtype and shape at the sender.
+    /// The shape needs another number of bytes. Remedy: check dtype and shape at the sender.
     #[error("shape {shape:?} of {dtype} needs {needed} bytes, not {actual}")]
     WrongLength {
         /// The element type that was given.
@@ -109,25 +109,25 @@ pub enum TensorError {
     /// fault.
     #[error("item {index} is {actual_dtype} of shape {actual_shape:?}, others are {dtype} of shape {shape:?}")]
     Mismatch {
-        /// Which of them.
+        /// The index of that tensor.
         index: usize,
         /// The dtype of the others.
         dtype: DType,
         /// The shape of the others; only the axes after the first count when concatenating.
         shape: Vec<usize>,
-        /// The dtype of the offending one.
+        /// The dtype of this tensor.
         actual_dtype: DType,
-        /// The shape of the offending one.
+        /// The shape of this tensor.
         actual_shape: Vec<usize>,
     },
     /// One of the arrays of texts to be joined has another shape than the others. The others are not at fault.
     #[error("item {index} is of shape {actual_shape:?}, others are of shape {shape:?}")]
     ShapeMismatch {
-        /// Which of them.
+        /// The index of that array.
         index: usize,
         /// The shape of the others.
         shape: Vec<usize>,
-        /// The shape of the offending one.
+        /// The shape of this array.
         actual_shape: Vec<usize>,
     },
     /// A wrong buffer of an array of texts: an end out of order or inside a character, or bytes that are not UTF-8.

@@ -71,7 +71,7 @@ impl Tensor {
         Ok(JoinedItems { whole: Self::concat(&matching.chosen)?, items: outcomes })
     }
 
-    /// Takes the first axis apart: n tensors without it. The inverse of [`stack`](Self::stack).
+    /// Splits along the first axis: n tensors without it. The inverse of [`stack`](Self::stack).
     ///
     /// # Errors
     ///
@@ -88,7 +88,7 @@ impl Tensor {
         Ok((0..*rows).map(move |index| Self::from_parts(self.dtype(), row_shape, row(index))))
     }
 
-    /// Joins tensors along the first axis that they have; the other axes must agree.
+    /// Joins tensors along their first axis; the other axes must agree.
     ///
     /// # Errors
     ///

@@ -178,7 +178,7 @@ impl StrTensor {
         Ok(JoinedItems { whole: Self::stack(&matching.chosen)?, items: outcomes })
     }
 
-    /// Takes the first axis apart: n arrays without it. The inverse of [`stack`](Self::stack).
+    /// Splits along the first axis: n arrays without it. The inverse of [`stack`](Self::stack).
     ///
     /// # Errors
     ///

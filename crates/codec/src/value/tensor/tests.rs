@@ -1,4 +1,4 @@
-//! Tensors to and from arrays and lists: what is shared, what is copied, what is refused.
+//! Tensors to and from arrays and lists: shared, copied and refused cases.
 
 use ndarray::{Array, ArrayD, IxDyn, array, s};
 use proptest::prelude::*;

@@ -65,7 +65,7 @@ impl Tensor {
         Ok(bytemuck::checked::try_cast_slice(self.data()).expect("aligned, whole and valid since construction"))
     }
 
-    /// Copies the elements into an array of their own.
+    /// Copies the elements into a new array.
     ///
     /// # Errors
     ///
@@ -91,8 +91,8 @@ pub(super) fn bytes_of<T: Element>(elements: Vec<T>) -> Bytes {
 /// The alignment that suits every dtype.
 pub(crate) const ALIGNMENT: usize = 16;
 
-/// A buffer that gathers pieces and is aligned for every dtype, so that the arrays of a body that came in pieces are
-/// used in place. The buffer is not zeroed first, which would cost a pass over it.
+/// A buffer that joins pieces and is aligned for every dtype, so that the arrays of a body in pieces are used in place.
+/// The buffer is not zeroed first, which would cost a pass over it.
 ///
 /// ```
 /// use callboard_codec::{AlignedBuffer, DType, Tensor};

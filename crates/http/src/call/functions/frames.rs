@@ -79,7 +79,7 @@ pub(super) struct FrameReader {
     timeout: Duration,
     /// The owner of the key, if keys are required.
     key_holder: Option<KeyHolder>,
-    /// The first call is counted with the request.
+    /// Whether the call is counted: the request counts the first one.
     is_counted: bool,
     pace: PaceLimits,
     shared: Arc<StreamState>,
@@ -264,7 +264,7 @@ impl ArgumentDecoder {
                 input => break (account, input),
             }
         };
-        // An input is charged to its call by its size; the size of arguments is unknown to it.
+        // The size of an input is charged to its call; arguments have no known size, so they keep their own account.
         let account = self.route.is_function().then_some(account);
         self.shared.accounts.lock().push_back(ArgumentAccount(account));
         PreparedInput(input.map_err(ApiError::into_failure))
@@ -284,7 +284,7 @@ fn input_in(route: &Route, bytes: &Bytes, limits: &DecodeLimits) -> Result<Paylo
     if route.is_function() { Ok(Payload::new(call)) } else { Ok(route.input().from_value(call.into_input(route)?)?) }
 }
 
-/// The bytes of the node for a frame that is being read. Its call has an account of its own.
+/// The bytes of the node for a frame that is being read. Its call has a separate account.
 struct FrameBudget {
     held: HeldBytes,
     /// How long the frame may still wait.

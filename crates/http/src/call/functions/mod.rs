@@ -15,7 +15,7 @@ use axum::http::header::CONTENT_TYPE;
 use crate::request::media::essence;
 use crate::respond::stream::StreamForm;
 
-/// How a request names a route, which decides what its body is.
+/// The style of a call, which decides the content of the body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CallStyle {
     /// By its own path: the body is the input.
@@ -31,7 +31,7 @@ pub(crate) fn name_of(path: &str) -> Option<Cow<'_, str>> {
     percent_encoding::percent_decode_str(name).decode_utf8().ok()
 }
 
-/// Whether a body is a stream of calls.
+/// Whether the body is a stream of calls.
 pub(crate) fn is_stream(headers: &HeaderMap) -> bool {
     let content_type = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
     essence(content_type).eq_ignore_ascii_case(StreamForm::Envelopes.media_type())

@@ -109,7 +109,7 @@ struct CallStreamBody {
     is_over: bool,
     id: RequestId,
     route: String,
-    /// How many more errors are logged.
+    /// The number of further errors to log.
     errors_to_log: u32,
     /// Counts panics of user code in codecs.
     panics: Counter,

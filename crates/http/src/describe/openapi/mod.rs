@@ -31,8 +31,7 @@ pub struct ApiInfo {
     pub version: String,
     /// A description in CommonMark. Default empty.
     pub description: String,
-    /// Whether callers need a key. Default no; an edge with [`api_keys`](crate::HttpConfig::api_keys) says yes by
-    /// itself.
+    /// Whether callers need a key. Default no; an edge with [`api_keys`](crate::HttpConfig::api_keys) sets it.
     pub needs_key: bool,
 }
 
@@ -56,17 +55,17 @@ pub fn openapi(routes: &[Arc<Route>], info: &ApiInfo, protocol: Option<&dyn Prot
     document(routes, info, protocol, Audience::Programs)
 }
 
-/// The same for the page that shows it, with forms for files.
+/// The same for the documentation page, with forms for files.
 pub(crate) fn openapi_for_people(routes: &[Arc<Route>], info: &ApiInfo, protocol: Option<&dyn Protocol>) -> Value {
     document(routes, info, protocol, Audience::People)
 }
 
-/// The readers of a document.
+/// The audience of a document.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Audience {
     /// Generators of clients: several forms of one body would be several types, and some are not supported.
     Programs,
-    /// People who try routes: a form with files has a button for each.
+    /// People who try routes: each form with files has a button.
     People,
 }
 
@@ -156,7 +155,7 @@ fn problem_schema() -> Value {
     })
 }
 
-/// What `explain` writes.
+/// The schema of the output of `explain`.
 fn timeline_schema() -> Value {
     let run = json!({
         "type": "object",

@@ -45,7 +45,7 @@ pub(super) fn of_calls(components: &mut Components) -> Value {
     });
     let mut parameters = vec![name];
     parameters.extend(PARAMETERS.map(|(name, ..)| json!({ "$ref": format!("#/components/parameters/{name}") })));
-    // Whatever the route returns.
+    // The output of any route.
     let outcome = content_of(&json!({}), offers(&DataType::value()).into_iter().map(ReplyForm::media_type));
     json!({
         "tags": ["routes"],
@@ -75,7 +75,7 @@ fn function_call() -> Value {
     })
 }
 
-/// The ids of one document: programs that generate clients make functions of them, so no two may be equal.
+/// The ids of one document: generators of clients make functions of them, so each must be unique.
 #[derive(Debug, Default)]
 pub(super) struct OperationIds(HashSet<String>);
 
@@ -167,10 +167,10 @@ pub fn example_of(route: &Route) -> Option<Value> {
     }
 }
 
-/// Longer examples are left out.
+/// The longest example.
 const MAX_EXAMPLE_BYTES: usize = 4 * 1024;
 
-/// A value of more than this is not even encoded to measure it.
+/// A larger value is not even encoded to measure it.
 const MAX_EXAMPLE_MEMORY: usize = 64 * MAX_EXAMPLE_BYTES;
 
 fn responses(route: &Route, components: &mut Components) -> Value {
@@ -207,7 +207,7 @@ fn stream_content(item: &Value) -> Map<String, Value> {
     Map::from_iter([(events.to_owned(), json!({ "schema": event(item), "x-item-schema": item, ALSO: also }))])
 }
 
-/// One event, as its readers see it. The description is of an event, not of the stream.
+/// One event of a stream. The description is about the event, not the stream.
 fn event(item: &Value) -> Value {
     let end = json!({ "type": "object", "required": ["items"], "properties": { "items": { "type": "integer" } } });
     let reference = |name: &str| json!({ "$ref": format!("#/components/schemas/{name}") });
@@ -234,12 +234,12 @@ fn event(item: &Value) -> Value {
 
 const RETRY_AFTER: &str = "retry-after";
 
-/// The response to every request that fails. All operations share it, so that a client has one type for it.
+/// The response to every failed request. All operations share it, so that a client has one type for it.
 const PROBLEM: &str = "Problem";
 
 /// Every error of a user route, and when it happens: for the description of the problem document.
 ///
-/// There is no 405: that is for other methods, which are other operations.
+/// 405 is missing: it belongs to other methods, which are other operations.
 const ERRORS: [(&str, &str); 13] = [
     ("400", "the body is malformed or exceeds a decoder's limit, or a header cannot be read"),
     ("401", "the service requires a key, and none or an invalid one was sent"),

@@ -1,9 +1,9 @@
-//! Simplifies the schema of a type for generators of clients; its meaning for a reader is the same.
+//! Simplifies the schema of a type for generators of clients, without a change of its meaning.
 //!
 //! * `true` becomes `{}`, an equivalent object, which many generators need.
 //! * A long array of a fixed length becomes one of any length with the length in its description: generators would make
 //!   a type of that many members. The edge still checks the length by the type's own schema.
-//! * Descriptions end before code and headings of rustdoc, which are for authors of the type.
+//! * Descriptions end before the code and headings of rustdoc, which are for authors of the type.
 
 use serde_json::{Value, json};
 
@@ -43,7 +43,7 @@ pub(super) fn plain(schema: &mut Value) {
     }
 }
 
-/// The words before the first code block or heading.
+/// The text before the first code block or heading.
 fn for_callers(words: &str) -> &str {
     let starts = |marks: &str| if words.starts_with(marks) { Some(0) } else { words.find(&format!("\n{marks}")) };
     let end = ["```", "# ", "## "].into_iter().filter_map(starts).min().unwrap_or(words.len());

@@ -1,16 +1,15 @@
-//! A value that fits a schema, for routes whose author gave no example. A best effort: it shows names and types, and
-//! passes where the schema says no more than that.
+//! A value that fits a schema, for routes without an example. A best effort: it shows names and types, and is valid if
+//! the schema has no further rules.
 
 use serde_json::{Map, Value, json};
 
-/// Deep enough for any example that a person still reads; ends recursive types.
+/// Deep enough for a readable example; ends recursive types.
 const MAX_DEPTH: usize = 6;
 
-/// A longer array is not shown.
+/// The longest array in an example.
 const MAX_ITEMS: u64 = 16;
 
-/// A small value for `schema`, whose references lead into its own `$defs`; none where a value that fits would not be
-/// small.
+/// A small value for `schema`, whose references point into its own `$defs`; `None` if no small value fits.
 pub(crate) fn sample(schema: &Value) -> Option<Value> {
     let mut sampler = Sampler { root: schema, fits: true };
     let value = sampler.of(schema, 0);
@@ -48,7 +47,7 @@ impl<'a> Sampler<'a> {
         }
     }
 
-    /// Required properties; all of them where none is required.
+    /// Required properties; all properties if none is required.
     fn object(&mut self, schema: &'a Value, depth: usize) -> Value {
         let Some(properties) = schema["properties"].as_object() else { return json!({}) };
         let required: Vec<&str> =
@@ -68,20 +67,20 @@ impl<'a> Sampler<'a> {
     }
 }
 
-/// The value that the schema itself offers.
+/// The example of the schema itself.
 fn given(schema: &Value) -> Option<Value> {
     let first = |key: &str| schema[key].as_array().and_then(|values| values.first());
     let offered = [schema.get("const"), first("examples"), schema.get("default"), first("enum")];
     offered.into_iter().flatten().next().cloned()
 }
 
-/// Of alternatives, the first that is not null.
+/// The first alternative that is not null.
 fn first_choice(schema: &Value) -> Option<&Value> {
     let choices = ["anyOf", "oneOf", "allOf"].into_iter().find_map(|key| schema[key].as_array())?;
     choices.iter().find(|choice| type_of(choice) != "null").or_else(|| choices.first())
 }
 
-/// The type, or of several the first that is not null. Properties without a type mean an object.
+/// The type, or the first of several that is not null. Properties without a type mean an object.
 fn type_of(schema: &Value) -> &str {
     match &schema["type"] {
         Value::String(name) => name,

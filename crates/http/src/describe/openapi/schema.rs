@@ -16,7 +16,7 @@ pub(super) struct Components {
 }
 
 impl Components {
-    /// Puts `schema` under `name`, or under the next free name like it, and gives back a reference to it.
+    /// Adds `schema` under `name`, or under a free name like it, and returns a reference to it.
     pub(super) fn insert(&mut self, name: &str, mut schema: Value) -> Value {
         plain(&mut schema);
         let (root, root_is_new) = self.reserve(&component_name(name), &schema);
@@ -123,7 +123,7 @@ fn rewrite_references(schema: &mut Value, root: &str, renames: &[(String, String
     }
 }
 
-/// Tells `found` every reference of a schema, by the same rules.
+/// Calls `found` with every reference of a schema, by the same rules.
 fn each_reference<'a>(schema: &'a Value, found: &mut impl FnMut(&'a str)) {
     match schema {
         Value::Object(object) => {
@@ -149,9 +149,9 @@ pub(super) enum Keyword {
     Reference,
     /// Values, in which nothing is a reference.
     Data,
-    /// Schemas under names of the user's own.
+    /// Schemas under user-defined names.
     Names,
-    /// Schemas, or nothing of interest.
+    /// Schemas, or irrelevant content.
     Other,
 }
 

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use crate::guard::{X_API_KEY, is_open};
 
-/// Adds both ways to send a key, and marks the operations that need none. The error is among the problems.
+/// Adds both ways to send a key, and marks the open operations. The error is among the problems.
 pub(super) fn secure(document: &mut Value) {
     document["components"]["securitySchemes"] = json!({
         "bearer": { "type": "http", "scheme": "bearer", "description": "A key of this service." },

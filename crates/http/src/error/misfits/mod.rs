@@ -16,19 +16,19 @@ use serde_json::Value as Schema;
 
 use self::words::{in_words, kind_of, none_of, step};
 
-/// A body with this many errors is of another type.
+/// A body with more errors is of another type.
 const MAX_FIELDS: usize = 32;
 
 /// The most places that are visited. [`MAX_FIELDS`] bounds a list that is wrong throughout; this bounds a correct one.
 const MAX_STEPS: usize = 20_000;
 
-/// This much text takes as long as another place.
+/// Text of this length takes as long as another place.
 const STEP_BYTES: usize = 256;
 
 /// Deeper than hand-written schemas.
 const MAX_DEPTH: usize = 64;
 
-/// A place that does not fit.
+/// A place in a value that does not fit, and the reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Misfit {
     /// As in [`DecodeError::path`].

@@ -36,13 +36,13 @@ pub(super) fn kind_of(value: &Value) -> &'static str {
     }
 }
 
-/// The message for a value that is no word of an enumeration.
+/// The message for a value that is not in an enumeration.
 pub(super) fn none_of<'a>(words: impl IntoIterator<Item = &'a Schema>) -> String {
     let words: Vec<String> = words.into_iter().take(MAX_WORDS).map(Schema::to_string).collect();
     format!("must be {}", words.join(" or "))
 }
 
-/// As the paths of `DecodeError`: `.name`, or `["any key"]`, with the beginning of a long key.
+/// Like the paths of `DecodeError`: `.name`, or `["any key"]`, with the beginning of a long key.
 pub(super) fn step(path: &str, key: &str) -> String {
     let is_plain = !key.is_empty() && key.chars().all(|c| c.is_ascii_alphanumeric() || c == '_' || c == '-');
     let shown: String = key.chars().take(MAX_KEY_CHARS).collect();

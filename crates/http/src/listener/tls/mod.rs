@@ -20,7 +20,7 @@ use self::files::CertificatePair;
 use crate::config::TlsConfig;
 use crate::runtime::file_watch::watch;
 
-/// Why a certificate or key cannot be used.
+/// The reason why a certificate or key cannot be used.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum TlsError {
@@ -29,7 +29,7 @@ pub enum TlsError {
     Read {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         #[source]
         source: std::io::Error,
     },
@@ -38,7 +38,7 @@ pub enum TlsError {
     Pem {
         /// The file.
         path: PathBuf,
-        /// What it should hold.
+        /// The expected content.
         what: &'static str,
     },
     /// Certificate and key do not match, or rustls does not support their kind.

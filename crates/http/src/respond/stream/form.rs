@@ -141,7 +141,7 @@ impl StreamWriter {
         }
     }
 
-    /// Writes the timeline, in the one form that has a place for it.
+    /// Writes the timeline, in the only form with a place for it.
     pub(super) fn timeline(&self, json: &str, out: &mut SendBuffer) {
         if self.form == StreamForm::Events {
             event(format_args!("event: timeline\n"), Bytes::copy_from_slice(json.as_bytes()), out);
@@ -155,7 +155,7 @@ impl StreamWriter {
                 let items = format!("{{\"items\":{}}}", self.items);
                 event(format_args!("event: end\n"), items.into(), out);
             }
-            // The end of the body says it: a truncated body has none.
+            // The end of the body marks it: a truncated body has none.
             StreamForm::Lines => {}
             StreamForm::Envelopes => write(Frame::END, out),
         }

@@ -1,4 +1,4 @@
-//! Decides when a silent event stream needs a sign of life.
+//! Decides when a silent event stream needs a heartbeat.
 
 use std::pin::Pin;
 use std::time::Duration;
@@ -20,7 +20,7 @@ pub struct Heartbeat {
 }
 
 impl Heartbeat {
-    /// A comment after each such silence.
+    /// Sends a comment after each such silence.
     #[must_use]
     pub fn new(every: Duration) -> Self {
         Self { every, last: Instant::now(), timer: None }

@@ -1,10 +1,10 @@
 //! A streamed response: the outcomes of one call of a streaming route, as they come.
 //!
-//! * **Begun:** the status waits for the first item, so that a call which fails at once has an error status. An event
+//! * **Begun:** the status waits for the first item, so that a call that fails at once has an error status. An event
 //!   stream waits at most for its heartbeat; then it begins, and an error is an event in it.
 //! * **Explained:** an event stream whose request asked for its timeline has it in an event before the last one.
-//! * **Full:** further outcomes are taken when the connection took the earlier ones, up to [a limit](send_buffer) at
-//!   once. A slow reader uses up the credit of its own call only.
+//! * **Full:** further outcomes are taken once the connection has taken earlier ones, up to [a limit](send_buffer). A
+//!   slow reader uses up only the credit of its own call.
 //! * **Broken:** an item that cannot be encoded, or a panic of user code, is the error that ends the stream.
 //! * **Late:** the deadline covers the whole stream. When it passes, or the node ends, the last item is that error.
 //! * **Cancelled:** dropping the body, as hyper does when the client leaves, cancels the call; the request counts as
@@ -101,7 +101,7 @@ pub(crate) async fn begin(replies: PayloadReplies, streamed: StreamContext) -> R
         _span: streamed.span,
     };
     stream_body.first().await?;
-    // Before this the request has no response, and the edge counts a client that leaves.
+    // Before this, the request has no response, and the edge counts a client that leaves.
     stream_body.leaving = (!stream_body.is_over).then(|| AbandonGuard::new(streamed.abandoned));
     let body = stream::unfold(stream_body, async |mut stream_body| {
         stream_body.next().await.map(|bytes| (Ok::<_, Infallible>(bytes), stream_body))

@@ -1,13 +1,13 @@
 //! Encoded and unsent pieces of a stream: small pieces are joined, large ones are kept.
 //!
-//! hyper frames and lists each piece, which costs more than a short event. So all outcomes that are ready at one time
-//! leave as one piece; nothing waits for an outcome that is not ready.
+//! hyper frames and lists each piece, which costs more than a short event. So all ready outcomes leave as one piece;
+//! nothing waits for the others.
 
 use std::collections::VecDeque;
 
 use bytes::Bytes;
 
-/// The most that is joined. Further outcomes stay with their call until the connection took this piece.
+/// The limit of joined bytes. Further outcomes stay with their call until the connection took this piece.
 pub(super) const MOST_JOINED_BYTES: usize = 16 * 1024;
 
 /// Pieces to be sent.

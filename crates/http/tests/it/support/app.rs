@@ -20,7 +20,7 @@ pub(crate) struct Greeting {
     pub(crate) text: String,
 }
 
-/// What `/fail` is to do.
+/// The action of `/fail`.
 #[derive(Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Fail {
@@ -30,7 +30,7 @@ pub(crate) enum Fail {
     ByPanic,
 }
 
-/// A user's type whose own reading panics.
+/// A type whose deserialization panics.
 #[derive(Clone, Serialize, JsonSchema)]
 pub(crate) struct Explosive;
 
@@ -57,7 +57,7 @@ pub(crate) fn app() -> App {
         .route("/explode", Stage::each("explode", |_: &Explosive| Ok(0u8)))
 }
 
-/// Tells what each field holds.
+/// Describes the value of each field.
 fn size() -> RouteSpec {
     let stage = Stage::each("size", |form: &Value| {
         let form = form.as_map().ok_or_else(|| Failure::invalid_input("send a form"))?;
@@ -87,7 +87,7 @@ fn fail(how: &Fail) -> Result<u8, Failure> {
     }
 }
 
-/// `/hold`: one replica on a thread of its own that reports each start and then waits to be let go.
+/// `/hold`: one replica on its own thread that reports each start and then waits for release.
 pub(crate) struct Hold {
     pub(crate) app: App,
     started: Arc<Semaphore>,
@@ -95,7 +95,7 @@ pub(crate) struct Hold {
 }
 
 impl Hold {
-    /// With a queue of this many entries behind the one that is held.
+    /// With a queue of this length after the held call.
     pub(crate) fn with_queue(entries: usize) -> Self {
         let started = Arc::new(Semaphore::new(0));
         let (release, released) = channel();
@@ -109,7 +109,7 @@ impl Hold {
         Self { app: App::new().route("/hold", stage), started, release }
     }
 
-    /// Splits what the server needs from what the test needs.
+    /// Separates the server's side from the test's side.
     pub(crate) fn split(self) -> (App, Holding) {
         (self.app, Holding { started: self.started, release: self.release })
     }
@@ -128,13 +128,13 @@ impl Holding {
         started.expect("the stage starts").unwrap().forget();
     }
 
-    /// Lets one held call go.
+    /// Releases one held call.
     pub(crate) fn release_one(&self) {
         self.release.send(()).unwrap();
     }
 }
 
-/// Ends also when the test is over, so that no thread outlives it.
+/// Also ends with the test, so that no thread outlives it.
 fn wait(released: &Mutex<Receiver<()>>) {
     _ = released.lock().unwrap().recv();
 }

@@ -37,7 +37,7 @@ impl Frames {
         Self { socket, next_stream: 1 }
     }
 
-    /// `GET path`, and the word that it is not wanted.
+    /// `GET path`, and its cancellation.
     pub(crate) fn looked_at(&mut self, path: &str) -> [Vec<u8>; 2] {
         let stream = self.next_stream;
         self.next_stream += 2;
@@ -48,11 +48,11 @@ impl Frames {
         [frame(HEADERS, END_STREAM | END_HEADERS, stream, &block), frame(RST_STREAM, 0, stream, &8u32.to_be_bytes())]
     }
 
-    /// A request and the word that it is not wanted.
+    /// A request and its cancellation.
     pub(crate) fn taken_back(&mut self, flags: u8, path: &str) -> [Vec<u8>; 2] {
         let stream = self.next_stream;
         self.next_stream += 2;
-        // POST, http, and literals that are not to be remembered: path, authority, content type.
+        // POST, http, and literals without indexing: path, authority, content type.
         let mut block = vec![0x83, 0x86, 0x04, path.len() as u8];
         block.extend(path.as_bytes());
         block.extend([0x01, 4]);
@@ -68,7 +68,7 @@ impl Frames {
         self.begun(END_STREAM, fields)
     }
 
-    /// The head of a request with these fields. Each is a literal that is not to be remembered.
+    /// The head of a request with these fields, as literals without indexing.
     pub(crate) fn begun(&mut self, flags: u8, fields: &[(&str, &str)]) -> Vec<u8> {
         let stream = self.next_stream;
         self.next_stream += 2;
@@ -77,8 +77,8 @@ impl Frames {
         frame(HEADERS, flags | END_HEADERS, stream, &block.collect::<Vec<u8>>())
     }
 
-    /// The status of the next answer, where HPACK has a byte for it; `None` for another one, or where its stream or the
-    /// connection is reset instead.
+    /// The status of the next answer, if HPACK encodes it as one byte; `None` for another status, or if the stream or
+    /// the connection is reset.
     pub(crate) async fn status(&mut self) -> Option<u16> {
         let (kind, payload) = self.next_of(&[HEADERS, RST_STREAM, GOAWAY]).await?;
         let index = payload.first().filter(|_| kind == HEADERS)?.checked_sub(0x88)?;

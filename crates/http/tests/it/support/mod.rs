@@ -1,4 +1,4 @@
-//! A server on a free port and a client that says exactly the bytes it is told to.
+//! A server on a free port, and a client that sends exact bytes.
 
 pub(crate) mod app;
 pub(crate) mod frames;
@@ -18,15 +18,15 @@ use tokio::task::JoinHandle;
 
 pub(crate) use self::raw::{Answer, Raw};
 
-/// How long anything may take that should happen at once; reached only by a failing test.
+/// The timeout of everything that should happen at once; only a failing test reaches it.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Answers `/v2`, unless the edge has a protocol already.
+/// Adds `/v2`, unless the edge has an inference protocol already.
 pub(crate) fn add_inference(edge: &HttpEdge) {
     edge.add_protocol(Arc::new(InferenceProtocol::new()));
 }
 
-/// A server that stops when told to.
+/// A server that stops on request.
 pub(crate) struct Server {
     pub(crate) address: SocketAddr,
     node: Option<Node>,
@@ -46,7 +46,7 @@ impl Server {
         Self::of_app_within(app, config, |_| (), grace).await
     }
 
-    /// The same, with something done to the edge before anybody asks.
+    /// The same, with a change of the edge before its first request.
     pub(crate) async fn of_app_with(app: App, config: HttpConfig, prepare: impl FnOnce(&HttpEdge)) -> Self {
         Self::of_app_within(app, config, prepare, PATIENCE).await
     }
@@ -87,12 +87,12 @@ impl Server {
         assert_eq!(drained, Drained::Completely);
     }
 
-    /// `GET path` on a connection of its own.
+    /// `GET path` on a new connection.
     pub(crate) async fn get(&self, path: &str) -> Answer {
         self.connect().await.get(path).await
     }
 
-    /// `POST path` with JSON on a connection of its own.
+    /// `POST path` with JSON on a new connection.
     pub(crate) async fn post_json(&self, path: &str, json: &str) -> Answer {
         self.connect().await.post(path, &[("content-type", "application/json")], json).await
     }

@@ -27,7 +27,7 @@ impl Raw {
         Self::of(TcpStream::connect(address).await.unwrap())
     }
 
-    /// A connection that was made otherwise.
+    /// Wraps an existing connection.
     pub(crate) fn of(socket: TcpStream) -> Self {
         Self { socket, unread: Vec::new() }
     }
@@ -42,7 +42,7 @@ impl Raw {
         self.answer().await
     }
 
-    /// As [`get`](Self::get); `None` where the server closes instead.
+    /// As [`get`](Self::get); `None` if the server closes instead.
     pub(crate) async fn try_get(&mut self, path: &str) -> Option<Answer> {
         let request = format!("GET {path} HTTP/1.1\r\nhost: test\r\nconnection: close\r\n\r\n");
         self.socket.write_all(request.as_bytes()).await.ok()?;
@@ -92,7 +92,7 @@ impl Raw {
         answer
     }
 
-    /// The next chunk, or `None` behind the last.
+    /// The next chunk, or `None` after the last.
     async fn read_chunk(&mut self) -> Option<Vec<u8>> {
         let line_end = loop {
             if let Some(at) = self.unread.windows(2).position(|two| two == b"\r\n") {
@@ -110,12 +110,12 @@ impl Raw {
         (length > 0).then_some(chunk)
     }
 
-    /// Reads the next chunk of an answer, or `None` behind the last.
+    /// Reads the next chunk of an answer, or `None` after the last.
     pub(crate) async fn next_chunk(&mut self) -> Option<Vec<u8>> {
         timeout(PATIENCE, self.read_chunk()).await.expect("a chunk in time")
     }
 
-    /// Reads until this was said, and forgets it with all before it.
+    /// Reads until these words, and drops all bytes up to and including them.
     pub(crate) async fn hears(&mut self, words: &str) {
         let reading = async {
             loop {
@@ -123,7 +123,7 @@ impl Raw {
                     self.unread.drain(..at + words.len());
                     return;
                 }
-                // What was looked through is not looked through again.
+                // Searched bytes are not searched again.
                 self.unread.drain(..(self.unread.len() + 1).saturating_sub(words.len()));
                 assert!(self.read_more().await > 0, "closed before {words:?}");
             }
@@ -135,7 +135,7 @@ impl Raw {
         self.socket.read_buf(&mut self.unread).await.unwrap()
     }
 
-    /// Waits until the server closes the connection; whatever it says until then is returned.
+    /// Waits until the server closes the connection; returns the bytes sent until then.
     pub(crate) async fn closed(&mut self) -> Vec<u8> {
         let reading = async {
             // A reset is a way to close, too.
@@ -158,7 +158,7 @@ impl Answer {
         serde_json::from_slice(&self.body).unwrap_or_else(|error| panic!("{error}: {self:?}"))
     }
 
-    /// The members of a problem document that tests ask for, after a look at those that all have.
+    /// The tested members of a problem document, after a check of the members that all have.
     pub(crate) fn problem(&self) -> serde_json::Value {
         assert_eq!(self.header("content-type"), Some("application/problem+json"), "{self:?}");
         let problem = self.json();

@@ -6,8 +6,7 @@
 //! for another caller: a future that is not polled delays only its own call.
 //!
 //! * **No room:** while the node accepts no further stream, calls gather, and share streams with more calls. A caller
-//!   that prefers another node hears that its call was not started.
-//! * **Full:** callers wait for a place in the queue, within their deadlines. A caller that prefers another node is
+//!   that prefers another node gets the error that its call was not started.
 //!   refused. No place is reserved: callers that are polled would wait for callers that are not.
 //! * **Late:** a call that has waited is sent with less remaining time.
 //! * **Cancelled:** a call that is cancelled while it waits is never sent.

@@ -55,7 +55,7 @@ enum ReceiveState {
         head: FrameHead,
         body: Vec<Bytes>,
     },
-    /// Of an outcome without a caller.
+    /// The outcome has no caller.
     Skipping,
 }
 

@@ -1,5 +1,5 @@
-//! The bytes that a shared stream has to send: its calls in one piece, then cancel frames; and how much of each call
-//! was sent.
+//! The bytes that a shared stream has to send: its calls in one piece, then cancel frames; and the progress of each
+//! call.
 
 use bytes::Bytes;
 use callboard_codec::wire::{LooseFrame, cancel_frame};
@@ -36,7 +36,7 @@ impl WriteQueue {
         self.written_bytes >= self.ends[entry]
     }
 
-    /// Writes as much as there is room for; waits while there is no room.
+    /// Writes as much as fits; waits while there is no room.
     ///
     /// # Cancellation
     ///

@@ -1,4 +1,4 @@
-//! Cancelled calls leave nothing behind, wherever they are.
+//! Cancelled calls leave nothing behind at any point.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,7 +17,7 @@ use crate::ledger::Work;
 
 const AT_ONCE: usize = 64;
 
-/// Which calls have run, a bit for each: a ledger of millions that takes no more memory than it says.
+/// The calls that have run, one bit each: a ledger of millions in constant memory.
 #[derive(Clone, Debug, Default)]
 struct Ran {
     bits: Arc<Mutex<Vec<u64>>>,
@@ -78,8 +78,8 @@ async fn call(client: LocalClient, id: u64, patience: Patience) -> (u64, Option<
     }
 }
 
-/// At random points, from before they are sent until after they are answered; as many as are given up are counted, and
-/// no others.
+/// Cancels at random points, from before a call is sent until after its answer; the counters match the number of
+/// cancelled calls.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn calls_that_are_given_up_anywhere_leave_nothing_behind() {
     let scale = Scale::of(0, 0);
@@ -115,7 +115,7 @@ async fn calls_that_are_given_up_anywhere_leave_nothing_behind() {
             }
             (_, None) => given_up += 1,
         }
-        // The allocator goes on for a while until it has the pages that it needs, less and less.
+        // The allocator takes more pages for a while, at a decreasing rate.
         if warm.is_none() && given_up >= count / 2 {
             warm = Process::Own.resident_kib();
         }
@@ -123,18 +123,18 @@ async fn calls_that_are_given_up_anywhere_leave_nothing_behind() {
     let begun = Instant::now();
     workers[0].comes_to_rest().await;
     gateway.served.comes_to_rest().await;
-    // Nor does the gateway hold anything of what it has asked its peers.
+    // The gateway holds nothing of its requests to peers either.
     until(|| in_flight_of(&gateway.cluster) == (0, 0)).await;
     scale.hold("given up: at rest after the last", begun.elapsed(), Duration::from_secs(1));
     println!("figures: given up: calls: asked {count}, got {given_up} of {made} that were made");
-    // A machine that others have gives no call its answer in time.
+    // On a shared machine no call is sure to be answered in time.
     assert!(given_up >= count && (!scale.is_full || given_up < made), "{given_up} of {made}");
     for served in workers.iter().chain([&gateway.served]) {
         let told = served.node.describe();
         assert_eq!((told.in_flight, told.in_flight_bytes), (0, 0));
         assert!(told.stages.iter().all(|stage| stage.queued == 0));
     }
-    // Room for everything is there again.
+    // All capacity is free again.
     let mut again = JoinSet::new();
     for id in made..made + AT_ONCE as u64 {
         let client = client.clone();
@@ -150,7 +150,7 @@ async fn calls_that_are_given_up_anywhere_leave_nothing_behind() {
     }
 }
 
-/// Notifies when it is dropped, which is when its call is cancelled.
+/// Notifies on drop, which happens when its call is cancelled.
 struct Notes(mpsc::UnboundedSender<Instant>);
 
 impl Drop for Notes {

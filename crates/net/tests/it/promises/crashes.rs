@@ -14,7 +14,7 @@ use super::{Scale, cluster, offer, quantile, working};
 use crate::common::LONG;
 use crate::ledger::{Book, Work};
 
-/// One call of so many ends its worker.
+/// One call in this many ends its worker.
 const POISON: u64 = 100;
 
 /// When each replica was built, and when it panicked.
@@ -78,14 +78,13 @@ async fn a_crashed_worker_is_started_again_and_its_call_alone_has_failed() {
     scale.hold("crashes: restart p99", quantile(restarts.collect(), 0.99), Duration::from_millis(100));
 }
 
-/// How often a stage may crash before it is given up: five times it is started again. What was taken up meanwhile may
-/// be one more.
+/// The number of crashes before a stage is given up: five restarts, and perhaps one call that had already started.
 const CRASHES: RangeInclusive<usize> = 6..=7;
 
-/// More than are looped through while others are offered.
+/// More than fail in a loop while other calls are offered.
 const LOOPS: usize = 128;
 
-/// A stage that panics always, counts how often, and says its name.
+/// A stage that always panics, counts its panics, and names itself.
 fn always(number: usize, crashes: &Arc<AtomicUsize>) -> (String, Stage<u64, u64>) {
     let (name, crashes) = (format!("loop-{number}"), Arc::clone(crashes));
     let stage = Stage::each(name.as_str(), move |_: &u64| -> Result<u64, Failure> {
@@ -95,7 +94,7 @@ fn always(number: usize, crashes: &Arc<AtomicUsize>) -> (String, Stage<u64, u64>
     (format!("/{name}"), stage)
 }
 
-/// Calls a stage that panics always, until it is given up.
+/// Calls a stage that always panics, until it is given up.
 async fn loops(client: &LocalClient, number: usize) {
     let name = format!("loop-{number}");
     let state = || client.health().stages.iter().find(|told| told.name.as_str() == name).map(|told| told.state);
@@ -107,8 +106,8 @@ async fn loops(client: &LocalClient, number: usize) {
     tokio::time::timeout(LONG, calling).await.expect("it is given up");
 }
 
-/// It is given up after five, costs next to nothing, and the others hear nothing of it, nor of one more as soon as it
-/// is over.
+/// The stage is given up after five restarts and costs next to nothing. Other stages are not affected, not even by one
+/// more crash loop that starts right after it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_crash_loop_is_given_up_and_disturbs_nobody() {
     let scale = Scale::of(100, 3);

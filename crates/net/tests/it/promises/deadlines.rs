@@ -10,8 +10,8 @@ use crate::ledger::{Book, Work};
 
 const SHORT: Duration = Duration::from_millis(20);
 
-/// One call of ten has 20 ms, the work takes 100 ms, and more than twice as much of it comes as is done: whatever
-/// waits, waits for seconds.
+/// One call in ten has 20 ms, the work takes 100 ms, and the load is more than twice the capacity: every queued call
+/// waits for seconds.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nothing_begins_after_its_deadline() {
     let scale = Scale::of(100, 4);
@@ -20,7 +20,7 @@ async fn nothing_begins_after_its_deadline() {
     let work = |worker| working(&book, worker, Duration::from_millis(100)).concurrency(concurrency);
     let (gateway, workers) = cluster((0..2).map(|n| App::new().route("/work", work(n))).collect()).await;
     let client = gateway.served.node.client();
-    // The first call has the whole way to make for the first time.
+    // The first call sets up the whole route.
     client.call::<Work, Work>("/run", Work::whenever(u64::MAX)).await.unwrap();
     let first = book.executions().len();
     let timeout = |id: u64| if id.is_multiple_of(10) { SHORT } else { LONG };
@@ -29,10 +29,10 @@ async fn nothing_begins_after_its_deadline() {
     let sums = offer.ledger.check(offer.count(), &executions, Contract::AtMostOnce, scale.lateness());
     scale.begun_in_time("deadlines", &executions);
     let short: Vec<_> = offer.calls.iter().filter(|call| call.id.is_multiple_of(10)).collect();
-    // Refused as hopeless, or late: none has waited for what it cannot have.
+    // Refused as hopeless, or late: no call waits longer than it can.
     for call in &short {
         let kind = call.outcome.as_ref().err().map(CallError::kind);
-        // A machine that stands still for that long has its answer when it looks again.
+        // A machine that stalls for that long may find its answer when it checks again.
         let is_told = matches!(kind, Some(ErrorKind::DeadlineExceeded | ErrorKind::Overloaded));
         assert!(is_told || (kind.is_none() && !scale.is_full), "{:?}", call.outcome);
     }

@@ -17,7 +17,7 @@ use super::{Scale, quantile, usage};
 use crate::common::{LONG, builder, loopback};
 use crate::processes::{Process, directory_of_process, stage_of, told_to_end};
 
-/// First packets of handshakes that nobody means to finish, each with a connection id of its own.
+/// First packets of handshakes that are never finished, each with its own connection id.
 fn first_packets(count: usize, to: SocketAddr) -> Vec<Vec<u8>> {
     let tls = TlsConfig::builder_with_provider(Arc::new(ring::default_provider()));
     let tls = tls.with_protocol_versions(&[&version::TLS13]).unwrap();
@@ -36,12 +36,12 @@ fn first_packets(count: usize, to: SocketAddr) -> Vec<Vec<u8>> {
     (0..count).map(first).collect()
 }
 
-/// Sockets on many addresses of loopback, as if they were spoofed: what comes back is never read.
+/// Sockets on many loopback addresses, as if spoofed: the replies are never read.
 fn strangers(count: u8) -> Vec<UdpSocket> {
     (1..=count).filter_map(|last| UdpSocket::bind((std::net::Ipv4Addr::new(127, 9, 0, last), 0)).ok()).collect()
 }
 
-/// As many calls of one caller as fit, one after the other; how long each took.
+/// Sequential calls of one caller; returns the duration of each.
 async fn calls(client: &Client, going_on: impl Fn() -> bool) -> Vec<Duration> {
     let mut took = Vec::new();
     while going_on() {
@@ -53,9 +53,8 @@ async fn calls(client: &Client, going_on: impl Fn() -> bool) -> Vec<Duration> {
     took
 }
 
-/// Not a test: the node that is flooded, in a process of its own, so that what it takes is its own, and with everything
-/// as it is by default; but where others have the machine as well, its links outlast what they do to it. At its end it
-/// says what came from whom, and went there.
+/// Not a test: the flooded node in its own process, so that its resources can be measured, with default settings; on
+/// shared machines its links tolerate longer silence. At its end it prints the traffic by peer.
 #[test]
 #[ignore = "the body of a process"]
 fn flooded_process() {
@@ -86,7 +85,7 @@ fn flooded_process() {
     });
 }
 
-/// Reads a stream that never ends until it is told to stop; how many outputs came.
+/// Reads an endless stream until `over` is set; returns the number of outputs.
 async fn reads_on(client: Client, over: Arc<AtomicBool>) -> u64 {
     let options = CallOptions::new().with_timeout(Duration::from_secs(3600));
     let mut outputs = client.replies_with::<u64, u64>("/count", 0, options).unwrap();
@@ -103,8 +102,8 @@ async fn reads_on(client: Client, over: Arc<AtomicBool>) -> u64 {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_flood_of_first_packets_disturbs_nobody_and_is_not_amplified() {
     let scale = Scale::of(0, 2);
-    // More than are let in before addresses have to be proven, and a prime: each comes from every address in its turn.
-    // One that was let in is its connection's when it comes again; the others are new each time.
+    // More than are accepted before address validation, and a prime: each packet comes from every address in turn. A
+    // repeated packet of an accepted handshake goes to its connection; the others are new each time.
     let (packets, rate) = if scale.is_full { (8_009, 20_000_u32) } else { (307, 500) };
     let lasting = if scale.is_full { Duration::from_secs(30) } else { scale.lasting };
     let directory = stage_of("promised-flooded");
@@ -131,7 +130,7 @@ async fn a_flood_of_first_packets_disturbs_nobody_and_is_not_amplified() {
         let (over, sent) = (Arc::clone(&over), Arc::clone(&sent));
         move || {
             let (start, mut count) = (Instant::now(), 0_usize);
-            // Where the system takes nothing more, nothing was sent.
+            // If the system accepts no more, nothing was sent.
             let mut taken = 0_u64;
             while !over.load(Ordering::Relaxed) {
                 let due = (start.elapsed().as_secs_f64() * f64::from(rate)) as usize;
@@ -147,7 +146,7 @@ async fn a_flood_of_first_packets_disturbs_nobody_and_is_not_amplified() {
         }
     });
     let begun = Instant::now();
-    // In the midst of it somebody comes who means it, again and again.
+    // During the flood, an honest client connects again and again.
     let coming = async {
         let mut newcomers = 0_u64;
         while begun.elapsed() < lasting {
@@ -178,7 +177,7 @@ async fn a_flood_of_first_packets_disturbs_nobody_and_is_not_amplified() {
         scale.at_most("flood: resident memory more than before", more, 64.0, "MiB");
         assert!(more <= 64.0, "{more} MiB");
     }
-    // Whoever comes now is let in as well: nothing is held for the strangers for ever.
+    // A later client is accepted as well: nothing is held for the strangers forever.
     assert!(client.call::<_, String>("/shout", "b".to_owned()).await.is_ok());
     let newcomer = connect().await.unwrap();
     assert!(newcomer.call::<_, String>("/shout", "b".to_owned()).await.is_ok());
@@ -196,7 +195,7 @@ async fn a_flood_of_first_packets_disturbs_nobody_and_is_not_amplified() {
         }
     }
     println!("flood: {received} bytes from strangers, {returned} to them");
-    // What came was a connection's that was let in, or it was asked to prove its address; honest newcomers are, too.
+    // Each packet belongs to an accepted connection, or its sender was asked to validate its address. Newcomers too.
     let came = received / packet_bytes;
     scale.at_least("flood: packets that came, of those sent", came as f64 / sent as f64 * 100.0, 90.0, "%");
     scale.at_least(

@@ -9,8 +9,8 @@ use super::Scale;
 use super::usage::Process;
 use crate::processes::{Shape, Worker, stage_of};
 
-/// The node is a process of its own, so that what it takes is the one end alone, with all that the allocator makes of
-/// it.
+/// The node is a separate process, so that its memory is that of one end alone, including the overhead of the
+/// allocator.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_idle_connection_takes_100_kb_of_its_node_at_most() {
     let scale = Scale::of(0, 0);
@@ -30,7 +30,7 @@ async fn an_idle_connection_takes_100_kb_of_its_node_at_most() {
         peers
     };
     let node = Process::Child(worker.process.id());
-    // At the first of them whatever grows once has grown.
+    // The first connections grow everything that grows once.
     let (warm, count) = if scale.is_full { (64, 512) } else { (24, 96) };
     let first = connect(warm).await;
     let before = node.resident_kib();

@@ -1,10 +1,10 @@
-//! What is promised of a cluster under load and loss, each promise as a test with its figure.
+//! The promises of a cluster under load and loss, each a test with a figure.
 //!
-//! The short form runs with every test run: a hundred or two calls a second for a few seconds, on whatever the machine
-//! has left; it holds what is so however slow the machine is, and prints the rest. The full form, `just promises`, is
-//! meant for a quiet machine and an optimised build: 500 calls a second for 60 s, the half of the thousand for which
-//! the figures were set, because two cores carry callers, gateway and workers alike; it holds the figures as well. Each
-//! of them is a line of either form: `figures: what: asked, got`.
+//! The short form runs with every test run: one or two hundred calls a second for a few seconds. It checks everything
+//! that is independent of the machine's speed, and prints the rest. The full form, `just promises`, needs a quiet
+//! machine and an optimised build: 500 calls a second for 60 s, half of the thousand of the promise, because two cores
+//! carry callers, gateway and workers. It also checks the figures. Either form prints
+//! each figure on a line: `figures: what: asked, got`.
 
 #![allow(clippy::print_stdout, reason = "figures are for whoever reads the output")]
 
@@ -28,10 +28,10 @@ use tokio::task::JoinSet;
 use crate::common::{Member, Served};
 use crate::ledger::{Book, Execution, Ledger, Work, micros_now};
 
-/// How much of a promise is played.
+/// The size of a run.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Scale {
-    /// Times are held, too.
+    /// Times are checked, too.
     pub(crate) is_full: bool,
     /// Calls in a second.
     pub(crate) rate: u32,
@@ -39,7 +39,7 @@ pub(crate) struct Scale {
 }
 
 impl Scale {
-    /// That of this run; the short form offers so much.
+    /// The scale of this run; the short form uses these values.
     pub(crate) fn of(short_rate: u32, short_seconds: u64) -> Self {
         let is_full = std::env::var("CALLBOARD_PROMISES").is_ok_and(|form| form == "full");
         if is_full {
@@ -49,7 +49,7 @@ impl Scale {
         }
     }
 
-    /// Prints a figure beside what is asked for, and holds it where the machine is meant for it.
+    /// Prints a figure and its bound, and checks it in the full form.
     fn judge(&self, what: &str, asked: &str, got: &str, holds: bool) {
         println!("figures: {what}: asked {asked}, got {got}");
         assert!(holds || !self.is_full, "{what}: asked {asked}, got {got}");
@@ -60,24 +60,24 @@ impl Scale {
         self.judge(what, &format!("≤ {most:.1?}"), &format!("{got:.1?}"), got <= most);
     }
 
-    /// A figure of any other kind that is to be small.
+    /// A figure with an upper bound.
     pub(crate) fn at_most(&self, what: &str, got: f64, most: f64, unit: &str) {
         self.judge(what, &format!("≤ {most:.1} {unit}"), &format!("{got:.1} {unit}"), got <= most);
     }
 
-    /// A figure that is to be large.
+    /// A figure with a lower bound.
     pub(crate) fn at_least(&self, what: &str, got: f64, least: f64, unit: &str) {
         self.judge(what, &format!("≥ {least:.1} {unit}"), &format!("{got:.1} {unit}"), got >= least);
     }
 
-    /// What a deadline may be overrun by: a clock's reading on a quiet machine. What a busy one does between two lines
-    /// of the worker's code is no promise of ours; but what waits in a queue or a socket of the short forms would be
-    /// later by more than that.
+    /// The tolerance of deadlines: a clock reading on a quiet machine. The delay of a busy machine between two lines of
+    /// the worker is not part of the promise; but calls from a queue or a socket of the short forms would be later than
+    /// this.
     pub(crate) fn lateness(&self) -> Duration {
         if self.is_full { Duration::from_millis(5) } else { Duration::from_secs(2) }
     }
 
-    /// How late the latest of these began.
+    /// How late the latest execution began.
     pub(crate) fn begun_in_time(&self, promise: &str, executions: &[Execution]) {
         let late = executions.iter().map(|execution| execution.started.saturating_sub(execution.due)).max();
         let late = Duration::from_micros(late.unwrap_or_default());
@@ -89,13 +89,13 @@ impl Scale {
 #[derive(Clone, Debug)]
 pub(crate) struct Offered {
     pub(crate) id: u64,
-    /// Since the first.
+    /// Since the first call.
     pub(crate) at: Duration,
     pub(crate) took: Duration,
     pub(crate) outcome: Result<u64, CallError>,
 }
 
-/// What was offered, and what came of it.
+/// The offered calls, and their outcomes.
 #[derive(Debug, Default)]
 pub(crate) struct Offer {
     pub(crate) ledger: Ledger,
@@ -111,12 +111,12 @@ impl Offer {
         self.calls.iter().filter(|call| call.outcome.is_ok())
     }
 
-    /// How long 99 of a hundred of those took that were done.
+    /// The 99th percentile of the duration of calls that were done.
     pub(crate) fn p99(&self) -> Duration {
         quantile(self.done().map(|call| call.took).collect(), 0.99)
     }
 
-    /// Calls that were done in this time, of those that were offered between these.
+    /// The calls offered between these times that were done within `time`.
     pub(crate) fn goodput(&self, from: Duration, to: Duration, time: Duration) -> f64 {
         let within: Vec<_> = self.calls.iter().filter(|call| (from..to).contains(&call.at)).collect();
         let good = within.iter().filter(|call| call.outcome.is_ok() && call.took <= time);
@@ -124,15 +124,14 @@ impl Offer {
     }
 }
 
-/// The one at this share from below, such as 0.99.
+/// The quantile at this share, such as 0.99.
 pub(crate) fn quantile(mut times: Vec<Duration>, share: f64) -> Duration {
     times.sort();
     let at = ((times.len() as f64 * share).ceil() as usize).clamp(1, times.len().max(1)) - 1;
     times.get(at).copied().unwrap_or_default()
 }
 
-/// Makes calls at their times whatever becomes of those before, and waits for the last. `timeout` says how long each
-/// may take.
+/// Makes calls on schedule, independent of earlier ones, and waits for the last. `timeout` gives the limit of each.
 pub(crate) async fn offer(
     client: &LocalClient,
     rate: u32,
@@ -162,7 +161,7 @@ pub(crate) async fn offer(
     offer
 }
 
-/// So many milliseconds, five mostly, and a checksum of what has come: the worker of all that say nothing else.
+/// The default worker: takes this time, mostly 5 ms, and checks the checksum of its input.
 pub(crate) fn working(book: &Book, worker: u64, takes: Duration) -> Stage<Work, Work> {
     let book = book.clone();
     Stage::each_async("work", move |work: Arc<Work>| {
@@ -175,7 +174,7 @@ pub(crate) fn working(book: &Book, worker: u64, takes: Duration) -> Stage<Work, 
     })
 }
 
-/// A node of this process that has no stage of its own, and those that run `work`.
+/// A node of this process without stages, and the nodes that run `work`.
 pub(crate) async fn cluster(workers: Vec<App>) -> (Member, Vec<Served>) {
     let mut served = Vec::new();
     for app in workers {

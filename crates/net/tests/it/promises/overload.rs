@@ -9,10 +9,10 @@ use super::{Scale, offer, quantile};
 use crate::common::{LONG, until};
 use crate::processes::{Gateway, Shape, Worker, book, stage_of};
 
-/// How long one call works, on as many seats as make the capacity.
+/// The duration of one call, with as many seats as make the capacity.
 const TAKES: Duration = Duration::from_millis(50);
 
-/// Resident memory of both.
+/// Resident memory of both workers.
 fn resident(workers: &[Worker; 2], of: impl Fn(Process) -> Option<u64>) -> Option<u64> {
     workers.iter().map(|worker| of(Process::Child(worker.process.id()))).sum()
 }
@@ -21,7 +21,7 @@ fn resident(workers: &[Worker; 2], of: impl Fn(Process) -> Option<u64>) -> Optio
 async fn an_overload_is_shed_and_leaves_nothing_behind() {
     let mut scale = Scale::of(80, 3);
     if scale.is_full {
-        // Five times of it are a thousand a second.
+        // Five times this rate is a thousand a second.
         scale.rate = 200;
     }
     let directory = stage_of("promised-overload");
@@ -33,7 +33,7 @@ async fn an_overload_is_shed_and_leaves_nothing_behind() {
     let client = gateway.node.client();
     let before = offer(&client, scale.rate * 4 / 5, scale.lasting / 4, |_| LONG).await;
     let (first, steady) = (book(&directory).executions().len(), resident(&workers, Process::resident_kib));
-    // The gateway and its callers share this process: what they take together is told, and held of nobody.
+    // The gateway and its callers share this process: their memory is printed, not checked.
     let own = Process::Own.resident_kib();
     let five = offer(&client, scale.rate * 5, scale.lasting, |_| LONG).await;
     if let (Some(own), Some(now)) = (own, Process::Own.resident_kib()) {

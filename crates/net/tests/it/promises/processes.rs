@@ -9,16 +9,15 @@ use crate::common::{LONG, until};
 use crate::ledger::Sums;
 use crate::processes::{Gateway, book, scene};
 
-/// What may be stuck at a peer that is dead and silent until the idle timeout: what it had in hand, and what it is sent
-/// before its silence tells. A peer that owes answers is taken to be as slow as it has been silent, so that after a few
-/// milliseconds others are the better of two. No credit bounds it: a connection has room for 256 streams of up to 32
-/// calls.
+/// The calls that a dead, silent peer may hold until the idle timeout: those in flight, and those sent before its
+/// silence is noticed. The cluster assumes that a peer is as slow as its silence so far, so after a few milliseconds it
+/// prefers other peers. Credit is no bound: a connection has room for 256 streams of up to 32 calls.
 const STUCK: f64 = 32.0;
 
-/// What counts as done again: service takes 5 ms, and who waits for the silent one to be given up waits for seconds.
+/// The limit for "done again": service takes 5 ms, and a call to the silent peer waits for seconds.
 const IN_TIME: Duration = Duration::from_millis(250);
 
-/// Killed after a third, started again after half of the time. Says when, since the first call.
+/// Killed after a third of the run, restarted after half of it. Returns both times since the first call.
 async fn killed_and_back(name: &str, contract: Contract) -> (Scale, Offer, Sums, [Duration; 2]) {
     let scale = Scale::of(80, 8);
     let (directory, mut first, second) = scene(name, contract);
@@ -82,7 +81,7 @@ async fn a_node_that_is_told_to_end_under_load_fails_nothing_and_is_gone_soon() 
     scale.hold("told to end: gone after", took, Duration::from_secs(6));
 }
 
-/// Calls have a second; the frost is longer than that, and than the silence after which a peer is given up.
+/// Calls have a second; the stop is longer, and longer than the idle timeout.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_node_that_thaws_begins_nothing_whose_time_has_passed() {
     let scale = Scale::of(80, 8);
@@ -98,7 +97,7 @@ async fn a_node_that_thaws_begins_nothing_whose_time_has_passed() {
         first.signal("CONT");
         let thawed = Instant::now();
         let id = u64::from(first.process.id());
-        // Used again: more of its executions come.
+        // Used again: it executes calls again.
         let works = || book(&directory).executions()[before..].iter().any(|execution| execution.worker == id);
         until(works).await;
         thawed.elapsed()

@@ -11,7 +11,7 @@ use super::{Scale, cluster, offer, working};
 use crate::common::LONG;
 use crate::ledger::{Book, Work};
 
-/// The worker whose time this is waits as long as it says, in milliseconds.
+/// This worker waits for the given time, in milliseconds.
 fn as_slow_as(millis: &Arc<AtomicU64>, book: &Book, worker: u64) -> App {
     let (millis, book) = (Arc::clone(millis), book.clone());
     let work = Stage::each_async("work", move |work: Arc<Work>| {
@@ -31,7 +31,7 @@ fn share(book: &Book, worker: u64, from: usize) -> f64 {
     of_it as f64 / executions[from..].len().max(1) as f64
 }
 
-/// One of three is many times slower: it gets next to nothing, and its share again when it is well.
+/// One of three workers is many times slower: it gets few calls, and its full share once it is fast again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_slow_node_gets_few_calls_until_it_is_well_again() {
     let scale = Scale::of(150, 3);
@@ -56,7 +56,7 @@ async fn a_slow_node_gets_few_calls_until_it_is_well_again() {
     scale.hold("slow node: p99 beside it", beside.p99(), healthy.p99() * 3);
 
     if !scale.is_full {
-        // It takes a while to recover: `peer_stats.rs` tests the times.
+        // Recovery takes a while: `peer_stats.rs` tests the times.
         return;
     }
     millis.store(5, Ordering::SeqCst);
@@ -72,8 +72,8 @@ async fn a_slow_node_gets_few_calls_until_it_is_well_again() {
     scale.hold("slow node: a share of a quarter again", well_since.elapsed(), Duration::from_secs(30));
 }
 
-/// All workers refuse everything. Each call is made, and a fifth of them once more, and ten a second, saved up for ten
-/// seconds.
+/// All workers refuse everything. Each call is made once; the retry budget is a fifth of the calls, and ten a second,
+/// saved up for ten seconds.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn retries_do_not_multiply_calls_that_nobody_takes() {
     let scale = Scale::of(300, 5);
@@ -86,7 +86,7 @@ async fn retries_do_not_multiply_calls_that_nobody_takes() {
     let client = gateway.served.node.client();
     let begun = Instant::now();
     let offer = offer(&client, scale.rate, scale.lasting, |_| LONG).await;
-    // The budget grows for as long as calls come, which on a busy machine is longer than was meant.
+    // The budget grows as long as calls arrive, which takes longer on a busy machine.
     let seconds = begun.elapsed().as_secs_f64().ceil() + 10.0;
     let sums = offer.ledger.check(offer.count(), &book.executions(), Contract::AtMostOnce, Duration::ZERO);
     assert_eq!((sums.done, sums.refused), (0, sums.calls), "{sums:?}");
@@ -95,7 +95,7 @@ async fn retries_do_not_multiply_calls_that_nobody_takes() {
         lines.filter_map(|line| line.rsplit(' ').next()?.parse::<u64>().ok()).sum()
     };
     let upstream: u64 = workers.iter().map(|worker| refused(worker.node.client().metrics())).sum();
-    // What the gateway counts of it is the same.
+    // The gateway's counters agree.
     let told = gateway.served.edge.metrics();
     assert!(told.contains(&format!("callboard_net_peers_asked_total{{heard=\"overloaded\"}} {upstream}\n")), "{told}");
     let again = upstream - sums.calls as u64;
@@ -109,7 +109,7 @@ async fn retries_do_not_multiply_calls_that_nobody_takes() {
 /// Cuts all connections of one worker, once it is known how.
 type Cutter = Arc<OnceLock<Box<dyn Fn() + Send + Sync>>>;
 
-/// Workers that are lost with each call that they begin, which may be run again each time.
+/// Each worker loses its connections at the start of every call; the calls may be retried each time.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn retries_do_not_multiply_calls_that_are_lost_with_whoever_takes_them() {
     let scale = Scale::of(300, 5);
@@ -137,15 +137,14 @@ async fn retries_do_not_multiply_calls_that_are_lost_with_whoever_takes_them() {
     let seconds = begun.elapsed().as_secs_f64().ceil() + 10.0;
     let executions = book.executions();
     let sums = offer.ledger.check(offer.count(), &executions, Contract::Idempotent, Duration::ZERO);
-    // Each is told that it may have run, or that no worker was there.
+    // Each error says that the call may have run, or that no worker was available.
     assert_eq!(sums.done, 0, "{sums:?}");
     assert!(sums.failed > 0, "{sums:?}");
     let told = gateway.served.edge.metrics();
     let start = "callboard_net_peers_asked_total{heard=\"lost\"} ";
     let asked: f64 = told.lines().find_map(|line| line.strip_prefix(start)).expect(start).parse().unwrap();
     println!("retries: {sums:?}, begun {} times, lost {asked} times", executions.len());
-    // Who was lost once stays one that may have run, whatever is said after that: what is beyond these was asked for
-    // again.
+    // A call that was lost once stays "may have run", whatever happens later: all further losses are retries.
     let (again, most) = (asked - sums.failed as f64, sums.calls as f64 * 0.2 + seconds * 10.0);
     scale.at_most(&format!("retries: of {} that were lost, run again", sums.failed), again, most, "calls");
     assert!((0.0..=most).contains(&again), "{again} of {}", sums.failed);

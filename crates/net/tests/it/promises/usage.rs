@@ -1,8 +1,8 @@
-//! The resources of a process, from Linux's `/proc`. On other systems nothing is checked.
+//! The resources of a process, from Linux's `/proc`. Other systems check nothing.
 
 use std::time::Duration;
 
-/// Ticks of a processor's time in a second, as `/proc` counts them on every architecture.
+/// Ticks of processor time per second, as `/proc` counts them on every architecture.
 const TICKS_PER_SECOND: u64 = 100;
 
 /// This process, or one that it started.
@@ -31,15 +31,15 @@ impl Process {
         self.status_kib("VmRSS:")
     }
 
-    /// The most it has had.
+    /// Peak resident memory.
     pub(crate) fn most_resident_kib(self) -> Option<u64> {
         self.status_kib("VmHWM:")
     }
 
-    /// Time on all processors.
+    /// CPU time on all processors.
     pub(crate) fn computed(self) -> Option<Duration> {
         let stat = self.read("stat")?;
-        // The name of the program stands in parentheses and may hold anything.
+        // The program's name is in parentheses and may contain anything.
         let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
         let ticks = |field: usize| fields.get(field)?.parse::<u64>().ok();
         Some(Duration::from_millis((ticks(11)? + ticks(12)?) * 1000 / TICKS_PER_SECOND))

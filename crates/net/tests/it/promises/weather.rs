@@ -18,13 +18,13 @@ struct Sea {
     gateway: Served,
     cluster: Cluster,
     workers: Vec<Served>,
-    /// The gateway's first.
+    /// Those of the gateway come first.
     faults: Vec<Faults>,
     book: Book,
 }
 
 impl Sea {
-    /// The link to the first worker is as patient as that; the other one outlasts whatever a busy machine does to it.
+    /// The link to the first worker has this idle timeout; the other link tolerates any delay of a busy machine.
     async fn start(seed: u64, contract: Contract, idle: Duration) -> Self {
         let config = |node: usize| {
             let mut config = patient();
@@ -82,7 +82,7 @@ fn seed() -> u64 {
     std::env::var("CALLBOARD_SEED").map_or_else(|_| fastrand::u64(..), |seed| seed.parse().unwrap())
 }
 
-/// No connection is lost by it, so no call is; and nothing runs twice, however often its packets come.
+/// No connection is lost, so no call is; and nothing runs twice, even if packets are duplicated.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn bad_weather_loses_and_doubles_no_call() {
     let scale = Scale::of(100, 4);
@@ -102,8 +102,8 @@ async fn bad_weather_loses_and_doubles_no_call() {
     }
 }
 
-/// The default timeouts take no living node for a dead one: neither a quiet nor a busy link is lost on a line that
-/// takes 200 ms and loses every fifth datagram, while each core is kept busy.
+/// With the default timeouts no live node is taken for dead: quiet and busy links survive a line with 200 ms of latency
+/// and 20% loss, while each core is kept busy.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_slow_line_that_loses_a_fifth_is_no_death() {
     let scale = Scale::of(20, 4);
@@ -119,7 +119,7 @@ async fn a_slow_line_that_loses_a_fifth_is_no_death() {
     assert_eq!((sums.done, sums.repeated), (sums.calls, 0), "{sums:?} in {}", sea.counters());
 }
 
-/// A thread that wants all of a core until this is dropped.
+/// A thread that keeps a core busy until this is dropped.
 struct Busy(Arc<AtomicBool>);
 
 impl Busy {
@@ -141,14 +141,14 @@ impl Drop for Busy {
     }
 }
 
-/// The link to one worker is cut for longer than it takes to notice. Calls that may be run again all come through; and
-/// when it is whole again, the worker is used again.
+/// The link to one worker is cut for longer than the idle timeout. Calls that may be retried all succeed; after repair,
+/// the worker is used again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_cut_link_fails_no_call_that_may_be_run_again() {
     cut_in_the_middle(Contract::Idempotent).await;
 }
 
-/// Those that may not are failed, no more of them than were on that link, and said to be what they are.
+/// Calls that may not be retried fail with the right error, at most as many as were on that link.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_cut_link_makes_nothing_run_twice() {
     cut_in_the_middle(Contract::AtMostOnce).await;
@@ -176,7 +176,7 @@ async fn cut_in_the_middle(contract: Contract) {
         // The calls in flight; a silent worker soon gets no more.
         scale.at_most("cut: failed or refused", (sums.failed + sums.refused) as f64, 32.0, "calls");
     }
-    // It has its share again.
+    // It gets its share again.
     let before = sea.book.executions().len();
     until_used(&sea, before).await;
 }
