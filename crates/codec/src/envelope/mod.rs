@@ -17,7 +17,7 @@
 //!   Nothing follows the last one. With n = 0 the envelope ends with the tree.
 //! * The tree is MessagePack as on [`crate::msgpack`], and extension 7 refers to a segment: one byte is its kind (0
 //!   bytes; 3, 4, 5, 6 as the extension of that code), three are zero, four are its number (u32 LE); for 3 and 4 the
-//! header of the tensor follows. The references are in the order of the segments, each once.
+//!   header of the tensor follows. The references are in the order of the segments, each once.
 //! * An unknown version or flag is refused as unsupported: a reader must understand every flag.
 //!
 //! ```
