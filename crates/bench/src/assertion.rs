@@ -6,6 +6,7 @@ use std::str::FromStr;
 use hdrhistogram::Histogram;
 
 use crate::stats::Stats;
+use crate::summary::readable_time;
 
 /// One bound.
 #[derive(Clone, Debug, PartialEq)]
@@ -172,7 +173,7 @@ impl Figure {
 
     fn show(self, measured: f64) -> String {
         match self {
-            Self::Quantile(_) | Self::Mean | Self::Min | Self::Max => crate::table::time(measured * 1e3),
+            Self::Quantile(_) | Self::Mean | Self::Min | Self::Max => readable_time(measured * 1e3),
             Self::Errors => format!("{:.3}%", measured * 100.0),
             Self::Throughput => format!("{measured:.1}"),
             Self::Ok => format!("{measured:.0}"),

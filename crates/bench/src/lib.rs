@@ -29,7 +29,6 @@ mod round;
 mod schedule;
 mod stats;
 mod summary;
-mod table;
 mod target;
 
 pub use assertion::{Assertion, Verdict};

@@ -109,6 +109,17 @@ impl Distribution {
     }
 }
 
+/// A time in milliseconds, in a readable unit.
+pub(crate) fn readable_time(millis: f64) -> String {
+    match millis {
+        0.0 => "0".to_owned(),
+        millis if millis < 1.0 => format!("{:.1} µs", millis * 1e3),
+        millis if millis < 10.0 => format!("{millis:.2} ms"),
+        millis if millis < 1000.0 => format!("{millis:.1} ms"),
+        millis => format!("{:.2} s", millis / 1e3),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::time::Duration;

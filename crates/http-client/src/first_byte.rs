@@ -1,11 +1,12 @@
 //! Reads the first byte of a plain-text connection: a TLS server answers with an alert.
 
-use std::io;
+use std::io::{self, Read as _};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, ready};
 
+use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
@@ -26,6 +27,23 @@ impl FirstByteWatch {
         let speaks_tls = Arc::<AtomicBool>::default();
         (Self { stream, has_begun: false, speaks_tls: Arc::clone(&speaks_tls) }, speaks_tls)
     }
+
+    fn first(&mut self, byte: u8) {
+        self.has_begun = true;
+        self.speaks_tls.store(byte == ALERT, Ordering::Relaxed);
+    }
+
+    /// A server that closes the connection behind its alert may make a write fail before the alert is read.
+    fn written<T>(&mut self, outcome: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+        let mut byte = [0];
+        if matches!(outcome, Poll::Ready(Err(_)))
+            && !self.has_begun
+            && (&*SockRef::from(&self.stream)).read(&mut byte).is_ok_and(|count| count == 1)
+        {
+            self.first(byte[0]);
+        }
+        outcome
+    }
 }
 
 impl AsyncRead for FirstByteWatch {
@@ -35,8 +53,8 @@ impl AsyncRead for FirstByteWatch {
         if !self.has_begun
             && let Some(first) = into.filled().get(begun)
         {
-            self.has_begun = true;
-            self.speaks_tls.store(*first == ALERT, Ordering::Relaxed);
+            let first = *first;
+            self.first(first);
         }
         Poll::Ready(Ok(()))
     }
@@ -44,7 +62,8 @@ impl AsyncRead for FirstByteWatch {
 
 impl AsyncWrite for FirstByteWatch {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(cx, bytes)
+        let outcome = Pin::new(&mut self.stream).poll_write(cx, bytes);
+        self.written(outcome)
     }
 
     fn poll_write_vectored(
@@ -52,7 +71,8 @@ impl AsyncWrite for FirstByteWatch {
         cx: &mut Context<'_>,
         slices: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write_vectored(cx, slices)
+        let outcome = Pin::new(&mut self.stream).poll_write_vectored(cx, slices);
+        self.written(outcome)
     }
 
     fn is_write_vectored(&self) -> bool {

@@ -1,5 +1,7 @@
 //! The report of a run: the value behind the table, the JSON and the exit code.
 
+mod table;
+
 use std::borrow::Cow;
 use std::fmt;
 
@@ -8,9 +10,9 @@ use serde::Serialize;
 use crate::assertion::{Assertion, Verdict};
 use crate::comparison::{Ratios, RoundPair};
 use crate::load::Load;
+use crate::plot;
 use crate::stats::Stats;
 use crate::summary::Summary;
-use crate::{plot, table};
 
 /// The whole report. Its JSON is the form of this type.
 #[derive(Clone, Debug, Serialize)]

@@ -3,9 +3,9 @@
 use std::borrow::Cow;
 use std::fmt::Write as _;
 
+use super::{Report, Side};
 use crate::comparison::Ratio;
-use crate::report::{Report, Side};
-use crate::summary::Distribution;
+use crate::summary::{Distribution, readable_time as time};
 
 /// Makes text that comes from a target safe to show on one line.
 type Escape = fn(&str) -> Cow<'_, str>;
@@ -107,17 +107,6 @@ fn verdicts(text: &mut String, report: &Report) {
     }
     if report.interrupted {
         let _ = writeln!(text, "\n  interrupted: these are the figures so far");
-    }
-}
-
-/// A time in milliseconds, in a readable unit.
-pub(crate) fn time(millis: f64) -> String {
-    match millis {
-        0.0 => "0".to_owned(),
-        millis if millis < 1.0 => format!("{:.1} µs", millis * 1e3),
-        millis if millis < 10.0 => format!("{millis:.2} ms"),
-        millis if millis < 1000.0 => format!("{millis:.1} ms"),
-        millis => format!("{:.2} s", millis / 1e3),
     }
 }
 
