@@ -7,8 +7,8 @@
 //!  /v2/repository/models/{m}/{load,unload}          what is served
 //! ```
 //!
-//! Every route is a model. Its name is the route's path without the leading slash ([`path`]); its arrays follow from
-//! the types of the route ([`signature`]). A body is read by its own headers, never by its content type: clients of the
+//! Every route is a model. Its name is the route's path without the leading slash (`path`); its arrays follow from
+//! the types of the route (`signature`). A body is read by its own headers, never by its content type: clients of the
 //! protocol send none, or a wrong one.
 //!
 //! Errors are `{"error": …}` with the edge's statuses, except that an invalid body is always 400. A full node answers
