@@ -93,7 +93,7 @@ impl Envelope {
         }
     }
 
-    /// Replaces each piece by one with the same bytes, such as one that keeps an owner alive.
+    /// Maps each piece to a piece with the same bytes, such as a piece that keeps its owner alive.
     #[must_use]
     pub fn map_parts(self, map: impl FnMut(Bytes) -> Bytes) -> Self {
         let len = self.len;

@@ -151,7 +151,7 @@ impl BatcherState {
         self.queue.push(entry.flight.session, entry.key(), entry.enqueued_at, entry.cost, Box::new(entry));
     }
 
-    /// The replicas have changed: assigns each session to one that is up.
+    /// The replicas have changed: assigns each session to a running replica.
     fn update_sessions(&mut self) {
         self.queue.set_replicas(self.workers.iter().map(|worker| worker.index()));
     }
@@ -170,7 +170,7 @@ impl BatcherState {
             self.pool.metrics().isolating();
             self.hand_over(&worker, group, clock::now(), None);
         }
-        // With sessions each worker has entries of its own: one that waits for more does not delay the others.
+        // With sessions each worker has entries of its own: a worker that waits for more entries does not delay the others.
         let mut from = 0;
         while self.queue.len() > 0 {
             let Some((position, worker)) = self.take_free_worker(from) else { return false };
@@ -338,7 +338,7 @@ impl BatcherState {
         self.suspects.extend(halves.map(|entries| PoisonSuspects { entries, lone_crashes }));
     }
 
-    /// Arms a timer that sends `Due` at `at`. One that is armed for an earlier moment is enough: it looks again.
+    /// Arms a timer that sends `Due` at `at`. An earlier timer that is already armed suffices: `Due` arms the next.
     fn arm(&mut self, myself: &ActorRef<BatcherMessage>, now: Instant, at: Instant) {
         if self.due_at.is_some_and(|due| due <= at) {
             return;

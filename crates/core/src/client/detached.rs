@@ -27,7 +27,7 @@ impl LocalClient {
     ///
     /// let note = Stage::each("note", |event: &String| Ok(event.len()));
     /// let node = App::new().route("/note", note).start().await?;
-    /// node.client().call_detached("/note", "somebody came in".to_owned())?;
+    /// node.client().call_detached("/note", "the door was opened".to_owned())?;
     ///
     /// assert_eq!(node.drain(Duration::from_secs(5)).await, Drained::Completely);
     /// assert_eq!(node.describe().outcomes, 1);

@@ -1,4 +1,4 @@
-//! The replicas of one stage on this node: those that are up, the number that is wanted, the last restarts.
+//! The replicas of one stage on this node: which of them run, the wanted number, the last restarts.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

@@ -201,7 +201,7 @@ struct Measured {
 }
 
 impl SharedCost {
-    /// Learns from a batch that ended at `now`. One that ends while another's is being written is left out: a lost
+    /// Learns from a batch that ended at `now`. While another thread records its batch, this batch is left out: a lost
     /// measurement does no harm, a worker that waits does.
     pub(crate) fn observe(&self, now: Instant, cost: u64, took: Duration) {
         let Some(mut measured) = self.model.try_lock() else { return };

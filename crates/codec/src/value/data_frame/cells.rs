@@ -287,16 +287,7 @@ fn datetimes<T: ArrowPrimitiveType>(
 where
     i64: From<T::Native>,
 {
-    for cell in array.iter() {
-        cells.push(match cell.map(i64::from) {
-            None => Value::Null,
-            Some(cell) => {
-                let time = as_datetime::<T>(cell).ok_or_else(out_of_range)?;
-                text(SHORT_TEXT_BYTES, || time.format(format).to_string(), charge)?
-            }
-        });
-    }
-    Ok(())
+    time_texts(array, cells, charge, |cell| Some(as_datetime::<T>(cell)?.format(format).to_string()))
 }
 
 fn times<T: ArrowPrimitiveType>(
@@ -307,12 +298,24 @@ fn times<T: ArrowPrimitiveType>(
 where
     i64: From<T::Native>,
 {
+    time_texts(array, cells, charge, |cell| Some(as_time::<T>(cell)?.format("%H:%M:%S%.f").to_string()))
+}
+
+fn time_texts<T: ArrowPrimitiveType>(
+    array: &PrimitiveArray<T>,
+    cells: &mut Vec<Value>,
+    charge: &mut Charge<'_>,
+    print: impl Fn(i64) -> Option<String>,
+) -> Result<(), EncodeError>
+where
+    i64: From<T::Native>,
+{
     for cell in array.iter() {
-        cells.push(match cell.map(i64::from) {
+        cells.push(match cell {
             None => Value::Null,
             Some(cell) => {
-                let time = as_time::<T>(cell).ok_or_else(out_of_range)?;
-                text(SHORT_TEXT_BYTES, || time.format("%H:%M:%S%.f").to_string(), charge)?
+                charge(text_bytes(SHORT_TEXT_BYTES))?;
+                Value::Str(print(cell.into()).ok_or_else(out_of_range)?)
             }
         });
     }
