@@ -65,16 +65,22 @@ impl Payload {
         self.value.downcast_ref()
     }
 
+    /// The value itself, if it is a `T`.
+    ///
+    /// # Errors
+    ///
+    /// This payload, if its value is of another type.
+    pub fn downcast<T: Data>(self) -> Result<Arc<T>, Self> {
+        self.value.downcast::<T>().map_err(|value| Self { value, functions: self.functions })
+    }
+
     /// The value as a `T`: itself if it is a `T`, otherwise converted through [`Value`].
     ///
     /// # Errors
     ///
     /// When the types differ and the value does not fit `T`; the error names the field.
     pub fn into_arc<T: Data>(self) -> Result<Arc<T>, DecodeError> {
-        match self.value.downcast::<T>() {
-            Ok(value) => Ok(value),
-            Err(other) => Self { value: other, functions: self.functions }.convert().map(Arc::new),
-        }
+        self.downcast().or_else(|other| other.convert().map(Arc::new))
     }
 
     /// The value as an owned `T`: moved out if this payload is its only holder, cloned otherwise.

@@ -8,7 +8,7 @@ use futures_util::stream::{self, Iter};
 use futures_util::{FutureExt, Stream, TryFutureExt};
 
 use super::stream::{CallStream, NoPreprocess, Prepare};
-use super::{LocalClient, Replies, read_output};
+use super::{LocalClient, Replies};
 use crate::call::{CallOptions, FunctionCall};
 use crate::error::CallError;
 
@@ -259,7 +259,7 @@ impl Caller for LocalClient {
         options: CallOptions,
     ) -> impl Future<Output = Result<Out, CallError>> + Send {
         let begin = lazy(move |_| self.begin(&prepared.route, prepared.payload, options));
-        begin.try_flatten().map(|outcome| read_output::<Out>(outcome?.into_parts().0))
+        begin.try_flatten().map(Result::flatten)
     }
 
     fn call_each<S, Out>(&self, route: &str, inputs: S) -> Result<CallStream<S, Out>, CallError>

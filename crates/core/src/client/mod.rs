@@ -105,7 +105,7 @@ impl LocalClient {
     ) -> impl Future<Output = Result<Out, CallError>> + Send {
         // The arguments are dropped when the call starts; an `async` block would keep them in every waiting call.
         let begin = move |_: &mut Context<'_>| self.begin(route, Payload::new(input), options);
-        lazy(begin).try_flatten().map(|outcome| read_output::<Out>(outcome?.payload))
+        lazy(begin).try_flatten().map(Result::flatten)
     }
 
     /// The route of this name, if it is served.
@@ -126,16 +126,18 @@ impl LocalClient {
         gateway.try_admit_at(arrived, held, bytes, self.outer.as_ref()).map_err(|refusal| gateway.refuse(refusal))
     }
 
-    /// Admits a call; the returned future runs it.
-    fn begin(
+    /// Admits a call; the returned future runs it, and reads its output as `Out`.
+    fn begin<Out: Data + Clone>(
         &self,
         route: &str,
         payload: Payload,
         options: CallOptions,
-    ) -> Result<impl Future<Output = Result<Reply, CallError>> + Send + use<>, CallError> {
+    ) -> Result<impl Future<Output = Result<Result<Out, CallError>, CallError>> + Send + use<Out>, CallError> {
         let route = self.hold(route)?;
         let admission = self.let_in(clock::now(), route, payload.size_hint() as u64)?;
-        Ok(self.submit_at(admission.admitted_at(), admission, payload, options))
+        let flight = Self::flight_of(&admission, &options);
+        let call = AdmittedCall::new(admission, flight);
+        Ok(run_admitted(call.admitted_at(), call, payload, AdmittedCall::read_output))
     }
 
     pub(crate) fn submit_at(
@@ -212,9 +214,15 @@ pub(crate) fn run_admitted<T>(
 
 /// A route's output as the type that its caller requests. A wrong type is the caller's mistake: the call itself has
 /// succeeded.
-fn read_output<Out: Data + Clone>(payload: Payload) -> Result<Out, CallError> {
+fn read_output<Out: Data + Clone>(route: &str, payload: Payload) -> Result<Out, CallError> {
+    let payload = match payload.downcast::<Out>() {
+        Ok(output) => return Ok(Arc::unwrap_or_clone(output)),
+        Err(other) => other,
+    };
+    let actual = payload.type_name();
     payload.into_inner::<Out>().map_err(|error| {
-        let message = format!("the output cannot be read as the type that was asked for: {error}");
+        let asked = std::any::type_name::<Out>();
+        let message = format!("route `{route}` gives `{actual}`, which cannot be read as `{asked}`: {error}");
         CallError::new(ErrorKind::InvalidInput, message).after_start(true)
     })
 }
@@ -247,6 +255,12 @@ impl AdmittedCall {
     fn succeeded(mut self, reply: Reply) -> Reply {
         self.close(Ok(()));
         reply
+    }
+
+    /// Counts the call as successful, and reads its output.
+    pub(crate) fn read_output<Out: Data + Clone>(mut self, reply: Reply) -> Result<Out, CallError> {
+        self.close(Ok(()));
+        read_output(self.admission.route().name(), reply.payload)
     }
 
     /// Gives back the charged bytes, unless an edge keeps the account until it has written the outcome.

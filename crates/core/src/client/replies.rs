@@ -19,6 +19,7 @@ use super::{AdmittedCall, LocalClient, read_output};
 use crate::call::{CallOptions, Flight, PayloadReplies};
 use crate::clock::{self, Instant};
 use crate::error::{CallError, ErrorKind};
+use crate::id::RouteName;
 use crate::pipeline::{Graph, StageOutputs, StreamPlace, all_may_run_again, place_stream, stream_remote};
 use crate::pool::Pool;
 use crate::queue::EntryOutcome;
@@ -54,9 +55,10 @@ impl LocalClient {
         options: CallOptions,
     ) -> Result<Replies<Out>, CallError> {
         let payload = Payload::new(input);
-        let route = self.hold(route)?;
-        let admission = self.let_in(clock::now(), route, payload.size_hint() as u64)?;
-        Ok(Replies::new(self.read_replies(admission, payload, options)))
+        let held = self.hold(route)?;
+        let admission = self.let_in(clock::now(), held, payload.size_hint() as u64)?;
+        let route = admission.route().id().clone();
+        Ok(Replies::new(route, self.read_replies(admission, payload, options)))
     }
 
     /// Runs an admitted call. The reader of its outputs drives it.
@@ -93,13 +95,15 @@ impl LocalClient {
 pub struct Replies<Out> {
     /// `None` after the last output, and after an error.
     payloads: Option<PayloadReplies>,
+    /// For errors.
+    route: RouteName,
     types: PhantomData<fn() -> Out>,
 }
 
 impl<Out: Data + Clone> Replies<Out> {
-    /// Reads the payloads of an edge or network client as `Out`.
-    pub fn new(payloads: PayloadReplies) -> Self {
-        Self { payloads: Some(payloads), types: PhantomData }
+    /// Reads the payloads of an edge or network client as `Out`; errors name the route.
+    pub fn new(route: impl Into<RouteName>, payloads: PayloadReplies) -> Self {
+        Self { payloads: Some(payloads), route: route.into(), types: PhantomData }
     }
 
     /// The next output. `None` after the last one, and after an error.
@@ -113,7 +117,8 @@ impl<Out: Data + Clone> Stream for Replies<Out> {
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let Some(payloads) = &mut self.payloads else { return Poll::Ready(None) };
-        let item = ready!(payloads.poll_next_unpin(context)).map(|payload| read_output::<Out>(payload?));
+        let payload = ready!(payloads.poll_next_unpin(context));
+        let item = payload.map(|payload| read_output::<Out>(self.route.as_str(), payload?));
         if !matches!(item, Some(Ok(_))) {
             self.payloads = None;
         }

@@ -6,10 +6,11 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use callboard_codec::{Data, DataType, Payload};
+use futures_util::FutureExt;
 use tokio::time::Sleep;
 use tower_service::Service;
 
-use super::{CAPACITY_POLL_INTERVAL, LocalClient, read_output};
+use super::{AdmittedCall, CAPACITY_POLL_INTERVAL, LocalClient, run_admitted};
 use crate::call::CallOptions;
 use crate::clock;
 use crate::error::{CallError, ErrorKind};
@@ -179,8 +180,9 @@ impl<In: Data, Out: Data + Clone> Service<In> for RouteService<In, Out> {
         // Its time begins now, not when the permit was taken.
         let now = clock::now();
         permit.restart(now);
-        let calling = self.route.client.submit_at(now, permit, payload, CallOptions::new());
-        Box::pin(async move { read_output(calling.await?.payload) })
+        let flight = LocalClient::flight_of(&permit, &CallOptions::new());
+        let calling = run_admitted(now, AdmittedCall::new(permit, flight), payload, AdmittedCall::read_output);
+        Box::pin(calling.map(Result::flatten))
     }
 }
 

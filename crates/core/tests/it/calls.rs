@@ -189,6 +189,7 @@ async fn asking_for_another_type_than_the_route_gives_is_the_callers_mistake() {
     let node = serve(Stage::each("echo", |text: &String| Ok(text.clone()))).await;
     let error = node.client().call::<String, u64>("/route", "seven".to_owned()).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidInput);
-    assert!(error.message().starts_with("the output cannot be read as the type that was asked for: "), "{error}");
+    let expected = "route `/route` gives `alloc::string::String`, which cannot be read as `u64`: ";
+    assert!(error.message().starts_with(expected), "{error}");
     assert!(node.metrics().contains(r#"callboard_requests_total{route="/route",outcome="ok"} 1"#), "the call was fine");
 }

@@ -4,7 +4,7 @@ use std::future::poll_fn;
 use std::sync::Arc;
 use std::time::Duration;
 
-use callboard_core::{App, Drained, ErrorKind, Limits, Stage};
+use callboard_core::{App, CallError, CallOptions, Caller, Drained, ErrorKind, Limits, Stage};
 use tokio::sync::Semaphore;
 use tower::{Service, ServiceExt};
 
@@ -20,12 +20,29 @@ async fn a_handle_of_other_types_is_refused_with_both_names_and_one_of_no_route_
     let client = node.client();
     let half = client.typed::<i64, f64>("/half").unwrap();
     assert_eq!((half.name(), half.call(3).await.unwrap(), half.clone().call(4).await.unwrap()), ("/half", 1.5, 2.0));
-    let refused = |error: callboard_core::CallError| (error.kind(), error.message().to_owned());
+    let refused = |error: CallError| (error.kind(), error.message().to_owned());
     let input = refused(client.typed::<u8, f64>("/half").unwrap_err());
     assert_eq!(input, (ErrorKind::InvalidInput, "route `/half` takes `i64`, not `u8`".to_owned()));
     let output = refused(client.typed::<i64, u8>("/half").unwrap_err());
     assert_eq!(output, (ErrorKind::InvalidInput, "route `/half` gives `f64`, not `u8`".to_owned()));
     assert_eq!(client.typed::<i64, f64>("/other").unwrap_err().kind(), ErrorKind::NotFound);
+}
+
+#[tokio::test]
+async fn a_call_that_reads_another_type_names_the_route_and_both_types_however_it_is_made() {
+    let node = App::new().route("/half", Stage::each("half", |n: &i64| Ok(*n as f64 / 2.0))).start().await.unwrap();
+    let client = node.client();
+    let expected = "route `/half` gives `f64`, which cannot be read as `alloc::string::String`: ";
+    let check = |outcome: Option<Result<String, CallError>>| {
+        let error = outcome.unwrap().unwrap_err();
+        assert_eq!((error.kind(), error.was_started()), (ErrorKind::InvalidInput, true));
+        let reason = error.message().strip_prefix(expected);
+        assert!(reason.is_some_and(|reason| !reason.is_empty()), "{error}");
+    };
+    check(Some(client.call("/half", 3_i64).await));
+    check(Some(client.call_prepared(client.prepare("/half", 3_i64).unwrap(), CallOptions::new()).await));
+    check(client.stream("/half", [3_i64]).unwrap().next().await);
+    check(client.replies("/half", 3_i64).unwrap().next().await);
 }
 
 #[tokio::test(start_paused = true)]

@@ -381,7 +381,7 @@ impl Caller for Client {
         let prepared = self.prepare(route, input)?;
         let outputs = replies::read::<Out>(self.clone(), prepared, options);
         let payloads = outputs.map(|returned| returned.map(|returned| Payload::new(returned.output)));
-        Ok(Replies::new(PayloadReplies::new(payloads)))
+        Ok(Replies::new(route, PayloadReplies::new(payloads)))
     }
 
     fn prepare<In: Data>(&self, route: &str, input: In) -> Result<Prepared, CallError> {

@@ -20,7 +20,7 @@ use super::driver::{BoxedCall, Driver};
 use super::prepare::Prepare;
 use super::window::Window;
 use crate::call::{CallOptions, Flight, Priority};
-use crate::client::{AdmittedCall, CAPACITY_POLL_INTERVAL, LocalClient, panicked, read_output, run_admitted};
+use crate::client::{AdmittedCall, CAPACITY_POLL_INTERVAL, LocalClient, panicked, run_admitted};
 use crate::clock::{self, Instant};
 use crate::deadline::Deadline;
 use crate::error::CallError;
@@ -313,9 +313,12 @@ where
 }
 
 async fn run<Out: Data + Clone>(call: AdmittedCall, payload: Payload) -> Result<Out, CallError> {
-    let payload = run_admitted(call.admitted_at(), call, payload, AdmittedCall::succeeded).await?.payload;
     // `Out::deserialize` may run here. Its panic is the error of this call and does not end the others.
-    catch_unwind(AssertUnwindSafe(|| read_output::<Out>(payload))).unwrap_or_else(|panic| Err(panicked(panic.as_ref())))
+    let read = |call: AdmittedCall, reply| {
+        let read = catch_unwind(AssertUnwindSafe(|| call.read_output(reply)));
+        read.unwrap_or_else(|panic| Err(panicked(panic.as_ref())))
+    };
+    run_admitted(call.admitted_at(), call, payload, read).await?
 }
 
 impl<S: Stream, Out, P: Prepare<S::Item>> fmt::Debug for Ordered<S, Out, P> {
