@@ -3,6 +3,7 @@
 use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use callboard_codec::{Data, Payload};
 use ractor::{ActorRef as EngineRef, MessagingErr};
@@ -355,8 +356,8 @@ pub(crate) type AskFn = Arc<dyn Fn(Payload, Arc<Flight>) -> Asking + Send + Sync
 /// The future of an answer.
 pub(crate) type Asking = Pin<Box<dyn Future<Output = Result<Payload, CallError>> + Send>>;
 
-/// Makes each item a message to `actor`, with the deadline of its call.
-pub(crate) fn ask_step<In, Out, M, F>(actor: ActorRef<M>, message: F) -> AskFn
+/// Makes each item a message to `actor`, with the deadline of its call, or with `timeout` if that ends earlier.
+pub(crate) fn ask_step<In, Out, M, F>(actor: ActorRef<M>, timeout: Option<Duration>, message: F) -> AskFn
 where
     In: Data,
     Out: Data,
@@ -367,7 +368,8 @@ where
     Arc::new(move |payload, flight| {
         let (actor, message) = (actor.clone(), Arc::clone(&message));
         Box::pin(async move {
-            let (port, answer) = ReplyPort::pair(flight.deadline);
+            let deadline = timeout.map_or(flight.deadline, |timeout| flight.deadline.min(timeout.into()));
+            let (port, answer) = ReplyPort::pair(deadline);
             // User code in the caller's future, like the conversion and the drop of the input: its panic is this call's
             // error.
             let made = contain(|| payload.into_arc::<In>().map(|input| message(&input, port)));
@@ -375,7 +377,7 @@ where
                 let error = CallError::new(ErrorKind::WorkerFailed, format!("the message's maker panicked: {words}"));
                 error.at_stage(&StageName::new(actor.name())).with_trace(words.trace())
             })??;
-            let answer = actor.wait(flight.deadline, made, answer).await;
+            let answer = actor.wait(deadline, made, answer).await;
             answer.map(Payload::new).map_err(|error| call_error(error, actor.name()))
         })
     })

@@ -30,6 +30,7 @@ mod stream;
 use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
+use std::time::Duration;
 
 use callboard_codec::{Data, Payload};
 
@@ -102,7 +103,51 @@ impl<In: Data, Out: Data> Pipeline<In, Out> {
         M: Send + 'static,
         F: Fn(&In, ReplyPort<Out>) -> M + Send + Sync + 'static,
     {
-        Self::from_graph(Graph::Ask { name: name.into(), ask: ask_step(actor, message) })
+        Self::from_graph(Graph::Ask { name: name.into(), ask: ask_step(actor, None, message) })
+    }
+
+    /// As [`ask`](Self::ask), for at most `timeout`: a call whose answer takes longer is `DeadlineExceeded`, although
+    /// the call itself may have more time. The earlier of `timeout` and the deadline of the call counts. In a
+    /// [partial ensemble](Pipeline::ensemble_partial) the other members continue.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use std::time::Duration;
+    ///
+    /// use callboard_core::actor::{Actor, ActorContext, ActorSpec, ReplyPort};
+    /// use callboard_core::{App, ErrorKind, Failure, Pipeline};
+    ///
+    /// struct Lookup;
+    ///
+    /// impl Actor for Lookup {
+    ///     type Message = (u64, ReplyPort<u64>);
+    ///
+    ///     async fn handle(&mut self, (ms, answer): Self::Message, _: &ActorContext<Self>) -> Result<(), Failure> {
+    ///         tokio::time::sleep(Duration::from_millis(ms)).await;
+    ///         answer.send(ms);
+    ///         Ok(())
+    ///     }
+    /// }
+    ///
+    /// let spec = ActorSpec::new("lookup", |_| Lookup);
+    /// let within = Duration::from_millis(200);
+    /// let lookup = Pipeline::ask_with_timeout("lookup", spec.reference(), within, |ms: &u64, answer| (*ms, answer));
+    /// let node = App::new().actor(spec).route("/lookup", lookup).start().await?;
+    ///
+    /// assert_eq!(node.client().call::<u64, u64>("/lookup", 20).await?, 20);
+    /// let error = node.client().call::<u64, u64>("/lookup", 5_000).await.unwrap_err();
+    /// assert_eq!(error.kind(), ErrorKind::DeadlineExceeded);
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn ask_with_timeout<M, F>(name: &str, actor: ActorRef<M>, timeout: Duration, message: F) -> Self
+    where
+        M: Send + 'static,
+        F: Fn(&In, ReplyPort<Out>) -> M + Send + Sync + 'static,
+    {
+        Self::from_graph(Graph::Ask { name: name.into(), ask: ask_step(actor, Some(timeout), message) })
     }
 
     /// Continues with `next`, which takes the output of this pipeline.

@@ -11,7 +11,8 @@ use callboard_core::actor::{
     RestartStrategy, TellError,
 };
 use callboard_core::{
-    App, BackoffPolicy, CallError, ErrorKind, Failure, Instant, LocalClient, Node, Pipeline, RestartIntensity, Stage,
+    App, BackoffPolicy, CallError, CallOptions, ErrorKind, Failure, Instant, LocalClient, Node, Pipeline,
+    RestartIntensity, Stage,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize};
@@ -534,6 +535,24 @@ async fn an_actor_is_a_step_of_a_pipeline_and_calls_routes_itself() {
     assert_eq!(add(&actor, 0).await, Ok(1000));
     assert_eq!(client.call::<u64, u64>("/sum", 1).await.unwrap(), 1002);
     assert_eq!(state(&node, "tally"), Some(ActorState::Up));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_step_that_asks_an_actor_ends_at_its_own_timeout_or_at_the_deadline_of_its_call() {
+    let spec = tally("tally", &Log::default());
+    let actor = spec.reference();
+    let gate = Arc::new(Semaphore::new(0));
+    let hold = move |_: &u64, answer| Say::Hold(Arc::clone(&gate), answer);
+    let held = Pipeline::<u64, u64>::ask_with_timeout("held", actor.clone(), Duration::from_secs(3), hold);
+    let add = Pipeline::ask_with_timeout("add", actor, Duration::from_secs(3), |n: &u64, answer| Say::Add(*n, answer));
+    let node = App::new().actor(spec).route("/held", held).route("/add", add).start().await.unwrap();
+    let client = node.client();
+    assert_eq!(client.call::<u64, u64>("/add", 2).await.unwrap(), 2);
+    for (timeout, ends_after) in [(20, 3), (1, 1)] {
+        let (began, options) = (Instant::now(), CallOptions::new().with_timeout(Duration::from_secs(timeout)));
+        let error = client.call_with::<u64, u64>("/held", 1, options).await.unwrap_err();
+        assert_eq!((error.kind(), began.elapsed().as_secs()), (ErrorKind::DeadlineExceeded, ends_after), "{error}");
+    }
 }
 
 /// Panics when it is read.
