@@ -15,6 +15,7 @@ use crate::clock::{self, Instant};
 use crate::host::OpaqueHandle;
 use crate::restart::{RestartDecision, RestartIntensity, RestartWindow};
 use crate::supervisor::{EarlyDeath, EarlyDeaths};
+use crate::text::limit_error_text;
 
 /// How long an actor may take to end when its group stops or starts again. Then it is killed.
 const STOP_WITHIN: Duration = Duration::from_secs(5);
@@ -141,7 +142,7 @@ impl Actor for GroupActor {
     ) -> Result<(), ActorProcessingErr> {
         match event {
             SupervisionEvent::ActorFailed(who, error) => {
-                state.child_ended(&myself, who.get_id(), true, &error.to_string())
+                state.child_ended(&myself, who.get_id(), true, &limit_error_text(error.to_string()));
             }
             SupervisionEvent::ActorTerminated(who, last_state, reason) => {
                 // ractor keeps no state of an actor that was killed.
@@ -317,7 +318,7 @@ impl GroupState {
         if self.window.record(now) == RestartDecision::GiveUp {
             let RestartIntensity { max_restarts, within } = self.group.intensity;
             return self
-                .give_up(myself, &format!("more than {max_restarts} crashes in {within:?}, the last: {name}: {why}"));
+                .give_up(myself, format!("more than {max_restarts} crashes in {within:?}, the last: {name}: {why}"));
         }
         let affected = self.group.strategy.affected(index, self.lives.len());
         let mut stopping = Vec::new();
@@ -355,7 +356,8 @@ impl GroupState {
         });
     }
 
-    fn give_up(&mut self, myself: &EngineRef<GroupMessage>, reason: &str) {
+    fn give_up(&mut self, myself: &EngineRef<GroupMessage>, reason: String) {
+        let reason = &*limit_error_text(reason);
         tracing::error!(group = %self.group.name, reason, "a group of actors has failed");
         for index in 0..self.lives.len() {
             if !self.lives[index].over {

@@ -11,6 +11,7 @@ use callboard_codec::{Data, Payload};
 use super::LocalClient;
 use crate::call::{CallOptions, Origin};
 use crate::error::CallError;
+use crate::text::limit_error_text;
 
 impl LocalClient {
     /// Starts a call without waiting for its outcome. Needs no `await` and no runtime.
@@ -71,7 +72,8 @@ impl LocalClient {
             Poll::Pending => {
                 self.shared.runtime.spawn(async move {
                     if let Err(error) = call.await {
-                        tracing::warn!(%route, flight = %id, %error, "a detached call failed");
+                        let error = limit_error_text(error.to_string());
+                        tracing::warn!(%route, flight = %id, error, "a detached call failed");
                     }
                 });
                 Ok(())

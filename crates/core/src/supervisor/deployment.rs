@@ -20,6 +20,7 @@ use crate::host::OpaqueHandle;
 use crate::pool::{BatcherMessage, Death, Pool, ReplicaHandle, StageState};
 use crate::restart::{RestartDecision, RestartIntensity, RestartWindow};
 use crate::stage::{MAX_REPLICAS, StageSpec};
+use crate::text::limit_error_text;
 use crate::worker::Replica;
 
 /// The actor that supervises one stage.
@@ -145,7 +146,9 @@ impl Actor for DeploymentActor {
         state: &mut DeploymentState,
     ) -> Result<(), ActorProcessingErr> {
         match event {
-            SupervisionEvent::ActorFailed(who, error) => state.child_died(&myself, &who, &error.to_string()),
+            SupervisionEvent::ActorFailed(who, error) => {
+                state.child_died(&myself, &who, &limit_error_text(error.to_string()));
+            }
             SupervisionEvent::ActorTerminated(who, _, reason) => {
                 state.child_died(&myself, &who, reason.as_deref().unwrap_or("it was stopped"));
             }
@@ -264,7 +267,8 @@ impl DeploymentState {
         if self.stopping {
             return;
         }
-        let reason = format!("replica {index} could not start: {message}");
+        let message = limit_error_text(message.to_owned());
+        let reason = limit_error_text(format!("replica {index} could not start: {message}"));
         if let Some(started) = self.started.take() {
             self.give_up(reason.clone());
             let _ = started.send(Err(reason));
@@ -307,9 +311,9 @@ impl DeploymentState {
         // Entries of its sessions wait for it, and the batcher may get no other message about its end.
         self.pool.tell_batcher(BatcherMessage::Free);
         tracing::error!(stage = %self.pool.name(), replica = index, why, "replica died");
+        let reason = limit_error_text(format!("replica {index} died: {why}"));
         if handle.death() == Death::Poison {
             // One of its entries caused the crash, and is isolated or was answered: the replica itself is sound.
-            let reason = format!("replica {index} died: {why}");
             self.pool.replicas().note_restart(index, clock::now(), reason.clone());
             self.pool.metrics().restarted();
             self.pool.enter(StageState::Degraded, Some(reason));
@@ -326,7 +330,7 @@ impl DeploymentState {
         let replica = &mut self.replicas[index];
         replica.fruitless = if handle.batches() == 0 { replica.fruitless + 1 } else { 0 };
         let in_a_loop = replica.fruitless > 1;
-        self.restart_or_give_up(myself, index, in_a_loop, format!("replica {index} died: {why}"));
+        self.restart_or_give_up(myself, index, in_a_loop, reason);
     }
 
     /// A crash counts against the intensity only in a loop: lives without a completed batch, or failed constructions.
@@ -429,6 +433,7 @@ impl DeploymentState {
 
     /// The stage has failed; the node continues without it.
     fn give_up(&mut self, reason: String) {
+        let reason = limit_error_text(reason);
         tracing::error!(stage = %self.pool.name(), reason, "stage has failed");
         self.stopping = true;
         if let Some(scaling) = self.scaling.take() {

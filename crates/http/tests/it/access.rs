@@ -167,6 +167,12 @@ async fn a_route_has_its_own_limit_for_bodies() {
 pub(crate) struct Words(Arc<Mutex<String>>);
 
 impl Words {
+    /// The characters of the longest text in one event.
+    pub(crate) fn longest_text(&self) -> usize {
+        let values = |line: &str| line.split_once('=').map_or(0, |(_, text)| text.trim_matches('"').chars().count());
+        self.0.lock().unwrap().lines().map(values).max().unwrap_or_default()
+    }
+
     /// How often this text occurs.
     pub(crate) fn count(&self, words: &str) -> usize {
         self.0.lock().unwrap().matches(words).count()

@@ -9,6 +9,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize, Serializer};
 use std::time::Duration;
 
+use crate::access::Words;
 use crate::support::Server;
 
 #[derive(Clone, Serialize, Deserialize, JsonSchema)]
@@ -96,6 +97,18 @@ async fn a_long_message_is_cut_at_the_limit_of_every_door() {
     let problem: serde_json::Value = serde_json::from_str(answer.text()).unwrap();
     let message = problem["message"].as_str().unwrap();
     assert!(message.len() <= MAX_ERROR_CHARS + 2 && message.ends_with(" more characters)"), "{}", message.len());
+}
+
+/// On one thread, and the test gets all of its log lines.
+#[tokio::test]
+async fn the_log_line_of_a_failed_call_has_no_longer_text_than_its_error() {
+    let words = Words::default();
+    let _here = tracing::subscriber::set_default(words.clone());
+    let server = Server::of_app(app(), HttpConfig::default()).await;
+    assert_eq!(server.post_json("/long", "20000").await.status, 500);
+    assert_eq!(words.count(" more characters)\n"), 1, "one line about it");
+    let longest = words.longest_text();
+    assert!((MAX_ERROR_CHARS / 2..=MAX_ERROR_CHARS).contains(&longest), "{longest} characters");
 }
 
 #[tokio::test]
