@@ -99,7 +99,7 @@ pub(crate) enum Program {
 ///
 /// The error of clap, or its answer to `--help` and `--version`.
 pub(crate) fn parse(program: Program, args: impl IntoIterator<Item = OsString>) -> Result<ParsedArgs, clap::Error> {
-    let args: Vec<OsString> = args.into_iter().collect();
+    let args = with_values(args);
     let typed_name = args.first().and_then(|path| Path::new(path).file_name()).map(|name| name.to_string_lossy());
     let name = typed_name.map_or_else(|| command(program).get_name().to_owned(), Cow::into_owned);
     let matches = command(program).mut_subcommands(with_unknown).try_get_matches_from(args)?;
@@ -124,6 +124,27 @@ pub(crate) fn parse(program: Program, args: impl IntoIterator<Item = OsString>) 
     };
     let target = matches.try_get_one::<PathBuf>("target").ok().flatten().cloned();
     Ok(ParsedArgs { name, verb, target, flags: flags(matches) })
+}
+
+/// The same words, with `=true` after each yes-or-no flag that has no value: in `serve --model-control DIR`, `DIR` is the
+/// target.
+fn with_values(args: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
+    const VALUES: [&str; 8] = ["true", "false", "yes", "no", "on", "off", "1", "0"];
+    let is_flag = |word: &str| {
+        let is_named = |name: &SettingName| word == name.flag || name.spellings_of_key().any(|other| word == other);
+        SETTINGS.into_iter().any(|name| name.is_yes_or_no() && is_named(name))
+    };
+    let mut args = args.into_iter().peekable();
+    let mut words = Vec::new();
+    while let Some(mut word) = args.next() {
+        // Words that are no value but look like one are values, so that the error names the flag.
+        let has_value = args.peek().is_some_and(|next| VALUES.iter().any(|value| next == value));
+        if !has_value && word.to_str().and_then(|word| word.strip_prefix("--")).is_some_and(is_flag) {
+            word.push("=true");
+        }
+        words.push(word);
+    }
+    words
 }
 
 fn flags(matches: &ArgMatches) -> Flags {
@@ -261,12 +282,14 @@ fn explain() -> Arg {
 }
 
 fn setting(name: &'static SettingName) -> Arg {
-    Arg::new(name.flag)
-        .long(name.flag)
+    let arg = Arg::new(name.flag);
+    let arg = if name.is_yes_or_no() { arg.num_args(0..=1).default_missing_value("true") } else { arg };
+    let without_value = if name.is_yes_or_no() { "; without a value: true" } else { "" };
+    arg.long(name.flag)
         // The key of the file also works as a flag.
         .aliases(name.spellings_of_key().filter(|spelling| spelling != name.flag))
         .value_name(name.placeholder)
-        .help(format!("{} [default: {}]", name.help, name.default))
+        .help(format!("{} [default: {}{without_value}]", name.help, name.default))
         .help_heading("Settings")
         // The last value counts, so that flags of a wrapper script can be overridden.
         .overrides_with(name.flag)
@@ -295,6 +318,25 @@ mod tests {
         assert_eq!(args.verb, CliCommand::Serve);
         assert_eq!(args.target, Some(PathBuf::from("examples/digits")));
         assert_eq!(args.flags, [("http", "nonsense".to_owned()), ("drain", "2s".to_owned())]);
+    }
+
+    #[test]
+    fn a_yes_or_no_flag_without_a_value_is_true() {
+        for (line, value, has_target) in [
+            ("serve --model-control", "true", false),
+            ("serve --model-control examples/digits", "true", true),
+            ("serve --http-model-control examples/digits", "true", true),
+            ("serve --model-control --drain 1s examples/digits", "true", true),
+            ("serve examples/digits --model-control --", "true", true),
+            ("serve --model-control false examples/digits", "false", true),
+            ("serve --model-control=false examples/digits", "false", true),
+            ("serve --model-control on examples/digits", "on", true),
+            ("serve --model-control false --model-control", "true", false),
+        ] {
+            let args = parse(&format!("callboard {line}")).unwrap();
+            assert!(args.flags.contains(&("model-control", value.to_owned())), "{line}: {:?}", args.flags);
+            assert_eq!(args.target.is_some(), has_target, "{line}");
+        }
     }
 
     #[test]

@@ -47,9 +47,8 @@ mod tests {
             ("call", "the following required arguments were not provided: <URL>, <ROUTE>; --help lists what there is"),
             ("examples --lang js", "invalid value 'js' for '--lang <LANGUAGE>'; possible values: curl, python, rust"),
             (
-                "serve --model-control",
-                "a value is required for '--model-control <true|false>' but none was supplied; --help lists what \
-                 there is",
+                "serve --drain",
+                "a value is required for '--drain <DURATION>' but none was supplied; --help lists what there is",
             ),
         ] {
             assert_eq!(complaint_of(&format!("callboard {line}")).as_deref(), Some(expected));

@@ -18,7 +18,7 @@ stages = [\"model\"]
 
 #[test]
 fn a_wrong_command_line_ends_with_code_2() {
-    let cases: [(&[&str], &str); 6] = [
+    let cases: [(&[&str], &str); 7] = [
         (&["serve", "no/such/place"], "callboard: no/such/place: there is no such file or directory"),
         (
             &["serve", "docs"],
@@ -34,6 +34,10 @@ fn a_wrong_command_line_ends_with_code_2() {
             &["check", "examples/digits", "--http", "8000"],
             "callboard: --http: expected an IP address and port, such as \"127.0.0.1:8000\" (port 0: any free one), \
              found \"8000\"",
+        ),
+        (
+            &["serve", "--model-control", "on", "examples/digits"],
+            "callboard: --model-control: expected true or false, found \"on\"",
         ),
         (
             &["serve", "examples/digits", "--tls-key", "key.pem"],
@@ -58,6 +62,23 @@ fn a_flag_of_other_servers_and_a_wrong_choice_get_a_hint() {
     assert_eq!(failure(callboard(["serve", "examples/digits", "--port", "80"])), (expected.to_owned(), 2));
     let expected = "callboard: invalid value 'js' for '--lang <LANGUAGE>'; possible values: curl, python, rust";
     assert_eq!(failure(callboard(["examples", "examples/digits", "--lang", "js"])), (expected.to_owned(), 2));
+}
+
+#[test]
+fn a_yes_or_no_flag_may_stand_alone_before_the_target_and_the_help_says_so() {
+    for (words, value) in [(&["--model-control"][..], "true"), (&["--model-control", "false"], "false"), (&[], "false")]
+    {
+        let output =
+            callboard(["serve", "--explain"].iter().chain(words).chain(&["examples/digits"])).output().unwrap();
+        let shown = String::from_utf8(output.stdout).unwrap();
+        let row = shown.lines().find(|line| line.contains("http.model_control")).unwrap_or_default();
+        assert_eq!(row.split_whitespace().nth(1), Some(value), "{shown}");
+    }
+    let help = String::from_utf8(run(&["serve", "--help"]).stdout).unwrap();
+    let words = help.split_whitespace().collect::<Vec<_>>().join(" ");
+    let expected = "--model-control [<true|false>] Whether clients may load and unload models [default: false; without \
+                    a value: true]";
+    assert!(words.contains(expected), "{help}");
 }
 
 #[test]

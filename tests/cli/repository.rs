@@ -66,7 +66,7 @@ fn at_the_admin_listener_models_come_from_the_file_as_it_is_now() {
 #[test]
 fn a_version_is_the_owners_and_survives_a_reload() {
     let directory = directory_with(ONE);
-    let server = serve(&directory, &["--model-control", "true"]);
+    let server = serve(&directory, &["--model-control=true"]);
     let post = |path: &str| server.request(&format!("POST /v2/repository/models/one/{path} HTTP/1.1"), b"").status;
     let version = |version: u32| server.request(&format!("GET /v2/models/one/versions/{version} HTTP/1.1"), b"").status;
     for _ in 0..3 {
@@ -81,7 +81,7 @@ fn a_version_is_the_owners_and_survives_a_reload() {
 #[test]
 fn clients_control_models_only_where_they_may() {
     let directory = directory_with(ONE);
-    let (server, open) = (serve(&directory, &[]), serve(&directory, &["--model-control", "true"]));
+    let (server, open) = (serve(&directory, &[]), serve(&directory, &["--model-control"]));
     let unload = "POST /v2/repository/models/one/unload HTTP/1.1";
     let refused = server.request(unload, b"");
     assert_eq!(refused.status, 400);

@@ -38,6 +38,12 @@ impl Name {
         self.key != QUEUE.name.key
     }
 
+    /// Whether its value is true or false; on the command line, the flag without a value means true.
+    #[must_use]
+    pub fn is_yes_or_no(&self) -> bool {
+        self.placeholder == YES_OR_NO
+    }
+
     /// The table and the key of [`key`](Self::key).
     #[must_use]
     pub fn table_and_key(&self) -> (&'static str, &'static str) {
@@ -64,6 +70,9 @@ pub(crate) const QUEUE_RANGE: RangeInclusive<usize> = 1..=1_000_000;
 const SIZE_RANGE: RangeInclusive<u64> = 1..=1 << 40;
 
 const HOUR: Duration = Duration::from_secs(60 * 60);
+
+/// The placeholder of a [`Flag`].
+const YES_OR_NO: &str = "true|false";
 
 /// Declares the settings and [`ALL`]. The environment variable of `X` is `CALLBOARD_X`; the last text is the help.
 macro_rules! settings {
