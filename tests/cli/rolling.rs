@@ -4,17 +4,17 @@ use std::fs;
 use std::io::{self, Write as _};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Condvar, Mutex};
-use std::thread;
+use std::sync::{Condvar, Mutex, OnceLock};
+use std::thread::{self, Thread};
 use std::time::Duration;
 
-use crate::support::{Answer, PATIENCE, Server};
+use crate::support::{Answer, PATIENCE, Server, callboard};
 
-/// The poll interval of the balancer; a balancer in production polls each second or less often.
-const POLL: Duration = Duration::from_millis(100);
+/// The poll interval of the balancer, as in production.
+const POLL: Duration = Duration::from_secs(1);
 
-/// The drain delay of the servers, for a busy machine.
-const DELAY: [&str; 2] = ["--drain-delay", "3s"];
+/// The default drain delay, which other tests set to zero.
+const DELAY: [&str; 2] = ["--drain-delay", "5s"];
 
 /// A server and its readiness at the last poll.
 struct Backend {
@@ -28,6 +28,8 @@ struct Balancer {
     backends: Mutex<Vec<Backend>>,
     /// Notified after each poll of all servers.
     asked: Condvar,
+    /// The thread that polls.
+    poller: OnceLock<Thread>,
     turn: AtomicUsize,
     is_over: AtomicBool,
 }
@@ -36,17 +38,19 @@ impl Balancer {
     fn new() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let (turn, is_over) = (AtomicUsize::new(0), AtomicBool::new(false));
-        Self { listener, backends: Mutex::default(), asked: Condvar::new(), turn, is_over }
+        let (backends, asked, poller) = (Mutex::default(), Condvar::new(), OnceLock::new());
+        Self { listener, backends, asked, poller, turn, is_over }
     }
 
     fn is_over(&self) -> bool {
         self.is_over.load(Ordering::SeqCst)
     }
 
-    /// Adds a server, and returns once it gets requests.
+    /// Adds a server, has it polled at once, and returns once it gets requests.
     fn add(&self, server: &Server) {
         let address = server.address.clone();
         self.backends.lock().unwrap().push(Backend { address: address.clone(), is_ready: false });
+        self.poller.get().inspect(|poller| poller.unpark());
         let backends = self.backends.lock().unwrap();
         let is_unknown = |backends: &mut Vec<Backend>| {
             !backends.iter().any(|backend| backend.address == address && backend.is_ready)
@@ -61,6 +65,7 @@ impl Balancer {
 
     /// Polls all servers repeatedly.
     fn poll(&self) {
+        self.poller.set(thread::current()).expect("one thread polls");
         while !self.is_over() {
             let addresses: Vec<_> = self.backends.lock().unwrap().iter().map(|known| known.address.clone()).collect();
             for address in addresses {
@@ -139,6 +144,10 @@ fn ask(address: &str, head: &str, body: &[u8]) -> io::Result<u16> {
 
 #[test]
 fn a_rolling_restart_behind_a_balancer_loses_no_request() {
+    let plan = callboard(["serve", "examples/digits", "--explain"]).output().unwrap();
+    let plan = String::from_utf8(plan.stdout).unwrap();
+    let delay = plan.lines().find(|line| line.contains("limits.drain_delay")).unwrap();
+    assert_eq!(delay.split_whitespace().collect::<Vec<_>>()[1..], [DELAY[1], "default"], "{plan}");
     let balancer = Balancer::new();
     let front = balancer.listener.local_addr().unwrap().to_string();
     let picture = fs::read("examples/digits/seven.png").unwrap();
