@@ -194,3 +194,142 @@ async fn a_built_server_answers_own_routes_and_both_protocols_shows_own_metrics_
     };
     tokio::time::timeout(PATIENCE, freed).await.expect("the port of QUIC is free again");
 }
+
+/// The parts of a server, seen from outside.
+#[cfg(feature = "net")]
+#[derive(Clone)]
+struct Doors {
+    http: std::net::SocketAddr,
+    quic: std::net::SocketAddr,
+    identity: callboard::net::Identity,
+}
+
+#[cfg(feature = "net")]
+impl Doors {
+    /// The status of a call over HTTP, or that the port is closed; and the same for QUIC. Blocks.
+    fn look(&self) -> String {
+        let doors = self.clone();
+        let looking = std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            runtime.block_on(async { format!("HTTP {}, QUIC {}", doors.http().await, doors.quic().await) })
+        });
+        looking.join().unwrap()
+    }
+
+    async fn http(&self) -> String {
+        let Ok(mut stream) = TcpStream::connect(self.http).await else { return "closed".to_owned() };
+        let head = "POST /local HTTP/1.1\r\nhost: test\r\ncontent-type: application/json\r\ncontent-length: 1";
+        send(&mut stream, &format!("{head}\r\nconnection: close\r\n\r\n0")).await;
+        until_closed(&mut stream).await.split(' ').nth(1).unwrap_or("closed").to_owned()
+    }
+
+    async fn quic(&self) -> &'static str {
+        if std::net::UdpSocket::bind(self.quic).is_ok() {
+            return "closed";
+        }
+        let client = callboard::Client::builder().identity(self.identity.clone()).start_up_wait(Duration::ZERO);
+        if client.connect(&format!("quic://{}", self.quic)).await.is_ok() { "answers" } else { "refuses" }
+    }
+}
+
+/// Looks at the server when it is built and when it cleans up. Its call of 1 is held.
+#[cfg(feature = "net")]
+struct Witness {
+    doors: Doors,
+    seen: Arc<Mutex<Vec<String>>>,
+    begun: Arc<Notify>,
+    released: Arc<Mutex<Receiver<()>>>,
+}
+
+#[cfg(feature = "net")]
+impl callboard::Worker for Witness {
+    type In = i64;
+    type Out = i64;
+
+    fn call(&mut self, batch: callboard::Batch<i64>) -> Vec<Result<i64, callboard::Failure>> {
+        if batch.iter().any(|number| *number == 1) {
+            self.begun.notify_one();
+            wait(&self.released);
+        }
+        batch.iter().map(|number| Ok(*number)).collect()
+    }
+
+    fn cleanup(&mut self) {
+        let seen = format!("a worker ends: {}", self.doors.look());
+        self.seen.lock().unwrap().push(seen);
+    }
+}
+
+/// A call that is admitted before the shutdown may need the peers, so these stay until the workers have ended.
+#[cfg(feature = "net")]
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn the_parts_of_a_server_start_and_end_in_the_documented_order() {
+    use callboard::Pipeline;
+    use callboard::net::{Cluster, Identity, NetConfig, QuicEdge, StaticView};
+
+    let scratch = Scratch(std::env::temp_dir().join(format!("callboard-order-{}", std::process::id())));
+    let identity = Identity::development_in(&scratch.0).unwrap();
+    let edge = || QuicEdge::bind("127.0.0.1:0".parse().unwrap(), identity.clone(), NetConfig::default()).unwrap();
+    let double = App::new().route("/double", Stage::each("double", |number: &i64| Ok(number * 2)));
+    let other = Server::builder().quic(edge()).start(double, "127.0.0.1:0").await.unwrap();
+    let peers = StaticView::try_new([other.quic().unwrap().address()]).unwrap();
+
+    let (listener, quic) = (TcpListener::bind("127.0.0.1:0").await.unwrap(), edge());
+    let address = listener.local_addr().unwrap();
+    let doors = Doors { http: address, quic: quic.address(), identity: identity.clone() };
+    let (seen, begun) = (Arc::<Mutex<Vec<String>>>::default(), Arc::new(Notify::new()));
+    let (release, released) = mpsc::channel::<()>();
+    let released = Arc::new(Mutex::new(released));
+    let witness = Stage::worker("witness", {
+        let (doors, seen, begun) = (doors.clone(), Arc::clone(&seen), Arc::clone(&begun));
+        move |_: &Replica| {
+            seen.lock().unwrap().push(format!("a worker starts: {}", doors.look()));
+            let (doors, seen, begun) = (doors.clone(), Arc::clone(&seen), Arc::clone(&begun));
+            Ok(Witness { doors, seen, begun, released: Arc::clone(&released) })
+        }
+    });
+    let doubled = Pipeline::from(witness.clone()).then(Pipeline::<i64, i64>::remote("double"));
+    let app = App::new().route("/local", witness).route("/doubled", doubled);
+    let connect = {
+        let (doors, seen) = (doors.clone(), Arc::clone(&seen));
+        move |edge: &QuicEdge| {
+            seen.lock().unwrap().push(format!("peers start: {}", doors.look()));
+            Cluster::start(edge, Arc::new(peers))
+        }
+    };
+    let server = Server::builder().quic_with_peers(quic, connect).start_on(app, listener).await.unwrap();
+    let ready = async {
+        while !server.node().health().ready {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, ready).await.expect("the peer is connected");
+
+    let mut client = TcpStream::connect(address).await.unwrap();
+    let head = "POST /doubled HTTP/1.1\r\nhost: test\r\ncontent-type: application/json\r\ncontent-length: 1";
+    send(&mut client, &format!("{head}\r\nconnection: close\r\n\r\n1")).await;
+    begun.notified().await;
+    let ending = tokio::spawn(server.shutdown(PATIENCE));
+    let closed = async {
+        while TcpStream::connect(address).await.is_ok() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, closed).await.expect("HTTP takes no new connections");
+    release.send(()).unwrap();
+    let answer = until_closed(&mut client).await;
+    assert!(answer.starts_with("HTTP/1.1 200") && answer.ends_with("\r\n\r\n2"), "{answer}");
+    assert_eq!(tokio::time::timeout(PATIENCE, ending).await.unwrap().unwrap(), Drained::Completely);
+    let expected = [
+        "a worker starts: HTTP 503, QUIC refuses",
+        "peers start: HTTP 200, QUIC answers",
+        "a worker ends: HTTP closed, QUIC refuses",
+    ];
+    assert_eq!(*seen.lock().unwrap(), expected);
+    let ends = async {
+        while doors.quic().await != "closed" {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, ends).await.expect("QUIC is closed");
+}
