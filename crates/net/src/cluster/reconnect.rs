@@ -34,6 +34,33 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 /// How often an unwanted peer is reported to the view, which may forget it.
 const REPORT_EVERY: Duration = Duration::from_secs(30);
 
+/// The pauses between tries to connect a peer, from the last connection on.
+#[derive(Clone, Copy, Debug)]
+struct RetryPauses {
+    longest: Duration,
+}
+
+impl Default for RetryPauses {
+    fn default() -> Self {
+        Self { longest: FIRST_PAUSE }
+    }
+}
+
+impl RetryPauses {
+    /// The peer refuses this node: one long pause.
+    fn unwanted(&mut self) {
+        self.longest = UNWANTED_PAUSE;
+    }
+
+    /// The next pause. `random` from 0 to 1 is the jitter, so that the peers of a restarted node do not connect
+    /// together.
+    fn pause(&mut self, random: f64) -> Duration {
+        let pause = self.longest.mul_f64(0.5 + random / 2.0);
+        self.longest = (self.longest * 2).min(LONGEST_PAUSE);
+        pause
+    }
+}
+
 /// The settings of all connections to peers.
 #[derive(Clone, Debug)]
 pub(super) struct PeerConnector {
@@ -50,7 +77,7 @@ impl Peer {
     /// Keeps a connection to the peer while it is polled.
     pub(super) async fn keep_connected(self: Arc<Self>, with: PeerConnector) {
         let address = self.address();
-        let (mut pause, mut missing_since) = (FIRST_PAUSE, Instant::now());
+        let (mut pauses, mut missing_since) = (RetryPauses::default(), Instant::now());
         let (mut counted, mut registration) = (None, None);
         let mut was_logged = false;
         loop {
@@ -58,7 +85,7 @@ impl Peer {
             match NodeConnection::open(&with.transport, address, introduction, CONNECT_TIMEOUT).await {
                 Ok(node) => match with.register(&self, &node) {
                     Ok(registered) => {
-                        (pause, was_logged) = (FIRST_PAUSE, false);
+                        (pauses, was_logged) = (RetryPauses::default(), false);
                         tracing::info!(peer = %address, node = %quoted(&node.welcome().node), "connected to a peer");
                         let connection = node.connection().clone();
                         self.set_connection(Some(Arc::clone(&node)), Instant::now());
@@ -92,7 +119,7 @@ impl Peer {
                     tracing::debug!("not connected: {failure}");
                     if let ConnectFailure::Stale { .. } = failure {
                         with.metrics.name_conflict();
-                        pause = UNWANTED_PAUSE;
+                        pauses.unwanted();
                         if !std::mem::replace(&mut was_logged, true) {
                             let advice = RefusalReason::StaleGeneration.advice();
                             tracing::warn!(peer = %address, "a peer refuses this node: {advice}");
@@ -108,9 +135,7 @@ impl Peer {
                     }
                 }
             }
-            // Jitter, so that the peers of a restarted node do not connect together.
-            tokio::time::sleep(pause.mul_f64(0.5 + fastrand::f64() / 2.0)).await;
-            pause = (pause * 2).min(LONGEST_PAUSE);
+            tokio::time::sleep(pauses.pause(fastrand::f64())).await;
         }
     }
 }
@@ -167,5 +192,41 @@ impl PeerConnector {
         while tokio::time::timeout(REPORT_EVERY, other.closed()).await.is_err() {
             self.view.missing(peer.address(), missing_since.elapsed());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Users are promised these times, whatever the constants are.
+    #[test]
+    fn a_lost_peer_is_tried_again_within_half_a_second_and_then_at_least_as_often() {
+        for seed in 0..1_000 {
+            let (mut random, mut pauses) = (fastrand::Rng::with_seed(seed), RetryPauses::default());
+            for attempt in 0..20 {
+                let pause = pauses.pause(random.f64());
+                let allowed = Duration::from_millis(50)..=Duration::from_millis(500);
+                assert!(allowed.contains(&pause), "seed {seed}, attempt {attempt}: {pause:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_pauses_of_two_peers_differ() {
+        let pauses = |random| {
+            let mut pauses = RetryPauses::default();
+            [0; 8].map(|_| pauses.pause(random))
+        };
+        let (early, late) = (pauses(0.0), pauses(1.0));
+        assert!(early.iter().zip(&late).all(|(early, late)| *late >= *early * 3 / 2), "{early:?} {late:?}");
+    }
+
+    #[test]
+    fn a_peer_that_refuses_this_node_is_left_alone_once() {
+        let mut pauses = RetryPauses::default();
+        pauses.unwanted();
+        assert!(pauses.pause(0.5) >= Duration::from_secs(2));
+        assert!(pauses.pause(0.5) <= Duration::from_millis(500));
     }
 }

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use callboard_codec::Value;
@@ -41,10 +41,15 @@ async fn a_client_waits_for_a_node_that_is_not_there_yet() {
 #[tokio::test]
 async fn the_start_up_wait_has_an_end_and_says_what_it_saw() {
     let address = std::net::UdpSocket::bind(loopback()).unwrap().local_addr().unwrap();
-    let error = builder().start_up_wait(Duration::from_secs(1)).connect(&format!("quic://{address}")).await;
-    let error = error.unwrap_err();
-    let ConnectError::NoAnswer { last, .. } = &error else { panic!("{error:?}") };
+    let (begun, wait) = (Instant::now(), Duration::from_secs(1));
+    let error = builder().start_up_wait(wait).connect(&format!("quic://{address}")).await.unwrap_err();
+    let ConnectError::NoAnswer { waited, last } = &error else { panic!("{error:?}") };
     assert!(last.contains("refused"), "{last}");
+    // The last pause before the end of the wait is left out.
+    assert!((wait / 4..=begun.elapsed()).contains(waited), "{waited:?} of {:?}", begun.elapsed());
+    let text = format!("no node answered within {waited:?}; the last try: {last}");
+    assert_eq!(error.to_string(), text);
+    assert_eq!(waited.subsec_nanos() % 1_000_000, 0, "whole milliseconds: {text}");
 }
 
 #[tokio::test]

@@ -202,8 +202,12 @@ pub(crate) struct Gateway {
 
 impl Gateway {
     pub(crate) async fn start(directory: &Path, workers: &[&Worker]) -> Self {
+        Self::start_with(directory, workers, common::patient()).await
+    }
+
+    async fn start_with(directory: &Path, workers: &[&Worker], config: NetConfig) -> Self {
         let identity = Identity::development_in(&directory.join("development")).unwrap();
-        let edge = QuicEdge::bind(common::loopback(), identity, common::patient()).unwrap();
+        let edge = QuicEdge::bind(common::loopback(), identity, config).unwrap();
         let node = App::new().route("/run", Pipeline::<Work, Work>::remote("work")).start().await.unwrap();
         edge.open(node.client());
         let cluster = Cluster::start(
@@ -296,10 +300,11 @@ async fn a_killed_node_fails_no_call_that_may_be_run_again() {
 async fn long_call(
     contract: Contract,
     name: &str,
+    config: NetConfig,
 ) -> (Gateway, Worker, tokio::task::JoinHandle<Result<u64, ErrorKind>>) {
     let directory = stage_of(name);
     let worker = Worker::start(&directory, Shape { takes_millis: 2_000, ..Shape::of(contract) });
-    let gateway = Gateway::start(&directory, &[&worker]).await;
+    let gateway = Gateway::start_with(&directory, &[&worker], config).await;
     let client = gateway.node.client();
     let call = tokio::spawn(async move {
         let options = CallOptions::new().with_timeout(LONG);
@@ -312,7 +317,7 @@ async fn long_call(
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_killed_process_is_noticed_at_once_where_its_machine_says_so() {
-    let (gateway, worker, call) = long_call(Contract::AtMostOnce, "noticed").await;
+    let (gateway, worker, call) = long_call(Contract::AtMostOnce, "noticed", common::patient()).await;
     let killed = Instant::now();
     worker.signal("KILL");
     assert_eq!(call.await.unwrap(), Err(ErrorKind::Unavailable));
@@ -321,9 +326,23 @@ async fn a_killed_process_is_noticed_at_once_where_its_machine_says_so() {
     until(|| gateway.cluster.connected_peers() == 0).await;
 }
 
+/// A stopped process is as silent as a machine without power: no packet says that its port is closed.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_falls_silent_is_noticed_within_a_second_at_the_default_tuning() {
+    let (gateway, worker, call) = long_call(Contract::AtMostOnce, "silent", NetConfig::default()).await;
+    let silent = Instant::now();
+    worker.signal("STOP");
+    assert_eq!(call.await.unwrap(), Err(ErrorKind::Unavailable));
+    let noticed = silent.elapsed();
+    // Twice the second that users are promised, for a busy machine.
+    let allowed = Duration::from_millis(500)..Duration::from_secs(2);
+    assert!(allowed.contains(&noticed), "{noticed:?}");
+    until(|| gateway.cluster.connected_peers() == 0).await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lost_call_that_may_be_run_again_is_run_by_the_node_that_comes_back() {
-    let (gateway, mut worker, call) = long_call(Contract::Idempotent, "repeated").await;
+    let (gateway, mut worker, call) = long_call(Contract::Idempotent, "repeated", common::patient()).await;
     worker.signal("KILL");
     until(|| gateway.cluster.connected_peers() == 0).await;
     tokio::time::sleep(Duration::from_millis(700)).await;
