@@ -126,7 +126,7 @@ impl HttpEdge {
 
     /// Shows the text of `families` on `/metrics`, after the node's own: metric families in the text format of
     /// OpenMetrics, with or without its end mark, such as those of another edge of the node. Each call of this method
-    /// adds one.
+    /// adds one. A family whose name is in use is left out, and the log says so once.
     pub fn show_metrics_of(&self, families: impl Fn() -> String + Send + Sync + 'static) {
         self.0.metrics.add_families(families);
     }

@@ -3,17 +3,19 @@
 //! One registry per edge: two nodes in one process do not mix. No request takes a lock: the counter of each status is
 //! looked up once.
 
+use std::collections::HashSet;
 use std::fmt;
 use std::sync::OnceLock;
 
 use axum::http::StatusCode;
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::registry::Registry;
 
+use super::families::FamilyNames;
 use crate::listener::AcceptMetrics;
 #[cfg(feature = "otlp")]
 use callboard_telemetry::SpanMetrics;
@@ -29,6 +31,9 @@ pub(crate) const PROMETHEUS_TEXT: &str = "text/plain; version=0.0.4; charset=utf
 
 /// The last line of a document. A document that continues must not have it.
 const END: &str = "# EOF\n";
+
+/// More than a program has; names that change with each page must not fill the memory.
+const MAX_LEFT_OUT: usize = 100;
 
 /// The counters of one edge.
 #[derive(Debug)]
@@ -46,6 +51,8 @@ pub struct EdgeMetrics {
     by_status: Box<[OnceLock<Counter>]>,
     /// Families from other sources, each a part of the document.
     extra: RwLock<Vec<ExtraFamilies>>,
+    /// The names of families that are not shown, as far as the log has them.
+    left_out: Mutex<HashSet<String>>,
 }
 
 /// Writes a part of a document.
@@ -81,6 +88,7 @@ impl EdgeMetrics {
             errors: Family::default(),
             by_status: (0..STATUSES).map(|_| OnceLock::new()).collect(),
             extra: RwLock::default(),
+            left_out: Mutex::default(),
         };
         metrics.register();
         metrics
@@ -165,20 +173,31 @@ impl EdgeMetrics {
 
     /// The node's document, followed by the families of the edge.
     pub(crate) fn encode_after(&self, node: String) -> String {
-        let mut text = node;
-        text.truncate(text.trim_end_matches(END).len());
-        for ExtraFamilies(extra) in self.extra.read().iter() {
-            let part = extra();
-            let part = part.trim_end_matches(END);
-            text.push_str(part);
-            if !part.is_empty() && !part.ends_with('\n') {
-                text.push('\n');
-            }
-        }
-        if let Err(error) = encode(&mut text, &self.registry) {
+        let node = node.trim_end_matches(END);
+        let mut own = String::new();
+        if let Err(error) = encode(&mut own, &self.registry) {
             tracing::error!(%error, "the edge's metrics cannot be encoded");
         }
+        let parts: Vec<String> = self.extra.read().iter().map(|ExtraFamilies(extra)| extra()).collect();
+        let mut text = node.to_owned();
+        let mut names = FamilyNames::default();
+        if !parts.is_empty() {
+            names.note(node);
+            names.note(&own);
+        }
+        for part in &parts {
+            names.append(part, &mut text, |name| self.tell_left_out(name));
+        }
+        text.push_str(&own);
         in_order(&text)
+    }
+
+    /// Says once for each name that a family is not shown.
+    fn tell_left_out(&self, family: &str) {
+        let mut left_out = self.left_out.lock();
+        if left_out.len() < MAX_LEFT_OUT && left_out.insert(family.to_owned()) {
+            tracing::error!(family, "a family of metrics is left out of /metrics: another family has its name");
+        }
     }
 }
 
@@ -217,6 +236,8 @@ const STATUSES: usize = 1000;
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
 
     #[test]
@@ -248,5 +269,43 @@ mod tests {
         assert!(text.contains("callboard_http_responses_total{status=\"429\"} 1\n"), "{text}");
         assert_eq!(text.matches("# EOF").count(), 1);
         assert!(text.ends_with("# EOF\n"));
+    }
+
+    #[test]
+    fn a_family_whose_name_is_in_use_is_left_out_and_told_once() {
+        let metrics = EdgeMetrics::new();
+        metrics.add_families(|| "# TYPE x gauge\nx 7\n# TYPE y counter\ny_total 2\n".to_owned());
+        metrics.add_families(|| "# TYPE y counter\ny_total 3\n# TYPE callboard_http_panics counter\n".to_owned());
+        let lines = Lines::default();
+        let writer = lines.clone();
+        let subscriber = tracing_subscriber::fmt().with_writer(move || writer.clone()).with_ansi(false).finish();
+        let page = || metrics.encode_after("# TYPE x counter\nx_total 1\n# EOF\n".to_owned());
+        let text = tracing::subscriber::with_default(subscriber, || {
+            page();
+            page()
+        });
+        let begin = "# TYPE x counter\nx_total 1\n# TYPE y counter\ny_total 2\n# HELP callboard_http_";
+        assert!(text.starts_with(begin), "{text}");
+        let mut types: Vec<_> = text.lines().filter(|line| line.starts_with("# TYPE ")).collect();
+        types.sort_unstable();
+        assert!(types.windows(2).all(|pair| pair[0] != pair[1]), "{types:?}");
+        let told = String::from_utf8(lines.0.lock().clone()).unwrap();
+        let count = |name: &str| told.matches(&format!("family=\"{name}\"")).count();
+        assert_eq!(["x", "y", "callboard_http_panics"].map(count), [1, 1, 1], "{told}");
+    }
+
+    /// What a subscriber writes.
+    #[derive(Clone, Default)]
+    struct Lines(Arc<Mutex<Vec<u8>>>);
+
+    impl std::io::Write for Lines {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0.lock().extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
     }
 }

@@ -380,6 +380,26 @@ async fn series_of_metrics_come_in_the_same_order_each_time() {
     assert!(requests.len() > 2 && requests == sorted, "{requests:#?}");
 }
 
+#[tokio::test]
+async fn a_page_of_metrics_stays_valid_where_a_program_names_a_family_as_another_one() {
+    let server = Server::of_app_with(app(), HttpConfig::default(), |edge| {
+        edge.show_metrics_of(|| "# TYPE mine counter\nmine_total 1\n# TYPE callboard_in_flight gauge\n".to_owned());
+        edge.show_metrics_of(|| "# TYPE mine counter\nmine_total 2\n# TYPE yours gauge\nyours 3\n".to_owned());
+    })
+    .await;
+    for accept in ["application/openmetrics-text", "text/plain"] {
+        let mut client = server.connect().await;
+        client.send(format!("GET /metrics HTTP/1.1\r\nhost: localhost\r\naccept: {accept}\r\n\r\n")).await;
+        let page = client.answer().await;
+        let mut types: Vec<_> = page.text().lines().filter_map(|line| line.strip_prefix("# TYPE ")).collect();
+        let families = types.len();
+        types.sort_unstable();
+        types.dedup_by_key(|line| line.split(' ').next());
+        assert_eq!(types.len(), families, "{}", page.text());
+        assert!(page.text().contains("mine_total 1\n") && page.text().contains("yours 3\n"), "{}", page.text());
+    }
+}
+
 /// A route whose clients only send bad requests is not idle.
 #[tokio::test]
 async fn errors_are_counted_by_route_also_where_no_call_was_made() {
