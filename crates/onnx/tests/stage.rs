@@ -7,13 +7,16 @@ mod support;
 use std::sync::{Arc, Mutex, mpsc};
 
 use callboard_codec::{DType, Map, Tensor, Value};
-use callboard_core::{App, CallError, ErrorKind, LocalClient, Node, StartError};
+use callboard_core::{App, CallError, ErrorKind, LocalClient, Node, Stage, StartError};
 use callboard_onnx::{DEFAULT_MAX_BATCH_SIZE, Engine, EngineError, Model, Signature};
 use ndarray::array;
 use support::{F32, F64, Fixed, Graph, Named, abs, add, compare, lookup};
 
 async fn start(model: &Model, max_batch_size: usize) -> Result<Node, StartError> {
-    let stage = callboard_onnx::stage("model", model).max_batch_size(max_batch_size);
+    start_stage(model, callboard_onnx::stage("model", model).max_batch_size(max_batch_size)).await
+}
+
+async fn start_stage(model: &Model, stage: Stage<Value, Value>) -> Result<Node, StartError> {
     App::new().route_described("/model", stage, model.input_type(), model.output_type()).start().await
 }
 
@@ -253,13 +256,22 @@ impl Engine for Gated {
 
 /// What happens to items that wait together while the worker is busy: their outcomes, and the shapes of their runs.
 async fn together(items: Vec<Tensor>) -> (Vec<Result<Value, CallError>>, Vec<Vec<usize>>) {
+    together_in(|stage| stage, items).await
+}
+
+async fn together_in(
+    change: impl FnOnce(Stage<Value, Value>) -> Stage<Value, Value>,
+    items: Vec<Tensor>,
+) -> (Vec<Result<Value, CallError>>, Vec<Vec<usize>>) {
     let axes = [Named("batch"), Named("width")];
     let signature = Signature::try_from_onnx(&abs(F32, &axes).to_onnx()).unwrap();
     let shapes = Arc::new(Mutex::new(Vec::new()));
     let (started, has_started) = mpsc::channel();
     let (release, gate) = mpsc::channel();
     let gated = Gated { inner: Doubling, shapes: Arc::clone(&shapes), warm_ups: 2, started, gate: Mutex::new(gate) };
-    let node = start(&Model::with_engine(signature, gated).unwrap(), 8).await.unwrap();
+    let model = Model::with_engine(signature, gated).unwrap();
+    let stage = callboard_onnx::stage("model", &model).max_batch_size(8);
+    let node = start_stage(&model, change(stage)).await.unwrap();
     assert_eq!(*shapes.lock().unwrap(), [vec![1, 1], vec![8, 1]], "warm-up: one item, then the largest batch");
 
     let client = node.client();
@@ -316,6 +328,14 @@ async fn items_of_different_lengths_run_in_groups() {
     assert_eq!(runs, [[2, 3], [2, 1]]);
     let firsts: Vec<_> = outcomes.iter().map(|outcome| answer(outcome)[0]).collect();
     assert_eq!(firsts, [2.0, 4.0, 6.0, 8.0]);
+}
+
+#[tokio::test]
+async fn an_item_of_a_model_with_varying_lengths_costs_its_length() {
+    let items = (1..=4).map(|i| Tensor::from_array(array![i as f32, 0.5, 0.5])).collect();
+    let (outcomes, runs) = together_in(|stage| stage.max_cost(6), items).await;
+    assert_eq!(runs, [[2, 3], [2, 3]], "six values a batch, not six items");
+    assert!(outcomes.iter().all(Result::is_ok), "{outcomes:?}");
 }
 
 #[tokio::test]
