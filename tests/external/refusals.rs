@@ -1,12 +1,14 @@
 //! Clients that send a large body and are refused early: each gets its answer, in any order of writing and reading.
 
 use std::fs;
+use std::io::Write;
 use std::process::Command;
+use std::thread;
 use std::time::Duration;
 
 use crate::process::run;
 use crate::python::{Python, go_settings};
-use crate::support::{Server, callboard, directory};
+use crate::support::{Server, callboard, directory, directory_with};
 use crate::tool::{CURL, NODE, PYTHON, Tool};
 
 /// The limit of some hundred bodies of five megabytes, on a busy machine.
@@ -19,7 +21,7 @@ const REQUESTS: usize = 200;
 
 /// Servers that refuse, and the URL of each refusal: `415 http://127.0.0.1:12345/digits`.
 struct Refusing {
-    _servers: [Server; 2],
+    _servers: [Server; 3],
     cases: Vec<(u16, String)>,
 }
 
@@ -31,6 +33,7 @@ impl Refusing {
         let mut command = callboard(["serve", "examples/digits", "--http", "127.0.0.1:0", "--api-keys"]);
         command.arg(&keys);
         let locked = Server::start(command);
+        let full = full();
         let at = |server: &Server, path: &str| format!("http://{}{path}", server.address);
         let cases = vec![
             (404, at(&small, "/nowhere")),
@@ -38,8 +41,9 @@ impl Refusing {
             // The clients send `image/png`, which one of the routes takes.
             (413, at(&small, "/digits")),
             (415, at(&small, "/v1/call/digits")),
+            (429, at(&full, "/digits")),
         ];
-        Self { _servers: [small, locked], cases }
+        Self { _servers: [small, locked, full], cases }
     }
 
     /// Runs a client for each refusal; the client prints one status per line.
@@ -53,6 +57,33 @@ impl Refusing {
             assert_eq!(got, requests, "{status} at {url}:\n{said}");
         }
     }
+}
+
+/// A server whose route takes one call at a time, and is busy with a call whose body arrives slowly.
+fn full() -> Server {
+    let examples = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/digits");
+    let digits = fs::read_to_string(format!("{examples}/callboard.toml")).unwrap();
+    let digits = digits
+        .replace("digits.onnx", &format!("{examples}/digits.onnx"))
+        .replace("seven.png", &format!("{examples}/seven.png"))
+        .replace("path = \"/digits\"", "path = \"/digits\"\nmax_in_flight = 1");
+    let mut command = callboard(["serve", "--http", "127.0.0.1:0", "--body-timeout", "1h"]);
+    command.arg(directory_with(&digits));
+    let server = Server::start(command);
+    let mut busy = server.connect();
+    let head = "POST /digits HTTP/1.1\r\nhost: test\r\ncontent-type: image/png\r\ncontent-length: 60000000\r\n\
+                x-request-timeout-ms: 3600000\r\n\r\n";
+    busy.write_all(head.as_bytes()).unwrap();
+    // Ends with the server, which closes the connection.
+    thread::spawn(move || {
+        while busy.write_all(&[7; 4096]).is_ok() {
+            thread::sleep(Duration::from_secs(1));
+        }
+    });
+    while server.request("POST /digits HTTP/1.1\r\ncontent-type: image/png", &[7]).status != 429 {
+        thread::sleep(Duration::from_millis(10));
+    }
+    server
 }
 
 /// Whether this program is installed.
