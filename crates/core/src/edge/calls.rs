@@ -11,6 +11,7 @@ use crate::clock::{self, Instant};
 use crate::deadline::Deadline;
 use crate::error::{CallError, ErrorKind};
 use crate::gateway::{HeldBytes, Limits};
+use crate::pipeline::remote_stages;
 use crate::router::{Admission, Route};
 
 /// For edges.
@@ -20,6 +21,13 @@ impl LocalClient {
     #[must_use]
     pub fn timeout_of(&self, route: &Route, timeout: Option<Duration>) -> Duration {
         self.shared.gateway.timeout_of(route, timeout)
+    }
+
+    /// Whether a call of this route may run twice: each stage has a [contract](crate::Contract) that permits it, here or
+    /// on every node that runs it now, and no step asks an actor.
+    #[must_use]
+    pub fn may_run_again(&self, route: &Route) -> bool {
+        route.may_run_again(remote_stages(&self.shared.gateway))
     }
 
     /// Takes the permits for a call before its `bytes` are read. The admission holds them, its route and the stages of

@@ -47,7 +47,7 @@ pub use stream::StreamPipeline;
 
 pub(crate) use ensemble::Join;
 pub(crate) use graph::Graph;
-pub(crate) use remote::{ClusterHandle, StreamPlace, place_stream, remote_stages, stream_remote};
+pub(crate) use remote::{ClusterHandle, StreamPlace, place_stream, reachable_by, remote_stages, stream_remote};
 pub(crate) use run::all_may_run_again;
 
 /// Connected stages, from `In` to `Out`.

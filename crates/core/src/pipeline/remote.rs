@@ -58,6 +58,13 @@ pub trait RemoteStages: fmt::Debug + Send + Sync + 'static {
     /// Whether a node that runs this stage can be reached.
     fn offers(&self, stage: &str) -> bool;
 
+    /// Whether a call of this stage may run a second time wherever it runs: every node that runs it says so. False if no
+    /// such node can be reached.
+    fn may_run_again(&self, stage: &str) -> bool {
+        let _ = stage;
+        false
+    }
+
     /// The other nodes, for descriptions. A cluster that knows none returns an empty list.
     fn peers(&self) -> Vec<PeerDescription> {
         Vec::new()
@@ -244,7 +251,7 @@ pub(crate) fn remote_stages(gateway: &Gateway) -> Option<&dyn RemoteStages> {
 }
 
 /// The cluster, if the call may leave this node.
-fn reachable_by(flight: &Flight) -> Option<&dyn RemoteStages> {
+pub(crate) fn reachable_by(flight: &Flight) -> Option<&dyn RemoteStages> {
     stages_of(flight.cluster()?)
 }
 

@@ -11,7 +11,7 @@ use futures_util::future::{join_all, try_join_all};
 use super::Graph;
 use super::ensemble::{Join, first_failed};
 use super::graph::{ChooseFn, MapFn};
-use super::remote::run_stages;
+use super::remote::{RemoteStages, reachable_by, run_stages};
 use crate::call::{Flight, Reply};
 use crate::clock::{self, Instant};
 use crate::containment::{Panicked, contain};
@@ -57,8 +57,9 @@ impl Graph<Arc<Pool>> {
                 (payload, timing) = match step {
                     Self::Stage(pool) if flight.cluster().is_none() => {
                         let outcome = pool.submit(payload, flight, now).await;
-                        let reply = outcome
-                            .map_err(|error| error.after_runs(started, all_may_run_again(&steps[..position])))?;
+                        let reply = outcome.map_err(|error| {
+                            error.after_runs(started, all_may_run_again(&steps[..position], reachable_by(flight)))
+                        })?;
                         started = true;
                         reply.into_parts()
                     }
@@ -68,16 +69,18 @@ impl Graph<Arc<Pool>> {
                     }
                     Self::Stage(_) | Self::Remote(_) => {
                         let outcome = Box::pin(run_stages(&steps[position..], payload, flight, now)).await;
-                        let (reply, ran) = outcome
-                            .map_err(|error| error.after_runs(started, all_may_run_again(&steps[..position])))?;
+                        let (reply, ran) = outcome.map_err(|error| {
+                            error.after_runs(started, all_may_run_again(&steps[..position], reachable_by(flight)))
+                        })?;
                         started = true;
                         position += ran.saturating_sub(1);
                         reply.into_parts()
                     }
                     nested => {
                         let outcome = nested.run_nested(payload, flight, now).await;
-                        let Reply { payload, timing } = outcome
-                            .map_err(|error| error.after_runs(started, all_may_run_again(&steps[..position])))?;
+                        let Reply { payload, timing } = outcome.map_err(|error| {
+                            error.after_runs(started, all_may_run_again(&steps[..position], reachable_by(flight)))
+                        })?;
                         started = true;
                         (payload, timing)
                     }
@@ -130,7 +133,8 @@ async fn run_ensemble(
             let running = members.iter().map(|member| member.run_member(payload.clone(), &branch, now));
             let replies = try_join_all(running).await.map_err(|error| {
                 // When one member refuses, another may be at work.
-                first_failed(members.len(), error).after_runs(members.len() > 1, all_may_run_again(members))
+                first_failed(members.len(), error)
+                    .after_runs(members.len() > 1, all_may_run_again(members, reachable_by(flight)))
             })?;
             let timing = slowest(replies.iter().map(|reply| reply.timing));
             let payloads = replies.into_iter().map(|reply| reply.payload).collect();
@@ -144,7 +148,7 @@ async fn run_ensemble(
             let refused_by_all = outcomes.iter().all(|outcome| outcome.as_ref().is_err_and(CallError::is_refusal));
             let payloads = outcomes.into_iter().map(|outcome| outcome.map(|reply| reply.payload)).collect();
             let payload = guarded_join(|| join(payloads))
-                .map_err(|error| error.after_runs(!refused_by_all, all_may_run_again(members)))?;
+                .map_err(|error| error.after_runs(!refused_by_all, all_may_run_again(members, reachable_by(flight))))?;
             Ok(Reply { payload, timing })
         }
     }
@@ -156,16 +160,16 @@ impl Graph<Arc<Pool>> {
     }
 }
 
-/// Whether all these steps may run once more for the same call.
-pub(crate) fn all_may_run_again(steps: &[Graph<Arc<Pool>>]) -> bool {
+/// Whether all these steps may run once more for the same call. The cluster knows the contracts of remote stages.
+pub(crate) fn all_may_run_again(steps: &[Graph<Arc<Pool>>], cluster: Option<&dyn RemoteStages>) -> bool {
     steps.iter().all(|step| match step {
         Graph::Stage(pool) => pool.contract().may_run_again(),
         Graph::Map { .. } => true,
         Graph::Sequence(parts) | Graph::Ensemble { members: parts, .. } | Graph::Switch { branches: parts, .. } => {
-            all_may_run_again(parts)
+            all_may_run_again(parts, cluster)
         }
-        // Not known here.
-        Graph::Remote(_) | Graph::Ask { .. } => false,
+        Graph::Remote(name) => cluster.is_some_and(|cluster| cluster.may_run_again(name.as_str())),
+        Graph::Ask { .. } => false,
     })
 }
 

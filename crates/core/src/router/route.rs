@@ -13,7 +13,7 @@ use crate::call::Priority;
 use crate::gateway::Refusal;
 use crate::id::{RouteIndex, RouteName, StageName};
 use crate::metrics::RouteMetrics;
-use crate::pipeline::{Graph, all_may_run_again};
+use crate::pipeline::{Graph, RemoteStages, all_may_run_again};
 use crate::pool::Pool;
 
 /// This bit is set in the call count of a closed route: it takes no new calls.
@@ -199,11 +199,10 @@ impl Route {
         self.parts.streams_at.is_some()
     }
 
-    /// Whether a call of it may run twice: each stage has a [contract](crate::Contract) that permits it, no step asks
-    /// an actor, and all steps run on this node.
-    #[must_use]
-    pub fn may_run_again(&self) -> bool {
-        !self.streams() && all_may_run_again(self.graph().steps())
+    /// Whether a call of it may run twice: each stage has a [contract](crate::Contract) that permits it, and no step
+    /// asks an actor.
+    pub(crate) fn may_run_again(&self, cluster: Option<&dyn RemoteStages>) -> bool {
+        !self.streams() && all_may_run_again(self.graph().steps(), cluster)
     }
 
     /// The lower-case names of the headers that its code may read; see

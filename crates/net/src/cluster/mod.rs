@@ -207,6 +207,11 @@ impl RemoteStages for Cluster {
         self.inner.peers.load().iter().any(|peer| peer.offers(stage))
     }
 
+    fn may_run_again(&self, stage: &str) -> bool {
+        let candidates = self.inner.candidates(stage, None, Instant::now());
+        !candidates.is_empty() && candidates.iter().all(|candidate| candidate.is_idempotent)
+    }
+
     fn peers(&self) -> Vec<PeerDescription> {
         self.inner.peers.load().iter().filter_map(|peer| peer.describe(Instant::now())).collect()
     }

@@ -64,7 +64,7 @@ pub(super) fn offers(server: &ServerState, role: Role) -> Bytes {
         name: route.name().to_owned(),
         revision: route.revision(),
         streams: route.streams(),
-        idempotent: route.may_run_again(),
+        idempotent: node.may_run_again(&route),
         timeout_millis: timeout_millis(&node, &route),
         ..Offer::default()
     });

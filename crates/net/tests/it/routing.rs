@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use callboard_codec::{Local, Payload};
-use callboard_core::{App, CallOptions, ErrorKind, Pipeline, Stage};
+use callboard_core::{App, CallOptions, ErrorKind, Failure, Pipeline, Stage};
 use tokio::sync::Semaphore;
 
 use crate::common::{Member, Served, until};
@@ -41,6 +41,34 @@ async fn stages_in_a_row_on_one_peer_cross_once() {
     let before = worker.streams_begun();
     assert_eq!(gateway.call(5).await.unwrap(), 116);
     assert_eq!((worker.streams_begun() - before, counts.each_ref().map(runs)), (1, [1, 1, 1]));
+}
+
+/// A gateway knows the contracts of its peers' stages: its own clients may repeat a lost call, and a refusal after such
+/// a stage is retryable.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_route_may_run_again_where_every_peer_says_so_of_its_stage() {
+    let worker = |stage: Stage<i64, i64>| Served::start(App::new().route("/work", stage));
+    let count = Count::default();
+    let (pure, once) = (worker(adding("add", 1, &count).pure()).await, worker(adding("add", 1, &count)).await);
+    let full = || Stage::each("full", |_: &i64| -> Result<i64, Failure> { Err(Failure::overloaded("later")) });
+    for (peers, expected) in
+        [(vec![&pure.edge], true), (vec![&once.edge], false), (vec![&pure.edge, &once.edge], false)]
+    {
+        let app = App::new().route("/run", there("add").then(full())).route("/add", there("add"));
+        let gateway = Member::start(app, &peers).await;
+        let client = gateway.served.node.client();
+        gateway.is_linked_to(peers.len()).await;
+        let route = client.route("/add").unwrap();
+        assert_eq!(client.may_run_again(&route), expected, "{} peers", peers.len());
+        let error = gateway.call(1).await.unwrap_err();
+        assert_eq!((error.kind(), error.is_retryable()), (ErrorKind::Overloaded, expected), "{error:?}");
+        // Its clients learn of it as the peers come.
+        let outside = gateway.served.client().await;
+        assert_eq!(outside.call::<i64, i64>("/add", 1).await.unwrap(), 2);
+    }
+    let alone = Member::start(App::new().route("/add", there("add")), &[]).await;
+    let client = alone.served.node.client();
+    assert!(!client.may_run_again(&client.route("/add").unwrap()), "no peer is known");
 }
 
 /// The first two stages run on one peer, the third on another.
