@@ -7,7 +7,9 @@ use callboard_codec::wire::{Call, Fail, Load, Times};
 use callboard_codec::{DecodeLimits, Envelope, Format, Value};
 use callboard_core::edge::ErrorParts;
 use callboard_core::timeline::SpanId;
-use callboard_core::{CallError, CallOptions, Deadline, ErrorKind, Instant, Priority, SessionKey, StageName, Timing};
+use callboard_core::{
+    CallError, CallOptions, Deadline, ErrorKind, ErrorReason, Instant, Priority, SessionKey, StageName, Timing,
+};
 
 use crate::offload;
 
@@ -18,14 +20,20 @@ pub(crate) struct EmptyHeader {}
 /// The longest details of an error. Longer ones are dropped: they belong into an output.
 const MAX_DETAILS_BYTES: usize = 1 << 20;
 
-/// HTTP's status for a body that is too large, which every edge uses.
-const PAYLOAD_TOO_LARGE: u16 = 413;
+/// The status of each reason in a fail frame: HTTP's numbers.
+const STATUS_OF_REASON: [(ErrorKind, ErrorReason, u16); 2] =
+    [(ErrorKind::InvalidInput, ErrorReason::TooLarge, 413), (ErrorKind::Failed, ErrorReason::LoopDetected, 508)];
 
 /// The error of an input that is too large.
 pub(crate) fn too_large(message: String) -> CallError {
     let mut parts = ErrorParts::new(ErrorKind::InvalidInput, message);
-    parts.status = Some(PAYLOAD_TOO_LARGE);
+    parts.reason = Some(ErrorReason::TooLarge);
+    parts.status = status_of(ErrorReason::TooLarge);
     parts.into()
+}
+
+fn status_of(reason: ErrorReason) -> Option<u16> {
+    STATUS_OF_REASON.iter().find(|row| row.1 == reason).map(|row| row.2)
 }
 
 /// Writes a caller's options into a call's header, with the time that is left now.
@@ -117,7 +125,7 @@ pub(crate) fn fail(error: CallError, load: Load) -> (Fail, Option<Envelope>) {
         started,
         may_repeat: parts.may_repeat,
         error_type: parts.error_type,
-        status: parts.status.unwrap_or(0),
+        status: parts.status.or_else(|| parts.reason.and_then(status_of)).unwrap_or(0),
         // 0 means unknown, so "at once" is one millisecond.
         retry_after_millis: parts.retry_after.map_or(0, |after| millis(after).max(1)),
         remote_trace: parts.remote_trace,
@@ -135,6 +143,7 @@ pub(crate) fn error(fail: Fail, details: &Bytes) -> CallError {
     let details = if details.is_empty() { None } else { decode() };
     let kind = ErrorKind::from_name(&fail.kind);
     let mut parts = ErrorParts::new(kind.unwrap_or(ErrorKind::Internal), fail.message);
+    parts.reason = STATUS_OF_REASON.iter().find(|row| row.0 == parts.kind && row.2 == fail.status).map(|row| row.1);
     (parts.started, parts.may_repeat) = (fail.started, fail.may_repeat);
     parts.error_type = fail.error_type;
     parts.status = (fail.status > 0).then_some(fail.status);

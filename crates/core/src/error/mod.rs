@@ -125,6 +125,16 @@ impl fmt::Display for ErrorKind {
     }
 }
 
+/// What a kind alone does not tell. Edges may answer it in words of their own: HTTP has statuses for both.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ErrorReason {
+    /// The input is larger than a limit that waiting does not change: with [`ErrorKind::InvalidInput`].
+    TooLarge,
+    /// An inner call came back to a stage that its outer call is in: with [`ErrorKind::Failed`].
+    LoopDetected,
+}
+
 /// Why a call did not succeed.
 ///
 /// Boxed inside, so that a `Result` with it stays small on the path where nothing goes wrong.
@@ -140,6 +150,8 @@ pub struct ErrorParts {
     pub message: String,
     /// See [`CallError::error_type`].
     pub error_type: Option<String>,
+    /// See [`CallError::reason`].
+    pub reason: Option<ErrorReason>,
     /// See [`CallError::status`].
     pub status: Option<u16>,
     /// See [`CallError::details`].
@@ -166,6 +178,7 @@ impl ErrorParts {
             kind,
             message: limit_error_text(message.into()),
             error_type: None,
+            reason: None,
             status: None,
             details: None,
             retry_after: None,
@@ -273,8 +286,8 @@ impl CallError {
     }
 
     #[must_use]
-    pub(crate) fn with_status(mut self, status: u16) -> Self {
-        self.0.status = Some(status);
+    pub(crate) fn with_reason(mut self, reason: ErrorReason) -> Self {
+        self.0.reason = Some(reason);
         self
     }
 
@@ -302,7 +315,14 @@ impl CallError {
         self.0.error_type.as_deref()
     }
 
-    /// The HTTP-like status (400–599) that user code chose for its failure.
+    /// What the kind alone does not tell, if there is such a reason.
+    #[must_use]
+    pub fn reason(&self) -> Option<ErrorReason> {
+        self.0.reason
+    }
+
+    /// The HTTP-like status (400–599) that user code chose for its failure, or that a node sent with it. Core passes it
+    /// on and does not read it.
     #[must_use]
     pub fn status(&self) -> Option<u16> {
         self.0.status

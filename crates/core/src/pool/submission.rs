@@ -22,7 +22,7 @@ use super::message::BatcherMessage;
 use crate::call::Flight;
 use crate::clock::{self, Instant};
 use crate::containment::{contain, drop_contained};
-use crate::error::{CallError, ErrorKind, Failure};
+use crate::error::{CallError, ErrorKind, ErrorReason, Failure};
 use crate::metrics::Refused;
 use crate::queue::{
     AdmissionDecision, CONFIRMED_FOR, ContainedPayload, DeadlineCheck, Entry, EntryKey, EntryOutcome, Load,
@@ -32,9 +32,6 @@ use crate::worker::OutputSender;
 
 /// The retry time for refused callers before the first batch was measured.
 const RETRY_AFTER_UNKNOWN: Duration = Duration::from_secs(1);
-
-/// HTTP's number for a request that comes back to where it is.
-const LOOP_DETECTED: u16 = 508;
 
 impl Pool {
     /// Runs one payload through this stage.
@@ -112,7 +109,8 @@ impl Pool {
         if flight.is_inside(&self.name) {
             let message =
                 format!("the stage `{}` is called from within itself: it would wait for its own workers", self.name);
-            return Err(CallError::new(ErrorKind::Failed, message).with_status(LOOP_DETECTED).at_stage(&self.name));
+            let error = CallError::new(ErrorKind::Failed, message).with_reason(ErrorReason::LoopDetected);
+            return Err(error.at_stage(&self.name));
         }
         Ok(())
     }

@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use callboard_core::{App, CallContext, CallOptions, ErrorKind, Failure, Limits, LocalClient, Node, Priority, Stage};
+use callboard_core::{
+    App, CallContext, CallOptions, ErrorKind, ErrorReason, Failure, Limits, LocalClient, Node, Priority, Stage,
+};
 use futures_util::FutureExt;
 use futures_util::future::join_all;
 use tokio::sync::Semaphore;
@@ -187,23 +189,23 @@ async fn a_client_of_another_node_takes_permits_of_that_node() {
     assert_eq!(error.kind(), ErrorKind::Overloaded, "{error}");
 }
 
-async fn error_of(node: &Node) -> (ErrorKind, Option<u16>, String) {
+async fn error_of(node: &Node) -> (ErrorKind, Option<ErrorReason>, String) {
     let error = node.client().call::<u64, u64>("/inner", 1).await.unwrap_err();
-    (error.kind(), error.status(), error.message().to_owned())
+    (error.kind(), error.reason(), error.message().to_owned())
 }
 
 #[tokio::test]
 async fn a_call_does_not_come_back_into_a_stage_that_it_is_in() {
     let node = App::new().route("/inner", asks("asks")).start().await.unwrap();
-    let (kind, status, message) = error_of(&node).await;
-    assert_eq!((kind, status), (ErrorKind::Failed, Some(508)));
+    let (kind, reason, message) = error_of(&node).await;
+    assert_eq!((kind, reason), (ErrorKind::Failed, Some(ErrorReason::LoopDetected)));
     assert!(message.contains("`asks` is called from within itself"), "{message}");
     // Also through another stage.
     let around = Stage::each_async_with_context("around", |n: Arc<u64>, context: CallContext| async move {
         Ok(context.client()?.call::<u64, u64>("/around", *n).await?)
     });
     let node = App::new().route("/inner", around).route("/around", asks("asks")).start().await.unwrap();
-    assert_eq!(error_of(&node).await.1, Some(508));
+    assert_eq!(error_of(&node).await.1, Some(ErrorReason::LoopDetected));
 }
 
 #[tokio::test]

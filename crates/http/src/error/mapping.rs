@@ -1,9 +1,19 @@
 //! The one table from kinds of errors to HTTP statuses.
 
 use axum::http::StatusCode;
-use callboard_core::ErrorKind;
+use callboard_core::{CallError, ErrorKind, ErrorReason};
 
-/// The status of a failed call. User code may choose a status (`chosen`) for errors that it reports
+/// The status of a failed call: that of its kind, of its reason, or the one that user code chose.
+pub(crate) fn status_of_call(error: &CallError) -> StatusCode {
+    let special = match error.reason() {
+        Some(ErrorReason::TooLarge) => Some(StatusCode::PAYLOAD_TOO_LARGE),
+        Some(ErrorReason::LoopDetected) => Some(StatusCode::LOOP_DETECTED),
+        _ => None,
+    };
+    status_of(error.kind(), special.map(|status| status.as_u16()).or_else(|| error.status()))
+}
+
+/// The status of a kind. User code may choose a status (`chosen`) for errors that it reports
 /// ([`ErrorKind::Failed`] and [`ErrorKind::InvalidInput`]), never for errors of the framework.
 pub(crate) fn status_of(kind: ErrorKind, chosen: Option<u16>) -> StatusCode {
     let chosen = chosen.and_then(|code| StatusCode::from_u16(code).ok());
@@ -31,6 +41,8 @@ fn client_closed_request() -> StatusCode {
 
 #[cfg(test)]
 mod tests {
+    use callboard_core::edge::ErrorParts;
+
     use super::*;
 
     #[test]
@@ -66,6 +78,16 @@ mod tests {
         for (kind, (name, statuses)) in ErrorKind::ALL.into_iter().zip(rows) {
             let status = status_of(kind, None).as_u16().to_string();
             assert!(statuses.contains(&status), "`{name}` is {statuses} on the page and {status} here");
+        }
+    }
+
+    #[test]
+    fn a_reason_has_its_status() {
+        for (kind, reason, status) in
+            [(ErrorKind::InvalidInput, ErrorReason::TooLarge, 413), (ErrorKind::Failed, ErrorReason::LoopDetected, 508)]
+        {
+            let parts = ErrorParts { reason: Some(reason), ..ErrorParts::new(kind, "no") };
+            assert_eq!(status_of_call(&parts.into()).as_u16(), status, "{reason:?}");
         }
     }
 
