@@ -37,7 +37,7 @@ fn app() -> App {
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let app = app();
-    println!("{}", app.diagram());
+    println!("{app}");
     let node = app.start().await?;
     let client = node.client();
 

@@ -13,11 +13,11 @@ use std::io;
 use std::path::PathBuf;
 
 use callboard_codec::{DataType, DecodeError, DecodeLimits, Format, Map, Value};
-use callboard_core::{App, Pipeline, RouteSpec, Stage};
+use callboard_core::{App, Pipeline, RouteSpec};
 
 use crate::config::{ConfigError, ExamplePlan, Place, Plan, RoutePlan};
 
-use self::part::{Part, with_knobs};
+use self::part::Part;
 use self::types::Types;
 
 /// The reason why a plan could not become an app. `Display` names the place in the plan, `source()` the cause.
@@ -111,8 +111,13 @@ fn unknown_input(plan: &Plan, route: &RoutePlan) -> DataType {
     }
 }
 
-/// The same app with empty stages: for diagrams, which need no model.
-pub fn sketch(plan: &Plan) -> App {
+/// The same app with empty stages, which need no model.
+#[cfg(test)]
+pub(crate) fn sketch(plan: &Plan) -> App {
+    use callboard_core::Stage;
+
+    use self::part::with_knobs;
+
     let stages = plan.stages.iter().map(|stage| {
         if stage.kind.is_remote() {
             return Some(Pipeline::remote(&stage.name.value));

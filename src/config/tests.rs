@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::*;
+use crate::Diagram;
 
 const DIGITS: &str = r#"
 [[stage]]
@@ -263,7 +264,7 @@ fn steps(written: &str) -> Result<String, String> {
         let place = "dir/callboard.toml:17: route `/digits`: ";
         error.strip_prefix(place).unwrap_or_else(|| panic!("{error} is not at {place}")).to_owned()
     })?;
-    Ok(plan.steps_of(&plan.routes[0]).to_string())
+    Ok(plan.shape_of(&plan.routes[0]).to_string())
 }
 
 #[test]
@@ -499,8 +500,11 @@ fn a_picture_of_a_plan_has_the_steps_that_its_explanation_has() {
     let written = r#"stages = ["decode", { ensemble = { a = { pick = "x" }, b = [] }, partial = true },
       { switch = "want", cases = { b = "digits", c = { rename = { x = "y" } } }, default = [] }]"#;
     let plan = plan(&DIGITS.replacen(STAGES_LINE, written, 1)).unwrap();
-    let shown = plan.steps_of(&plan.routes[0]).to_string();
-    assert_eq!(crate::assemble::sketch(&plan).diagram().to_string(), format!("/digits: {shown}\n"));
+    let shown = plan.shape_of(&plan.routes[0]).to_string();
+    let sketch = crate::assemble::sketch(&plan);
+    assert_eq!(sketch.to_string(), format!("/digits: {shown}\n"));
+    let drawn = Diagram::for_routes([("/digits", plan.shape_of(&plan.routes[0]))]);
+    assert_eq!(Diagram::for_app(&sketch).to_mermaid(), drawn.to_mermaid());
 }
 
 const GATEWAY: &str = r#"

@@ -151,7 +151,7 @@ pub struct RouteDescription {
     pub name: RouteName,
     /// The number of the change that opened it; the start has number 1.
     pub revision: u64,
-    /// Its pipeline, drawn in one line.
+    /// Its pipeline in one line, as [`PipelineShape`](crate::description::PipelineShape) writes it.
     pub pipeline: String,
     /// Whether it was replaced or removed, and only finishes its calls.
     pub closed: bool,
@@ -339,7 +339,7 @@ fn describe_routes(table: &Table) -> Vec<RouteDescription> {
     let describe = |(route, closed): (&Arc<Route>, bool)| RouteDescription {
         name: route.id().clone(),
         revision: route.revision(),
-        pipeline: route.graph().map(&mut |pool| pool.name().clone()).to_string(),
+        pipeline: route.graph().shape(|pool| (pool.name(), pool.settings())).to_string(),
         closed,
     };
     all_routes(table).map(describe).collect()

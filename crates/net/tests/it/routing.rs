@@ -133,9 +133,7 @@ async fn what_a_peer_says_of_a_calls_time_is_kept() {
 
 #[test]
 fn a_stage_elsewhere_is_drawn_as_a_stage() {
-    let diagram = App::new().route("/run", there("classify")).diagram();
-    assert_eq!(diagram.to_string(), "/run: ↗classify\n");
-    assert!(diagram.to_mermaid().contains(r#"["classify · remote"]"#), "{}", diagram.to_mermaid());
+    assert_eq!(App::new().route("/run", there("classify")).to_string(), "/run: ↗classify\n");
 }
 
 /// Three workers that return their number.

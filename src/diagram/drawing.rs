@@ -17,7 +17,7 @@ pub(super) enum Shape {
     Actor,
 }
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Drawing {
     frames: Vec<String>,
     boxes: Vec<(usize, Shape, String)>,
