@@ -96,8 +96,8 @@ impl Offload {
         }
     }
 
-    fn wait(&self) -> Result<Waiting, CallError> {
-        let waiting = Waiting(Arc::clone(&self.waiting));
+    fn wait(&self) -> Result<WaitingJob, CallError> {
+        let waiting = WaitingJob(Arc::clone(&self.waiting));
         if self.waiting.fetch_add(1, Ordering::Relaxed) < MAX_WAITING {
             Ok(waiting)
         } else {
@@ -112,9 +112,9 @@ fn stopping() -> CallError {
 }
 
 /// One piece of work that waits.
-struct Waiting(Arc<AtomicUsize>);
+struct WaitingJob(Arc<AtomicUsize>);
 
-impl Drop for Waiting {
+impl Drop for WaitingJob {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }

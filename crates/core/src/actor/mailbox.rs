@@ -350,10 +350,10 @@ impl<M> fmt::Debug for TellError<M> {
 }
 
 /// A question to an actor as a step of a pipeline, without its types.
-pub(crate) type AskFn = Arc<dyn Fn(Payload, Arc<Flight>) -> Asking + Send + Sync>;
+pub(crate) type AskFn = Arc<dyn Fn(Payload, Arc<Flight>) -> AskFuture + Send + Sync>;
 
 /// The future of an answer.
-pub(crate) type Asking = Pin<Box<dyn Future<Output = Result<Payload, CallError>> + Send>>;
+pub(crate) type AskFuture = Pin<Box<dyn Future<Output = Result<Payload, CallError>> + Send>>;
 
 /// Makes each item a message to `actor`, with the deadline of its call.
 pub(crate) fn ask_step<In, Out, M, F>(actor: ActorRef<M>, message: F) -> AskFn

@@ -19,7 +19,7 @@ use crate::error::{CallError, ErrorKind, Failure};
 use crate::pool::Pool;
 use crate::timeline::{Micros, Phase, Timing};
 
-type Running<'a> = Pin<Box<dyn Future<Output = Result<Reply, CallError>> + Send + 'a>>;
+type StepFuture<'a> = Pin<Box<dyn Future<Output = Result<Reply, CallError>> + Send + 'a>>;
 
 impl Graph<Arc<Pool>> {
     /// Runs one payload through all steps. The first error ends it; later steps do not run.
@@ -90,7 +90,7 @@ impl Graph<Arc<Pool>> {
     }
 
     /// The composite steps, behind a pointer because they contain pipelines themselves.
-    fn run_nested<'a>(&'a self, payload: Payload, flight: &'a Arc<Flight>, now: Instant) -> Running<'a> {
+    fn run_nested<'a>(&'a self, payload: Payload, flight: &'a Arc<Flight>, now: Instant) -> StepFuture<'a> {
         Box::pin(async move {
             match self {
                 Self::Ensemble { members, join, .. } => run_ensemble(members, join, payload, flight, now).await,
@@ -151,7 +151,7 @@ async fn run_ensemble(
 }
 
 impl Graph<Arc<Pool>> {
-    fn run_member<'a>(&'a self, payload: Payload, flight: &'a Arc<Flight>, now: Instant) -> Running<'a> {
+    fn run_member<'a>(&'a self, payload: Payload, flight: &'a Arc<Flight>, now: Instant) -> StepFuture<'a> {
         Box::pin(self.run(payload, flight, now))
     }
 }

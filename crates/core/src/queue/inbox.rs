@@ -19,10 +19,10 @@ const KEPT_CAPACITY: usize = 256;
 
 /// Entries on their way to one batcher.
 #[derive(Debug, Default)]
-pub(crate) struct Inbox(Mutex<State>);
+pub(crate) struct Inbox(Mutex<InboxState>);
 
 #[derive(Debug, Default)]
-struct State {
+struct InboxState {
     entries: Vec<Entry>,
     closed: bool,
 }

@@ -40,13 +40,13 @@ use crate::worker::{
     ErasedAsync, Replica, Worker,
 };
 
-type Build<W> = dyn Fn(&Replica) -> Result<W, Failure> + Send + Sync;
+type BuildFn<W> = dyn Fn(&Replica) -> Result<W, Failure> + Send + Sync;
 
 /// Builds the worker of one replica; runs inside the replica.
 #[derive(Clone)]
 pub(crate) enum Factory {
-    Sync(Arc<Build<Box<dyn DynWorker>>>),
-    Async(Arc<Build<Arc<dyn DynAsyncWorker>>>),
+    Sync(Arc<BuildFn<Box<dyn DynWorker>>>),
+    Async(Arc<BuildFn<Arc<dyn DynAsyncWorker>>>),
 }
 
 /// A stage without its types: what a node starts.

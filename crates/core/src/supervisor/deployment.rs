@@ -41,7 +41,7 @@ pub(crate) struct DeploymentState {
     watchdog: Arc<Watchdog>,
     client: OpaqueHandle,
     batcher: ActorRef<BatcherMessage>,
-    replicas: Vec<ReplicaState>,
+    replicas: Vec<ReplicaRecord>,
     window: RestartWindow,
     /// `Some` until the first start is decided.
     started: Option<oneshot::Sender<Result<(), String>>>,
@@ -63,7 +63,7 @@ struct Scaling {
 
 /// One replica over all its lives. Surplus replicas are kept without a life, so that a generation is never used twice.
 #[derive(Default)]
-struct ReplicaState {
+struct ReplicaRecord {
     /// The count of starts.
     starts: u64,
     /// Restarts in a row without a completed batch between them.
@@ -187,7 +187,7 @@ impl Drop for DeploymentState {
 impl DeploymentState {
     fn start_replicas(&mut self, myself: &ActorRef<DeploymentMessage>, indices: Range<usize>) {
         if self.replicas.len() < indices.end {
-            self.replicas.resize_with(indices.end, ReplicaState::default);
+            self.replicas.resize_with(indices.end, ReplicaRecord::default);
         }
         for index in indices {
             self.start_replica(myself, index);
@@ -251,7 +251,7 @@ impl DeploymentState {
             self.replica_died(myself, index, &why);
             return;
         }
-        if self.replicas[..self.pool.replicas().wanted()].iter().all(ReplicaState::is_up) {
+        if self.replicas[..self.pool.replicas().wanted()].iter().all(ReplicaRecord::is_up) {
             self.pool.enter(StageState::Ready, None);
             if let Some(started) = self.started.take() {
                 let _ = started.send(Ok(()));
@@ -410,7 +410,7 @@ impl DeploymentState {
 
     fn tell_if_scaled(&mut self) {
         let wanted = &self.replicas[..self.pool.replicas().wanted()];
-        if wanted.iter().all(ReplicaState::is_up)
+        if wanted.iter().all(ReplicaRecord::is_up)
             && !self.pool.replicas().all().iter().any(|handle| handle.is_leaving())
             && let Some(scaling) = self.scaling.take()
         {
@@ -479,7 +479,7 @@ impl DeploymentState {
     }
 }
 
-impl ReplicaState {
+impl ReplicaRecord {
     fn is_up(&self) -> bool {
         self.handle.as_ref().is_some_and(|handle| !handle.is_gone())
     }

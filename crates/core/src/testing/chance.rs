@@ -28,7 +28,7 @@ impl Chance {
 
     /// A separate sequence for this thing, the same at every request.
     #[must_use]
-    pub fn of(seed: u64, thing: &[u64]) -> Self {
+    pub fn for_thing(seed: u64, thing: &[u64]) -> Self {
         Self(
             thing
                 .iter()

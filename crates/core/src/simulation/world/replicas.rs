@@ -1,15 +1,15 @@
 //! The events of replicas: they start, die, are scaled, and give up together.
 
 use super::super::invariants;
-use super::state::ReplicaState;
-use super::{Event, Life, Outcome, Place, World};
+use super::state::ModelReplica;
+use super::{Event, ModelLife, ModelWorld, Outcome, Place};
 use crate::pool::StageState;
 use crate::restart::{BackoffPolicy, RestartDecision as AfterCrash};
 
-impl World {
+impl ModelWorld {
     /// A life crashes. If its batch is searched for a culprit, the replica is sound, and starts again at once.
     pub(super) fn crashed(&mut self, id: u64, poison: bool) {
-        let Some(Life { index, leaving, batches, .. }) = self.lives.remove(&id) else { return };
+        let Some(ModelLife { index, leaving, batches, .. }) = self.lives.remove(&id) else { return };
         self.note(format!("{id} is dead, replica {index}"));
         self.lanes.set_replicas(self.lives.values().filter(|life| !life.leaving).map(|life| life.index));
         if leaving || index >= self.wanted || !self.life.state().accepts_entries() {
@@ -54,7 +54,7 @@ impl World {
     }
 
     pub(super) fn start(&mut self, index: usize) {
-        let life = Life { index, leaving: false, batch: None, batches: 0 };
+        let life = ModelLife { index, leaving: false, batch: None, batches: 0 };
         self.lives.insert(self.next_life, life);
         self.note(format!("replica {index} is up as {}", self.next_life));
         self.next_life += 1;
@@ -71,7 +71,7 @@ impl World {
         }
         self.note(format!("scaled to {replicas}"));
         let before = std::mem::replace(&mut self.wanted, replicas);
-        self.replicas.resize(self.replicas.len().max(replicas), ReplicaState::default());
+        self.replicas.resize(self.replicas.len().max(replicas), ModelReplica::default());
         for index in replicas..self.replicas.len() {
             self.replicas[index].restart_due = false;
         }

@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use callboard_codec::Data;
+use futures_util::future::BoxFuture;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, sleep_until, timeout};
 
@@ -29,7 +30,6 @@ use crate::error::{CallError, ErrorKind};
 use crate::node::{Description, Drained, Node};
 use crate::pool::StageState;
 use crate::stage::Factory;
-use crate::worker::BoxFuture;
 
 /// Far beyond every deadline, in virtual time: a call without an answer by then never gets one.
 const FOREVER: Duration = Duration::from_secs(3_600);
@@ -92,20 +92,20 @@ const BURST: u64 = 40;
 pub struct Simulation {
     app: TestApp,
     seed: u64,
-    loads: Vec<Load>,
+    loads: Vec<CallLoad>,
     faults: BTreeMap<String, Plan>,
     leaves: u64,
     allowed: Vec<ErrorKind>,
 }
 
 /// The calls of one route.
-struct Load {
+struct CallLoad {
     route: String,
     calls: usize,
-    call: Box<Call>,
+    call: Box<CallFn>,
 }
 
-type Call = dyn Fn(LocalClient, Chance, CallOptions) -> BoxFuture<'static, Answer> + Send + Sync;
+type CallFn = dyn Fn(LocalClient, Chance, CallOptions) -> BoxFuture<'static, Answer> + Send + Sync;
 
 /// The answer of a caller, and the verdict of its check.
 struct Answer {
@@ -136,7 +136,7 @@ impl Simulation {
                 Answer { error: outcome.err(), broken: broken.map(|words| words.to_string()) }
             })
         };
-        self.loads.push(Load { route: route.to_owned(), calls, call: Box::new(call) });
+        self.loads.push(CallLoad { route: route.to_owned(), calls, call: Box::new(call) });
         self
     }
 
@@ -230,7 +230,7 @@ struct CallPlan {
 struct World {
     client: LocalClient,
     journal: Arc<Journal>,
-    loads: Vec<Load>,
+    loads: Vec<CallLoad>,
     seed: u64,
     leaves: u64,
     allowed: Vec<ErrorKind>,
@@ -264,8 +264,8 @@ impl World {
     /// The calls in the order of their arrival.
     fn plans(&self) -> Vec<(Duration, CallPlan)> {
         let mut plans = Vec::new();
-        for (load, Load { calls, .. }) in self.loads.iter().enumerate() {
-            let mut chance = Chance::of(self.seed, &[0, load as u64]);
+        for (load, CallLoad { calls, .. }) in self.loads.iter().enumerate() {
+            let mut chance = Chance::for_thing(self.seed, &[0, load as u64]);
             let mean = Duration::from_millis(chance.pick(&[1, 5, 20]));
             let (mut at, mut made) = (Duration::ZERO, 0);
             while made < *calls {
@@ -287,11 +287,11 @@ impl World {
     async fn call(self: Arc<Self>, plan: CallPlan) {
         let CallPlan { number, load, timeout: patience, leaves_after } = plan;
         let deadline = patience.map(|patience| clock::now() + patience);
-        let Load { route, call, .. } = &self.loads[load];
+        let CallLoad { route, call, .. } = &self.loads[load];
         let journal = &self.journal;
         journal.event(format_args!("call {number}: {route}"));
         let options = deadline.map_or_else(CallOptions::new, |at| CallOptions::new().with_deadline(Deadline::at(at)));
-        let answer = call(self.client.clone(), Chance::of(self.seed, &[1, number as u64]), options);
+        let answer = call(self.client.clone(), Chance::for_thing(self.seed, &[1, number as u64]), options);
         let answer = match leaves_after {
             None => answer.await,
             Some(patience) => match timeout(patience, answer).await {
@@ -339,8 +339,9 @@ impl World {
 
     /// Checks that each route answers one more call without faults.
     async fn still_serves(&self) {
-        for (index, Load { route, call, .. }) in self.loads.iter().enumerate() {
-            let answer = call(self.client.clone(), Chance::of(self.seed, &[2, index as u64]), CallOptions::new()).await;
+        for (index, CallLoad { route, call, .. }) in self.loads.iter().enumerate() {
+            let answer =
+                call(self.client.clone(), Chance::for_thing(self.seed, &[2, index as u64]), CallOptions::new()).await;
             if let Some(broken) = answer.broken {
                 self.journal.violation(format_args!("{route} after the faults: {broken}"));
             }
