@@ -2,6 +2,9 @@
 //!
 //! Retries are paid for by successes. When a stage is well, there is always enough for the odd one; when it is not,
 //! retries end before they become the load that keeps it down.
+//!
+//! The client over a network has another budget, by time, as each call pays into it, lost or not. Here each lost entry
+//! has cost a worker: a reserve that returns with time would let a broken stage kill one worker after the other.
 
 /// What every completed entry pays in: one retry for ten.
 const DEPOSIT: f64 = 0.1;
