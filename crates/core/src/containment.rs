@@ -15,18 +15,21 @@ use crate::text::limit_error_text;
 
 /// What user code panicked with, and where. Its text is the message.
 #[derive(Clone, Debug)]
-pub(crate) struct Panicked {
+pub struct CaughtPanic {
     message: String,
     place: Option<String>,
 }
 
-impl Panicked {
-    fn from_panic(panic: &(dyn Any + Send)) -> Self {
+impl CaughtPanic {
+    /// Takes what this thread panicked with, which is a user's value and is dropped as one.
+    pub(crate) fn from_payload(panic: Box<dyn Any + Send>) -> Self {
         let place = PLACE.take();
         if place.is_none() {
             note_places_again();
         }
-        Self { message: panic_message(panic), place }
+        let message = panic_message(panic.as_ref());
+        drop_contained(panic);
+        Self { message, place }
     }
 
     /// Message and place, as Rust itself prints them.
@@ -38,14 +41,14 @@ impl Panicked {
     }
 }
 
-impl fmt::Display for Panicked {
+impl fmt::Display for CaughtPanic {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.message)
     }
 }
 
 /// The text of a panic, if it has one.
-pub(crate) fn panic_message(panic: &(dyn Any + Send)) -> String {
+fn panic_message(panic: &(dyn Any + Send)) -> String {
     let text = panic
         .downcast_ref::<&str>()
         .map(|text| (*text).to_owned())
@@ -54,9 +57,13 @@ pub(crate) fn panic_message(panic: &(dyn Any + Send)) -> String {
     limit_error_text(text)
 }
 
-/// Runs user code; what it panicked with comes back.
-pub(crate) fn contain<T>(code: impl FnOnce() -> T) -> Result<T, Panicked> {
-    catch_unwind(AssertUnwindSafe(code)).map_err(words_of)
+/// Runs user code.
+///
+/// # Errors
+///
+/// The panic that ended it.
+pub fn contain<T>(code: impl FnOnce() -> T) -> Result<T, CaughtPanic> {
+    catch_unwind(AssertUnwindSafe(code)).map_err(CaughtPanic::from_payload)
 }
 
 /// Panics with `message` as user code would, and has nothing printed: a simulation means it.
@@ -65,16 +72,13 @@ pub(crate) fn panic_quietly(message: &'static str) -> ! {
     panic::resume_unwind(Box::new(message))
 }
 
-/// Drives user code; what it panicked with comes back.
-pub(crate) async fn contain_future<T>(code: impl Future<Output = T>) -> Result<T, Panicked> {
-    AssertUnwindSafe(code).catch_unwind().await.map_err(words_of)
-}
-
-fn words_of(panic: Box<dyn Any + Send>) -> Panicked {
-    let words = Panicked::from_panic(panic.as_ref());
-    // The panic's own payload is a user's value as well.
-    drop_contained(panic);
-    words
+/// Drives user code. The future must not be polled after a panic: its state may be broken.
+///
+/// # Errors
+///
+/// The panic that ended it.
+pub async fn contain_future<T>(code: impl Future<Output = T>) -> Result<T, CaughtPanic> {
+    AssertUnwindSafe(code).catch_unwind().await.map_err(CaughtPanic::from_payload)
 }
 
 thread_local! {

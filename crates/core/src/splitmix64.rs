@@ -1,8 +1,9 @@
-//! A 64-bit hash, the same on every node and in every run: it spreads sessions over replicas, keeps heaps flat and
-//! makes simulated chance.
+//! A 64-bit hash, the same on every node and in every run: it spreads sessions over replicas and nodes, keeps heaps flat
+//! and makes simulated chance.
 
 /// SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number generators", 2014).
-pub(crate) fn splitmix64(bits: u64) -> u64 {
+#[must_use]
+pub fn splitmix64(bits: u64) -> u64 {
     let bits = bits.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);

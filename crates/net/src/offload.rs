@@ -6,13 +6,12 @@
 //! answers of peers, blocking threads do it: one for each core, and further work waits.
 
 use std::num::NonZeroUsize;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::{Arc, LazyLock};
 use std::thread::available_parallelism;
 
 use callboard_codec::{Account, charged_to};
-use callboard_core::{CallError, Deadline, ErrorKind, LocalClient};
+use callboard_core::{CallError, Deadline, ErrorKind, LocalClient, edge};
 use futures_util::future::{Either, ready};
 use tokio::sync::Semaphore;
 use tokio::task::AbortHandle;
@@ -97,13 +96,8 @@ impl Drop for AbortOnDrop {
 
 /// Turns a panic of user code into the error of its call.
 pub(crate) fn contain<T>(work: impl FnOnce() -> Result<T, CallError>) -> Result<T, CallError> {
-    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
-        let message = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
-        let message = message.or_else(|| panic.downcast_ref::<String>().cloned());
-        // The payload of the panic may panic when it is dropped.
-        Box::leak(panic);
-        let message = message.unwrap_or_else(|| "a panic without a message".to_owned());
-        Err(CallError::new(ErrorKind::Internal, format!("a value could not be read or written: {message}")))
+    edge::contain(work).unwrap_or_else(|panic| {
+        Err(CallError::new(ErrorKind::Internal, format!("a value could not be read or written: {panic}")))
     })
 }
 

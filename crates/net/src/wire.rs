@@ -57,15 +57,8 @@ pub(crate) fn put_options(call: &mut Call, options: &CallOptions, now: Instant) 
 /// The caller's span, if its trace is recorded. An unreadable `traceparent` is ignored: broken tracing must not break
 /// calls.
 pub(crate) fn trace_parent(call: &Call) -> Option<SpanId> {
-    let is_hex = |text: &&str| text.bytes().all(|digit| matches!(digit, b'0'..=b'9' | b'a'..=b'f'));
-    let mut parts = call.traceparent.split('-');
-    let mut part = |length: usize| parts.next().filter(|part| part.len() == length).filter(is_hex);
-    let (version, trace, span, flags) = (part(2)?, part(32)?, part(16)?, part(2)?);
-    let (trace, span) = (u128::from_str_radix(trace, 16).ok()?, u64::from_str_radix(span, 16).ok()?);
-    let is_recorded = u8::from_str_radix(flags, 16).ok()? & 1 == 1;
-    // A later version may have further parts, version 00 has none.
-    let is_complete = version != "00" || parts.next().is_none();
-    (version != "ff" && is_complete && trace != 0 && span != 0 && is_recorded).then_some(SpanId { trace, span })
+    let (span, flags) = SpanId::parse_traceparent(call.traceparent.as_bytes())?;
+    (flags & 1 == 1).then_some(span)
 }
 
 /// Reduces a call's remaining time by the age of its header.

@@ -8,6 +8,7 @@ use std::fs::File;
 use std::io::{self, IsTerminal as _, Write};
 use std::path::PathBuf;
 
+use callboard_codec::MediaType;
 use callboard_http_client::{Answer, Connection, Origin};
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 
@@ -162,7 +163,7 @@ async fn print(mut answer: Answer, args: &CallArgs, what: &str) -> Result<(), Cl
 }
 
 fn is_text(media_type: &str) -> bool {
-    let essence = media_type.split(';').next().unwrap_or_default().trim();
+    let essence = MediaType::without_parameters(media_type);
     essence.starts_with("text/") || essence.ends_with("json") || essence.ends_with("xml")
 }
 

@@ -8,7 +8,7 @@ use ractor::{ActorProcessingErr, ActorRef as EngineRef};
 
 use super::context::ActorContext;
 use super::mailbox::{ActorRef, Delivery};
-use crate::containment::{Panicked, contain, contain_future, drop_contained};
+use crate::containment::{CaughtPanic, contain, contain_future, drop_contained};
 use crate::error::Failure;
 use crate::host::OpaqueHandle;
 
@@ -205,6 +205,6 @@ impl<A: Actor> ractor::Actor for ActorLife<A> {
     }
 }
 
-fn panicked(words: Panicked) -> String {
+fn panicked(words: CaughtPanic) -> String {
     format!("panicked: {words}")
 }

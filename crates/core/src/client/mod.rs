@@ -19,7 +19,6 @@ pub(crate) use shared::Shared;
 pub use stream::{CallStream, CallStreamWithInputs, NoPreprocess, Prepare, PreparedInput, Preprocess};
 pub use typed::{RouteService, TypedRoute};
 
-use std::any::Any;
 use std::sync::Arc;
 use std::task::Context;
 use std::time::Duration;
@@ -32,7 +31,7 @@ use tokio::task::JoinError;
 
 use crate::call::{CallContext, CallOptions, Flight, OuterCall, Reply};
 use crate::clock::{self, Instant};
-use crate::containment::panic_message;
+use crate::containment::CaughtPanic;
 use crate::deadline::Deadline;
 use crate::error::{CallError, ErrorKind};
 use crate::metrics::COUNTING;
@@ -288,12 +287,11 @@ impl Drop for AdmittedCall {
 
 /// The error of a call whose task was aborted or panicked.
 fn lost(error: JoinError) -> CallError {
-    if error.is_panic() { panicked(error.into_panic().as_ref()) } else { runtime_gone() }
+    if error.is_panic() { panicked(&CaughtPanic::from_payload(error.into_panic())) } else { runtime_gone() }
 }
 
-fn panicked(panic: &(dyn Any + Send)) -> CallError {
-    let words = panic_message(panic);
-    CallError::new(ErrorKind::Internal, format!("the call panicked: {words}")).with_trace(words)
+fn panicked(panic: &CaughtPanic) -> CallError {
+    CallError::new(ErrorKind::Internal, format!("the call panicked: {panic}")).with_trace(panic.to_string())
 }
 
 fn runtime_gone() -> CallError {

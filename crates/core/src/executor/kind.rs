@@ -14,7 +14,7 @@ use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
 use super::watchdog::Watched;
-use crate::containment::{Panicked, contain, contain_future, drop_contained};
+use crate::containment::{CaughtPanic, contain, contain_future, drop_contained};
 use crate::error::Failure;
 use crate::pool::{BatchRun, Death, Pool, ReplicaHandle, RunError, WorkerMessage};
 use crate::worker::{DynAsyncWorker, DynWorker, warm_up};
@@ -235,6 +235,6 @@ fn build_and_warm_up(build: BuildWorker, pool: &Pool) -> Result<Box<dyn DynWorke
     .unwrap_or_else(|words| Err(panicked(&words)))
 }
 
-fn panicked(words: &Panicked) -> Failure {
+fn panicked(words: &CaughtPanic) -> Failure {
     Failure::new(format!("panicked: {words}"))
 }

@@ -14,7 +14,7 @@ use super::graph::{ChooseFn, MapFn};
 use super::remote::run_stages;
 use crate::call::{Flight, Reply};
 use crate::clock::{self, Instant};
-use crate::containment::{Panicked, contain};
+use crate::containment::{CaughtPanic, contain};
 use crate::error::{CallError, ErrorKind, Failure};
 use crate::pool::Pool;
 use crate::timeline::{Micros, Phase, Timing};
@@ -212,7 +212,7 @@ fn guarded_join(join: impl FnOnce() -> Result<Payload, CallError>) -> Result<Pay
     contain(join).unwrap_or_else(|words| Err(panicked("ensemble", words)))
 }
 
-fn panicked(name: &str, words: Panicked) -> CallError {
+fn panicked(name: &str, words: CaughtPanic) -> CallError {
     let error = CallError::new(ErrorKind::WorkerFailed, format!("`{name}` panicked: {words}"));
     error.at_stage(&name.into()).with_trace(words.trace())
 }

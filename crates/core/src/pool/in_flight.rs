@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::handle::Pool;
 use super::message::BatcherMessage;
 use crate::clock::{self, Instant};
-use crate::containment::Panicked;
+use crate::containment::CaughtPanic;
 use crate::error::{CallError, ErrorKind};
 use crate::metrics::DiscardPlace;
 use crate::queue::{Entry, EntryReply};
@@ -147,7 +147,7 @@ impl InFlightBatch {
     /// be at fault. Under `AtMostOnce` all entries fail at once.
     ///
     /// Returns whether this was a step of that bisection.
-    pub(crate) fn after_panic(mut self, words: &Panicked) -> bool {
+    pub(crate) fn after_panic(mut self, words: &CaughtPanic) -> bool {
         let pool = Arc::clone(&self.pool);
         let may_run_again = pool.contract() != Contract::AtMostOnce;
         let is_alone = self.entries.len() == 1;
@@ -207,7 +207,7 @@ impl InFlightBatch {
     }
 }
 
-fn panicked(pool: &Pool, words: &Panicked) -> CallError {
+fn panicked(pool: &Pool, words: &CaughtPanic) -> CallError {
     let error = CallError::new(ErrorKind::WorkerFailed, format!("the worker panicked: {words}"));
     error.at_stage(pool.name()).with_trace(words.trace())
 }

@@ -16,7 +16,7 @@ use super::in_flight::InFlightBatch;
 use super::message::BatcherMessage;
 use super::replica::{Death, ReplicaHandle};
 use crate::clock::{self, Instant};
-use crate::containment::{Panicked, contain, contain_future, drop_contained};
+use crate::containment::{CaughtPanic, contain, contain_future, drop_contained};
 use crate::queue::Entry;
 use crate::timeline::{BatchFacts, RunEnd};
 use crate::worker::{DynAsyncWorker, DynWorker, Item, ItemOutcome, WrongCount, span};
@@ -39,7 +39,7 @@ pub(crate) struct BatchRun {
 pub(crate) enum RunError {
     /// User code panicked.
     #[error("the worker panicked: {0}")]
-    Panicked(Panicked),
+    Panicked(CaughtPanic),
     /// User code came back after the stage's timeout, when its callers had been answered.
     #[error("the worker came back after it was given up")]
     Abandoned,
@@ -151,7 +151,7 @@ impl Drop for BatchRun {
     }
 }
 
-type Ran = Result<Result<Vec<ItemOutcome>, WrongCount>, Panicked>;
+type Ran = Result<Result<Vec<ItemOutcome>, WrongCount>, CaughtPanic>;
 
 /// Drives the worker's future while at least one caller waits. `None`: all callers have left.
 async fn while_wanted(

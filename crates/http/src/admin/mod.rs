@@ -29,6 +29,7 @@ use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{any, delete, get, post};
 use axum::{Extension, Json, Router};
+use callboard_core::edge::contain_future;
 use callboard_core::{Instant, LocalClient, NodeHandle};
 use serde_json::json;
 use tokio::net::TcpListener;
@@ -41,7 +42,6 @@ use crate::describe;
 use crate::dispatch::serve::HttpServeError;
 use crate::dispatch::{HttpEdge, NOSNIFF};
 use crate::error::ApiError;
-use crate::error::catch_panic::catch_panic;
 use crate::listener::tls::Tls;
 use crate::listener::{self, AcceptMetrics};
 use crate::observe::metrics::EdgeMetrics;
@@ -136,7 +136,7 @@ async fn layers(State((admin, guard)): State<(Admin, Arc<AdminGuard>)>, request:
     let protocol = admin.0.protocol.as_ref().filter(|protocol| protocol.owns(&path));
     let mut response = match guard.admit(&request) {
         Ok(()) => {
-            let answer = catch_panic(Box::pin(next.run(request)).as_mut()).await;
+            let answer = contain_future(Box::pin(next.run(request)).as_mut()).await;
             answer.unwrap_or_else(|_printed_by_the_panic_hook| ApiError::panicked().into_response())
         }
         Err(error) => error.into_response(),

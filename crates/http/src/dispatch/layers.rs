@@ -4,7 +4,6 @@
 //! id. An error on our side is one line in the log with that id. A client that leaves first drops the whole future, and
 //! is counted.
 
-use std::any::Any;
 use std::convert::Infallible;
 use std::future::poll_fn;
 use std::ops::ControlFlow;
@@ -17,7 +16,7 @@ use axum::http::{Request, Version};
 use axum::response::Response;
 use bytes::Bytes;
 use callboard_core::Instant;
-use callboard_core::edge::Route;
+use callboard_core::edge::{CaughtPanic, Route, contain_future};
 use prometheus_client::metrics::counter::Counter;
 use tower::{BoxError, Service};
 
@@ -27,7 +26,6 @@ use super::{EdgeState, HttpEdge, NOSNIFF, ServedNode};
 use crate::call::{self, RequestContext, functions};
 use crate::describe;
 use crate::error::ApiError;
-use crate::error::catch_panic::catch_panic;
 use crate::guard::{KeyHolder, NamedHost};
 use crate::listener::{PeerInfo, ReceivedBody, Responder};
 use crate::observe::log_line::PendingLogLine;
@@ -42,7 +40,7 @@ use crate::runtime::coop;
 use crate::runtime::shutdown::ShutdownSignal;
 
 /// The result of a destination: a response, an error, or a panic.
-type Outcome = Result<Result<Response, ApiError>, Box<dyn Any + Send>>;
+type Outcome = Result<Result<Response, ApiError>, CaughtPanic>;
 
 impl HttpEdge {
     /// Answers one request.
@@ -98,7 +96,7 @@ impl HttpEdge {
                         Destination::Call(node, route, style) => {
                             let outcome = {
                                 let call = pin!(call::call(context(node), route, style, &mut request));
-                                edge.unless_aborted(pin!(catch_panic(call)), is_polled).await
+                                edge.unless_aborted(pin!(contain_future(call)), is_polled).await
                             };
                             (outcome, UnreadBody::new(request.body()))
                         }
@@ -112,7 +110,7 @@ impl HttpEdge {
                             let outcome = {
                                 let request = ProtocolRequest { head: &head, body: &mut body };
                                 let mut answer = protocol.answer(context(node), request);
-                                edge.unless_aborted(pin!(catch_panic(answer.as_mut())), is_polled).await
+                                edge.unless_aborted(pin!(contain_future(answer.as_mut())), is_polled).await
                             };
                             (outcome, UnreadBody::new(&body))
                         }
@@ -122,7 +120,7 @@ impl HttpEdge {
                             let accept_encoding = request.headers().get(ACCEPT_ENCODING);
                             let compression = ResponseCompression::new(accept_encoding, &edge.config);
                             let page = node.page(request.map(Body::new), peer, compression);
-                            (catch_panic(pin!(page)).await, unread)
+                            (contain_future(pin!(page)).await, unread)
                         }
                     }
                 }

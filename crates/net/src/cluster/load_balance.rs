@@ -5,7 +5,7 @@
 //! breaker are ejected, but never so many that the rest would be overloaded.
 
 use callboard_core::Instant;
-use callboard_core::remote::StageLoad;
+use callboard_core::remote::{StageLoad, splitmix64};
 
 /// A call leaves only for a peer with less than half of the local queue: forwarding costs a round trip and encoding,
 /// and the statistics of a peer are a little old.
@@ -75,14 +75,6 @@ pub(super) fn ejected(until: &[Option<Instant>]) -> Vec<bool> {
     let mut ejected = vec![false; until.len()];
     open.into_iter().take(most).for_each(|(_, at)| ejected[at] = true);
     ejected
-}
-
-/// A 64-bit hash (the finalizer of SplitMix64).
-pub(super) fn splitmix64(bits: u64) -> u64 {
-    let bits = bits.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    bits ^ (bits >> 31)
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::load_balance::splitmix64;
+use callboard_core::remote::splitmix64;
 
 /// The weights of revisions, and the current turn.
 #[derive(Debug)]

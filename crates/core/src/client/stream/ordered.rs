@@ -4,7 +4,6 @@
 
 use std::collections::VecDeque;
 use std::fmt;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -22,6 +21,7 @@ use super::window::Window;
 use crate::call::{CallOptions, Flight, Priority};
 use crate::client::{AdmittedCall, CAPACITY_POLL_INTERVAL, LocalClient, panicked, read_output, run_admitted};
 use crate::clock::{self, Instant};
+use crate::containment::contain;
 use crate::deadline::Deadline;
 use crate::error::CallError;
 use crate::router::Admission;
@@ -315,7 +315,7 @@ where
 async fn run<Out: Data + Clone>(call: AdmittedCall, payload: Payload) -> Result<Out, CallError> {
     let payload = run_admitted(call.admitted_at(), call, payload, AdmittedCall::succeeded).await?.payload;
     // `Out::deserialize` may run here. Its panic is the error of this call and does not end the others.
-    catch_unwind(AssertUnwindSafe(|| read_output::<Out>(payload))).unwrap_or_else(|panic| Err(panicked(panic.as_ref())))
+    contain(|| read_output::<Out>(payload)).unwrap_or_else(|panic| Err(panicked(&panic)))
 }
 
 impl<S: Stream, Out, P: Prepare<S::Item>> fmt::Debug for Ordered<S, Out, P> {

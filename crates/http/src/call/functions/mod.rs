@@ -11,8 +11,8 @@ use std::borrow::Cow;
 
 use axum::http::HeaderMap;
 use axum::http::header::CONTENT_TYPE;
+use callboard_codec::MediaType;
 
-use crate::request::media::essence;
 use crate::respond::stream::StreamForm;
 
 /// The style of a call, which decides the content of the body.
@@ -34,7 +34,7 @@ pub(crate) fn name_of(path: &str) -> Option<Cow<'_, str>> {
 /// Whether the body is a stream of calls.
 pub(crate) fn is_stream(headers: &HeaderMap) -> bool {
     let content_type = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
-    essence(content_type).eq_ignore_ascii_case(StreamForm::Envelopes.media_type())
+    MediaType::without_parameters(content_type).eq_ignore_ascii_case(StreamForm::Envelopes.media_type())
 }
 
 #[cfg(test)]
