@@ -1,10 +1,13 @@
-//! The layers a setting may come from, and which of them wins: flag, then environment, then file, then default.
+//! The layers a setting may come from, and which of them wins: flag, then environment, then file, then default. Only
+//! the collector of spans has one more, between file and default: `OTEL_EXPORTER_OTLP_ENDPOINT`.
+
+use callboard_http::OTEL_ENDPOINT;
 
 use super::document::Section;
 use super::error::{ConfigError, Place};
 use super::form::{Form, Raw};
 use super::nearest::Hint;
-use super::setting::{ALL, Name, Setting};
+use super::setting::{ALL, Name, OTLP_ENDPOINT, Setting};
 use super::source::{Source, Sourced};
 
 /// The prefix of our variables.
@@ -13,9 +16,13 @@ pub const ENV_PREFIX: &str = "CALLBOARD_";
 /// The values of the command line by flag name, not parsed yet.
 pub type Flags = Vec<(&'static str, String)>;
 
-/// Our variables in the environment of this process.
+/// Our variables in the environment of this process, and the collector of OpenTelemetry's own variable.
 #[derive(Clone, Debug, Default)]
-pub struct Environment(Vec<(&'static Name, String)>);
+pub struct Environment {
+    ours: Vec<(&'static Name, String)>,
+    /// It is for every program on the machine, so it is weaker than our file.
+    collector: Option<String>,
+}
 
 impl Environment {
     /// Picks our variables out of all of them.
@@ -24,12 +31,19 @@ impl Environment {
     ///
     /// A variable with our prefix that names no setting.
     pub fn try_new(variables: impl IntoIterator<Item = (String, String)>) -> Result<Self, ConfigError> {
-        let ours = variables.into_iter().filter(|(name, _)| name.starts_with(ENV_PREFIX) && !is_service_link(name));
-        ours.map(|(variable, value)| Ok((setting_of(&variable)?, value))).collect::<Result<_, _>>().map(Self)
+        let mut environment = Self::default();
+        for (variable, value) in variables {
+            if variable.starts_with(ENV_PREFIX) && !is_service_link(&variable) {
+                environment.ours.push((setting_of(&variable)?, value));
+            } else if variable == OTEL_ENDPOINT && !value.is_empty() {
+                environment.collector = Some(value);
+            }
+        }
+        Ok(environment)
     }
 
     fn get(&self, name: &Name) -> Option<&str> {
-        self.0.iter().find(|(known, _)| known.env == name.env).map(|(_, value)| value.as_str())
+        self.ours.iter().find(|(known, _)| known.env == name.env).map(|(_, value)| value.as_str())
     }
 }
 
@@ -74,6 +88,9 @@ impl Layers<'_> {
         }
         if let Some(value) = self.in_file(setting)? {
             return Ok(value);
+        }
+        if let Some(text) = self.env.collector.as_deref().filter(|_| name.env == OTLP_ENDPOINT.name.env) {
+            return read(form, text, Source::Env(OTEL_ENDPOINT), Place::Env(OTEL_ENDPOINT.to_owned()));
         }
         read(form, name.default, Source::Default, Place::Flag(name.flag))
     }
@@ -135,7 +152,7 @@ mod tests {
             ("CALLBOARD_PORT_8000_TCP_ADDR", "10.0.0.1"),
             ("CALLBOARD_SERVICE_HOST", "10.0.0.1"),
         ];
-        assert!(environment(&links).unwrap().0.is_empty());
+        assert!(environment(&links).unwrap().ours.is_empty());
     }
 
     #[test]
@@ -159,7 +176,8 @@ mod tests {
         fn the_strongest_layer_wins(flag: Option<u8>, env: Option<u8>, file: Option<u8>) {
             let seconds = |value: u8| format!("{value}s");
             let flags: Flags = flag.map(|value| ("drain", seconds(value))).into_iter().collect();
-            let env_layer = Environment(env.map(|value| (&DRAIN.name, seconds(value))).into_iter().collect());
+            let ours = env.map(|value| (&DRAIN.name, seconds(value))).into_iter().collect();
+            let env_layer = Environment { ours, ..Environment::default() };
             let text = file.map_or_else(String::new, |value| format!("[limits]\ndrain = \"{value}s\"\n"));
             let document = Document::parse(Path::new("f"), &text).unwrap();
             let layers = Layers { flags: &flags, env: &env_layer, file: Some(document.root()) };

@@ -52,6 +52,25 @@ fn error_of(line: &str, replaced: &str) -> String {
 }
 
 #[test]
+fn the_collector_of_opentelemetrys_variable_is_weaker_than_our_settings() {
+    let standard = ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://standard:4318");
+    let collector = |text: &str, flags: &[(&'static str, &str)], env: &[(&str, &str)]| {
+        let endpoint = plan_with(text, flags, env).unwrap().settings.otlp_endpoint;
+        (endpoint.value.map(|origin| origin.host().to_owned()), endpoint.source)
+    };
+    let from_standard = (Some("standard".to_owned()), Source::Env("OTEL_EXPORTER_OTLP_ENDPOINT"));
+    assert_eq!(collector(DIGITS, &[], &[standard]), from_standard);
+    assert_eq!(collector(DIGITS, &[], &[(standard.0, "")]), (None, Source::Default));
+    let with_file = format!("{DIGITS}\n[traces]\nendpoint = \"none\"\n");
+    assert_eq!(collector(&with_file, &[], &[standard]).0, None);
+    let ours = ("CALLBOARD_OTLP_ENDPOINT", "http://ours:4318");
+    assert_eq!(collector(DIGITS, &[], &[standard, ours]).0.as_deref(), Some("ours"));
+    assert_eq!(collector(DIGITS, &[("otlp-endpoint", "http://flag:4318")], &[standard]).0.as_deref(), Some("flag"));
+    let error = plan_with(DIGITS, &[], &[(standard.0, "unix:///run/collector")]).unwrap_err();
+    assert!(error.starts_with("OTEL_EXPORTER_OTLP_ENDPOINT: "), "{error}");
+}
+
+#[test]
 fn a_file_becomes_a_plan_in_its_own_order() {
     let plan = plan(DIGITS).unwrap();
     let names: Vec<_> = plan.stages.iter().map(|stage| stage.name.value.as_str()).collect();

@@ -205,7 +205,8 @@ fn otlp_config(plan: &Plan, info: &ApiInfo) -> Result<Option<OtlpConfig>, CliErr
     config.trust = trusted;
     config.ratio = plan.settings.trace_ratio.value;
     config.service.clone_from(&info.title);
-    Ok(Some(config))
+    let config = config.with_env(|name| std::env::var(name).ok());
+    config.map(Some).map_err(|error| CliError::Failed(error.to_string()))
 }
 
 /// Loads the models of the plan and starts the app.

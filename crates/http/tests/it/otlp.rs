@@ -5,8 +5,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use axum::Router;
 use axum::extract::DefaultBodyLimit;
-use axum::http::StatusCode;
+use axum::http::{HeaderMap, StatusCode};
 use axum::routing::post;
+use bytes::Bytes;
 use callboard_http::{HttpConfig, OtlpConfig, SpanExporter};
 use callboard_http_client::Trust;
 
@@ -89,5 +90,41 @@ async fn a_collector_over_https_gets_spans_where_its_authority_is_named_and_from
         assert_eq!(server.post_json("/mirror", "7").await.status, 200);
         tokio::time::timeout(PATIENCE, exporter.shutdown(PATIENCE)).await.expect("the collector answers");
         assert_eq!((server.metric(outcome).await, requests.load(Ordering::SeqCst)), (Some(4.0), asked));
+    }
+}
+
+#[tokio::test]
+async fn headers_timeout_and_attributes_of_the_environment_reach_the_collector() {
+    let variables = [
+        ("OTEL_EXPORTER_OTLP_HEADERS", "x-tenant=one%20two"),
+        ("OTEL_EXPORTER_OTLP_TIMEOUT", "1000"),
+        ("OTEL_RESOURCE_ATTRIBUTES", "deployment.environment=staging"),
+        ("OTEL_SERVICE_NAME", "checkout"),
+    ];
+    let variable = |name: &str| variables.iter().find(|(known, _)| *known == name).map(|(_, text)| (*text).to_owned());
+    let messages = Arc::new(std::sync::Mutex::new(Vec::new()));
+    let taken = Arc::clone(&messages);
+    let take = move |headers: HeaderMap, body: Bytes| async move {
+        let is_first = taken.lock().unwrap().is_empty();
+        taken.lock().unwrap().push((headers, body));
+        if is_first {
+            // Beyond the timeout: the message comes again.
+            std::future::pending::<()>().await;
+        }
+    };
+    let collector = Router::new().route("/v1/traces", post(take)).layer(DefaultBodyLimit::disable());
+    let collector = Server::of_router(collector, HttpConfig::default()).await;
+    let config = OtlpConfig::new(format!("http://{}", collector.address).parse().unwrap());
+    let (server, exporter) = traced_to(&config.with_env(variable).unwrap()).await;
+    assert_eq!(server.post_json("/mirror", "7").await.status, 200);
+    tokio::time::timeout(PATIENCE, exporter.shutdown(PATIENCE)).await.expect("the collector answers");
+    assert_eq!(server.metric(EXPORTED).await, Some(4.0));
+    let messages = messages.lock().unwrap();
+    assert!(messages.len() >= 2, "sent again after a second, not after ten");
+    for (headers, body) in messages.iter() {
+        assert_eq!(headers["x-tenant"], "one two");
+        for text in ["service.name", "checkout", "deployment.environment", "staging"] {
+            assert!(body.windows(text.len()).any(|part| part == text.as_bytes()), "{text}");
+        }
     }
 }
