@@ -137,25 +137,26 @@ impl<In, Out> Stage<In, Out> {
     }
 
     /// How often an entry that was alone when its worker died runs again before it fails, if the contract allows it;
-    /// see [`StageSettings::crash_retries`].
+    /// see [`StageSettings::crash_retries`](super::StageSettings::crash_retries).
     #[must_use]
     pub fn crash_retries(self, retries: u32) -> Self {
         self.change(|settings| settings.with_crash_retries(retries))
     }
 
-    /// The longest that one batch may take in user code; see [`StageSettings::timeout`].
+    /// The longest that one batch may take in user code; see [`StageSettings::timeout`](super::StageSettings::timeout).
     #[must_use]
     pub fn timeout(self, timeout: Duration) -> Self {
         self.change(|settings| settings.with_timeout(timeout))
     }
 
-    /// Pins worker threads to these CPU cores; see [`StageSettings::affinity`].
+    /// Pins worker threads to these CPU cores; see [`StageSettings::affinity`](super::StageSettings::affinity).
     #[must_use]
     pub fn pinned_to(self, cores: impl Into<Vec<usize>>) -> Self {
         self.change(|settings| settings.with_affinity(cores))
     }
 
-    /// Settings that each replica gets at its construction; see [`StageSettings::replica_settings`].
+    /// Settings that each replica gets at its construction; see
+    /// [`StageSettings::replica_settings`](super::StageSettings::replica_settings).
     #[must_use]
     pub fn replica_settings(self, settings: impl Into<Vec<Map>>) -> Self {
         self.change(|stage| stage.with_replica_settings(settings))
