@@ -139,7 +139,7 @@ fn json_refuses_to_write_nan_in_a_tensor() {
 }
 
 #[test]
-fn msgpack_writes_what_other_implementations_read() {
+fn other_implementations_read_the_written_msgpack() {
     // The bytes of msgpack-python's packb({"a": [1, -1, 300, 1.5, None, True, b"x"]}).
     let bytes = Bytes::from_static(b"\x81\xa1a\x97\x01\xff\xcd\x01,\xcb?\xf8\0\0\0\0\0\0\xc0\xc3\xc4\x01x");
     let value = Value::decode(Format::Msgpack, &bytes, &DecodeLimits::default()).unwrap();

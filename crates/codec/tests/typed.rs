@@ -225,7 +225,7 @@ fn a_long_text_does_not_change_the_rules() {
 }
 
 #[test]
-fn an_error_names_what_an_enum_expects() {
+fn an_error_names_the_expected_enum() {
     #[derive(Debug, Serialize, Deserialize, JsonSchema)]
     enum Choice {
         Plain,

@@ -142,7 +142,7 @@ fn a_value_is_small() {
 }
 
 #[test]
-fn resident_bytes_count_what_a_value_holds() {
+fn resident_bytes_count_the_memory_of_a_value() {
     let value = Value::from(Map::from_iter([("image", Tensor::from_array(ndarray::Array1::<u8>::zeros(1000)))]));
     assert!((1000..1200).contains(&value.resident_bytes()));
 }

@@ -57,7 +57,7 @@ async fn echoed<T: Data + Clone + Debug>(served: &ServingNode, sent: T) -> Resul
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_value_arrives_over_quic_as_it_does_in_process() {
+async fn a_value_arrives_over_quic_as_in_process() {
     let served = ServingNode::start(app()).await;
     let keys =
         echoed(&served, HashMap::from([(7_i64, "seven")].map(|(key, text)| (key, text.to_owned())))).await.unwrap();

@@ -115,7 +115,7 @@ async fn an_invalid_stream_is_reset_and_counted() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_body_that_is_no_envelope_is_that_callers_error() {
+async fn an_invalid_envelope_is_its_callers_error() {
     let served = ServingNode::start(app()).await;
     let peer = RawPeer::connect(served.edge.address(), &IDENTITY).await.unwrap();
     peer.greet(&hello()).await.unwrap();

@@ -316,7 +316,7 @@ mod tests {
 
     /// The same records as events, by `tracing`'s own formatter, which knows no fixed number of digits.
     #[test]
-    fn a_line_is_what_tracings_own_formatter_writes() {
+    fn a_line_equals_the_output_of_tracings_own_formatter() {
         #[derive(Clone, Default)]
         struct TracingOutput(Arc<Mutex<Vec<u8>>>);
         impl io::Write for TracingOutput {
