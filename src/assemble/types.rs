@@ -162,8 +162,8 @@ fn switched(field: &str, values: &[&str], needs: Vec<Option<Needs>>) -> Option<N
 impl Needs {
     /// The same, with a field that may be missing.
     fn with_optional(mut self, field: &str, values: &[&str]) -> Self {
-        let told = format!("{}; the default for anything else, and without it", values.join(", "));
-        let optional = json!({ "type": "object", "properties": { field: { "description": told } } });
+        let description = format!("{}; the default for anything else, and without it", values.join(", "));
+        let optional = json!({ "type": "object", "properties": { field: { "description": description } } });
         if is_plain(self.input.schema()) {
             let schema = merged(optional, self.input.schema().clone());
             self.input = self.input.with_schema(schema).with_name("Item");

@@ -24,8 +24,8 @@ impl Environment {
     ///
     /// A variable with our prefix that names no setting.
     pub fn try_new(variables: impl IntoIterator<Item = (String, String)>) -> Result<Self, ConfigError> {
-        let ours = variables.into_iter().filter(|(name, _)| name.starts_with(ENV_PREFIX) && !is_service_link(name));
-        ours.map(|(variable, value)| Ok((setting_of(&variable)?, value))).collect::<Result<_, _>>().map(Self)
+        let own = variables.into_iter().filter(|(name, _)| name.starts_with(ENV_PREFIX) && !is_service_link(name));
+        own.map(|(variable, value)| Ok((setting_of(&variable)?, value))).collect::<Result<_, _>>().map(Self)
     }
 
     fn get(&self, name: &Name) -> Option<&str> {
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn variables_of_others_and_service_links_are_left_alone() {
+    fn other_variables_and_service_links_are_ignored() {
         let links = [
             ("PATH", "/bin"),
             ("CALLBOARD_PORT", "tcp://10.0.0.1:8000"),
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_value_names_the_layer_it_came_from() {
+    fn a_bad_value_names_its_layer() {
         let env = environment(&[("CALLBOARD_DRAIN", "soon")]).unwrap();
         let flags = vec![("default-timeout", "2h".to_owned())];
         let layers = Layers { flags: &flags, env: &env, file: None };

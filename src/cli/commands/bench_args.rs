@@ -232,13 +232,13 @@ mod tests {
     }
 
     #[test]
-    fn the_grammar_holds_together() {
+    fn the_definition_of_the_arguments_is_valid() {
         BenchArgs::command().debug_assert();
     }
 
     /// A line that ends long before the edge, and is not the last of its paragraph, was broken by hand.
     #[test]
-    fn the_help_breaks_lines_at_the_edge_only() {
+    fn the_help_breaks_lines_only_at_the_terminal_width() {
         let help = BenchArgs::command().term_width(70).render_long_help().to_string();
         let words = help.lines().skip_while(|line| !line.starts_with("The load is")).collect::<Vec<_>>();
         for pair in words.windows(2) {
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn over_quic_one_connection_has_as_many_requests_at_a_time_as_http_has_connections() {
+    fn the_default_concurrency_over_quic_equals_that_over_http() {
         let load = |line: &str| parse(line).map(|args| (args.load().connections, args.load().streams)).unwrap();
         assert_eq!(load("bench a /x"), (64, 1));
         assert_eq!(load("bench quic://a:1 /x"), (1, 64));

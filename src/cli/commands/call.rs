@@ -192,9 +192,9 @@ async fn refusal(answer: Answer) -> CliError {
         }
     }
     // Errors under `/v2` are `{"error": …}`, and a proxy may answer with any text.
-    let said = text("message").or_else(|| text("error")).unwrap_or_else(|| first_line(&body));
+    let message = text("message").or_else(|| text("error")).unwrap_or_else(|| first_line(&body));
     let kind = text("kind").map(|kind| format!("{kind}: ")).unwrap_or_default();
-    let message = format!("{status} {reason}: {kind}{said}");
+    let message = format!("{status} {reason}: {kind}{message}");
     CliError::Answered { status, message: message.trim_end_matches([' ', ':']).to_owned() }
 }
 
@@ -208,7 +208,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_grammar_holds_together() {
+    fn the_definition_of_the_arguments_is_valid() {
         CallArgs::command().debug_assert();
     }
 
@@ -222,10 +222,10 @@ mod tests {
         let help = CallArgs::command().render_long_help().to_string();
         let (of_all, rest) = help.split_once("Over HTTP:").unwrap();
         let (of_http, of_quic) = rest.split_once("Over QUIC:").unwrap();
-        for (part, word) in
+        for (part, option) in
             [(of_all, "--timeout"), (of_all, "--output"), (of_http, "--include"), (of_quic, "--cluster")]
         {
-            assert!(part.contains(word), "{word}: {help}");
+            assert!(part.contains(option), "{option}: {help}");
         }
     }
 
@@ -249,9 +249,9 @@ mod tests {
     }
 
     #[test]
-    fn only_text_is_for_terminals() {
+    fn only_text_is_shown_at_terminals() {
         let texts = ["application/json", "text/event-stream; charset=utf-8", "application/problem+json"].map(is_text);
-        let others = ["application/msgpack", "image/png", ""].map(is_text);
-        assert_eq!((texts, others), ([true; 3], [false; 3]));
+        let binaries = ["application/msgpack", "image/png", ""].map(is_text);
+        assert_eq!((texts, binaries), ([true; 3], [false; 3]));
     }
 }

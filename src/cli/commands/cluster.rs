@@ -201,9 +201,9 @@ pub(crate) fn run(args: &ClusterArgs) -> Result<(), CliError> {
             let joined = block_on(async { Ok(join(&token, url, directory, name.as_deref()).await) })?;
             let identity = joined.map_err(|error| failed("not joined", &error))?;
             let (name, role, cluster) = (identity.name(), identity.role(), identity.cluster().to_owned());
-            let held = identity.time_left().as_secs();
+            let seconds = identity.time_left().as_secs();
             output::note(format_args!(
-                "joined {cluster} as {name}, a {role}; the certificate in {} holds for {held} s and is renewed while in use",
+                "joined {cluster} as {name}, a {role}; the certificate in {} holds for {seconds} s and is renewed while in use",
                 directory.display()
             ));
             Ok(())
@@ -240,9 +240,9 @@ fn failed(what: &str, error: &dyn std::error::Error) -> CliError {
 }
 
 /// Reads from stdin for a dash: other users of the machine can see a command's arguments, but not its input.
-fn read_token(TokenArg(word): &TokenArg) -> Result<JoinToken, CliError> {
-    let mut text = word.clone();
-    if word == "-" {
+fn read_token(TokenArg(text): &TokenArg) -> Result<JoinToken, CliError> {
+    let mut text = text.clone();
+    if text == "-" {
         text.clear();
         let read = std::io::stdin().take(1024).read_to_string(&mut text);
         read.map_err(|error| CliError::because("cannot read the token", &error))?;
@@ -255,16 +255,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_grammar_holds_together() {
+    fn the_definition_of_the_arguments_is_valid() {
         ClusterArgs::command().debug_assert();
     }
 
     #[test]
     fn a_token_is_hidden_in_debug_output() {
-        let words = ["cluster", "join", "cbt1-secret", "quic://127.0.0.1:1", "--to", "lab"];
-        let join = ClusterArgs::from_matches(&ClusterArgs::command().try_get_matches_from(words).unwrap());
-        let shown = format!("{join:?}");
-        assert!(shown.contains("a token") && !shown.contains("secret"), "{shown}");
+        let args = ["cluster", "join", "cbt1-secret", "quic://127.0.0.1:1", "--to", "lab"];
+        let join = ClusterArgs::from_matches(&ClusterArgs::command().try_get_matches_from(args).unwrap());
+        let text = format!("{join:?}");
+        assert!(text.contains("a token") && !text.contains("secret"), "{text}");
     }
 
     #[test]
