@@ -570,8 +570,8 @@ mod inline {
 fifth();
 "#;
     let code = without_test_items(text);
-    let kept: Vec<&str> = code.iter().map(|(_, line)| line.trim()).filter(|line| line.len() > 1).collect();
-    assert_eq!(kept, ["first();", "impl Queue {", "fn second() {}", "third: usize,", "fourth();", "fifth();"]);
+    let remaining: Vec<&str> = code.iter().map(|(_, line)| line.trim()).filter(|line| line.len() > 1).collect();
+    assert_eq!(remaining, ["first();", "impl Queue {", "fn second() {}", "third: usize,", "fourth();", "fifth();"]);
     assert_eq!(code.iter().find(|(_, line)| line.contains("fourth")).map(|(number, _)| *number), Some(23));
 }
 

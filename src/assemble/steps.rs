@@ -78,11 +78,11 @@ fn fields_of(item: &Value) -> Result<&Map, Failure> {
 }
 
 fn missing(field: &str, item: &Value) -> Failure {
-    let there = match item.as_map() {
+    let fields = match item.as_map() {
         Some(map) if !map.is_empty() => format!("the fields are {}", listed(map.keys())),
         _ => "there are none".to_owned(),
     };
-    mismatch(field, format!("the field `{field}` is missing; {there}"))
+    mismatch(field, format!("the field `{field}` is missing; {fields}"))
 }
 
 fn mismatch(field: &str, message: String) -> Failure {

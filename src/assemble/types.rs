@@ -175,12 +175,11 @@ impl Needs {
 /// Both schemas at once: one merged object if both are plain and share no field, else `allOf`.
 fn merged(one: Json, other: Json) -> Json {
     let says = |schema: &Json, field: &str| schema["properties"].get(field).is_some_and(|known| *known != json!({}));
-    let is_told_twice =
-        |fields: &Map<String, Json>| fields.keys().any(|field| says(&one, field) && says(&other, field));
+    let is_duplicate = |fields: &Map<String, Json>| fields.keys().any(|field| says(&one, field) && says(&other, field));
     let (true, Some(fields)) = (is_plain(&one) && is_plain(&other), one["properties"].as_object()) else {
         return json!({ "allOf": [one, other] });
     };
-    if is_told_twice(fields) {
+    if is_duplicate(fields) {
         return json!({ "allOf": [one, other] });
     }
     let mut all = other.clone();

@@ -10,7 +10,7 @@ use clap::builder::{EnumValueParser, PossibleValue, UnknownArgumentValueParser};
 use clap::{Arg, ArgMatches, Command, ValueEnum, value_parser};
 use clap_complete::Shell;
 
-use super::client::args::one;
+use super::client::args::value_of;
 use super::commands::bench_args::BenchArgs;
 use super::commands::call::CallArgs;
 use super::commands::cluster::ClusterArgs;
@@ -117,7 +117,7 @@ pub(crate) fn parse(program: Program, args: impl IntoIterator<Item = OsString>) 
         }
         ("cluster", None) => CliCommand::Cluster(Box::new(ClusterArgs::from_matches(matches))),
         ("status", None) => CliCommand::Status(Box::new(StatusArgs::from_matches(matches))),
-        ("completions", None) => CliCommand::Completions(one(matches, "shell")),
+        ("completions", None) => CliCommand::Completions(value_of(matches, "shell")),
         ("man", None) => CliCommand::Man(matches.get_one::<String>("of").cloned()),
         ("openapi", None) => CliCommand::OpenApi { output: matches.get_one::<PathBuf>("output").cloned() },
         _ => CliCommand::Serve,

@@ -30,7 +30,7 @@ fn controls_terminal(c: char) -> bool {
     c.is_control() || matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
-/// Escapes all control characters, except those that `is_kept` accepts with the next character.
+/// Escapes all control characters, except where `is_kept` accepts one and the next character.
 fn escaped(text: &str, is_kept: impl Fn(char, Option<char>) -> bool) -> Cow<'_, str> {
     if !text.contains(controls_terminal) {
         return Cow::Borrowed(text);

@@ -39,8 +39,8 @@ fn setting_of(variable: &str) -> Result<&'static Name, ConfigError> {
     }
     // The key of the file, spelt as a variable, is the best hint.
     let typed = variable.strip_prefix(ENV_PREFIX).unwrap_or(variable).replace('_', "-").to_lowercase();
-    let meant = ALL.into_iter().find(|name| name.spellings_of_key().any(|spelling| spelling == typed));
-    let hint = match meant {
+    let setting = ALL.into_iter().find(|name| name.spellings_of_key().any(|spelling| spelling == typed));
+    let hint = match setting {
         Some(name) => Hint::new(name.env, [name.env]),
         None => Hint::new(variable, ALL.iter().map(|name| name.env)),
     };
@@ -121,9 +121,9 @@ mod tests {
 
     #[test]
     fn a_key_of_the_file_as_a_variable_names_the_variable() {
-        for (typed, meant) in [("CALLBOARD_LOG_FILTER", "CALLBOARD_LOG"), ("CALLBOARD_LISTEN", "CALLBOARD_HTTP")] {
+        for (typed, setting) in [("CALLBOARD_LOG_FILTER", "CALLBOARD_LOG"), ("CALLBOARD_LISTEN", "CALLBOARD_HTTP")] {
             let error = environment(&[(typed, "x")]).unwrap_err().to_string();
-            assert_eq!(error, format!("{typed}: unknown environment variable; did you mean `{meant}`?"));
+            assert_eq!(error, format!("{typed}: unknown environment variable; did you mean `{setting}`?"));
         }
     }
 

@@ -40,7 +40,7 @@ fn an_unknown_language_is_an_error_that_names_it() {
 
 /// `..` after a symbolic link is a directory of the link's target.
 #[test]
-fn a_file_beside_a_symbolic_link_has_a_valid_path() {
+fn a_file_next_to_a_symbolic_link_has_a_valid_path() {
     let directory = directory();
     fs::create_dir_all(directory.join("real/served")).unwrap();
     std::os::unix::fs::symlink("real/served", directory.join("link")).unwrap();

@@ -152,9 +152,9 @@ async fn measure(
     watch.clear();
     let mut report = match <[TargetLabel; 2]>::try_from(labels) {
         Ok(two) => Report::with_comparison(summary, two, pairs(all_stats), &args.assertions),
-        Err(mut one) => {
+        Err(mut labels) => {
             let one_round = all_stats.into_iter().next().unwrap_or_else(|| Stats::new(Duration::ZERO));
-            Report::new(summary, one.remove(0), one_round, &args.assertions)
+            Report::new(summary, labels.remove(0), one_round, &args.assertions)
         }
     };
     report.interrupted = interrupted.is_some();

@@ -6,7 +6,7 @@ use std::time::Duration;
 use callboard_http_client::Protocol;
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 
-use crate::cli::client::args::{duration, one};
+use crate::cli::client::args::{duration, value_of};
 use crate::cli::client::{RequestArgs, ServerUrl};
 use crate::config::parse_duration;
 use callboard_bench::{Assertion, Load, RATES, Schedule};
@@ -47,7 +47,7 @@ impl BenchArgs {
     /// Reads the matches of clap.
     pub(crate) fn from_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
         let assertions = matches.get_many::<Assertion>("assert").into_iter().flatten().cloned().collect();
-        let (place, versus) = (one::<ServerUrl>(matches, "url"), matches.get_one::<ServerUrl>("vs").cloned());
+        let (place, versus) = (value_of::<ServerUrl>(matches, "url"), matches.get_one::<ServerUrl>("vs").cloned());
         let number = |name: &str| matches.get_one::<u16>(name).map(|number| usize::from(*number));
         let is_quic = place.is_quic() && versus.as_ref().is_none_or(ServerUrl::is_quic);
         // A connection over QUIC has its own socket and thread, and many calls at a time.
@@ -59,8 +59,8 @@ impl BenchArgs {
             place,
             request: RequestArgs::from_matches(matches),
             versus,
-            rounds: one::<u16>(matches, "rounds").into(),
-            json: one::<String>(matches, "format") == "json",
+            rounds: value_of::<u16>(matches, "rounds").into(),
+            json: value_of::<String>(matches, "format") == "json",
             plot: matches.get_one::<PathBuf>("plot").cloned(),
             assertions,
             anyway: matches.get_flag("anyway"),
@@ -69,8 +69,8 @@ impl BenchArgs {
             threads: number("threads").unwrap_or_else(cores),
             schedule: matches.get_one::<Schedule>("rate").copied(),
             requests: matches.get_one::<u64>("requests").copied(),
-            duration: one(matches, "duration"),
-            warm_up: one(matches, "warm-up"),
+            duration: value_of(matches, "duration"),
+            warm_up: value_of(matches, "warm-up"),
         };
         args.request.check(&args.places(), &[])?;
         args.consistent().map_err(|problem| clap::Error::raw(clap::error::ErrorKind::ArgumentConflict, problem))?;

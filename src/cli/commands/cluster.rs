@@ -11,7 +11,7 @@ use std::time::{Duration, SystemTime};
 use callboard_net::{Authority, JoinToken, MemberInfo, QuicUrl, Role, TokenSpec, join};
 use clap::{Arg, ArgMatches, Command, value_parser};
 
-use super::super::client::args::one;
+use super::super::client::args::value_of;
 use super::super::error::CliError;
 use super::super::output;
 use super::block_on;
@@ -117,28 +117,28 @@ impl ClusterArgs {
     /// The parsed arguments.
     pub(crate) fn from_matches(matches: &ArgMatches) -> Self {
         let (command, matches) = matches.subcommand().expect("clap requires a subcommand");
-        let directory = || one(matches, "dir");
+        let directory = || value_of(matches, "dir");
         let name = || matches.get_one::<String>("name").cloned();
         match command {
-            "init" => Self::Init { directory: directory(), name: one(matches, "name") },
+            "init" => Self::Init { directory: directory(), name: value_of(matches, "name") },
             "token" => {
                 let spec = TokenSpec {
-                    role: one(matches, "role"),
-                    uses: one(matches, "uses"),
-                    expires_in: one(matches, "expires"),
-                    certificate_life: one(matches, "life"),
+                    role: value_of(matches, "role"),
+                    uses: value_of(matches, "uses"),
+                    expires_in: value_of(matches, "expires"),
+                    certificate_life: value_of(matches, "life"),
                 };
                 Self::Token { directory: directory(), spec }
             }
-            "revoke" => Self::Revoke { directory: directory(), token: TokenArg(one(matches, "token")) },
+            "revoke" => Self::Revoke { directory: directory(), token: TokenArg(value_of(matches, "token")) },
             "join" => Self::Join {
-                token: TokenArg(one(matches, "token")),
-                url: one(matches, "url"),
-                directory: one(matches, "to"),
+                token: TokenArg(value_of(matches, "token")),
+                url: value_of(matches, "url"),
+                directory: value_of(matches, "to"),
                 name: name(),
             },
             "members" => Self::Members { directory: directory() },
-            _ => Self::Remove { directory: directory(), name: one(matches, "name") },
+            _ => Self::Remove { directory: directory(), name: value_of(matches, "name") },
         }
     }
 }

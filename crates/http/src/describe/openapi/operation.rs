@@ -120,7 +120,7 @@ fn others<'a>(media_types: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
 
 const JSON: &str = Format::Json.media_type();
 
-/// Beside a content in JSON: the other media types of the same value.
+/// Next to a content in JSON: the other media types of the same value.
 const ALSO: &str = "x-callboard-media-types";
 
 /// A form with files: the raw body of a route that takes one, else the fields of the type if one of them is a file.
