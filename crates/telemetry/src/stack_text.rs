@@ -27,6 +27,10 @@ impl<const N: usize> StackText<N> {
 
     /// Appends a number with at least this many digits, padded with zeros.
     pub fn push_decimal(&mut self, mut number: u64, least_digits: usize) {
+        // Most numbers of most responses.
+        if number < 10 && least_digits < 2 {
+            return self.push(&[b'0' + number as u8]);
+        }
         let mut digits = [b'0'; 20];
         let mut start = digits.len();
         while number > 0 || digits.len() - start < least_digits {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::http::HeaderMap;
 use callboard_core::edge::Route;
 use callboard_core::timeline::Recorder;
-use callboard_core::{CallOptions, Deadline, LocalClient, Priority};
+use callboard_core::{CallOptions, Deadline, Instant, LocalClient, Priority};
 use callboard_telemetry::{RequestSpan, TraceContext};
 
 use crate::config::HttpConfig;
@@ -22,6 +22,8 @@ use crate::runtime::shutdown::ShutdownSignal;
 pub struct RequestContext<'a> {
     /// The node.
     pub client: &'a LocalClient,
+    /// The time at which the head was read. Timeouts count from here.
+    pub begun: Instant,
     /// The limits of the edge.
     pub config: &'a HttpConfig,
     /// The counters of the edge.

@@ -90,7 +90,7 @@ impl HttpEdge {
                     if let (Some(line), Some(holder)) = (&mut line, &holder) {
                         line.set_key_holder(holder);
                     }
-                    let context = |node| edge.context(node, &id, trace.as_deref(), holder.as_ref());
+                    let context = |node| edge.context(node, start, &id, trace.as_deref(), holder.as_ref());
                     match target.destination(request.headers()) {
                         Destination::Starting => {
                             (Ok(edge.starting(&request, target.protocol)), UnreadBody::new(request.body()))
@@ -216,12 +216,14 @@ impl EdgeState {
     fn context<'a>(
         &'a self,
         node: &'a ServedNode,
+        begun: Instant,
         id: &'a RequestId,
         trace: Option<&'a RequestTrace>,
         key_holder: Option<&'a KeyHolder>,
     ) -> RequestContext<'a> {
         RequestContext {
             client: &node.client,
+            begun,
             config: &self.config,
             metrics: &self.metrics,
             aborting: &self.aborting,

@@ -56,7 +56,7 @@ fn push_stages(text: &mut TimingText, timing: &Timing) {
     push_metric(text, b", compute;dur=", timing.compute);
 }
 
-fn push_metric(text: &mut TimingText, label: &[u8], duration: Duration) {
+fn push_metric<const N: usize>(text: &mut TimingText, label: &[u8; N], duration: Duration) {
     text.push(label);
     text.push_decimal(duration.as_secs().saturating_mul(1000) + u64::from(duration.subsec_millis()), 1);
     let micros = duration.subsec_micros() % 1000;

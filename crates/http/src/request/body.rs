@@ -45,9 +45,9 @@ impl fmt::Debug for PendingAdmission<'_> {
 }
 
 impl<'a> PendingAdmission<'a> {
-    /// A call whose head was just read.
-    pub fn new(client: &'a LocalClient, route: &'a Arc<Route>) -> Self {
-        Self { client, route, arrived_at: Instant::now(), admission: None }
+    /// A call whose head was read at `arrived_at`.
+    pub fn new(client: &'a LocalClient, route: &'a Arc<Route>, arrived_at: Instant) -> Self {
+        Self { client, route, arrived_at, admission: None }
     }
 
     /// The deadline of the call.
