@@ -24,8 +24,8 @@ impl Environment {
     ///
     /// A variable with our prefix that names no setting.
     pub fn try_new(variables: impl IntoIterator<Item = (String, String)>) -> Result<Self, ConfigError> {
-        let ours = variables.into_iter().filter(|(name, _)| name.starts_with(ENV_PREFIX) && !is_service_link(name));
-        ours.map(|(variable, value)| Ok((setting_of(&variable)?, value))).collect::<Result<_, _>>().map(Self)
+        let own = variables.into_iter().filter(|(name, _)| name.starts_with(ENV_PREFIX) && !is_service_link(name));
+        own.map(|(variable, value)| Ok((setting_of(&variable)?, value))).collect::<Result<_, _>>().map(Self)
     }
 
     fn get(&self, name: &Name) -> Option<&str> {
@@ -39,8 +39,8 @@ fn setting_of(variable: &str) -> Result<&'static Name, ConfigError> {
     }
     // The key of the file, spelt as a variable, is the best hint.
     let typed = variable.strip_prefix(ENV_PREFIX).unwrap_or(variable).replace('_', "-").to_lowercase();
-    let meant = ALL.into_iter().find(|name| name.spellings_of_key().any(|spelling| spelling == typed));
-    let hint = match meant {
+    let setting = ALL.into_iter().find(|name| name.spellings_of_key().any(|spelling| spelling == typed));
+    let hint = match setting {
         Some(name) => Hint::new(name.env, [name.env]),
         None => Hint::new(variable, ALL.iter().map(|name| name.env)),
     };
@@ -121,14 +121,14 @@ mod tests {
 
     #[test]
     fn a_key_of_the_file_as_a_variable_names_the_variable() {
-        for (typed, meant) in [("CALLBOARD_LOG_FILTER", "CALLBOARD_LOG"), ("CALLBOARD_LISTEN", "CALLBOARD_HTTP")] {
+        for (typed, setting) in [("CALLBOARD_LOG_FILTER", "CALLBOARD_LOG"), ("CALLBOARD_LISTEN", "CALLBOARD_HTTP")] {
             let error = environment(&[(typed, "x")]).unwrap_err().to_string();
-            assert_eq!(error, format!("{typed}: unknown environment variable; did you mean `{meant}`?"));
+            assert_eq!(error, format!("{typed}: unknown environment variable; did you mean `{setting}`?"));
         }
     }
 
     #[test]
-    fn variables_of_others_and_service_links_are_left_alone() {
+    fn other_variables_and_service_links_are_ignored() {
         let links = [
             ("PATH", "/bin"),
             ("CALLBOARD_PORT", "tcp://10.0.0.1:8000"),
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_value_names_the_layer_it_came_from() {
+    fn a_bad_value_names_its_layer() {
         let env = environment(&[("CALLBOARD_DRAIN", "soon")]).unwrap();
         let flags = vec![("default-timeout", "2h".to_owned())];
         let layers = Layers { flags: &flags, env: &env, file: None };
