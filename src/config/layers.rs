@@ -19,7 +19,7 @@ pub type Flags = Vec<(&'static str, String)>;
 /// Our variables in the environment of this process, and the collector of OpenTelemetry's own variable.
 #[derive(Clone, Debug, Default)]
 pub struct Environment {
-    ours: Vec<(&'static Name, String)>,
+    own: Vec<(&'static Name, String)>,
     /// It is for every program on the machine, so it is weaker than our file.
     collector: Option<String>,
 }
@@ -34,7 +34,7 @@ impl Environment {
         let mut environment = Self::default();
         for (variable, value) in variables {
             if variable.starts_with(ENV_PREFIX) && !is_service_link(&variable) {
-                environment.ours.push((setting_of(&variable)?, value));
+                environment.own.push((setting_of(&variable)?, value));
             } else if variable == OTEL_ENDPOINT && !value.is_empty() {
                 environment.collector = Some(value);
             }
@@ -43,7 +43,7 @@ impl Environment {
     }
 
     fn get(&self, name: &Name) -> Option<&str> {
-        self.ours.iter().find(|(known, _)| known.env == name.env).map(|(_, value)| value.as_str())
+        self.own.iter().find(|(known, _)| known.env == name.env).map(|(_, value)| value.as_str())
     }
 }
 
@@ -53,8 +53,8 @@ fn setting_of(variable: &str) -> Result<&'static Name, ConfigError> {
     }
     // The key of the file, spelt as a variable, is the best hint.
     let typed = variable.strip_prefix(ENV_PREFIX).unwrap_or(variable).replace('_', "-").to_lowercase();
-    let meant = ALL.into_iter().find(|name| name.spellings_of_key().any(|spelling| spelling == typed));
-    let hint = match meant {
+    let setting = ALL.into_iter().find(|name| name.spellings_of_key().any(|spelling| spelling == typed));
+    let hint = match setting {
         Some(name) => Hint::new(name.env, [name.env]),
         None => Hint::new(variable, ALL.iter().map(|name| name.env)),
     };
@@ -138,25 +138,25 @@ mod tests {
 
     #[test]
     fn a_key_of_the_file_as_a_variable_names_the_variable() {
-        for (typed, meant) in [("CALLBOARD_LOG_FILTER", "CALLBOARD_LOG"), ("CALLBOARD_LISTEN", "CALLBOARD_HTTP")] {
+        for (typed, setting) in [("CALLBOARD_LOG_FILTER", "CALLBOARD_LOG"), ("CALLBOARD_LISTEN", "CALLBOARD_HTTP")] {
             let error = environment(&[(typed, "x")]).unwrap_err().to_string();
-            assert_eq!(error, format!("{typed}: unknown environment variable; did you mean `{meant}`?"));
+            assert_eq!(error, format!("{typed}: unknown environment variable; did you mean `{setting}`?"));
         }
     }
 
     #[test]
-    fn variables_of_others_and_service_links_are_left_alone() {
+    fn other_variables_and_service_links_are_ignored() {
         let links = [
             ("PATH", "/bin"),
             ("CALLBOARD_PORT", "tcp://10.0.0.1:8000"),
             ("CALLBOARD_PORT_8000_TCP_ADDR", "10.0.0.1"),
             ("CALLBOARD_SERVICE_HOST", "10.0.0.1"),
         ];
-        assert!(environment(&links).unwrap().ours.is_empty());
+        assert!(environment(&links).unwrap().own.is_empty());
     }
 
     #[test]
-    fn a_bad_value_names_the_layer_it_came_from() {
+    fn a_bad_value_names_its_layer() {
         let env = environment(&[("CALLBOARD_DRAIN", "soon")]).unwrap();
         let flags = vec![("default-timeout", "2h".to_owned())];
         let layers = Layers { flags: &flags, env: &env, file: None };
@@ -176,8 +176,8 @@ mod tests {
         fn the_strongest_layer_wins(flag: Option<u8>, env: Option<u8>, file: Option<u8>) {
             let seconds = |value: u8| format!("{value}s");
             let flags: Flags = flag.map(|value| ("drain", seconds(value))).into_iter().collect();
-            let ours = env.map(|value| (&DRAIN.name, seconds(value))).into_iter().collect();
-            let env_layer = Environment { ours, ..Environment::default() };
+            let own = env.map(|value| (&DRAIN.name, seconds(value))).into_iter().collect();
+            let env_layer = Environment { own, ..Environment::default() };
             let text = file.map_or_else(String::new, |value| format!("[limits]\ndrain = \"{value}s\"\n"));
             let document = Document::parse(Path::new("f"), &text).unwrap();
             let layers = Layers { flags: &flags, env: &env_layer, file: Some(document.root()) };

@@ -144,7 +144,7 @@ mod tests {
     proptest! {
         /// Whatever a name contains, it cannot end its quotes or its line.
         #[test]
-        fn no_label_leaves_its_quotes(label in ".*") {
+        fn a_label_cannot_end_its_quotes(label in ".*") {
             prop_assert!(!mermaid(&label).contains(['"', '\n', '<', '`']));
             let dotted = dot(&label);
             let mut escaped = false;

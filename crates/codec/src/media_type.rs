@@ -154,7 +154,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_most_specific_range_decides_then_quality_then_the_order_of_offers() {
+    fn specific_ranges_win_then_quality_then_the_order_of_offers() {
         let offers = ["text/html", "application/json", "image/png"];
         let choose = |accept| MediaType::choose_index(accept, &offers);
         assert_eq!(choose(""), Some(0));
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn ranks_all_that_is_allowed() {
+    fn ranks_all_allowed_types() {
         let offers = ["text/html", "application/json", "image/png"];
         let rank = |accept| MediaType::rank(accept, &offers);
         assert_eq!(rank(""), [0, 1, 2]);
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_malformed_is_passed_over() {
+    fn malformed_ranges_are_skipped() {
         for bad in ["json", "a/b/c", "/", "*/json", "a/b;q=2", "a/b;q=0.1234", "a/b;q=-1", "a/b;q=", "é/b", "a/b;q=1.5"]
         {
             assert_eq!(MediaType::parse(bad), None, "{bad}");

@@ -92,10 +92,10 @@ static IN_HOOKS: AtomicUsize = AtomicUsize::new(0);
 /// How often the hook was put around others.
 static HOOKS: Mutex<u32> = Mutex::new(0);
 
-/// As often it is put around a hook that a program has set since then. More would be a program that does nothing else.
+/// How often this hook wraps a later hook of the program. Only a program that sets hooks repeatedly exceeds it.
 const MAX_HOOKS: u32 = 16;
 
-/// Has every panic note its place, and its time told apart, before the hook that prints it. Done once for a process.
+/// Makes every panic record its location and the time of its printing. Done once for a process.
 pub(crate) fn note_places() {
     let mut hooks = HOOKS.lock();
     if *hooks == 0 {
@@ -103,7 +103,7 @@ pub(crate) fn note_places() {
     }
 }
 
-/// A program has set a hook of its own since then, which does not come by here.
+/// Wraps a hook that the program has set since then, which does not record locations.
 fn note_places_again() {
     let mut hooks = HOOKS.lock();
     if (1..MAX_HOOKS).contains(&*hooks) && !thread::panicking() {
@@ -112,23 +112,22 @@ fn note_places_again() {
 }
 
 fn add_hook(hooks: &mut u32) {
-    let others = panic::take_hook();
+    let previous_hook = panic::take_hook();
     panic::set_hook(Box::new(move |info| {
         IN_HOOKS.fetch_add(1, Ordering::Relaxed);
         PLACE.replace(info.location().map(ToString::to_string));
-        others(info);
+        previous_hook(info);
         IN_HOOKS.fetch_sub(1, Ordering::Relaxed);
     }));
     *hooks += 1;
 }
 
-/// Whether a thread is printing a panic, which may take longer than all of its call: a backtrace reads the program's
-/// file.
+/// Whether a thread is printing a panic. That may take longer than its call: a backtrace reads the program's file.
 pub(crate) fn a_panic_is_printed() -> bool {
     IN_HOOKS.load(Ordering::Relaxed) > 0
 }
 
-/// Drops a value that may hold a user's. A destructor that panics is told to the log and ends nothing else.
+/// Drops a value that may contain a user's value. A destructor that panics is logged and ends nothing else.
 pub(crate) fn drop_contained<T>(value: T) {
     if let Err(panic) = catch_unwind(AssertUnwindSafe(|| drop(value))) {
         tracing::error!(panic = panic_message(panic.as_ref()), "a destructor panicked");
@@ -150,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn tells_what_was_said_and_survives_what_it_was_said_with() {
+    fn reports_the_panic_message_and_survives_its_payload() {
         assert_eq!(contain(|| 1).unwrap(), 1);
         assert_eq!(contain(|| panic!("no")).unwrap_err().to_string(), "no");
         let with_a_bomb = contain(|| panic::panic_any(Bomb));

@@ -14,9 +14,9 @@ pub fn splitmix64(bits: u64) -> u64 {
 mod tests {
     use super::splitmix64;
 
-    /// A session keeps its replica over versions of this: the numbers are those of the reference implementation.
+    /// Sessions keep their replicas across versions only if the numbers stay those of the reference implementation.
     #[test]
-    fn gives_the_numbers_of_the_reference() {
+    fn matches_the_reference_implementation() {
         assert_eq!([splitmix64(0), splitmix64(0x9e37_79b9_7f4a_7c15)], [0xe220_a839_7b1d_cdaf, 0x6e78_9e6a_a1b9_65f4]);
     }
 }

@@ -121,7 +121,7 @@ mod tests {
         use std::sync::atomic::{AtomicUsize, Ordering};
         let (now, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
         let cores = FREE_THREADS.available_permits();
-        let begun = (0..cores * 10).map(|_| {
+        let started = (0..cores * 10).map(|_| {
             let (now, most) = (Arc::clone(&now), Arc::clone(&most));
             tokio::spawn(run(LARGE_BYTES, move || {
                 most.fetch_max(now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
@@ -130,11 +130,11 @@ mod tests {
                 Ok(())
             }))
         });
-        for (nth, begun) in begun.collect::<Vec<_>>().into_iter().enumerate() {
+        for (nth, started) in started.collect::<Vec<_>>().into_iter().enumerate() {
             if nth % 2 == 0 {
-                begun.abort();
+                started.abort();
             }
-            let _ = begun.await;
+            let _ = started.await;
         }
         assert!(most.load(Ordering::SeqCst) <= cores);
     }

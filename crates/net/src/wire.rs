@@ -189,18 +189,18 @@ mod tests {
             call.millis_left
         };
         assert_eq!([left(100, 30), left(100, 100), left(100, 1_000_000)], [70, 1, 1]);
-        assert_eq!(left(0, 30), 0, "none was given");
+        assert_eq!(left(0, 30), 0, "no deadline was set");
     }
 
     #[test]
     fn retry_after_crosses_the_wire_however_short_it_is() {
-        for (said, heard) in
+        for (written, received) in
             [(Some(Duration::from_micros(3)), Some(1)), (Some(Duration::from_millis(20)), Some(20)), (None, None)]
         {
             let mut parts = ErrorParts::new(ErrorKind::Overloaded, "full".to_owned());
-            parts.retry_after = said;
+            parts.retry_after = written;
             let (fail, _) = fail(parts.into(), Load::default());
-            assert_eq!(error(fail, &Bytes::new()).retry_after(), heard.map(Duration::from_millis), "{said:?}");
+            assert_eq!(error(fail, &Bytes::new()).retry_after(), received.map(Duration::from_millis), "{written:?}");
         }
     }
 }

@@ -47,7 +47,7 @@ async fn serve(
     info: ApiInfo,
     log: &Log,
 ) -> Result<(), CliError> {
-    let begun = Instant::now();
+    let start_time = Instant::now();
     let mut signals = Signals::listen().map_err(|error| CliError::because("could not listen for signals", &error))?;
     let mut config = http_config(&plan)?;
     config.access_log = if plan.settings.access_log.value { log.access() } else { AccessLog::Off };
@@ -72,7 +72,7 @@ async fn serve(
     }
     let admin = admin.map(|admin| admin.open(server.node().handle(), server.edge(), log.stderr.lines())).transpose()?;
     let admin_address = admin.as_ref().map(|admin| admin.address);
-    log.stderr.note(example::welcome(&plan, &server.client(), server.address(), admin_address, begun.elapsed()));
+    log.stderr.note(example::welcome(&plan, &server.client(), server.address(), admin_address, start_time.elapsed()));
 
     if let Some(quic) = server.quic() {
         log.stderr.note(format_args!("  listening on quic://{} for {}", quic.address(), quic.audience()));

@@ -43,8 +43,8 @@ impl<M> Delivery<M> {
 
     /// The message, unless its waiting sender has gone. Frees the place in the mailbox.
     pub(super) fn open(mut self) -> Option<M> {
-        let wanted = self.way_back.take().is_none_or(|way_back| way_back.send(None).is_ok());
-        self.message.take().filter(|_| wanted)
+        let has_sender = self.way_back.take().is_none_or(|way_back| way_back.send(None).is_ok());
+        self.message.take().filter(|_| has_sender)
     }
 
     fn into_message(mut self) -> Option<M> {

@@ -317,16 +317,16 @@ impl BatcherState {
     /// Gives returning entries a permit, and discards those whose callers have left: no message will name them again.
     fn keep_wanted(&self, entries: Vec<Entry>) -> Vec<Entry> {
         let now = clock::now();
-        let mut wanted = Vec::with_capacity(entries.len());
+        let mut waiting = Vec::with_capacity(entries.len());
         for mut entry in entries {
             if entry.flight.is_wanted(now) {
                 entry.permit = Some(self.pool.take_permit_again());
-                wanted.push(entry);
+                waiting.push(entry);
             } else {
                 self.pool.discard(entry, now, DiscardPlace::Queue);
             }
         }
-        wanted
+        waiting
     }
 
     /// Splits a batch that killed its worker in two. With repeated halving, one poison entry among n is alone after at

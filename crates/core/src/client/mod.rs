@@ -201,7 +201,7 @@ pub(crate) fn run_admitted<T>(
         match result {
             Ok(reply) => Ok(finish(call, reply)),
             Err(error) => {
-                let error = call.flight.told(error, clock::now());
+                let error = call.flight.with_timing(error, clock::now());
                 call.close(Err(error.kind()));
                 Err(error)
             }

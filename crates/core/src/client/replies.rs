@@ -250,7 +250,7 @@ impl ReplyStream {
 
     /// The error is the last item. Stages that still run are cancelled.
     fn end(mut self, error: CallError) -> Option<(Result<Payload, CallError>, Self)> {
-        let error = self.flight.told(error, clock::now());
+        let error = self.flight.with_timing(error, clock::now());
         close(&self.call, Err(error.kind()));
         self.phase = StreamPhase::Over;
         Some((Err(error), self))
@@ -271,9 +271,9 @@ impl ReplyStream {
             if streams_at == steps.len() {
                 return Ok(Some(head.payload));
             }
-            let begun = Self::begin_streaming(flight, &steps[streams_at..], head.payload).await;
+            let started = Self::begin_streaming(flight, &steps[streams_at..], head.payload).await;
             *phase =
-                begun.map_err(|error| error.after_runs(streams_at > 0, all_may_run_again(&steps[..streams_at])))?;
+                started.map_err(|error| error.after_runs(streams_at > 0, all_may_run_again(&steps[..streams_at])))?;
         }
         let (output, passed) = loop {
             match phase {
@@ -289,7 +289,7 @@ impl ReplyStream {
                             Some((payload, revision)) => {
                                 match stream_remote(&steps[streams_at..], payload, flight, revision).await {
                                     Err(error) if error.is_refusal() => return Err(refusal),
-                                    begun => *phase = remote_phase(begun?),
+                                    started => *phase = remote_phase(started?),
                                 }
                             }
                         },
@@ -323,10 +323,10 @@ impl ReplyStream {
         };
         let spare = match place_stream(&steps[0], flight) {
             StreamPlace::Remote(revision) => {
-                let begun = stream_remote(steps, payload.clone(), flight, revision).await;
-                match begun {
+                let started = stream_remote(steps, payload.clone(), flight, revision).await;
+                match started {
                     Err(error) if error.is_refusal() && pool.is_some() => None,
-                    begun => return begun.map(remote_phase),
+                    started => return started.map(remote_phase),
                 }
             }
             StreamPlace::Here { may_leave, revision } => may_leave.then(|| (payload.clone(), revision)),
@@ -341,8 +341,8 @@ impl ReplyStream {
     }
 }
 
-fn remote_phase(begun: StageOutputs) -> StreamPhase {
-    StreamPhase::Remote { outputs: begun.outputs, passed: begun.stages }
+fn remote_phase(started: StageOutputs) -> StreamPhase {
+    StreamPhase::Remote { outputs: started.outputs, passed: started.stages }
 }
 
 /// The next output of a stage on this node, or `None` after the last.

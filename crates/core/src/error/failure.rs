@@ -125,7 +125,7 @@ impl Failure {
         &self.0.message
     }
 
-    /// When the item may be sent again, if that is told.
+    /// The time after which the item may be sent again, if known.
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
         self.0.retry_after

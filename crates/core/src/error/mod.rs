@@ -245,22 +245,20 @@ impl CallError {
         self
     }
 
-    /// The same error, told to have come from `stage`.
+    /// The same error, from `stage`.
     #[must_use]
     pub(crate) fn at_stage(mut self, stage: &StageName) -> Self {
         self.0.stage = Some(stage.clone());
         self
     }
 
-    /// The same error, told to have come after (or beside) user code that ran for the same call, and must not run
-    /// twice.
+    /// The same error; if `started`, user code that must not run twice has run for the same call.
     #[must_use]
     pub(crate) fn after_start(self, started: bool) -> Self {
         self.after_runs(started, false)
     }
 
-    /// The same error, told to have come after (or beside) user code that ran for the same call where `started`, and
-    /// may run `again`.
+    /// The same error; if `started`, user code has run for the same call, and may run `again`.
     #[must_use]
     pub(crate) fn after_runs(mut self, started: bool, again: bool) -> Self {
         if started {
@@ -270,7 +268,7 @@ impl CallError {
         self
     }
 
-    /// The same error, told to have come from user code itself, which may run `again` whatever it says.
+    /// The same error, from user code that may run `again` after any error.
     #[must_use]
     pub(crate) fn in_run(mut self, again: bool) -> Self {
         self.0.started = true;
@@ -278,7 +276,7 @@ impl CallError {
         self
     }
 
-    /// The same error, with where its call's time went.
+    /// The same error, with the times of its call.
     #[must_use]
     pub(crate) fn after(mut self, timing: Timing) -> Self {
         self.0.timing = Some(timing);
@@ -421,11 +419,11 @@ impl From<EncodeError> for CallError {
     /// The outcome of a call could not be written. Its value and its `Serialize` are the user's, so this is an error of
     /// user code, unless there was no memory or no time.
     fn from(error: EncodeError) -> Self {
-        let told = match error.kind() {
+        let error = match error.kind() {
             EncodeErrorKind::Exhausted => Self::overloaded(error.to_string(), RETRY_AFTER),
             EncodeErrorKind::Stopped => Self::deadline_exceeded("while the outcome was written"),
             _ => Self::new(ErrorKind::Failed, format!("the outcome cannot be written: {error}")),
         };
-        told.after_start(true)
+        error.after_start(true)
     }
 }

@@ -43,9 +43,9 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// However work and losses come, retries are at most a tenth of what was completed, and the reserve.
+        /// For any order of work and losses, retries are at most a tenth of the completed calls, plus the reserve.
         #[test]
-        fn retries_are_bounded_by_what_was_completed(steps in prop::collection::vec((0usize..50, 0usize..20), 0..100)) {
+        fn retries_are_bounded_by_completed_calls(steps in prop::collection::vec((0usize..50, 0usize..20), 0..100)) {
             let mut budget = RetryBudget::default();
             let (mut completed, mut retried) = (0, 0);
             for (done, lost) in steps {
@@ -60,7 +60,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stage_that_is_well_always_has_some() {
+    fn a_healthy_stage_always_has_retries() {
         let mut budget = RetryBudget::default();
         assert_eq!(budget.take(25), 10);
         assert_eq!(budget.take(1), 0);

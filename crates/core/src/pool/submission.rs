@@ -4,7 +4,8 @@
 //!   place.
 //! * **Late:** `DeadlineExceeded` where the call could not make its deadline even alone, `Overloaded` where the queue
 //!   before it is too long; see [`DeadlineCheck`].
-//! * **Cancelled:** dropping what [`Pool::submit`] gave abandons the entry: it leaves the queue, or its worker is told.
+//! * **Cancelled:** dropping the future of [`Pool::submit`] abandons the entry: it leaves the queue, or its worker is
+//!   notified.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -44,8 +45,7 @@ impl Pool {
     ///
     /// # Cancellation
     ///
-    /// Dropping the future abandons the entry: it leaves the queue, or, if it runs already, its worker is told and its
-    /// result dropped.
+    /// Dropping the future abandons the entry: it leaves the queue, or its worker is notified and its result dropped.
     pub(crate) fn submit<'a>(
         self: &'a Arc<Self>,
         payload: Payload,

@@ -154,14 +154,14 @@ mod tests {
     }
 
     #[test]
-    fn a_free_worker_and_an_entry_mean_a_batch_at_once() {
+    fn a_free_worker_gets_an_entry_at_once() {
         let now = Instant::now();
         let release = policy(32, Duration::ZERO).decide(now, &waiting(1, now));
         assert_eq!(release, Release::Now(ReleaseReason::Idle));
     }
 
     #[test]
-    fn the_callers_of_the_last_batch_get_one_turn_to_come_back() {
+    fn the_callers_of_the_last_batch_get_one_turn_to_call_again() {
         let now = Instant::now();
         let policy = policy(32, Duration::ZERO);
         let after_eight = QueueState { last_batch: 8, ..waiting(1, now) };
@@ -171,11 +171,11 @@ mod tests {
     }
 
     #[test]
-    fn turns_end_with_a_full_batch_or_when_nobody_comes() {
+    fn turns_end_with_a_full_batch_or_without_a_new_entry() {
         let now = Instant::now();
         let policy = policy(8, Duration::ZERO);
         let all_back = QueueState { last_batch: 4, ..waiting(5, now) };
-        assert_eq!(policy.decide(now, &all_back), Release::Yield, "a turn brought somebody");
+        assert_eq!(policy.decide(now, &all_back), Release::Yield, "the turn brought an entry");
         let nobody_came = QueueState { empty_yields: 1, ..all_back };
         assert_eq!(policy.decide(now, &nobody_came), Release::Now(ReleaseReason::Idle));
         let some_missing = QueueState { last_batch: 6, ..nobody_came };
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_is_full_when_its_cost_is() {
+    fn a_batch_is_full_at_its_maximum_cost() {
         let now = Instant::now();
         let policy = BatchPolicy { max_cost: NonZeroU64::new(100), ..policy(32, Duration::from_millis(10)) };
         let light = QueueState { load: Load::new(3, 99), ..waiting(3, now) };
@@ -212,7 +212,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever the queue looks like, a wait is never longer than the delay and never past a deadline's slack.
+        /// For any queue, a wait is never longer than the delay and never past a deadline's slack.
         #[test]
         fn never_waits_longer_than_the_delay_or_the_slack(
             max in 1usize..64, len in 0usize..128, delay in 0u64..50, waited in 0u64..50,
@@ -235,7 +235,7 @@ mod tests {
                 }
                 Release::Yield => {
                     prop_assert!(last > 1 && len < max && delay == 0);
-                    prop_assert!(empty_yields < MAX_EMPTY_YIELDS, "nobody waits turn after turn for nobody");
+                    prop_assert!(empty_yields < MAX_EMPTY_YIELDS, "empty turns are bounded");
                 }
                 Release::At(at) => {
                     prop_assert!(len < max && !draining && at > now);

@@ -23,7 +23,7 @@ fn books(world: &ModelWorld, found: &mut Vec<String>) {
     }
     let limits = &world.script.limits;
     if world.ledger.in_flight() > limits.max_in_flight || world.ledger.bytes() > limits.max_in_flight_bytes {
-        found.push("more permits than there are".to_owned());
+        found.push("more permits are in use than exist".to_owned());
     }
 }
 
@@ -99,7 +99,7 @@ pub(super) fn check_end(world: &mut ModelWorld) {
                 found.push(format!("call {call} failed"));
             }
             Some(Outcome::Unavailable) if world.life.state().accepts_entries() && !world.ledger.is_draining() => {
-                found.push(format!("call {call} was told that the stage is unavailable"));
+                found.push(format!("call {call} found the stage unavailable"));
             }
             Some(_) => {}
         }

@@ -43,7 +43,7 @@ fn the_decisions_keep_every_promise_together() {
         sum.add(&world.counts);
     }
     println!("{} seeds: {sum:?}", seeds.end - seeds.start);
-    assert!(only.is_some() || seeds.end < SEEDS || sum.has_everything(), "the scripts are too calm: {sum:?}");
+    assert!(only.is_some() || seeds.end < SEEDS || sum.has_everything(), "the scripts miss some events: {sum:?}");
 }
 
 #[test]
@@ -58,5 +58,5 @@ fn the_same_seed_gives_the_same_trace_to_the_bit() {
         assert_eq!(first, hash(), "{}", again(seed));
         hashes.insert(first);
     }
-    assert_eq!(hashes.len() as u64, count, "each seed has a trace of its own");
+    assert_eq!(hashes.len() as u64, count, "each seed has its own trace");
 }

@@ -82,7 +82,7 @@ impl Chance {
         (self.number() >> 11) as f64 / (1u64 << 53) as f64
     }
 
-    /// The time until the next of events that come every `mean` on average, independently of each other.
+    /// The time until the next of independent events, `mean` on average.
     pub fn gap(&mut self, mean: Duration) -> Duration {
         mean.mul_f64(-(1.0 - self.share()).ln())
     }

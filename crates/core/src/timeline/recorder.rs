@@ -262,7 +262,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn two_branches_that_are_away_at_the_same_stage_come_back_each_for_itself() {
+    fn two_branches_at_the_same_remote_stage_return_separately() {
         let (start, stage) = (Instant::now(), StageName::new("classify"));
         let recorder = Recorder::new(start);
         let visits =

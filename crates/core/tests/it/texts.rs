@@ -5,14 +5,14 @@ use std::time::Duration;
 use callboard_core::edge::{ErrorParts, MAX_ERROR_CHARS};
 use callboard_core::{App, CallError, ErrorKind, Failure, RouteSpec, Stage};
 
-use super::support::{hush, serve};
+use super::support::{hide_panics, serve};
 
 fn is_cut(text: &str) -> bool {
     text.chars().count() <= MAX_ERROR_CHARS && text.contains("… (") && text.ends_with(" more characters)")
 }
 
 #[tokio::test]
-async fn a_long_text_of_user_code_is_cut_and_says_so() {
+async fn a_long_text_of_user_code_is_cut_visibly() {
     let fails = Stage::each("fails", |length: &usize| -> Result<u64, Failure> {
         Err(Failure::new("é".repeat(*length)).with_type("T".repeat(*length)))
     });
@@ -33,7 +33,7 @@ async fn a_long_text_of_user_code_is_cut_and_says_so() {
 
 #[tokio::test]
 async fn a_long_text_of_a_panic_is_cut_in_message_and_trace() {
-    hush();
+    hide_panics();
     let panics = Stage::each("panics", |length: &usize| -> Result<u64, Failure> {
         std::panic::resume_unwind(Box::new("x".repeat(*length)))
     });
@@ -46,7 +46,7 @@ async fn a_long_text_of_a_panic_is_cut_in_message_and_trace() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn neither_a_caller_nor_a_route_may_ask_for_more_time_than_route_and_node_allow() {
+async fn callers_and_routes_cannot_exceed_the_maximum_timeouts() {
     use callboard_core::{CallOptions, Instant, Limits};
     let waits =
         |name: &str| Stage::each_async(name, |_: std::sync::Arc<u64>| std::future::pending::<Result<u64, Failure>>());
@@ -59,7 +59,7 @@ async fn neither_a_caller_nor_a_route_may_ask_for_more_time_than_route_and_node_
     let node = app.start().await.unwrap();
     for (route, allowed) in [("/node", 5_000), ("/route", 100), ("/lax", 5_000)] {
         for asked in [None, Some(Duration::from_secs(60))] {
-            let begun = Instant::now();
+            let started = Instant::now();
             let mut options = CallOptions::new();
             if let Some(asked) = asked {
                 options = options.with_timeout(asked);
@@ -67,10 +67,10 @@ async fn neither_a_caller_nor_a_route_may_ask_for_more_time_than_route_and_node_
             let error = node.client().call_with::<u64, u64>(route, 1, options).await.unwrap_err();
             assert_eq!(error.kind(), ErrorKind::DeadlineExceeded);
             assert_eq!(
-                begun.elapsed().as_millis().abs_diff(allowed) / 10,
+                started.elapsed().as_millis().abs_diff(allowed) / 10,
                 0,
                 "{route}, {asked:?}: {:?}",
-                begun.elapsed()
+                started.elapsed()
             );
         }
     }

@@ -58,7 +58,7 @@ struct AdminState {
     client: LocalClient,
     metrics: Arc<EdgeMetrics>,
     ids: RequestIds,
-    begun: Instant,
+    started_at: Instant,
     drain: Notify,
     protocol: Option<Arc<dyn Protocol>>,
 }
@@ -69,8 +69,8 @@ impl Admin {
     pub fn new(node: NodeHandle, edge: &HttpEdge) -> Self {
         let client = node.client();
         let (metrics, ids, protocol) = (edge.metrics(), RequestIds::new(), edge.protocol());
-        let (begun, drain) = (Instant::now(), Notify::new());
-        Self(Arc::new(AdminState { node, client, metrics, ids, begun, drain, protocol }))
+        let (started_at, drain) = (Instant::now(), Notify::new());
+        Self(Arc::new(AdminState { node, client, metrics, ids, started_at, drain, protocol }))
     }
 
     /// Completes when an operator asks for a drain. The program decides how to finish its calls and end.
@@ -158,10 +158,10 @@ async fn layers(State((admin, guard)): State<(Admin, Arc<AdminGuard>)>, request:
 }
 
 async fn status(State(admin): State<Admin>) -> impl IntoResponse {
-    let AdminState { node, begun, .. } = &*admin.0;
+    let AdminState { node, started_at, .. } = &*admin.0;
     Json(json!({
         "version": env!("CARGO_PKG_VERSION"),
-        "uptime_seconds": begun.elapsed().as_secs(),
+        "uptime_seconds": started_at.elapsed().as_secs(),
         "health": node.health(),
         "node": node.describe(),
     }))

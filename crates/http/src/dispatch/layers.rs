@@ -59,13 +59,13 @@ impl HttpEdge {
         is_polled: bool,
     ) -> impl Future<Output = Response> + Send + 'static {
         async move {
-            let begun = Instant::now();
+            let start = Instant::now();
             let edge = &*self.0;
             // Identity: the client's id and trace, or new ones. Every layer below names the request by them.
             let headers = TraceHeaders::read(request.headers());
             let id = if HAS_REQUEST_IDS { headers.id.and_then(RequestId::from_client) } else { None };
             let id = id.unwrap_or_else(|| edge.ids.generate());
-            let trace = RequestTrace::new(&edge.config, edge.tracer.get(), begun, &id, &headers, &request);
+            let trace = RequestTrace::new(&edge.config, edge.tracer.get(), start, &id, &headers, &request);
             // Destination: found before any check, so that a refusal is logged and counted under its route.
             let target = Target::find(edge, request.uri().path());
             if let (Some(trace), Some(route)) = (&trace, &target.route) {
@@ -74,7 +74,7 @@ impl HttpEdge {
             // Cancellation: from here on a client that leaves is counted, and its log line has status 499.
             let open = OpenRequest(Some(&edge.metrics.abandoned));
             let (route, log) = (target.route.as_deref(), &edge.config.access_log);
-            let mut line = PendingLogLine::begin(log, begun, &id, &request, peer, route, trace.as_deref());
+            let mut line = PendingLogLine::begin(log, start, &id, &request, peer, route, trace.as_deref());
             // CORS: the page that may read the response.
             let allowed_origin = edge.policy.as_ref().and_then(|policy| policy.allowed_origin(&request));
             let version = request.version();
@@ -88,7 +88,7 @@ impl HttpEdge {
                     if let (Some(line), Some(holder)) = (&mut line, &holder) {
                         line.set_key_holder(holder);
                     }
-                    let context = |node| edge.context(node, begun, &id, trace.as_deref(), holder.as_ref());
+                    let context = |node| edge.context(node, start, &id, trace.as_deref(), holder.as_ref());
                     match target.destination(request.headers()) {
                         Destination::Starting => {
                             (Ok(edge.starting(&request, target.protocol)), UnreadBody::new(request.body()))
@@ -139,7 +139,7 @@ impl HttpEdge {
                 policy.add_headers(allowed_origin, headers);
             }
             if is_error {
-                headers.insert(SERVER_TIMING, error_timing(call_timing.as_ref(), begun.elapsed()));
+                headers.insert(SERVER_TIMING, error_timing(call_timing.as_ref(), start.elapsed()));
                 if unread.ends_connection(version) {
                     headers.insert(CONNECTION, HeaderValue::from_static("close"));
                 }

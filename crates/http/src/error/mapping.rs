@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn the_documented_table_is_this_one() {
+    fn the_documented_table_matches_the_code() {
         let page = include_str!("../../../../docs/errors.md");
         let rows: Vec<(&str, &str)> = page
             .lines()
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn user_code_chooses_only_for_what_it_reports() {
+    fn user_code_chooses_the_status_of_its_own_errors_only() {
         for kind in ErrorKind::ALL {
             let chosen = status_of(kind, Some(418)).as_u16();
             let may_choose = matches!(kind, ErrorKind::InvalidInput | ErrorKind::Failed);

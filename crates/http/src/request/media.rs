@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn a_type_takes_the_forms_that_it_can_have() {
+    fn a_type_accepts_only_its_own_formats() {
         let takes = |content_type: &str, input: &DataType| {
             BodyForm::for_content_type(Some(&content_type.parse().unwrap()), input).is_ok()
         };
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn a_type_that_is_no_text_is_not_taken_for_none() {
+    fn a_content_type_that_is_not_ascii_is_not_treated_as_missing() {
         let header = HeaderValue::from_bytes(b"\xff\xfe").unwrap();
         let raw = RawBody { field: "image".to_owned(), media_types: vec!["application/octet-stream".to_owned()] };
         let refused = BodyForm::for_content_type(Some(&header), &DataType::value().with_raw_body(raw)).unwrap_err();

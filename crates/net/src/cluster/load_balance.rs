@@ -128,7 +128,7 @@ mod tests {
         /// Affinity with bounded load: always the same peer while it is within the bound, and never a peer above the
         /// bound.
         #[test]
-        fn a_session_stays_where_it_is_within_the_bound(peers in peers(), busy in peers(), session: u64) {
+        fn a_session_keeps_its_peer_within_the_bound(peers in peers(), busy in peers(), session: u64) {
             let idle: Vec<_> = peers.iter().map(|peer| peer_load(0, 1.0, peer.key)).collect();
             let home = session_peer(&idle, session).expect("a peer is below the average");
             let mut now = peers;
@@ -145,16 +145,16 @@ mod tests {
 
         /// When a peer leaves, only its own sessions move.
         #[test]
-        fn a_session_stays_where_it_is_when_another_peer_should_forward(count in 2_u64..12, gone: u64, session: u64) {
+        fn a_session_keeps_its_peer_when_another_peer_leaves(count in 2_u64..12, removed: u64, session: u64) {
             let peers: Vec<_> = (0..count).map(|key| peer_load(0, 100.0, key)).collect();
             let home = peers[session_peer(&peers, session).expect("there are peers")].key;
-            let rest: Vec<_> = peers.iter().copied().filter(|peer| peer.key != gone % count).collect();
+            let rest: Vec<_> = peers.iter().copied().filter(|peer| peer.key != removed % count).collect();
             let after = rest[session_peer(&rest, session).expect("there are peers")].key;
-            prop_assert!(after == home || home == gone % count);
+            prop_assert!(after == home || home == removed % count);
         }
 
-        /// At most three of ten peers are ejected, one of few, never the last; and those whose breakers stay open the
-        /// longest.
+        /// At most three of ten peers are ejected, one of few, never the last; the peers whose breakers stay
+        /// open the longest are chosen.
         #[test]
         fn the_number_of_ejected_peers_is_bounded(ends in prop::collection::vec(prop::option::of(1_u64..1_000), 0..40)) {
             let start = Instant::now();

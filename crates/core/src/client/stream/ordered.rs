@@ -280,7 +280,7 @@ where
         flight.expire();
         driver.cancel_first();
         let late = CallError::deadline_exceeded("while the stream waited for this result");
-        Poll::Ready(Err(flight.told(late, clock::now())))
+        Poll::Ready(Err(flight.with_timing(late, clock::now())))
     }
 
     /// Removes the first call, and pulls the next input unless the stream ends here.

@@ -140,7 +140,7 @@ impl ModelWorld {
     }
 
     pub(super) fn batch_over(&mut self, id: u64) {
-        // If the life has died meanwhile, its batch is gone with it.
+        // If the life has died meanwhile, its batch has ended with it.
         let Some(life) = self.lives.get_mut(&id) else { return };
         let Some(batch) = life.batch.take() else { return };
         let open: Vec<usize> = batch.calls.iter().copied().filter(|call| self.calls[*call].outcome.is_none()).collect();
@@ -171,7 +171,7 @@ impl ModelWorld {
         let cost = batch.calls.iter().map(|call| self.script.calls[*call].cost).sum();
         self.cost.observe(self.instant(), cost, Duration::from_nanos(self.now - batch.started_at));
         self.budget.completed(batch.calls.len());
-        self.culprits.ran(batch.calls.len());
+        self.culprits.record_runs(batch.calls.len());
         for call in open {
             let fails = self.script.calls[*call].nature == Nature::Fails;
             self.end(*call, if fails { Outcome::Failed } else { Outcome::Done });
@@ -198,7 +198,7 @@ impl ModelWorld {
             return self.crashed(id, true);
         }
         if may_run_again {
-            self.culprits.found();
+            self.culprits.record_poison();
         }
         for call in open {
             if may_run_again && self.script.calls[call].nature != Nature::Kills {

@@ -107,7 +107,7 @@ impl ModelWorld {
     pub(super) fn end(&mut self, call: usize, outcome: Outcome) {
         self.note(format!("call {call}: {outcome:?}"));
         if let Some(earlier) = self.calls[call].outcome.replace(outcome) {
-            self.violations.push(format!("call {call} is told {earlier:?} and {outcome:?}"));
+            self.violations.push(format!("call {call} has two outcomes, {earlier:?} and {outcome:?}"));
         }
         if let Some(line) = self.calls[call].line.take() {
             self.ledger.close(line);

@@ -56,7 +56,7 @@ pub(super) struct ModelWorld {
     next_event: u64,
     next_life: u64,
     replicas: Vec<ModelReplica>,
-    wanted: usize,
+    target: usize,
     cost: SharedCost,
     window: RestartWindow,
     culprits: PoisonShare,
@@ -105,7 +105,7 @@ impl ModelWorld {
             next_event: 0,
             next_life: 0,
             replicas: Vec::new(),
-            wanted: 0,
+            target: 0,
             cost: SharedCost::default(),
             window: RestartWindow::new(script.intensity),
             culprits: PoisonShare::default(),
@@ -167,7 +167,7 @@ impl ModelWorld {
             Event::Late(call) => self.give_up(call, Outcome::Late),
             Event::Over(life) => self.batch_over(life),
             Event::Restart(index) => {
-                if index < self.wanted && std::mem::take(&mut self.replicas[index].restart_due) {
+                if index < self.target && std::mem::take(&mut self.replicas[index].restart_due) {
                     self.start(index);
                 }
             }

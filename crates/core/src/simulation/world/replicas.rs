@@ -12,7 +12,7 @@ impl ModelWorld {
         let Some(ModelLife { index, leaving, batches, .. }) = self.lives.remove(&id) else { return };
         self.note(format!("{id} is dead, replica {index}"));
         self.lanes.set_replicas(self.lives.values().filter(|life| !life.leaving).map(|life| life.index));
-        if leaving || index >= self.wanted || !self.life.state().accepts_entries() {
+        if leaving || index >= self.target || !self.life.state().accepts_entries() {
             return;
         }
         self.life.enter(StageState::Degraded, Some("a replica died".to_owned()));
@@ -39,7 +39,7 @@ impl ModelWorld {
         self.note("the stage has failed".to_owned());
         self.counts.failed_stages += 1;
         self.life.enter(StageState::Failed, None);
-        self.wanted = 0;
+        self.target = 0;
         let suspects = std::mem::take(&mut self.suspects).into_iter().flat_map(|(_, group)| group);
         let mut waiting: Vec<usize> = suspects.collect();
         while let Some(call) = self.lanes.pop_any() {
@@ -60,7 +60,7 @@ impl ModelWorld {
         self.next_life += 1;
         self.lanes.set_replicas(self.lives.values().filter(|life| !life.leaving).map(|life| life.index));
         let up = self.lives.values().filter(|life| !life.leaving).count();
-        if up == self.wanted {
+        if up == self.target {
             self.life.enter(StageState::Ready, None);
         }
     }
@@ -70,7 +70,7 @@ impl ModelWorld {
             return;
         }
         self.note(format!("scaled to {replicas}"));
-        let before = std::mem::replace(&mut self.wanted, replicas);
+        let before = std::mem::replace(&mut self.target, replicas);
         self.replicas.resize(self.replicas.len().max(replicas), ModelReplica::default());
         for index in replicas..self.replicas.len() {
             self.replicas[index].restart_due = false;

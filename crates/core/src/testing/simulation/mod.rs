@@ -192,10 +192,10 @@ impl Simulation {
 
 /// Under a paused clock no time passes while this thread is busy.
 fn expect_a_paused_clock() {
-    let begun = clock::now();
+    let started = clock::now();
     #[expect(clippy::disallowed_methods, reason = "real time has to pass, and a sleep of the runtime may be virtual")]
     std::thread::sleep(Duration::from_millis(1));
-    assert!(begun == clock::now(), "a simulation needs a paused clock: `#[tokio::test(start_paused = true)]`");
+    assert!(started == clock::now(), "a simulation needs a paused clock: `#[tokio::test(start_paused = true)]`");
 }
 
 fn add_faults(
@@ -239,10 +239,10 @@ struct World {
 impl World {
     /// Makes all calls, and waits for their answers.
     async fn play(self: &Arc<Self>) {
-        let begun = clock::now();
+        let started = clock::now();
         let mut players = JoinSet::new();
         for (at, plan) in self.plans() {
-            sleep_until(begun + at).await;
+            sleep_until(started + at).await;
             players.spawn(Arc::clone(self).call(plan));
         }
         let all = async {
@@ -322,7 +322,7 @@ impl World {
         }
     }
 
-    /// When every caller has an answer or is gone, nothing may be left: at once, except entries that wait for a worker
+    /// When every caller has an answer or has left, nothing may remain: at once, except entries that wait for a worker
     /// that restarts.
     async fn come_to_rest(&self) {
         let end = clock::now() + FOREVER;

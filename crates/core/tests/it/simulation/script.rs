@@ -166,7 +166,7 @@ impl Script {
         Self { seed, limits, stages, routes, steps, ending }
     }
 
-    /// The effect of a call on a stage, by whatever route.
+    /// The effect of a call on a stage, by any route.
     pub(super) fn nature(&self, call: u64, stage: usize) -> Nature {
         let dangerous = self.stages[stage].dangerous;
         match Chance::for_thing(self.seed, &[1, call, stage as u64]).within(0..100) {
@@ -190,7 +190,7 @@ impl Script {
     }
 
     /// Whether this life of a replica fails to start.
-    pub(super) fn is_stillborn(&self, stage: usize, replica: usize, generation: u64) -> bool {
+    pub(super) fn fails_to_start(&self, stage: usize, replica: usize, generation: u64) -> bool {
         let mut chance = Chance::for_thing(self.seed, &[4, stage as u64, replica as u64, generation]);
         self.stages[stage].hard_to_build && generation > 0 && chance.one_in(3)
     }

@@ -42,7 +42,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_function_goes_by_its_routes_path() {
+    fn a_function_is_named_by_the_path_of_its_route() {
         assert_eq!(name_of("/v1/call/digits").as_deref(), Some("/digits"));
         for both in ["/v1/call/a/b", "/v1/call/a%2Fb", "/v1/call/a%2fb"] {
             assert_eq!(name_of(both).as_deref(), Some("/a/b"), "{both}");
