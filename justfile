@@ -57,7 +57,7 @@ fuzz target runs="1000000":
 mutants file=mutated:
     cargo mutants --package callboard-codec --file '{{file}}' --timeout 120 --build-timeout 600 --jobs 1 --output target
 
-mutated := "crates/codec/src/{account.rs,metered.rs,limits.rs,msgpack/decode.rs,typed/msgpack.rs,json/decode.rs,npy/*.rs,value/data_frame/check.rs,envelope/layout.rs}"
+mutated := "crates/codec/src/{account.rs,metered/*.rs,limits.rs,msgpack/decode.rs,typed/msgpack.rs,json/decode.rs,npy/*.rs,value/data_frame/check.rs,envelope/layout.rs}"
 
 # Licences, advisories and bans; needs cargo-deny.
 deny:

@@ -1,9 +1,9 @@
-//! What a call costs inside one process: through gateway, router, batcher and worker, next to hand-written rivals.
+//! The cost of a call inside one process: through gateway, router, batcher and worker, next to hand-written loops.
 //!
 //! Run with `cargo bench --bench in_process`. Every figure is measured in the same run as what it is compared with, in
 //! interleaved rounds; the best round of each side counts, because on a shared machine noise only ever adds.
 
-#![allow(clippy::print_stdout, clippy::unwrap_used, reason = "a benchmark prints, and stops when something is wrong")]
+#![allow(clippy::print_stdout, clippy::unwrap_used, reason = "a benchmark prints, and panics on an error")]
 
 use std::time::{Duration, Instant};
 
@@ -16,14 +16,14 @@ const CALLERS: u64 = 64;
 fn main() {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     runtime.block_on(async {
-        // In a task of its own: a call from `block_on`'s thread would pay for a wake-up across threads.
+        // In a separate task: a call from `block_on`'s thread would pay for a wake-up across threads.
         tokio::spawn(latency_at_one_caller()).await.unwrap();
         tokio::spawn(throughput_at_many_callers()).await.unwrap();
         tokio::spawn(composition_at_one_caller()).await.unwrap();
-        tokio::spawn(streams_beside_calls()).await.unwrap();
+        tokio::spawn(streams_and_calls()).await.unwrap();
         tokio::spawn(batches_at_saturation()).await.unwrap();
         tokio::spawn(restarts_under_load()).await.unwrap();
-        tokio::spawn(looks_at_a_node()).await.unwrap();
+        tokio::spawn(descriptions_of_a_node()).await.unwrap();
     });
 }
 
@@ -33,19 +33,19 @@ async fn latency_at_one_caller() {
     let echo = |name: &str| Stage::each(name, |n: &u64| Ok(*n));
     let single = start(echo("echo")).await;
     let batching = start(echo("echo").max_batch_size(32)).await;
-    let two = start_pipeline(Pipeline::from(echo("one")).then(echo("two"))).await;
+    let two_stages = start_pipeline(Pipeline::from(echo("one")).then(echo("two"))).await;
     let thread = start(echo("echo").on_threads()).await;
     let wake = BareThread::spawn();
     let channel = hand_written_loop(32);
 
-    let mut best = [Latency::WORST; 6];
+    let mut best = [Latency::MAX; 6];
     for _ in 0..ROUNDS {
-        best[0].keep(measure_calls(&single.client()).await);
-        best[1].keep(measure_calls(&batching.client()).await);
-        best[2].keep(measure_calls(&two.client()).await);
-        best[3].keep(measure(|n| channel_call(&channel, n)).await);
-        best[4].keep(measure_calls(&thread.client()).await);
-        best[5].keep(measure(|n| wake.round_trip(n)).await);
+        best[0].update(measure_calls(&single.client()).await);
+        best[1].update(measure_calls(&batching.client()).await);
+        best[2].update(measure_calls(&two_stages.client()).await);
+        best[3].update(measure(|n| channel_call(&channel, n)).await);
+        best[4].update(measure_calls(&thread.client()).await);
+        best[5].update(measure(|n| wake.round_trip(n)).await);
     }
     println!("\none caller                                p50 µs   p99 µs");
     let names = [
@@ -92,35 +92,35 @@ async fn throughput_at_many_callers() {
     println!("  mean batch of the task stage           {:.1}", mean_batch(&task));
 }
 
-/// What composition adds to a call at one caller: a stage, a switch, an ensemble, all of no-ops.
+/// The cost of composition at one caller: a stage, a switch and an ensemble of no-ops.
 async fn composition_at_one_caller() {
     let echo = |name: &str| Pipeline::from(Stage::each(name, |n: &u64| Ok(*n)));
     let switch = Pipeline::switch("by_parity", |n: &u64| Ok((n % 2) as usize), vec![echo("even"), echo("odd")]);
-    let five = Pipeline::ensemble_of((0..5).map(|n| echo(&format!("echo{n}"))));
-    let five = five.map("first", |all: &Vec<u64>| Ok(all[0]));
+    let ensemble = Pipeline::ensemble_of((0..5).map(|n| echo(&format!("echo{n}"))));
+    let ensemble = ensemble.map("first", |outputs: &Vec<u64>| Ok(outputs[0]));
     let nodes = [
         start_pipeline(echo("echo")).await,
         start_pipeline(echo("one").then(echo("two"))).await,
         start_pipeline(switch).await,
-        start_pipeline(five).await,
+        start_pipeline(ensemble).await,
     ];
 
-    let mut best = [Latency::WORST; 4];
+    let mut best = [Latency::MAX; 4];
     for _ in 0..ROUNDS {
         for (best, node) in best.iter_mut().zip(&nodes) {
-            best.keep(measure_calls(&node.client()).await);
+            best.update(measure_calls(&node.client()).await);
         }
     }
     println!("\ncomposition, one caller                  p50 µs   p99 µs   over one stage");
     for (name, latency) in ["one stage", "two stages", "switch over one stage", "ensemble of five"].iter().zip(&best) {
-        let over = latency.p50 - best[0].p50;
-        println!("  {name:<38} {:>7.2}  {:>7.2}  {over:>7.2}", latency.p50, latency.p99);
+        let added = latency.p50 - best[0].p50;
+        println!("  {name:<38} {:>7.2}  {:>7.2}  {added:>7.2}", latency.p50, latency.p99);
     }
 }
 
 /// An ordered stream compared with plain calls at the same concurrency: as many callers as the stream looks ahead.
-async fn streams_beside_calls() {
-    println!("\nordered stream beside plain calls          calls/s   stream/s   time, stream over calls");
+async fn streams_and_calls() {
+    println!("\nordered stream and plain calls             calls/s   stream/s   time, stream over calls");
     let echo = |max: usize| Stage::each("echo", |n: &u64| Ok(*n)).max_batch_size(max);
     let work = |max: usize| {
         let stage = Stage::batch("model", |batch: Batch<u64>| {
@@ -149,7 +149,7 @@ async fn streams_beside_calls() {
 }
 
 async fn stream_rate(client: &LocalClient, look_ahead: usize, calls: u64) -> f64 {
-    let begun = Instant::now();
+    let begin = Instant::now();
     let mut numbers = client.stream::<_, u64>("/echo", 0..calls).unwrap().look_ahead(look_ahead);
     let mut expected = 0;
     while let Some(n) = numbers.next().await {
@@ -157,10 +157,10 @@ async fn stream_rate(client: &LocalClient, look_ahead: usize, calls: u64) -> f64
         expected += 1;
     }
     assert_eq!(expected, calls);
-    calls as f64 / begun.elapsed().as_secs_f64()
+    calls as f64 / begin.elapsed().as_secs_f64()
 }
 
-/// How full batches are when work takes a millisecond per batch and callers wait.
+/// The mean batch size when work takes a millisecond per batch and callers wait.
 async fn batches_at_saturation() {
     println!("\nsaturation, 1 ms per batch               mean batch   of what the callers allow");
     for (callers, max) in [(64u64, 32usize), (64, 64), (16, 32)] {
@@ -177,7 +177,7 @@ async fn batches_at_saturation() {
     }
 }
 
-/// From the panic of the only replica to the first answer of the next: what a caller in the queue waits longer.
+/// The time from the panic of the only replica to the first answer of the next one.
 async fn restarts_under_load() {
     std::panic::set_hook(Box::new(|_| {}));
     println!("\nrestart after a panic                      p50 ms    p99 ms");
@@ -193,9 +193,9 @@ async fn restarts_under_load() {
         let mut millis = Vec::new();
         for n in 0..300 {
             assert!(client.call::<u64, u64>("/echo", u64::MAX).await.is_err());
-            let begun = Instant::now();
+            let begin = Instant::now();
             assert_eq!(call(client.clone(), n).await, n);
-            millis.push(begun.elapsed().as_nanos() as f64 / 1e6);
+            millis.push(begin.elapsed().as_nanos() as f64 / 1e6);
         }
         millis.sort_unstable_by(f64::total_cmp);
         println!("  {name:<38} {:>7.2}   {:>7.2}", millis[millis.len() / 2], millis[millis.len() * 99 / 100]);
@@ -203,8 +203,8 @@ async fn restarts_under_load() {
     let _ = std::panic::take_hook();
 }
 
-/// What a look at a node costs that has ten stages of four replicas, and a thousand calls in flight.
-async fn looks_at_a_node() {
+/// The cost of describing a node with ten stages of four replicas and a thousand calls in flight.
+async fn descriptions_of_a_node() {
     let mut app = App::new();
     for n in 0..10 {
         let stage = Stage::each_async(format!("stage{n}").as_str(), |n: std::sync::Arc<u64>| async move {
@@ -225,14 +225,14 @@ async fn looks_at_a_node() {
     }
     let mut best = [f64::INFINITY; 2];
     for _ in 0..1000 {
-        let begun = Instant::now();
+        let begin = Instant::now();
         std::hint::black_box(node.describe());
-        best[0] = best[0].min(begun.elapsed().as_nanos() as f64 / 1000.0);
-        let begun = Instant::now();
+        best[0] = best[0].min(begin.elapsed().as_nanos() as f64 / 1000.0);
+        let begin = Instant::now();
         std::hint::black_box(node.metrics());
-        best[1] = best[1].min(begun.elapsed().as_nanos() as f64 / 1000.0);
+        best[1] = best[1].min(begin.elapsed().as_nanos() as f64 / 1000.0);
     }
-    println!("\na look at 10 stages of 4 replicas, 1,000 calls in flight");
+    println!("\ndescription of 10 stages of 4 replicas, 1,000 calls in flight");
     println!("  describe() {:.0} µs, metrics() {:.0} µs", best[0], best[1]);
     for call in calls {
         call.abort();
@@ -257,8 +257,8 @@ fn mean_batch(node: &Node) -> f64 {
 }
 
 fn spin(time: Duration) {
-    let begun = Instant::now();
-    while begun.elapsed() < time {
+    let begin = Instant::now();
+    while begin.elapsed() < time {
         std::hint::spin_loop();
     }
 }
@@ -270,9 +270,9 @@ struct Latency {
 }
 
 impl Latency {
-    const WORST: Self = Self { p50: f64::INFINITY, p99: f64::INFINITY };
+    const MAX: Self = Self { p50: f64::INFINITY, p99: f64::INFINITY };
 
-    fn keep(&mut self, round: Self) {
+    fn update(&mut self, round: Self) {
         self.p50 = self.p50.min(round.p50);
         self.p99 = self.p99.min(round.p99);
     }
@@ -285,9 +285,9 @@ async fn measure_calls(client: &LocalClient) -> Latency {
 async fn measure<F: Future<Output = u64>>(mut call: impl FnMut(u64) -> F) -> Latency {
     let mut micros = Vec::with_capacity(20_000);
     for n in 0..20_000 {
-        let begun = Instant::now();
+        let begin = Instant::now();
         assert_eq!(call(n).await, n);
-        micros.push(begun.elapsed().as_nanos() as f64 / 1000.0);
+        micros.push(begin.elapsed().as_nanos() as f64 / 1000.0);
     }
     micros.sort_unstable_by(f64::total_cmp);
     Latency { p50: micros[micros.len() / 2], p99: micros[micros.len() * 99 / 100] }
@@ -304,7 +304,7 @@ async fn rate<F>(callers: u64, calls: u64, call: impl Fn(u64) -> F + Clone + Sen
 where
     F: Future<Output = u64> + Send,
 {
-    let begun = Instant::now();
+    let begin = Instant::now();
     let tasks: Vec<_> = (0..callers)
         .map(|_| {
             let call = call.clone();
@@ -318,7 +318,7 @@ where
     for task in tasks {
         task.await.unwrap();
     }
-    (callers * calls) as f64 / begun.elapsed().as_secs_f64()
+    (callers * calls) as f64 / begin.elapsed().as_secs_f64()
 }
 
 type Request = (u64, oneshot::Sender<u64>);
@@ -347,12 +347,12 @@ async fn channel_call_owned(channel: mpsc::Sender<Request>, n: u64) -> u64 {
     channel_call(&channel, n).await
 }
 
-/// The same with the least that a server needs: a timeout.
+/// The same with a timeout, which every server needs.
 async fn channel_call_in_time(channel: mpsc::Sender<Request>, n: u64) -> u64 {
     tokio::time::timeout(Duration::from_secs(30), channel_call(&channel, n)).await.unwrap()
 }
 
-/// An OS thread that sends back what it gets: the floor under every thread stage.
+/// An OS thread that sends back its message: the lower bound of a thread stage.
 struct BareThread(std::sync::mpsc::SyncSender<Request>);
 
 impl BareThread {

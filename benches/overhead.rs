@@ -12,7 +12,7 @@
 //! possible, because it takes CPU from the servers on a small machine. Rounds are interleaved and change their order. A
 //! ratio is the median of the ratios within rounds, so that other load of the machine affects both sides.
 
-#![allow(clippy::print_stdout, clippy::unwrap_used, reason = "a benchmark prints, and stops when something is wrong")]
+#![allow(clippy::print_stdout, clippy::unwrap_used, reason = "a benchmark prints, and panics on an error")]
 
 mod overhead_parts {
     pub(crate) mod load;
@@ -31,9 +31,9 @@ use overhead_parts::workload::Workload;
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     if let Some(kind) = arguments.strip_prefix(&["serve".to_owned()]).and_then(|rest| rest.first()) {
-        return overhead_parts::server::run(Kind::of(kind).expect("a kind of server"));
+        return overhead_parts::server::run(Kind::from_name(kind).expect("a kind of server"));
     }
-    let plan = Plan::of(&arguments);
+    let plan = Plan::from_arguments(&arguments);
     let servers: Vec<ServerProcess> = plan.kinds.iter().map(|kind| ServerProcess::start(*kind)).collect();
     let length = plan.workload.request().len();
     println!(
@@ -42,21 +42,21 @@ fn main() {
         plan.rounds,
         plan.duration
     );
-    let mut asked: Vec<Asked<'_>> = servers.iter().map(|server| (server, plan.workload)).collect();
-    asked.extend(plan.beside.map(|beside| (&servers[1], beside)));
+    let mut targets: Vec<Target<'_>> = servers.iter().map(|server| (server, plan.workload)).collect();
+    targets.extend(plan.second_workload.map(|workload| (&servers[1], workload)));
     for connections in &plan.connections {
         let rounds: Vec<Vec<Measured>> =
-            (0..plan.rounds).map(|round| run_round(&asked, *connections, plan.duration, round)).collect();
-        report(*connections, &asked, &rounds);
+            (0..plan.rounds).map(|round| run_round(&targets, *connections, plan.duration, round)).collect();
+        report(*connections, &targets, &rounds);
     }
     report_wake_up(bare_wake_up());
 }
 
-/// What to measure.
+/// The measurements of a run.
 struct Plan {
     workload: Workload,
-    /// Another one, asked of the first pipeline in the same rounds.
-    beside: Option<Workload>,
+    /// Another workload of the first pipeline, measured in the same rounds.
+    second_workload: Option<Workload>,
     kinds: Vec<Kind>,
     connections: Vec<usize>,
     rounds: usize,
@@ -64,54 +64,56 @@ struct Plan {
 }
 
 impl Plan {
-    fn of(arguments: &[String]) -> Self {
-        let after = |flag: &str| {
-            let at = arguments.iter().position(|argument| argument == flag)?;
-            arguments.get(at + 1).map(String::as_str)
+    fn from_arguments(arguments: &[String]) -> Self {
+        let value_of = |flag: &str| {
+            let position = arguments.iter().position(|argument| argument == flag)?;
+            arguments.get(position + 1).map(String::as_str)
         };
-        let quick = arguments.iter().any(|argument| argument == "--quick");
-        let (rounds, seconds) = if quick { (3, 0.8) } else { (7, 2.0) };
+        let is_quick = arguments.iter().any(|argument| argument == "--quick");
+        let (rounds, seconds) = if is_quick { (3, 0.8) } else { (7, 2.0) };
         let list = |flag: &str, default: &str| -> Vec<String> {
-            after(flag).unwrap_or(default).split(',').map(str::to_owned).collect()
+            value_of(flag).unwrap_or(default).split(',').map(str::to_owned).collect()
         };
         let mut kinds = vec![Kind::Bare];
         kinds.extend(
-            list("--pipelines", "task,thread").iter().map(|name| Kind::of(name).expect("task, thread or peer")),
+            list("--pipelines", "task,thread").iter().map(|name| Kind::from_name(name).expect("task, thread or peer")),
         );
         Self {
-            workload: after("--workload").map_or(Workload::Echo, |name| Workload::of(name).expect("a workload")),
-            beside: after("--beside").map(|name| Workload::of(name).expect("a workload")),
+            workload: value_of("--workload")
+                .map_or(Workload::Echo, |name| Workload::from_name(name).expect("a workload")),
+            second_workload: value_of("--beside").map(|name| Workload::from_name(name).expect("a workload")),
             kinds,
             connections: list("--connections", "1,64,256").iter().map(|number| number.parse().unwrap()).collect(),
-            rounds: after("--rounds").map_or(rounds, |number| number.parse().unwrap()),
-            duration: Duration::from_secs_f64(after("--seconds").map_or(seconds, |number| number.parse().unwrap())),
+            rounds: value_of("--rounds").map_or(rounds, |number| number.parse().unwrap()),
+            duration: Duration::from_secs_f64(value_of("--seconds").map_or(seconds, |number| number.parse().unwrap())),
         }
     }
 }
 
-/// A server, and what it is asked.
-type Asked<'a> = (&'a ServerProcess, Workload);
+/// A server and its workload.
+type Target<'a> = (&'a ServerProcess, Workload);
 
-/// Each server once; every other round in the opposite order.
-fn run_round(asked: &[Asked<'_>], connections: usize, duration: Duration, round: usize) -> Vec<Measured> {
-    let mut order: Vec<usize> = (0..asked.len()).collect();
+/// Measures each target once; every other round in the opposite order.
+fn run_round(targets: &[Target<'_>], connections: usize, duration: Duration, round: usize) -> Vec<Measured> {
+    let mut order: Vec<usize> = (0..targets.len()).collect();
     if round % 2 == 1 {
         order.reverse();
     }
-    let mut measured: Vec<Option<Measured>> = asked.iter().map(|_| None).collect();
+    let mut measured: Vec<Option<Measured>> = targets.iter().map(|_| None).collect();
     for index in order {
-        let (server, workload) = asked[index];
+        let (server, workload) = targets[index];
         measured[index] = Some(load::run(server, workload, connections, duration));
     }
     measured.into_iter().flatten().collect()
 }
 
-fn report(connections: usize, asked: &[Asked<'_>], rounds: &[Vec<Measured>]) {
+fn report(connections: usize, targets: &[Target<'_>], rounds: &[Vec<Measured>]) {
     println!("\n{connections} connections      requests/s   p50 µs   p99 µs   server CPU µs/request");
-    for (index, (server, workload)) in asked.iter().enumerate() {
+    for (index, (server, workload)) in targets.iter().enumerate() {
         let of_server: Vec<&Measured> = rounds.iter().map(|round| &round[index]).collect();
-        let figure = |of: fn(&Measured) -> f64| median(of_server.iter().map(|measured| of(measured)));
-        let ratio = |of: fn(&Measured) -> f64| median(rounds.iter().map(|round| of(&round[index]) / of(&round[0])));
+        let figure = |metric: fn(&Measured) -> f64| median(of_server.iter().map(|measured| metric(measured)));
+        let ratio =
+            |metric: fn(&Measured) -> f64| median(rounds.iter().map(|round| metric(&round[index]) / metric(&round[0])));
         println!(
             "  {:<12} {:<9} {:>11.0} {:>8.1} {:>8.1} {:>10.2}",
             server.kind.name(),
@@ -138,17 +140,17 @@ fn median(figures: impl Iterator<Item = f64>) -> f64 {
     sorted[sorted.len() / 2]
 }
 
-/// A bare thread that is woken and wakes back: what any hand-over to a thread costs on this machine.
+/// A bare wake-up of a thread and back: the cost of any hand-over to a thread on this machine.
 fn bare_wake_up() -> Duration {
     let (to_thread, inbox) = mpsc::sync_channel::<()>(1);
-    let (to_us, answers) = mpsc::sync_channel::<()>(1);
-    let thread = std::thread::spawn(move || while inbox.recv().is_ok() && to_us.send(()).is_ok() {});
+    let (to_main, answers) = mpsc::sync_channel::<()>(1);
+    let thread = std::thread::spawn(move || while inbox.recv().is_ok() && to_main.send(()).is_ok() {});
     let mut round_trips: Vec<Duration> = (0..20_000)
         .map(|_| {
-            let begin = Instant::now();
+            let start = Instant::now();
             to_thread.send(()).unwrap();
             answers.recv().unwrap();
-            begin.elapsed()
+            start.elapsed()
         })
         .collect();
     drop(to_thread);

@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use callboard::actor::{Actor, ActorContext, ActorGroup, ActorRef, ActorSpec, ReplyPort, RestartStrategy};
 use callboard::prelude::*;
 
-/// Gives every word a number, the same one each time.
+/// Gives every word its fixed number.
 struct Dictionary(HashMap<String, u64>);
 struct Number(String, ReplyPort<u64>);
 
@@ -23,23 +23,23 @@ impl Actor for Dictionary {
     }
 }
 
-/// Scores a word, and does not survive some.
+/// Scores a word. Some words crash it.
 struct Scorer(ActorRef<Number>, ActorRef<u64>);
 struct Score(String, ReplyPort<u64>);
 
 impl Actor for Scorer {
     type Message = Score;
     async fn handle(&mut self, Score(word, answer): Score, _: &ActorContext<Self>) -> Result<(), Failure> {
-        assert!(word != "poison", "that word was too much");
+        assert!(word != "poison", "a word that crashes the actor");
         let number = self.0.ask(answer.deadline(), |port| Number(word, port)).await?;
-        // A full or stopped journal loses a line, and no call waits for it.
+        // A full or stopped journal loses the line. No call waits for it.
         let _ = self.1.tell(number);
         answer.send(number * 10);
         Ok(())
     }
 }
 
-/// Counts the lines of this life.
+/// Counts the lines since its start.
 struct Journal(u64);
 
 impl Actor for Journal {
@@ -69,7 +69,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
     let number = client.call::<_, u64>("/score", "word-6".to_owned()).await?;
     println!("{answered} calls answered, {lost} lost with their actor; `word-6` still scores {number}");
-    // Three words were poison, and no other call is lost. The dictionary did not start again: it has kept its numbers.
+    // Only the three calls with `poison` are lost. The dictionary did not restart, so its numbers are the same.
     assert_eq!((answered, lost, number), (997, 3, 60));
     Ok(())
 }

@@ -1,7 +1,7 @@
 //! An asynchronous worker: it asks an HTTP service and another route at once, for many calls side by side.
 //!
 //! Run with `cargo run --example asynchronous`. The service runs in the same program, so that the example needs no
-//! network. A program of yours would use its own HTTP client in the place of `get`.
+//! network. Your program would use its own HTTP client instead of `get`.
 
 #![allow(clippy::print_stdout, reason = "an example shows what it does")]
 
@@ -19,8 +19,8 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Barrier, mpsc};
 
-/// How many requests the service wants at once before it answers any of them.
-const AT_ONCE: usize = 6;
+/// The service answers when this number of requests wait.
+const CONCURRENT: usize = 6;
 
 /// Reports the weather of a city: the service knows the temperature, the route `/country` knows the country.
 struct Report {
@@ -38,9 +38,9 @@ impl AsyncWorker for Report {
 }
 
 impl Report {
-    /// An error of either one answers the call: `?` keeps the kind of an inner call's error.
+    /// An error of either request is the outcome of the call: `?` keeps the kind of an inner call's error.
     async fn report(&self, city: &String, context: CallContext) -> Result<String, Failure> {
-        // This client's calls have the deadline of the call that they are made for, and end with it.
+        // The calls of this client have the deadline of the outer call, and end with it.
         let client = context.client()?;
         let country = async { Ok::<String, Failure>(client.call("/country", city.clone()).await?) };
         let temperature = async { Ok(get(self.service, &format!("/temperature/{city}")).await?) };
@@ -51,11 +51,11 @@ impl Report {
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let (asked, mut heard) = mpsc::channel(8);
-    let service = start_service(asked).await?;
+    let (report_held, mut held_requests) = mpsc::channel(8);
+    let service = start_service(report_held).await?;
     // Two batches of three make the six requests for which the service waits.
     let report = Stage::async_worker("report", move |_: &Replica| Ok(Report { service }))
-        .max_batch_size(AT_ONCE / 2)
+        .max_batch_size(CONCURRENT / 2)
         .concurrency(2)
         .timeout(Duration::from_secs(20));
     let country = Stage::each("country", |city: &String| match city.as_str() {
@@ -73,36 +73,36 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         assert_eq!(report, format!("{city}, Peru: 18 °C"));
     }
 
-    // The inner call's error is the answer: its kind and type, and not "the worker failed".
+    // The outcome has the kind and type of the inner call's error, not `worker_failed`.
     let error = client.call::<_, String>("/report", "Atlantis".to_owned()).await.expect_err("no such city");
     println!("Atlantis: {error}");
     assert_eq!((error.kind(), error.error_type()), (ErrorKind::InvalidInput, Some("UnknownCity")));
 
-    // A caller that leaves: the worker's future is dropped where it waits, and with it the request to the service.
+    // A caller that leaves: the waiting future of the worker is dropped, and with it the request to the service.
     let mut leaves = Box::pin(client.call::<_, String>("/report", "Silent".to_owned()));
     let held = tokio::select! {
         outcome = &mut leaves => return Err(format!("the service does not answer, and the caller got {outcome:?}").into()),
-        held = heard.recv() => held.ok_or("the service has ended")?,
+        held = held_requests.recv() => held.ok_or("the service has ended")?,
     };
     drop(leaves);
     held.closed().await;
-    println!("the service has heard that nobody waits");
+    println!("the service sees that its caller has left");
     assert_eq!(node.shutdown(Duration::from_secs(5)).await, Drained::Completely);
     Ok(())
 }
 
-/// A request that the service holds for ever: closed when its caller has gone.
-type Held = mpsc::Sender<()>;
+/// A request that the service never answers: closed when its caller leaves.
+type HeldRequest = mpsc::Sender<()>;
 
-/// The service: it answers when [`AT_ONCE`] requests wait, and never answers for the city `Silent`.
-async fn start_service(asked: mpsc::Sender<Held>) -> std::io::Result<SocketAddr> {
-    let together = Arc::new(Barrier::new(AT_ONCE));
+/// The service: it answers when [`CONCURRENT`] requests wait, and never answers for the city `Silent`.
+async fn start_service(report_held: mpsc::Sender<HeldRequest>) -> std::io::Result<SocketAddr> {
+    let together = Arc::new(Barrier::new(CONCURRENT));
     let temperature = async move |Path(city): Path<String>| {
         if city == "Silent" || city == "Atlantis" {
             let (held, mut never) = mpsc::channel(1);
             if city == "Silent" {
-                // An error says that the example has ended.
-                let _ = asked.send(held.clone()).await;
+                // An error means that the example has ended.
+                let _ = report_held.send(held.clone()).await;
             }
             never.recv().await;
         }
@@ -116,7 +116,7 @@ async fn start_service(asked: mpsc::Sender<Held>) -> std::io::Result<SocketAddr>
     Ok(address)
 }
 
-/// One request on a connection of its own; the body of its answer.
+/// Sends one request on its own connection, and returns the body of the answer.
 async fn get(service: SocketAddr, path: &str) -> std::io::Result<String> {
     let mut stream = TcpStream::connect(service).await?;
     let request = format!("GET {path} HTTP/1.1\r\nhost: {service}\r\nconnection: close\r\n\r\n");

@@ -1,7 +1,7 @@
 //! Pipelines that branch: all members of an ensemble side by side, or the one branch that a switch chooses.
 //!
-//! Run with `cargo run --example branches`. A configuration file has the same as `{ ensemble = … }` and `{ switch = …
-//! }`: see `examples/graph/callboard.toml`.
+//! Run with `cargo run --example branches`. In a configuration file these are `{ ensemble = … }` and `{ switch = … }`:
+//! see `examples/graph/callboard.toml`.
 
 #![allow(clippy::print_stdout, reason = "an example shows what it does")]
 
@@ -14,15 +14,15 @@ fn app() -> App {
     let number = Stage::each("number", |text: &String| Ok(text.parse::<f64>()?));
     let words = Stage::each("words", |text: &String| Ok(text.split_whitespace().count() as f64));
 
-    // The members run side by side: it costs the slowest of them. Their outputs are a tuple, and the first error is the
-    // outcome.
-    let both: Pipeline<String, (usize, String)> = Pipeline::ensemble((length, upper));
+    // The members run concurrently, so the slowest one decides the time. Their outputs are a tuple, and the first error
+    // is the outcome.
+    let pair: Pipeline<String, (usize, String)> = Pipeline::ensemble((length, upper));
 
-    // A partial ensemble keeps what it gets: a member that fails leaves its error in its place. A stage that stands in
-    // several routes is one stage, with one queue.
+    // In a partial ensemble, a failed member leaves its error in its position. A stage of several routes is one stage
+    // with one queue.
     let guesses = Pipeline::ensemble_partial(vec![number.clone(), words.clone()]);
 
-    // A switch looks at the item and names a branch; a choice that fails fails that item only.
+    // A switch chooses a branch by the item. An error of the choice fails only that item.
     let measure = Pipeline::switch(
         "by_first",
         |text: &String| match text.chars().next() {
@@ -31,23 +31,23 @@ fn app() -> App {
         },
         vec![number, words],
     );
-    App::new().route("/both", both).route("/guesses", guesses).route("/measure", measure)
+    App::new().route("/both", pair).route("/guesses", guesses).route("/measure", measure)
 }
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let app = app();
-    println!("{}", app.diagram());
+    println!("{app}");
     let node = app.start().await?;
     let client = node.client();
 
-    let both: (usize, String) = client.call("/both", "ada".to_owned()).await?;
-    println!("/both answers {both:?}");
-    assert_eq!(both, (3, "ADA".to_owned()));
+    let pair: (usize, String) = client.call("/both", "ada".to_owned()).await?;
+    println!("/both answers {pair:?}");
+    assert_eq!(pair, (3, "ADA".to_owned()));
 
     let guesses: Vec<Result<f64, MemberError>> = client.call("/guesses", "three small words".to_owned()).await?;
     println!("/guesses answers {guesses:?}");
-    assert!(guesses[0].is_err(), "a text is no number");
+    assert!(guesses[0].is_err(), "a text is not a number");
     assert_eq!(guesses[1], Ok(3.0));
 
     for (text, measure) in [("2.5", 2.5), ("two words", 2.0)] {

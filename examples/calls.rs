@@ -14,7 +14,7 @@ use callboard::{BlockingClient, Drained, NO_ARGS};
 fn app(noted: &Arc<AtomicU64>) -> App {
     let count = Stage::each("count", |text: &String| Ok(text.split_whitespace().count()));
 
-    // A stage over `FunctionCall` is a function: it reads its arguments by place or by name.
+    // A stage over `FunctionCall` is a function: it reads its arguments by position or by name.
     let power = Stage::each("power", |call: &FunctionCall| {
         call.check_names(&["base", "exponent"])?;
         let base: f64 = call.arg(0, "base")?;
@@ -45,13 +45,13 @@ async fn asynchronous(client: &LocalClient) -> Result<(), CallError> {
     println!("power(exponent=3): {error}");
     assert_eq!(error.kind(), ErrorKind::InvalidInput);
 
-    // Any other route takes its one value so, too.
+    // Any other route takes its one value in the same way.
     assert_eq!(client.send("count", ["one two"], Map::new()).await?, Value::Int(2));
 
     // A detached call is admitted when this returns; its outcome is counted, and no caller waits for it.
     client.call_detached("/note", 40u64)?;
 
-    // A stream of calls, from inputs without end: results come in their order, an error answers its own input.
+    // A stream of calls from endless inputs: results keep their order, and an error belongs to its own input.
     let texts = (1..).map(|n| if n % 4 == 0 { format!("<{n}>") } else { n.to_string() });
     let mut numbers = client.stream::<_, i64>("/parse", texts)?.look_ahead(16).with_inputs();
     let (mut good, mut bad) = (Vec::new(), Vec::new());
@@ -61,7 +61,7 @@ async fn asynchronous(client: &LocalClient) -> Result<(), CallError> {
             Err(_) => bad.push(text),
         }
         if good.len() == 9 {
-            break; // leaving early cancels what the stream had begun
+            break; // cancels the calls that the stream has started
         }
     }
     println!("parsed {good:?}, refused {bad:?}");
@@ -76,10 +76,10 @@ fn blocking(client: &BlockingClient) -> Result<(), CallError> {
     assert_eq!(client.send("power", [3.0], Map::new())?, Value::Float(9.0));
     client.call_detached("/note", 2u64)?;
 
-    // The stream is an iterator, which may end at the first error and name its index.
+    // The stream is an iterator. It may end at the first error, which names its index.
     let texts = ["7", "8", "nine"].map(str::to_owned);
     let parsed: Result<Vec<i64>, CallError> = client.stream("/parse", texts)?.stop_at_error().collect();
-    let error = parsed.expect_err("nine is no digit");
+    let error = parsed.expect_err("nine is not a digit");
     println!("{}", error.message());
     assert!(error.message().starts_with("input 2 of the stream: "));
     Ok(())
@@ -91,13 +91,13 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let node = app(&noted).start_blocking()?;
     blocking(&node.client())?;
 
-    // The same node from async code, here on a small runtime of its own.
+    // The same node from async code, here on a separate small runtime.
     let client = node.node().client();
     tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(asynchronous(&client))?;
 
-    // The end waits for the casts.
+    // The shutdown waits for detached calls.
     assert_eq!(node.shutdown(Duration::from_secs(5)), Drained::Completely);
     assert_eq!(noted.load(Ordering::SeqCst), 42);
-    println!("both casts have arrived");
+    println!("both detached calls have run");
     Ok(())
 }

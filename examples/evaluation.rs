@@ -2,9 +2,9 @@
 //!
 //! Run with `cargo run --example evaluation`. Every contestant is its own process (this program with an argument) that
 //! serves `/predict` over QUIC. No contestant sees batch n + 1 before its answer to batch n was checked, but that batch
-//! is *encoded* while the answer is awaited. A failed contestant gets a reason: five failures of a call are told apart,
-//! and an invalid answer is a sixth. The judge does not know where a contestant runs: the last one is in its own
-//! process, as in a test without sockets.
+//! is *encoded* while the gateway waits for the answer. A failed contestant gets a reason: one of five failures of a
+//! call, or an invalid answer. The judge does not depend on where a contestant runs: the contestant `in process` runs in
+//! the process of the judge.
 
 #![allow(clippy::print_stdout, reason = "an example shows what it does")]
 
@@ -24,16 +24,16 @@ const ROWS: u64 = 8;
 
 type Problem = Box<dyn std::error::Error>;
 
-/// The input of a contestant: numbered rows, and the right answers to the rows before, from which it may learn.
+/// The input of a contestant: numbered rows, and the correct answers to the previous batch, to learn from.
 #[derive(Clone, Serialize, Deserialize, JsonSchema)]
 struct Batch {
     row_ids: Vec<u64>,
     /// `f32`, two for each row.
     features: Tensor,
-    truth_before: Tensor,
+    previous_answers: Tensor,
 }
 
-/// What it has to answer: a number for each row, under the row's own number.
+/// The answer of a contestant: a value for each row id.
 #[derive(Clone, Serialize, Deserialize, JsonSchema)]
 struct Predictions {
     row_ids: Vec<u64>,
@@ -41,10 +41,10 @@ struct Predictions {
     values: Tensor,
 }
 
-/// What became of a contestant.
+/// The result of a contestant.
 #[derive(Debug, PartialEq)]
 enum Verdict {
-    /// All batches were answered; the mean distance from the truth.
+    /// All batches were answered; the mean distance from the correct answers.
     Finished { error: f32 },
     /// The call failed: the class of the failure, and the error.
     Failed(CallFailure, String),
@@ -52,52 +52,52 @@ enum Verdict {
     Invalid(String),
 }
 
-/// How patient the gateway is.
+/// The timeouts of the gateway.
 #[derive(Clone, Copy)]
-struct Patience {
+struct Timeouts {
     start_up: Duration,
-    each_batch: Duration,
+    per_batch: Duration,
 }
 
-/// Batches in their order, each with the truth that the gateway keeps to itself.
+/// The batches in order, each with its correct answers, which the contestants do not get.
 fn batches() -> Result<Vec<(Batch, Vec<f32>)>, Problem> {
-    let mut before = Vec::new();
+    let mut previous = Vec::new();
     let mut batches = Vec::new();
     for batch in 0..BATCHES {
         let row_ids: Vec<u64> = (batch * ROWS..(batch + 1) * ROWS).collect();
         let features: Vec<f32> = row_ids.iter().flat_map(|id| [*id as f32, (*id % 3) as f32]).collect();
-        let truth: Vec<f32> = features.chunks(2).map(|row| 2.0 * row[0] + row[1]).collect();
+        let correct: Vec<f32> = features.chunks(2).map(|row| 2.0 * row[0] + row[1]).collect();
         let features = Tensor::from_vec(&[row_ids.len(), 2], features)?;
-        let truth_before = Tensor::from_vec(&[before.len()], std::mem::replace(&mut before, truth.clone()))?;
-        batches.push((Batch { row_ids, features, truth_before }, truth));
+        let previous_answers = Tensor::from_vec(&[previous.len()], std::mem::replace(&mut previous, correct.clone()))?;
+        batches.push((Batch { row_ids, features, previous_answers }, correct));
     }
     Ok(batches)
 }
 
-/// The gateway: connects, and lets the judge begin.
-async fn evaluate(url: &str, patience: Patience) -> Result<Verdict, Problem> {
-    let connecting = Client::builder().start_up_wait(patience.start_up).connect_timeout(Duration::from_secs(1));
+/// The gateway: connects to a contestant and runs the judge.
+async fn evaluate(url: &str, timeouts: Timeouts) -> Result<Verdict, Problem> {
+    let connecting = Client::builder().start_up_wait(timeouts.start_up).connect_timeout(Duration::from_secs(1));
     match connecting.connect(url).await {
-        Ok(client) => judge(&client, patience.each_batch).await,
+        Ok(client) => judge(&client, timeouts.per_batch).await,
         Err(ConnectError::NoAnswer { waited, .. }) => {
-            Ok(Verdict::Failed(CallFailure::NeverStarted, format!("nobody answered within {waited:?}")))
+            Ok(Verdict::Failed(CallFailure::NeverStarted, format!("no answer within {waited:?}")))
         }
         Err(error) => Err(error.into()),
     }
 }
 
-/// Pushes the batches in their order, and looks at each answer before the next one goes.
-async fn judge(contestant: &impl Caller, each_batch: Duration) -> Result<Verdict, Problem> {
+/// Sends the batches in order, and checks each answer before it sends the next batch.
+async fn judge(contestant: &impl Caller, per_batch: Duration) -> Result<Verdict, Problem> {
     let mut batches = batches()?.into_iter();
     let mut next = || {
-        let (batch, truth) = batches.next()?;
-        Some((batch.row_ids.clone(), truth, contestant.prepare("/predict", batch)))
+        let (batch, correct) = batches.next()?;
+        Some((batch.row_ids.clone(), correct, contestant.prepare("/predict", batch)))
     };
     let (mut distance, mut rows) = (0.0, 0.0);
     let mut current = next();
-    while let Some((row_ids, truth, prepared)) = current {
-        let options = CallOptions::new().with_timeout(each_batch);
-        // The answer is awaited, and the next batch is encoded meanwhile. It is sent when the answer is good.
+    while let Some((row_ids, correct, prepared)) = current {
+        let options = CallOptions::new().with_timeout(per_batch);
+        // Encodes the next batch while it waits for the answer. The batch is sent if the answer is valid.
         let (answer, next) = tokio::join!(contestant.call_prepared::<Value>(prepared?, options), async { next() });
         let values = match answer {
             Ok(answer) => match check(&answer, &row_ids) {
@@ -106,21 +106,21 @@ async fn judge(contestant: &impl Caller, each_batch: Duration) -> Result<Verdict
             },
             Err(error) => return Ok(Verdict::Failed(CallFailure::classify(&error), error.message().to_owned())),
         };
-        distance += values.iter().zip(&truth).map(|(value, truth)| (value - truth).abs()).sum::<f32>();
-        rows += truth.len() as f32;
+        distance += values.iter().zip(&correct).map(|(value, correct)| (value - correct).abs()).sum::<f32>();
+        rows += correct.len() as f32;
         current = next;
     }
     Ok(Verdict::Finished { error: distance / rows })
 }
 
-/// Whether an answer is one to these rows: its form, their count, their numbers, the type and number of its values.
+/// Checks an answer to these rows: its form, the row ids, and the type and count of its values.
 fn check(answer: &Value, row_ids: &[u64]) -> Result<Vec<f32>, String> {
-    let Predictions { row_ids: answered, values } =
+    let Predictions { row_ids: answered_ids, values } =
         answer.deserialize().map_err(|error| format!("no predictions: {error}"))?;
-    if answered.len() != row_ids.len() {
-        return Err(format!("expected {} rows, found {}", row_ids.len(), answered.len()));
+    if answered_ids.len() != row_ids.len() {
+        return Err(format!("expected {} rows, found {}", row_ids.len(), answered_ids.len()));
     }
-    if let Some((expected, found)) = row_ids.iter().zip(&answered).find(|(expected, found)| expected != found) {
+    if let Some((expected, found)) = row_ids.iter().zip(&answered_ids).find(|(expected, found)| expected != found) {
         return Err(format!("expected row {expected}, found row {found} in its place"));
     }
     if values.dtype() != DType::F32 || values.shape() != [row_ids.len()] {
@@ -141,23 +141,23 @@ async fn contest(character: &str) -> Result<(), Problem> {
     Ok(())
 }
 
-/// What a contestant serves.
+/// The app of a contestant.
 fn app(character: &str) -> App {
     let character = character.to_owned();
     let route = if character == "lost" { "/prediction" } else { "/predict" };
     App::new().route(route, Stage::each("predict", move |batch: &Batch| predict(&character, batch)).on_threads())
 }
 
-/// The model, if one can call it that; some characters show another side from the second batch on.
+/// The model. Some characters fail from the second batch on.
 fn predict(character: &str, batch: &Batch) -> Result<Predictions, Failure> {
     let values = batch.features.as_slice::<f32>()?.chunks(2).map(|row| 2.0 * row[0] + row[1]);
     let (mut row_ids, mut values) = (batch.row_ids.clone(), values.collect::<Vec<f32>>());
-    let is_first = batch.truth_before.is_empty();
+    let is_first = batch.previous_answers.is_empty();
     match character {
         "clumsy" if !is_first => return Err(Failure::new("division by zero").with_type("ZeroDivisionError")),
-        #[expect(clippy::disallowed_methods, reason = "a function that does not come back is what is shown")]
+        #[expect(clippy::disallowed_methods, reason = "the example shows a function that does not return")]
         "sleepy" if !is_first => std::thread::sleep(Duration::from_secs(60)),
-        #[expect(clippy::exit, reason = "a process that ends in the middle of a call is what is shown")]
+        #[expect(clippy::exit, reason = "the example shows a process that ends during a call")]
         "mortal" if !is_first => std::process::exit(3),
         "hasty" => row_ids.truncate(5),
         "careless" => row_ids.rotate_left(1),
@@ -171,7 +171,7 @@ fn predict(character: &str, batch: &Batch) -> Result<Predictions, Failure> {
     Ok(Predictions { row_ids, values })
 }
 
-/// A contestant's process as its gateway has it. Killed when dropped.
+/// The process of a contestant. Killed when dropped.
 struct Contestant {
     process: Child,
     url: String,
@@ -186,14 +186,14 @@ impl Contestant {
         let contestant = Self { process, url: url.trim().to_owned() };
         match read {
             Some(Ok(1..)) => Ok(contestant),
-            _ => Err(format!("{character} did not say where it listens").into()),
+            _ => Err(format!("{character} printed no address").into()),
         }
     }
 }
 
 impl Drop for Contestant {
     fn drop(&mut self) {
-        // An error says that it has ended already.
+        // An error means that it has ended already.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
@@ -204,31 +204,31 @@ async fn main() -> Result<(), Problem> {
     if let Some(character) = std::env::args().nth(1) {
         return contest(&character).await;
     }
-    let patient = Patience { start_up: Duration::from_secs(30), each_batch: Duration::from_secs(30) };
+    let timeouts = Timeouts { start_up: Duration::from_secs(30), per_batch: Duration::from_secs(30) };
     let mut verdicts = BTreeMap::new();
     for character in ["sound", "lost", "clumsy", "sleepy", "mortal", "hasty", "careless", "exact"] {
         let contestant = Contestant::start(character)?;
-        let each_batch = if character == "sleepy" { Duration::from_secs(2) } else { patient.each_batch };
-        verdicts.insert(character, evaluate(&contestant.url, Patience { each_batch, ..patient }).await?);
+        let per_batch = if character == "sleepy" { Duration::from_secs(2) } else { timeouts.per_batch };
+        verdicts.insert(character, evaluate(&contestant.url, Timeouts { per_batch, ..timeouts }).await?);
     }
-    let at_home = app("sound").start().await?;
-    verdicts.insert("at home", judge(&at_home.client(), patient.each_batch).await?);
-    // A port that is bound and does not answer.
-    let silent = UdpSocket::bind("127.0.0.1:0")?;
-    let url = format!("quic://{}", silent.local_addr()?);
-    let brief = Patience { start_up: Duration::from_millis(500), ..patient };
-    verdicts.insert("absent", evaluate(&url, brief).await?);
+    let local_node = app("sound").start().await?;
+    verdicts.insert("in process", judge(&local_node.client(), timeouts.per_batch).await?);
+    // A bound port that does not answer.
+    let unused = UdpSocket::bind("127.0.0.1:0")?;
+    let url = format!("quic://{}", unused.local_addr()?);
+    let short_wait = Timeouts { start_up: Duration::from_millis(500), ..timeouts };
+    verdicts.insert("absent", evaluate(&url, short_wait).await?);
 
     for (character, verdict) in &verdicts {
-        println!("{character:<10}{verdict:?}");
+        println!("{character:<12}{verdict:?}");
     }
     assert_eq!(verdicts["sound"], Verdict::Finished { error: 0.5 });
-    assert_eq!(verdicts["at home"], verdicts["sound"]);
-    let trouble = |character| match &verdicts[character] {
-        Verdict::Failed(trouble, _) => Some(*trouble),
+    assert_eq!(verdicts["in process"], verdicts["sound"]);
+    let failure_of = |character| match &verdicts[character] {
+        Verdict::Failed(failure, _) => Some(*failure),
         _ => None,
     };
-    let troubles = ["absent", "mortal", "lost", "clumsy", "sleepy"].map(trouble);
+    let failures = ["absent", "mortal", "lost", "clumsy", "sleepy"].map(failure_of);
     let expected = [
         CallFailure::NeverStarted,
         CallFailure::ConnectionLost,
@@ -236,7 +236,7 @@ async fn main() -> Result<(), Problem> {
         CallFailure::Function,
         CallFailure::Deadline,
     ];
-    assert_eq!(troubles, expected.map(Some));
+    assert_eq!(failures, expected.map(Some));
     assert_eq!(verdicts["clumsy"], Verdict::Failed(CallFailure::Function, "division by zero".to_owned()));
     let invalid = |reason: &str| Verdict::Invalid(reason.to_owned());
     assert_eq!(verdicts["hasty"], invalid("expected 8 rows, found 5"));

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Deserialize, JsonSchema, Serialize)]
 struct Guest {
     name: String,
-    /// How often to say it.
+    /// The number of repetitions.
     times: usize,
 }
 
@@ -22,7 +22,7 @@ struct Greeting {
 }
 
 fn app() -> App {
-    // A stage is a name and a function from one item to its outcome. An `Err` is an answer like any other.
+    // A stage is a name and a function from one item to its outcome. An `Err` is an ordinary answer.
     let check = Stage::each("check", |guest: &Guest| {
         if guest.name.is_empty() {
             return Err(Failure::invalid_input("`name` must not be empty"));
@@ -33,7 +33,7 @@ fn app() -> App {
         let text = vec![format!("hello, {}", guest.name); guest.times].join("; ");
         Ok(Greeting { text })
     });
-    // The compiler checks that each stage takes what the one before it gives.
+    // The compiler checks that each stage takes the output of the stage before it.
     App::new().route("/greet", Pipeline::from(check).then(greet))
 }
 
@@ -47,13 +47,13 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("/greet answers: {}", greeting.text);
     assert_eq!(greeting, Greeting { text: "hello, Ada; hello, Ada".to_owned() });
 
-    let nobody = Guest { name: String::new(), times: 1 };
-    let refused = client.call::<_, Greeting>("/greet", nobody).await;
+    let nameless = Guest { name: String::new(), times: 1 };
+    let refused = client.call::<_, Greeting>("/greet", nameless).await;
     let error = refused.expect_err("the first stage refuses an empty name");
     println!("without a name: {error}");
     assert_eq!(error.kind(), ErrorKind::InvalidInput);
 
-    // The same route as clients of other languages see it: the schema of its input, from the Rust type.
+    // The schema of the input, made from the Rust type, for clients in other languages.
     let route = client.route("/greet").expect("the route that was declared");
     println!("its input: {}", route.input().schema()["properties"]);
     assert_eq!(route.input().schema()["required"][0], "name");

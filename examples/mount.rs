@@ -19,12 +19,12 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let shout = Stage::each("shout", |text: &String| Ok(text.to_uppercase()));
     let node = App::new().route("/shout", shout).start().await?;
 
-    // The edge is a `tower::Service`. As the fallback it gets what no handler takes: its routes, `/docs`, `/metrics`,
+    // The edge is a `tower::Service`. As the fallback it serves all other paths: its routes, `/docs`, `/metrics`,
     // `/livez`.
     let config = HttpConfig::default();
     let edge = HttpEdge::try_new(node.client(), config.clone(), ApiInfo::default())?;
     edge.add_protocol(Arc::new(InferenceProtocol::new()));
-    let router = Router::new().route("/mine", get(|| async { "a handler of one's own" })).fallback_service(edge);
+    let router = Router::new().route("/mine", get(|| async { "a custom handler" })).fallback_service(edge);
 
     // Any server for axum works. This one has the limits of `config`, and finishes running requests at its end.
     let listener = TcpListener::bind("127.0.0.1:0").await?;
@@ -33,29 +33,29 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let shutdown = async { stopped.await.unwrap_or_default() };
     let serving = tokio::spawn(serve_router(listener, router, config, shutdown));
 
-    let own = ask(address, "GET /mine HTTP/1.1", "").await?;
-    println!("GET /mine: {own}");
-    assert_eq!(own, "a handler of one's own");
+    let custom = send(address, "GET /mine HTTP/1.1", "").await?;
+    println!("GET /mine: {custom}");
+    assert_eq!(custom, "a custom handler");
 
-    let reply = ask(address, "POST /shout HTTP/1.1\r\ncontent-type: application/json", "\"hello\"").await?;
+    let reply = send(address, "POST /shout HTTP/1.1\r\ncontent-type: application/json", "\"hello\"").await?;
     println!("POST /shout: {reply}");
     assert_eq!(reply, "\"HELLO\"");
 
-    let document = ask(address, "GET /openapi.json HTTP/1.1", "").await?;
+    let document = send(address, "GET /openapi.json HTTP/1.1", "").await?;
     assert!(
         document.contains("\"/shout\"") && !document.contains("\"/mine\""),
-        "the document is about the node's routes"
+        "the document lists only the routes of the node"
     );
 
-    // First no new requests, then no node.
+    // The server ends first, then the node.
     drop(stop);
     serving.await??;
     assert_eq!(node.shutdown(Duration::from_secs(5)).await, Drained::Completely);
     Ok(())
 }
 
-/// One request on a connection of its own; the body of its answer.
-async fn ask(address: std::net::SocketAddr, head: &str, body: &str) -> std::io::Result<String> {
+/// Sends one request on its own connection, and returns the body of the answer.
+async fn send(address: std::net::SocketAddr, head: &str, body: &str) -> std::io::Result<String> {
     let mut stream = TcpStream::connect(address).await?;
     let request =
         format!("{head}\r\nhost: {address}\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{body}", body.len());

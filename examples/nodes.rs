@@ -1,6 +1,6 @@
 //! A gateway and its workers, in Rust: three processes, joined over QUIC. One worker is killed, and no call is lost.
 //!
-//! Run with `cargo run --example nodes`. Each worker is a process of its own (this program with the argument `worker`).
+//! Run with `cargo run --example nodes`. Each worker is its own process (this program with the argument `worker`).
 //! The same from files, without a program: `examples/gateway`.
 
 #![allow(clippy::print_stdout, reason = "an example shows what it does")]
@@ -30,13 +30,13 @@ async fn worker() -> Result<(), Problem> {
     let quic = server.quic().ok_or("a server with an edge")?;
     println!("{}", quic.address());
     std::io::stdout().flush()?;
-    // Until the gateway is gone; in a program: a signal.
-    let gone = tokio::task::spawn_blocking(|| std::io::stdin().read_to_end(&mut Vec::new()));
-    let _drained = server.run_until(async { _ = gone.await }, Duration::from_secs(5)).await;
+    // Runs until the gateway ends. A real program would wait for a signal.
+    let gateway_ended = tokio::task::spawn_blocking(|| std::io::stdin().read_to_end(&mut Vec::new()));
+    let _drained = server.run_until(async { _ = gateway_ended.await }, Duration::from_secs(5)).await;
     Ok(())
 }
 
-/// The gateway: it runs `next` itself, and has others run `square`.
+/// The gateway: it runs `next` itself, and the workers run `square`.
 async fn gateway(workers: &[SocketAddr]) -> Result<Server, Problem> {
     let next = Stage::each("next", |number: &i64| Ok(number + 1));
     let pipeline = Pipeline::from(next).then(Pipeline::<i64, i64>::remote("square"));
@@ -57,21 +57,21 @@ async fn main() -> Result<(), Problem> {
     // The gateway is ready when its stages can run; balancers ask this at /readyz.
     tokio::time::timeout(Duration::from_secs(20), is_ready(&server)).await?;
 
-    // The stage is pure, so calls in flight on the killed worker run again on the other one.
+    // The stage is pure, so calls in flight on the killed worker run again on the other worker.
     let client = server.client();
     let call = async |number: i64| client.call::<_, i64>("/next-square", number).await;
     let mut first = Some(first);
     for round in 0..10_i64 {
-        let dies = first.take_if(|_| round == 5).map(|worker| tokio::task::spawn_blocking(move || drop(worker)));
+        let killing = first.take_if(|_| round == 5).map(|worker| tokio::task::spawn_blocking(move || drop(worker)));
         let numbers = round * 20..(round + 1) * 20;
         for (number, square) in numbers.clone().zip(join_all(numbers.map(call)).await) {
             assert_eq!(square?, (number + 1) * (number + 1));
         }
-        if let Some(dies) = dies {
-            dies.await?;
+        if let Some(killing) = killing {
+            killing.await?;
         }
     }
-    println!("200 calls are answered, and one of the workers is dead");
+    println!("200 calls are answered, and one worker is dead");
     let stage = &server.node().health().remote_stages[0];
     assert!(stage.ready, "{stage:?}");
     assert_eq!(server.shutdown(Duration::from_secs(5)).await, Drained::Completely);
@@ -102,7 +102,7 @@ impl WorkerProcess {
 
 impl Drop for WorkerProcess {
     fn drop(&mut self) {
-        // An error says that it has ended already.
+        // An error means that it has ended already.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }

@@ -1,7 +1,7 @@
 //! A worker that panics loses its own call and no other: its supervisor starts a new one at once.
 //!
 //! Run with `cargo run --example restart`. Every hundredth call panics a worker that keeps a count. Each of these calls
-//! is answered with `worker_failed` and the worker's last words; all others succeed; the stage stays up.
+//! is answered with `worker_failed` and the worker's panic message; all others succeed; the stage stays up.
 
 #![allow(clippy::print_stdout, reason = "an example shows what it does")]
 
@@ -9,7 +9,7 @@ use callboard::prelude::*;
 
 const CALLS: u32 = 1_000;
 
-/// Counts the calls it lived through: state of this replica, which a restart loses.
+/// Counts its calls. A restart loses this state of the replica.
 struct Fragile {
     survived: u32,
 }
@@ -20,7 +20,7 @@ impl Worker for Fragile {
 
     fn call(&mut self, batch: Batch<u32>) -> Vec<Result<u32, Failure>> {
         let outcome = |n: &u32| {
-            assert!(!is_poison(*n), "call {n} was too much");
+            assert!(!is_poison(*n), "call {n} crashes the worker");
             self.survived += 1;
             Ok(self.survived)
         };
@@ -45,10 +45,10 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         match client.call::<u32, u32>("/count", n).await {
             Ok(_survived) => answered += 1,
             Err(error) => {
-                assert_eq!(error.kind(), ErrorKind::WorkerFailed, "only a dead worker fails here");
-                assert!(is_poison(n), "nobody else pays for it");
+                assert_eq!(error.kind(), ErrorKind::WorkerFailed, "only a dead worker is an error here");
+                assert!(is_poison(n), "no other call fails");
                 if failed == 0 {
-                    println!("the first casualty: {error}");
+                    println!("the first failed call: {error}");
                 }
                 failed += 1;
             }

@@ -12,13 +12,13 @@ use callboard::prelude::*;
 use callboard::testing::TestApp;
 use callboard::{Contract, ErrorKind};
 
-/// How often each order was charged.
+/// The number of charges per order.
 type Ledger = Arc<Mutex<HashMap<u64, u32>>>;
 
-/// What the program serves: looks up a price, then charges it.
-fn shop(contract: Contract, ledger: &Ledger) -> App {
+/// The app: looks up a price, then charges it.
+fn order_app(contract: Contract, ledger: &Ledger) -> App {
     let price = Stage::each_async("price", |order: Arc<u64>| async move {
-        // A database in real life.
+        // Stands for a database.
         tokio::time::sleep(Duration::from_millis(2)).await;
         Ok(*order)
     });
@@ -31,15 +31,15 @@ fn shop(contract: Contract, ledger: &Ledger) -> App {
     App::new().route("/order", Pipeline::from(price).then(charge.contract(contract)))
 }
 
-/// Plays a seed, in which all promises of the node are kept; tells how many orders were charged twice.
+/// Plays one seed, and checks all promises of the node. Returns the number of orders that were charged twice.
 async fn play(contract: Contract, seed: u64) -> (usize, String) {
     let ledger = Ledger::default();
-    let run = TestApp::new(shop(contract, &ledger))
+    let run = TestApp::new(order_app(contract, &ledger))
         .simulate(seed)
         .calls(
             "/order",
             100,
-            |chance| chance.number(),
+            |random| random.number(),
             |order: &u64, outcome: &Result<u64, CallError>| {
                 assert!(outcome.as_ref().is_ok_and(|charged| charged == order) || outcome.is_err());
             },
@@ -49,32 +49,32 @@ async fn play(contract: Contract, seed: u64) -> (usize, String) {
         .callers_leave(10)
         .run()
         .await;
-    let twice = ledger.lock().map_or(0, |ledger| ledger.values().filter(|times| **times > 1).count());
+    let double_charges = ledger.lock().map_or(0, |ledger| ledger.values().filter(|times| **times > 1).count());
     println!(
-        "seed {seed:>2}: {} answered, {} overloaded, {} late, {} lost with a worker, {} left; {twice} charged twice",
+        "seed {seed:>2}: {} answered, {} overloaded, {} expired, {} lost with a worker, {} left; {double_charges} charged twice",
         run.answered(),
         run.failed(ErrorKind::Overloaded),
         run.failed(ErrorKind::DeadlineExceeded),
         run.failed(ErrorKind::WorkerFailed),
         run.left(),
     );
-    (twice, run.to_string())
+    (double_charges, run.to_string())
 }
 
 #[tokio::main(flavor = "current_thread", start_paused = true)]
 async fn main() {
-    println!("a charge may run twice, says its contract:");
+    println!("with a contract that allows a second charge:");
     let mut found = None;
     for seed in 0..20 {
-        let (twice, trace) = play(Contract::Idempotent, seed).await;
-        if twice > 0 {
+        let (double_charges, trace) = play(Contract::Idempotent, seed).await;
+        if double_charges > 0 {
             found = Some((seed, trace));
             break;
         }
     }
     let (seed, trace) = found.expect("twenty seeds with crashes");
-    let (_, again) = play(Contract::Idempotent, seed).await;
-    assert_eq!(trace, again, "the seed shows it again, event by event");
+    let (_, repeated) = play(Contract::Idempotent, seed).await;
+    assert_eq!(trace, repeated, "the seed repeats every event");
 
     println!("at most once:");
     for seed in 0..20 {

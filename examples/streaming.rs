@@ -1,4 +1,4 @@
-//! One input, many outputs: a stage that answers bit by bit, as a model that writes text does.
+//! One input, many outputs: a stage that answers in parts, like a model that generates text.
 //!
 //! Run with `cargo run --example streaming`. Over HTTP the same route answers as server-sent events, JSON lines or
 //! envelopes, whichever a client accepts.
@@ -12,14 +12,14 @@ use callboard::Drained;
 use callboard::prelude::*;
 use futures_util::stream;
 
-/// How many outputs may wait for a slow reader.
+/// The number of outputs that may wait for a slow reader.
 const CREDIT: usize = 4;
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    // A stream without end, which counts what it was asked for.
-    let made = Arc::new(AtomicUsize::new(0));
-    let counter = Arc::clone(&made);
+    // An endless stream that counts its outputs.
+    let produced = Arc::new(AtomicUsize::new(0));
+    let counter = Arc::clone(&produced);
     let squares = StreamStage::each("squares", move |start: &u64| {
         let counter = Arc::clone(&counter);
         stream::iter((*start..).map(move |number| {
@@ -42,30 +42,30 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     // An error ends the stream, after the outputs before it.
     let mut replies = client.replies::<_, String>("/words", "one two 3 four".to_owned())?;
-    let mut heard = Vec::new();
+    let mut received = Vec::new();
     let error = loop {
         match replies.next().await {
-            Some(Ok(word)) => heard.push(word),
+            Some(Ok(word)) => received.push(word),
             Some(Err(error)) => break error,
             None => unreachable!("the third word is an error"),
         }
     };
-    println!("/words: {heard:?}, then {error}");
-    assert_eq!(heard, ["ONE", "TWO"]);
+    println!("/words: {received:?}, then {error}");
+    assert_eq!(received, ["ONE", "TWO"]);
     assert_eq!(error.kind(), ErrorKind::InvalidInput);
     assert!(replies.next().await.is_none());
 
-    // A reader that goes away ends the stream. No more was made than it took and than may wait for it.
+    // A reader that leaves ends the stream. At most its credit was produced in advance.
     let mut replies = client.replies::<_, u64>("/squares", 3_u64)?;
     let mut first = Vec::new();
     while first.len() < 3 {
-        first.push(replies.next().await.expect("a stream without end")?);
+        first.push(replies.next().await.expect("an endless stream")?);
     }
     drop(replies);
     assert_eq!(node.shutdown(Duration::from_secs(5)).await, Drained::Completely);
-    let made = made.load(Ordering::SeqCst);
-    println!("/squares: {first:?}, and {made} were made in all");
+    let produced = produced.load(Ordering::SeqCst);
+    println!("/squares: {first:?}, and {produced} were produced in all");
     assert_eq!(first, [9, 16, 25]);
-    assert!(made <= first.len() + CREDIT + 1, "{made}");
+    assert!(produced <= first.len() + CREDIT + 1, "{produced}");
     Ok(())
 }

@@ -11,7 +11,7 @@ use callboard::Drained;
 use callboard::prelude::*;
 use futures_util::future::join_all;
 
-/// How many inputs make a batch.
+/// The size of a batch.
 const BATCH: usize = 4;
 
 /// A model with two outputs for three features.
@@ -23,7 +23,7 @@ struct Linear {
 }
 
 impl Linear {
-    /// Turns `f32[n, 3]` into `f32[n, 2]`, as a model does.
+    /// Turns `f32[n, 3]` into `f32[n, 2]`, like a model.
     fn compute(&self, inputs: &Tensor) -> Result<Tensor, Failure> {
         let [rows, 3] = *inputs.shape() else {
             return Err(Failure::invalid_input(format!("expected f32[3], found {:?}", &inputs.shape()[1..])));
@@ -38,12 +38,12 @@ impl Linear {
     /// The outcomes of a batch, or one error for all of it.
     fn outcomes(&self, batch: &Batch<Tensor>) -> Result<Vec<Result<Tensor, Failure>>, Failure> {
         let inputs: Vec<&Tensor> = batch.iter().collect();
-        // An input of another shape or dtype than most is refused by itself, and the others are stacked.
+        // An input with another shape or dtype is refused alone, and the others are stacked.
         let joined = Tensor::stack_matching(&inputs)?;
         let outputs = self.compute(&joined.whole)?.split()?;
-        let outcome = |place: Result<usize, _>| match place {
-            Ok(place) => Ok(outputs[place].clone()),
-            Err(odd) => Err(Failure::invalid_input(format!("{odd}"))),
+        let outcome = |item: Result<usize, _>| match item {
+            Ok(index) => Ok(outputs[index].clone()),
+            Err(mismatch) => Err(Failure::invalid_input(format!("{mismatch}"))),
         };
         Ok(joined.items.into_iter().map(outcome).collect())
     }
@@ -61,12 +61,11 @@ impl Worker for Linear {
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let most_rows = Arc::new(AtomicUsize::new(0));
-    let counted = Arc::clone(&most_rows);
+    let counter = Arc::clone(&most_rows);
     let linear = Stage::worker("linear", move |_: &Replica| {
-        Ok(Linear { weights: [[1.0, 1.0, 1.0], [0.0, 0.0, 2.0]], most_rows: Arc::clone(&counted) })
+        Ok(Linear { weights: [[1.0, 1.0, 1.0], [0.0, 0.0, 2.0]], most_rows: Arc::clone(&counter) })
     });
-    // The delay makes the example exact: a batch leaves when it is full. Without one, a batch is what has arrived while
-    // the worker was busy.
+    // The delay makes the example exact: a batch is released when it is full.
     let linear = linear.max_batch_size(BATCH).max_delay(Duration::from_secs(10));
     let node = App::new().route("/linear", linear).start().await?;
     let client = node.client();
@@ -77,9 +76,9 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         inputs.into_iter().map(async |input| Ok::<_, Box<dyn std::error::Error>>(client.call("/linear", input?).await));
     let mut outcomes: Vec<Result<Tensor, CallError>> = join_all(calls).await.into_iter().collect::<Result<_, _>>()?;
 
-    let odd = outcomes.remove(2).expect_err("two numbers are not three");
-    println!("the third: {odd}");
-    assert_eq!(odd.kind(), ErrorKind::InvalidInput);
+    let error = outcomes.remove(2).expect_err("two numbers are not three");
+    println!("the third: {error}");
+    assert_eq!(error.kind(), ErrorKind::InvalidInput);
     for (outcome, expected) in outcomes.into_iter().zip([[6.0, 6.0], [15.0, 12.0], [1.0, 2.0]]) {
         let output = outcome?;
         println!("{:?} of shape {:?}", output.as_slice::<f32>()?, output.shape());

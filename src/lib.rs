@@ -122,15 +122,19 @@ pub use callboard_core::{
 // Pipelines of stages, the app that serves them under routes, and the node that runs the app.
 pub use callboard_core::{
     AlreadyJoined, App, AppliedChange, BlockingNode, ChangeError, DEFAULT_MAX_IN_FLIGHT, DEFAULT_MAX_IN_FLIGHT_BYTES,
-    Diagram, Drained, IntoPipeline, IntoStreamPipeline, Limits, MAX_REPLICAS, MemberError, Members, Node, NodeHandle,
-    Pipeline, RouteChange, RouteName, RouteSpec, StartError, StreamPipeline, check_route_name,
+    Drained, IntoPipeline, IntoStreamPipeline, Limits, MAX_REPLICAS, MemberError, Members, Node, NodeHandle, Pipeline,
+    RouteChange, RouteName, RouteSpec, StartError, StreamPipeline, check_route_name,
 };
+
+// Pictures of an app and of a node.
+mod diagram;
+pub use diagram::Diagram;
 
 // Calls: callers, options and outcomes.
 pub use callboard_core::{
     BlockingClient, BlockingStream, CallContext, CallError, CallOptions, CallStream, CallStreamWithInputs, Caller,
-    DEFAULT_TIMEOUT, Deadline, ErrorKind, FunctionCall, Instant, LocalClient, LocalPrepared, MAX_TIMEOUT, NO_ARGS,
-    NoPreprocess, Prepare, Preprocess, Priority, Replies, Reply, RouteService, SessionKey, Timing, TypedRoute,
+    DEFAULT_TIMEOUT, Deadline, ErrorKind, ErrorReason, FunctionCall, Instant, LocalClient, LocalPrepared, MAX_TIMEOUT,
+    NO_ARGS, NoPreprocess, Prepare, Preprocess, Priority, Replies, Reply, RouteService, SessionKey, Timing, TypedRoute,
 };
 #[cfg(feature = "net")]
 pub use callboard_net::Client;

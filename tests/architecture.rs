@@ -86,10 +86,10 @@ fn violations(rule: &Rule, manifest: &Table) -> Vec<String> {
     let used = dependencies(manifest);
     let mut wrong = Vec::new();
     for dependency in &used {
-        if let Some(ours) = dependency.strip_prefix("callboard-")
-            && !rule.may_use.contains(&ours)
+        if let Some(own) = dependency.strip_prefix("callboard-")
+            && !rule.may_use.contains(&own)
         {
-            wrong.push(format!("`{}` may not use `{ours}`", rule.name));
+            wrong.push(format!("`{}` may not use `{own}`", rule.name));
         }
         if rule.must_not_know.contains(&dependency.as_str()) {
             wrong.push(format!("`{}` must not know {dependency}", rule.name));
@@ -106,7 +106,7 @@ fn dependencies(manifest: &Table) -> BTreeSet<String> {
 
 /// Core has time and tasks of tokio, and nothing that can open a socket.
 #[test]
-fn core_knows_no_sockets() {
+fn core_uses_no_sockets() {
     let manifest = manifest(&root().join("crates/core"));
     let features =
         manifest["dependencies"]["tokio"].get("features").and_then(Value::as_array).expect("tokio's features");
@@ -126,8 +126,8 @@ fn no_public_item_of_core_names_ractor() {
     let wrong: Vec<String> = sources(&root().join("crates/core/src"))
         .iter()
         .flat_map(|file| {
-            let seen = public_items_with("ractor", &code_of(file)).into_iter();
-            seen.map(|line| format!("{}:{line}", file.display()))
+            let found = public_items_with("ractor", &code_of(file)).into_iter();
+            found.map(|line| format!("{}:{line}", file.display()))
         })
         .collect();
     assert!(wrong.is_empty(), "users see ractor:\n{}", wrong.join("\n"));
@@ -138,13 +138,14 @@ fn public_items_with(name: &str, lines: &[(usize, String)]) -> Vec<usize> {
     let code: String = lines.iter().map(|(_, code)| format!("{code}\n")).collect();
     let imports = code.split("use ").filter_map(|import| import.split(';').next()?.strip_prefix(name));
     let parts = imports.flat_map(|import| import.split(['{', '}', ',']));
-    let names: BTreeSet<&str> = parts.filter_map(|part| words(part).last()).chain([name]).collect();
-    let begins = lines.iter().enumerate().filter(|(_, (_, code))| code.trim_start().starts_with("pub "));
-    let named = begins.filter(|(index, _)| words(&public_part(&lines[*index..])).any(|word| names.contains(word)));
-    named.map(|(_, (line, _))| *line).collect()
+    let names: BTreeSet<&str> = parts.filter_map(|part| identifiers(part).last()).chain([name]).collect();
+    let items = lines.iter().enumerate().filter(|(_, (_, code))| code.trim_start().starts_with("pub "));
+    let naming =
+        items.filter(|(index, _)| identifiers(&public_part(&lines[*index..])).any(|word| names.contains(word)));
+    naming.map(|(_, (line, _))| *line).collect()
 }
 
-fn words(code: &str) -> impl DoubleEndedIterator<Item = &str> {
+fn identifiers(code: &str) -> impl DoubleEndedIterator<Item = &str> {
     code.split(|c: char| !c.is_alphanumeric() && c != '_').filter(|word| !word.is_empty())
 }
 
@@ -152,14 +153,14 @@ fn words(code: &str) -> impl DoubleEndedIterator<Item = &str> {
 /// body. The public fields of a struct are items of their own.
 fn public_part(lines: &[(usize, String)]) -> String {
     let first = &lines[0].1;
-    let is_whole = words(first).nth(1).is_some_and(|kind| matches!(kind, "enum" | "trait" | "use"));
+    let is_whole = identifiers(first).nth(1).is_some_and(|kind| matches!(kind, "enum" | "trait" | "use"));
     let margin = indentation(first);
-    let ends = |code: &String| {
-        let end = code.trim_end();
-        indentation(code) == margin && (end.ends_with(['}', ';', ',']) || (end.ends_with('{') && !is_whole))
+    let is_end = |code: &String| {
+        let trimmed = code.trim_end();
+        indentation(code) == margin && (trimmed.ends_with(['}', ';', ',']) || (trimmed.ends_with('{') && !is_whole))
     };
-    let after = lines.iter().position(|(_, code)| ends(code)).map_or(lines.len(), |last| last + 1);
-    lines[..after].iter().map(|(_, code)| format!("{code}\n")).collect()
+    let end_index = lines.iter().position(|(_, code)| is_end(code)).map_or(lines.len(), |index| index + 1);
+    lines[..end_index].iter().map(|(_, code)| format!("{code}\n")).collect()
 }
 
 #[test]
@@ -214,7 +215,7 @@ fn core_reads_the_clock_in_one_place() {
     assert!(wrong.is_empty(), "the clock is read outside clock.rs:\n{}", wrong.join("\n"));
 }
 
-/// The top-level modules of a crate, each with those that its code names.
+/// The top-level modules of a crate, each with the modules that its code names.
 type ModuleGraph = BTreeMap<String, BTreeSet<String>>;
 
 /// Inside a crate the arrows point one way as well: a top-level module comes after the modules that it uses.
@@ -222,62 +223,62 @@ type ModuleGraph = BTreeMap<String, BTreeSet<String>>;
 fn the_modules_of_a_crate_have_no_cycle() {
     let mut wrong = Vec::new();
     for directory in crates().into_iter().chain([root()]) {
-        let knot = knot(&module_graph(&directory.join("src")));
-        if !knot.is_empty() {
-            wrong.push(format!("{}: {knot:#?}", directory.display()));
+        let cyclic_part = cyclic_part(&module_graph(&directory.join("src")));
+        if !cyclic_part.is_empty() {
+            wrong.push(format!("{}: {cyclic_part:#?}", directory.display()));
         }
     }
-    assert!(wrong.is_empty(), "modules that use each other in a circle:\n{}", wrong.join("\n"));
+    assert!(wrong.is_empty(), "modules with cyclic uses:\n{}", wrong.join("\n"));
 }
 
 fn module_graph(sources_of_crate: &Path) -> ModuleGraph {
     let lib = code_of(&sources_of_crate.join("lib.rs"));
     let lib: String = lib.into_iter().map(|(_, code)| code + "\n").collect();
     let declared = lib.split("mod ").skip(1).filter_map(|rest| rest.split_once(';'));
-    let modules: BTreeSet<&str> = declared.map(|(name, _)| name).filter(|name| words(name).eq([*name])).collect();
+    let modules: BTreeSet<&str> = declared.map(|(name, _)| name).filter(|name| identifiers(name).eq([*name])).collect();
     // A name that is re-exported at the crate's root stands for its module.
     let exports = lib.split("pub use ").skip(1).filter_map(|rest| rest.split(';').next()?.split_once("::"));
     let exported: BTreeMap<&str, &str> =
-        exports.flat_map(|(module, names)| words(names).map(move |name| (name, module))).collect();
+        exports.flat_map(|(module, names)| identifiers(names).map(move |name| (name, module))).collect();
     let mut graph: ModuleGraph = modules.iter().map(|module| ((*module).to_owned(), BTreeSet::new())).collect();
     for file in sources(sources_of_crate) {
-        let inside = file.strip_prefix(sources_of_crate).expect("a file of the crate");
-        if inside.iter().any(|part| part == "tests" || part == "tests.rs") {
+        let relative = file.strip_prefix(sources_of_crate).expect("a file of the crate");
+        if relative.iter().any(|part| part == "tests" || part == "tests.rs") {
             continue;
         }
-        let top = inside.iter().next().and_then(|part| part.to_str()).unwrap_or_default().trim_end_matches(".rs");
+        let top = relative.iter().next().and_then(|part| part.to_str()).unwrap_or_default().trim_end_matches(".rs");
         let Some(used) = graph.get_mut(top) else { continue };
         let code: String = code_of(&file).into_iter().map(|(_, code)| code + "\n").collect();
         let names = names_after_crate(&code);
-        let named = names.iter().map(|name| *exported.get(name).unwrap_or(name));
-        used.extend(named.filter(|name| modules.contains(name) && *name != top).map(str::to_owned));
+        let used_modules = names.iter().map(|name| *exported.get(name).unwrap_or(name));
+        used.extend(used_modules.filter(|name| modules.contains(name) && *name != top).map(str::to_owned));
     }
     graph
 }
 
-/// The first names of all paths that begin with `crate::`, also where they are grouped in braces.
+/// The first names of all paths that begin with `crate::`, also in braces.
 fn names_after_crate(code: &str) -> Vec<&str> {
     let mut names = Vec::new();
     for path in code.split("crate::").skip(1) {
         let Some(group) = path.strip_prefix('{') else {
-            names.extend(words(path).next());
+            names.extend(identifiers(path).next());
             continue;
         };
         let mut depth = 0_usize;
         let end = group.find(|c: char| {
-            let ends = c == '}' && depth == 0;
-            depth = depth + usize::from(c == '{') - usize::from(c == '}' && !ends);
-            ends
+            let is_end = c == '}' && depth == 0;
+            depth = depth + usize::from(c == '{') - usize::from(c == '}' && !is_end);
+            is_end
         });
-        let (mut depth, mut begins) = (0_usize, 0);
+        let (mut depth, mut start) = (0_usize, 0);
         let group = &group[..end.unwrap_or(group.len())];
         for (index, c) in group.char_indices().chain([(group.len(), ',')]) {
             match c {
                 '{' => depth += 1,
                 '}' => depth -= 1,
                 ',' if depth == 0 => {
-                    names.extend(words(&group[begins..index]).next());
-                    begins = index;
+                    names.extend(identifiers(&group[start..index]).next());
+                    start = index;
                 }
                 _ => {}
             }
@@ -286,17 +287,18 @@ fn names_after_crate(code: &str) -> Vec<&str> {
     names
 }
 
-/// Repeatedly removes modules that use no other or are used by none. The rest is the cycles and the modules between.
-fn knot(graph: &ModuleGraph) -> ModuleGraph {
-    let mut left = graph.clone();
+/// Repeatedly removes modules that use no other module or that no module uses. The rest is the cycles and the modules
+/// between them.
+fn cyclic_part(graph: &ModuleGraph) -> ModuleGraph {
+    let mut remaining = graph.clone();
     loop {
-        let used: BTreeSet<String> = left.values().flatten().cloned().collect();
-        let before = left.len();
-        left.retain(|module, uses| !uses.is_empty() && used.contains(module));
-        let names: BTreeSet<String> = left.keys().cloned().collect();
-        left.values_mut().for_each(|uses| uses.retain(|name| names.contains(name)));
-        if left.len() == before {
-            return left;
+        let used: BTreeSet<String> = remaining.values().flatten().cloned().collect();
+        let count = remaining.len();
+        remaining.retain(|module, uses| !uses.is_empty() && used.contains(module));
+        let names: BTreeSet<String> = remaining.keys().cloned().collect();
+        remaining.values_mut().for_each(|uses| uses.retain(|name| names.contains(name)));
+        if remaining.len() == count {
+            return remaining;
         }
     }
 }
@@ -315,32 +317,34 @@ fn a_cycle_between_modules_is_found() {
         graph
     };
     let tree = [("node", "client"), ("client", "router"), ("node", "router"), ("router", "pool")];
-    assert!(knot(&graph(&tree)).is_empty());
-    let circle = knot(&graph(&[&tree[..], &[("pool", "client")]].concat()));
+    assert!(cyclic_part(&graph(&tree)).is_empty());
+    let circle = cyclic_part(&graph(&[&tree[..], &[("pool", "client")]].concat()));
     assert_eq!(circle.keys().collect::<Vec<_>>(), ["client", "pool", "router"]);
 }
 
 /// Files that may contain `unsafe`, and the reason. None of them is linked into a program.
 const UNSAFE: [(&str, &str); 2] = [
     ("crates/codec/tests/common/heap.rs", "an allocator that counts has to be one"),
-    ("crates/net/tests/heap/counting.rs", "the same, which tells large blocks from small ones"),
+    ("crates/net/tests/heap/counting.rs", "the same, and it distinguishes large blocks from small blocks"),
 ];
 
 #[test]
 fn no_file_is_unsafe() {
-    for file in all_sources().into_iter().filter(|file| !UNSAFE.iter().any(|(allowed, _why)| file.ends_with(allowed))) {
+    for file in
+        all_sources().into_iter().filter(|file| !UNSAFE.iter().any(|(allowed, _reason)| file.ends_with(allowed)))
+    {
         for (line, code) in code_of(&file) {
-            let words = code.split(|c: char| !c.is_alphanumeric() && c != '_');
-            assert!(words.into_iter().all(|word| word != "unsafe"), "{}:{line}", file.display());
+            let identifiers = code.split(|c: char| !c.is_alphanumeric() && c != '_');
+            assert!(identifiers.into_iter().all(|identifier| identifier != "unsafe"), "{}:{line}", file.display());
         }
     }
 }
 
-/// The first ten lines of a file say what it decides.
+/// Every file starts with a module doc.
 #[test]
-fn every_file_says_what_it_is_for() {
-    let silent: Vec<_> = all_sources().into_iter().filter(|file| !read(file).starts_with("//! ")).collect();
-    assert!(silent.is_empty(), "these files do not begin with a module doc: {silent:#?}");
+fn every_file_has_a_module_doc() {
+    let undocumented: Vec<_> = all_sources().into_iter().filter(|file| !read(file).starts_with("//! ")).collect();
+    assert!(undocumented.is_empty(), "files without a module doc: {undocumented:#?}");
 }
 
 #[test]
@@ -411,22 +415,22 @@ fn cargo_tree(arguments: &[&str]) -> String {
 
 /// The tables under `## Code map` name each folder of each crate, and no others.
 #[test]
-fn the_code_map_names_every_folder_and_none_that_is_gone() {
+fn the_code_map_names_exactly_the_existing_folders() {
     let page = read(&root().join("ARCHITECTURE.md"));
     let mut wrong = Vec::new();
-    let mut places = vec![("### The root package".to_owned(), root().join("src"))];
+    let mut sections = vec![("### The root package".to_owned(), root().join("src"))];
     for directory in crates() {
         let name = directory.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        places.push((format!("### `crates/{name}`"), directory.join("src")));
+        sections.push((format!("### `crates/{name}`"), directory.join("src")));
     }
-    for (heading, sources) in places {
+    for (heading, sources) in sections {
         let (_, section) = page.split_once(&heading).unwrap_or_else(|| panic!("there is no `{heading}`"));
         let rows = section.lines().skip(1).take_while(|line| !line.starts_with('#'));
         let cells = rows.filter_map(|line| line.strip_prefix("| `")?.split(" |").next());
         let named: BTreeSet<&str> =
             cells.flat_map(|cell| cell.split('`')).filter(|part| part.contains(['/', '.'])).collect();
-        let gone = named.iter().filter(|part| !sources.join(part).exists());
-        wrong.extend(gone.map(|part| format!("{heading} names `{part}`, which does not exist")));
+        let missing = named.iter().filter(|part| !sources.join(part).exists());
+        wrong.extend(missing.map(|part| format!("{heading} names `{part}`, which does not exist")));
         let entries = fs::read_dir(&sources).expect("sources").map(|entry| entry.expect("an entry").path());
         for folder in entries.filter(|path| path.is_dir()) {
             let name = format!("{}/", folder.file_name().unwrap_or_default().to_string_lossy());
@@ -436,14 +440,14 @@ fn the_code_map_names_every_folder_and_none_that_is_gone() {
         }
     }
     let entry_points = page.lines().filter_map(|line| line.strip_prefix("| `crates/")?.split('`').next());
-    let gone = entry_points.filter(|path| !root().join("crates").join(path).exists());
-    wrong.extend(gone.map(|path| format!("`crates/{path}` does not exist")));
+    let missing = entry_points.filter(|path| !root().join("crates").join(path).exists());
+    wrong.extend(missing.map(|path| format!("`crates/{path}` does not exist")));
     assert!(wrong.is_empty(), "ARCHITECTURE.md:\n{}", wrong.join("\n"));
 }
 
 /// Each row names a file, and a function that is in it.
 #[test]
-fn decisions_are_where_the_page_says() {
+fn decisions_are_in_the_documented_files() {
     let page = read(&root().join("ARCHITECTURE.md"));
     let table = page.split("## Where it is decided").nth(1).and_then(|rest| rest.split("\n## ").next()).unwrap_or("");
     let rows = table.lines().filter_map(|line| {
@@ -507,7 +511,7 @@ fn code_of(path: &Path) -> Vec<(usize, String)> {
 
 /// Leaves out each item with `#[cfg(test)]`, but not the items after it.
 fn without_test_items(text: &str) -> Vec<(usize, String)> {
-    let mut kept = Vec::new();
+    let mut code_lines = Vec::new();
     let mut lines = text.lines().enumerate();
     while let Some((index, line)) = lines.next() {
         if line.trim() == "#[cfg(test)]" {
@@ -515,14 +519,14 @@ fn without_test_items(text: &str) -> Vec<(usize, String)> {
             let margin = indentation(line);
             lines.find(|(_, line)| {
                 let code = without_texts(line);
-                let ends = code.trim_end().ends_with(['}', ';', ',']) && !code.trim_start().starts_with('#');
-                ends && indentation(line) == margin
+                let is_end = code.trim_end().ends_with(['}', ';', ',']) && !code.trim_start().starts_with('#');
+                is_end && indentation(line) == margin
             });
         } else {
-            kept.push((index + 1, without_texts(line)));
+            code_lines.push((index + 1, without_texts(line)));
         }
     }
-    kept
+    code_lines
 }
 
 fn indentation(line: &str) -> usize {
@@ -535,7 +539,7 @@ fn without_texts(line: &str) -> String {
 }
 
 #[test]
-fn only_the_item_behind_the_attribute_is_left_out() {
+fn only_the_item_after_the_attribute_is_left_out() {
     let text = r#"
 #[cfg(test)]
 mod tests;
@@ -566,8 +570,8 @@ mod inline {
 fifth();
 "#;
     let code = without_test_items(text);
-    let kept: Vec<&str> = code.iter().map(|(_, line)| line.trim()).filter(|line| line.len() > 1).collect();
-    assert_eq!(kept, ["first();", "impl Queue {", "fn second() {}", "third: usize,", "fourth();", "fifth();"]);
+    let remaining: Vec<&str> = code.iter().map(|(_, line)| line.trim()).filter(|line| line.len() > 1).collect();
+    assert_eq!(remaining, ["first();", "impl Queue {", "fn second() {}", "third: usize,", "fourth();", "fifth();"]);
     assert_eq!(code.iter().find(|(_, line)| line.contains("fourth")).map(|(number, _)| *number), Some(23));
 }
 

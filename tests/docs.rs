@@ -24,8 +24,8 @@ fn operations_lists_every_setting_with_its_names_and_default() {
 fn operations_lists_the_keys_of_every_kind() {
     let page = read("docs/operations.md");
     for kind in ["onnx", "image", "labels", "remote"] {
-        let (_, after) = page.split_once(&format!("`{kind}` (")).unwrap_or_else(|| panic!("`{kind}` is not described"));
-        let (listed, _) = after.split_once(')').expect("a closing parenthesis");
+        let (_, rest) = page.split_once(&format!("`{kind}` (")).unwrap_or_else(|| panic!("`{kind}` is not described"));
+        let (listed, _) = rest.split_once(')').expect("a closing parenthesis");
         let listed: Vec<&str> = listed.split(',').map(|key| key.trim().trim_matches('`')).collect();
         assert_eq!(listed, keys_of(kind), "{kind}");
     }
@@ -37,17 +37,18 @@ fn keys_of(kind: &str) -> Vec<String> {
     let target = Target::File { path: PathBuf::from("f"), text };
     let error = Plan::resolve(target, &Flags::new(), &Environment::default()).expect_err("an unknown key");
     let error = error.to_string();
-    let (_, known) = error.split_once("known: ").unwrap_or_else(|| panic!("no list in {error}"));
+    let (_, keys) = error.split_once("known: ").unwrap_or_else(|| panic!("no list in {error}"));
     let common: Vec<String> = knobs("`[[stage]]`").into_iter().map(|(key, _)| key).collect();
     let is_own = |key: &&str| !["name", "kind"].contains(key) && !common.iter().any(|common| common == key);
-    known.split(", ").filter(is_own).map(str::to_owned).collect()
+    keys.split(", ").filter(is_own).map(str::to_owned).collect()
 }
 
 /// Keys and defaults of the first table after this text.
-fn knobs(of: &str) -> Vec<(String, String)> {
+fn knobs(heading: &str) -> Vec<(String, String)> {
     let page = read("docs/operations.md");
-    let (_, after) = page.split_once(&format!("Every {of}")).unwrap_or_else(|| panic!("{of} is not described"));
-    let rows = after.lines().skip_while(|line| !line.starts_with("| key |")).skip(2);
+    let (_, rest) =
+        page.split_once(&format!("Every {heading}")).unwrap_or_else(|| panic!("{heading} is not described"));
+    let rows = rest.lines().skip_while(|line| !line.starts_with("| key |")).skip(2);
     let rows = rows.take_while(|line| line.starts_with('|'));
     let cell = |text: &str| text.trim().trim_matches('`').trim_matches('"').to_owned();
     rows.map(|row| {
@@ -67,21 +68,21 @@ fn operations_lists_the_knobs_of_stages_and_routes_with_their_defaults() {
     let explained = Explanation(&plan).to_string();
     let part = |title: &str| -> Vec<(String, String)> {
         let part = explained.split("\n\n").find(|part| part.starts_with(title)).expect(title);
-        let words = part.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
-        let by_default = words.filter(|words| words.last() == Some(&"default"));
-        by_default.map(|words| (words[0].to_owned(), words[1].to_owned())).collect()
+        let columns = part.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+        let by_default = columns.filter(|columns| columns.last() == Some(&"default"));
+        by_default.map(|columns| (columns[0].to_owned(), columns[1].to_owned())).collect()
     };
-    let documented = |of: &str| -> Vec<(String, String)> {
+    let documented = |heading: &str| -> Vec<(String, String)> {
         let default =
-            |name: &str| SETTINGS.iter().find(|known| known.key == name).map(|known| known.default.to_owned());
-        knobs(of).into_iter().map(|(key, value)| (key, default(&value).unwrap_or(value))).collect()
+            |name: &str| SETTINGS.iter().find(|setting| setting.key == name).map(|setting| setting.default.to_owned());
+        knobs(heading).into_iter().map(|(key, value)| (key, default(&value).unwrap_or(value))).collect()
     };
     assert_eq!(documented("`[[stage]]`"), part("stage x"));
     assert_eq!(documented("`[[route]]`"), part("route /x"));
 }
 
 #[test]
-fn errors_lists_every_kind_with_its_status_and_whether_to_try_again() {
+fn errors_lists_every_kind_with_its_status_and_retryability() {
     let rows = rows("docs/errors.md", "| kind |");
     let kinds: Vec<&str> = rows.iter().map(|row| row[0].as_str()).collect();
     assert_eq!(kinds, ErrorKind::ALL.map(ErrorKind::as_str));
@@ -97,7 +98,7 @@ fn errors_lists_every_kind_with_its_status_and_whether_to_try_again() {
 
 /// Each cell names modules, each with its tests.
 #[test]
-fn testing_names_tests_of_trouble_that_exist() {
+fn testing_names_existing_tests() {
     tests_exist("| trouble |", 16, "crates/http/tests/it");
     tests_exist("| bad input |", 14, "crates/net/tests/it");
 }
@@ -108,12 +109,12 @@ fn tests_exist(heading: &str, least: usize, directory: &str) {
     for row in rows {
         let mut source = None;
         // The first backtick of a cell was removed with its margin.
-        for word in row[1].split('`').step_by(2) {
-            match fs::read_to_string(root().join(directory).join(format!("{word}.rs"))) {
+        for name in row[1].split('`').step_by(2) {
+            match fs::read_to_string(root().join(directory).join(format!("{name}.rs"))) {
                 Ok(text) => source = Some(text),
                 Err(_) => {
-                    let source = source.as_ref().unwrap_or_else(|| panic!("{}: no module before `{word}`", row[0]));
-                    assert!(source.contains(&format!("async fn {word}()")), "{}: there is no `{word}`", row[0]);
+                    let source = source.as_ref().unwrap_or_else(|| panic!("{}: no module before `{name}`", row[0]));
+                    assert!(source.contains(&format!("async fn {name}()")), "{}: there is no `{name}`", row[0]);
                 }
             }
         }
@@ -132,11 +133,11 @@ fn statuses() -> Vec<(String, String)> {
 }
 
 #[test]
-fn semantics_states_the_bounds_that_hold() {
+fn semantics_states_the_actual_bounds() {
     let page = read("docs/semantics.md");
     let bounds = rows("docs/semantics.md", "| what | default |");
-    let default = |what: &str| {
-        let row = bounds.iter().find(|row| row[0].contains(what)).unwrap_or_else(|| panic!("no bound on {what}"));
+    let default = |name: &str| {
+        let row = bounds.iter().find(|row| row[0].contains(name)).unwrap_or_else(|| panic!("no bound on {name}"));
         row[1].replace(',', "")
     };
     assert_eq!(default("calls in flight"), DEFAULT_MAX_IN_FLIGHT.to_string());
@@ -151,42 +152,42 @@ fn semantics_states_the_bounds_that_hold() {
 fn operations_states_what_a_connection_may_hold() {
     let rows = rows("docs/operations.md", "| of one connection |");
     let (connection, config) = (read("crates/http/src/listener/connection.rs"), read("crates/http/src/config/mod.rs"));
-    let number = |source: &str, before: &str, after: &str| -> u32 {
-        let (_, rest) = source.split_once(before).unwrap_or_else(|| panic!("no {before}"));
-        rest.split_once(after).and_then(|(number, _)| number.parse().ok()).unwrap_or_else(|| panic!("{before}"))
+    let number = |source: &str, prefix: &str, suffix: &str| -> u32 {
+        let (_, rest) = source.split_once(prefix).unwrap_or_else(|| panic!("no {prefix}"));
+        rest.split_once(suffix).and_then(|(number, _)| number.parse().ok()).unwrap_or_else(|| panic!("{prefix}"))
     };
     let constant = |name: &str| number(&connection, &format!("const {name}: usize = "), " * 1024;");
     let window = number(&config, "            http2_stream_window_bytes: ", " * 1024,");
     let window = window * number(&connection, "const STREAMS_OF_A_WINDOW: u32 = ", ";");
-    for (what, kib) in [
+    for (name, kib) in [
         ("HTTP/1 read buffer", constant("MAX_READ_BUFFER")),
         ("HTTP/1 write buffer", constant("MAX_READ_BUFFER")),
         ("HTTP/2 window", window),
         ("HTTP/2 send buffer", constant("MAX_SEND_BUFFER")),
     ] {
-        let row = rows.iter().find(|row| row[0] == what).unwrap_or_else(|| panic!("no row for {what}"));
-        assert_eq!(row[1], format!("{kib} KiB"), "{what}");
+        let row = rows.iter().find(|row| row[0] == name).unwrap_or_else(|| panic!("no row for {name}"));
+        assert_eq!(row[1], format!("{kib} KiB"), "{name}");
     }
 }
 
 /// Settings by their keys, and fields of a program's own configuration by their types.
 #[test]
-fn security_names_settings_that_exist() {
+fn security_names_existing_settings() {
     let sources = [
         ("HttpConfig", read("crates/http/src/config/mod.rs")),
         ("NetConfig", read("crates/net/src/server/mod.rs")),
         ("Tuning", read("crates/net/src/endpoint/tuning.rs")),
     ];
     for page in ["SECURITY.md", "docs/operations.md"] {
-        for word in read(page).split('`').skip(1).step_by(2) {
-            let section = word.split_once('.').map_or("", |(section, _)| section);
+        for code in read(page).split('`').skip(1).step_by(2) {
+            let section = code.split_once('.').map_or("", |(section, _)| section);
             if page == "SECURITY.md" && ["http", "quic", "admin", "limits"].contains(&section) {
-                assert!(SETTINGS.iter().any(|known| known.key == word), "there is no setting `{word}`");
+                assert!(SETTINGS.iter().any(|setting| setting.key == code), "there is no setting `{code}`");
             }
-            let field = word.split_once("::").filter(|(_, field)| field.starts_with(|c: char| c.is_lowercase()));
-            let source = field.and_then(|(name, _)| sources.iter().find(|(known, _)| *known == name));
+            let field = code.split_once("::").filter(|(_, field)| field.starts_with(|c: char| c.is_lowercase()));
+            let source = field.and_then(|(name, _)| sources.iter().find(|(type_name, _)| *type_name == name));
             if let (Some((_, field)), Some((_, source))) = (field, source) {
-                assert!(source.contains(&format!("    pub {field}: ")), "there is no field `{word}`");
+                assert!(source.contains(&format!("    pub {field}: ")), "there is no field `{code}`");
             }
         }
     }
@@ -206,14 +207,14 @@ fn the_readme_states_the_toolchain_and_features_of_the_manifest() {
 
 /// The main command and the tests come first, and CI runs both from there.
 #[test]
-fn the_readme_begins_with_the_two_commands_that_ci_runs() {
+fn the_readme_starts_with_the_two_commands_of_ci() {
     let readme = read("README.md");
     let mut commands = readme.lines().filter_map(|line| line.strip_prefix("$ "));
-    let two = [commands.next(), commands.next()];
-    assert_eq!(two, [Some("cargo run --release -- serve examples/digits"), Some("cargo test --workspace")]);
+    let first_two = [commands.next(), commands.next()];
+    assert_eq!(first_two, [Some("cargo run --release -- serve examples/digits"), Some("cargo test --workspace")]);
     let ci = read(".ci/run");
-    for begin in ["cargo run --release -- serve", "cargo test"] {
-        assert!(ci.contains(&format!("$(readme_command '{begin}')")), "{begin}");
+    for command in ["cargo run --release -- serve", "cargo test"] {
+        assert!(ci.contains(&format!("$(readme_command '{command}')")), "{command}");
     }
 }
 
@@ -252,7 +253,7 @@ fn help() -> String {
 }
 
 #[test]
-fn every_example_is_in_the_readme_and_among_those_that_are_run() {
+fn every_example_is_in_the_readme_and_in_the_justfile() {
     let (readme, justfile) = (read("README.md"), read("justfile"));
     let entries =
         fs::read_dir(root().join("examples")).expect("a directory").map(|entry| entry.expect("an entry").path());
@@ -266,9 +267,9 @@ fn every_example_is_in_the_readme_and_among_those_that_are_run() {
     }
 }
 
-/// A word without a type would exist only in the documents.
+/// Each word of the glossary has its type.
 #[test]
-fn the_glossary_names_types_that_exist() {
+fn the_glossary_names_existing_types() {
     let mut sources = String::new();
     gather(&root().join("crates"), &mut sources);
     let rows = rows("ARCHITECTURE.md", "| word |");
@@ -277,8 +278,9 @@ fn the_glossary_names_types_that_exist() {
         for name in row[2].split(['`', ',', ' ']).filter(|name| !name.is_empty()) {
             let is_declared = ["struct", "enum", "trait"].into_iter().any(|kind| {
                 let declaration = format!(" {kind} {name}");
-                let mut after = sources.match_indices(&declaration).map(|(at, _)| &sources[at + declaration.len()..]);
-                after.any(|rest| !rest.starts_with(|c: char| c.is_alphanumeric()))
+                let mut rests =
+                    sources.match_indices(&declaration).map(|(position, _)| &sources[position + declaration.len()..]);
+                rests.any(|rest| !rest.starts_with(|c: char| c.is_alphanumeric()))
             });
             assert!(is_declared, "{}: there is no type `{name}`", row[0]);
         }
@@ -286,19 +288,19 @@ fn the_glossary_names_types_that_exist() {
 }
 
 /// The text of all Rust files below a directory, without build outputs.
-fn gather(directory: &Path, into: &mut String) {
+fn gather(directory: &Path, text: &mut String) {
     for path in fs::read_dir(directory).expect("a directory").map(|entry| entry.expect("an entry").path()) {
         if path.is_dir() && path.file_name().is_some_and(|name| name != "target") {
-            gather(&path, into);
+            gather(&path, text);
         } else if path.extension().is_some_and(|extension| extension == "rs") {
-            into.push_str(&fs::read_to_string(&path).expect("a source"));
+            text.push_str(&fs::read_to_string(&path).expect("a source"));
         }
     }
 }
 
 /// Every link to a file must lead to an existing file.
 #[test]
-fn links_between_pages_lead_somewhere() {
+fn links_between_pages_resolve() {
     let mut pages: Vec<PathBuf> = markdown(&root());
     pages.extend(markdown(&root().join("docs")));
     pages.push(root().join("examples/digits/README.md"));
@@ -321,9 +323,9 @@ fn links_between_pages_lead_somewhere() {
 
 fn has_heading(page: &Path, anchor: &str) -> bool {
     let slug = |heading: &str| {
-        let kept =
+        let slug_text =
             heading.to_lowercase().chars().filter(|c| c.is_alphanumeric() || " -".contains(*c)).collect::<String>();
-        kept.replace(' ', "-")
+        slug_text.replace(' ', "-")
     };
     anchor.is_empty()
         || fs::read_to_string(page).is_ok_and(|text| {

@@ -1,6 +1,6 @@
-//! A server in a program: it answers while it starts, and it is gone after its shutdown.
+//! A server in a program: it answers while it starts, and nothing is served after its shutdown.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on says so by panicking")]
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::sync::mpsc::{self, Receiver};
 use std::sync::{Arc, Mutex};
@@ -12,24 +12,24 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;
 
-/// The timeout of everything that should happen at once; only a failing test reaches it.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// The timeout of each wait. Only a failing test reaches it.
+const TEST_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A call that is held until the sender is dropped, and a notification of its start.
-fn held() -> (App, Arc<Notify>, mpsc::Sender<()>) {
+fn held_app() -> (App, Arc<Notify>, mpsc::Sender<()>) {
     let (release, released) = mpsc::channel::<()>();
-    let begun = Arc::new(Notify::new());
-    let (tell, released) = (Arc::clone(&begun), Mutex::new(released));
+    let started = Arc::new(Notify::new());
+    let (signal_start, released) = (Arc::clone(&started), Mutex::new(released));
     let hold = Stage::each("hold", move |text: &String| {
-        tell.notify_one();
-        wait(&released);
+        signal_start.notify_one();
+        wait_for_release(&released);
         Ok(text.clone())
     });
-    (App::new().route("/hold", hold.on_threads()), begun, release)
+    (App::new().route("/hold", hold.on_threads()), started, release)
 }
 
-fn wait(released: &Mutex<Receiver<()>>) {
-    // Ends when the other side is dropped, too.
+fn wait_for_release(released: &Mutex<Receiver<()>>) {
+    // Also ends when the sender is dropped.
     _ = released.lock().unwrap().recv();
 }
 
@@ -42,10 +42,10 @@ const CALL: &str =
 
 /// All data until the server closes.
 async fn until_closed(stream: &mut TcpStream) -> String {
-    let mut said = Vec::new();
-    // A reset is a way to close, too.
-    _ = tokio::time::timeout(PATIENCE, stream.read_to_end(&mut said)).await.expect("closed in time");
-    String::from_utf8_lossy(&said).into_owned()
+    let mut received = Vec::new();
+    // A reset closes the connection too.
+    _ = tokio::time::timeout(TEST_TIMEOUT, stream.read_to_end(&mut received)).await.expect("closed in time");
+    String::from_utf8_lossy(&received).into_owned()
 }
 
 /// The status of one request on its own connection.
@@ -56,11 +56,11 @@ async fn status_of(address: std::net::SocketAddr, path: &str) -> String {
 }
 
 #[tokio::test]
-async fn answers_health_while_a_worker_is_still_being_built() {
+async fn health_is_answered_while_a_worker_is_being_built() {
     let (release, released) = mpsc::channel::<()>();
     let released = Arc::new(Mutex::new(released));
     let slow = Stage::worker("slow", move |_: &Replica| {
-        wait(&released);
+        wait_for_release(&released);
         Ok(Echo)
     });
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -72,9 +72,9 @@ async fn answers_health_while_a_worker_is_still_being_built() {
     assert_eq!(status_of(address, "/readyz").await, "503");
     assert_eq!(status_of(address, "/docs/").await, "503");
     drop(release);
-    let server = tokio::time::timeout(PATIENCE, starting).await.unwrap().unwrap().unwrap();
+    let server = tokio::time::timeout(TEST_TIMEOUT, starting).await.unwrap().unwrap().unwrap();
     assert_eq!(status_of(address, "/readyz").await, "200");
-    assert_eq!(server.shutdown(PATIENCE).await, Drained::Completely);
+    assert_eq!(server.shutdown(TEST_TIMEOUT).await, Drained::Completely);
 }
 
 struct Echo;
@@ -89,21 +89,21 @@ impl callboard::Worker for Echo {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nothing_is_served_when_shutdown_has_returned() {
-    let (app, begun, release) = held();
+async fn nothing_is_served_after_shutdown() {
+    let (app, started, release) = held_app();
     let server = callboard::serve(app, "127.0.0.1:0").await.unwrap();
     let address = server.address();
     let mut client = TcpStream::connect(address).await.unwrap();
     send(&mut client, CALL).await;
-    begun.notified().await;
+    started.notified().await;
 
-    // Far below the edge's own grace of 30 s.
+    // Far below the grace of the edge, 30 s.
     let drained = server.shutdown(Duration::from_millis(100)).await;
     assert_eq!(drained, Drained::TimedOut { in_flight: 1 });
     assert!(TcpStream::connect(address).await.is_err(), "the listener is closed");
     // The connection has ended: this data was sent before its end.
-    let said = tokio::time::timeout(Duration::from_secs(2), until_closed(&mut client)).await.expect("it is closed");
-    assert!(said.starts_with("HTTP/1.1 503") && said.contains("the node is ending"), "{said}");
+    let received = tokio::time::timeout(Duration::from_secs(2), until_closed(&mut client)).await.expect("it is closed");
+    assert!(received.starts_with("HTTP/1.1 503") && received.contains("the node is ending"), "{received}");
     drop(release);
 }
 
@@ -117,7 +117,7 @@ async fn dropping_a_server_closes_its_connections() {
     client.read_exact(&mut first).await.unwrap();
     assert_eq!(&first, b"HTTP/1.1 200");
     drop(server);
-    // The connection is idle with keep-alive: only the server's end can close it in time.
+    // The connection is idle, so only the end of the server closes it in time.
     tokio::time::timeout(Duration::from_secs(5), until_closed(&mut client)).await.expect("closed with the server");
 }
 
@@ -134,7 +134,7 @@ impl Drop for Scratch {
 
 #[cfg(feature = "net")]
 #[tokio::test(flavor = "multi_thread")]
-async fn a_built_server_answers_own_routes_and_both_protocols_shows_own_metrics_and_ends_with_any_future() {
+async fn a_built_server_has_custom_routes_metrics_both_protocols_and_a_shutdown_future() {
     use axum::Router;
     use axum::response::Response;
     use axum::routing::get;
@@ -152,8 +152,8 @@ async fn a_built_server_answers_own_routes_and_both_protocols_shows_own_metrics_
     };
     let server = Server::builder()
         .mount(move |edge| {
-            let own = Router::new().route("/version", get(|| async { "seven" })).fallback_service(edge);
-            own.layer(axum::middleware::map_response(mark))
+            let router = Router::new().route("/version", get(|| async { "seven" })).fallback_service(edge);
+            router.layer(axum::middleware::map_response(mark))
         })
         .metrics(|| "# TYPE mine counter\nmine_total 1\n".to_owned())
         .metrics(|| "# TYPE yours counter\nyours_total 2\n# EOF\n".to_owned())
@@ -180,19 +180,19 @@ async fn a_built_server_answers_own_routes_and_both_protocols_shows_own_metrics_
     assert_eq!(server.client().call::<i64, i64>("/double", 4).await.unwrap(), 8);
 
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
-    let running = tokio::spawn(server.run_until(async { stopped.await.unwrap() }, PATIENCE));
+    let running = tokio::spawn(server.run_until(async { stopped.await.unwrap() }, TEST_TIMEOUT));
     assert_eq!(client.call::<i64, i64>("/double", 1).await.unwrap(), 2);
     stop.send(()).unwrap();
-    assert_eq!(tokio::time::timeout(PATIENCE, running).await.unwrap().unwrap(), Drained::Completely);
+    assert_eq!(tokio::time::timeout(TEST_TIMEOUT, running).await.unwrap().unwrap(), Drained::Completely);
     assert!(TcpStream::connect(address).await.is_err(), "HTTP is closed");
     // The endpoint's own thread sends the last packets.
     let is_free = || QuicEdge::bind(quic_address, identity(), NetConfig::default()).is_ok();
-    let freed = async {
+    let until_free = async {
         while !is_free() {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
-    tokio::time::timeout(PATIENCE, freed).await.expect("the port of QUIC is free again");
+    tokio::time::timeout(TEST_TIMEOUT, until_free).await.expect("the port of QUIC is free again");
 }
 
 /// The parts of a server, seen from outside.
@@ -249,7 +249,7 @@ impl callboard::Worker for Witness {
     fn call(&mut self, batch: callboard::Batch<i64>) -> Vec<Result<i64, callboard::Failure>> {
         if batch.iter().any(|number| *number == 1) {
             self.begun.notify_one();
-            wait(&self.released);
+            wait_for_release(&self.released);
         }
         batch.iter().map(|number| Ok(*number)).collect()
     }
@@ -303,23 +303,23 @@ async fn the_parts_of_a_server_start_and_end_in_the_documented_order() {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
-    tokio::time::timeout(PATIENCE, ready).await.expect("the peer is connected");
+    tokio::time::timeout(TEST_TIMEOUT, ready).await.expect("the peer is connected");
 
     let mut client = TcpStream::connect(address).await.unwrap();
     let head = "POST /doubled HTTP/1.1\r\nhost: test\r\ncontent-type: application/json\r\ncontent-length: 1";
     send(&mut client, &format!("{head}\r\nconnection: close\r\n\r\n1")).await;
     begun.notified().await;
-    let ending = tokio::spawn(server.shutdown(PATIENCE));
+    let ending = tokio::spawn(server.shutdown(TEST_TIMEOUT));
     let closed = async {
         while TcpStream::connect(address).await.is_ok() {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
-    tokio::time::timeout(PATIENCE, closed).await.expect("HTTP takes no new connections");
+    tokio::time::timeout(TEST_TIMEOUT, closed).await.expect("HTTP takes no new connections");
     release.send(()).unwrap();
     let answer = until_closed(&mut client).await;
     assert!(answer.starts_with("HTTP/1.1 200") && answer.ends_with("\r\n\r\n2"), "{answer}");
-    assert_eq!(tokio::time::timeout(PATIENCE, ending).await.unwrap().unwrap(), Drained::Completely);
+    assert_eq!(tokio::time::timeout(TEST_TIMEOUT, ending).await.unwrap().unwrap(), Drained::Completely);
     let expected = [
         "a worker starts: HTTP 503, QUIC refuses",
         "peers start: HTTP 200, QUIC answers",
@@ -331,5 +331,5 @@ async fn the_parts_of_a_server_start_and_end_in_the_documented_order() {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
-    tokio::time::timeout(PATIENCE, ends).await.expect("QUIC is closed");
+    tokio::time::timeout(TEST_TIMEOUT, ends).await.expect("QUIC is closed");
 }

@@ -12,7 +12,7 @@ use tokio::task::JoinSet;
 use super::server::ServerProcess;
 use super::workload::Workload;
 
-/// What one server did under one load.
+/// The measurements of one server under one load.
 pub(crate) struct Measured {
     latencies_ns: Histogram<u64>,
     elapsed: Duration,
@@ -41,17 +41,17 @@ impl Measured {
 /// Loads `server` for `duration`, after a fifth of that to warm up.
 pub(crate) fn run(server: &ServerProcess, workload: Workload, connections: usize, duration: Duration) -> Measured {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    // Made once and before the clock runs: a mebibyte of JSON takes longer to write than to send.
+    // Built once before the measurement: a mebibyte of JSON takes longer to write than to send.
     let load = Load { address: server.address, workload, request: workload.request().into() };
     runtime.block_on(async {
         drive(&load, connections, duration / 5).await;
-        let (cpu, begin) = (server.cpu_seconds(), Instant::now());
+        let (cpu, start) = (server.cpu_seconds(), Instant::now());
         let latencies_ns = drive(&load, connections, duration).await;
-        Measured { latencies_ns, elapsed: begin.elapsed(), cpu_seconds: server.cpu_seconds() - cpu }
+        Measured { latencies_ns, elapsed: start.elapsed(), cpu_seconds: server.cpu_seconds() - cpu }
     })
 }
 
-/// What every connection does.
+/// The requests of every connection.
 #[derive(Clone)]
 struct Load {
     address: SocketAddr,
@@ -60,28 +60,28 @@ struct Load {
 }
 
 async fn drive(load: &Load, connections: usize, duration: Duration) -> Histogram<u64> {
-    let until = Instant::now() + duration;
-    let mut tasks: JoinSet<Histogram<u64>> = (0..connections).map(|_| closed_loop(load.clone(), until)).collect();
-    let mut all = histogram();
+    let deadline = Instant::now() + duration;
+    let mut tasks: JoinSet<Histogram<u64>> = (0..connections).map(|_| closed_loop(load.clone(), deadline)).collect();
+    let mut merged = histogram();
     while let Some(latencies) = tasks.join_next().await {
-        all.add(latencies.unwrap()).unwrap();
+        merged.add(latencies.unwrap()).unwrap();
     }
-    all
+    merged
 }
 
-async fn closed_loop(load: Load, until: Instant) -> Histogram<u64> {
+async fn closed_loop(load: Load, deadline: Instant) -> Histogram<u64> {
     let Load { address, workload, request } = load;
     let mut socket = TcpStream::connect(address).await.unwrap();
     socket.set_nodelay(true).unwrap();
     let mut buffer = vec![0; BUFFER_BYTES];
     let mut latencies = histogram();
-    let mut begin = Instant::now();
-    while begin < until {
+    let mut start = Instant::now();
+    while start < deadline {
         socket.write_all(&request).await.unwrap();
         read_answer(&mut socket, workload, &mut buffer).await;
         let end = Instant::now();
-        latencies.record((end - begin).as_nanos() as u64).unwrap();
-        begin = end;
+        latencies.record((end - start).as_nanos() as u64).unwrap();
+        start = end;
     }
     latencies
 }
@@ -98,14 +98,14 @@ async fn read_answer(socket: &mut TcpStream, workload: Workload, buffer: &mut [u
         filled += read;
         let answer = &buffer[..filled];
         if workload.is_answered(answer) {
-            assert!(answer.starts_with(b"HTTP/1.1 200"), "{}", shown(answer));
+            assert!(answer.starts_with(b"HTTP/1.1 200"), "{}", excerpt(answer));
             return;
         }
-        assert!(filled < buffer.len(), "not the answer: {}", shown(answer));
+        assert!(filled < buffer.len(), "not the answer: {}", excerpt(answer));
     }
 }
 
-fn shown(answer: &[u8]) -> String {
+fn excerpt(answer: &[u8]) -> String {
     String::from_utf8_lossy(&answer[..answer.len().min(500)]).into_owned()
 }
 

@@ -9,12 +9,12 @@ use callboard_core::{App, Node};
 use callboard_net::{Cluster, Identity, NetConfig, QuicEdge, StaticView};
 use tokio::runtime::Runtime;
 
-/// What keeps the way to the other node.
+/// Keeps the connection to the other node.
 pub(crate) struct Peer {
     _worker: (Node, QuicEdge),
     _edge: QuicEdge,
     _cluster: Cluster,
-    /// Outlives everything on it: it is never dropped where it would have to be waited for.
+    /// Never dropped, because dropping a runtime in async code panics.
     _runtime: std::mem::ManuallyDrop<Runtime>,
 }
 

@@ -34,21 +34,21 @@ struct Echo {
     values: Vec<f64>,
 }
 
-/// Which server.
+/// The kind of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// An axum handler, nothing else.
     Bare,
     /// A pipeline of one stage that runs as a task.
     Task,
-    /// A pipeline of one stage on a thread of its own.
+    /// A pipeline of one stage on its own thread.
     Thread,
     /// A pipeline of one stage, a task on another node.
     Peer,
 }
 
 impl Kind {
-    pub(crate) fn of(name: &str) -> Option<Self> {
+    pub(crate) fn from_name(name: &str) -> Option<Self> {
         [Self::Bare, Self::Task, Self::Thread, Self::Peer].into_iter().find(|kind| kind.argument() == name)
     }
 
@@ -71,7 +71,7 @@ impl Kind {
     }
 }
 
-/// Serves until standard input ends, which it does when the measuring process is gone.
+/// Serves until stdin ends, which is the end of the measuring process.
 pub(crate) fn run(kind: Kind) {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
     runtime.block_on(async {
@@ -81,17 +81,17 @@ pub(crate) fn run(kind: Kind) {
         let orphaned = async {
             _ = tokio::task::spawn_blocking(|| std::io::stdin().read(&mut [0])).await;
         };
-        // In a task of its own: the accept loop should not share a thread with `block_on`.
+        // In a separate task: the accept loop should not share a thread with `block_on`.
         let serving = match kind {
             Kind::Bare => tokio::spawn(serve_router(listener, bare(), HttpConfig::default(), orphaned)),
             Kind::Peer => {
                 let echo = Stage::each("echo", |echo: &Echo| Ok(echo.clone())).max_batch_size(32);
                 let gateway = App::new().route("/echo", Pipeline::<Echo, Echo>::remote("echo"));
-                let (node, beyond) = peer::start(gateway, App::new().route("/echo", echo), "echo").await;
+                let (node, peer) = peer::start(gateway, App::new().route("/echo", echo), "echo").await;
                 let client = node.client();
                 tokio::spawn(async move {
                     let served = serve(listener, client, HttpConfig::default(), orphaned).await;
-                    drop((node, beyond));
+                    drop((node, peer));
                     served
                 })
             }
@@ -130,7 +130,7 @@ fn events() -> StreamPipeline<u64, Word> {
     StreamStage::each("events", |count: &u64| stream::iter(words(*count).map(Ok))).into()
 }
 
-/// A model as a signature describes it: an array that is given back.
+/// A model with a signature that returns its array.
 fn array(kind: Kind) -> RouteSpec {
     let fields = || {
         let field = TensorField { name: "x".to_owned(), dtype: Some(DType::F32), shape: Some(vec![None, None]) };
@@ -160,7 +160,7 @@ struct OipParameters {
     binary_data_size: usize,
 }
 
-/// The same by hand: the head is read, the bytes are a tensor, and an answer is put together of it.
+/// The same by hand: reads the head and the tensor, and builds the answer.
 fn bare_infer(headers: &HeaderMap, body: &Bytes) -> ([(&'static str, String); 2], Vec<u8>) {
     let json_bytes: usize = headers[JSON_BYTES].to_str().unwrap().parse().unwrap();
     let OipHead { inputs: [input] } = serde_json::from_slice(&body[..json_bytes]).unwrap();
@@ -177,7 +177,7 @@ fn bare_infer(headers: &HeaderMap, body: &Bytes) -> ([(&'static str, String); 2]
 
 const JSON_BYTES: &str = "inference-header-content-length";
 
-/// The same answers as the edge's, header by header, made at no cost.
+/// The same answers as the edge, with constant headers.
 fn bare() -> Router {
     let headers = [
         ("server-timing", "queue;dur=0.003, batch;dur=0.001, compute;dur=0.000"),
@@ -196,12 +196,15 @@ fn bare() -> Router {
         .route("/echo", post(move |Json(echo): Json<Echo>| async move { (headers, Json(echo)) }))
         .route("/tensor", post(tensor))
         .route("/events", post(events))
-        .route(OIP_PATH, post(move |asked: HeaderMap, body: Bytes| async move { (headers, bare_infer(&asked, &body)) }))
+        .route(
+            OIP_PATH,
+            post(move |request: HeaderMap, body: Bytes| async move { (headers, bare_infer(&request, &body)) }),
+        )
         // An array of a mebibyte and its head are more than axum takes by default.
         .layer(DefaultBodyLimit::disable())
 }
 
-/// A server in a process of its own.
+/// A server in its own process.
 pub(crate) struct ServerProcess {
     pub(crate) kind: Kind,
     pub(crate) address: SocketAddr,
@@ -218,7 +221,7 @@ impl ServerProcess {
             .unwrap();
         let mut line = String::new();
         BufReader::new(process.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        Self { kind, address: line.trim().parse().expect("the server says its address"), process }
+        Self { kind, address: line.trim().parse().expect("the server prints its address"), process }
     }
 
     /// User and system time of all its threads so far, in seconds.
@@ -238,5 +241,5 @@ impl Drop for ServerProcess {
     }
 }
 
-/// What Linux reports times in, whatever its own clock.
+/// The unit in which Linux reports CPU time.
 const TICKS_PER_SECOND: f64 = 100.0;

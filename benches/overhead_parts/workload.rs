@@ -4,23 +4,23 @@ use callboard_codec::{Format, Tensor, Value};
 
 use super::server::BODY;
 
-/// Which requests.
+/// The kind of requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Workload {
-    /// A hundred bytes of JSON, there and back.
+    /// A hundred bytes of JSON in both directions.
     Echo,
-    /// An array of a mebibyte in MessagePack, there and back.
+    /// An array of a mebibyte in MessagePack, in both directions.
     Tensor,
     /// A hundred server-sent events.
     Events,
-    /// An array of a mebibyte by the Open Inference Protocol, in binary, there and back.
+    /// An array of a mebibyte by the Open Inference Protocol, in binary, in both directions.
     Oip,
     /// The same array by the same protocol as JSON.
     OipJson,
 }
 
 impl Workload {
-    pub(crate) fn of(name: &str) -> Option<Self> {
+    pub(crate) fn from_name(name: &str) -> Option<Self> {
         [Self::Echo, Self::Tensor, Self::Events, Self::Oip, Self::OipJson]
             .into_iter()
             .find(|workload| workload.name() == name)
@@ -53,7 +53,7 @@ impl Workload {
         [head.into_bytes(), body].concat()
     }
 
-    /// How much of the body is JSON, where arrays follow it.
+    /// The length of the JSON part, if arrays follow it.
     fn json_bytes(self) -> Option<usize> {
         (self == Self::Oip).then(|| oip_head().len())
     }
@@ -70,12 +70,12 @@ impl Workload {
     }
 }
 
-/// How many events one request asks for.
+/// The number of events per request.
 pub(crate) const EVENTS: u64 = 100;
 
 const TENSOR_BYTES: usize = 1 << 20;
 
-/// The model that gives its array back.
+/// The model that returns its array.
 pub(crate) const OIP_PATH: &str = "/v2/models/array/infer";
 
 fn elements() -> Vec<f32> {
@@ -108,10 +108,10 @@ fn tensor_answer_bytes() -> usize {
 }
 
 fn head_bytes(answer: &[u8]) -> usize {
-    answer.windows(4).position(|four| four == b"\r\n\r\n").map_or(usize::MAX / 2, |at| at + 4)
+    answer.windows(4).position(|four| four == b"\r\n\r\n").map_or(usize::MAX / 2, |position| position + 4)
 }
 
-/// What the head says, in the words of either server.
+/// The content length in the head of either server.
 fn body_bytes(answer: &[u8]) -> usize {
     let head = String::from_utf8_lossy(&answer[..head_bytes(answer).min(answer.len())]).to_lowercase();
     let length = head.lines().find_map(|line| line.strip_prefix("content-length: "));

@@ -1,4 +1,4 @@
-//! Any format to a value and a Rust type and out again, on an account that pays for all of it.
+//! Decodes any format to a value and a Rust type, encodes both again, and charges all of it.
 
 #![no_main]
 

@@ -1,5 +1,4 @@
-//! The properties that the targets share with the tests of the codec, where stable Rust replays every input that is
-//! kept.
+//! The properties of the targets. The tests of the codec share them, and replay every stored input on stable Rust.
 
 #[path = "../../crates/codec/tests/common/fuzz.rs"]
 mod fuzz;
@@ -13,7 +12,7 @@ mod ledger;
 ///
 /// # Panics
 ///
-/// When one of them does not hold, or the decoder is not known.
+/// If a property does not hold, or the decoder is unknown.
 pub fn run(name: &str, input: &[u8]) {
     let target = fuzz::TARGETS.iter().find(|target| target.0 == name);
     let (_, run) = target.expect("each target is named after its decoder");

@@ -13,11 +13,11 @@ use std::io;
 use std::path::PathBuf;
 
 use callboard_codec::{DataType, DecodeError, DecodeLimits, Format, Map, Value};
-use callboard_core::{App, Pipeline, RouteSpec, Stage};
+use callboard_core::{App, Pipeline, RouteSpec};
 
 use crate::config::{ConfigError, ExamplePlan, Place, Plan, RoutePlan};
 
-use self::part::{Part, with_knobs};
+use self::part::Part;
 use self::types::Types;
 
 /// The reason why a plan could not become an app. `Display` names the place in the plan, `source()` the cause.
@@ -111,8 +111,13 @@ fn unknown_input(plan: &Plan, route: &RoutePlan) -> DataType {
     }
 }
 
-/// The same app with empty stages: for diagrams, which need no model.
-pub fn sketch(plan: &Plan) -> App {
+/// The same app with empty stages, which need no model.
+#[cfg(test)]
+pub(crate) fn sketch(plan: &Plan) -> App {
+    use callboard_core::Stage;
+
+    use self::part::with_knobs;
+
     let stages = plan.stages.iter().map(|stage| {
         if stage.kind.is_remote() {
             return Some(Pipeline::remote(&stage.name.value));
@@ -171,7 +176,7 @@ mod tests {
     use crate::config::{Environment, Flags, Target};
 
     #[tokio::test]
-    async fn the_limits_of_a_route_are_those_of_the_plan() {
+    async fn the_limits_of_a_route_come_from_the_plan() {
         let text = "[limits]\ndefault_timeout = \"7s\"\n[[stage]]\nname = \"x\"\nkind = \"labels\"\n\
                     [[route]]\npath = \"/plain\"\nstages = \"x\"\n\
                     [[route]]\npath = \"/own\"\nstages = \"x\"\n\
@@ -188,9 +193,9 @@ mod tests {
                 (route.name().to_owned(), calls, route.default_timeout(), route.max_timeout(), route.default_priority())
             })
             .collect();
-        limits.sort_by(|one, other| one.0.cmp(&other.0));
+        limits.sort_by(|first, second| first.0.cmp(&second.0));
         let seconds = |seconds| Some(Duration::from_secs(seconds));
-        let own = ("/own".to_owned(), Some(3), seconds(2), seconds(4), Priority::Low);
-        assert_eq!(limits, [own, ("/plain".to_owned(), None, seconds(7), None, Priority::Normal)]);
+        let expected_own = ("/own".to_owned(), Some(3), seconds(2), seconds(4), Priority::Low);
+        assert_eq!(limits, [expected_own, ("/plain".to_owned(), None, seconds(7), None, Priority::Normal)]);
     }
 }

@@ -216,7 +216,7 @@ stages = "x"
     }
 
     #[test]
-    fn every_knob_of_a_plan_is_turned() {
+    fn every_knob_of_a_plan_is_applied() {
         let stage = stage(KNOBS);
         let settings = stage.settings();
         let batching = settings.batching();

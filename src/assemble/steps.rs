@@ -78,11 +78,11 @@ fn fields_of(item: &Value) -> Result<&Map, Failure> {
 }
 
 fn missing(field: &str, item: &Value) -> Failure {
-    let there = match item.as_map() {
+    let fields = match item.as_map() {
         Some(map) if !map.is_empty() => format!("the fields are {}", listed(map.keys())),
         _ => "there are none".to_owned(),
     };
-    mismatch(field, format!("the field `{field}` is missing; {there}"))
+    mismatch(field, format!("the field `{field}` is missing; {fields}"))
 }
 
 fn mismatch(field: &str, message: String) -> Failure {
@@ -129,9 +129,9 @@ mod tests {
     }
 
     #[test]
-    fn a_case_is_found_by_the_written_value() {
-        let chosen = [Value::from("one"), Value::Int(2), Value::UInt(2), Value::from("2"), Value::Bool(true)];
-        let numbers = chosen.map(|value| case(&map(&[("want", value)])).unwrap());
+    fn a_case_is_found_by_its_value_as_text() {
+        let values = [Value::from("one"), Value::Int(2), Value::UInt(2), Value::from("2"), Value::Bool(true)];
+        let numbers = values.map(|value| case(&map(&[("want", value)])).unwrap());
         assert_eq!(numbers, [0, 1, 1, 1, 2]);
     }
 
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_value_is_shortened_where_letters_end() {
+    fn a_long_value_is_truncated_between_characters() {
         let error = case(&map(&[("want", Value::from("ä".repeat(1000)))])).unwrap_err();
         assert!(error.len() < 300 && error.contains('…'), "{error}");
     }
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn renamed_fields_stay_in_their_places() {
+    fn renamed_fields_keep_their_positions() {
         let item = map(&[("a", Value::Int(1)), ("b", Value::Int(2)), ("c", Value::Int(3))]);
         let names = |names: &[(&str, &str)]| -> Vec<(String, String)> {
             names.iter().map(|(old, new)| ((*old).to_owned(), (*new).to_owned())).collect()

@@ -162,8 +162,8 @@ fn switched(field: &str, values: &[&str], needs: Vec<Option<Needs>>) -> Option<N
 impl Needs {
     /// The same, with a field that may be missing.
     fn with_optional(mut self, field: &str, values: &[&str]) -> Self {
-        let told = format!("{}; the default for anything else, and without it", values.join(", "));
-        let optional = json!({ "type": "object", "properties": { field: { "description": told } } });
+        let description = format!("{}; the default for anything else, and without it", values.join(", "));
+        let optional = json!({ "type": "object", "properties": { field: { "description": description } } });
         if is_plain(self.input.schema()) {
             let schema = merged(optional, self.input.schema().clone());
             self.input = self.input.with_schema(schema).with_name("Item");
@@ -175,12 +175,11 @@ impl Needs {
 /// Both schemas at once: one merged object if both are plain and share no field, else `allOf`.
 fn merged(one: Json, other: Json) -> Json {
     let says = |schema: &Json, field: &str| schema["properties"].get(field).is_some_and(|known| *known != json!({}));
-    let is_told_twice =
-        |fields: &Map<String, Json>| fields.keys().any(|field| says(&one, field) && says(&other, field));
+    let is_duplicate = |fields: &Map<String, Json>| fields.keys().any(|field| says(&one, field) && says(&other, field));
     let (true, Some(fields)) = (is_plain(&one) && is_plain(&other), one["properties"].as_object()) else {
         return json!({ "allOf": [one, other] });
     };
-    if is_told_twice(fields) {
+    if is_duplicate(fields) {
         return json!({ "allOf": [one, other] });
     }
     let mut all = other.clone();

@@ -10,7 +10,7 @@ use clap::builder::{EnumValueParser, PossibleValue, UnknownArgumentValueParser};
 use clap::{Arg, ArgMatches, Command, ValueEnum, value_parser};
 use clap_complete::Shell;
 
-use super::client::args::one;
+use super::client::args::value_of;
 use super::commands::bench_args::BenchArgs;
 use super::commands::call::CallArgs;
 use super::commands::cluster::ClusterArgs;
@@ -117,7 +117,7 @@ pub(crate) fn parse(program: Program, args: impl IntoIterator<Item = OsString>) 
         }
         ("cluster", None) => CliCommand::Cluster(Box::new(ClusterArgs::from_matches(matches))),
         ("status", None) => CliCommand::Status(Box::new(StatusArgs::from_matches(matches))),
-        ("completions", None) => CliCommand::Completions(one(matches, "shell")),
+        ("completions", None) => CliCommand::Completions(value_of(matches, "shell")),
         ("man", None) => CliCommand::Man(matches.get_one::<String>("of").cloned()),
         ("openapi", None) => CliCommand::OpenApi { output: matches.get_one::<PathBuf>("output").cloned() },
         _ => CliCommand::Serve,
@@ -301,19 +301,19 @@ mod tests {
     use super::*;
 
     fn parse(line: &str) -> Result<ParsedArgs, String> {
-        let words = line.split_whitespace().map(OsString::from);
-        super::parse(Program::Callboard, words).map_err(|error| error.to_string())
+        let args = line.split_whitespace().map(OsString::from);
+        super::parse(Program::Callboard, args).map_err(|error| error.to_string())
     }
 
     #[test]
-    fn the_grammar_holds_together() {
+    fn the_definition_of_the_arguments_is_valid() {
         for program in [Program::Callboard, Program::Own] {
             command(program).mut_subcommands(with_unknown).debug_assert();
         }
     }
 
     #[test]
-    fn keeps_the_typed_values_unparsed() {
+    fn values_of_flags_stay_unparsed() {
         let args = parse("callboard serve examples/digits --http nonsense --drain 1s --drain 2s").unwrap();
         assert_eq!(args.verb, CliCommand::Serve);
         assert_eq!(args.target, Some(PathBuf::from("examples/digits")));
@@ -340,13 +340,13 @@ mod tests {
     }
 
     #[test]
-    fn explain_does_nothing_else() {
+    fn explain_replaces_the_command() {
         assert_eq!(parse("callboard serve --explain").unwrap().verb, CliCommand::Explain(ExplainFormat::Text));
         assert_eq!(parse("callboard check --explain").unwrap().verb, CliCommand::Explain(ExplainFormat::Text));
-        let drawn = parse("callboard serve --explain=mermaid examples/digits").unwrap();
-        assert_eq!(drawn.verb, CliCommand::Explain(ExplainFormat::Mermaid));
-        let before_its_target = parse("callboard serve --explain examples/digits").unwrap();
-        assert_eq!(before_its_target.target, Some(PathBuf::from("examples/digits")));
+        let mermaid = parse("callboard serve --explain=mermaid examples/digits").unwrap();
+        assert_eq!(mermaid.verb, CliCommand::Explain(ExplainFormat::Mermaid));
+        let with_target = parse("callboard serve --explain examples/digits").unwrap();
+        assert_eq!(with_target.target, Some(PathBuf::from("examples/digits")));
         assert!(parse("callboard serve --explain=pdf").unwrap_err().contains("mermaid"));
         assert!(parse("callboard openapi --explain").is_err());
     }
@@ -360,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_of_the_file_is_understood_as_a_flag() {
+    fn a_key_of_the_file_is_accepted_as_a_flag() {
         let args = parse("callboard serve --listen 127.0.0.1:1 --log-filter info --limits-drain 1s").unwrap();
         let expected = [("http", "127.0.0.1:1"), ("log", "info"), ("drain", "1s")];
         for (flag, value) in expected {
@@ -369,12 +369,12 @@ mod tests {
     }
 
     #[test]
-    fn a_command_that_does_not_listen_lists_the_settings_of_its_output() {
-        for (name, shown, hidden) in [("openapi", "--api-title", "--http"), ("examples", "--http", "--max-body-bytes")]
+    fn a_command_without_a_listener_lists_only_its_settings() {
+        for (name, listed, hidden) in [("openapi", "--api-title", "--http"), ("examples", "--http", "--max-body-bytes")]
         {
             let mut command = command(Program::Callboard);
             let help = command.find_subcommand_mut(name).unwrap().render_long_help().to_string();
-            assert!(help.contains(&format!("{shown} <")) && !help.contains(&format!("{hidden} <")), "{help}");
+            assert!(help.contains(&format!("{listed} <")) && !help.contains(&format!("{hidden} <")), "{help}");
             assert!(help.contains("other settings of `serve`"), "{help}");
             assert!(
                 !parse(&format!("callboard {name} --lang curl {hidden} 1")).is_ok_and(|args| args.flags.is_empty())

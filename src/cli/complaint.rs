@@ -35,8 +35,8 @@ mod tests {
     use super::*;
 
     fn complaint_of(line: &str) -> Option<String> {
-        let words = line.split_whitespace().map(OsString::from);
-        complaint(&parse(Program::Callboard, words).unwrap_err())
+        let args = line.split_whitespace().map(OsString::from);
+        complaint(&parse(Program::Callboard, args).unwrap_err())
     }
 
     #[test]
@@ -57,7 +57,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flag_of_other_servers_for_the_address_names_ours() {
+    fn an_address_flag_of_another_server_gets_a_hint() {
         for line in ["serve --port 80", "serve --port=80", "serve x --host", "check --bind 0.0.0.0", "serve --addr :80"]
         {
             let complaint = complaint_of(&format!("callboard {line}")).unwrap();

@@ -15,7 +15,7 @@ pub(crate) fn welcome(
     client: &LocalClient,
     address: SocketAddr,
     admin: Option<SocketAddr>,
-    took: Duration,
+    elapsed: Duration,
 ) -> String {
     let base = base_of(plan, address);
     let needs_key = plan.settings.api_keys.value.is_some();
@@ -23,7 +23,7 @@ pub(crate) fn welcome(
         "callboard {} serves {}, ready in {} ms\n  listening on {base}\n  documentation {base}/docs",
         env!("CARGO_PKG_VERSION"),
         title(&plan.target),
-        took.as_millis(),
+        elapsed.as_millis(),
     );
     if let Some(admin) = admin {
         let base = if admin.ip().is_loopback() { base_url("http", admin) } else { base_of(plan, admin) };
@@ -33,7 +33,7 @@ pub(crate) fn welcome(
     for route in client.routes() {
         let planned = plan.routes.iter().find(|planned| planned.path.value == route.name());
         let stages = match planned {
-            Some(planned) => plan.steps_of(planned).to_string(),
+            Some(planned) => plan.shape_of(planned).to_string(),
             None => route.stages().iter().map(ToString::to_string).collect::<Vec<_>>().join(" → "),
         };
         // Writing to a string cannot fail.

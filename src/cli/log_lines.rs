@@ -49,7 +49,7 @@ pub(crate) struct StderrWriter {
     /// A message wakes the thread. The thread ends when the sender is dropped.
     wake: Option<mpsc::SyncSender<()>>,
     /// Closed by the thread at its end.
-    done: mpsc::Receiver<Infallible>,
+    finished: mpsc::Receiver<Infallible>,
 }
 
 impl LogLines {
@@ -62,7 +62,7 @@ impl LogLines {
     pub(crate) fn flush_to_stderr(&self) -> io::Result<StderrWriter> {
         let lines = self.clone();
         let (wake, woken) = mpsc::sync_channel(1);
-        let (closed_at_the_end, done) = mpsc::channel();
+        let (closed_at_the_end, finished) = mpsc::channel();
         let work = move || {
             let mut spare = Vec::new();
             while woken.recv_timeout(PAUSE) != Err(RecvTimeoutError::Disconnected) {
@@ -72,7 +72,7 @@ impl LogLines {
             drop(closed_at_the_end);
         };
         thread::Builder::new().name("log".to_owned()).spawn(work)?;
-        Ok(StderrWriter { lines: self.clone(), wake: Some(wake), done })
+        Ok(StderrWriter { lines: self.clone(), wake: Some(wake), finished })
     }
 
     /// Adds a line for people, even if the buffer is full: there are few of them.
@@ -181,7 +181,7 @@ impl StderrWriter {
 impl Drop for StderrWriter {
     fn drop(&mut self) {
         drop(self.wake.take());
-        _ = self.done.recv_timeout(LAST_WAIT);
+        _ = self.finished.recv_timeout(LAST_WAIT);
     }
 }
 
@@ -240,7 +240,7 @@ mod tests {
 
     #[test]
     fn the_last_line_follows_all_lines_and_their_count() {
-        let flushing = StderrWriter { lines: LogLines::default(), wake: None, done: mpsc::channel().1 };
+        let flushing = StderrWriter { lines: LogLines::default(), wake: None, finished: mpsc::channel().1 };
         flushing.lines.append(|text| text.resize(MOST_BYTES, b'x'));
         flushing.lines.append(|text| text.extend_from_slice(b"too much\n"));
         flushing.last_word(Level::INFO, "stopped");
@@ -248,8 +248,8 @@ mod tests {
         flushing.note("too late");
         let mut written = Vec::new();
         flushing.lines.write_out(Vec::new(), &mut written);
-        let tail = String::from_utf8_lossy(&written[MOST_BYTES..]).into_owned();
-        assert_eq!(tail, "log: 1 lines left out, stderr was not read in time\nstopped\n");
+        let last_lines = String::from_utf8_lossy(&written[MOST_BYTES..]).into_owned();
+        assert_eq!(last_lines, "log: 1 lines left out, stderr was not read in time\nstopped\n");
     }
 
     /// Accepts a number of bytes, and then refuses one write.
@@ -257,14 +257,14 @@ mod tests {
 
     impl io::Write for LimitedWriter {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-            let taken = bytes.len().min(self.1);
-            if taken == 0 {
+            let count = bytes.len().min(self.1);
+            if count == 0 {
                 self.1 = usize::MAX;
                 return Err(io::ErrorKind::WouldBlock.into());
             }
-            self.1 -= taken;
-            self.0.extend_from_slice(&bytes[..taken]);
-            Ok(taken)
+            self.1 -= count;
+            self.0.extend_from_slice(&bytes[..count]);
+            Ok(count)
         }
 
         fn flush(&mut self) -> io::Result<()> {
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_that_could_not_be_written_are_counted_and_half_a_line_is_ended() {
+    fn unwritten_lines_are_counted_and_a_partial_line_is_ended() {
         let lines = LogLines::default();
         lines.append(|text| text.extend_from_slice(b"one\ntwo\nthree\n"));
         let mut limited = LimitedWriter(Vec::new(), 5);

@@ -30,7 +30,7 @@ fn controls_terminal(c: char) -> bool {
     c.is_control() || matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
-/// Escapes all control characters, except those that `is_kept` accepts with the next character.
+/// Escapes all control characters, except where `is_kept` accepts one and the next character.
 fn escaped(text: &str, is_kept: impl Fn(char, Option<char>) -> bool) -> Cow<'_, str> {
     if !text.contains(controls_terminal) {
         return Cow::Borrowed(text);
@@ -52,20 +52,20 @@ fn escaped(text: &str, is_kept: impl Fn(char, Option<char>) -> bool) -> Cow<'_, 
 pub(crate) struct PlainWriter<W: Write> {
     terminal: W,
     /// The first bytes of an incomplete character or line end.
-    begun: Vec<u8>,
+    partial: Vec<u8>,
 }
 
 impl<W: Write> PlainWriter<W> {
     pub(crate) fn new(terminal: W) -> Self {
-        Self { terminal, begun: Vec::new() }
+        Self { terminal, partial: Vec::new() }
     }
 }
 
 impl<W: Write> Write for PlainWriter<W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let mut all = std::mem::take(&mut self.begun);
+        let mut all = std::mem::take(&mut self.partial);
         all.extend_from_slice(bytes);
-        self.begun = all.split_off(all.len() - begun_bytes(&all));
+        self.partial = all.split_off(all.len() - partial_bytes(&all));
         self.terminal.write_all(lines(&String::from_utf8_lossy(&all)).as_bytes())?;
         Ok(bytes.len())
     }
@@ -78,21 +78,21 @@ impl<W: Write> Write for PlainWriter<W> {
 impl<W: Write> Drop for PlainWriter<W> {
     fn drop(&mut self) {
         // A failed last write is ignored.
-        let rest = std::mem::take(&mut self.begun);
+        let rest = std::mem::take(&mut self.partial);
         _ = self.terminal.write_all(lines(&String::from_utf8_lossy(&rest)).as_bytes());
     }
 }
 
 /// The number of last bytes that are incomplete: up to three of a character, or a carriage return.
-fn begun_bytes(bytes: &[u8]) -> usize {
+fn partial_bytes(bytes: &[u8]) -> usize {
     if bytes.last() == Some(&b'\r') {
         return 1;
     }
-    let is_begun = |tail: &&[u8]| {
+    let is_incomplete = |tail: &&[u8]| {
         std::str::from_utf8(tail).is_err_and(|error| error.valid_up_to() == 0 && error.error_len().is_none())
     };
     let tails = (1..=bytes.len().min(3)).rev().map(|count| &bytes[bytes.len() - count..]);
-    tails.into_iter().find(is_begun).map_or(0, <[u8]>::len)
+    tails.into_iter().find(is_incomplete).map_or(0, <[u8]>::len)
 }
 
 #[cfg(test)]
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn json_that_is_shown_is_the_same_value() {
+    fn escaped_json_is_the_same_value() {
         let value = serde_json::json!({ "\u{9b}\u{202e}": ["\u{1b}\u{7f}\r\n", "é"] });
         let shown = line(&value.to_string()).into_owned();
         assert!(!shown.contains(controls_terminal));
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn pieces_of_characters_wait_for_their_rest() {
+    fn a_partial_character_waits_for_its_rest() {
         let text = "é€😀\u{9b}\r\nx\ry\u{1b}";
         for size in 1..=text.len() {
             let mut shown = Vec::new();

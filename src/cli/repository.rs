@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn routes_that_share_a_stage_change_together_and_the_others_stay() {
+    async fn routes_that_share_a_stage_change_together_and_others_do_not() {
         let routes = [("/a", "\"one\""), ("/b", "[\"one\", \"two\"]"), ("/c", "\"two\"")];
         let (node, configured, _) = node(text(&routes)).await;
         configured.unload("/b").await.unwrap();
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_file_is_read_again_and_a_broken_one_changes_nothing() {
+    async fn a_reload_reads_the_file_and_an_invalid_file_changes_nothing() {
         let (node, configured, file) = node(text(&[("/a", "\"one\"")])).await;
         assert!(matches!(configured.load("/new").await, Err(RepositoryError::Unknown)));
         *file.lock().unwrap() = text(&[("/a", "\"one\""), ("/new", "\"two\"")]);

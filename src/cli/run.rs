@@ -131,8 +131,8 @@ mod tests {
     }
 
     fn run_own(app: App, line: &str, variables: &[(&str, &str)]) -> Result<(), String> {
-        let words = line.split_whitespace().map(OsString::from);
-        let low = args::parse(Program::Own, words).map_err(|error| error.to_string())?;
+        let arguments = line.split_whitespace().map(OsString::from);
+        let low = args::parse(Program::Own, arguments).map_err(|error| error.to_string())?;
         let variables = variables.iter().map(|(name, value)| (name.into(), value.into()));
         let own = OwnApp { app, info: None };
         carry_out(Some(own), Program::Own, low, variables, &mut None).map_err(|error| error.to_string())
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_whose_route_hides_a_page_is_refused_by_every_command() {
+    fn every_command_refuses_a_program_with_a_route_on_a_page() {
         for command in ["check", "openapi", "serve --http 127.0.0.1:0"] {
             let hiding = App::new().route("/metrics", Stage::each("x", |x: &i64| Ok(*x)));
             let error = run_own(hiding, &format!("program {command}"), &[]).unwrap_err();
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_has_the_same_settings_with_the_same_mistakes() {
+    fn a_program_has_the_same_settings_and_errors() {
         let error = run_own(app(), "program check", &[("CALLBOARD_QUEU", "1")]).unwrap_err();
         assert_eq!(error, "CALLBOARD_QUEU: unknown environment variable; did you mean `CALLBOARD_QUEUE`?");
         let error = run_own(app(), "program check --drain never", &[]).unwrap_err();

@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_names_its_certificate_as_seen_from_itself_and_a_flag_as_seen_from_here() {
+    fn a_path_in_a_file_is_relative_to_the_file_and_a_path_in_a_flag_is_not() {
         let text = "[http]\ntls_certificate = \"tls/chain.pem\"\n";
         let target = Target::Program { file: Some(("etc/callboard.toml".into(), text.to_owned())) };
         let flags: Flags = vec![("tls-key", "key.pem".to_owned())];
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn the_defaults_are_those_of_core_and_of_the_edge() {
+    fn the_defaults_equal_those_of_core_and_of_the_edge() {
         let plan = Plan::resolve(Target::Program { file: None }, &Flags::new(), &Environment::default()).unwrap();
         let (settings, core, edge) = (plan.settings, Limits::default(), HttpConfig::default());
         assert_eq!(settings.max_in_flight.value, core.max_in_flight);
@@ -250,25 +250,25 @@ mod tests {
     }
 
     #[test]
-    fn a_setting_wins_over_the_program_and_that_over_the_name() {
+    fn a_setting_overrides_the_program_which_overrides_the_name() {
         let info = |target: Target, flags: &[(&'static str, &str)], own: Option<ApiInfo>| {
             let flags = flags.iter().map(|(flag, value)| (*flag, (*value).to_owned())).collect();
             let info = api_info(&Plan::resolve(target, &flags, &Environment::default()).unwrap(), own);
             (info.title, info.version)
         };
-        let words = |title: &str, version: &str| (title.to_owned(), version.to_owned());
+        let texts = |title: &str, version: &str| (title.to_owned(), version.to_owned());
         let (model, program) =
             (|| Target::Model { path: "models/digits.onnx".into() }, || Target::Program { file: None });
         let own = || {
             let mut own = ApiInfo::default();
-            (own.title, own.version) = words("Mine", "7.1.0");
+            (own.title, own.version) = texts("Mine", "7.1.0");
             Some(own)
         };
-        let ours = env!("CARGO_PKG_VERSION");
-        assert_eq!(info(model(), &[], None), words("digits", ours));
-        assert_eq!(info(model(), &[("api-title", "Digits"), ("api-version", "2")], None), words("Digits", "2"));
-        assert_eq!(info(program(), &[], own()), words("Mine", "7.1.0"));
-        assert_eq!(info(program(), &[("api-version", "8")], own()), words("Mine", "8"));
-        assert_eq!(info(program(), &[], None), words("Callboard", ours));
+        let version = env!("CARGO_PKG_VERSION");
+        assert_eq!(info(model(), &[], None), texts("digits", version));
+        assert_eq!(info(model(), &[("api-title", "Digits"), ("api-version", "2")], None), texts("Digits", "2"));
+        assert_eq!(info(program(), &[], own()), texts("Mine", "7.1.0"));
+        assert_eq!(info(program(), &[("api-version", "8")], own()), texts("Mine", "8"));
+        assert_eq!(info(program(), &[], None), texts("Callboard", version));
     }
 }

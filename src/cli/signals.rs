@@ -51,14 +51,14 @@ const ECHO: Duration = Duration::from_millis(250);
 /// Recognises echoes.
 #[derive(Debug, Default)]
 struct EchoFilter {
-    heard: Option<(Instant, &'static str)>,
+    last: Option<(Instant, &'static str)>,
 }
 
 impl EchoFilter {
     fn is_one(&mut self, now: Instant, name: &'static str) -> bool {
-        let is_echo = self.heard.is_some_and(|(then, before)| before == name && now.duration_since(then) < ECHO);
+        let is_echo = self.last.is_some_and(|(time, last)| last == name && now.duration_since(time) < ECHO);
         if !is_echo {
-            self.heard = Some((now, name));
+            self.last = Some((now, name));
         }
         is_echo
     }
@@ -69,15 +69,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_same_signal_within_a_moment_is_an_echo() {
+    fn the_same_signal_within_a_short_time_is_an_echo() {
         let mut echoes = EchoFilter::default();
-        let begun = Instant::now();
-        let mut heard = |millis: u64, name| echoes.is_one(begun + Duration::from_millis(millis), name);
-        assert!(!heard(0, "SIGTERM"), "the first asks");
-        assert!(heard(0, "SIGTERM") && heard(249, "SIGTERM"));
+        let start = Instant::now();
+        let mut is_echo = |millis: u64, name| echoes.is_one(start + Duration::from_millis(millis), name);
+        assert!(!is_echo(0, "SIGTERM"), "the first signal counts");
+        assert!(is_echo(0, "SIGTERM") && is_echo(249, "SIGTERM"));
         // A different signal is a second one, and so is the same one later: an echo does not extend the time.
-        assert!(!heard(249, "SIGINT"));
-        assert!(heard(300, "SIGINT"));
-        assert!(!heard(500, "SIGINT"));
+        assert!(!is_echo(249, "SIGINT"));
+        assert!(is_echo(300, "SIGINT"));
+        assert!(!is_echo(500, "SIGINT"));
     }
 }

@@ -139,8 +139,8 @@ impl<'d> Section<'d> {
     }
 
     /// The keys that are not among `taken`, as a separate table.
-    pub(crate) fn without(&self, taken: &[&str]) -> DeTable<'d> {
-        let rest = self.table.iter().filter(|(key, _)| !taken.contains(&key.get_ref().as_ref()));
+    pub(crate) fn without(&self, excluded: &[&str]) -> DeTable<'d> {
+        let rest = self.table.iter().filter(|(key, _)| !excluded.contains(&key.get_ref().as_ref()));
         rest.map(|(key, value)| (key.clone(), value.clone())).collect()
     }
 
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn a_syntax_error_is_one_line_with_its_place() {
+    fn a_syntax_error_is_one_line_with_its_position() {
         let error = parse("[limits]\ntimeout = \n").unwrap_err().to_string();
         assert!(error.starts_with("callboard.toml:2: "), "{error}");
         assert!(!error.contains('\n'), "{error}");
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_unknown_key_in_the_file_is_the_one_named() {
+    fn the_first_unknown_key_in_the_file_is_named() {
         let document = parse("zebra = 1\napple = 2\n").unwrap();
         let error = document.root().deny_unknown(&["known"]).unwrap_err();
         assert_eq!(error.to_string(), "callboard.toml:1: unknown key `zebra`; known: known");
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_where_an_array_of_tables_belongs_is_refused() {
+    fn a_table_instead_of_an_array_of_tables_is_refused() {
         let document = parse("[stage]\nname = \"a\"\n").unwrap();
         let error = document.root().sections("stage").unwrap_err();
         assert_eq!(

@@ -123,7 +123,7 @@ fn stage_rows(stage: &StagePlan) -> Vec<Row> {
 
 fn route_rows(plan: &Plan, route: &RoutePlan) -> Vec<Row> {
     vec![
-        Row::new("stages", plan.steps_of(route).to_string(), &route.steps.source),
+        Row::new("stages", plan.shape_of(route).to_string(), &route.steps.source),
         Row::with_form(of_route::MAX_IN_FLIGHT, &of_route::MAX_IN_FLIGHT_FORM, &route.max_in_flight),
         Row::with_form(of_route::TIMEOUT, of_route::timeout_form(), &route.timeout),
         Row::with_form(of_route::MAX_TIMEOUT, &of_route::MAX_TIMEOUT_FORM, &route.max_timeout),

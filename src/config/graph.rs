@@ -12,12 +12,14 @@
 //! returns its input. Steps may be nested, [`MAX_DEPTH`] deep at most. They name stages and never each other, so there
 //! are no cycles.
 
-use std::fmt;
+use callboard_core::StageName;
+use callboard_core::description::PipelineShape;
 
 use super::document::{Entry, Section};
 use super::error::ConfigError;
 use super::form::Flag;
 use super::nearest::Hint;
+use super::source::Source;
 use super::stage::StagePlan;
 
 /// One step of a route, with its nested steps.
@@ -94,6 +96,30 @@ impl StepPlan {
         }
     }
 
+    /// The same steps as a pipeline of `stages` has them.
+    pub(crate) fn shape(&self, stages: &[StagePlan]) -> PipelineShape {
+        let all = |parts: &[(String, Self)]| -> (Vec<String>, Vec<PipelineShape>) {
+            parts.iter().map(|(name, part)| (name.clone(), part.shape(stages))).unzip()
+        };
+        match self {
+            Self::Stage(index) => stages[*index].shape(),
+            Self::Sequence(steps) => PipelineShape::Sequence(steps.iter().map(|step| step.shape(stages)).collect()),
+            Self::Ensemble { members, partial } => {
+                let (labels, members) = all(members);
+                PipelineShape::Ensemble { members, labels, is_partial: *partial }
+            }
+            Self::Switch { cases, default, .. } => {
+                let (mut labels, mut branches) = all(cases);
+                if let Some(default) = default {
+                    labels.push(DEFAULT_LABEL.to_owned());
+                    branches.push(default.shape(stages));
+                }
+                PipelineShape::Switch { name: self.title(), branches, labels }
+            }
+            Self::Pick { .. } | Self::Rename { .. } => PipelineShape::Map(self.title()),
+        }
+    }
+
     /// The label of a step without a stage, in plans and diagrams: the fields of `switch`, `pick` and `rename`.
     pub(crate) fn title(&self) -> String {
         match self {
@@ -105,6 +131,18 @@ impl StepPlan {
             }
             Self::Stage(_) | Self::Sequence(_) | Self::Ensemble { .. } => String::new(),
         }
+    }
+}
+
+impl StagePlan {
+    /// The stage as a step. A size of batches that the file omits is up to the stage, which is not built here.
+    fn shape(&self) -> PipelineShape {
+        let name = StageName::new(&self.name.value);
+        if self.kind.is_remote() {
+            return PipelineShape::Remote(name);
+        }
+        let max_batch_size = if self.max_batch_size.source == Source::Default { 1 } else { self.max_batch_size.value };
+        PipelineShape::Stage { name, replicas: self.replicas.value, max_batch_size }
     }
 }
 
@@ -236,58 +274,4 @@ fn entries<'d>(
     let entries = section.keys().into_iter().filter_map(|name| Some((name.to_owned(), section.get(name)?)));
     let entries: Vec<_> = entries.collect();
     if entries.is_empty() { Err(entry.bad(expected)) } else { Ok(entries) }
-}
-
-/// A step in one line, with the names of its stages: `decode → (best: digits → labels | raw: digits)`.
-pub(crate) struct StepText<'a> {
-    pub(crate) step: &'a StepPlan,
-    pub(crate) stages: &'a [StagePlan],
-}
-
-impl fmt::Display for StepText<'_> {
-    /// The same form as in the plans of programs.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.step {
-            StepPlan::Stage(index) => {
-                let StagePlan { name, kind, .. } = &self.stages[*index];
-                f.write_str(if kind.is_remote() { "↗" } else { "" })?;
-                f.write_str(&name.value)
-            }
-            StepPlan::Sequence(steps) if steps.is_empty() => f.write_str("·"),
-            StepPlan::Sequence(steps) => self.separated(f, steps.iter().map(|step| (None, step)), " → "),
-            StepPlan::Ensemble { members, partial } => {
-                f.write_str("(")?;
-                self.separated(f, members.iter().map(|(name, member)| (Some(name.as_str()), member)), " | ")?;
-                f.write_str(if *partial { ")?" } else { ")" })
-            }
-            StepPlan::Switch { cases, default, .. } => {
-                write!(f, "{}{{", self.step.title())?;
-                let cases = cases.iter().map(|(value, case)| (Some(value.as_str()), case));
-                let default = default.as_deref().map(|default| (Some(DEFAULT_LABEL), default));
-                self.separated(f, cases.chain(default), " / ")?;
-                f.write_str("}")
-            }
-            StepPlan::Pick { .. } | StepPlan::Rename { .. } => write!(f, "[{}]", self.step.title()),
-        }
-    }
-}
-
-impl StepText<'_> {
-    fn separated<'p>(
-        &self,
-        f: &mut fmt::Formatter<'_>,
-        parts: impl Iterator<Item = (Option<&'p str>, &'p StepPlan)>,
-        separator: &str,
-    ) -> fmt::Result {
-        for (position, (label, step)) in parts.enumerate() {
-            if position > 0 {
-                f.write_str(separator)?;
-            }
-            if let Some(label) = label {
-                write!(f, "{label}: ")?;
-            }
-            write!(f, "{}", StepText { step, stages: self.stages })?;
-        }
-        Ok(())
-    }
 }

@@ -1,10 +1,13 @@
-//! The layers a setting may come from, and which of them wins: flag, then environment, then file, then default.
+//! The layers a setting may come from, and which of them wins: flag, then environment, then file, then default. Only
+//! the collector of spans has one more, between file and default: `OTEL_EXPORTER_OTLP_ENDPOINT`.
+
+use callboard_http::OTEL_ENDPOINT;
 
 use super::document::Section;
 use super::error::{ConfigError, Place};
 use super::form::{Form, Raw};
 use super::nearest::Hint;
-use super::setting::{ALL, Name, Setting};
+use super::setting::{ALL, Name, OTLP_ENDPOINT, Setting};
 use super::source::{Source, Sourced};
 
 /// The prefix of our variables.
@@ -13,9 +16,13 @@ pub const ENV_PREFIX: &str = "CALLBOARD_";
 /// The values of the command line by flag name, not parsed yet.
 pub type Flags = Vec<(&'static str, String)>;
 
-/// Our variables in the environment of this process.
+/// Our variables in the environment of this process, and the collector of OpenTelemetry's own variable.
 #[derive(Clone, Debug, Default)]
-pub struct Environment(Vec<(&'static Name, String)>);
+pub struct Environment {
+    own: Vec<(&'static Name, String)>,
+    /// It is for every program on the machine, so it is weaker than our file.
+    collector: Option<String>,
+}
 
 impl Environment {
     /// Picks our variables out of all of them.
@@ -24,12 +31,19 @@ impl Environment {
     ///
     /// A variable with our prefix that names no setting.
     pub fn try_new(variables: impl IntoIterator<Item = (String, String)>) -> Result<Self, ConfigError> {
-        let ours = variables.into_iter().filter(|(name, _)| name.starts_with(ENV_PREFIX) && !is_service_link(name));
-        ours.map(|(variable, value)| Ok((setting_of(&variable)?, value))).collect::<Result<_, _>>().map(Self)
+        let mut environment = Self::default();
+        for (variable, value) in variables {
+            if variable.starts_with(ENV_PREFIX) && !is_service_link(&variable) {
+                environment.own.push((setting_of(&variable)?, value));
+            } else if variable == OTEL_ENDPOINT && !value.is_empty() {
+                environment.collector = Some(value);
+            }
+        }
+        Ok(environment)
     }
 
     fn get(&self, name: &Name) -> Option<&str> {
-        self.0.iter().find(|(known, _)| known.env == name.env).map(|(_, value)| value.as_str())
+        self.own.iter().find(|(known, _)| known.env == name.env).map(|(_, value)| value.as_str())
     }
 }
 
@@ -39,8 +53,8 @@ fn setting_of(variable: &str) -> Result<&'static Name, ConfigError> {
     }
     // The key of the file, spelt as a variable, is the best hint.
     let typed = variable.strip_prefix(ENV_PREFIX).unwrap_or(variable).replace('_', "-").to_lowercase();
-    let meant = ALL.into_iter().find(|name| name.spellings_of_key().any(|spelling| spelling == typed));
-    let hint = match meant {
+    let setting = ALL.into_iter().find(|name| name.spellings_of_key().any(|spelling| spelling == typed));
+    let hint = match setting {
         Some(name) => Hint::new(name.env, [name.env]),
         None => Hint::new(variable, ALL.iter().map(|name| name.env)),
     };
@@ -74,6 +88,9 @@ impl Layers<'_> {
         }
         if let Some(value) = self.in_file(setting)? {
             return Ok(value);
+        }
+        if let Some(text) = self.env.collector.as_deref().filter(|_| name.env == OTLP_ENDPOINT.name.env) {
+            return read(form, text, Source::Env(OTEL_ENDPOINT), Place::Env(OTEL_ENDPOINT.to_owned()));
         }
         read(form, name.default, Source::Default, Place::Flag(name.flag))
     }
@@ -121,25 +138,25 @@ mod tests {
 
     #[test]
     fn a_key_of_the_file_as_a_variable_names_the_variable() {
-        for (typed, meant) in [("CALLBOARD_LOG_FILTER", "CALLBOARD_LOG"), ("CALLBOARD_LISTEN", "CALLBOARD_HTTP")] {
+        for (typed, setting) in [("CALLBOARD_LOG_FILTER", "CALLBOARD_LOG"), ("CALLBOARD_LISTEN", "CALLBOARD_HTTP")] {
             let error = environment(&[(typed, "x")]).unwrap_err().to_string();
-            assert_eq!(error, format!("{typed}: unknown environment variable; did you mean `{meant}`?"));
+            assert_eq!(error, format!("{typed}: unknown environment variable; did you mean `{setting}`?"));
         }
     }
 
     #[test]
-    fn variables_of_others_and_service_links_are_left_alone() {
+    fn other_variables_and_service_links_are_ignored() {
         let links = [
             ("PATH", "/bin"),
             ("CALLBOARD_PORT", "tcp://10.0.0.1:8000"),
             ("CALLBOARD_PORT_8000_TCP_ADDR", "10.0.0.1"),
             ("CALLBOARD_SERVICE_HOST", "10.0.0.1"),
         ];
-        assert!(environment(&links).unwrap().0.is_empty());
+        assert!(environment(&links).unwrap().own.is_empty());
     }
 
     #[test]
-    fn a_bad_value_names_the_layer_it_came_from() {
+    fn a_bad_value_names_its_layer() {
         let env = environment(&[("CALLBOARD_DRAIN", "soon")]).unwrap();
         let flags = vec![("default-timeout", "2h".to_owned())];
         let layers = Layers { flags: &flags, env: &env, file: None };
@@ -159,7 +176,8 @@ mod tests {
         fn the_strongest_layer_wins(flag: Option<u8>, env: Option<u8>, file: Option<u8>) {
             let seconds = |value: u8| format!("{value}s");
             let flags: Flags = flag.map(|value| ("drain", seconds(value))).into_iter().collect();
-            let env_layer = Environment(env.map(|value| (&DRAIN.name, seconds(value))).into_iter().collect());
+            let own = env.map(|value| (&DRAIN.name, seconds(value))).into_iter().collect();
+            let env_layer = Environment { own, ..Environment::default() };
             let text = file.map_or_else(String::new, |value| format!("[limits]\ndrain = \"{value}s\"\n"));
             let document = Document::parse(Path::new("f"), &text).unwrap();
             let layers = Layers { flags: &flags, env: &env_layer, file: Some(document.root()) };

@@ -66,7 +66,7 @@ mod tests {
     const KEYS: [&str; 4] = ["max_batch_size", "max_delay", "replicas", "queue"];
 
     #[test]
-    fn names_the_nearest_key() {
+    fn the_nearest_key_is_named() {
         let hint = Hint::new("max_batchsize", KEYS);
         assert_eq!(hint.to_string(), "did you mean `max_batch_size`?");
         assert_eq!(Hint::new("max_batch", KEYS), hint);
@@ -74,17 +74,17 @@ mod tests {
     }
 
     #[test]
-    fn lists_what_exists_when_nothing_is_near() {
+    fn all_keys_are_listed_if_none_is_near() {
         assert_eq!(Hint::new("colour", ["width", "height"]).to_string(), "known: width, height");
         assert_eq!(Hint::new("colour", []).to_string(), "there are none");
     }
 
     proptest! {
         #[test]
-        fn one_wrong_letter_always_finds_the_key(index in 0..KEYS.len(), at in 0_usize..5, letter in "[a-z]") {
+        fn a_key_with_one_wrong_letter_is_always_found(index in 0..KEYS.len(), position in 0_usize..5, letter in "[a-z]") {
             let key = KEYS[index];
             let mut typed = key.to_owned();
-            typed.replace_range(at..=at, &letter);
+            typed.replace_range(position..=position, &letter);
             prop_assert_eq!(Hint::new(&typed, KEYS), Hint::DidYouMean(key.to_owned()));
         }
     }

@@ -11,11 +11,11 @@ use toml::de::{DeValue, ValueDeserializer};
 use super::document::{Section, one_line};
 use super::error::ConfigError;
 
-/// Reads the keys of `section` that are not in `taken`.
-pub(crate) fn read<T: DeserializeOwned>(section: &Section<'_>, taken: &[&str]) -> Result<T, ConfigError> {
-    let known: Vec<&str> = taken.iter().chain(fields_of::<T>()).copied().collect();
+/// Reads the keys of `section` that are not in `common`.
+pub(crate) fn read<T: DeserializeOwned>(section: &Section<'_>, common: &[&str]) -> Result<T, ConfigError> {
+    let known: Vec<&str> = common.iter().chain(fields_of::<T>()).copied().collect();
     section.deny_unknown(&known)?;
-    let table = DeValue::Table(section.without(taken));
+    let table = DeValue::Table(section.without(common));
     T::deserialize(ValueDeserializer::from(Spanned::new(0..0, table))).map_err(|error| {
         let place = match error.span() {
             // The table made above has no place in the file; an error about the whole table belongs to the section.
@@ -93,13 +93,13 @@ mod tests {
     }
 
     #[test]
-    fn reads_the_rest_of_the_table() {
+    fn the_other_keys_of_the_table_are_read() {
         let own = read_own("[[stage]]\nname = \"a\"\nwidth = 8\nlayout = \"nhwc\"\n").unwrap();
         assert_eq!(own, TestKeys { width: 8, layout: Layout::Nhwc });
     }
 
     #[test]
-    fn an_unknown_key_of_a_kind_is_answered_like_any_other() {
+    fn an_unknown_key_of_a_kind_is_reported_like_any_other() {
         let error = read_own("[[stage]]\nname = \"a\"\nwidth = 8\nlayot = \"nhwc\"\n").unwrap_err();
         assert_eq!(error, "f.toml:4: stage `a`: unknown key `layot`; did you mean `layout`?");
         let error = read_own("[[stage]]\nnam = \"a\"\nwidth = 8\n").unwrap_err();

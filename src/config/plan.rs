@@ -2,11 +2,11 @@
 //!
 //! A plan is complete and consistent. Unreadable models and ports in use are found when the plan runs.
 
-use std::fmt;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use callboard_core::description::PipelineShape;
 use callboard_http::{Cors, Hosts, RateLimit, SampleRatio};
 use callboard_http_client::Origin;
 use callboard_net::{NodeAddress, OfferRules};
@@ -14,7 +14,7 @@ use callboard_net::{NodeAddress, OfferRules};
 use super::document::{Document, Section};
 use super::error::{ConfigError, Place};
 use super::form::{AdminAddress, Form, LogFormat, SecretSource};
-use super::graph::{StepPlan, StepText};
+use super::graph::StepPlan;
 use super::kind::StageKind;
 use super::layers::{Environment, Flags, Layers};
 use super::route::{self, RoutePlan};
@@ -233,10 +233,10 @@ impl Plan {
         self.stages.iter().enumerate().filter(|(index, _)| !self.uses(*index)).map(|(_, stage)| stage)
     }
 
-    /// The steps of a route in one line.
+    /// The steps of a route, with the names of their stages. Their text is one line.
     #[must_use]
-    pub fn steps_of<'p>(&'p self, route: &'p RoutePlan) -> impl fmt::Display + 'p {
-        StepText { step: &route.steps.value, stages: &self.stages }
+    pub fn shape_of(&self, route: &RoutePlan) -> PipelineShape {
+        route.steps.value.shape(&self.stages)
     }
 
     /// Whether a route uses the stage of this index.

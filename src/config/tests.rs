@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::*;
+use crate::Diagram;
 
 const DIGITS: &str = r#"
 [[stage]]
@@ -47,7 +48,26 @@ fn plan_with(text: &str, flags: &[(&'static str, &str)], env: &[(&str, &str)]) -
 /// `DIGITS` with one line replaced, and the error that it gives.
 fn error_of(line: &str, replaced: &str) -> String {
     assert!(DIGITS.contains(line), "{line}");
-    plan(&DIGITS.replacen(line, replaced, 1)).expect_err("a plan from a broken file")
+    plan(&DIGITS.replacen(line, replaced, 1)).expect_err("an error")
+}
+
+#[test]
+fn the_collector_of_opentelemetrys_variable_is_weaker_than_our_settings() {
+    let standard = ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://standard:4318");
+    let collector = |text: &str, flags: &[(&'static str, &str)], env: &[(&str, &str)]| {
+        let endpoint = plan_with(text, flags, env).unwrap().settings.otlp_endpoint;
+        (endpoint.value.map(|origin| origin.host().to_owned()), endpoint.source)
+    };
+    let from_standard = (Some("standard".to_owned()), Source::Env("OTEL_EXPORTER_OTLP_ENDPOINT"));
+    assert_eq!(collector(DIGITS, &[], &[standard]), from_standard);
+    assert_eq!(collector(DIGITS, &[], &[(standard.0, "")]), (None, Source::Default));
+    let with_file = format!("{DIGITS}\n[traces]\nendpoint = \"none\"\n");
+    assert_eq!(collector(&with_file, &[], &[standard]).0, None);
+    let ours = ("CALLBOARD_OTLP_ENDPOINT", "http://ours:4318");
+    assert_eq!(collector(DIGITS, &[], &[standard, ours]).0.as_deref(), Some("ours"));
+    assert_eq!(collector(DIGITS, &[("otlp-endpoint", "http://flag:4318")], &[standard]).0.as_deref(), Some("flag"));
+    let error = plan_with(DIGITS, &[], &[(standard.0, "unix:///run/collector")]).unwrap_err();
+    assert!(error.starts_with("OTEL_EXPORTER_OTLP_ENDPOINT: "), "{error}");
 }
 
 #[test]
@@ -63,14 +83,14 @@ fn a_file_becomes_a_plan_in_its_own_order() {
 }
 
 #[test]
-fn a_stage_takes_the_queue_of_the_limits_unless_it_has_its_own() {
+fn a_stage_has_the_queue_of_the_limits_by_default() {
     let plan = plan(&DIGITS.replacen("max_delay = \"5ms\"", "queue = 7", 1)).unwrap();
     assert_eq!(plan.stages[0].queue, Sourced::new(64, Source::File { line: 21 }));
     assert_eq!(plan.stages[1].queue, Sourced::new(7, Source::File { line: 13 }));
 }
 
 #[test]
-fn flags_beat_variables_beat_the_file_beats_defaults() {
+fn flags_override_variables_which_override_the_file() {
     let env = [("CALLBOARD_QUEUE", "2"), ("CALLBOARD_DRAIN", "2s")];
     let settings = plan_with(DIGITS, &[("drain", "1s")], &env).unwrap().settings;
     assert_eq!(settings.drain, Sourced::new(Duration::from_secs(1), Source::Flag("drain")));
@@ -80,7 +100,7 @@ fn flags_beat_variables_beat_the_file_beats_defaults() {
 }
 
 #[test]
-fn every_mistake_in_a_file_is_one_line_with_place_and_remedy() {
+fn every_mistake_in_a_file_is_one_line_with_position_and_remedy() {
     let cases = [
         ("[limits]", "[limit]", "dir/callboard.toml:20: unknown key `limit`; did you mean `limits`?"),
         ("queue = 64", "qeue = 64", "dir/callboard.toml:21: limits: unknown key `qeue`; did you mean `queue`?"),
@@ -163,7 +183,7 @@ fn a_file_without_stages_or_routes_says_what_to_add() {
 }
 
 #[test]
-fn a_body_that_could_never_be_let_in_is_refused_with_both_sources() {
+fn a_body_limit_over_the_byte_budget_is_refused_with_both_sources() {
     let error = plan_with(DIGITS, &[("max-in-flight-bytes", "1MiB")], &[]).unwrap_err();
     assert_eq!(
         error,
@@ -173,7 +193,7 @@ fn a_body_that_could_never_be_let_in_is_refused_with_both_sources() {
 }
 
 #[test]
-fn a_bare_model_is_a_plan_of_one_stage_and_one_route_named_after_it() {
+fn a_bare_model_becomes_one_stage_and_one_route_with_its_name() {
     let target = Target::Model { path: PathBuf::from("models/my model.v2.onnx") };
     let plan = Plan::resolve(target, &Flags::new(), &Environment::default()).unwrap();
     assert_eq!(plan.stages[0].name, Sourced::new("my-model.v2".to_owned(), Source::Target));
@@ -182,7 +202,7 @@ fn a_bare_model_is_a_plan_of_one_stage_and_one_route_named_after_it() {
 }
 
 #[test]
-fn a_programs_file_may_hold_settings_only() {
+fn the_file_of_a_program_has_only_settings() {
     let file = |text: &str| Target::Program { file: Some((PathBuf::from("c.toml"), text.to_owned())) };
     let resolve = |text: &str| Plan::resolve(file(text), &Flags::new(), &Environment::default());
     let plan = resolve("[http]\nlisten = \"127.0.0.1:0\"\n").unwrap();
@@ -197,9 +217,9 @@ fn a_programs_file_may_hold_settings_only() {
 fn an_explanation_names_the_source_of_every_value() {
     let plan = plan_with(DIGITS, &[("http", "localhost:9000")], &[("CALLBOARD_DRAIN", "5s")]).unwrap();
     let text = Explanation(&plan).to_string();
-    let has_row = |words: &[&str]| {
+    let has_row = |cells: &[&str]| {
         text.lines()
-            .any(|line| line.split("  ").map(str::trim).filter(|part| !part.is_empty()).eq(words.iter().copied()))
+            .any(|line| line.split("  ").map(str::trim).filter(|part| !part.is_empty()).eq(cells.iter().copied()))
     };
     assert!(has_row(&["http.listen", "127.0.0.1:9000", "--http"]), "{text}");
     assert!(has_row(&["limits.drain", "5s", "CALLBOARD_DRAIN"]), "{text}");
@@ -214,7 +234,7 @@ fn an_explanation_names_the_source_of_every_value() {
 }
 
 #[test]
-fn a_stage_that_no_route_uses_is_pointed_out() {
+fn an_unused_stage_is_reported() {
     let plan = plan(&DIGITS.replacen("[\"decode\", \"digits\"]", "[\"digits\"]", 1)).unwrap();
     assert_eq!(plan.unused_stages().map(|stage| stage.name.value.as_str()).collect::<Vec<_>>(), ["decode"]);
     assert!(Explanation(&plan).to_string().contains("stage decode is used by no route"));
@@ -223,7 +243,7 @@ fn a_stage_that_no_route_uses_is_pointed_out() {
 #[test]
 fn a_path_that_cannot_be_served_names_its_line() {
     let path_line = "path = \"/digits\"";
-    for (path, why) in [
+    for (path, reason) in [
         ("/a b?c", "`/a b?c` cannot be a route: a route is a plain path such as `/digits`"),
         ("/", "`/` cannot be a route: a route is a plain path such as `/digits`"),
         ("digits", "`digits` cannot be a route: a route is a plain path such as `/digits`"),
@@ -231,7 +251,7 @@ fn a_path_that_cannot_be_served_names_its_line() {
         ("/docs/mine", "`/docs/mine` cannot be a route: the http edge keeps that path for itself"),
     ] {
         let error = error_of(path_line, &format!("path = {path:?}"));
-        assert_eq!(error, format!("dir/callboard.toml:16: route `{path}`: path: {why}"));
+        assert_eq!(error, format!("dir/callboard.toml:16: route `{path}`: path: {reason}"));
     }
     let target = Target::Model { path: PathBuf::from("models/metrics.onnx") };
     let error = Plan::resolve(target, &Flags::new(), &Environment::default()).unwrap_err().to_string();
@@ -239,7 +259,7 @@ fn a_path_that_cannot_be_served_names_its_line() {
 }
 
 #[test]
-fn a_value_over_several_lines_is_explained_on_one() {
+fn a_value_over_several_lines_is_explained_on_one_line() {
     let text =
         DIGITS.replacen("model = \"digits.onnx\"", "kind = \"labels\"\nnames = [\n  \"zero\",\n  \"one\",\n]", 1);
     let text = text.replacen("kind = \"onnx\"\n", "", 1);
@@ -249,7 +269,7 @@ fn a_value_over_several_lines_is_explained_on_one() {
 
 #[cfg(feature = "onnx")]
 #[test]
-fn more_threads_than_any_model_needs_are_refused_with_their_line() {
+fn too_many_threads_are_refused_with_their_line() {
     let error = error_of("max_batch_size = 32", "threads = 200000");
     let expected = "dir/callboard.toml:12: stage `digits`: threads: invalid value: integer `200000`, expected at most 1024 threads";
     assert_eq!(error, expected);
@@ -258,16 +278,16 @@ fn more_threads_than_any_model_needs_are_refused_with_their_line() {
 const STAGES_LINE: &str = "stages = [\"decode\", \"digits\"]";
 
 /// The steps of a route in one line, or the error without its place in the file.
-fn steps(written: &str) -> Result<String, String> {
-    let plan = plan(&DIGITS.replacen(STAGES_LINE, &format!("stages = {written}"), 1)).map_err(|error| {
-        let place = "dir/callboard.toml:17: route `/digits`: ";
-        error.strip_prefix(place).unwrap_or_else(|| panic!("{error} is not at {place}")).to_owned()
+fn steps(text: &str) -> Result<String, String> {
+    let plan = plan(&DIGITS.replacen(STAGES_LINE, &format!("stages = {text}"), 1)).map_err(|error| {
+        let prefix = "dir/callboard.toml:17: route `/digits`: ";
+        error.strip_prefix(prefix).unwrap_or_else(|| panic!("{error} is not at {prefix}")).to_owned()
     })?;
-    Ok(plan.steps_of(&plan.routes[0]).to_string())
+    Ok(plan.shape_of(&plan.routes[0]).to_string())
 }
 
 #[test]
-fn steps_are_read_as_they_are_written() {
+fn steps_are_displayed_as_they_are_written() {
     let cases = [
         (r#""digits""#, "digits"),
         (r#"["decode", ["digits"]]"#, "decode → digits"),
@@ -283,13 +303,13 @@ fn steps_are_read_as_they_are_written() {
             "decode → (a: switch s{x: (n: digits)})",
         ),
     ];
-    for (written, shown) in cases {
-        assert_eq!(steps(written).as_deref(), Ok(shown), "{written}");
+    for (text, expected) in cases {
+        assert_eq!(steps(text).as_deref(), Ok(expected), "{text}");
     }
 }
 
 #[test]
-fn every_mistake_in_a_graph_is_one_line_with_place_and_remedy() {
+fn every_mistake_in_a_graph_is_one_line_with_position_and_remedy() {
     const STEP: &str = "expected the name of a stage, a list of steps, or a table with one of the keys ensemble, switch, pick and rename";
     let cases = [
         ("5", format!("stages: {STEP}, found 5")),
@@ -354,13 +374,13 @@ fn every_mistake_in_a_graph_is_one_line_with_place_and_remedy() {
         ),
         (r#"["digits", { pick = 5 }]"#, "stages[1].pick: expected the name of a field, found 5".to_owned()),
     ];
-    for (written, expected) in cases {
-        assert_eq!(steps(written), Err(expected), "{written}");
+    for (text, expected) in cases {
+        assert_eq!(steps(text), Err(expected), "{text}");
     }
 }
 
 #[test]
-fn a_mistake_deep_in_a_graph_has_its_own_line() {
+fn a_nested_mistake_in_a_graph_has_its_own_line() {
     let text = "stages = [\n  \"decode\",\n  { switch = \"want\", cases = {\n    a = \"digits\",\n    b = \"digitz\",\n  } },\n]";
     let error = error_of(STAGES_LINE, text);
     let expected =
@@ -369,7 +389,7 @@ fn a_mistake_deep_in_a_graph_has_its_own_line() {
 }
 
 #[test]
-fn steps_inside_steps_have_a_bound() {
+fn nested_steps_have_a_maximum_depth() {
     let nested = |depth: usize| format!("{}\"digits\"{}", "[".repeat(depth), "]".repeat(depth));
     assert_eq!(steps(&nested(15)).as_deref(), Ok("digits"));
     let error = steps(&nested(16)).unwrap_err();
@@ -377,13 +397,13 @@ fn steps_inside_steps_have_a_bound() {
 }
 
 #[test]
-fn a_stage_only_in_a_branch_is_used() {
-    let written = r#"stages = ["decode", { switch = "s", cases = { a = [] }, default = { pick = "x" } }]"#;
-    let plan = plan(&DIGITS.replacen(STAGES_LINE, written, 1)).unwrap();
+fn a_stage_in_a_branch_counts_as_used() {
+    let text = r#"stages = ["decode", { switch = "s", cases = { a = [] }, default = { pick = "x" } }]"#;
+    let plan = plan(&DIGITS.replacen(STAGES_LINE, text, 1)).unwrap();
     let unused: Vec<&str> = plan.unused_stages().map(|stage| stage.name.value.as_str()).collect();
     assert_eq!(unused, ["digits"]);
-    let written = r#"stages = ["decode", { switch = "s", cases = { a = [] }, default = "digits" }]"#;
-    assert_eq!(self::plan(&DIGITS.replacen(STAGES_LINE, written, 1)).unwrap().unused_stages().count(), 0);
+    let text = r#"stages = ["decode", { switch = "s", cases = { a = [] }, default = "digits" }]"#;
+    assert_eq!(self::plan(&DIGITS.replacen(STAGES_LINE, text, 1)).unwrap().unused_stages().count(), 0);
 }
 
 #[cfg(feature = "onnx")]
@@ -406,13 +426,16 @@ fn the_knobs_of_a_stage_are_read_and_explained_with_their_lines() {
         "revision 2 line 20",
         "split { 2 = 9, 10 = 1 } line 21",
     ] {
-        let is_there = stage.lines().any(|line| line.split_whitespace().collect::<Vec<_>>().join(" ") == row);
-        assert!(is_there, "{row} is not in {stage}");
+        let is_listed = stage.lines().any(|line| line.split_whitespace().collect::<Vec<_>>().join(" ") == row);
+        assert!(is_listed, "{row} is not in {stage}");
     }
     let decode = text.split("\n\n").find(|part| part.starts_with("stage decode")).unwrap();
-    let has = |row: &str| decode.lines().any(|line| line.split_whitespace().collect::<Vec<_>>().join(" ") == row);
-    assert!(has("contract pure default") && has("timeout none default") && has("affinity any default"), "{decode}");
-    assert!(!decode.contains("max_cost"), "pictures have no rows: {decode}");
+    let has_row = |row: &str| decode.lines().any(|line| line.split_whitespace().collect::<Vec<_>>().join(" ") == row);
+    assert!(
+        has_row("contract pure default") && has_row("timeout none default") && has_row("affinity any default"),
+        "{decode}"
+    );
+    assert!(!decode.contains("max_cost"), "image stages have no cost: {decode}");
 }
 
 #[test]
@@ -424,14 +447,14 @@ fn the_limits_of_a_route_are_read_and_explained_with_their_lines() {
     let route = text.split("\n\n").find(|part| part.starts_with("route /digits")).unwrap();
     for row in ["max_in_flight 3 line 18", "timeout 2s line 19", "priority low line 20", "max_body_bytes 1MiB line 21"]
     {
-        let is_there = route.lines().any(|line| line.split_whitespace().collect::<Vec<_>>().join(" ") == row);
-        assert!(is_there, "{row} is not in {route}");
+        let is_listed = route.lines().any(|line| line.split_whitespace().collect::<Vec<_>>().join(" ") == row);
+        assert!(is_listed, "{row} is not in {route}");
     }
 }
 
 #[cfg(feature = "onnx")]
 #[test]
-fn every_mistake_in_a_knob_is_one_line_with_place_and_remedy() {
+fn every_mistake_in_a_knob_is_one_line_with_position_and_remedy() {
     let delay = "max_delay = \"5ms\"";
     let cases = [
         (
@@ -469,8 +492,8 @@ fn every_mistake_in_a_knob_is_one_line_with_place_and_remedy() {
         ("revision = -1", "revision: expected a whole number from 0 to 999999, found -1"),
         ("affinty = [1]", "unknown key `affinty`; did you mean `affinity`?"),
     ];
-    for (written, expected) in cases {
-        assert_eq!(error_of(delay, written), format!("dir/callboard.toml:13: stage `digits`: {expected}"));
+    for (line, expected) in cases {
+        assert_eq!(error_of(delay, line), format!("dir/callboard.toml:13: stage `digits`: {expected}"));
     }
     let cost = error_of("height = 8", "height = 8\ncost = \"rows\"");
     assert_eq!(
@@ -488,19 +511,22 @@ fn every_mistake_in_a_knob_is_one_line_with_place_and_remedy() {
         ("priority = \"urgent\"", "priority: expected one of \"high\", \"normal\", \"low\", found \"urgent\""),
         ("max_in_flight = 0", "max_in_flight: expected a whole number from 1 to 1000000, found 0"),
     ];
-    for (written, expected) in route {
-        let error = error_of(STAGES_LINE, &format!("{STAGES_LINE}\n{written}"));
+    for (line, expected) in route {
+        let error = error_of(STAGES_LINE, &format!("{STAGES_LINE}\n{line}"));
         assert_eq!(error, format!("dir/callboard.toml:18: route `/digits`: {expected}"));
     }
 }
 
 #[test]
-fn a_picture_of_a_plan_has_the_steps_that_its_explanation_has() {
-    let written = r#"stages = ["decode", { ensemble = { a = { pick = "x" }, b = [] }, partial = true },
+fn the_diagram_of_a_plan_has_the_steps_of_its_explanation() {
+    let text = r#"stages = ["decode", { ensemble = { a = { pick = "x" }, b = [] }, partial = true },
       { switch = "want", cases = { b = "digits", c = { rename = { x = "y" } } }, default = [] }]"#;
-    let plan = plan(&DIGITS.replacen(STAGES_LINE, written, 1)).unwrap();
-    let shown = plan.steps_of(&plan.routes[0]).to_string();
-    assert_eq!(crate::assemble::sketch(&plan).diagram().to_string(), format!("/digits: {shown}\n"));
+    let plan = plan(&DIGITS.replacen(STAGES_LINE, text, 1)).unwrap();
+    let shown = plan.shape_of(&plan.routes[0]).to_string();
+    let sketch = crate::assemble::sketch(&plan);
+    assert_eq!(sketch.to_string(), format!("/digits: {shown}\n"));
+    let drawn = Diagram::for_routes([("/digits", plan.shape_of(&plan.routes[0]))]);
+    assert_eq!(Diagram::for_app(&sketch).to_mermaid(), drawn.to_mermaid());
 }
 
 const GATEWAY: &str = r#"
@@ -519,15 +545,15 @@ fn gateway(keys: &str) -> Result<Plan, String> {
 }
 
 #[test]
-fn a_remote_stage_has_a_field_and_a_split_and_no_settings_of_the_node_that_runs_it() {
+fn a_remote_stage_has_only_a_field_and_a_split() {
     let plan = gateway("field = \"image\"\nsplit = { 1 = 9, 2 = 1 }").unwrap();
     assert!(matches!(&plan.stages[0].kind, StageKind::Remote(config) if config.field.as_deref() == Some("image")));
     assert_eq!(plan.stages[0].split.value, [(1, 9), (2, 1)]);
-    let shown = Explanation(&plan).to_string();
-    let stage: Vec<&str> = shown.lines().skip_while(|line| *line != "stage digits (remote)").take(4).collect();
+    let explanation = Explanation(&plan).to_string();
+    let stage: Vec<&str> = explanation.lines().skip_while(|line| *line != "stage digits (remote)").take(4).collect();
     let expected = ["  field  \"image\"           line 5", "  split  { 1 = 9, 2 = 1 }  line 6", ""];
-    assert_eq!(stage[1..], expected, "{shown}");
-    assert!(shown.contains("  stages          ↗digits  "), "{shown}");
+    assert_eq!(stage[1..], expected, "{explanation}");
+    assert!(explanation.contains("  stages          ↗digits  "), "{explanation}");
 
     let batches = "the nodes that run it form its batches: set it there";
     let workers = "its workers are on the nodes that run it: set it there";
@@ -550,26 +576,27 @@ fn a_remote_stage_has_a_field_and_a_split_and_no_settings_of_the_node_that_runs_
             "its code runs on other nodes: set it there, or the `timeout` of the route, which holds wherever its stages run",
         ),
     ];
-    for (written, why) in cases {
-        let key = written.split(' ').next().unwrap();
-        let expected =
-            format!("dir/callboard.toml:5: stage `digits`: {key}: it has no effect on stages of kind `remote`: {why}");
-        assert_eq!(gateway(written).unwrap_err(), expected);
+    for (line, reason) in cases {
+        let key = line.split(' ').next().unwrap();
+        let expected = format!(
+            "dir/callboard.toml:5: stage `digits`: {key}: it has no effect on stages of kind `remote`: {reason}"
+        );
+        assert_eq!(gateway(line).unwrap_err(), expected);
     }
-    let place = "dir/callboard.toml:5: stage `digits`";
-    let others = [
+    let prefix = "dir/callboard.toml:5: stage `digits`";
+    let unknown_keys = [
         ("model = \"digits.onnx\"", "unknown key `model`; known: name, kind, field, split"),
         ("fild = \"image\"", "unknown key `fild`; did you mean `field`?"),
     ];
-    for (written, expected) in others {
-        assert_eq!(gateway(written).unwrap_err(), format!("{place}: {expected}"));
+    for (line, expected) in unknown_keys {
+        assert_eq!(gateway(line).unwrap_err(), format!("{prefix}: {expected}"));
     }
     let empty = gateway("field = \"\"").unwrap_err();
-    assert!(empty.starts_with(&format!("{place}: field: expected the name of a field")), "{empty}");
+    assert!(empty.starts_with(&format!("{prefix}: field: expected the name of a field")), "{empty}");
 }
 
 #[test]
-fn a_remote_stage_on_a_node_without_others_is_refused() {
+fn a_remote_stage_on_a_single_node_is_refused() {
     let expected = "dir/callboard.toml:3: stage `digits`: kind `remote` is for a node that has others: neither quic.listen \
                     (--quic) nor quic.join (--join) is set";
     assert_eq!(plan(GATEWAY).unwrap_err(), expected);

@@ -245,11 +245,11 @@ async fn end_http(
     mut serving: EdgeTask,
     end: Instant,
 ) -> Drained {
-    let left = || end.saturating_duration_since(Instant::now());
+    let remaining = || end.saturating_duration_since(Instant::now());
     // The node reports the unfinished calls first: the edge's own limit comes later.
-    let _ = stop.send(left() + ABORT_GRACE);
+    let _ = stop.send(remaining() + ABORT_GRACE);
     serving.ends_by(end).await;
-    let drained = node.drain(left()).await;
+    let drained = node.drain(remaining()).await;
     // Now, because busy workers may never end.
     edge.abort();
     let _counted = node.shutdown(Duration::ZERO).await;

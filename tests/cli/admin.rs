@@ -39,7 +39,7 @@ fn a_stage_is_scaled_while_it_serves() {
 }
 
 #[test]
-fn a_wish_to_drain_ends_the_process_in_good_order() {
+fn a_drain_request_ends_the_process_in_order() {
     let (mut server, url) = with_admin(&[]);
     assert!(run(&["call", &url, "/v1/drain", "--method", "POST"]).status.success());
     server.wait_for("asked to drain: finishing the running calls");
@@ -47,10 +47,10 @@ fn a_wish_to_drain_ends_the_process_in_good_order() {
 }
 
 #[test]
-fn the_admin_listener_can_be_left_out_and_needs_keys_and_a_certificate_beyond_loopback() {
+fn the_admin_listener_is_optional_and_needs_keys_and_tls_beyond_loopback() {
     let mut server = Server::digits(&["--admin", "off"]);
     server.wait_for("curl ");
-    assert!(!server.said.iter().any(|line| line.contains("admin on")), "{:#?}", server.said);
+    assert!(!server.stderr_lines.iter().any(|line| line.contains("admin on")), "{:#?}", server.stderr_lines);
     let (message, code) = failure(callboard(["serve", "examples/digits", "--admin", "0.0.0.0:0"]));
     assert_eq!(code, 2);
     assert!(message.contains("beyond loopback anybody could end the service"), "{message}");
@@ -61,7 +61,7 @@ fn the_admin_listener_can_be_left_out_and_needs_keys_and_a_certificate_beyond_lo
 }
 
 #[test]
-fn status_of_another_listener_is_an_error_that_says_so() {
+fn status_of_another_listener_is_an_error_that_names_the_admin_listener() {
     let server = Server::digits(&["--admin", "off"]);
     let url = format!("http://{}", server.address);
     let (message, code) = failure(callboard(["status", &url]));

@@ -10,12 +10,12 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::support::{PATIENCE, Server, callboard, directory, failure};
+use crate::support::{Server, TEST_TIMEOUT, callboard, directory, failure};
 
 /// A measurement of `/livez` with these extra arguments.
-fn bench(server: &Server, words: &[&str]) -> Command {
+fn bench(server: &Server, args: &[&str]) -> Command {
     let url = format!("http://{}", server.address);
-    callboard(["bench", &url, "/livez", "--warm-up", "0s"].iter().chain(words))
+    callboard(["bench", &url, "/livez", "--warm-up", "0s"].iter().chain(args))
 }
 
 /// The count of 200 answers on the server before this request.
@@ -33,8 +33,8 @@ fn report(output: &Output) -> Value {
 #[test]
 fn a_closed_loop_counts_every_request_once() {
     let server = Server::digits(&[]);
-    let words = ["-n", "200", "-c", "4", "-d", "60s", "--format", "json"];
-    let output = bench(&server, &words).output().unwrap();
+    let args = ["-n", "200", "-c", "4", "-d", "60s", "--format", "json"];
+    let output = bench(&server, &args).output().unwrap();
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     let report = report(&output);
     let target = &report["target"];
@@ -49,8 +49,8 @@ fn a_closed_loop_counts_every_request_once() {
 #[test]
 fn an_open_loop_sends_every_due_request() {
     let server = Server::digits(&[]);
-    let words = ["--rate", "100", "-c", "8", "-d", "1s", "--format", "json"];
-    let output = bench(&server, &words).output().unwrap();
+    let args = ["--rate", "100", "-c", "8", "-d", "1s", "--format", "json"];
+    let output = bench(&server, &args).output().unwrap();
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     let report = report(&output);
     let (sent, unsent) = (&report["target"]["requests"], &report["target"]["unsent"]);
@@ -63,10 +63,10 @@ fn an_open_loop_sends_every_due_request() {
 fn unsent_requests_of_an_overloaded_target_count_with_their_wait() {
     let server = Server::digits(&[]);
     let url = format!("http://{}", server.address);
-    let words =
+    let args =
         ["--rate", "1000000", "-c", "1", "-d", "1s", "--warm-up", "0s", "--format", "json", "--assert", "p50<100ms"];
     let picture = ["-F", "image=@examples/digits/seven.png"];
-    let output = callboard(["bench", &url, "/digits"].iter().chain(&words).chain(&picture)).output().unwrap();
+    let output = callboard(["bench", &url, "/digits"].iter().chain(&args).chain(&picture)).output().unwrap();
     let report = report(&output);
     let target = &report["target"];
     assert!(target["unsent"].as_u64().unwrap() > 500_000, "{report}");
@@ -83,7 +83,7 @@ fn stalling(stall: Duration) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     thread::spawn(move || {
-        let (_never, nothing) = mpsc::channel::<()>();
+        let (_sender, receiver) = mpsc::channel::<()>();
         let mut answered = 0;
         for stream in listener.incoming() {
             let mut stream = BufReader::new(stream.unwrap());
@@ -92,7 +92,7 @@ fn stalling(stall: Duration) -> SocketAddr {
                 if std::mem::take(&mut line).trim().is_empty() {
                     answered += 1;
                     if answered == 2 {
-                        let _ = nothing.recv_timeout(stall);
+                        let _ = receiver.recv_timeout(stall);
                     }
                     stream.get_mut().write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n").unwrap();
                 }
@@ -102,12 +102,12 @@ fn stalling(stall: Duration) -> SocketAddr {
     address
 }
 
-/// Without the correction, one request of a hundred would be slow, and the median that of an idle server.
+/// Without the correction, only one of a hundred requests would be slow.
 #[test]
-fn a_stall_is_felt_by_every_request_that_was_due_during_it() {
+fn a_stall_delays_every_request_that_was_due_during_it() {
     let url = stalling(Duration::from_millis(800)).to_string();
-    let words = ["--rate", "100", "-c", "1", "-d", "1s", "--warm-up", "0s", "--format", "json"];
-    let output = callboard(["bench", &url, "/"].iter().chain(&words)).output().unwrap();
+    let args = ["--rate", "100", "-c", "1", "-d", "1s", "--warm-up", "0s", "--format", "json"];
+    let output = callboard(["bench", &url, "/"].iter().chain(&args)).output().unwrap();
     let report = report(&output);
     let p50 = |distribution: &str| report["target"][distribution]["p50"].as_f64().unwrap();
     // The fiftieth of a hundred slots was due at most 500 ms after the first, and waits for it.
@@ -120,7 +120,7 @@ fn a_stall_is_felt_by_every_request_that_was_due_during_it() {
 fn assertions_decide_the_exit_code() {
     let server = Server::digits(&[]);
     let (line, code) = failure(bench(&server, &["--assert", "p99<1h"]));
-    assert_eq!(code, 2, "an hour is no unit of a latency: {line}");
+    assert_eq!(code, 2, "hours are not a unit of latency: {line}");
     let output =
         bench(&server, &["-n", "50", "-c", "2", "--assert", "errors<1%", "--assert", "ok>=50"]).output().unwrap();
     assert_eq!(output.status.code(), Some(0), "{output:?}");
@@ -136,13 +136,13 @@ fn assertions_decide_the_exit_code() {
 fn failures_are_counted_by_status_and_kind() {
     let server = Server::digits(&[]);
     let url = format!("http://{}", server.address);
-    let words = ["--json", "{}", "-n", "20", "-c", "2", "--warm-up", "0s", "--format", "json"];
-    let refused = callboard(["bench", &url, "/digits"].iter().chain(&words));
+    let args = ["--json", "{}", "-n", "20", "-c", "2", "--warm-up", "0s", "--format", "json"];
+    let refused = callboard(["bench", &url, "/digits"].iter().chain(&args));
     let (line, code) = failure(refused);
     assert_eq!(code, 1);
     assert!(line.contains("/digits answered 422") && line.contains("--anyway"), "{line}");
 
-    let output = callboard(["bench", &url, "/digits", "--anyway"].iter().chain(&words)).output().unwrap();
+    let output = callboard(["bench", &url, "/digits", "--anyway"].iter().chain(&args)).output().unwrap();
     let report = report(&output);
     assert_eq!(report["target"]["statuses"], json!({ "422": 20 }), "{report}");
     assert_eq!(report["target"]["errors"], json!({ "invalid_input": 20 }), "{report}");
@@ -151,33 +151,33 @@ fn failures_are_counted_by_status_and_kind() {
 
 #[test]
 fn two_targets_take_turns_and_the_report_has_their_ratio() {
-    let (one, two) = (Server::digits(&[]), Server::digits(&[]));
+    let (first, second) = (Server::digits(&[]), Server::digits(&[]));
     let picture = directory().join("ratio.html");
-    let versus = format!("http://{}", two.address);
+    let versus = format!("http://{}", second.address);
     for protocol in [&["-c", "4"][..], &["-c", "2", "--http2", "--streams", "2"]] {
-        let words = ["--vs", &versus, "--rounds", "2", "-d", "400ms", "--assert", "ratio>0", "--plot"];
-        let output = bench(&one, &[&words[..], &[picture.to_str().unwrap()], protocol].concat()).output().unwrap();
+        let args = ["--vs", &versus, "--rounds", "2", "-d", "400ms", "--assert", "ratio>0", "--plot"];
+        let output = bench(&first, &[&args[..], &[picture.to_str().unwrap()], protocol].concat()).output().unwrap();
         assert_eq!(output.status.code(), Some(0), "{output:?}");
         let text = String::from_utf8(output.stdout).unwrap();
         assert!(text.contains("first over second, median of 2 rounds"), "{text}");
         let page = fs::read_to_string(&picture).unwrap();
-        assert!(page.contains("<svg") && page.contains(&one.address) && page.contains(&two.address), "{page}");
+        assert!(page.contains("<svg") && page.contains(&first.address) && page.contains(&second.address), "{page}");
     }
 }
 
 #[test]
-fn a_plot_that_cannot_be_written_does_not_lose_the_figures() {
+fn a_failed_plot_does_not_lose_the_report() {
     let server = Server::digits(&[]);
     let picture = directory().join("no such place").join("picture.svg");
-    let words = ["-n", "5", "-c", "1", "--format", "json", "--plot", picture.to_str().unwrap()];
-    let output = bench(&server, &words).output().unwrap();
+    let args = ["-n", "5", "-c", "1", "--format", "json", "--plot", picture.to_str().unwrap()];
+    let output = bench(&server, &args).output().unwrap();
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     assert_eq!(report(&output)["target"]["ok"], 5);
     assert!(String::from_utf8_lossy(&output.stderr).contains("could not write to"), "{output:?}");
 }
 
 #[test]
-fn an_interrupt_ends_with_the_report_so_far() {
+fn an_interrupt_ends_with_the_partial_report() {
     let server = Server::digits(&[]);
     let mut child = bench(&server, &["-c", "2", "-d", "1h", "--format", "json"])
         .stdout(Stdio::piped())
@@ -185,15 +185,15 @@ fn an_interrupt_ends_with_the_report_so_far() {
         .spawn()
         .unwrap();
     // The load is running once the server has answered some requests.
-    let begun = std::time::Instant::now();
+    let start = std::time::Instant::now();
     while answers(&server) < 50.0 {
-        assert!(begun.elapsed() < PATIENCE, "the load does not begin");
+        assert!(start.elapsed() < TEST_TIMEOUT, "the load does not start");
     }
     let script = format!("kill -INT {}", child.id());
     assert!(Command::new("sh").args(["-c", &script]).status().unwrap().success());
     let mut text = String::new();
     child.stdout.take().unwrap().read_to_string(&mut text).unwrap();
-    assert_eq!(child.wait().unwrap().code(), Some(130), "as shells have it for an interrupt");
+    assert_eq!(child.wait().unwrap().code(), Some(130), "the exit code of shells for an interrupt");
     let report: Value = serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"));
     assert_eq!(report["interrupted"], true);
     assert!(report["target"]["ok"].as_u64().unwrap() > 0, "{report}");
@@ -202,8 +202,8 @@ fn an_interrupt_ends_with_the_report_so_far() {
 
 #[test]
 fn a_refused_connection_is_one_line() {
-    let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let (line, code) = failure(callboard(["bench", &nobody.to_string(), "/livez"]));
+    let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let (line, code) = failure(callboard(["bench", &closed.to_string(), "/livez"]));
     assert_eq!(code, 1);
-    assert!(line.contains(&format!("could not connect to {nobody}")), "{line}");
+    assert!(line.contains(&format!("could not connect to {closed}")), "{line}");
 }

@@ -11,14 +11,14 @@ use crate::support::{Server, callboard, directory, failure};
 const SEVEN: [&str; 2] = ["-F", "image=@examples/digits/seven.png"];
 
 /// A measurement of the digits with these extra arguments.
-fn bench(state: &Path, url: &str, words: &[&str]) -> Command {
-    let mut command = callboard(["bench", url, "/digits", "--warm-up", "0s"].iter().chain(words));
+fn bench(state: &Path, url: &str, args: &[&str]) -> Command {
+    let mut command = callboard(["bench", url, "/digits", "--warm-up", "0s"].iter().chain(args));
     command.env("XDG_STATE_HOME", state);
     command
 }
 
 /// The node's count of calls of the digits with this outcome.
-fn counted(server: &Server, outcome: &str) -> f64 {
+fn count_of(server: &Server, outcome: &str) -> f64 {
     let metrics = server.request("GET /metrics HTTP/1.1", b"").body;
     let lines = metrics.lines().filter(|line| line.starts_with("callboard_requests_total{"));
     let mut of_outcome = lines.filter(|line| line.contains(&format!("outcome=\"{outcome}\"")));
@@ -33,8 +33,8 @@ fn report(output: &Output) -> Value {
 fn a_closed_loop_over_quic_counts_every_call_once() {
     let state = directory();
     let (server, url) = serve(&state);
-    let words = ["-n", "60", "-c", "2", "--streams", "3", "-d", "60s", "--format", "json"];
-    let output = bench(&state, &url, &[&words[..], &SEVEN].concat()).output().unwrap();
+    let args = ["-n", "60", "-c", "2", "--streams", "3", "-d", "60s", "--format", "json"];
+    let output = bench(&state, &url, &[&args[..], &SEVEN].concat()).output().unwrap();
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     let report = report(&output);
     let target = &report["target"];
@@ -49,15 +49,15 @@ fn a_closed_loop_over_quic_counts_every_call_once() {
     assert!(target["received_bytes"].as_u64().unwrap() > 60 * 20, "{report}");
     assert_eq!((&report["load"]["connections"], &report["load"]["streams"]), (&json!(2), &json!(3)), "{report}");
     // The node counted the same requests, plus the first single one, on three connections.
-    assert_eq!(counted(&server, "ok"), 61.0);
+    assert_eq!(count_of(&server, "ok"), 61.0);
 }
 
 #[test]
 fn an_open_loop_over_quic_sends_every_due_request() {
     let state = directory();
     let (_server, url) = serve(&state);
-    let words = ["--rate", "50", "-d", "1s", "--format", "json", "--assert", "errors<=100%"];
-    let output = bench(&state, &url, &[&words[..], &SEVEN].concat()).output().unwrap();
+    let args = ["--rate", "50", "-d", "1s", "--format", "json", "--assert", "errors<=100%"];
+    let output = bench(&state, &url, &[&args[..], &SEVEN].concat()).output().unwrap();
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     let report = report(&output);
     let (sent, unsent) = (&report["target"]["requests"], &report["target"]["unsent"]);
@@ -69,12 +69,12 @@ fn an_open_loop_over_quic_sends_every_due_request() {
 fn failures_over_quic_are_counted_by_kind() {
     let state = directory();
     let (_server, url) = serve(&state);
-    let words = ["--json", "{}", "-n", "20", "-c", "2", "--format", "json"];
-    let (line, code) = failure(bench(&state, &url, &words));
+    let args = ["--json", "{}", "-n", "20", "-c", "2", "--format", "json"];
+    let (line, code) = failure(bench(&state, &url, &args));
     assert_eq!(code, 1);
     assert!(line.contains("/digits answered invalid_input: ") && line.contains("--anyway"), "{line}");
 
-    let output = bench(&state, &url, &[&words[..], &["--anyway"]].concat()).output().unwrap();
+    let output = bench(&state, &url, &[&args[..], &["--anyway"]].concat()).output().unwrap();
     let report = report(&output);
     assert_eq!(report["target"]["errors"], json!({ "invalid_input": 20 }), "{report}");
     assert_eq!((&report["target"]["statuses"], &report["target"]["error_rate"]), (&json!({}), &json!(1.0)), "{report}");
@@ -86,9 +86,9 @@ fn quic_and_http_of_one_node_take_turns() {
     let (server, url) = serve(&state);
     let picture = state.join("ratio.svg");
     let versus = format!("http://{}", server.address);
-    let words = ["--vs", &versus, "--rounds", "2", "-d", "60s", "-n", "40", "-c", "2", "--assert", "ratio>0", "--plot"];
-    let words = [&words[..], &[picture.to_str().unwrap()], &SEVEN].concat();
-    let output = bench(&state, &url, &words).output().unwrap();
+    let args = ["--vs", &versus, "--rounds", "2", "-d", "60s", "-n", "40", "-c", "2", "--assert", "ratio>0", "--plot"];
+    let args = [&args[..], &[picture.to_str().unwrap()], &SEVEN].concat();
+    let output = bench(&state, &url, &args).output().unwrap();
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(text.contains(&format!("CALL {url}/digits by QUIC\nPOST {versus}/digits by HTTP/1.1\n")), "{text}");
@@ -98,10 +98,10 @@ fn quic_and_http_of_one_node_take_turns() {
 }
 
 #[test]
-fn a_node_that_is_not_there_is_one_line() {
+fn an_unreachable_node_is_one_line() {
     let state = directory();
-    let silent = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
-    let url = format!("quic://{}", silent.local_addr().unwrap());
+    let unused = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    let url = format!("quic://{}", unused.local_addr().unwrap());
     let (line, code) = failure(bench(&state, &url, &["--json", "1", "--timeout", "300ms"]));
     assert_eq!(code, 1);
     assert!(line.contains("no node answered") || line.contains("no answer within"), "{line}");

@@ -8,9 +8,9 @@ use serde_json::Value;
 
 use crate::support::{Server, callboard, directory};
 
-fn call(server: &Server, words: &[&str]) -> Output {
+fn call(server: &Server, args: &[&str]) -> Output {
     let url = format!("http://{}", server.address);
-    callboard(["call", &url].iter().chain(words)).output().unwrap()
+    callboard(["call", &url].iter().chain(args)).output().unwrap()
 }
 
 fn stderr(output: &Output) -> String {
@@ -18,12 +18,12 @@ fn stderr(output: &Output) -> String {
 }
 
 #[test]
-fn sends_forms_files_json_and_stdin_and_prints_the_reply() {
+fn call_sends_forms_files_json_and_stdin_and_prints_the_reply() {
     let server = Server::digits(&[]);
     let check = |output: Output| {
         assert_eq!(output.status.code(), Some(0), "{output:?}");
         assert!(output.stderr.is_empty(), "{output:?}");
-        assert!(output.stdout.ends_with(b"}\n"), "a line of its own: {output:?}");
+        assert!(output.stdout.ends_with(b"}\n"), "the reply is one line: {output:?}");
         let reply: Value = serde_json::from_slice(&output.stdout).unwrap();
         assert_eq!(reply["label"], "7", "{reply}");
     };
@@ -69,8 +69,8 @@ fn a_function_is_called_by_its_name_with_arguments() {
 fn a_generated_tensor_fits_a_model_and_its_reply_goes_to_a_file() {
     let server = Server::start(callboard(["serve", "examples/digits/digits.onnx", "--http", "127.0.0.1:0"]));
     let file = directory().join("reply.json");
-    let words = ["/digits", "--random-tensor", "f32:1x8x8", "--as", "msgpack", "-o", file.to_str().unwrap(), "-i"];
-    let output = call(&server, &words);
+    let args = ["/digits", "--random-tensor", "f32:1x8x8", "--as", "msgpack", "-o", file.to_str().unwrap(), "-i"];
+    let output = call(&server, &args);
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     assert!(output.stdout.is_empty());
     let head = stderr(&output);
@@ -84,10 +84,10 @@ fn a_problem_is_printed_with_its_fields_and_request_id() {
     let output = call(&server, &["/digits", "--json", "{}", "-H", "x-request-id: my-own-1"]);
     assert_eq!(output.status.code(), Some(4), "{output:?}");
     assert!(output.stdout.is_empty());
-    let told = stderr(&output);
-    assert!(told.contains("\n  request id: my-own-1\n") && told.contains("  $.image: "), "{told}");
-    let last = told.lines().last().unwrap();
-    assert!(last.starts_with("callboard: 422 Unprocessable Entity: invalid_input: "), "{told}");
+    let text = stderr(&output);
+    assert!(text.contains("\n  request id: my-own-1\n") && text.contains("  $.image: "), "{text}");
+    let last_line = text.lines().last().unwrap();
+    assert!(last_line.starts_with("callboard: 422 Unprocessable Entity: invalid_input: "), "{text}");
 
     let output = call(&server, &["/nope"]);
     assert_eq!(output.status.code(), Some(4), "{output:?}");
@@ -98,18 +98,18 @@ fn a_problem_is_printed_with_its_fields_and_request_id() {
 }
 
 #[test]
-fn the_exit_code_says_whether_the_caller_or_the_server_failed() {
+fn the_exit_code_tells_a_failure_of_the_caller_from_one_of_the_server() {
     let server = Server::digits(&[]);
-    let late = call(&server, &["/digits", "--file", "examples/digits/seven.png", "-H", "x-request-timeout-ms: 1"]);
-    // A millisecond is sometimes enough: then there is a reply.
-    assert!(matches!(late.status.code(), Some(0 | 5)), "{late:?}");
+    let expired = call(&server, &["/digits", "--file", "examples/digits/seven.png", "-H", "x-request-timeout-ms: 1"]);
+    // One millisecond is sometimes enough for a reply.
+    assert!(matches!(expired.status.code(), Some(0 | 5)), "{expired:?}");
 
-    let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
-    let output = callboard(["call", &nobody, "/digits", "--json", "{}"]).output().unwrap();
+    let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let output = callboard(["call", &closed, "/digits", "--json", "{}"]).output().unwrap();
     assert_eq!(output.status.code(), Some(1));
-    assert!(stderr(&output).contains(&format!("could not connect to {nobody}")), "{output:?}");
+    assert!(stderr(&output).contains(&format!("could not connect to {closed}")), "{output:?}");
 
-    for words in [
+    for args in [
         &["/digits", "--json", "{"][..],
         &["digits", "--json", "{}"],
         &["/digits", "--file", "no/such/file"],
@@ -118,7 +118,7 @@ fn the_exit_code_says_whether_the_caller_or_the_server_failed() {
         &["/digits", "-H", "a b: c"],
         &["/digits", "-F", "image"],
     ] {
-        let output = call(&server, words);
-        assert_eq!((output.status.code(), stderr(&output).lines().count()), (Some(2), 1), "{words:?}: {output:?}");
+        let output = call(&server, args);
+        assert_eq!((output.status.code(), stderr(&output).lines().count()), (Some(2), 1), "{args:?}: {output:?}");
     }
 }

@@ -6,14 +6,14 @@ use std::path::Path;
 use crate::support::{callboard, directory_with, run};
 
 #[test]
-fn runs_the_examples_and_shows_their_answers() {
+fn check_runs_the_examples_and_shows_their_answers() {
     let output = run(&["check", "examples/digits"]);
     let text = String::from_utf8(output.stdout).unwrap();
     assert_eq!(output.status.code(), Some(0), "{text}");
     assert!(text.starts_with("/digits example 1: ok in "), "{text}");
     assert!(text.contains(r#""label":"7""#), "{text}");
     assert!(text.ends_with("examples/digits/callboard.toml: all is well\n"), "{text}");
-    assert!(output.stderr.is_empty(), "nothing went wrong");
+    assert!(output.stderr.is_empty(), "no error");
 }
 
 #[test]
@@ -31,7 +31,7 @@ fn a_failed_example_is_reported_with_its_reason_and_code_1() {
 }
 
 #[test]
-fn a_model_is_checked_with_zeros_of_its_own_shape() {
+fn a_model_is_checked_with_zeros_of_its_shape() {
     let output = run(&["check", "examples/digits/digits.onnx"]);
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     assert!(String::from_utf8_lossy(&output.stdout).contains("/digits example 1: ok in "), "{output:?}");

@@ -6,7 +6,7 @@ use crate::support::{callboard, directory, failure, run};
 
 /// The files are example targets of this package, so they compile; `tests/external/` runs them.
 #[test]
-fn the_programs_in_rust_are_those_that_are_compiled_here() {
+fn the_rust_programs_equal_the_compiled_examples() {
     for served in ["examples/digits", "examples/graph"] {
         let output = run(&["examples", served, "--lang", "rust"]);
         assert_eq!(output.status.code(), Some(0), "{output:?}");
@@ -16,7 +16,7 @@ fn the_programs_in_rust_are_those_that_are_compiled_here() {
 }
 
 #[test]
-fn every_route_is_called_where_it_would_be_served() {
+fn every_route_is_called_at_its_configured_address() {
     for (language, call) in
         [("curl", "\ncurl http://127.0.0.1:9"), ("python", "print(call("), ("rust", "call(&origin, ")]
     {
@@ -38,9 +38,9 @@ fn an_unknown_language_is_an_error_that_names_it() {
     assert!(line.contains("--lang"), "{line}");
 }
 
-/// `..` after a symbolic link leads to another directory.
+/// `..` after a symbolic link is a directory of the link's target.
 #[test]
-fn a_linked_file_has_the_path_that_reaches_it() {
+fn a_file_next_to_a_symbolic_link_has_a_valid_path() {
     let directory = directory();
     fs::create_dir_all(directory.join("real/served")).unwrap();
     std::os::unix::fs::symlink("real/served", directory.join("link")).unwrap();
@@ -50,8 +50,8 @@ fn a_linked_file_has_the_path_that_reaches_it() {
     fs::write(directory.join("link/callboard.toml"), toml).unwrap();
     for (served, file) in [("link", "link/../scores.json"), ("real/served", "real/scores.json")] {
         let served = directory.join(served);
-        let words = ["examples".as_ref(), served.as_os_str(), "--lang".as_ref(), "curl".as_ref()];
-        let output = callboard(words).output().unwrap();
+        let args = ["examples".as_ref(), served.as_os_str(), "--lang".as_ref(), "curl".as_ref()];
+        let output = callboard(args).output().unwrap();
         assert_eq!(output.status.code(), Some(0), "{output:?}");
         let program = String::from_utf8(output.stdout).unwrap();
         assert!(program.contains(&directory.join(file).display().to_string()), "{program}");

@@ -64,15 +64,15 @@ fn a_partial_ensemble_fails_only_if_all_members_fail() {
 }
 
 #[test]
-fn a_switch_goes_by_the_value_of_a_field_and_has_a_default() {
+fn a_switch_depends_on_the_value_of_a_field_and_has_a_default() {
     let server = serve();
     assert_eq!(form(&server, "/choose", "image", "label"), (200, json!("7")));
     let (status, logits) = form(&server, "/choose", "image", "logits");
     assert_eq!((status, logits.as_array().map(Vec::len)), (200, Some(10)));
-    let (status, other) = form(&server, "/choose", "image", "anything");
-    assert_eq!((status, other["label"].as_str()), (200, Some("7")));
-    let without: Value = serde_json::from_str(&picture(&server, "/choose").body).unwrap();
-    assert_eq!(without, other);
+    let (status, fallback) = form(&server, "/choose", "image", "anything");
+    assert_eq!((status, fallback["label"].as_str()), (200, Some("7")));
+    let no_field: Value = serde_json::from_str(&picture(&server, "/choose").body).unwrap();
+    assert_eq!(no_field, fallback);
 }
 
 #[test]
@@ -90,7 +90,7 @@ fn a_value_without_a_case_fails_with_field_value_and_cases() {
 }
 
 #[test]
-fn a_stage_that_many_steps_of_many_routes_name_is_one_pool() {
+fn a_stage_of_several_routes_has_one_pool() {
     let server = serve();
     for route in ["/both", "/choose"] {
         assert_eq!(picture(&server, route).status, 200);
@@ -101,7 +101,7 @@ fn a_stage_that_many_steps_of_many_routes_name_is_one_pool() {
         let of_stage = |line: &&str| line.starts_with(family) && line.contains("stage=\"digits\"");
         metrics.lines().filter(of_stage).map(|line| line.rsplit(' ').next().unwrap().parse::<f64>().unwrap()).sum()
     };
-    // One worker per step would make eight.
+    // With one worker per step, there would be eight.
     assert_eq!(sum("callboard_stage_replica_states{"), 1.0, "{metrics}");
     assert_eq!(sum("callboard_stage_batches_total{"), 3.0, "{metrics}");
 }
@@ -128,18 +128,18 @@ fn the_document_has_the_types_of_graphs() {
     let input = |route: &str| schema_of(&document, route, "/requestBody");
     let answer = |route: &str| schema_of(&document, route, "/responses/200");
 
-    let both = answer("/both");
-    assert_eq!(both["required"], json!(["best", "all", "logits"]));
-    assert_eq!(both["properties"]["logits"]["maxItems"], 10, "what passes through is known: {both}");
-    assert_eq!(both["properties"]["best"]["properties"]["label"]["type"], "string");
+    let ensemble = answer("/both");
+    assert_eq!(ensemble["required"], json!(["best", "all", "logits"]));
+    assert_eq!(ensemble["properties"]["logits"]["maxItems"], 10, "the type of a passed value is known: {ensemble}");
+    assert_eq!(ensemble["properties"]["best"]["properties"]["label"]["type"], "string");
     assert_eq!(input("/both")["required"], json!(["image"]));
 
-    let either = answer("/either");
-    assert_eq!(either["properties"]["pixels"]["anyOf"][1]["required"], json!(["error"]), "{either}");
+    let partial = answer("/either");
+    assert_eq!(partial["properties"]["pixels"]["anyOf"][1]["required"], json!(["error"]), "{partial}");
     assert_eq!(input("/either")["anyOf"].as_array().unwrap().len(), 2);
 
-    let choose = answer("/choose");
-    assert_eq!(choose["anyOf"][0], json!({ "type": "string" }), "the picked field: {choose}");
+    let switch = answer("/choose");
+    assert_eq!(switch["anyOf"][0], json!({ "type": "string" }), "the picked field: {switch}");
     assert_eq!(input("/choose")["required"], json!(["image"]), "`want` may be left out");
     let forms =
         |route: &str| document["paths"][route]["post"]["requestBody"]["content"]["application/json"].to_string();
@@ -149,11 +149,11 @@ fn the_document_has_the_types_of_graphs() {
     assert_eq!(strict["properties"]["want"]["enum"], json!(["best", "all"]));
     assert_eq!(strict["properties"]["picture"]["contentEncoding"], "base64", "the renamed field: {strict}");
     assert_eq!(strict["required"], json!(["picture", "want"]));
-    assert!(!forms("/strict").contains("\"image/*\""), "a bare picture does not say what is wanted");
+    assert!(!forms("/strict").contains("\"image/*\""), "a bare picture has no field `want`");
 }
 
 /// Two routes, one with a graph, whose model does not exist: a diagram opens no files.
-const PICTURED: &str = r#"
+const DRAWN: &str = r#"
 [[stage]]
 name = "decode"
 kind = "image"
@@ -176,8 +176,8 @@ stages = [
 "#;
 
 #[test]
-fn explain_shows_the_steps_and_draws_them_without_loading_a_model() {
-    let directory = directory_with(PICTURED);
+fn explain_lists_and_draws_the_steps_without_loading_a_model() {
+    let directory = directory_with(DRAWN);
     let explain = |form: &str| {
         let output =
             callboard(["serve".as_ref(), directory.as_os_str(), Path::new(form).as_os_str()]).output().unwrap();

@@ -13,9 +13,9 @@ use crate::support::{Server, callboard, directory, failure};
 const KEY: &str = "a-key-that-nobody-guesses";
 
 /// A certificate for this name in a directory, and its key.
-fn certificate(of: &str) -> (PathBuf, PathBuf) {
+fn certificate(name: &str) -> (PathBuf, PathBuf) {
     let directory = directory();
-    let CertifiedKey { cert, signing_key } = generate_simple_self_signed([of.to_owned()]).unwrap();
+    let CertifiedKey { cert, signing_key } = generate_simple_self_signed([name.to_owned()]).unwrap();
     let (certificate, key) = (directory.join("certificate.pem"), directory.join("key.pem"));
     fs::write(&certificate, cert.pem()).unwrap();
     fs::write(&key, signing_key.serialize_pem()).unwrap();
@@ -23,25 +23,25 @@ fn certificate(of: &str) -> (PathBuf, PathBuf) {
 }
 
 /// The digits over https, and their address.
-fn serve((certificate, key): &(PathBuf, PathBuf), words: &[&str]) -> (Server, String) {
-    let mut command = callboard(["serve", "examples/digits", "--http", "127.0.0.1:0"].iter().chain(words));
+fn serve((certificate, key): &(PathBuf, PathBuf), args: &[&str]) -> (Server, String) {
+    let mut command = callboard(["serve", "examples/digits", "--http", "127.0.0.1:0"].iter().chain(args));
     command.arg("--tls-certificate").arg(certificate).arg("--tls-key").arg(key);
-    let server = Server::start_saying(command, "listening on https://");
+    let server = Server::start_and_wait_for(command, "listening on https://");
     let url = format!("https://{}", server.address);
     (server, url)
 }
 
-fn run(words: &[&str], trusted: &Path) -> Output {
-    callboard(words).arg("--ca-file").arg(trusted).output().unwrap()
+fn run(args: &[&str], trusted: &Path) -> Output {
+    callboard(args).arg("--ca-file").arg(trusted).output().unwrap()
 }
 
 #[test]
 fn a_call_over_https_is_answered_on_both_protocols() {
     let pair = certificate("127.0.0.1");
     let (_server, url) = serve(&pair, &[]);
-    for words in [&[][..], &["--http2"]] {
+    for args in [&[][..], &["--http2"]] {
         let call = ["call", &url, "/digits", "-F", "image=@examples/digits/seven.png"];
-        let output = run(&[&call[..], words].concat(), &pair.0);
+        let output = run(&[&call[..], args].concat(), &pair.0);
         assert_eq!(output.status.code(), Some(0), "{output:?}");
         let reply: Value = serde_json::from_slice(&output.stdout).unwrap();
         assert_eq!(reply["label"], "7", "{reply}");
@@ -49,12 +49,12 @@ fn a_call_over_https_is_answered_on_both_protocols() {
 }
 
 #[test]
-fn a_load_over_https_is_counted_as_any_other() {
+fn a_load_over_https_is_counted_like_any_other() {
     let pair = certificate("127.0.0.1");
     let (_server, url) = serve(&pair, &[]);
-    for (protocol, words) in [("HTTP/1.1", &["-c", "2"][..]), ("HTTP/2", &["-c", "1", "--http2", "--streams", "2"])] {
+    for (protocol, args) in [("HTTP/1.1", &["-c", "2"][..]), ("HTTP/2", &["-c", "1", "--http2", "--streams", "2"])] {
         let bench = ["bench", &url, "/livez", "-n", "20", "-d", "60s", "--warm-up", "0s", "--format", "json"];
-        let output = run(&[&bench[..], words].concat(), &pair.0);
+        let output = run(&[&bench[..], args].concat(), &pair.0);
         assert_eq!(output.status.code(), Some(0), "{output:?}");
         let report: Value = serde_json::from_slice(&output.stdout).unwrap();
         assert_eq!(report["target"]["statuses"], json!({ "200": 20 }), "{report}");
@@ -79,7 +79,7 @@ fn the_status_of_a_node_is_served_over_https() {
 
 /// OpenSSL reads the CA certificates of the system from the same variables.
 #[test]
-fn without_a_file_the_authorities_of_the_system_are_believed() {
+fn without_a_file_the_authorities_of_the_system_are_trusted() {
     let pair = certificate("127.0.0.1");
     let (mut server, url) = serve(&pair, &[]);
     let call = |variable: &str, path: &Path| {
@@ -89,8 +89,8 @@ fn without_a_file_the_authorities_of_the_system_are_believed() {
     };
     let output = call("SSL_CERT_FILE", &pair.0).output().unwrap();
     assert_eq!(output.status.code(), Some(0), "{output:?}");
-    let strangers = certificate("127.0.0.1");
-    let (line, code) = failure(call("SSL_CERT_FILE", &strangers.0));
+    let foreign = certificate("127.0.0.1");
+    let (line, code) = failure(call("SSL_CERT_FILE", &foreign.0));
     assert!(code == 1 && line.contains("TLS handshake with 127.0.0.1:"), "{line}");
     let (line, code) = failure(call("SSL_CERT_DIR", &directory()));
     assert_eq!(code, 2);
@@ -98,8 +98,8 @@ fn without_a_file_the_authorities_of_the_system_are_believed() {
     assert!(line.ends_with("; --ca-file PEM names some"), "{line}");
 
     // Collectors of spans are verified like other servers: this one does not know the path, as the log shows.
-    let words = ["serve", "examples/digits", "--http", "127.0.0.1:0", "--admin", "none", "--otlp-endpoint", &url];
-    let mut command = callboard(words);
+    let args = ["serve", "examples/digits", "--http", "127.0.0.1:0", "--admin", "none", "--otlp-endpoint", &url];
+    let mut command = callboard(args);
     command.env_remove("SSL_CERT_DIR").env("SSL_CERT_FILE", &pair.0);
     let traced = Server::start(command);
     traced.request("POST /digits HTTP/1.1\r\ncontent-type: application/json", b"{}");
@@ -110,10 +110,10 @@ fn without_a_file_the_authorities_of_the_system_are_believed() {
 fn an_untrusted_server_gets_no_request() {
     let pair = certificate("127.0.0.1");
     let (_server, url) = serve(&pair, &[]);
-    // Another authority, and the right one for another name.
-    let (strangers, misnamed) = (certificate("127.0.0.1"), certificate("localhost"));
+    // A foreign authority, and the right authority for another name.
+    let (foreign, misnamed) = (certificate("127.0.0.1"), certificate("localhost"));
     let (_server, other) = serve(&misnamed, &[]);
-    for (url, trusted) in [(&url, &strangers.0), (&other, &misnamed.0)] {
+    for (url, trusted) in [(&url, &foreign.0), (&other, &misnamed.0)] {
         let mut command = callboard(["call", url, "/livez"]);
         command.arg("--ca-file").arg(trusted);
         let (line, code) = failure(command);
@@ -122,20 +122,20 @@ fn an_untrusted_server_gets_no_request() {
     }
 }
 
-/// Each protocol, with each of the two mistakes.
+/// Tests each protocol with both mistakes.
 #[test]
-fn an_error_of_a_wrong_scheme_names_the_right_one() {
+fn the_error_for_a_wrong_scheme_names_the_right_one() {
     let pair = certificate("127.0.0.1");
     let (secure, _) = serve(&pair, &[]);
     let plain = Server::digits(&[]);
-    for more in [&[][..], &["--http2"]] {
+    for options in [&[][..], &["--http2"]] {
         let url = format!("http://{}", secure.address);
-        let (line, code) = failure(callboard([&["call", &url, "/livez"], more].concat()));
+        let (line, code) = failure(callboard([&["call", &url, "/livez"], options].concat()));
         let expected = format!("callboard: {url}/livez: {0} speaks TLS only: its URL is https://{0}", secure.address);
         assert_eq!((line, code), (expected, 1));
 
         let url = format!("https://{}", plain.address);
-        let mut command = callboard([&["call", &url, "/livez"], more].concat());
+        let mut command = callboard([&["call", &url, "/livez"], options].concat());
         command.arg("--ca-file").arg(&pair.0);
         let expected = format!("callboard: {url}/livez: {0} does not speak TLS: its URL is http://{0}", plain.address);
         assert_eq!(failure(command), (expected, 1));
@@ -143,7 +143,7 @@ fn an_error_of_a_wrong_scheme_names_the_right_one() {
 }
 
 #[test]
-fn a_file_without_authorities_is_the_command_lines_mistake() {
+fn a_file_without_authorities_is_a_command_line_error() {
     let call = ["call", "https://127.0.0.1:1", "/livez", "--ca-file"];
     let (line, code) = failure(callboard(call.iter().chain(&["README.md"])));
     assert_eq!((code, line.contains("it has no certificate of an authority")), (2, true), "{line}");

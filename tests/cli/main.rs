@@ -1,7 +1,7 @@
 //! The binary from outside: its output, its answers, its end. Every test runs the real binary on a free port and in its
 //! own directory.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on says so by panicking")]
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod admin;
 mod bench;

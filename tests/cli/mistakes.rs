@@ -57,7 +57,7 @@ fn an_unknown_flag_names_the_nearest_one() {
 }
 
 #[test]
-fn a_flag_of_other_servers_and_a_wrong_choice_get_a_hint() {
+fn a_flag_of_another_server_and_an_invalid_choice_get_a_hint() {
     let expected = "callboard: unexpected argument '--port' found; `--http 127.0.0.1:8000` sets address and port";
     assert_eq!(failure(callboard(["serve", "examples/digits", "--port", "80"])), (expected.to_owned(), 2));
     let expected = "callboard: invalid value 'js' for '--lang <LANGUAGE>'; possible values: curl, python, rust";
@@ -113,7 +113,7 @@ fn a_missing_model_is_named_with_its_stage() {
 }
 
 #[test]
-fn a_model_that_is_none_is_named() {
+fn an_invalid_model_is_named() {
     let path = directory().join("broken.onnx");
     fs::write(&path, "not a model").unwrap();
     let (line, code) = failure(callboard(["check".as_ref(), path.as_os_str()]));
@@ -122,32 +122,32 @@ fn a_model_that_is_none_is_named() {
 }
 
 #[test]
-fn a_port_in_use_is_one_clear_line_with_the_flag_that_chooses_another() {
-    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+fn a_port_in_use_is_one_line_that_names_the_flag() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let datagrams = UdpSocket::bind("127.0.0.1:0").unwrap();
-    let (stream, datagram) = (taken.local_addr().unwrap().to_string(), datagrams.local_addr().unwrap().to_string());
+    let (stream, datagram) = (listener.local_addr().unwrap().to_string(), datagrams.local_addr().unwrap().to_string());
     for (flag, address) in [("--http", &stream), ("--admin", &stream), ("--quic", &datagram)] {
-        let words = ["serve", "examples/digits", "--http", "127.0.0.1:0", "--admin", "none", flag, address];
-        let mut command = callboard(words);
+        let args = ["serve", "examples/digits", "--http", "127.0.0.1:0", "--admin", "none", flag, address];
+        let mut command = callboard(args);
         command.env("XDG_STATE_HOME", directory());
         let (line, code) = failure(command);
         assert_eq!(code, 1);
-        let begin = format!("callboard: could not listen on {address}: Address already in use");
+        let start = format!("callboard: could not listen on {address}: Address already in use");
         assert!(
-            line.starts_with(&begin) && line.ends_with(&format!("; {flag} ADDR:PORT chooses another one")),
+            line.starts_with(&start) && line.ends_with(&format!("; {flag} ADDR:PORT chooses another one")),
             "{line}"
         );
     }
 }
 
 #[test]
-fn no_admin_listener_has_two_words() {
-    for word in ["none", "off"] {
-        let output = run(&["serve", "examples/digits", "--explain", "--admin", word, "--quic", word]);
-        let shown = String::from_utf8(output.stdout).unwrap();
-        let values: Vec<Vec<&str>> = shown.lines().map(|line| line.split_whitespace().take(2).collect()).collect();
+fn a_listener_is_disabled_by_none_or_off() {
+    for value in ["none", "off"] {
+        let output = run(&["serve", "examples/digits", "--explain", "--admin", value, "--quic", value]);
+        let text = String::from_utf8(output.stdout).unwrap();
+        let values: Vec<Vec<&str>> = text.lines().map(|line| line.split_whitespace().take(2).collect()).collect();
         for key in ["admin.listen", "quic.listen"] {
-            assert!(values.contains(&vec![key, "none"]), "{key}: {shown}");
+            assert!(values.contains(&vec![key, "none"]), "{key}: {text}");
         }
     }
     let (line, _) = failure(callboard(["serve", "examples/digits", "--admin", "no"]));
@@ -155,7 +155,7 @@ fn no_admin_listener_has_two_words() {
 }
 
 #[test]
-fn a_route_that_takes_a_page_of_the_edge_is_refused_by_every_command_with_its_line() {
+fn every_command_refuses_a_route_on_a_page_of_the_edge_with_its_line() {
     let directory = directory_with(&ONE_MODEL.replace("/model\"", "/metrics\""));
     let file = directory.join("callboard.toml");
     let expected = format!(
@@ -170,8 +170,8 @@ fn a_route_that_takes_a_page_of_the_edge_is_refused_by_every_command_with_its_li
 
 #[test]
 fn a_port_in_use_is_reported_before_a_missing_model() {
-    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = taken.local_addr().unwrap().to_string();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
     let directory = directory_with(ONE_MODEL);
     let command = callboard(["serve".as_ref(), directory.as_os_str(), "--http".as_ref(), address.as_ref()]);
     let (line, code) = failure(command);
@@ -180,17 +180,17 @@ fn a_port_in_use_is_reported_before_a_missing_model() {
 }
 
 #[test]
-fn help_and_version_are_answers() {
+fn help_and_version_exit_with_code_0() {
     for args in [["--help"], ["--version"]] {
         let output = run(&args);
         assert_eq!(output.status.code(), Some(0));
         assert!(!output.stdout.is_empty());
     }
-    assert_eq!(run(&[]).status.code(), Some(2), "nothing to do is a mistake");
+    assert_eq!(run(&[]).status.code(), Some(2), "a command is required");
 }
 
 #[test]
-fn a_value_that_its_stage_refuses_names_its_line() {
+fn an_error_of_a_stage_names_the_line_of_its_value() {
     let directory = directory_with(
         "[[stage]]\nname = \"decode\"\nkind = \"image\"\nwidth = 8\n\n[[route]]\npath = \"/p\"\nstages = [\"decode\"]\n",
     );
@@ -201,16 +201,17 @@ fn a_value_that_its_stage_refuses_names_its_line() {
 }
 
 #[test]
-fn a_pipe_is_no_file_to_wait_for() {
+fn a_pipe_is_refused_as_a_file() {
     let pipe = directory().join("pipe.toml");
-    let made = std::process::Command::new("sh").args(["-c", &format!("mkfifo '{}'", pipe.display())]).status().unwrap();
-    assert!(made.success());
+    let status =
+        std::process::Command::new("sh").args(["-c", &format!("mkfifo '{}'", pipe.display())]).status().unwrap();
+    assert!(status.success());
     let expected = format!("callboard: {}: not a regular file", pipe.display());
     assert_eq!(failure(callboard(["serve".as_ref(), pipe.as_os_str()])), (expected, 2));
 }
 
 #[test]
-fn a_split_of_calls_on_a_node_without_others_is_refused() {
+fn a_split_of_calls_on_a_single_node_is_refused() {
     let directory = directory_with(
         "[[stage]]\nname = \"name\"\nkind = \"labels\"\nnames = [\"a\", \"b\"]\nsplit = { 7 = 1 }\n\n\
          [[route]]\npath = \"/name\"\nstages = \"name\"\n",
@@ -222,15 +223,15 @@ fn a_split_of_calls_on_a_node_without_others_is_refused() {
         assert!(line.ends_with(expected) && code == 2, "{command}: {line}");
     }
     for flag in ["--quic", "--join"] {
-        let words = ["check".as_ref(), directory.as_os_str(), flag.as_ref(), "127.0.0.1:4433".as_ref()];
-        let output = callboard(words).output().unwrap();
+        let args = ["check".as_ref(), directory.as_os_str(), flag.as_ref(), "127.0.0.1:4433".as_ref()];
+        let output = callboard(args).output().unwrap();
         assert_eq!(output.status.code(), Some(0), "{flag}: {output:?}");
     }
 }
 
-/// A missing bracket is an error of the command line, not of the function.
+/// A missing bracket is an error of the command line, not of the called function.
 #[test]
-fn an_argument_that_begins_as_json_and_is_none_is_refused() {
+fn an_argument_with_malformed_json_is_refused() {
     for url in ["http://127.0.0.1:1", "quic://127.0.0.1:1"] {
         let (line, code) = failure(callboard(["call", url, "f", "--arg", "x={\"a\": 1"]));
         assert!(line.starts_with("callboard: --arg: `{\"a\": 1` begins as JSON, but is not valid JSON: "), "{line}");
@@ -239,8 +240,8 @@ fn an_argument_that_begins_as_json_and_is_none_is_refused() {
 }
 
 #[test]
-fn the_authorities_of_a_collector_are_a_file_that_ends() {
-    let words = ["serve", "examples/digits", "--http", "127.0.0.1:0", "--admin", "off"];
-    let words = words.iter().chain(&["--otlp-endpoint", "https://127.0.0.1:1", "--otlp-ca-file", "/dev/zero"]);
-    assert_eq!(failure(callboard(words)), ("callboard: /dev/zero: not a regular file".to_owned(), 1));
+fn a_device_is_refused_as_a_file_of_authorities() {
+    let args = ["serve", "examples/digits", "--http", "127.0.0.1:0", "--admin", "off"];
+    let args = args.iter().chain(&["--otlp-endpoint", "https://127.0.0.1:1", "--otlp-ca-file", "/dev/zero"]);
+    assert_eq!(failure(callboard(args)), ("callboard: /dev/zero: not a regular file".to_owned(), 1));
 }

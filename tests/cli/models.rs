@@ -40,16 +40,16 @@ fn batching(server: &Server) -> (Value, Value, u64) {
 }
 
 #[test]
-fn a_model_with_a_batch_axis_batches_by_default_and_its_configuration_says_so() {
+fn a_model_with_a_batch_axis_batches_by_default_and_declares_it() {
     for server in [Server::start(callboard(["serve", MODEL, "--http", "127.0.0.1:0"])), with_file("")] {
-        let (most, preferred, batches) = batching(&server);
-        assert_eq!((most, preferred), (json!(32), json!([32])));
+        let (max, preferred, batches) = batching(&server);
+        assert_eq!((max, preferred), (json!(32), json!([32])));
         assert!(batches < 32, "64 items ran as {batches} batches");
     }
-    let (most, preferred, batches) = batching(&with_file("max_batch_size = 1"));
-    assert_eq!((most, preferred, batches), (json!(1), json!([1]), 64));
-    let (most, preferred, _) = batching(&with_file("max_batch_size = 8"));
-    assert_eq!((most, preferred), (json!(8), json!([8])));
+    let (max, preferred, batches) = batching(&with_file("max_batch_size = 1"));
+    assert_eq!((max, preferred, batches), (json!(1), json!([1]), 64));
+    let (max, preferred, _) = batching(&with_file("max_batch_size = 8"));
+    assert_eq!((max, preferred), (json!(8), json!([8])));
 }
 
 #[test]
@@ -69,13 +69,13 @@ fn explain_shows_the_defaults_of_a_model() {
     assert!(row("cost ").contains("entries (rows where items differ in length)"), "{text}");
 }
 
-/// Metadata, configuration and answer name the same datatype, also of a tensor that an ensemble passes on.
+/// Metadata, configuration and answer name the same datatype, even of a tensor that an ensemble passes through.
 #[test]
 fn the_metadata_of_an_ensembles_tensor_matches_its_data() {
     let server = Server::start(callboard(["serve", "examples/graph", "--http", "127.0.0.1:0"]));
-    let of = |list: &Value, key: &str| {
-        let found = list.as_array().unwrap().iter().find(|tensor| tensor["name"] == "logits").unwrap();
-        found[key].as_str().unwrap().to_owned()
+    let member_of = |list: &Value, key: &str| {
+        let logits = list.as_array().unwrap().iter().find(|tensor| tensor["name"] == "logits").unwrap();
+        logits[key].as_str().unwrap().to_owned()
     };
     let metadata = get(&server, "/v2/models/both");
     let config = get(&server, "/v2/models/both/config");
@@ -85,7 +85,10 @@ fn the_metadata_of_an_ensembles_tensor_matches_its_data() {
     let input = json!({ "name": "image", "datatype": "BYTES", "shape": [1], "parameters": { "content_type": "base64" },
                         "data": [seven] });
     let answer = post(&server, "/v2/models/both/infer", &json!({ "inputs": [input] }));
-    let told =
-        [of(&metadata["outputs"], "datatype"), of(&config["output"], "data_type"), of(&answer["outputs"], "datatype")];
-    assert_eq!(told, ["FP32", "TYPE_FP32", "FP32"]);
+    let datatypes = [
+        member_of(&metadata["outputs"], "datatype"),
+        member_of(&config["output"], "data_type"),
+        member_of(&answer["outputs"], "datatype"),
+    ];
+    assert_eq!(datatypes, ["FP32", "TYPE_FP32", "FP32"]);
 }

@@ -12,13 +12,13 @@ pub(crate) fn serve(state: &Path) -> (Server, String) {
     let mut command = callboard(["serve", "examples/digits", "--http", "127.0.0.1:0", "--quic", "127.0.0.1:0"]);
     command.env("XDG_STATE_HOME", state);
     let mut server = Server::start(command);
-    let said = server.wait_for("listening on quic://");
-    let address = said.split(' ').next().unwrap().to_owned();
+    let rest = server.wait_for("listening on quic://");
+    let address = rest.split(' ').next().unwrap().to_owned();
     (server, format!("quic://{address}"))
 }
 
-fn call(state: &Path, url: &str, words: &[&str]) -> Output {
-    let mut command = callboard(["call", url].iter().chain(words));
+fn call(state: &Path, url: &str, args: &[&str]) -> Output {
+    let mut command = callboard(["call", url].iter().chain(args));
     command.env("XDG_STATE_HOME", state).output().unwrap()
 }
 
@@ -38,25 +38,25 @@ fn a_call_over_quic_needs_no_preparation_on_one_machine() {
     let metrics = server.request("GET /metrics HTTP/1.1\r\naccept: application/openmetrics-text", b"").body;
     assert!(metrics.contains("callboard_net_streams_total 2\n"), "{metrics}");
     let page = std::fs::read_to_string("docs/operations.md").unwrap();
-    let told: Vec<&str> = metrics.lines().filter_map(|line| line.strip_prefix("# TYPE callboard_net_")).collect();
-    assert!(told.len() >= 4, "those without reasons are there from the start: {told:?}");
-    for family in told {
+    let families: Vec<&str> = metrics.lines().filter_map(|line| line.strip_prefix("# TYPE callboard_net_")).collect();
+    assert!(families.len() >= 4, "families without labels exist from the start: {families:?}");
+    for family in families {
         let row = format!("| `callboard_net_{} |", family.replace(' ', "` | "));
         assert!(page.contains(&row), "the operations page has no row {row}");
     }
 
     server.signal("TERM");
-    assert_eq!(server.wait(), Some(0), "{:?}", server.said);
+    assert_eq!(server.wait(), Some(0), "{:?}", server.stderr_lines);
 }
 
 #[test]
-fn the_value_of_an_option_is_not_taken_for_the_address() {
+fn the_value_of_an_option_is_not_read_as_the_address() {
     let state = directory();
     let (_server, url) = serve(&state);
-    for word in ["--json={\"u\": \"http://a\"}", "--arg=u=http://a", "-Fu=http://a"] {
-        let mut command = callboard(["call", word, &url, "/nowhere"]);
+    for option in ["--json={\"u\": \"http://a\"}", "--arg=u=http://a", "-Fu=http://a"] {
+        let mut command = callboard(["call", option, &url, "/nowhere"]);
         let output = command.env("XDG_STATE_HOME", &state).output().unwrap();
-        assert_eq!(output.status.code(), Some(4), "{word}: {output:?}");
+        assert_eq!(output.status.code(), Some(4), "{option}: {output:?}");
         assert!(String::from_utf8_lossy(&output.stderr).contains("`/nowhere`"), "{output:?}");
     }
 }
@@ -71,28 +71,28 @@ fn a_caller_with_another_identity_is_refused() {
 }
 
 #[test]
-fn the_development_identity_is_not_shown_beyond_loopback() {
+fn the_development_identity_is_refused_beyond_loopback() {
     let mut command = callboard(["serve", "examples/digits", "--http", "127.0.0.1:0", "--quic", "0.0.0.0:0"]);
     command.env("XDG_STATE_HOME", directory());
-    let (said, code) = failure(command);
+    let (message, code) = failure(command);
     assert_eq!(code, 1);
-    assert!(said.contains("for loopback only"), "{said}");
+    assert!(message.contains("for loopback only"), "{message}");
 }
 
 /// A peer at such an address could never be connected either.
 #[test]
 fn a_peer_beyond_loopback_needs_a_cluster() {
-    let words = ["serve", "examples/digits", "--http", "127.0.0.1:0", "--quic", "127.0.0.1:0", "--join"];
-    let mut command = callboard(words);
+    let args = ["serve", "examples/digits", "--http", "127.0.0.1:0", "--quic", "127.0.0.1:0", "--join"];
+    let mut command = callboard(args);
     command.arg("192.0.2.1:4433").env("XDG_STATE_HOME", directory());
-    let (said, code) = failure(command);
+    let (message, code) = failure(command);
     assert_eq!(code, 1);
-    assert!(said.contains("192.0.2.1:4433 is not on this machine") && said.contains("cluster join"), "{said}");
+    assert!(message.contains("192.0.2.1:4433 is not on this machine") && message.contains("cluster join"), "{message}");
 }
 
 /// The first process creates the authority, and the others find it.
 #[test]
-fn nodes_that_are_started_in_the_same_moment_are_of_one_authority() {
+fn nodes_that_start_at_once_share_one_authority() {
     let state = directory();
     let starting: Vec<_> = (0..3)
         .map(|_| {
@@ -102,15 +102,15 @@ fn nodes_that_are_started_in_the_same_moment_are_of_one_authority() {
         .collect();
     let nodes: Vec<_> = starting.into_iter().map(|starting| starting.join().unwrap()).collect();
     for (server, url) in &nodes {
-        let said = server.said.join("\n");
-        assert!(said.contains(&format!("development identity in {}", state.display())), "{said}");
+        let log = server.stderr_lines.join("\n");
+        assert!(log.contains(&format!("development identity in {}", state.display())), "{log}");
         let output = call(&state, url, &["/digits", "-F", "image=@examples/digits/seven.png"]);
         assert_eq!(output.status.code(), Some(0), "{output:?}");
     }
 }
 
 #[test]
-fn without_a_directory_for_identities_the_error_says_what_to_set() {
+fn without_a_directory_for_identities_the_error_names_the_variable() {
     let file = directory().join("file");
     std::fs::write(&file, "").unwrap();
     let refused = |state: Option<&Path>| {
@@ -119,25 +119,25 @@ fn without_a_directory_for_identities_the_error_says_what_to_set() {
         if let Some(state) = state {
             command.env("XDG_STATE_HOME", state);
         }
-        let (said, code) = failure(command);
+        let (message, code) = failure(command);
         assert_eq!(code, 1);
-        said
+        message
     };
-    let said = refused(None);
-    assert!(said.contains("set XDG_STATE_HOME or HOME"), "{said}");
+    let message = refused(None);
+    assert!(message.contains("set XDG_STATE_HOME or HOME"), "{message}");
     // A relative path, which would depend on the current directory.
-    let said = refused(Some(Path::new("some/where")));
-    assert!(said.contains("to an absolute path") && !Path::new("some").exists(), "{said}");
-    let said = refused(Some(&file));
-    assert!(said.contains("set XDG_STATE_HOME to a directory that can be written"), "{said}");
+    let message = refused(Some(Path::new("some/where")));
+    assert!(message.contains("to an absolute path") && !Path::new("some").exists(), "{message}");
+    let message = refused(Some(&file));
+    assert!(message.contains("set XDG_STATE_HOME to a directory that can be written"), "{message}");
 }
 
-/// Each node connects to the other although only one names its peer, and neither fails when the other dies.
+/// Each node connects to the other although only one names its peer. A node survives the death of the other.
 #[test]
-fn a_node_that_joins_another_is_known_to_it() {
+fn a_node_connects_back_to_a_node_that_joins_it() {
     let state = directory();
-    let start = |words: &[&str]| {
-        let mut command = callboard(["serve", "examples/digits", "--log", "callboard_net=info"].iter().chain(words));
+    let start = |args: &[&str]| {
+        let mut command = callboard(["serve", "examples/digits", "--log", "callboard_net=info"].iter().chain(args));
         command.env("XDG_STATE_HOME", &state);
         Server::start(command)
     };
@@ -151,16 +151,16 @@ fn a_node_that_joins_another_is_known_to_it() {
     let output = call(&state, &format!("quic://{address}"), &["/digits", "-F", "image=@examples/digits/seven.png"]);
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     first.signal("TERM");
-    assert_eq!(first.wait(), Some(0), "{:?}", first.said);
+    assert_eq!(first.wait(), Some(0), "{:?}", first.stderr_lines);
 }
 
-/// The peer has a name with an address that may be unreachable from here.
+/// The peer is joined by a host name.
 #[test]
 fn the_status_of_a_node_shows_the_others() {
     let state = directory();
-    let start = |words: &[&str]| {
-        let own = ["serve", "examples/digits", "--http", "127.0.0.1:0", "--admin", "127.0.0.1:0"];
-        let mut command = callboard(own.iter().chain(words));
+    let start = |args: &[&str]| {
+        let base = ["serve", "examples/digits", "--http", "127.0.0.1:0", "--admin", "127.0.0.1:0"];
+        let mut command = callboard(base.iter().chain(args));
         command.env("XDG_STATE_HOME", &state);
         Server::start(command)
     };
@@ -170,16 +170,16 @@ fn the_status_of_a_node_shows_the_others() {
     let mut second = start(&["--join", &name, "--log", "callboard_net=info"]);
     let admin = second.wait_for("admin on ");
     second.wait_for("connected to a peer");
-    let status = |words: &[&str]| {
-        let output = run(&[&["status", &admin], words].concat());
+    let status = |args: &[&str]| {
+        let output = run(&[&["status", &admin], args].concat());
         assert!(output.status.success(), "{output:?}");
         String::from_utf8(output.stdout).unwrap()
     };
     let text = status(&[]);
     let row = text.lines().find(|line| line.starts_with(&address)).unwrap_or_else(|| panic!("no {address} in {text}"));
     assert!(row.ends_with("digits, labels") && !row.contains("away"), "{text}");
-    let told: serde_json::Value = serde_json::from_str(&status(&["--json"])).unwrap();
-    let peer = &told["node"]["peers"][0];
+    let status_json: serde_json::Value = serde_json::from_str(&status(&["--json"])).unwrap();
+    let peer = &status_json["node"]["peers"][0];
     assert_eq!((peer["address"].as_str(), peer["node"].as_str()), (Some(address.as_str()), Some("")));
     assert!(peer["linked_for"]["nanos"].is_u64() && peer["stages"].as_array().unwrap().len() >= 2, "{peer}");
 
@@ -190,12 +190,13 @@ fn the_status_of_a_node_shows_the_others() {
 }
 
 #[test]
-fn nodes_are_named_as_hosts_with_ports_and_not_too_many() {
-    let many = vec!["node.example:4433"; 65].join(",");
-    for wrong in ["node.example", "node.example:0", "http://node.example:1", "a node:1", &many] {
-        let (said, code) = failure(callboard(["serve", "examples/digits", "--http", "127.0.0.1:0", "--join", wrong]));
-        assert_eq!(code, 2, "{wrong}: {said}");
-        assert!(said.contains("expected nodes as HOST:PORT") && said.contains("at most 64"), "{said}");
+fn peers_are_hosts_with_ports_and_at_most_64() {
+    let too_many = vec!["node.example:4433"; 65].join(",");
+    for invalid in ["node.example", "node.example:0", "http://node.example:1", "a node:1", &too_many] {
+        let (message, code) =
+            failure(callboard(["serve", "examples/digits", "--http", "127.0.0.1:0", "--join", invalid]));
+        assert_eq!(code, 2, "{invalid}: {message}");
+        assert!(message.contains("expected nodes as HOST:PORT") && message.contains("at most 64"), "{message}");
     }
 }
 
@@ -207,11 +208,11 @@ pub(crate) fn labels(revision: u32, names: &str, parts: [u32; 2]) -> std::path::
 }
 
 /// Two linked nodes that divide the calls of a stage, three for the first and one for the second.
-fn divided() -> [Server; 2] {
+fn divided_nodes() -> [Server; 2] {
     let state = directory();
-    let start = |file: &Path, words: &[&str]| {
+    let start = |file: &Path, args: &[&str]| {
         let mut command =
-            callboard(["serve", "--log", "callboard_net=info", "--http", "127.0.0.1:0"].iter().chain(words));
+            callboard(["serve", "--log", "callboard_net=info", "--http", "127.0.0.1:0"].iter().chain(args));
         command.arg(file).env("XDG_STATE_HOME", &state);
         Server::start(command)
     };
@@ -225,29 +226,29 @@ fn divided() -> [Server; 2] {
 const HEAD: &str = "POST /name HTTP/1.1\r\ncontent-type: application/json";
 const SCORES: &str = "[0.9, 0.1]";
 
-fn of(name: &str, answers: &[String]) -> usize {
+fn count_of(name: &str, answers: &[String]) -> usize {
     answers.iter().filter(|answer| answer.contains(name)).count()
 }
 
 #[test]
 fn calls_are_divided_between_the_revisions_that_nodes_run() {
-    let [old, _new] = divided();
+    let [old, _new] = divided_nodes();
     let answers: Vec<String> = (0..40).map(|_| old.request(HEAD, SCORES.as_bytes()).body).collect();
-    assert_eq!((of("old", &answers), of("new", &answers)), (30, 10), "{answers:?}");
+    assert_eq!((count_of("old", &answers), count_of("new", &answers)), (30, 10), "{answers:?}");
 }
 
 /// The server waits for half-sent heads. Their requests may need a peer, like any others.
 #[test]
-fn a_late_http_call_still_reaches_the_peers() {
-    let [mut old, mut new] = divided();
-    let mut half: Vec<_> = (0..8).map(|_| old.connect()).collect();
-    half.iter_mut().for_each(|stream| stream.write_all(HEAD.as_bytes()).unwrap());
+fn a_late_http_call_can_still_use_the_peers() {
+    let [mut old, mut new] = divided_nodes();
+    let mut half_sent: Vec<_> = (0..8).map(|_| old.connect()).collect();
+    half_sent.iter_mut().for_each(|stream| stream.write_all(HEAD.as_bytes()).unwrap());
     // The half-sent heads arrived before these requests.
     (0..20).for_each(|_| assert_eq!(old.request(HEAD, SCORES.as_bytes()).status, 200));
     old.signal("TERM");
     old.wait_for("SIGTERM");
-    assert!(!new.says_within("the connection to a peer ended", Duration::from_millis(500)), "{:?}", new.said);
-    let answers = half.into_iter().filter_map(|mut stream| {
+    assert!(!new.prints_within("the connection to a peer ended", Duration::from_millis(500)), "{:?}", new.stderr_lines);
+    let answers = half_sent.into_iter().filter_map(|mut stream| {
         let rest = format!("\r\nhost: test\r\ncontent-length: {}\r\n\r\n{SCORES}", SCORES.len());
         let (sent, mut answer) = (stream.write_all(rest.as_bytes()), String::new());
         // A connection without any read request is closed with the listener.
@@ -255,6 +256,6 @@ fn a_late_http_call_still_reaches_the_peers() {
     });
     let answers: Vec<String> = answers.collect();
     assert!(answers.len() >= 4 && answers.iter().all(|answer| answer.contains(" 200 ")), "{answers:?}");
-    assert!(of("new", &answers) > 0, "{answers:?}");
-    assert_eq!(old.wait(), Some(0), "{:?}", old.said);
+    assert!(count_of("new", &answers) > 0, "{answers:?}");
+    assert_eq!(old.wait(), Some(0), "{:?}", old.stderr_lines);
 }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use crate::support::{Answer, PATIENCE, Server, callboard, directory, directory_with, failure, run};
+use crate::support::{Answer, Server, TEST_TIMEOUT, callboard, directory, directory_with, failure, run};
 
 const PNG: &str = "POST /digits HTTP/1.1\r\ncontent-type: image/png";
 
@@ -16,33 +16,33 @@ fn worker(state: &Path, quic: &str) -> (Server, String) {
         callboard(["serve", "examples/digits", "--http", "127.0.0.1:0", "--admin", "off", "--quic", quic]);
     command.env("XDG_STATE_HOME", state);
     let mut server = Server::start(command);
-    let said = server.wait_for("listening on quic://");
-    (server, said.split(' ').next().unwrap().to_owned())
+    let rest = server.wait_for("listening on quic://");
+    (server, rest.split(' ').next().unwrap().to_owned())
 }
 
 fn gateway(state: &Path, file: &Path, peer: &str) -> Server {
-    let words = ["serve", "--http", "127.0.0.1:0", "--admin", "off", "--join", peer];
-    let mut command = callboard(words);
+    let args = ["serve", "--http", "127.0.0.1:0", "--admin", "off", "--join", peer];
+    let mut command = callboard(args);
     command.arg(file).env("XDG_STATE_HOME", state);
     Server::start(command)
 }
 
 /// Repeats the request until it gets the expected answer.
-fn until(server: &Server, head: &str, body: &[u8], is_it: impl Fn(&Answer) -> bool) -> Answer {
-    let begun = Instant::now();
+fn request_until(server: &Server, head: &str, body: &[u8], is_expected: impl Fn(&Answer) -> bool) -> Answer {
+    let start = Instant::now();
     loop {
         let answer = server.request(head, body);
-        if is_it(&answer) {
+        if is_expected(&answer) {
             return answer;
         }
-        assert!(begun.elapsed() < PATIENCE, "{head}: {answer:?}");
-        #[expect(clippy::disallowed_methods, reason = "nobody announces it to another process")]
+        assert!(start.elapsed() < TEST_TIMEOUT, "{head}: {answer:?}");
+        #[expect(clippy::disallowed_methods, reason = "another process cannot be notified")]
         std::thread::sleep(Duration::from_millis(20));
     }
 }
 
-fn becomes_ready(server: &Server) {
-    until(server, "GET /readyz HTTP/1.1", b"", |answer| answer.status == 200);
+fn wait_until_ready(server: &Server) {
+    request_until(server, "GET /readyz HTTP/1.1", b"", |answer| answer.status == 200);
 }
 
 fn json(text: &str) -> Value {
@@ -50,16 +50,16 @@ fn json(text: &str) -> Value {
 }
 
 #[test]
-fn a_gateway_answers_while_a_worker_runs_its_stages_and_says_so_while_none_does() {
+fn a_gateway_answers_while_a_worker_runs_and_is_not_ready_without_one() {
     let state = directory();
     let seven = fs::read("examples/digits/seven.png").unwrap();
     let (first, address) = worker(&state, "127.0.0.1:0");
     let mut gateway = gateway(&state, Path::new("examples/gateway"), &address);
-    becomes_ready(&gateway);
+    wait_until_ready(&gateway);
     let answer = gateway.request(PNG, &seven);
     assert_eq!((answer.status, &json(&answer.body)["label"]), (200, &"7".into()), "{answer:?}");
-    let itself = first.request(PNG, &seven);
-    assert_eq!(answer.body, itself.body, "the same answer, wherever the stages run");
+    let local_answer = first.request(PNG, &seven);
+    assert_eq!(answer.body, local_answer.body, "a remote stage gives the same answer");
 
     // A stage's error about an input is reported as if it ran here.
     let bad = gateway.request("POST /digits HTTP/1.1\r\ncontent-type: application/json", br#"{"image": 5}"#);
@@ -67,7 +67,7 @@ fn a_gateway_answers_while_a_worker_runs_its_stages_and_says_so_while_none_does(
     assert_eq!(json(&bad.body)["details"]["fields"][0]["path"], "$.image");
 
     first.signal("KILL");
-    let lost = until(&gateway, PNG, &seven, |answer| answer.head.contains("\r\nretry-after: 1\r\n"));
+    let lost = request_until(&gateway, PNG, &seven, |answer| answer.head.contains("\r\nretry-after: 1\r\n"));
     let problem = json(&lost.body);
     assert_eq!((lost.status, &problem["kind"], &problem["stage"]), (503, &"unavailable".into(), &"decode".into()));
     let message = problem["message"].as_str().unwrap();
@@ -81,19 +81,19 @@ fn a_gateway_answers_while_a_worker_runs_its_stages_and_says_so_while_none_does(
     drop(first);
 
     let (_second, _) = worker(&state, &address);
-    becomes_ready(&gateway);
+    wait_until_ready(&gateway);
     let answer = gateway.request(PNG, &seven);
     assert_eq!((answer.status, &json(&answer.body)["label"]), (200, &"7".into()), "{answer:?}");
     assert_eq!(gateway.request("GET /v2/models/digits/ready HTTP/1.1", b"").status, 200);
 
     gateway.signal("TERM");
-    assert_eq!(gateway.wait(), Some(0), "{:?}", gateway.said);
-    let said = gateway.said.join("\n");
-    assert!(said.contains("POST /digits  ↗decode → ↗digits → ↗labels\n"), "{said}");
-    assert!(said.contains("  ↗ marks a remote stage"), "{said}");
+    assert_eq!(gateway.wait(), Some(0), "{:?}", gateway.stderr_lines);
+    let log = gateway.stderr_lines.join("\n");
+    assert!(log.contains("POST /digits  ↗decode → ↗digits → ↗labels\n"), "{log}");
+    assert!(log.contains("  ↗ marks a remote stage"), "{log}");
 }
 
-/// A worker that joins the gateway is found without being named.
+/// The gateway finds a worker that joins it.
 #[test]
 fn local_and_remote_stages_work_in_one_graph() {
     let state = directory();
@@ -106,8 +106,8 @@ fn local_and_remote_stages_work_in_one_graph() {
          [[route]]\npath = \"/digits\"\nstages = [\"decode\", \"digits\", { ensemble = { best = \"labels\", logits = [] } }]\n\
          [[route]]\npath = \"/missing\"\nstages = [\"missing\", \"labels\"]\n",
     );
-    let words = ["serve", "--http", "127.0.0.1:0", "--admin", "off", "--quic", "127.0.0.1:0"];
-    let mut command = callboard(words);
+    let args = ["serve", "--http", "127.0.0.1:0", "--admin", "off", "--quic", "127.0.0.1:0"];
+    let mut command = callboard(args);
     command.arg(&file).env("XDG_STATE_HOME", &state);
     let mut gateway = Server::start(command);
     let address = gateway.wait_for("listening on quic://").split(' ').next().unwrap().to_owned();
@@ -118,7 +118,7 @@ fn local_and_remote_stages_work_in_one_graph() {
         command
     });
     let seven = fs::read("examples/digits/seven.png").unwrap();
-    let answer = until(&gateway, PNG, &seven, |answer| answer.status == 200);
+    let answer = request_until(&gateway, PNG, &seven, |answer| answer.status == 200);
     let reply = json(&answer.body);
     assert_eq!((&reply["best"]["label"], reply["logits"].as_array().unwrap().len()), (&"7".into(), 10), "{reply}");
 

@@ -17,14 +17,14 @@ fn serve(directory: &Path, args: &[&str]) -> Server {
     Server::start(callboard(start.iter().chain(args)))
 }
 
-fn asked(url: &str, path: &str) -> (bool, String) {
+fn call_post(url: &str, path: &str) -> (bool, String) {
     let output = run(&["call", url, path, "--method", "POST"]);
     (output.status.success(), String::from_utf8(output.stdout).unwrap() + &String::from_utf8_lossy(&output.stderr))
 }
 
 /// Names, versions and states.
 fn index(url: &str) -> Vec<(String, Option<String>, String)> {
-    let (_, listed) = asked(url, "/v2/repository/index");
+    let (_, listed) = call_post(url, "/v2/repository/index");
     let listed: Vec<Value> = serde_json::from_str(&listed).unwrap_or_else(|error| panic!("{error}: {listed}"));
     let text = |value: &Value| value.as_str().map(str::to_owned);
     let row = |model: &Value| (text(&model["name"]).unwrap(), text(&model["version"]), text(&model["state"]).unwrap());
@@ -32,7 +32,7 @@ fn index(url: &str) -> Vec<(String, Option<String>, String)> {
 }
 
 #[test]
-fn at_the_admin_listener_models_come_from_the_file_as_it_is_now() {
+fn the_admin_listener_loads_models_from_the_current_file() {
     let directory = directory_with(ONE);
     let mut server = serve(&directory, &["--admin", "127.0.0.1:0"]);
     let admin = server.wait_for("admin on ");
@@ -43,28 +43,28 @@ fn at_the_admin_listener_models_come_from_the_file_as_it_is_now() {
 
     // A model that was added later.
     fs::write(directory.join("callboard.toml"), [ONE, TWO].concat()).unwrap();
-    let (done, said) = asked(&admin, "/v2/repository/models/two/load");
-    assert!(done, "{said}");
+    let (is_ok, message) = call_post(&admin, "/v2/repository/models/two/load");
+    assert!(is_ok, "{message}");
     assert_eq!(index(&admin), [row("one", Some("1"), "READY"), row("two", Some("1"), "READY")]);
     assert_eq!(server.request("GET /v2/models/two/ready HTTP/1.1", b"").status, 200);
 
-    let (done, said) = asked(&admin, "/v2/repository/models/one/unload");
-    assert!(done, "{said}");
+    let (is_ok, message) = call_post(&admin, "/v2/repository/models/one/unload");
+    assert!(is_ok, "{message}");
     assert_eq!(server.request("POST /one HTTP/1.1", b"[]").status, 404);
-    // The edge shows it, too.
+    // The edge lists the same models.
     let edge = format!("http://{}", server.address);
     assert_eq!(index(&edge), [row("two", Some("1"), "READY"), row("one", None, "UNAVAILABLE")]);
 
     // A model that cannot be loaded changes nothing.
     fs::write(directory.join("callboard.toml"), ONE.replace("names = [", "names = {")).unwrap();
-    let (done, said) = asked(&admin, "/v2/repository/models/one/load");
-    assert!(!done && said.contains("failed to load 'one'") && said.contains("callboard.toml"), "{said}");
+    let (is_ok, message) = call_post(&admin, "/v2/repository/models/one/load");
+    assert!(!is_ok && message.contains("failed to load 'one'") && message.contains("callboard.toml"), "{message}");
     assert_eq!(server.request("GET /v2/models/two/ready HTTP/1.1", b"").status, 200);
 }
 
 /// A client that requests version 1 finds it after every reload, until the owner changes the version.
 #[test]
-fn a_version_is_the_owners_and_survives_a_reload() {
+fn a_version_is_set_by_the_owner_and_survives_a_reload() {
     let directory = directory_with(ONE);
     let server = serve(&directory, &["--model-control=true"]);
     let post = |path: &str| server.request(&format!("POST /v2/repository/models/one/{path} HTTP/1.1"), b"").status;
@@ -79,7 +79,7 @@ fn a_version_is_the_owners_and_survives_a_reload() {
 }
 
 #[test]
-fn clients_control_models_only_where_they_may() {
+fn clients_control_models_only_if_allowed() {
     let directory = directory_with(ONE);
     let (server, open) = (serve(&directory, &[]), serve(&directory, &["--model-control"]));
     let unload = "POST /v2/repository/models/one/unload HTTP/1.1";

@@ -8,7 +8,7 @@ use std::sync::{Condvar, Mutex, OnceLock};
 use std::thread::{self, Thread};
 use std::time::Duration;
 
-use crate::support::{Answer, PATIENCE, Server, callboard};
+use crate::support::{Answer, Server, TEST_TIMEOUT, callboard};
 
 /// The poll interval of the balancer, as in production.
 const POLL: Duration = Duration::from_secs(1);
@@ -27,7 +27,7 @@ struct Balancer {
     listener: TcpListener,
     backends: Mutex<Vec<Backend>>,
     /// Notified after each poll of all servers.
-    asked: Condvar,
+    polled: Condvar,
     /// The thread that polls.
     poller: OnceLock<Thread>,
     turn: AtomicUsize,
@@ -38,8 +38,8 @@ impl Balancer {
     fn new() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let (turn, is_over) = (AtomicUsize::new(0), AtomicBool::new(false));
-        let (backends, asked, poller) = (Mutex::default(), Condvar::new(), OnceLock::new());
-        Self { listener, backends, asked, poller, turn, is_over }
+        let (backends, polled, poller) = (Mutex::default(), Condvar::new(), OnceLock::new());
+        Self { listener, backends, polled, poller, turn, is_over }
     }
 
     fn is_over(&self) -> bool {
@@ -55,8 +55,8 @@ impl Balancer {
         let is_unknown = |backends: &mut Vec<Backend>| {
             !backends.iter().any(|backend| backend.address == address && backend.is_ready)
         };
-        let waited = self.asked.wait_timeout_while(backends, PATIENCE, is_unknown).unwrap().1;
-        assert!(!waited.timed_out(), "{address} does not become ready");
+        let outcome = self.polled.wait_timeout_while(backends, TEST_TIMEOUT, is_unknown).unwrap().1;
+        assert!(!outcome.timed_out(), "{address} does not become ready");
     }
 
     fn remove(&self, server: &Server) {
@@ -67,15 +67,16 @@ impl Balancer {
     fn poll(&self) {
         self.poller.set(thread::current()).expect("one thread polls");
         while !self.is_over() {
-            let addresses: Vec<_> = self.backends.lock().unwrap().iter().map(|known| known.address.clone()).collect();
+            let addresses: Vec<_> =
+                self.backends.lock().unwrap().iter().map(|backend| backend.address.clone()).collect();
             for address in addresses {
-                let is_ready = ask(&address, "GET /readyz HTTP/1.1\r\n", b"").is_ok_and(|status| status == 200);
+                let is_ready = status_of(&address, "GET /readyz HTTP/1.1\r\n", b"").is_ok_and(|status| status == 200);
                 let mut backends = self.backends.lock().unwrap();
                 backends.iter_mut().filter(|backend| backend.address == address).for_each(|backend| {
                     backend.is_ready = is_ready;
                 });
             }
-            self.asked.notify_all();
+            self.polled.notify_all();
             thread::park_timeout(POLL);
         }
     }
@@ -89,7 +90,7 @@ impl Balancer {
     }
 
     /// Forwards each accepted connection on its own threads.
-    fn pass_on(&self) {
+    fn forward(&self) {
         thread::scope(|scope| {
             while let Ok((client, _)) = self.listener.accept()
                 && !self.is_over()
@@ -107,20 +108,20 @@ impl Balancer {
 }
 
 /// Sets the flag when dropped.
-struct Over<'a>(&'a AtomicBool);
+struct SetOnDrop<'a>(&'a AtomicBool);
 
-impl Drop for Over<'_> {
+impl Drop for SetOnDrop<'_> {
     fn drop(&mut self) {
         self.0.store(true, Ordering::SeqCst);
     }
 }
 
 /// Ends a balancer when dropped.
-struct Ending<'a>(&'a Balancer);
+struct StopOnDrop<'a>(&'a Balancer);
 
-impl Drop for Ending<'_> {
+impl Drop for StopOnDrop<'_> {
     fn drop(&mut self) {
-        drop(Over(&self.0.is_over));
+        drop(SetOnDrop(&self.0.is_over));
         // The last accepted connection.
         _ = self.0.listener.local_addr().and_then(TcpStream::connect);
     }
@@ -133,9 +134,9 @@ fn copy(mut from: &TcpStream, mut to: &TcpStream) {
 }
 
 /// The status of one request on its own connection.
-fn ask(address: &str, head: &str, body: &[u8]) -> io::Result<u16> {
+fn status_of(address: &str, head: &str, body: &[u8]) -> io::Result<u16> {
     let mut stream = TcpStream::connect(address)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_read_timeout(Some(TEST_TIMEOUT))?;
     write!(stream, "{head}host: test\r\ncontent-length: {}\r\nconnection: close\r\n\r\n", body.len())?;
     stream.write_all(body)?;
     let answer = Answer::try_read(stream)?;
@@ -154,7 +155,7 @@ fn a_rolling_restart_behind_a_balancer_loses_no_request() {
     let (answered, lost) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
     let load = |is_over: &AtomicBool| {
         while !is_over.load(Ordering::SeqCst) {
-            match ask(&front, "POST /digits HTTP/1.1\r\ncontent-type: image/png\r\n", &picture) {
+            match status_of(&front, "POST /digits HTTP/1.1\r\ncontent-type: image/png\r\n", &picture) {
                 Ok(200) => drop(answered.fetch_add(1, Ordering::SeqCst)),
                 other => lost.lock().unwrap().push(other),
             }
@@ -162,20 +163,20 @@ fn a_rolling_restart_behind_a_balancer_loses_no_request() {
     };
     thread::scope(|scope| {
         scope.spawn(|| balancer.poll());
-        scope.spawn(|| balancer.pass_on());
-        // Ends the threads, also when the test fails.
-        let _ending = Ending(&balancer);
+        scope.spawn(|| balancer.forward());
+        // Ends the threads even if the test fails.
+        let _ending = StopOnDrop(&balancer);
         let mut servers = [Server::digits(&DELAY), Server::digits(&DELAY)];
         servers.iter().for_each(|server| balancer.add(server));
         let is_over = AtomicBool::new(false);
         thread::scope(|scope| {
-            let _ending = Over(&is_over);
+            let _ending = SetOnDrop(&is_over);
             (0..4).for_each(|_| drop(scope.spawn(|| load(&is_over))));
             for server in &mut servers {
-                let so_far = answered.load(Ordering::SeqCst);
+                let before = answered.load(Ordering::SeqCst);
                 server.signal("TERM");
-                assert_eq!(server.wait(), Some(0), "{:#?}", server.said);
-                assert!(answered.load(Ordering::SeqCst) > so_far, "the load goes on meanwhile");
+                assert_eq!(server.wait(), Some(0), "{:#?}", server.stderr_lines);
+                assert!(answered.load(Ordering::SeqCst) > before, "requests are answered during the restart");
                 balancer.remove(server);
                 *server = Server::digits(&DELAY);
                 balancer.add(server);

@@ -12,28 +12,28 @@ fn seven(server: &Server, headers: &str) -> Answer {
 }
 
 #[test]
-fn keys_from_a_file_let_requests_in_up_to_their_limits() {
+fn keys_from_a_file_admit_requests_up_to_their_limits() {
     let file = directory().join("keys");
     fs::write(&file, format!("# ours\nweb {KEY} 2/h\n")).unwrap();
     let mut server = Server::digits(&["--api-keys", file.to_str().unwrap(), "--rate-limit", "100/s"]);
     let line = server.wait_for("curl ");
-    assert!(line.ends_with(" -H \"x-api-key: $API_KEY\""), "a line that is pasted works: {line}");
+    assert!(line.ends_with(" -H \"x-api-key: $API_KEY\""), "the printed line has the key header: {line}");
     assert_eq!(seven(&server, "").status, 401);
     let with_key = format!("\r\nauthorization: Bearer {KEY}");
     assert_eq!([0; 3].map(|_| seven(&server, &with_key).status), [200, 200, 429]);
 }
 
 #[test]
-fn keys_from_the_environment_let_requests_in() {
+fn keys_from_the_environment_admit_requests() {
     let mut command = callboard(["serve", "examples/digits", "--http", "127.0.0.1:0", "--api-keys", "env:MY_KEYS"]);
     command.env("MY_KEYS", format!("web {KEY}"));
     let server = Server::start(command);
     assert_eq!(seven(&server, &format!("\r\nx-api-key: {KEY}")).status, 200);
-    assert_eq!(seven(&server, "\r\nx-api-key: another-key-nobody-has").status, 401);
+    assert_eq!(seven(&server, "\r\nx-api-key: an-unknown-key-of-a-client").status, 401);
 }
 
 #[test]
-fn keys_that_cannot_be_read_stop_the_start_and_are_not_repeated() {
+fn invalid_keys_stop_the_start_and_are_not_printed() {
     let file = directory().join("keys");
     fs::write(&file, "web too-short\n").unwrap();
     let command = callboard(["serve", "examples/digits", "--api-keys", file.to_str().unwrap()]);
@@ -59,7 +59,7 @@ fn pages_of_a_listed_origin_may_read_answers() {
 }
 
 #[test]
-fn every_request_has_a_line_unless_that_is_not_wanted() {
+fn every_request_has_a_line_unless_the_access_log_is_off() {
     let mut server = Server::digits(&[]);
     let trace = "4bf92f3577b34da6a3ce929d0e0e4736";
     let head = format!("\r\nx-request-id: mine-1\r\ntraceparent: 00-{trace}-00f067aa0ba902b7-00");
@@ -76,5 +76,5 @@ fn every_request_has_a_line_unless_that_is_not_wanted() {
     assert_eq!(seven(&server, "").status, 200);
     server.signal("TERM");
     assert_eq!(server.wait(), Some(0));
-    assert!(!server.said.iter().any(|line| line.contains("request_id")), "{:#?}", server.said);
+    assert!(!server.stderr_lines.iter().any(|line| line.contains("request_id")), "{:#?}", server.stderr_lines);
 }

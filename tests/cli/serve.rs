@@ -6,7 +6,7 @@ use std::io::Write as _;
 use crate::support::{Answer, Server, callboard, run};
 
 #[test]
-fn says_where_to_go_and_answers_there() {
+fn the_start_up_lines_name_working_addresses() {
     let mut server = Server::digits(&[]);
     let page = server.wait_for(&format!("documentation http://{}", server.address));
     let command = server.wait_for("curl ");
@@ -39,8 +39,8 @@ fn an_invalid_body_of_a_configured_route_is_422_with_its_fields() {
         let problem: serde_json::Value = serde_json::from_str(&answer.body).unwrap();
         assert_eq!(problem["kind"], "invalid_input", "{problem}");
         let fields = problem["details"]["fields"].as_array().cloned().unwrap_or_default();
-        let told: Vec<&str> = fields.iter().filter_map(|field| field["path"].as_str()).collect();
-        assert_eq!(told, paths, "{body}: {problem}");
+        let found: Vec<&str> = fields.iter().filter_map(|field| field["path"].as_str()).collect();
+        assert_eq!(found, paths, "{body}: {problem}");
     };
     let pictures = Server::digits(&[]);
     for body in ["{}", r#"{"imag": "x"}"#, r#"{"image": 5}"#] {
@@ -69,7 +69,7 @@ fn limits_from_the_command_line_hold() {
 }
 
 #[test]
-fn a_call_that_fails_on_our_side_is_one_line_of_the_log_with_its_id() {
+fn a_server_side_failure_is_one_log_line_with_its_request_id() {
     let mut server = Server::digits(&[]);
     let mut stream = server.connect();
     // The body does not arrive, and the deadline passes.
@@ -87,7 +87,7 @@ fn a_call_that_fails_on_our_side_is_one_line_of_the_log_with_its_id() {
 }
 
 #[test]
-fn the_document_has_the_title_and_version_that_are_set() {
+fn the_document_has_the_configured_title_and_version() {
     let document = |flags: &[&str]| {
         let output = run(&[&["openapi", "examples/digits"], flags].concat());
         let document: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -121,13 +121,13 @@ fn a_broken_pipe_is_no_error() {
 }
 
 #[test]
-fn the_metrics_are_those_of_the_operations_page() {
+fn the_metrics_match_the_operations_page() {
     let server = Server::digits(&[]);
     // The metric families of answers exist after the first answer.
     server.request("GET /livez HTTP/1.1", b"");
     server.request("POST /digits HTTP/1.1\r\ncontent-type: application/json", b"{");
     let metrics = server.request("GET /metrics HTTP/1.1\r\naccept: application/openmetrics-text", b"").body;
-    let told: Vec<(&str, &str)> =
+    let served: Vec<(&str, &str)> =
         metrics.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' ')).collect();
     let page = fs::read_to_string("docs/operations.md").unwrap();
     let rows = page.lines().skip_while(|line| !line.starts_with("| metric |")).skip(2);
@@ -140,9 +140,9 @@ fn the_metrics_are_those_of_the_operations_page() {
         })
         .collect();
     // This server has no QUIC port; another test checks the metrics of such a port.
-    let here = documented.iter().filter(|(name, _)| !name.starts_with("callboard_net_"));
-    let documented: Vec<(&str, &str)> = here.map(|(name, kind)| (name.as_str(), *kind)).collect();
-    assert_eq!(told, documented);
+    let own_families = documented.iter().filter(|(name, _)| !name.starts_with("callboard_net_"));
+    let documented: Vec<(&str, &str)> = own_families.map(|(name, kind)| (name.as_str(), *kind)).collect();
+    assert_eq!(served, documented);
 }
 
 /// The parent process may have stopped reading long ago.
@@ -150,29 +150,29 @@ fn the_metrics_are_those_of_the_operations_page() {
 fn a_server_without_a_reader_of_stderr_keeps_answering() {
     use std::io::Write as _;
 
-    // Another log line for every request besides its access line: more than a pipe holds.
+    // Two log lines per request, more in total than a pipe holds.
     let server = Server::digits(&["--log", "debug"]);
     for _ in 0..40 {
         let mut stream = server.connect();
         let request = b"GET /v2/models/digits HTTP/1.1\r\nhost: test\r\n\r\n";
         for _ in 0..100 {
             stream.write_all(request).unwrap();
-            read_one(&mut stream);
+            read_answer(&mut stream);
         }
     }
 }
 
 /// The end of one answer that has a length.
-fn read_one(stream: &mut std::net::TcpStream) {
+fn read_answer(stream: &mut std::net::TcpStream) {
     use std::io::Read as _;
 
-    let mut seen = Vec::new();
+    let mut received = Vec::new();
     let mut piece = [0; 4096];
     loop {
         let read = stream.read(&mut piece).unwrap();
-        assert_ne!(read, 0, "{}", String::from_utf8_lossy(&seen));
-        seen.extend_from_slice(&piece[..read]);
-        let text = String::from_utf8_lossy(&seen).to_ascii_lowercase();
+        assert_ne!(read, 0, "{}", String::from_utf8_lossy(&received));
+        received.extend_from_slice(&piece[..read]);
+        let text = String::from_utf8_lossy(&received).to_ascii_lowercase();
         let Some((head, body)) = text.split_once("\r\n\r\n") else { continue };
         let length = head.split("content-length: ").nth(1).and_then(|rest| rest.lines().next()).unwrap();
         if body.len() >= length.trim().parse().unwrap() {

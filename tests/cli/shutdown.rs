@@ -11,9 +11,9 @@ use callboard::net::Identity;
 use callboard::{Caller, Client};
 
 use crate::quic::labels;
-use crate::support::{Answer, PATIENCE, Server, callboard, directory, run};
+use crate::support::{Answer, Server, TEST_TIMEOUT, callboard, directory, run};
 
-/// A request of which the first half was sent; the server has begun to read it.
+/// A request whose first half was sent and admitted.
 struct HalfSent {
     stream: TcpStream,
     rest: Vec<u8>,
@@ -48,18 +48,18 @@ impl HalfSent {
 }
 
 #[test]
-fn ends_with_code_0_when_nothing_is_in_hand() {
+fn an_idle_server_ends_with_code_0() {
     for signal in ["TERM", "INT"] {
         let mut server = Server::digits(&[]);
         server.signal(signal);
         server.wait_for(&format!("SIG{signal}"));
-        assert_eq!(server.wait(), Some(0), "{:#?}", server.said);
-        assert_eq!(server.said.last().map(String::as_str), Some("stopped"));
+        assert_eq!(server.wait(), Some(0), "{:#?}", server.stderr_lines);
+        assert_eq!(server.stderr_lines.last().map(String::as_str), Some("stopped"));
     }
 }
 
 #[test]
-fn finishes_the_request_in_hand_before_it_ends() {
+fn a_server_finishes_its_running_request_before_it_ends() {
     let mut server = Server::digits(&[]);
     let half = HalfSent::begin(&server);
     server.signal("TERM");
@@ -67,103 +67,105 @@ fn finishes_the_request_in_hand_before_it_ends() {
     let answer = half.finish();
     assert_eq!(answer.status, 200, "{answer:?}");
     assert!(answer.body.contains(r#""label":"7""#), "{answer:?}");
-    assert!(answer.head.contains("connection: close"), "the client learns to go elsewhere: {answer:?}");
-    assert_eq!(server.wait(), Some(0), "{:#?}", server.said);
+    assert!(answer.head.contains("connection: close"), "the client must open a new connection: {answer:?}");
+    assert_eq!(server.wait(), Some(0), "{:#?}", server.stderr_lines);
 }
 
 /// Sends requests on new connections until one is refused. Every answer must be a success.
-fn ask_until_it_is_over(address: SocketAddr, picture: &[u8], answered: &AtomicUsize) {
+fn request_until_closed(address: SocketAddr, picture: &[u8], answered: &AtomicUsize) {
     let head = format!(
         "POST /digits HTTP/1.1\r\nhost: test\r\nconnection: close\r\ncontent-type: image/png\r\ncontent-length: {}\r\n\r\n",
         picture.len()
     );
     while let Ok(mut stream) = TcpStream::connect(address) {
         let mut answer = Vec::new();
-        let asked = stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(picture));
-        let heard = asked.and_then(|()| stream.read_to_end(&mut answer));
+        let sent = stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(picture));
+        let received = sent.and_then(|()| stream.read_to_end(&mut answer));
         if answer.is_empty() {
-            // The connection was in the kernel's queue when the listener closed: no request was started, and any client
-            // retries.
+            // The connection was in the kernel's queue when the listener closed: no request was started.
             return;
         }
         let answer = String::from_utf8_lossy(&answer);
-        assert!(heard.is_ok() && answer.starts_with("HTTP/1.1 200") && answer.contains(r#""label":"7""#), "{answer}");
+        assert!(
+            received.is_ok() && answer.starts_with("HTTP/1.1 200") && answer.contains(r#""label":"7""#),
+            "{answer}"
+        );
         answered.fetch_add(1, Ordering::SeqCst);
     }
 }
 
 #[test]
-fn no_request_fails_when_it_ends_under_load() {
+fn no_request_fails_when_a_server_ends_under_load() {
     let mut server = Server::digits(&[]);
     let address = server.connect().peer_addr().unwrap();
     let picture = fs::read("examples/digits/seven.png").unwrap();
     let answered = AtomicUsize::new(0);
     std::thread::scope(|scope| {
         for _ in 0..8 {
-            scope.spawn(|| ask_until_it_is_over(address, &picture, &answered));
+            scope.spawn(|| request_until_closed(address, &picture, &answered));
         }
         while answered.load(Ordering::SeqCst) < 50 {
             std::thread::yield_now();
         }
         server.signal("TERM");
     });
-    assert_eq!(server.wait(), Some(0), "{:#?}", server.said);
-    assert_eq!(server.said.last().map(String::as_str), Some("stopped"));
+    assert_eq!(server.wait(), Some(0), "{:#?}", server.stderr_lines);
+    assert_eq!(server.stderr_lines.last().map(String::as_str), Some("stopped"));
 }
 
 #[test]
-fn gives_up_after_the_drain_time_and_says_so() {
+fn an_exceeded_drain_time_is_an_error() {
     let mut server = Server::digits(&["--drain", "100ms"]);
     let half = HalfSent::begin(&server);
     server.signal("TERM");
-    assert_eq!(server.wait(), Some(1), "{:#?}", server.said);
-    let last = server.said.last().expect("a last line");
+    assert_eq!(server.wait(), Some(1), "{:#?}", server.stderr_lines);
+    let last = server.stderr_lines.last().expect("a last line");
     assert_eq!(last, "callboard: the drain time was over with 1 call unfinished");
     drop(half);
 }
 
 #[test]
-fn a_second_signal_ends_it_at_once() {
+fn a_second_signal_ends_the_server_at_once() {
     let mut server = Server::digits(&[]);
     let half = HalfSent::begin(&server);
     server.signal("TERM");
     server.wait_for("SIGTERM");
     server.signal("INT");
-    assert_eq!(server.wait(), Some(1), "{:#?}", server.said);
-    assert_eq!(server.said.last().map(String::as_str), Some("callboard: SIGINT again: ended at once"));
+    assert_eq!(server.wait(), Some(1), "{:#?}", server.stderr_lines);
+    assert_eq!(server.stderr_lines.last().map(String::as_str), Some("callboard: SIGINT again: ended at once"));
     drop(half);
 }
 
 /// Longer than any test may take.
-const FOR_EVER: [&str; 2] = ["--drain-delay", "1h"];
+const LONG_DELAY: [&str; 2] = ["--drain-delay", "1h"];
 
 #[test]
-fn is_served_on_for_the_delay_while_its_readiness_says_no() {
-    let mut server = Server::digits(&FOR_EVER);
+fn requests_are_served_during_the_drain_delay_while_the_server_is_not_ready() {
+    let mut server = Server::digits(&LONG_DELAY);
     server.signal("TERM");
     server.wait_for("SIGTERM: not ready, serving for 3600s, then finishing the running calls");
     assert_eq!(server.request("GET /readyz HTTP/1.1", b"").status, 503);
     assert_eq!(HalfSent::begin(&server).finish().status, 200);
     server.signal("INT");
-    assert_eq!(server.wait(), Some(1), "the second signal waits for nothing: {:#?}", server.said);
+    assert_eq!(server.wait(), Some(1), "the second signal does not wait: {:#?}", server.stderr_lines);
 }
 
 #[test]
-fn a_signal_of_a_terminal_does_not_wait_for_a_balancer() {
-    let mut server = Server::digits(&FOR_EVER);
+fn an_interrupt_skips_the_drain_delay() {
+    let mut server = Server::digits(&LONG_DELAY);
     server.signal("INT");
-    assert_eq!(server.wait(), Some(0), "{:#?}", server.said);
+    assert_eq!(server.wait(), Some(0), "{:#?}", server.stderr_lines);
 }
 
-/// Like `timeout` and others: a signal to the server and to its whole group.
+/// `timeout` and others signal the server and its whole group.
 #[test]
-fn a_signal_that_comes_twice_at_once_asks_and_does_not_insist() {
+fn the_same_signal_twice_at_once_counts_once() {
     let mut server = Server::digits(&[]);
     let half = HalfSent::begin(&server);
     server.signals(&["TERM", "TERM"]);
     server.wait_for("SIGTERM");
     assert_eq!(half.finish().status, 200);
-    assert_eq!(server.wait(), Some(0), "{:#?}", server.said);
+    assert_eq!(server.wait(), Some(0), "{:#?}", server.stderr_lines);
 }
 
 /// More log lines than the queue of the test and the largest pipe hold together.
@@ -172,8 +174,8 @@ fn fill_stderr(server: &Server) {
     let stream = server.connect();
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            for left in (0..5000).rev() {
-                let end = if left == 0 { "connection: close\r\n" } else { "" };
+            for remaining in (0..5000).rev() {
+                let end = if remaining == 0 { "connection: close\r\n" } else { "" };
                 write!(&stream, "GET /{path} HTTP/1.1\r\nhost: test\r\n{end}\r\n").unwrap();
             }
         });
@@ -186,20 +188,20 @@ fn a_signal_works_without_a_reader_of_stderr() {
     let mut server = Server::digits(&[]);
     fill_stderr(&server);
     server.signal("TERM");
-    assert_eq!(server.wait_deaf(), Some(0));
+    assert_eq!(server.wait_without_reading(), Some(0));
 
     let mut server = Server::digits(&[]);
     let half = HalfSent::begin(&server);
     fill_stderr(&server);
     server.signals(&["TERM", "INT"]);
-    assert_eq!(server.wait_deaf(), Some(1), "the second one insists");
+    assert_eq!(server.wait_without_reading(), Some(1), "the second signal ends it at once");
     drop(half);
 }
 
-/// Like an orchestrator: a hook requests the drain, then comes the signal.
+/// An orchestrator calls a hook that requests the drain, and then sends the signal.
 #[test]
 fn after_a_drain_request_the_second_signal_ends_at_once() {
-    let begin = || {
+    let start = || {
         let mut server = Server::digits(&["--admin", "127.0.0.1:0"]);
         let admin = server.wait_for("admin on ");
         let half = HalfSent::begin(&server);
@@ -209,80 +211,81 @@ fn after_a_drain_request_the_second_signal_ends_at_once() {
         server.wait_for("SIGTERM: finishing the running calls");
         (server, half)
     };
-    let (mut server, half) = begin();
+    let (mut server, half) = start();
     assert_eq!(half.finish().status, 200);
-    assert_eq!(server.wait(), Some(0), "{:#?}", server.said);
+    assert_eq!(server.wait(), Some(0), "{:#?}", server.stderr_lines);
 
-    let (mut server, half) = begin();
+    let (mut server, half) = start();
     server.signal("INT");
-    assert_eq!(server.wait(), Some(1), "{:#?}", server.said);
-    assert_eq!(server.said.last().map(String::as_str), Some("callboard: SIGINT again: ended at once"));
+    assert_eq!(server.wait(), Some(1), "{:#?}", server.stderr_lines);
+    assert_eq!(server.stderr_lines.last().map(String::as_str), Some("callboard: SIGINT again: ended at once"));
     drop(half);
 }
 
 /// The node's counter of this name, summed over all labels.
-fn counted(server: &Server, name: &str) -> f64 {
+fn counter(server: &Server, name: &str) -> f64 {
     let metrics = server.request("GET /metrics HTTP/1.1", b"").body;
     let lines = metrics.lines().filter(|line| line.starts_with(name) && !line.starts_with('#'));
     lines.map(|line| line.rsplit(' ').next().unwrap().parse::<f64>().unwrap()).sum()
 }
 
-/// Two linked nodes, each with its own revision of the stage, so half of the calls to either run on the other one. When
-/// one node ends, calls over QUIC are in flight from its callers, from its peer, and to its peer.
+/// Two linked nodes, each with its own revision of the stage, so each runs half of the calls of the other. When one node
+/// ends, calls over QUIC are in flight from its callers, from its peer, and to its peer.
 #[test]
-fn a_node_that_ends_under_calls_over_quic_fails_none_here_or_there() {
+fn no_call_over_quic_fails_when_a_node_ends() {
     let state = directory();
-    let start = |revision: u32, words: &[&str]| {
+    let start = |revision: u32, args: &[&str]| {
         let mut command =
-            callboard(["serve", "--log", "callboard_net=info", "--http", "127.0.0.1:0"].iter().chain(words));
+            callboard(["serve", "--log", "callboard_net=info", "--http", "127.0.0.1:0"].iter().chain(args));
         command.arg(labels(revision, r#"["one", "other"]"#, [1, 1])).env("XDG_STATE_HOME", &state);
         let mut server = Server::start(command);
         let address = server.wait_for("listening on quic://").split(' ').next().unwrap().to_owned();
         (server, address)
     };
-    let (mut first, left) = start(2, &["--quic", "127.0.0.1:0"]);
-    let (mut second, right) = start(1, &["--quic", "127.0.0.1:0", "--join", &left]);
+    let (mut first, first_address) = start(2, &["--quic", "127.0.0.1:0"]);
+    let (mut second, second_address) = start(1, &["--quic", "127.0.0.1:0", "--join", &first_address]);
     second.wait_for("connected to a peer");
     first.wait_for("connected to a peer");
 
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     let identity = Identity::development_in(&state.join("callboard/development")).unwrap();
-    let (over, done) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
-    let calling: Vec<_> = (0..8)
+    let (is_over, answered) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
+    let callers: Vec<_> = (0..8)
         .map(|_| {
-            let (over, done, identity) = (Arc::clone(&over), Arc::clone(&done), identity.clone());
-            let url = format!("quic://{left},{right}");
+            let (is_over, answered, identity) = (Arc::clone(&is_over), Arc::clone(&answered), identity.clone());
+            let url = format!("quic://{first_address},{second_address}");
             runtime.spawn(async move {
-                let client = Client::builder().identity(identity).start_up_wait(PATIENCE).connect(&url).await.unwrap();
-                while !over.load(Ordering::SeqCst) {
-                    let told = client.call::<_, serde_json::Value>("/name", [0.9_f32, 0.1]).await;
-                    let told = told.unwrap_or_else(|error| panic!("{error}"));
-                    assert_eq!(told["label"], "one", "{told}");
-                    done.fetch_add(1, Ordering::SeqCst);
+                let client =
+                    Client::builder().identity(identity).start_up_wait(TEST_TIMEOUT).connect(&url).await.unwrap();
+                while !is_over.load(Ordering::SeqCst) {
+                    let reply = client.call::<_, serde_json::Value>("/name", [0.9_f32, 0.1]).await;
+                    let reply = reply.unwrap_or_else(|error| panic!("{error}"));
+                    assert_eq!(reply["label"], "one", "{reply}");
+                    answered.fetch_add(1, Ordering::SeqCst);
                 }
             })
         })
         .collect();
-    let wait_for = |what: &dyn Fn() -> bool| {
-        let begun = Instant::now();
-        while !what() {
-            let failed = calling.iter().any(tokio::task::JoinHandle::is_finished);
-            assert!(!failed && begun.elapsed() < PATIENCE, "a call has failed, or none comes");
+    let wait_for = |condition: &dyn Fn() -> bool| {
+        let start = Instant::now();
+        while !condition() {
+            let failed = callers.iter().any(tokio::task::JoinHandle::is_finished);
+            assert!(!failed && start.elapsed() < TEST_TIMEOUT, "a call has failed, or no call was made");
         }
     };
     wait_for(&|| {
-        counted(&first, "callboard_requests_total") >= 50.0 && counted(&second, "callboard_net_streams_total") >= 20.0
+        counter(&first, "callboard_requests_total") >= 50.0 && counter(&second, "callboard_net_streams_total") >= 20.0
     });
     first.signal("TERM");
-    assert_eq!(first.wait(), Some(0), "{:#?}", first.said);
-    assert_eq!(first.said.last().map(String::as_str), Some("stopped"));
-    // The remaining node now runs all of them.
-    let so_far = done.load(Ordering::SeqCst);
-    wait_for(&|| done.load(Ordering::SeqCst) >= so_far + 100);
-    over.store(true, Ordering::SeqCst);
-    for caller in calling {
+    assert_eq!(first.wait(), Some(0), "{:#?}", first.stderr_lines);
+    assert_eq!(first.stderr_lines.last().map(String::as_str), Some("stopped"));
+    // The remaining node now runs all calls.
+    let before = answered.load(Ordering::SeqCst);
+    wait_for(&|| answered.load(Ordering::SeqCst) >= before + 100);
+    is_over.store(true, Ordering::SeqCst);
+    for caller in callers {
         runtime.block_on(caller).unwrap();
     }
     second.signal("TERM");
-    assert_eq!(second.wait(), Some(0), "{:#?}", second.said);
+    assert_eq!(second.wait(), Some(0), "{:#?}", second.stderr_lines);
 }

@@ -12,7 +12,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 /// Longer than any step takes, even on a busy machine.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The binary, in the directory of the package and without environment variables.
 pub(crate) fn callboard<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Command {
@@ -59,8 +59,8 @@ pub(crate) struct Server {
     child: Child,
     stdout: Option<ChildStdout>,
     stderr: Receiver<String>,
-    /// Its output so far.
-    pub(crate) said: Vec<String>,
+    /// The lines of stderr so far.
+    pub(crate) stderr_lines: Vec<String>,
     /// Its address: `127.0.0.1:12345`.
     pub(crate) address: String,
 }
@@ -73,53 +73,53 @@ impl Server {
 
     /// Starts a command and waits for its address.
     pub(crate) fn start(command: Command) -> Self {
-        Self::start_saying(command, "listening on http://")
+        Self::start_and_wait_for(command, "listening on http://")
     }
 
-    /// Starts a command, waits for these words, and reads the address after them.
-    pub(crate) fn start_saying(mut command: Command, words: &str) -> Self {
+    /// Starts a command, waits for this text, and reads the address after it.
+    pub(crate) fn start_and_wait_for(mut command: Command, text: &str) -> Self {
         // Without a balancer the delay is useless; tests of the delay set the flag.
         command.env("CALLBOARD_DRAIN_DELAY", "0s");
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the binary runs");
         let stderr = lines_of(child.stderr.take().expect("a pipe"));
-        Self::watch(child, stderr, words)
+        Self::watch(child, stderr, text)
     }
 
     /// Starts a command whose stderr is a terminal.
     #[cfg(unix)]
     pub(crate) fn start_at_a_terminal(mut command: Command) -> Self {
-        let (shown, terminal) = terminal();
+        let (screen, terminal) = terminal();
         let child = command.stdout(Stdio::piped()).stderr(terminal).spawn().expect("the binary runs");
-        // This closes the command's end of the terminal, which ends the reader below: with an error, as terminals do.
+        // Closes the command's end of the terminal, so that the reader ends (with an error).
         drop(command);
-        Self::watch(child, lines_of(shown), "listening on http://")
+        Self::watch(child, lines_of(screen), "listening on http://")
     }
 
-    fn watch(mut child: Child, stderr: Receiver<String>, words: &str) -> Self {
+    fn watch(mut child: Child, stderr: Receiver<String>, text: &str) -> Self {
         let stdout = child.stdout.take();
-        let mut server = Self { child, stdout, stderr, said: Vec::new(), address: String::new() };
-        server.address = server.wait_for(words);
+        let mut server = Self { child, stdout, stderr, stderr_lines: Vec::new(), address: String::new() };
+        server.address = server.wait_for(text);
         server
     }
 
-    /// Waits for a line with these words; returns the text after them.
-    pub(crate) fn wait_for(&mut self, words: &str) -> String {
+    /// Waits for a line with this text; returns the rest of the line.
+    pub(crate) fn wait_for(&mut self, text: &str) -> String {
         loop {
-            let line = self.stderr.recv_timeout(PATIENCE);
-            let line = line.unwrap_or_else(|_| panic!("never said {words:?}: {:#?}", self.said));
-            self.said.push(line.clone());
-            if let Some((_, rest)) = line.split_once(words) {
+            let line = self.stderr.recv_timeout(TEST_TIMEOUT);
+            let line = line.unwrap_or_else(|_| panic!("never printed {text:?}: {:#?}", self.stderr_lines));
+            self.stderr_lines.push(line.clone());
+            if let Some((_, rest)) = line.split_once(text) {
                 return rest.to_owned();
             }
         }
     }
 
-    /// Whether a line with these words appears in time.
-    pub(crate) fn says_within(&mut self, words: &str, limit: Duration) -> bool {
+    /// Whether a line with this text appears in time.
+    pub(crate) fn prints_within(&mut self, text: &str, limit: Duration) -> bool {
         let end = Instant::now() + limit;
         while let Ok(line) = self.stderr.recv_timeout(end.saturating_duration_since(Instant::now())) {
-            self.said.push(line);
-            if self.said.last().is_some_and(|line| line.contains(words)) {
+            self.stderr_lines.push(line);
+            if self.stderr_lines.last().is_some_and(|line| line.contains(text)) {
                 return true;
             }
         }
@@ -133,7 +133,7 @@ impl Server {
 
     /// Sends these signals at once.
     pub(crate) fn signals(&self, names: &[&str]) {
-        // The shell's own `kill`: the program is not installed everywhere.
+        // `kill` of the shell, because the program is not installed everywhere.
         let id = self.child.id();
         let script = names.iter().map(|name| format!("kill -{name} {id}")).collect::<Vec<_>>().join("; ");
         let status = Command::new("sh").args(["-c", &script]).status().expect("a shell");
@@ -144,20 +144,20 @@ impl Server {
     pub(crate) fn wait(&mut self) -> Option<i32> {
         // Its stderr ends with it, so the timeout of the receiver bounds the wait.
         loop {
-            match self.stderr.recv_timeout(PATIENCE) {
-                Ok(line) => self.said.push(line),
+            match self.stderr.recv_timeout(TEST_TIMEOUT) {
+                Ok(line) => self.stderr_lines.push(line),
                 Err(mpsc::RecvTimeoutError::Disconnected) => break,
-                Err(mpsc::RecvTimeoutError::Timeout) => panic!("still runs: {:#?}", self.said),
+                Err(mpsc::RecvTimeoutError::Timeout) => panic!("still runs: {:#?}", self.stderr_lines),
             }
         }
         self.child.wait().expect("a child to wait for").code()
     }
 
     /// Waits for its end without reading its output; returns the exit code.
-    pub(crate) fn wait_deaf(&mut self) -> Option<i32> {
+    pub(crate) fn wait_without_reading(&mut self) -> Option<i32> {
         // It writes nothing to stdout, which closes at its end.
-        let stdout = lines_of(self.stdout.take().expect("waited for once"));
-        match stdout.recv_timeout(PATIENCE) {
+        let stdout = lines_of(self.stdout.take().expect("not waited for before"));
+        match stdout.recv_timeout(TEST_TIMEOUT) {
             Err(mpsc::RecvTimeoutError::Disconnected) => self.child.wait().expect("a child to wait for").code(),
             other => panic!("still runs: {other:?}"),
         }
@@ -175,7 +175,7 @@ impl Server {
     /// A connection.
     pub(crate) fn connect(&self) -> TcpStream {
         let stream = TcpStream::connect(&self.address).expect("the server listens");
-        stream.set_read_timeout(Some(PATIENCE)).expect("a timeout can be set");
+        stream.set_read_timeout(Some(TEST_TIMEOUT)).expect("a timeout can be set");
         stream
     }
 }
@@ -220,7 +220,7 @@ pub(crate) fn terminal() -> (fs::File, fs::File) {
     use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 
     let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).expect("a terminal");
-    grantpt(&master).and_then(|()| unlockpt(&master)).expect("a terminal of our own");
+    grantpt(&master).and_then(|()| unlockpt(&master)).expect("a new terminal");
     let name = ptsname(&master, Vec::new()).expect("its name").into_string().expect("a path");
     let terminal = fs::OpenOptions::new().read(true).write(true).open(name).expect("its other end");
     (fs::File::from(master), terminal)

@@ -11,10 +11,10 @@ fn completed(words: &[&str]) -> String {
     let output = run(&["completions", "bash"]);
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     fs::write(&file, output.stdout).unwrap();
-    let (typed, last) = (words.join(" "), words.len());
-    let word = words.last().unwrap();
+    let (typed, count) = (words.join(" "), words.len());
+    let last_word = words.last().unwrap();
     let script = format!(
-        "source '{}' && COMP_WORDS=(callboard {typed}) COMP_CWORD={last} && _callboard callboard '{word}' '' && \
+        "source '{}' && COMP_WORDS=(callboard {typed}) COMP_CWORD={count} && _callboard callboard '{last_word}' '' && \
          echo \"${{COMPREPLY[@]}}\"",
         file.display()
     );
@@ -27,17 +27,17 @@ fn completed(words: &[&str]) -> String {
 fn bash_completes_a_command_a_flag_and_a_value() {
     assert_eq!(completed(&["ser"]), "serve");
     assert_eq!(completed(&["serve", "--dra"]), "--drain --drain-delay");
-    // Arguments that exist only to be refused are not offered.
+    // Arguments that exist only for a helpful refusal are not offered.
     assert_eq!(completed(&["serve", "--por"]), "");
     assert_eq!(completed(&["completions", "z"]), "zsh");
 }
 
 #[test]
 fn every_shell_has_a_script() {
-    for (shell, begin) in [("zsh", "#compdef callboard"), ("fish", "# Print"), ("powershell", "\nusing namespace")] {
+    for (shell, start) in [("zsh", "#compdef callboard"), ("fish", "# Print"), ("powershell", "\nusing namespace")] {
         let output = run(&["completions", shell]);
         let text = String::from_utf8(output.stdout).unwrap();
-        assert!(output.status.success() && text.starts_with(begin), "{shell}: {text}");
+        assert!(output.status.success() && text.starts_with(start), "{shell}: {text}");
         assert!(text.contains("log-format"), "{shell}");
     }
     let (line, code) = failure(callboard(["completions", "cmd"]));
@@ -70,10 +70,10 @@ fn render(page: &str, words: &[&str]) {
     let Ok(output) = Command::new("man").args(["--warnings", "-l"]).arg(&file).env("MANPAGER", "cat").output() else {
         return;
     };
-    let shown = String::from_utf8_lossy(&output.stdout).into_owned();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
     // A system without manual pages has a `man` that prints a notice.
-    if shown.contains("SYNOPSIS") {
-        assert!(shown.contains(if words.len() > 1 { "--drain" } else { "callboard-serve" }), "{shown}");
+    if text.contains("SYNOPSIS") {
+        assert!(text.contains(if words.len() > 1 { "--drain" } else { "callboard-serve" }), "{text}");
         assert!(output.stderr.is_empty(), "{output:?}");
     }
 }

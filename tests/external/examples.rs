@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::process;
-use crate::support::{PATIENCE, Server, callboard, directory};
+use crate::support::{Server, TEST_TIMEOUT, callboard, directory};
 use crate::tool::{CURL, EXAMPLES, PYTHON, Tool};
 
 /// The served configuration, and the number of replies to its examples.
@@ -15,8 +15,8 @@ const KEY: &str = "a-key-of-the-tests-0123456789";
 
 /// Writes the program for a running server into a file.
 fn program(served: &str, language: &str, server: &Server, keys: &[&str]) -> PathBuf {
-    let words = ["examples", served, "--lang", language, "--http", &server.address];
-    let output = callboard(words.iter().chain(keys)).output().unwrap();
+    let args = ["examples", served, "--lang", language, "--http", &server.address];
+    let output = callboard(args.iter().chain(keys)).output().unwrap();
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     let file = directory().join("program");
     std::fs::write(&file, output.stdout).unwrap();
@@ -33,19 +33,19 @@ fn run_all(language: &str, interpreter: &[&str]) -> Vec<(String, (&'static str, 
         let mut command = Command::new(interpreter[0]);
         command.args(&interpreter[1..]).arg(program(served, language, &server, keys));
         command.env("API_KEY", KEY).current_dir(env!("CARGO_MANIFEST_DIR"));
-        process::run(&mut command, PATIENCE).unwrap_or_else(|error| panic!("{served} {keys:?}: {error}"))
+        process::run(&mut command, TEST_TIMEOUT).unwrap_or_else(|error| panic!("{served} {keys:?}: {error}"))
     };
-    let all = SERVED.into_iter().flat_map(|served| [(served, &keys[..]), (served, &[])]);
-    all.map(|(served, keys)| (run(served.0, keys), served)).collect()
+    let cases = SERVED.into_iter().flat_map(|served| [(served, &keys[..]), (served, &[])]);
+    cases.map(|(served, keys)| (run(served.0, keys), served)).collect()
 }
 
-fn is_there(tool: Tool, program: &str) -> bool {
-    tool.or_skip(process::run(Command::new(program).arg("--version"), PATIENCE)).is_some()
+fn is_installed(tool: Tool, program: &str) -> bool {
+    tool.or_skip(process::run(Command::new(program).arg("--version"), TEST_TIMEOUT)).is_some()
 }
 
 #[test]
 fn the_lines_for_curl_run() {
-    if !is_there(CURL, "curl") {
+    if !is_installed(CURL, "curl") {
         return;
     }
     // Treats the status of an error as a failure, which curl does not do by default.
@@ -58,7 +58,7 @@ fn the_lines_for_curl_run() {
 
 #[test]
 fn the_programs_for_python_run() {
-    if !is_there(PYTHON, "python3") {
+    if !is_installed(PYTHON, "python3") {
         return;
     }
     for (printed, (served, replies)) in run_all("python", &["python3", "-B"]) {
@@ -81,7 +81,7 @@ fn the_programs_for_rust_run() {
         let server = Server::start(callboard(["serve", served, "--http", "127.0.0.1:0"]));
         let mut command = Command::new(program);
         command.arg(format!("http://{}", server.address)).current_dir(env!("CARGO_MANIFEST_DIR"));
-        let printed = process::run(&mut command, PATIENCE).unwrap_or_else(|error| panic!("{served}: {error}"));
+        let printed = process::run(&mut command, TEST_TIMEOUT).unwrap_or_else(|error| panic!("{served}: {error}"));
         assert_eq!(printed.lines().count(), *replies, "{served}: {printed}");
         assert!(printed.contains("\"7\""), "{served}: {printed}");
     }

@@ -62,8 +62,8 @@ fn openapi_typescript_and_hey_api_write_clients_that_compile_and_work() {
     fs::write(directory.join("cjs").join("package.json"), "{\"type\":\"commonjs\"}").unwrap();
     let base = format!("http://{}", server.address);
     for script in ["out/generated_fetch.js", "cjs/generated_hey.js"] {
-        let told = node.script(script, &[&base], &directory);
-        assert_eq!(told, "7 7 7", "{script}");
+        let output = node.script(script, &[&base], &directory);
+        assert_eq!(output, "7 7 7", "{script}");
     }
 }
 
@@ -82,7 +82,7 @@ fn redocly_and_spectral_find_no_errors() {
     }
 }
 
-/// The clients of openapi-generator. It is large and slow, so `just generators` runs this test, and CI does not.
+/// openapi-generator is large and slow, so `just generators` runs this test, and CI does not.
 #[test]
 #[ignore = "minutes, and needs java; `just generators` runs it"]
 fn openapi_generator_writes_clients_that_compile_and_work() {

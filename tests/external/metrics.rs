@@ -3,12 +3,12 @@
 use std::process::Command;
 
 use crate::process;
-use crate::support::{PATIENCE, Server, directory};
+use crate::support::{Server, TEST_TIMEOUT, directory};
 use crate::tool::PROMTOOL;
 
 #[test]
-fn promtool_has_nothing_to_say_against_the_metrics_of_a_server_that_has_served() {
-    let version = process::run(Command::new("promtool").arg("--version"), PATIENCE);
+fn promtool_finds_no_error_in_the_metrics_of_a_used_server() {
+    let version = process::run(Command::new("promtool").arg("--version"), TEST_TIMEOUT);
     if PROMTOOL.or_skip(version).is_none() {
         return;
     }
@@ -26,6 +26,6 @@ fn promtool_has_nothing_to_say_against_the_metrics_of_a_server_that_has_served()
 
     let mut promtool = Command::new("sh");
     promtool.args(["-c", "exec promtool check metrics <\"$0\""]).arg(&file);
-    let said = process::run(&mut promtool, PATIENCE).unwrap_or_else(|error| panic!("{error}"));
-    assert_eq!(said, "");
+    let output = process::run(&mut promtool, TEST_TIMEOUT).unwrap_or_else(|error| panic!("{error}"));
+    assert_eq!(output, "");
 }

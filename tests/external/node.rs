@@ -57,31 +57,31 @@ impl Node {
 
     fn finish(&self, command: &mut Command, directory: &Path) -> String {
         // No telemetry, and no check for a newer version.
-        let quiet = [("REDOCLY_TELEMETRY", "off"), ("REDOCLY_SUPPRESS_UPDATE_NOTICE", "true"), ("NO_COLOR", "1")];
-        let command = command.envs(quiet).current_dir(directory);
+        let variables = [("REDOCLY_TELEMETRY", "off"), ("REDOCLY_SUPPRESS_UPDATE_NOTICE", "true"), ("NO_COLOR", "1")];
+        let command = command.envs(variables).current_dir(directory);
         let program = format!("{command:?}");
         run(command, COMMAND_LIMIT).unwrap_or_else(|error| panic!("{program}: {error}"))
     }
 }
 
 fn set_up(requirements: &str) -> Result<Node, String> {
-    let here = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join("external");
-    let file = here.join("requirements").join(format!("{requirements}.json"));
-    let wanted = fs::read_to_string(&file).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+    let external = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join("external");
+    let file = external.join("requirements").join(format!("{requirements}.json"));
+    let manifest = fs::read_to_string(&file).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
     let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join("external").join(format!("node-{requirements}"));
-    let made = directory.join("made.json");
+    let marker = directory.join("made.json");
 
     fs::create_dir_all(&directory).map_err(|error| error.to_string())?;
     let lock = File::create(directory.with_extension("lock")).map_err(|error| error.to_string())?;
     lock.lock().map_err(|error| error.to_string())?;
     run(Command::new("node").arg("--version"), SET_UP_LIMIT)?;
-    if fs::read_to_string(&made).is_ok_and(|made| made == wanted) {
+    if fs::read_to_string(&marker).is_ok_and(|marker| marker == manifest) {
         return Ok(Node { directory });
     }
-    fs::write(directory.join("package.json"), &wanted).map_err(|error| error.to_string())?;
+    fs::write(directory.join("package.json"), &manifest).map_err(|error| error.to_string())?;
     let mut npm = Command::new("npm");
     npm.args(["install", "--no-audit", "--no-fund", "--ignore-scripts", "--loglevel", "error"]).current_dir(&directory);
     run(&mut npm, SET_UP_LIMIT)?;
-    fs::write(made, wanted).map_err(|error| error.to_string())?;
+    fs::write(marker, manifest).map_err(|error| error.to_string())?;
     Ok(Node { directory })
 }

@@ -74,7 +74,7 @@ const OWN_RULES: &str = "/scale,/same,/mirror,/v1/call/{name},/v2/models/{model}
                          /v2/repository/models/{model}/unload";
 
 #[test]
-fn the_document_of_typed_routes_is_valid_and_true() {
+fn the_document_of_typed_routes_is_valid_and_matches_the_server() {
     let Some(python) = Python::with("openapi") else { return };
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
     let server = runtime.block_on(Server::start(app(), "127.0.0.1:0", HttpConfig::default())).unwrap();
@@ -83,7 +83,7 @@ fn the_document_of_typed_routes_is_valid_and_true() {
 
 /// Operations that are declared to need a key answer 401 without one; open operations do not.
 #[test]
-fn the_document_of_a_server_with_keys_is_valid_and_true() {
+fn the_document_of_a_server_with_keys_is_valid_and_matches_the_server() {
     const KEY: &str = "a-key-of-the-tests-that-is-long-enough-0123456789";
     let Some(python) = Python::with("openapi") else { return };
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
@@ -95,7 +95,7 @@ fn the_document_of_a_server_with_keys_is_valid_and_true() {
 
 /// A text that is no picture fits the schema of one.
 #[test]
-fn the_document_of_configured_routes_is_valid_and_true() {
+fn the_document_of_configured_routes_is_valid_and_matches_the_server() {
     let Some(python) = Python::with("openapi") else { return };
     for served in ["examples/graph", "examples/digits/digits.onnx"] {
         let server = support::Server::start(support::callboard(["serve", served, "--http", "127.0.0.1:0"]));

@@ -14,14 +14,14 @@ use std::time::Duration;
 pub(crate) fn run(command: &mut Command, limit: Duration) -> Result<String, String> {
     let program = command.get_program().to_string_lossy().into_owned();
     let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
-    let mut child = Killed(child.map_err(|error| format!("{program}: {error}"))?);
-    let (ended, end) = mpsc::sync_channel(2);
-    let stdout = collect(child.0.stdout.take().expect("a pipe"), ended.clone());
-    let stderr = collect(child.0.stderr.take().expect("a pipe"), ended);
+    let mut child = KillOnDrop(child.map_err(|error| format!("{program}: {error}"))?);
+    let (send_end, receive_end) = mpsc::sync_channel(2);
+    let stdout = collect(child.0.stdout.take().expect("a pipe"), send_end.clone());
+    let stderr = collect(child.0.stderr.take().expect("a pipe"), send_end);
 
     // Both pipes end when the process does.
     let in_time = loop {
-        match end.recv_timeout(limit) {
+        match receive_end.recv_timeout(limit) {
             Ok(()) => {}
             Err(RecvTimeoutError::Disconnected) => break true,
             Err(RecvTimeoutError::Timeout) => break false,
@@ -40,25 +40,25 @@ pub(crate) fn run(command: &mut Command, limit: Duration) -> Result<String, Stri
 }
 
 /// A child that is killed with its test.
-struct Killed(Child);
+struct KillOnDrop(Child);
 
-impl Killed {
+impl KillOnDrop {
     fn kill(&mut self) {
         // An error means that it has ended already.
         let _ = self.0.kill();
     }
 }
 
-impl Drop for Killed {
+impl Drop for KillOnDrop {
     fn drop(&mut self) {
         self.kill();
         let _ = self.0.wait();
     }
 }
 
-type Collected = thread::JoinHandle<Vec<u8>>;
+type OutputThread = thread::JoinHandle<Vec<u8>>;
 
-fn collect(mut pipe: impl Read + Send + 'static, ended: mpsc::SyncSender<()>) -> Collected {
+fn collect(mut pipe: impl Read + Send + 'static, ended: mpsc::SyncSender<()>) -> OutputThread {
     thread::spawn(move || {
         let mut bytes = Vec::new();
         // Output before an error still counts.
@@ -68,16 +68,16 @@ fn collect(mut pipe: impl Read + Send + 'static, ended: mpsc::SyncSender<()>) ->
     })
 }
 
-fn text(collected: Collected) -> String {
-    String::from_utf8_lossy(&collected.join().expect("a reader does not panic")).trim_end().to_owned()
+fn text(thread: OutputThread) -> String {
+    String::from_utf8_lossy(&thread.join().expect("a reader does not panic")).trim_end().to_owned()
 }
 
 #[test]
-fn a_process_that_does_not_end_is_killed_and_its_output_is_shown() {
+fn a_process_over_its_time_limit_is_killed_and_its_output_is_reported() {
     let mut endless = Command::new("sh");
-    let error = run(endless.args(["-c", "echo begun; exec sleep 600"]), Duration::from_secs(3)).unwrap_err();
-    assert!(error.contains("did not end within 3 s") && error.contains("begun"), "{error}");
+    let error = run(endless.args(["-c", "echo started; exec sleep 600"]), Duration::from_secs(3)).unwrap_err();
+    assert!(error.contains("did not end within 3 s") && error.contains("started"), "{error}");
     let mut failing = Command::new("sh");
-    let error = run(failing.args(["-c", "echo why >&2; exit 3"]), crate::support::PATIENCE).unwrap_err();
-    assert!(error.contains("exit status: 3") && error.contains("why"), "{error}");
+    let error = run(failing.args(["-c", "echo reason >&2; exit 3"]), crate::support::TEST_TIMEOUT).unwrap_err();
+    assert!(error.contains("exit status: 3") && error.contains("reason"), "{error}");
 }

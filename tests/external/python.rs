@@ -1,8 +1,8 @@
 //! Python with pinned packages: a virtual environment for each file of `requirements/`, made once and shared by all
 //! tests.
 //!
-//! An environment is under the target directory. It is made under a file lock, so that parallel tests wait for one
-//! another. It is complete when the text of its requirements is in it, so an interrupted or outdated one is made again.
+//! An environment is under the target directory. It is created under a file lock, for parallel tests. A copy of its
+//! requirements marks it as complete, so an interrupted or outdated environment is created again.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -48,7 +48,7 @@ impl Python {
     pub(crate) fn run(&self, script: &str, args: &[&str]) -> String {
         let mut command = Command::new(&self.interpreter);
         // No byte code next to the scripts, and unbuffered output.
-        command.args(["-B", "-u"]).arg(here().join("scripts").join(script)).args(args);
+        command.args(["-B", "-u"]).arg(external_directory().join("scripts").join(script)).args(args);
         command.current_dir(env!("CARGO_MANIFEST_DIR"));
         run(&mut command, SCRIPT_LIMIT).unwrap_or_else(|error| panic!("{script}: {error}"))
     }
@@ -56,38 +56,38 @@ impl Python {
 
 /// Go keeps its files below its environment, and downloads nothing.
 pub(crate) fn go_settings(go: &Python) -> [(&'static str, PathBuf); 4] {
-    let kept = |name: &str| go.interpreter.parent().and_then(Path::parent).expect("an environment").join(name);
+    let below = |name: &str| go.interpreter.parent().and_then(Path::parent).expect("an environment").join(name);
     [
         ("GOTOOLCHAIN", "local".into()),
         ("GOPROXY", "off".into()),
-        ("GOCACHE", kept("go-cache")),
-        ("GOPATH", kept("go-path")),
+        ("GOCACHE", below("go-cache")),
+        ("GOPATH", below("go-path")),
     ]
 }
 
 fn set_up(requirements: &str) -> Result<Python, String> {
-    let file = here().join("requirements").join(format!("{requirements}.txt"));
-    let wanted = fs::read_to_string(&file).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+    let file = external_directory().join("requirements").join(format!("{requirements}.txt"));
+    let text = fs::read_to_string(&file).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
     let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join("external").join(format!("python-{requirements}"));
-    let made = directory.join("requirements.txt");
+    let marker = directory.join("requirements.txt");
     let interpreter = directory.join("bin").join("python");
 
     fs::create_dir_all(&directory).map_err(|error| error.to_string())?;
     let lock = File::create(directory.with_extension("lock")).map_err(|error| error.to_string())?;
     lock.lock().map_err(|error| error.to_string())?;
-    let is_made = fs::read_to_string(&made).is_ok_and(|made| made == wanted);
-    // An environment refers to the interpreter that made it, which may be gone.
-    if is_made && run(Command::new(&interpreter).arg("--version"), SET_UP_LIMIT).is_ok() {
+    let is_complete = fs::read_to_string(&marker).is_ok_and(|marker| marker == text);
+    // An environment refers to the interpreter that created it, which may be removed.
+    if is_complete && run(Command::new(&interpreter).arg("--version"), SET_UP_LIMIT).is_ok() {
         return Ok(Python { interpreter });
     }
     run(Command::new("python3").args(["-m", "venv", "--clear"]).arg(&directory), SET_UP_LIMIT)?;
     let mut pip = Command::new(&interpreter);
     pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--only-binary", ":all:"]);
     run(pip.arg("--requirement").arg(&file), SET_UP_LIMIT)?;
-    fs::write(made, wanted).map_err(|error| error.to_string())?;
+    fs::write(marker, text).map_err(|error| error.to_string())?;
     Ok(Python { interpreter })
 }
 
-fn here() -> PathBuf {
+fn external_directory() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join("external")
 }

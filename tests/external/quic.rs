@@ -8,30 +8,30 @@ use callboard::net::{Authority, Identity, NetConfig, QuicEdge, Role, TokenSpec};
 use callboard::{App, FunctionCall, Stage, StreamStage};
 
 use crate::python::Python;
-use crate::support::{PATIENCE, directory};
+use crate::support::{TEST_TIMEOUT, directory};
 
-/// The counts of held calls that have begun, and of those that were cancelled.
+/// The counts of started and of cancelled held calls.
 #[derive(Default)]
-struct Seen {
-    begun: AtomicU64,
-    given_up: AtomicU64,
+struct CallCounts {
+    started: AtomicU64,
+    cancelled: AtomicU64,
 }
 
-struct Held(Arc<Seen>);
+struct HeldCall(Arc<CallCounts>);
 
-impl Drop for Held {
+impl Drop for HeldCall {
     fn drop(&mut self) {
-        self.0.given_up.fetch_add(1, Ordering::SeqCst);
+        self.0.cancelled.fetch_add(1, Ordering::SeqCst);
     }
 }
 
 fn app() -> App {
-    let seen = Arc::new(Seen::default());
+    let counts = Arc::new(CallCounts::default());
     let held = Stage::each_async("held", {
-        let seen = Arc::clone(&seen);
+        let counts = Arc::clone(&counts);
         move |n: Arc<i64>| {
-            seen.begun.fetch_add(1, Ordering::SeqCst);
-            let held = Held(Arc::clone(&seen));
+            counts.started.fetch_add(1, Ordering::SeqCst);
+            let held = HeldCall(Arc::clone(&counts));
             async move {
                 let _held = held;
                 std::future::pending::<()>().await;
@@ -40,7 +40,7 @@ fn app() -> App {
         }
     });
     let seen = Stage::each("seen", move |_: &Value| {
-        Ok([&seen.begun, &seen.given_up].map(|count| count.load(Ordering::SeqCst)).to_vec())
+        Ok([&counts.started, &counts.cancelled].map(|count| count.load(Ordering::SeqCst)).to_vec())
     });
     let scale = Stage::each("scale", |call: &FunctionCall| {
         Ok(call.arg::<f64>(0, "x")? * call.optional_arg(1, "factor")?.unwrap_or(2.0))
@@ -56,13 +56,13 @@ fn app() -> App {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_client_in_another_language_speaks_frames() {
+async fn a_client_in_another_language_can_use_frames() {
     let Some(python) = Python::with("quic") else { return };
     let directory = directory();
     let authority = Authority::init(&directory.join("authority"), "lab").unwrap();
     let identity = Identity::open(&directory.join("authority")).unwrap();
     let mut config = NetConfig::default();
-    config.tuning.idle_timeout = PATIENCE;
+    config.tuning.idle_timeout = TEST_TIMEOUT;
     let edge = QuicEdge::bind("127.0.0.1:0".parse().unwrap(), identity, config).unwrap();
     let node = app().start().await.unwrap();
     edge.open(node.client());
@@ -73,8 +73,8 @@ async fn a_client_in_another_language_speaks_frames() {
     callboard::net::join(&authority.token(&spec).unwrap(), &url, &member, Some("stranger")).await.unwrap();
 
     let address = edge.address().to_string();
-    let said = tokio::task::spawn_blocking(move || python.run("quic.py", &[&address, member.to_str().unwrap()]));
-    let said = said.await.unwrap();
+    let output = tokio::task::spawn_blocking(move || python.run("quic.py", &[&address, member.to_str().unwrap()]));
+    let output = output.await.unwrap();
     let parts = ["hello", "call", "segments", "function", "pack", "cancel", "reset", "stream", "garbage"];
-    assert_eq!(said.lines().collect::<Vec<_>>(), parts);
+    assert_eq!(output.lines().collect::<Vec<_>>(), parts);
 }

@@ -20,12 +20,12 @@ const BODY_BYTES: usize = 5_000_000;
 const REQUESTS: usize = 200;
 
 /// Servers that refuse, and the URL of each refusal: `415 http://127.0.0.1:12345/digits`.
-struct Refusing {
+struct RefusingServers {
     _servers: [Server; 3],
     cases: Vec<(u16, String)>,
 }
 
-impl Refusing {
+impl RefusingServers {
     fn start() -> Self {
         let keys = directory().join("keys");
         fs::write(&keys, "ours 0123456789abcdef\n").unwrap();
@@ -34,14 +34,14 @@ impl Refusing {
         command.arg(&keys);
         let locked = Server::start(command);
         let full = full();
-        let at = |server: &Server, path: &str| format!("http://{}{path}", server.address);
+        let url = |server: &Server, path: &str| format!("http://{}{path}", server.address);
         let cases = vec![
-            (404, at(&small, "/nowhere")),
-            (401, at(&locked, "/digits")),
-            // The clients send `image/png`, which one of the routes takes.
-            (413, at(&small, "/digits")),
-            (415, at(&small, "/v1/call/digits")),
-            (429, at(&full, "/digits")),
+            (404, url(&small, "/nowhere")),
+            (401, url(&locked, "/digits")),
+            // The clients send `image/png`, which only the route `/digits` accepts.
+            (413, url(&small, "/digits")),
+            (415, url(&small, "/v1/call/digits")),
+            (429, url(&full, "/digits")),
         ];
         Self { _servers: [small, locked, full], cases }
     }
@@ -51,10 +51,10 @@ impl Refusing {
         let body = directory().join("body");
         fs::write(&body, vec![7; BODY_BYTES]).unwrap();
         for (status, url) in &self.cases {
-            let said = client(&[url, body.to_str().unwrap(), &requests.to_string()]);
+            let output = client(&[url, body.to_str().unwrap(), &requests.to_string()]);
             let line = status.to_string();
-            let got = said.lines().filter(|said| **said == line).count();
-            assert_eq!(got, requests, "{status} at {url}:\n{said}");
+            let count = output.lines().filter(|printed| **printed == line).count();
+            assert_eq!(count, requests, "{status} at {url}:\n{output}");
         }
     }
 }
@@ -87,34 +87,34 @@ fn full() -> Server {
 }
 
 /// Whether this program is installed.
-fn is_there(tool: Tool, program: &str) -> bool {
+fn is_installed(tool: Tool, program: &str) -> bool {
     tool.or_skip(run(Command::new(program).arg("--version"), LIMIT)).is_some()
 }
 
-fn said(program: &str, first: &[&str], args: &[&str]) -> String {
+fn run_client(program: &str, first: &[&str], args: &[&str]) -> String {
     run(Command::new(program).args(first).args(args), LIMIT).unwrap_or_else(|error| panic!("{error}"))
 }
 
 #[test]
-fn pythons_own_client_loses_no_refusal_of_a_large_body() {
-    if is_there(PYTHON, "python3") {
+fn the_python_client_reads_every_refusal_of_a_large_body() {
+    if is_installed(PYTHON, "python3") {
         let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/external/scripts/refusals.py");
-        Refusing::start().each(REQUESTS, |args| said("python3", &["-B", script], args));
+        RefusingServers::start().each(REQUESTS, |args| run_client("python3", &["-B", script], args));
     }
 }
 
 #[test]
-fn httpx_loses_no_refusal_of_a_large_body_over_http2() {
+fn httpx_reads_every_refusal_of_a_large_body_over_http2() {
     let Some(python) = Python::with("httpx") else { return };
     // Its HTTP/2 is written in Python, and slow.
-    Refusing::start().each(REQUESTS / 4, |args| python.run("refusals_httpx.py", args));
+    RefusingServers::start().each(REQUESTS / 4, |args| python.run("refusals_httpx.py", args));
 }
 
 #[test]
-fn fetch_loses_no_refusal_of_a_large_body() {
-    if is_there(NODE, "node") {
+fn fetch_reads_every_refusal_of_a_large_body() {
+    if is_installed(NODE, "node") {
         let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/external/scripts/refusals.mjs");
-        Refusing::start().each(REQUESTS, |args| said("node", &[script], args));
+        RefusingServers::start().each(REQUESTS, |args| run_client("node", &[script], args));
     }
 }
 
@@ -127,16 +127,16 @@ fn go(version: &str) {
     build.args(["build", "-o"]).arg(&client).arg("tests/external/scripts/refusals.go");
     build.current_dir(env!("CARGO_MANIFEST_DIR")).envs(go_settings(&go));
     run(&mut build, LIMIT).unwrap_or_else(|error| panic!("{error}"));
-    Refusing::start().each(REQUESTS, |args| said(client.to_str().unwrap(), &[version], args));
+    RefusingServers::start().each(REQUESTS, |args| run_client(client.to_str().unwrap(), &[version], args));
 }
 
 #[test]
-fn gos_own_client_loses_no_refusal_of_a_large_body_over_http1() {
+fn the_go_client_reads_every_refusal_of_a_large_body_over_http1() {
     go("1");
 }
 
 #[test]
-fn gos_own_client_loses_no_refusal_of_a_large_body_over_http2() {
+fn the_go_client_reads_every_refusal_of_a_large_body_over_http2() {
     go("2");
 }
 
@@ -145,17 +145,17 @@ fn curl(version: &str) {
     // header curl would wait for `100 Continue` and send nothing.
     let script = "for n in $(seq $3); do curl $0 -sS -o /dev/null -w '%{http_code}\\n' -H expect: -H 'content-type: image/png' \
                   --data-binary @$2 $1 2>&1; done; true";
-    if is_there(CURL, "curl") {
-        Refusing::start().each(REQUESTS, |args| said("sh", &["-c", script, version], args));
+    if is_installed(CURL, "curl") {
+        RefusingServers::start().each(REQUESTS, |args| run_client("sh", &["-c", script, version], args));
     }
 }
 
 #[test]
-fn curl_loses_no_refusal_of_a_large_body_over_http1() {
+fn curl_reads_every_refusal_of_a_large_body_over_http1() {
     curl("--http1.1");
 }
 
 #[test]
-fn curl_loses_no_refusal_of_a_large_body_over_http2() {
+fn curl_reads_every_refusal_of_a_large_body_over_http2() {
     curl("--http2-prior-knowledge");
 }

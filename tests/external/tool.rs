@@ -34,21 +34,21 @@ impl Tool {
     ///
     /// If the tool is required.
     pub(crate) fn or_skip<T>(self, set_up: Result<T, String>) -> Option<T> {
-        let why = match set_up {
-            Ok(there) => return Some(there),
-            Err(why) => why,
+        let reason = match set_up {
+            Ok(value) => return Some(value),
+            Err(reason) => reason,
         };
         let required = std::env::var(REQUIRE).unwrap_or_default();
-        assert!(!self.is_required(&required), "{REQUIRE} names {}, and it is missing: {why}", self.0);
+        assert!(!self.is_required(&required), "{REQUIRE} names {}, and it is missing: {reason}", self.0);
         // The line bypasses the capture of the test harness.
-        let line = format!("skipped {}: no {}: {}\n", test_name(), self.0, why.lines().last().unwrap_or_default());
+        let line = format!("skipped {}: no {}: {}\n", test_name(), self.0, reason.lines().last().unwrap_or_default());
         let _ = std::io::stderr().write_all(line.as_bytes());
         None
     }
 
-    /// `required` lists words between commas, as in `python,chromium`.
+    /// `required` is a list of names with commas, such as `python,chromium`.
     fn is_required(self, required: &str) -> bool {
-        required.split(',').any(|word| word.trim() == self.0)
+        required.split(',').any(|name| name.trim() == self.0)
     }
 }
 
@@ -58,7 +58,7 @@ fn test_name() -> String {
 }
 
 #[test]
-fn a_missing_tool_is_a_failure_only_where_it_is_required() {
+fn a_missing_tool_is_a_failure_only_if_required() {
     assert!(PYTHON.is_required("python,chromium"));
     assert!(PYTHON.is_required("chromium, python"));
     assert!(!PYTHON.is_required("chromium"));

@@ -14,17 +14,17 @@ use crate::python::Python;
 use crate::support::{Server, callboard};
 
 #[test]
-fn tritonclient_finds_its_way() {
+fn tritonclient_reads_health_metadata_and_results() {
     run("triton_calls.py");
 }
 
 #[test]
-fn tritonclient_sends_and_gets_every_datatype() {
+fn tritonclient_sends_and_receives_every_datatype() {
     run("triton_datatypes.py");
 }
 
 #[test]
-fn tritonclient_moves_64_mib_at_once() {
+fn tritonclient_transfers_64_mib_at_once() {
     run("triton_large.py");
 }
 
@@ -70,7 +70,7 @@ fn app() -> App {
         .route("/fail", Stage::each("fail", |_: &f64| Err::<f64, _>(Failure::new("the model is unwell"))))
         .route("/deep/inside", Stage::each("inside", |number: &i32| Ok(number + 1)))
         .route("/nap", nap())
-        .route("/who", who())
+        .route("/who", replica_index())
         .route_streaming("/count", count())
 }
 
@@ -111,22 +111,23 @@ fn any_shape() -> RouteSpec {
 /// `samples`: three numbers to their sum and their order; a batch of samples has a new first axis.
 fn samples() -> RouteSpec {
     let stage = Stage::batch("samples", |items: Batch<Value>| {
-        let of = |item: &Value| {
+        let answer_for = |item: &Value| {
             let numbers = item.get("x").and_then(Value::as_tensor).ok_or_else(|| Failure::invalid_input("no x"))?;
             let numbers = numbers.as_slice::<f32>().map_err(|error| Failure::invalid_input(error.to_string()))?;
             let sum = Tensor::from_vec(&[1], vec![numbers.iter().sum::<f32>()]).map(Value::Tensor);
-            let same = Tensor::from_vec(&[numbers.len()], numbers.to_vec()).map(Value::Tensor);
-            Ok(Value::Map(Map::from_iter([("sum", sum.unwrap()), ("scores", same.unwrap())])))
+            let scores = Tensor::from_vec(&[numbers.len()], numbers.to_vec()).map(Value::Tensor);
+            Ok(Value::Map(Map::from_iter([("sum", sum.unwrap()), ("scores", scores.unwrap())])))
         };
-        items.iter().map(of).collect()
+        items.iter().map(answer_for).collect()
     });
     let field = |name: &str, axes: &[usize]| TensorField {
         name: name.to_owned(),
         dtype: Some(DType::F32),
         shape: Some(axes.iter().copied().map(Some).collect()),
     };
-    let of = |fields| DataType::value().with_tensors(TensorFields { fields, stackable: true });
-    let (input, output) = (of(vec![field("x", &[3])]), of(vec![field("sum", &[1]), field("scores", &[3])]));
+    let described = |fields| DataType::value().with_tensors(TensorFields { fields, stackable: true });
+    let (input, output) =
+        (described(vec![field("x", &[3])]), described(vec![field("sum", &[1]), field("scores", &[3])]));
     RouteSpec::described("/samples", stage.max_batch_size(32), input, output)
 }
 
@@ -157,9 +158,9 @@ fn nap() -> Stage<f64, f64> {
 }
 
 /// `who`: the index of the replica that answers.
-struct Who(usize);
+struct ReplicaIndex(usize);
 
-impl Worker for Who {
+impl Worker for ReplicaIndex {
     type In = f64;
     type Out = u64;
 
@@ -168,8 +169,8 @@ impl Worker for Who {
     }
 }
 
-fn who() -> Stage<f64, u64> {
-    Stage::worker("who", |replica: &Replica| Ok(Who(replica.index()))).replicas(4)
+fn replica_index() -> Stage<f64, u64> {
+    Stage::worker("who", |replica: &Replica| Ok(ReplicaIndex(replica.index()))).replicas(4)
 }
 
 #[derive(Clone, Serialize, Deserialize, JsonSchema)]
@@ -178,14 +179,14 @@ struct Count {
 }
 
 #[derive(Clone, Serialize, Deserialize, JsonSchema)]
-struct To {
+struct CountTo {
     to: u64,
 }
 
 /// `count`: counts up; fails beyond a hundred.
-fn count() -> StreamStage<To, Count> {
-    StreamStage::each("count", |to: &To| {
-        stream::iter(1..=to.to).map(|number| match number {
+fn count() -> StreamStage<CountTo, Count> {
+    StreamStage::each("count", |request: &CountTo| {
+        stream::iter(1..=request.to).map(|number| match number {
             101.. => Err(Failure::new("who can count that far?")),
             number => Ok(Count { number }),
         })

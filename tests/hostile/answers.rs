@@ -23,7 +23,7 @@ fn zeros(mib: usize) -> Request {
 #[test]
 fn unread_brackets() {
     let request = Request::post("/keep", NPY, array("|u1", false, &empty_axes(), &[])).gzip().accept(JSON);
-    Attack::new("answers: 30 × 64 MB of JSON, unread").run(|target| target.starve(&request, 30));
+    Attack::new("answers: 30 × 64 MB of JSON, unread").run(|target| target.read_nothing(&request, 30));
 }
 
 #[test]
@@ -32,7 +32,7 @@ fn unread_padded_texts() {
     let request = Request::post("/keep", MSGPACK, texts(&lengths)).gzip().accept(NPY);
     Attack::new("answers: 30 × 400 MB of npy, unread")
         .lasting(Duration::from_secs(2))
-        .run(|target| target.starve(&request, 30));
+        .run(|target| target.read_nothing(&request, 30));
 }
 
 #[test]
@@ -40,13 +40,13 @@ fn unread_arrays() {
     let request = zeros(60).accept(NPY);
     Attack::new("answers: 30 × 60 MiB of npy, unread")
         .lasting(Duration::from_secs(2))
-        .run(|target| target.starve(&request, 30));
+        .run(|target| target.read_nothing(&request, 30));
 }
 
 #[test]
 fn unread_numbers() {
     let request = zeros(8).accept(JSON);
-    Attack::new("answers: 30 × 8 MiB of numbers as JSON, unread").run(|target| target.starve(&request, 30));
+    Attack::new("answers: 30 × 8 MiB of numbers as JSON, unread").run(|target| target.read_nothing(&request, 30));
 }
 
 #[test]
@@ -54,7 +54,7 @@ fn unread_messagepack() {
     let request = zeros(60).accept(MSGPACK);
     Attack::new("answers: 30 × 60 MiB of MessagePack, unread")
         .lasting(Duration::from_secs(2))
-        .run(|target| target.starve(&request, 30));
+        .run(|target| target.read_nothing(&request, 30));
 }
 
 #[test]
@@ -62,7 +62,7 @@ fn unread_envelopes() {
     let request = zeros(60).accept("application/vnd.callboard.envelope");
     Attack::new("answers: 30 × 60 MiB envelopes, unread")
         .lasting(Duration::from_secs(2))
-        .run(|target| target.starve(&request, 30));
+        .run(|target| target.read_nothing(&request, 30));
 }
 
 #[test]
@@ -70,7 +70,7 @@ fn unread_tables() {
     let request = Request::post("/keep", STREAM, zstd_zeros(1, 60)).accept(STREAM);
     Attack::new("answers: 30 × 60 MiB tables, unread")
         .lasting(Duration::from_secs(2))
-        .run(|target| target.starve(&request, 30));
+        .run(|target| target.read_nothing(&request, 30));
 }
 
 #[test]
@@ -80,27 +80,27 @@ fn unread_archives() {
     let request = Request::post("/keep", "application/x-npz", archive(&[member])).gzip().accept("application/x-npz");
     Attack::new("answers: 30 × 50 MiB archives, unread")
         .lasting(Duration::from_secs(2))
-        .run(|target| target.starve(&request, 30));
+        .run(|target| target.read_nothing(&request, 30));
 }
 
 #[test]
-fn answers_packed_on_demand() {
+fn answers_compressed_on_demand() {
     let request = zeros(8).accept(JSON).header("accept-encoding", "zstd, gzip;q=0.5");
     Attack::new("answers: 8 MiB of numbers as JSON, packed").run(|target| target.repeat(&request, 8));
 }
 
 /// Documents that cost the node more than the request costs the client.
 #[test]
-fn documents_again_and_again() {
+fn repeated_documents() {
     let paths = ["/openapi.json", "/metrics", "/", "/v2/models/stats", "/docs/"];
     let requests = paths.map(|path| Request::get(path).header("accept-encoding", "gzip"));
     Attack::new("answers: documents and metrics by 10 clients").run(|target| {
-        target.crowd(10, |index| target.repeat(&requests[index % paths.len()], 1));
+        target.run_clients(10, |index| target.repeat(&requests[index % paths.len()], 1));
     });
 }
 
 #[test]
 fn unread_documents() {
     let request = Request::get("/metrics");
-    Attack::new("answers: 500 × /metrics, unread").run(|target| target.starve(&request, 500));
+    Attack::new("answers: 500 × /metrics, unread").run(|target| target.read_nothing(&request, 500));
 }

@@ -11,18 +11,18 @@ use crate::payloads::msgpack::{FRAME, envelope, ext};
 const MSGPACK: &str = "application/msgpack";
 
 /// A MessagePack function call with a frame in place of its arguments.
-fn called(frame: &[u8]) -> Request {
+fn call_with(frame: &[u8]) -> Request {
     Request::post("/v1/call/digits", MSGPACK, ext(FRAME, frame))
 }
 
 /// A frame as the body of a route that returns its input.
-fn kept(frame: Vec<u8>) -> Request {
+fn keep(frame: Vec<u8>) -> Request {
     Request::post("/keep", STREAM, frame)
 }
 
 #[test]
 fn billions_of_null_rows_in_place_of_arguments() {
-    let request = called(&null_rows(5000)).gzip();
+    let request = call_with(&null_rows(5000)).gzip();
     assert!(request.body.len() < 20_000, "{}", request.body.len());
     Attack::new("arrow: 5,000 batches of 2^20 nulls, in place of arguments, gzip")
         .run(|target| target.repeat(&request, 2));
@@ -45,81 +45,81 @@ fn billions_of_null_rows_in_an_envelope_for_a_typed_route() {
 
 #[test]
 fn billions_of_null_rows_answered_as_json() {
-    let request = kept(null_rows(5000)).gzip().accept("application/json");
+    let request = keep(null_rows(5000)).gzip().accept("application/json");
     Attack::new("arrow: 5,000 batches of 2^20 nulls, answered as JSON").run(|target| target.repeat(&request, 2));
 }
 
 #[test]
 fn structs_of_nulls() {
-    let request = called(&null_structs(2000)).gzip();
+    let request = call_with(&null_structs(2000)).gzip();
     Attack::new("arrow: 2,000 batches of 2^20 structs of a null").run(|target| target.repeat(&request, 2));
 }
 
 #[test]
 fn lists_of_millions_of_nulls() {
-    let request = kept(lists_of_nulls(2000)).gzip().accept("application/json");
+    let request = keep(lists_of_nulls(2000)).gzip().accept("application/json");
     Attack::new("arrow: 2,000 lists of 2^20 nulls, answered as JSON").run(|target| target.repeat(&request, 2));
 }
 
 #[test]
-fn zeros_packed_by_zstd_in_place_of_arguments() {
-    let request = called(&zstd_zeros(4, 60));
+fn zstd_zeros_in_place_of_arguments() {
+    let request = call_with(&zstd_zeros(4, 60));
     assert!(request.body.len() < 30_000, "{}", request.body.len());
     Attack::new("arrow: four zstd columns of 60 MiB zeros, in place of arguments")
         .run(|target| target.repeat(&request, 4));
 }
 
 #[test]
-fn single_bytes_packed_by_zstd_answered_as_json() {
-    let request = kept(zstd_bytes(4, 60)).accept("application/json");
+fn zstd_bytes_answered_as_json() {
+    let request = keep(zstd_bytes(4, 60)).accept("application/json");
     Attack::new("arrow: four zstd columns of 60 Mi byte cells, answered as JSON")
         .run(|target| target.repeat(&request, 4));
 }
 
 #[test]
 fn one_long_text_for_many_rows() {
-    let request = called(&one_text_many_rows(60_000)).gzip();
+    let request = call_with(&one_text_many_rows(60_000)).gzip();
     Attack::new("arrow: a dictionary of one text of 1 MiB, 60,000 rows").run(|target| target.repeat(&request, 2));
 }
 
 #[test]
 fn one_long_text_for_many_rows_answered_as_json() {
-    let request = kept(one_text_many_rows(60_000)).gzip().accept("application/json");
+    let request = keep(one_text_many_rows(60_000)).gzip().accept("application/json");
     Attack::new("arrow: the same dictionary, answered as JSON").run(|target| target.repeat(&request, 2));
 }
 
 #[test]
 fn views_that_share_one_long_text() {
-    let request = called(&views_of_one_text(60_000)).gzip();
+    let request = call_with(&views_of_one_text(60_000)).gzip();
     Attack::new("arrow: 60,000 views of one text of 1 MiB").run(|target| target.repeat(&request, 2));
 }
 
 #[test]
 fn repeated_dictionaries_with_many_columns() {
-    let request = kept(dictionaries_and_columns(2000, 20_000)).gzip();
+    let request = keep(dictionaries_and_columns(2000, 20_000)).gzip();
     Attack::new("arrow: 20,000 columns, 2,000 dictionary messages").run(|target| target.repeat(&request, 2));
 }
 
 #[test]
 fn lists_inside_lists() {
-    let request = kept(nested_lists(2000)).gzip();
+    let request = keep(nested_lists(2000)).gzip();
     Attack::new("arrow: a column of lists inside lists, 2,000 deep").run(|target| target.repeat(&request, 2));
 }
 
 #[test]
 fn structs_inside_structs() {
-    let request = called(&nested_structs(2000)).gzip();
+    let request = call_with(&nested_structs(2000)).gzip();
     Attack::new("arrow: a column of structs inside structs, 2,000 deep").run(|target| target.repeat(&request, 2));
 }
 
 #[test]
-fn a_run_without_end() {
-    let request = kept(endless_run());
+fn an_endless_run() {
+    let request = keep(endless_run());
     Attack::new("arrow: one run of 2^62 rows").run(|target| target.repeat(&request, 2));
 }
 
 #[test]
 fn maps_with_equal_keys() {
-    let request = kept(maps_of_equal_keys(64, 16_000)).gzip().accept("application/json");
+    let request = keep(maps_of_equal_keys(64, 16_000)).gzip().accept("application/json");
     Attack::new("arrow: 64 maps of 16,000 equal keys").run(|target| target.repeat(&request, 2));
 }

@@ -1,4 +1,4 @@
-//! One attack from start to end, and the promises that must hold under it.
+//! One attack from start to end, and the bounds that must hold under it.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::nice;
 
-use crate::honest::{Book, Caller, base};
+use crate::honest::{CallStats, Caller, baseline_p99};
 use crate::node::{BINARIES, Node, Served};
 
 /// The default of `max_in_flight_bytes`.
@@ -20,11 +20,11 @@ const BUDGET_BYTES: u64 = 256 << 20;
 /// The memory of a node beyond its budget: code, models, threads, connections and the allocator's reserve.
 const CONSTANT_BYTES: u64 = 288 << 20;
 
-/// The most resident memory under any attack.
-const MOST_BYTES: u64 = BUDGET_BYTES * 3 / 2 + CONSTANT_BYTES;
+/// The limit of resident memory under any attack.
+const MAX_BYTES: u64 = BUDGET_BYTES * 3 / 2 + CONSTANT_BYTES;
 
-/// An honest caller's p99 may be this many times its own without an attack,
-const MOST_SLOWDOWN: u32 = 10;
+/// An honest caller's p99 may be its baseline times this,
+const MAX_SLOWDOWN: u32 = 10;
 /// or this, whichever is longer.
 const HONEST_P99: Duration = Duration::from_millis(100);
 
@@ -37,41 +37,41 @@ static SLACK: LazyLock<u32> = LazyLock::new(|| {
     slack.map_or(1, |slack| slack.parse().expect("CALLBOARD_HOSTILE_SLACK is a whole number"))
 });
 
-/// The nice level of attackers: they give way to all others on this machine.
-const MOST_PATIENT: i32 = 10;
+/// The nice level of attackers, so that the node and the honest callers run first.
+const ATTACKER_NICE: i32 = 10;
 
 /// The duration of the measurement of an honest caller alone.
-const ALONE: Duration = Duration::from_millis(400);
+const BASELINE_DURATION: Duration = Duration::from_millis(400);
 
 /// The default duration of an attack.
-const LASTS: Duration = Duration::from_millis(1000);
+const DURATION: Duration = Duration::from_millis(1000);
 
 /// The time that honest callers continue after the last hostile client has left.
-const AFTERMATH: Duration = Duration::from_millis(200);
+const CALLS_AFTERWARDS: Duration = Duration::from_millis(200);
 
 /// The time for the gauges to return to zero after the last hostile client.
-const REST: Duration = Duration::from_secs(2);
+const IDLE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The limit of processor time per core that an idle node may take in [`QUIET`].
-const REST_PER_CORE: Duration = Duration::from_millis(50);
-const QUIET: Duration = Duration::from_secs(1);
+/// The processor time per core that an idle node may take in [`IDLE_WINDOW`].
+const IDLE_TIME_PER_CORE: Duration = Duration::from_millis(50);
+const IDLE_WINDOW: Duration = Duration::from_secs(1);
 
-/// A node that takes no more than this in a part of [`QUIET`] is idle: no delayed work is left.
-const AT_REST: (Duration, Duration) = (Duration::from_millis(400), Duration::from_millis(20));
+/// A node that takes at most this time in the first part of [`IDLE_WINDOW`] is idle.
+const IDLE_CHECK: (Duration, Duration) = (Duration::from_millis(400), Duration::from_millis(20));
 
 /// Whether attacks run. They need a release build, so they run only if one is named.
-pub(crate) fn is_wanted() -> bool {
-    let is_wanted = std::env::var_os("CALLBOARD_HOSTILE_BINARY").is_some();
-    if !is_wanted {
+pub(crate) fn is_enabled() -> bool {
+    let is_enabled = std::env::var_os("CALLBOARD_HOSTILE_BINARY").is_some();
+    if !is_enabled {
         println!("skipped: CALLBOARD_HOSTILE_BINARY names no binary to attack; `just hostile` builds one");
     }
-    is_wanted
+    is_enabled
 }
 
-/// Held by each test while it runs: other attacks would distort its figures.
-pub(crate) fn alone() -> MutexGuard<'static, ()> {
-    static ALONE_HERE: Mutex<()> = Mutex::new(());
-    locked(&ALONE_HERE)
+/// Each test holds this lock while it runs: other attacks would distort its figures.
+pub(crate) fn exclusive() -> MutexGuard<'static, ()> {
+    static ATTACK_LOCK: Mutex<()> = Mutex::new(());
+    locked(&ATTACK_LOCK)
 }
 
 /// An attack and its target.
@@ -79,9 +79,9 @@ pub(crate) fn alone() -> MutexGuard<'static, ()> {
 pub(crate) struct Attack {
     name: &'static str,
     served: Served,
-    words: Vec<String>,
-    lasts: Duration,
-    most_refused_percent: u64,
+    args: Vec<String>,
+    duration: Duration,
+    max_refused_percent: u64,
 }
 
 /// The node under attack, as a hostile client sees it.
@@ -95,17 +95,17 @@ pub(crate) struct Target {
 
 impl Target {
     /// Whether the attack continues.
-    pub(crate) fn goes_on(&self) -> bool {
+    pub(crate) fn is_running(&self) -> bool {
         Instant::now() < self.end
     }
 
     /// The remaining time of the attack; never zero, which sockets take as no limit.
-    pub(crate) fn left(&self) -> Duration {
+    pub(crate) fn remaining(&self) -> Duration {
         self.end.saturating_duration_since(Instant::now()).max(Duration::from_millis(1))
     }
 
     /// Counts the answers to hostile clients, so that the report shows whether the attack worked.
-    pub(crate) fn met(&self, outcome: impl Into<String>) {
+    pub(crate) fn record(&self, outcome: impl Into<String>) {
         *locked(&self.outcomes).entry(outcome.into()).or_default() += 1;
     }
 }
@@ -113,7 +113,7 @@ impl Target {
 impl Attack {
     /// An attack on the `callboard` binary.
     pub(crate) fn new(name: &'static str) -> Self {
-        Self { name, served: Served::Files, words: Vec::new(), lasts: LASTS, most_refused_percent: 100 }
+        Self { name, served: Served::Files, args: Vec::new(), duration: DURATION, max_refused_percent: 100 }
     }
 
     /// Attacks the server of Rust types instead.
@@ -124,66 +124,79 @@ impl Attack {
     /// Attacks a gateway that has joined these nodes.
     pub(crate) fn joined_to(self, peers: &[SocketAddr]) -> Self {
         let peers: Vec<String> = peers.iter().map(SocketAddr::to_string).collect();
-        Self { served: Served::Gateway, words: vec!["--join".to_owned(), peers.join(",")], ..self }
+        Self { served: Served::Gateway, args: vec!["--join".to_owned(), peers.join(",")], ..self }
     }
 
-    /// Sets the duration, for attacks whose work begins late.
-    pub(crate) fn lasting(self, lasts: Duration) -> Self {
-        Self { lasts, ..self }
+    /// Sets the duration, for attacks that act late.
+    pub(crate) fn lasting(self, duration: Duration) -> Self {
+        Self { duration, ..self }
     }
 
-    /// For attacks that send almost nothing: they must not cost honest callers their permits.
-    pub(crate) fn earns_no_permits(self) -> Self {
-        Self { most_refused_percent: 5, ..self }
+    /// For attacks that send almost nothing: at most 5 % of honest calls may be refused.
+    pub(crate) fn must_not_block_callers(self) -> Self {
+        Self { max_refused_percent: 5, ..self }
     }
 
     /// Runs the attack: `send` runs all hostile clients until the last one has left.
     ///
-    /// Attackers have a lower priority on this machine: they stand for clients with their own machines, and the test
-    /// measures the node.
+    /// Attackers have a lower priority, because real attackers have their own machines.
     pub(crate) fn run(self, send: impl FnOnce(&Target) + Send) {
-        if !is_wanted() {
+        if !is_enabled() {
             return;
         }
-        let _alone = alone();
-        let mut node = Node::start(self.served, &self.words);
-        let base = base(node.http, ALONE);
+        let _alone = exclusive();
+        let mut node = Node::start(self.served, &self.args);
+        let baseline_p99 = baseline_p99(node.http, BASELINE_DURATION);
         let (honest, health) = (Caller::honest(node.http), Caller::health(node.http));
-        let end = Instant::now() + self.lasts;
+        let end = Instant::now() + self.duration;
         let target = Target { http: node.http, quic: node.quic, end, outcomes: Mutex::default() };
-        let begun = Instant::now();
+        let start = Instant::now();
         thread::scope(|scope| {
-            // Its threads inherit the nice level.
-            let sent = scope.spawn(|| nice(MOST_PATIENT).map(|_| send(&target)));
-            sent.join().expect("hostile clients do not panic").expect("a thread may always give way");
+            // Threads that it starts inherit the nice level.
+            let sent = scope.spawn(|| nice(ATTACKER_NICE).map(|_| send(&target)));
+            sent.join().expect("hostile clients do not panic").expect("a thread may lower its priority");
         });
-        let (left, sent_for) = (Instant::now(), begun.elapsed());
-        thread::sleep(AFTERMATH);
+        let (attack_end, sent_for) = (Instant::now(), start.elapsed());
+        thread::sleep(CALLS_AFTERWARDS);
         let (honest, health) = (honest.end(), health.end());
-        let rest = Rest::of(&mut node, left);
-        let seen = Seen { base, honest, health, rest, peak_bytes: node.peak_bytes(), death: node.death() };
-        let broken = seen.broken(self.most_refused_percent);
+        let idle_state = IdleState::measure(&mut node, attack_end);
+        let measurements = Measurements {
+            baseline_p99,
+            honest,
+            health,
+            idle_state,
+            peak_bytes: node.peak_bytes(),
+            death: node.death(),
+        };
+        let violations = measurements.violations(self.max_refused_percent);
         let outcomes = target.outcomes.into_inner().unwrap_or_else(PoisonError::into_inner);
-        self.report(&seen, &broken, sent_for, node.peak_threads(), &outcomes);
-        assert!(broken.is_empty(), "{}: {}", self.name, broken.join("; "));
+        self.report(&measurements, &violations, sent_for, node.peak_threads(), &outcomes);
+        assert!(violations.is_empty(), "{}: {}", self.name, violations.join("; "));
     }
 
-    fn report(&self, seen: &Seen, broken: &[String], took: Duration, threads: u64, met: &BTreeMap<String, u64>) {
-        let mut row = format!("| {} | {} ", self.name, if broken.is_empty() { "green" } else { "RED" });
+    fn report(
+        &self,
+        measurements: &Measurements,
+        violations: &[String],
+        elapsed: Duration,
+        threads: u64,
+        outcomes: &BTreeMap<String, u64>,
+    ) {
+        let mut row = format!("| {} | {} ", self.name, if violations.is_empty() { "green" } else { "RED" });
         let _ = write!(
             row,
             "| {:.1} s | {} / {} / {} | {:.0} ms ({:.0}) | {:.0} ms | {} MiB, {threads} threads | {:?} | {} | {} |",
-            took.as_secs_f64(),
-            seen.honest.answered,
-            seen.honest.refused,
-            seen.honest.failures.len(),
-            millis(seen.honest.p99()),
-            millis(seen.base),
-            millis(seen.health.p99()),
-            seen.peak_bytes >> 20,
-            seen.rest,
-            met.iter().map(|(outcome, count)| format!("{count} × {outcome}")).collect::<Vec<_>>().join(", "),
-            broken.join("; "),
+            elapsed.as_secs_f64(),
+            measurements.honest.answered,
+            measurements.honest.refused,
+            measurements.honest.failures.len(),
+            millis(measurements.honest.p99()),
+            millis(measurements.baseline_p99),
+            millis(measurements.health.p99()),
+            measurements.peak_bytes >> 20,
+            measurements.idle_state,
+            outcomes.iter().map(|(outcome, count)| format!("{count} × {outcome}")).collect::<Vec<_>>().join(", "),
+            violations.join("; "),
         );
         println!("{row}");
         if let Some(path) = std::env::var_os("CALLBOARD_HOSTILE_REPORT") {
@@ -194,91 +207,95 @@ impl Attack {
 }
 
 /// The measurements of the node and of the honest callers.
-struct Seen {
-    base: Duration,
-    honest: Book,
-    health: Book,
-    rest: Option<Rest>,
+struct Measurements {
+    baseline_p99: Duration,
+    honest: CallStats,
+    health: CallStats,
+    idle_state: Option<IdleState>,
     peak_bytes: u64,
     death: Option<String>,
 }
 
-impl Seen {
-    /// Every broken promise, as text.
-    fn broken(&self, most_refused_percent: u64) -> Vec<String> {
-        let mut broken = Vec::new();
-        let mut promise = |holds: bool, words: String| {
+impl Measurements {
+    /// Every exceeded bound, as text.
+    fn violations(&self, max_refused_percent: u64) -> Vec<String> {
+        let mut violations = Vec::new();
+        let mut require = |holds: bool, text: String| {
             if !holds {
-                broken.push(words);
+                violations.push(text);
             }
         };
-        promise(self.death.is_none(), format!("the process ended: {}", self.death.as_deref().unwrap_or_default()));
+        require(self.death.is_none(), format!("the process ended: {}", self.death.as_deref().unwrap_or_default()));
         let Self { honest, health, .. } = self;
-        promise(
+        require(
             honest.failures.is_empty(),
             format!("{} honest calls failed, the first: {:?}", honest.failures.len(), honest.failures.first()),
         );
         let (answered, refused) = (honest.answered, honest.refused);
-        promise(answered > 0, "no honest call was answered".to_owned());
-        promise(
-            refused * 100 <= most_refused_percent * (answered + refused),
+        require(answered > 0, "no honest call was answered".to_owned());
+        require(
+            refused * 100 <= max_refused_percent * (answered + refused),
             format!("{refused} of {} honest calls were refused", answered + refused),
         );
-        let most = (self.base * MOST_SLOWDOWN).max(HONEST_P99) * *SLACK;
-        promise(honest.p99() <= most, format!("honest p99 {:.0?}, at most {most:.0?}", honest.p99()));
-        promise(
+        let most = (self.baseline_p99 * MAX_SLOWDOWN).max(HONEST_P99) * *SLACK;
+        require(honest.p99() <= most, format!("honest p99 {:.0?}, at most {most:.0?}", honest.p99()));
+        require(
             health.failures.is_empty() && health.refused == 0,
-            format!("{} times no health, the first: {:?}", health.failures.len(), health.failures.first()),
+            format!("{} health requests failed, the first: {:?}", health.failures.len(), health.failures.first()),
         );
         let most = HEALTH_P99[usize::from(!BINARIES.is_release)] * *SLACK;
-        promise(health.p99() <= most, format!("health p99 {:.0?}, at most {most:.0?}", health.p99()));
-        let (peak, most) = (self.peak_bytes >> 20, MOST_BYTES >> 20);
-        promise(self.peak_bytes <= MOST_BYTES, format!("{peak} MiB resident, at most {most}"));
-        match &self.rest {
-            Some(rest) => rest.broken(&mut promise),
-            None => promise(self.death.is_some(), "its metrics did not say how many calls are in flight".to_owned()),
+        require(health.p99() <= most, format!("health p99 {:.0?}, at most {most:.0?}", health.p99()));
+        let (peak, most) = (self.peak_bytes >> 20, MAX_BYTES >> 20);
+        require(self.peak_bytes <= MAX_BYTES, format!("{peak} MiB resident, at most {most}"));
+        match &self.idle_state {
+            Some(idle_state) => idle_state.violations(&mut require),
+            None => require(self.death.is_some(), "its metrics did not say how many calls are in flight".to_owned()),
         }
-        broken
+        violations
     }
 }
 
 /// The return of the node to idle.
 #[derive(Debug)]
-struct Rest {
+struct IdleState {
     in_flight: u64,
     in_flight_bytes: u64,
     /// The processor time of the node without requests.
     idle: Duration,
 }
 
-impl Rest {
-    /// Waits until nothing is in flight, at most [`REST`] after the attackers left, and then measures the idle load.
-    fn of(node: &mut Node, left: Instant) -> Option<Self> {
-        let mut told = None;
+impl IdleState {
+    /// Waits until nothing is in flight, at most [`IDLE_TIMEOUT`] after the attackers left. Then measures the idle load.
+    fn measure(node: &mut Node, attack_end: Instant) -> Option<Self> {
+        let mut gauges = None;
         loop {
-            told = node.in_flight().or(told);
-            if told == Some((0, 0)) || left.elapsed() > REST || node.death().is_some() {
+            gauges = node.in_flight().or(gauges);
+            if gauges == Some((0, 0)) || attack_end.elapsed() > IDLE_TIMEOUT || node.death().is_some() {
                 break;
             }
             thread::sleep(Duration::from_millis(20));
         }
         let before = node.processor_time()?;
-        thread::sleep(AT_REST.0);
+        thread::sleep(IDLE_CHECK.0);
         let mut idle = node.processor_time()?.saturating_sub(before);
-        if idle > AT_REST.1 {
-            thread::sleep(QUIET - AT_REST.0);
+        if idle > IDLE_CHECK.1 {
+            thread::sleep(IDLE_WINDOW - IDLE_CHECK.0);
             idle = node.processor_time()?.saturating_sub(before);
         }
-        let (in_flight, in_flight_bytes) = told?;
+        let (in_flight, in_flight_bytes) = gauges?;
         Some(Self { in_flight, in_flight_bytes, idle })
     }
 
-    fn broken(&self, promise: &mut impl FnMut(bool, String)) {
+    fn violations(&self, require: &mut impl FnMut(bool, String)) {
         let Self { in_flight, in_flight_bytes, idle } = self;
         let is_free = *in_flight == 0 && *in_flight_bytes == 0;
-        promise(is_free, format!("{in_flight} calls and {in_flight_bytes} bytes are in flight after {REST:?}"));
-        let most = REST_PER_CORE * u32::try_from(thread::available_parallelism().map_or(1, usize::from)).unwrap_or(1);
-        promise(*idle <= most, format!("{idle:?} of processor time in {QUIET:?} of rest, at most {most:?}"));
+        require(is_free, format!("{in_flight} calls and {in_flight_bytes} bytes are in flight after {IDLE_TIMEOUT:?}"));
+        let most =
+            IDLE_TIME_PER_CORE * u32::try_from(thread::available_parallelism().map_or(1, usize::from)).unwrap_or(1);
+        require(
+            *idle <= most,
+            format!("{idle:?} of processor time in {IDLE_WINDOW:?} without requests, at most {most:?}"),
+        );
     }
 }
 

@@ -21,17 +21,17 @@ const MAX_FRAME: usize = 16_384;
 
 /// Writes the same bytes repeatedly on all connections, reading or not; replaces closed connections.
 fn flood(target: &Target, connections: usize, bytes: &[u8], is_read: bool) {
-    target.crowd(connections, |_| {
-        while target.goes_on() {
+    target.run_clients(connections, |_| {
+        while target.is_running() {
             let Some(mut connection) = Connection::open(target, &[]) else { return };
             if is_read {
                 connection = connection.drain();
             }
-            while target.goes_on() && connection.write(bytes) {
-                // With a pause: the flood should load the node, not this machine's cores.
+            while target.is_running() && connection.write(bytes) {
+                // The pause keeps the flood from loading all cores of this machine.
                 thread::sleep(Duration::from_millis(1));
             }
-            target.met(if target.goes_on() { "cut" } else { "held to the end" });
+            target.record(if target.is_running() { "cut" } else { "held to the end" });
         }
     });
 }
@@ -41,7 +41,7 @@ fn heads_that_announce_bodies() {
     let headers = post("/honest", "application/json", &[("content-length", "1000")]);
     Attack::new("h2: 65 connections × 256 heads without bodies")
         .lasting(Duration::from_secs(3))
-        .earns_no_permits()
+        .must_not_block_callers()
         .run(|target| {
             let held: Vec<Connection> = (0..65)
                 .filter_map(|_| {
@@ -50,8 +50,8 @@ fn heads_that_announce_bodies() {
                     Some(connection)
                 })
                 .collect();
-            target.met(format!("held, {}", held.len()));
-            thread::sleep(target.left());
+            target.record(format!("held, {}", held.len()));
+            thread::sleep(target.remaining());
         });
 }
 
@@ -60,7 +60,7 @@ fn bodies_that_stop_after_their_first_bytes() {
     let headers = post("/honest", "application/json", &[("content-length", "1000000")]);
     Attack::new("h2: 16 connections × 256 bodies of 1 MB that stop at 200 bytes")
         .lasting(Duration::from_secs(3))
-        .earns_no_permits()
+        .must_not_block_callers()
         .run(|target| {
             let held: Vec<Connection> = (0..16)
                 .filter_map(|_| {
@@ -72,33 +72,33 @@ fn bodies_that_stop_after_their_first_bytes() {
                     Some(connection)
                 })
                 .collect();
-            target.met(format!("held, {}", held.len()));
-            thread::sleep(target.left());
+            target.record(format!("held, {}", held.len()));
+            thread::sleep(target.remaining());
         });
 }
 
-/// Admitted bytes are charged to calls; earlier bytes wait in the windows of connections.
+/// Admitted bytes are charged to calls. Other bytes wait in the windows of connections.
 #[test]
-fn windows_full_of_bodies_that_wait() {
+fn windows_full_of_waiting_bodies() {
     let headers = post("/keep", "application/json", &[("content-length", "1000000")]);
     let piece = frame(DATA, 0, 1, &vec![b' '; MAX_FRAME]).repeat(55);
     Attack::new("h2: 600 connections with 900 kB of a body each").lasting(Duration::from_secs(3)).run(|target| {
-        let opened = || {
+        let open = || {
             let mut connection = Connection::open(target, &[])?.drain();
             connection.request(&headers, 0)?;
             Some(connection)
         };
         let held = Mutex::new(Vec::new());
-        target.crowd(8, |_| {
-            let mut some: Vec<Connection> = (0..75).filter_map(|_| opened()).collect();
-            // By now the node has opened its windows, or keeps them small.
+        target.run_clients(8, |_| {
+            let mut connections: Vec<Connection> = (0..75).filter_map(|_| open()).collect();
+            // Meanwhile, the node may enlarge its windows.
             thread::sleep(Duration::from_millis(50));
-            some.retain_mut(|connection| connection.stays_within(Duration::from_millis(20)).write(&piece));
-            held.lock().unwrap().append(&mut some);
+            connections.retain_mut(|connection| connection.limit_write(Duration::from_millis(20)).write(&piece));
+            held.lock().unwrap().append(&mut connections);
         });
         let held = held.into_inner().unwrap();
-        target.met(format!("filled, {}", held.len()));
-        thread::sleep(target.left());
+        target.record(format!("filled, {}", held.len()));
+        thread::sleep(target.remaining());
     });
 }
 
@@ -118,44 +118,44 @@ fn answers_without_a_window() {
                 Some(connection)
             })
             .collect();
-        target.met(format!("held, {}", held.len()));
-        thread::sleep(target.left());
+        target.record(format!("held, {}", held.len()));
+        thread::sleep(target.remaining());
     });
 }
 
-/// Windows that open and close again, so that all waiting data is checked each time.
+/// Windows that open and close, so that the node checks all waiting data each time.
 #[test]
 fn windows_that_change_with_every_frame() {
     let change =
         |size: u32| frame(SETTINGS, 0, 0, &[&INITIAL_WINDOW_SIZE.to_be_bytes()[..], &size.to_be_bytes()].concat());
     let changes = [change(0), change(1)].concat().repeat(200);
     Attack::new("h2: 100 waiting answers, windows that change 100,000 times").run(|target| {
-        target.crowd(2, |_| {
+        target.run_clients(2, |_| {
             let Some(connection) = Connection::open(target, &[(INITIAL_WINDOW_SIZE, 0)]) else { return };
             let mut connection = connection.drain();
             (0..100).for_each(|_| _ = connection.request(&get("/metrics"), END_STREAM));
-            while target.goes_on() && connection.write(&changes) {
+            while target.is_running() && connection.write(&changes) {
                 thread::sleep(Duration::from_millis(2));
             }
-            target.met(if target.goes_on() { "cut" } else { "held to the end" });
+            target.record(if target.is_running() { "cut" } else { "held to the end" });
         });
     });
 }
 
 #[test]
-fn settings_without_end() {
+fn endless_settings() {
     let settings = frame(SETTINGS, 0, 0, &[0, 3, 0, 0, 0, 100]).repeat(500);
     Attack::new("h2: settings, acknowledgements unread").run(|target| flood(target, 4, &settings, false));
 }
 
 #[test]
-fn pings_without_end() {
+fn endless_pings() {
     let pings = frame(PING, 0, 0, &[7; 8]).repeat(500);
     Attack::new("h2: pings, answers unread").run(|target| flood(target, 4, &pings, false));
 }
 
 #[test]
-fn priorities_without_end() {
+fn endless_priorities() {
     let frames: Vec<u8> = (0..500).flat_map(|index| frame(PRIORITY, 0, 2 * index + 1, &[0, 0, 0, 0, 7])).collect();
     Attack::new("h2: priorities of streams that are not there").run(|target| flood(target, 4, &frames, true));
 }
@@ -167,17 +167,17 @@ fn windows_raised_by_one() {
 }
 
 #[test]
-fn headers_that_are_continued_without_end() {
-    let begin = frame(HEADERS, 0, 1, &get("/"));
-    let more = frame(CONTINUATION, 0, 1, &literal(0, "x", &"a".repeat(8000))).repeat(10);
+fn endless_continuations_of_headers() {
+    let start = frame(HEADERS, 0, 1, &get("/"));
+    let continuation = frame(CONTINUATION, 0, 1, &literal(0, "x", &"a".repeat(8000))).repeat(10);
     Attack::new("h2: continuations without end").run(|target| {
-        target.crowd(8, |_| {
-            while target.goes_on() {
+        target.run_clients(8, |_| {
+            while target.is_running() {
                 let Some(connection) = Connection::open(target, &[]) else { return };
                 let mut connection = connection.drain();
-                connection.write(&begin);
-                while target.goes_on() && connection.write(&more) {}
-                target.met(if target.goes_on() { "cut" } else { "held to the end" });
+                connection.write(&start);
+                while target.is_running() && connection.write(&continuation) {}
+                target.record(if target.is_running() { "cut" } else { "held to the end" });
             }
         });
     });
@@ -185,40 +185,40 @@ fn headers_that_are_continued_without_end() {
 
 /// A header in the dynamic table, and heads that refer to it thousands of times.
 #[test]
-fn headers_that_unpack() {
-    let kept = [get("/"), literal(0x40, "x", &"a".repeat(4000))].concat();
-    let named = [get("/"), vec![0xbe; 16_000]].concat();
-    assert!(named.len() < MAX_FRAME);
+fn headers_that_expand() {
+    let first_head = [get("/"), literal(0x40, "x", &"a".repeat(4000))].concat();
+    let next_head = [get("/"), vec![0xbe; 16_000]].concat();
+    assert!(next_head.len() < MAX_FRAME);
     Attack::new("h2: heads of 64 MB, packed by the table").run(|target| {
-        target.crowd(4, |_| {
-            while target.goes_on() {
+        target.run_clients(4, |_| {
+            while target.is_running() {
                 let Some(connection) = Connection::open(target, &[]) else { return };
                 let mut connection = connection.drain();
-                connection.request(&kept, END_STREAM);
-                while target.goes_on() && connection.request(&named, END_STREAM).is_some() {
+                connection.request(&first_head, END_STREAM);
+                while target.is_running() && connection.request(&next_head, END_STREAM).is_some() {
                     thread::sleep(Duration::from_millis(1));
                 }
-                target.met(if target.goes_on() { "cut" } else { "held to the end" });
+                target.record(if target.is_running() { "cut" } else { "held to the end" });
             }
         });
     });
 }
 
 #[test]
-fn requests_that_are_taken_back() {
+fn cancelled_requests() {
     let headers = post("/honest", "application/json", &[]);
     Attack::new("h2: requests reset with the next frame").run(|target| {
-        target.crowd(4, |_| {
-            while target.goes_on() {
+        target.run_clients(4, |_| {
+            while target.is_running() {
                 let Some(connection) = Connection::open(target, &[]) else { return };
                 let mut connection = connection.drain();
                 for _ in 0..2000 {
                     let Some(stream) = connection.request(&headers, 0) else { break };
-                    if !target.goes_on() || !connection.write(&frame(RST_STREAM, 0, stream, &[0, 0, 0, 8])) {
+                    if !target.is_running() || !connection.write(&frame(RST_STREAM, 0, stream, &[0, 0, 0, 8])) {
                         break;
                     }
                 }
-                target.met("connection used up");
+                target.record("connection used up");
             }
         });
     });
@@ -228,16 +228,16 @@ fn requests_that_are_taken_back() {
 fn data_without_bytes() {
     let headers = post("/honest", "application/json", &[]);
     Attack::new("h2: empty data frames without end").run(|target| {
-        target.crowd(4, |_| {
-            while target.goes_on() {
+        target.run_clients(4, |_| {
+            while target.is_running() {
                 let Some(connection) = Connection::open(target, &[]) else { return };
                 let mut connection = connection.drain();
                 let Some(stream) = connection.request(&headers, 0) else { continue };
                 let empty = frame(DATA, 0, stream, &[]).repeat(500);
-                while target.goes_on() && connection.write(&empty) {
+                while target.is_running() && connection.write(&empty) {
                     thread::sleep(Duration::from_millis(1));
                 }
-                target.met(if target.goes_on() { "cut" } else { "held to the end" });
+                target.record(if target.is_running() { "cut" } else { "held to the end" });
             }
         });
     });
@@ -245,7 +245,7 @@ fn data_without_bytes() {
 
 #[test]
 fn heads_byte_by_byte() {
-    Attack::new("h1: 800 heads, a byte each 500 ms").earns_no_permits().run(|target| {
+    Attack::new("h1: 800 heads, a byte each 500 ms").must_not_block_callers().run(|target| {
         target.trickle(b"POST /honest HTTP/1.1\r\nhost: localhost\r\nx: ", b"a", Duration::from_millis(500), 800);
     });
 }
@@ -253,17 +253,18 @@ fn heads_byte_by_byte() {
 #[test]
 fn bodies_byte_by_byte() {
     let head = Request::post("/honest", "application/json", "").head_announcing(60 << 20);
-    Attack::new("h1: 800 bodies of 60 MiB, a byte each 500 ms").lasting(Duration::from_secs(3)).earns_no_permits().run(
-        |target| {
+    Attack::new("h1: 800 bodies of 60 MiB, a byte each 500 ms")
+        .lasting(Duration::from_secs(3))
+        .must_not_block_callers()
+        .run(|target| {
             target.trickle(head.as_bytes(), b" ", Duration::from_millis(500), 800);
-        },
-    );
+        });
 }
 
 #[test]
-fn long_heads_that_do_not_end() {
+fn long_endless_heads() {
     let head = format!("POST /honest HTTP/1.1\r\nhost: localhost\r\nx: {}", "a".repeat(60_000));
-    Attack::new("h1: 800 heads of 60 kB that do not end").earns_no_permits().run(|target| {
+    Attack::new("h1: 800 heads of 60 kB that do not end").must_not_block_callers().run(|target| {
         target.trickle(head.as_bytes(), b"a", Duration::from_millis(500), 800);
     });
 }
@@ -274,13 +275,13 @@ fn chunks_with_long_extensions() {
     let head = "POST /keep HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n";
     let chunk = format!("1;{}\r\n \r\n", "x=y;".repeat(250)).repeat(16);
     Attack::new("h1: chunks of one byte with extensions of 1 kB").run(|target| {
-        target.crowd(8, |_| {
-            while target.goes_on() {
+        target.run_clients(8, |_| {
+            while target.is_running() {
                 let Some(mut stream) = target.connect() else { return };
-                let _ = stream.set_write_timeout(Some(target.left()));
+                let _ = stream.set_write_timeout(Some(target.remaining()));
                 let _ = stream.write_all(head.as_bytes());
-                while target.goes_on() && stream.write_all(chunk.as_bytes()).is_ok() {}
-                target.met(if target.goes_on() { "cut" } else { "held to the end" });
+                while target.is_running() && stream.write_all(chunk.as_bytes()).is_ok() {}
+                target.record(if target.is_running() { "cut" } else { "held to the end" });
             }
         });
     });
@@ -295,16 +296,16 @@ fn requests_in_a_row_without_reading() {
             let _ = stream.set_write_timeout(Some(Duration::from_millis(5)));
             let _ = stream.write_all(requests.as_bytes());
         }
-        target.met(format!("held, {}", held.len()));
-        thread::sleep(target.left());
+        target.record(format!("held, {}", held.len()));
+        thread::sleep(target.remaining());
     });
 }
 
 #[test]
-fn connections_that_say_nothing() {
+fn connections_without_a_request() {
     Attack::new("h1: connections opened and closed").run(|target| {
-        target.crowd(8, |_| {
-            while target.goes_on() {
+        target.run_clients(8, |_| {
+            while target.is_running() {
                 target.connect();
                 thread::sleep(Duration::from_millis(1));
             }
@@ -312,16 +313,16 @@ fn connections_that_say_nothing() {
     });
 }
 
-/// Every client sends again right after any answer, also after a refusal.
+/// Every client sends again right after any answer, even after a refusal.
 #[test]
-fn callers_that_come_again_at_once() {
+fn callers_that_retry_at_once() {
     let request = Request::post("/honest", "application/json", "[0.5,0.5]");
     Attack::new("h1: 64 callers that come again at once").run(|target| target.repeat(&request, 64));
 }
 
 /// The node is full, and every refused caller retries.
 #[test]
-fn callers_that_come_again_to_a_full_node() {
+fn callers_that_retry_a_full_node() {
     let slow = array("|u1", false, &[4 << 20], &vec![0; 4 << 20]);
     let request = Request::post("/keep", NPY, slow).gzip().accept("application/json");
     Attack::new("h1: 48 callers of 4 MiB arrays as JSON, again at once").run(|target| target.repeat(&request, 48));
@@ -329,14 +330,14 @@ fn callers_that_come_again_to_a_full_node() {
 
 #[test]
 fn keep_alive_without_requests() {
-    Attack::new("h1: 900 connections that are kept open").earns_no_permits().run(|target| {
+    Attack::new("h1: 900 connections that are kept open").must_not_block_callers().run(|target| {
         let mut held: Vec<TcpStream> = (0..900).filter_map(|_| target.connect()).collect();
         for stream in &mut held {
             let _ = stream.set_read_timeout(Some(Duration::from_millis(200)));
             let _ = stream.write_all(b"GET /livez HTTP/1.1\r\nhost: localhost\r\n\r\n");
             let _ = stream.read(&mut [0; 512]);
         }
-        target.met(format!("held, {}", held.len()));
-        thread::sleep(target.left());
+        target.record(format!("held, {}", held.len()));
+        thread::sleep(target.remaining());
     });
 }

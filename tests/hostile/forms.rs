@@ -28,13 +28,13 @@ fn a_hundred_thousand_parts() {
 }
 
 #[test]
-fn long_names_that_are_compared_in_pairs() {
+fn long_similar_names() {
     // The difference is at the end, so that every comparison reads the whole name.
     let name = |index: usize| format!("{}{index:05}", "n".repeat(15_000));
     let request = Request::post("/digits", FORM, form((0..1024).map(|index| (name(index), "", &b""[..]))));
     let packed = request.clone().gzip();
     Attack::new("form: 1,024 parts with names of 15 kB").run(|target| {
-        target.crowd(4, |index| target.repeat([&request, &packed][index % 2], 1));
+        target.run_clients(4, |index| target.repeat([&request, &packed][index % 2], 1));
     });
 }
 
@@ -66,7 +66,7 @@ fn arrays_with_empty_axes_in_parts() {
 }
 
 #[test]
-fn parts_of_json_that_is_deep_or_large() {
+fn parts_of_deep_or_large_json() {
     let zeros = [b"[0".as_slice(), &b",0".repeat(MIB / 2), b"]"].concat();
     let deep = nested("[", MIB, "", "");
     let json = "content-type: application/json\r\n";
@@ -84,10 +84,10 @@ fn one_name_for_all_parts() {
 }
 
 #[test]
-fn heads_that_do_not_end() {
+fn endless_heads() {
     let endless = Request::post("/keep", FORM, [b"--b\r\nx: ".as_slice(), &vec![b'a'; 32 * MIB]].concat());
     let nearly = Request::post("/keep", FORM, b"\r\n--".repeat(8 * MIB));
     Attack::new("form: a head of 32 MiB, and 8 million beginnings of a boundary").run(|target| {
-        target.crowd(4, |index| target.repeat([&endless, &nearly][index % 2], 1));
+        target.run_clients(4, |index| target.repeat([&endless, &nearly][index % 2], 1));
     });
 }

@@ -19,20 +19,20 @@ use tokio::time::sleep;
 use crate::attack::{Attack, Target};
 use crate::payloads::MIB;
 use crate::payloads::msgpack::envelope_head;
-use crate::quic::{IDENTITY, call, hello, runs};
+use crate::quic::{IDENTITY, call, hello, run_for};
 
 /// The largest datagram with only acknowledgements or a ping, without stream data.
 const SMALL: usize = 100;
 
 /// One in this many large datagrams of a burst is lost.
-const LOST_OF: u64 = 8;
+const DROPPED_ONE_OF: u64 = 8;
 
-/// All datagrams pass.
-const FAIR: u8 = 0;
-/// Every eighth large one is lost, and no replies pass.
+/// Forwards all datagrams.
+const FORWARD_ALL: u8 = 0;
+/// Drops every eighth large datagram, and all replies.
 const BURST: u8 = 1;
-/// Only small ones pass.
-const HOLD: u8 = 2;
+/// Forwards only small datagrams.
+const HOLD_LARGE: u8 = 2;
 
 /// Relays datagrams between one caller and the node.
 struct Relay {
@@ -51,8 +51,12 @@ impl Relay {
             socket.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
         }
         let address = front.local_addr().unwrap();
-        let relay =
-            Self { address, mode: Arc::new(AtomicU8::new(FAIR)), burst_bytes: Arc::default(), is_over: Arc::default() };
+        let relay = Self {
+            address,
+            mode: Arc::new(AtomicU8::new(FORWARD_ALL)),
+            burst_bytes: Arc::default(),
+            is_over: Arc::default(),
+        };
         let (front, back) = (Arc::new(front), Arc::new(back));
         let caller = Arc::new(std::sync::Mutex::new(None));
         {
@@ -96,10 +100,10 @@ fn to_node(
         *caller.lock().unwrap() = Some(from);
         let passes = match mode.load(Ordering::Relaxed) {
             _ if count <= SMALL => true,
-            FAIR => true,
+            FORWARD_ALL => true,
             BURST => {
                 large += 1;
-                large % LOST_OF != 1
+                large % DROPPED_ONE_OF != 1
             }
             _ => false,
         };
@@ -113,15 +117,15 @@ fn to_node(
 }
 
 /// Shorter than the time after which the caller declares packets lost.
-const BURST_LASTS: Duration = Duration::from_millis(30);
+const BURST_DURATION: Duration = Duration::from_millis(30);
 
-/// One caller with its gaps, until the attack ends.
+/// One caller that leaves gaps in its streams until the attack ends.
 async fn hold(target: &Target) {
     let relay = Relay::begin(target.quic);
     let endpoint = BareEndpoint::calling(&IDENTITY).expect("a socket");
-    let Ok(peer) = RawPeer::over(&endpoint, relay.address).await else { return target.met("not connected") };
+    let Ok(peer) = RawPeer::over(&endpoint, relay.address).await else { return target.record("not connected") };
     if peer.greet(&hello()).await.is_err() {
-        return target.met("not welcomed");
+        return target.record("not welcomed");
     }
     // A body that is discarded opens the caller's congestion window.
     let zeros = Bytes::from(vec![0; 4 * MIB]);
@@ -129,31 +133,32 @@ async fn hold(target: &Target) {
     relay.mode.store(BURST, Ordering::Relaxed);
     let body = Bytes::from([envelope_head(60 * MIB), vec![0; MIB]].concat());
     // The caller sends as much of them as the node's windows allow.
-    let held = async {
+    let send_bodies = async {
         let streams =
             join_all((0..8).map(|_| peer.try_begin(vec![call("/keep", false, 60 * MIB), body.clone()]))).await;
         std::future::pending::<()>().await;
         drop(streams);
     };
-    let script = async {
-        sleep(BURST_LASTS).await;
-        relay.mode.store(HOLD, Ordering::Relaxed);
-        target.met(format!("{} kB in a burst with gaps", relay.burst_bytes.load(Ordering::Relaxed) >> 10));
-        sleep(target.left()).await;
+    let end_burst = async {
+        sleep(BURST_DURATION).await;
+        relay.mode.store(HOLD_LARGE, Ordering::Relaxed);
+        target.record(format!("{} kB in a burst with gaps", relay.burst_bytes.load(Ordering::Relaxed) >> 10));
+        sleep(target.remaining()).await;
     };
     tokio::select! {
-        () = held => {}
-        () = script => {}
+        () = send_bodies => {}
+        () = end_burst => {}
     }
 }
 
 #[test]
 fn bodies_with_gaps() {
-    Attack::new("quic: 12 connections × 8 streams with gaps").lasting(Duration::from_secs(4)).earns_no_permits().run(
-        |target| {
-            runs(target, async {
+    Attack::new("quic: 12 connections × 8 streams with gaps")
+        .lasting(Duration::from_secs(4))
+        .must_not_block_callers()
+        .run(|target| {
+            run_for(target, async {
                 join_all((0..12).map(|_| hold(target))).await;
             });
-        },
-    );
+        });
 }

@@ -11,17 +11,17 @@ use hdrhistogram::Histogram;
 use crate::http1::{Request, exchange};
 
 /// The interval of an honest caller's calls.
-pub(crate) const BEAT: Duration = Duration::from_millis(20);
+pub(crate) const INTERVAL: Duration = Duration::from_millis(20);
 
 /// The timeout of an honest caller.
-const PATIENCE: Duration = Duration::from_secs(5);
+const CALL_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The longest latency that the histogram distinguishes.
-const MOST_MICROS: u64 = 60_000_000;
+const MAX_MICROS: u64 = 60_000_000;
 
 /// The outcomes of the calls.
 #[derive(Debug)]
-pub(crate) struct Book {
+pub(crate) struct CallStats {
     micros: Histogram<u64>,
     pub(crate) answered: u64,
     /// Calls that were answered with 429.
@@ -30,16 +30,16 @@ pub(crate) struct Book {
     pub(crate) failures: Vec<String>,
 }
 
-impl Book {
+impl CallStats {
     fn new() -> Self {
-        let micros = Histogram::new_with_bounds(1, MOST_MICROS, 3).expect("bounds that fit");
+        let micros = Histogram::new_with_bounds(1, MAX_MICROS, 3).expect("bounds that fit");
         Self { micros, answered: 0, refused: 0, failures: Vec::new() }
     }
 
-    fn enter(&mut self, took: Duration, outcome: std::io::Result<(u16, String)>) {
+    fn record(&mut self, latency: Duration, outcome: std::io::Result<(u16, String)>) {
         // A slow call delays the later ones: their wait counts too.
-        let (took, beat) = (took.as_micros() as u64, BEAT.as_micros() as u64);
-        self.micros.record_correct(took.clamp(1, MOST_MICROS), beat).expect("within its bounds");
+        let (latency, interval) = (latency.as_micros() as u64, INTERVAL.as_micros() as u64);
+        self.micros.record_correct(latency.clamp(1, MAX_MICROS), interval).expect("within its bounds");
         match outcome {
             Ok((200, _)) => self.answered += 1,
             Ok((429, _)) => self.refused += 1,
@@ -56,7 +56,7 @@ impl Book {
 /// A caller on its own thread.
 pub(crate) struct Caller {
     is_over: Arc<AtomicBool>,
-    thread: JoinHandle<Book>,
+    thread: JoinHandle<CallStats>,
 }
 
 impl Caller {
@@ -68,41 +68,41 @@ impl Caller {
 
     /// Polls health and readiness in turn.
     pub(crate) fn health(node: SocketAddr) -> Self {
-        let asked = vec![Request::get("/livez"), Request::get("/readyz")];
-        Self::begin(node, Ipv4Addr::new(127, 0, 0, 3), asked)
+        let requests = vec![Request::get("/livez"), Request::get("/readyz")];
+        Self::begin(node, Ipv4Addr::new(127, 0, 0, 3), requests)
     }
 
     fn begin(node: SocketAddr, from: Ipv4Addr, requests: Vec<Request>) -> Self {
         let is_over = Arc::new(AtomicBool::new(false));
         let over = Arc::clone(&is_over);
         let thread = thread::spawn(move || {
-            let mut book = Book::new();
+            let mut stats = CallStats::new();
             for request in requests.iter().cycle() {
                 if over.load(Ordering::Relaxed) {
                     break;
                 }
-                let begun = Instant::now();
-                let outcome = exchange(node, from, request, PATIENCE);
-                book.enter(begun.elapsed(), outcome);
-                thread::sleep(BEAT.saturating_sub(begun.elapsed()));
+                let start = Instant::now();
+                let outcome = exchange(node, from, request, CALL_TIMEOUT);
+                stats.record(start.elapsed(), outcome);
+                thread::sleep(INTERVAL.saturating_sub(start.elapsed()));
             }
-            book
+            stats
         });
         Self { is_over, thread }
     }
 
     /// Ends the caller after its next call.
-    pub(crate) fn end(self) -> Book {
+    pub(crate) fn end(self) -> CallStats {
         self.is_over.store(true, Ordering::Relaxed);
         self.thread.join().expect("a caller does not panic")
     }
 }
 
 /// The p99 of an honest caller alone with the node, over this time.
-pub(crate) fn base(node: SocketAddr, over: Duration) -> Duration {
+pub(crate) fn baseline_p99(node: SocketAddr, duration: Duration) -> Duration {
     let caller = Caller::honest(node);
-    thread::sleep(over);
-    let book = caller.end();
-    assert!(book.failures.is_empty() && book.refused == 0, "an honest caller alone: {:?}", book.failures);
-    book.p99()
+    thread::sleep(duration);
+    let stats = caller.end();
+    assert!(stats.failures.is_empty() && stats.refused == 0, "an honest caller alone: {:?}", stats.failures);
+    stats.p99()
 }

@@ -78,11 +78,11 @@ pub(crate) fn exchange(
     let mut answer = Vec::new();
     let mut chunk = vec![0; 1 << 16];
     loop {
-        let left = end.saturating_duration_since(Instant::now());
-        if left.is_zero() {
+        let remaining = end.saturating_duration_since(Instant::now());
+        if remaining.is_zero() {
             return Err(io::Error::new(io::ErrorKind::TimedOut, format!("no whole answer within {limit:?}")));
         }
-        stream.set_read_timeout(Some(left))?;
+        stream.set_read_timeout(Some(remaining))?;
         match stream.read(&mut chunk) {
             Ok(0) => break,
             Ok(count) => answer.extend_from_slice(&chunk[..count]),

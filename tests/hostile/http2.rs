@@ -34,7 +34,7 @@ impl Connection {
     /// Connects and sends these settings.
     pub(crate) fn open(target: &Target, settings: &[(u16, u32)]) -> Option<Self> {
         let stream = target.connect()?;
-        let _ = stream.set_write_timeout(Some(target.left()));
+        let _ = stream.set_write_timeout(Some(target.remaining()));
         let mut connection = Self { stream, next: 1 };
         connection.write(PREFACE);
         let settings =
@@ -59,7 +59,7 @@ impl Connection {
     }
 
     /// The limit of one write.
-    pub(crate) fn stays_within(&mut self, limit: Duration) -> &mut Self {
+    pub(crate) fn limit_write(&mut self, limit: Duration) -> &mut Self {
         let _ = self.stream.set_write_timeout(Some(limit));
         self
     }
@@ -93,10 +93,10 @@ pub(crate) fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8>
 }
 
 /// The headers of a request with a body, each as a literal that is not stored.
-pub(crate) fn post(path: &str, media_type: &str, more: &[(&str, &str)]) -> Vec<u8> {
+pub(crate) fn post(path: &str, media_type: &str, headers: &[(&str, &str)]) -> Vec<u8> {
     let usual = [(":method", "POST"), (":scheme", "http"), (":path", path), (":authority", "localhost")];
     let media_type = [("content-type", media_type)];
-    usual.iter().chain(&media_type).chain(more).flat_map(|(name, value)| literal(0, name, value)).collect()
+    usual.iter().chain(&media_type).chain(headers).flat_map(|(name, value)| literal(0, name, value)).collect()
 }
 
 pub(crate) fn get(path: &str) -> Vec<u8> {

@@ -21,22 +21,22 @@ fn keys(count: usize) -> Vec<u8> {
 }
 
 #[test]
-fn brackets_without_end() {
+fn endless_brackets() {
     let bodies = ["/keep", "/v1/call/digits"].map(|path| Request::post(path, JSON, vec![b'['; 10 * MIB]));
     Attack::new("json: 10 MiB of opening brackets, dynamic").run(|target| {
-        target.crowd(4, |index| target.repeat(&bodies[index % 2], 1));
+        target.run_clients(4, |index| target.repeat(&bodies[index % 2], 1));
     });
 }
 
 #[test]
-fn brackets_without_end_for_rust_types() {
+fn endless_brackets_for_rust_types() {
     let tree = nested("{\"N\":", 100_000, "\"Leaf\"", "}");
     let nodes = nested("{\"next\":", 100_000, "null", "}");
     let requests =
         [("/tree", tree), ("/nodes", nodes), ("/texts", vec![b'['; 10 * MIB]), ("/tensor", vec![b'['; 10 * MIB])];
     let requests = requests.map(|(path, body)| Request::post(path, JSON, body));
     Attack::new("json: 100,000 levels of recursive types").on_types().run(|target| {
-        target.crowd(4, |index| target.repeat(&requests[index], 1));
+        target.run_clients(4, |index| target.repeat(&requests[index], 1));
     });
 }
 
@@ -53,11 +53,11 @@ fn a_million_keys_for_a_typed_map() {
 }
 
 #[test]
-fn a_million_times_the_same_key() {
+fn a_million_equal_keys() {
     let body = format!("{{{}\"k\":0}}", "\"k\":0,".repeat(MIB));
     let requests = ["/keep", "/v1/call/digits"].map(|path| Request::post(path, JSON, body.clone()));
     Attack::new("json: a million equal keys")
-        .run(|target| target.crowd(4, |index| target.repeat(&requests[index % 2], 1)));
+        .run(|target| target.run_clients(4, |index| target.repeat(&requests[index % 2], 1)));
 }
 
 #[test]
@@ -67,14 +67,14 @@ fn trees_of_a_million_numbers() {
 }
 
 #[test]
-fn trees_of_a_million_numbers_packed() {
+fn compressed_trees_of_a_million_numbers() {
     let request = Request::post("/pick", JSON, zeros(MIB)).gzip();
     assert!(request.body.len() < 8000, "{}", request.body.len());
     Attack::new("json: 32 × the same, gzip").run(|target| target.repeat(&request, 32));
 }
 
 #[test]
-fn spaces_packed() {
+fn compressed_spaces() {
     let mut body = vec![b' '; 63 * MIB];
     body.push(b'1');
     let request = Request::post("/keep", JSON, body).gzip();
@@ -95,18 +95,18 @@ fn one_number_of_ten_million_digits() {
     let requests = [("/keep", digits.clone()), ("/keep", fraction.clone()), ("/honest", digits), ("/honest", fraction)];
     let requests = requests.map(|(path, body)| Request::post(path, JSON, body));
     Attack::new("json: numbers of ten million digits").run(|target| {
-        target.crowd(4, |index| target.repeat(&requests[index], 1));
+        target.run_clients(4, |index| target.repeat(&requests[index], 1));
     });
 }
 
 #[test]
-fn texts_of_nothing_but_escapes() {
+fn texts_of_only_escapes() {
     let body = format!("\"{}\"", "\\u0001".repeat(2 * MIB));
     let request = Request::post("/keep", JSON, body);
     Attack::new("json: 8 × texts of two million escapes").run(|target| target.repeat(&request, 8));
 }
 
-/// As deep as the limit allows, as often as fits.
+/// Lists at the maximum depth, repeated.
 #[test]
 fn lists_of_lists_at_the_deepest_level() {
     let deep = String::from_utf8(nested("[", 120, "", "]")).expect("brackets");

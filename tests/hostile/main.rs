@@ -11,11 +11,11 @@
 //! | `CALLBOARD_HOSTILE_SLACK` | the factor on latency bounds; default 1 |
 //! | `CALLBOARD_HOSTILE_REPORT` | a file to which each attack appends a row of a table |
 //!
-//! The time bounds are for a release build, if the path of the binary names one; a debug build has five times as long
+//! The time bounds are for a release build, recognized by the path of the binary. A debug build has five times as long
 //! for health. Attacks run one after the other, and only against loopback.
 
-#![allow(clippy::print_stdout, reason = "each attack tells what was seen of it")]
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on says so by panicking")]
+#![allow(clippy::print_stdout, reason = "each attack prints its figures")]
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![allow(clippy::disallowed_methods, reason = "attacks and probes are paced by time")]
 
 mod answers;

@@ -39,7 +39,7 @@ fn structs_with_an_option_of_themselves() {
     let listed = [vec![0x91; LEVELS], vec![0xc0]].concat();
     let requests = [named, listed].map(|body| Request::post("/nodes", MSGPACK, body));
     Attack::new("msgpack: 100,000 structs inside structs").on_types().run(|target| {
-        target.crowd(2, |index| target.repeat(&requests[index], 1));
+        target.run_clients(2, |index| target.repeat(&requests[index], 1));
     });
 }
 
@@ -58,7 +58,7 @@ fn a_million_empty_maps_in_each_megabyte() {
 }
 
 #[test]
-fn a_million_empty_maps_packed() {
+fn a_million_compressed_empty_maps() {
     let body = Pack::default().list(MIB as u32 - 8).raw(&vec![0x80; MIB - 8]).0;
     let request = Request::post("/pick", MSGPACK, argument(&body)).gzip();
     Attack::new("msgpack: 32 × a million empty maps, gzip").run(|target| target.repeat(&request, 32));
@@ -81,29 +81,30 @@ fn long_lists_of_empty_texts() {
 }
 
 #[test]
-fn lists_that_announce_more_than_they_bring() {
+fn lists_that_announce_more_than_they_contain() {
     let lists = Pack::default().list(u32::MAX).raw(&[0xa0; 64]).0;
     let maps = Pack::default().map(u32::MAX).raw(&[0xa0; 64]).0;
     let requests = [("/texts", lists.clone()), ("/words", maps.clone()), ("/numbers", maps), ("/echo", lists)];
     let requests = requests.map(|(path, body)| Request::post(path, MSGPACK, body));
     Attack::new("msgpack: lists and maps that announce 2^32 items").on_types().run(|target| {
-        target.crowd(4, |index| target.repeat(&requests[index], 1));
+        target.run_clients(4, |index| target.repeat(&requests[index], 1));
     });
 }
 
 #[test]
-fn extensions_that_announce_more_than_they_bring() {
-    let lies = [TENSOR, TEXTS, FRAME].map(|code| [&[0xc9, 0xff, 0xff, 0xff, 0xff, code][..], &[0; 64]].concat());
+fn extensions_that_announce_more_than_they_contain() {
+    let false_lengths =
+        [TENSOR, TEXTS, FRAME].map(|code| [&[0xc9, 0xff, 0xff, 0xff, 0xff, code][..], &[0; 64]].concat());
     let shapes = [tensor(13, &[u64::MAX; 255], &[0; 64]), tensor(13, &[1 << 61, 8], &[0; 64])];
     let requests: Vec<Request> =
-        lies.into_iter().chain(shapes).map(|body| Request::post("/keep", MSGPACK, body)).collect();
+        false_lengths.into_iter().chain(shapes).map(|body| Request::post("/keep", MSGPACK, body)).collect();
     Attack::new("msgpack: extensions and shapes of 2^32 bytes and more").run(|target| {
-        target.crowd(requests.len(), |index| target.repeat(&requests[index], 1));
+        target.run_clients(requests.len(), |index| target.repeat(&requests[index], 1));
     });
 }
 
 #[test]
-fn arguments_that_are_no_map() {
+fn arguments_that_are_not_a_map() {
     let list = Pack::default().list(MIB as u32 - 8).raw(&vec![0x80; MIB - 8]).0;
     let request = Request::post("/v1/call/digits", MSGPACK, list).gzip();
     Attack::new("msgpack: arguments that are a million maps, gzip").run(|target| target.repeat(&request, 16));
@@ -122,11 +123,11 @@ fn a_million_keywords() {
 #[test]
 fn equal_keys() {
     let numbers = Pack::default().map(4 * MIB as u32).raw(&[7, 7].repeat(4 * MIB)).0;
-    let words = Pack::default().map(MIB as u32).raw(&[0xa1, b'k', 7].repeat(MIB)).0;
-    let requests = [("/numbers", numbers), ("/words", words.clone()), ("/echo", words)];
+    let texts = Pack::default().map(MIB as u32).raw(&[0xa1, b'k', 7].repeat(MIB)).0;
+    let requests = [("/numbers", numbers), ("/words", texts.clone()), ("/echo", texts)];
     let requests = requests.map(|(path, body)| Request::post(path, MSGPACK, body));
     Attack::new("msgpack: maps of millions of equal keys").on_types().run(|target| {
-        target.crowd(3, |index| target.repeat(&requests[index], 2));
+        target.run_clients(3, |index| target.repeat(&requests[index], 2));
     });
 }
 

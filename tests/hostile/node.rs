@@ -34,8 +34,8 @@ pub(crate) struct Binaries {
 pub(crate) static BINARIES: LazyLock<Binaries> = LazyLock::new(|| {
     let named = |name: &str| std::env::var_os(name).map(PathBuf::from);
     let callboard = named("CALLBOARD_HOSTILE_BINARY").expect("a binary to attack is named");
-    let beside = || callboard.parent().expect("a binary lies in a directory").join("hostile_server");
-    let typed = named("CALLBOARD_HOSTILE_SERVER").unwrap_or_else(beside);
+    let next_to_callboard = || callboard.parent().expect("a binary lies in a directory").join("hostile_server");
+    let typed = named("CALLBOARD_HOSTILE_SERVER").unwrap_or_else(next_to_callboard);
     let is_release = callboard.iter().any(|part| part == "release");
     Binaries { callboard, typed, is_release }
 });
@@ -65,66 +65,75 @@ pub(crate) enum Served {
 /// A running server. It is killed when it is dropped.
 pub(crate) struct Node {
     child: Child,
-    said: Arc<Mutex<Vec<String>>>,
-    watch: Watch,
+    stderr_lines: Arc<Mutex<Vec<String>>>,
+    watch: MemoryWatch,
     pub(crate) http: SocketAddr,
     pub(crate) quic: SocketAddr,
     pub(crate) admin: SocketAddr,
 }
 
 impl Node {
-    /// Starts the server under its limits and waits until it listens. `words` are extra arguments.
-    pub(crate) fn start(served: Served, words: &[String]) -> Self {
+    /// Starts the server under its limits and waits until it listens. `args` are extra arguments.
+    pub(crate) fn start(served: Served, args: &[String]) -> Self {
         let (binary, file) = match served {
-            Served::Files => (&BINARIES.callboard, Some(written("callboard.toml", include_str!("callboard.toml")))),
-            Served::Gateway => (&BINARIES.callboard, Some(written("gateway.toml", include_str!("gateway.toml")))),
+            Served::Files => {
+                (&BINARIES.callboard, Some(write_config("callboard.toml", include_str!("callboard.toml"))))
+            }
+            Served::Gateway => (&BINARIES.callboard, Some(write_config("gateway.toml", include_str!("gateway.toml")))),
             Served::Types => (&BINARIES.typed, None),
         };
         assert!(binary.exists(), "{} is not there: build it first, see tests/hostile/main.rs", binary.display());
         let mut command = Command::new("sh");
         command.args(["-c", &format!("ulimit -d {DATA_LIMIT_KIB}; exec \"$0\" \"$@\"")]).arg(binary).arg("serve");
         command.args(file).args(["--http", "127.0.0.1:0", "--quic", "127.0.0.1:0"]);
-        command.args(["--admin", "127.0.0.1:0", "--access-log", "false"]).args(words);
+        command.args(["--admin", "127.0.0.1:0", "--access-log", "false"]).args(args);
         for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("CALLBOARD_")) {
             command.env_remove(name);
         }
         command.env("XDG_STATE_HOME", directory()).env("RUST_BACKTRACE", "0");
         let mut child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
-        let said = listen(child.stderr.take().expect("a pipe"));
-        let until = Instant::now() + START_LIMIT;
-        let mut told = |words: &str| loop {
-            let found =
-                said.lock().unwrap().iter().find_map(|line| line.split_once(words)).map(|(_, rest)| rest.to_owned());
+        let stderr_lines = listen(child.stderr.take().expect("a pipe"));
+        let deadline = Instant::now() + START_LIMIT;
+        let mut address_after = |text: &str| loop {
+            let found = stderr_lines
+                .lock()
+                .unwrap()
+                .iter()
+                .find_map(|line| line.split_once(text))
+                .map(|(_, rest)| rest.to_owned());
             match found {
-                Some(rest) => break rest.split(' ').next().and_then(|word| word.parse().ok()).expect("an address"),
-                None if Instant::now() > until || child.try_wait().unwrap().is_some() => {
-                    panic!("never said {words:?}: {:#?}", said.lock().unwrap())
+                Some(rest) => {
+                    break rest.split(' ').next().and_then(|address| address.parse().ok()).expect("an address");
+                }
+                None if Instant::now() > deadline || child.try_wait().unwrap().is_some() => {
+                    panic!("never printed {text:?}: {:#?}", stderr_lines.lock().unwrap())
                 }
                 None => thread::sleep(Duration::from_millis(2)),
             }
         };
-        let [http, quic, admin] = ["listening on http://", "listening on quic://", "admin on http://"].map(&mut told);
-        let watch = Watch::begin(child.id());
-        let node = Self { child, said, watch, http, quic, admin };
+        let [http, quic, admin] =
+            ["listening on http://", "listening on quic://", "admin on http://"].map(&mut address_after);
+        let watch = MemoryWatch::start(child.id());
+        let node = Self { child, stderr_lines, watch, http, quic, admin };
         // A gateway is ready once it has linked its peer.
-        while node.ask("/readyz").is_none() {
-            assert!(Instant::now() < until, "never ready: {:#?}", node.said.lock().unwrap());
+        while node.get("/readyz").is_none() {
+            assert!(Instant::now() < deadline, "never ready: {:#?}", node.stderr_lines.lock().unwrap());
             thread::sleep(Duration::from_millis(10));
         }
         node
     }
 
     /// The body of a 200 answer at this path.
-    fn ask(&self, path: &str) -> Option<String> {
+    fn get(&self, path: &str) -> Option<String> {
         http1::get(self.http, Ipv4Addr::new(127, 0, 0, 4), &Request::get(path), Duration::from_secs(1)).ok()
     }
 
     /// Its exit, if it has ended.
     pub(crate) fn death(&mut self) -> Option<String> {
         let status = self.child.try_wait().expect("a child to ask for")?;
-        let said = self.said.lock().unwrap();
-        let last: Vec<&str> = said.iter().rev().take(3).rev().map(String::as_str).collect();
-        Some(format!("{status}, after {last:?}"))
+        let stderr_lines = self.stderr_lines.lock().unwrap();
+        let last_lines: Vec<&str> = stderr_lines.iter().rev().take(3).rev().map(String::as_str).collect();
+        Some(format!("{status}, after {last_lines:?}"))
     }
 
     /// The most resident memory so far, in bytes.
@@ -148,7 +157,7 @@ impl Node {
 
     /// Calls and bytes in flight, from its metrics. `None` without an answer.
     pub(crate) fn in_flight(&self) -> Option<(u64, u64)> {
-        let text = self.ask("/metrics")?;
+        let text = self.get("/metrics")?;
         let gauge = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok());
         Some((gauge("callboard_in_flight ")?, gauge("callboard_in_flight_bytes ")?))
     }
@@ -164,18 +173,18 @@ impl Drop for Node {
 
 /// Records the output of the server.
 fn listen(pipe: ChildStderr) -> Arc<Mutex<Vec<String>>> {
-    let said = Arc::new(Mutex::new(Vec::new()));
-    let kept = Arc::clone(&said);
+    let lines = Arc::new(Mutex::new(Vec::new()));
+    let sink = Arc::clone(&lines);
     thread::spawn(move || {
         for line in BufReader::new(pipe).lines().map_while(Result::ok) {
-            kept.lock().unwrap().push(line);
+            sink.lock().unwrap().push(line);
         }
     });
-    said
+    lines
 }
 
 /// Writes a configuration file, with the path of the models filled in.
-fn written(name: &str, text: &str) -> PathBuf {
+fn write_config(name: &str, text: &str) -> PathBuf {
     let path = directory().join(name);
     let models = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/digits");
     fs::write(&path, text.replace("DIGITS", models)).expect("a file for the tests");
@@ -183,15 +192,15 @@ fn written(name: &str, text: &str) -> PathBuf {
 }
 
 /// Samples the memory of a process until it is dropped: a dead process cannot be measured.
-struct Watch {
+struct MemoryWatch {
     peak_bytes: Arc<AtomicU64>,
     peak_threads: Arc<AtomicU64>,
     is_over: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Watch {
-    fn begin(id: u32) -> Self {
+impl MemoryWatch {
+    fn start(id: u32) -> Self {
         let (peak_bytes, peak_threads, is_over) = <(Arc<AtomicU64>, Arc<AtomicU64>, Arc<AtomicBool>)>::default();
         let (bytes, threads, over) = (Arc::clone(&peak_bytes), Arc::clone(&peak_threads), Arc::clone(&is_over));
         let thread = thread::spawn(move || {
@@ -210,7 +219,7 @@ impl Watch {
     }
 }
 
-impl Drop for Watch {
+impl Drop for MemoryWatch {
     fn drop(&mut self) {
         self.is_over.store(true, Ordering::Relaxed);
         self.thread.take().map(JoinHandle::join);

@@ -45,7 +45,7 @@ fn one_text_wider_than_all_memory() {
 }
 
 #[test]
-fn columns_first_with_as_many_axes_as_there_are() {
+fn fortran_order_with_the_most_axes() {
     let shape: Vec<u64> = (0..32).map(|axis| if axis < 23 { 2 } else { 1 }).collect();
     let request = Request::post("/keep", NPY, array("|S1", true, &shape, &vec![0; 8 * MIB])).gzip().accept(NPY);
     assert!(request.body.len() < 12_000, "{}", request.body.len());
@@ -53,7 +53,7 @@ fn columns_first_with_as_many_axes_as_there_are() {
 }
 
 #[test]
-fn numbers_of_the_other_order_and_many_axes() {
+fn big_endian_numbers_with_many_axes() {
     let shape: Vec<u64> = (0..32).map(|axis| if axis < 22 { 2 } else { 1 }).collect();
     let request = Request::post("/keep", NPY, array(">f8", true, &shape, &vec![0; 32 * MIB])).gzip().accept(NPY);
     Attack::new("npy: big-endian f8 in Fortran order, 32 axes, 32 MiB of zeros")
@@ -66,8 +66,8 @@ fn headers_inside_headers() {
     let nested = Request::post("/keep", NPY, with_header(&header, &[]));
     let announced = Request::post("/keep", NPY, announcing_header(u32::MAX));
     Attack::new("npy: a header of 60,000 brackets, and one that announces 4 GiB").run(|target| {
-        target.crowd(2, |index| {
-            while target.goes_on() {
+        target.run_clients(2, |index| {
+            while target.is_running() {
                 target.exchange([&nested, &announced][index]);
             }
         });

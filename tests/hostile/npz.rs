@@ -20,37 +20,38 @@ fn zeros(members: usize, mib: usize) -> Vec<u8> {
 }
 
 /// Picks a missing field, so that the answer is short.
-fn picked(archive: Vec<u8>) -> Request {
+fn pick_missing(archive: Vec<u8>) -> Request {
     Request::post("/pick", NPZ, archive)
 }
 
 #[test]
 fn sixteen_archives_of_250_mib() {
-    let request = picked(zeros(5, 50)).gzip();
+    let request = pick_missing(zeros(5, 50)).gzip();
     assert!(request.body.len() < 4000, "{}", request.body.len());
     Attack::new("npz: 16 × five members of 50 MiB, gzip").run(|target| target.repeat(&request, 16));
 }
 
 #[test]
 fn archives_whose_clients_leave() {
-    let request = picked(zeros(5, 50)).gzip();
-    Attack::new("npz: 400 × the same, reset by the client").run(|target| target.leave(&request, 400, Duration::ZERO));
+    let request = pick_missing(zeros(5, 50)).gzip();
+    Attack::new("npz: 400 × the same, reset by the client")
+        .run(|target| target.reset_early(&request, 400, Duration::ZERO));
 }
 
 #[test]
-fn archives_whose_clients_leave_while_they_are_unpacked() {
-    let request = picked(zeros(5, 50));
+fn archives_whose_clients_leave_during_decompression() {
+    let request = pick_missing(zeros(5, 50));
     Attack::new("npz: 200 × the same, reset after 20 ms")
-        .run(|target| target.leave(&request, 200, Duration::from_millis(20)));
+        .run(|target| target.reset_early(&request, 200, Duration::from_millis(20)));
 }
 
 /// Small when compressed, so it looks quick to process.
 #[test]
 fn short_bodies_at_four_kilobytes_a_second() {
-    let request = picked(zeros(2, 50)).gzip();
+    let request = pick_missing(zeros(2, 50)).gzip();
     Attack::new("npz: bodies of 1.4 kB at 4 kB/s").lasting(Duration::from_secs(2)).run(|target| {
-        target.crowd(3, |_| {
-            while target.goes_on() {
+        target.run_clients(3, |_| {
+            while target.is_running() {
                 target.exchange(&request);
                 std::thread::sleep(Duration::from_millis(200));
             }
@@ -59,26 +60,26 @@ fn short_bodies_at_four_kilobytes_a_second() {
 }
 
 #[test]
-fn as_many_members_as_an_archive_may_have() {
+fn an_archive_with_the_most_members() {
     let member = Member::stored("0.npy".to_owned(), &array("|u1", false, &[0], &[]));
     let members: Vec<Member> = (0..65_535).map(|index| member.named(format!("{index}.npy"))).collect();
-    let requests = [&members[..65_534], &members].map(|members| picked(archive(members)).gzip());
+    let requests = [&members[..65_534], &members].map(|members| pick_missing(archive(members)).gzip());
     Attack::new("npz: 65,534 and 65,535 members, gzip").run(|target| {
-        target.crowd(4, |index| target.repeat(&requests[index % 2], 1));
+        target.run_clients(4, |index| target.repeat(&requests[index % 2], 1));
     });
 }
 
 #[test]
-fn members_that_share_their_bytes_or_lie() {
+fn overlapping_and_false_members() {
     let bytes = 50 * MIB;
     let member = Member::deflated("0.npy".to_owned(), &array("|u1", false, &[bytes as u64], &vec![0; bytes]));
-    let requests = [overlapping(&member, 5), zip64()].map(picked);
+    let requests = [overlapping(&member, 5), zip64()].map(pick_missing);
     Attack::new("npz: five members that overlap, and one of 2^40 bytes by zip64").run(|target| {
-        target.crowd(4, |index| target.repeat(&requests[index % 2], 1));
+        target.run_clients(4, |index| target.repeat(&requests[index % 2], 1));
     });
 }
 
-/// One member that gives a megabyte of brackets, and the answer as JSON.
+/// Each member becomes a megabyte of brackets in the JSON answer.
 #[test]
 fn members_with_empty_axes() {
     let empty = array("|u1", false, &crate::payloads::npy::empty_axes(), &[]);

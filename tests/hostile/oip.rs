@@ -8,21 +8,23 @@ const INFER: &str = "/v2/models/honest/infer";
 const JSON: &str = "application/json";
 const INPUT: &str = r#"{"name":"input","shape":[2],"datatype":"FP64","data":[0.1,0.2]}"#;
 
-fn many(count: usize, item: impl Fn(usize) -> String) -> String {
+fn comma_separated(count: usize, item: impl Fn(usize) -> String) -> String {
     (0..count).map(item).collect::<Vec<_>>().join(",")
 }
 
 #[test]
 fn a_hundred_thousand_inputs() {
-    let named = many(100_000, |index| format!(r#"{{"name":"i{index}","shape":[1],"datatype":"FP64","data":[0]}}"#));
-    let same = many(100_000, |_| INPUT.to_owned());
-    let requests = [named, same].map(|inputs| Request::post(INFER, JSON, format!(r#"{{"inputs":[{inputs}]}}"#)));
-    Attack::new("oip: 100,000 inputs").run(|target| target.crowd(4, |index| target.repeat(&requests[index % 2], 1)));
+    let distinct =
+        comma_separated(100_000, |index| format!(r#"{{"name":"i{index}","shape":[1],"datatype":"FP64","data":[0]}}"#));
+    let repeated = comma_separated(100_000, |_| INPUT.to_owned());
+    let requests = [distinct, repeated].map(|inputs| Request::post(INFER, JSON, format!(r#"{{"inputs":[{inputs}]}}"#)));
+    Attack::new("oip: 100,000 inputs")
+        .run(|target| target.run_clients(4, |index| target.repeat(&requests[index % 2], 1)));
 }
 
 #[test]
 fn a_hundred_thousand_outputs() {
-    let outputs = many(100_000, |index| format!(r#"{{"name":"{}"}}"#, ["score", "label", "top"][index % 3]));
+    let outputs = comma_separated(100_000, |index| format!(r#"{{"name":"{}"}}"#, ["score", "label", "top"][index % 3]));
     let body = format!(r#"{{"inputs":[{INPUT}],"outputs":[{outputs}]}}"#);
     let request = Request::post(INFER, JSON, body);
     Attack::new("oip: 100,000 outputs").run(|target| target.repeat(&request, 4));
@@ -30,7 +32,7 @@ fn a_hundred_thousand_outputs() {
 
 #[test]
 fn a_hundred_thousand_parameters() {
-    let parameters = many(100_000, |index| format!(r#""p{index}":{index}"#));
+    let parameters = comma_separated(100_000, |index| format!(r#""p{index}":{index}"#));
     let body = format!(r#"{{"parameters":{{{parameters}}},"inputs":[{INPUT}]}}"#);
     let request = Request::post(INFER, JSON, body);
     Attack::new("oip: 100,000 parameters").run(|target| target.repeat(&request, 4));
@@ -45,12 +47,12 @@ fn shapes_without_elements() {
         Request::post(INFER, JSON, format!(r#"{{"inputs":[{input}]}}"#))
     });
     Attack::new("oip: shapes of empty, of 100,000 and of endless axes").run(|target| {
-        target.crowd(4, |index| target.repeat(&requests[index], 1));
+        target.run_clients(4, |index| target.repeat(&requests[index], 1));
     });
 }
 
 #[test]
-fn lengths_of_binary_data_that_lie() {
+fn false_lengths_of_binary_data() {
     let input = |bytes: u64| {
         let parameters = format!(r#"{{"binary_data_size":{bytes}}}"#);
         format!(r#"{{"inputs":[{{"name":"input","shape":[2],"datatype":"FP64","parameters":{parameters}}}]}}"#)
@@ -65,7 +67,7 @@ fn lengths_of_binary_data_that_lie() {
         })
         .collect();
     Attack::new("oip: binary sizes that lie").run(|target| {
-        target.crowd(requests.len(), |index| target.repeat(&requests[index], 1));
+        target.run_clients(requests.len(), |index| target.repeat(&requests[index], 1));
     });
 }
 
@@ -84,8 +86,8 @@ fn a_million_empty_elements() {
 }
 
 #[test]
-fn rows_without_number() {
-    let data = many(500_000, |_| "[0.1,0.2]".to_owned());
+fn half_a_million_rows() {
+    let data = comma_separated(500_000, |_| "[0.1,0.2]".to_owned());
     let input = format!(r#"{{"name":"input","shape":[500000,2],"datatype":"FP64","data":[{data}]}}"#);
     let request = Request::post(INFER, JSON, format!(r#"{{"inputs":[{input}]}}"#)).gzip();
     Attack::new("oip: 8 × 500,000 rows, gzip").run(|target| target.repeat(&request, 8));

@@ -52,7 +52,7 @@ fn serving(runtime: &Runtime, stage: Stage<Value, Value>) -> (QuicEdge, Node) {
 
 /// A node that repeats these offers and answers no call.
 fn offering(runtime: &Runtime, offers: Vec<Offer>) -> (SocketAddr, BareEndpoint) {
-    let _inside = runtime.enter();
+    let _runtime = runtime.enter();
     let endpoint = BareEndpoint::serving("127.0.0.1:0".parse().unwrap(), &IDENTITY).expect("a socket");
     let address = endpoint.endpoint().local_addr().expect("it is bound");
     let body = Payload::new(offers).to_envelope().expect("offers").into_bytes();
@@ -69,20 +69,21 @@ fn offering(runtime: &Runtime, offers: Vec<Offer>) -> (SocketAddr, BareEndpoint)
         max_stages: 16,
         ..Welcome::default()
     };
-    let (welcome, again) = (framed(FrameKind::Welcome, &welcome), framed(FrameKind::Offers, &Welcome::default()));
+    let (welcome, offers_frame) =
+        (framed(FrameKind::Welcome, &welcome), framed(FrameKind::Offers, &Welcome::default()));
     let accepting = endpoint.endpoint().clone();
     runtime.spawn(async move {
-        while let Some(arriving) = accepting.accept().await {
-            let (welcome, again): (Bytes, Bytes) = (welcome.clone(), again.clone());
+        while let Some(incoming) = accepting.accept().await {
+            let (welcome, offers_frame): (Bytes, Bytes) = (welcome.clone(), offers_frame.clone());
             tokio::spawn(async move {
-                let Ok(connection) = arriving.await else { return };
+                let Ok(connection) = incoming.await else { return };
                 let Ok((mut send, _receive)) = connection.accept_bi().await else { return };
                 let _ = send.write_all(&welcome).await;
-                while let Ok(mut telling) = connection.open_uni().await {
-                    if telling.write_all(&again).await.is_err() {
+                while let Ok(mut offer_stream) = connection.open_uni().await {
+                    if offer_stream.write_all(&offers_frame).await.is_err() {
                         return;
                     }
-                    let _ = telling.finish();
+                    let _ = offer_stream.finish();
                     tokio::time::sleep(Duration::from_millis(20)).await;
                 }
             });
@@ -95,9 +96,9 @@ fn stage(name: String) -> Offer {
     Offer { name, stage: true, revision: 0, idempotent: true, ..Offer::default() }
 }
 
-/// An honest peer is linked, too, so that the gateway is ready regardless of the hostile one.
+/// The gateway is also linked to an honest peer, so that it is ready.
 #[test]
-fn a_peer_that_offers_without_end() {
+fn a_peer_that_sends_offers_without_end() {
     let runtime = runtime();
     let (edge, _node) = serving(&runtime, Stage::each("bomb", |value: &Value| Ok(value.clone())));
     let mut offers: Vec<Offer> = (0..30_000).map(|index| stage(format!("{index:060}"))).collect();

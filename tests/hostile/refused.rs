@@ -15,7 +15,7 @@ const PACE: Duration = Duration::from_millis(2);
 const PIECE: usize = 1 << 16;
 
 #[test]
-fn bodies_that_go_on_after_a_refusal() {
+fn bodies_that_continue_after_a_refusal() {
     let heads = [
         "POST /nothing HTTP/1.1\r\nhost: localhost\r\ncontent-length: 1000000000000\r\n\r\n",
         "POST /honest HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: 1000000000000\r\n\r\n",
@@ -23,36 +23,36 @@ fn bodies_that_go_on_after_a_refusal() {
     ];
     let piece = format!("{PIECE:x}\r\n{}\r\n", " ".repeat(PIECE));
     Attack::new("h1: 32 clients that send on after 404, 413 and 415").lasting(Duration::from_secs(3)).run(|target| {
-        target.crowd(32, |index| {
-            while target.goes_on() {
+        target.run_clients(32, |index| {
+            while target.is_running() {
                 let Some(mut stream) = target.connect() else { return };
-                let mut goes_on = target.push(&mut stream, heads[index % heads.len()].as_bytes());
-                while goes_on {
+                let mut is_open = target.push(&mut stream, heads[index % heads.len()].as_bytes());
+                while is_open {
                     thread::sleep(PACE);
-                    goes_on = target.push(&mut stream, piece.as_bytes());
+                    is_open = target.push(&mut stream, piece.as_bytes());
                 }
-                target.met(if target.goes_on() { "cut" } else { "held to the end" });
+                target.record(if target.is_running() { "cut" } else { "held to the end" });
             }
         });
     });
 }
 
 #[test]
-fn streams_that_go_on_after_a_refusal() {
+fn streams_that_continue_after_a_refusal() {
     let headers = post("/nothing", "application/json", &[]);
     Attack::new("h2: 8 connections × 32 streams that send on after 404").lasting(Duration::from_secs(3)).run(
         |target| {
-            target.crowd(8, |_| {
-                while target.goes_on() {
+            target.run_clients(8, |_| {
+                while target.is_running() {
                     let Some(connection) = Connection::open(target, &[]) else { return };
                     let mut connection = connection.drain();
                     let streams: Vec<u32> = (0..32).filter_map(|_| connection.request(&headers, 0)).collect();
                     let pieces = streams.iter().flat_map(|stream| frame(DATA, 0, *stream, &[b' '; 16_000]));
                     let pieces: Vec<u8> = pieces.collect();
-                    while target.goes_on() && connection.write(&pieces) {
+                    while target.is_running() && connection.write(&pieces) {
                         thread::sleep(PACE);
                     }
-                    target.met(if target.goes_on() { "cut" } else { "held to the end" });
+                    target.record(if target.is_running() { "cut" } else { "held to the end" });
                 }
             });
         },

@@ -19,8 +19,8 @@ const CONNECT: Duration = Duration::from_secs(2);
 
 impl Target {
     pub(crate) fn connect(&self) -> Option<TcpStream> {
-        let stream = connect_from(HOSTILE, self.http, CONNECT.min(self.left()));
-        stream.map_err(|error| self.met(error.kind().to_string())).ok()
+        let stream = connect_from(HOSTILE, self.http, CONNECT.min(self.remaining()));
+        stream.map_err(|error| self.record(error.kind().to_string())).ok()
     }
 
     /// Sends one request on its own connection and reads the whole answer, no longer than the attack lasts.
@@ -29,15 +29,15 @@ impl Target {
             thread::sleep(PAUSE);
             return;
         };
-        // A node that refuses early closes before it has read everything: its answer counts.
+        // A node may refuse and close before it has read everything: its answer counts.
         self.push(&mut stream, &request.bytes());
         match self.answer(&mut stream) {
-            Some(status) => self.met(status.to_string()),
-            None if self.goes_on() => {
-                self.met("no answer");
+            Some(status) => self.record(status.to_string()),
+            None if self.is_running() => {
+                self.record("no answer");
                 thread::sleep(PAUSE);
             }
-            None => self.met("left waiting"),
+            None => self.record("left waiting"),
         }
     }
 
@@ -45,8 +45,8 @@ impl Target {
     fn answer(&self, stream: &mut TcpStream) -> Option<u16> {
         let mut chunk = vec![0; 1 << 16];
         let mut status = None;
-        while self.goes_on() {
-            let _ = stream.set_read_timeout(Some(self.left()));
+        while self.is_running() {
+            let _ = stream.set_read_timeout(Some(self.remaining()));
             match stream.read(&mut chunk) {
                 Ok(0) => return status,
                 Ok(count) => status = status.or_else(|| status_of(&String::from_utf8_lossy(&chunk[..count.min(16)]))),
@@ -59,22 +59,22 @@ impl Target {
     /// Writes as much as the node accepts while the attack lasts; returns whether that was everything.
     pub(crate) fn push(&self, stream: &mut TcpStream, bytes: &[u8]) -> bool {
         bytes.chunks(1 << 16).all(|chunk| {
-            let _ = stream.set_write_timeout(Some(self.left()));
-            self.goes_on() && stream.write_all(chunk).is_ok()
+            let _ = stream.set_write_timeout(Some(self.remaining()));
+            self.is_running() && stream.write_all(chunk).is_ok()
         })
     }
 
     /// All clients send this request again after each answer.
     pub(crate) fn repeat(&self, request: &Request, clients: usize) {
-        self.crowd(clients, |_| {
-            while self.goes_on() {
+        self.run_clients(clients, |_| {
+            while self.is_running() {
                 self.exchange(request);
             }
         });
     }
 
     /// Runs `client` on `clients` threads, and waits for all of them.
-    pub(crate) fn crowd(&self, clients: usize, client: impl Fn(usize) + Sync) {
+    pub(crate) fn run_clients(&self, clients: usize, client: impl Fn(usize) + Sync) {
         thread::scope(|scope| {
             for index in 0..clients {
                 let client = &client;
@@ -84,26 +84,29 @@ impl Target {
     }
 
     /// Clients send the request and reset the connection before the answer: `count` times in all, on a few threads.
-    pub(crate) fn leave(&self, request: &Request, count: usize, stay: Duration) {
-        let (bytes, left) = (request.bytes(), AtomicUsize::new(count));
-        self.crowd(8, |_| {
-            let another =
-                || left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1)).is_ok();
-            while self.goes_on() && another() {
+    pub(crate) fn reset_early(&self, request: &Request, count: usize, stay: Duration) {
+        let (bytes, remaining) = (request.bytes(), AtomicUsize::new(count));
+        self.run_clients(8, |_| {
+            let take_one = || {
+                remaining
+                    .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |remaining| remaining.checked_sub(1))
+                    .is_ok()
+            };
+            while self.is_running() && take_one() {
                 let Some(mut stream) = self.connect() else { continue };
                 let sent = stream.write_all(&bytes).is_ok();
                 thread::sleep(stay);
                 // Without a linger the close is a reset.
                 let _ = SockRef::from(&stream).set_linger(Some(Duration::ZERO));
-                self.met(if sent { "left" } else { "closed early" });
+                self.record(if sent { "left" } else { "closed early" });
             }
         });
     }
 
     /// Clients send the request and read nothing of its answer until the attack ends.
-    pub(crate) fn starve(&self, request: &Request, readers: usize) {
+    pub(crate) fn read_nothing(&self, request: &Request, readers: usize) {
         let bytes = request.bytes();
-        let held: Vec<TcpStream> = (0..readers)
+        let streams: Vec<TcpStream> = (0..readers)
             .filter_map(|_| {
                 let mut stream = self.connect()?;
                 // The smallest window that the kernel allows.
@@ -112,31 +115,31 @@ impl Target {
                 Some(stream)
             })
             .collect();
-        thread::sleep(self.left());
-        // The data so far shows how far the node went.
-        for mut stream in held {
+        thread::sleep(self.remaining());
+        // Records what the node has sent so far.
+        for mut stream in streams {
             let _ = stream.set_read_timeout(Some(Duration::from_millis(1)));
             let mut head = [0; 16];
             let count = stream.read(&mut head).unwrap_or_default();
             let status = status_of(&String::from_utf8_lossy(&head[..count]));
-            self.met(status.map_or_else(|| "nothing yet".to_owned(), |status| status.to_string()));
+            self.record(status.map_or_else(|| "nothing yet".to_owned(), |status| status.to_string()));
         }
     }
 
     /// Clients send the head, and then repeat `piece` at this pace until the attack ends.
     pub(crate) fn trickle(&self, head: &[u8], piece: &[u8], pace: Duration, clients: usize) {
-        let mut held: Vec<TcpStream> = (0..clients).filter_map(|_| self.connect()).collect();
-        held.retain_mut(|stream| stream.write_all(head).is_ok());
-        self.met(format!("held, {}", held.len()));
-        while self.goes_on() {
-            let beat = Instant::now();
-            held.retain_mut(|stream| {
+        let mut streams: Vec<TcpStream> = (0..clients).filter_map(|_| self.connect()).collect();
+        streams.retain_mut(|stream| stream.write_all(head).is_ok());
+        self.record(format!("held, {}", streams.len()));
+        while self.is_running() {
+            let round = Instant::now();
+            streams.retain_mut(|stream| {
                 let _ = stream.set_write_timeout(Some(Duration::from_millis(1)));
                 stream.write_all(piece).is_ok()
             });
-            thread::sleep(pace.saturating_sub(beat.elapsed()).min(self.left()));
+            thread::sleep(pace.saturating_sub(round.elapsed()).min(self.remaining()));
         }
-        self.met(format!("held at the end, {}", held.len()));
-        held.iter().for_each(|stream| _ = stream.shutdown(Shutdown::Both));
+        self.record(format!("held at the end, {}", streams.len()));
+        streams.iter().for_each(|stream| _ = stream.shutdown(Shutdown::Both));
     }
 }

@@ -36,11 +36,11 @@ fn a_hundred_thousand_calls() {
 fn calls_of_a_client_that_only_writes() {
     let request = Request::post("/v1/call/honest", STREAM, frame(&honest()).repeat(100_000));
     Attack::new("stream: 100,000 calls, answers unread").run(|target| {
-        target.crowd(16, |_| {
+        target.run_clients(16, |_| {
             let Some(mut stream) = target.connect() else { return };
             let is_taken = target.push(&mut stream, &request.bytes());
-            target.met(if is_taken { "all taken" } else { "stopped" });
-            thread::sleep(target.left());
+            target.record(if is_taken { "all taken" } else { "stopped" });
+            thread::sleep(target.remaining());
         });
     });
 }
@@ -50,11 +50,11 @@ fn large_calls_of_clients_that_only_write() {
     let call = argument(&Pack::default().list(MIB as u32 / 2).raw(&vec![0x80; MIB / 2]).0);
     let request = Request::post("/v1/call/keep", STREAM, frame(&call).repeat(32));
     Attack::new("stream: 8 × 32 calls of half a million maps, answers unread").run(|target| {
-        target.crowd(8, |_| {
+        target.run_clients(8, |_| {
             let Some(mut stream) = target.connect() else { return };
             let is_taken = target.push(&mut stream, &request.bytes());
-            target.met(if is_taken { "all taken" } else { "stopped" });
-            thread::sleep(target.left());
+            target.record(if is_taken { "all taken" } else { "stopped" });
+            thread::sleep(target.remaining());
         });
     });
 }
@@ -63,11 +63,11 @@ fn large_calls_of_clients_that_only_write() {
 fn frames_that_announce_missing_bytes() {
     let head = Request::post("/v1/call/honest", STREAM, "").head_announcing(1 << 30);
     let bytes = 64 * MIB;
-    let begun = [head.as_bytes(), &[0; 4], &(bytes as u32).to_le_bytes(), &envelope_head(bytes)].concat();
+    let request_start = [head.as_bytes(), &[0; 4], &(bytes as u32).to_le_bytes(), &envelope_head(bytes)].concat();
     Attack::new("stream: 64 × frames that announce 64 MiB, 1 kB/s")
         .lasting(Duration::from_secs(2))
-        .earns_no_permits()
-        .run(|target| target.trickle(&begun, &[0; 100], Duration::from_millis(100), 64));
+        .must_not_block_callers()
+        .run(|target| target.trickle(&request_start, &[0; 100], Duration::from_millis(100), 64));
 }
 
 #[test]
@@ -78,7 +78,7 @@ fn frames_of_null_rows() {
 }
 
 #[test]
-fn frames_that_recurse() {
+fn recursive_frames() {
     let call = argument(&variants("N", 100_000, "Leaf"));
     let request = Request::post("/v1/call/tree", STREAM, frame(&call).repeat(4));
     Attack::new("stream: calls with 100,000 levels of a recursive enum")
@@ -86,20 +86,20 @@ fn frames_that_recurse() {
         .run(|target| target.repeat(&request, 2));
 }
 
-/// Answers that begin and are not read further.
+/// The client reads the start of each answer, and then almost nothing.
 #[test]
-fn outcomes_that_are_not_read() {
+fn unread_outcomes() {
     let request = Request::post("/count", "application/json", "1000000").accept("application/x-ndjson");
     Attack::new("stream: 100 × a million lines, read at 4 kB/s").on_types().run(|target| {
-        target.crowd(50, |_| {
+        target.run_clients(50, |_| {
             let Some(mut stream) = target.connect() else { return };
             let _ = stream.write_all(&request.bytes());
             let _ = stream.set_read_timeout(Some(Duration::from_millis(50)));
             let mut chunk = [0; 400];
-            while target.goes_on() && stream.read(&mut chunk).is_ok() {
+            while target.is_running() && stream.read(&mut chunk).is_ok() {
                 thread::sleep(Duration::from_millis(100));
             }
-            target.met("left");
+            target.record("left");
         });
     });
 }

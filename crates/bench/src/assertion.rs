@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn bounds_are_held_against_their_figures() {
+    fn bounds_are_compared_with_their_figures() {
         for text in [
             "p99<100ms",
             "p50 >= 49ms",
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn a_figure_that_was_not_measured_holds_no_bound() {
+    fn an_unmeasured_figure_meets_no_bound() {
         let nothing = Stats::new(Duration::from_secs(1));
         for text in ["p99<1s", "errors<1%", "ratio>0", "max<1s"] {
             let verdict = text.parse::<Assertion>().unwrap().verdict(&nothing, None);
@@ -275,7 +275,7 @@ mod tests {
         }
 
         #[test]
-        fn of_two_relations_that_exclude_each_other_one_holds(percent in 0.0_f64..100.0, micros in 0_u64..200_000) {
+        fn exactly_one_of_two_opposite_relations_holds(percent in 0.0_f64..100.0, micros in 0_u64..200_000) {
             let bound = format!("p{percent:.2}<{micros}us");
             prop_assert_ne!(holds(&bound), holds(&bound.replace('<', ">=")));
         }

@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tick_says_exactly_where_it_is() {
+    fn the_label_of_a_tick_is_exact() {
         let shown = |highest: f64| Axis { highest }.ticks(TOP).map(|(value, _)| tick_time(value)).collect::<Vec<_>>();
         assert_eq!(shown(5e3), ["0", "1.25 s", "2.5 s", "3.75 s", "5 s"]);
         assert_eq!(shown(25.0), ["0", "6.25 ms", "12.5 ms", "18.75 ms", "25 ms"]);
@@ -249,7 +249,7 @@ mod tests {
         let stats = Stats::new(Duration::from_secs(1));
         let page = html("<script>", &svg("<script>", &[("a&b", &stats)]), "p99<1ms");
         assert!(!page.contains("<script>") && page.contains("a&amp;b") && page.contains("p99&lt;1ms"), "{page}");
-        assert!(!page.contains("src=") && !page.contains("href="), "nothing is loaded");
+        assert!(!page.contains("src=") && !page.contains("href="), "the page loads nothing");
     }
 
     proptest! {

@@ -136,7 +136,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_unsent_slot_is_counted_with_a_latency_that_is_not_too_long() {
+    fn every_unsent_slot_counts_with_its_latency() {
         let schedule = Schedule::with_rate(1_000_000.0).unwrap();
         let mut stats = Stats::new(Duration::from_secs(10));
         record_unsent(schedule, 5_000_000..10_000_000, Duration::from_secs(10), &mut stats);

@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn latency_counts_from_when_a_request_was_due_and_service_from_when_it_was_sent() {
+    fn latency_counts_from_the_due_time_and_service_from_the_send_time() {
         let mut stats = Stats::new(SECOND);
         stats.record(times(100, 300, 350), &ok());
         assert_eq!((millis(&stats.latency, 1.0), millis(&stats.service, 1.0)), (250, 50));
@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn a_round_that_ended_early_is_as_long_as_it_was() {
+    fn a_round_that_ended_early_has_its_real_length() {
         let mut stats = Stats::new(SECOND);
         stats.record(times(0, 0, 40), &ok());
         stats.truncate(Duration::from_millis(50));

@@ -129,7 +129,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn nothing_measured_is_all_zeros() {
+    fn a_summary_without_measurements_is_all_zeros() {
         let summary = Summary::from_stats(&Stats::new(Duration::from_secs(1)));
         assert_eq!(
             (summary.requests, summary.error_rate, summary.latency_ms.max, summary.latency_ms.min),

@@ -117,8 +117,8 @@ impl Target {
                 if (200..300).contains(&status) {
                     return Ok(None);
                 }
-                let said = body.ok().and_then(|body| member(&body, "message")).unwrap_or_default();
-                Ok(Some(format!("{status} {reason}: {said}").trim_end_matches([' ', ':']).to_owned()))
+                let message = body.ok().and_then(|body| member(&body, "message")).unwrap_or_default();
+                Ok(Some(format!("{status} {reason}: {message}").trim_end_matches([' ', ':']).to_owned()))
             }
             Self::Quic { url, identity, route, requests } => {
                 let client = connect(url, identity, timeout, timeout.min(START_UP_WAIT)).await?;

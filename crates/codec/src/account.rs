@@ -272,13 +272,17 @@ mod tests {
     /// A budget of a number of bytes.
     struct Fixed {
         left: AtomicUsize,
-        asked: AtomicUsize,
+        charges: AtomicUsize,
         given_back: AtomicUsize,
     }
 
     impl Fixed {
         fn shared(left: usize) -> Arc<Self> {
-            Arc::new(Self { left: AtomicUsize::new(left), asked: AtomicUsize::new(0), given_back: AtomicUsize::new(0) })
+            Arc::new(Self {
+                left: AtomicUsize::new(left),
+                charges: AtomicUsize::new(0),
+                given_back: AtomicUsize::new(0),
+            })
         }
 
         fn left(&self) -> usize {
@@ -288,7 +292,7 @@ mod tests {
 
     impl Account for Fixed {
         fn charge(&self, bytes: usize) -> Result<(), ChargeError> {
-            self.asked.fetch_add(1, Ordering::Relaxed);
+            self.charges.fetch_add(1, Ordering::Relaxed);
             let left = self.left().checked_sub(bytes).ok_or(ChargeError::exhausted("bytes", 0))?;
             self.left.store(left, Ordering::Relaxed);
             Ok(())
@@ -306,23 +310,23 @@ mod tests {
     }
 
     #[test]
-    fn a_small_scope_never_asks() {
+    fn a_small_scope_never_charges_the_account() {
         let account = Fixed::shared(1 << 20);
         scope(&account, || charge(FREE_BYTES)).unwrap();
-        assert_eq!((account.left(), account.asked.load(Ordering::Relaxed)), (1 << 20, 0));
-        assert_eq!(account.given_back.load(Ordering::Relaxed), 0, "nothing to give back");
+        assert_eq!((account.left(), account.charges.load(Ordering::Relaxed)), (1 << 20, 0));
+        assert_eq!(account.given_back.load(Ordering::Relaxed), 0, "nothing to return");
     }
 
     #[test]
-    fn what_was_used_stays_charged_and_the_rest_of_a_step_goes_back() {
+    fn used_bytes_stay_charged_and_the_rest_of_a_step_is_returned() {
         let account = Fixed::shared(1 << 20);
         scope(&account, || (0..100).try_for_each(|_| charge(1000))).unwrap();
         assert_eq!((1 << 20) - account.left(), 100_000);
-        assert_eq!(account.asked.load(Ordering::Relaxed), 2);
+        assert_eq!(account.charges.load(Ordering::Relaxed), 2);
     }
 
     #[test]
-    fn the_last_bytes_of_a_budget_can_be_had() {
+    fn the_last_bytes_of_a_budget_can_be_used() {
         let account = Fixed::shared(1000);
         scope(&account, || charge(FREE_BYTES + 1000)).unwrap();
         assert_eq!(account.left(), 0);
@@ -330,16 +334,16 @@ mod tests {
     }
 
     #[test]
-    fn a_refused_step_is_asked_for_once_more_where_less_is_missing() {
-        for (missing, asked) in [(STEP_BYTES - 1, 2), (STEP_BYTES, 1), (STEP_BYTES + 1, 1)] {
+    fn a_refused_step_is_retried_for_only_the_missing_bytes() {
+        for (missing, charges) in [(STEP_BYTES - 1, 2), (STEP_BYTES, 1), (STEP_BYTES + 1, 1)] {
             let account = Fixed::shared(0);
             assert!(scope(&account, || charge(FREE_BYTES + missing)).is_err());
-            assert_eq!(account.asked.load(Ordering::Relaxed), asked, "{missing}");
+            assert_eq!(account.charges.load(Ordering::Relaxed), charges, "{missing}");
         }
     }
 
     #[test]
-    fn what_is_freed_within_a_scope_is_used_again() {
+    fn bytes_that_are_freed_within_a_scope_are_used_again() {
         let account = Fixed::shared(STEP_BYTES);
         scope(&account, || {
             for _ in 0..100 {
@@ -351,9 +355,9 @@ mod tests {
     }
 
     #[test]
-    fn all_that_is_charged_goes_back_at_once_if_asked_for() {
-        struct Asked(AtomicUsize);
-        impl Account for Asked {
+    fn refund_all_returns_every_charge_at_once() {
+        struct Refunded(AtomicUsize);
+        impl Account for Refunded {
             fn charge(&self, _: usize) -> Result<(), ChargeError> {
                 Ok(())
             }
@@ -361,13 +365,13 @@ mod tests {
                 self.0.store(bytes, Ordering::Relaxed);
             }
         }
-        let asked = Asked(AtomicUsize::new(0));
-        asked.refund_all();
-        assert_eq!(asked.0.into_inner(), usize::MAX);
+        let refunded = Refunded(AtomicUsize::new(0));
+        refunded.refund_all();
+        assert_eq!(refunded.0.into_inner(), usize::MAX);
     }
 
     #[test]
-    fn work_that_exceeds_its_allowance_is_stopped_and_its_charges_go_back() {
+    fn work_that_exceeds_its_allowance_is_stopped_and_its_charges_are_returned() {
         let account = Fixed::shared(1 << 20);
         let shared: Arc<dyn Account> = account.clone();
         let steps =
@@ -378,14 +382,14 @@ mod tests {
         assert_eq!((1 << 20) - account.left(), 3 * STEP_BYTES, "nothing was added");
         let odd = charged_up_to(STEP_BYTES + 1000, &shared, || (0..2).try_for_each(|_| charge(STEP_BYTES)));
         assert_eq!(odd, None);
-        assert_eq!((1 << 20) - account.left(), 3 * STEP_BYTES, "what was not taken is not given back");
+        assert_eq!((1 << 20) - account.left(), 3 * STEP_BYTES, "unused bytes are not returned");
         scope(&account, || charge(5 * STEP_BYTES)).unwrap();
         assert_eq!(charge(usize::MAX / 4), Ok(()), "the scope around it has its own allowance");
         release(usize::MAX / 4);
     }
 
     #[test]
-    fn the_innermost_scope_pays_and_the_outer_one_comes_back_after_a_panic() {
+    fn the_innermost_scope_is_charged_and_the_outer_one_is_restored_after_a_panic() {
         let (outer, inner) = (Fixed::shared(1 << 20), Fixed::shared(1 << 20));
         scope(&outer, || {
             let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {

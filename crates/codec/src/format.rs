@@ -10,7 +10,7 @@ use bytes::Bytes;
 use crate::envelope;
 use crate::error::{DecodeError, EncodeError};
 use crate::limits::{Budget, DecodeLimits};
-use crate::media_type::{MediaType, essence};
+use crate::media_type::MediaType;
 #[cfg(feature = "arrow")]
 use crate::out;
 use crate::value::Value;
@@ -84,7 +84,7 @@ impl Format {
     /// too.
     #[must_use]
     pub fn from_media_type(media_type: &str) -> Option<Self> {
-        let essence = essence(media_type).to_ascii_lowercase();
+        let essence = MediaType::without_parameters(media_type).to_ascii_lowercase();
         let known = TABLE.iter().find(|row| row.2.contains(&essence.as_str())).map(|row| row.0);
         let json = || essence.starts_with("application/") && essence.ends_with("+json");
         known.or_else(|| json().then_some(Self::Json))

@@ -360,14 +360,14 @@ mod tests {
     use crate::account::testing::charge_of;
 
     #[test]
-    fn the_largest_input_and_the_largest_segment_are_taken_and_no_larger_ones() {
+    fn the_largest_input_and_segment_are_accepted_and_larger_ones_refused() {
         let limits = DecodeLimits { max_bytes: 10, max_segment_bytes: 5, ..DecodeLimits::default() };
         assert!(limits.check_bytes(10).is_ok() && limits.check_bytes(11).is_err());
         assert!(limits.check_segment(5).is_ok() && limits.check_segment(6).is_err());
     }
 
     #[test]
-    fn the_defaults_are_what_their_docs_say() {
+    fn the_defaults_match_their_docs() {
         let limits = DecodeLimits::default();
         let of_sizes = [limits.max_bytes, limits.max_segment_bytes, limits.max_tree_bytes, limits.max_string_bytes];
         assert_eq!(of_sizes, [67_108_864, 67_108_864, 67_108_864, 16_777_216]);
@@ -384,7 +384,7 @@ mod tests {
 
     /// Each limit at its setting, and one beyond it.
     #[test]
-    fn a_budget_takes_what_its_limits_allow_and_no_more() {
+    fn a_budget_allows_its_limits_and_no_more() {
         let limits = DecodeLimits {
             max_depth: 3,
             max_elements: 7,
@@ -418,7 +418,7 @@ mod tests {
     }
 
     #[test]
-    fn depth_is_never_more_than_a_stack_bears() {
+    fn the_depth_never_exceeds_the_capacity_of_a_stack() {
         let depth = |max_depth| DecodeLimits { max_depth, ..DecodeLimits::default() }.depth();
         assert_eq!([depth(0), depth(7), depth(MAX_DEPTH), depth(MAX_DEPTH + 1)], [0, 7, MAX_DEPTH, MAX_DEPTH]);
     }
@@ -439,15 +439,15 @@ mod tests {
     }
 
     #[test]
-    fn a_list_grows_by_doubling_and_to_what_it_said() {
+    fn a_list_grows_by_doubling_up_to_its_announced_length() {
         assert_eq!(rooms(9, 0), (vec![4, 8, 16], 16 * 8));
         assert_eq!(rooms(10, 10), (vec![10], 10 * 8));
         assert_eq!(rooms(600, 600), (vec![256, 512, 600], 600 * 8));
-        assert_eq!(rooms(600, 300).0, [256, 300, 301, 602], "more than it said");
+        assert_eq!(rooms(600, 300).0, [256, 300, 301, 602], "more than announced");
     }
 
     #[test]
-    fn room_that_is_there_is_not_made_again_and_what_is_left_over_goes_back() {
+    fn free_room_is_used_first_and_unused_room_is_returned() {
         let limits = DecodeLimits::default();
         let paid = |budget: &Budget<'_>| limits.max_tree_bytes - budget.memory;
         let mut budget = Budget::new(&limits);
@@ -463,7 +463,7 @@ mod tests {
         budget.trim(&mut list);
         assert_eq!((list.capacity(), paid(&budget)), (5, 40));
         budget.make_room_for(&mut list, 0).unwrap();
-        assert_eq!((list.capacity(), paid(&budget)), (6, 48), "one more at least");
+        assert_eq!((list.capacity(), paid(&budget)), (6, 48), "at least one more");
     }
 
     #[test]

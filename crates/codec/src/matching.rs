@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn most_decide_and_of_several_the_earliest() {
+    fn the_most_frequent_item_is_the_model_and_the_earliest_of_equals() {
         let chosen = |items: &[u8]| {
             let items: Vec<&u8> = items.iter().collect();
             Matching::new(&items, |a, b| a == b).map(|matching| (*matching.model, matching.places))

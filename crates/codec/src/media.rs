@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_comes_back_in_each_format_and_shares_the_bytes_of_an_envelope() {
+    fn a_file_round_trips_in_each_format_and_shares_the_bytes_of_an_envelope() {
         let limits = DecodeLimits::default();
         let media = Media::new(vec![7; 100_000]);
         let value = Value::from_serialize(&media).unwrap();
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_file_is_told_with_its_place() {
+    fn an_invalid_file_is_reported_with_its_place() {
         #[derive(Debug, Deserialize, JsonSchema, Serialize)]
         struct Upload {
             files: Vec<Media>,
@@ -214,8 +214,8 @@ mod tests {
             (r#"{"files": ["AP8=", "?AP8"]}"#, "not base64: Invalid symbol 63, offset 0 at $"),
             (r#"{"files": ["AP8=", 7]}"#, "int, expected bytes or base64 as text"),
         ] {
-            let told = read(json).unwrap_err();
-            assert!(told.contains(words) && told.contains("$.files[1]"), "{told}");
+            let message = read(json).unwrap_err();
+            assert!(message.contains(words) && message.contains("$.files[1]"), "{message}");
         }
     }
 }

@@ -17,7 +17,6 @@
 pub struct MediaType {
     /// Lower case, without parameters.
     essence: String,
-    slash: usize,
     /// In thousandths.
     quality: u16,
 }
@@ -32,8 +31,7 @@ impl MediaType {
     pub fn parse(text: &str) -> Option<Self> {
         let mut parts = split_outside_quotes(text, ';');
         let essence = parts.next()?.trim().to_ascii_lowercase();
-        let slash = essence.find('/')?;
-        let (kind, sub) = (&essence[..slash], &essence[slash + 1..]);
+        let (kind, sub) = essence.split_once('/')?;
         if !is_token(kind) || !is_token(sub) || (kind == "*" && sub != "*") {
             return None;
         }
@@ -45,7 +43,7 @@ impl MediaType {
                 quality = parse_quality(value.trim())?;
             }
         }
-        Some(Self { essence, slash, quality })
+        Some(Self { essence, quality })
     }
 
     /// Type and subtype in lower case: `application/json`.
@@ -63,7 +61,19 @@ impl MediaType {
     /// Whether a media type lies within this range.
     #[must_use]
     pub fn includes(&self, media_type: &str) -> bool {
-        self.specificity(media_type) > 0
+        Self::range_includes(&self.essence, media_type)
+    }
+
+    /// Whether a media type lies within a range that has no parameters, such as `image/*`.
+    #[must_use]
+    pub fn range_includes(range: &str, media_type: &str) -> bool {
+        specificity(range, media_type) > 0
+    }
+
+    /// A media type without its parameters, as it is written.
+    #[must_use]
+    pub fn without_parameters(media_type: &str) -> &str {
+        media_type.split(';').next().unwrap_or_default().trim()
     }
 
     /// As [`choose`](Self::choose), for any media types: the index of the best.
@@ -83,33 +93,29 @@ impl MediaType {
         let quality = |offer: &str| {
             let deciding = ranges.iter().filter(|range| range.includes(offer));
             // Of equally specific ranges the one with the highest quality.
-            deciding.max_by_key(|range| (range.specificity(offer), range.quality)).map_or(0, |range| range.quality)
+            deciding
+                .max_by_key(|range| (specificity(&range.essence, offer), range.quality))
+                .map_or(0, |range| range.quality)
         };
         let rated = offers.iter().enumerate().map(|(index, offer)| (quality(offer), index));
         let mut rated: Vec<_> = rated.filter(|(quality, _)| *quality > 0).collect();
         rated.sort_by_key(|(quality, _)| std::cmp::Reverse(*quality)); // Stable: of equals the earlier offer.
         rated.into_iter().map(|(_, index)| index).collect()
     }
-
-    /// The precision of the match: 3 the type itself, 2 its kind, 1 any type, 0 none.
-    fn specificity(&self, media_type: &str) -> u8 {
-        let essence = essence(media_type);
-        let (kind, sub) = self.essence.split_at(self.slash);
-        match (kind, sub) {
-            ("*", _) => 1,
-            (kind, "/*") => {
-                let same = essence.split('/').next().is_some_and(|theirs| theirs.eq_ignore_ascii_case(kind));
-                if same { 2 } else { 0 }
-            }
-            _ if essence.eq_ignore_ascii_case(&self.essence) => 3,
-            _ => 0,
-        }
-    }
 }
 
-/// A media type without its parameters.
-pub(crate) fn essence(media_type: &str) -> &str {
-    media_type.split(';').next().unwrap_or_default().trim()
+/// The precision of the match: 3 the type itself, 2 its kind, 1 any type, 0 none.
+fn specificity(range: &str, media_type: &str) -> u8 {
+    let essence = MediaType::without_parameters(media_type);
+    match range.strip_suffix("/*") {
+        Some("*") => 1,
+        Some(kind) => {
+            let same = essence.split_once('/').is_some_and(|(theirs, _)| theirs.eq_ignore_ascii_case(kind));
+            if same { 2 } else { 0 }
+        }
+        None if essence.eq_ignore_ascii_case(range) => 3,
+        None => 0,
+    }
 }
 
 /// Thousandths of `0`, `0.25`, `1`, `1.000`; `None` for anything else.
@@ -148,7 +154,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_most_specific_range_decides_then_quality_then_the_order_of_offers() {
+    fn specific_ranges_win_then_quality_then_the_order_of_offers() {
         let offers = ["text/html", "application/json", "image/png"];
         let choose = |accept| MediaType::choose_index(accept, &offers);
         assert_eq!(choose(""), Some(0));
@@ -162,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn ranks_all_that_is_allowed() {
+    fn ranks_all_allowed_types() {
         let offers = ["text/html", "application/json", "image/png"];
         let rank = |accept| MediaType::rank(accept, &offers);
         assert_eq!(rank(""), [0, 1, 2]);
@@ -172,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_malformed_is_passed_over() {
+    fn malformed_ranges_are_skipped() {
         for bad in ["json", "a/b/c", "/", "*/json", "a/b;q=2", "a/b;q=0.1234", "a/b;q=-1", "a/b;q=", "é/b", "a/b;q=1.5"]
         {
             assert_eq!(MediaType::parse(bad), None, "{bad}");

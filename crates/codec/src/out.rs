@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn a_finished_buffer_stays_charged_with_what_it_keeps() {
+    fn a_finished_buffer_stays_charged_for_its_capacity() {
         let (bytes, charged) = charged(64 << 20, || {
             let mut buffer = ChargedBuffer::new(0);
             (0..1_000_000).for_each(|_| buffer.push(7));
@@ -233,13 +233,13 @@ mod tests {
     }
 
     #[test]
-    fn an_unfinished_buffer_gives_its_charge_back() {
+    fn an_unfinished_buffer_returns_its_charge() {
         let ((), charged) = charged(64 << 20, || drop(ChargedBuffer::new(10 << 20)));
         assert_eq!(charged, 0);
     }
 
     #[test]
-    fn a_refused_buffer_says_so_and_takes_no_more_memory() {
+    fn a_refused_buffer_reports_it_and_allocates_no_more() {
         let (refused, charged) = charged(2 * STEP_BYTES, || {
             let mut buffer = ChargedBuffer::new(0);
             (0..1000).for_each(|_| buffer.extend_from_slice(&[0; 1024]));
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn a_length_that_is_known_takes_just_that() {
+    fn a_known_length_allocates_exactly_that_length() {
         let (bytes, charged) = charged(1 << 20, || {
             let mut buffer = ChargedBuffer::new(100_000);
             buffer.extend_with(1, 100_000);

@@ -115,7 +115,7 @@ pub(crate) enum RequestedKind {
 /// A visitor that gets only the requested kind.
 pub(crate) struct KindVisitor<V> {
     pub(crate) visitor: V,
-    pub(crate) wanted: RequestedKind,
+    pub(crate) requested: RequestedKind,
 }
 
 /// A visitor that takes an enum from a map with one entry.
@@ -124,8 +124,8 @@ pub(crate) trait EnumOfMap<'de>: Visitor<'de> {
 }
 
 impl<V> KindVisitor<V> {
-    fn wants(&self, wanted: RequestedKind) -> bool {
-        self.wanted == wanted
+    fn wants(&self, requested: RequestedKind) -> bool {
+        self.requested == requested
     }
 }
 
@@ -195,14 +195,14 @@ impl<'de, V: EnumOfMap<'de>> Visitor<'de> for KindVisitor<V> {
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, items: A) -> Result<V::Value, A::Error> {
-        match self.wanted {
+        match self.requested {
             RequestedKind::List | RequestedKind::ListOrMap => self.visitor.visit_seq(items),
             _ => self.refuse(Unexpected::Seq),
         }
     }
 
     fn visit_map<A: MapAccess<'de>>(self, entries: A) -> Result<V::Value, A::Error> {
-        match self.wanted {
+        match self.requested {
             RequestedKind::Map | RequestedKind::ListOrMap => self.visitor.visit_map(entries),
             RequestedKind::Enum => self.visitor.visit_enum_of_map(entries),
             _ => self.refuse(Unexpected::Map),
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_ends_once_whoever_prints_it() {
+    fn a_message_ends_once_although_its_type_prints_on() {
         let text = Shortened(Stubborn).to_string();
         assert_eq!((text.len(), text.matches('…').count()), (MAX_MESSAGE_BYTES + '…'.len_utf8(), 1));
         assert_eq!(Shortened("short").to_string(), "short");

@@ -147,7 +147,7 @@ fn views(rows: usize, len: usize) -> ArrayRef {
 }
 
 #[test]
-fn views_of_the_same_text_are_counted_before_it_is_looked_at() {
+fn views_of_the_same_text_are_counted_before_it_is_read() {
     let _turn = heap::turn();
     for compression in [None, Some(CompressionType::ZSTD), Some(CompressionType::LZ4_FRAME)] {
         let input = stream(&batch(vec![("x", views(4100, MIB))]), 1, compression);
@@ -160,7 +160,7 @@ fn views_of_the_same_text_are_counted_before_it_is_looked_at() {
 }
 
 #[test]
-fn a_text_that_many_rows_point_to_is_charged_for_each() {
+fn a_text_that_many_rows_share_is_charged_for_each_row() {
     let _turn = heap::turn();
     let nested = {
         let rows = one_text_for_each_row(60_000);
@@ -237,7 +237,7 @@ fn a_dictionary_message_for_each_of_many_columns_is_refused() {
 }
 
 #[test]
-fn members_are_unpacked_when_all_of_them_are_charged() {
+fn members_are_unpacked_after_all_of_them_are_charged() {
     let _turn = heap::turn();
     let input = archive(5, 10 * MIB);
     assert!(input.len() < 60_000, "{}", input.len());
@@ -299,7 +299,7 @@ fn empty_axes_count_every_bracket() {
 
 /// serde_json buffers the digits of a long number and records the nesting of ignored values.
 #[test]
-fn what_serde_json_keeps_aside_is_charged() {
+fn the_buffers_of_serde_json_are_charged() {
     let _turn = heap::turn();
     #[derive(Debug, Default, serde::Serialize, serde::Deserialize, schemars::JsonSchema)]
     #[serde(default)]
@@ -406,7 +406,7 @@ fn no_type_quotes_a_long_text() {
 }
 
 #[test]
-fn a_long_text_among_many_short_ones_is_no_npy() {
+fn a_long_text_among_many_short_ones_is_refused_as_npy() {
     let _turn = heap::turn();
     let texts = |long: usize, short: usize| {
         let long = "x".repeat(long);
@@ -471,7 +471,7 @@ fn copies_into_order_are_charged() {
 
 /// Arrays in Fortran order decode correctly for any shape, also with axes of length 1.
 #[test]
-fn fortran_order_is_read_right_whatever_the_axes() {
+fn fortran_order_decodes_correctly_for_any_axes() {
     let _turn = heap::turn();
     for shape in [vec![2; 12], vec![1, 3, 1, 2, 1], vec![4, 1, 1, 5], vec![7], vec![3, 2, 4], vec![1; 32], vec![]] {
         let len: usize = shape.iter().product();
@@ -511,7 +511,7 @@ fn small_and_growing_maps_of_rust_types_are_charged() {
 
 /// Lists of Rust types that are larger than their text, and maps of few entries, which must not be charged for many.
 #[test]
-fn lists_of_rust_types_are_charged_and_small_maps_not_many_times_over() {
+fn lists_of_rust_types_are_charged_and_small_maps_are_not_overcharged() {
     let _turn = heap::turn();
     fn charged_of<T: callboard_codec::Data + schemars::JsonSchema>(item: &str, items: usize) -> f64 {
         let (input, kind) = (
@@ -533,12 +533,12 @@ fn lists_of_rust_types_are_charged_and_small_maps_not_many_times_over() {
     ];
     let most = [2.0, 2.0, 2.0, 3.5];
     let is_fair = ratios.iter().zip(most).all(|(ratio, most)| *ratio < most);
-    assert!(is_fair, "charged so many times what was held: {ratios:?}");
+    assert!(is_fair, "charged as multiples of the heap: {ratios:?}");
 }
 
 /// A row of a tensor is a tensor, larger than an element.
 #[test]
-fn rows_of_arrays_that_are_read_as_lists_are_charged_or_made_one_by_one() {
+fn rows_of_arrays_that_decode_as_lists_are_charged_or_made_one_by_one() {
     let _turn = heap::turn();
     let rows = MIB / 4;
     let bytes = Value::from(Tensor::from_vec(&[rows, 1], vec![7_u8; rows]).unwrap());
@@ -574,7 +574,7 @@ fn an_envelope_of_a_rust_type_in_one_piece_is_charged() {
 }
 
 #[test]
-fn what_is_refused_gives_back_what_is_freed() {
+fn a_refused_encoding_returns_its_charges() {
     let _turn = heap::turn();
     let tensor = Value::from(Tensor::from_vec(&[MIB], vec![0.5_f64; MIB]).unwrap());
     let (refused, charged) = charged(8 * MIB, || tensor.encode(Format::Json));

@@ -44,7 +44,7 @@ fn count_panics() {
 
 /// Each decoder gets every input, its own and those of the other decoders.
 #[test]
-fn every_decoder_bears_every_input() {
+fn every_decoder_withstands_every_input() {
     let _turn = heap::turn();
     count_panics();
     let seeds = root().join("../../fuzz/seeds");
@@ -58,8 +58,8 @@ fn every_decoder_bears_every_input() {
             for (name, run) in TARGETS {
                 // The panic names the property; this names the input.
                 let outcome = panic::catch_unwind(|| run(&input));
-                assert!(outcome.is_ok(), "{name} does not bear {}", file.display());
-                assert_eq!(PANICS.load(Ordering::SeqCst), 0, "something in {name} panicked at {}", file.display());
+                assert!(outcome.is_ok(), "{name} panicked on {}", file.display());
+                assert_eq!(PANICS.load(Ordering::SeqCst), 0, "a caught panic in {name}, on {}", file.display());
             }
         }
     }
@@ -67,7 +67,7 @@ fn every_decoder_bears_every_input() {
 
 /// Seeds that are all refused at the first byte would test nothing.
 #[test]
-fn every_decoder_has_seeds_that_it_takes() {
+fn every_decoder_has_seeds_that_it_accepts() {
     use callboard_codec::{DecodeLimits, Format, Value};
     let _turn = heap::turn();
     for (name, _) in TARGETS {
@@ -111,9 +111,9 @@ fn no_mutated_input_takes_more_heap_than_it_is_charged() {
         (0..=random.below(4)).for_each(|_| mutate(&mut input, &mut random, MAX_MUTATED_BYTES));
         let outcome = panic::catch_unwind(|| run(&input));
         if outcome.is_err() {
-            let kept = std::env::temp_dir().join(format!("callboard-budget-{seed}-{number}"));
-            fs::write(&kept, &input).expect("can be written");
-            panic!("mutation {number} of seed {seed} is kept at {}", kept.display());
+            let path = std::env::temp_dir().join(format!("callboard-budget-{seed}-{number}"));
+            fs::write(&path, &input).expect("can be written");
+            panic!("mutation {number} of seed {seed} is kept at {}", path.display());
         }
     }
 }

@@ -68,7 +68,7 @@ fn family(bytes: &[u8]) -> String {
 }
 
 #[test]
-fn every_kind_has_the_forms_that_the_page_says() {
+fn every_kind_has_the_forms_on_the_page() {
     let rows = rows(&page(), "| kind |");
     let samples = samples();
     let kinds: Vec<&str> = samples.iter().map(Value::kind).collect();
@@ -76,12 +76,12 @@ fn every_kind_has_the_forms_that_the_page_says() {
     for (row, value) in rows.iter().zip(&samples) {
         assert_eq!(value.encode(Format::Json).expect("has a form"), code(&row[1]), "{}", row[0]);
         let msgpack = value.encode(Format::Msgpack).expect("has a form");
-        assert!(row[2].starts_with(&family(&msgpack)), "{}: {} is no {}", row[0], row[2], family(&msgpack));
+        assert!(row[2].starts_with(&family(&msgpack)), "{}: {} is not {}", row[0], row[2], family(&msgpack));
     }
 }
 
 #[test]
-fn every_dtype_has_the_code_size_and_names_that_the_page_says() {
+fn every_dtype_has_the_code_size_and_names_on_the_page() {
     let rows = rows(&page(), "| dtype |");
     let one = |dtype: DType| {
         let scalar =
@@ -110,7 +110,7 @@ fn every_dtype_has_the_code_size_and_names_that_the_page_says() {
 
 /// A tensor of one axis is a column of the Arrow type on the page, or of none.
 #[test]
-fn every_dtype_is_the_arrow_type_that_the_page_says() {
+fn every_dtype_is_the_arrow_type_on_the_page() {
     for (row, dtype) in rows(&page(), "| dtype |").iter().zip(DType::all()) {
         let tensor = Tensor::try_new(dtype, &[2], vec![0; 2 * dtype.size_bytes()].into()).expect("two");
         let frame = DataFrame::from_value(&Map::from_iter([("x", tensor)]).into());
@@ -120,7 +120,7 @@ fn every_dtype_is_the_arrow_type_that_the_page_says() {
 }
 
 #[test]
-fn the_envelopes_on_the_page_are_envelopes() {
+fn the_envelopes_on_the_page_are_valid() {
     let page = page();
     let dump = |title: &str| -> Bytes {
         let (_, rest) = page.split_once(title).unwrap_or_else(|| panic!("no {title:?} on the page"));

@@ -44,7 +44,7 @@ fn envelope_of(value: &Value) -> Bytes {
 }
 
 #[test]
-fn comes_back_out_of_one_buffer_and_out_of_chunks_of_any_size() {
+fn round_trips_through_one_buffer_and_chunks_of_any_size() {
     let value = mixed();
     let bytes = envelope_of(&value);
     assert_eq!(Value::decode(Format::Envelope, &bytes, &DecodeLimits::default()).unwrap(), value);
@@ -55,7 +55,7 @@ fn comes_back_out_of_one_buffer_and_out_of_chunks_of_any_size() {
 }
 
 #[test]
-fn large_segments_come_back_out_of_small_and_large_chunks() {
+fn large_segments_round_trip_through_small_and_large_chunks() {
     let data: Vec<u32> = (0..100_000).collect();
     let value = Value::from(Tensor::from_vec(&[100, 1000], data).unwrap());
     let bytes = envelope_of(&value);
@@ -95,7 +95,7 @@ struct Request {
 }
 
 #[test]
-fn a_type_becomes_segments_only_where_it_is_large() {
+fn only_large_parts_of_a_type_become_segments() {
     let small = Request { name: "a".to_owned(), image: None, extra: Value::Null };
     let image = Tensor::from_vec(&[1000], vec![1.5_f32; 1000]).unwrap();
     let large = Request { name: "b".to_owned(), image: Some(image.clone()), extra: mixed() };
@@ -117,7 +117,7 @@ fn a_type_becomes_segments_only_where_it_is_large() {
 }
 
 #[test]
-fn what_lies_is_refused_where_it_lies() {
+fn false_lengths_are_refused_at_their_byte() {
     let good = envelope_of(&mixed()).to_vec();
     let wrong = |change: &dyn Fn(&mut Vec<u8>)| {
         let mut bytes = good.clone();
@@ -174,14 +174,18 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
     #[test]
-    fn brings_every_value_back(value in common::tree(common::leaf(), true), cuts in proptest::collection::vec(0_usize..300, 0..20)) {
+    fn round_trips_every_value(
+        value in common::tree(common::leaf(), true), cuts in proptest::collection::vec(0_usize..300, 0..20),
+    ) {
         let bytes = envelope_of(&value);
         prop_assert_eq!(&Value::decode(Format::Envelope, &bytes, &DecodeLimits::default()).unwrap(), &value);
         prop_assert_eq!(push_all(&bytes, &cuts).unwrap(), value);
     }
 
     #[test]
-    fn a_changed_byte_is_no_panic_and_the_same_in_chunks(at: proptest::sample::Index, byte: u8, size in 1_usize..200) {
+    fn a_changed_byte_never_panics_and_decodes_the_same_in_chunks(
+        at: proptest::sample::Index, byte: u8, size in 1_usize..200,
+    ) {
         let mut bytes = envelope_of(&mixed()).to_vec();
         let at = at.index(bytes.len());
         bytes[at] = byte;

@@ -48,14 +48,14 @@ fn npy_of_every_dtype_is_read_and_written_as_numpy_does() {
 }
 
 #[test]
-fn npy_in_c_order_is_used_where_it_lies() {
+fn npy_in_c_order_is_used_in_place() {
     let bytes = file("npy/float64.npy");
     let value = Value::decode(Format::Npy, &bytes, &DecodeLimits::default()).unwrap();
     assert!(bytes.as_ptr_range().contains(&value.as_tensor().unwrap().data().as_ptr()));
 }
 
 #[test]
-fn npy_in_other_orders_and_versions_is_brought_into_ours() {
+fn npy_in_other_orders_and_versions_is_converted() {
     let six = array![[0, 1, 2], [3, 4, 5]];
     assert_eq!(npy("big-endian"), Tensor::from_array(six.clone()).into());
     assert_eq!(
@@ -80,7 +80,7 @@ fn npy_of_texts_is_read_and_written_as_numpy_does() {
 }
 
 #[test]
-fn npy_that_is_no_data_is_refused_by_name() {
+fn unsupported_npy_types_are_refused_by_name() {
     for (name, message) in [
         ("object", "an object array: it would be a pickle, which can run anything at $.descr (byte 20)"),
         ("structured", "a structured array at $.descr (byte 20)"),
@@ -186,7 +186,7 @@ mod arrow {
 
     #[cfg(feature = "arrow-compression")]
     #[test]
-    fn what_pyarrow_compressed_is_read() {
+    fn data_that_pyarrow_compressed_is_read() {
         for codec in ["lz4", "zstd"] {
             let frame = frame(&format!("{codec}.arrow"));
             assert_eq!(frame, self::frame(&format!("{codec}.arrows")));
@@ -197,7 +197,7 @@ mod arrow {
 
     #[cfg(feature = "arrow-compression")]
     #[test]
-    fn what_was_read_is_written_and_read_again() {
+    fn decoded_data_round_trips() {
         for name in ["all-types.arrows", "two-batches.arrows", "no-rows.arrows", "pandas.arrows", "polars-zstd.arrows"]
         {
             let value = Value::from(frame(name));
@@ -241,7 +241,7 @@ mod arrow {
 
     #[cfg(feature = "arrow-compression")]
     #[test]
-    fn a_buffer_that_advertises_a_terabyte_is_refused_unseen() {
+    fn a_buffer_that_announces_a_terabyte_is_refused_before_it_is_read() {
         for (name, magic) in [("lz4", b"\x04\x22\x4d\x18"), ("zstd", b"\x28\xb5\x2f\xfd")] {
             let mut bytes = file(&format!("arrow/{name}.arrows")).to_vec();
             let packed = bytes.windows(4).position(|window| window == magic).unwrap();
@@ -256,7 +256,7 @@ mod arrow {
 
     #[cfg(feature = "arrow-compression")]
     #[test]
-    fn what_unpacking_itself_takes_is_held_against_the_limit() {
+    fn the_memory_of_unpacking_counts_towards_the_limit() {
         let mut bytes = file("arrow/lz4.arrows").to_vec();
         let limits = DecodeLimits { max_decompressed_bytes: 2 << 20, ..DecodeLimits::default() };
         assert!(Value::decode(Format::ArrowStream, &bytes.clone().into(), &limits).is_ok());
@@ -282,7 +282,7 @@ mod arrow {
 
     #[cfg(feature = "arrow-compression")]
     #[test]
-    fn what_compressed_buffers_advertise_is_held_against_the_limit_first() {
+    fn the_announced_size_of_compressed_buffers_counts_towards_the_limit_first() {
         for name in ["lz4.arrows", "zstd.arrows", "lz4.arrow", "zstd.arrow"] {
             let format = if name.ends_with('s') { Format::ArrowStream } else { Format::ArrowFile };
             let limits = DecodeLimits { max_decompressed_bytes: 100_000, ..DecodeLimits::default() };

@@ -65,7 +65,7 @@ fn the_deepest_value_that_can_be_allowed_does_not_end_the_stack() {
 }
 
 #[test]
-fn json_that_is_none_is_malformed_at_its_byte() {
+fn invalid_json_is_malformed_at_its_byte() {
     let cases: &[(&[u8], usize)] = &[
         (b"", 0),
         (b"  ", 2),
@@ -110,7 +110,7 @@ fn json_that_is_none_is_malformed_at_its_byte() {
 }
 
 #[test]
-fn msgpack_that_is_none_is_malformed_or_unsupported() {
+fn invalid_msgpack_is_malformed_or_unsupported() {
     let cases: &[(&[u8], DecodeErrorKind)] = &[
         (b"", Malformed),
         (b"\xc1", Malformed),
@@ -151,7 +151,7 @@ fn npy(descr: &str, fortran: &str, shape: &str, data: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn npy_that_lies_is_refused_at_its_byte() {
+fn false_npy_headers_are_refused_at_their_byte() {
     let cases = [
         (npy("'<f8'", "False", "(4294967296, 4294967296)", b""), Malformed, "larger than memory"),
         (npy("'<f8'", "True", "(4294967296, 4294967296)", b""), Malformed, "larger than memory"),
@@ -176,7 +176,7 @@ fn npy_that_lies_is_refused_at_its_byte() {
 }
 
 #[test]
-fn lengths_that_lie_are_refused_before_anything_is_reserved() {
+fn false_lengths_are_refused_before_any_allocation() {
     for marker in [0xdd, 0xdf, 0xdb, 0xc6, 0xc9] {
         let error = msgpack(vec![marker, 0x0f, 0xff, 0xff, 0xff, 0x01]);
         assert!(matches!(error.kind(), LimitExceeded | Malformed), "{marker:02x}: {error}");
@@ -220,7 +220,7 @@ fn each_limit_is_named_with_its_setting_and_its_place() {
 }
 
 #[test]
-fn input_at_the_limits_is_taken() {
+fn input_at_the_limits_is_accepted() {
     let tight = DecodeLimits {
         max_bytes: 64,
         max_depth: 3,
@@ -313,7 +313,7 @@ mod arrow {
         numbers.iter().flat_map(|number| number.to_le_bytes()).collect()
     }
 
-    fn told(input: Bytes) -> String {
+    fn malformed(input: Bytes) -> String {
         let error = refused(Format::ArrowStream, input, &DecodeLimits::default());
         assert_eq!(error.kind(), Malformed, "{error}");
         assert!(error.offset().is_some(), "{error}");
@@ -329,29 +329,29 @@ mod arrow {
             let mut changed = keys;
             changed[3] = bad;
             let input = replaced(stream(Arc::new(texts.clone())), &words(&keys), &words(&changed));
-            let message = told(input);
+            let message = malformed(input);
             assert!(message.contains(&bad.to_string()), "{message}");
         }
     }
 
     #[test]
-    fn texts_that_are_none_are_refused() {
+    fn invalid_utf8_is_refused() {
         let column: ArrayRef = Arc::new(StringArray::from(vec!["abcdefgh", "ijklmnop"]));
-        assert!(told(replaced(stream(column), b"abcdefgh", b"abc\xffefgh")).contains("UTF"));
+        assert!(malformed(replaced(stream(column), b"abcdefgh", b"abc\xffefgh")).contains("UTF"));
         let words: DictionaryArray<Int32Type> = ["abcdefgh", "ijklmnop"].into_iter().collect();
-        assert!(told(replaced(stream(Arc::new(words)), b"abcdefgh", b"abc\xffefgh")).contains("UTF"));
+        assert!(malformed(replaced(stream(Arc::new(words)), b"abcdefgh", b"abc\xffefgh")).contains("UTF"));
         let column: ArrayRef = Arc::new(LargeStringArray::from(vec!["abcdefgh", "ijklmnop"]));
-        assert!(told(replaced(stream(column), b"abcdefgh", b"abc\xffefgh")).contains("UTF"));
+        assert!(malformed(replaced(stream(column), b"abcdefgh", b"abc\xffefgh")).contains("UTF"));
     }
 
     #[test]
-    fn offsets_that_go_back_or_beyond_are_refused() {
+    fn decreasing_or_excessive_offsets_are_refused() {
         let texts = vec!["abcdefg", "ijkl", "mnopqrs"];
         for bad in [5, 1000, -1] {
             let column: ArrayRef = Arc::new(StringArray::from(texts.clone()));
-            told(replaced(stream(column), &words(&[0, 7, 11, 18]), &words(&[0, 7, bad, 18])));
+            malformed(replaced(stream(column), &words(&[0, 7, 11, 18]), &words(&[0, 7, bad, 18])));
             let column: ArrayRef = Arc::new(LargeStringArray::from(texts.clone()));
-            told(replaced(stream(column), &longs(&[0, 7, 11, 18]), &longs(&[0, 7, bad.into(), 18])));
+            malformed(replaced(stream(column), &longs(&[0, 7, 11, 18]), &longs(&[0, 7, bad.into(), 18])));
         }
     }
 
@@ -366,13 +366,13 @@ mod arrow {
         views.append_value("short");
         let input = stream(Arc::new(views.finish()));
         Value::decode(Format::ArrowStream, &input.clone().into(), &DecodeLimits::default()).expect("is good");
-        let message = told(replaced(input, &longs(&[7]), &longs(&[8])));
+        let message = malformed(replaced(input, &longs(&[7]), &longs(&[8])));
         assert!(message.contains("8 buffers of views where 7 are left"), "{message}");
     }
 
     #[test]
     fn offsets_inside_a_character_are_refused() {
         let column: ArrayRef = Arc::new(StringArray::from(vec!["aß", "ijkl", "mnopqrs"]));
-        told(replaced(stream(column), &words(&[0, 3, 7, 14]), &words(&[0, 2, 7, 14])));
+        malformed(replaced(stream(column), &words(&[0, 3, 7, 14]), &words(&[0, 2, 7, 14])));
     }
 }

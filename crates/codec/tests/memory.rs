@@ -136,7 +136,7 @@ fn segments_and_tensors_take_no_more_than_twice_the_input() {
 }
 
 #[test]
-fn announced_lengths_cost_nothing_before_they_arrive() {
+fn announced_lengths_cost_nothing_before_their_bytes_arrive() {
     let _turn = turn();
     let value = tensor(32 * MIB);
     let start = value.encode(Format::Envelope).unwrap().slice(..MIB);
@@ -151,7 +151,7 @@ fn announced_lengths_cost_nothing_before_they_arrive() {
 }
 
 #[test]
-fn trees_take_no_more_than_max_tree_bytes_on_top() {
+fn trees_take_at_most_max_tree_bytes_besides_the_input() {
     let _turn = turn();
     let many = |item: &str, separator: &str, open: &str, close: &str| {
         format!("{open}{}{close}", vec![item; 50_000].join(separator))
@@ -192,7 +192,7 @@ fn trees_take_no_more_than_max_tree_bytes_on_top() {
 }
 
 #[test]
-fn the_default_limits_take_a_list_of_the_most_elements() {
+fn the_default_limits_accept_a_list_of_max_elements() {
     let _turn = turn();
     let limits = DecodeLimits::default();
     let input = format!("[{}]", vec!["0"; limits.max_elements].join(","));

@@ -11,17 +11,17 @@ use proptest::prelude::*;
 
 fn through(format: Format, value: &Value) -> Value {
     let bytes = value.encode(format).expect("every part has a form");
-    Value::decode(format, &bytes, &DecodeLimits::default()).expect("what was written is read")
+    Value::decode(format, &bytes, &DecodeLimits::default()).expect("encoded data can be decoded")
 }
 
 proptest! {
     #[test]
-    fn msgpack_brings_every_value_back(value in common::tree(common::leaf(), true)) {
+    fn msgpack_round_trips_every_value(value in common::tree(common::leaf(), true)) {
         prop_assert_eq!(through(Format::Msgpack, &value), value);
     }
 
     #[test]
-    fn json_brings_back_what_it_has_words_for(value in common::tree(common::json_leaf(), false)) {
+    fn json_round_trips_every_value_that_it_can_express(value in common::tree(common::json_leaf(), false)) {
         prop_assert_eq!(through(Format::Json, &value), value);
     }
 
@@ -34,14 +34,14 @@ proptest! {
     }
 
     #[test]
-    fn a_value_inside_a_typed_message_survives_rmp_serde(value in common::tree(common::leaf(), true)) {
+    fn a_value_inside_a_typed_message_round_trips_through_rmp_serde(value in common::tree(common::leaf(), true)) {
         let bytes = rmp_serde::to_vec_named(&value).unwrap();
         prop_assert_eq!(&rmp_serde::from_slice::<Value>(&bytes).unwrap(), &value);
         prop_assert_eq!(Value::decode(Format::Msgpack, &bytes.into(), &DecodeLimits::default()).unwrap(), value);
     }
 
     #[test]
-    fn the_bridge_brings_every_value_back(value in common::tree(common::leaf(), true)) {
+    fn the_bridge_round_trips_every_value(value in common::tree(common::leaf(), true)) {
         prop_assert_eq!(&Value::from_serialize(&value).unwrap(), &value);
         prop_assert_eq!(value.deserialize::<Value>().unwrap(), value);
     }
@@ -74,12 +74,12 @@ fn array() -> impl Strategy<Value = Value> {
 
 proptest! {
     #[test]
-    fn npy_brings_every_array_back(value in array()) {
+    fn npy_round_trips_every_array(value in array()) {
         prop_assert_eq!(through(Format::Npy, &value), value);
     }
 
     #[test]
-    fn npz_brings_every_array_back_under_its_name(
+    fn npz_round_trips_every_array_under_its_name(
         arrays in proptest::collection::btree_map("[a-z.ß]{0,8}", array(), 0..5)
     ) {
         // NumPy drops `.npy` from the end of a name.
@@ -92,7 +92,7 @@ proptest! {
 #[cfg(feature = "arrow")]
 proptest! {
     #[test]
-    fn arrow_brings_every_frame_back(frame in common::frame::frame()) {
+    fn arrow_round_trips_every_frame(frame in common::frame::frame()) {
         let value = Value::from(frame);
         // A file has room for one dictionary per column.
         prop_assert_eq!(&through(Format::ArrowStream, &value), &value);
@@ -113,7 +113,7 @@ proptest! {
 }
 
 #[test]
-fn json_takes_the_nearest_form_for_what_it_has_no_word_for() {
+fn json_uses_the_nearest_form_for_other_values() {
     let written = |value: Value| String::from_utf8(value.encode(Format::Json).unwrap().into()).unwrap();
     assert_eq!(written(Bytes::from_static(b"\x00\xff").into()), r#""AP8=""#);
     assert_eq!(written(Value::Tuple(vec![1.into(), "a".into()])), r#"[1,"a"]"#);
@@ -132,14 +132,14 @@ fn serde_json_writes_a_value_as_we_do() {
 }
 
 #[test]
-fn json_refuses_to_write_what_is_no_number() {
+fn json_refuses_to_write_nan_in_a_tensor() {
     let value = Value::from(vec![Value::from(1.0), Tensor::from_array(array![[0.5_f32, f32::NAN]]).into()]);
     let error = value.encode(Format::Json).unwrap_err();
     assert_eq!(error.to_string(), "cannot encode float: JSON has no form for NaN at $[1][0][1]");
 }
 
 #[test]
-fn msgpack_writes_what_other_implementations_read() {
+fn other_implementations_read_the_written_msgpack() {
     // The bytes of msgpack-python's packb({"a": [1, -1, 300, 1.5, None, True, b"x"]}).
     let bytes = Bytes::from_static(b"\x81\xa1a\x97\x01\xff\xcd\x01,\xcb?\xf8\0\0\0\0\0\0\xc0\xc3\xc4\x01x");
     let value = Value::decode(Format::Msgpack, &bytes, &DecodeLimits::default()).unwrap();

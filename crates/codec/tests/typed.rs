@@ -37,7 +37,7 @@ fn decode(format: Format, input: impl Into<Bytes>, limits: &DecodeLimits) -> Res
 }
 
 #[test]
-fn a_type_comes_back_through_every_format() {
+fn a_type_round_trips_through_every_format() {
     for format in [Format::Json, Format::Msgpack] {
         let bytes = Payload::new(request()).encode(format).unwrap();
         assert_eq!(decode(format, bytes, &DecodeLimits::default()).unwrap(), request());
@@ -47,25 +47,25 @@ fn a_type_comes_back_through_every_format() {
 #[test]
 fn a_bad_json_field_is_named_with_its_byte() {
     let limits = DecodeLimits::default();
-    let told = |input: &'static str| {
+    let error_of = |input: &'static str| {
         let error = decode(Format::Json, input, &limits).unwrap_err();
         (error.kind(), error.to_string())
     };
     use DecodeErrorKind::{LimitExceeded, Malformed, Mismatch};
     let wrong = "invalid type: string \"x\", expected u32 at $.sizes[1] (byte 32)";
-    assert_eq!(told(r#"{"name": "Ada", "sizes": [1, "x"]}"#), (Mismatch, wrong.to_owned()));
-    assert_eq!(told(r#"{"name": "Ada"}"#), (Mismatch, "missing field `sizes` (byte 15)".to_owned()));
-    assert_eq!(told("[]").0, Mismatch);
+    assert_eq!(error_of(r#"{"name": "Ada", "sizes": [1, "x"]}"#), (Mismatch, wrong.to_owned()));
+    assert_eq!(error_of(r#"{"name": "Ada"}"#), (Mismatch, "missing field `sizes` (byte 15)".to_owned()));
+    assert_eq!(error_of("[]").0, Mismatch);
     let nan = "NaN and Infinity are not JSON: send null or a string at $.sizes[0] (byte 11)";
-    assert_eq!(told(r#"{"sizes": [NaN]}"#), (Malformed, nan.to_owned()));
+    assert_eq!(error_of(r#"{"sizes": [NaN]}"#), (Malformed, nan.to_owned()));
     let marked = "a byte order mark is not JSON: send UTF-8 without one (byte 0)";
-    assert_eq!(told("\u{feff}{}"), (Malformed, marked.to_owned()));
-    assert_eq!(told(r#"{"name": "Ada", "sizes": []} x"#).0, Malformed);
-    assert_eq!(told(r#"{"name": "Ada", "sizes": [1"#).0, Malformed);
+    assert_eq!(error_of("\u{feff}{}"), (Malformed, marked.to_owned()));
+    assert_eq!(error_of(r#"{"name": "Ada", "sizes": []} x"#).0, Malformed);
+    assert_eq!(error_of(r#"{"name": "Ada", "sizes": [1"#).0, Malformed);
     let ragged = "a row of 1 where others have 2 at $[1] at $.image";
-    assert!(told(r#"{"name": "Ada", "sizes": [], "image": [[1, 2], [3]]}"#).1.starts_with(ragged));
+    assert!(error_of(r#"{"name": "Ada", "sizes": [], "image": [[1, 2], [3]]}"#).1.starts_with(ragged));
     let deep = Box::leak(format!("{{\"image\": {}", "[".repeat(10_000)).into_boxed_str());
-    assert_eq!(told(deep).0, LimitExceeded);
+    assert_eq!(error_of(deep).0, LimitExceeded);
 }
 
 #[test]
@@ -124,7 +124,7 @@ impl Serialize for Counted {
 }
 
 #[test]
-fn a_native_payload_is_handed_on_without_being_encoded() {
+fn a_native_payload_is_passed_on_without_encoding() {
     let value = Arc::new(Counted::default());
     let payload = Payload::from_arc(value.clone());
     assert!(payload.is::<Counted>() && !payload.is::<Value>());
@@ -172,7 +172,7 @@ fn a_value_payload_is_encoded_as_the_value_it_is() {
 }
 
 #[test]
-fn size_hints_see_through_what_is_known() {
+fn size_hints_cover_the_known_types() {
     assert!(Payload::new(Tensor::from_array(ndarray::Array1::<u8>::zeros(1000))).size_hint() >= 1000);
     assert!(Payload::new(Value::from("x".repeat(1000))).size_hint() >= 1000);
     assert!(Payload::new("x".repeat(1000)).size_hint() >= 1000);
@@ -196,7 +196,7 @@ fn a_data_type_describes_itself() {
 
 /// Reading a part of a request follows the same rules next to any text.
 #[test]
-fn a_long_text_changes_no_rules() {
+fn a_long_text_does_not_change_the_rules() {
     #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
     struct Prompt {
         text: String,
@@ -225,22 +225,22 @@ fn a_long_text_changes_no_rules() {
 }
 
 #[test]
-fn an_error_names_what_an_enum_expects() {
+fn an_error_names_the_expected_enum() {
     #[derive(Debug, Serialize, Deserialize, JsonSchema)]
     enum Choice {
         Plain,
         Pair(u8, u8),
     }
-    let told = |input: &'static str| {
+    let decoded = |input: &'static str| {
         let read = DataType::for_type::<Choice>().decode(Format::Json, &input.into(), &DecodeLimits::default());
         read.map(|_| ()).map_err(|error| (error.kind(), error.message().to_owned()))
     };
     for taken in ["\"Plain\"", "{\"Plain\":null}", "{\"Pair\":[1,2]}"] {
-        assert_eq!(told(taken), Ok(()), "{taken}");
+        assert_eq!(decoded(taken), Ok(()), "{taken}");
     }
     for refused in ["1", "[1]", "{\"Pair\":[1,2],\"Plain\":null}", "{\"Plain\":1}", "{}", "\"Pair\"", "null"] {
-        assert!(told(refused).is_err(), "{refused}");
+        assert!(decoded(refused).is_err(), "{refused}");
     }
     let wrong = "invalid type: integer `1`, expected enum Choice".to_owned();
-    assert_eq!(told("1"), Err((DecodeErrorKind::Mismatch, wrong)));
+    assert_eq!(decoded("1"), Err((DecodeErrorKind::Mismatch, wrong)));
 }

@@ -1,6 +1,6 @@
 //! A Rust type has one form on every way: within a process as a [`Value`], and as an envelope or MessagePack.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on says so by panicking")]
+#![allow(clippy::unwrap_used, reason = "a test that cannot continue panics")]
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -102,7 +102,7 @@ fn arrivals<T: Serialize + for<'de> Deserialize<'de> + Clone + Send + Sync + 'st
     let envelope = payload.to_envelope().map_err(refused).map(|envelope| {
         let mut decoder = EnvelopeDecoder::new(&limits);
         envelope.into_parts().into_iter().for_each(|part| decoder.push(part).unwrap());
-        shown(decoder.finish().expect("what is sent can be read"))
+        shown(decoder.finish().expect("sent data can be decoded"))
     });
     let msgpack = payload.encode(Format::Msgpack).map_err(refused);
     let msgpack = msgpack.map(|bytes| shown(Value::decode(Format::Msgpack, &bytes, &limits).expect("can be read")));
@@ -111,14 +111,14 @@ fn arrivals<T: Serialize + for<'de> Deserialize<'de> + Clone + Send + Sync + 'st
 
 proptest! {
     #[test]
-    fn a_type_has_one_form_or_one_error_whichever_way_it_takes(form in form()) {
+    fn a_type_has_one_form_or_one_error_on_every_way(form in form()) {
         let [here, envelope, msgpack] = arrivals(&form);
         prop_assert_eq!(&here, &envelope);
         prop_assert_eq!(&here, &msgpack);
     }
 
     #[test]
-    fn a_type_comes_back_the_same_from_each_way(form in form()) {
+    fn a_type_decodes_to_the_same_value_on_every_way(form in form()) {
         let payload = Payload::new(form);
         if let (Ok(value), Ok(envelope)) = (payload.to_value(), payload.to_envelope()) {
             let mut decoder = EnvelopeDecoder::new(&DecodeLimits::default());
@@ -139,7 +139,7 @@ where
 }
 
 #[test]
-fn what_has_no_form_is_refused_by_the_sender_with_type_and_place() {
+fn a_type_without_a_form_is_refused_by_the_sender_with_type_and_place() {
     let pairs = Form::List(vec![Form::Unit, Form::Pairs(BTreeMap::from([((1, 2), 3)]))]);
     assert_eq!(
         error_everywhere(&pairs),
@@ -171,7 +171,7 @@ struct Figures {
 }
 
 #[test]
-fn json_refuses_a_float_that_is_not_finite_wherever_it_stands() {
+fn json_refuses_a_non_finite_float_at_any_position() {
     let json = |value: Payload| value.encode(Format::Json).map_err(|error| error.to_string());
     let figures = |mean, cell| Figures { mean, rows: vec![BTreeMap::from([("x".to_owned(), Some(cell))])] };
     assert_eq!(json(Payload::new(figures(0.5, 1.5))).unwrap(), r#"{"mean":0.5,"rows":[{"x":1.5}]}"#);

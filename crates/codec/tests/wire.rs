@@ -30,7 +30,7 @@ fn read(chunks: impl IntoIterator<Item = Bytes>, limits: FrameLimits) -> Result<
                 FramePart::Body { bytes, last } => {
                     body.extend_from_slice(&bytes);
                     if last {
-                        frames.last_mut().expect("a head came before").body = body.split().freeze();
+                        frames.last_mut().expect("a head precedes it").body = body.split().freeze();
                     }
                 }
             }
@@ -101,7 +101,7 @@ fn a_node_of_version_1_is_understood() {
 
 /// The frames before a certificate exists: a join request, a renewal, and the answer to either.
 #[test]
-fn those_who_join_are_understood() {
+fn frames_of_joining_members_are_understood() {
     let frames = read_transcript("v1-join.bin");
     let kinds: Vec<_> = frames.iter().map(|frame| frame.head.kind).collect();
     assert_eq!(kinds, [FrameKind::Join, FrameKind::Renew, FrameKind::Certificate, FrameKind::Fail]);
@@ -115,9 +115,9 @@ fn those_who_join_are_understood() {
 
 /// The fields of a header, as its type requests them from a deserializer.
 fn fields<H: DeserializeOwned>() -> Vec<&'static str> {
-    struct Asked<'a>(&'a mut Vec<&'static str>);
+    struct FieldRecorder<'a>(&'a mut Vec<&'static str>);
 
-    impl<'de> Deserializer<'de> for Asked<'_> {
+    impl<'de> Deserializer<'de> for FieldRecorder<'_> {
         type Error = serde::de::value::Error;
 
         fn deserialize_struct<V: Visitor<'de>>(
@@ -141,7 +141,7 @@ fn fields<H: DeserializeOwned>() -> Vec<&'static str> {
     }
 
     let mut names = Vec::new();
-    let _ = H::deserialize(Asked(&mut names));
+    let _ = H::deserialize(FieldRecorder(&mut names));
     names
 }
 
@@ -170,7 +170,7 @@ fn the_page_names_every_field_of_every_header() {
 }
 
 #[test]
-fn fields_of_a_later_version_are_passed_over() {
+fn fields_of_a_later_version_are_skipped() {
     let frames = read_transcript("later-caller.bin");
     assert_eq!(header::<Hello>(&frames[0]).max_version, 9);
     let call = Call { route: "/shout".to_owned(), millis_left: 500, ..Call::default() };
@@ -179,7 +179,7 @@ fn fields_of_a_later_version_are_passed_over() {
 
 /// The recorded bytes of another implementation equal ours.
 #[test]
-fn a_call_is_written_as_the_transcript_has_it() {
+fn a_call_is_written_as_in_the_transcript() {
     let body = Value::from("hello").to_envelope().expect("has one").into_bytes();
     let call = Call { route: "/shout".to_owned(), millis_left: 500, priority: 1, ..Call::default() };
     let mut written = frame_head(FrameKind::Call, 0, &call, body.len()).expect("fits").to_vec();
@@ -191,7 +191,9 @@ fn a_call_is_written_as_the_transcript_has_it() {
     let loose = LooseFrame::new(FrameKind::Call, &call, std::slice::from_ref(&body)).expect("fits");
     assert_eq!(loose.len(), written.len());
     let mut changed = LooseFrame::new(FrameKind::Call, &Call { millis_left: 70_000, ..call }, &[body]).expect("fits");
-    changed.change_header(FrameKind::Call, |call: &mut Call| call.millis_left = 500).expect("it is a call's");
+    changed
+        .change_header(FrameKind::Call, |call: &mut Call| call.millis_left = 500)
+        .expect("it is the header of a call");
     let wrong = changed.change_header(FrameKind::Call, |_: &mut Vec<u8>| ());
     assert!(matches!(wrong, Err(WireError::Header { .. })), "{wrong:?}");
     let (mut run, mut placed) = (Vec::new(), Vec::new());
@@ -203,7 +205,7 @@ fn a_call_is_written_as_the_transcript_has_it() {
 }
 
 #[test]
-fn a_flag_that_is_added_is_as_if_it_had_been_there() {
+fn an_added_flag_gives_the_same_frame_as_an_original_one() {
     let body = Value::from("hello").to_envelope().expect("has one").into_bytes();
     let call = Call { route: "/shout".to_owned(), millis_left: 500, ..Call::default() };
     let frame = |call: &Call| LooseFrame::new(FrameKind::Call, call, std::slice::from_ref(&body)).expect("fits");
@@ -216,7 +218,7 @@ fn a_flag_that_is_added_is_as_if_it_had_been_there() {
 }
 
 #[test]
-fn a_run_of_frames_is_all_frames_in_order_in_few_pieces() {
+fn a_run_of_frames_keeps_their_order_in_few_pieces() {
     let done = |load| Done { load: Load { in_flight: load, queued: 0 }, ..Done::default() };
     let (small, large) = (Bytes::from(vec![1; 100]), Bytes::from(vec![2; 8 << 10]));
     let (mut run, mut alone) = (FrameRun::default(), Vec::new());
@@ -227,17 +229,17 @@ fn a_run_of_frames_is_all_frames_in_order_in_few_pieces() {
         alone.extend_from_slice(body);
     }
     let too_long = Fail { message: "x".repeat(100_000), ..Fail::default() };
-    run.push(FrameKind::Fail, 9, &too_long, &[]).expect_err("no reader takes it");
+    run.push(FrameKind::Fail, 9, &too_long, &[]).expect_err("every reader refuses it");
     assert_eq!(run.bytes(), alone.len());
     let pieces = run.into_pieces();
     assert_eq!(pieces.concat(), alone);
-    assert_eq!(pieces.len(), 3, "what is large stays where it is");
+    assert_eq!(pieces.len(), 3, "large pieces are not copied");
     assert_eq!(pieces[1].as_ptr(), large.as_ptr());
 }
 
 /// Each false length, its byte, and its error.
 #[test]
-fn every_lie_of_a_prelude_is_refused_by_its_name() {
+fn every_false_field_of_a_prelude_is_refused_by_name() {
     let good = frame_head(FrameKind::Goaway, 0, &Goaway::default(), 0).expect("fits").to_vec();
     let lie = |at: usize, byte: u8| {
         let mut bytes = good.clone();
@@ -256,7 +258,7 @@ fn every_lie_of_a_prelude_is_refused_by_its_name() {
 }
 
 #[test]
-fn a_header_that_is_none_says_which_field() {
+fn an_invalid_header_names_its_field() {
     let head = frame_head(FrameKind::Call, 0, &Map::from_iter([("route", 3)]), 0).expect("fits");
     let frames = read([head], FrameLimits::default()).expect("frames");
     let error = frames[0].head.header::<Call>().expect_err("no text");
@@ -288,7 +290,7 @@ fn nothing_is_read_after_an_error() {
 }
 
 #[test]
-fn a_header_that_no_reader_takes_is_not_written() {
+fn a_header_that_readers_would_refuse_is_not_written() {
     let call = Call { route: "x".repeat(70_000), ..Call::default() };
     let error = frame_head(FrameKind::Call, 0, &call, 0).expect_err("too long");
     assert!(matches!(error, WireError::HeaderTooLarge { max: 65_536, .. }), "{error}");
@@ -297,7 +299,9 @@ fn a_header_that_no_reader_takes_is_not_written() {
 proptest! {
     /// Any chunking gives the same result, and a stream that is cut inside a frame is incomplete.
     #[test]
-    fn chunks_of_any_size_say_the_same(cuts in proptest::collection::vec(1_usize..90, 1..20), short in 0_usize..400) {
+    fn chunks_of_any_size_give_the_same_frames(
+        cuts in proptest::collection::vec(1_usize..90, 1..20), short in 0_usize..400,
+    ) {
         let whole = transcript("v1-node.bin");
         let plain = read([whole.clone()], FrameLimits::default()).unwrap();
         let mut rest = whole.clone();
@@ -323,7 +327,7 @@ proptest! {
 
 /// A chunk of one byte may keep a whole datagram in memory: unread bytes must be copied out of it.
 #[test]
-fn a_head_in_small_pieces_keeps_none_of_its_chunks() {
+fn a_head_in_small_pieces_retains_none_of_its_chunks() {
     let call = Call { route: "/".repeat(1_000), ..Call::default() };
     let head = frame_head(FrameKind::Call, 0, &call, 0).expect("fits");
     let mut reader = FrameReader::new(FrameLimits::default());
@@ -335,13 +339,13 @@ fn a_head_in_small_pieces_keeps_none_of_its_chunks() {
     }
     assert!(matches!(reader.finish(), Err(WireError::Truncated { missing: 1 })));
     reader.push(head.slice(head.len() - 1..));
-    let Ok(Some(FramePart::Head(read))) = reader.next_part() else { panic!("it is all there") };
+    let Ok(Some(FramePart::Head(read))) = reader.next_part() else { panic!("the frame is complete") };
     assert_eq!(read.header::<Call>().expect("is one"), call);
 }
 
 /// A reader without a limit reports the largest body, and then nothing more.
 #[test]
-fn an_end_within_the_header_of_an_endless_body_is_an_end_like_any_other() {
+fn an_end_within_the_header_of_an_endless_body_is_truncated() {
     let mut prelude = frame_head(FrameKind::Goaway, 0, &Goaway::default(), 0).expect("fits")[..PRELUDE_BYTES].to_vec();
     prelude[12..].fill(0xff);
     let mut reader = FrameReader::new(FrameLimits { max_body_bytes: usize::MAX, ..FrameLimits::default() });
@@ -351,19 +355,19 @@ fn an_end_within_the_header_of_an_endless_body_is_an_end_like_any_other() {
 }
 
 #[test]
-fn a_failure_that_does_not_say_so_may_have_run() {
-    let said = |fail: Value| {
+fn a_failure_without_the_field_may_have_run() {
+    let was_started = |fail: Value| {
         let head = frame_head(FrameKind::Fail, 0, &fail, 0).expect("fits");
         let frames = read([head], FrameLimits::default()).expect("are frames");
         header::<Fail>(&frames[0]).started
     };
-    assert!(said(Value::from(Map::from_iter([("kind", Value::from("unavailable"))]))));
-    assert!(!said(Value::from(Map::from_iter([("started", Value::from(false))]))));
+    assert!(was_started(Value::from(Map::from_iter([("kind", Value::from("unavailable"))]))));
+    assert!(!was_started(Value::from(Map::from_iter([("started", Value::from(false))]))));
 }
 
 /// A name of one byte allocates twenty-four: the longest header would take 1.5 MB.
 #[test]
-fn a_call_names_so_many_stages_and_no_more() {
+fn the_number_of_stages_that_a_call_names_is_bounded() {
     let read = |count: usize| {
         let stages = Map::from_iter([("stages", Value::from(vec![Value::from(""); count]))]);
         let head = frame_head(FrameKind::Call, 0, &stages, 0).expect("fits");

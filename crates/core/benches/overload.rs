@@ -35,13 +35,13 @@ async fn start() -> Node {
 }
 
 async fn peak(client: LocalClient) -> f64 {
-    let begun = Instant::now();
+    let started = Instant::now();
     let callers: Vec<_> = (0..64)
         .map(|_| {
             let client = client.clone();
             tokio::spawn(async move {
                 let mut served = 0u64;
-                while begun.elapsed() < SPAN {
+                while started.elapsed() < SPAN {
                     client.call::<u64, u64>("/device", served).await.unwrap();
                     served += 1;
                 }
@@ -53,7 +53,7 @@ async fn peak(client: LocalClient) -> f64 {
     for caller in callers {
         served += caller.await.unwrap();
     }
-    served as f64 / begun.elapsed().as_secs_f64()
+    served as f64 / started.elapsed().as_secs_f64()
 }
 
 #[derive(Default)]
@@ -82,18 +82,18 @@ impl Flood {
 
 /// Calls at this rate, independent of their outcomes.
 async fn flood(client: LocalClient, rate: f64) -> Flood {
-    let (begun, mut calls) = (Instant::now(), Vec::new());
+    let (started, mut calls) = (Instant::now(), Vec::new());
     let mut ticks = tokio::time::interval(TICK);
-    while begun.elapsed() < SPAN {
+    while started.elapsed() < SPAN {
         ticks.tick().await;
-        let due = (begun.elapsed().as_secs_f64() * rate) as usize;
+        let due = (started.elapsed().as_secs_f64() * rate) as usize;
         while calls.len() < due {
             let client = client.clone();
             calls.push(tokio::spawn(async move {
-                let begun = Instant::now();
+                let started = Instant::now();
                 let options = CallOptions::new().with_timeout(TIMEOUT);
                 let outcome = client.call_with::<u64, u64>("/device", 1, options).await;
-                (outcome.map_err(|error| error.kind()), begun.elapsed())
+                (outcome.map_err(|error| error.kind()), started.elapsed())
             }));
         }
     }

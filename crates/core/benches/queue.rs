@@ -41,9 +41,9 @@ fn main() {
             });
             // All entries gain a class at once: the worst case of ageing.
             queue.wait(callboard_core::DEFAULT_AGEING);
-            let begun = Instant::now();
+            let started = Instant::now();
             black_box(queue.pop().unwrap());
-            best[3] = best[3].min(begun.elapsed().as_nanos() as f64 / waiting as f64);
+            best[3] = best[3].min(started.elapsed().as_nanos() as f64 / waiting as f64);
         }
         let [pop, remove, rank, age, map] = best;
         println!("{waiting:>9}  {pop:>10.0}  {remove:>14.0}  {rank:>8.0}  {age:>16.0}  {map:>28.0}");
@@ -51,9 +51,9 @@ fn main() {
 }
 
 fn keep(best: &mut f64, operations: std::ops::Range<u64>, mut operation: impl FnMut(u64)) {
-    let (count, begun) = (operations.end - operations.start, Instant::now());
+    let (count, started) = (operations.end - operations.start, Instant::now());
     operations.for_each(&mut operation);
-    *best = best.min(begun.elapsed().as_nanos() as f64 / count as f64);
+    *best = best.min(started.elapsed().as_nanos() as f64 / count as f64);
 }
 
 /// Spread over half a minute, unordered.

@@ -1,5 +1,7 @@
 //! What to serve: routes over pipelines, and the node's bounds. Nothing runs before [`App::start`].
 
+use std::fmt;
+
 use callboard_codec::{DataType, Value};
 
 use crate::actor::{ActorGroup, ActorSpec};
@@ -181,5 +183,12 @@ impl App {
     #[track_caller]
     pub fn start_blocking(self) -> Result<BlockingNode, StartError> {
         BlockingNode::start(self.start())
+    }
+}
+
+impl fmt::Display for App {
+    /// One line per route: `/digits: decode → (a | b) → join`
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.routes.iter().try_for_each(|route| writeln!(f, "{}: {}", route.name(), route.shape()))
     }
 }

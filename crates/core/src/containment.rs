@@ -15,18 +15,21 @@ use crate::text::limit_error_text;
 
 /// What user code panicked with, and where. Its text is the message.
 #[derive(Clone, Debug)]
-pub(crate) struct Panicked {
+pub struct CaughtPanic {
     message: String,
     place: Option<String>,
 }
 
-impl Panicked {
-    fn from_panic(panic: &(dyn Any + Send)) -> Self {
+impl CaughtPanic {
+    /// Takes what this thread panicked with, which is a user's value and is dropped as one.
+    pub(crate) fn from_payload(panic: Box<dyn Any + Send>) -> Self {
         let place = PLACE.take();
         if place.is_none() {
             note_places_again();
         }
-        Self { message: panic_message(panic), place }
+        let message = panic_message(panic.as_ref());
+        drop_contained(panic);
+        Self { message, place }
     }
 
     /// Message and place, as Rust itself prints them.
@@ -38,14 +41,14 @@ impl Panicked {
     }
 }
 
-impl fmt::Display for Panicked {
+impl fmt::Display for CaughtPanic {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.message)
     }
 }
 
 /// The text of a panic, if it has one.
-pub(crate) fn panic_message(panic: &(dyn Any + Send)) -> String {
+fn panic_message(panic: &(dyn Any + Send)) -> String {
     let text = panic
         .downcast_ref::<&str>()
         .map(|text| (*text).to_owned())
@@ -54,9 +57,13 @@ pub(crate) fn panic_message(panic: &(dyn Any + Send)) -> String {
     limit_error_text(text)
 }
 
-/// Runs user code; what it panicked with comes back.
-pub(crate) fn contain<T>(code: impl FnOnce() -> T) -> Result<T, Panicked> {
-    catch_unwind(AssertUnwindSafe(code)).map_err(words_of)
+/// Runs user code.
+///
+/// # Errors
+///
+/// The panic that ended it.
+pub fn contain<T>(code: impl FnOnce() -> T) -> Result<T, CaughtPanic> {
+    catch_unwind(AssertUnwindSafe(code)).map_err(CaughtPanic::from_payload)
 }
 
 /// Panics with `message` as user code would, and has nothing printed: a simulation means it.
@@ -65,16 +72,13 @@ pub(crate) fn panic_quietly(message: &'static str) -> ! {
     panic::resume_unwind(Box::new(message))
 }
 
-/// Drives user code; what it panicked with comes back.
-pub(crate) async fn contain_future<T>(code: impl Future<Output = T>) -> Result<T, Panicked> {
-    AssertUnwindSafe(code).catch_unwind().await.map_err(words_of)
-}
-
-fn words_of(panic: Box<dyn Any + Send>) -> Panicked {
-    let words = Panicked::from_panic(panic.as_ref());
-    // The panic's own payload is a user's value as well.
-    drop_contained(panic);
-    words
+/// Drives user code. The future must not be polled after a panic: its state may be broken.
+///
+/// # Errors
+///
+/// The panic that ended it.
+pub async fn contain_future<T>(code: impl Future<Output = T>) -> Result<T, CaughtPanic> {
+    AssertUnwindSafe(code).catch_unwind().await.map_err(CaughtPanic::from_payload)
 }
 
 thread_local! {
@@ -88,10 +92,10 @@ static IN_HOOKS: AtomicUsize = AtomicUsize::new(0);
 /// How often the hook was put around others.
 static HOOKS: Mutex<u32> = Mutex::new(0);
 
-/// As often it is put around a hook that a program has set since then. More would be a program that does nothing else.
+/// How often this hook wraps a later hook of the program. Only a program that sets hooks repeatedly exceeds it.
 const MAX_HOOKS: u32 = 16;
 
-/// Has every panic note its place, and its time told apart, before the hook that prints it. Done once for a process.
+/// Makes every panic record its location and the time of its printing. Done once for a process.
 pub(crate) fn note_places() {
     let mut hooks = HOOKS.lock();
     if *hooks == 0 {
@@ -99,7 +103,7 @@ pub(crate) fn note_places() {
     }
 }
 
-/// A program has set a hook of its own since then, which does not come by here.
+/// Wraps a hook that the program has set since then, which does not record locations.
 fn note_places_again() {
     let mut hooks = HOOKS.lock();
     if (1..MAX_HOOKS).contains(&*hooks) && !thread::panicking() {
@@ -108,23 +112,22 @@ fn note_places_again() {
 }
 
 fn add_hook(hooks: &mut u32) {
-    let others = panic::take_hook();
+    let previous_hook = panic::take_hook();
     panic::set_hook(Box::new(move |info| {
         IN_HOOKS.fetch_add(1, Ordering::Relaxed);
         PLACE.replace(info.location().map(ToString::to_string));
-        others(info);
+        previous_hook(info);
         IN_HOOKS.fetch_sub(1, Ordering::Relaxed);
     }));
     *hooks += 1;
 }
 
-/// Whether a thread is printing a panic, which may take longer than all of its call: a backtrace reads the program's
-/// file.
+/// Whether a thread is printing a panic. That may take longer than its call: a backtrace reads the program's file.
 pub(crate) fn a_panic_is_printed() -> bool {
     IN_HOOKS.load(Ordering::Relaxed) > 0
 }
 
-/// Drops a value that may hold a user's. A destructor that panics is told to the log and ends nothing else.
+/// Drops a value that may contain a user's value. A destructor that panics is logged and ends nothing else.
 pub(crate) fn drop_contained<T>(value: T) {
     if let Err(panic) = catch_unwind(AssertUnwindSafe(|| drop(value))) {
         tracing::error!(panic = panic_message(panic.as_ref()), "a destructor panicked");
@@ -146,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn tells_what_was_said_and_survives_what_it_was_said_with() {
+    fn reports_the_panic_message_and_survives_its_payload() {
         assert_eq!(contain(|| 1).unwrap(), 1);
         assert_eq!(contain(|| panic!("no")).unwrap_err().to_string(), "no");
         let with_a_bomb = contain(|| panic::panic_any(Bomb));

@@ -1,9 +1,10 @@
-//! A running node as it describes itself: [`Node::describe`](crate::Node::describe) and
-//! [`Node::health`](crate::Node::health).
+//! A running node as it describes itself, by [`Node::describe`](crate::Node::describe) and
+//! [`Node::health`](crate::Node::health), and the shape of a pipeline.
 
 pub use crate::metrics::{RouteStatistics, StageStatistics};
 pub use crate::node::{
     ActorDescription, CallDescription, Description, Health, RemoteStageHealth, ReplicaDescription, RestartDescription,
     RouteDescription, StageDescription, StageHealth, StagePart,
 };
+pub use crate::pipeline::PipelineShape;
 pub use crate::pool::StageState;

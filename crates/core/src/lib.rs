@@ -47,7 +47,6 @@ mod clock;
 mod containment;
 mod deadline;
 pub mod description;
-mod diagram;
 pub mod edge;
 mod error;
 mod executor;
@@ -81,8 +80,7 @@ pub use client::{
 };
 pub use clock::Instant;
 pub use deadline::{DEFAULT_TIMEOUT, Deadline, MAX_TIMEOUT};
-pub use diagram::Diagram;
-pub use error::{CallError, ErrorKind, Failure};
+pub use error::{CallError, ErrorKind, ErrorReason, Failure};
 pub use gateway::{DEFAULT_MAX_IN_FLIGHT, DEFAULT_MAX_IN_FLIGHT_BYTES, Limits};
 pub use id::{RouteName, StageName};
 pub use node::{AlreadyJoined, BlockingNode, Drained, Node, NodeHandle, StartError};

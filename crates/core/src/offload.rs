@@ -96,8 +96,8 @@ impl Offload {
         }
     }
 
-    fn wait(&self) -> Result<Waiting, CallError> {
-        let waiting = Waiting(Arc::clone(&self.waiting));
+    fn wait(&self) -> Result<WaitingJob, CallError> {
+        let waiting = WaitingJob(Arc::clone(&self.waiting));
         if self.waiting.fetch_add(1, Ordering::Relaxed) < MAX_WAITING {
             Ok(waiting)
         } else {
@@ -112,9 +112,9 @@ fn stopping() -> CallError {
 }
 
 /// One piece of work that waits.
-struct Waiting(Arc<AtomicUsize>);
+struct WaitingJob(Arc<AtomicUsize>);
 
-impl Drop for Waiting {
+impl Drop for WaitingJob {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_caller_that_is_not_polled_keeps_no_thread_from_others() {
+    async fn an_unpolled_caller_occupies_no_thread() {
         let (offload, runtime) = (Offload::with_threads(1), Handle::current());
         let (release, released) = channel::<()>();
         let busy = offload.run(&runtime, (), Arc::new(Free), within_a_minute(), move || released.recv().is_ok());
@@ -190,22 +190,22 @@ mod tests {
         assert!(matches!(paused.as_mut().poll(&mut context), Poll::Pending));
         release.send(()).unwrap();
         let next = offload.run(&runtime, 7, Arc::new(Free), within_a_minute(), || 8);
-        assert_eq!(tokio::time::timeout(Duration::from_secs(30), next).await.expect("has its turn").unwrap(), (7, 8));
+        assert_eq!(tokio::time::timeout(Duration::from_secs(30), next).await.expect("it is polled").unwrap(), (7, 8));
         assert_eq!(busy.await.unwrap(), ((), true));
         assert_eq!(paused.await.unwrap(), ((), ()));
     }
 
     #[tokio::test]
-    async fn work_whose_caller_left_is_told_at_its_next_charge() {
+    async fn work_of_a_cancelled_caller_fails_at_its_next_charge() {
         let (offload, runtime) = (Offload::with_threads(1), Handle::current());
-        let (tell, told) = channel();
+        let (done_sender, done_receiver) = channel();
         let work = move || {
             while callboard_codec::Value::from_serialize(&vec![0_u8; 100_000]).is_ok() {}
-            tell.send(()).unwrap();
+            done_sender.send(()).unwrap();
         };
         let left = offload.run(&runtime, (), Arc::new(Free), within_a_minute(), work);
         let left = tokio::time::timeout(Duration::from_millis(50), left).await;
-        assert!(left.is_err(), "the work goes on as long as its caller is there");
-        told.recv_timeout(Duration::from_secs(30)).expect("the work has ended");
+        assert!(left.is_err(), "the work continues while its caller waits");
+        done_receiver.recv_timeout(Duration::from_secs(30)).expect("the work has ended");
     }
 }

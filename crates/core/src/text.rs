@@ -36,9 +36,9 @@ fn cut(mut text: String, max_chars: usize) -> String {
     if chars <= max_chars {
         return text;
     }
-    let kept = max_chars.saturating_sub(ROOM_FOR_THE_REST);
-    let end = text.char_indices().nth(kept).map_or(text.len(), |(end, _)| end);
+    let kept_chars = max_chars.saturating_sub(ROOM_FOR_THE_REST);
+    let end = text.char_indices().nth(kept_chars).map_or(text.len(), |(end, _)| end);
     text.truncate(end);
-    text.push_str(&format!("… ({} more characters)", chars - kept));
+    text.push_str(&format!("… ({} more characters)", chars - kept_chars));
     text
 }

@@ -3,7 +3,7 @@
 //! Each file in `compile_fail/` is a program with one mistake. The compiler's error must contain the texts of its lines
 //! `//~ …`. The rest of the error may change with the version of rustc, so it is not compared.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on says so by panicking")]
+#![allow(clippy::unwrap_used, reason = "a test that cannot continue panics")]
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -29,7 +29,7 @@ debug = "line-tables-only"
 "#;
 
 #[test]
-fn each_common_mistake_is_answered_with_its_remedy() {
+fn the_error_of_each_common_mistake_names_its_remedy() {
     let core = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mistakes: BTreeMap<String, String> = fs::read_dir(core.join("tests/compile_fail"))
         .unwrap()
@@ -74,11 +74,11 @@ fn errors_of(core: &Path, mistakes: &BTreeMap<String, String>) -> BTreeMap<Strin
         .unwrap();
     let mut errors: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for line in String::from_utf8(checked.stdout).unwrap().lines() {
-        let told: Value = serde_json::from_str(line).unwrap();
-        let message = &told["message"];
+        let diagnostic: Value = serde_json::from_str(line).unwrap();
+        let message = &diagnostic["message"];
         // The summary at the end has no location.
         if message["level"] == "error" && message["spans"].as_array().is_some_and(|spans| !spans.is_empty()) {
-            let errors = errors.entry(told["target"]["name"].as_str().unwrap().to_owned()).or_default();
+            let errors = errors.entry(diagnostic["target"]["name"].as_str().unwrap().to_owned()).or_default();
             errors.push(message["rendered"].as_str().unwrap().to_owned());
         }
     }

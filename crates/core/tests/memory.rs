@@ -1,6 +1,6 @@
 //! The memory of a waiting call.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on says so by panicking")]
+#![allow(clippy::unwrap_used, reason = "a test that cannot continue panics")]
 
 #[path = "../../codec/tests/common/heap.rs"]
 #[allow(dead_code, reason = "shared with tests that use other parts of it")]
@@ -47,7 +47,7 @@ async fn a_hundred_thousand_waiting_calls_take_less_than_a_kibibyte_each() {
     // The runtime's one thread runs ready tasks in order: the batcher runs first, and queues the last calls.
     tokio::task::yield_now().await;
     let each = (heap::live() - before) / CALLS - payload;
-    println!("{each} bytes per waiting call, beside {payload} for its payload");
+    println!("{each} bytes per waiting call, and {payload} for its payload");
 
     *gate.0.lock().unwrap() = true;
     gate.1.notify_all();
@@ -55,7 +55,7 @@ async fn a_hundred_thousand_waiting_calls_take_less_than_a_kibibyte_each() {
         call.await.unwrap().unwrap();
     }
     let left = heap::live().saturating_sub(before) / CALLS;
-    println!("{left} bytes per call for the next such crowd");
+    println!("{left} bytes per call remain for the next calls");
     assert!(each <= 1024, "{each} bytes per waiting call");
-    assert!(left <= 256, "{left} bytes per call stay behind");
+    assert!(left <= 256, "{left} bytes per call remain");
 }

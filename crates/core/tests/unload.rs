@@ -1,6 +1,6 @@
 //! Unloading frees memory.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on says so by panicking")]
+#![allow(clippy::unwrap_used, reason = "a test that cannot continue panics")]
 
 #[path = "../../codec/tests/common/heap.rs"]
 #[allow(dead_code, reason = "shared with tests that use other parts of it")]
@@ -23,7 +23,7 @@ impl Worker for Model {
 }
 
 #[tokio::test]
-async fn a_hundred_loads_and_unloads_give_every_byte_of_the_model_back() {
+async fn a_hundred_loads_and_unloads_free_every_byte_of_the_model() {
     let node = App::new().start().await.unwrap();
     let mut first_rounds = 0;
     for round in 0..110 {
@@ -42,5 +42,5 @@ async fn a_hundred_loads_and_unloads_give_every_byte_of_the_model_back() {
     }
     let growth = heap::live().saturating_sub(first_rounds);
     println!("{growth} bytes more after a hundred rounds");
-    assert!(growth < 64 * 1024, "{growth} bytes were left by a hundred rounds");
+    assert!(growth < 64 * 1024, "{growth} bytes remain after a hundred rounds");
 }

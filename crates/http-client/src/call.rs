@@ -91,11 +91,11 @@ mod tests {
     }
 
     #[test]
-    fn each_protocol_names_the_host_in_its_own_place() {
+    fn each_protocol_names_the_host_in_its_own_way() {
         let origin: Origin = "http://host:1/base".parse().unwrap();
-        let one = call("x", "y").prepare(&origin, Protocol::Http1).unwrap().request();
-        assert_eq!((one.uri().to_string().as_str(), one.headers()[HOST].to_str().unwrap()), ("/base/x", "host:1"));
-        let two = call("x", "y").prepare(&origin, Protocol::Http2).unwrap().request();
-        assert_eq!((two.uri().to_string().as_str(), two.headers().get(HOST)), ("http://host:1/base/x", None));
+        let http1 = call("x", "y").prepare(&origin, Protocol::Http1).unwrap().request();
+        assert_eq!((http1.uri().to_string().as_str(), http1.headers()[HOST].to_str().unwrap()), ("/base/x", "host:1"));
+        let http2 = call("x", "y").prepare(&origin, Protocol::Http2).unwrap().request();
+        assert_eq!((http2.uri().to_string().as_str(), http2.headers().get(HOST)), ("http://host:1/base/x", None));
     }
 }

@@ -28,33 +28,33 @@ impl FirstByteWatch {
         (Self { stream, has_begun: false, speaks_tls: Arc::clone(&speaks_tls) }, speaks_tls)
     }
 
-    fn first(&mut self, byte: u8) {
+    fn record(&mut self, byte: u8) {
         self.has_begun = true;
         self.speaks_tls.store(byte == ALERT, Ordering::Relaxed);
     }
 
     /// A server that closes the connection behind its alert may make a write fail before the alert is read.
-    fn written<T>(&mut self, outcome: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+    fn after_write<T>(&mut self, outcome: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
         let mut byte = [0];
         if matches!(outcome, Poll::Ready(Err(_)))
             && !self.has_begun
             && (&*SockRef::from(&self.stream)).read(&mut byte).is_ok_and(|count| count == 1)
         {
-            self.first(byte[0]);
+            self.record(byte[0]);
         }
         outcome
     }
 }
 
 impl AsyncRead for FirstByteWatch {
-    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        let begun = into.filled().len();
-        ready!(Pin::new(&mut self.stream).poll_read(cx, into))?;
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let filled = buffer.filled().len();
+        ready!(Pin::new(&mut self.stream).poll_read(cx, buffer))?;
         if !self.has_begun
-            && let Some(first) = into.filled().get(begun)
+            && let Some(first) = buffer.filled().get(filled)
         {
             let first = *first;
-            self.first(first);
+            self.record(first);
         }
         Poll::Ready(Ok(()))
     }
@@ -63,7 +63,7 @@ impl AsyncRead for FirstByteWatch {
 impl AsyncWrite for FirstByteWatch {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let outcome = Pin::new(&mut self.stream).poll_write(cx, bytes);
-        self.written(outcome)
+        self.after_write(outcome)
     }
 
     fn poll_write_vectored(
@@ -72,7 +72,7 @@ impl AsyncWrite for FirstByteWatch {
         slices: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let outcome = Pin::new(&mut self.stream).poll_write_vectored(cx, slices);
-        self.written(outcome)
+        self.after_write(outcome)
     }
 
     fn is_write_vectored(&self) -> bool {

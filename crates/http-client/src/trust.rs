@@ -114,9 +114,9 @@ mod tests {
         assert!(matches!(Trust::from_pem(b""), Err(TrustError::NoAuthority)));
         let no_certificate = b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
         assert!(matches!(Trust::from_pem(no_certificate), Err(TrustError::NoAuthority)));
-        let broken = b"-----BEGIN CERTIFICATE-----\n!\n-----END CERTIFICATE-----\n";
-        assert!(matches!(Trust::from_pem(broken), Err(TrustError::Unreadable)));
-        let ours = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap().cert.pem();
-        assert!(Trust::from_pem(&[no_certificate, ours.as_bytes()].concat()).is_ok());
+        let malformed = b"-----BEGIN CERTIFICATE-----\n!\n-----END CERTIFICATE-----\n";
+        assert!(matches!(Trust::from_pem(malformed), Err(TrustError::Unreadable)));
+        let authority = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap().cert.pem();
+        assert!(Trust::from_pem(&[no_certificate, authority.as_bytes()].concat()).is_ok());
     }
 }

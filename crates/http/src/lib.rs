@@ -133,7 +133,7 @@ pub use callboard_telemetry::{
     AccessLog, AccessRecord, AccessSink, Attribute, SampleRatio, SampleRatioError, Span, SpanSink,
 };
 #[cfg(feature = "otlp")]
-pub use callboard_telemetry::{OtlpConfig, SpanExporter};
+pub use callboard_telemetry::{OTEL_ENDPOINT, OtlpConfig, OtlpEnvError, SpanExporter};
 pub use config::{HttpConfig, HttpConfigError, TlsConfig};
 pub use describe::curl::{curl, shell_word};
 pub use describe::is_reserved;

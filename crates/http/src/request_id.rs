@@ -90,26 +90,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn takes_only_what_may_enter_a_log() {
-        let take = |text: &[u8]| RequestId::from_client(&HeaderValue::from_bytes(text).unwrap());
-        assert_eq!(take(b"a-client's/own:id").unwrap().as_str(), "a-client's/own:id");
-        assert!(take(&[b'x'; 128]).is_some());
+    fn only_an_id_that_is_safe_in_a_log_is_accepted() {
+        let id_of = |text: &[u8]| RequestId::from_client(&HeaderValue::from_bytes(text).unwrap());
+        assert_eq!(id_of(b"a-client's/own:id").unwrap().as_str(), "a-client's/own:id");
+        assert!(id_of(&[b'x'; 128]).is_some());
         for refused in [&b""[..], &[b'x'; 129], b"two words", "ünïcode".as_bytes()] {
-            assert!(take(refused).is_none(), "{refused:?}");
+            assert!(id_of(refused).is_none(), "{refused:?}");
         }
     }
 
     #[test]
-    fn makes_ids_that_differ_and_that_we_would_take() {
-        let (here, there) = (RequestIds::new(), RequestIds::new());
-        let made = [here.generate(), here.generate(), there.generate()].map(|id| id.to_header());
-        assert_ne!(made[0], made[1]);
-        assert_ne!(made[0].as_bytes()[..16], made[2].as_bytes()[..16]);
-        assert!(made.iter().all(|id| id.len() == 25 && RequestId::from_client(id).is_some()));
+    fn generated_ids_differ_and_are_valid() {
+        let (first, second) = (RequestIds::new(), RequestIds::new());
+        let ids = [first.generate(), first.generate(), second.generate()].map(|id| id.to_header());
+        assert_ne!(ids[0], ids[1]);
+        assert_ne!(ids[0].as_bytes()[..16], ids[2].as_bytes()[..16]);
+        assert!(ids.iter().all(|id| id.len() == 25 && RequestId::from_client(id).is_some()));
     }
 
     #[test]
-    fn counts_on_beyond_eight_digits() {
+    fn a_generated_id_may_have_more_than_eight_digits() {
         let ids = RequestIds { next: AtomicU64::new(0x1_0000_0000), ..RequestIds::for_process(0) };
         assert_eq!(ids.generate().as_str(), "0000000000000000-100000000");
     }

@@ -21,15 +21,15 @@ const ELEMENTS: usize = 8 << 20;
 const BYTES: usize = ELEMENTS * size_of::<f32>();
 
 /// Bytes allocated when the stage sees its tensor.
-type Seen = Arc<Mutex<Option<(usize, usize)>>>;
+type Measurement = Arc<Mutex<Option<(usize, usize)>>>;
 
 /// A server with `/sum`, which records the allocated bytes while it holds its tensor.
-async fn server(seen: &Seen, before: &Arc<AtomicUsize>) -> SocketAddr {
-    let (seen, before) = (Arc::clone(seen), Arc::clone(before));
+async fn server(measurement: &Measurement, base: &Arc<AtomicUsize>) -> SocketAddr {
+    let (measurement, base) = (Arc::clone(measurement), Arc::clone(base));
     let stage = Stage::each("sum", move |tensor: &Tensor| {
         let sum: f32 = tensor.as_slice::<f32>()?.iter().sum();
-        let live = heap::live() - before.load(Ordering::SeqCst);
-        *seen.lock().unwrap() = Some((live, tensor.data().as_ptr().addr() % 16));
+        let live = heap::live() - base.load(Ordering::SeqCst);
+        *measurement.lock().unwrap() = Some((live, tensor.data().as_ptr().addr() % 16));
         Ok(sum)
     });
     let node = App::new().route("/sum", stage.on_threads()).start().await.unwrap();
@@ -48,8 +48,8 @@ async fn server(seen: &Seen, before: &Arc<AtomicUsize>) -> SocketAddr {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_large_array_is_read_into_one_aligned_buffer() {
     let tensor = Value::from(Tensor::try_new(DType::F32, &[ELEMENTS], vec![0; BYTES].into()).unwrap());
-    let (seen, before) = (Seen::default(), Arc::default());
-    let address = server(&seen, &before).await;
+    let (measurement, base) = (Measurement::default(), Arc::default());
+    let address = server(&measurement, &base).await;
     for format in [Format::Npy, Format::Envelope] {
         let body = tensor.encode(format).unwrap();
         let length = body.len();
@@ -61,14 +61,14 @@ async fn a_large_array_is_read_into_one_aligned_buffer() {
                 format.media_type()
             );
             let mut socket = TcpStream::connect(address).await.unwrap();
-            before.store(heap::live(), Ordering::SeqCst);
+            base.store(heap::live(), Ordering::SeqCst);
             socket.write_all(head.as_bytes()).await.unwrap();
             for piece in body.chunks(1 << 20) {
-                let (before, after) =
+                let (prefix, suffix) =
                     if is_chunked { (format!("{:x}\r\n", piece.len()), "\r\n") } else { Default::default() };
-                socket.write_all(before.as_bytes()).await.unwrap();
+                socket.write_all(prefix.as_bytes()).await.unwrap();
                 socket.write_all(piece).await.unwrap();
-                socket.write_all(after.as_bytes()).await.unwrap();
+                socket.write_all(suffix.as_bytes()).await.unwrap();
             }
             if is_chunked {
                 socket.write_all(b"0\r\n\r\n").await.unwrap();
@@ -77,7 +77,7 @@ async fn a_large_array_is_read_into_one_aligned_buffer() {
             let answered = tokio::time::timeout(Duration::from_secs(60), socket.read_exact(&mut answer)).await;
             answered.expect("an answer in time").unwrap();
             assert_eq!(&answer, b"HTTP/1.1 200");
-            let (live, misaligned) = seen.lock().unwrap().take().unwrap();
+            let (live, misaligned) = measurement.lock().unwrap().take().unwrap();
             println!("{format}, {framing}: {live} bytes allocated while the stage holds {BYTES}");
             assert_eq!(misaligned, 0);
             assert!(live < BYTES + BYTES / 4, "{format}: {live} bytes while the stage holds {BYTES}");

@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_url_says_what_was_expected() {
+    fn an_invalid_url_reports_the_expected_form() {
         for wrong in
             ["http://a:1", "quic://", "quic://a", "quic://a:0", "quic://a:70000", "quic://a:1,", "quic://a/b:1"]
         {
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_is_at_an_address_or_behind_a_name() {
+    fn a_node_has_an_address_or_a_name() {
         for (text, is_address) in
             [("127.0.0.1:4433", true), ("[::1]:4433", true), ("node.example:1", false), ("a_b-c.svc.:65535", false)]
         {

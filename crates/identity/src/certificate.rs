@@ -199,7 +199,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_certificate_is_read_as_it_was_made() {
+    fn a_certificate_round_trips() {
         let now = SystemTime::UNIX_EPOCH + Duration::from_secs(1_800_000_000);
         for role in Role::ALL {
             let validity = Validity::from_now(now, Duration::from_secs(7200));

@@ -80,7 +80,7 @@ fn denied<T: std::fmt::Debug>(outcome: Result<T, JoinDenied>) -> JoinDenied {
 }
 
 #[test]
-fn what_is_renewed_keeps_name_role_and_life() {
+fn a_renewed_certificate_keeps_name_role_and_life() {
     let (lab, now) = (Lab::new("renewed"), SystemTime::now());
     for role in Role::ALL {
         let token = lab.token(|spec| {
@@ -103,7 +103,7 @@ fn what_is_renewed_keeps_name_role_and_life() {
 
 /// The key and the name are the same, but the removed member stays removed.
 #[test]
-fn who_was_removed_is_not_renewed_by_having_joined_again_with_the_same_key() {
+fn a_removed_member_that_joins_again_with_its_key_cannot_renew_the_old_certificate() {
     let (lab, now) = (Lab::new("rejoined"), SystemTime::now());
     let request = certificate_request().unwrap().1;
     let before = lab.admit(&lab.token(|_| {}), "left", &request, now).unwrap();
@@ -117,7 +117,7 @@ fn who_was_removed_is_not_renewed_by_having_joined_again_with_the_same_key() {
 }
 
 #[test]
-fn a_member_has_the_role_that_the_list_has() {
+fn a_member_has_the_role_in_the_member_list() {
     let (lab, now) = (Lab::new("role"), SystemTime::now());
     let request = certificate_request().unwrap().1;
     let client = lab.admit(&lab.token(|spec| spec.role = Role::Client), "desk", &request, now).unwrap();
@@ -132,20 +132,20 @@ fn a_member_has_the_role_that_the_list_has() {
 }
 
 #[test]
-fn an_invalid_name_is_quoted_short_and_moves_no_cursor() {
+fn an_invalid_name_is_quoted_short_without_control_characters() {
     let (lab, now) = (Lab::new("name"), SystemTime::now());
     let token = lab.token(|_| {});
     let name = format!("\u{1b}[2J\n{}", "x".repeat(60_000));
     let denial = lab.admit(&token, &name, &certificate_request().unwrap().1, now).unwrap_err();
-    let said = denial.to_string();
+    let message = denial.to_string();
     assert!(matches!(denial, JoinDenied::InvalidName(_)));
-    assert!(said.len() < 200 && !said.contains(['\u{1b}', '\n']), "{said}");
-    assert!(said.starts_with("\"\\u{1b}[2J\\nxxx"), "{said}");
+    assert!(message.len() < 200 && !message.contains(['\u{1b}', '\n']), "{message}");
+    assert!(message.starts_with("\"\\u{1b}[2J\\nxxx"), "{message}");
 }
 
 /// Half a backup.
 #[test]
-fn a_key_of_another_certificate_is_no_authority() {
+fn a_key_of_another_certificate_makes_no_authority() {
     let (lab, other) = (Lab::new("half"), Lab::new("other-half"));
     let key = |lab: &Lab| lab.directory.join("authority/authority.key");
     std::fs::copy(key(&other), key(&lab)).unwrap();
@@ -164,7 +164,7 @@ fn a_key_of_another_certificate_is_no_authority() {
 
 /// Another process changes the directory while this one runs.
 #[test]
-fn a_running_process_takes_no_other_identity_than_its_own() {
+fn a_running_process_refuses_a_replaced_identity() {
     let lab = Lab::new("replaced");
     let token = lab.token(|spec| spec.uses = 9);
     let identity = Identity::open(&lab.join(&token, "left")).unwrap();
@@ -195,7 +195,7 @@ impl IssuerClient for SilentIssuer {
 
 /// Files are used on the runtime's blocking threads, all of which are busy here.
 #[test]
-fn packets_do_not_wait_for_the_disk_of_a_renewal() {
+fn the_runtime_does_not_wait_for_the_disk_of_a_renewal() {
     let lab = Lab::new("disk");
     let member = Identity::open(&lab.join(&lab.token(|_| {}), "left")).unwrap();
     let authority = Identity::from_authority(lab.authority.clone()).unwrap();
@@ -206,7 +206,7 @@ fn packets_do_not_wait_for_the_disk_of_a_renewal() {
         let mut renewals = [&authority, &member].map(|identity| Box::pin(identity.next_presented(&SilentIssuer)));
         for renewal in &mut renewals {
             let polled = std::future::poll_fn(|context| Poll::Ready(renewal.as_mut().poll(context)));
-            assert!(polled.await.is_pending(), "it has used the disk on this thread");
+            assert!(polled.await.is_pending(), "the renewal used the disk on this thread");
         }
         drop(stuck);
         busy.await.unwrap().unwrap_err();
@@ -217,7 +217,7 @@ fn packets_do_not_wait_for_the_disk_of_a_renewal() {
 
 #[cfg(unix)]
 #[test]
-fn a_symbolic_link_with_a_slash_at_its_end_is_refused() {
+fn a_symbolic_link_with_a_trailing_slash_is_refused() {
     let lab = Lab::new("slash");
     let link = lab.directory.join("link");
     std::os::unix::fs::symlink(lab.directory.join("authority"), &link).unwrap();
@@ -232,7 +232,7 @@ fn a_symbolic_link_with_a_slash_at_its_end_is_refused() {
 
 #[cfg(unix)]
 #[test]
-fn records_in_a_directory_that_others_may_use_are_not_believed() {
+fn records_in_a_directory_that_others_can_use_are_refused() {
     use std::os::unix::fs::PermissionsExt;
     let (lab, now) = (Lab::new("records"), SystemTime::now());
     let token = lab.token(|spec| spec.uses = 2);
@@ -249,7 +249,7 @@ fn records_in_a_directory_that_others_may_use_are_not_believed() {
 }
 
 #[test]
-fn keys_that_survive_a_restart_are_those_of_one_address() {
+fn derived_keys_survive_a_restart_and_differ_by_address() {
     let directory = std::env::temp_dir().join(format!("callboard-derived-{}", std::process::id()));
     let _ = std::fs::remove_dir_all(&directory);
     Authority::init(&directory.join("authority"), "lab").unwrap();

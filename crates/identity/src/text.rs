@@ -40,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn quoted_text_is_short_and_moves_no_cursor() {
+    fn quoted_text_is_short_and_has_no_control_characters() {
         assert_eq!(quoted("left"), "\"left\"");
         assert_eq!(quoted("a\u{1b}[2J\nb"), "\"a\\u{1b}[2J\\nb\"");
         let long = quoted(&"\u{7}".repeat(65_000));
@@ -49,7 +49,7 @@ mod tests {
     }
 
     #[test]
-    fn hexadecimal_digits_come_back_and_nothing_else_does() {
+    fn hexadecimal_digits_round_trip_and_other_text_is_refused() {
         assert_eq!(unhex(&hex(&[0, 1, 0xab, 0xff])), Some(vec![0, 1, 0xab, 0xff]));
         assert_eq!(unhex(""), Some(Vec::new()));
         for wrong in ["0", "0g", "é", "+1", "0x"] {

@@ -132,7 +132,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_token_comes_back_from_its_text_and_hides_its_secret() {
+    fn a_token_round_trips_through_its_text_and_hides_its_secret() {
         let token = JoinToken::generate([7; 16]).unwrap();
         let text = token.to_string();
         assert_eq!(text.parse::<JoinToken>().unwrap(), token);
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_that_is_no_token_is_refused() {
+    fn an_invalid_token_is_refused() {
         let token = JoinToken::generate([7; 16]).unwrap().to_string();
         let wrong =
             ["", "cbt1-", "cbt1-00-00-00", &token[5..], &token[..token.len() - 1], &format!("{token}-00"), "cbt1-é"];
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn a_proof_is_good_for_one_connection_one_name_and_one_request() {
+    fn a_proof_is_valid_for_one_connection_one_name_and_one_request() {
         let (token, other) = (JoinToken::generate([7; 16]).unwrap(), JoinToken::generate([7; 16]).unwrap());
         let proof = token.proof(&[1; 32], "left", b"request");
         let proven = |key: &str, exported: u8, name: &str, request: &[u8]| {

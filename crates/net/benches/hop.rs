@@ -227,7 +227,7 @@ pub(crate) fn switches() -> u64 {
     tasks.map(|task| of_task(task.unwrap().path())).sum()
 }
 
-/// Now, for what has to be told apart from what tokio calls so.
+/// The current time of the system, not of tokio.
 pub(crate) fn now() -> Instant {
     Instant::now()
 }

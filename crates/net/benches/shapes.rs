@@ -166,9 +166,9 @@ impl Way {
 
 /// Takes what is ready in one turn, up to a pack's bounds, and gives it a stream.
 async fn send_packs(connection: Connection, mut jobs: mpsc::Receiver<Job>) {
-    let mut kept = None;
+    let mut unread_job = None;
     loop {
-        let first = match kept.take() {
+        let first = match unread_job.take() {
             Some(job) => job,
             None => match jobs.recv().await {
                 Some(job) => job,
@@ -181,7 +181,7 @@ async fn send_packs(connection: Connection, mut jobs: mpsc::Receiver<Job>) {
             && let Ok(job) = jobs.try_recv()
         {
             if bytes + job.0.len() > PACK_BYTES {
-                kept = Some(job);
+                unread_job = Some(job);
                 break;
             }
             bytes += job.0.len();

@@ -6,13 +6,12 @@
 //! answers of peers, blocking threads do it: one for each core, and further work waits.
 
 use std::num::NonZeroUsize;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::{Arc, LazyLock};
 use std::thread::available_parallelism;
 
 use callboard_codec::{Account, charged_to};
-use callboard_core::{CallError, Deadline, ErrorKind, LocalClient};
+use callboard_core::{CallError, Deadline, ErrorKind, LocalClient, edge};
 use futures_util::future::{Either, ready};
 use tokio::sync::Semaphore;
 use tokio::task::AbortHandle;
@@ -97,13 +96,8 @@ impl Drop for AbortOnDrop {
 
 /// Turns a panic of user code into the error of its call.
 pub(crate) fn contain<T>(work: impl FnOnce() -> Result<T, CallError>) -> Result<T, CallError> {
-    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
-        let message = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
-        let message = message.or_else(|| panic.downcast_ref::<String>().cloned());
-        // The payload of the panic may panic when it is dropped.
-        Box::leak(panic);
-        let message = message.unwrap_or_else(|| "a panic without a message".to_owned());
-        Err(CallError::new(ErrorKind::Internal, format!("a value could not be read or written: {message}")))
+    edge::contain(work).unwrap_or_else(|panic| {
+        Err(CallError::new(ErrorKind::Internal, format!("a value could not be read or written: {panic}")))
     })
 }
 
@@ -127,7 +121,7 @@ mod tests {
         use std::sync::atomic::{AtomicUsize, Ordering};
         let (now, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
         let cores = FREE_THREADS.available_permits();
-        let begun = (0..cores * 10).map(|_| {
+        let started = (0..cores * 10).map(|_| {
             let (now, most) = (Arc::clone(&now), Arc::clone(&most));
             tokio::spawn(run(LARGE_BYTES, move || {
                 most.fetch_max(now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
@@ -136,11 +130,11 @@ mod tests {
                 Ok(())
             }))
         });
-        for (nth, begun) in begun.collect::<Vec<_>>().into_iter().enumerate() {
+        for (nth, started) in started.collect::<Vec<_>>().into_iter().enumerate() {
             if nth % 2 == 0 {
-                begun.abort();
+                started.abort();
             }
-            let _ = begun.await;
+            let _ = started.await;
         }
         assert!(most.load(Ordering::SeqCst) <= cores);
     }

@@ -240,7 +240,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_page_for_operators_has_every_word_and_no_other() {
+    fn the_operations_page_lists_exactly_the_known_words() {
         let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/operations.md");
         let page = std::fs::read_to_string(page).expect("a page");
         let rows = page.lines().skip_while(|line| !line.starts_with("| reason | what it says |")).skip(2);

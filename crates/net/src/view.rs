@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn more_nodes_than_a_view_takes_are_refused_with_the_limit() {
+    fn a_view_refuses_too_many_nodes_and_names_the_limit() {
         assert_eq!(peers(&view_of((1..=64).chain(1..=64)).unwrap()).len(), 64);
         let error = view_of(1..=65).unwrap_err();
         assert_eq!(error, TooManyPeers { given: 65 });
@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn a_member_has_one_address_the_last_that_it_connected_from() {
+    fn a_member_has_one_address_that_of_its_last_connection() {
         let view = view_of([1]).unwrap();
         for port in 2..1_000 {
             view.introduce("left", peer(port));
@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_that_is_missing_for_long_is_forgotten_unless_it_was_named() {
+    fn a_long_missing_node_is_dropped_unless_it_is_configured() {
         let view = view_of([1]).unwrap();
         (2..1_000).for_each(|port| _ = view.introduce("", peer(port)));
         (1..1_000).for_each(|port| view.missing(peer(port), FORGOTTEN_AFTER / 2));
@@ -342,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_has_the_nodes_that_were_found_and_those_that_can_be_reached() {
+    fn a_name_keeps_its_reachable_nodes_and_gains_the_resolved_ones() {
         let mut known = KnownPeers { named: vec![peer(9)], ..KnownPeers::default() };
         known.names.push(("nodes.example:1".parse().unwrap(), Vec::new()));
         assert!(known.resolved(0, vec![peer(1), peer(2), peer(3)]));
@@ -359,10 +359,10 @@ mod tests {
     #[tokio::test]
     async fn a_name_is_resolved_until_it_has_an_address_and_when_its_node_has_moved() {
         let view = StaticView::default_with_a_name();
-        let asked = AtomicU16::new(0);
+        let lookups = AtomicU16::new(0);
         let resolving =
             keep_resolved(Arc::downgrade(&view.state), view.state.away.clone(), 0, "node".to_owned(), || {
-                let found = match asked.fetch_add(1, Ordering::SeqCst) {
+                let found = match lookups.fetch_add(1, Ordering::SeqCst) {
                     0 => Err(io::ErrorKind::NotFound.into()),
                     nth => Ok(vec![peer(nth)]),
                 };
@@ -382,21 +382,21 @@ mod tests {
         };
         let found = tokio::time::timeout(Duration::from_secs(60), async {
             tokio::select! {
-                () = resolving => panic!("it goes on"),
+                () = resolving => panic!("it continues"),
                 () = moving => {}
             }
         });
-        found.await.expect("it was found");
-        assert_eq!(asked.into_inner(), 3, "not while all nodes are reachable");
+        found.await.expect("it was resolved");
+        assert_eq!(lookups.into_inner(), 3, "not while all nodes are reachable");
     }
 
     #[tokio::test]
-    async fn a_name_stands_for_all_of_its_addresses() {
+    async fn a_name_covers_all_of_its_addresses() {
         let named: NodeAddress = "localhost:4433".parse().unwrap();
         let view = StaticView::resolve([named.clone(), named, "127.0.0.2:1".parse().unwrap()]).unwrap();
         let mut views = view.watch();
         let found = views.wait_for(|view| view.peers.contains(&peer(4433)));
-        tokio::time::timeout(Duration::from_secs(60), found).await.expect("it was found").unwrap();
+        tokio::time::timeout(Duration::from_secs(60), found).await.expect("it was resolved").unwrap();
         assert_eq!(peers(&view)[0], SocketAddr::from(([127, 0, 0, 2], 1)));
     }
 }

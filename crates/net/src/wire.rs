@@ -7,7 +7,9 @@ use callboard_codec::wire::{Call, Fail, Load, Times};
 use callboard_codec::{DecodeLimits, Envelope, Format, Value};
 use callboard_core::edge::ErrorParts;
 use callboard_core::timeline::SpanId;
-use callboard_core::{CallError, CallOptions, Deadline, ErrorKind, Instant, Priority, SessionKey, StageName, Timing};
+use callboard_core::{
+    CallError, CallOptions, Deadline, ErrorKind, ErrorReason, Instant, Priority, SessionKey, StageName, Timing,
+};
 
 use crate::offload;
 
@@ -18,14 +20,20 @@ pub(crate) struct EmptyHeader {}
 /// The longest details of an error. Longer ones are dropped: they belong into an output.
 const MAX_DETAILS_BYTES: usize = 1 << 20;
 
-/// HTTP's status for a body that is too large, which every edge uses.
-const PAYLOAD_TOO_LARGE: u16 = 413;
+/// The status of each reason in a fail frame: HTTP's numbers.
+const STATUS_OF_REASON: [(ErrorKind, ErrorReason, u16); 2] =
+    [(ErrorKind::InvalidInput, ErrorReason::TooLarge, 413), (ErrorKind::Failed, ErrorReason::LoopDetected, 508)];
 
 /// The error of an input that is too large.
 pub(crate) fn too_large(message: String) -> CallError {
     let mut parts = ErrorParts::new(ErrorKind::InvalidInput, message);
-    parts.status = Some(PAYLOAD_TOO_LARGE);
+    parts.reason = Some(ErrorReason::TooLarge);
+    parts.status = status_of(ErrorReason::TooLarge);
     parts.into()
+}
+
+fn status_of(reason: ErrorReason) -> Option<u16> {
+    STATUS_OF_REASON.iter().find(|row| row.1 == reason).map(|row| row.2)
 }
 
 /// Writes a caller's options into a call's header, with the time that is left now.
@@ -49,15 +57,8 @@ pub(crate) fn put_options(call: &mut Call, options: &CallOptions, now: Instant) 
 /// The caller's span, if its trace is recorded. An unreadable `traceparent` is ignored: broken tracing must not break
 /// calls.
 pub(crate) fn trace_parent(call: &Call) -> Option<SpanId> {
-    let is_hex = |text: &&str| text.bytes().all(|digit| matches!(digit, b'0'..=b'9' | b'a'..=b'f'));
-    let mut parts = call.traceparent.split('-');
-    let mut part = |length: usize| parts.next().filter(|part| part.len() == length).filter(is_hex);
-    let (version, trace, span, flags) = (part(2)?, part(32)?, part(16)?, part(2)?);
-    let (trace, span) = (u128::from_str_radix(trace, 16).ok()?, u64::from_str_radix(span, 16).ok()?);
-    let is_recorded = u8::from_str_radix(flags, 16).ok()? & 1 == 1;
-    // A later version may have further parts, version 00 has none.
-    let is_complete = version != "00" || parts.next().is_none();
-    (version != "ff" && is_complete && trace != 0 && span != 0 && is_recorded).then_some(SpanId { trace, span })
+    let (span, flags) = SpanId::parse_traceparent(call.traceparent.as_bytes())?;
+    (flags & 1 == 1).then_some(span)
 }
 
 /// Reduces a call's remaining time by the age of its header.
@@ -117,7 +118,7 @@ pub(crate) fn fail(error: CallError, load: Load) -> (Fail, Option<Envelope>) {
         started,
         may_repeat: parts.may_repeat,
         error_type: parts.error_type,
-        status: parts.status.unwrap_or(0),
+        status: parts.status.or_else(|| parts.reason.and_then(status_of)).unwrap_or(0),
         // 0 means unknown, so "at once" is one millisecond.
         retry_after_millis: parts.retry_after.map_or(0, |after| millis(after).max(1)),
         remote_trace: parts.remote_trace,
@@ -135,6 +136,7 @@ pub(crate) fn error(fail: Fail, details: &Bytes) -> CallError {
     let details = if details.is_empty() { None } else { decode() };
     let kind = ErrorKind::from_name(&fail.kind);
     let mut parts = ErrorParts::new(kind.unwrap_or(ErrorKind::Internal), fail.message);
+    parts.reason = STATUS_OF_REASON.iter().find(|row| row.0 == parts.kind && row.2 == fail.status).map(|row| row.1);
     (parts.started, parts.may_repeat) = (fail.started, fail.may_repeat);
     parts.error_type = fail.error_type;
     parts.status = (fail.status > 0).then_some(fail.status);
@@ -187,18 +189,18 @@ mod tests {
             call.millis_left
         };
         assert_eq!([left(100, 30), left(100, 100), left(100, 1_000_000)], [70, 1, 1]);
-        assert_eq!(left(0, 30), 0, "none was given");
+        assert_eq!(left(0, 30), 0, "no deadline was set");
     }
 
     #[test]
     fn retry_after_crosses_the_wire_however_short_it_is() {
-        for (said, heard) in
+        for (written, received) in
             [(Some(Duration::from_micros(3)), Some(1)), (Some(Duration::from_millis(20)), Some(20)), (None, None)]
         {
             let mut parts = ErrorParts::new(ErrorKind::Overloaded, "full".to_owned());
-            parts.retry_after = said;
+            parts.retry_after = written;
             let (fail, _) = fail(parts.into(), Load::default());
-            assert_eq!(error(fail, &Bytes::new()).retry_after(), heard.map(Duration::from_millis), "{said:?}");
+            assert_eq!(error(fail, &Bytes::new()).retry_after(), received.map(Duration::from_millis), "{written:?}");
         }
     }
 }

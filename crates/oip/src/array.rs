@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_and_stack_are_each_others_inverse() {
+    fn stack_is_the_inverse_of_rows() {
         let numbers = Tensor::from_vec(&[3, 2], vec![1_i16, 2, 3, 4, 5, 6]).unwrap();
         let numbers = Array::from_tensor(&numbers).unwrap();
         let words = texts(&[2, 2], &["a", "", "longer", "d"]);
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_that_lie_aligned_are_not_copied() {
+    fn aligned_numbers_are_not_copied() {
         let tensor = Tensor::from_vec(&[4], vec![1.0_f64; 4]).unwrap();
         let array = Array::from_tensor(&tensor).unwrap();
         let Value::Tensor(again) = array.to_value().unwrap() else { panic!("numbers") };

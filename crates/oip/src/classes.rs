@@ -63,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn the_best_of_each_item_come_first() {
+    fn the_best_classes_of_each_item_come_first() {
         let scores = Tensor::from_vec(&[2, 3], vec![0.1_f32, 0.7, 0.2, 0.5, 0.2, 0.3]).unwrap();
         let scores = Array::from_tensor(&scores).unwrap();
         let classified = classify("y", &scores, 2, true).unwrap();

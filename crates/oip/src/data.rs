@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn the_number_of_elements_is_the_shapes() {
+    fn the_number_of_elements_must_match_the_shape() {
         let f32s = number(DType::F32);
         assert_eq!(read_text(f32s, 4, "[[1,2],[3,4]]").unwrap().len(), 16);
         assert_eq!(read_text(f32s, 4, "[1,2,3,4]").unwrap().len(), 16);
@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn what_json_has_not_is_an_error_that_says_what_to_do() {
+    fn a_number_that_json_lacks_is_an_error_with_a_remedy() {
         let nan = Array { datatype: number(DType::F32), shape: vec![1], data: f32::NAN.to_le_bytes().to_vec().into() };
         assert!(write("y", &nan, &mut Vec::new()).unwrap_err().to_string().contains("binary_data"));
         let bytes = Array::from_elements(vec![1], [b"\xff"]);
@@ -349,7 +349,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_reads_back(numbers: Vec<f32>, words: Vec<String>, halves: Vec<u16>) {
+        fn written_data_reads_back(numbers: Vec<f32>, words: Vec<String>, halves: Vec<u16>) {
             let finite: Vec<u8> = numbers.iter().filter(|n| n.is_finite()).flat_map(|n| n.to_le_bytes()).collect();
             let halves = halves.into_iter().filter(|bits| f16::from_bits(*bits).is_finite());
             let halves: Vec<u8> = halves.flat_map(u16::to_le_bytes).collect();

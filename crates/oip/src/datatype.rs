@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_dtype_but_complex_ones_has_a_name_of_its_own() {
+    fn every_dtype_except_complex_ones_has_a_unique_name() {
         for dtype in DType::all() {
             match Datatype::from_dtype(dtype) {
                 Some(datatype) => assert_eq!(Datatype::parse(datatype.name()), Some(datatype), "{dtype}"),
@@ -74,6 +74,6 @@ mod tests {
             }
         }
         assert_eq!(Datatype::parse("BYTES"), Some(Datatype::Bytes));
-        assert_eq!(Datatype::parse("fp32"), None, "names have a case");
+        assert_eq!(Datatype::parse("fp32"), None, "names are case-sensitive");
     }
 }

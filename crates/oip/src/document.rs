@@ -65,7 +65,7 @@ fn operations(routes: &[Arc<Route>], add_schema: AddSchema<'_>) -> Map<String, V
     let events = json!({ "text/event-stream": { "schema": text(), "x-item-schema": response } });
     add("/v2/models/{model}/generate_stream", "post", call("generate_stream", "JSON in, events out", body, events));
 
-    let asked = add_schema("IndexRequest", object(&[], json!({ "ready": flag() })));
+    let index = add_schema("IndexRequest", object(&[], json!({ "ready": flag() })));
     let state = json!({ "type": "string", "enum": ["READY", "UNAVAILABLE"] });
     let listed = object(
         &["name", "state", "reason"],
@@ -73,7 +73,7 @@ fn operations(routes: &[Arc<Route>], add_schema: AddSchema<'_>) -> Map<String, V
     );
     let listed = list(add_schema("ListedModel", listed));
     let listed = json!({ "application/json": { "schema": listed } });
-    add("/v2/repository/index", "post", change("repository_index", "Every model with its state", &asked, Some(listed)));
+    add("/v2/repository/index", "post", change("repository_index", "Every model with its state", &index, Some(listed)));
     let control = add_schema("ControlRequest", object(&[], json!({ "parameters": anything_by_name() })));
     let load = change("model_load", "Loads a model, or loads it again", &control, None);
     add("/v2/repository/models/{model}/load", "post", load);
@@ -158,12 +158,12 @@ fn infer(add_schema: AddSchema<'_>) -> Value {
     };
     let input = tensor(add_schema, "InferenceInput");
     let output = tensor(add_schema, "InferenceOutput");
-    let wanted = object(&["name"], json!({ "name": text(), "parameters": anything_by_name() }));
-    let wanted = add_schema("RequestedOutput", wanted);
+    let requested_output = object(&["name"], json!({ "name": text(), "parameters": anything_by_name() }));
+    let requested_output = add_schema("RequestedOutput", requested_output);
     let request = object(
         &["inputs"],
         json!({
-            "id": text(), "parameters": anything_by_name(), "inputs": list(input), "outputs": list(wanted),
+            "id": text(), "parameters": anything_by_name(), "inputs": list(input), "outputs": list(requested_output),
         }),
     );
     let request = add_schema("InferenceRequest", request);

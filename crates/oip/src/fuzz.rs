@@ -134,7 +134,7 @@ mod tests {
 
     /// Every kept input, also without its end, with one byte more, and with other headers.
     #[test]
-    fn the_decoder_bears_every_input_that_is_kept() {
+    fn the_decoder_withstands_every_stored_input() {
         let seeds = seeds();
         assert!(seeds.len() >= 10, "{}", seeds.len());
         for (name, seed) in seeds {
@@ -154,7 +154,7 @@ mod tests {
 
     /// Seeds that are all refused at their first byte would test nothing.
     #[test]
-    fn some_inputs_that_are_kept_are_taken() {
+    fn some_stored_inputs_are_accepted() {
         let is_taken = |(_, seed): &(String, Vec<u8>)| {
             let (header, body) = seed.split_first_chunk::<4>().unwrap();
             let form = match u32::from_le_bytes(*header) {
@@ -173,7 +173,7 @@ mod tests {
     proptest! {
         /// Seeds with random changes: closer to valid inputs than random bytes.
         #[test]
-        fn the_decoder_bears_what_is_like_them(which: usize, changes in vec((any::<usize>(), any::<u8>()), 1..8)) {
+        fn the_decoder_withstands_mutated_inputs(which: usize, changes in vec((any::<usize>(), any::<u8>()), 1..8)) {
             let seeds = seeds();
             let mut input = seeds[which % seeds.len()].1.clone();
             for (at, byte) in changes {
@@ -184,7 +184,7 @@ mod tests {
         }
 
         #[test]
-        fn the_decoder_bears_anything(input in vec(any::<u8>(), 0..300)) {
+        fn the_decoder_withstands_random_inputs(input in vec(any::<u8>(), 0..300)) {
             decode_inference_request(&input);
         }
     }

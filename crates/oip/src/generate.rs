@@ -44,7 +44,7 @@ struct GenerateCall {
 /// Answers `POST …/generate`.
 pub(crate) async fn generate(call: ModelCall<'_>, request: ProtocolRequest<'_>) -> Result<Response, ApiError> {
     let GenerateCall { id, admission, payload, options } = prepare(call, request).await?;
-    let begun = admission.admitted_at();
+    let admitted_at = admission.admitted_at();
     let mut replies = call.context.client.submit_streaming(admission, payload, options);
     let payload = replies.next().await.ok_or_else(|| several(call.model, "none"))??;
     if replies.next().await.transpose()?.is_some() {
@@ -54,7 +54,7 @@ pub(crate) async fn generate(call: ModelCall<'_>, request: ProtocolRequest<'_>) 
     let mut response = Response::new(Body::from(written(call.model, id.as_deref(), &payload)?));
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    headers.insert(SERVER_TIMING, total(begun.elapsed()));
+    headers.insert(SERVER_TIMING, total(admitted_at.elapsed()));
     Ok(response)
 }
 
@@ -69,7 +69,7 @@ fn several(model: &Model, how_many: &str) -> Refusal {
 pub(crate) async fn generate_stream(call: ModelCall<'_>, request: ProtocolRequest<'_>) -> Result<Response, ApiError> {
     let GenerateCall { id, admission, payload, options } = prepare(call, request).await?;
     let RequestContext { client, config, metrics, aborting, id: request_id, span, .. } = call.context;
-    let begun = admission.admitted_at();
+    let admitted_at = admission.admitted_at();
     let mut stream_state = GenerateStream {
         replies: client.submit_streaming(admission, payload, options),
         aborting: Arc::clone(aborting),
@@ -102,7 +102,7 @@ pub(crate) async fn generate_stream(call: ModelCall<'_>, request: ProtocolReques
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream; charset=utf-8"));
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    headers.insert(SERVER_TIMING, first(begun.elapsed()));
+    headers.insert(SERVER_TIMING, first(admitted_at.elapsed()));
     // Otherwise nginx and similar proxies buffer a page of events before they send any.
     headers.insert(HeaderName::from_static("x-accel-buffering"), HeaderValue::from_static("no"));
     Ok(response)

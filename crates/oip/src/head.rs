@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_refused_with_its_place() {
+    fn invalid_heads_are_refused_with_their_place() {
         let input = |rest: &str| format!(r#"{{"inputs":[{{"name":"x","datatype":"INT8",{rest}}}]}}"#);
         assert!(refused("{}").contains("inputs"));
         assert!(refused(&input(r#""shape":[-1]"#)).contains("axis"));
@@ -137,6 +137,6 @@ mod tests {
         assert!(refused(r#"{"inputs":[],"inputs":[]}"#).contains("duplicate"));
         assert!(refused(r#"{"inputs":[]} more"#).contains("trailing"));
         let deep = format!(r#"{{"inputs":[],"x":{}{}}}"#, "[".repeat(100_000), "]".repeat(100_000));
-        assert!(InferHead::parse(deep.as_bytes()).is_ok(), "what is skipped is skipped without a stack");
+        assert!(InferHead::parse(deep.as_bytes()).is_ok(), "skipping needs no stack");
     }
 }

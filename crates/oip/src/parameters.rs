@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_known_is_skipped_and_what_is_reserved_is_refused() {
+    fn unknown_parameters_are_skipped_and_reserved_ones_refused() {
         assert_eq!(read(r#"{"mine":[1,{"a":null}],"yours":"x","headers":{}}"#), Ok(Parameters::default()));
         assert!(read(r#"{"triton_mine":1}"#).unwrap_err().contains("reserved"));
         assert!(read(r#"{"shared_memory_region":"r"}"#).unwrap_err().contains("shared memory"));

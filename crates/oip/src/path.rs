@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_may_have_slashes_written_in_either_way() {
+    fn a_name_may_have_plain_or_encoded_slashes() {
         assert_eq!(model("/v2/models/vision/digits/infer").0, "vision/digits");
         assert_eq!(model("/v2/models/vision%2Fdigits/infer").0, "vision/digits");
         assert_eq!(model("/v2/models/a%2Fready"), ("a/ready".to_owned(), None, Action::Metadata));
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn owns_what_is_below_it_alone() {
+    fn owns_only_the_paths_below_its_prefix() {
         assert!(owns("/v2") && owns("/v2/") && owns("/v2/models"));
         assert!(!owns("/v20") && !owns("/") && !owns("/v1"));
     }

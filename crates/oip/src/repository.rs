@@ -41,7 +41,7 @@ pub(crate) fn index(
     repository: Option<&dyn ModelRepository>,
     body: &Bytes,
 ) -> Result<Vec<ListedModel>, Refusal> {
-    let asked: IndexRequest = read(body)?;
+    let request: IndexRequest = read(body)?;
     let health = client.health();
     let served = models.all(client);
     let unloaded = repository.map(ModelRepository::routes).unwrap_or_default();
@@ -57,7 +57,7 @@ pub(crate) fn index(
             reason: reason.unwrap_or_default(),
         }
     });
-    Ok(listed.chain(unloaded).filter(|model| !asked.ready || model.state == READY).collect())
+    Ok(listed.chain(unloaded).filter(|model| !request.ready || model.state == READY).collect())
 }
 
 const READY: &str = "READY";
@@ -103,8 +103,8 @@ impl<'a> ModelChange<'a> {
 
     /// Checks the body. No parameter may change what is loaded: the configuration decides.
     pub(crate) fn check(&self, body: &Bytes) -> Result<(), Refusal> {
-        let asked: ChangeRequest = read(body)?;
-        match asked.parameters.iter().find(|(key, value)| self.load || *key != DEPENDENTS || !value.is_boolean()) {
+        let request: ChangeRequest = read(body)?;
+        match request.parameters.iter().find(|(key, value)| self.load || *key != DEPENDENTS || !value.is_boolean()) {
             None => Ok(()),
             Some((key, _)) => Err(self.refusal(format_args!(
                 "parameter '{}' is not supported: the server's configuration defines the model",
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn what_would_change_the_model_is_refused_and_named() {
+    fn parameters_that_would_change_the_model_are_refused_by_name() {
         let check = |load, body: &'static str| {
             ModelChange::try_new("m".to_owned(), load, Some(&Nothing)).unwrap().check(&Bytes::from(body))
         };

@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_number_out_of_range_is_named_with_its_place() {
+    fn a_number_out_of_range_is_named_with_its_position() {
         let tensor = Tensor::from_array(array![[1_i64, 2], [3, 1 << 40]]);
         assert_eq!(
             cast(&tensor, DType::I32).unwrap_err().to_string(),
@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn nan_and_infinity_stay_what_they_are() {
+    fn nan_and_infinity_are_preserved() {
         let tensor = Tensor::from_array(array![f64::NAN, f64::INFINITY, f64::NEG_INFINITY]);
         let narrow = cast(&tensor, DType::F32).unwrap();
         let narrow = narrow.as_slice::<f32>().unwrap();
@@ -94,19 +94,19 @@ mod tests {
 
     proptest! {
         #[test]
-        fn integers_come_back_as_they_went(numbers in prop::collection::vec(any::<i32>(), 0..64)) {
+        fn integers_survive_a_round_trip(numbers in prop::collection::vec(any::<i32>(), 0..64)) {
             let wide: Vec<i64> = numbers.iter().map(|x| i64::from(*x)).collect();
             let tensor = Tensor::from_vec(&[wide.len()], wide).unwrap();
-            let there = cast(&tensor, DType::I32).unwrap();
-            prop_assert_eq!(there.as_slice::<i32>().unwrap(), &numbers[..]);
-            prop_assert_eq!(cast(&there, DType::I64).unwrap(), tensor);
+            let converted = cast(&tensor, DType::I32).unwrap();
+            prop_assert_eq!(converted.as_slice::<i32>().unwrap(), &numbers[..]);
+            prop_assert_eq!(cast(&converted, DType::I64).unwrap(), tensor);
         }
 
         #[test]
-        fn bools_come_back_as_they_went(bools in prop::collection::vec(any::<bool>(), 0..64)) {
+        fn bools_survive_a_round_trip(bools in prop::collection::vec(any::<bool>(), 0..64)) {
             let tensor = Tensor::from_vec(&[bools.len()], bools).unwrap();
-            let there = cast(&tensor, DType::I32).unwrap();
-            prop_assert_eq!(cast(&there, DType::Bool).unwrap(), tensor);
+            let converted = cast(&tensor, DType::I32).unwrap();
+            prop_assert_eq!(cast(&converted, DType::Bool).unwrap(), tensor);
         }
     }
 }

@@ -59,7 +59,7 @@ pub(crate) struct Refusal {
 }
 
 /// The most errors in one answer: a map may have a million unknown names.
-const MAX_TOLD: usize = 16;
+const MAX_LISTED: usize = 16;
 
 /// The status of a well-formed item that does not fit the model.
 const SCHEMA_MISMATCH: u16 = 422;
@@ -67,8 +67,8 @@ const SCHEMA_MISMATCH: u16 = 422;
 impl Refusal {
     /// The answer to this item's caller: all errors as text, and under `fields` for programs.
     pub(crate) fn into_failure(self) -> Failure {
-        let told = &self.errors[..self.errors.len().min(MAX_TOLD)];
-        let message = told.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
+        let listed = &self.errors[..self.errors.len().min(MAX_LISTED)];
+        let message = listed.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
         let path = |error: &InputError| match error.name().filter(|_| self.by_name) {
             Some(name) => format!("$.{name}"),
             None => "$".to_owned(),
@@ -79,7 +79,7 @@ impl Refusal {
                 ("message", Value::from(error.to_string())),
             ]))
         };
-        let fields = Value::List(told.iter().map(field).collect());
+        let fields = Value::List(listed.iter().map(field).collect());
         let error_type = self.errors.first().map_or("wrong_input", InputError::error_type);
         Failure::invalid_input(message)
             .with_type(error_type)
@@ -134,7 +134,7 @@ fn values_of<'a>(signature: &Signature, item: &'a Value, refusal: &mut Refusal) 
 fn unknown_names(signature: &Signature, map: &Map) -> impl Iterator<Item = InputError> {
     let unknown = map.keys().filter(|key| signature.inputs().iter().all(|spec| spec.name() != *key));
     unknown
-        .take(MAX_TOLD)
+        .take(MAX_LISTED)
         .map(|name| InputError::Unknown { name: name.chars().take(64).collect(), inputs: names(signature) })
 }
 

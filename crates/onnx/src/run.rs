@@ -53,7 +53,7 @@ pub(crate) fn run_items(
     outcomes
 }
 
-/// The indices of items that can be stacked: those that are there, have equal shapes, and a model that stacks.
+/// The indices of valid items, grouped by equal shapes if the model stacks.
 fn group(model: &Model, items: &[Result<Tensors, Failure>]) -> Vec<Vec<usize>> {
     let stacks = model.signature().batch_axis() == BatchAxis::Stacked;
     let mut groups: Vec<(&Tensors, Vec<usize>)> = Vec::new();

@@ -22,7 +22,7 @@ const MAX_WARMUP_BYTES: usize = 256 * 1024 * 1024;
 /// A stage that runs `model`. Its workers are threads; see [`Stage`] for batching, replicas and queue.
 ///
 /// A model with a batch axis runs up to [`DEFAULT_MAX_BATCH_SIZE`](crate::DEFAULT_MAX_BATCH_SIZE) waiting items
-/// together unless the stage is told otherwise; a batch is never waited for, so a single caller pays nothing for it.
+/// together unless the stage has another limit; a batch is never waited for, so a single caller pays nothing for it.
 /// Where items may differ in length, each costs as much as it is long.
 ///
 /// One item is one sample: see the [crate's page](crate) for the forms it may have. A wrong one fails alone, as

@@ -1,6 +1,6 @@
-//! Loading: what a file must be, and what is said about one that is not.
+//! Loading a model: valid files, and the errors of invalid files.
 
-#![allow(clippy::unwrap_used, reason = "a test's helpers fail as its assertions do")]
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
 
 mod support;
 
@@ -10,7 +10,7 @@ use callboard_onnx::{BatchAxis, LoadError, Model, OnnxConfig};
 use support::{F32, Fixed, Graph, Named, TempFile, U32, abs, add};
 
 /// The whole chain in one line, as a command line prints it.
-fn told(error: &LoadError) -> String {
+fn error_line(error: &LoadError) -> String {
     let mut line = error.to_string();
     let mut source = error.source();
     while let Some(cause) = source {
@@ -22,7 +22,7 @@ fn told(error: &LoadError) -> String {
 }
 
 fn refusal(result: Result<Model, LoadError>) -> String {
-    told(&result.unwrap_err())
+    error_line(&result.unwrap_err())
 }
 
 fn digits() -> String {
@@ -42,7 +42,7 @@ fn a_directory_is_not_a_model() {
 }
 
 #[test]
-fn an_empty_or_foreign_file_is_said_to_be_no_onnx() {
+fn an_empty_or_foreign_file_is_reported_as_not_onnx() {
     for (name, content) in [("empty", &b""[..]), ("html", b"<!doctype html>"), ("zeros", &[0; 100])] {
         let file = TempFile::new(name, content);
         let line = refusal(Model::load(&file.0));
@@ -51,7 +51,7 @@ fn an_empty_or_foreign_file_is_said_to_be_no_onnx() {
 }
 
 #[test]
-fn a_file_cut_short_is_an_error_wherever_it_was_cut() {
+fn a_file_truncated_at_any_byte_is_an_error() {
     let whole = std::fs::read(digits()).unwrap();
     for length in (0..whole.len()).step_by(997) {
         let file = TempFile::new("cut", &whole[..length]);
@@ -62,13 +62,13 @@ fn a_file_cut_short_is_an_error_wherever_it_was_cut() {
 #[test]
 fn a_damaged_file_is_a_model_or_an_error() {
     let whole = add().to_onnx();
-    for at in 0..whole.len() {
+    for index in 0..whole.len() {
         for flip in [0x01, 0x80, 0xff] {
             let mut damaged = whole.clone();
-            damaged[at] ^= flip;
+            damaged[index] ^= flip;
             let file = TempFile::new("damaged", &damaged);
             if let Err(error) = Model::load(&file.0) {
-                told(&error);
+                error_line(&error);
             }
         }
     }
@@ -82,13 +82,13 @@ fn an_unknown_operator_is_named() {
 }
 
 #[test]
-fn a_dtype_that_the_engine_lacks_is_named() {
+fn an_unsupported_dtype_is_named() {
     let line = refusal(abs(U32, &[Named("batch"), Fixed(2)]).load("dtype"));
     assert!(line.ends_with("rten does not compute in u32, the type of `x`"), "{line}");
 }
 
 #[test]
-fn batched_may_be_overruled_but_not_invented() {
+fn batched_may_be_disabled_but_not_forced() {
     let file = TempFile::new("overruled", &add().to_onnx());
     let mut config = OnnxConfig::new(&file.0);
     config.batched = Some(false);
@@ -108,7 +108,7 @@ fn an_unknown_key_is_refused() {
 }
 
 #[test]
-fn threads_of_its_own_give_the_same_answer() {
+fn a_model_with_its_own_threads_has_the_same_signature() {
     let config: OnnxConfig = serde_json::from_value(serde_json::json!({ "model": digits(), "threads": 1 })).unwrap();
     let model = Model::from_config(&config).unwrap();
     assert_eq!(model.signature(), Model::load(digits()).unwrap().signature());

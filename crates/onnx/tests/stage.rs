@@ -1,6 +1,6 @@
 //! The stage in a node: forms of items, errors of wrong items, and which items share a run.
 
-#![allow(clippy::unwrap_used, reason = "a test's helpers fail as its assertions do")]
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
 
 mod support;
 
@@ -34,7 +34,7 @@ async fn refused(node: &Node, item: impl Into<Value>) -> String {
     error.message().to_owned()
 }
 
-/// The paths that a refusal names for programs.
+/// The paths in the details of a refusal.
 async fn paths(node: &Node, item: impl Into<Value>) -> Vec<String> {
     let error = call(&node.client(), item).await.unwrap_err();
     let fields = error.details().unwrap().get("fields").unwrap().as_list().unwrap().to_vec();
@@ -42,7 +42,7 @@ async fn paths(node: &Node, item: impl Into<Value>) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn every_input_that_is_wrong_is_named_with_its_path() {
+async fn every_wrong_input_is_named_with_its_path() {
     let node = serve(&add(), "paths").await;
     assert_eq!(paths(&node, numbers(&[1.0])).await, ["$"]);
     assert_eq!(paths(&node, map([("x", "text".into())])).await, ["$.x"]);
@@ -74,9 +74,9 @@ async fn an_item_is_a_tensor_a_list_a_map_or_a_tensor_as_a_map() {
         with_axis.into(),
     ];
     for form in forms {
-        let told = format!("{form:?}");
-        let answer = call(&node.client(), form).await.expect(&told);
-        assert_eq!(answer.as_tensor().unwrap(), &Tensor::from_array(array![11.0_f32, 22.0]), "{told}");
+        let description = format!("{form:?}");
+        let answer = call(&node.client(), form).await.expect(&description);
+        assert_eq!(answer.as_tensor().unwrap(), &Tensor::from_array(array![11.0_f32, 22.0]), "{description}");
     }
 }
 
@@ -85,15 +85,15 @@ async fn the_error_of_a_wrong_input_names_the_expected_and_the_actual_type() {
     let node = serve(&add(), "wrong").await;
     let f64s = Tensor::from_array(array![1.0_f64, 2.0]);
     assert_eq!(refused(&node, f64s).await, "input `x`: expected f32 [2], got f64 [2]");
-    let three = Tensor::from_array(array![1.0_f32, 2.0, 3.0]);
-    assert_eq!(refused(&node, three).await, "input `x`: expected f32 [2], got f32 [3]");
+    let too_long = Tensor::from_array(array![1.0_f32, 2.0, 3.0]);
+    assert_eq!(refused(&node, too_long).await, "input `x`: expected f32 [2], got f32 [3]");
     let two_items = Tensor::from_array(array![[1.0_f32, 2.0], [3.0, 4.0]]);
     assert_eq!(refused(&node, two_items).await, "input `x`: expected f32 [2], got f32 [2, 2]");
     assert_eq!(refused(&node, numbers(&[1.0])).await, "input `x`: expected f32 [2], got f32 [1]");
-    let words = refused(&node, vec![Value::from(1.0), Value::from("two")]).await;
-    assert!(words.starts_with("input `x`: expected f32 [2], got list: ") && words.contains("$[1]"), "{words}");
-    let huge = refused(&node, numbers(&[1.0, 1e300])).await;
-    assert!(huge.starts_with("input `x`: expected f32 [2], got list: "), "{huge}");
+    let message = refused(&node, vec![Value::from(1.0), Value::from("two")]).await;
+    assert!(message.starts_with("input `x`: expected f32 [2], got list: ") && message.contains("$[1]"), "{message}");
+    let too_large = refused(&node, numbers(&[1.0, 1e300])).await;
+    assert!(too_large.starts_with("input `x`: expected f32 [2], got list: "), "{too_large}");
     let null = refused(&node, Value::Null).await;
     assert!(null.starts_with("input `x`: expected f32 [2], got null"), "{null}");
     let error = call(&node.client(), numbers(&[1.0])).await.unwrap_err();
@@ -135,14 +135,17 @@ async fn integers_are_converted_for_the_engine_and_checked() {
     );
 }
 
-/// Clients with one type of numbers write `1.0` for 1, and JSON's `-0` is read as a float.
+/// Clients with only one number type write `1.0` for 1, and `-0` in JSON is read as a float.
 #[tokio::test]
-async fn whole_numbers_that_came_as_floats_are_integers() {
+async fn whole_numbers_sent_as_floats_are_integers() {
     let node = serve(&lookup(), "whole").await;
     let answer = call(&node.client(), list([Value::Float(2.0), Value::Int(1), Value::Float(-0.0)])).await.unwrap();
     assert_eq!(answer.as_tensor().unwrap(), &Tensor::from_array(array![[2.0_f32, 2.5], [1.0, 1.5], [0.0, 0.5]]));
-    for not in [1.5, 1e300, f64::NAN] {
-        assert!(refused(&node, list([Value::Int(1), Value::Float(not)])).await.starts_with("input `ids`"), "{not}");
+    for number in [1.5, 1e300, f64::NAN] {
+        assert!(
+            refused(&node, list([Value::Int(1), Value::Float(number)])).await.starts_with("input `ids`"),
+            "{number}"
+        );
     }
 }
 
@@ -150,9 +153,9 @@ fn list<const N: usize>(items: [Value; N]) -> Value {
     Value::List(items.to_vec())
 }
 
-/// What may wait runs together unless somebody says otherwise, and costs what it is long where lengths differ.
+/// Items with a batch axis run together by default, and cost their length if lengths differ.
 #[test]
-fn a_stage_batches_by_default_where_its_model_can() {
+fn a_stage_batches_by_default_if_its_model_can() {
     let settings = |model: &Model| callboard_onnx::stage("model", model).settings().batching().max_batch_size.get();
     let stacked = add().load("default-stacked").unwrap();
     assert_eq!((settings(&stacked), stacked.signature().items_vary()), (DEFAULT_MAX_BATCH_SIZE, false));
@@ -163,14 +166,14 @@ fn a_stage_batches_by_default_where_its_model_can() {
 }
 
 #[tokio::test]
-async fn doubles_are_computed_in_single_precision_and_come_back_as_doubles() {
+async fn doubles_are_computed_in_single_precision_and_returned_as_doubles() {
     let node = serve(&abs(F64, &[Named("batch"), Fixed(2)]), "doubles").await;
     let answer = call(&node.client(), Tensor::from_array(array![-1.5_f64, 2.0])).await.unwrap();
     assert_eq!(answer.as_tensor().unwrap(), &Tensor::from_array(array![1.5_f64, 2.0]));
 }
 
 #[tokio::test]
-async fn nan_and_infinity_pass_through() {
+async fn nan_and_infinity_are_passed_to_the_engine() {
     let node = serve(&add(), "nan").await;
     let answer = call(&node.client(), Tensor::from_array(array![f32::NAN, f32::INFINITY])).await.unwrap();
     let answer = answer.as_tensor().unwrap().as_slice::<f32>().unwrap().to_vec();
@@ -178,10 +181,10 @@ async fn nan_and_infinity_pass_through() {
 }
 
 #[tokio::test]
-async fn models_without_a_batch_axis_run_item_by_item() {
-    let one = serve(&abs(F32, &[Fixed(1), Fixed(2)]), "one").await;
+async fn a_model_without_a_batch_axis_runs_item_by_item() {
+    let fixed = serve(&abs(F32, &[Fixed(1), Fixed(2)]), "one").await;
     let absent = serve(&abs(F32, &[Fixed(2)]), "absent").await;
-    for node in [one, absent] {
+    for node in [fixed, absent] {
         let client = node.client();
         let calls: Vec<_> = (0..20)
             .map(|i| {
@@ -198,8 +201,8 @@ async fn models_without_a_batch_axis_run_item_by_item() {
     }
 }
 
-/// Runs another engine, and records its calls. The first call after warm-up waits until it is let go, so
-/// that calls can gather behind it.
+/// Runs another engine, and records its calls. The first call after warm-up waits for its release, so that further
+/// calls queue.
 #[derive(Debug)]
 struct Gated {
     inner: Doubling,
@@ -254,12 +257,12 @@ impl Engine for Gated {
     }
 }
 
-/// What happens to items that wait together while the worker is busy: their outcomes, and the shapes of their runs.
-async fn together(items: Vec<Tensor>) -> (Vec<Result<Value, CallError>>, Vec<Vec<usize>>) {
-    together_in(|stage| stage, items).await
+/// The outcomes of items that queue together while the worker is busy, and the shapes of their runs.
+async fn run_together(items: Vec<Tensor>) -> (Vec<Result<Value, CallError>>, Vec<Vec<usize>>) {
+    run_together_in(|stage| stage, items).await
 }
 
-async fn together_in(
+async fn run_together_in(
     change: impl FnOnce(Stage<Value, Value>) -> Stage<Value, Value>,
     items: Vec<Tensor>,
 ) -> (Vec<Result<Value, CallError>>, Vec<Vec<usize>>) {
@@ -281,8 +284,8 @@ async fn together_in(
     });
     tokio::task::spawn_blocking(move || has_started.recv().unwrap()).await.unwrap();
     let mut calls: Vec<_> = items.into_iter().map(|item| Box::pin(call(&client, item))).collect();
-    // Polled once, each call is on its way to the batcher. There is one runtime thread, so a number of turns well
-    // beyond that of the messages puts them all in its queue; only then the gate opens.
+    // Each first poll sends a call to the batcher. A hundred yields on the only runtime thread put all of them into the
+    // queue before the gate opens.
     for waiting in &mut calls {
         assert!(poll_once(waiting).is_none());
     }
@@ -314,17 +317,17 @@ fn answer(outcome: &Result<Value, CallError>) -> Vec<f32> {
 #[tokio::test]
 async fn items_that_wait_together_share_one_run() {
     let items = (1..=4).map(|i| Tensor::from_array(array![i as f32, 0.5])).collect();
-    let (outcomes, runs) = together(items).await;
+    let (outcomes, runs) = run_together(items).await;
     assert_eq!(runs, [[4, 2]]);
     let answers: Vec<_> = outcomes.iter().map(answer).collect();
     assert_eq!(answers, [[2.0, 1.0], [4.0, 1.0], [6.0, 1.0], [8.0, 1.0]]);
 }
 
 #[tokio::test]
-async fn items_of_different_lengths_run_in_groups() {
+async fn items_of_different_lengths_run_in_separate_groups() {
     let long = |i: f32| Tensor::from_array(array![i, i, i]);
     let short = |i: f32| Tensor::from_array(array![i]);
-    let (outcomes, runs) = together(vec![long(1.0), short(2.0), long(3.0), short(4.0)]).await;
+    let (outcomes, runs) = run_together(vec![long(1.0), short(2.0), long(3.0), short(4.0)]).await;
     assert_eq!(runs, [[2, 3], [2, 1]]);
     let firsts: Vec<_> = outcomes.iter().map(|outcome| answer(outcome)[0]).collect();
     assert_eq!(firsts, [2.0, 4.0, 6.0, 8.0]);
@@ -333,16 +336,16 @@ async fn items_of_different_lengths_run_in_groups() {
 #[tokio::test]
 async fn an_item_of_a_model_with_varying_lengths_costs_its_length() {
     let items = (1..=4).map(|i| Tensor::from_array(array![i as f32, 0.5, 0.5])).collect();
-    let (outcomes, runs) = together_in(|stage| stage.max_cost(6), items).await;
+    let (outcomes, runs) = run_together_in(|stage| stage.max_cost(6), items).await;
     assert_eq!(runs, [[2, 3], [2, 3]], "six values a batch, not six items");
     assert!(outcomes.iter().all(Result::is_ok), "{outcomes:?}");
 }
 
 #[tokio::test]
-async fn a_wrong_item_fails_alone_and_the_others_run() {
+async fn a_wrong_item_fails_alone_and_other_items_run() {
     let good = |i: f32| Tensor::from_array(array![i]);
     let wrong_dtype = Tensor::from_array(array![1.0_f64]);
-    let (outcomes, runs) = together(vec![good(1.0), wrong_dtype, good(3.0)]).await;
+    let (outcomes, runs) = run_together(vec![good(1.0), wrong_dtype, good(3.0)]).await;
     assert_eq!(runs, [[2, 1]]);
     assert_eq!(outcomes[1].as_ref().unwrap_err().kind(), ErrorKind::InvalidInput);
     assert_eq!((answer(&outcomes[0]), answer(&outcomes[2])), (vec![2.0], vec![6.0]));
@@ -350,20 +353,20 @@ async fn a_wrong_item_fails_alone_and_the_others_run() {
 
 #[tokio::test]
 async fn an_item_that_the_model_cannot_compute_fails_alone() {
-    let (outcomes, runs) = together([1.0, -2.0, 3.0].map(|x| Tensor::from_array(array![x as f32])).to_vec()).await;
+    let (outcomes, runs) = run_together([1.0, -2.0, 3.0].map(|x| Tensor::from_array(array![x as f32])).to_vec()).await;
     assert_eq!(runs, [[3, 1], [1, 1], [1, 1], [1, 1]]);
     let error = outcomes[1].as_ref().unwrap_err();
     assert_eq!((error.kind(), error.message()), (ErrorKind::Failed, "the model failed: doubling: -2 is negative"));
     assert_eq!((answer(&outcomes[0]), answer(&outcomes[2])), (vec![2.0], vec![6.0]));
 }
 
-/// Gives its input's first element only: no batch axis, whatever the signature says.
+/// Returns an output without a batch axis, against its signature.
 #[derive(Debug)]
-struct Forgetful;
+struct WrongShape;
 
-impl Engine for Forgetful {
+impl Engine for WrongShape {
     fn name(&self) -> &'static str {
-        "forgetful"
+        "wrong shape"
     }
 
     fn dtype(&self, declared: DType) -> Option<DType> {
@@ -376,22 +379,22 @@ impl Engine for Forgetful {
 }
 
 #[tokio::test]
-async fn a_model_that_breaks_its_signature_does_not_start() {
+async fn a_model_that_violates_its_signature_does_not_start() {
     let signature = Signature::try_from_onnx(&add().to_onnx()).unwrap();
-    let model = Model::with_engine(signature, Forgetful).unwrap();
+    let model = Model::with_engine(signature, WrongShape).unwrap();
     let error = start(&model, 8).await.unwrap_err();
-    let mut told = error.to_string();
+    let mut text = error.to_string();
     let mut source = std::error::Error::source(&error);
     while let Some(cause) = source {
-        told = format!("{told}: {cause}");
+        text = format!("{text}: {cause}");
         source = cause.source();
     }
-    assert!(told.contains("output `y` of shape [3] has no batch axis of 1"), "{told}");
+    assert!(text.contains("output `y` of shape [3] has no batch axis of 1"), "{text}");
 }
 
 #[tokio::test]
-async fn guessed_lengths_may_fail_in_warm_up() {
-    // Concatenated with eight columns, a width of 1 does not fit; a width of 8 would.
+async fn a_failed_warm_up_with_guessed_lengths_does_not_prevent_the_start() {
+    // The guessed width of 1 does not fit the weights; the width of 8 does.
     let graph = Graph::new()
         .input("x", F32, &[Named("batch"), Named("width")])
         .output("y", F32, &[Named("batch"), Named("width")])

@@ -17,7 +17,7 @@ mod trace_context;
 
 pub use access_log::{AccessLog, AccessRecord, AccessSink, truncate_for_log};
 #[cfg(feature = "otlp")]
-pub use otlp::{OtlpConfig, SpanExporter, SpanMetrics};
+pub use otlp::{OTEL_ENDPOINT, OtlpConfig, OtlpEnvError, SpanExporter, SpanMetrics};
 pub use spans::{Attribute, CallSpans, RequestSpan, SampleRatio, SampleRatioError, Span, SpanSink, Tracer};
 pub use stack_text::StackText;
 pub use trace_context::TraceContext;

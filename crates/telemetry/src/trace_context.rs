@@ -28,20 +28,8 @@ impl TraceContext {
     /// tracing of a client may be broken although its calls are fine.
     #[must_use]
     pub fn from_header(text: &[u8]) -> Option<Self> {
-        let is_known =
-            text.len() == LENGTH || (text.len() > LENGTH && text[LENGTH] == b'-' && !text.starts_with(b"00"));
-        if !is_known || [2, 35, 52].iter().any(|dash| text[*dash] != b'-') {
-            return None;
-        }
-        let [version, trace, parent, flags] = [0..2, 3..35, 36..52, 53..55].map(|range| from_hex(&text[range]));
-        // Version 255 is invalid. Later versions begin as this one does.
-        let is_valid = version? != 0xff && trace? != 0 && parent? != 0;
-        is_valid.then_some(Self {
-            trace: trace?,
-            span: SpanId::new_span(),
-            parent: Some(parent? as u64),
-            flags: flags? as u8,
-        })
+        let (SpanId { trace, span: parent }, flags) = SpanId::parse_traceparent(text)?;
+        Some(Self { trace, span: SpanId::new_span(), parent: Some(parent), flags })
     }
 
     /// The first span of a new trace, not sampled.
@@ -100,12 +88,6 @@ impl TraceContext {
 fn push_trace<const N: usize>(text: &mut StackText<N>, trace: u128) {
     text.push_hex((trace >> 64) as u64, 16);
     text.push_hex(trace as u64, 16);
-}
-
-/// The standard allows lowercase digits only.
-fn from_hex(digits: &[u8]) -> Option<u128> {
-    let is_valid = digits.iter().all(|digit| matches!(digit, b'0'..=b'9' | b'a'..=b'f'));
-    u128::from_str_radix(std::str::from_utf8(digits).ok().filter(|_| is_valid)?, 16).ok()
 }
 
 #[cfg(test)]

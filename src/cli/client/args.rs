@@ -112,10 +112,10 @@ impl RequestArgs {
     /// The parsed arguments.
     pub(crate) fn from_matches(matches: &ArgMatches) -> Self {
         Self {
-            route: one(matches, "route"),
+            route: value_of(matches, "route"),
             source: source(matches),
             protocol: if matches.get_flag("http2") { Protocol::Http2 } else { Protocol::Http1 },
-            timeout: one(matches, "timeout"),
+            timeout: value_of(matches, "timeout"),
             ca_file: matches.get_one::<PathBuf>("ca-file").cloned(),
             cluster: matches.get_one::<PathBuf>("cluster").cloned(),
             method: matches.get_one::<String>("method").cloned(),
@@ -210,7 +210,7 @@ fn source(matches: &ArgMatches) -> BodySource {
     } else if let Some(texts) = matches.get_many::<String>("arg") {
         BodySource::Arguments(texts.cloned().collect())
     } else if let Some(spec) = matches.get_one::<TensorSpec>("random-tensor") {
-        BodySource::Tensor(spec.clone(), one(matches, "as"), one(matches, "seed"))
+        BodySource::Tensor(spec.clone(), value_of(matches, "as"), value_of(matches, "seed"))
     } else {
         BodySource::Nothing
     }
@@ -224,7 +224,7 @@ fn headers(matches: &ArgMatches) -> Vec<(String, String)> {
 }
 
 /// The value of an argument that has a default or is required.
-pub(crate) fn one<T: Clone + Send + Sync + 'static>(matches: &ArgMatches, name: &str) -> T {
+pub(crate) fn value_of<T: Clone + Send + Sync + 'static>(matches: &ArgMatches, name: &str) -> T {
     matches.get_one::<T>(name).unwrap_or_else(|| panic!("clap has no value for {name}")).clone()
 }
 

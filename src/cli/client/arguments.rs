@@ -64,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn arguments_come_by_place_and_by_name() {
+    fn arguments_are_positional_or_named() {
         let json = Value::from(Map::from_iter([("a", 1)]));
         let expected = FunctionCall::new([Value::from(3), Value::from("plain text"), json], Map::default());
         let expected = expected.with_kwarg("factor", 2.5).with_kwarg("flag", true).with_kwarg("url", "http://x?y=1");
@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn over_http_they_are_one_body() {
+    fn arguments_over_http_are_one_body() {
         let expected = r#"{"args":[3,"plain text",{"a":1}],"kwargs":{"factor":2.5,"flag":true,"url":"http://x?y=1"}}"#;
         assert_eq!(body(&texts()).unwrap(), expected);
         assert_eq!([route("scale"), route("/math/scale")], ["/v1/call/scale", "/v1/call/math/scale"]);
@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn invalid_json_is_not_taken_for_a_text() {
+    fn invalid_json_is_not_read_as_a_text() {
         for text in ["{\"a\":1", "x=[1, 2", "x=\"quoted"] {
             let error = call(&[text.to_owned()]).unwrap_err().to_string();
             assert!(error.contains("begins as JSON, but is not valid JSON: "), "{error}");

@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn writes_texts_and_files() {
+    fn a_form_has_texts_and_files() {
         let expected = "--xyz\r\ncontent-disposition: form-data; name=\"want\"\r\n\r\na=b\r\n\
                         --xyz\r\ncontent-disposition: form-data; name=\"image\"; filename=\"seven.png\"\r\n\
                         content-type: image/png\r\n\r\ndir/seven.png\r\n--xyz--\r\n";
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_an_invalid_part() {
+    fn an_invalid_part_is_refused() {
         for text in ["image", "=x", "image=@"] {
             assert!(text.parse::<FormPart>().is_err(), "{text}");
         }

@@ -45,10 +45,10 @@ const BOUNDARY: &str = "callboard-7c1b4f0e9a3d5826-7c1b4f0e9a3d5826";
 impl BodySource {
     /// Reads or makes all bodies; at least one.
     pub(crate) fn payloads(&self) -> Result<Vec<Payload>, CliError> {
-        let one = |body: Bytes, media_type: &str| vec![Payload { body, media_type: Some(media_type.to_owned()) }];
+        let single = |body: Bytes, media_type: &str| vec![Payload { body, media_type: Some(media_type.to_owned()) }];
         Ok(match self {
             Self::Nothing => vec![Payload { body: Bytes::new(), media_type: None }],
-            Self::Json(text) => one(Bytes::from(text.clone()), Format::Json.media_type()),
+            Self::Json(text) => single(Bytes::from(text.clone()), Format::Json.media_type()),
             Self::Files(paths) => {
                 let payload = |path: &PathBuf| {
                     let media_type = Some(media_type_of(path).to_owned());
@@ -58,14 +58,14 @@ impl BodySource {
             }
             Self::Form(parts) => {
                 let (body, media_type) = form::body(parts, BOUNDARY, read)?;
-                one(body.into(), &media_type)
+                single(body.into(), &media_type)
             }
-            Self::Arguments(texts) => one(arguments::body(texts)?, Format::Json.media_type()),
+            Self::Arguments(texts) => single(arguments::body(texts)?, Format::Json.media_type()),
             Self::Tensor(spec, format, seed) => {
                 let body = spec.generate(*seed).encode(*format);
                 let body =
                     body.map_err(|error| CliError::because(format_args!("{spec} as {}", format.name()), &error))?;
-                one(body, format.media_type())
+                single(body, format.media_type())
             }
         })
     }

@@ -152,9 +152,9 @@ async fn measure(
     watch.clear();
     let mut report = match <[TargetLabel; 2]>::try_from(labels) {
         Ok(two) => Report::with_comparison(summary, two, pairs(all_stats), &args.assertions),
-        Err(mut one) => {
+        Err(mut labels) => {
             let one_round = all_stats.into_iter().next().unwrap_or_else(|| Stats::new(Duration::ZERO));
-            Report::new(summary, one.remove(0), one_round, &args.assertions)
+            Report::new(summary, labels.remove(0), one_round, &args.assertions)
         }
     };
     report.interrupted = interrupted.is_some();
@@ -201,7 +201,7 @@ fn pairs(all_stats: Vec<Stats>) -> Vec<RoundPair> {
 struct ProgressDisplay {
     bar: ProgressBar,
     progress: Arc<Progress>,
-    begun: Instant,
+    start: Instant,
 }
 
 impl ProgressDisplay {
@@ -210,11 +210,11 @@ impl ProgressDisplay {
         let bar = ProgressBar::new(u64::try_from(length.as_millis()).unwrap_or(u64::MAX));
         let style = ProgressStyle::with_template("{bar:40} {elapsed_precise}  {msg}").expect("a template that parses");
         bar.set_style(style);
-        Self { bar, progress: Arc::default(), begun: Instant::now() }
+        Self { bar, progress: Arc::default(), start: Instant::now() }
     }
 
     fn draw(&self) {
-        let elapsed = self.begun.elapsed();
+        let elapsed = self.start.elapsed();
         let ok = self.progress.ok.load(Ordering::Relaxed);
         let failed = self.progress.failed.load(Ordering::Relaxed);
         self.bar.set_position(u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX));

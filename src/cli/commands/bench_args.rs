@@ -6,7 +6,7 @@ use std::time::Duration;
 use callboard_http_client::Protocol;
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 
-use crate::cli::client::args::{duration, one};
+use crate::cli::client::args::{duration, value_of};
 use crate::cli::client::{RequestArgs, ServerUrl};
 use crate::config::parse_duration;
 use callboard_bench::{Assertion, Load, RATES, Schedule};
@@ -47,7 +47,7 @@ impl BenchArgs {
     /// Reads the matches of clap.
     pub(crate) fn from_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
         let assertions = matches.get_many::<Assertion>("assert").into_iter().flatten().cloned().collect();
-        let (place, versus) = (one::<ServerUrl>(matches, "url"), matches.get_one::<ServerUrl>("vs").cloned());
+        let (place, versus) = (value_of::<ServerUrl>(matches, "url"), matches.get_one::<ServerUrl>("vs").cloned());
         let number = |name: &str| matches.get_one::<u16>(name).map(|number| usize::from(*number));
         let is_quic = place.is_quic() && versus.as_ref().is_none_or(ServerUrl::is_quic);
         // A connection over QUIC has its own socket and thread, and many calls at a time.
@@ -59,8 +59,8 @@ impl BenchArgs {
             place,
             request: RequestArgs::from_matches(matches),
             versus,
-            rounds: one::<u16>(matches, "rounds").into(),
-            json: one::<String>(matches, "format") == "json",
+            rounds: value_of::<u16>(matches, "rounds").into(),
+            json: value_of::<String>(matches, "format") == "json",
             plot: matches.get_one::<PathBuf>("plot").cloned(),
             assertions,
             anyway: matches.get_flag("anyway"),
@@ -69,8 +69,8 @@ impl BenchArgs {
             threads: number("threads").unwrap_or_else(cores),
             schedule: matches.get_one::<Schedule>("rate").copied(),
             requests: matches.get_one::<u64>("requests").copied(),
-            duration: one(matches, "duration"),
-            warm_up: one(matches, "warm-up"),
+            duration: value_of(matches, "duration"),
+            warm_up: value_of(matches, "warm-up"),
         };
         args.request.check(&args.places(), &[])?;
         args.consistent().map_err(|problem| clap::Error::raw(clap::error::ErrorKind::ArgumentConflict, problem))?;
@@ -232,13 +232,13 @@ mod tests {
     }
 
     #[test]
-    fn the_grammar_holds_together() {
+    fn the_definition_of_the_arguments_is_valid() {
         BenchArgs::command().debug_assert();
     }
 
     /// A line that ends long before the edge, and is not the last of its paragraph, was broken by hand.
     #[test]
-    fn the_help_breaks_lines_at_the_edge_only() {
+    fn the_help_breaks_lines_only_at_the_terminal_width() {
         let help = BenchArgs::command().term_width(70).render_long_help().to_string();
         let words = help.lines().skip_while(|line| !line.starts_with("The load is")).collect::<Vec<_>>();
         for pair in words.windows(2) {
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn over_quic_one_connection_has_as_many_requests_at_a_time_as_http_has_connections() {
+    fn the_default_concurrency_over_quic_equals_that_over_http() {
         let load = |line: &str| parse(line).map(|args| (args.load().connections, args.load().streams)).unwrap();
         assert_eq!(load("bench a /x"), (64, 1));
         assert_eq!(load("bench quic://a:1 /x"), (1, 64));

@@ -8,10 +8,11 @@ use std::fs::File;
 use std::io::{self, IsTerminal as _, Write};
 use std::path::PathBuf;
 
+use callboard_codec::MediaType;
 use callboard_http_client::{Answer, Connection, Origin};
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 
-use super::super::client::args::{OVER_HTTP, one};
+use super::super::client::args::{OVER_HTTP, value_of};
 use super::super::client::{RequestArgs, ServerUrl, trust};
 use super::super::error::{CliError, chain};
 use super::super::{output, plain};
@@ -69,7 +70,7 @@ impl CallArgs {
     /// The errors of [`RequestArgs::check`].
     pub(crate) fn from_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
         let args = Self {
-            place: one(matches, "url"),
+            place: value_of(matches, "url"),
             request: RequestArgs::from_matches(matches),
             accept: matches.get_one::<String>("accept").cloned(),
             include: matches.get_flag("include"),
@@ -113,8 +114,8 @@ fn over_http(args: &CallArgs, origin: &Origin) -> Result<(), CliError> {
     let request = call.prepare(origin, args.request.protocol);
     let request = request.map_err(|error| CliError::Usage(chain(&error)))?;
     let trust = trust::read(args.request.ca_file.as_deref(), [origin])?;
-    let what = origin.url_of(&call.route);
-    let failed = |error| CliError::because(&what, &error);
+    let url = origin.url_of(&call.route);
+    let failed = |error| CliError::because(&url, &error);
     block_on(async {
         let exchange = async {
             let opened = Connection::open_trusting(origin, args.request.protocol, trust.as_ref()).await;
@@ -124,12 +125,12 @@ fn over_http(args: &CallArgs, origin: &Origin) -> Result<(), CliError> {
                 output::note(head(&answer));
             }
             match answer.status() {
-                200..=299 => print(answer, args, &what).await,
+                200..=299 => print(answer, args, &url).await,
                 _ => Err(refusal(answer).await),
             }
         };
         let outcome = tokio::time::timeout(args.request.timeout, exchange).await;
-        outcome.map_err(|_| CliError::Failed(format!("{what}: no whole answer within {:?}", args.request.timeout)))?
+        outcome.map_err(|_| CliError::Failed(format!("{url}: no whole answer within {:?}", args.request.timeout)))?
     })
 }
 
@@ -140,7 +141,7 @@ fn head(answer: &Answer) -> String {
 }
 
 /// Prints the reply as it arrives.
-async fn print(mut answer: Answer, args: &CallArgs, what: &str) -> Result<(), CliError> {
+async fn print(mut answer: Answer, args: &CallArgs, url: &str) -> Result<(), CliError> {
     let media_type = answer.header("content-type").unwrap_or_default().to_owned();
     let to_stdout = args.output.is_none();
     if to_stdout && io::stdout().is_terminal() && !is_text(&media_type) {
@@ -148,7 +149,7 @@ async fn print(mut answer: Answer, args: &CallArgs, what: &str) -> Result<(), Cl
     }
     let mut place = args.open_output()?;
     let mut last = None;
-    while let Some(chunk) = answer.chunk().await.map_err(|error| CliError::because(what, &error))? {
+    while let Some(chunk) = answer.chunk().await.map_err(|error| CliError::because(url, &error))? {
         last = chunk.last().copied().or(last);
         if output::piece(&mut place, &chunk)?.is_closed() {
             return Ok(());
@@ -162,7 +163,7 @@ async fn print(mut answer: Answer, args: &CallArgs, what: &str) -> Result<(), Cl
 }
 
 fn is_text(media_type: &str) -> bool {
-    let essence = media_type.split(';').next().unwrap_or_default().trim();
+    let essence = MediaType::without_parameters(media_type);
     essence.starts_with("text/") || essence.ends_with("json") || essence.ends_with("xml")
 }
 
@@ -192,9 +193,9 @@ async fn refusal(answer: Answer) -> CliError {
         }
     }
     // Errors under `/v2` are `{"error": …}`, and a proxy may answer with any text.
-    let said = text("message").or_else(|| text("error")).unwrap_or_else(|| first_line(&body));
+    let message = text("message").or_else(|| text("error")).unwrap_or_else(|| first_line(&body));
     let kind = text("kind").map(|kind| format!("{kind}: ")).unwrap_or_default();
-    let message = format!("{status} {reason}: {kind}{said}");
+    let message = format!("{status} {reason}: {kind}{message}");
     CliError::Answered { status, message: message.trim_end_matches([' ', ':']).to_owned() }
 }
 
@@ -208,7 +209,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_grammar_holds_together() {
+    fn the_definition_of_the_arguments_is_valid() {
         CallArgs::command().debug_assert();
     }
 
@@ -222,10 +223,10 @@ mod tests {
         let help = CallArgs::command().render_long_help().to_string();
         let (of_all, rest) = help.split_once("Over HTTP:").unwrap();
         let (of_http, of_quic) = rest.split_once("Over QUIC:").unwrap();
-        for (part, word) in
+        for (part, option) in
             [(of_all, "--timeout"), (of_all, "--output"), (of_http, "--include"), (of_quic, "--cluster")]
         {
-            assert!(part.contains(word), "{word}: {help}");
+            assert!(part.contains(option), "{option}: {help}");
         }
     }
 
@@ -249,9 +250,9 @@ mod tests {
     }
 
     #[test]
-    fn only_text_is_for_terminals() {
+    fn only_text_is_shown_at_terminals() {
         let texts = ["application/json", "text/event-stream; charset=utf-8", "application/problem+json"].map(is_text);
-        let others = ["application/msgpack", "image/png", ""].map(is_text);
-        assert_eq!((texts, others), ([true; 3], [false; 3]));
+        let binaries = ["application/msgpack", "image/png", ""].map(is_text);
+        assert_eq!((texts, binaries), ([true; 3], [false; 3]));
     }
 }

@@ -51,16 +51,16 @@ async fn run_examples(client: &LocalClient) -> Result<Tally, CliError> {
             output::result(format_args!("{}: loaded; it has no example to run{also}", route.name()))?;
         }
         for (index, example) in route.examples().iter().enumerate() {
-            let what = format!("{} example {}", route.name(), index + 1);
+            let label = format!("{} example {}", route.name(), index + 1);
             match run_example(client, &route, example).await {
-                Ok((answer, took)) => output::result(format_args!("{what}: ok in {took:.1?}: {answer}"))?,
+                Ok((answer, elapsed)) => output::result(format_args!("{label}: ok in {elapsed:.1?}: {answer}"))?,
                 Err(error) if error.stage().is_some_and(|stage| remote.iter().any(|other| other == stage)) => {
                     tally.unfinished += 1;
-                    output::result(format_args!("{what}: not run to its end: {}", needs_others(&remote)))?;
+                    output::result(format_args!("{label}: not run to its end: {}", needs_others(&remote)))?;
                 }
                 Err(error) => {
                     tally.failed += 1;
-                    output::result(format_args!("{what}: {error}"))?;
+                    output::result(format_args!("{label}: {error}"))?;
                 }
             }
         }

@@ -11,7 +11,7 @@ use std::time::{Duration, SystemTime};
 use callboard_net::{Authority, JoinToken, MemberInfo, QuicUrl, Role, TokenSpec, join};
 use clap::{Arg, ArgMatches, Command, value_parser};
 
-use super::super::client::args::one;
+use super::super::client::args::value_of;
 use super::super::error::CliError;
 use super::super::output;
 use super::block_on;
@@ -117,28 +117,28 @@ impl ClusterArgs {
     /// The parsed arguments.
     pub(crate) fn from_matches(matches: &ArgMatches) -> Self {
         let (command, matches) = matches.subcommand().expect("clap requires a subcommand");
-        let directory = || one(matches, "dir");
+        let directory = || value_of(matches, "dir");
         let name = || matches.get_one::<String>("name").cloned();
         match command {
-            "init" => Self::Init { directory: directory(), name: one(matches, "name") },
+            "init" => Self::Init { directory: directory(), name: value_of(matches, "name") },
             "token" => {
                 let spec = TokenSpec {
-                    role: one(matches, "role"),
-                    uses: one(matches, "uses"),
-                    expires_in: one(matches, "expires"),
-                    certificate_life: one(matches, "life"),
+                    role: value_of(matches, "role"),
+                    uses: value_of(matches, "uses"),
+                    expires_in: value_of(matches, "expires"),
+                    certificate_life: value_of(matches, "life"),
                 };
                 Self::Token { directory: directory(), spec }
             }
-            "revoke" => Self::Revoke { directory: directory(), token: TokenArg(one(matches, "token")) },
+            "revoke" => Self::Revoke { directory: directory(), token: TokenArg(value_of(matches, "token")) },
             "join" => Self::Join {
-                token: TokenArg(one(matches, "token")),
-                url: one(matches, "url"),
-                directory: one(matches, "to"),
+                token: TokenArg(value_of(matches, "token")),
+                url: value_of(matches, "url"),
+                directory: value_of(matches, "to"),
                 name: name(),
             },
             "members" => Self::Members { directory: directory() },
-            _ => Self::Remove { directory: directory(), name: one(matches, "name") },
+            _ => Self::Remove { directory: directory(), name: value_of(matches, "name") },
         }
     }
 }
@@ -201,9 +201,9 @@ pub(crate) fn run(args: &ClusterArgs) -> Result<(), CliError> {
             let joined = block_on(async { Ok(join(&token, url, directory, name.as_deref()).await) })?;
             let identity = joined.map_err(|error| failed("not joined", &error))?;
             let (name, role, cluster) = (identity.name(), identity.role(), identity.cluster().to_owned());
-            let held = identity.time_left().as_secs();
+            let seconds = identity.time_left().as_secs();
             output::note(format_args!(
-                "joined {cluster} as {name}, a {role}; the certificate in {} holds for {held} s and is renewed while in use",
+                "joined {cluster} as {name}, a {role}; the certificate in {} holds for {seconds} s and is renewed while in use",
                 directory.display()
             ));
             Ok(())
@@ -240,9 +240,9 @@ fn failed(what: &str, error: &dyn std::error::Error) -> CliError {
 }
 
 /// Reads from stdin for a dash: other users of the machine can see a command's arguments, but not its input.
-fn read_token(TokenArg(word): &TokenArg) -> Result<JoinToken, CliError> {
-    let mut text = word.clone();
-    if word == "-" {
+fn read_token(TokenArg(text): &TokenArg) -> Result<JoinToken, CliError> {
+    let mut text = text.clone();
+    if text == "-" {
         text.clear();
         let read = std::io::stdin().take(1024).read_to_string(&mut text);
         read.map_err(|error| CliError::because("cannot read the token", &error))?;
@@ -255,16 +255,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_grammar_holds_together() {
+    fn the_definition_of_the_arguments_is_valid() {
         ClusterArgs::command().debug_assert();
     }
 
     #[test]
     fn a_token_is_hidden_in_debug_output() {
-        let words = ["cluster", "join", "cbt1-secret", "quic://127.0.0.1:1", "--to", "lab"];
-        let join = ClusterArgs::from_matches(&ClusterArgs::command().try_get_matches_from(words).unwrap());
-        let shown = format!("{join:?}");
-        assert!(shown.contains("a token") && !shown.contains("secret"), "{shown}");
+        let args = ["cluster", "join", "cbt1-secret", "quic://127.0.0.1:1", "--to", "lab"];
+        let join = ClusterArgs::from_matches(&ClusterArgs::command().try_get_matches_from(args).unwrap());
+        let text = format!("{join:?}");
+        assert!(text.contains("a token") && !text.contains("secret"), "{text}");
     }
 
     #[test]

@@ -7,22 +7,24 @@ use callboard_core::App;
 use super::super::args::ExplainFormat;
 use super::super::error::CliError;
 use super::super::output;
+use crate::Diagram;
 use crate::config::{Explanation, Plan};
 
 /// Prints the plan, and the routes of a program's own app.
 pub(crate) fn run(plan: &Plan, own: Option<App>, form: ExplainFormat) -> Result<(), CliError> {
-    let is_own = own.is_some();
-    let drawn = own.unwrap_or_else(|| crate::assemble::sketch(plan)).diagram();
+    let drawn = || match &own {
+        Some(app) => Diagram::for_app(app),
+        None => Diagram::for_routes(plan.routes.iter().map(|route| (route.path.value.as_str(), plan.shape_of(route)))),
+    };
     let text = match form {
-        ExplainFormat::Mermaid => drawn.to_mermaid(),
-        ExplainFormat::Dot => drawn.to_dot(),
+        ExplainFormat::Mermaid => drawn().to_mermaid(),
+        ExplainFormat::Dot => drawn().to_dot(),
         ExplainFormat::Text => {
             let mut text = Explanation(plan).to_string();
-            // The explanation has the routes of a file, with their lines. A line of the plan is `/route: its → steps`.
-            for (route, steps) in drawn.to_string().lines().filter(|_| is_own).filter_map(|line| line.split_once(": "))
-            {
+            // The explanation has the routes of a file, with their lines.
+            for route in own.iter().flat_map(App::routes) {
                 // Writing to a string cannot fail.
-                let _ = write!(text, "\nroute {route}\n  stages  {steps}  program\n");
+                let _ = write!(text, "\nroute {}\n  stages  {}  program\n", route.name(), route.shape());
             }
             text
         }

@@ -47,7 +47,7 @@ async fn serve(
     info: ApiInfo,
     log: &Log,
 ) -> Result<(), CliError> {
-    let begun = Instant::now();
+    let start_time = Instant::now();
     let mut signals = Signals::listen().map_err(|error| CliError::because("could not listen for signals", &error))?;
     let mut config = http_config(&plan)?;
     config.access_log = if plan.settings.access_log.value { log.access() } else { AccessLog::Off };
@@ -72,7 +72,7 @@ async fn serve(
     }
     let admin = admin.map(|admin| admin.open(server.node().handle(), server.edge(), log.stderr.lines())).transpose()?;
     let admin_address = admin.as_ref().map(|admin| admin.address);
-    log.stderr.note(example::welcome(&plan, &server.client(), server.address(), admin_address, begun.elapsed()));
+    log.stderr.note(example::welcome(&plan, &server.client(), server.address(), admin_address, start_time.elapsed()));
 
     if let Some(quic) = server.quic() {
         log.stderr.note(format_args!("  listening on quic://{} for {}", quic.address(), quic.audience()));
@@ -205,7 +205,8 @@ fn otlp_config(plan: &Plan, info: &ApiInfo) -> Result<Option<OtlpConfig>, CliErr
     config.trust = trusted;
     config.ratio = plan.settings.trace_ratio.value;
     config.service.clone_from(&info.title);
-    Ok(Some(config))
+    let config = config.with_env(|name| std::env::var(name).ok());
+    config.map(Some).map_err(|error| CliError::Failed(error.to_string()))
 }
 
 /// Loads the models of the plan and starts the app.

@@ -9,7 +9,7 @@ use callboard_http_client::{Call, Connection, Origin, Protocol};
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use serde_json::Value;
 
-use super::super::client::args::{header, one, timeout};
+use super::super::client::args::{header, timeout, value_of};
 use super::super::client::trust;
 use super::super::error::{CliError, chain};
 use super::super::{output, plain};
@@ -47,9 +47,9 @@ impl StatusArgs {
     /// Reads the matches of clap.
     pub(crate) fn from_matches(matches: &ArgMatches) -> Self {
         Self {
-            origin: one(matches, "url"),
+            origin: value_of(matches, "url"),
             headers: matches.get_many::<(String, String)>("header").into_iter().flatten().cloned().collect(),
-            timeout: one(matches, "timeout"),
+            timeout: value_of(matches, "timeout"),
             is_json: matches.get_flag("json"),
             ca_file: matches.get_one::<PathBuf>("ca-file").cloned(),
         }
@@ -69,10 +69,10 @@ fn admin(text: &str) -> Result<Origin, String> {
 pub(crate) fn run(args: &StatusArgs) -> Result<(), CliError> {
     let (method, route) = ("GET".to_owned(), "/v1/status".to_owned());
     let trust = trust::read(args.ca_file.as_deref(), [&args.origin])?;
-    let what = args.origin.url_of(&route);
+    let url = args.origin.url_of(&route);
     let call = Call { method, route, headers: args.headers.clone(), body: Bytes::new() };
     let request = call.prepare(&args.origin, Protocol::Http1).map_err(|error| CliError::Usage(chain(&error)))?;
-    let failed = |error| CliError::because(&what, &error);
+    let failed = |error| CliError::because(&url, &error);
     let body = block_on(async {
         let exchange = async {
             let opened = Connection::open_trusting(&args.origin, Protocol::Http1, trust.as_ref()).await;
@@ -80,21 +80,21 @@ pub(crate) fn run(args: &StatusArgs) -> Result<(), CliError> {
             let answer = connection.send(&request).await.map_err(failed)?;
             let status = answer.status();
             let body = answer.bytes(MAX_BYTES).await.map_err(failed)?;
-            if status == 200 { Ok(body) } else { Err(refused(&what, status, &body)) }
+            if status == 200 { Ok(body) } else { Err(refused(&url, status, &body)) }
         };
         let outcome = tokio::time::timeout(args.timeout, exchange).await;
-        outcome.map_err(|_| CliError::Failed(format!("{what}: no whole answer within {:?}", args.timeout)))?
+        outcome.map_err(|_| CliError::Failed(format!("{url}: no whole answer within {:?}", args.timeout)))?
     })?;
     let status: Value = serde_json::from_slice(&body)
-        .map_err(|_| CliError::Failed(format!("{what}: the answer is not the status of a node")))?;
+        .map_err(|_| CliError::Failed(format!("{url}: the answer is not the status of a node")))?;
     if args.is_json { output::result(&status) } else { output::result(StatusText(&status)) }
 }
 
-fn refused(what: &str, status: u16, body: &[u8]) -> CliError {
+fn refused(url: &str, status: u16, body: &[u8]) -> CliError {
     let problem: Value = serde_json::from_slice(body).unwrap_or_default();
     let message = problem["message"].as_str().map_or_else(String::new, |message| format!(": {message}"));
     let hint = if status == 404 { "; the admin listener serves the status" } else { "" };
-    CliError::Failed(format!("{what} answered {status}{message}{hint}"))
+    CliError::Failed(format!("{url} answered {status}{message}{hint}"))
 }
 
 /// The status of a node, for people.

@@ -67,12 +67,12 @@ impl Example {
         let body = match (file, route.input().raw_body()) {
             (Some(file), Some(raw)) => {
                 let media_type = media_type_of(file);
-                let is_taken = raw.media_types.iter().any(|taken| {
-                    let kind = taken.strip_suffix('*').filter(|kind| kind.ends_with('/'));
-                    kind.map_or(taken == media_type, |kind| media_type.starts_with(kind))
+                let is_accepted = raw.media_types.iter().any(|accepted| {
+                    let kind = accepted.strip_suffix('*').filter(|kind| kind.ends_with('/'));
+                    kind.map_or(accepted == media_type, |kind| media_type.starts_with(kind))
                 });
                 let fallback = raw.media_types.first().filter(|first| !first.contains('*'));
-                let media_type = if is_taken { media_type } else { fallback.map_or(media_type, String::as_str) };
+                let media_type = if is_accepted { media_type } else { fallback.map_or(media_type, String::as_str) };
                 Body::File {
                     path: file.display().to_string(),
                     media_type: media_type.to_owned(),
@@ -163,7 +163,7 @@ curl http://h:1/bare -H 'content-type: image/png' --data-binary @'a dir/it'\''s.
     }
 
     #[test]
-    fn python_has_pythons_literals_and_only_the_helpers_it_uses() {
+    fn python_has_its_own_literals_and_only_the_helpers_it_uses() {
         let program = python::program(&examples(), "http://h:1", false);
         assert!(program.contains(r##"{"say": "it's \"#1\"\n\\", "on": [True, None, 1.5]}"##), "{program}");
         assert!(program.contains("def stream("), "{program}");
@@ -171,7 +171,7 @@ curl http://h:1/bare -H 'content-type: image/png' --data-binary @'a dir/it'\''s.
     }
 
     #[test]
-    fn rust_has_texts_that_end_where_they_should() {
+    fn rust_texts_are_quoted() {
         let program = rust::program(&examples(), "http://h:1", false);
         assert!(program.contains(r###"r##"{"say":"it's \"#1\"\n\\","on":[true,null,1.5]}"##"###), "{program}");
         assert!(program.contains(r#"std::fs::read("a dir/it's.png")?"#), "{program}");

@@ -154,16 +154,16 @@ impl<T: Copy + PartialEq> Form for OneOf<T> {
 
     fn read(&self, raw: Raw<'_>) -> Option<T> {
         let text = raw.text()?;
-        self.0.iter().find(|(word, _)| *word == text).map(|(_, value)| *value)
+        self.0.iter().find(|(name, _)| *name == text).map(|(_, value)| *value)
     }
 
     fn expected(&self) -> String {
-        let words: Vec<String> = self.0.iter().map(|(word, _)| format!("{word:?}")).collect();
-        format!("one of {}", words.join(", "))
+        let names: Vec<String> = self.0.iter().map(|(name, _)| format!("{name:?}")).collect();
+        format!("one of {}", names.join(", "))
     }
 
     fn show(&self, value: &T) -> String {
-        self.0.iter().find(|(_, other)| other == value).map_or_else(String::new, |(word, _)| (*word).to_owned())
+        self.0.iter().find(|(_, other)| other == value).map_or_else(String::new, |(name, _)| (*name).to_owned())
     }
 }
 
@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn both_ends_of_a_range_are_inside() {
+    fn a_range_includes_both_ends() {
         for text in ["1ms", "1h", "60m"] {
             assert!(span().read(Raw::Text(text)).is_some(), "{text}");
         }
@@ -354,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ratio_is_a_number_and_a_collector_a_url_with_its_scheme() {
+    fn a_ratio_is_a_number_and_a_collector_is_a_url_with_a_scheme() {
         for value in ["0.25", "1", "0"] {
             assert_eq!(Ratio.read(Raw::Toml(&toml(value))), Ratio.read(Raw::Text(value)), "{value}");
             assert!(Ratio.read(Raw::Text(value)).is_some(), "{value}");
@@ -372,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn a_misspelt_level_is_not_taken_for_a_target() {
+    fn a_misspelt_level_is_not_read_as_a_target() {
         for text in ["info", "warn,callboard=debug", "off,callboard_http::accept=trace"] {
             assert!(LogFilter.read(Raw::Text(text)).is_some(), "{text}");
         }
@@ -383,7 +383,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn nothing_out_of_range_is_ever_read(low in 0_usize..100, width in 0_usize..100, typed in 0_usize..300) {
+        fn a_value_out_of_range_is_never_read(low in 0_usize..100, width in 0_usize..100, typed in 0_usize..300) {
             let count = Count(low..=low + width);
             let read = count.read(Raw::Text(&typed.to_string()));
             prop_assert_eq!(read.is_some(), (low..=low + width).contains(&typed));

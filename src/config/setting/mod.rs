@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn the_three_names_of_a_setting_line_up() {
+    fn the_three_names_of_a_setting_correspond() {
         for name in ALL {
             assert_eq!(name.env, format!("CALLBOARD_{}", name.flag.replace('-', "_").to_uppercase()));
             assert!(name.key.contains('.'), "{}", name.key);

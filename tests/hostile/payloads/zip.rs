@@ -11,13 +11,13 @@ pub(crate) struct Member {
     name: String,
     method: u16,
     checksum: u32,
-    unpacked: u32,
+    size: u32,
     data: Vec<u8>,
 }
 
 impl Member {
     pub(crate) fn stored(name: String, data: &[u8]) -> Self {
-        Self { name, method: 0, checksum: checksum(data), unpacked: data.len() as u32, data: data.to_vec() }
+        Self { name, method: 0, checksum: checksum(data), size: data.len() as u32, data: data.to_vec() }
     }
 
     pub(crate) fn deflated(name: String, data: &[u8]) -> Self {
@@ -31,7 +31,7 @@ impl Member {
 
     fn fields(&self) -> Vec<u8> {
         let mut record = [20_u16, 0, self.method, 0, 33].map(u16::to_le_bytes).concat();
-        record.extend([self.checksum, self.data.len() as u32, self.unpacked].map(u32::to_le_bytes).concat());
+        record.extend([self.checksum, self.data.len() as u32, self.size].map(u32::to_le_bytes).concat());
         record.extend_from_slice(&(self.name.len() as u16).to_le_bytes());
         record
     }
@@ -45,16 +45,16 @@ fn checksum(data: &[u8]) -> u32 {
 
 /// An archive of these members.
 pub(crate) fn archive(members: &[Member]) -> Vec<u8> {
-    let (mut file, mut places) = (Vec::new(), Vec::new());
+    let (mut file, mut offsets) = (Vec::new(), Vec::new());
     for member in members {
-        places.push(file.len() as u32);
+        offsets.push(file.len() as u32);
         file.extend_from_slice(b"PK\x03\x04");
         file.extend(member.fields());
         file.extend_from_slice(&[0, 0]);
         file.extend_from_slice(member.name.as_bytes());
         file.extend_from_slice(&member.data);
     }
-    with_directory(file, members, &places)
+    with_directory(file, members, &offsets)
 }
 
 /// An archive in which every name refers to the bytes of the first member.
@@ -65,13 +65,13 @@ pub(crate) fn overlapping(member: &Member, names: usize) -> Vec<u8> {
     with_directory(file[..end].to_vec(), &members, &vec![0; names])
 }
 
-fn with_directory(mut file: Vec<u8>, members: &[Member], places: &[u32]) -> Vec<u8> {
+fn with_directory(mut file: Vec<u8>, members: &[Member], offsets: &[u32]) -> Vec<u8> {
     let start = file.len() as u32;
-    for (member, place) in members.iter().zip(places) {
+    for (member, offset) in members.iter().zip(offsets) {
         file.extend_from_slice(b"PK\x01\x02\x14\x00");
         file.extend(member.fields());
         file.extend_from_slice(&[0; 12]);
-        file.extend_from_slice(&place.to_le_bytes());
+        file.extend_from_slice(&offset.to_le_bytes());
         file.extend_from_slice(member.name.as_bytes());
     }
     let bytes = file.len() as u32 - start;

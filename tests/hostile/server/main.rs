@@ -51,8 +51,8 @@ fn app() -> App {
 }
 
 /// As many lines of one KiB as the caller requests.
-fn lines(most: &u64) -> impl Stream<Item = Result<String, Failure>> + use<> {
-    stream::iter((0..*most).map(|number| Ok(format!("{number:01024}"))))
+fn lines(count: &u64) -> impl Stream<Item = Result<String, Failure>> + use<> {
+    stream::iter((0..*count).map(|number| Ok(format!("{number:01024}"))))
 }
 
 fn main() -> ExitCode {

@@ -19,14 +19,14 @@ const SMALL_SEGMENT: usize = 32 * 1024;
 pub(super) struct SegmentBuffer {
     len: usize,
     received: usize,
-    kept: Vec<Bytes>,
+    chunks: Vec<Bytes>,
     small: Vec<u8>,
     buffer: Option<AlignedBuffer>,
 }
 
 impl SegmentBuffer {
     pub(super) fn new(len: usize) -> Self {
-        Self { len, received: 0, kept: Vec::new(), small: Vec::new(), buffer: None }
+        Self { len, received: 0, chunks: Vec::new(), small: Vec::new(), buffer: None }
     }
 
     /// Takes the segment's bytes off the front of a chunk. Returns the segment when it is complete.
@@ -49,7 +49,7 @@ impl SegmentBuffer {
     fn keep(&mut self, piece: Bytes) {
         if piece.len() >= SMALL_CHUNK {
             self.flush();
-            return self.kept.push(piece);
+            return self.chunks.push(piece);
         }
         if self.small.len() + piece.len() > self.small.capacity() {
             self.flush();
@@ -60,7 +60,7 @@ impl SegmentBuffer {
 
     fn flush(&mut self) {
         if !self.small.is_empty() {
-            self.kept.push(std::mem::take(&mut self.small).into());
+            self.chunks.push(std::mem::take(&mut self.small).into());
         }
     }
 
@@ -68,7 +68,7 @@ impl SegmentBuffer {
     fn allocate(&mut self) {
         self.flush();
         let mut buffer = AlignedBuffer::with_capacity(self.len);
-        for chunk in std::mem::take(&mut self.kept) {
+        for chunk in std::mem::take(&mut self.chunks) {
             buffer.push(&chunk);
         }
         self.buffer = Some(buffer);

@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn a_segment_that_lies_is_named_at_its_length() {
+    fn a_false_segment_is_reported_at_its_length() {
         let limits = DecodeLimits { max_segment_bytes: 100, ..DecodeLimits::default() };
         for (third, message) in [(0, "segment 2 is empty"), (101, "max_segment_bytes"), (90, "ends beyond")] {
             let error = Layout::read(&table(1, &[1, 1, third], 200), &limits).unwrap_err();

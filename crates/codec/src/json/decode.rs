@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_is_charged_as_long_as_it_is() {
+    fn a_text_is_charged_by_its_length() {
         assert_eq!(charge_of(|| read(&format!("\"{}\"", "x".repeat(100))).unwrap()), 100);
         let escaped = charge_of(|| read(&format!("\"{}\"", r"\n".repeat(1000))).unwrap());
         assert!((1000..=2 * 1000 + 100).contains(&escaped), "{escaped}");

@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn so_many_texts_without_characters_are_taken_and_no_more() {
+    fn the_number_of_texts_without_characters_is_bounded() {
         let decoded = |texts: usize| {
             let mut file = ChargedBuffer::new(0);
             header::write(&mut file, "|S0", &[texts]);
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn fortran_texts_are_brought_into_order() {
+    fn fortran_texts_are_converted_to_c_order() {
         let mut file = ChargedBuffer::new(0);
         header::write(&mut file, "<U1", &[2, 3]);
         let at = file.as_slice().windows(5).position(|window| window == b"False").unwrap();

@@ -33,12 +33,12 @@ pub(crate) fn ask<T>(write: impl FnOnce() -> T) -> (T, Option<Value>) {
 
 /// Hands over the value if the serializer asked for it.
 pub(crate) fn offer(value: impl FnOnce() -> Value) -> bool {
-    let asked = ASKED.replace(false);
-    if asked {
+    let was_asked = ASKED.replace(false);
+    if was_asked {
         let value = value();
         HANDED.with_borrow_mut(|handed| *handed = Some(value));
     }
-    asked
+    was_asked
 }
 
 /// Runs the deserializer's side: `read` may take the value.

@@ -198,7 +198,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_long_number_is_found_wherever_it_lies() {
+    fn a_long_number_is_found_at_any_position() {
         for place in [0, 1, LONG_NUMBER - 1, LONG_NUMBER, 5 * LONG_NUMBER + 7] {
             let text = format!("{}-{}.5e+7,1]", "[1,".repeat(place), "1".repeat(2 * LONG_NUMBER));
             assert_eq!(longest_number(text.as_bytes()), 2 * LONG_NUMBER + 6, "{place}");

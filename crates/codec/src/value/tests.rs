@@ -105,7 +105,7 @@ fn tensors_and_bytes_fit_fields_that_do_not_know_them() {
 }
 
 #[test]
-fn what_has_no_form_is_refused_by_type_and_place() {
+fn a_type_without_a_form_is_refused_by_type_and_place() {
     let error = Value::from_serialize(&vec![1_u128, u128::MAX]).unwrap_err();
     assert_eq!((error.type_name(), error.path()), ("u128", "$[1]"));
     let error = Value::from_serialize(&BTreeMap::from([((1, 2), 3)])).unwrap_err();
@@ -142,13 +142,13 @@ fn a_value_is_small() {
 }
 
 #[test]
-fn resident_bytes_count_what_a_value_holds() {
+fn resident_bytes_count_the_memory_of_a_value() {
     let value = Value::from(Map::from_iter([("image", Tensor::from_array(ndarray::Array1::<u8>::zeros(1000)))]));
     assert!((1000..1200).contains(&value.resident_bytes()));
 }
 
 #[test]
-fn a_size_is_told_up_to_a_bound() {
+fn a_size_is_computed_up_to_a_bound() {
     let text = Map::from_iter([("text", Value::from("words"))]);
     let values =
         [Value::Null, Value::from("a text"), Value::List(vec![Value::List(vec![Value::Null; 10]), Value::from(text)])];
@@ -162,7 +162,7 @@ fn a_size_is_told_up_to_a_bound() {
 }
 
 #[test]
-fn what_one_part_has_taken_the_others_may_not_take() {
+fn the_parts_of_a_request_share_its_limits() {
     let limits = DecodeLimits::default();
     let value = Value::decode(Format::Json, &r#"{"a": [1, 2], "b": "text"}"#.into(), &limits).unwrap();
     let (left, taken) = (limits.left_after(&value), value.structure());

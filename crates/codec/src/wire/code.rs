@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_code_comes_back_from_its_own_number() {
+    fn every_code_round_trips_through_its_number() {
         for code in ResetCode::ALL {
             assert_eq!(ResetCode::from_number(code.number().into()), Some(code));
         }

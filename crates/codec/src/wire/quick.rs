@@ -225,13 +225,15 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_this_side_writes_is_read(header in calls(), outcome in outcomes()) {
+        fn reads_every_header_that_this_version_writes(header in calls(), outcome in outcomes()) {
             prop_assert_eq!(call(&written(&header)), Some(header));
             prop_assert_eq!(done(&written(&outcome)), Some(outcome));
         }
 
         #[test]
-        fn what_is_read_is_what_serde_reads(header in calls(), outcome in outcomes(), at in any::<prop::sample::Index>(), byte: u8) {
+        fn reads_the_same_as_serde(
+            header in calls(), outcome in outcomes(), at in any::<prop::sample::Index>(), byte: u8,
+        ) {
             for mut bytes in [written(&header), written(&outcome)] {
                 let at = at.index(bytes.len());
                 bytes[at] = byte;
@@ -244,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_expected_is_left_to_serde() {
+    fn unexpected_input_is_left_to_serde() {
         let unknown = written(&std::collections::BTreeMap::from([("route", "/a"), ("tenant", "b")]));
         assert_eq!(call(&unknown), None);
         assert_eq!(by_serde::<Call>(&unknown).unwrap().route, "/a");

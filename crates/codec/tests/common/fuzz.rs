@@ -74,8 +74,8 @@ fn decode(format: Format, input: &Bytes) -> Result<Value, DecodeError> {
 
 /// Each error fits on one line.
 fn refused(error: &DecodeError) {
-    let told = error.to_string();
-    assert!(told.len() < 2048, "{} bytes of message", told.len());
+    let message = error.to_string();
+    assert!(message.len() < 2048, "{} bytes of message", message.len());
     assert_eq!(error.limit().is_some(), error.kind() == DecodeErrorKind::LimitExceeded, "{error}");
 }
 
@@ -93,7 +93,7 @@ fn value(format: Format, input: &[u8]) {
         Err(error) => refused_at(&error, &input),
     }
     if format == Format::Json && decode(format, &input).is_ok() {
-        serde_json::from_slice::<serde_json::Value>(&input).expect("whatever we take is JSON to others");
+        serde_json::from_slice::<serde_json::Value>(&input).expect("other decoders accept the same JSON");
     }
 }
 
@@ -189,7 +189,7 @@ fn typed(input: &[u8]) {
         Ok(payload) => {
             let written = payload.encode(format).unwrap_or_else(|error| panic!("{format}: {error}"));
             let again = kind.decode(format, &written, &limits()).unwrap_or_else(|error| panic!("{format}: {error}"));
-            assert_eq!(again.encode(format).expect("was written before"), written, "{format}");
+            assert_eq!(again.encode(format).expect("it was encoded before"), written, "{format}");
             through_a_value(&payload);
         }
         Err(error) => refused(&error),
@@ -226,13 +226,13 @@ fn budget(input: &[u8]) {
 const TYPED_FORMATS: [Format; 3] = [Format::Json, Format::Msgpack, Format::Envelope];
 
 /// Runs `work` on an unlimited account, then on half of what it charged. Each time the heap stays below the charge plus
-/// `beside`.
-fn on_an_account<T, E>(format: Format, beside: usize, work: impl Fn() -> Result<T, E>) -> Option<T> {
+/// `overhead`.
+fn on_an_account<T, E>(format: Format, overhead: usize, work: impl Fn() -> Result<T, E>) -> Option<T> {
     let run = |max: usize| {
         let ((made, charged), peak, _) = heap::measured(|| ledger::charged(max, &work));
         assert!(charged.peak <= max);
-        let paid = charged.peak + beside + SLACK;
-        assert!(peak <= paid, "{format}: {peak} bytes of heap, {} charged, {beside} beside", charged.peak);
+        let paid = charged.peak + overhead + SLACK;
+        assert!(peak <= paid, "{format}: {peak} bytes of heap, {} charged, {overhead} beside", charged.peak);
         (made, charged.peak)
     };
     let (made, took) = run(usize::MAX);
@@ -271,7 +271,7 @@ fn tensor_comes_back(tensor: &Tensor) {
     comes_back(Format::Msgpack, &tensor.clone().into());
     // NaN and infinity (possible in base64) have no JSON form, and lengths of axes after an empty axis are lost.
     let Ok(written) = Value::from(tensor.clone()).encode(Format::Json) else { return };
-    let nested = decode(Format::Json, &written).expect("what was written is read");
+    let nested = decode(Format::Json, &written).expect("encoded data can be decoded");
     if !tensor.is_empty() {
         assert_eq!(&Tensor::from_value(&nested, Some(tensor.dtype())).expect("is of its own dtype"), tensor);
     }
@@ -323,7 +323,7 @@ fn frames(input: &[u8]) {
             FrameKind::Offers => offers(body),
             // These kinds have only a body: a request or certificates.
             FrameKind::Cancel | FrameKind::Renew | FrameKind::Certificate => {}
-            kind => panic!("nothing holds the header of {kind} to anything"),
+            kind => panic!("the header of {kind} has no check"),
         }
     }
 }
@@ -349,12 +349,12 @@ fn read_frames(chunks: impl Iterator<Item = Bytes>, limits: &FrameLimits) -> (Fr
             match reader.next_part() {
                 Ok(Some(FramePart::Head(head))) => frames.push((head, Bytes::new())),
                 Ok(Some(FramePart::Body { bytes, last: true })) if body.is_empty() => {
-                    frames.last_mut().expect("a head came before").1 = bytes;
+                    frames.last_mut().expect("a head precedes it").1 = bytes;
                 }
                 Ok(Some(FramePart::Body { bytes, last })) => {
                     body.extend_from_slice(&bytes);
                     if last {
-                        frames.last_mut().expect("a head came before").1 = body.split().freeze();
+                        frames.last_mut().expect("a head precedes it").1 = body.split().freeze();
                     }
                 }
                 Ok(None) => break,
@@ -373,10 +373,10 @@ where
     assert!(peak <= 2 * input + SLACK, "a header of {}: {peak} bytes of heap for {input} of input", head.kind);
     match header {
         Ok(header) => {
-            let written = frame_head(head.kind, head.entry, &header, 0).expect("is no longer than it was");
+            let written = frame_head(head.kind, head.entry, &header, 0).expect("it is not longer than before");
             let (again, error) = read_frames(std::iter::once(written), &FrameLimits::default());
             assert!(error.is_none(), "{error:?}");
-            assert_eq!(again[0].0.header::<H>().expect("what was written is read"), header);
+            assert_eq!(again[0].0.header::<H>().expect("encoded data can be decoded"), header);
         }
         Err(error) => assert!(error.to_string().len() < 2048),
     }

@@ -12,10 +12,7 @@ static LIVE: AtomicUsize = AtomicUsize::new(0);
 static PEAK: AtomicUsize = AtomicUsize::new(0);
 static TOTAL: AtomicUsize = AtomicUsize::new(0);
 
-#[expect(
-    unsafe_code,
-    reason = "an allocator that counts and hands everything on to the system's; `realloc` counts as both"
-)]
+#[expect(unsafe_code, reason = "an allocator that counts and calls the system's; `realloc` counts as both")]
 // SAFETY: each call forwards to the system allocator with the caller's arguments.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
@@ -59,7 +56,7 @@ pub(crate) fn measured<T>(work: impl FnOnce() -> T) -> (T, usize, usize) {
 }
 
 /// Bytes allocated now.
-#[allow(dead_code, reason = "not every binary asks")]
+#[allow(dead_code, reason = "not every binary uses it")]
 pub(crate) fn live() -> usize {
     LIVE.load(Relaxed)
 }

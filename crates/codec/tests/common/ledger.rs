@@ -36,7 +36,7 @@ pub(crate) struct Charged {
     /// The highest sum at one time.
     pub(crate) peak: usize,
     /// The sum after its end.
-    #[allow(dead_code, reason = "not every binary asks")]
+    #[allow(dead_code, reason = "not every binary uses it")]
     pub(crate) left: usize,
 }
 

@@ -182,8 +182,8 @@ impl Directory {
         let busy = |_| ActorError::Busy { limit: MAX_WAITING_STARTS };
         let turn = Arc::clone(&self.turns).try_acquire_owned().map_err(busy)?;
         let (started, outcome) = oneshot::channel();
-        let asked = self.root.lock().as_ref().is_some_and(|root| root(SpawnActors { group, started, turn }));
-        if !asked {
+        let sent = self.root.lock().as_ref().is_some_and(|root| root(SpawnActors { group, started, turn }));
+        if !sent {
             return Err(ActorError::Ending);
         }
         outcome.await.unwrap_or(Err(ActorError::Ending))

@@ -48,7 +48,7 @@ pub(crate) struct GroupState {
     group: ActorGroup,
     node: OpaqueHandle,
     directory: Arc<Directory>,
-    lives: Vec<Life>,
+    lives: Vec<ChildLife>,
     window: RestartWindow,
     /// Crashes in a row without a quiet time between them.
     attempt: u32,
@@ -69,7 +69,7 @@ pub(crate) struct GroupState {
 }
 
 #[derive(Default)]
-struct Life {
+struct ChildLife {
     starts: u64,
     actor: Option<ActorCell>,
     over: bool,
@@ -89,7 +89,7 @@ impl Actor for GroupActor {
     ) -> Result<GroupState, ActorProcessingErr> {
         let GroupArgs { group, node, directory, started } = args;
         let mut state = GroupState {
-            lives: group.children.iter().map(|_| Life::default()).collect(),
+            lives: group.children.iter().map(|_| ChildLife::default()).collect(),
             window: RestartWindow::new(group.intensity),
             queue: (0..group.children.len()).collect(),
             group,
@@ -281,7 +281,7 @@ impl GroupState {
         if self.stopping {
             return;
         }
-        let is_it = |life: &Life| life.actor.as_ref().is_some_and(|actor| actor.get_id() == who);
+        let is_it = |life: &ChildLife| life.actor.as_ref().is_some_and(|actor| actor.get_id() == who);
         let Some(index) = self.lives.iter().position(is_it) else {
             self.early_deaths.keep(EarlyDeath { who, crashed, why: why.to_owned() }, self.lives.len() + 1);
             return;

@@ -8,7 +8,7 @@ use ractor::{ActorProcessingErr, ActorRef as EngineRef};
 
 use super::context::ActorContext;
 use super::mailbox::{ActorRef, Delivery};
-use crate::containment::{Panicked, contain, contain_future, drop_contained};
+use crate::containment::{CaughtPanic, contain, contain_future, drop_contained};
 use crate::error::Failure;
 use crate::host::OpaqueHandle;
 
@@ -129,11 +129,11 @@ pub trait Actor: Send + Sized + 'static {
 }
 
 /// How each life is built.
-pub(super) type Build<A> = Arc<dyn Fn(&ActorContext<A>) -> A + Send + Sync>;
+pub(super) type ActorFactory<A> = Arc<dyn Fn(&ActorContext<A>) -> A + Send + Sync>;
 
 /// What the engine runs for one life.
-pub(super) struct Life<A: Actor> {
-    pub(super) build: Build<A>,
+pub(super) struct ActorLife<A: Actor> {
+    pub(super) build: ActorFactory<A>,
     pub(super) node: OpaqueHandle,
     pub(super) reference: ActorRef<A::Message>,
     pub(super) number: u64,
@@ -164,7 +164,7 @@ impl<A: Actor> Drop for Hook<'_, A> {
     }
 }
 
-impl<A: Actor> ractor::Actor for Life<A> {
+impl<A: Actor> ractor::Actor for ActorLife<A> {
     type Msg = Delivery<A::Message>;
     /// Empty once the actor has ended: the engine hands it to the supervisor, which must run no user's destructor.
     type State = Held<A>;
@@ -205,6 +205,6 @@ impl<A: Actor> ractor::Actor for Life<A> {
     }
 }
 
-fn panicked(words: Panicked) -> String {
+fn panicked(words: CaughtPanic) -> String {
     format!("panicked: {words}")
 }

@@ -44,8 +44,8 @@ impl<M> Delivery<M> {
 
     /// The message, unless its waiting sender has gone. Frees the place in the mailbox.
     pub(super) fn open(mut self) -> Option<M> {
-        let wanted = self.way_back.take().is_none_or(|way_back| way_back.send(None).is_ok());
-        self.message.take().filter(|_| wanted)
+        let has_sender = self.way_back.take().is_none_or(|way_back| way_back.send(None).is_ok());
+        self.message.take().filter(|_| has_sender)
     }
 
     fn into_message(mut self) -> Option<M> {
@@ -351,10 +351,10 @@ impl<M> fmt::Debug for TellError<M> {
 }
 
 /// A question to an actor as a step of a pipeline, without its types.
-pub(crate) type AskFn = Arc<dyn Fn(Payload, Arc<Flight>) -> Asking + Send + Sync>;
+pub(crate) type AskFn = Arc<dyn Fn(Payload, Arc<Flight>) -> AskFuture + Send + Sync>;
 
 /// The future of an answer.
-pub(crate) type Asking = Pin<Box<dyn Future<Output = Result<Payload, CallError>> + Send>>;
+pub(crate) type AskFuture = Pin<Box<dyn Future<Output = Result<Payload, CallError>> + Send>>;
 
 /// Makes each item a message to `actor`, with the deadline of its call, or with `timeout` if that ends earlier.
 pub(crate) fn ask_step<In, Out, M, F>(actor: ActorRef<M>, timeout: Option<Duration>, message: F) -> AskFn

@@ -10,14 +10,14 @@ use tokio::sync::Semaphore;
 
 use super::context::ActorContext;
 use super::directory::ActorStatus;
-use super::life::{Actor, Build, Life};
+use super::life::{Actor, ActorFactory, ActorLife};
 use super::mailbox::{ActorRef, DEFAULT_MAILBOX, Mailbox};
 use super::strategy::{RestartPolicy, RestartStrategy};
 use crate::host::OpaqueHandle;
 use crate::restart::{BackoffPolicy, RestartIntensity};
 
 /// The start of one life: the running actor, or why it did not start.
-pub(super) type Starting = Pin<Box<dyn Future<Output = Result<ActorCell, String>> + Send>>;
+pub(super) type StartFuture = Pin<Box<dyn Future<Output = Result<ActorCell, String>> + Send>>;
 
 /// The declaration of one actor: its name, how to build it for each life, and the bound of its mailbox.
 #[must_use = "an actor starts once it is given to an app or a node"]
@@ -32,7 +32,7 @@ pub(super) struct Child {
     pub(super) restart: RestartPolicy,
     pub(super) mailbox: Arc<dyn Any + Send + Sync>,
     /// Starts the life with this number.
-    pub(super) start: Box<dyn Fn(OpaqueHandle, u64, ActorCell) -> Starting + Send + Sync>,
+    pub(super) start: Box<dyn Fn(OpaqueHandle, u64, ActorCell) -> StartFuture + Send + Sync>,
     pub(super) set_down: Box<dyn Fn() + Send + Sync>,
     pub(super) set_over: Box<dyn Fn() + Send + Sync>,
 }
@@ -56,11 +56,12 @@ impl<M: Send + 'static> ActorSpec<M> {
     {
         let status = Arc::new(ActorStatus::new(name, messages.clamp(1, Semaphore::MAX_PERMITS.min(1 << 32))));
         let mailbox = Arc::new(Mailbox::new(Arc::clone(&status)));
-        let build: Build<A> = Arc::new(build);
+        let build: ActorFactory<A> = Arc::new(build);
         let (up, down, over) = (Arc::clone(&mailbox), Arc::clone(&mailbox), Arc::clone(&mailbox));
-        let start = move |node: OpaqueHandle, number: u64, group: ActorCell| -> Starting {
+        let start = move |node: OpaqueHandle, number: u64, group: ActorCell| -> StartFuture {
             let mailbox = Arc::clone(&up);
-            let life = Life { build: Arc::clone(&build), node, reference: ActorRef::new(Arc::clone(&mailbox)), number };
+            let life =
+                ActorLife { build: Arc::clone(&build), node, reference: ActorRef::new(Arc::clone(&mailbox)), number };
             Box::pin(async move {
                 let (actor, _) = ractor::Actor::spawn_linked(None, life, (), group).await.map_err(start_error)?;
                 let cell = actor.get_cell();

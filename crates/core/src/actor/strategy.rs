@@ -58,7 +58,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_dead_one_is_always_among_the_affected_and_only_the_strategy_adds_others(dead in 0usize..9, more in 1usize..9) {
+        fn the_dead_child_is_always_affected_and_only_the_strategy_adds_others(dead in 0usize..9, more in 1usize..9) {
             let count = dead + more;
             for strategy in [RestartStrategy::OneForOne, RestartStrategy::RestForOne, RestartStrategy::OneForAll] {
                 let affected = strategy.affected(dead, count);

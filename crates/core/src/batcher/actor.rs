@@ -9,7 +9,7 @@ use ractor::{Actor, ActorProcessingErr, ActorRef};
 use crate::clock::{self, Instant};
 use crate::metrics::DiscardPlace;
 use crate::pool::{BatchRun, BatcherMessage, Pool, ReplicaHandle, WorkerMessage};
-use crate::queue::{Entry, EntryKey, Release, SessionQueues, Waiting, inbox};
+use crate::queue::{Entry, EntryKey, QueueState, Release, SessionQueues, inbox};
 use crate::timeline::{BatchFacts, ReleaseReason, RunEnd};
 
 /// The actor of one stage's queue.
@@ -33,7 +33,7 @@ pub(crate) struct BatcherState {
     is_yielding: bool,
     /// The number of waiting entries at the last yield.
     yielded_at: usize,
-    /// Yields in a row during which no entry arrived; see [`Waiting`].
+    /// Yields in a row during which no entry arrived; see [`QueueState`].
     empty_yields: u32,
     /// The armed delay, so that no second timer is armed for the same moment.
     due_at: Option<Instant>,
@@ -211,10 +211,10 @@ impl BatcherState {
     }
 
     /// The entries that wait for this replica.
-    fn waiting(&self, replica: usize) -> Waiting {
+    fn waiting(&self, replica: usize) -> QueueState {
         let has_delay = !self.pool.policy().max_delay.is_zero();
         let load = self.queue.load_for(replica);
-        Waiting {
+        QueueState {
             load,
             oldest_arrival: if has_delay { self.queue.oldest_arrival(replica) } else { None },
             first_deadline: if has_delay { self.queue.first_deadline(replica) } else { None },
@@ -317,16 +317,16 @@ impl BatcherState {
     /// Gives returning entries a permit, and discards those whose callers have left: no message will name them again.
     fn keep_wanted(&self, entries: Vec<Entry>) -> Vec<Entry> {
         let now = clock::now();
-        let mut wanted = Vec::with_capacity(entries.len());
+        let mut waiting = Vec::with_capacity(entries.len());
         for mut entry in entries {
             if entry.flight.is_wanted(now) {
                 entry.permit = Some(self.pool.take_permit_again());
-                wanted.push(entry);
+                waiting.push(entry);
             } else {
                 self.pool.discard(entry, now, DiscardPlace::Queue);
             }
         }
-        wanted
+        waiting
     }
 
     /// Splits a batch that killed its worker in two. With repeated halving, one poison entry among n is alone after at

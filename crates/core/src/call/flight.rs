@@ -155,8 +155,8 @@ impl Flight {
         self.account.spent(self.deadline, now)
     }
 
-    /// Adds to the call's error where its time went and, for a deadline, whether user code had begun.
-    pub(crate) fn told(&self, error: CallError, now: Instant) -> CallError {
+    /// Adds to the call's error the times of the call and, for a deadline, whether user code had started.
+    pub(crate) fn with_timing(&self, error: CallError, now: Instant) -> CallError {
         let started = error.kind() == ErrorKind::DeadlineExceeded && self.account.has_started();
         error.after(self.spent(now)).after_start(started)
     }

@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn an_argument_is_found_by_place_or_name_and_never_by_both() {
+    fn an_argument_is_positional_or_named_and_never_both() {
         let call = FunctionCall::default().with_arg(1).with_kwarg("y", "two").with_kwarg("nothing", Value::Null);
         assert_eq!(call.arg::<i64>(0, "x").unwrap(), 1);
         assert_eq!(call.arg::<String>(1, "y").unwrap(), "two");
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_function_does_not_take_is_named() {
+    fn unexpected_arguments_are_named() {
         let call = FunctionCall::new([1, 2], Map::from_iter([("z", 3)]));
         assert!(call.check_names(&["x", "y", "z"]).is_ok());
         assert_eq!(message(call.check_names(&["x"])), "got 2 positional arguments, but the function takes `x`");

@@ -121,10 +121,10 @@ impl CallOptions {
         self.deadline.into_iter().chain(timeout).min()
     }
 
-    /// These options for a call that began at `began`: the timeout becomes a deadline.
+    /// These options for a call that began at `start`: the timeout becomes a deadline.
     #[must_use]
-    pub(crate) fn begun(mut self, began: Instant) -> Self {
-        self.deadline = self.deadline_from(began);
+    pub(crate) fn started_at(mut self, start: Instant) -> Self {
+        self.deadline = self.deadline_from(start);
         self.timeout = None;
         self
     }
@@ -250,6 +250,6 @@ impl CallOptions {
 
 /// A call's own place in a trace, else that of its caller.
 pub(super) fn traceparent(recorder: Option<&Recorder>, origin: Option<&Origin>) -> Option<String> {
-    let told = || origin?.traceparent.as_deref().map(str::to_owned);
-    recorder.and_then(Recorder::span).map(SpanId::traceparent).or_else(told)
+    let from_origin = || origin?.traceparent.as_deref().map(str::to_owned);
+    recorder.and_then(Recorder::span).map(SpanId::traceparent).or_else(from_origin)
 }

@@ -165,14 +165,14 @@ impl BlockingClient {
         call: impl Future<Output = Result<T, CallError>> + Send + 'static,
     ) -> Result<T, CallError> {
         let (runtime, outer) = (self.client.runtime(), self.client.outer.clone());
-        let wanted = async move {
+        let call_or_shutdown = async move {
             tokio::select! {
                 biased;
                 outcome = call => outcome,
                 error = outlived(outer) => Err(error),
             }
         };
-        runtime.block_on(async { runtime.spawn(wanted).await.unwrap_or_else(|error| Err(lost(error))) })
+        runtime.block_on(async { runtime.spawn(call_or_shutdown).await.unwrap_or_else(|error| Err(lost(error))) })
     }
 
     /// The client for async code.

@@ -19,7 +19,6 @@ pub(crate) use shared::Shared;
 pub use stream::{CallStream, CallStreamWithInputs, NoPreprocess, Prepare, PreparedInput, Preprocess};
 pub use typed::{RouteService, TypedRoute};
 
-use std::any::Any;
 use std::sync::Arc;
 use std::task::Context;
 use std::time::Duration;
@@ -32,7 +31,7 @@ use tokio::task::JoinError;
 
 use crate::call::{CallContext, CallOptions, Flight, OuterCall, Reply};
 use crate::clock::{self, Instant};
-use crate::containment::panic_message;
+use crate::containment::CaughtPanic;
 use crate::deadline::Deadline;
 use crate::error::{CallError, ErrorKind};
 use crate::metrics::COUNTING;
@@ -64,8 +63,8 @@ impl LocalClient {
     /// * uses the outer call's permit instead of one of the node's [calls in flight](crate::Limits::max_in_flight), so
     ///   that a node runs it even when full or draining. At most 256 inner calls at a time use one permit; one more is
     ///   `Overloaded`. The limits of its route, its stages and the node's memory apply as to every call;
-    /// * does not enter a stage that its outer call, or an outer call of that, is in: this is `Failed` with status 508,
-    ///   because all workers of the stage could wait for the stage itself.
+    /// * does not enter a stage that its outer call, or an outer call of that, is in: this is `Failed` with the
+    ///   reason [`LoopDetected`](crate::ErrorReason::LoopDetected), because all workers of the stage could wait for the stage itself.
     ///
     /// A [`call_detached`](Self::call_detached) is no inner call: it takes its own permit and outlives the call.
     #[must_use]
@@ -204,7 +203,7 @@ pub(crate) fn run_admitted<T>(
         match result {
             Ok(reply) => Ok(finish(call, reply)),
             Err(error) => {
-                let error = call.flight.told(error, clock::now());
+                let error = call.flight.with_timing(error, clock::now());
                 call.close(Err(error.kind()));
                 Err(error)
             }
@@ -302,12 +301,11 @@ impl Drop for AdmittedCall {
 
 /// The error of a call whose task was aborted or panicked.
 fn lost(error: JoinError) -> CallError {
-    if error.is_panic() { panicked(error.into_panic().as_ref()) } else { runtime_gone() }
+    if error.is_panic() { panicked(&CaughtPanic::from_payload(error.into_panic())) } else { runtime_gone() }
 }
 
-fn panicked(panic: &(dyn Any + Send)) -> CallError {
-    let words = panic_message(panic);
-    CallError::new(ErrorKind::Internal, format!("the call panicked: {words}")).with_trace(words)
+fn panicked(panic: &CaughtPanic) -> CallError {
+    CallError::new(ErrorKind::Internal, format!("the call panicked: {panic}")).with_trace(panic.to_string())
 }
 
 fn runtime_gone() -> CallError {

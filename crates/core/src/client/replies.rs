@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use callboard_codec::{Data, Payload};
+use futures_util::future::BoxFuture;
 use futures_util::{Stream, StreamExt, stream};
 use parking_lot::Mutex;
 use tokio::sync::mpsc;
@@ -24,8 +25,6 @@ use crate::pipeline::{Graph, StageOutputs, StreamPlace, all_may_run_again, place
 use crate::pool::Pool;
 use crate::queue::EntryOutcome;
 use crate::router::{Admission, HeldRoute, Route};
-
-type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
 impl LocalClient {
     /// Calls a route and reads its outputs one by one, as they arrive. A route that does not stream gives one output.
@@ -85,7 +84,7 @@ impl LocalClient {
         let flight = Arc::clone(&call.call.flight);
         let call = Arc::new(Mutex::new(Some(call)));
         let end = self.runtime().spawn(end_at_deadline(Arc::clone(&call), Arc::clone(&flight))).abort_handle();
-        let stream = ReplyStream { call, end, steps, flight, first_by, phase: Phase::Begin(payload) };
+        let stream = ReplyStream { call, end, steps, flight, first_by, phase: StreamPhase::Begin(payload) };
         PayloadReplies::new(stream::unfold(stream, ReplyStream::next))
     }
 }
@@ -191,16 +190,16 @@ struct ReplyStream {
     flight: Arc<Flight>,
     /// The time by which the first output is due.
     first_by: Option<Instant>,
-    phase: Phase,
+    phase: StreamPhase,
 }
 
-enum Phase {
+enum StreamPhase {
     /// The reader has not polled yet.
     Begin(Payload),
     /// The streaming stage runs on this node. Its outcome comes after its last output.
     Streaming {
         outputs: mpsc::Receiver<Payload>,
-        outcome: BoxFuture<EntryOutcome>,
+        outcome: BoxFuture<'static, EntryOutcome>,
         ended: Option<EntryOutcome>,
         /// The input and the chosen revision, kept while another node may take the call after a refusal here.
         spare: Option<(Payload, Option<u64>)>,
@@ -223,7 +222,7 @@ impl Drop for ReplyStream {
 
 impl ReplyStream {
     async fn next(mut self) -> Option<(Result<Payload, CallError>, Self)> {
-        if matches!(self.phase, Phase::Over) {
+        if matches!(self.phase, StreamPhase::Over) {
             return None;
         }
         if self.call.lock().is_none() {
@@ -256,9 +255,9 @@ impl ReplyStream {
 
     /// The error is the last item. Stages that still run are cancelled.
     fn end(mut self, error: CallError) -> Option<(Result<Payload, CallError>, Self)> {
-        let error = self.flight.told(error, clock::now());
+        let error = self.flight.with_timing(error, clock::now());
         close(&self.call, Err(error.kind()));
-        self.phase = Phase::Over;
+        self.phase = StreamPhase::Over;
         Some((Err(error), self))
     }
 
@@ -266,49 +265,51 @@ impl ReplyStream {
     async fn advance(
         call_steps: &CallSteps,
         flight: &Arc<Flight>,
-        phase: &mut Phase,
+        phase: &mut StreamPhase,
     ) -> Result<Option<Payload>, CallError> {
         let steps = call_steps.steps();
         let streams_at = call_steps.streams_at();
-        if matches!(phase, Phase::Begin(_))
-            && let Phase::Begin(payload) = std::mem::replace(phase, Phase::Ending)
+        if matches!(phase, StreamPhase::Begin(_))
+            && let StreamPhase::Begin(payload) = std::mem::replace(phase, StreamPhase::Ending)
         {
             let head = Graph::run_steps(&steps[..streams_at], payload, flight, clock::now()).await?;
             if streams_at == steps.len() {
                 return Ok(Some(head.payload));
             }
-            let begun = Self::begin_streaming(flight, &steps[streams_at..], head.payload).await;
-            *phase = begun.map_err(|error| {
+            let started = Self::begin_streaming(flight, &steps[streams_at..], head.payload).await;
+            *phase = started.map_err(|error| {
                 error.after_runs(streams_at > 0, all_may_run_again(&steps[..streams_at], reachable_by(flight)))
             })?;
         }
         let (output, passed) = loop {
             match phase {
-                Phase::Streaming { outputs, outcome, ended, spare } => match next_here(outputs, outcome, ended).await {
-                    Ok(output) => {
-                        *spare = None;
-                        break (output, 1);
-                    }
-                    // Refused before its start: the caller gets the refusal of this node, which it can act on.
-                    Err(refusal) => match spare.take().filter(|_| refusal.is_refusal()) {
-                        None => return Err(refusal),
-                        Some((payload, revision)) => {
-                            match stream_remote(&steps[streams_at..], payload, flight, revision).await {
-                                Err(error) if error.is_refusal() => return Err(refusal),
-                                begun => *phase = remote_phase(begun?),
-                            }
+                StreamPhase::Streaming { outputs, outcome, ended, spare } => {
+                    match next_here(outputs, outcome, ended).await {
+                        Ok(output) => {
+                            *spare = None;
+                            break (output, 1);
                         }
-                    },
-                },
-                Phase::Remote { outputs, passed } => match outputs.next().await {
+                        // Refused before its start: the caller gets the refusal of this node, which it can act on.
+                        Err(refusal) => match spare.take().filter(|_| refusal.is_refusal()) {
+                            None => return Err(refusal),
+                            Some((payload, revision)) => {
+                                match stream_remote(&steps[streams_at..], payload, flight, revision).await {
+                                    Err(error) if error.is_refusal() => return Err(refusal),
+                                    started => *phase = remote_phase(started?),
+                                }
+                            }
+                        },
+                    }
+                }
+                StreamPhase::Remote { outputs, passed } => match outputs.next().await {
                     Some(output) => break (Some(output?), *passed),
                     None => break (None, *passed),
                 },
-                Phase::Begin(_) | Phase::Ending | Phase::Over => return Ok(None),
+                StreamPhase::Begin(_) | StreamPhase::Ending | StreamPhase::Over => return Ok(None),
             }
         };
         let Some(output) = output else {
-            *phase = Phase::Ending;
+            *phase = StreamPhase::Ending;
             return Ok(None);
         };
         let reply = Graph::run_steps(&steps[streams_at + passed..], output, flight, clock::now()).await;
@@ -321,17 +322,17 @@ impl ReplyStream {
         flight: &Arc<Flight>,
         steps: &[Graph<Arc<Pool>>],
         payload: Payload,
-    ) -> Result<Phase, CallError> {
+    ) -> Result<StreamPhase, CallError> {
         let pool = match &steps[0] {
             Graph::Stage(pool) => Some(pool),
             _ => None,
         };
         let spare = match place_stream(&steps[0], flight) {
             StreamPlace::Remote(revision) => {
-                let begun = stream_remote(steps, payload.clone(), flight, revision).await;
-                match begun {
+                let started = stream_remote(steps, payload.clone(), flight, revision).await;
+                match started {
                     Err(error) if error.is_refusal() && pool.is_some() => None,
-                    begun => return begun.map(remote_phase),
+                    started => return started.map(remote_phase),
                 }
             }
             StreamPlace::Here { may_leave, revision } => may_leave.then(|| (payload.clone(), revision)),
@@ -342,18 +343,18 @@ impl ReplyStream {
         let (sender, outputs) = mpsc::channel(pool.settings().credit().get());
         let (pool, flight) = (Arc::clone(pool), Arc::clone(flight));
         let outcome = Box::pin(async move { pool.submit_streaming(payload, sender, &flight, clock::now()).await });
-        Ok(Phase::Streaming { outputs, outcome, ended: None, spare })
+        Ok(StreamPhase::Streaming { outputs, outcome, ended: None, spare })
     }
 }
 
-fn remote_phase(begun: StageOutputs) -> Phase {
-    Phase::Remote { outputs: begun.outputs, passed: begun.stages }
+fn remote_phase(started: StageOutputs) -> StreamPhase {
+    StreamPhase::Remote { outputs: started.outputs, passed: started.stages }
 }
 
 /// The next output of a stage on this node, or `None` after the last.
 async fn next_here(
     outputs: &mut mpsc::Receiver<Payload>,
-    outcome: &mut BoxFuture<EntryOutcome>,
+    outcome: &mut BoxFuture<'static, EntryOutcome>,
     ended: &mut Option<EntryOutcome>,
 ) -> Result<Option<Payload>, CallError> {
     let output = loop {

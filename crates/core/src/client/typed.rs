@@ -47,8 +47,8 @@ impl LocalClient {
     /// type of the same form use [`call`](Self::call).
     pub fn typed<In: Data, Out: Data + Clone>(&self, route: &str) -> Result<TypedRoute<In, Out>, CallError> {
         let held = self.hold(route)?;
-        let differs = |verb: &str, actual: &DataType, asked: &str| {
-            let message = format!("route `{route}` {verb} `{}`, not `{asked}`", actual.rust_name());
+        let differs = |verb: &str, actual: &DataType, requested: &str| {
+            let message = format!("route `{route}` {verb} `{}`, not `{requested}`", actual.rust_name());
             Err(CallError::new(ErrorKind::InvalidInput, message))
         };
         match (held.input(), held.output()) {

@@ -11,6 +11,7 @@ pub use self::stages::{OfferedStage, StageAdmission, StageQueue};
 
 pub use crate::call::{MAX_REQUEST_ID_CHARS, PayloadReplies, is_valid_request_id};
 pub use crate::client::{CAPACITY_POLL_INTERVAL, PreparedInput};
+pub use crate::containment::{CaughtPanic, contain, contain_future};
 pub use crate::error::ErrorParts;
 pub use crate::gateway::HeldBytes;
 pub use crate::id::CallId;

@@ -175,11 +175,11 @@ impl LocalClient {
             outcome = run(&admission.pools, payload, &flight) => {
                 // The call has ended, and no work for it is left.
                 admission.admission.settle();
-                outcome.map_err(|error| flight.told(error, clock::now()))
+                outcome.map_err(|error| flight.with_timing(error, clock::now()))
             }
             () = tokio::time::sleep_until(deadline) => {
                 let error = CallError::deadline_exceeded("before the outcome was there");
-                Err(flight.told(error.at_stage(admission.pools[0].name()), clock::now()))
+                Err(flight.with_timing(error.at_stage(admission.pools[0].name()), clock::now()))
             }
         }
     }

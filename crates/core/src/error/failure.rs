@@ -125,7 +125,7 @@ impl Failure {
         &self.0.message
     }
 
-    /// When the item may be sent again, if that is told.
+    /// The time after which the item may be sent again, if known.
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
         self.0.retry_after
@@ -147,8 +147,6 @@ impl Failure {
         Self(Box::new(parts))
     }
 
-    /// The first of an error and its sources that is a call's or an actor's, else a failure of user code, with the
-    /// words of all of them: a caller on the other side of a network has no `source()` to ask.
     /// What an actor answered, as the failure of the stage that asked: the stage had begun.
     fn handed_on(&self) -> Self {
         let mut failure = self.clone();
@@ -157,6 +155,8 @@ impl Failure {
         failure
     }
 
+    /// The first of an error and its sources that is a call's or an actor's, else a failure of user code, with the
+    /// words of all of them: a caller on the other side of a network has no `source()` to ask.
     fn from_source(error: &(dyn Error + 'static)) -> Self {
         let (mut message, mut inner, mut next) = (String::new(), None, Some(error));
         while let Some(cause) = next {

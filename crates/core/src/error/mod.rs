@@ -125,6 +125,16 @@ impl fmt::Display for ErrorKind {
     }
 }
 
+/// What a kind alone does not tell. Edges may answer it in words of their own: HTTP has statuses for both.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ErrorReason {
+    /// The input is larger than a limit that waiting does not change: with [`ErrorKind::InvalidInput`].
+    TooLarge,
+    /// An inner call came back to a stage that its outer call is in: with [`ErrorKind::Failed`].
+    LoopDetected,
+}
+
 /// Why a call did not succeed.
 ///
 /// Boxed inside, so that a `Result` with it stays small on the path where nothing goes wrong.
@@ -140,6 +150,8 @@ pub struct ErrorParts {
     pub message: String,
     /// See [`CallError::error_type`].
     pub error_type: Option<String>,
+    /// See [`CallError::reason`].
+    pub reason: Option<ErrorReason>,
     /// See [`CallError::status`].
     pub status: Option<u16>,
     /// See [`CallError::details`].
@@ -166,6 +178,7 @@ impl ErrorParts {
             kind,
             message: limit_error_text(message.into()),
             error_type: None,
+            reason: None,
             status: None,
             details: None,
             retry_after: None,
@@ -232,22 +245,20 @@ impl CallError {
         self
     }
 
-    /// The same error, told to have come from `stage`.
+    /// The same error, from `stage`.
     #[must_use]
     pub(crate) fn at_stage(mut self, stage: &StageName) -> Self {
         self.0.stage = Some(stage.clone());
         self
     }
 
-    /// The same error, told to have come after (or beside) user code that ran for the same call, and must not run
-    /// twice.
+    /// The same error; if `started`, user code that must not run twice has run for the same call.
     #[must_use]
     pub(crate) fn after_start(self, started: bool) -> Self {
         self.after_runs(started, false)
     }
 
-    /// The same error, told to have come after (or beside) user code that ran for the same call where `started`, and
-    /// may run `again`.
+    /// The same error; if `started`, user code has run for the same call, and may run `again`.
     #[must_use]
     pub(crate) fn after_runs(mut self, started: bool, again: bool) -> Self {
         if started {
@@ -257,7 +268,7 @@ impl CallError {
         self
     }
 
-    /// The same error, told to have come from user code itself, which may run `again` whatever it says.
+    /// The same error, from user code that may run `again` after any error.
     #[must_use]
     pub(crate) fn in_run(mut self, again: bool) -> Self {
         self.0.started = true;
@@ -265,7 +276,7 @@ impl CallError {
         self
     }
 
-    /// The same error, with where its call's time went.
+    /// The same error, with the times of its call.
     #[must_use]
     pub(crate) fn after(mut self, timing: Timing) -> Self {
         self.0.timing = Some(timing);
@@ -273,8 +284,8 @@ impl CallError {
     }
 
     #[must_use]
-    pub(crate) fn with_status(mut self, status: u16) -> Self {
-        self.0.status = Some(status);
+    pub(crate) fn with_reason(mut self, reason: ErrorReason) -> Self {
+        self.0.reason = Some(reason);
         self
     }
 
@@ -302,7 +313,14 @@ impl CallError {
         self.0.error_type.as_deref()
     }
 
-    /// The HTTP-like status (400–599) that user code chose for its failure.
+    /// What the kind alone does not tell, if there is such a reason.
+    #[must_use]
+    pub fn reason(&self) -> Option<ErrorReason> {
+        self.0.reason
+    }
+
+    /// The HTTP-like status (400–599) that user code chose for its failure, or that a node sent with it. Core passes it
+    /// on and does not read it.
     #[must_use]
     pub fn status(&self) -> Option<u16> {
         self.0.status
@@ -401,11 +419,11 @@ impl From<EncodeError> for CallError {
     /// The outcome of a call could not be written. Its value and its `Serialize` are the user's, so this is an error of
     /// user code, unless there was no memory or no time.
     fn from(error: EncodeError) -> Self {
-        let told = match error.kind() {
+        let error = match error.kind() {
             EncodeErrorKind::Exhausted => Self::overloaded(error.to_string(), RETRY_AFTER),
             EncodeErrorKind::Stopped => Self::deadline_exceeded("while the outcome was written"),
             _ => Self::new(ErrorKind::Failed, format!("the outcome cannot be written: {error}")),
         };
-        told.after_start(true)
+        error.after_start(true)
     }
 }

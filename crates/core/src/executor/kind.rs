@@ -14,13 +14,13 @@ use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
 use super::watchdog::Watched;
-use crate::containment::{Panicked, contain, contain_future, drop_contained};
+use crate::containment::{CaughtPanic, contain, contain_future, drop_contained};
 use crate::error::Failure;
 use crate::pool::{BatchRun, Death, Pool, ReplicaHandle, RunError, WorkerMessage};
 use crate::worker::{DynAsyncWorker, DynWorker, warm_up};
 
 /// Builds the worker, inside the replica and on the thread where it will run.
-pub(crate) type Build = Box<dyn FnOnce() -> Result<Box<dyn DynWorker>, Failure> + Send>;
+pub(crate) type BuildWorker = Box<dyn FnOnce() -> Result<Box<dyn DynWorker>, Failure> + Send>;
 
 /// The stage and replica of an executor.
 #[derive(Clone)]
@@ -51,12 +51,12 @@ pub(crate) enum ExecutorError {
 
 impl Executor {
     /// Builds a worker in place.
-    pub(crate) fn on_task(build: Build, pool: &Pool, watched: Arc<Watched>) -> Result<Self, Failure> {
+    pub(crate) fn on_task(build: BuildWorker, pool: &Pool, watched: Arc<Watched>) -> Result<Self, Failure> {
         Ok(Self::Task { worker: build_and_warm_up(build, pool)?, watched })
     }
 
     /// Builds a worker on a new thread and waits until it is warm.
-    pub(crate) async fn on_thread(build: Build, context: ExecutorContext) -> Result<Self, Failure> {
+    pub(crate) async fn on_thread(build: BuildWorker, context: ExecutorContext) -> Result<Self, Failure> {
         let pool = Arc::clone(&context.pool);
         let (executor, ready) = Self::start_thread(move || build_and_warm_up(build, &pool), context)?;
         // The sender is dropped without a message only if the thread was killed from outside.
@@ -225,7 +225,7 @@ fn pin_to(core: usize, context: &ExecutorContext) {
     }
 }
 
-fn build_and_warm_up(build: Build, pool: &Pool) -> Result<Box<dyn DynWorker>, Failure> {
+fn build_and_warm_up(build: BuildWorker, pool: &Pool) -> Result<Box<dyn DynWorker>, Failure> {
     contain(|| {
         let mut worker = build()?;
         pool.begin_warm_up();
@@ -235,6 +235,6 @@ fn build_and_warm_up(build: Build, pool: &Pool) -> Result<Box<dyn DynWorker>, Fa
     .unwrap_or_else(|words| Err(panicked(&words)))
 }
 
-fn panicked(words: &Panicked) -> Failure {
+fn panicked(words: &CaughtPanic) -> Failure {
     Failure::new(format!("panicked: {words}"))
 }

@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lying_length_does_not_overflow_the_sum() {
+    fn a_false_length_does_not_overflow_the_sum() {
         let mut ledger = Ledger::new(Limits::default());
         let now = Instant::now();
         assert!(ledger.admit(now, RouteIndex(0), 1, false).is_ok());

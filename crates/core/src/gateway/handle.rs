@@ -11,7 +11,7 @@ use ractor::ActorRef;
 use super::admission::{Ledger, LedgerLine, Limits, MAX_INNER_CALLS, Refusal};
 use super::message::GatewayMessage;
 use crate::clock::Instant;
-use crate::error::{CallError, ErrorKind, RETRY_AFTER};
+use crate::error::{CallError, ErrorKind, ErrorReason, RETRY_AFTER};
 use crate::host::{HostNode, OpaqueHandle};
 use crate::id::{CallId, RouteIndex, RouteName};
 use crate::metrics::{SharedMetrics, TurnedAway};
@@ -19,9 +19,6 @@ use crate::offload::Offload;
 
 /// The setting that bounds the sum of all accounts.
 const MAX_IN_FLIGHT_BYTES: &str = "max_in_flight_bytes";
-
-/// The HTTP status for an input that is too large.
-const TOO_LARGE: u16 = 413;
 
 /// Shared by all edges and clients of the node. The lock is held for a few dozen instructions, twice per call.
 #[derive(Debug)]
@@ -187,7 +184,7 @@ impl Gateway {
             Refusal::TooManyBytes { asked, limit } if asked > limit => {
                 let message =
                     format!("the call's {asked} bytes are more than the limit of {limit} for all calls in flight");
-                CallError::new(ErrorKind::InvalidInput, message).with_status(TOO_LARGE)
+                CallError::new(ErrorKind::InvalidInput, message).with_reason(ErrorReason::TooLarge)
             }
             Refusal::TooManyCalls { .. }
             | Refusal::TooManyInnerCalls { .. }

@@ -330,8 +330,8 @@ impl NodeMetrics {
 
     /// The outcomes of routes that are gone.
     pub(crate) fn past_outcomes(&self) -> u64 {
-        let kept: u64 = self.past_routes.lock().0.iter().map(|(_, outcomes)| outcomes).sum();
-        kept + self.past_outcomes.load(Ordering::Relaxed)
+        let past: u64 = self.past_routes.lock().0.iter().map(|(_, outcomes)| outcomes).sum();
+        past + self.past_outcomes.load(Ordering::Relaxed)
     }
 
     /// The gateway said no.
@@ -349,7 +349,7 @@ impl NodeMetrics {
         self.in_flight_bytes.set(in_flight_bytes as i64);
         let mut text = String::new();
         if let Err(error) = encode(&mut text, &self.registry.lock()) {
-            // Writing into a string does not fail; a metric that cannot be encoded is our defect, and is told as such.
+            // Writing into a string does not fail; a metric that cannot be encoded is a defect, and is shown as one.
             let _ = writeln!(text, "# encoding failed: {error}");
         }
         text

@@ -96,7 +96,7 @@ impl StageMetrics {
         self.compute_seconds.observe(micros(compute));
     }
 
-    pub(crate) fn waited(&self, timing: &Timing) {
+    pub(crate) fn record_wait(&self, timing: &Timing) {
         if !COUNTING {
             return;
         }

@@ -9,12 +9,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use prometheus_client::encoding::{EncodeMetric, MetricEncoder, NoLabelSet};
 use prometheus_client::metrics::{MetricType, TypedMetric};
 
-/// Bounds 1, 2, 4 … 2^(N-2) units, and one bucket for what is above.
+/// Bounds 1, 2, 4 … 2^(N-2) units, and one bucket for larger values.
 #[derive(Debug)]
 struct Buckets<const N: usize> {
     counts: [AtomicU64; N],
     sum: AtomicU64,
-    /// What one unit is in what is told to the reader: 1e-6 for microseconds told in seconds.
+    /// The size of a unit in the exported metric: 1e-6 for microseconds that are exported in seconds.
     scale: f64,
 }
 
@@ -83,7 +83,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_value_is_at_most_its_buckets_bound_and_above_the_one_before(units: u64) {
+        fn every_value_is_within_the_bounds_of_its_bucket(units: u64) {
             let bucket = bucket_of::<24>(units);
             prop_assert!(bucket == 23 || units <= 1 << bucket);
             prop_assert!(bucket == 0 || units > 1 << (bucket - 1));

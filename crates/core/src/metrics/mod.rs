@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_comes_back_goes_on_counting_and_names_without_end_do_not_pile_up() {
+    fn a_returning_name_keeps_its_counts_and_the_number_of_names_is_bounded() {
         let metrics = NodeMetrics::new();
         let name = |n: usize| StageName::from(format!("stage-{n}"));
         for n in 0..200 {
@@ -152,6 +152,6 @@ mod tests {
         assert!(text.contains("callboard_stage_batch_size_count{stage=\"steady\"} 200"), "{text}");
         assert_eq!((0..200).filter(|n| has(&format!("stage-{n}"))).count(), MAX_PAST - 1);
         assert!(has("stage-199") && !text.contains("stage-100"), "the latest stay, with all families");
-        assert!(!text.contains("callboard_stage_ready{"), "gauges tell of now");
+        assert!(!text.contains("callboard_stage_ready{"), "gauges show the current values");
     }
 }

@@ -151,7 +151,7 @@ pub struct RouteDescription {
     pub name: RouteName,
     /// The number of the change that opened it; the start has number 1.
     pub revision: u64,
-    /// Its pipeline, drawn in one line.
+    /// Its pipeline in one line, as [`PipelineShape`](crate::description::PipelineShape) writes it.
     pub pipeline: String,
     /// Whether it was replaced or removed, and only finishes its calls.
     pub closed: bool,
@@ -264,19 +264,19 @@ impl Shared {
     /// The stages of the open routes, each once.
     fn remote_stage_health(&self, table: &Table) -> Vec<RemoteStageHealth> {
         let cluster = remote_stages(&self.gateway);
-        let mut told: Vec<RemoteStageHealth> = Vec::new();
+        let mut stages: Vec<RemoteStageHealth> = Vec::new();
         for name in table.routes().iter().flat_map(|route| route.graph().remote_stages()) {
-            if !told.iter().any(|stage| stage.name == *name) {
+            if !stages.iter().any(|stage| stage.name == *name) {
                 let reason = match cluster {
                     None => Some("this node has not joined others"),
                     Some(cluster) if cluster.offers(name.as_str()) => None,
                     Some(_) => Some("no node that runs it can be reached"),
                 };
                 let (ready, reason) = (reason.is_none(), reason.map(str::to_owned));
-                told.push(RemoteStageHealth { name: name.clone(), reason, ready });
+                stages.push(RemoteStageHealth { name: name.clone(), reason, ready });
             }
         }
-        told
+        stages
     }
 
     pub(crate) fn describe(&self) -> Description {
@@ -310,7 +310,7 @@ impl Shared {
             set_replica_states(
                 pool.metrics(),
                 &all().flat_map(|pool| pool.replicas().all()).collect::<Vec<_>>(),
-                all().map(|pool| pool.replicas().wanted()).sum(),
+                all().map(|pool| pool.replicas().target()).sum(),
             );
             pool.metrics().set_gauges(queued, replicas, all().any(|pool| pool.stage_state().is_ready()));
         }
@@ -319,14 +319,14 @@ impl Shared {
 }
 
 /// Counts replicas by state.
-fn set_replica_states(metrics: &StageMetrics, workers: &[Arc<ReplicaHandle>], wanted: usize) {
+fn set_replica_states(metrics: &StageMetrics, workers: &[Arc<ReplicaHandle>], target: usize) {
     let leaving = workers.iter().filter(|handle| handle.is_leaving()).count();
     let busy = workers.iter().filter(|handle| !handle.is_leaving() && handle.running() > 0).count();
     let staying = workers.len() - leaving;
     metrics.set_replica_state(ReplicaState::Leaving, leaving);
     metrics.set_replica_state(ReplicaState::Busy, busy);
     metrics.set_replica_state(ReplicaState::Free, staying - busy);
-    metrics.set_replica_state(ReplicaState::Missing, wanted.saturating_sub(staying));
+    metrics.set_replica_state(ReplicaState::Missing, target.saturating_sub(staying));
 }
 
 /// The outcomes of all routes in the table. Revisions of a route share one count.
@@ -339,7 +339,7 @@ fn describe_routes(table: &Table) -> Vec<RouteDescription> {
     let describe = |(route, closed): (&Arc<Route>, bool)| RouteDescription {
         name: route.id().clone(),
         revision: route.revision(),
-        pipeline: route.graph().map(&mut |pool| pool.name().clone()).to_string(),
+        pipeline: route.graph().shape(|pool| (pool.name(), pool.settings())).to_string(),
         closed,
     };
     all_routes(table).map(describe).collect()

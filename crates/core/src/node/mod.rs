@@ -209,12 +209,12 @@ impl Node {
     pub async fn drain(&self, grace: Duration) -> Drained {
         self.handle.shared.gateway.drain();
         let (emptied, empty) = oneshot::channel();
-        let told = self.root.cast(RootMessage::Drain { emptied });
+        let sent = self.root.cast(RootMessage::Drain { emptied });
         // Batches no longer wait for more entries.
         for stage in self.handle.shared.router.table().stages() {
             stage.pool.tell_batcher(BatcherMessage::Drain);
         }
-        if told.is_ok() && matches!(tokio::time::timeout(grace, empty).await, Ok(Ok(()))) {
+        if sent.is_ok() && matches!(tokio::time::timeout(grace, empty).await, Ok(Ok(()))) {
             return Drained::Completely;
         }
         match self.handle.shared.gateway.in_flight() {

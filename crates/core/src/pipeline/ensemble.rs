@@ -225,9 +225,10 @@ fn partial<Out: Data + Clone>(
         .map(|outcome| {
             outcome.map_err(|error| {
                 failed += 1;
-                let told = MemberError { kind: error.kind().as_str().to_owned(), message: error.message().to_owned() };
+                let member_error =
+                    MemberError { kind: error.kind().as_str().to_owned(), message: error.message().to_owned() };
                 first_error.get_or_insert(error);
-                told
+                member_error
             })
         })
         .collect();

@@ -1,7 +1,7 @@
 //! The shape of a pipeline as data: over stage recipes in a plan, over pools in a running node.
 
 use std::convert::Infallible;
-use std::fmt::{self, Display};
+use std::fmt;
 use std::sync::Arc;
 
 use callboard_codec::Payload;
@@ -140,52 +140,6 @@ impl<S> Graph<S> {
             Self::Stage(stage) => Graph::Stage(map(stage)?),
         })
     }
-}
-
-impl<S: Display> Display for Graph<S> {
-    /// `decode → (a | b) → choose{x / y} → join`, with names: `(one: a | other: b)`; a partial ensemble is `(a | b)?`,
-    /// a stage that runs on other nodes only `↗a`
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Stage(stage) => stage.fmt(f),
-            Self::Remote(name) => write!(f, "↗{name}"),
-            Self::Sequence(steps) if steps.is_empty() => f.write_str("·"),
-            Self::Sequence(steps) => separated(f, steps, &[], " → "),
-            Self::Map { name, .. } => write!(f, "[{name}]"),
-            Self::Ask { name, .. } => write!(f, "<{name}>"),
-            Self::Ensemble { members, labels, join } => {
-                f.write_str("(")?;
-                separated(f, members, labels, " | ")?;
-                f.write_str(match join {
-                    Join::FailFast(_) => ")",
-                    Join::Partial(_) => ")?",
-                })
-            }
-            Self::Switch { name, branches, labels, .. } => {
-                write!(f, "{name}{{")?;
-                separated(f, branches, labels, " / ")?;
-                f.write_str("}")
-            }
-        }
-    }
-}
-
-fn separated<S: Display>(
-    f: &mut fmt::Formatter<'_>,
-    parts: &[Graph<S>],
-    labels: &[String],
-    separator: &str,
-) -> fmt::Result {
-    for (position, part) in parts.iter().enumerate() {
-        if position > 0 {
-            f.write_str(separator)?;
-        }
-        if let Some(label) = labels.get(position) {
-            write!(f, "{label}: ")?;
-        }
-        part.fmt(f)?;
-    }
-    Ok(())
 }
 
 impl<S: fmt::Debug> fmt::Debug for Graph<S> {

@@ -25,6 +25,7 @@ mod into;
 mod preprocess;
 mod remote;
 mod run;
+mod shape;
 mod stream;
 
 use std::fmt;
@@ -43,9 +44,9 @@ pub use into::{IntoPipeline, IntoStreamPipeline};
 pub use remote::{
     PeerDescription, RemoteFuture, RemoteStages, StageCall, StageLoad, StageOutputs, StageReply, StageTarget,
 };
+pub use shape::PipelineShape;
 pub use stream::StreamPipeline;
 
-pub(crate) use ensemble::Join;
 pub(crate) use graph::Graph;
 pub(crate) use remote::{ClusterHandle, StreamPlace, place_stream, reachable_by, remote_stages, stream_remote};
 pub(crate) use run::all_may_run_again;
@@ -203,7 +204,7 @@ impl<In, Out> Clone for Pipeline<In, Out> {
 
 impl<In, Out> fmt::Display for Pipeline<In, Out> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.graph.fmt(f)
+        self.graph.shape(|spec| (spec.name(), spec.settings())).fmt(f)
     }
 }
 

@@ -365,8 +365,8 @@ async fn leave_patiently(
         match leave(cluster, call.clone(), flight).await {
             Err(full) if full.kind() == ErrorKind::Overloaded && full.is_refusal() => {
                 call.is_retry = true;
-                let said = full.retry_after().unwrap_or_default().min(LONGEST_RETRY_AFTER);
-                tokio::time::sleep(said + ASK_AGAIN.delay(attempt, fastrand::f64())).await;
+                let retry_after = full.retry_after().unwrap_or_default().min(LONGEST_RETRY_AFTER);
+                tokio::time::sleep(retry_after + ASK_AGAIN.delay(attempt, fastrand::f64())).await;
             }
             outcome => return outcome,
         }
@@ -456,16 +456,16 @@ pub(crate) async fn stream_remote(
         (_, Some(cluster)) => {
             let call = call_of(steps, payload, flight, revision);
             let record = Away::begin(&call, flight);
-            let begun = cluster.stream(call).await;
-            record.end(begun.as_ref().map_or(1, |begun| begun.stages), None);
-            begun
+            let started = cluster.stream(call).await;
+            record.end(started.as_ref().map_or(1, |started| started.stages), None);
+            started
         }
         _ => Err(CallError::new(ErrorKind::Internal, "the step is not a stage")),
     }
 }
 
 fn load_of(pool: &Pool) -> StageLoad {
-    let capacity = pool.replicas().wanted().saturating_mul(pool.policy().max_batch_size.get());
+    let capacity = pool.replicas().target().saturating_mul(pool.policy().max_batch_size.get());
     let (open, revision) = (pool.stage_state().accepts_entries(), pool.settings().revision());
     StageLoad { open, queued: pool.queued(), capacity, revision }
 }

@@ -14,12 +14,12 @@ use super::graph::{ChooseFn, MapFn};
 use super::remote::{RemoteStages, reachable_by, run_stages};
 use crate::call::{Flight, Reply};
 use crate::clock::{self, Instant};
-use crate::containment::{Panicked, contain};
+use crate::containment::{CaughtPanic, contain};
 use crate::error::{CallError, ErrorKind, Failure};
 use crate::pool::Pool;
 use crate::timeline::{Micros, Phase, Timing};
 
-type Running<'a> = Pin<Box<dyn Future<Output = Result<Reply, CallError>> + Send + 'a>>;
+type StepFuture<'a> = Pin<Box<dyn Future<Output = Result<Reply, CallError>> + Send + 'a>>;
 
 impl Graph<Arc<Pool>> {
     /// Runs one payload through all steps. The first error ends it; later steps do not run.
@@ -93,7 +93,7 @@ impl Graph<Arc<Pool>> {
     }
 
     /// The composite steps, behind a pointer because they contain pipelines themselves.
-    fn run_nested<'a>(&'a self, payload: Payload, flight: &'a Arc<Flight>, now: Instant) -> Running<'a> {
+    fn run_nested<'a>(&'a self, payload: Payload, flight: &'a Arc<Flight>, now: Instant) -> StepFuture<'a> {
         Box::pin(async move {
             match self {
                 Self::Ensemble { members, join, .. } => run_ensemble(members, join, payload, flight, now).await,
@@ -155,7 +155,7 @@ async fn run_ensemble(
 }
 
 impl Graph<Arc<Pool>> {
-    fn run_member<'a>(&'a self, payload: Payload, flight: &'a Arc<Flight>, now: Instant) -> Running<'a> {
+    fn run_member<'a>(&'a self, payload: Payload, flight: &'a Arc<Flight>, now: Instant) -> StepFuture<'a> {
         Box::pin(self.run(payload, flight, now))
     }
 }
@@ -216,7 +216,7 @@ fn guarded_join(join: impl FnOnce() -> Result<Payload, CallError>) -> Result<Pay
     contain(join).unwrap_or_else(|words| Err(panicked("ensemble", words)))
 }
 
-fn panicked(name: &str, words: Panicked) -> CallError {
+fn panicked(name: &str, words: CaughtPanic) -> CallError {
     let error = CallError::new(ErrorKind::WorkerFailed, format!("`{name}` panicked: {words}"));
     error.at_stage(&name.into()).with_trace(words.trace())
 }

@@ -176,7 +176,7 @@ impl Pool {
         self.metrics.found_poison();
         self.has_poison.store(true, Ordering::Relaxed);
         let mut poison = self.poison.lock();
-        poison.found();
+        poison.record_poison();
         self.judge(&poison);
     }
 
@@ -194,7 +194,7 @@ impl Pool {
         }
         if self.has_poison.load(Ordering::Relaxed) {
             let mut poison = self.poison.lock();
-            poison.ran(entries);
+            poison.record_runs(entries);
             self.judge(&poison);
             self.has_poison.store(!poison.is_negligible(), Ordering::Relaxed);
         }
@@ -272,7 +272,7 @@ impl Pool {
     }
 
     pub(crate) fn record_waits(&self, timing: &Timing) {
-        self.metrics.waited(timing);
+        self.metrics.record_wait(timing);
     }
 
     /// How long batches take, as measured.

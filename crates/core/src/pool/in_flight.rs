@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::handle::Pool;
 use super::message::BatcherMessage;
 use crate::clock::{self, Instant};
-use crate::containment::Panicked;
+use crate::containment::CaughtPanic;
 use crate::error::{CallError, ErrorKind};
 use crate::metrics::DiscardPlace;
 use crate::queue::{Entry, EntryReply};
@@ -37,33 +37,32 @@ impl InFlightBatch {
     /// Drops entries without a waiting caller, and splits the rest into inputs for user code and replies to send.
     pub(crate) fn take(
         pool: &Arc<Pool>,
-        entries: Vec<Entry>,
+        mut entries: Vec<Entry>,
         run: u64,
         formed_at: Instant,
         now: Instant,
         mut facts: BatchFacts,
     ) -> (Vec<Item>, Self) {
-        let mut owed = entries;
-        for entry in owed.extract_if(.., |entry| !entry.flight.is_wanted(now)) {
+        for entry in entries.extract_if(.., |entry| !entry.flight.is_wanted(now)) {
             pool.discard(entry, now, DiscardPlace::Worker);
         }
         let keeps_inputs = pool.contract().may_run_again();
-        let mut items = Vec::with_capacity(owed.len());
-        owed.retain_mut(|entry| {
+        let mut items = Vec::with_capacity(entries.len());
+        entries.retain_mut(|entry| {
             let payload = if keeps_inputs { entry.payload.get().cloned() } else { entry.payload.take() };
             // Always there: only a run takes it, and a run without kept inputs is not repeated.
             let Some(payload) = payload else { return false };
             items.push(Item { payload, flight: entry.flight.clone(), outputs: entry.outputs.take() });
             true
         });
-        facts.size = owed.len();
-        let trace = BatchTrace::for_entries(&owed, now);
+        facts.size = entries.len();
+        let trace = BatchTrace::for_entries(&entries, now);
         facts.span = trace.as_ref().map(|trace| trace.span);
-        for entry in &owed {
+        for entry in &entries {
             entry.note_started(pool.name(), now, facts);
         }
         let batch = now.saturating_duration_since(formed_at);
-        (items, Self { pool: Arc::clone(pool), run, entries: owed, batch, formed_at, facts, lone_crashes: 0, trace })
+        (items, Self { pool: Arc::clone(pool), run, entries, batch, formed_at, facts, lone_crashes: 0, trace })
     }
 
     /// The same batch; its only entry has killed this number of workers before.
@@ -126,7 +125,7 @@ impl InFlightBatch {
     }
 
     /// All callers have left: only records the outcome.
-    pub(crate) fn answer_nobody(mut self, now: Instant) {
+    pub(crate) fn record_without_callers(mut self, now: Instant) {
         self.tell_observer(now, RunEnd::Cancelled);
         for entry in self.take_entries() {
             self.pool.discard(entry, now, DiscardPlace::Worker);
@@ -147,7 +146,7 @@ impl InFlightBatch {
     /// be at fault. Under `AtMostOnce` all entries fail at once.
     ///
     /// Returns whether this was a step of that bisection.
-    pub(crate) fn after_panic(mut self, words: &Panicked) -> bool {
+    pub(crate) fn after_panic(mut self, words: &CaughtPanic) -> bool {
         let pool = Arc::clone(&self.pool);
         let may_run_again = pool.contract() != Contract::AtMostOnce;
         let is_alone = self.entries.len() == 1;
@@ -207,7 +206,7 @@ impl InFlightBatch {
     }
 }
 
-fn panicked(pool: &Pool, words: &Panicked) -> CallError {
+fn panicked(pool: &Pool, words: &CaughtPanic) -> CallError {
     let error = CallError::new(ErrorKind::WorkerFailed, format!("the worker panicked: {words}"));
     error.at_stage(pool.name()).with_trace(words.trace())
 }
@@ -240,8 +239,8 @@ impl Drop for InFlightBatch {
         }
         self.tell_observer(clock::now(), RunEnd::Lost);
         let (mut again, may_run_again) = (self.take_entries(), self.pool.contract().may_run_again());
-        let kept = if may_run_again { self.pool.take_retries(again.len()) } else { 0 };
-        for entry in again.split_off(kept) {
+        let retries = if may_run_again { self.pool.take_retries(again.len()) } else { 0 };
+        for entry in again.split_off(retries) {
             entry.note_end(self.pool.name(), clock::now(), RunEnd::Lost);
             entry.refuse(self.pool.lost().after_start(!may_run_again));
         }

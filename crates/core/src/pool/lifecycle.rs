@@ -56,7 +56,7 @@ impl StageState {
 
     const fn may_become(self, next: Self) -> bool {
         match (self, next) {
-            // The last word on why it failed is the one that is told.
+            // The last reason of a failure is reported.
             (Self::Failed, Self::Failed) | (Self::Stopped | Self::Failed, Self::Stopped) => true,
             (Self::Stopped | Self::Failed, _) => false,
             (_, Self::Draining | Self::Stopped | Self::Failed) => true,
@@ -100,7 +100,7 @@ impl Lifecycle {
         };
         let allowed = self.state.may_become(next);
         if allowed {
-            // What a stage failed of stays told after it is stopped.
+            // The reason of a failure remains after the stage has stopped.
             if !(self.state == StageState::Failed && reason.is_none()) {
                 self.reason = reason;
             }
@@ -125,7 +125,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn goes_through_its_life_in_order() {
+    fn passes_its_states_in_order() {
         let mut life = Lifecycle::default();
         for next in [
             StageState::WarmingUp,
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn a_complaint_degrades_what_would_be_ready_until_it_is_withdrawn() {
+    fn a_complaint_degrades_a_ready_stage_until_it_is_withdrawn() {
         let mut life = Lifecycle::default();
         life.enter(StageState::Ready, None);
         life.complain(Some("poison".to_owned()));
@@ -148,17 +148,17 @@ mod tests {
 
         life.enter(StageState::Degraded, Some("a replica died".to_owned()));
         life.enter(StageState::Ready, None);
-        assert_eq!((life.state(), life.reason()), (StageState::Degraded, Some("poison")), "it still stands");
+        assert_eq!((life.state(), life.reason()), (StageState::Degraded, Some("poison")), "the complaint remains");
 
         life.enter(StageState::Degraded, Some("a replica died".to_owned()));
         life.complain(None);
-        assert_eq!(life.reason(), Some("a replica died"), "another reason is not withdrawn with it");
+        assert_eq!(life.reason(), Some("a replica died"), "a later reason remains");
         life.enter(StageState::Ready, None);
         assert_eq!((life.state(), life.reason()), (StageState::Ready, None));
     }
 
     #[test]
-    fn nothing_comes_back_from_failed_or_draining() {
+    fn failed_and_draining_stages_never_become_ready() {
         let mut life = Lifecycle::default();
         assert!(life.enter(StageState::Failed, Some("why".to_owned())));
         assert!(!life.enter(StageState::Ready, None));

@@ -1,4 +1,4 @@
-//! What a batcher and a worker can be told.
+//! Messages to a batcher and to a worker.
 
 use std::sync::Arc;
 
@@ -16,11 +16,11 @@ pub(crate) enum BatcherMessage {
     Abandon(EntryKey),
     /// A replica is ready for batches. From the new worker.
     Join(Arc<ReplicaHandle>),
-    /// A replica is not needed any more: hand it no more batches, and tell it to leave. From the supervisor.
+    /// A replica is not needed any more: it gets no further batches, and leaves. From the supervisor.
     Leave(Arc<ReplicaHandle>),
     /// A worker became free while entries were waiting. From that worker.
     Free,
-    /// The worker of these entries ended, and they may be queued again: it had not begun them, or their contract allows
+    /// The worker of these entries ended, and they may be queued again: they had not started, or their contract allows
     /// it. From the dropped batch.
     TakeBack(Vec<Entry>),
     /// These entries, run together, killed their worker: run each half by itself. From the worker.

@@ -18,7 +18,7 @@ pub(crate) struct PoisonShare {
 
 impl PoisonShare {
     /// Entries that had their outcome.
-    pub(crate) fn ran(&mut self, entries: usize) {
+    pub(crate) fn record_runs(&mut self, entries: usize) {
         self.entries += entries as f64;
         if self.entries > WINDOW {
             let fade = WINDOW / 2.0 / self.entries;
@@ -28,9 +28,9 @@ impl PoisonShare {
     }
 
     /// Counts a poison entry.
-    pub(crate) fn found(&mut self) {
+    pub(crate) fn record_poison(&mut self) {
         self.poison += 1.0;
-        self.ran(1);
+        self.record_runs(1);
     }
 
     /// The share, where it is more than a stage should have.
@@ -53,25 +53,25 @@ mod tests {
     #[test]
     fn a_few_poison_entries_are_tolerated_many_are_not() {
         let mut share = PoisonShare::default();
-        share.ran(99);
-        share.found();
+        share.record_runs(99);
+        share.record_poison();
         assert_eq!(share.excess(), None);
         for _ in 0..30 {
-            share.found();
+            share.record_poison();
         }
         assert!(share.excess().is_some());
-        share.ran(1_000);
-        assert_eq!(share.excess(), None, "what was long ago fades");
+        share.record_runs(1_000);
+        assert_eq!(share.excess(), None, "old records decay");
     }
 
     proptest! {
-        /// A steady share is judged by what it is, whatever the order.
+        /// The judgement of a steady share does not depend on the order.
         #[test]
-        fn a_steady_share_is_judged_rightly(good in 1usize..20) {
+        fn a_steady_share_is_judged_correctly(good in 1usize..20) {
             let mut share = PoisonShare::default();
             for _ in 0..100 {
-                share.found();
-                share.ran(good);
+                share.record_poison();
+                share.record_runs(good);
             }
             let is = 1.0 / (good + 1) as f64;
             prop_assert_eq!(share.excess().is_some(), is > TOLERATED);

@@ -100,7 +100,7 @@ impl ReplicaHandle {
         self.since
     }
 
-    /// Notes that the replica was told to leave.
+    /// Notes that the replica is leaving.
     pub(crate) fn set_leaving(&self) {
         self.leaving.store(true, Ordering::Relaxed);
     }

@@ -1,4 +1,4 @@
-//! The replicas of one stage on this node: which of them run, the wanted number, the last restarts.
+//! The replicas of one stage on this node: which of them run, their target number, the last restarts.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -27,17 +27,17 @@ pub(crate) struct ReplicaSet {
     handles: Mutex<Vec<Arc<ReplicaHandle>>>,
     /// The last restarts, the newest last.
     restarts: Mutex<VecDeque<Restart>>,
-    wanted: AtomicUsize,
+    target: AtomicUsize,
     is_moved_to_threads: AtomicBool,
     abandoned_threads: AtomicUsize,
 }
 
 impl ReplicaSet {
-    pub(super) fn new(wanted: usize) -> Self {
+    pub(super) fn new(target: usize) -> Self {
         Self {
             handles: Mutex::default(),
             restarts: Mutex::default(),
-            wanted: AtomicUsize::new(wanted),
+            target: AtomicUsize::new(target),
             is_moved_to_threads: AtomicBool::new(false),
             abandoned_threads: AtomicUsize::new(0),
         }
@@ -57,7 +57,7 @@ impl ReplicaSet {
         handles.push(replica);
     }
 
-    /// Whether this replica was told to leave; if so, removes it.
+    /// Whether this replica was leaving; if so, removes it.
     pub(crate) fn remove_leaving(&self, who: ActorId) -> bool {
         let mut handles = self.handles.lock();
         let left = handles.iter().position(|handle| handle.actor().get_id() == who && handle.is_leaving());
@@ -78,13 +78,13 @@ impl ReplicaSet {
         self.restarts.lock().iter().cloned().collect()
     }
 
-    /// The number of replicas that is wanted.
-    pub(crate) fn wanted(&self) -> usize {
-        self.wanted.load(Ordering::Relaxed)
+    /// The target number of replicas.
+    pub(crate) fn target(&self) -> usize {
+        self.target.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn set_wanted(&self, replicas: usize) {
-        self.wanted.store(replicas, Ordering::Relaxed);
+    pub(crate) fn set_target(&self, replicas: usize) {
+        self.target.store(replicas, Ordering::Relaxed);
     }
 
     /// The number of batches that can run at once. At least one: a replica that is down is about to come back.

@@ -2,6 +2,9 @@
 //!
 //! Retries are paid for by successes. When a stage is well, there is always enough for the odd one; when it is not,
 //! retries end before they become the load that keeps it down.
+//!
+//! The client over a network has another budget, by time, as each call pays into it, lost or not. Here each lost entry
+//! has cost a worker: a reserve that returns with time would let a broken stage kill one worker after the other.
 
 /// What every completed entry pays in: one retry for ten.
 const DEPOSIT: f64 = 0.1;
@@ -40,9 +43,9 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// However work and losses come, retries are at most a tenth of what was completed, and the reserve.
+        /// For any order of work and losses, retries are at most a tenth of the completed calls, plus the reserve.
         #[test]
-        fn retries_are_bounded_by_what_was_completed(steps in prop::collection::vec((0usize..50, 0usize..20), 0..100)) {
+        fn retries_are_bounded_by_completed_calls(steps in prop::collection::vec((0usize..50, 0usize..20), 0..100)) {
             let mut budget = RetryBudget::default();
             let (mut completed, mut retried) = (0, 0);
             for (done, lost) in steps {
@@ -57,7 +60,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stage_that_is_well_always_has_some() {
+    fn a_healthy_stage_always_has_retries() {
         let mut budget = RetryBudget::default();
         assert_eq!(budget.take(25), 10);
         assert_eq!(budget.take(1), 0);

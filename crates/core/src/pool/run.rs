@@ -16,7 +16,7 @@ use super::in_flight::InFlightBatch;
 use super::message::BatcherMessage;
 use super::replica::{Death, ReplicaHandle};
 use crate::clock::{self, Instant};
-use crate::containment::{Panicked, contain, contain_future, drop_contained};
+use crate::containment::{CaughtPanic, contain, contain_future, drop_contained};
 use crate::queue::Entry;
 use crate::timeline::{BatchFacts, RunEnd};
 use crate::worker::{DynAsyncWorker, DynWorker, Item, ItemOutcome, WrongCount, span};
@@ -39,7 +39,7 @@ pub(crate) struct BatchRun {
 pub(crate) enum RunError {
     /// User code panicked.
     #[error("the worker panicked: {0}")]
-    Panicked(Panicked),
+    Panicked(CaughtPanic),
     /// User code came back after the stage's timeout, when its callers had been answered.
     #[error("the worker came back after it was given up")]
     Abandoned,
@@ -70,21 +70,21 @@ impl BatchRun {
         handle.put_batch(batch);
         let mut outcomes = Vec::with_capacity(items.len());
         let span = span::for_run(pool.name(), handle.index(), &items);
-        let ran = contain(|| span.in_scope(|| worker.run(pool.name(), &mut items, &mut outcomes)));
+        let result = contain(|| span.in_scope(|| worker.run(pool.name(), &mut items, &mut outcomes)));
         let Some(batch) = handle.take_batch() else {
             drop_contained((items, outcomes));
             return Err(RunError::Abandoned);
         };
         let finished_at = clock::now();
         pool.record_run(cost, taken_at, started_at, finished_at);
-        let ran = match ran {
-            Ok(ran) => Ok(ran.map(|()| outcomes)),
+        let result = match result {
+            Ok(result) => Ok(result.map(|()| outcomes)),
             Err(words) => {
                 drop_contained((items, outcomes));
                 Err(words)
             }
         };
-        finish(&pool, handle, batch, ran, finished_at - started_at, finished_at)
+        finish(&pool, handle, batch, result, finished_at - started_at, finished_at)
     }
 
     /// Runs the batch on an asynchronous worker. When all of its callers have gone, its future is dropped.
@@ -103,10 +103,10 @@ impl BatchRun {
 
         let cost = batch.cost();
         let span = span::for_run(pool.name(), handle.index(), &items);
-        let running = while_wanted(worker.run(pool.name(), items).instrument(span), &mut batch);
-        let ran = match pool.settings().timeout() {
+        let running = while_callers_wait(worker.run(pool.name(), items).instrument(span), &mut batch);
+        let result = match pool.settings().timeout() {
             Some(timeout) => match tokio::time::timeout(timeout, running).await {
-                Ok(ran) => ran,
+                Ok(result) => result,
                 Err(_) => {
                     pool.metrics().hung();
                     pool.give_back_worker(handle);
@@ -116,15 +116,15 @@ impl BatchRun {
             },
             None => running.await,
         };
-        let Some(ran) = ran else {
+        let Some(result) = result else {
             // All callers have left; the worker itself is sound.
             pool.give_back_worker(handle);
-            batch.answer_nobody(clock::now());
+            batch.record_without_callers(clock::now());
             return Ok(());
         };
         let finished_at = clock::now();
         pool.record_run(cost, taken_at, started_at, finished_at);
-        finish(&pool, handle, batch, ran, finished_at - started_at, finished_at)
+        finish(&pool, handle, batch, result, finished_at - started_at, finished_at)
     }
 
     fn begin(mut self, now: Instant) -> (Vec<Item>, InFlightBatch) {
@@ -151,17 +151,17 @@ impl Drop for BatchRun {
     }
 }
 
-type Ran = Result<Result<Vec<ItemOutcome>, WrongCount>, Panicked>;
+type RunResult = Result<Result<Vec<ItemOutcome>, WrongCount>, CaughtPanic>;
 
 /// Drives the worker's future while at least one caller waits. `None`: all callers have left.
-async fn while_wanted(
+async fn while_callers_wait(
     running: impl Future<Output = Result<Vec<ItemOutcome>, WrongCount>>,
     batch: &mut InFlightBatch,
-) -> Option<Ran> {
+) -> Option<RunResult> {
     let mut running = pin!(contain_future(running));
     poll_fn(|context| {
-        if let Poll::Ready(ran) = running.as_mut().poll(context) {
-            return Poll::Ready(Some(ran));
+        if let Poll::Ready(result) = running.as_mut().poll(context) {
+            return Poll::Ready(Some(result));
         }
         let mut entries = batch.entries_mut().iter_mut();
         // Registers with the first caller that is still there; when it leaves, with the next.
@@ -176,11 +176,11 @@ fn finish(
     pool: &Pool,
     handle: &ReplicaHandle,
     batch: InFlightBatch,
-    ran: Ran,
+    result: RunResult,
     compute: Duration,
     now: Instant,
 ) -> Result<(), RunError> {
-    match ran {
+    match result {
         // A full batch waits: the batcher can hand it over while the callers of this one are woken.
         Ok(Ok(outcomes)) if pool.has_full_batch() => {
             pool.release_worker(handle);

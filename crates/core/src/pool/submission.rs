@@ -4,7 +4,8 @@
 //!   place.
 //! * **Late:** `DeadlineExceeded` where the call could not make its deadline even alone, `Overloaded` where the queue
 //!   before it is too long; see [`DeadlineCheck`].
-//! * **Cancelled:** dropping what [`Pool::submit`] gave abandons the entry: it leaves the queue, or its worker is told.
+//! * **Cancelled:** dropping the future of [`Pool::submit`] abandons the entry: it leaves the queue, or its worker is
+//!   notified.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -22,7 +23,7 @@ use super::message::BatcherMessage;
 use crate::call::Flight;
 use crate::clock::{self, Instant};
 use crate::containment::{contain, drop_contained};
-use crate::error::{CallError, ErrorKind, Failure};
+use crate::error::{CallError, ErrorKind, ErrorReason, Failure};
 use crate::metrics::Refused;
 use crate::queue::{
     AdmissionDecision, CONFIRMED_FOR, ContainedPayload, DeadlineCheck, Entry, EntryKey, EntryOutcome, Load,
@@ -32,9 +33,6 @@ use crate::worker::OutputSender;
 
 /// The retry time for refused callers before the first batch was measured.
 const RETRY_AFTER_UNKNOWN: Duration = Duration::from_secs(1);
-
-/// HTTP's number for a request that comes back to where it is.
-const LOOP_DETECTED: u16 = 508;
 
 impl Pool {
     /// Runs one payload through this stage.
@@ -47,8 +45,7 @@ impl Pool {
     ///
     /// # Cancellation
     ///
-    /// Dropping the future abandons the entry: it leaves the queue, or, if it runs already, its worker is told and its
-    /// result dropped.
+    /// Dropping the future abandons the entry: it leaves the queue, or its worker is notified and its result dropped.
     pub(crate) fn submit<'a>(
         self: &'a Arc<Self>,
         payload: Payload,
@@ -112,7 +109,8 @@ impl Pool {
         if flight.is_inside(&self.name) {
             let message =
                 format!("the stage `{}` is called from within itself: it would wait for its own workers", self.name);
-            return Err(CallError::new(ErrorKind::Failed, message).with_status(LOOP_DETECTED).at_stage(&self.name));
+            let error = CallError::new(ErrorKind::Failed, message).with_reason(ErrorReason::LoopDetected);
+            return Err(error.at_stage(&self.name));
         }
         Ok(())
     }

@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn a_free_worker_takes_what_is_not_hopeless() {
+    fn a_free_worker_accepts_calls_that_can_meet_their_deadline() {
         assert_eq!(check(10, 0, None, 1).judge(&policy()), AdmissionDecision::Queue);
         let hopeless = check(5, 0, None, 1).judge(&policy());
         assert!(
@@ -142,8 +142,8 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_before_it_counts_in_full_batches_over_the_replicas() {
-        // 24 before it are three batches of 18 ms each, then its own, beside what still runs: about 81 ms, and with
+    fn earlier_entries_count_as_full_batches_over_the_replicas() {
+        // 24 earlier entries are three batches of 18 ms each, then its own, and the running one: about 81 ms, and with
         // caution 89.
         assert_eq!(check(92, 24, Some(8), 1).judge(&policy()), AdmissionDecision::Queue);
         let decision = check(60, 24, Some(8), 1).judge(&policy());
@@ -155,9 +155,9 @@ mod tests {
     }
 
     proptest! {
-        /// More time, fewer before it or more replicas never turn a yes into a no.
+        /// More time, fewer earlier entries or more replicas never turn a yes into a no.
         #[test]
-        fn never_refuses_for_better_prospects(
+        fn better_conditions_never_cause_a_refusal(
             remaining in 0u64..200, before in 0usize..100, busy: bool, replicas in 1usize..5,
             more in 0u64..50, fewer in 0usize..50, others in 0usize..4,
         ) {
@@ -171,8 +171,8 @@ mod tests {
         }
     }
 
-    /// One worker, batches of eight, calls that come at five times what it can do, each due 150 ms after it came: how
-    /// many are answered in time, as a part of what the worker could do.
+    /// One worker, batches of eight, arrivals at five times its capacity, a deadline of 150 ms each: the calls that are
+    /// answered in time, as a part of the capacity.
     fn goodput(admits: bool) -> f64 {
         const STEP: Duration = Duration::from_micros(100);
         let (policy, line) = (policy(), line());
@@ -210,9 +210,9 @@ mod tests {
     }
 
     #[test]
-    fn five_times_too_much_costs_next_to_nothing_of_what_is_answered_in_time() {
+    fn five_times_the_capacity_costs_almost_no_goodput() {
         let (with, without) = (goodput(true), goodput(false));
-        assert!(with >= 0.95, "{with:.3} of what the worker can do");
+        assert!(with >= 0.95, "{with:.3} of the capacity");
         assert!(without < 0.5, "{without:.3} would do as well without");
     }
 }

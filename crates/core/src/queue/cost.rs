@@ -263,22 +263,22 @@ mod tests {
     }
 
     #[test]
-    fn knows_nothing_before_the_first_batch() {
+    fn predicts_nothing_before_the_first_batch() {
         let line = CostModel::default().line();
         assert!(!line.is_known() && !CostModel::default().is_warm());
         assert_eq!(line.batch(100), Duration::ZERO);
     }
 
     #[test]
-    fn a_line_survives_its_one_word() {
+    fn a_line_round_trips_through_one_word() {
         let line = CostLine { per_unit: 12.5, per_batch: 7e9 };
         assert_eq!(CostLine::from_bits(line.to_bits()), line);
     }
 
     proptest! {
-        /// Batches of several sizes on a line: the line is found, to a few per cent.
+        /// Batch times of several sizes on a line: the line is found, to a few per cent.
         #[test]
-        fn finds_the_line_that_batches_lie_on(
+        fn finds_the_line_of_the_batch_times(
             per_unit in 1_000.0f64..1e7, per_batch in 0.0f64..1e8,
             costs in prop::collection::vec(1u64..64, 40..100),
         ) {
@@ -292,18 +292,20 @@ mod tests {
             }
         }
 
-        /// Batches all of one size: right for that size, never negative anywhere.
+        /// Batches of a single size: the estimate is right for that size, and never negative.
         #[test]
-        fn is_right_about_batches_all_of_one_size(size in 1u64..1000, nanos in 1_000.0f64..1e9, other in 0u64..5000) {
+        fn predicts_batches_of_a_single_size(size in 1u64..1000, nanos in 1_000.0f64..1e9, other in 0u64..5000) {
             let line = learned((0..50).map(|_| (size, nanos))).line();
             prop_assert!(close(line.batch(size), nanos, 0.01));
             prop_assert!(line.per_unit >= 0.0 && line.per_batch >= 0.0);
             prop_assert!(line.batch(other) <= line.batch(other + 1));
         }
 
-        /// One batch in twenty takes a hundred times as long: the estimate stays near what the others take.
+        /// One batch in twenty takes a hundred times as long: the estimate stays near the time of the others.
         #[test]
-        fn a_stall_now_and_then_moves_it_little(stalls in prop::collection::vec(0usize..20, 20), nanos in 1e4f64..1e8) {
+        fn occasional_stalls_change_the_estimate_little(
+            stalls in prop::collection::vec(0usize..20, 20), nanos in 1e4f64..1e8,
+        ) {
             let batches = stalls.iter().flat_map(|stalled| {
                 (0..20).map(move |n| (8, if n == *stalled && n > 8 { 100.0 * nanos } else { nanos }))
             });
@@ -311,18 +313,18 @@ mod tests {
             prop_assert!(estimate.as_nanos() as f64 <= 1.7 * nanos && estimate.as_nanos() as f64 >= 0.9 * nanos);
         }
 
-        /// A stage that becomes ten times slower or faster is believed within a hundred batches.
+        /// The estimate follows a stage that becomes ten times slower or faster within a hundred batches.
         #[test]
-        fn follows_a_stage_that_changed(nanos in 1e5f64..1e8, slower: bool) {
+        fn follows_a_stage_whose_speed_changes(nanos in 1e5f64..1e8, slower: bool) {
             let changed = if slower { 10.0 * nanos } else { nanos / 10.0 };
             let before = (0..100).map(|_| (4, nanos));
             let model = learned(before.chain((0..100).map(|_| (4, changed))));
             prop_assert!(close(model.line().batch(4), changed, 0.1));
         }
 
-        /// An estimate that came to be wrong and stands in the way of being measured is doubted, and comes right.
+        /// A wrong estimate that prevents new measurements is doubted, and corrected.
         #[test]
-        fn an_estimate_that_is_doubted_is_soon_given_up(wrong in 1e8f64..1e10, right in 1e4f64..1e6) {
+        fn a_doubted_estimate_is_soon_replaced(wrong in 1e8f64..1e10, right in 1e4f64..1e6) {
             let mut model = learned((0..100).map(|_| (1, wrong)));
             let mut doubts = 0;
             while !close(model.line().batch(1), right, 0.5) {
@@ -335,7 +337,7 @@ mod tests {
             }
         }
 
-        /// Whatever was measured: nothing negative, and more load never drains sooner, nor do fewer replicas drain it.
+        /// For any measurements: nothing is negative, and neither more load nor fewer replicas drain sooner.
         #[test]
         fn draining_grows_with_load_and_shrinks_with_replicas(
             batches in prop::collection::vec((0u64..100, 0.0f64..1e9), 0..50),

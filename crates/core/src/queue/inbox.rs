@@ -19,16 +19,16 @@ const KEPT_CAPACITY: usize = 256;
 
 /// Entries on their way to one batcher.
 #[derive(Debug, Default)]
-pub(crate) struct Inbox(Mutex<State>);
+pub(crate) struct Inbox(Mutex<InboxState>);
 
 #[derive(Debug, Default)]
-struct State {
+struct InboxState {
     entries: Vec<Entry>,
     closed: bool,
 }
 
 impl Inbox {
-    /// Adds an entry. `Ok(true)`: it is the first one since the batcher looked, so the batcher must be told.
+    /// Adds an entry. `Ok(true)`: the inbox was empty, so the batcher must be notified.
     ///
     /// # Errors
     ///
@@ -42,19 +42,19 @@ impl Inbox {
         Ok(state.entries.len() == 1)
     }
 
-    /// Takes all that is there, in the order in which it came. `taken` is empty, and what it can hold is used again.
+    /// Takes all entries in the order of their arrival. `taken` must be empty; the inbox reuses its capacity.
     pub(crate) fn take(&self, taken: &mut Vec<Entry>) {
         std::mem::swap(&mut self.0.lock().entries, taken);
     }
 
-    /// Ends the way in.
+    /// Refuses further entries, and drops the waiting ones.
     pub(crate) fn close(&self) {
         let dropped = {
             let mut state = self.0.lock();
             state.closed = true;
             std::mem::take(&mut state.entries)
         };
-        // Without the lock: their callers are told.
+        // Without the lock: the drop answers their callers.
         drop(dropped);
     }
 }

@@ -19,6 +19,6 @@ pub(crate) use cost::{Load, SharedCost};
 pub(crate) use entry::{ContainedPayload, Entry, EntryOutcome, EntryReply, OutcomePort};
 pub(crate) use inbox::Inbox;
 pub(crate) use permits::{QueuePermit, QueuePermits};
-pub(crate) use policy::{Release, Waiting};
+pub(crate) use policy::{QueueState, Release};
 pub(crate) use sessions::SessionQueues;
 pub(crate) use waiting::EntryKey;

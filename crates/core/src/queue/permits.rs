@@ -9,10 +9,10 @@ use tokio::sync::Notify;
 ///
 /// All counts are sequentially consistent with each other and with the workers' slots.
 #[derive(Debug)]
-pub(crate) struct QueuePermits(Arc<Inner>);
+pub(crate) struct QueuePermits(Arc<PermitCount>);
 
 #[derive(Debug)]
-struct Inner {
+struct PermitCount {
     limit: usize,
     taken: AtomicUsize,
     /// Callers that wait because the queue is full; `room` wakes them.
@@ -22,12 +22,12 @@ struct Inner {
 
 /// The permit of one entry. Dropping it gives it back, also when the entry dies with its actor.
 #[derive(Debug)]
-pub(crate) struct QueuePermit(Arc<Inner>);
+pub(crate) struct QueuePermit(Arc<PermitCount>);
 
 impl QueuePermits {
     pub(crate) fn new(limit: usize) -> Self {
         let (taken, waiting) = (AtomicUsize::new(0), AtomicUsize::new(0));
-        Self(Arc::new(Inner { limit, taken, waiting, room: Notify::new() }))
+        Self(Arc::new(PermitCount { limit, taken, waiting, room: Notify::new() }))
     }
 
     pub(crate) fn taken(&self) -> usize {
@@ -51,7 +51,7 @@ impl QueuePermits {
     /// Waits for a permit while `check` succeeds. The callers bound the number that waits. Entries that do not wait may
     /// overtake them.
     pub(crate) async fn wait<E>(&self, check: impl Fn() -> Result<(), E>) -> Result<QueuePermit, E> {
-        let _waiting = Waiting::new(&self.0);
+        let _waiting = WaitingCaller::new(&self.0);
         loop {
             let mut room = std::pin::pin!(self.0.room.notified());
             // Listens first, so that a permit freed between the check and the wait is not missed.
@@ -81,16 +81,16 @@ impl Drop for QueuePermit {
 }
 
 /// Counts a caller that waits for a permit.
-struct Waiting<'a>(&'a Inner);
+struct WaitingCaller<'a>(&'a PermitCount);
 
-impl<'a> Waiting<'a> {
-    fn new(permits: &'a Inner) -> Self {
+impl<'a> WaitingCaller<'a> {
+    fn new(permits: &'a PermitCount) -> Self {
         permits.waiting.fetch_add(1, Ordering::SeqCst);
         Self(permits)
     }
 }
 
-impl Drop for Waiting<'_> {
+impl Drop for WaitingCaller<'_> {
     fn drop(&mut self) {
         // A caller that was woken and leaves without a permit passes the wake-up on.
         if self.0.waiting.fetch_sub(1, Ordering::SeqCst) > 1 {

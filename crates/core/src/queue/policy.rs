@@ -49,7 +49,7 @@ impl Default for BatchPolicy {
 
 /// What the decision looks at, while a worker is free.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Waiting {
+pub(crate) struct QueueState {
     /// What the queue holds.
     pub(crate) load: Load,
     /// When the oldest of them arrived; read only where there is a delay.
@@ -82,7 +82,7 @@ pub(crate) enum Release {
 
 impl BatchPolicy {
     /// Decides on the queue in front of a free worker.
-    pub(crate) fn decide(&self, now: Instant, waiting: &Waiting) -> Release {
+    pub(crate) fn decide(&self, now: Instant, waiting: &QueueState) -> Release {
         let (max, max_cost) = self.bounds();
         if waiting.load.entries == 0 {
             return Release::Nothing;
@@ -112,7 +112,7 @@ impl BatchPolicy {
     }
 
     /// What the maximal delay says, if there is one.
-    fn delay(&self, now: Instant, waiting: &Waiting) -> Option<Release> {
+    fn delay(&self, now: Instant, waiting: &QueueState) -> Option<Release> {
         if self.max_delay.is_zero() {
             return None;
         }
@@ -137,8 +137,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn waiting(len: usize, now: Instant) -> Waiting {
-        Waiting {
+    fn waiting(len: usize, now: Instant) -> QueueState {
+        QueueState {
             load: Load::new(len, len as u64),
             oldest_arrival: Some(now),
             first_deadline: None,
@@ -154,33 +154,33 @@ mod tests {
     }
 
     #[test]
-    fn a_free_worker_and_an_entry_mean_a_batch_at_once() {
+    fn a_free_worker_gets_an_entry_at_once() {
         let now = Instant::now();
         let release = policy(32, Duration::ZERO).decide(now, &waiting(1, now));
         assert_eq!(release, Release::Now(ReleaseReason::Idle));
     }
 
     #[test]
-    fn the_callers_of_the_last_batch_get_one_turn_to_come_back() {
+    fn the_callers_of_the_last_batch_get_one_turn_to_call_again() {
         let now = Instant::now();
         let policy = policy(32, Duration::ZERO);
-        let after_eight = Waiting { last_batch: 8, ..waiting(1, now) };
+        let after_eight = QueueState { last_batch: 8, ..waiting(1, now) };
         assert_eq!(policy.decide(now, &after_eight), Release::Yield);
-        let settled = Waiting { empty_yields: MAX_EMPTY_YIELDS, ..after_eight };
+        let settled = QueueState { empty_yields: MAX_EMPTY_YIELDS, ..after_eight };
         assert_eq!(policy.decide(now, &settled), Release::Now(ReleaseReason::Idle));
     }
 
     #[test]
-    fn turns_end_with_a_full_batch_or_when_nobody_comes() {
+    fn turns_end_with_a_full_batch_or_without_a_new_entry() {
         let now = Instant::now();
         let policy = policy(8, Duration::ZERO);
-        let all_back = Waiting { last_batch: 4, ..waiting(5, now) };
-        assert_eq!(policy.decide(now, &all_back), Release::Yield, "a turn brought somebody");
-        let nobody_came = Waiting { empty_yields: 1, ..all_back };
+        let all_back = QueueState { last_batch: 4, ..waiting(5, now) };
+        assert_eq!(policy.decide(now, &all_back), Release::Yield, "the turn brought an entry");
+        let nobody_came = QueueState { empty_yields: 1, ..all_back };
         assert_eq!(policy.decide(now, &nobody_came), Release::Now(ReleaseReason::Idle));
-        let some_missing = Waiting { last_batch: 6, ..nobody_came };
+        let some_missing = QueueState { last_batch: 6, ..nobody_came };
         assert_eq!(policy.decide(now, &some_missing), Release::Yield);
-        let full = Waiting { load: Load::new(8, 8), ..some_missing };
+        let full = QueueState { load: Load::new(8, 8), ..some_missing };
         assert_eq!(policy.decide(now, &full), Release::Now(ReleaseReason::Full));
     }
 
@@ -191,7 +191,7 @@ mod tests {
         let relaxed = waiting(1, now);
         assert_eq!(policy.decide(now, &relaxed), Release::At(now + Duration::from_millis(10)));
 
-        let pressed = Waiting {
+        let pressed = QueueState {
             first_deadline: Some(Deadline::after(now, Duration::from_millis(8))),
             estimate: Duration::from_millis(3),
             ..relaxed
@@ -202,17 +202,17 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_is_full_when_its_cost_is() {
+    fn a_batch_is_full_at_its_maximum_cost() {
         let now = Instant::now();
         let policy = BatchPolicy { max_cost: NonZeroU64::new(100), ..policy(32, Duration::from_millis(10)) };
-        let light = Waiting { load: Load::new(3, 99), ..waiting(3, now) };
+        let light = QueueState { load: Load::new(3, 99), ..waiting(3, now) };
         assert_eq!(policy.decide(now, &light), Release::At(now + Duration::from_millis(10)));
-        let heavy = Waiting { load: Load::new(3, 100), ..light };
+        let heavy = QueueState { load: Load::new(3, 100), ..light };
         assert_eq!(policy.decide(now, &heavy), Release::Now(ReleaseReason::Full));
     }
 
     proptest! {
-        /// Whatever the queue looks like, a wait is never longer than the delay and never past a deadline's slack.
+        /// For any queue, a wait is never longer than the delay and never past a deadline's slack.
         #[test]
         fn never_waits_longer_than_the_delay_or_the_slack(
             max in 1usize..64, len in 0usize..128, delay in 0u64..50, waited in 0u64..50,
@@ -222,7 +222,7 @@ mod tests {
             let oldest = Instant::now();
             let now = oldest + Duration::from_millis(waited);
             let deadline = Deadline::after(now, Duration::from_millis(slack));
-            let waiting = Waiting {
+            let waiting = QueueState {
                 load: Load::new(len, len as u64), oldest_arrival: Some(oldest), first_deadline: Some(deadline),
                 estimate: Duration::from_millis(estimate), last_batch: last, empty_yields, draining,
             };
@@ -235,7 +235,7 @@ mod tests {
                 }
                 Release::Yield => {
                     prop_assert!(last > 1 && len < max && delay == 0);
-                    prop_assert!(empty_yields < MAX_EMPTY_YIELDS, "nobody waits turn after turn for nobody");
+                    prop_assert!(empty_yields < MAX_EMPTY_YIELDS, "empty turns are bounded");
                 }
                 Release::At(at) => {
                     prop_assert!(len < max && !draining && at > now);

@@ -221,7 +221,7 @@ mod tests {
     }
 
     proptest! {
-        /// Each replica gets the first in order of its own sessions and of those without one, whoever comes and goes.
+        /// Each replica gets the first entry of its own sessions and of those without one, for any change of replicas.
         #[test]
         fn agrees_with_a_sorted_list(operations in prop::collection::vec(operation(), 0..200)) {
             let now = Instant::now();
@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn a_replica_that_goes_moves_its_own_sessions_only_and_all_have_their_share() {
+    fn a_removed_replica_moves_only_its_own_sessions_and_all_have_their_share() {
         let all: Vec<usize> = (0..5).collect();
         let mut counts = [0; 5];
         for name in 0..10_000 {

@@ -21,7 +21,7 @@ pub(crate) type Id = NonZeroU32;
 pub(crate) type Link = Option<Id>;
 
 #[derive(Debug)]
-struct Node<T> {
+struct TreeNode<T> {
     key: Key,
     heap: u32,
     left: Link,
@@ -36,7 +36,7 @@ struct Node<T> {
 /// The nodes of several trees.
 #[derive(Debug)]
 pub(crate) struct Arena<T> {
-    nodes: slab::Slab<Node<T>>,
+    nodes: slab::Slab<TreeNode<T>>,
 }
 
 impl<T> Arena<T> {
@@ -47,7 +47,7 @@ impl<T> Arena<T> {
     /// Makes a node that is in no tree yet.
     pub(crate) fn make(&mut self, key: Key, cost: u64, value: T) -> Id {
         let heap = (splitmix64(key.1) >> 32) as u32;
-        let node = Node { key, heap, left: None, right: None, cost, entries: 1, sum: cost, value };
+        let node = TreeNode { key, heap, left: None, right: None, cost, entries: 1, sum: cost, value };
         let index = self.nodes.insert(node);
         u32::try_from(index + 1).ok().and_then(Id::new).expect("entries hold places in a bounded queue, far below 2³²")
     }
@@ -209,11 +209,11 @@ impl<T> Arena<T> {
         (node.entries, node.sum) = (below.entries as u32, below.cost);
     }
 
-    fn node(&self, id: Id) -> &Node<T> {
+    fn node(&self, id: Id) -> &TreeNode<T> {
         &self.nodes[index(id)]
     }
 
-    fn node_mut(&mut self, id: Id) -> &mut Node<T> {
+    fn node_mut(&mut self, id: Id) -> &mut TreeNode<T> {
         &mut self.nodes[index(id)]
     }
 }

@@ -264,7 +264,7 @@ mod tests {
             slack_ms: u64,
             cost: u64,
         },
-        /// An entry comes back: an older sequence number than the others'.
+        /// An entry returns: its sequence number is older than the others'.
         PushBack,
         Pop,
         Remove {
@@ -339,7 +339,7 @@ mod tests {
                     Operation::Remove { .. } => {}
                     Operation::Wait { ms } => now += Duration::from_millis(ms),
                 }
-                // Asked first: it is what lets the entries age.
+                // First, because this call makes the entries age.
                 queue.age(now);
                 let head = queue.head().map(|head| head.cost());
                 prop_assert_eq!(head, model.iter().min_by_key(|entry| entry.place(now)).map(|entry| entry.cost));
@@ -359,8 +359,8 @@ mod tests {
             }
         }
 
-        /// Whatever of higher classes keeps coming, once an entry has waited two ageing times only what is due before
-        /// it goes before it.
+        /// Despite a stream of higher classes: once an entry has waited two ageing times, only entries with an earlier
+        /// deadline precede it.
         #[test]
         fn nothing_starves_beyond_the_ageing_bound(
             class in 0usize..3, flood in prop::collection::vec((0usize..3, 10u64..1000), 1..20),
@@ -371,7 +371,7 @@ mod tests {
             let patient = Deadline::after(start, Duration::from_millis(500));
             queue.push(key(class, patient, 0), start, 1, (0, patient));
             let mut now = start;
-            // One comes, one goes, every millisecond: the queue is never empty and the patient one never alone.
+            // One arrival and one departure every millisecond: the queue always has other entries.
             for sequence in 1.. {
                 let (class, slack) = flood[sequence as usize % flood.len()];
                 let deadline = Deadline::after(now, Duration::from_millis(slack));
@@ -383,7 +383,7 @@ mod tests {
                 if now >= start + 2 * AGEING {
                     prop_assert!(due <= patient, "{sequence}");
                 }
-                // What is due before it comes before its own deadline, so this is the end of all waiting.
+                // Entries with an earlier deadline arrive before its own, so this bounds the wait.
                 prop_assert!(now < patient.instant());
                 now += Duration::from_millis(1);
             }
@@ -394,7 +394,7 @@ mod tests {
     fn a_large_queue_stays_shallow() {
         let now = Instant::now();
         let mut queue = BatchQueue::new(AGEING);
-        // In order, which would make a list of a tree that does not balance itself.
+        // In order, which would turn an unbalanced tree into a list.
         for sequence in 0..100_000 {
             let deadline = Deadline::after(now, Duration::from_micros(sequence));
             queue.push(EntryKey { priority: Priority::Normal, deadline, sequence }, now, 1, sequence);

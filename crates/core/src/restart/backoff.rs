@@ -37,7 +37,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn the_first_restart_comes_at_once_and_waits_double() {
+    fn the_first_restart_is_immediate_and_later_waits_double() {
         let policy = BackoffPolicy::default();
         let waits: Vec<_> = (0..4).map(|attempt| policy.delay(attempt, 0.0).as_millis()).collect();
         assert_eq!(waits, [0, 50, 100, 200]);

@@ -150,7 +150,7 @@ impl RouterState {
             // A change has replaced the stage.
             Work::Renew(dead) if self.stopping || !self.table.is_routed(&dead) => return,
             Work::Renew(dead) => {
-                let replicas = dead.pool.replicas().wanted();
+                let replicas = dead.pool.replicas().target();
                 (vec![Arc::clone(&dead.spec)], Some(replicas), Work::Renew(dead), None)
             }
         };
@@ -173,7 +173,7 @@ impl RouterState {
                 biased;
                 outcome = all_started(starts) => outcome,
                 // The caller has left: undo the change before it takes effect.
-                () = gone(&mut reply) => Err(ChangeError::Superseded),
+                () = caller_left(&mut reply) => Err(ChangeError::Superseded),
             };
             let _ = myself.cast(RouterMessage::Started(outcome, reply));
         });
@@ -181,7 +181,7 @@ impl RouterState {
 
     async fn deploy(&self, stage: &Arc<DeployedStage>, replicas: usize) -> Result<FirstStart, ChangeError> {
         let (started, outcome) = oneshot::channel();
-        stage.pool.replicas().set_wanted(replicas);
+        stage.pool.replicas().set_target(replicas);
         let args = DeploymentArgs {
             spec: Arc::clone(&stage.spec),
             pool: Arc::clone(&stage.pool),
@@ -323,8 +323,8 @@ impl RouterState {
 /// Asks the supervisor of a stage to end the stage. `None` without a supervisor.
 fn tell_to_stop(stage: &DeployedStage, within: Duration) -> Option<oneshot::Receiver<()>> {
     let (stopped, done) = oneshot::channel();
-    let told = stage.deployment.get()?.cast(DeploymentMessage::Stop { within, stopped });
-    told.is_ok().then_some(done)
+    let sent = stage.deployment.get()?.cast(DeploymentMessage::Stop { within, stopped });
+    sent.is_ok().then_some(done)
 }
 
 /// Waits for all starts. The error is that of the first stage in order that did not start.
@@ -337,7 +337,7 @@ async fn all_started(starts: Vec<(StageName, Result<FirstStart, ChangeError>)>) 
 }
 
 /// Ends when the caller has left; never without a caller.
-async fn gone(reply: &mut Option<ChangeReply>) {
+async fn caller_left(reply: &mut Option<ChangeReply>) {
     match reply {
         Some(reply) => reply.closed().await,
         None => std::future::pending().await,

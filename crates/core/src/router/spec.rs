@@ -13,7 +13,7 @@ use super::change::ChangeError;
 use super::route::{RouteLimits, RouteParts};
 use crate::call::{FunctionCall, Priority};
 use crate::id::{RouteName, StageName};
-use crate::pipeline::{Graph, IntoPipeline, IntoStreamPipeline};
+use crate::pipeline::{Graph, IntoPipeline, IntoStreamPipeline, PipelineShape};
 use crate::stage::StageSpec;
 
 /// The type of a route's input or output: [`Data`] with a schema for clients.
@@ -181,6 +181,12 @@ impl RouteSpec {
     #[must_use]
     pub fn stages(&self) -> Vec<StageName> {
         self.graph.stage_names(|spec| spec.name())
+    }
+
+    /// The steps of its pipeline.
+    #[must_use]
+    pub fn shape(&self) -> PipelineShape {
+        self.graph.shape(|spec| (spec.name(), spec.settings()))
     }
 }
 

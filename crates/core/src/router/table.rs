@@ -61,7 +61,7 @@ pub(crate) struct Table {
     starting: Vec<Arc<DeployedStage>>,
     ending: Vec<Arc<DeployedStage>>,
     /// The stages of the change in progress: none of them ends before the change is in effect or undone.
-    wanted: Vec<Arc<StageSpec>>,
+    change_stages: Vec<Arc<StageSpec>>,
 }
 
 impl Table {
@@ -125,17 +125,17 @@ impl Table {
     /// The stages that must start before `change` can take effect, or why it cannot.
     pub(super) fn plan(&self, change: &RouteChange) -> Result<Vec<Arc<StageSpec>>, ChangeError> {
         self.check_routes(change)?;
-        let wanted = distinct_stages(change.add.iter().chain(&change.replace));
+        let change_stages = distinct_stages(change.add.iter().chain(&change.replace));
         let closed = closed_names(change);
-        let kept = self.routes.iter().filter(|route| !closed.contains(&route.id()));
-        let mut specs: Vec<&Arc<StageSpec>> = wanted.iter().collect();
-        for route in kept {
+        let remaining = self.routes.iter().filter(|route| !closed.contains(&route.id()));
+        let mut specs: Vec<&Arc<StageSpec>> = change_stages.iter().collect();
+        for route in remaining {
             specs.extend(self.serving.iter().filter(|stage| uses(route, stage)).map(|stage| &stage.spec));
         }
         check_stage_names(&specs)?;
-        let is_kept = |spec: &Arc<StageSpec>| specs[wanted.len()..].iter().any(|kept| Arc::ptr_eq(kept, spec));
+        let is_kept = |spec: &Arc<StageSpec>| specs[change_stages.len()..].iter().any(|other| Arc::ptr_eq(other, spec));
         let mut to_start = Vec::new();
-        for spec in &wanted {
+        for spec in &change_stages {
             match self.deployed(spec) {
                 // Another life of a failed stage, unless a remaining route would keep the dead one under its name.
                 Some(stage) if stage.has_failed() && is_kept(spec) => {
@@ -176,12 +176,12 @@ impl Table {
 
     /// A change begins: the stages that it needs stay, even if their routes close in the meantime.
     pub(super) fn begin(&mut self, change: &RouteChange) {
-        self.wanted = distinct_stages(change.add.iter().chain(&change.replace));
+        self.change_stages = distinct_stages(change.add.iter().chain(&change.replace));
     }
 
     /// The starting stages will not serve: they end, together with the stages that only the change would have used.
     pub(super) fn abandon_start(&mut self) -> Vec<Arc<DeployedStage>> {
-        self.wanted.clear();
+        self.change_stages.clear();
         let mut abandoned = std::mem::take(&mut self.starting);
         self.ending.extend(abandoned.iter().cloned());
         abandoned.append(&mut self.end_unused());
@@ -191,7 +191,7 @@ impl Table {
     /// Puts a change with warm stages into effect. Returns the closed routes.
     pub(super) fn apply(&mut self, change: RouteChange, metrics: &NodeMetrics) -> Vec<Arc<Route>> {
         self.revision += 1;
-        self.wanted.clear();
+        self.change_stages.clear();
         self.serving.append(&mut self.starting);
         let closed: Vec<Arc<Route>> =
             closed_names(&change).into_iter().filter_map(|name| self.by_name.get(name).cloned()).collect();
@@ -241,7 +241,7 @@ impl Table {
     pub(super) fn end_unused(&mut self) -> Vec<Arc<DeployedStage>> {
         let is_used = |stage: &DeployedStage| {
             self.routes.iter().chain(&self.retiring).any(|route| uses(route, stage))
-                || self.wanted.iter().any(|spec| Arc::ptr_eq(spec, &stage.spec))
+                || self.change_stages.iter().any(|spec| Arc::ptr_eq(spec, &stage.spec))
         };
         let unused: Vec<_> = self.serving.iter().filter(|stage| !is_used(stage)).cloned().collect();
         self.serving.retain(|stage| !contains(&unused, stage));
@@ -264,8 +264,8 @@ impl Table {
         self.retiring.extend(closed.iter().cloned());
         self.by_name = self.routes.iter().map(|route| (route.id().clone(), Arc::clone(route))).collect();
         let routed = |route: &Arc<Route>| {
-            let kept = |pool: &Arc<Pool>| (pool.name().clone(), (Arc::clone(route), Arc::clone(pool)));
-            route.graph().stages().into_iter().map(kept).collect::<Vec<_>>()
+            let stage_in_route = |pool: &Arc<Pool>| (pool.name().clone(), (Arc::clone(route), Arc::clone(pool)));
+            route.graph().stages().into_iter().map(stage_in_route).collect::<Vec<_>>()
         };
         // In reverse order, so that the first route that uses a stage keeps it.
         self.by_stage = self.routes.iter().rev().flat_map(routed).collect();

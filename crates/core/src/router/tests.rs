@@ -84,11 +84,11 @@ fn check(table: &Table) -> Result<(), TestCaseError> {
     for stage in table.serving() {
         let mut routes = table.routes().iter().chain(table.retiring());
         let is_used = routes.any(|route| route.graph().stages().iter().any(|pool| Arc::ptr_eq(pool, &stage.pool)));
-        prop_assert!(is_used, "a stage is served that no route needs");
+        prop_assert!(is_used, "no route needs a served stage");
     }
     let mut named = HashSet::new();
     for stage in table.serving().iter().filter(|stage| table.is_routed(stage)) {
-        prop_assert!(named.insert(stage.name().clone()), "two routed stages of one name");
+        prop_assert!(named.insert(stage.name().clone()), "two routed stages have one name");
     }
     let mut listed = HashSet::new();
     for stage in table.stages() {
@@ -98,7 +98,7 @@ fn check(table: &Table) -> Result<(), TestCaseError> {
         prop_assert!(table.route(route.name()).is_some_and(|found| Arc::ptr_eq(found, route)));
     }
     for stage in table.serving().iter().filter(|stage| table.is_routed(stage)) {
-        let (route, pool) = table.routed_stage(stage.name().as_str()).expect("a route leads to it");
+        let (route, pool) = table.routed_stage(stage.name().as_str()).expect("a route uses it");
         prop_assert!(Arc::ptr_eq(pool, &stage.pool), "another stage of this name");
         prop_assert!(table.routes().iter().any(|other| Arc::ptr_eq(other, route)), "its route takes no calls");
     }
@@ -115,7 +115,7 @@ proptest! {
     /// Whatever the order of events: a stage stays while a route or a call needs it, names are unique among served
     /// stages and routes, and nothing is left after everything is removed and over.
     #[test]
-    fn keeps_what_is_needed_and_nothing_else(steps in prop::collection::vec(step(), 0..60)) {
+    fn keeps_only_the_stages_and_routes_in_use(steps in prop::collection::vec(step(), 0..60)) {
         let metrics = NodeMetrics::new();
         let recipes = recipes();
         let mut table = Table::default();
@@ -205,7 +205,7 @@ fn life(node: &Node) -> u32 {
 }
 
 #[tokio::test]
-async fn a_stage_whose_supervisor_dies_comes_back_with_as_many_replicas() {
+async fn a_stage_whose_supervisor_dies_restarts_with_the_same_number_of_replicas() {
     let node = App::new().route("/echo", echo()).start().await.unwrap();
     node.scale_stage("echo", 3).await.unwrap();
     let before = life(&node);
@@ -219,7 +219,7 @@ async fn a_stage_whose_supervisor_dies_comes_back_with_as_many_replicas() {
 }
 
 #[tokio::test]
-async fn a_stage_whose_supervisor_dies_too_often_has_failed_and_the_rest_serves_on() {
+async fn a_stage_whose_supervisor_dies_too_often_fails_and_other_stages_continue() {
     let steady = Stage::each("steady", |n: &u64| Ok(*n));
     let node = App::new().route("/echo", echo()).route("/steady", steady).start().await.unwrap();
     for _ in 0..RestartIntensity::default().max_restarts {
@@ -240,7 +240,7 @@ async fn a_stage_whose_supervisor_dies_too_often_has_failed_and_the_rest_serves_
 }
 
 #[tokio::test]
-async fn a_router_that_dies_is_replaced_and_goes_on() {
+async fn a_router_that_dies_is_replaced_and_routing_continues() {
     let node = App::new().route("/echo", echo()).start().await.unwrap();
     node.shared().router.kill_actor();
     let added = || async {
@@ -248,7 +248,7 @@ async fn a_router_that_dies_is_replaced_and_goes_on() {
         node.add_route(RouteSpec::new("/other", other)).await
     };
     while let Err(error) = added().await {
-        assert_eq!(error, ChangeError::Ending, "only until the next one is there");
+        assert_eq!(error, ChangeError::Ending, "only until its successor runs");
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
     assert_eq!(node.client().call::<u64, u64>("/other", 5).await.unwrap(), 6);

@@ -1,9 +1,9 @@
 //! The invariants after every event, and at the end.
 
 use super::script::Nature;
-use super::world::{Outcome, Place, World};
+use super::world::{ModelWorld, Outcome, Place};
 
-pub(super) fn check(world: &mut World) {
+pub(super) fn check(world: &mut ModelWorld) {
     let mut found = Vec::new();
     books(world, &mut found);
     queue(world, &mut found);
@@ -13,7 +13,7 @@ pub(super) fn check(world: &mut World) {
 }
 
 /// The permits in use belong to the calls without an outcome.
-fn books(world: &World, found: &mut Vec<String>) {
+fn books(world: &ModelWorld, found: &mut Vec<String>) {
     let in_flight = |call: &usize| world.calls[*call].place != Place::Outside && world.calls[*call].outcome.is_none();
     let open: Vec<usize> = (0..world.calls.len()).filter(in_flight).collect();
     let bytes: u64 = open.iter().map(|call| world.script.calls[*call].bytes).sum();
@@ -23,12 +23,12 @@ fn books(world: &World, found: &mut Vec<String>) {
     }
     let limits = &world.script.limits;
     if world.ledger.in_flight() > limits.max_in_flight || world.ledger.bytes() > limits.max_in_flight_bytes {
-        found.push("more permits than there are".to_owned());
+        found.push("more permits are in use than exist".to_owned());
     }
 }
 
 /// The queue holds the waiting calls, within its bound; only calls that were taken back may exceed it.
-fn queue(world: &World, found: &mut Vec<String>) {
+fn queue(world: &ModelWorld, found: &mut Vec<String>) {
     let waits = |place| world.calls.iter().enumerate().filter(move |(_, call)| call.place == place);
     let cost: u64 = waits(Place::Queue).map(|(call, _)| world.script.calls[call].cost).sum();
     let load = world.lanes.load();
@@ -50,7 +50,7 @@ fn queue(world: &World, found: &mut Vec<String>) {
 }
 
 /// No worker is idle while it could take a waiting call, unless the stage wants to wait.
-fn work_is_conserved(world: &World, found: &mut Vec<String>) {
+fn work_is_conserved(world: &ModelWorld, found: &mut Vec<String>) {
     if world.is_yielding {
         return;
     }
@@ -65,7 +65,7 @@ fn work_is_conserved(world: &World, found: &mut Vec<String>) {
 }
 
 /// The calls in the order in which they must leave, if sessions do not make it differ between replicas.
-pub(super) fn in_order(world: &World) -> Option<Vec<usize>> {
+pub(super) fn in_order(world: &ModelWorld) -> Option<Vec<usize>> {
     if world.lanes.has_sessions() {
         return None;
     }
@@ -82,7 +82,7 @@ pub(super) fn in_order(world: &World) -> Option<Vec<usize>> {
 }
 
 /// The stage gives up exactly if there are more crashes than allowed within the window.
-pub(super) fn check_intensity(world: &mut World, gives_up: bool) {
+pub(super) fn check_intensity(world: &mut ModelWorld, gives_up: bool) {
     let within = world.script.intensity.within.as_nanos() as u64;
     let counted = world.crashes.iter().filter(|crash| world.now - **crash < within).count();
     if gives_up != (counted > world.script.intensity.max_restarts as usize) {
@@ -90,7 +90,7 @@ pub(super) fn check_intensity(world: &mut World, gives_up: bool) {
     }
 }
 
-pub(super) fn check_end(world: &mut World) {
+pub(super) fn check_end(world: &mut ModelWorld) {
     let mut found = Vec::new();
     for (call, state) in world.calls.iter().enumerate() {
         match state.outcome {
@@ -99,7 +99,7 @@ pub(super) fn check_end(world: &mut World) {
                 found.push(format!("call {call} failed"));
             }
             Some(Outcome::Unavailable) if world.life.state().accepts_entries() && !world.ledger.is_draining() => {
-                found.push(format!("call {call} was told that the stage is unavailable"));
+                found.push(format!("call {call} found the stage unavailable"));
             }
             Some(_) => {}
         }

@@ -15,7 +15,7 @@ mod trace;
 mod world;
 
 use script::Script;
-use world::World;
+use world::ModelWorld;
 
 /// The count of seeds in an ordinary test run.
 const SEEDS: u64 = 200;
@@ -35,7 +35,7 @@ fn the_decisions_keep_every_promise_together() {
     let seeds = only.map_or_else(|| 0..setting("CALLBOARD_SEEDS").unwrap_or(SEEDS), |seed| seed..seed + 1);
     let mut sum = world::Counts::default();
     for seed in seeds.clone() {
-        let world = World::of(Script::of_seed(seed)).play();
+        let world = ModelWorld::new(Script::from_seed(seed)).play();
         if only.is_some() {
             println!("{}", world.trace);
         }
@@ -43,7 +43,7 @@ fn the_decisions_keep_every_promise_together() {
         sum.add(&world.counts);
     }
     println!("{} seeds: {sum:?}", seeds.end - seeds.start);
-    assert!(only.is_some() || seeds.end < SEEDS || sum.has_everything(), "the scripts are too calm: {sum:?}");
+    assert!(only.is_some() || seeds.end < SEEDS || sum.has_everything(), "the scripts miss some events: {sum:?}");
 }
 
 #[test]
@@ -52,11 +52,11 @@ fn the_same_seed_gives_the_same_trace_to_the_bit() {
     let mut hashes = std::collections::BTreeSet::new();
     let count = seeds.end - seeds.start;
     for seed in seeds {
-        let hash = || World::of(Script::of_seed(seed)).play().trace.hash();
+        let hash = || ModelWorld::new(Script::from_seed(seed)).play().trace.hash();
         let first = hash();
         println!("seed {seed}: trace {first:016x}");
         assert_eq!(first, hash(), "{}", again(seed));
         hashes.insert(first);
     }
-    assert_eq!(hashes.len() as u64, count, "each seed has a trace of its own");
+    assert_eq!(hashes.len() as u64, count, "each seed has its own trace");
 }

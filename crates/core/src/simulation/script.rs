@@ -27,7 +27,7 @@ pub(super) struct Script {
     pub(super) timeout: u64,
     pub(super) per_batch: u64,
     pub(super) per_unit: u64,
-    pub(super) calls: Vec<CallPlan>,
+    pub(super) calls: Vec<ScriptedCall>,
     /// The times and target counts of scaling.
     pub(super) scales: Vec<(u64, usize)>,
     /// The times at which replicas die, independent of their batches.
@@ -36,7 +36,7 @@ pub(super) struct Script {
 }
 
 #[derive(Clone, Debug)]
-pub(super) struct CallPlan {
+pub(super) struct ScriptedCall {
     pub(super) at: u64,
     pub(super) bytes: u64,
     pub(super) cost: u64,
@@ -56,7 +56,7 @@ pub(super) enum Nature {
 }
 
 impl Script {
-    pub(super) fn of_seed(seed: u64) -> Self {
+    pub(super) fn from_seed(seed: u64) -> Self {
         let mut chance = Chance::new(seed);
         let span = chance.within(50..600) * MILLISECOND;
         let kills = chance.one_in(2);
@@ -116,7 +116,7 @@ impl Script {
                     _ => Nature::Good,
                 };
                 let timeout = chance.pick(&[5, 40, 300, 2_000]);
-                self.calls.push(CallPlan {
+                self.calls.push(ScriptedCall {
                     at,
                     bytes: chance.within(1..200),
                     cost: chance.within(1..5),

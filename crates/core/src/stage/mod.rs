@@ -4,6 +4,7 @@
 
 mod contract;
 mod rows;
+mod setters;
 mod settings;
 mod sizing;
 mod stream;
@@ -23,30 +24,29 @@ pub(crate) use types::StageTypes;
 
 use std::fmt;
 use std::marker::PhantomData;
-use std::num::{NonZeroU32, NonZeroU64, NonZeroUsize};
+use std::num::{NonZeroU32, NonZeroUsize};
 use std::sync::Arc;
 use std::thread::available_parallelism;
-use std::time::Duration;
 
-use callboard_codec::{Data, Map};
+use callboard_codec::Data;
 
+use self::setters::common_setters;
 use self::settings::at_least_one;
 use crate::call::{CallContext, Flight};
 use crate::error::Failure;
 use crate::id::StageName;
-use crate::queue::BatchPolicy;
 use crate::worker::{
     AsyncClosure, AsyncWorker, Batch, BatchClosure, ContainedClosure, DynAsyncWorker, DynWorker, EachClosure, Erased,
     ErasedAsync, Replica, Worker,
 };
 
-type Build<W> = dyn Fn(&Replica) -> Result<W, Failure> + Send + Sync;
+type BuildFn<W> = dyn Fn(&Replica) -> Result<W, Failure> + Send + Sync;
 
 /// Builds the worker of one replica; runs inside the replica.
 #[derive(Clone)]
 pub(crate) enum Factory {
-    Sync(Arc<Build<Box<dyn DynWorker>>>),
-    Async(Arc<Build<Arc<dyn DynAsyncWorker>>>),
+    Sync(Arc<BuildFn<Box<dyn DynWorker>>>),
+    Async(Arc<BuildFn<Arc<dyn DynAsyncWorker>>>),
 }
 
 /// A stage without its types: what a node starts.
@@ -405,163 +405,12 @@ impl<In: Data, Out: Data> Stage<In, Out> {
 }
 
 impl<In, Out> Stage<In, Out> {
-    fn from_spec(spec: StageSpec) -> Self {
-        Self { spec: Arc::new(spec), types: PhantomData }
-    }
-
-    /// The name.
-    #[must_use]
-    pub fn name(&self) -> &StageName {
-        self.spec.name()
-    }
-
-    /// The current settings.
-    #[must_use]
-    pub fn settings(&self) -> &StageSettings {
-        self.spec.settings()
-    }
-
-    pub(crate) fn spec(&self) -> &Arc<StageSpec> {
-        &self.spec
-    }
-
     /// Replaces all settings.
     #[must_use]
     pub fn with_settings(self, settings: StageSettings) -> Self {
         // Clones of the stage keep their settings: a changed stage is another stage.
         Self::from_spec(StageSpec { settings, ..StageSpec::clone(&self.spec) })
     }
-
-    fn change(self, change: impl FnOnce(StageSettings) -> StageSettings) -> Self {
-        let settings = change(self.spec.settings.clone());
-        self.with_settings(settings)
-    }
-
-    /// The largest batch; see [`BatchPolicy::max_batch_size`]. 0 counts as 1.
-    #[must_use]
-    pub fn max_batch_size(self, entries: usize) -> Self {
-        self.change(|settings| settings.with_max_batch_size(at_least_one(entries)))
-    }
-
-    /// How long a batch that is not full may wait for more entries; see [`BatchPolicy::max_delay`].
-    #[must_use]
-    pub fn max_delay(self, max_delay: Duration) -> Self {
-        self.change(|settings| {
-            let batching = BatchPolicy { max_delay, ..settings.batching().clone() };
-            settings.with_batching(batching)
-        })
-    }
-
-    /// The largest cost of one batch; see [`BatchPolicy::max_cost`]. 0 counts as 1.
-    #[must_use]
-    pub fn max_cost(self, cost: u64) -> Self {
-        self.change(|settings| {
-            let max_cost = Some(NonZeroU64::new(cost).unwrap_or(NonZeroU64::MIN));
-            let batching = BatchPolicy { max_cost, ..settings.batching().clone() };
-            settings.with_batching(batching)
-        })
-    }
-
-    /// How long an entry waits before it gains a priority class; see [`BatchPolicy::ageing`].
-    #[must_use]
-    pub fn ageing(self, ageing: Duration) -> Self {
-        self.change(|settings| {
-            let batching = BatchPolicy { ageing, ..settings.batching().clone() };
-            settings.with_batching(batching)
-        })
-    }
-
-    /// The revision of the stage; see [`StageSettings::revision`].
-    #[must_use]
-    pub fn revision(self, revision: u64) -> Self {
-        self.change(|settings| settings.with_revision(revision))
-    }
-
-    /// The number of replicas. 0 counts as 1.
-    #[must_use]
-    pub fn replicas(self, replicas: usize) -> Self {
-        self.change(|settings| settings.with_replicas(at_least_one(replicas)))
-    }
-
-    /// How many entries may wait; one more is refused with `Overloaded`. 0 counts as 1.
-    #[must_use]
-    pub fn queue(self, entries: usize) -> Self {
-        self.change(|settings| settings.with_queue(at_least_one(entries)))
-    }
-
-    /// Declares whether a call may run again after its worker died; see [`Contract`].
-    #[must_use]
-    pub fn contract(self, contract: Contract) -> Self {
-        self.change(|settings| settings.with_contract(contract))
-    }
-
-    /// Declares that a call has no effect but its result, so it may be run again when its worker dies; see
-    /// [`Contract::Pure`].
-    #[must_use]
-    pub fn pure(self) -> Self {
-        self.contract(Contract::Pure)
-    }
-
-    /// Declares that running a call twice has the same effect as running it once; see [`Contract::Idempotent`].
-    #[must_use]
-    pub fn idempotent(self) -> Self {
-        self.contract(Contract::Idempotent)
-    }
-
-    /// How often an entry that was alone when its worker died runs again before it fails, if the contract allows it;
-    /// see [`StageSettings::crash_retries`].
-    #[must_use]
-    pub fn crash_retries(self, retries: u32) -> Self {
-        self.change(|settings| settings.with_crash_retries(retries))
-    }
-
-    /// The longest that one batch may take in user code; see [`StageSettings::timeout`].
-    #[must_use]
-    pub fn timeout(self, timeout: Duration) -> Self {
-        self.change(|settings| settings.with_timeout(timeout))
-    }
-
-    /// How many batches one asynchronous replica works on at once; see [`StageSettings::concurrency`]. 0 counts as 1.
-    #[must_use]
-    pub fn concurrency(self, batches: u32) -> Self {
-        let batches = NonZeroU32::new(batches).unwrap_or(NonZeroU32::MIN);
-        self.change(|settings| settings.with_concurrency(batches))
-    }
-
-    /// Pins worker threads to these CPU cores; see [`StageSettings::affinity`].
-    #[must_use]
-    pub fn pinned_to(self, cores: impl Into<Vec<usize>>) -> Self {
-        self.change(|settings| settings.with_affinity(cores))
-    }
-
-    /// Settings that each replica gets at its construction; see [`StageSettings::replica_settings`].
-    #[must_use]
-    pub fn replica_settings(self, settings: impl Into<Vec<Map>>) -> Self {
-        self.change(|stage| stage.with_replica_settings(settings))
-    }
-
-    /// Runs each replica on an OS thread of its own: for code that takes a millisecond or more.
-    #[must_use]
-    pub fn on_threads(self) -> Self {
-        self.change(|settings| settings.with_placement(Placement::Thread))
-    }
-
-    /// Runs each replica on the runtime: for code well under a millisecond.
-    #[must_use]
-    pub fn as_tasks(self) -> Self {
-        self.change(|settings| settings.with_placement(Placement::Task))
-    }
 }
 
-impl<In, Out> Clone for Stage<In, Out> {
-    /// The same stage: pipelines that use clones of it share one queue and one pool.
-    fn clone(&self) -> Self {
-        Self { spec: Arc::clone(&self.spec), types: PhantomData }
-    }
-}
-
-impl<In, Out> fmt::Debug for Stage<In, Out> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.spec.fmt(f)
-    }
-}
+common_setters!(Stage);

@@ -181,7 +181,7 @@ mod tests {
     proptest! {
         /// Cutting and pasting gives the whole again, with no part above the limit and none empty.
         #[test]
-        fn what_is_cut_is_pasted_to_the_same(rows in 0usize..200, most in 1u64..50) {
+        fn split_rows_join_to_the_same_value(rows in 0usize..200, most in 1u64..50) {
             let lengths = lengths(rows, most);
             prop_assert!(lengths.iter().all(|length| *length as u64 <= most));
             prop_assert!(rows == 0 || !lengths.contains(&0));
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn a_map_of_unlike_rows_has_none() {
+    fn a_map_of_different_lengths_has_no_rows() {
         let members = [("a", Value::List(vec![])), ("b", Value::List(vec![Value::Null]))];
         let map = Value::from(members.into_iter().collect::<Map>());
         assert_eq!(map.rows(), None);

@@ -9,6 +9,7 @@ use std::time::Duration;
 use callboard_codec::Data;
 use futures_util::Stream;
 
+use super::setters::common_setters;
 use super::settings::at_least_one;
 use super::{Factory, Placement, Sizing, StageSettings, StageSpec, StageTypes};
 use crate::call::{CallContext, Flight};
@@ -100,28 +101,11 @@ impl<In: Data, Out: Data> StreamStage<In, Out> {
     fn build_by(name: StageName, placement: Placement, factory: Factory) -> Self {
         let settings = StageSettings::new(placement);
         let (sizing, types) = (Sizing::default(), StageTypes::for_types::<In, Out>());
-        let spec = StageSpec { name, settings, sizing, factory, streams: true, types };
-        Self { spec: Arc::new(spec), types: PhantomData }
+        Self::from_spec(StageSpec { name, settings, sizing, factory, streams: true, types })
     }
 }
 
 impl<In, Out> StreamStage<In, Out> {
-    /// The name.
-    #[must_use]
-    pub fn name(&self) -> &StageName {
-        self.spec.name()
-    }
-
-    /// The knobs as they stand.
-    #[must_use]
-    pub fn settings(&self) -> &StageSettings {
-        self.spec.settings()
-    }
-
-    pub(crate) fn spec(&self) -> &Arc<StageSpec> {
-        &self.spec
-    }
-
     /// Replaces all settings except the placement, and except the batch size of [`each`](Self::each), which is 1.
     #[must_use]
     pub fn with_settings(self, settings: StageSettings) -> Self {
@@ -129,13 +113,7 @@ impl<In, Out> StreamStage<In, Out> {
         if self.spec.is_async() {
             settings = settings.with_max_batch_size(NonZeroUsize::MIN);
         }
-        let spec = StageSpec { settings, ..StageSpec::clone(&self.spec) };
-        Self { spec: Arc::new(spec), types: PhantomData }
-    }
-
-    fn change(self, change: impl FnOnce(StageSettings) -> StageSettings) -> Self {
-        let settings = change(self.settings().clone());
-        self.with_settings(settings)
+        Self::from_spec(StageSpec { settings, ..StageSpec::clone(&self.spec) })
     }
 
     /// The largest batch of a [`worker`](Self::worker); see
@@ -144,25 +122,6 @@ impl<In, Out> StreamStage<In, Out> {
     #[must_use]
     pub fn max_batch_size(self, entries: usize) -> Self {
         self.change(|settings| settings.with_max_batch_size(at_least_one(entries)))
-    }
-
-    /// The revision of the stage; see [`StageSettings::revision`].
-    #[must_use]
-    pub fn revision(self, revision: u64) -> Self {
-        self.change(|settings| settings.with_revision(revision))
-    }
-
-    /// The number of replicas. 0 counts as 1.
-    #[must_use]
-    pub fn replicas(self, replicas: usize) -> Self {
-        self.change(|settings| settings.with_replicas(at_least_one(replicas)))
-    }
-
-    /// How many batches one replica of [`each`](Self::each) works on at once. 0 counts as 1.
-    #[must_use]
-    pub fn concurrency(self, batches: u32) -> Self {
-        let batches = NonZeroU32::new(batches).unwrap_or(NonZeroU32::MIN);
-        self.change(|settings| settings.with_concurrency(batches))
     }
 
     /// How many outputs of one call may wait for their reader; see [`StageSettings::credit`]. 0 counts as 1.
@@ -178,15 +137,4 @@ impl<In, Out> StreamStage<In, Out> {
     }
 }
 
-impl<In, Out> Clone for StreamStage<In, Out> {
-    /// The same stage: pipelines that use clones of it share one queue and one pool.
-    fn clone(&self) -> Self {
-        Self { spec: Arc::clone(&self.spec), types: PhantomData }
-    }
-}
-
-impl<In, Out> fmt::Debug for StreamStage<In, Out> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.spec.fmt(f)
-    }
-}
+common_setters!(StreamStage);

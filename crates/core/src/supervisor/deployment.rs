@@ -42,7 +42,7 @@ pub(crate) struct DeploymentState {
     watchdog: Arc<Watchdog>,
     client: OpaqueHandle,
     batcher: ActorRef<BatcherMessage>,
-    replicas: Vec<ReplicaState>,
+    replicas: Vec<ReplicaRecord>,
     window: RestartWindow,
     /// `Some` until the first start is decided.
     started: Option<oneshot::Sender<Result<(), String>>>,
@@ -64,7 +64,7 @@ struct Scaling {
 
 /// One replica over all its lives. Surplus replicas are kept without a life, so that a generation is never used twice.
 #[derive(Default)]
-struct ReplicaState {
+struct ReplicaRecord {
     /// The count of starts.
     starts: u64,
     /// Restarts in a row without a completed batch between them.
@@ -92,7 +92,7 @@ impl Actor for DeploymentActor {
         let (batcher, _) = Actor::spawn_linked(None, BatcherActor, batcher_args, myself.get_cell()).await?;
         pool.set_batcher(batcher.clone());
 
-        let count = pool.replicas().wanted();
+        let count = pool.replicas().target();
         let mut state = DeploymentState {
             window: RestartWindow::new(spec.settings().intensity()),
             spec,
@@ -190,7 +190,7 @@ impl Drop for DeploymentState {
 impl DeploymentState {
     fn start_replicas(&mut self, myself: &ActorRef<DeploymentMessage>, indices: Range<usize>) {
         if self.replicas.len() < indices.end {
-            self.replicas.resize_with(indices.end, ReplicaState::default);
+            self.replicas.resize_with(indices.end, ReplicaRecord::default);
         }
         for index in indices {
             self.start_replica(myself, index);
@@ -254,7 +254,7 @@ impl DeploymentState {
             self.replica_died(myself, index, &why);
             return;
         }
-        if self.replicas[..self.pool.replicas().wanted()].iter().all(ReplicaState::is_up) {
+        if self.replicas[..self.pool.replicas().target()].iter().all(ReplicaRecord::is_up) {
             self.pool.enter(StageState::Ready, None);
             if let Some(started) = self.started.take() {
                 let _ = started.send(Ok(()));
@@ -379,7 +379,7 @@ impl DeploymentState {
             let _ = scaled.send(Err(refusal));
             return;
         }
-        let running = self.pool.replicas().wanted();
+        let running = self.pool.replicas().target();
         let earlier = self.scaling.take();
         let before = earlier.as_ref().map_or(running, |earlier| earlier.before).min(replicas);
         if let Some(earlier) = earlier {
@@ -388,7 +388,7 @@ impl DeploymentState {
         self.scaling = Some(Scaling { before, scaled, _turn: turn });
         tracing::info!(stage = %self.pool.name(), from = running, to = replicas, "scaling");
         if replicas > running {
-            self.pool.replicas().set_wanted(replicas);
+            self.pool.replicas().set_target(replicas);
             self.start_replicas(myself, running..replicas);
         } else {
             self.part_with_surplus(replicas);
@@ -398,7 +398,7 @@ impl DeploymentState {
 
     /// Keeps the first `keep` replicas. The others finish their batches, clean up and end.
     fn part_with_surplus(&mut self, keep: usize) {
-        self.pool.replicas().set_wanted(keep);
+        self.pool.replicas().set_target(keep);
         for index in keep..self.replicas.len() {
             self.replicas[index].restart_due = false;
             if let Some(handle) = self.replicas[index].handle.take() {
@@ -413,8 +413,8 @@ impl DeploymentState {
     }
 
     fn tell_if_scaled(&mut self) {
-        let wanted = &self.replicas[..self.pool.replicas().wanted()];
-        if wanted.iter().all(ReplicaState::is_up)
+        let replicas = &self.replicas[..self.pool.replicas().target()];
+        if replicas.iter().all(ReplicaRecord::is_up)
             && !self.pool.replicas().all().iter().any(|handle| handle.is_leaving())
             && let Some(scaling) = self.scaling.take()
         {
@@ -424,11 +424,11 @@ impl DeploymentState {
 
     /// Whether this is the current life of a wanted replica.
     fn is_expected(&self, index: usize, generation: u64) -> bool {
-        index < self.pool.replicas().wanted() && self.replicas[index].starts == generation + 1
+        index < self.pool.replicas().target() && self.replicas[index].starts == generation + 1
     }
 
     fn awaits_restart(&self, index: usize) -> bool {
-        index < self.pool.replicas().wanted() && self.replicas[index].restart_due
+        index < self.pool.replicas().target() && self.replicas[index].restart_due
     }
 
     /// The stage has failed; the node continues without it.
@@ -484,7 +484,7 @@ impl DeploymentState {
     }
 }
 
-impl ReplicaState {
+impl ReplicaRecord {
     fn is_up(&self) -> bool {
         self.handle.as_ref().is_some_and(|handle| !handle.is_gone())
     }

@@ -40,13 +40,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_death_is_told_once_and_the_oldest_is_forgotten() {
+    fn a_death_is_reported_once_and_the_oldest_is_dropped() {
         let death = |pid| EarlyDeath { who: ActorId::Local(pid), crashed: true, why: format!("{pid}") };
         let mut deaths = EarlyDeaths::default();
         (0..4).for_each(|pid| deaths.keep(death(pid), 3));
         assert_eq!(deaths.take(ActorId::Local(0)), None, "forgotten");
         assert_eq!(deaths.take(ActorId::Local(2)), Some(death(2)));
-        assert_eq!(deaths.take(ActorId::Local(2)), None, "told once");
+        assert_eq!(deaths.take(ActorId::Local(2)), None, "reported once");
         assert_eq!(deaths.take(ActorId::Local(3)), Some(death(3)));
     }
 }

@@ -12,7 +12,7 @@ use crate::stage::{Stage, StageSpec, StreamStage};
 /// An app for its tests: the same routes and limits, with other stages where a test replaces them.
 ///
 /// All stages run as tasks, so a test with a paused clock (`#[tokio::test(start_paused = true)]`) waits for no timeout:
-/// while nothing can go on, the clock jumps to the next timer. It would also jump while a thread works. A
+/// while no task can run, the clock jumps to the next timer. It would also jump while a thread works. A
 /// [`StreamStage::worker`] keeps its thread: replace it by a fake where time matters. Code that blocks on a runtime,
 /// such as with a [`BlockingClient`](crate::BlockingClient), panics in a task: [keep the threads](Self::keep_threads)
 /// for it.
@@ -31,12 +31,12 @@ use crate::stage::{Stage, StageSpec, StreamStage};
 ///     App::new().route("/price", callboard_core::Pipeline::from(price).then(with_tax))
 /// }
 ///
-/// // A price of 100, whatever is asked for.
+/// // A price of 100 for every item.
 /// let fake = Stage::each("price", |_: &String| Ok(100_u64));
 /// let node = TestApp::new(app()).replace(fake).start().await?;
 /// assert_eq!(node.client().call::<_, u64>("/price", "pen".to_owned()).await?, 120);
 ///
-/// // One that never answers: its timeout comes at once.
+/// // A stage that never answers: its timeout passes at once.
 /// let fake = Stage::each_async("price", |_: std::sync::Arc<String>| std::future::pending::<Result<u64, Failure>>());
 /// let node = TestApp::new(app()).replace(fake.timeout(Duration::from_secs(5))).start().await?;
 /// let error = node.client().call::<_, u64>("/price", "pen".to_owned()).await.unwrap_err();

@@ -28,7 +28,7 @@ impl Chance {
 
     /// A separate sequence for this thing, the same at every request.
     #[must_use]
-    pub fn of(seed: u64, thing: &[u64]) -> Self {
+    pub fn for_thing(seed: u64, thing: &[u64]) -> Self {
         Self(
             thing
                 .iter()
@@ -82,7 +82,7 @@ impl Chance {
         (self.number() >> 11) as f64 / (1u64 << 53) as f64
     }
 
-    /// The time until the next of events that come every `mean` on average, independently of each other.
+    /// The time until the next of independent events, `mean` on average.
     pub fn gap(&mut self, mean: Duration) -> Duration {
         mean.mul_f64(-(1.0 - self.share()).ln())
     }

@@ -91,7 +91,7 @@ mod tests {
     use crate::clock;
 
     #[test]
-    fn books_each_phase_and_tells_of_the_one_that_goes_on() {
+    fn records_each_phase_and_reports_the_current_one() {
         let (start, at) = (clock::now(), Duration::from_millis);
         let deadline = Deadline::after(start, at(1000));
         let account = Account::new();
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_after_the_deadline_is_not_booked() {
+    fn time_after_the_deadline_is_not_recorded() {
         let (start, at) = (clock::now(), Duration::from_millis);
         let deadline = Deadline::after(start, at(20));
         let account = Account::new();

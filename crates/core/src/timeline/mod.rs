@@ -183,11 +183,33 @@ impl SpanId {
         format!("00-{:032x}-{:016x}-01", self.trace, self.span)
     }
 
+    /// The place in a trace that the value of a `traceparent` header names (W3C), and its flags. `None` for a value
+    /// that cannot be read: the tracing of a caller may be broken although its calls are fine.
+    #[must_use]
+    pub fn parse_traceparent(text: &[u8]) -> Option<(Self, u8)> {
+        const LENGTH: usize = 55;
+        let is_known =
+            text.len() == LENGTH || (text.len() > LENGTH && text[LENGTH] == b'-' && !text.starts_with(b"00"));
+        if !is_known || [2, 35, 52].iter().any(|dash| text[*dash] != b'-') {
+            return None;
+        }
+        let [version, trace, span, flags] = [0..2, 3..35, 36..52, 53..55].map(|range| from_hex(&text[range]));
+        // Version 255 is invalid. Later versions begin as this one does.
+        let is_valid = version? != 0xff && trace? != 0 && span? != 0;
+        is_valid.then_some((Self { trace: trace?, span: span? as u64 }, flags? as u8))
+    }
+
     /// The id of a new span of any trace.
     #[must_use]
     pub fn new_span() -> u64 {
         fastrand::u64(1..)
     }
+}
+
+/// The standard allows lowercase digits only.
+fn from_hex(digits: &[u8]) -> Option<u128> {
+    let is_valid = digits.iter().all(|digit| matches!(digit, b'0'..=b'9' | b'a'..=b'f'));
+    u128::from_str_radix(std::str::from_utf8(digits).ok().filter(|_| is_valid)?, 16).ok()
 }
 
 /// Observes every batch with a traced call.

@@ -39,9 +39,9 @@ const MAX_VISITS: usize = 64;
 /// # }
 /// ```
 #[derive(Clone)]
-pub struct Recorder(Arc<Inner>);
+pub struct Recorder(Arc<RecorderState>);
 
-struct Inner {
+struct RecorderState {
     began: Instant,
     /// The call's place in a trace, and the observer of its batches.
     traced: Option<(SpanId, Arc<dyn BatchObserver>)>,
@@ -86,13 +86,18 @@ impl Recorder {
     /// Begins a record.
     #[must_use]
     pub fn new(now: Instant) -> Self {
-        Self(Arc::new(Inner { began: now, traced: None, on_complete: None, notes: Mutex::default() }))
+        Self(Arc::new(RecorderState { began: now, traced: None, on_complete: None, notes: Mutex::default() }))
     }
 
     /// Begins the record of a call that is part of a trace; `observer` gets its batches.
     #[must_use]
     pub fn for_span(now: Instant, span: SpanId, observer: Arc<dyn BatchObserver>) -> Self {
-        Self(Arc::new(Inner { began: now, traced: Some((span, observer)), on_complete: None, notes: Mutex::default() }))
+        Self(Arc::new(RecorderState {
+            began: now,
+            traced: Some((span, observer)),
+            on_complete: None,
+            notes: Mutex::default(),
+        }))
     }
 
     /// As [`for_span`](Self::for_span), for a call without another observer of its end: `on_complete` gets the record
@@ -105,7 +110,7 @@ impl Recorder {
         on_complete: impl FnOnce(Timeline) + Send + Sync + 'static,
     ) -> Self {
         let (traced, on_complete) = (Some((span, observer)), Some(Box::new(on_complete) as OnComplete));
-        Self(Arc::new(Inner { began: now, traced, on_complete, notes: Mutex::default() }))
+        Self(Arc::new(RecorderState { began: now, traced, on_complete, notes: Mutex::default() }))
     }
 
     /// When the record began.
@@ -208,7 +213,7 @@ impl Recorder {
     }
 }
 
-impl Inner {
+impl RecorderState {
     fn timeline(&self, now: Instant) -> Timeline {
         let since = |at: Instant| at.saturating_duration_since(self.began);
         let notes = self.notes.lock();
@@ -236,7 +241,7 @@ impl Inner {
     }
 }
 
-impl Drop for Inner {
+impl Drop for RecorderState {
     fn drop(&mut self) {
         if let Some(on_complete) = self.on_complete.take() {
             on_complete(self.timeline(clock::now()));
@@ -257,7 +262,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn two_branches_that_are_away_at_the_same_stage_come_back_each_for_itself() {
+    fn two_branches_at_the_same_remote_stage_return_separately() {
         let (start, stage) = (Instant::now(), StageName::new("classify"));
         let recorder = Recorder::new(start);
         let visits =

@@ -4,10 +4,10 @@
 //! batch have left or are late, the batch's future is dropped.
 
 use std::marker::PhantomData;
-use std::pin::Pin;
 use std::sync::Arc;
 
 use callboard_codec::{Data, Payload};
+use futures_util::future::{BoxFuture, join_all};
 use tracing::{Instrument, Span};
 
 use super::erased::{Gathered, Item, ItemOutcome, WrongCount, read_input};
@@ -16,9 +16,6 @@ use crate::call::Flight;
 use crate::containment::contain_future;
 use crate::error::Failure;
 use crate::id::StageName;
-
-/// A boxed future that may be sent.
-pub(crate) type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 /// Asynchronous user code, built inside its replica.
 ///
@@ -164,7 +161,7 @@ where
                 }
                 Err(failure) => ItemOutcome::Failed(failure),
             });
-            Ok(futures_util::future::join_all(running).await)
+            Ok(join_all(running).await)
         })
     }
 }

@@ -79,11 +79,11 @@ where
         outcomes: &mut Vec<ItemOutcome>,
     ) -> Result<(), WrongCount> {
         outcomes.extend(items.drain(..).map(|item| {
-            let ran = contain(|| {
+            let result = contain(|| {
                 let input = read_input::<In>(item.payload, &item.flight)?;
                 (self.function)(&input, &CallContext::new(&item.flight, stage)).map(Payload::new)
             });
-            ran.map_or_else(|words| ItemOutcome::Panicked(Box::new(words)), Into::into)
+            result.map_or_else(|words| ItemOutcome::Panicked(Box::new(words)), Into::into)
         }));
         Ok(())
     }

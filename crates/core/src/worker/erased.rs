@@ -10,7 +10,7 @@ use callboard_codec::{Data, Payload};
 use super::streaming::OutputSender;
 use super::{Batch, Worker};
 use crate::call::Flight;
-use crate::containment::Panicked;
+use crate::containment::CaughtPanic;
 use crate::error::Failure;
 use crate::id::StageName;
 
@@ -29,7 +29,7 @@ pub(crate) enum ItemOutcome {
     Done(Payload),
     Failed(Failure),
     /// User code panicked for this item alone, and the worker continues.
-    Panicked(Box<Panicked>),
+    Panicked(Box<CaughtPanic>),
     /// Its caller left, or its deadline passed, before its turn in the batch.
     NotRun,
     /// Its deadline passed during its run.

@@ -16,7 +16,7 @@ pub use batch::Batch;
 pub use replica::Replica;
 pub use streaming::{NotEmitted, Outputs, StreamWorker};
 
-pub(crate) use asynchronous::{AsyncClosure, BoxFuture, DynAsyncWorker, ErasedAsync, warm_up};
+pub(crate) use asynchronous::{AsyncClosure, DynAsyncWorker, ErasedAsync, warm_up};
 pub(crate) use closure::{BatchClosure, ContainedClosure, EachClosure};
 pub(crate) use erased::{DynWorker, Erased, Item, ItemOutcome, WrongCount};
 pub(crate) use streaming::{ErasedStream, OutputSender, StreamClosure};

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use callboard_codec::{Data, Payload};
-use futures_util::future::join_all;
+use futures_util::future::{BoxFuture, join_all};
 use futures_util::{Stream, StreamExt};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc::{
@@ -20,7 +20,7 @@ use tokio::sync::mpsc::{
 use tokio::time::timeout_at;
 
 use super::Batch;
-use super::asynchronous::{BoxFuture, DynAsyncWorker};
+use super::asynchronous::DynAsyncWorker;
 use super::erased::{DynWorker, Item, ItemOutcome, WrongCount, read_input};
 use crate::call::Flight;
 use crate::clock::{self, Instant};

@@ -1,4 +1,4 @@
-//! A closure that is not asynchronous was wanted.
+//! An asynchronous closure stands for a plain one.
 //~ `Stage::each_async`
 
 use callboard_core::Stage;

@@ -1,4 +1,4 @@
-//! Nothing says what a call gives.
+//! The output type of a call is unknown.
 //~ if this is what a call gives, say its type: `let output: Type = 
 
 use callboard_core::{CallError, LocalClient};

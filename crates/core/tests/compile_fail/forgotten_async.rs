@@ -1,4 +1,4 @@
-//! An asynchronous closure was wanted.
+//! A plain closure stands for an asynchronous one.
 //~ `async move { … }`
 //~ `Stage::each`
 

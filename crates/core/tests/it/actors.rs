@@ -18,7 +18,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize};
 use tokio::sync::Semaphore;
 
-use super::support::{PATIENCE, hush, until};
+use super::support::{PATIENCE, hide_panics, until};
 
 enum Say {
     Add(u64, ReplyPort<u64>),
@@ -112,7 +112,7 @@ async fn a_reference_outlives_the_crashes_of_its_actor() {
     assert_eq!(add(&actor, 5).await, Ok(5));
     for (life, crash) in [(1, Say::Panic), (2, Say::Fail)] {
         actor.tell(crash).unwrap();
-        assert_eq!(add(&actor, 5).await, Ok(life * 1000 + 5), "waited for while it starts again");
+        assert_eq!(add(&actor, 5).await, Ok(life * 1000 + 5), "the ask waits for the restart");
     }
     let description = &node.describe().actors[0];
     assert_eq!((description.state, description.restarts), (ActorState::Up, 2));
@@ -158,7 +158,7 @@ impl Drop for Exclusive {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_state_of_a_life_is_dropped_before_the_next_life_starts() {
-    hush();
+    hide_panics();
     for crash in [Say::Panic, Say::Fail] {
         let ((begins, lives), overlaps) = (mpsc::channel(), Arc::new(Mutex::new(Vec::new())));
         let (lives, ended) = (Arc::new(Mutex::new(lives)), Arc::clone(&overlaps));
@@ -170,22 +170,22 @@ async fn the_state_of_a_life_is_dropped_before_the_next_life_starts() {
         let actor = spec.reference();
         let node = App::new().actor(spec).start().await.unwrap();
         actor.tell(crash).unwrap();
-        until("it has started again", || node.describe().actors[0].restarts == 1).await;
+        until("it has restarted", || node.describe().actors[0].restarts == 1).await;
         assert_eq!(add(&actor, 1).await, Ok(1));
         until("the first life is dropped", || !overlaps.lock().unwrap().is_empty()).await;
-        assert!(!overlaps.lock().unwrap()[0], "the next life starts while the last one is dropped");
+        assert!(!overlaps.lock().unwrap()[0], "the next life starts before the last one is dropped");
     }
 }
 
 #[tokio::test]
-async fn a_crash_loses_the_answer_in_hand_and_no_ask_that_waits() {
+async fn a_crash_loses_the_current_answer_and_no_waiting_ask() {
     let node = App::new().actor(tally("tally", &Log::default())).start().await.unwrap();
     let actor = node.actor::<Say>("tally").unwrap();
     assert_eq!(actor.ask(PATIENCE, Say::Forget).await, Err(AskError::Lost));
     // One ask crashes with the message, the other waits in the mailbox after it.
     let gate = Arc::new(Semaphore::new(0));
     actor.tell(Say::Wait(Arc::clone(&gate))).unwrap();
-    until("it is in the actor's hands", || node.describe().actors[0].waiting == 0).await;
+    until("the actor handles the message", || node.describe().actors[0].waiting == 0).await;
     actor.tell(Say::Panic).unwrap();
     let asking = tokio::spawn({
         let actor = actor.clone();
@@ -193,7 +193,7 @@ async fn a_crash_loses_the_answer_in_hand_and_no_ask_that_waits() {
     });
     until("the ask waits", || node.describe().actors[0].waiting == 2).await;
     gate.add_permits(1);
-    assert_eq!(asking.await.unwrap(), Ok(1001), "by the next life");
+    assert_eq!(asking.await.unwrap(), Ok(1001), "the next life answers");
     assert_eq!(add(&actor, 1).await, Ok(1002));
     assert_eq!(node.describe().actors[0].waiting, 0);
 }
@@ -206,7 +206,7 @@ async fn a_full_mailbox_gives_the_message_back() {
     let node = App::new().actor(spec).start().await.unwrap();
     let gate = Arc::new(Semaphore::new(0));
     actor.tell(Say::Wait(Arc::clone(&gate))).unwrap();
-    until("it is in the actor's hands", || node.describe().actors[0].waiting == 0).await;
+    until("the actor handles the message", || node.describe().actors[0].waiting == 0).await;
     actor.tell(Say::Note(1)).unwrap();
     actor.tell(Say::Note(2)).unwrap();
     let refused = actor.tell(Say::Note(3)).unwrap_err();
@@ -219,7 +219,7 @@ async fn a_full_mailbox_gives_the_message_back() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_ask_ends_at_its_deadline_and_says_whether_the_actor_has_it() {
+async fn an_ask_ends_at_its_deadline_and_reports_whether_the_actor_has_it() {
     let node = App::new().actor(tally("tally", &Log::default())).start().await.unwrap();
     let actor = node.actor::<Say>("tally").unwrap();
     let gate = Arc::new(Semaphore::new(0));
@@ -235,12 +235,12 @@ async fn an_ask_ends_at_its_deadline_and_says_whether_the_actor_has_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_ask_that_nobody_waits_for_any_more_is_not_handled() {
+async fn an_ask_whose_caller_has_left_is_not_handled() {
     let node = App::new().actor(tally("tally", &Log::default())).start().await.unwrap();
     let actor = node.actor::<Say>("tally").unwrap();
     let gate = Arc::new(Semaphore::new(0));
     actor.tell(Say::Wait(Arc::clone(&gate))).unwrap();
-    until("it is in the actor's hands", || node.describe().actors[0].waiting == 0).await;
+    until("the actor handles the message", || node.describe().actors[0].waiting == 0).await;
     let late = actor.ask(Duration::from_secs(3), |answer| Say::Add(1, answer));
     assert_eq!(late.await, Err(AskError::DeadlineExceeded { taken: false }));
     let dropped = tokio::time::timeout(Duration::from_secs(1), add(&actor, 10));
@@ -251,7 +251,7 @@ async fn an_ask_that_nobody_waits_for_any_more_is_not_handled() {
 }
 
 #[tokio::test]
-async fn an_ask_that_waits_when_its_actor_ends_is_told_that_it_was_not_handled() {
+async fn a_waiting_ask_learns_that_its_ended_actor_has_not_handled_it() {
     let log = Log::default();
     let spec = tally("tally", &log);
     let actor = spec.reference();
@@ -259,7 +259,7 @@ async fn an_ask_that_waits_when_its_actor_ends_is_told_that_it_was_not_handled()
     let node = App::new().actor(spec).route("/step", step).start().await.unwrap();
     let gate = Arc::new(Semaphore::new(0));
     actor.tell(Say::Wait(Arc::clone(&gate))).unwrap();
-    until("it is in the actor's hands", || node.describe().actors[0].waiting == 0).await;
+    until("the actor handles the message", || node.describe().actors[0].waiting == 0).await;
     let (asking, client) = (actor.clone(), node.client());
     let asking = tokio::spawn(async move { add(&asking, 1).await });
     let calling = tokio::spawn(async move { client.call::<u64, u64>("/step", 1).await });
@@ -269,11 +269,11 @@ async fn an_ask_that_waits_when_its_actor_ends_is_told_that_it_was_not_handled()
     assert_eq!(asking.await.unwrap(), Err(AskError::Over));
     let error = calling.await.unwrap().unwrap_err();
     assert_eq!((error.kind(), error.stage()), (ErrorKind::Unavailable, Some("tally")));
-    assert!(error.is_refusal(), "it may be sent again: {error:?}");
+    assert!(error.is_refusal(), "it is a refusal: {error:?}");
     assert_eq!(log.take(), ["tally starts", "tally ends"]);
 }
 
-async fn lives_after_a_crash_in_the_middle(strategy: RestartStrategy) -> Vec<String> {
+async fn lives_after_a_crash_of_the_second(strategy: RestartStrategy) -> Vec<String> {
     let log = Log::default();
     let group = ActorGroup::new("group", strategy)
         .actor(tally("first", &log))
@@ -282,7 +282,7 @@ async fn lives_after_a_crash_in_the_middle(strategy: RestartStrategy) -> Vec<Str
     let node = App::new().actors(group).start().await.unwrap();
     assert_eq!(log.take(), ["first starts", "second starts", "third starts"]);
     node.actor::<Say>("second").unwrap().tell(Say::Panic).unwrap();
-    until("it has started again", || node.describe().actors[1].restarts == 1).await;
+    until("it has restarted", || node.describe().actors[1].restarts == 1).await;
     until("all are up", || node.describe().actors.iter().all(|actor| actor.state == ActorState::Up)).await;
     let lives = log.take();
     let _ = node.shutdown(PATIENCE).await;
@@ -291,8 +291,8 @@ async fn lives_after_a_crash_in_the_middle(strategy: RestartStrategy) -> Vec<Str
 }
 
 #[tokio::test]
-async fn the_strategy_says_who_starts_again() {
-    let lives = lives_after_a_crash_in_the_middle;
+async fn the_strategy_selects_the_actors_that_restart() {
+    let lives = lives_after_a_crash_of_the_second;
     assert_eq!(lives(RestartStrategy::OneForOne).await, ["second starts"]);
     assert_eq!(lives(RestartStrategy::RestForOne).await, ["third ends", "second starts", "third starts"]);
     assert_eq!(
@@ -323,7 +323,7 @@ impl Actor for Slow {
 }
 
 #[tokio::test]
-async fn one_that_is_on_its_way_up_is_taken_along_by_a_crash_before_it() {
+async fn a_starting_actor_restarts_after_the_crash_of_an_earlier_actor() {
     let (log, gate) = (Log::default(), Arc::new(Semaphore::new(0)));
     let (slow_log, slow_gate) = (log.clone(), Arc::clone(&gate));
     let slow = ActorSpec::new("second", move |_| {
@@ -345,9 +345,9 @@ async fn one_that_is_on_its_way_up_is_taken_along_by_a_crash_before_it() {
 }
 
 /// A [`Tally`] that ends slowly.
-struct Lingering(Tally);
+struct SlowStop(Tally);
 
-impl Actor for Lingering {
+impl Actor for SlowStop {
     type Message = Say;
 
     async fn started(&mut self, _: &ActorContext<Self>) -> Result<(), Failure> {
@@ -368,9 +368,9 @@ impl Actor for Lingering {
 }
 
 /// A [`Tally`] whose later lives wait for a permit before they are up.
-struct LateAgain(Tally, Arc<Semaphore>);
+struct SlowRestart(Tally, Arc<Semaphore>);
 
-impl Actor for LateAgain {
+impl Actor for SlowRestart {
     type Message = Say;
 
     async fn started(&mut self, context: &ActorContext<Self>) -> Result<(), Failure> {
@@ -391,23 +391,23 @@ impl Actor for LateAgain {
 }
 
 #[tokio::test]
-async fn an_ask_that_had_a_place_waits_for_one_in_the_next_life() {
+async fn an_ask_with_a_mailbox_slot_waits_for_one_in_the_next_life() {
     let (up, log) = (Arc::new(Semaphore::new(0)), Log::default());
     let late = Arc::clone(&up);
     let spec = ActorSpec::with_mailbox("late", 1, move |_| {
-        LateAgain(Tally { name: "late", log: log.clone(), sum: 0 }, Arc::clone(&late))
+        SlowRestart(Tally { name: "late", log: log.clone(), sum: 0 }, Arc::clone(&late))
     });
     let actor = spec.reference();
     let node = App::new().actor(spec).start().await.unwrap();
     let gate = Arc::new(Semaphore::new(0));
     actor.tell(Say::Wait(Arc::clone(&gate))).unwrap();
-    until("it is in the actor's hands", || node.describe().actors[0].waiting == 0).await;
+    until("the actor handles the message", || node.describe().actors[0].waiting == 0).await;
     let ask = |n| {
         let actor = actor.clone();
         tokio::spawn(async move { add(&actor, n).await })
     };
     let first = ask(1);
-    until("it has the place", || node.describe().actors[0].waiting == 1).await;
+    until("it has the mailbox slot", || node.describe().actors[0].waiting == 1).await;
     // The actor crashes.
     gate.close();
     until("it is down", || state(&node, "late") == Some(ActorState::Restarting)).await;
@@ -426,11 +426,11 @@ async fn an_ask_that_had_a_place_waits_for_one_in_the_next_life() {
 }
 
 #[tokio::test]
-async fn a_group_whose_start_is_refused_has_freed_its_names_by_then() {
+async fn a_group_whose_start_is_refused_has_already_freed_its_names() {
     let log = Log::default();
     let whole = || {
         let log = log.clone();
-        ActorSpec::new("whole", move |_| Lingering(Tally { name: "whole", log: log.clone(), sum: 0 }))
+        ActorSpec::new("whole", move |_| SlowStop(Tally { name: "whole", log: log.clone(), sum: 0 }))
     };
     let broken = || ActorSpec::new("broken", |_: &_| -> Tally { panic!("no such device") });
     let node = App::new().start().await.unwrap();
@@ -458,7 +458,7 @@ async fn a_group_that_crashes_too_often_fails_as_a_whole() {
         weak.tell(Say::Panic).unwrap();
     }
     assert_eq!(add(&weak, 0).await, Err(AskError::Over));
-    until("the other is gone, too", || matches!(strong.tell(Say::Note(1)), Err(TellError::Over(_)))).await;
+    until("the other has also ended", || matches!(strong.tell(Say::Note(1)), Err(TellError::Over(_)))).await;
     until("it has ended in good order", || log.take().contains(&"strong ends".to_owned())).await;
     let health = node.health();
     assert!(health.live && !health.ready);
@@ -468,7 +468,7 @@ async fn a_group_that_crashes_too_often_fails_as_a_whole() {
 }
 
 #[tokio::test]
-async fn an_actor_that_stops_by_itself_has_done_its_work_and_frees_its_name() {
+async fn an_actor_that_stops_itself_frees_its_name() {
     let log = Log::default();
     let node = App::new().start().await.unwrap();
     let first = node.spawn_actor(tally("guest", &log)).await.unwrap();
@@ -476,14 +476,14 @@ async fn an_actor_that_stops_by_itself_has_done_its_work_and_frees_its_name() {
     assert_eq!(taken, ActorError::NameTaken { name: "guest".to_owned() });
     assert_eq!(add(&first, 1).await, Ok(1));
     first.stop();
-    until("it is gone", || node.describe().actors.is_empty()).await;
+    until("it has ended", || node.describe().actors.is_empty()).await;
     assert!(matches!(first.tell(Say::Note(1)), Err(TellError::Over(_))));
     let second = node.spawn_actor(tally("guest", &log).restart(RestartPolicy::Always)).await.unwrap();
     second.stop();
     assert_eq!(add(&second, 1).await, Ok(1001));
-    assert!(node.actor::<u64>("guest").is_none(), "another type of messages");
+    assert!(node.actor::<u64>("guest").is_none(), "the message type differs");
     drop(node);
-    until("nobody is there any more", || matches!(second.tell(Say::Note(1)), Err(TellError::Over(_)))).await;
+    until("no actor is left", || matches!(second.tell(Say::Note(1)), Err(TellError::Over(_)))).await;
 }
 
 #[tokio::test]
@@ -566,8 +566,8 @@ impl<'de> Deserialize<'de> for Unreadable {
 }
 
 #[tokio::test]
-async fn an_input_that_panics_when_an_actor_is_asked_with_it_is_its_callers_error() {
-    hush();
+async fn an_input_that_panics_in_an_ask_is_its_callers_error() {
+    hide_panics();
     let spec = tally("tally", &Log::default());
     let ask = Pipeline::ask("ask", spec.reference(), |_: &Unreadable, answer| Say::Add(1, answer));
     let node = App::new().actor(spec).route("/ask", ask).start().await.unwrap();

@@ -1,4 +1,4 @@
-//! Admission to a stage's queue: only calls that can meet their deadline, as far as the stage can predict.
+//! Admission to a stage's queue: only calls that can meet their deadline by the prediction of the stage.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,8 +12,8 @@ use super::support::{serve, until};
 fn slow(millis: &Arc<AtomicU64>) -> Stage<u64, u64> {
     let millis = Arc::clone(millis);
     Stage::each("slow", move |n: &u64| {
-        let begun = Instant::now();
-        while begun.elapsed() < Duration::from_millis(millis.load(Ordering::SeqCst)) {
+        let started = Instant::now();
+        while started.elapsed() < Duration::from_millis(millis.load(Ordering::SeqCst)) {
             std::thread::yield_now();
         }
         Ok(*n)
@@ -30,7 +30,7 @@ async fn call(client: &LocalClient, options: CallOptions) -> Result<u64, callboa
 }
 
 #[tokio::test]
-async fn a_call_that_cannot_make_its_deadline_even_alone_is_told_at_once() {
+async fn a_call_that_cannot_meet_its_deadline_even_alone_is_refused_at_once() {
     let node = serve(slow(&Arc::new(AtomicU64::new(100)))).await;
     let client = node.client();
     // No call is refused before the stage was measured.
@@ -50,7 +50,7 @@ async fn a_call_that_cannot_make_its_deadline_even_alone_is_told_at_once() {
 }
 
 #[tokio::test]
-async fn a_call_that_would_be_late_for_what_waits_before_it_is_told_when_to_come_again() {
+async fn a_call_that_the_queue_would_make_late_is_refused_with_a_retry_after() {
     let node = serve(slow(&Arc::new(AtomicU64::new(20)))).await;
     let client = node.client();
     for _ in 0..6 {
@@ -79,7 +79,7 @@ async fn a_call_that_would_be_late_for_what_waits_before_it_is_told_when_to_come
 }
 
 #[tokio::test]
-async fn a_stage_that_became_fast_again_is_noticed_although_everybody_is_in_a_hurry() {
+async fn a_recovered_stage_is_noticed_although_all_deadlines_are_short() {
     let millis = Arc::new(AtomicU64::new(60));
     let node = serve(slow(&millis)).await;
     let client = node.client();

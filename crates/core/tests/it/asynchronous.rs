@@ -8,7 +8,7 @@ use callboard_core::{App, AsyncWorker, Batch, CallOptions, ErrorKind, Failure, I
 use futures_util::future::join_all;
 use tokio::time::sleep;
 
-use super::support::{hush, until};
+use super::support::{hide_panics, until};
 
 /// Counts the calls inside, and their maximum.
 #[derive(Default)]
@@ -33,7 +33,7 @@ impl Drop for Visit<'_> {
     }
 }
 
-fn waits(inside: &Arc<Inside>, time: Duration) -> Stage<u64, u64> {
+fn sleeping(inside: &Arc<Inside>, time: Duration) -> Stage<u64, u64> {
     let inside = Arc::clone(inside);
     Stage::each_async("waits", move |n: Arc<u64>| {
         let inside = Arc::clone(&inside);
@@ -46,22 +46,22 @@ fn waits(inside: &Arc<Inside>, time: Duration) -> Stage<u64, u64> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn as_many_calls_as_the_concurrency_wait_side_by_side() {
+async fn calls_up_to_the_concurrency_limit_run_concurrently() {
     let inside = Arc::default();
-    let stage = waits(&inside, Duration::from_secs(1)).concurrency(8);
+    let stage = sleeping(&inside, Duration::from_secs(1)).concurrency(8);
     let node = App::new().route("/waits", stage).start().await.unwrap();
     let client = node.client();
-    let begun = Instant::now();
+    let started = Instant::now();
     let outcomes = join_all((0..24).map(|n| client.call::<u64, u64>("/waits", n))).await;
     assert!(outcomes.into_iter().enumerate().all(|(n, outcome)| outcome.unwrap() == n as u64 + 1));
     assert_eq!(inside.most.load(Ordering::SeqCst), 8);
-    assert_eq!(begun.elapsed().as_secs(), 3, "24 calls of a second, 8 at a time");
+    assert_eq!(started.elapsed().as_secs(), 3, "24 calls of a second, 8 at a time");
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_caller_that_leaves_or_is_late_stops_its_work() {
     let inside = Arc::default();
-    let node = App::new().route("/waits", waits(&inside, Duration::from_secs(60))).start().await.unwrap();
+    let node = App::new().route("/waits", sleeping(&inside, Duration::from_secs(60))).start().await.unwrap();
     let client = node.client();
     let left = tokio::spawn({
         let client = client.clone();
@@ -74,7 +74,7 @@ async fn a_caller_that_leaves_or_is_late_stops_its_work() {
     let options = CallOptions::new().with_timeout(Duration::from_secs(2));
     let error = client.call_with::<u64, u64>("/waits", 1, options).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::DeadlineExceeded);
-    until("its work has stopped, too", || inside.now.load(Ordering::SeqCst) == 0).await;
+    until("its work has also stopped", || inside.now.load(Ordering::SeqCst) == 0).await;
     assert!(!node.describe().stages[0].replicas[0].busy);
     let metrics = node.metrics();
     assert!(metrics.contains(r#"stage_discarded_total{stage="waits",place="worker",why="cancelled"} 1"#), "{metrics}");
@@ -83,7 +83,7 @@ async fn a_caller_that_leaves_or_is_late_stops_its_work() {
 #[tokio::test(start_paused = true)]
 async fn the_stages_timeout_drops_the_call_and_keeps_the_replica() {
     let inside = Arc::default();
-    let stage = waits(&inside, Duration::from_secs(60)).timeout(Duration::from_secs(1));
+    let stage = sleeping(&inside, Duration::from_secs(60)).timeout(Duration::from_secs(1));
     let node = App::new().route("/waits", stage).start().await.unwrap();
     let error = node.client().call::<u64, u64>("/waits", 1).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::DeadlineExceeded);
@@ -111,7 +111,7 @@ impl AsyncWorker for Pairs {
 
 #[tokio::test(start_paused = true)]
 async fn the_trait_has_batches_and_the_same_promises() {
-    hush();
+    hide_panics();
     let stage = Stage::async_worker("pairs", |_| Ok(Pairs)).max_batch_size(4).concurrency(1);
     let stage = stage.max_delay(Duration::from_millis(5));
     let node = App::new().route("/pairs", stage).start().await.unwrap();
@@ -131,8 +131,8 @@ async fn the_trait_has_batches_and_the_same_promises() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_runs_beside_a_panic_is_finished() {
-    hush();
+async fn concurrent_batches_finish_after_a_panic() {
+    hide_panics();
     let stage = Stage::async_worker("pairs", |_| Ok(Slow)).concurrency(2);
     let node = App::new().route("/pairs", stage).start().await.unwrap();
     let client = node.client();
@@ -142,8 +142,8 @@ async fn what_runs_beside_a_panic_is_finished() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_runs_beside_a_panic_ends_with_its_node() {
-    hush();
+async fn concurrent_batches_after_a_panic_end_with_their_node() {
+    hide_panics();
     let stage = Stage::async_worker("pairs", |_| Ok(Slow)).concurrency(2);
     let node = App::new().route("/pairs", stage).start().await.unwrap();
     let client = node.client();
@@ -152,10 +152,10 @@ async fn what_runs_beside_a_panic_ends_with_its_node() {
         async move { client.call::<u64, u64>("/pairs", 20_000).await }
     });
     assert_eq!(client.call::<u64, u64>("/pairs", 666).await.unwrap_err().kind(), ErrorKind::WorkerFailed);
-    let begun = Instant::now();
+    let started = Instant::now();
     node.abort();
     assert!(slow.await.unwrap().is_err());
-    assert!(begun.elapsed() < Duration::from_secs(1), "answered when its node ended, not at its deadline");
+    assert!(started.elapsed() < Duration::from_secs(1), "answered when its node ended, not at its deadline");
 }
 
 struct Slow;
@@ -181,8 +181,8 @@ impl Drop for Fragile {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_future_that_panics_where_it_is_dropped_costs_a_replica_and_no_stage() {
-    hush();
+async fn a_future_that_panics_on_drop_ends_a_replica_and_no_stage() {
+    hide_panics();
     let stage = Stage::each_async("fragile", |millis: Arc<u64>| async move {
         let mut whole = Fragile(false);
         sleep(Duration::from_millis(*millis)).await;

@@ -20,9 +20,9 @@ fn echo() -> Stage<u64, u64> {
 
 /// Blocks until `condition` holds.
 fn wait_until(what: &str, condition: impl Fn() -> bool) {
-    let begun = Instant::now();
+    let started = Instant::now();
     while !condition() {
-        assert!(begun.elapsed() < PATIENCE, "never happened: {what}");
+        assert!(started.elapsed() < PATIENCE, "never happened: {what}");
         std::thread::yield_now();
     }
 }
@@ -79,7 +79,7 @@ fn a_blocking_call_keeps_its_deadline() {
 }
 
 #[test]
-fn an_endless_stream_is_an_iterator_that_may_be_left() {
+fn an_endless_stream_is_an_iterator_that_may_be_dropped() {
     let node = start(App::new().route("/echo", echo()));
     let pulled = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&pulled);
@@ -96,7 +96,7 @@ fn an_endless_stream_is_an_iterator_that_may_be_left() {
         }
     }
     assert!(pulled.load(Ordering::SeqCst) <= 10 + 5);
-    wait_until("everything is given back", || node.node().describe().in_flight == 0);
+    wait_until("everything is released", || node.node().describe().in_flight == 0);
 
     let failed = node.client().stream::<_, u64>("/echo", 0..10u64).unwrap().preprocess(halve).stop_at_error();
     let outcomes: Vec<_> = failed.map(|outcome| outcome.map_err(|error| error.message().to_owned())).collect();
@@ -126,7 +126,7 @@ fn dropping_the_node_answers_the_threads_that_wait() {
 }
 
 #[test]
-fn a_stage_that_cannot_be_built_is_told() {
+fn a_stage_that_cannot_be_built_is_reported() {
     let broken = Stage::worker("broken", |_: &callboard_core::Replica| Err::<Never, _>(Failure::new("no model")));
     let error = App::new().route("/broken", broken).start_blocking().unwrap_err();
     assert!(matches!(&error, StartError::Stage { message, .. } if message.contains("no model")), "{error}");
@@ -152,14 +152,14 @@ fn panic_text(attempt: impl FnOnce()) -> String {
 }
 
 #[tokio::test]
-async fn in_an_async_context_it_panics_before_anything_is_called() {
+async fn it_panics_in_an_async_context_before_any_call() {
     let node = serve(echo()).await;
     let client = node.client().blocking();
-    let told = "Cannot start a runtime from within a runtime";
-    assert!(panic_text(|| drop(client.call::<u64, u64>("/route", 1))).contains(told));
-    assert!(panic_text(|| drop(client.send("route", [1], Map::new()))).contains(told));
-    assert!(panic_text(|| drop(client.stream::<_, u64>("/route", 0..3u64).unwrap().next())).contains(told));
-    assert!(panic_text(|| drop(App::new().route("/echo", echo()).start_blocking())).contains(told));
+    let message = "Cannot start a runtime from within a runtime";
+    assert!(panic_text(|| drop(client.call::<u64, u64>("/route", 1))).contains(message));
+    assert!(panic_text(|| drop(client.send("route", [1], Map::new()))).contains(message));
+    assert!(panic_text(|| drop(client.stream::<_, u64>("/route", 0..3u64).unwrap().next())).contains(message));
+    assert!(panic_text(|| drop(App::new().route("/echo", echo()).start_blocking())).contains(message));
     assert_eq!(node.describe().admitted, 0);
 
     // Calls that do not wait are allowed, and so is blocking on threads for blocking code.

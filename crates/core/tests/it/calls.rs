@@ -8,7 +8,7 @@ use callboard_core::{App, Batch, ErrorKind, Failure, Pipeline, Replica, Stage, S
 use super::support::{Gate, gated, serve};
 
 #[tokio::test]
-async fn a_pipeline_hands_each_stage_the_value_of_the_one_before() {
+async fn each_stage_of_a_pipeline_gets_the_output_of_the_previous_stage() {
     let parse = Stage::each("parse", |text: &String| Ok(text.parse::<i64>()?));
     let square = Stage::batch("square", |batch: Batch<i64>| batch.iter().map(|n| Ok(n * n)).collect());
     let show = Stage::each("show", |n: &i64| Ok(format!("<{n}>"))).on_threads();
@@ -75,7 +75,7 @@ impl Worker for AddsOne {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_input_that_cannot_be_read_is_kept_out_of_its_batch() {
+async fn an_input_that_cannot_be_decoded_is_excluded_from_its_batch() {
     let stage = Stage::worker("adds_one", |_: &Replica| Ok(AddsOne)).as_tasks().max_batch_size(4);
     let node = serve(stage.max_delay(Duration::from_secs(1))).await;
     let client = node.client();
@@ -103,7 +103,7 @@ async fn a_wrong_number_of_results_is_an_error_for_all_and_the_stage_stays_up() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn too_few_or_too_many_results_are_told_to_the_whole_batch() {
+async fn too_few_or_too_many_results_fail_the_whole_batch() {
     for results in [2usize, 4] {
         let stage = Stage::batch("miscounts", move |_: Batch<u64>| (0..results as u64).map(Ok).collect());
         let node = serve(stage.max_batch_size(3).max_delay(Duration::from_secs(3600))).await;
@@ -114,7 +114,7 @@ async fn too_few_or_too_many_results_are_told_to_the_whole_batch() {
             assert_eq!(error.kind(), ErrorKind::WorkerFailed);
             assert_eq!(error.message(), format!("the worker returned {results} results for 3 items"));
         }
-        assert!(node.health().ready, "it is no crash");
+        assert!(node.health().ready, "an error is not a crash");
     }
 }
 
@@ -185,11 +185,14 @@ async fn every_outcome_is_counted_once() {
 }
 
 #[tokio::test]
-async fn asking_for_another_type_than_the_route_gives_is_the_callers_mistake() {
+async fn a_wrong_output_type_is_the_callers_error() {
     let node = serve(Stage::each("echo", |text: &String| Ok(text.clone()))).await;
     let error = node.client().call::<String, u64>("/route", "seven".to_owned()).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidInput);
     let expected = "route `/route` gives `alloc::string::String`, which cannot be read as `u64`: ";
     assert!(error.message().starts_with(expected), "{error}");
-    assert!(node.metrics().contains(r#"callboard_requests_total{route="/route",outcome="ok"} 1"#), "the call was fine");
+    assert!(
+        node.metrics().contains(r#"callboard_requests_total{route="/route",outcome="ok"} 1"#),
+        "the call itself succeeded"
+    );
 }

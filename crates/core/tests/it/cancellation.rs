@@ -25,7 +25,7 @@ async fn dropping_a_call_removes_its_queued_work() {
     });
     until("the second call is queued", || node.describe().stages[0].queued == 1).await;
     leaver.abort();
-    until("its place and permit are free", || {
+    until("its queue place and permit are free", || {
         let description = node.describe();
         (description.stages[0].queued, description.in_flight) == (0, 1)
     })
@@ -52,8 +52,8 @@ impl Worker for Patient {
 
     fn call(&mut self, batch: Batch<u64>) -> Vec<Result<u64, Failure>> {
         self.started.store(true, Ordering::SeqCst);
-        let begun = std::time::Instant::now();
-        while !batch.context(0).is_cancelled() && begun.elapsed() < PATIENCE {
+        let started = std::time::Instant::now();
+        while !batch.context(0).is_cancelled() && started.elapsed() < PATIENCE {
             std::hint::spin_loop();
         }
         self.saw_cancel.store(batch.context(0).is_cancelled(), Ordering::SeqCst);
@@ -62,7 +62,7 @@ impl Worker for Patient {
 }
 
 #[tokio::test]
-async fn a_running_worker_sees_that_its_caller_has_gone_and_later_stages_do_not_run() {
+async fn a_running_worker_sees_that_its_caller_has_left_and_later_stages_do_not_run() {
     let (started, saw_cancel) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
     let second_ran = Arc::new(AtomicBool::new(false));
     let patient = Stage::worker("patient", {

@@ -78,14 +78,14 @@ async fn a_deadline_ends_a_cast() {
     let node = serve(stage).await;
     let options = CallOptions::new().with_timeout(Duration::from_secs(5));
     node.client().call_detached_with("/route", 1u64, options).unwrap();
-    let begun = Instant::now();
+    let started = Instant::now();
     assert_eq!(node.drain(Duration::from_secs(60)).await, Drained::Completely);
-    assert!(begun.elapsed() <= Duration::from_secs(6), "{:?}", begun.elapsed());
+    assert!(started.elapsed() <= Duration::from_secs(6), "{:?}", started.elapsed());
     assert_eq!(node.describe().outcomes, 1);
 }
 
 #[tokio::test]
-async fn a_cast_needs_no_runtime_around_it() {
+async fn a_cast_works_outside_a_runtime() {
     let gate = Gate::default();
     let node = serve(gated(&gate)).await;
     let client = node.client();

@@ -2,106 +2,21 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use callboard_core::description::{StagePart, StageState};
 use callboard_core::{
-    App, AppliedChange, BackoffPolicy, Batch, ChangeError, ErrorKind, Failure, LocalClient, MAX_REPLICAS, Node,
-    Pipeline, Replica, RouteChange, RouteSpec, Stage, Worker,
+    App, AppliedChange, BackoffPolicy, Batch, ChangeError, ErrorKind, Failure, MAX_REPLICAS, Node, Pipeline, Replica,
+    RouteChange, RouteSpec, Stage, Worker,
 };
 use tokio::task::JoinHandle;
 
-use super::support::{Gate, PATIENCE, gated, hush, serve, until};
-
-/// Callers that call without pause, and their answers.
-struct Load {
-    over: Arc<AtomicBool>,
-    callers: Vec<JoinHandle<Vec<u64>>>,
-}
-
-impl Load {
-    fn on(client: &LocalClient, route: &'static str) -> Self {
-        let over = Arc::new(AtomicBool::new(false));
-        let callers = (0..8).map(|_| tokio::spawn(keep_calling(client.clone(), route, Arc::clone(&over)))).collect();
-        Self { over, callers }
-    }
-
-    /// All answers; every call must have one.
-    async fn end(self) -> Vec<u64> {
-        self.over.store(true, Ordering::SeqCst);
-        let mut answers = Vec::new();
-        for caller in self.callers {
-            answers.extend(caller.await.expect("no call fails"));
-        }
-        answers
-    }
-}
-
-async fn keep_calling(client: LocalClient, route: &'static str, over: Arc<AtomicBool>) -> Vec<u64> {
-    let mut answers = Vec::new();
-    while !over.load(Ordering::SeqCst) {
-        answers.push(client.call::<u64, u64>(route, 0).await.unwrap());
-        tokio::task::yield_now().await;
-    }
-    answers
-}
-
-/// A worker that counts its live instances, and those that have cleaned up.
-struct Counted {
-    answer: u64,
-    counts: Counts,
-}
-
-#[derive(Clone, Default)]
-struct Counts {
-    alive: Arc<AtomicUsize>,
-    cleaned: Arc<AtomicUsize>,
-}
-
-impl Counts {
-    fn alive(&self) -> usize {
-        self.alive.load(Ordering::SeqCst)
-    }
-
-    fn cleaned(&self) -> usize {
-        self.cleaned.load(Ordering::SeqCst)
-    }
-
-    fn stage(&self, name: &str, answer: u64) -> Stage<u64, u64> {
-        let counts = self.clone();
-        Stage::worker(name, move |_: &Replica| {
-            counts.alive.fetch_add(1, Ordering::SeqCst);
-            Ok(Counted { answer, counts: counts.clone() })
-        })
-    }
-}
-
-impl Worker for Counted {
-    type In = u64;
-    type Out = u64;
-
-    fn call(&mut self, batch: Batch<u64>) -> Vec<Result<u64, Failure>> {
-        batch.iter().map(|n| Ok(n + self.answer)).collect()
-    }
-
-    fn cleanup(&mut self) {
-        self.counts.cleaned.fetch_add(1, Ordering::SeqCst);
-    }
-}
-
-impl Drop for Counted {
-    fn drop(&mut self) {
-        self.counts.alive.fetch_sub(1, Ordering::SeqCst);
-    }
-}
-
-fn answering(name: &str, answer: u64) -> Stage<u64, u64> {
-    Stage::each(name, move |n: &u64| Ok(n + answer))
-}
+use super::load::{Counted, Counts, Healthy, Load, answering};
+use super::support::{Gate, PATIENCE, gated, hide_panics, serve, until};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_route_that_is_replaced_again_and_again_fails_no_call() {
+async fn repeated_replacement_of_a_route_fails_no_call() {
     let counts = Counts::default();
     let node = serve(counts.stage("model", 0)).await;
     let load = Load::on(&node.client(), "/route");
@@ -119,32 +34,7 @@ async fn a_route_that_is_replaced_again_and_again_fails_no_call() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn scaling_up_and_down_fails_no_call() {
-    let counts = Counts::default();
-    let node = serve(counts.stage("model", 7).max_batch_size(4)).await;
-    let load = Load::on(&node.client(), "/route");
-    for replicas in [4, 1, 3, 2, 8, 1, 5, 1] {
-        node.scale_stage("model", replicas).await.unwrap();
-        assert_eq!(counts.alive(), replicas);
-        assert_eq!(node.describe().stages[0].replicas.len(), replicas);
-    }
-    assert!(load.end().await.into_iter().all(|answer| answer == 7));
-    assert_eq!(node.health().stages[0].state, StageState::Ready);
-    assert_eq!(node.describe().stages[0].restarts, 0);
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn scaling_quick_code_fails_no_call() {
-    let node = serve(answering("quick", 7).max_batch_size(4)).await;
-    let load = Load::on(&node.client(), "/route");
-    for replicas in [4, 1, 3, 2, 8, 1, 5, 1].repeat(5) {
-        node.scale_stage("quick", replicas).await.unwrap();
-    }
-    assert!(load.end().await.into_iter().all(|answer| answer == 7));
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn routes_come_and_go_beside_a_route_under_load() {
+async fn changes_of_other_routes_do_not_affect_a_route_under_load() {
     let node = App::new().route("/steady", answering("steady", 1)).start().await.unwrap();
     let client = node.client();
     let load = Load::on(&client, "/steady");
@@ -165,10 +55,10 @@ async fn a_route_opens_only_when_its_stages_are_warm() {
     let slow = slow_to_load(&gate);
     let handle = node.handle();
     let adding = tokio::spawn(async move { handle.add_route(RouteSpec::new("/slow", slow)).await });
-    until("the stage is being built", || gate.arrived() == 1).await;
+    until("the stage's construction runs", || gate.arrived() == 1).await;
     let stage = &node.describe().stages[0];
     assert_eq!((stage.part, stage.health.state), (StagePart::Starting, StageState::Starting));
-    assert!(node.health().ready, "a stage that is not used yet does not hold back the others");
+    assert!(node.health().ready, "an unused stage does not affect readiness");
     assert_eq!(node.client().call::<u64, u64>("/slow", 1).await.unwrap_err().kind(), ErrorKind::NotFound);
     gate.open();
     adding.await.unwrap().unwrap();
@@ -177,9 +67,9 @@ async fn a_route_opens_only_when_its_stages_are_warm() {
 }
 
 /// Waits at the gate in its warm-up.
-struct WarmsUp(Gate);
+struct GatedWarmup(Gate);
 
-impl Worker for WarmsUp {
+impl Worker for GatedWarmup {
     type In = u64;
     type Out = u64;
 
@@ -194,11 +84,11 @@ impl Worker for WarmsUp {
 }
 
 #[tokio::test]
-async fn a_stage_that_is_built_and_not_warm_is_not_ready() {
+async fn a_stage_is_not_ready_before_its_warm_up_ends() {
     let node = App::new().start().await.unwrap();
     let gate = Gate::default();
     let hold = gate.clone();
-    let cold = Stage::worker("cold", move |_: &Replica| Ok(WarmsUp(hold.clone())));
+    let cold = Stage::worker("cold", move |_: &Replica| Ok(GatedWarmup(hold.clone())));
     let handle = node.handle();
     let adding = tokio::spawn(async move { handle.add_route(RouteSpec::new("/cold", cold)).await });
     until("the stage warms up", || gate.arrived() == 1).await;
@@ -210,7 +100,7 @@ async fn a_stage_that_is_built_and_not_warm_is_not_ready() {
 }
 
 #[tokio::test]
-async fn a_change_that_nobody_waits_for_any_more_is_undone() {
+async fn a_change_whose_caller_has_left_is_undone() {
     let node = App::new().start().await.unwrap();
     let gate = Gate::default();
     let hold = gate.clone();
@@ -223,13 +113,13 @@ async fn a_change_that_nobody_waits_for_any_more_is_undone() {
     });
     let handle = node.handle();
     let adding = tokio::spawn(async move { handle.add_route(RouteSpec::new("/slow", slow)).await });
-    until("the stage is being built", || gate.arrived() == 1).await;
+    until("the stage's construction runs", || gate.arrived() == 1).await;
     adding.abort();
     // The next change does not wait for the construction, which cannot be interrupted.
     node.add_route(RouteSpec::new("/quick", answering("quick", 1))).await.unwrap();
     gate.open();
-    until("the half-built worker is gone", || counts.cleaned() == 1 && counts.alive() == 0).await;
-    until("its stage is gone", || node.describe().stages.len() == 1).await;
+    until("the half-built worker is dropped", || counts.cleaned() == 1 && counts.alive() == 0).await;
+    until("its stage is removed", || node.describe().stages.len() == 1).await;
     assert!(node.client().route("/slow").is_none());
 }
 
@@ -278,7 +168,7 @@ async fn an_admission_for_a_route_that_was_replaced_is_for_the_new_one() {
 }
 
 #[tokio::test]
-async fn a_shared_stage_stays_until_its_last_route_goes() {
+async fn a_shared_stage_stays_until_its_last_route_is_removed() {
     let counts = Counts::default();
     let shared = counts.stage("shared", 1);
     let node = App::new().route("/a", shared.clone()).start().await.unwrap();
@@ -305,7 +195,7 @@ fn slow_to_load(gate: &Gate) -> Stage<u64, u64> {
 
 /// A change that loads a stage until the gate opens. It also uses another stage, whose route was removed and whose last
 /// call has left in the meantime.
-async fn built_on_what_only_the_change_keeps() -> (Node, Gate, JoinHandle<Result<AppliedChange, ChangeError>>) {
+async fn change_that_keeps_an_unused_stage() -> (Node, Gate, JoinHandle<Result<AppliedChange, ChangeError>>) {
     let (calls, loading) = (Gate::default(), Gate::default());
     let shared = gated(&calls);
     let node = App::new().route("/a", shared.clone()).start().await.unwrap();
@@ -316,31 +206,31 @@ async fn built_on_what_only_the_change_keeps() -> (Node, Gate, JoinHandle<Result
     let both = Pipeline::from(shared).then(slow_to_load(&loading));
     let handle = node.handle();
     let adding = tokio::spawn(async move { handle.add_route(RouteSpec::new("/b", both)).await });
-    until("the other stage is being built", || loading.arrived() == 1).await;
+    until("the other stage's construction runs", || loading.arrived() == 1).await;
     calls.open();
     assert_eq!(call.await.unwrap().unwrap(), 1);
-    until("the closed route is gone", || node.describe().routes.is_empty()).await;
+    until("the closed route is removed", || node.describe().routes.is_empty()).await;
     (node, loading, adding)
 }
 
 #[tokio::test]
-async fn a_stage_that_a_change_builds_on_stays_although_its_last_call_leaves_meanwhile() {
-    let (node, loading, adding) = built_on_what_only_the_change_keeps().await;
+async fn a_stage_used_by_a_pending_change_outlives_its_last_call() {
+    let (node, loading, adding) = change_that_keeps_an_unused_stage().await;
     loading.open();
     adding.await.unwrap().unwrap();
     assert_eq!(node.client().call::<u64, u64>("/b", 5).await.unwrap(), 5);
 }
 
 #[tokio::test]
-async fn a_stage_that_only_an_undone_change_would_have_kept_ends_with_it() {
-    let (node, loading, adding) = built_on_what_only_the_change_keeps().await;
+async fn a_stage_used_only_by_an_undone_change_ends_with_it() {
+    let (node, loading, adding) = change_that_keeps_an_unused_stage().await;
     adding.abort();
     loading.open();
     until("nothing runs any more", || node.describe().stages.is_empty()).await;
 }
 
 #[tokio::test]
-async fn a_change_takes_effect_whole_or_not_at_all() {
+async fn a_change_takes_effect_completely_or_not_at_all() {
     let node = App::new().route("/a", answering("a", 1)).start().await.unwrap();
     let broken =
         Stage::worker("broken", |_: &Replica| -> Result<Counted, Failure> { Err(Failure::new("no such file")) });
@@ -353,12 +243,12 @@ async fn a_change_takes_effect_whole_or_not_at_all() {
     let description = node.describe();
     assert_eq!(description.routes.len(), 1);
     assert_eq!(node.client().call::<u64, u64>("/a", 0).await.unwrap(), 1);
-    until("what was started for it has ended", || node.describe().stages.len() == 1).await;
+    until("the stages that it started have ended", || node.describe().stages.len() == 1).await;
     assert!(!node.metrics().contains("broken"));
 }
 
 #[tokio::test]
-async fn what_cannot_be_changed_is_refused_by_name() {
+async fn an_impossible_change_is_refused_by_name() {
     let shared = answering("shared", 1);
     let node = App::new().route("/a", shared.clone()).route("/b", shared.clone()).start().await.unwrap();
     let route = |name: &str| RouteSpec::new(name, answering("new", 1));
@@ -397,7 +287,7 @@ async fn changes_beyond_the_bound_are_refused_at_once() {
         tokio::spawn(async move { handle.add_route(RouteSpec::new(&name, stage)).await })
     };
     let first = change("/slow".to_owned(), slow);
-    until("the first is at work", || gate.arrived() == 1).await;
+    until("the first change runs", || gate.arrived() == 1).await;
     let mut others: Vec<_> = (0..64).map(|n| change(format!("/{n}"), answering(&format!("quick-{n}"), n))).collect();
     let last = tokio::time::timeout(PATIENCE, others.pop().unwrap()).await.unwrap();
     assert_eq!(last.unwrap().unwrap_err(), ChangeError::Busy { limit: 64 });
@@ -409,99 +299,6 @@ async fn changes_beyond_the_bound_are_refused_at_once() {
     assert_eq!(node.client().routes().len(), 64);
 }
 
-struct Healthy;
-
-impl Worker for Healthy {
-    type In = u64;
-    type Out = u64;
-
-    fn call(&mut self, batch: Batch<u64>) -> Vec<Result<u64, Failure>> {
-        batch.iter().map(|n| Ok(*n)).collect()
-    }
-}
-
-#[tokio::test]
-async fn a_replica_that_leaves_finishes_its_batch_and_cleans_up() {
-    let gate = Gate::default();
-    let node = serve(gated(&gate).replicas(2)).await;
-    let client = node.client();
-    let call = |n: u64| {
-        let client = client.clone();
-        tokio::spawn(async move { client.call::<u64, u64>("/route", n).await })
-    };
-    let calls = [call(1), call(2)];
-    until("both replicas are busy", || gate.arrived() == 2).await;
-    let handle = node.handle();
-    let scaling = tokio::spawn(async move { handle.scale_stage("gated", 1).await });
-    let described = node.describe();
-    assert_eq!(described.calls.len(), 2);
-    assert!(described.calls[0].age >= described.calls[1].age && described.calls[0].route.as_str() == "/route");
-    assert_eq!(described.stages[0].mean_batch_size, 1.0);
-    until("one is leaving", || node.describe().stages[0].replicas.iter().any(|replica| replica.leaving)).await;
-    gate.open();
-    for call in calls {
-        call.await.unwrap().unwrap();
-    }
-    scaling.await.unwrap().unwrap();
-    let replicas = &node.describe().stages[0].replicas;
-    assert_eq!(replicas.iter().map(|replica| replica.index).collect::<Vec<_>>(), [0]);
-    assert!(node.metrics().contains("callboard_stage_replicas{stage=\"gated\"} 1\n"));
-}
-
-#[tokio::test]
-async fn a_stage_that_cannot_grow_keeps_what_it_has() {
-    let allowed = Arc::new(AtomicUsize::new(2));
-    let left = Arc::clone(&allowed);
-    let stage = Stage::worker("model", move |replica: &Replica| {
-        match left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1)) {
-            Ok(_) => Ok(Healthy),
-            Err(_) => Err(Failure::new(format!("no device for {}", replica.index()))),
-        }
-    });
-    let node = serve(stage.replicas(2)).await;
-    allowed.store(1, Ordering::SeqCst);
-    let error = node.scale_stage("model", 4).await.unwrap_err();
-    assert!(error.to_string().contains("no device for"), "{error}");
-    until("the stage is as it was", || {
-        let stage = &node.describe().stages[0];
-        stage.replicas.len() == 2 && stage.health.state == StageState::Ready
-    })
-    .await;
-    assert_eq!(node.client().call::<u64, u64>("/route", 3).await.unwrap(), 3);
-    allowed.store(1, Ordering::SeqCst);
-    node.scale_stage("model", 3).await.unwrap();
-}
-
-#[tokio::test]
-async fn the_later_of_two_scalings_wins() {
-    let gate = Gate::default();
-    let hold = gate.clone();
-    let stage = Stage::worker("model", move |replica: &Replica| {
-        if replica.index() > 0 {
-            hold.pass();
-        }
-        Ok(Healthy)
-    });
-    let node = serve(stage).await;
-    let scale = |replicas| {
-        let handle = node.handle();
-        tokio::spawn(async move { handle.scale_stage("model", replicas).await })
-    };
-    let up = scale(3);
-    until("two replicas are being built", || gate.arrived() == 2).await;
-    scale(1).await.unwrap().unwrap();
-    assert_eq!(up.await.unwrap(), Err(ChangeError::Superseded));
-    let again = scale(2);
-    until("another one is being built", || gate.arrived() == 3).await;
-    gate.open();
-    again.await.unwrap().unwrap();
-    until("those that came too late have left", || {
-        node.describe().stages[0].replicas.iter().map(|replica| (replica.index, replica.leaving)).collect::<Vec<_>>()
-            == [(0, false), (1, false)]
-    })
-    .await;
-}
-
 #[tokio::test]
 async fn a_node_can_be_stopped_in_the_middle_of_a_change() {
     let gate = Gate::default();
@@ -509,14 +306,14 @@ async fn a_node_can_be_stopped_in_the_middle_of_a_change() {
     let node = serve(answering("quick", 1)).await;
     let handle = node.handle();
     let adding = tokio::spawn(async move { handle.add_route(RouteSpec::new("/slow", slow)).await });
-    until("the stage is being built", || gate.arrived() == 1).await;
+    until("the stage's construction runs", || gate.arrived() == 1).await;
     let _ = tokio::time::timeout(PATIENCE, node.shutdown(PATIENCE)).await.unwrap();
     assert_eq!(adding.await.unwrap().unwrap_err(), ChangeError::Ending);
     gate.open();
 }
 
 #[tokio::test]
-async fn a_dropped_node_looks_dropped() {
+async fn a_dropped_node_reports_that_it_is_gone() {
     let gate = Gate::default();
     let node = serve(gated(&gate)).await;
     let client = node.client();
@@ -526,16 +323,16 @@ async fn a_dropped_node_looks_dropped() {
             tokio::spawn(async move { client.call::<u64, u64>("/route", n).await })
         })
         .collect();
-    until("four wait behind one", || gate.arrived() == 1 && client.describe().stages[0].queued == 4).await;
+    until("one call runs and four wait", || gate.arrived() == 1 && client.describe().stages[0].queued == 4).await;
     let handle = node.handle();
     drop(node);
-    until("the tree is gone", || !handle.health().live).await;
+    until("the tree has ended", || !handle.health().live).await;
     gate.open();
     let mut may_run_elsewhere = 0;
     for call in calls {
         may_run_elsewhere += usize::from(call.await.unwrap().is_err_and(|error| error.is_retryable()));
     }
-    assert_eq!(may_run_elsewhere, 4, "one had begun");
+    assert_eq!(may_run_elsewhere, 4, "one had started");
     let (health, description) = (handle.health(), handle.describe());
     assert!(!health.ready && health.stages.iter().all(|stage| !stage.state.is_ready()));
     assert_eq!((description.in_flight, description.stages[0].queued), (0, 0));
@@ -555,16 +352,16 @@ fn threads_named(prefix: &str) -> usize {
 
 #[cfg(target_os = "linux")]
 #[tokio::test]
-async fn a_hundred_loads_and_unloads_leave_nothing_behind_but_their_counts() {
+async fn a_hundred_loads_and_unloads_leave_only_their_counts() {
     let node: Node = App::new().route("/steady", answering("steady", 1)).start().await.unwrap();
     let client = node.client();
     let counts = Counts::default();
-    let kept = Arc::new(());
+    let recipe = Arc::new(());
     let series = || node.metrics().lines().map(str::to_owned).collect::<BTreeSet<_>>();
     let before = series();
     for round in 0..100u64 {
         // Held only by the recipe and by a step of the route.
-        let (in_stage, in_route) = (Arc::clone(&kept), Arc::clone(&kept));
+        let (in_stage, in_route) = (Arc::clone(&recipe), Arc::clone(&recipe));
         let quick = Stage::each("quick", move |n: &u64| {
             let _held = &in_stage;
             Ok(*n)
@@ -580,17 +377,17 @@ async fn a_hundred_loads_and_unloads_leave_nothing_behind_but_their_counts() {
         node.remove_route("/guest").await.unwrap().settled().await;
     }
     assert_eq!((counts.alive(), counts.cleaned()), (0, 200));
-    until("the last recipe is dropped", || Arc::strong_count(&kept) == 1).await;
+    until("the last recipe is dropped", || Arc::strong_count(&recipe) == 1).await;
     until("the last thread has ended", || threads_named("guest-model") == 0).await;
     let after = series();
     let left: Vec<_> = after.symmetric_difference(&before).collect();
     let tell_of_now = ["stage_queued", "stage_replicas", "stage_replica_states", "stage_ready", "abandoned"];
     let stale = |line: &&&String| tell_of_now.iter().any(|family| line.contains(family));
-    assert_eq!(left.iter().find(stale), None, "series were left");
+    assert_eq!(left.iter().find(stale), None, "no series may remain");
     for counted in ["requests_total{route=\"/guest\",outcome=\"ok\"}", "stage_batch_size_count{stage=\"guest-model\"}"]
     {
         let line = format!("callboard_{counted} 100");
-        assert!(after.contains(&line), "a counter begins again with each load: {left:?}");
+        assert!(after.contains(&line), "a counter restarts with each load: {left:?}");
     }
     assert_eq!(node.describe().stages.len(), 1);
     let description = node.describe();
@@ -611,14 +408,14 @@ fn breakable() -> (Stage<u64, u64>, Arc<AtomicBool>) {
 }
 
 async fn fail(node: &Node, route: &str) {
-    hush();
+    hide_panics();
     let client = node.client();
     while client.call::<u64, u64>(route, 1).await.is_err_and(|error| error.kind() == ErrorKind::WorkerFailed) {}
     until("the stage has failed", || node.health().stages[0].state == StageState::Failed).await;
 }
 
 #[tokio::test]
-async fn a_change_brings_a_stage_back_that_has_failed() {
+async fn a_change_restores_a_failed_stage() {
     let (stage, broken) = breakable();
     let node = serve(stage.clone()).await;
     fail(&node, "/route").await;
@@ -631,7 +428,7 @@ async fn a_change_brings_a_stage_back_that_has_failed() {
 }
 
 #[tokio::test]
-async fn a_stage_that_has_failed_says_why_it_is_neither_shared_nor_scaled() {
+async fn a_failed_stage_reports_why_it_is_neither_shared_nor_scaled() {
     let (stage, _broken) = breakable();
     let node = serve(stage.clone()).await;
     fail(&node, "/route").await;

@@ -19,7 +19,7 @@ fn fails(name: &str) -> Pipeline<u64, u64> {
 }
 
 #[tokio::test]
-async fn stages_with_made_up_names_are_members_and_branches_as_they_are() {
+async fn stages_with_computed_names_can_be_members_and_branches() {
     let add = |n: u64| Stage::each(format!("add{n}"), move |given: &u64| Ok(given + n));
     let both = Pipeline::ensemble((add(1), Pipeline::from(add(2)).then(add(3))));
     let named = Pipeline::ensemble_named([("one", Stage::each("value", |n: &u64| Ok(Value::from(*n))))]);
@@ -48,8 +48,8 @@ async fn an_ensemble_gives_its_members_results_in_their_order() {
 }
 
 #[tokio::test]
-async fn the_members_of_an_ensemble_run_side_by_side() {
-    // Each member waits until all five have begun: in sequence they would wait for ever.
+async fn the_members_of_an_ensemble_run_concurrently() {
+    // Each member waits until all five have started: in sequence they would wait for ever.
     let barrier = Arc::new(std::sync::Barrier::new(5));
     let member = |n: u64| -> Pipeline<u64, u64> {
         let barrier = Arc::clone(&barrier);
@@ -84,11 +84,11 @@ async fn the_first_error_of_an_ensemble_is_its_outcome_and_cancels_the_rest() {
         node.describe().stages.iter().all(|stage| stage.queued == 0 && stage.replicas.iter().all(|r| !r.busy))
     })
     .await;
-    assert!(!after_slow.load(Ordering::SeqCst), "a cancelled member went on");
+    assert!(!after_slow.load(Ordering::SeqCst), "a cancelled member continued");
 }
 
 #[tokio::test]
-async fn a_partial_ensemble_keeps_what_it_gets() {
+async fn a_partial_ensemble_keeps_the_successful_results() {
     let node = serve(Pipeline::ensemble_partial(vec![add("one", 1), fails("bad"), add("two", 2)])).await;
     let out: Vec<Result<u64, MemberError>> = node.client().call("/route", 5u64).await.unwrap();
     assert_eq!((out[0].as_ref(), out[2].as_ref()), (Ok(&6), Ok(&7)));
@@ -116,7 +116,7 @@ async fn a_fail_fast_part_of_a_partial_ensemble_gives_up_only_itself() {
 }
 
 #[tokio::test]
-async fn a_switch_chooses_by_content_and_its_failures_are_the_items_own() {
+async fn a_switch_chooses_by_content_and_its_failure_fails_only_its_item() {
     let choose = |n: &u64| match n {
         13 => Err(Failure::invalid_input("unlucky")),
         14 => panic!("worse"),
@@ -135,7 +135,7 @@ async fn a_switch_chooses_by_content_and_its_failures_are_the_items_own() {
 }
 
 #[test]
-fn a_pipeline_prints_as_its_drawing() {
+fn a_pipeline_prints_as_its_diagram() {
     let inner = Pipeline::switch("choose", |_: &u64| Ok(0), vec![add("x", 1), Pipeline::pass_through()]);
     let drawn = add("first", 1).then(Pipeline::ensemble_of(vec![inner, add("y", 1).then(add("z", 1))]));
     assert_eq!(drawn.map("sum", |n: &Vec<u64>| Ok(n.len())).to_string(), "first → (choose{x / ·} | y → z) → [sum]");
@@ -188,7 +188,7 @@ async fn a_named_ensemble_gives_a_map_in_member_order_and_a_partial_one_errors_i
 }
 
 #[tokio::test(start_paused = true)]
-async fn five_members_cost_the_slowest_not_the_sum() {
+async fn five_members_take_the_time_of_the_slowest() {
     let waits = |name: &str, millis: u64| -> Pipeline<u64, u64> {
         Stage::each_async(name, move |n: Arc<u64>| async move {
             tokio::time::sleep(Duration::from_millis(millis)).await;
@@ -199,8 +199,8 @@ async fn five_members_cost_the_slowest_not_the_sum() {
     let members = [("a", 100), ("b", 200), ("c", 300), ("d", 400), ("e", 500)];
     let members = members.into_iter().map(|(name, millis)| waits(name, millis));
     let node = serve(Pipeline::ensemble_of(members)).await;
-    let begun = tokio::time::Instant::now();
+    let started = tokio::time::Instant::now();
     let all: Vec<u64> = node.client().call("/route", 7u64).await.unwrap();
     assert_eq!(all, [7; 5]);
-    assert_eq!(begun.elapsed().as_millis(), 500);
+    assert_eq!(started.elapsed().as_millis(), 500);
 }

@@ -6,7 +6,7 @@ use callboard_core::description::StageState;
 use callboard_core::{App, CallOptions, Node, Stage};
 use serde::{Deserialize, Serialize};
 
-use super::support::{Gate, hush, until};
+use super::support::{Gate, hide_panics, until};
 
 /// Panics when it is dropped, if it is armed.
 #[derive(Clone, Debug, Deserialize, Serialize, schemars::JsonSchema)]
@@ -38,8 +38,8 @@ async fn still_serves(node: &Node) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_output_that_panics_when_nobody_takes_it_ends_no_stage() {
-    hush();
+async fn an_unread_output_that_panics_on_drop_ends_no_stage() {
+    hide_panics();
     let gate = Gate::default();
     let node = gated(&gate).await;
     let client = node.client();
@@ -52,8 +52,8 @@ async fn an_output_that_panics_when_nobody_takes_it_ends_no_stage() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_input_that_panics_when_it_is_thrown_away_ends_no_batcher() {
-    hush();
+async fn an_input_that_panics_on_drop_ends_no_batcher() {
+    hide_panics();
     let gate = Gate::default();
     let node = gated(&gate).await;
     let client = node.client();
@@ -73,11 +73,11 @@ async fn an_input_that_panics_when_it_is_thrown_away_ends_no_batcher() {
 
 /// Panics when it is dropped, even during another panic: two of them without containment end the process.
 #[derive(Clone, Debug, Deserialize, Serialize, schemars::JsonSchema)]
-struct Spiteful {
+struct DoublePanic {
     armed: bool,
 }
 
-impl Drop for Spiteful {
+impl Drop for DoublePanic {
     fn drop(&mut self) {
         assert!(!self.armed, "meant to panic");
     }
@@ -85,10 +85,10 @@ impl Drop for Spiteful {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn inputs_that_panic_when_their_node_is_dropped_end_nothing_else() {
-    hush();
+    hide_panics();
     let gate = Gate::default();
     let passed = gate.clone();
-    let stage = Stage::each("gated", move |bomb: &Spiteful| {
+    let stage = Stage::each("gated", move |bomb: &DoublePanic| {
         passed.pass();
         Ok(bomb.armed)
     });
@@ -96,12 +96,12 @@ async fn inputs_that_panic_when_their_node_is_dropped_end_nothing_else() {
     let client = node.client();
     let call = |armed| {
         let client = client.clone();
-        tokio::spawn(async move { client.call::<Spiteful, bool>("/gated", Spiteful { armed }).await })
+        tokio::spawn(async move { client.call::<DoublePanic, bool>("/gated", DoublePanic { armed }).await })
     };
     let holder = call(false);
     until("the worker is busy", || gate.arrived() == 1).await;
     let waiting = [call(true), call(true), call(true)];
-    until("the others wait", || node.describe().stages[0].queued == 3).await;
+    until("the other calls wait", || node.describe().stages[0].queued == 3).await;
     drop(node);
     for call in waiting {
         assert!(call.await.unwrap().unwrap_err().is_retryable());

@@ -12,7 +12,7 @@ use futures_util::stream;
 use super::support::serve;
 
 /// All of the context, on one line.
-fn told(context: &CallContext) -> String {
+fn describe(context: &CallContext) -> String {
     let (id, trace, caller) = (context.request_id(), context.traceparent(), context.caller());
     let (header, tag) = (context.header("x-city"), context.tag("tenant"));
     let session = context.session() == Some(SessionKey::new("s"));
@@ -31,11 +31,11 @@ fn options() -> CallOptions {
         .with_priority(Priority::High)
 }
 
-const TOLD: &str = "Some(\"r-1\") Some(\"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00\") Some(\"web\") \
+const EXPECTED: &str = "Some(\"r-1\") Some(\"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00\") Some(\"web\") \
                     Some(\"Lima\") Some(\"acme\") true High Some(RouteName(\"/route\")) tells";
 
 #[tokio::test]
-async fn a_name_that_may_not_enter_logs_is_left_out() {
+async fn a_name_that_is_unfit_for_logs_is_omitted() {
     let tells = Stage::each_with_context("tells", |_: &u64, context: &CallContext| {
         Ok(format!("{:?} {:?}", context.request_id(), context.traceparent()))
     });
@@ -51,63 +51,63 @@ async fn a_name_that_may_not_enter_logs_is_left_out() {
     }
 }
 
-struct Tells;
+struct DescribesContext;
 
-impl Worker for Tells {
+impl Worker for DescribesContext {
     type In = u64;
     type Out = String;
 
     fn call(&mut self, batch: Batch<u64>) -> Vec<Result<String, Failure>> {
-        (0..batch.len()).map(|index| Ok(told(&batch.context(index)))).collect()
+        (0..batch.len()).map(|index| Ok(describe(&batch.context(index)))).collect()
     }
 }
 
-impl AsyncWorker for Tells {
+impl AsyncWorker for DescribesContext {
     type In = u64;
     type Out = String;
 
     async fn call(&self, batch: Batch<u64>) -> Vec<Result<String, Failure>> {
-        (0..batch.len()).map(|index| Ok(told(&batch.context(index)))).collect()
+        (0..batch.len()).map(|index| Ok(describe(&batch.context(index)))).collect()
     }
 }
 
 #[tokio::test]
-async fn every_form_of_a_stage_knows_its_call() {
+async fn every_form_of_a_stage_has_the_context_of_its_call() {
     let forms = [
-        Stage::worker("tells", |_| Ok(Tells)),
-        Stage::async_worker("tells", |_| Ok(Tells)),
-        Stage::batch("tells", |batch: Batch<u64>| (0..batch.len()).map(|n| Ok(told(&batch.context(n)))).collect()),
-        Stage::each_with_context("tells", |_: &u64, context| Ok(told(context))),
-        Stage::each_async_with_context("tells", |_: Arc<u64>, context| async move { Ok(told(&context)) }),
+        Stage::worker("tells", |_| Ok(DescribesContext)),
+        Stage::async_worker("tells", |_| Ok(DescribesContext)),
+        Stage::batch("tells", |batch: Batch<u64>| (0..batch.len()).map(|n| Ok(describe(&batch.context(n)))).collect()),
+        Stage::each_with_context("tells", |_: &u64, context| Ok(describe(context))),
+        Stage::each_async_with_context("tells", |_: Arc<u64>, context| async move { Ok(describe(&context)) }),
     ];
     for form in forms {
         let node = serve(form).await;
-        let heard: String = node.client().call_with("/route", 1_u64, options()).await.unwrap();
-        assert_eq!(heard, TOLD);
+        let received: String = node.client().call_with("/route", 1_u64, options()).await.unwrap();
+        assert_eq!(received, EXPECTED);
         let nothing: String = node.client().call("/route", 1_u64).await.unwrap();
         assert_eq!(nothing, "None None None None None false Normal Some(RouteName(\"/route\")) tells");
     }
-    let streams = StreamStage::each_with_context("tells", |_: &u64, context| stream::iter([Ok(told(context))]));
+    let streams = StreamStage::each_with_context("tells", |_: &u64, context| stream::iter([Ok(describe(context))]));
     let node = App::new().route_streaming("/route", streams).start().await.unwrap();
     let mut replies: Replies<String> = node.client().replies_with("/route", 1_u64, options()).unwrap();
-    assert_eq!(replies.next().await.unwrap().unwrap(), TOLD);
+    assert_eq!(replies.next().await.unwrap().unwrap(), EXPECTED);
 }
 
 #[tokio::test]
-async fn the_members_of_an_ensemble_and_the_stages_behind_the_first_know_it_as_well() {
-    let tells = || Stage::each_with_context("tells", |_: &u64, context: &CallContext| Ok(told(context)));
+async fn ensemble_members_and_later_stages_also_have_the_context() {
+    let tells = || Stage::each_with_context("tells", |_: &u64, context: &CallContext| Ok(describe(context)));
     let both = Pipeline::from(Stage::each("first", |n: &u64| Ok(*n)))
         .then(Pipeline::ensemble((Pipeline::from(tells()), Pipeline::<u64, u64>::pass_through())));
     let node = serve(both).await;
-    let (heard, _): (String, u64) = node.client().call_with("/route", 1_u64, options()).await.unwrap();
-    assert_eq!(heard, TOLD);
+    let (received, _): (String, u64) = node.client().call_with("/route", 1_u64, options()).await.unwrap();
+    assert_eq!(received, EXPECTED);
 }
 
 /// The output of the user's own subscriber.
 #[derive(Clone, Default)]
-pub(crate) struct Written(Arc<Mutex<Vec<u8>>>);
+pub(crate) struct LogBuffer(Arc<Mutex<Vec<u8>>>);
 
-impl io::Write for Written {
+impl io::Write for LogBuffer {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.0.lock().unwrap().extend_from_slice(bytes);
         Ok(bytes.len())
@@ -118,22 +118,22 @@ impl io::Write for Written {
     }
 }
 
-impl Written {
+impl LogBuffer {
     pub(crate) fn take(&self) -> String {
         String::from_utf8(std::mem::take(&mut *self.0.lock().unwrap())).unwrap()
     }
 }
 
-pub(crate) fn subscriber(written: &Written) -> impl tracing::Subscriber + Send + Sync + use<> {
+pub(crate) fn subscriber(written: &LogBuffer) -> impl tracing::Subscriber + Send + Sync + use<> {
     let written = written.clone();
     tracing_subscriber::fmt().with_writer(move || written.clone()).with_ansi(false).without_time().finish()
 }
 
 #[tokio::test]
 async fn a_log_line_of_user_code_names_its_call() {
-    let written = Written::default();
+    let written = LogBuffer::default();
     // With only one subscriber, a thread of another test without a subscriber decides what is logged.
-    let _second = tracing::Dispatch::new(subscriber(&Written::default()));
+    let _second = tracing::Dispatch::new(subscriber(&LogBuffer::default()));
     let _here = tracing::subscriber::set_default(subscriber(&written));
     let says = Stage::each("says", |n: &u64| {
         tracing::info!("hello");
@@ -154,7 +154,7 @@ async fn a_log_line_of_user_code_names_its_call() {
         let (batch, call) = (format!("batch{{stage=\"{name}\" replica=0 entries=2}}"), "call{route=\"/route\"");
         for id in ["r-1", "r-2"] {
             let line = format!("{batch}:{call} stage=\"{name}\" request_id=\"{id}\"}}: ");
-            assert!(lines.lines().any(|said| said.contains(&line) && said.ends_with("hello")), "{lines}");
+            assert!(lines.lines().any(|text| text.contains(&line) && text.ends_with("hello")), "{lines}");
         }
     }
     let node = serve(Stage::each("says", |n: &u64| {
@@ -165,5 +165,5 @@ async fn a_log_line_of_user_code_names_its_call() {
     node.client().call_with::<u64, u64>("/route", 1, CallOptions::new().with_request_id("r-3")).await.unwrap();
     let lines = written.take();
     let span = " call{route=\"/route\" stage=\"says\" replica=0 request_id=\"r-3\"}: ";
-    assert!(lines.lines().any(|said| said.contains(span) && said.ends_with("hello")), "{lines}");
+    assert!(lines.lines().any(|text| text.contains(span) && text.ends_with("hello")), "{lines}");
 }

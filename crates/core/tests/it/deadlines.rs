@@ -1,4 +1,4 @@
-//! Deadlines fire on time, whatever the workers do, and expired calls never run.
+//! Deadlines fire on time even if all workers are busy, and expired calls never run.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -61,7 +61,7 @@ async fn a_deadline_in_the_past_is_refused_before_it_queues() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_batch_waits_for_company_up_to_its_delay_and_not_past_a_deadline() {
+async fn a_batch_waits_for_more_entries_up_to_its_delay_and_not_past_a_deadline() {
     let stage = Stage::each("echo", |n: &u64| Ok(*n)).max_batch_size(8).max_delay(Duration::from_secs(10));
     let node = serve(stage).await;
     let client = node.client();
@@ -73,7 +73,7 @@ async fn a_batch_waits_for_company_up_to_its_delay_and_not_past_a_deadline() {
     let start = Instant::now();
     let options = CallOptions::new().with_timeout(Duration::from_secs(3));
     let outcome = client.call_with::<u64, u64>("/route", 2, options).await;
-    assert!(start.elapsed() <= Duration::from_secs(3), "the delay went past the deadline");
+    assert!(start.elapsed() <= Duration::from_secs(3), "the delay exceeded the deadline");
     drop(outcome);
 
     let start = Instant::now();
@@ -99,17 +99,17 @@ async fn small_functions_do_not_start_for_a_late_call() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn no_deadline_is_further_away_than_an_hour() {
+async fn no_deadline_is_more_than_an_hour_ahead() {
     let node = serve(Stage::each_async("never", |_: Arc<u64>| std::future::pending::<Result<u64, _>>())).await;
-    let begun = Instant::now();
-    let options = CallOptions::new().with_deadline(Deadline::at(begun + Duration::from_secs(10 * 24 * 3600)));
+    let started = Instant::now();
+    let options = CallOptions::new().with_deadline(Deadline::at(started + Duration::from_secs(10 * 24 * 3600)));
     let error = node.client().call_with::<u64, u64>("/route", 1, options).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::DeadlineExceeded);
-    assert_eq!(begun.elapsed().as_secs(), 3600);
+    assert_eq!(started.elapsed().as_secs(), 3600);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_item_whose_time_passes_within_its_batch_does_not_start() {
+async fn an_item_that_expires_within_its_batch_does_not_start() {
     let ran = Arc::new(AtomicUsize::new(0));
     let stage = Stage::each("slow", {
         let ran = Arc::clone(&ran);
@@ -133,22 +133,22 @@ async fn an_item_whose_time_passes_within_its_batch_does_not_start() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_timeout_begins_with_each_call_and_a_deadline_stays_where_it_is() {
+async fn a_timeout_starts_with_each_call_and_a_deadline_is_fixed() {
     let hangs =
         Stage::each_async("hangs", |_: Arc<u64>| std::future::pending::<Result<u64, callboard_core::Failure>>());
     let node = serve(hangs).await;
     let client = node.client();
     let lasted = async |options: &CallOptions| {
-        let begun = Instant::now();
+        let started = Instant::now();
         let error = client.call_with::<u64, u64>("/route", 1, options.clone()).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::DeadlineExceeded);
-        begun.elapsed().as_secs()
+        started.elapsed().as_secs()
     };
     let options = within(Duration::from_secs(3));
     let until_ten = options.clone().with_deadline(Deadline::after(Instant::now(), Duration::from_secs(10)));
     assert_eq!(lasted(&until_ten).await, 3);
     tokio::time::sleep(Duration::from_secs(5)).await;
-    assert_eq!(lasted(&options).await, 3, "as long as when the options were new");
-    assert_eq!(lasted(&until_ten).await, 0, "eleven seconds have gone");
-    assert_eq!(lasted(&options.with_timeout(Duration::from_secs(7))).await, 3, "the smaller one holds");
+    assert_eq!(lasted(&options).await, 3, "the full timeout, as for new options");
+    assert_eq!(lasted(&until_ten).await, 0, "eleven seconds have passed");
+    assert_eq!(lasted(&options.with_timeout(Duration::from_secs(7))).await, 3, "the smaller limit applies");
 }

@@ -10,7 +10,7 @@ use callboard_core::{Batch, Drained, ErrorKind, Failure, Replica, Stage, Worker}
 use super::support::{Gate, PATIENCE, gated, serve, until};
 
 #[tokio::test]
-async fn a_drain_finishes_what_is_in_hand_and_refuses_the_rest() {
+async fn a_drain_finishes_running_calls_and_refuses_new_ones() {
     let gate = Gate::default();
     let node = Arc::new(serve(gated(&gate)).await);
     let client = node.client();
@@ -59,9 +59,9 @@ async fn a_withdrawn_node_is_not_ready_but_still_serves() {
     assert_eq!(node.client().call::<u64, u64>("/route", 1).await.unwrap(), 1);
 }
 
-struct Tidy(Arc<AtomicUsize>);
+struct CountsCleanups(Arc<AtomicUsize>);
 
-impl Worker for Tidy {
+impl Worker for CountsCleanups {
     type In = u64;
     type Out = u64;
 
@@ -78,7 +78,7 @@ impl Worker for Tidy {
 async fn a_shutdown_lets_every_worker_clean_up() {
     let cleaned = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&cleaned);
-    let on_threads = Stage::worker("tidy", move |_: &Replica| Ok(Tidy(Arc::clone(&count)))).replicas(3);
+    let on_threads = Stage::worker("tidy", move |_: &Replica| Ok(CountsCleanups(Arc::clone(&count)))).replicas(3);
     let node = serve(on_threads.clone()).await;
     let client = node.client();
     client.call::<u64, u64>("/route", 1).await.unwrap();
@@ -114,7 +114,7 @@ async fn dropping_a_node_answers_its_callers() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_drain_does_not_wait_for_company() {
+async fn a_drain_does_not_wait_for_a_full_batch() {
     let stage = Stage::each("patient", |n: &u64| Ok(*n)).max_batch_size(8).max_delay(Duration::MAX);
     let node = serve(stage).await;
     let client = node.client();

@@ -46,12 +46,12 @@ fn counts() -> (usize, usize) {
 
 /// One test, because the counts are shared.
 #[tokio::test]
-async fn a_typed_value_is_encoded_at_a_border_and_nowhere_else() {
+async fn a_typed_value_is_encoded_only_at_a_border() {
     let add = |name: &str| Stage::each(name, |n: &Counted| Ok(Counted(n.0 + 1)));
     let pipeline = Pipeline::from(add("task")).then(add("threads").on_threads()).then(add("batches").max_batch_size(8));
     let node = serve(pipeline).await;
     let out: Counted = node.client().call("/route", Counted(1)).await.unwrap();
-    assert_eq!((out.0, counts()), (4, (0, 0)), "three stages of one process hand on Rust values");
+    assert_eq!((out.0, counts()), (4, (0, 0)), "stages of one process pass Rust values");
 
     let envelope = Payload::new(out).to_envelope().unwrap().into_bytes();
     assert_eq!(counts(), (1, 0), "a border encodes once");

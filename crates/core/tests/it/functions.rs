@@ -15,7 +15,7 @@ fn add() -> Stage<FunctionCall, i64> {
 }
 
 #[tokio::test]
-async fn a_function_gets_its_arguments_by_place_and_by_name() {
+async fn a_function_gets_its_arguments_by_position_and_by_name() {
     let node = App::new().route("/add", add()).start().await.unwrap();
     let client = node.client();
     assert!(client.route("/add").unwrap().is_function());
@@ -90,7 +90,7 @@ async fn any_route_takes_its_one_value_or_its_fields_by_name() {
 }
 
 #[tokio::test]
-async fn values_keep_their_types_on_the_way_through() {
+async fn values_keep_their_types_through_a_function() {
     let echo = Stage::each("echo", |call: &FunctionCall| Ok(Value::Tuple(call.args.clone())));
     // A second stage with another input type needs a conversion.
     let count = Stage::each("count", |value: &Value| {

@@ -5,14 +5,14 @@ use std::time::Duration;
 use callboard_core::description::StageState;
 use callboard_core::{App, Batch, ErrorKind, Failure, Replica, Stage, Worker};
 
-use super::support::{Gate, hush, until};
+use super::support::{Gate, hide_panics, until};
 
-struct Hangs {
+struct HungWorker {
     gate: Gate,
     generation: u64,
 }
 
-impl Worker for Hangs {
+impl Worker for HungWorker {
     type In = bool;
     type Out = u64;
 
@@ -26,13 +26,15 @@ impl Worker for Hangs {
 
 fn hangs(gate: &Gate) -> Stage<bool, u64> {
     let gate = gate.clone();
-    Stage::worker("hangs", move |replica: &Replica| Ok(Hangs { gate: gate.clone(), generation: replica.generation() }))
-        .timeout(Duration::from_millis(50))
+    Stage::worker("hangs", move |replica: &Replica| {
+        Ok(HungWorker { gate: gate.clone(), generation: replica.generation() })
+    })
+    .timeout(Duration::from_millis(50))
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_hung_call_is_answered_and_its_replica_replaced() {
-    hush();
+    hide_panics();
     let gate = Gate::default();
     let node = App::new().route("/hangs", hangs(&gate)).start().await.unwrap();
     let client = node.client();
@@ -45,16 +47,16 @@ async fn a_hung_call_is_answered_and_its_replica_replaced() {
     assert!(node.metrics().contains("callboard_stage_abandoned_threads{stage=\"hangs\"} 1"));
 
     gate.open();
-    until("the thread has come back", || {
+    until("the thread has returned", || {
         node.metrics().contains("callboard_stage_abandoned_threads{stage=\"hangs\"} 0")
     })
     .await;
-    assert_eq!(client.call::<bool, u64>("/hangs", true).await.unwrap(), 1, "what came back late harmed nobody");
+    assert_eq!(client.call::<bool, u64>("/hangs", true).await.unwrap(), 1, "the late result has no effect");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_stage_that_hangs_too_often_fails_and_says_so() {
-    hush();
+async fn a_stage_that_hangs_too_often_fails_and_reports_why() {
+    hide_panics();
     let gate = Gate::default();
     let stage = hangs(&gate);
     let settings = stage.settings().clone().with_max_abandoned_threads(2);
@@ -65,7 +67,7 @@ async fn a_stage_that_hangs_too_often_fails_and_says_so() {
         let error = client.call::<bool, u64>("/hangs", true).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::DeadlineExceeded);
     }
-    until("the stage has given up", || node.health().stages[0].state == StageState::Failed).await;
+    until("the stage has failed", || node.health().stages[0].state == StageState::Failed).await;
     let error = client.call::<bool, u64>("/hangs", false).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable);
     assert!(error.message().contains("3 of its threads hang"), "{error}");
@@ -74,7 +76,7 @@ async fn a_stage_that_hangs_too_often_fails_and_says_so() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_shutdown_does_not_leave_the_callers_of_a_hung_call_waiting() {
-    hush();
+    hide_panics();
     let gate = Gate::default();
     let stage = {
         let gate = gate.clone();
@@ -94,7 +96,7 @@ async fn a_shutdown_does_not_leave_the_callers_of_a_hung_call_waiting() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_replica_that_hangs_while_it_is_scaled_away_is_given_up_as_well() {
+async fn a_replica_that_hangs_during_scale_down_is_abandoned() {
     let gate = Gate::default();
     let node = App::new().route("/hangs", hangs(&gate).replicas(2)).start().await.unwrap();
     let client = node.client();

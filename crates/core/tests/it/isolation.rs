@@ -9,7 +9,7 @@ use callboard_core::{App, AsyncWorker, Batch, CallOptions, ErrorKind, Failure, N
 use futures_util::future::join_all;
 use tokio::time::sleep;
 
-use super::support::{hush, until};
+use super::support::{hide_panics, until};
 
 const POISON: u64 = 666;
 
@@ -33,8 +33,8 @@ async fn outcomes(node: &Node, inputs: impl IntoIterator<Item = u64>) -> Vec<Res
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_culprit_alone_fails_and_is_found_in_few_runs() {
-    hush();
+async fn only_the_culprit_fails_and_is_found_in_few_runs() {
+    hide_panics();
     for (size, at) in [(2usize, 1usize), (8, 0), (8, 5), (16, 15), (32, 7), (33, 32), (64, 40)] {
         let runs = Arc::default();
         let node = App::new().route("/fragile", fragile(size, &runs).pure()).start().await.unwrap();
@@ -69,15 +69,15 @@ async fn failures(stage: Stage<u64, u64>) -> usize {
 
 #[tokio::test(start_paused = true)]
 async fn an_entry_that_was_alone_when_its_worker_died_is_tried_once_more() {
-    hush();
+    hide_panics();
     assert_eq!(failures(flaky().idempotent()).await, 0);
     assert_eq!(failures(flaky().pure()).await, 0);
-    assert_eq!(failures(flaky()).await, 10, "at most once repeats nothing");
+    assert_eq!(failures(flaky()).await, 10, "at-most-once entries never run again");
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_entry_is_tried_as_often_as_its_stage_says_before_it_is_called_poison() {
-    hush();
+async fn an_entry_is_poison_after_the_tries_that_its_stage_allows() {
+    hide_panics();
     for (retries, runs_made) in [(0, 1), (1, 2), (3, 4)] {
         let runs = Arc::default();
         let stage = fragile(1, &runs).pure().crash_retries(retries);
@@ -89,9 +89,9 @@ async fn an_entry_is_tried_as_often_as_its_stage_says_before_it_is_called_poison
 }
 
 /// Panics after ten milliseconds.
-struct DiesLate(Arc<AtomicUsize>);
+struct PanicsLate(Arc<AtomicUsize>);
 
-impl AsyncWorker for DiesLate {
+impl AsyncWorker for PanicsLate {
     type In = u64;
     type Out = u64;
 
@@ -104,10 +104,11 @@ impl AsyncWorker for DiesLate {
 
 #[tokio::test(start_paused = true)]
 async fn a_deadline_ends_the_tries_of_an_entry() {
-    hush();
+    hide_panics();
     let runs = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&runs);
-    let stage = Stage::async_worker("fragile", move |_| Ok(DiesLate(Arc::clone(&counted)))).pure().crash_retries(1000);
+    let stage =
+        Stage::async_worker("fragile", move |_| Ok(PanicsLate(Arc::clone(&counted)))).pure().crash_retries(1000);
     let node = App::new().route("/fragile", stage).start().await.unwrap();
     let options = CallOptions::new().with_timeout(Duration::from_millis(35));
     let error = node.client().call_with::<u64, u64>("/fragile", 1, options).await.unwrap_err();
@@ -117,8 +118,8 @@ async fn a_deadline_ends_the_tries_of_an_entry() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn several_culprits_are_all_found_and_nobody_else_fails() {
-    hush();
+async fn several_culprits_are_all_found_and_no_other_call_fails() {
+    hide_panics();
     let runs = Arc::default();
     let node = App::new().route("/fragile", fragile(32, &runs).idempotent().replicas(2)).start().await.unwrap();
     let inputs = (0..32).map(|n| if n % 7 == 0 { POISON } else { n });
@@ -131,7 +132,7 @@ async fn several_culprits_are_all_found_and_nobody_else_fails() {
 
 #[tokio::test(start_paused = true)]
 async fn at_most_once_means_no_second_run() {
-    hush();
+    hide_panics();
     let runs = Arc::default();
     let node = App::new().route("/fragile", fragile(8, &runs)).start().await.unwrap();
     let outcomes = outcomes(&node, (0..8).map(|n| if n == 3 { POISON } else { n })).await;
@@ -143,7 +144,7 @@ async fn at_most_once_means_no_second_run() {
 // threads.
 #[tokio::test]
 async fn poison_alone_never_fails_a_stage_but_much_of_it_degrades_it() {
-    hush();
+    hide_panics();
     let stage = Stage::each("fragile", |n: &u64| {
         assert!(*n < POISON, "meant to panic");
         Ok(n + 1)
@@ -160,12 +161,12 @@ async fn poison_alone_never_fails_a_stage_but_much_of_it_degrades_it() {
     for n in 0..400 {
         assert_eq!(outcomes(&node, [n]).await, [Ok(n + 1)]);
     }
-    assert_eq!(state().state, StageState::Ready, "good traffic heals it");
+    assert_eq!(state().state, StageState::Ready, "successful entries restore it");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn one_in_a_hundred_under_load_fails_alone() {
-    hush();
+async fn one_culprit_in_a_hundred_calls_fails_alone_under_load() {
+    hide_panics();
     let stage = Stage::batch("fragile", |batch: Batch<u64>| {
         assert!(batch.iter().all(|n| n % 100 != 99), "meant to panic");
         batch.iter().map(|n| Ok(n + 1)).collect()
@@ -185,9 +186,9 @@ async fn one_in_a_hundred_under_load_fails_alone() {
 }
 
 /// Panics after a while for more than one item, and is slow with one.
-struct DiesOfCompany;
+struct PanicsInBatches;
 
-impl AsyncWorker for DiesOfCompany {
+impl AsyncWorker for PanicsInBatches {
     type In = u64;
     type Out = u64;
 
@@ -200,9 +201,9 @@ impl AsyncWorker for DiesOfCompany {
 }
 
 #[tokio::test(start_paused = true)]
-async fn entries_that_are_run_again_hold_a_place_only_while_they_wait() {
-    hush();
-    let stage = Stage::async_worker("fragile", |_| Ok(DiesOfCompany)).max_batch_size(4).concurrency(1).pure();
+async fn retried_entries_hold_a_queue_place_only_while_they_wait() {
+    hide_panics();
+    let stage = Stage::async_worker("fragile", |_| Ok(PanicsInBatches)).max_batch_size(4).concurrency(1).pure();
     let stage = stage.max_delay(Duration::from_secs(3600));
     let node = App::new().route("/fragile", stage).start().await.unwrap();
     let calls: Vec<_> = (0..4)
@@ -216,7 +217,7 @@ async fn entries_that_are_run_again_hold_a_place_only_while_they_wait() {
     assert_eq!(queued(), 0, "all four run");
     calls[3].abort();
     sleep(Duration::from_millis(10)).await;
-    assert_eq!(queued(), 2, "one runs, two wait behind it, and one had gone before the batch died");
+    assert_eq!(queued(), 2, "one entry runs, two wait, and one had left before the crash");
     calls[1].abort();
-    until("who leaves among the suspects leaves the queue", || queued() == 1).await;
+    until("a suspect whose caller leaves is removed from the queue", || queued() == 1).await;
 }

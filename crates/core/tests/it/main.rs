@@ -1,7 +1,8 @@
 //! Tests of core through its public interface: an app, its node, and an in-process client.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on says so by panicking")]
+#![allow(clippy::unwrap_used, reason = "a test that cannot continue panics")]
 
+mod actor_life;
 mod actors;
 mod admission;
 mod asynchronous;
@@ -17,16 +18,17 @@ mod context;
 mod deadlines;
 mod drain;
 mod encodings;
+mod errors;
 mod functions;
 mod hung;
-mod inner;
+mod inner_calls;
 mod isolation;
-mod lives;
+mod load;
 mod overload;
-mod passing;
 mod preprocess;
 mod replicas;
 mod replies;
+mod scaling;
 mod sessions;
 mod simulated;
 mod simulation;
@@ -36,7 +38,7 @@ mod statistics;
 mod streams;
 mod supervision;
 mod support;
-mod tested;
+mod test_app;
 mod texts;
 mod timeline;
 mod typed;

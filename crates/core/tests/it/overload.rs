@@ -9,7 +9,7 @@ use callboard_core::{App, CallOptions, ErrorKind, Limits, Pipeline, Priority, Ro
 use super::support::{Gate, gated, serve, until};
 
 #[tokio::test]
-async fn a_full_queue_refuses_at_once_and_says_when_to_come_again() {
+async fn a_full_queue_refuses_at_once_with_a_retry_after() {
     let gate = Gate::default();
     let node = serve(gated(&gate).queue(2)).await;
     let client = node.client();
@@ -86,7 +86,7 @@ async fn a_route_has_limits_and_defaults_of_its_own() {
     assert_eq!(late.kind(), ErrorKind::DeadlineExceeded, "the route's own timeout");
     until("it has left the queue", || node.describe().stages[0].queued == 1).await;
     calls.push(spawn("/open", 2, CallOptions::new()));
-    until("it waits as well", || node.describe().stages[0].queued == 2).await;
+    until("it also waits", || node.describe().stages[0].queued == 2).await;
     gate.open();
     for call in calls {
         call.await.unwrap().unwrap();
@@ -97,11 +97,11 @@ async fn a_route_has_limits_and_defaults_of_its_own() {
 }
 
 #[tokio::test]
-async fn five_times_the_capacity_is_served_at_capacity_and_the_rest_refused_quickly() {
+async fn five_times_the_capacity_is_served_at_capacity_and_other_calls_are_refused_quickly() {
     let work = Duration::from_millis(1);
     let stage = Stage::each("slow", move |n: &u64| {
-        let begun = std::time::Instant::now();
-        while begun.elapsed() < work {
+        let started = std::time::Instant::now();
+        while started.elapsed() < work {
             std::hint::spin_loop();
         }
         Ok(*n)
@@ -142,7 +142,7 @@ async fn five_times_the_capacity_is_served_at_capacity_and_the_rest_refused_quic
 }
 
 #[tokio::test]
-async fn what_can_never_fit_is_not_offered_for_a_retry() {
+async fn an_input_that_can_never_fit_is_not_offered_for_a_retry() {
     let limits = Limits { max_in_flight_bytes: 10, ..Limits::default() };
     let echo = Stage::each("echo", |text: &String| Ok(text.len()));
     let node = App::new().route("/echo", echo).limits(limits).start().await.unwrap();
@@ -152,7 +152,7 @@ async fn what_can_never_fit_is_not_offered_for_a_retry() {
 }
 
 #[tokio::test]
-async fn a_refusal_of_a_later_stage_comes_beside_the_output_of_those_before_it() {
+async fn a_refusal_of_a_later_stage_returns_the_output_of_the_earlier_stages() {
     let gate = Gate::default();
     let stage = gated(&gate).queue(1);
     let first = Stage::each("first", |n: &u64| Ok(n + 1)).pure();

@@ -15,17 +15,17 @@ use futures_util::future::join_all;
 use futures_util::{StreamExt, stream};
 use tokio::task::JoinHandle;
 
-use super::context::{Written, subscriber};
-use super::support::{Gate, gated, hush, until};
+use super::context::{LogBuffer, subscriber};
+use super::support::{Gate, gated, hide_panics, until};
 
 fn cores() -> usize {
     available_parallelism().map_or(1, NonZeroUsize::get)
 }
 
 /// Doubles, and returns the size of its batch.
-struct Doubles;
+struct Doubler;
 
-impl Worker for Doubles {
+impl Worker for Doubler {
     type In = u64;
     type Out = (u64, usize);
 
@@ -35,7 +35,7 @@ impl Worker for Doubles {
 }
 
 fn doubles() -> Stage<u64, (u64, usize)> {
-    Stage::worker("doubles", |_| Ok(Doubles))
+    Stage::worker("doubles", |_| Ok(Doubler))
 }
 
 fn spawned<In: Data, Out: Data + Clone>(
@@ -58,11 +58,11 @@ async fn it_gives_another_type_to_the_batch_and_fails_its_own_item_only() {
     let error = outcomes.remove(1).unwrap_err();
     assert_eq!((error.kind(), error.stage()), (ErrorKind::Failed, Some("parse")));
     let doubled: Vec<_> = outcomes.into_iter().map(Result::unwrap).collect();
-    assert_eq!(doubled, [(2, 3), (6, 3), (8, 3)], "the batch is full without the one that could not be parsed");
+    assert_eq!(doubled, [(2, 3), (6, 3), (8, 3)], "the invalid item takes no place in the batch");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn it_runs_on_every_core_while_the_worker_works_for_others() {
+async fn it_runs_on_every_core_while_the_worker_is_busy() {
     let gate = Gate::default();
     let (stage, held) = (doubles(), gate.clone());
     let prepared = stage.clone().preprocess("held", move |text: &String, _: &CallContext| {
@@ -83,7 +83,7 @@ async fn it_runs_on_every_core_while_the_worker_works_for_others() {
 
 #[tokio::test]
 async fn a_panic_ends_its_item_and_no_replica() {
-    hush();
+    hide_panics();
     let picky = doubles().preprocess("picky", |text: &String, _: &CallContext| match text.parse() {
         Ok(number) => Ok(number),
         Err(_) => panic!("meant to panic"),
@@ -109,10 +109,10 @@ async fn a_panic_ends_its_item_and_no_replica() {
 
 #[tokio::test]
 async fn its_panics_are_logged_and_counted() {
-    hush();
-    let written = Written::default();
+    hide_panics();
+    let written = LogBuffer::default();
     // With only one subscriber, a thread of another test without a subscriber decides what is logged.
-    let _second = tracing::Dispatch::new(subscriber(&Written::default()));
+    let _second = tracing::Dispatch::new(subscriber(&LogBuffer::default()));
     let _here = tracing::subscriber::set_default(subscriber(&written));
     let picky = doubles()
         .preprocess("picky", |_: &String, _: &CallContext| -> Result<u64, Failure> { panic!("meant to panic") });
@@ -130,7 +130,7 @@ async fn its_panics_are_logged_and_counted() {
 }
 
 #[tokio::test]
-async fn a_refusal_behind_it_may_be_sent_again() {
+async fn a_call_that_is_refused_after_it_may_be_sent_again() {
     let gate = Gate::default();
     let stage = gated(&gate).queue(1);
     let lengths = stage.clone().preprocess("length", |text: &String, _: &CallContext| Ok(text.len() as u64));
@@ -142,13 +142,13 @@ async fn a_refusal_behind_it_may_be_sent_again() {
     until("the queue is full", || node.describe().stages.iter().any(|stage| stage.queued == 1)).await;
     let error = client.call::<_, u64>("/lengths", "four".to_owned()).await.unwrap_err();
     assert_eq!((error.kind(), error.stage()), (ErrorKind::Overloaded, Some("gated")));
-    assert!(error.is_retryable(), "what ran has no effect: {error:?}");
+    assert!(error.is_retryable(), "preprocessing has no side effect: {error:?}");
     gate.open();
     assert_eq!((working.await.unwrap().unwrap(), waiting.await.unwrap().unwrap()), (1, 2));
 }
 
 #[tokio::test]
-async fn it_knows_its_call_and_stands_before_streams_as_well() {
+async fn it_has_the_context_of_its_call_and_also_precedes_streaming_stages() {
     let repeated =
         StreamStage::each("repeat", |text: &String| stream::iter((0..2).map(|_| Ok(text.clone())).collect::<Vec<_>>()));
     let greeting = repeated.preprocess("greet", |name: &String, context: &CallContext| {
@@ -158,6 +158,6 @@ async fn it_knows_its_call_and_stands_before_streams_as_well() {
     let node = App::new().route_streaming("/route", greeting).start().await.unwrap();
     let options = CallOptions::new().with_tag("greeting", "hello");
     let replies = node.client().replies_with::<String, String>("/route", "Ada".to_owned(), options).unwrap();
-    let heard: Vec<_> = replies.map(Result::unwrap).collect().await;
-    assert_eq!(heard, ["hello Ada", "hello Ada"]);
+    let outputs: Vec<_> = replies.map(Result::unwrap).collect().await;
+    assert_eq!(outputs, ["hello Ada", "hello Ada"]);
 }

@@ -9,12 +9,12 @@ use callboard_core::{Batch, Failure, Replica, Stage, Worker};
 use super::support::serve;
 
 /// Answers with the data of its construction.
-struct Told {
+struct Placed {
     device: String,
     cores: Vec<usize>,
 }
 
-impl Worker for Told {
+impl Worker for Placed {
     type In = u64;
     type Out = (String, Vec<usize>);
 
@@ -23,13 +23,13 @@ impl Worker for Told {
     }
 }
 
-fn told(seen: &Arc<Mutex<BTreeSet<(usize, String)>>>) -> Stage<u64, (String, Vec<usize>)> {
-    let seen = Arc::clone(seen);
-    Stage::worker("told", move |replica: &Replica| {
+fn placed(placements: &Arc<Mutex<BTreeSet<(usize, String)>>>) -> Stage<u64, (String, Vec<usize>)> {
+    let placements = Arc::clone(placements);
+    Stage::worker("placed", move |replica: &Replica| {
         let device = replica.settings().get("device").and_then(Value::as_str).unwrap_or("none").to_owned();
-        seen.lock().unwrap().insert((replica.index(), device.clone()));
+        placements.lock().unwrap().insert((replica.index(), device.clone()));
         let cores = core_affinity::get_core_ids().unwrap_or_default().into_iter().map(|core| core.id).collect();
-        Ok(Told { device, cores })
+        Ok(Placed { device, cores })
     })
 }
 
@@ -38,18 +38,18 @@ fn device(name: &str) -> Map {
 }
 
 #[tokio::test]
-async fn each_replica_has_its_own_settings_and_starts_over_where_there_are_fewer() {
-    let seen = Arc::default();
-    let stage = told(&seen).replicas(3).replica_settings([device("first"), device("second")]);
+async fn each_replica_has_its_own_settings_and_a_short_list_repeats() {
+    let placements = Arc::default();
+    let stage = placed(&placements).replicas(3).replica_settings([device("first"), device("second")]);
     let node = serve(stage).await;
     let expected = [(0, "first"), (1, "second"), (2, "first")].map(|(index, name)| (index, name.to_owned()));
-    assert_eq!(*seen.lock().unwrap(), expected.into());
+    assert_eq!(*placements.lock().unwrap(), expected.into());
     drop(node);
 
-    let seen = Arc::default();
-    let node = serve(told(&seen)).await;
+    let placements = Arc::default();
+    let node = serve(placed(&placements)).await;
     let (device, _) = node.client().call::<u64, (String, Vec<usize>)>("/route", 1).await.unwrap();
-    assert_eq!(device, "none", "without settings there is nothing");
+    assert_eq!(device, "none", "without settings, no device is set");
 }
 
 #[tokio::test]
@@ -57,11 +57,11 @@ async fn each_replica_has_its_own_settings_and_starts_over_where_there_are_fewer
 async fn a_pinned_replica_runs_on_its_core() {
     let all: Vec<usize> = core_affinity::get_core_ids().unwrap().into_iter().map(|core| core.id).collect();
     let last = *all.last().unwrap();
-    let node = serve(told(&Arc::default()).pinned_to([last])).await;
+    let node = serve(placed(&Arc::default()).pinned_to([last])).await;
     let (_, cores) = node.client().call::<u64, (String, Vec<usize>)>("/route", 1).await.unwrap();
     assert_eq!(cores, [last]);
 
-    let node = serve(told(&Arc::default())).await;
+    let node = serve(placed(&Arc::default())).await;
     let (_, cores) = node.client().call::<u64, (String, Vec<usize>)>("/route", 1).await.unwrap();
-    assert_eq!(cores, all, "not pinned, it may run anywhere");
+    assert_eq!(cores, all, "an unpinned replica may run on any core");
 }

@@ -10,7 +10,7 @@ use callboard_core::{
 };
 use futures_util::{Stream, StreamExt, stream};
 
-use super::support::{Gate, PATIENCE, hush, until};
+use super::support::{Gate, PATIENCE, hide_panics, until};
 
 /// Counts up without end, and records how far.
 fn endless(made: &Arc<AtomicU64>) -> StreamStage<u64, u64> {
@@ -46,7 +46,7 @@ fn first(n: u64) -> StreamStage<u64, u64> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn outputs_come_in_order_through_what_is_before_and_behind() {
+async fn outputs_keep_their_order_through_earlier_and_later_stages() {
     let before = Stage::each("before", |n: &u64| Ok(n * 10));
     let behind = Stage::each_async("behind", |n: Arc<u64>| async move {
         // The later items are quicker, and could overtake.
@@ -65,7 +65,7 @@ async fn outputs_come_in_order_through_what_is_before_and_behind() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_reader_that_does_not_read_stops_its_stream_at_its_credit_and_no_other() {
+async fn an_idle_reader_stops_only_its_own_stream_at_its_credit() {
     let made = Arc::default();
     let node = App::new().route_streaming("/endless", endless(&made).credit(4)).start().await.unwrap();
     let client = node.client();
@@ -97,7 +97,7 @@ async fn a_reader_that_leaves_ends_the_work() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_failure_comes_behind_what_was_there_before_it() {
+async fn a_failure_follows_the_outputs_before_it() {
     let stage = StreamStage::each("breaks", |n: &u64| {
         let n = *n;
         stream::iter((0..=n).map(move |i| if i < n { Ok(i) } else { Err(Failure::new("enough")) }))
@@ -128,7 +128,7 @@ async fn the_deadline_covers_the_whole_stream_whether_it_is_read_or_not() {
 
     let mut unread = client.replies_with::<u64, u64>("/ticks", 0, options()).unwrap();
     assert_eq!(unread.next().await.unwrap().unwrap(), 0);
-    until("the worker is free although nobody reads", || !node.describe().stages[0].replicas[0].busy).await;
+    until("the worker is free without a reader", || !node.describe().stages[0].replicas[0].busy).await;
     drop(unread);
 
     let impatient = CallOptions::new().with_first_item_timeout(Duration::from_millis(500));
@@ -136,11 +136,11 @@ async fn the_deadline_covers_the_whole_stream_whether_it_is_read_or_not() {
     assert_eq!(all(replies).await, (vec![], Some(ErrorKind::DeadlineExceeded)));
     let patient = CallOptions::new().with_first_item_timeout(Duration::from_millis(1500));
     let replies = client.replies_with::<u64, u64>("/ticks", 5, patient).unwrap();
-    assert_eq!(all(replies.take(3)).await, (vec![5, 6, 7], None), "it only looks at the first");
+    assert_eq!(all(replies.take(3)).await, (vec![5, 6, 7], None), "it reads only the first item");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_reader_that_does_not_come_back_keeps_no_permit_beyond_the_deadline() {
+async fn an_absent_reader_holds_no_permit_beyond_the_deadline() {
     let made = Arc::default();
     let node = App::new().route_streaming("/endless", endless(&made)).start().await.unwrap();
     let options = || CallOptions::new().with_timeout(Duration::from_secs(1));
@@ -155,18 +155,18 @@ async fn a_reader_that_does_not_come_back_keeps_no_permit_beyond_the_deadline() 
     let counted = "callboard_requests_total{route=\"/endless\",outcome=\"deadline_exceeded\"} 2";
     assert!(node.client().metrics().contains(counted));
     for replies in [never_read, half_read] {
-        assert_eq!(all(replies).await, (vec![], Some(ErrorKind::DeadlineExceeded)), "and so it is told");
+        assert_eq!(all(replies).await, (vec![], Some(ErrorKind::DeadlineExceeded)), "a late reader gets the deadline");
     }
     assert_eq!(node.describe().outcomes, 2);
 }
 
 #[tokio::test(start_paused = true)]
-async fn each_door_says_what_the_other_is_for() {
+async fn a_plain_call_of_a_streaming_route_is_refused_with_the_remedy() {
     let plain = Stage::each("plain", |n: &u64| Ok(n + 1));
     let node = App::new().route("/plain", plain).route_streaming("/first", first(2)).start().await.unwrap();
     let client = node.client();
     let replies = client.replies::<u64, u64>("/plain", 1).unwrap();
-    assert_eq!(all(replies).await, (vec![2], None), "a route that does not stream gives one");
+    assert_eq!(all(replies).await, (vec![2], None), "a plain route gives one output");
     let error = client.call::<u64, u64>("/first", 1).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidInput);
     assert_eq!(error.message(), "stage `first` streams its outputs: read the call's replies one by one");
@@ -205,7 +205,7 @@ impl StreamWorker for Rounds {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_worker_streams_for_a_whole_batch_and_each_item_ends_its_own_way() {
-    hush();
+    hide_panics();
     let batches = Arc::default();
     let stage = {
         let batches = Arc::clone(&batches);
@@ -219,7 +219,7 @@ async fn a_worker_streams_for_a_whole_batch_and_each_item_ends_its_own_way() {
     let read = async |n: u64| all(client.replies::<u64, (u64, u64)>("/rounds", n).unwrap()).await;
 
     let (one, bad, early, two) = tokio::join!(read(1), read(13), read(77), read(2));
-    assert_eq!(batches.load(Ordering::SeqCst), 1, "they were one batch");
+    assert_eq!(batches.load(Ordering::SeqCst), 1, "they ran in one batch");
     let rounds = |n: u64, rounds: u64| (0..rounds).map(|round| (n, round)).collect::<Vec<_>>();
     assert_eq!(one, (rounds(1, 3), None));
     assert_eq!(bad, (vec![], Some(ErrorKind::InvalidInput)));
@@ -228,7 +228,7 @@ async fn a_worker_streams_for_a_whole_batch_and_each_item_ends_its_own_way() {
 
     let (one, killer, two, three) = tokio::join!(read(1), read(666), read(2), read(3));
     assert_eq!(killer, (rounds(666, 1), Some(ErrorKind::WorkerFailed)));
-    assert_eq!(one, (rounds(1, 2), Some(ErrorKind::WorkerFailed)), "what had left stays, and nothing runs again");
+    assert_eq!(one, (rounds(1, 2), Some(ErrorKind::WorkerFailed)), "sent outputs remain, and nothing runs again");
     assert_eq!((two.1, three.1), (Some(ErrorKind::WorkerFailed), Some(ErrorKind::WorkerFailed)));
     until("nothing is left", || node.describe().in_flight == 0).await;
 }
@@ -262,15 +262,15 @@ fn endless_worker(gate: &Gate) -> StreamStage<bool, u64> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_reader_that_does_not_read_fails_alone_and_is_no_hung_worker() {
+async fn an_idle_reader_fails_alone_and_does_not_count_as_a_hung_worker() {
     let node = App::new().route_streaming("/endless", endless_worker(&Gate::default())).start().await.unwrap();
     let client = node.client();
     for _ in 0..3 {
         let mut unread = client.replies::<bool, u64>("/endless", false).unwrap();
         assert_eq!(unread.next().await.unwrap().unwrap(), 0);
-        until("the worker has given it up", || !node.describe().stages[0].replicas[0].busy).await;
+        until("the worker has abandoned it", || !node.describe().stages[0].replicas[0].busy).await;
         let (items, error) = all(unread).await;
-        assert!(!items.is_empty(), "what was emitted is still read");
+        assert!(!items.is_empty(), "emitted outputs can still be read");
         assert_eq!(error, Some(ErrorKind::Failed));
     }
     let stage = &node.describe().stages[0];
@@ -278,20 +278,20 @@ async fn a_reader_that_does_not_read_fails_alone_and_is_no_hung_worker() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_reader_hears_of_a_hung_stream_at_once() {
+async fn a_reader_gets_the_error_of_a_hung_stream_at_once() {
     let gate = Gate::default();
     let node = App::new().route_streaming("/endless", endless_worker(&gate)).start().await.unwrap();
     let replies = node.client().replies::<bool, u64>("/endless", true).unwrap();
-    let heard =
+    let received =
         tokio::time::timeout(Duration::from_secs(10), all(replies)).await.expect("it waits for its own deadline");
-    assert_eq!(heard, (vec![0], Some(ErrorKind::DeadlineExceeded)));
+    assert_eq!(received, (vec![0], Some(ErrorKind::DeadlineExceeded)));
     gate.open();
 }
 
 /// Emits from its own thread, like a worker whose library calls back from a thread.
-struct Elsewhere;
+struct OwnThread;
 
-impl StreamWorker for Elsewhere {
+impl StreamWorker for OwnThread {
     type In = u64;
     type Out = u64;
 
@@ -304,15 +304,15 @@ impl StreamWorker for Elsewhere {
 }
 
 #[tokio::test]
-async fn a_worker_may_wait_for_credit_on_a_thread_of_its_own_making() {
-    let stage = StreamStage::worker("elsewhere", |_| Ok(Elsewhere)).credit(1);
+async fn a_worker_may_wait_for_credit_on_its_own_thread() {
+    let stage = StreamStage::worker("elsewhere", |_| Ok(OwnThread)).credit(1);
     let node = App::new().route_streaming("/count", stage).start().await.unwrap();
     let replies = node.client().replies::<u64, u64>("/count", 20).unwrap();
     assert_eq!(all(replies).await, ((0..20).collect(), None));
 }
 
 #[tokio::test]
-async fn replies_that_have_ended_say_so_as_often_as_they_are_asked() {
+async fn ended_replies_stay_ended() {
     let node = App::new().route_streaming("/first", first(1)).start().await.unwrap();
     let client = node.client();
     let mut replies = client.replies::<u64, u64>("/first", 3).unwrap();
@@ -328,7 +328,7 @@ async fn replies_that_have_ended_say_so_as_often_as_they_are_asked() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn how_slowly_readers_read_is_not_held_against_the_next_call() {
+async fn slow_readers_do_not_affect_the_admission_of_the_next_call() {
     let node = App::new().route_streaming("/first", first(8).credit(1)).start().await.unwrap();
     let client = node.client();
     let mut slow: Vec<_> = (0..10).map(|_| client.replies::<u64, u64>("/first", 0).unwrap()).collect();
@@ -345,25 +345,25 @@ async fn how_slowly_readers_read_is_not_held_against_the_next_call() {
 }
 
 #[tokio::test]
-async fn a_stage_may_have_all_the_time_there_is() {
-    let stage = StreamStage::worker("elsewhere", |_| Ok(Elsewhere)).timeout(Duration::MAX);
+async fn a_stage_may_have_the_largest_timeout() {
+    let stage = StreamStage::worker("elsewhere", |_| Ok(OwnThread)).timeout(Duration::MAX);
     let node = App::new().route_streaming("/count", stage).start().await.unwrap();
     let replies = node.client().replies::<u64, u64>("/count", 3).unwrap();
     assert_eq!(all(replies).await, ((0..3).collect(), None));
 }
 
 #[test]
-fn a_function_that_streams_has_batches_of_one_whatever_its_settings_say() {
+fn a_streaming_function_has_batches_of_one_despite_its_settings() {
     let batching = BatchPolicy { max_batch_size: 8.try_into().unwrap(), ..BatchPolicy::default() };
     let many = first(1).settings().clone().with_batching(batching);
     let size = |stage: StreamStage<u64, u64>| stage.settings().batching().max_batch_size.get();
     assert_eq!(size(first(1).with_settings(many.clone())), 1);
     assert_eq!(size(first(1).max_batch_size(8)), 1);
-    assert_eq!(size(StreamStage::worker("elsewhere", |_| Ok(Elsewhere)).with_settings(many)), 8);
+    assert_eq!(size(StreamStage::worker("elsewhere", |_| Ok(OwnThread)).with_settings(many)), 8);
 }
 
 #[tokio::test]
-async fn a_stream_for_a_peer_that_does_not_read_on_keeps_no_stage_beyond_the_deadline() {
+async fn a_stream_for_a_stalled_peer_occupies_no_stage_beyond_the_deadline() {
     let made = Arc::default();
     let behind = Stage::each("behind", |n: &u64| Ok(*n));
     let app = App::new().route_streaming("/endless", endless(&made)).route("/behind", behind);
@@ -375,7 +375,7 @@ async fn a_stream_for_a_peer_that_does_not_read_on_keeps_no_stage_beyond_the_dea
     assert!(replies.next().await.unwrap().is_ok());
     for route in ["/endless", "/behind"] {
         let removed = node.remove_route(route).await.unwrap();
-        tokio::time::timeout(PATIENCE, removed.settled()).await.expect("the reader keeps a stage");
+        tokio::time::timeout(PATIENCE, removed.settled()).await.expect("the reader occupies a stage");
     }
     assert!(node.describe().stages.is_empty());
     drop(replies);

@@ -9,12 +9,12 @@ use callboard_core::{Batch, CallOptions, Failure, LocalClient, Stage, Worker};
 use super::support::{Gate, serve, until};
 
 /// Answers with the index of its replica; 13 waits at the gate, 666 kills the replica.
-struct WhoAmI {
+struct ReplicaIndex {
     index: u64,
     gate: Gate,
 }
 
-impl Worker for WhoAmI {
+impl Worker for ReplicaIndex {
     type In = u64;
     type Out = u64;
 
@@ -27,9 +27,9 @@ impl Worker for WhoAmI {
     }
 }
 
-fn who_am_i(gate: &Gate) -> Stage<u64, u64> {
+fn replica_index(gate: &Gate) -> Stage<u64, u64> {
     let gate = gate.clone();
-    Stage::worker("who", move |replica| Ok(WhoAmI { index: replica.index() as u64, gate: gate.clone() }))
+    Stage::worker("who", move |replica| Ok(ReplicaIndex { index: replica.index() as u64, gate: gate.clone() }))
         .replicas(4)
         .max_batch_size(8)
 }
@@ -39,20 +39,24 @@ async fn ask(client: &LocalClient, session: u64, n: u64) -> Result<u64, callboar
 }
 
 /// The replica of each of twenty sessions.
-async fn homes(client: &LocalClient) -> HashMap<u64, u64> {
-    let mut homes = HashMap::new();
+async fn replicas_by_session(client: &LocalClient) -> HashMap<u64, u64> {
+    let mut replicas_by_session = HashMap::new();
     for session in 0..20 {
-        homes.insert(session, ask(client, session, 0).await.unwrap());
+        replicas_by_session.insert(session, ask(client, session, 0).await.unwrap());
     }
-    homes
+    replicas_by_session
 }
 
 #[tokio::test]
 async fn a_session_reaches_the_same_replica_under_load() {
-    let node = serve(who_am_i(&Gate::default())).await;
+    let node = serve(replica_index(&Gate::default())).await;
     let client = node.client();
-    let homes = homes(&client).await;
-    assert_eq!(homes.values().collect::<std::collections::HashSet<_>>().len(), 4, "all replicas have sessions");
+    let replicas_by_session = replicas_by_session(&client).await;
+    assert_eq!(
+        replicas_by_session.values().collect::<std::collections::HashSet<_>>().len(),
+        4,
+        "all replicas have sessions"
+    );
     let calls: Vec<_> = (0..400u64)
         .map(|n| {
             let client = client.clone();
@@ -66,16 +70,16 @@ async fn a_session_reaches_the_same_replica_under_load() {
         .collect();
     for call in calls {
         let (session, replica) = call.await.unwrap();
-        assert_eq!(replica, homes[&session], "session {session}");
+        assert_eq!(replica, replicas_by_session[&session], "session {session}");
     }
 }
 
 #[tokio::test]
-async fn a_session_that_waits_for_its_replica_holds_up_nobody_elses() {
+async fn a_session_that_waits_for_its_replica_delays_no_other_session() {
     let gate = Gate::default();
-    let node = serve(who_am_i(&gate)).await;
+    let node = serve(replica_index(&gate)).await;
     let client = node.client();
-    let homes = homes(&client).await;
+    let replicas_by_session = replicas_by_session(&client).await;
     let hot = {
         let client = client.clone();
         tokio::spawn(async move { ask(&client, 0, 13).await })
@@ -89,27 +93,27 @@ async fn a_session_that_waits_for_its_replica_holds_up_nobody_elses() {
         .collect();
     until("its other calls wait", || node.describe().stages[0].queued == 10).await;
 
-    for session in (1..20).filter(|session| homes[session] != homes[&0]) {
-        assert_eq!(ask(&client, session, 0).await.unwrap(), homes[&session]);
+    for session in (1..20).filter(|session| replicas_by_session[session] != replicas_by_session[&0]) {
+        assert_eq!(ask(&client, session, 0).await.unwrap(), replicas_by_session[&session]);
     }
     for _ in 0..10 {
         let anybody = client.call::<u64, u64>("/route", 0).await.unwrap();
-        assert_ne!(anybody, homes[&0], "that one is busy");
+        assert_ne!(anybody, replicas_by_session[&0], "this replica is busy");
     }
     assert_eq!(node.describe().stages[0].queued, 10);
     gate.open();
     for call in waiting {
-        assert_eq!(call.await.unwrap().unwrap(), homes[&0]);
+        assert_eq!(call.await.unwrap().unwrap(), replicas_by_session[&0]);
     }
     hot.await.unwrap().unwrap();
 }
 
 #[tokio::test]
-async fn the_sessions_of_a_replica_that_dies_move_and_their_waiting_calls_with_them() {
+async fn the_sessions_of_a_dead_replica_move_with_their_waiting_calls() {
     let gate = Gate::default();
-    let node = serve(who_am_i(&gate)).await;
+    let node = serve(replica_index(&gate)).await;
     let client = node.client();
-    let before = homes(&client).await;
+    let before = replicas_by_session(&client).await;
     // One call of the session waits at the gate in the replica, and the next call kills it.
     let blocked = {
         let client = client.clone();
@@ -129,24 +133,24 @@ async fn the_sessions_of_a_replica_that_dies_move_and_their_waiting_calls_with_t
     until("the replica is back", || node.describe().stages[0].health.state == StageState::Ready).await;
     until("all are up", || node.describe().stages[0].replicas.len() == 4).await;
     // The batcher learns of the new replica later; then the sessions are back.
-    until("it is known", || node.describe().stages[0].queued == 0).await;
-    let after = homes(&client).await;
+    until("the batcher knows the new replica", || node.describe().stages[0].queued == 0).await;
+    let after = replicas_by_session(&client).await;
     let strayed = before.iter().filter(|(session, home)| **home != before[&0] && after[*session] != **home);
-    assert_eq!(strayed.count(), 0, "sessions of the others stayed");
+    assert_eq!(strayed.count(), 0, "other sessions stayed");
 }
 
 #[tokio::test]
-async fn what_waits_for_a_replica_that_does_not_come_back_moves_at_once() {
+async fn calls_that_wait_for_a_lost_replica_move_at_once() {
     let gate = Gate::default();
     let passed = gate.clone();
     let stage = Stage::worker("who", move |replica| match replica.generation() {
-        0 => Ok(WhoAmI { index: replica.index() as u64, gate: passed.clone() }),
+        0 => Ok(ReplicaIndex { index: replica.index() as u64, gate: passed.clone() }),
         _ => Err(Failure::new("gone for good")),
     });
     // In batches of one, so that the last call is not in the killer's batch.
     let node = serve(stage.replicas(2)).await;
     let client = node.client();
-    let before = homes(&client).await[&0];
+    let before = replicas_by_session(&client).await[&0];
     let mut calls = Vec::new();
     for (position, n) in [13, 666, 0].into_iter().enumerate() {
         let client = client.clone();

@@ -10,7 +10,7 @@ use callboard_core::testing::{Chance, Simulated, Simulation, TestApp};
 use callboard_core::{App, AsyncWorker, Batch, CallError, ErrorKind, Failure, Limits, Pipeline, Replica, Stage};
 use futures_util::{FutureExt, stream};
 
-use super::support::hush;
+use super::support::hide_panics;
 
 struct Doubler;
 
@@ -36,7 +36,7 @@ fn number(chance: &mut Chance) -> u64 {
     chance.within(0..1_000)
 }
 
-fn bad_weather(app: App, seed: u64) -> Simulation {
+fn with_all_faults(app: App, seed: u64) -> Simulation {
     let expect = |expected: fn(u64) -> u64| {
         move |n: &u64, outcome: &Result<u64, CallError>| {
             if let Ok(answer) = outcome {
@@ -61,7 +61,7 @@ fn paused<T>(play: impl Future<Output = T>) -> T {
 
 /// The message of the test of a broken app.
 fn complaint(simulation: Simulation) -> String {
-    hush();
+    hide_panics();
     paused(complaint_of(simulation))
 }
 
@@ -71,21 +71,21 @@ async fn complaint_of(simulation: Simulation) -> String {
 }
 
 #[test]
-fn everything_happens_and_every_promise_is_kept() {
+fn all_faults_happen_and_every_promise_holds() {
     let runs: Vec<Simulated> = paused(async { stream_of(0..60).await.into_iter().collect() });
     let sum = |count: &dyn Fn(&Simulated) -> usize| runs.iter().map(count).sum::<usize>();
     let failed = |kind| sum(&|run| run.failed(kind));
-    let told = [ErrorKind::Overloaded, ErrorKind::DeadlineExceeded, ErrorKind::WorkerFailed].map(failed);
-    assert!(told.iter().all(|count| *count > 50), "{told:?}");
+    let failed_calls = [ErrorKind::Overloaded, ErrorKind::DeadlineExceeded, ErrorKind::WorkerFailed].map(failed);
+    assert!(failed_calls.iter().all(|count| *count > 50), "{failed_calls:?}");
     assert!(sum(&Simulated::answered) > 3_000 && sum(&Simulated::left) > 50 && sum(&Simulated::crashes) > 100);
-    let ended = sum(&Simulated::answered) + sum(&Simulated::left) + told.iter().sum::<usize>();
-    assert_eq!(ended, 60 * 160, "each call has one end");
+    let ended = sum(&Simulated::answered) + sum(&Simulated::left) + failed_calls.iter().sum::<usize>();
+    assert_eq!(ended, 60 * 160, "each call has one outcome");
 }
 
 async fn stream_of(seeds: std::ops::Range<u64>) -> Vec<Simulated> {
     let mut runs = Vec::new();
     for seed in seeds {
-        runs.push(bad_weather(app(), seed).run().await);
+        runs.push(with_all_faults(app(), seed).run().await);
     }
     runs
 }
@@ -96,15 +96,15 @@ fn the_same_seed_gives_the_same_trace() {
     let first = paused(stream_of(0..30));
     let mut traces = BTreeSet::new();
     for (seed, run) in first.iter().enumerate() {
-        let alone = paused(bad_weather(app(), seed as u64).run());
+        let alone = paused(with_all_faults(app(), seed as u64).run());
         assert_eq!(run.to_string(), alone.to_string(), "seed {seed}");
         traces.insert(alone.to_string());
     }
-    assert_eq!(traces.len(), 30, "each seed has a trace of its own");
+    assert_eq!(traces.len(), 30, "each seed has its own trace");
 }
 
 #[test]
-fn an_answer_that_a_check_refuses_fails_with_the_seed() {
+fn an_answer_that_its_check_rejects_fails_the_run_with_the_seed() {
     let wrong = Stage::each("double", |n: &u64| Ok(if *n == 0 { 1 } else { n * 2 }));
     let simulation = TestApp::new(App::new().route("/double", wrong)).simulate(7).calls(
         "/double",
@@ -118,7 +118,7 @@ fn an_answer_that_a_check_refuses_fails_with_the_seed() {
 }
 
 #[test]
-fn a_panic_of_the_apps_own_is_told_from_a_simulated_one() {
+fn a_panic_of_the_app_is_distinguished_from_a_simulated_one() {
     let dies = Stage::each("dies", |n: &u64| match *n {
         13 => panic!("unlucky"),
         n => Ok(n),
@@ -127,10 +127,10 @@ fn a_panic_of_the_apps_own_is_told_from_a_simulated_one() {
     let calls = |simulation: Simulation| {
         simulation.calls("/dies", 300, |chance| chance.within(0..40), |_: &u64, _: &Result<u64, _>| ())
     };
-    let told = complaint(calls(simulation).crashes("dies", 10));
-    let violations = told.lines().take_while(|line| !line.starts_with("the last events"));
+    let text = complaint(calls(simulation).crashes("dies", 10));
+    let violations = text.lines().take_while(|line| !line.starts_with("the last events"));
     let violations: Vec<&str> = violations.skip(1).collect();
-    assert!(!violations.is_empty() && violations.iter().all(|line| line.contains("unlucky")), "{told}");
+    assert!(!violations.is_empty() && violations.iter().all(|line| line.contains("unlucky")), "{text}");
 }
 
 #[test]
@@ -143,8 +143,8 @@ fn a_stage_that_stays_unavailable_is_found() {
     });
     let simulation = || TestApp::new(App::new().route("/tires", tires.clone())).simulate(1);
     let calls = |simulation: Simulation| simulation.calls("/tires", 100, number, |_: &u64, _: &Result<u64, _>| ());
-    let told = complaint(calls(simulation()));
-    assert!(told.contains("unavailable: tired"), "{told}");
+    let text = complaint(calls(simulation()));
+    assert!(text.contains("unavailable: tired"), "{text}");
     let run = paused(calls(simulation()).allow(ErrorKind::Unavailable).run());
     assert!(run.failed(ErrorKind::Unavailable) >= 50, "{run}");
 }
@@ -157,24 +157,24 @@ fn a_call_that_panics_is_found() {
         n => n,
     };
     let simulation = TestApp::new(App::new().route("/echo", echo)).simulate(1);
-    let told = complaint(simulation.calls("/echo", 200, input, |_: &u64, _: &Result<u64, _>| ()));
-    assert!(told.contains("a call has no end") && told.contains("meant to panic"), "{told}");
-    assert!(told.contains("200 calls were made, and "), "{told}");
+    let text = complaint(simulation.calls("/echo", 200, input, |_: &u64, _: &Result<u64, _>| ()));
+    assert!(text.contains("a call has no end") && text.contains("meant to panic"), "{text}");
+    assert!(text.contains("200 calls were made, and "), "{text}");
 }
 
 /// Here, the call after the faults is the only call of each run.
 #[test]
-fn the_call_after_the_faults_is_checked_as_others_are() {
+fn the_call_after_the_faults_is_also_checked() {
     let echo = Stage::each("echo", |n: &u64| Ok(*n));
     let simulation = TestApp::new(App::new().route("/echo", echo)).simulate(1);
     let refused = |_: &u64, _: &Result<u64, CallError>| panic!("meant to panic");
-    let told = complaint(simulation.calls("/echo", 0, number, refused));
-    assert!(told.contains("/echo after the faults: meant to panic"), "{told}");
+    let text = complaint(simulation.calls("/echo", 0, number, refused));
+    assert!(text.contains("/echo after the faults: meant to panic"), "{text}");
 
     let never = Stage::each_async("never", |_: Arc<u64>| std::future::pending::<Result<u64, Failure>>());
     let simulation = TestApp::new(App::new().route("/never", never)).simulate(1);
-    let told = complaint(simulation.calls("/never", 0, number, |_: &u64, _: &Result<u64, _>| ()));
-    assert!(told.contains("/never does not serve after the faults: deadline_exceeded"), "{told}");
+    let text = complaint(simulation.calls("/never", 0, number, |_: &u64, _: &Result<u64, _>| ()));
+    assert!(text.contains("/never does not serve after the faults: deadline_exceeded"), "{text}");
 }
 
 /// A worker that dies after its work is done: if the contract lets it run again, effects double.
@@ -190,16 +190,16 @@ fn a_crash_may_come_after_the_effect() {
 }
 
 #[test]
-fn mistakes_in_the_simulation_itself_are_told() {
+fn errors_in_the_setup_of_a_simulation_are_reported() {
     let unknown = complaint(TestApp::new(app()).simulate(0).crashes("triple", 3));
     assert!(unknown.contains("no route has a stage [\"triple\"]"), "{unknown}");
     let running = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
-    let told = running.block_on(complaint_of(TestApp::new(app()).simulate(0)));
-    assert!(told.contains("needs a paused clock"), "{told}");
+    let text = running.block_on(complaint_of(TestApp::new(app()).simulate(0)));
+    assert!(text.contains("needs a paused clock"), "{text}");
 }
 
 #[test]
-fn a_route_that_streams_ends_as_others_do() {
+fn a_streaming_route_does_not_prevent_a_simulation() {
     let letters = callboard_core::StreamStage::each("letters", |text: &String| {
         stream::iter(text.chars().map(|letter| Ok(letter.to_string())).collect::<Vec<_>>())
     });

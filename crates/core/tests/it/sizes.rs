@@ -25,7 +25,7 @@ fn recorded(gate: &Gate) -> (Stage<u64, u64>, Record<Vec<u64>>) {
 }
 
 #[tokio::test]
-async fn a_batch_takes_what_fits_its_cost_and_is_full_then() {
+async fn a_batch_takes_entries_up_to_its_maximum_cost() {
     let gate = Gate::default();
     let (stage, batches) = recorded(&gate);
     let asked = Arc::new(AtomicUsize::new(0));
@@ -106,7 +106,7 @@ async fn an_oversize_tensor_is_split_between_rows_and_joined_in_order() {
     let client = node.client();
     let output: Tensor = client.call("/route", Tensor::from_array(input.clone())).await.unwrap();
     assert_eq!(output, Tensor::from_array(input.mapv(|x| -x)));
-    assert_eq!(most.load(Ordering::SeqCst), 7, "no part has more rows than a batch may");
+    assert_eq!(most.load(Ordering::SeqCst), 7, "no part exceeds the batch size");
     let description = node.describe();
     assert_eq!((description.admitted, description.outcomes, description.in_flight), (1, 1, 0));
     assert_eq!(description.stages[0].queued, 0);
@@ -143,7 +143,7 @@ async fn the_first_part_that_fails_fails_the_call_and_cancels_the_rest() {
 }
 
 #[tokio::test]
-async fn a_part_that_fails_is_heard_while_an_earlier_one_still_runs() {
+async fn a_failed_part_is_reported_while_an_earlier_part_still_runs() {
     let gate = Gate::default();
     let passed = gate.clone();
     let stage = Stage::each("digits", move |digits: &Vec<u64>| match digits[0] {
@@ -160,7 +160,7 @@ async fn a_part_that_fails_is_heard_while_an_earlier_one_still_runs() {
 }
 
 #[tokio::test]
-async fn a_split_call_that_is_lost_after_a_part_of_it_ran_says_that_it_was_started() {
+async fn a_split_call_that_is_lost_after_a_part_ran_reports_that_it_was_started() {
     let (parts, other) = (Gate::default(), Gate::default());
     let (parts_pass, other_passes) = (parts.clone(), other.clone());
     let stage = Stage::each("digits", move |digits: &Vec<u64>| {
@@ -183,7 +183,7 @@ async fn a_split_call_that_is_lost_after_a_part_of_it_ran_says_that_it_was_start
         let options = CallOptions::new().with_timeout(Duration::from_secs(10));
         async move { client.call_with::<_, Vec<u64>>("/route", vec![9u64], options).await }
     });
-    until("the urgent one waits", || node.describe().stages[0].queued == 2).await;
+    until("the urgent call waits", || node.describe().stages[0].queued == 2).await;
     parts.open();
     until("the other parts wait", || other.arrived() == 1 && node.describe().stages[0].queued == 2).await;
     drop(node);
@@ -206,7 +206,7 @@ async fn a_split_call_is_one_call_whose_parts_leave_room_for_others() {
         async move { client.call::<_, Vec<u64>>("/route", vec![1; 90]).await }
     });
     until("the first part runs", || gate.arrived() == 1).await;
-    until("the next one waits", || node.describe().stages[0].queued == 1).await;
+    until("the next part waits", || node.describe().stages[0].queued == 1).await;
     assert_eq!(node.describe().in_flight, 1);
     let short = tokio::spawn({
         let client = client.clone();
@@ -214,7 +214,7 @@ async fn a_split_call_is_one_call_whose_parts_leave_room_for_others() {
         let options = CallOptions::new().with_timeout(Duration::from_secs(10));
         async move { client.call_with::<_, Vec<u64>>("/route", vec![2], options).await }
     });
-    until("the short one waits", || node.describe().stages[0].queued == 2).await;
+    until("the short call waits", || node.describe().stages[0].queued == 2).await;
     gate.open();
     assert_eq!(short.await.unwrap().unwrap(), [2]);
     assert_eq!(long.await.unwrap().unwrap(), vec![1; 90]);
@@ -231,7 +231,7 @@ async fn dropping_a_split_call_abandons_all_its_parts() {
     let call = tokio::spawn(async move { client.call::<_, Vec<u64>>("/route", vec![1; 50]).await });
     until("the first part runs", || gate.arrived() == 1).await;
     call.abort();
-    until("the others have left", || node.describe().stages[0].queued == 0).await;
+    until("the other parts have left", || node.describe().stages[0].queued == 0).await;
     gate.open();
     until("the worker is free", || !node.describe().stages[0].replicas[0].busy).await;
     assert_eq!(ran.lock().unwrap().len(), 1);
@@ -239,10 +239,10 @@ async fn dropping_a_split_call_abandons_all_its_parts() {
 }
 
 #[tokio::test]
-async fn the_timing_of_a_split_call_adds_up_to_what_its_caller_saw() {
+async fn the_timing_of_a_split_call_adds_up_to_the_time_of_its_caller() {
     let stage = Stage::each("slow", |numbers: &Vec<u64>| {
-        let begun = std::time::Instant::now();
-        while begun.elapsed() < Duration::from_millis(5) {
+        let started = std::time::Instant::now();
+        while started.elapsed() < Duration::from_millis(5) {
             std::thread::yield_now();
         }
         Ok(numbers.clone())
@@ -251,17 +251,17 @@ async fn the_timing_of_a_split_call_adds_up_to_what_its_caller_saw() {
         App::new().mount(RouteSpec::new("/route", stage.on_threads().by_rows().max_cost(1))).start().await.unwrap();
     let client = node.client();
     let route = client.route("/route").unwrap();
-    let begun = std::time::Instant::now();
+    let started = std::time::Instant::now();
     let admission = client.admit(&route, 0).unwrap();
     let payload = callboard_codec::Payload::new(vec![1u64, 2, 3, 4]);
     let reply = client.submit(admission, payload, CallOptions::new()).await.unwrap();
-    let (total, timing) = (begun.elapsed(), reply.timing);
+    let (total, timing) = (started.elapsed(), reply.timing);
     assert!(timing.compute >= Duration::from_millis(20), "{timing:?}");
     assert!(timing.total() <= total, "{timing:?} in {total:?}");
 }
 
 #[tokio::test]
-async fn a_refused_caller_is_told_the_time_that_the_cost_of_the_queue_takes() {
+async fn a_refusal_reports_the_time_that_the_cost_of_the_queue_takes() {
     let gate = Gate::default();
     let passed = gate.clone();
     // One millisecond per unit.
@@ -270,8 +270,8 @@ async fn a_refused_caller_is_told_the_time_that_the_cost_of_the_queue_takes() {
             passed.pass();
             return Ok(*n);
         }
-        let begun = std::time::Instant::now();
-        while begun.elapsed() < Duration::from_millis(*n) {
+        let started = std::time::Instant::now();
+        while started.elapsed() < Duration::from_millis(*n) {
             std::thread::yield_now();
         }
         Ok(*n)

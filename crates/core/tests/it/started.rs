@@ -4,15 +4,15 @@ use std::time::Duration;
 
 use callboard_core::{Batch, CallError, CallOptions, ErrorKind, Failure, Node, Stage};
 
-use super::support::{Gate, gated, hush, serve};
+use super::support::{Gate, gated, hide_panics, serve};
 
 async fn error_of(node: &Node) -> CallError {
     node.client().call::<u64, u64>("/route", 1).await.unwrap_err()
 }
 
 #[tokio::test]
-async fn whatever_user_code_comes_to_its_call_says_that_it_was_started() {
-    hush();
+async fn every_error_of_user_code_reports_that_the_call_was_started() {
+    hide_panics();
     let panics = Stage::each("panics", |_: &u64| -> Result<u64, Failure> { panic!("meant to panic") });
     let fails = Stage::each("fails", |_: &u64| -> Result<u64, Failure> { Err(Failure::new("no")) });
     let refuses = Stage::each("refuses", |_: &u64| -> Result<u64, Failure> { Err(Failure::invalid_input("odd")) });
@@ -34,7 +34,7 @@ async fn whatever_user_code_comes_to_its_call_says_that_it_was_started() {
 }
 
 #[tokio::test]
-async fn a_deadline_that_passes_while_the_worker_has_the_call_says_that_it_was_started() {
+async fn a_deadline_that_passes_in_the_worker_reports_that_the_call_was_started() {
     let gate = Gate::default();
     let node = serve(gated(&gate)).await;
     let options = CallOptions::new().with_timeout(Duration::from_millis(20));
@@ -44,7 +44,7 @@ async fn a_deadline_that_passes_while_the_worker_has_the_call_says_that_it_was_s
 }
 
 #[tokio::test]
-async fn what_is_refused_at_the_door_was_not_started() {
+async fn a_call_that_is_refused_at_admission_was_not_started() {
     let node = serve(Stage::each("echo", |n: &u64| Ok(*n)).cost(|n| *n).max_cost(10)).await;
     let missing = node.client().call::<u64, u64>("/missing", 1).await.unwrap_err();
     assert_eq!((missing.kind(), missing.was_started()), (ErrorKind::NotFound, false));
@@ -56,7 +56,7 @@ async fn what_is_refused_at_the_door_was_not_started() {
 }
 
 #[tokio::test]
-async fn a_call_that_is_refused_because_it_could_not_make_its_deadline_was_not_started() {
+async fn a_call_that_is_refused_for_its_deadline_was_not_started() {
     let stage = Stage::each_async("slow", |n: std::sync::Arc<u64>| async move {
         tokio::time::sleep(Duration::from_millis(20)).await;
         Ok(*n)
@@ -73,7 +73,7 @@ async fn a_call_that_is_refused_because_it_could_not_make_its_deadline_was_not_s
 }
 
 #[tokio::test]
-async fn a_deadline_that_passes_in_the_queue_says_that_it_was_not_started() {
+async fn a_deadline_that_passes_in_the_queue_reports_that_the_call_was_not_started() {
     let gate = Gate::default();
     let node = serve(gated(&gate)).await;
     let client = node.client();

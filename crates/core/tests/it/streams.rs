@@ -28,7 +28,7 @@ fn counted(pulled: &Arc<AtomicUsize>) -> impl Iterator<Item = u64> + use<> {
 }
 
 #[tokio::test]
-async fn results_come_in_the_order_of_the_inputs_whoever_is_done_first() {
+async fn results_keep_the_order_of_the_inputs() {
     // Each even item waits until the next odd one is done.
     let done = Arc::new((Mutex::new(HashSet::new()), Condvar::new()));
     let stage = Stage::each("swap", move |n: &u64| {
@@ -55,9 +55,9 @@ async fn results_come_in_the_order_of_the_inputs_whoever_is_done_first() {
 async fn order_holds_under_random_service_times_and_batches() {
     let random = |name: &str, max: usize| {
         let stage = Stage::each(name, |n: &u64| {
-            let begun = std::time::Instant::now();
+            let started = std::time::Instant::now();
             let work = Duration::from_micros(fastrand::u64(0..200));
-            while begun.elapsed() < work {
+            while started.elapsed() < work {
                 std::hint::spin_loop();
             }
             Ok(*n)
@@ -75,7 +75,7 @@ async fn the_producer_is_never_pulled_further_ahead_than_allowed() {
     let node = serve(Stage::each("echo", |n: &u64| Ok(*n))).await;
     let pulled = Arc::new(AtomicUsize::new(0));
     let mut numbers = node.client().stream::<_, u64>("/route", counted(&pulled)).unwrap().look_ahead(5);
-    assert_eq!(pulled.load(Ordering::SeqCst), 0, "nothing is pulled before somebody asks");
+    assert_eq!(pulled.load(Ordering::SeqCst), 0, "nothing is pulled before the first poll");
     for expected in 0..50 {
         assert_eq!(numbers.next().await.unwrap().unwrap(), expected);
         let received = expected as usize + 1;
@@ -83,13 +83,13 @@ async fn the_producer_is_never_pulled_further_ahead_than_allowed() {
         assert!(node.describe().in_flight <= 5);
     }
     // A busy consumer holds the producer back, while the calls finish.
-    until("what was pulled is done", || node.describe().in_flight == 0).await;
+    until("the pulled inputs are done", || node.describe().in_flight == 0).await;
     assert_eq!(pulled.load(Ordering::SeqCst), 55);
     assert_eq!(node.describe().outcomes, 55);
 }
 
 #[tokio::test(start_paused = true)]
-async fn dropping_the_stream_cancels_what_is_outstanding_and_lets_the_producer_go() {
+async fn dropping_the_stream_cancels_outstanding_calls_and_drops_the_producer() {
     // The batch never fills, so all calls wait in the queue.
     let ran = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&ran);
@@ -106,8 +106,8 @@ async fn dropping_the_stream_cancels_what_is_outstanding_and_lets_the_producer_g
     assert_eq!((description.in_flight, description.stages[0].queued), (8, 8));
 
     drop(numbers);
-    assert_eq!(Arc::strong_count(&pulled), 1, "the producer is still held");
-    until("everything is given back", || is_quiet(&node)).await;
+    assert_eq!(Arc::strong_count(&pulled), 1, "the producer still exists");
+    until("everything is released", || is_quiet(&node)).await;
     tokio::time::sleep(Duration::from_secs(60)).await;
     assert_eq!((ran.load(Ordering::SeqCst), pulled.load(Ordering::SeqCst)), (0, 8));
     let metrics = node.metrics();
@@ -115,7 +115,7 @@ async fn dropping_the_stream_cancels_what_is_outstanding_and_lets_the_producer_g
 }
 
 #[tokio::test]
-async fn an_early_stop_in_the_middle_leaves_nothing_behind() {
+async fn an_early_stop_leaks_nothing() {
     let gate = Gate::default();
     let node = serve(gated(&gate)).await;
     let mut numbers = node.client().stream::<_, u64>("/route", 0u64..).unwrap().look_ahead(8);
@@ -124,7 +124,7 @@ async fn an_early_stop_in_the_middle_leaves_nothing_behind() {
         assert_eq!(numbers.next().await.unwrap().unwrap(), expected);
     }
     drop(numbers);
-    until("everything is given back", || is_quiet(&node)).await;
+    until("everything is released", || is_quiet(&node)).await;
     assert!(gate.arrived() <= 34 + 8);
 }
 
@@ -137,7 +137,7 @@ fn texts(texts: &[&str]) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn an_error_answers_its_own_input_and_the_stream_goes_on() {
+async fn an_error_answers_its_own_input_and_the_stream_continues() {
     let node = serve(parse()).await;
     let numbers = node.client().stream::<_, i64>("/route", texts(&["1", "two", "3", "", "5"])).unwrap();
     let kinds: Vec<_> = numbers.map(|outcome| outcome.map_err(|error| error.kind())).collect().await;
@@ -156,11 +156,11 @@ async fn a_stream_that_stops_at_errors_names_the_index_and_ends_there() {
     assert_eq!(error.message(), "input 22 of the stream: invalid digit found in string");
     assert_eq!((error.kind(), error.stage()), (ErrorKind::Failed, Some("parse")));
     assert!(numbers.next().await.is_none());
-    until("what was behind it is cancelled", || is_quiet(&node)).await;
+    until("the later inputs are cancelled", || is_quiet(&node)).await;
 }
 
 #[tokio::test]
-async fn inputs_come_back_beside_their_results() {
+async fn inputs_are_returned_with_their_results() {
     let node = serve(parse()).await;
     let pairs = node.client().stream::<_, i64>("/route", texts(&["8", "x", "7"])).unwrap().with_inputs();
     let pairs: Vec<_> = pairs.map(|(text, outcome)| (text, outcome.ok())).collect().await;
@@ -168,7 +168,7 @@ async fn inputs_come_back_beside_their_results() {
 }
 
 #[tokio::test]
-async fn preprocessing_fails_its_own_input_only_and_the_original_comes_back() {
+async fn preprocessing_fails_its_own_input_only_and_the_original_is_returned() {
     let double = Stage::each("double", |n: &i64| Ok(n * 2));
     let node = serve(double).await;
     let mut calls = 0;
@@ -231,7 +231,7 @@ async fn several_streams_share_one_short_queue_with_plain_calls() {
         assert_eq!(numbers, (0..500).collect::<Vec<_>>());
     }
     caller.await.unwrap();
-    until("everything is given back", || is_quiet(&node)).await;
+    until("everything is released", || is_quiet(&node)).await;
 }
 
 #[tokio::test]
@@ -246,7 +246,7 @@ async fn a_stream_waits_for_room_on_a_node_that_admits_fewer_calls_than_its_look
 }
 
 #[tokio::test(start_paused = true)]
-async fn room_that_others_take_is_waited_for_until_the_timeout() {
+async fn a_stream_waits_until_its_timeout_for_room_that_other_calls_occupy() {
     let limits = Limits { max_in_flight: 1, max_in_flight_bytes: 10_000, ..Limits::default() };
     let echo = Stage::each("echo", |n: &String| Ok(n.len() as u64));
     let node = App::new().route("/route", echo).limits(limits).start().await.unwrap();
@@ -254,34 +254,34 @@ async fn room_that_others_take_is_waited_for_until_the_timeout() {
     let other = client.admit(&client.route("/route").unwrap(), 0).unwrap();
 
     let mut lengths = client.stream::<_, u64>("/route", texts(&["a", "bb"])).unwrap().timeout(Duration::from_secs(3));
-    let begun = Instant::now();
+    let started = Instant::now();
     let error = lengths.next().await.unwrap().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Overloaded);
-    assert_eq!(begun.elapsed().as_secs(), 3);
-    assert_eq!(node.describe().refused, 1, "looking again is no refusal");
+    assert_eq!(started.elapsed().as_secs(), 3);
+    assert_eq!(node.describe().refused, 1, "a repeated check counts no refusal");
     drop(other);
     assert_eq!(lengths.next().await.unwrap().unwrap(), 2);
 
     // An input that fits no empty node does not wait.
-    let begun = Instant::now();
+    let started = Instant::now();
     let mut lengths = client.stream::<_, u64>("/route", vec!["x".repeat(20_000)]).unwrap();
     assert_eq!(lengths.next().await.unwrap().unwrap_err().kind(), ErrorKind::InvalidInput);
-    assert_eq!(begun.elapsed(), Duration::ZERO);
+    assert_eq!(started.elapsed(), Duration::ZERO);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_result_is_late_from_when_it_is_waited_for() {
+async fn the_timeout_of_a_result_starts_when_its_reader_waits_for_it() {
     let stage = Stage::each("echo", |n: &u64| Ok(*n)).max_batch_size(100).max_delay(Duration::from_secs(1000));
     let node = serve(stage).await;
     let mut numbers = node.client().stream::<_, u64>("/route", 0..3u64).unwrap().timeout(Duration::from_secs(5));
-    let begun = Instant::now();
+    let started = Instant::now();
     for nth in 1..=2 {
         let error = numbers.next().await.unwrap().unwrap_err();
         assert_eq!(error.kind(), ErrorKind::DeadlineExceeded);
-        assert_eq!(begun.elapsed().as_secs(), 5 * nth, "each result has its own time");
+        assert_eq!(started.elapsed().as_secs(), 5 * nth, "each result has its own time");
     }
     drop(numbers);
-    until("everything is given back", || is_quiet(&node)).await;
+    until("everything is released", || is_quiet(&node)).await;
     let metrics = node.metrics();
     assert!(metrics.contains(r#"callboard_requests_total{route="/route",outcome="deadline_exceeded"} 2"#), "{metrics}");
     assert!(metrics.contains(r#"callboard_requests_total{route="/route",outcome="cancelled"} 1"#), "{metrics}");
@@ -289,24 +289,24 @@ async fn a_result_is_late_from_when_it_is_waited_for() {
     // The deadline of the whole stream ends all missing results.
     let options = CallOptions::new().with_timeout(Duration::from_secs(2));
     let numbers = node.client().stream::<_, u64>("/route", 0..3u64).unwrap().options(options);
-    let begun = Instant::now();
+    let started = Instant::now();
     let kinds: Vec<_> = numbers.map(|outcome| outcome.unwrap_err().kind()).collect().await;
     assert_eq!(kinds, [ErrorKind::DeadlineExceeded; 3]);
-    assert_eq!(begun.elapsed().as_secs(), 2);
+    assert_eq!(started.elapsed().as_secs(), 2);
 }
 
 #[tokio::test(start_paused = true)]
-async fn inputs_may_come_in_their_own_time() {
+async fn inputs_may_arrive_slowly() {
     let node = serve(Stage::each("echo", |n: &u64| Ok(*n))).await;
     let ticks = stream::unfold(0u64, |n| async move {
         tokio::time::sleep(Duration::from_secs(1)).await;
         (n < 5).then_some((n, n + 1))
     });
     let mut numbers = node.client().stream_from::<_, u64>("/route", ticks).unwrap();
-    let begun = Instant::now();
+    let started = Instant::now();
     for expected in 0..5 {
         assert_eq!(numbers.next().await.unwrap().unwrap(), expected);
-        assert_eq!(begun.elapsed().as_secs(), expected + 1, "a result waits for no later input");
+        assert_eq!(started.elapsed().as_secs(), expected + 1, "a result waits for no later input");
     }
     assert!(numbers.next().await.is_none());
     assert!(numbers.next().await.is_none());
@@ -318,7 +318,7 @@ async fn every_input_is_answered_while_the_node_drains() {
     let mut numbers = node.client().stream::<_, u64>("/route", 0..1000u64).unwrap().look_ahead(4);
     assert_eq!(numbers.next().await.unwrap().unwrap(), 0);
     let drained = node.drain(PATIENCE).await;
-    assert_eq!(drained, callboard_core::Drained::Completely, "what was begun is finished, though nobody polls");
+    assert_eq!(drained, callboard_core::Drained::Completely, "started calls finish without a poll");
     let rest: Vec<_> = numbers.map(|outcome| outcome.map_err(|error| error.kind())).collect().await;
     assert_eq!(rest.len(), 999);
     assert_eq!(rest[..4], [Ok(1), Ok(2), Ok(3), Ok(4)]);
@@ -326,14 +326,14 @@ async fn every_input_is_answered_while_the_node_drains() {
 }
 
 #[tokio::test]
-async fn an_unknown_route_is_told_before_anything_is_pulled() {
+async fn an_unknown_route_is_reported_before_any_input_is_pulled() {
     let node = serve(Stage::each("echo", |n: &u64| Ok(*n))).await;
     let error = node.client().stream::<_, u64>("/other", 0..10u64).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NotFound);
 }
 
 #[tokio::test]
-async fn a_stream_may_be_given_all_the_time_there_is() {
+async fn a_stream_may_have_the_largest_timeout() {
     let gate = Gate::default();
     let node = serve(gated(&gate)).await;
     let client = node.client();
@@ -354,7 +354,7 @@ async fn a_stream_may_be_given_all_the_time_there_is() {
 }
 
 #[tokio::test]
-async fn bytes_that_uploads_hold_are_waited_for_like_those_of_calls() {
+async fn a_stream_waits_for_bytes_that_uploads_hold_as_for_those_of_calls() {
     let limits = Limits { max_in_flight_bytes: 1000, ..Limits::default() };
     let echo = Stage::each("echo", |text: &String| Ok(text.clone()));
     let node = App::new().limits(limits).route("/echo", echo).start().await.unwrap();

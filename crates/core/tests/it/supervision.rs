@@ -103,7 +103,7 @@ async fn a_worker_that_cannot_be_built_fails_the_start_with_its_own_message_once
     let error = App::new().route("/route", stage).start().await.unwrap_err();
     assert!(matches!(error, StartError::Stage { .. }));
     assert_eq!(error.to_string(), "stage `broken` did not start: replica 0 could not start: panicked: no such device");
-    assert_eq!(built.load(Ordering::SeqCst), 1, "nobody tries again");
+    assert_eq!(built.load(Ordering::SeqCst), 1, "no replica tries again");
 
     for stage in [
         Stage::worker("warm", |_: &Replica| Ok(Stubborn)),
@@ -115,7 +115,7 @@ async fn a_worker_that_cannot_be_built_fails_the_start_with_its_own_message_once
 }
 
 #[tokio::test]
-async fn a_crash_loop_fails_its_stage_and_the_rest_serves_on() {
+async fn a_crash_loop_fails_its_stage_and_other_stages_continue() {
     let fast = BackoffPolicy { initial: Duration::from_millis(1), ..BackoffPolicy::default() };
     let broken = Stage::each("broken", |_: &u64| -> Result<u64, Failure> { panic!("always") });
     let settings = broken.settings().clone().with_backoff(fast);

@@ -37,7 +37,7 @@ impl Gate {
 }
 
 /// Hides intended panics from the output, where they would bury a real panic.
-pub(crate) fn hush() {
+pub(crate) fn hide_panics() {
     static ONCE: std::sync::Once = std::sync::Once::new();
     ONCE.call_once(|| {
         let tell = std::panic::take_hook();

@@ -12,14 +12,14 @@ use callboard_core::{App, CallError, ErrorKind, Failure, RouteSpec, Stage};
 use tracing::field::{Field, Visit};
 use tracing::{Event, Metadata, Subscriber, span};
 
-use super::support::{hush, serve};
+use super::support::{hide_panics, serve};
 
 fn is_cut(text: &str) -> bool {
     text.chars().count() <= MAX_ERROR_CHARS && text.contains("… (") && text.ends_with(" more characters)")
 }
 
 #[tokio::test]
-async fn a_long_text_of_user_code_is_cut_and_says_so() {
+async fn a_long_text_of_user_code_is_cut_visibly() {
     let fails = Stage::each("fails", |length: &usize| -> Result<u64, Failure> {
         Err(Failure::new("é".repeat(*length)).with_type("T".repeat(*length)))
     });
@@ -40,7 +40,7 @@ async fn a_long_text_of_user_code_is_cut_and_says_so() {
 
 #[tokio::test]
 async fn a_long_text_of_a_panic_is_cut_in_message_and_trace() {
-    hush();
+    hide_panics();
     let panics = Stage::each("panics", |length: &usize| -> Result<u64, Failure> {
         std::panic::resume_unwind(Box::new("x".repeat(*length)))
     });
@@ -117,7 +117,7 @@ fn panics<T>() -> Result<T, Failure> {
 /// On one thread, and the test gets all of its log lines.
 #[tokio::test(start_paused = true)]
 async fn no_text_in_a_line_of_the_log_is_longer_than_an_error() {
-    hush();
+    hide_panics();
     let lengths = Lengths::default();
     // With only one subscriber, a thread of another test without a subscriber decides what is logged.
     let _second = tracing::Dispatch::new(Lengths::default());
@@ -153,7 +153,7 @@ async fn no_text_in_a_line_of_the_log_is_longer_than_an_error() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn neither_a_caller_nor_a_route_may_ask_for_more_time_than_route_and_node_allow() {
+async fn callers_and_routes_cannot_exceed_the_maximum_timeouts() {
     use callboard_core::{CallOptions, Instant, Limits};
     let waits = |name: &str| Stage::each_async(name, |_: Arc<u64>| std::future::pending::<Result<u64, Failure>>());
     let limits = Limits { max_timeout: Duration::from_secs(5), ..Limits::default() };
@@ -165,7 +165,7 @@ async fn neither_a_caller_nor_a_route_may_ask_for_more_time_than_route_and_node_
     let node = app.start().await.unwrap();
     for (route, allowed) in [("/node", 5_000), ("/route", 100), ("/lax", 5_000)] {
         for asked in [None, Some(Duration::from_secs(60))] {
-            let begun = Instant::now();
+            let started = Instant::now();
             let mut options = CallOptions::new();
             if let Some(asked) = asked {
                 options = options.with_timeout(asked);
@@ -173,10 +173,10 @@ async fn neither_a_caller_nor_a_route_may_ask_for_more_time_than_route_and_node_
             let error = node.client().call_with::<u64, u64>(route, 1, options).await.unwrap_err();
             assert_eq!(error.kind(), ErrorKind::DeadlineExceeded);
             assert_eq!(
-                begun.elapsed().as_millis().abs_diff(allowed) / 10,
+                started.elapsed().as_millis().abs_diff(allowed) / 10,
                 0,
                 "{route}, {asked:?}: {:?}",
-                begun.elapsed()
+                started.elapsed()
             );
         }
     }

@@ -7,7 +7,7 @@ use callboard_core::timeline::{BatchObserver, EndedBatch, Recorder, RunEnd, Span
 use callboard_core::{App, CallOptions, ErrorKind, Instant, Node, Pipeline, ReleaseReason, Stage, StreamStage};
 use futures_util::stream;
 
-use super::support::{Gate, gated, hush, serve, until};
+use super::support::{Gate, gated, hide_panics, serve, until};
 
 async fn record(node: &Node, input: u64, timeout: Duration) -> (Recorder, Result<u64, callboard_core::CallError>) {
     let recorder = Recorder::new(Instant::now());
@@ -18,8 +18,8 @@ async fn record(node: &Node, input: u64, timeout: Duration) -> (Recorder, Result
 
 /// Keeps a worker's thread busy for `time`.
 fn work(time: Duration) {
-    let begun = Instant::now();
-    while begun.elapsed() < time {
+    let started = Instant::now();
+    while started.elapsed() < time {
         std::hint::spin_loop();
     }
 }
@@ -27,7 +27,7 @@ fn work(time: Duration) {
 const LONG: Duration = Duration::from_secs(20);
 
 #[tokio::test]
-async fn a_call_tells_each_stage_with_its_batch_and_its_times() {
+async fn a_timeline_shows_each_stage_with_its_batch_and_times() {
     let double = Stage::each("double", |n: &u64| Ok(2 * n)).on_threads();
     let slow = Stage::each("slow", |n: &u64| {
         work(Duration::from_millis(3));
@@ -51,7 +51,7 @@ async fn a_call_tells_each_stage_with_its_batch_and_its_times() {
 }
 
 #[tokio::test]
-async fn an_expired_call_tells_whether_it_waited_or_ran() {
+async fn the_timeline_of_an_expired_call_shows_whether_it_waited_or_ran() {
     let gate = Gate::default();
     let node = serve(gated(&gate)).await;
     let (recorder, running) = record(&node, 1, Duration::from_millis(40)).await;
@@ -59,7 +59,7 @@ async fn an_expired_call_tells_whether_it_waited_or_ran() {
     let timing = running.unwrap_err().timing().unwrap();
     assert!(timing.compute > Duration::ZERO && timing.total() <= Duration::from_millis(40), "{timing:?}");
     let run = recorder.timeline(Instant::now()).visits[0].runs[0].clone();
-    assert_eq!((run.end, run.batch.map(|batch| batch.size)), (None, Some(1)), "nobody knows its end yet");
+    assert_eq!((run.end, run.batch.map(|batch| batch.size)), (None, Some(1)), "its end is unknown");
     assert!(run.compute.unwrap() > Duration::ZERO);
 
     let (recorder, waiting) = record(&node, 2, Duration::from_millis(40)).await;
@@ -67,7 +67,7 @@ async fn an_expired_call_tells_whether_it_waited_or_ran() {
     assert_eq!(error.kind(), ErrorKind::DeadlineExceeded);
     let timing = error.timing().unwrap();
     assert!(timing.queue > Duration::ZERO && timing.compute == Duration::ZERO, "{timing:?}");
-    until("the queue lets go of it", || {
+    until("the queue has removed it", || {
         recorder.timeline(Instant::now()).visits[0].runs[0].end == Some(RunEnd::Expired)
     })
     .await;
@@ -76,7 +76,7 @@ async fn an_expired_call_tells_whether_it_waited_or_ran() {
 }
 
 #[tokio::test]
-async fn an_error_of_a_later_stage_tells_the_time_of_the_earlier_ones() {
+async fn an_error_of_a_later_stage_includes_the_times_of_earlier_stages() {
     let slow = Stage::each("slow", |n: &u64| {
         work(Duration::from_millis(5));
         Ok(*n)
@@ -90,13 +90,13 @@ async fn an_error_of_a_later_stage_tells_the_time_of_the_earlier_ones() {
     assert_eq!(ends, [RunEnd::Done, RunEnd::Failed]);
 
     let bare = node.client().call::<u64, u64>("/route", 1).await.unwrap_err();
-    assert!(bare.timing().unwrap().compute >= Duration::from_millis(5), "without a record, too");
+    assert!(bare.timing().unwrap().compute >= Duration::from_millis(5), "also without a record");
 }
 
 /// The first batch holds all four, and one of them kills it.
 #[tokio::test]
-async fn a_call_whose_neighbour_kills_the_worker_tells_of_each_of_its_runs() {
-    hush();
+async fn a_timeline_shows_each_run_of_a_call_whose_batch_was_killed() {
+    hide_panics();
     let gate = Gate::default();
     let pass = gate.clone();
     let stage = Stage::batch("poisoned", move |batch: callboard_core::Batch<u64>| {
@@ -133,21 +133,21 @@ async fn a_call_whose_neighbour_kills_the_worker_tells_of_each_of_its_runs() {
 }
 
 #[derive(Debug, Default)]
-struct Heard(Mutex<Vec<EndedBatch>>);
+struct Batches(Mutex<Vec<EndedBatch>>);
 
-impl BatchObserver for Heard {
+impl BatchObserver for Batches {
     fn ended(&self, batch: EndedBatch) {
         self.0.lock().unwrap().push(batch);
     }
 }
 
 #[tokio::test]
-async fn a_batch_with_traced_calls_is_heard_of_once_and_names_them() {
+async fn a_batch_with_traced_calls_is_reported_once_and_names_them() {
     let gate = Gate::default();
     let node = serve(gated(&gate).max_batch_size(8)).await;
-    let heard = Arc::new(Heard::default());
+    let batches = Arc::new(Batches::default());
     let call = |n: u64, span: Option<SpanId>| {
-        let observer = Arc::clone(&heard) as Arc<dyn BatchObserver>;
+        let observer = Arc::clone(&batches) as Arc<dyn BatchObserver>;
         let recorder = span.map(|span| Recorder::for_span(Instant::now(), span, observer));
         let options = recorder.clone().into_iter().fold(CallOptions::new(), CallOptions::with_recorder);
         let client = node.client();
@@ -160,23 +160,23 @@ async fn a_batch_with_traced_calls_is_heard_of_once_and_names_them() {
     until("all wait", || node.describe().stages[0].queued == 3).await;
     gate.open();
     holder.await.unwrap().0.unwrap();
-    let mut told = Vec::new();
+    let mut facts = Vec::new();
     for call in calls {
         let (outcome, recorder) = call.await.unwrap();
         outcome.unwrap();
-        told.extend(recorder.map(|recorder| recorder.timeline(Instant::now()).visits[0].runs[0].batch.unwrap()));
+        facts.extend(recorder.map(|recorder| recorder.timeline(Instant::now()).visits[0].runs[0].batch.unwrap()));
     }
-    let heard = heard.0.lock().unwrap();
-    assert_eq!(heard.len(), 1, "{heard:?}");
-    let batch = &heard[0];
+    let batches = batches.0.lock().unwrap();
+    assert_eq!(batches.len(), 1, "{batches:?}");
+    let batch = &batches[0];
     assert_eq!((batch.stage.as_str(), batch.facts.size, batch.end), ("gated", 3, RunEnd::Done));
     assert!(spans.iter().all(|span| batch.members.contains(span)) && batch.members.len() == 2, "{batch:?}");
     assert!(batch.formed_at <= batch.started_at && batch.started_at <= batch.ended_at);
-    assert!(told.iter().all(|facts| *facts == batch.facts && facts.span.is_some()), "{told:?}");
+    assert!(facts.iter().all(|facts| *facts == batch.facts && facts.span.is_some()), "{facts:?}");
 }
 
 #[tokio::test]
-async fn a_stream_with_many_outputs_counts_what_it_does_not_record() {
+async fn a_long_stream_counts_the_outputs_that_it_does_not_record() {
     let count = StreamStage::each("count", |n: &u64| stream::iter((0..*n).map(Ok)));
     let double = Stage::each("double", |n: &u64| Ok(2 * n));
     let pipeline = callboard_core::StreamPipeline::from(count).then(double);
@@ -192,7 +192,7 @@ async fn a_stream_with_many_outputs_counts_what_it_does_not_record() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stream_that_is_late_tells_that_it_ran() {
+async fn the_timeline_of_a_late_stream_shows_that_it_ran() {
     let ticks = StreamStage::each("ticks", |n: &u64| {
         stream::unfold(*n, |n| async move {
             tokio::time::sleep(Duration::from_secs(1)).await;

@@ -15,7 +15,7 @@ fn one_call() -> Limits {
 }
 
 #[tokio::test]
-async fn a_handle_of_other_types_is_refused_with_both_names_and_one_of_no_route_with_that() {
+async fn a_handle_of_other_types_or_of_an_unknown_route_is_refused_by_name() {
     let node = App::new().route("/half", Stage::each("half", |n: &i64| Ok(*n as f64 / 2.0))).start().await.unwrap();
     let client = node.client();
     let half = client.typed::<i64, f64>("/half").unwrap();
@@ -47,8 +47,8 @@ async fn a_call_that_reads_another_type_names_the_route_and_both_types_however_i
 
 #[tokio::test(start_paused = true)]
 async fn a_service_is_ready_when_it_has_a_permit_and_waits_for_one_on_a_full_node() {
-    let let_go = Arc::new(Semaphore::new(0));
-    let held = Arc::clone(&let_go);
+    let release = Arc::new(Semaphore::new(0));
+    let held = Arc::clone(&release);
     let echo = Stage::each("echo", |n: &i64| Ok(*n));
     let hold = Stage::each_async("hold", move |n: Arc<i64>| {
         let held = Arc::clone(&held);
@@ -73,21 +73,21 @@ async fn a_service_is_ready_when_it_has_a_permit_and_waits_for_one_on_a_full_nod
         async move { client.call::<i64, i64>("/hold", 1).await }
     });
     until("the node is full", || client.in_flight() == 1).await;
-    assert_eq!(service.call(8).await.unwrap_err().kind(), ErrorKind::Overloaded, "not asked whether it is ready");
+    assert_eq!(service.call(8).await.unwrap_err().kind(), ErrorKind::Overloaded, "without a readiness check");
     let ready = tokio::spawn(async move {
         service.ready().await.unwrap();
         service.call(9).await
     });
     tokio::time::sleep(Duration::from_secs(1)).await;
     assert!(!ready.is_finished());
-    let_go.add_permits(1);
+    release.add_permits(1);
     assert_eq!(calling.await.unwrap().unwrap(), 1);
     assert_eq!(ready.await.unwrap().unwrap(), 9);
     assert_eq!(client.in_flight(), 0);
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_time_of_a_services_call_begins_with_the_call_and_a_service_that_is_dropped_gives_its_permit_back() {
+async fn the_timeout_of_a_service_starts_with_its_call_and_a_dropped_service_returns_its_permit() {
     let slow = Stage::each_async("slow", |n: Arc<i64>| async move {
         tokio::time::sleep(Duration::from_secs(20)).await;
         Ok(*n)
@@ -106,7 +106,7 @@ async fn the_time_of_a_services_call_begins_with_the_call_and_a_service_that_is_
 }
 
 #[tokio::test]
-async fn a_service_of_a_node_that_drains_or_of_a_route_that_is_gone_is_an_error() {
+async fn a_service_of_a_draining_node_or_of_a_removed_route_is_an_error() {
     let node = App::new().route("/echo", Stage::each("echo", |n: &i64| Ok(*n))).start().await.unwrap();
     let client = node.client();
     let mut service = client.service::<i64, i64>("/echo").unwrap();

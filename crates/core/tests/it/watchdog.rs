@@ -11,15 +11,15 @@ use super::support::until;
 /// Blocks its thread, like a forgotten `std::thread::sleep` or a model.
 fn block(time: Duration) {
     let (lock, never) = (Mutex::new(()), std::sync::Condvar::new());
-    let begun = Instant::now();
+    let started = Instant::now();
     let mut guard = lock.lock().unwrap();
-    while begun.elapsed() < time {
-        (guard, _) = never.wait_timeout(guard, time.saturating_sub(begun.elapsed())).unwrap();
+    while started.elapsed() < time {
+        (guard, _) = never.wait_timeout(guard, time.saturating_sub(started.elapsed())).unwrap();
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn two_task_stages_that_block_the_runtime_are_moved_to_threads_and_the_rest_answers() {
+async fn two_task_stages_that_block_the_runtime_are_moved_to_threads_and_other_stages_answer() {
     let threads = Arc::new(Mutex::new(HashSet::new()));
     let blocking = |name: &str| {
         let threads = Arc::clone(&threads);
@@ -44,11 +44,11 @@ async fn two_task_stages_that_block_the_runtime_are_moved_to_threads_and_the_res
 
     // The first calls block both runtime threads for 5 s; only the watchdog, on its own thread, can notice.
     let moved = |stage: &str| format!(r#"callboard_stage_moved_to_threads_total{{stage="{stage}"}} 1"#);
-    let begun = Instant::now();
+    let started = Instant::now();
     let held = [call("/one", 5000), call("/two", 5000)];
     let mut metrics = node.metrics();
     while !(metrics.contains(&moved("one")) && metrics.contains(&moved("two"))) {
-        assert!(begun.elapsed() < Duration::from_secs(4), "the watchdog did not see it: {metrics}");
+        assert!(started.elapsed() < Duration::from_secs(4), "the watchdog missed it: {metrics}");
         std::thread::park_timeout(Duration::from_millis(5));
         metrics = node.metrics();
     }
@@ -63,11 +63,11 @@ async fn two_task_stages_that_block_the_runtime_are_moved_to_threads_and_the_res
         node.describe().stages.iter().filter(|stage| stage.replicas.iter().any(|r| r.busy)).count() == 2
     })
     .await;
-    let begun = Instant::now();
+    let started = Instant::now();
     for n in 0..100u64 {
         assert_eq!(client.call::<u64, u64>("/quick", n).await.unwrap(), n);
     }
-    assert!(begun.elapsed() < Duration::from_secs(4), "the quick stage waited for the blocked ones");
+    assert!(started.elapsed() < Duration::from_secs(4), "the quick stage waited for the blocked ones");
     for held in long {
         held.await.unwrap();
     }

@@ -29,6 +29,7 @@ use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{any, delete, get, post};
 use axum::{Extension, Json, Router};
+use callboard_core::edge::contain_future;
 use callboard_core::{Instant, LocalClient, NodeHandle};
 use serde_json::json;
 use tokio::net::TcpListener;
@@ -41,7 +42,6 @@ use crate::describe;
 use crate::dispatch::serve::HttpServeError;
 use crate::dispatch::{HttpEdge, NOSNIFF};
 use crate::error::ApiError;
-use crate::error::catch_panic::catch_panic;
 use crate::listener::tls::Tls;
 use crate::listener::{self, AcceptMetrics};
 use crate::observe::metrics::EdgeMetrics;
@@ -58,7 +58,7 @@ struct AdminState {
     client: LocalClient,
     metrics: Arc<EdgeMetrics>,
     ids: RequestIds,
-    begun: Instant,
+    started_at: Instant,
     drain: Notify,
     protocol: Option<Arc<dyn Protocol>>,
 }
@@ -69,8 +69,8 @@ impl Admin {
     pub fn new(node: NodeHandle, edge: &HttpEdge) -> Self {
         let client = node.client();
         let (metrics, ids, protocol) = (edge.metrics(), RequestIds::new(), edge.protocol());
-        let (begun, drain) = (Instant::now(), Notify::new());
-        Self(Arc::new(AdminState { node, client, metrics, ids, begun, drain, protocol }))
+        let (started_at, drain) = (Instant::now(), Notify::new());
+        Self(Arc::new(AdminState { node, client, metrics, ids, started_at, drain, protocol }))
     }
 
     /// Completes when an operator asks for a drain. The program decides how to finish its calls and end.
@@ -136,7 +136,7 @@ async fn layers(State((admin, guard)): State<(Admin, Arc<AdminGuard>)>, request:
     let protocol = admin.0.protocol.as_ref().filter(|protocol| protocol.owns(&path));
     let mut response = match guard.admit(&request) {
         Ok(()) => {
-            let answer = catch_panic(Box::pin(next.run(request)).as_mut()).await;
+            let answer = contain_future(Box::pin(next.run(request)).as_mut()).await;
             answer.unwrap_or_else(|_printed_by_the_panic_hook| ApiError::panicked().into_response())
         }
         Err(error) => error.into_response(),
@@ -158,10 +158,10 @@ async fn layers(State((admin, guard)): State<(Admin, Arc<AdminGuard>)>, request:
 }
 
 async fn status(State(admin): State<Admin>) -> impl IntoResponse {
-    let AdminState { node, begun, .. } = &*admin.0;
+    let AdminState { node, started_at, .. } = &*admin.0;
     Json(json!({
         "version": env!("CARGO_PKG_VERSION"),
-        "uptime_seconds": begun.elapsed().as_secs(),
+        "uptime_seconds": started_at.elapsed().as_secs(),
         "health": node.health(),
         "node": node.describe(),
     }))

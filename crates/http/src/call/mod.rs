@@ -35,7 +35,7 @@ use crate::respond::{self, AcceptedForms, ResponseCompression};
 pub(crate) async fn call<B: RequestBody>(
     context: RequestContext<'_>,
     route: &Arc<Route>,
-    way: CallStyle,
+    style: CallStyle,
     request: &mut Request<B>,
 ) -> Result<Response, ApiError> {
     let RequestContext { client, config, begun, .. } = context;
@@ -43,10 +43,10 @@ pub(crate) async fn call<B: RequestBody>(
         return Err(ApiError::method_not_allowed(request.method(), "POST"));
     }
     let head = RequestHead::read(request.headers())?;
-    let input = if way == CallStyle::Function { arguments::arguments() } else { route.input() };
+    let input = if style == CallStyle::Function { arguments::arguments() } else { route.input() };
     let form = BodyForm::for_content_type(head.content_type, input)?;
     let compression = ResponseCompression::new(head.accept_encoding.as_deref(), config);
-    let response_kind = ResponseKind::new(head.accept.as_ref(), head.content_type, route, way, &form)?;
+    let response_kind = ResponseKind::new(head.accept.as_ref(), head.content_type, route, style, &form)?;
 
     // The length by the framing, which equals `Content-Length` if there is one.
     let announced = request.body().size_hint().exact();
@@ -68,16 +68,16 @@ pub(crate) async fn call<B: RequestBody>(
     if header_bytes > 0 {
         budget.charge(header_bytes)?;
     }
-    let (admission, payload) = match way {
+    let (admission, payload) = match style {
         CallStyle::Route => read_payload(&budget, admission, route, read, config).await?,
         CallStyle::Function => Box::pin(read_arguments(&budget, admission, route, read, config)).await?,
     };
     match response_kind {
         ResponseKind::Whole(accepted) => {
             let (reply, unwritten) = client.submit_unwritten(admission, payload, options).await?;
-            let written = respond::whole(reply.payload, accepted, &compression, &budget).await;
-            unwritten.end(written.as_ref().map(|_| ()).map_err(ApiError::kind));
-            let mut response = written?;
+            let response = respond::whole(reply.payload, accepted, &compression, &budget).await;
+            unwritten.end(response.as_ref().map(|_| ()).map_err(ApiError::kind));
+            let mut response = response?;
             response.headers_mut().insert(SERVER_TIMING, server_timing(&reply.timing));
             Ok(response)
         }
@@ -108,16 +108,16 @@ impl ResponseKind {
         accept: Option<&Cow<'_, HeaderValue>>,
         content_type: Option<&HeaderValue>,
         route: &Route,
-        way: CallStyle,
+        style: CallStyle,
         form: &BodyForm<'_>,
     ) -> Result<Self, ApiError> {
-        match (route.streams(), way, form) {
+        match (route.streams(), style, form) {
             (true, ..) => StreamForm::from_accept(accept).map(Self::Stream),
             (false, CallStyle::Function, BodyForm::Encoded(format))
                 if accept.is_none_or(|accept| **accept == "*/*") =>
             {
-                let asked = content_type.and_then(|value| value.to_str().ok()).unwrap_or_default();
-                Ok(Self::Whole(AcceptedForms::as_asked(*format, asked)))
+                let media_type = content_type.and_then(|value| value.to_str().ok()).unwrap_or_default();
+                Ok(Self::Whole(AcceptedForms::as_asked(*format, media_type)))
             }
             (false, ..) => AcceptedForms::from_accept(accept, route.output()).map(Self::Whole),
         }

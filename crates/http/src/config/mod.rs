@@ -406,7 +406,7 @@ mod tests {
     }
 
     #[test]
-    fn names_the_limit_that_cannot_work() {
+    fn an_invalid_limit_is_named() {
         let config = HttpConfig { max_body_bytes: 0, ..HttpConfig::default() };
         assert_eq!(config.validate().unwrap_err().to_string(), "`max_body_bytes` must be above zero");
         let config = HttpConfig { max_header_bytes: 10, ..HttpConfig::default() };
@@ -419,7 +419,7 @@ mod tests {
     }
 
     #[test]
-    fn names_the_timer_of_tls_that_cannot_work() {
+    fn an_invalid_tls_timer_is_named() {
         for field in ["tls.handshake_timeout", "tls.reload_interval"] {
             let mut tls = TlsConfig::new("certificate.pem", "key.pem");
             match field {

@@ -1,11 +1,12 @@
 //! `/docs`: Swagger UI over `/openapi.json`. Its assets are in the binary, so that it works offline.
+//!
+//! `scripts/update-swagger-ui.sh` puts another version into `assets/swagger-ui`.
 
-use std::borrow::Cow;
 use std::collections::HashMap;
 use std::io::Read as _;
-use std::sync::{Arc, LazyLock};
+use std::sync::LazyLock;
 
-use axum::body::{Body, to_bytes};
+use axum::body::Body;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{OriginalUri, Path};
 use axum::http::header::{ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_TYPE, HeaderValue, VARY};
@@ -15,22 +16,50 @@ use bytes::Bytes;
 use callboard_core::ErrorKind;
 use flate2::read::GzDecoder;
 use parking_lot::Mutex;
-use utoipa_swagger_ui::Config;
 
 use super::for_browsers;
 use super::mounted::prefix;
 use crate::error::ApiError;
 use crate::request::coding::ContentCoding;
 
-/// Relative, so that it works behind a proxy with a path prefix.
-static CONFIG: LazyLock<Arc<Config<'static>>> = LazyLock::new(|| {
-    Arc::new(
-        Config::from("../openapi.json?forms")
-            .try_it_out_enabled(true)
-            .display_request_duration(true)
-            .validator_url("none"),
-    )
-});
+/// A file of the page.
+struct Asset {
+    name: &'static str,
+    content_type: &'static str,
+    is_gzipped: bool,
+    /// In the binary: a copy per response would be memory for every slow client.
+    bytes: &'static [u8],
+}
+
+macro_rules! asset {
+    ($name:literal, $content_type:literal) => {
+        Asset {
+            name: $name,
+            content_type: $content_type,
+            is_gzipped: false,
+            bytes: include_bytes!(concat!("../../assets/swagger-ui/", $name)),
+        }
+    };
+    (gzipped $name:literal, $content_type:literal) => {
+        Asset {
+            name: $name,
+            content_type: $content_type,
+            is_gzipped: true,
+            bytes: include_bytes!(concat!("../../assets/swagger-ui/", $name, ".gz")),
+        }
+    };
+}
+
+static ASSETS: [Asset; 8] = [
+    asset!("index.html", "text/html"),
+    asset!("index.css", "text/css"),
+    asset!("favicon-16x16.png", "image/png"),
+    asset!("favicon-32x32.png", "image/png"),
+    asset!("swagger-initializer.js", "text/javascript"),
+    asset!(gzipped "swagger-ui.css", "text/css"),
+    asset!(gzipped "swagger-ui-bundle.js", "text/javascript"),
+    asset!(gzipped "swagger-ui-standalone-preset.js", "text/javascript"),
+];
 
 /// The query by which the page requests its document.
 pub(super) const WITH_FORMS: &str = "forms";
@@ -48,7 +77,8 @@ pub(super) async fn redirect() -> Redirect {
 }
 
 pub(super) async fn index() -> Result<Response, ApiError> {
-    asset("index.html").ok_or_else(|| ApiError::new(ErrorKind::Internal, "the documentation is not in this binary"))
+    let page = asset("index.html").ok_or_else(|| broken("the documentation is not in this binary"))?;
+    Ok(page.response(Bytes::from_static(page.bytes)))
 }
 
 pub(super) async fn file(
@@ -57,58 +87,51 @@ pub(super) async fn file(
     headers: HeaderMap,
     file: Result<Path<String>, PathRejection>,
 ) -> Result<Response, ApiError> {
-    let file = file.ok().map(|Path(file)| file);
-    let not_found = || ApiError::no_such_route(uri.path(), prefix(&original, &uri));
-    let found = file.as_ref().and_then(|file| asset(file)).ok_or_else(not_found)?;
-    let is_packed = found.headers().contains_key(CONTENT_ENCODING);
+    let found = file.ok().and_then(|Path(file)| asset(&file));
+    let asset = found.ok_or_else(|| ApiError::no_such_route(uri.path(), prefix(&original, &uri)))?;
     let takes_gzip =
         headers.get(ACCEPT_ENCODING).and_then(|value| value.to_str().ok()).is_some_and(ContentCoding::takes_gzip);
-    let mut answer = match file.filter(|_| is_packed && !takes_gzip) {
-        Some(file) => unpacked(file, found).await?,
-        None => found,
+    let mut answer = if asset.is_gzipped && !takes_gzip {
+        asset.response(asset.unpacked()?)
+    } else {
+        let mut answer = asset.response(Bytes::from_static(asset.bytes));
+        if asset.is_gzipped {
+            answer.headers_mut().insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
+        }
+        answer
     };
     answer.headers_mut().insert(VARY, HeaderValue::from_static("accept-encoding"));
     Ok(answer)
 }
 
-/// The same file for a client without gzip. Decompressed files are cached: they are few, and clients share them.
-async fn unpacked(file: String, packed: Response) -> Result<Response, ApiError> {
-    static UNPACKED: LazyLock<Mutex<HashMap<String, Bytes>>> = LazyLock::new(Mutex::default);
-    let (mut head, body) = packed.into_parts();
-    head.headers.remove(CONTENT_ENCODING);
-    let known = UNPACKED.lock().get(&file).cloned();
-    let bytes = match known {
-        Some(bytes) => bytes,
-        None => {
-            let packed = to_bytes(body, usize::MAX).await.unwrap_or_default();
-            let mut bytes = Vec::new();
-            GzDecoder::new(&packed[..])
-                .read_to_end(&mut bytes)
-                .map_err(|_| ApiError::new(ErrorKind::Internal, "the documentation in this binary is broken"))?;
-            let bytes = Bytes::from(bytes);
-            UNPACKED.lock().insert(file, bytes.clone());
-            bytes
-        }
-    };
-    Ok(Response::from_parts(head, Body::from(bytes)))
+fn asset(name: &str) -> Option<&'static Asset> {
+    ASSETS.iter().find(|asset| asset.name == name)
 }
 
-/// All assets but one are stored compressed.
-fn asset(file: &str) -> Option<Response> {
-    let asset = utoipa_swagger_ui::serve(file, Arc::clone(&CONFIG)).ok().flatten()?;
-    let is_page = asset.content_type.starts_with("text/html");
-    let content_type = [(CONTENT_TYPE, asset.content_type)];
-    let encoding = asset.gzpipped.then_some([(CONTENT_ENCODING, "gzip")]);
-    // Assets stay in the binary: a copy per response would be memory for every slow client.
-    let body = match asset.bytes {
-        Cow::Borrowed(bytes) => Bytes::from_static(bytes),
-        Cow::Owned(bytes) => bytes.into(),
-    };
-    let response = match encoding {
-        Some(encoding) => (content_type, encoding, body).into_response(),
-        None => (content_type, body).into_response(),
-    };
-    Some(if is_page { for_browsers(response, POLICY) } else { response })
+fn broken(message: &'static str) -> ApiError {
+    ApiError::new(ErrorKind::Internal, message)
+}
+
+impl Asset {
+    fn response(&self, body: Bytes) -> Response {
+        let response = ([(CONTENT_TYPE, self.content_type)], Body::from(body)).into_response();
+        if self.content_type == "text/html" { for_browsers(response, POLICY) } else { response }
+    }
+
+    /// The file for a client without gzip. Decompressed files are cached: they are few, and clients share them.
+    fn unpacked(&self) -> Result<Bytes, ApiError> {
+        static UNPACKED: LazyLock<Mutex<HashMap<&'static str, Bytes>>> = LazyLock::new(Mutex::default);
+        if let Some(bytes) = UNPACKED.lock().get(self.name) {
+            return Ok(bytes.clone());
+        }
+        let mut bytes = Vec::new();
+        GzDecoder::new(self.bytes)
+            .read_to_end(&mut bytes)
+            .map_err(|_| broken("the documentation in this binary is broken"))?;
+        let bytes = Bytes::from(bytes);
+        UNPACKED.lock().insert(self.name, bytes.clone());
+        Ok(bytes)
+    }
 }
 
 #[cfg(test)]
@@ -117,14 +140,43 @@ mod tests {
 
     use super::*;
 
+    fn text(name: &str) -> String {
+        let asset = asset(name).unwrap();
+        let bytes = if asset.is_gzipped { asset.unpacked().unwrap() } else { Bytes::from_static(asset.bytes) };
+        String::from_utf8(bytes.into()).unwrap()
+    }
+
+    /// The version is that of the script, and the licences that Apache-2.0 and MIT ask for are beside it.
+    #[test]
+    fn the_assets_are_of_one_version_and_have_their_licences() {
+        let version = include_str!("../../assets/swagger-ui/VERSION").trim();
+        assert!(text("swagger-ui-bundle.js").contains(&format!("PACKAGE_VERSION:\"{version}\"")), "{version}");
+        for (licence, words) in [
+            (include_str!("../../assets/swagger-ui/LICENSE"), "Apache License"),
+            (include_str!("../../assets/swagger-ui/NOTICE"), "swagger-ui"),
+            (include_str!("../../assets/swagger-ui/swagger-ui-bundle.js.LICENSE.txt"), "@license MIT"),
+        ] {
+            assert!(licence.contains(words), "{words}");
+        }
+    }
+
+    #[test]
+    fn the_page_names_only_files_that_are_here() {
+        let page = text("index.html");
+        let named: Vec<&str> =
+            page.split(['"']).filter(|word| word.ends_with(".js") || word.ends_with(".css")).collect();
+        assert!(named.len() >= 4, "{page}");
+        for file in named {
+            assert!(asset(file.trim_start_matches("./")).is_some(), "{file}");
+        }
+        assert!(text("swagger-initializer.js").contains(&format!("../openapi.json?{WITH_FORMS}")));
+    }
+
     #[test]
     fn the_policy_names_the_style_in_the_title_bar_by_its_hash() {
         let style = ".logo_small_svg__cls-2{fill:#fff}.logo_small_svg__cls-3{fill:#85ea2d}";
-        let preset = utoipa_swagger_ui::serve("swagger-ui-standalone-preset.js", Arc::clone(&CONFIG)).unwrap().unwrap();
-        let mut script = String::new();
-        GzDecoder::new(&preset.bytes[..]).read_to_string(&mut script).unwrap();
         assert!(
-            script.contains(&format!("createElement(\"style\",null,\"{style}\")")),
+            text("swagger-ui-standalone-preset.js").contains(&format!("createElement(\"style\",null,\"{style}\")")),
             "another Swagger UI has another style"
         );
         let hash = ring::digest::digest(&ring::digest::SHA256, style.as_bytes());

@@ -28,6 +28,6 @@ impl DocumentCache {
     }
 }
 
-fn is_same(some: &[Arc<Route>], others: &[Arc<Route>]) -> bool {
-    some.len() == others.len() && some.iter().zip(others).all(|(one, other)| Arc::ptr_eq(one, other))
+fn is_same(first: &[Arc<Route>], second: &[Arc<Route>]) -> bool {
+    first.len() == second.len() && first.iter().zip(second).all(|(left, right)| Arc::ptr_eq(left, right))
 }

@@ -67,10 +67,10 @@ pub(super) async fn index(
     let is_secure = peer.is_some_and(|Extension(peer)| peer.is_secure);
     let prefix = prefix(&original, &uri);
     let base = base_url(is_secure, &uri, &headers) + prefix;
-    let drawn = sources.client.describe().routes;
+    let routes = sources.client.describe().routes;
     let pipeline = |route: &Route| {
-        let drawn = drawn.iter().find(|drawn| !drawn.closed && drawn.name.as_str() == route.name());
-        drawn.map_or_else(String::new, |drawn| drawn.pipeline.clone())
+        let described = routes.iter().find(|described| !described.closed && described.name.as_str() == route.name());
+        described.map_or_else(String::new, |described| described.pipeline.clone())
     };
     let listed = |route: &Arc<Route>| IndexEntry::new(route, pipeline(route), &base, sources.info.needs_key);
     let index = ServiceIndex {
@@ -166,7 +166,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_host_that_is_no_host_does_not_enter_a_shell_line() {
+    fn an_invalid_host_does_not_enter_a_shell_line() {
         let uri = Uri::from_static("/");
         let base = |host: &str| base_url(false, &uri, &HeaderMap::from_iter([(HOST, host.parse().unwrap())]));
         assert_eq!(base("example.org:8000"), "http://example.org:8000");
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn text_stays_text() {
+    fn html_in_a_text_is_escaped() {
         assert_eq!(escaped("<script>\"&\"</script>"), "&lt;script&gt;&quot;&amp;&quot;&lt;/script&gt;");
     }
 }

@@ -43,7 +43,7 @@ impl MetricsPage {
 #[derive(Debug, Default)]
 pub(super) struct MetricsCache {
     /// The number of pages that have begun.
-    begun: AtomicU64,
+    started: AtomicU64,
     /// The number of the last page, and the page.
     last: Mutex<(u64, MetricsPage)>,
 }
@@ -51,10 +51,10 @@ pub(super) struct MetricsCache {
 impl MetricsCache {
     /// A page that begins after this call. `write` encodes it as OpenMetrics.
     pub(super) async fn get(&self, write: impl FnOnce() -> String + Send + 'static) -> MetricsPage {
-        let before = self.begun.load(Ordering::Acquire);
+        let before = self.started.load(Ordering::Acquire);
         let mut last = self.last.lock().await;
         if last.0 <= before {
-            let number = self.begun.fetch_add(1, Ordering::AcqRel) + 1;
+            let number = self.started.fetch_add(1, Ordering::AcqRel) + 1;
             let page = match spawn_blocking(|| MetricsPage::new(write())).await.map_err(JoinError::try_into_panic) {
                 Ok(page) => page,
                 Err(Ok(panic)) => resume_unwind(panic),
@@ -72,13 +72,13 @@ fn older(page: &str) -> String {
     let mut help = None;
     for line in page.lines() {
         match line.split_once(' ').and_then(|(mark, rest)| Some((mark, rest.split_once(' ')?))) {
-            Some(("#", ("HELP", rest))) => help = rest.split_once(' ').map(|(_, words)| words),
+            Some(("#", ("HELP", rest))) => help = rest.split_once(' ').map(|(_, help_text)| help_text),
             Some(("#", ("TYPE", rest))) => {
                 let (family, kind) = rest.split_once(' ').unwrap_or((rest, "untyped"));
                 let suffix = if kind == "counter" { "_total" } else { "" };
                 let kind = if kind == "unknown" { "untyped" } else { kind };
-                if let Some(words) = help.take() {
-                    text.push_str(&format!("# HELP {family}{suffix} {words}\n"));
+                if let Some(help_text) = help.take() {
+                    text.push_str(&format!("# HELP {family}{suffix} {help_text}\n"));
                 }
                 text.push_str(&format!("# TYPE {family}{suffix} {kind}\n"));
             }
@@ -97,21 +97,21 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn those_who_ask_while_a_page_is_written_share_the_next_one() {
-        let (scraped, written) = (MetricsCache::default(), AtomicU64::new(0));
-        let scraped_by = async |word: &'static str| {
-            let page = scraped.get(move || word.to_owned()).await;
-            written.fetch_add(u64::from(page.openmetrics == word), Ordering::Relaxed);
+    async fn requests_that_arrive_during_an_encoding_share_the_next_page() {
+        let (cache, encoded) = (MetricsCache::default(), AtomicU64::new(0));
+        let page_of = async |text: &'static str| {
+            let page = cache.get(move || text.to_owned()).await;
+            encoded.fetch_add(u64::from(page.openmetrics == text), Ordering::Relaxed);
             page.openmetrics
         };
-        let all = tokio::join!(scraped_by("first"), scraped_by("second"), scraped_by("third"));
-        assert_eq!(all, ("first".into(), "second".into(), "second".into()));
-        assert_eq!(scraped_by("fourth").await, "fourth");
-        assert_eq!(written.into_inner(), 3);
+        let pages = tokio::join!(page_of("first"), page_of("second"), page_of("third"));
+        assert_eq!(pages, ("first".into(), "second".into(), "second".into()));
+        assert_eq!(page_of("fourth").await, "fourth");
+        assert_eq!(encoded.into_inner(), 3);
     }
 
     #[test]
-    fn the_older_text_names_a_counter_as_its_samples_and_has_no_end() {
+    fn the_older_format_names_a_counter_like_its_samples_and_has_no_eof() {
         let page = "# HELP x_seconds What it is.\n# TYPE x_seconds counter\n# UNIT x_seconds seconds\n\
                     x_seconds_total{a=\"b c\"} 1\n# HELP y Y.\n# TYPE y gauge\ny 2\n# EOF\n";
         let text = "# HELP x_seconds_total What it is.\n# TYPE x_seconds_total counter\nx_seconds_total{a=\"b c\"} 1\n\

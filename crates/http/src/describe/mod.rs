@@ -218,7 +218,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_path_is_nearly_another() {
+    fn similar_paths_are_recognized() {
         for near in ["/simple/", "//simple", "/%73imple", "/simple//"] {
             assert_eq!(nearly(near).as_deref(), Some("/simple"), "{near}");
         }
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn reserves_its_own_paths_and_what_is_below_them() {
+    fn reserves_its_own_paths_and_the_paths_below_them() {
         for reserved in
             ["/", "/livez", "/readyz", "/openapi.json", "/metrics", "/docs", "/docs/mine", "/v1/call/x", "/v2"]
         {

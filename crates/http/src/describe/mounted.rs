@@ -19,7 +19,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn is_what_is_missing_in_front() {
+    fn the_prefix_is_the_removed_start_of_the_path() {
         let prefix = |original: &str, uri: &str| prefix(&original.parse().unwrap(), &uri.parse().unwrap()).to_owned();
         assert_eq!(prefix("/api/double?x", "/double?x"), "/api");
         assert_eq!(prefix("/api/", "/"), "/api");

@@ -4,7 +4,6 @@
 //! id. An error on our side is one line in the log with that id. A client that leaves first drops the whole future, and
 //! is counted.
 
-use std::any::Any;
 use std::convert::Infallible;
 use std::future::poll_fn;
 use std::ops::ControlFlow;
@@ -17,7 +16,7 @@ use axum::http::{Request, Version};
 use axum::response::Response;
 use bytes::Bytes;
 use callboard_core::Instant;
-use callboard_core::edge::Route;
+use callboard_core::edge::{CaughtPanic, Route, contain_future};
 use prometheus_client::metrics::counter::Counter;
 use tower::{BoxError, Service};
 
@@ -27,7 +26,6 @@ use super::{EdgeState, HttpEdge, NOSNIFF, ServedNode};
 use crate::call::{self, RequestContext, functions};
 use crate::describe;
 use crate::error::ApiError;
-use crate::error::catch_panic::catch_panic;
 use crate::guard::{KeyHolder, NamedHost};
 use crate::listener::{PeerInfo, ReceivedBody, Responder};
 use crate::observe::log_line::PendingLogLine;
@@ -42,7 +40,7 @@ use crate::runtime::coop;
 use crate::runtime::shutdown::ShutdownSignal;
 
 /// The result of a destination: a response, an error, or a panic.
-type Outcome = Result<Result<Response, ApiError>, Box<dyn Any + Send>>;
+type Outcome = Result<Result<Response, ApiError>, CaughtPanic>;
 
 impl HttpEdge {
     /// Answers one request.
@@ -61,13 +59,13 @@ impl HttpEdge {
         is_polled: bool,
     ) -> impl Future<Output = Response> + Send + 'static {
         async move {
-            let begun = Instant::now();
+            let start = Instant::now();
             let edge = &*self.0;
             // Identity: the client's id and trace, or new ones. Every layer below names the request by them.
             let headers = TraceHeaders::read(request.headers());
             let id = if HAS_REQUEST_IDS { headers.id.and_then(RequestId::from_client) } else { None };
             let id = id.unwrap_or_else(|| edge.ids.generate());
-            let trace = RequestTrace::new(&edge.config, edge.tracer.get(), begun, &id, &headers, &request);
+            let trace = RequestTrace::new(&edge.config, edge.tracer.get(), start, &id, &headers, &request);
             // Destination: found before any check, so that a refusal is logged and counted under its route.
             let target = Target::find(edge, request.uri().path());
             if let (Some(trace), Some(route)) = (&trace, &target.route) {
@@ -76,7 +74,7 @@ impl HttpEdge {
             // Cancellation: from here on a client that leaves is counted, and its log line has status 499.
             let open = OpenRequest(Some(&edge.metrics.abandoned));
             let (route, log) = (target.route.as_deref(), &edge.config.access_log);
-            let mut line = PendingLogLine::begin(log, begun, &id, &request, peer, route, trace.as_deref());
+            let mut line = PendingLogLine::begin(log, start, &id, &request, peer, route, trace.as_deref());
             // CORS: the page that may read the response.
             let allowed_origin = edge.policy.as_ref().and_then(|policy| policy.allowed_origin(&request));
             let version = request.version();
@@ -90,7 +88,7 @@ impl HttpEdge {
                     if let (Some(line), Some(holder)) = (&mut line, &holder) {
                         line.set_key_holder(holder);
                     }
-                    let context = |node| edge.context(node, begun, &id, trace.as_deref(), holder.as_ref());
+                    let context = |node| edge.context(node, start, &id, trace.as_deref(), holder.as_ref());
                     match target.destination(request.headers()) {
                         Destination::Starting => {
                             (Ok(edge.starting(&request, target.protocol)), UnreadBody::new(request.body()))
@@ -98,7 +96,7 @@ impl HttpEdge {
                         Destination::Call(node, route, style) => {
                             let outcome = {
                                 let call = pin!(call::call(context(node), route, style, &mut request));
-                                edge.unless_aborted(pin!(catch_panic(call)), is_polled).await
+                                edge.unless_aborted(pin!(contain_future(call)), is_polled).await
                             };
                             (outcome, UnreadBody::new(request.body()))
                         }
@@ -112,7 +110,7 @@ impl HttpEdge {
                             let outcome = {
                                 let request = ProtocolRequest { head: &head, body: &mut body };
                                 let mut answer = protocol.answer(context(node), request);
-                                edge.unless_aborted(pin!(catch_panic(answer.as_mut())), is_polled).await
+                                edge.unless_aborted(pin!(contain_future(answer.as_mut())), is_polled).await
                             };
                             (outcome, UnreadBody::new(&body))
                         }
@@ -122,7 +120,7 @@ impl HttpEdge {
                             let accept_encoding = request.headers().get(ACCEPT_ENCODING);
                             let compression = ResponseCompression::new(accept_encoding, &edge.config);
                             let page = node.page(request.map(Body::new), peer, compression);
-                            (catch_panic(pin!(page)).await, unread)
+                            (contain_future(pin!(page)).await, unread)
                         }
                     }
                 }
@@ -141,7 +139,7 @@ impl HttpEdge {
                 policy.add_headers(allowed_origin, headers);
             }
             if is_error {
-                headers.insert(SERVER_TIMING, error_timing(call_timing.as_ref(), begun.elapsed()));
+                headers.insert(SERVER_TIMING, error_timing(call_timing.as_ref(), start.elapsed()));
                 if unread.ends_connection(version) {
                     headers.insert(CONNECTION, HeaderValue::from_static("close"));
                 }

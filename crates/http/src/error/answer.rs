@@ -8,14 +8,14 @@ use axum::response::{IntoResponse, Response};
 use callboard_core::CallError;
 
 use super::ApiError;
-use super::mapping::status_of;
+use super::mapping::status_of_call;
 use crate::request_id::{RequestId, RequestIds, X_REQUEST_ID};
 
-/// The HTTP status of a failed call, by the table in `docs/errors.md`: the status of its kind, or the status that user
-/// code chose.
+/// The HTTP status of a failed call, by the table in `docs/errors.md`: the status of its kind, of its reason, or the status
+/// that user code chose.
 #[must_use]
 pub fn http_status(error: &CallError) -> StatusCode {
-    status_of(error.kind(), error.status())
+    status_of_call(error)
 }
 
 /// A failed call as the answer of your own axum handler: the problem document (RFC 9457) of the edge, with its status,

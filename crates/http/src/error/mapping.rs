@@ -1,9 +1,19 @@
 //! The one table from kinds of errors to HTTP statuses.
 
 use axum::http::StatusCode;
-use callboard_core::ErrorKind;
+use callboard_core::{CallError, ErrorKind, ErrorReason};
 
-/// The status of a failed call. User code may choose a status (`chosen`) for errors that it reports
+/// The status of a failed call: that of its kind, of its reason, or the one that user code chose.
+pub(crate) fn status_of_call(error: &CallError) -> StatusCode {
+    let special = match error.reason() {
+        Some(ErrorReason::TooLarge) => Some(StatusCode::PAYLOAD_TOO_LARGE),
+        Some(ErrorReason::LoopDetected) => Some(StatusCode::LOOP_DETECTED),
+        _ => None,
+    };
+    status_of(error.kind(), special.map(|status| status.as_u16()).or_else(|| error.status()))
+}
+
+/// The status of a kind. User code may choose a status (`chosen`) for errors that it reports
 /// ([`ErrorKind::Failed`] and [`ErrorKind::InvalidInput`]), never for errors of the framework.
 pub(crate) fn status_of(kind: ErrorKind, chosen: Option<u16>) -> StatusCode {
     let chosen = chosen.and_then(|code| StatusCode::from_u16(code).ok());
@@ -31,6 +41,8 @@ fn client_closed_request() -> StatusCode {
 
 #[cfg(test)]
 mod tests {
+    use callboard_core::edge::ErrorParts;
+
     use super::*;
 
     #[test]
@@ -55,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn the_documented_table_is_this_one() {
+    fn the_documented_table_matches_the_code() {
         let page = include_str!("../../../../docs/errors.md");
         let rows: Vec<(&str, &str)> = page
             .lines()
@@ -70,7 +82,17 @@ mod tests {
     }
 
     #[test]
-    fn user_code_chooses_only_for_what_it_reports() {
+    fn a_reason_has_its_status() {
+        for (kind, reason, status) in
+            [(ErrorKind::InvalidInput, ErrorReason::TooLarge, 413), (ErrorKind::Failed, ErrorReason::LoopDetected, 508)]
+        {
+            let parts = ErrorParts { reason: Some(reason), ..ErrorParts::new(kind, "no") };
+            assert_eq!(status_of_call(&parts.into()).as_u16(), status, "{reason:?}");
+        }
+    }
+
+    #[test]
+    fn user_code_chooses_the_status_of_its_own_errors_only() {
         for kind in ErrorKind::ALL {
             let chosen = status_of(kind, Some(418)).as_u16();
             let may_choose = matches!(kind, ErrorKind::InvalidInput | ErrorKind::Failed);

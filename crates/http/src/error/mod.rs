@@ -21,7 +21,7 @@ use callboard_codec::{ChargeError, DataType, DecodeError, DecodeErrorKind, Encod
 use callboard_core::edge::limit_error_text;
 use callboard_core::{CallError, ChangeError, ErrorKind, Failure, Timing};
 
-use self::mapping::status_of;
+use self::mapping::{status_of, status_of_call};
 use self::misfits::Misfit;
 
 pub use self::answer::{Problem, http_status};
@@ -411,7 +411,7 @@ impl ApiError {
 impl From<CallError> for ApiError {
     fn from(error: CallError) -> Self {
         let mut answer = Self::new(error.kind(), error.message().to_owned());
-        answer.0.status = status_of(error.kind(), error.status());
+        answer.0.status = status_of_call(&error);
         answer.0.error_type = error.error_type().map(|name| name.to_owned().into());
         answer.0.retry_after = error.retry_after();
         answer.0.retryable = error.is_retryable();

@@ -159,7 +159,7 @@ impl ApiKeys {
     pub(super) fn named(&self, name: &str) -> Option<usize> {
         let KeyTable { keys, by_name, .. } = &*self.0;
         let found = by_name.binary_search_by(|index| (*keys[*index].name).cmp(name));
-        found.ok().map(|at| by_name[at])
+        found.ok().map(|position| by_name[position])
     }
 
     pub(super) fn limits(&self) -> impl Iterator<Item = Option<RateLimit>> {
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named_by_its_line_and_never_repeated() {
+    fn an_error_names_its_line_and_never_repeats_a_key() {
         let error = |text: &str| ApiKeys::parse(text).unwrap_err();
         assert_eq!(error("# nothing"), ApiKeysError::None);
         assert_eq!(error("web"), ApiKeysError::NoKey { line: 1 });

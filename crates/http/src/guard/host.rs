@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_of_a_socket_names_its_host_where_its_version_has_one() {
+    fn a_request_from_a_socket_must_name_its_host_unless_it_is_http_1_0() {
         let status = |version: Version, target: &str, header: Option<&str>| {
             let request = header.into_iter().fold(Request::get(target), |request, header| request.header(HOST, header));
             let mut request = request.body(()).unwrap();

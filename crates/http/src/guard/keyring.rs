@@ -56,13 +56,13 @@ impl Keyring {
         file_watch::watch(self.0.reload_interval, read, fingerprint, move |keys| ring.take(keys)).await;
     }
 
-    fn take(&self, read: Result<ApiKeys, ApiKeysError>) {
-        let before = self.0.current.load();
-        match read {
-            Ok(keys) if keys == before.keys => {}
+    fn take(&self, outcome: Result<ApiKeys, ApiKeysError>) {
+        let previous = self.0.current.load();
+        match outcome {
+            Ok(keys) if keys == previous.keys => {}
             Ok(keys) => {
                 let count = keys.len();
-                self.0.current.store(Arc::new(KeySet::new(keys, self.0.limit, Some(&before))));
+                self.0.current.store(Arc::new(KeySet::new(keys, self.0.limit, Some(&previous))));
                 tracing::info!(keys = count, "api keys read");
             }
             Err(error) => tracing::warn!(%error, "the new api keys cannot be used, the old ones are kept"),
@@ -72,10 +72,10 @@ impl Keyring {
 
 impl KeySet {
     /// A key keeps its count if its name and limit are unchanged.
-    fn new(keys: ApiKeys, limit: Option<RateLimit>, before: Option<&Self>) -> Self {
+    fn new(keys: ApiKeys, limit: Option<RateLimit>, previous: Option<&Self>) -> Self {
         let used = |index: usize, limit: RateLimit| {
-            let before = before?;
-            let limiter = before.limiters[before.keys.named(keys.name(index))?].as_ref()?;
+            let previous = previous?;
+            let limiter = previous.limiters[previous.keys.named(keys.name(index))?].as_ref()?;
             (limiter.limit() == limit).then(|| Arc::clone(limiter))
         };
         let limiter = |(index, own): (usize, Option<RateLimit>)| {
@@ -116,7 +116,7 @@ impl KeyHolder {
         let (name, limit) = (self.name(), limiter.limit());
         match limiter.take(count) {
             None => Err(OverLimit { wait: None, error: ApiError::beyond_rate(name, limit, calls) }),
-            Some(taken) => taken.map_err(|wait| {
+            Some(outcome) => outcome.map_err(|wait| {
                 let error = ApiError::rate_limited(name, limit, wait);
                 OverLimit { wait: Some(wait), error }
             }),
@@ -134,9 +134,9 @@ pub struct OverLimit {
 }
 
 /// Identifies a reading.
-fn fingerprint(read: &Result<ApiKeys, ApiKeysError>) -> u64 {
+fn fingerprint(outcome: &Result<ApiKeys, ApiKeysError>) -> u64 {
     let mut hasher = DefaultHasher::new();
-    match read {
+    match outcome {
         Ok(keys) => keys.hash(&mut hasher),
         Err(error) => error.to_string().hash(&mut hasher),
     }

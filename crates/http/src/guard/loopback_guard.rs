@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_may_ask_where_it_is_our_own_or_listed() {
+    fn a_page_may_call_if_its_origin_is_own_or_listed() {
         let mut guard = LoopbackGuard::new(Hosts::default(), None);
         let may = |guard: &LoopbackGuard, host, origin| may(guard, host, Some(origin));
         assert!(may(&guard, "localhost:8000", "http://localhost:8000"));
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_is_answered_where_it_is_listed() {
+    fn a_listed_host_name_is_answered() {
         let mut guard = LoopbackGuard::new(Hosts::default(), None);
         let may = |guard: &LoopbackGuard, host| may(guard, host, None);
         assert!(may(&guard, "127.0.0.1:8000") && !may(&guard, "models.example.org"));

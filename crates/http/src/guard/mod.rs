@@ -121,7 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_describes_the_service_is_open_and_what_serves_is_not() {
+    fn descriptions_and_health_need_no_key_but_routes_do() {
         for open in ["/", "/livez", "/docs", "/docs/swagger-ui.css", "/openapi.json", "/v2/health/ready"] {
             assert!(is_open(open), "{open}");
         }
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_is_a_bearer_token_or_has_a_header_of_its_own() {
+    fn a_key_is_a_bearer_token_or_has_its_own_header() {
         let key = |lines: &[(HeaderName, &'static str)]| {
             let headers: HeaderMap =
                 lines.iter().map(|(name, value)| (name.clone(), HeaderValue::from_static(value))).collect();

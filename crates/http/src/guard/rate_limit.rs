@@ -73,8 +73,8 @@ impl Limiter {
     /// Counts these requests, or returns the time until they are allowed; `None` if the limit never allows this many at
     /// once.
     pub(super) fn take(&self, count: NonZeroU32) -> Option<Result<(), Duration>> {
-        let taken = self.limiter.check_n(count).ok()?;
-        Some(taken.map_err(|not_until| not_until.wait_time_from(self.clock.now())))
+        let outcome = self.limiter.check_n(count).ok()?;
+        Some(outcome.map_err(|not_until| not_until.wait_time_from(self.clock.now())))
     }
 
     pub(super) fn limit(&self) -> RateLimit {
@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_limit_reads_as_it_is_written() {
+    fn a_limit_is_displayed_as_it_is_written() {
         for text in ["1/s", "20/s", "600/m", "5000/h", "1000000/s"] {
             assert_eq!(RateLimit::parse(text).unwrap().to_string(), text);
         }
@@ -103,14 +103,14 @@ mod tests {
     }
 
     #[test]
-    fn lets_a_burst_through_and_then_says_when_to_come_again() {
+    fn a_burst_passes_and_a_later_refusal_names_the_wait() {
         let limiter = Limiter::new(RateLimit::parse("3/h").unwrap());
         let take = |count| limiter.take(NonZeroU32::new(count).unwrap());
         assert!((0..3).all(|_| take(1) == Some(Ok(()))));
         let wait = take(1).unwrap().unwrap_err();
         assert!(wait > Duration::from_secs(1100) && wait <= Duration::from_secs(1200), "{wait:?}");
         assert!(take(1).unwrap().is_err(), "a refused request does not count");
-        assert!(take(3).unwrap().unwrap_err() > Duration::from_secs(3500), "three of them later");
-        assert!(take(4).is_none(), "four of them never");
+        assert!(take(3).unwrap().unwrap_err() > Duration::from_secs(3500), "three requests fit later");
+        assert!(take(4).is_none(), "four requests never fit");
     }
 }

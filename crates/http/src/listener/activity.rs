@@ -19,13 +19,13 @@ use tokio::time::timeout;
 /// The counts of one connection.
 #[derive(Debug, Default)]
 pub(crate) struct Activity {
-    begun: AtomicU64,
+    started: AtomicU64,
     ended: AtomicU64,
     /// The ended requests whose response the client read to its end, or waited for.
     answered: AtomicU64,
     written_bytes: AtomicU64,
     /// On HTTP/1: bytes have arrived, but no complete request.
-    heard: AtomicBool,
+    is_arriving: AtomicBool,
     /// On HTTP/1: written bytes may not be sent yet.
     unsent: AtomicBool,
     /// The number of the current period.
@@ -59,7 +59,7 @@ pub(crate) struct MisuseLimits {
 /// The counts at one time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct ActivityCounts {
-    begun: u64,
+    started: u64,
     ended: u64,
     written_bytes: u64,
 }
@@ -67,22 +67,22 @@ struct ActivityCounts {
 impl Activity {
     /// A request began; it is active until the guard is dropped.
     pub(crate) fn begin(self: &Arc<Self>) -> ActiveStream {
-        self.begun.fetch_add(1, Ordering::Relaxed);
-        ActiveStream { activity: Arc::clone(self), begun: Instant::now(), is_over: false }
+        self.started.fetch_add(1, Ordering::Relaxed);
+        ActiveStream { activity: Arc::clone(self), started: Instant::now(), is_over: false }
     }
 
     /// The same on HTTP/1, where only the whole connection can be cancelled or blocked.
     pub(crate) fn serve(self: &Arc<Self>) -> ActiveRequest {
-        self.begun.fetch_add(1, Ordering::Relaxed);
+        self.started.fetch_add(1, Ordering::Relaxed);
         ActiveRequest(Arc::clone(self))
     }
 
-    pub(crate) fn wrote(&self, bytes: u64) {
+    pub(crate) fn bytes_written(&self, bytes: u64) {
         self.written_bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    pub(crate) fn heard(&self) {
-        self.heard.store(true, Ordering::Relaxed);
+    pub(crate) fn bytes_arrived(&self) {
+        self.is_arriving.store(true, Ordering::Relaxed);
     }
 
     /// Whether all written bytes are sent.
@@ -92,9 +92,9 @@ impl Activity {
 
     /// The number of requests so far, if none is active or arriving and the last response is sent.
     pub(crate) fn resting_since(&self) -> Option<u64> {
-        let ActivityCounts { begun, ended, .. } = self.seen();
-        let is_at_work = self.heard.load(Ordering::Relaxed) || self.unsent.load(Ordering::Relaxed);
-        (begun == ended && !is_at_work).then_some(begun)
+        let ActivityCounts { started, ended, .. } = self.counts();
+        let is_at_work = self.is_arriving.load(Ordering::Relaxed) || self.unsent.load(Ordering::Relaxed);
+        (started == ended && !is_at_work).then_some(started)
     }
 
     /// Drives `work` until it ends or is [misused](WatchOutcome). The caller may drive `work` further.
@@ -103,14 +103,14 @@ impl Activity {
         mut work: Pin<&mut F>,
         misuse: MisuseLimits,
     ) -> WatchOutcome<F::Output> {
-        let mut before = self.seen();
+        let mut before = self.counts();
         loop {
             match timeout(misuse.idle_period, self.unless_flooded(work.as_mut(), misuse)).await {
                 Ok(Some(output)) => return WatchOutcome::Ended(output),
                 Ok(None) => return WatchOutcome::Flooded,
                 Err(_elapsed) => {}
             }
-            let now = self.seen();
+            let now = self.counts();
             if is_idle(before, now, misuse.idle_bytes)
                 || is_blocked_by_client(before, now, self.end_of_turn(), misuse.idle_bytes)
             {
@@ -151,9 +151,9 @@ impl Activity {
         self.pending_writes[parity(ended + 1)].load(Ordering::Relaxed)
     }
 
-    fn seen(&self) -> ActivityCounts {
+    fn counts(&self) -> ActivityCounts {
         ActivityCounts {
-            begun: self.begun.load(Ordering::Relaxed),
+            started: self.started.load(Ordering::Relaxed),
             ended: self.ended.load(Ordering::Relaxed),
             written_bytes: self.written_bytes.load(Ordering::Relaxed),
         }
@@ -161,7 +161,7 @@ impl Activity {
 }
 
 fn is_idle(before: ActivityCounts, now: ActivityCounts, least_bytes: u64) -> bool {
-    now.begun == before.begun && now.begun == now.ended && now.written_bytes - before.written_bytes < least_bytes
+    now.started == before.started && now.started == now.ended && now.written_bytes - before.written_bytes < least_bytes
 }
 
 /// Each waiting response has to be read at the least rate, so all together at a multiple of it.
@@ -177,7 +177,7 @@ fn parity(turn: u64) -> usize {
 #[derive(Debug)]
 pub(crate) struct ActiveStream {
     activity: Arc<Activity>,
-    begun: Instant,
+    started: Instant,
     is_over: bool,
 }
 
@@ -205,7 +205,7 @@ pub(crate) struct ActiveRequest(Arc<Activity>);
 impl Drop for ActiveRequest {
     fn drop(&mut self) {
         // The bytes so far were its body. Further bytes are in hyper's buffer and are found there.
-        self.0.heard.store(false, Ordering::Relaxed);
+        self.0.is_arriving.store(false, Ordering::Relaxed);
         self.0.ended.fetch_add(1, Ordering::Relaxed);
     }
 }
@@ -225,7 +225,7 @@ impl Drop for PendingWrite {
 
 impl Drop for ActiveStream {
     fn drop(&mut self) {
-        if self.is_over || self.begun.elapsed() >= KEPT_FOR {
+        if self.is_over || self.started.elapsed() >= KEPT_FOR {
             self.activity.answered.fetch_add(1, Ordering::Relaxed);
         }
         self.activity.ended.fetch_add(1, Ordering::Relaxed);
@@ -237,47 +237,47 @@ mod tests {
     use super::*;
 
     #[test]
-    fn idle_is_no_request_and_hardly_a_byte() {
-        let before = ActivityCounts { begun: 3, ended: 3, written_bytes: 500 };
-        assert!(is_idle(before, ActivityCounts { written_bytes: 517, ..before }, 100), "a ping is no sign of interest");
+    fn a_connection_without_requests_and_with_few_bytes_is_idle() {
+        let before = ActivityCounts { started: 3, ended: 3, written_bytes: 500 };
+        assert!(is_idle(before, ActivityCounts { written_bytes: 517, ..before }, 100), "a ping is no activity");
         assert!(!is_idle(before, ActivityCounts { written_bytes: 600, ..before }, 100), "an answer is being read");
-        assert!(!is_idle(before, ActivityCounts { begun: 4, ended: 4, ..before }, 100), "a request came and went");
-        let active = ActivityCounts { begun: 4, ..before };
-        assert!(!is_idle(active, active, 100), "a request is in hand");
+        assert!(!is_idle(before, ActivityCounts { started: 4, ended: 4, ..before }, 100), "a request was answered");
+        let active = ActivityCounts { started: 4, ..before };
+        assert!(!is_idle(active, active, 100), "a request is running");
     }
 
     #[test]
-    fn an_answer_is_held_back_when_it_has_waited_for_a_whole_period() {
+    fn an_answer_that_waits_for_a_whole_period_is_blocked() {
         let activity = Arc::new(Activity::default());
         let answer = activity.begin();
         assert_eq!(activity.end_of_turn(), 0);
         let pending_writes = answer.begin_write();
-        assert_eq!(activity.end_of_turn(), 0, "it began to wait within the period");
-        let younger = answer.begin_write();
+        assert_eq!(activity.end_of_turn(), 0, "its wait began within the period");
+        let second = answer.begin_write();
         assert_eq!(activity.end_of_turn(), 1);
         drop(pending_writes);
-        assert_eq!(activity.end_of_turn(), 1, "the younger one");
-        drop(younger);
+        assert_eq!(activity.end_of_turn(), 1, "the second answer");
+        drop(second);
         assert_eq!((activity.end_of_turn(), activity.end_of_turn()), (0, 0));
     }
 
     #[test]
-    fn answers_are_held_back_when_less_is_read_than_one_of_each() {
-        let before = ActivityCounts { begun: 3, ended: 1, written_bytes: 500 };
-        let read = |bytes: u64| ActivityCounts { begun: 9, written_bytes: 500 + bytes, ..before };
-        assert!(!is_blocked_by_client(before, read(0), 0, 100), "none waits");
-        assert!(is_blocked_by_client(before, read(199), 2, 100), "other requests are no excuse");
+    fn waiting_answers_are_blocked_when_the_client_reads_too_little() {
+        let before = ActivityCounts { started: 3, ended: 1, written_bytes: 500 };
+        let read = |bytes: u64| ActivityCounts { started: 9, written_bytes: 500 + bytes, ..before };
+        assert!(!is_blocked_by_client(before, read(0), 0, 100), "no answer waits");
+        assert!(is_blocked_by_client(before, read(199), 2, 100), "other requests do not count");
         assert!(!is_blocked_by_client(before, read(200), 2, 100));
     }
 
     #[test]
-    fn a_connection_rests_between_an_answer_that_is_sent_and_the_next_request() {
+    fn a_connection_rests_between_a_sent_answer_and_the_next_request() {
         let activity = Arc::new(Activity::default());
-        activity.heard();
-        assert_eq!(activity.resting_since(), None, "a request begins to come");
+        activity.bytes_arrived();
+        assert_eq!(activity.resting_since(), None, "a request is arriving");
         let (serving, next) = (activity.serve(), activity.serve());
         drop(next);
-        assert_eq!(activity.resting_since(), None, "one is in hand");
+        assert_eq!(activity.resting_since(), None, "a request is active");
         activity.flushed(false);
         drop(serving);
         assert_eq!(activity.resting_since(), None, "its answer is not sent");
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flood_is_more_taken_back_than_answered_and_some() {
+    fn a_flood_has_more_cancelled_than_answered_requests() {
         let activity = Arc::new(Activity::default());
         for _ in 0..10 {
             activity.begin().answered();
@@ -298,6 +298,6 @@ mod tests {
         drop(activity.begin());
         assert!(activity.is_flooded(5));
         activity.begin().answered();
-        assert!(!activity.is_flooded(5), "whoever goes on reading answers is no flood");
+        assert!(!activity.is_flooded(5), "a client that reads answers is not a flood");
     }
 }

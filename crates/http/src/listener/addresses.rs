@@ -69,19 +69,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn counts_each_client_for_itself_and_forgets_who_has_left() {
+    fn connections_are_counted_per_address_and_forgotten_when_they_close() {
         let addresses = AddressLimits::new(2);
         let enter = |address: &str| addresses.enter(address.parse().unwrap());
         let (first, second) = (enter("10.0.0.1"), enter("::ffff:10.0.0.1"));
         assert!(first.is_some() && second.is_some());
-        assert!(enter("10.0.0.1").is_none(), "an IPv4 address counts as itself in whatever form it comes");
+        assert!(enter("10.0.0.1").is_none(), "both forms of an IPv4 address are one address");
         assert!(enter("10.0.0.2").is_some());
         drop(second);
         assert!(enter("10.0.0.1").is_some());
 
         let _network = (enter("2001:db8::1"), enter("2001:db8::2"));
         assert!(_network.1.is_some());
-        assert!(enter("2001:db8::ffff").is_none(), "a host has a whole /64 to itself");
+        assert!(enter("2001:db8::ffff").is_none(), "a /64 network counts as one host");
         assert!(enter("2001:db8:0:1::1").is_some());
         drop((first, _network));
         assert!(addresses.open.lock().is_empty());

@@ -55,7 +55,7 @@ mod tests {
     const TOO_MANY_OPEN_FILES: i32 = 24;
 
     #[test]
-    fn pauses_longer_while_descriptors_are_exhausted_and_forgets_on_success() {
+    fn pauses_grow_while_descriptors_are_exhausted_and_reset_on_success() {
         let mut backoff = AcceptBackoff::default();
         let exhausted = io::Error::from_raw_os_error(TOO_MANY_OPEN_FILES);
         let pauses: Vec<_> = (0..9).map(|_| backoff.on_error(&exhausted).unwrap()).collect();
@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn goes_on_at_once_when_only_the_client_is_concerned() {
+    fn an_error_of_one_client_causes_no_pause() {
         let mut backoff = AcceptBackoff::default();
         let aborted = io::Error::from(io::ErrorKind::ConnectionAborted);
         assert_eq!(backoff.on_error(&aborted), None);

@@ -124,8 +124,8 @@ impl ConnectionSettings {
 
     async fn serve_secure(&self, tls: &Tls, socket: TcpStream, client: IpAddr, responder: impl Responder) {
         let handshake = tls.acceptor().accept_with(socket, |session| session.set_buffer_limit(Some(MAX_TLS_BUFFER)));
-        let shaken = pin!(timeout(tls.handshake_timeout(), handshake));
-        match self.unless_lingered(shaken).await {
+        let handshake = pin!(timeout(tls.handshake_timeout(), handshake));
+        match self.unless_lingered(handshake).await {
             Some(Ok(Ok(socket))) => self.serve_plain(socket, self.peer(client, true), responder).await,
             Some(Ok(Err(error))) => tracing::debug!(%error, "handshake failed"),
             Some(Err(_elapsed)) => tracing::debug!("no handshake in time, connection cut"),
@@ -197,12 +197,12 @@ impl ConnectionSettings {
                 stream.put_back(unread);
                 continue;
             }
-            let woken = {
+            let wake_outcome = {
                 let _resting = RestingGuard::new(&self.metrics.resting);
                 let wake = pin!(timeout(self.rest_timeout, stream.wake()));
                 self.unless_lingered(wake).await
             };
-            let Some(Ok(Ok(true))) = woken else {
+            let Some(Ok(Ok(true))) = wake_outcome else {
                 // Silent for too long, closed by the client, or the server ends: no response is due.
                 _ = stream.close().await;
                 return Ok(());
@@ -357,9 +357,9 @@ mod tests {
     use super::*;
     use crate::{ApiInfo, HttpEdge};
 
-    /// Ten thousand of them may exist without any activity.
+    /// Ten thousand connections may exist without any activity.
     #[tokio::test]
-    async fn a_connection_is_small_beside_what_hyper_keeps_for_one_at_work() {
+    async fn a_connection_is_small_compared_with_an_active_one_of_hyper() {
         let edge = HttpEdge::starting(HttpConfig::default(), ApiInfo::default()).unwrap();
         let connections = ConnectionSettings::new(&HttpConfig::default(), None, true, AcceptMetrics::default());
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

@@ -62,7 +62,7 @@ struct LingerPermits {
 #[derive(Clone, Debug)]
 pub(crate) struct LingeringStreams {
     all: Arc<Lingering>,
-    own: Arc<Semaphore>,
+    connection_permits: Arc<Semaphore>,
     client: IpAddr,
 }
 
@@ -80,43 +80,51 @@ impl LingerPermits {
 
 impl Lingering {
     pub(crate) fn new(config: &HttpConfig) -> Arc<Self> {
-        let places = || LingerPermits::new(config.max_connections.div_ceil(LISTENER_SHARE));
-        Arc::new(Self { time: config.close_linger, connections: places(), streams: places() })
+        let new_permits = || LingerPermits::new(config.max_connections.div_ceil(LISTENER_SHARE));
+        Arc::new(Self { time: config.close_linger, connections: new_permits(), streams: new_permits() })
     }
 
     /// Takes a permit for a connection of this address, if one is free.
     pub(crate) fn begin(&self, client: IpAddr) -> Option<Linger> {
-        let place = self.connections.take(client)?;
-        Some(self.linger(place, None))
+        let permits = self.connections.take(client)?;
+        Some(self.linger(permits, None))
     }
 
     /// The permits for the streams of one connection of this address.
     pub(crate) fn streams(self: &Arc<Self>, client: IpAddr) -> LingeringStreams {
-        LingeringStreams { all: Arc::clone(self), own: Arc::new(Semaphore::new(STREAMS_OF_CONNECTION)), client }
+        LingeringStreams {
+            all: Arc::clone(self),
+            connection_permits: Arc::new(Semaphore::new(STREAMS_OF_CONNECTION)),
+            client,
+        }
     }
 
-    fn linger(&self, place: (OwnedSemaphorePermit, AddressPermit), own: Option<OwnedSemaphorePermit>) -> Linger {
-        let until = Box::pin(tokio::time::sleep(self.time));
-        Linger { until, left_bytes: MAX_DISCARDED_BYTES, _place: place, _own: own }
+    fn linger(
+        &self,
+        permits: (OwnedSemaphorePermit, AddressPermit),
+        connection_permit: Option<OwnedSemaphorePermit>,
+    ) -> Linger {
+        let timer = Box::pin(tokio::time::sleep(self.time));
+        Linger { timer, left_bytes: MAX_DISCARDED_BYTES, _permits: permits, _connection_permit: connection_permit }
     }
 }
 
 impl LingeringStreams {
     /// Takes a permit for a stream, if the connection and the listener have one.
     fn begin(&self) -> Option<Linger> {
-        let own = Arc::clone(&self.own).try_acquire_owned().ok()?;
-        let place = self.all.streams.take(self.client)?;
-        Some(self.all.linger(place, Some(own)))
+        let connection_permit = Arc::clone(&self.connection_permits).try_acquire_owned().ok()?;
+        let permits = self.all.streams.take(self.client)?;
+        Some(self.all.linger(permits, Some(connection_permit)))
     }
 }
 
 /// One lingering client.
 #[derive(Debug)]
 pub(crate) struct Linger {
-    until: Pin<Box<Sleep>>,
+    timer: Pin<Box<Sleep>>,
     left_bytes: usize,
-    _place: (OwnedSemaphorePermit, AddressPermit),
-    _own: Option<OwnedSemaphorePermit>,
+    _permits: (OwnedSemaphorePermit, AddressPermit),
+    _connection_permit: Option<OwnedSemaphorePermit>,
 }
 
 impl Linger {
@@ -126,7 +134,7 @@ impl Linger {
         cx: &mut Context<'_>,
         mut read: impl FnMut(&mut Context<'_>) -> Poll<usize>,
     ) -> Poll<()> {
-        if self.until.as_mut().poll(cx).is_ready() {
+        if self.timer.as_mut().poll(cx).is_ready() {
             return Poll::Ready(());
         }
         for _ in 0..READS_AT_ONCE {
@@ -218,47 +226,47 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn has_a_place_for_a_share_of_the_connections_and_one_address_for_a_share_of_these() {
+    async fn lingering_connections_are_bounded_in_total_and_per_address() {
         let lingering = lingering(80);
         let begin = |address: u8| lingering.begin(client(address));
-        let places = [1, 1, 2, 2, 3, 3].map(begin);
-        assert!(places.iter().all(Option::is_some) && begin(1).is_none(), "a quarter of eight");
-        let rest = [4, 4].map(begin);
-        assert!(rest.iter().all(Option::is_some) && begin(5).is_none(), "eight in all");
-        drop(places);
+        let first_six = [1, 1, 2, 2, 3, 3].map(begin);
+        assert!(first_six.iter().all(Option::is_some) && begin(1).is_none(), "a quarter of eight");
+        let last_two = [4, 4].map(begin);
+        assert!(last_two.iter().all(Option::is_some) && begin(5).is_none(), "eight in all");
+        drop(first_six);
         assert!(begin(1).is_some());
     }
 
     #[tokio::test]
-    async fn one_connection_takes_no_more_than_a_few_places_and_streams_take_none_of_connections() {
+    async fn lingering_streams_are_bounded_per_connection_and_use_their_own_permits() {
         let lingering = lingering(160);
         let streams = |address| lingering.streams(client(address));
-        let (one, other) = (streams(1), streams(2));
-        let taken: Vec<_> = (0..STREAMS_OF_CONNECTION).map(|_| one.begin().unwrap()).collect();
-        assert!(one.begin().is_none());
-        let also_taken: Vec<_> = std::iter::from_fn(|| other.begin()).collect();
-        assert_eq!(also_taken.len(), STREAMS_OF_CONNECTION);
+        let (first, second) = (streams(1), streams(2));
+        let permits: Vec<_> = (0..STREAMS_OF_CONNECTION).map(|_| first.begin().unwrap()).collect();
+        assert!(first.begin().is_none());
+        let other_permits: Vec<_> = std::iter::from_fn(|| second.begin()).collect();
+        assert_eq!(other_permits.len(), STREAMS_OF_CONNECTION);
         assert!(streams(1).begin().is_none(), "another connection of one address");
-        let of_others = (3..6).flat_map(|address| {
+        let third_permits = (3..6).flat_map(|address| {
             std::iter::from_fn({
                 let streams = streams(address);
                 move || streams.begin().map(std::mem::forget)
             })
         });
-        assert_eq!(of_others.count(), 16 - 2 * STREAMS_OF_CONNECTION);
-        assert!(lingering.begin(client(1)).is_some(), "those of connections are their own");
-        drop(taken);
-        assert!(one.begin().is_some());
+        assert_eq!(third_permits.count(), 16 - 2 * STREAMS_OF_CONNECTION);
+        assert!(lingering.begin(client(1)).is_some(), "connections have their own permits");
+        drop(permits);
+        assert!(first.begin().is_some());
     }
 
     #[tokio::test(start_paused = true)]
-    async fn ends_with_the_client_or_the_bytes_or_the_time() {
+    async fn a_linger_ends_with_the_client_the_bytes_or_the_time() {
         let lingering = lingering(10);
         let discarded = async |mut read: Box<dyn FnMut() -> Poll<usize>>| {
             let mut linger = lingering.begin(client(1)).unwrap();
-            let begun = tokio::time::Instant::now();
+            let start = tokio::time::Instant::now();
             poll_fn(|cx| linger.poll_discard(cx, |_| read())).await;
-            begun.elapsed()
+            start.elapsed()
         };
         let mut pieces = vec![0, 5, 7];
         assert_eq!(discarded(Box::new(move || Poll::Ready(pieces.pop().unwrap()))).await, Duration::ZERO);

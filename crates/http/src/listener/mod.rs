@@ -6,7 +6,7 @@
 //! * **Full for one address**: its new connections are closed at once and counted; the others continue.
 //! * **Out of descriptors**: `accept` is retried after a growing pause ([`AcceptBackoff`]), with one log line per
 //!   episode.
-//! * **Shutdown**: clients in the backlog are accepted, then the socket is closed and every connection is told. After
+//! * **Shutdown**: clients in the backlog are accepted, then the socket is closed and every connection is notified. After
 //!   the grace period the remaining requests are [aborted](Responder::abort); a moment later their connections are cut.
 
 mod activity;
@@ -117,7 +117,7 @@ pub(crate) async fn run(
         watchers.spawn(tls.watch_files());
     }
     let mut accepting = AcceptLoop {
-        places: Arc::new(Semaphore::new(config.max_connections)),
+        permits: Arc::new(Semaphore::new(config.max_connections)),
         addresses: AddressLimits::new(config.max_connections_per_address),
         connections: ConnectionSettings::new(config, tls, is_local(&listener), metrics.clone()),
         tasks: JoinSet::new(),
@@ -154,7 +154,7 @@ pub(crate) fn is_local(listener: &TcpListener) -> bool {
 struct AcceptLoop<R> {
     listener: TcpListener,
     responder: R,
-    places: Arc<Semaphore>,
+    permits: Arc<Semaphore>,
     addresses: Arc<AddressLimits>,
     connections: Arc<ConnectionSettings>,
     tasks: JoinSet<()>,
@@ -164,11 +164,11 @@ struct AcceptLoop<R> {
 impl<R: Responder> AcceptLoop<R> {
     async fn accept_forever(&mut self) {
         let mut backoff = AcceptBackoff::default();
-        while let Ok(place) = Arc::clone(&self.places).acquire_owned().await {
+        while let Ok(permit) = Arc::clone(&self.permits).acquire_owned().await {
             match self.listener.accept().await {
                 Ok((socket, peer)) => {
                     backoff.on_success();
-                    self.spawn(socket, peer.ip(), place);
+                    self.spawn(socket, peer.ip(), permit);
                 }
                 Err(error) => {
                     self.metrics.accept_errors.inc();
@@ -182,13 +182,13 @@ impl<R: Responder> AcceptLoop<R> {
         }
     }
 
-    fn spawn(&mut self, socket: TcpStream, client: IpAddr, place: OwnedSemaphorePermit) {
+    fn spawn(&mut self, socket: TcpStream, client: IpAddr, permit: OwnedSemaphorePermit) {
         let Some(of_client) = self.addresses.enter(client) else {
             self.metrics.refused.inc();
             return tracing::debug!(%client, "connection refused, this address is at its limit");
         };
         self.metrics.accepted.inc();
-        let open = OpenConnection::new(self.metrics.open.clone(), place, of_client);
+        let open = OpenConnection::new(self.metrics.open.clone(), permit, of_client);
         // Not `async move { serving.await }`: that would hold the future twice, three kilobytes for each connection.
         let serving = Arc::clone(&self.connections).serve(socket, client, self.responder.clone());
         self.tasks.spawn(serving.map(|()| drop(open)));
@@ -205,23 +205,23 @@ impl<R: Responder> AcceptLoop<R> {
         }
         responder.abort();
         if !all_end_within(ABORT_GRACE, &mut tasks).await {
-            let cut = tasks.len();
-            metrics.cut_at_shutdown.inc_by(cut as u64);
-            tracing::warn!(connections = cut, ?grace, "connections cut at the end of the grace period");
+            let aborted = tasks.len();
+            metrics.cut_at_shutdown.inc_by(aborted as u64);
+            tracing::warn!(connections = aborted, ?grace, "connections cut at the end of the grace period");
             tasks.shutdown().await;
         }
     }
 
     /// A client in the backlog counts as connected and may have sent its request.
     async fn take_backlog(&mut self) {
-        while let Ok(place) = Arc::clone(&self.places).try_acquire_owned() {
+        while let Ok(permit) = Arc::clone(&self.permits).try_acquire_owned() {
             let waiting = poll_fn(|cx| match self.listener.poll_accept(cx) {
                 Poll::Ready(accepted) => Poll::Ready(accepted.ok()),
                 Poll::Pending => Poll::Ready(None),
             });
             // With a budget, a hundred of them would exhaust it, and `Pending` would not mean an empty backlog.
             match unconstrained(waiting).await {
-                Some((socket, peer)) => self.spawn(socket, peer.ip(), place),
+                Some((socket, peer)) => self.spawn(socket, peer.ip(), permit),
                 None => return,
             }
         }
@@ -236,14 +236,14 @@ async fn all_end_within(limit: Duration, tasks: &mut JoinSet<()>) -> bool {
 /// Counts a connection while it lives, and holds its permits.
 struct OpenConnection {
     open: Gauge,
-    _place: OwnedSemaphorePermit,
+    _permit: OwnedSemaphorePermit,
     _of_client: AddressPermit,
 }
 
 impl OpenConnection {
-    fn new(open: Gauge, place: OwnedSemaphorePermit, of_client: AddressPermit) -> Self {
+    fn new(open: Gauge, permit: OwnedSemaphorePermit, of_client: AddressPermit) -> Self {
         open.inc();
-        Self { open, _place: place, _of_client: of_client }
+        Self { open, _permit: permit, _of_client: of_client }
     }
 }
 

@@ -124,18 +124,18 @@ mod tests {
     use crate::listener::activity::Activity;
 
     #[tokio::test]
-    async fn a_large_piece_is_given_in_slices_and_ends_as_it_began() {
+    async fn a_large_piece_is_sent_unchanged_in_slices() {
         let whole: Vec<u8> = (0..50_000_u32).map(|n| n as u8).collect();
         let activity = Arc::new(Activity::default());
         let mut answer = Http2Body::new(Body::from(whole.clone()), activity.begin());
-        let mut given = Vec::new();
+        let mut received = Vec::new();
         while !answer.is_end_stream() {
-            assert_eq!(answer.size_hint().exact(), Some((whole.len() - given.len()) as u64));
+            assert_eq!(answer.size_hint().exact(), Some((whole.len() - received.len()) as u64));
             let slice = answer.frame().await.unwrap().unwrap().into_data().unwrap();
             assert!(slice.len() <= SLICE_BYTES);
-            given.extend_from_slice(&slice);
+            received.extend_from_slice(&slice);
         }
-        assert_eq!(given, whole);
+        assert_eq!(received, whole);
         assert!(answer.frame().await.is_none());
     }
 }

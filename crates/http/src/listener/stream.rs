@@ -64,7 +64,7 @@ pub(crate) struct StreamLimits {
 /// Bytes wait for a client that does not read.
 #[derive(Debug)]
 struct Blocked {
-    until: Pin<Box<Sleep>>,
+    timer: Pin<Box<Sleep>>,
     taken_bytes: u64,
 }
 
@@ -93,7 +93,7 @@ impl<S: Socket> Stream<S> {
             }
         };
         let activity = Arc::<Activity>::default();
-        activity.heard();
+        activity.bytes_arrived();
         let stream = Self {
             socket: TokioIo::new(socket),
             unread: Bytes::copy_from_slice(&head[..filled]),
@@ -122,7 +122,7 @@ impl<S: Socket> Stream<S> {
 
     /// Reads these bytes again first.
     pub(crate) fn put_back(&mut self, bytes: Bytes) {
-        self.activity.heard();
+        self.activity.bytes_arrived();
         self.unread = bytes;
     }
 
@@ -139,28 +139,28 @@ impl<S: Socket> Stream<S> {
         &mut self,
         cx: &mut Context<'_>,
         offered: usize,
-        written: Poll<io::Result<usize>>,
+        outcome: Poll<io::Result<usize>>,
     ) -> Poll<io::Result<usize>> {
-        match written {
-            Poll::Ready(Ok(written)) => {
-                self.activity.wrote(written as u64);
-                coop::count(cx, written);
+        match outcome {
+            Poll::Ready(Ok(count)) => {
+                self.activity.bytes_written(count as u64);
+                coop::count(cx, count);
                 let has_enough = self.blocked.as_mut().is_some_and(|blocked| {
-                    blocked.taken_bytes += written as u64;
+                    blocked.taken_bytes += count as u64;
                     blocked.taken_bytes >= self.limits.write_bytes
                 });
-                if has_enough || written >= offered {
+                if has_enough || count >= offered {
                     self.blocked = None;
                 }
-                Poll::Ready(Ok(written))
+                Poll::Ready(Ok(count))
             }
             Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
             Poll::Pending => {
                 let timeout = self.limits.write_timeout;
                 let blocked = self
                     .blocked
-                    .get_or_insert_with(|| Blocked { until: Box::pin(tokio::time::sleep(timeout)), taken_bytes: 0 });
-                ready!(blocked.until.as_mut().poll(cx));
+                    .get_or_insert_with(|| Blocked { timer: Box::pin(tokio::time::sleep(timeout)), taken_bytes: 0 });
+                ready!(blocked.timer.as_mut().poll(cx));
                 Poll::Ready(Err(does_not_read()))
             }
         }
@@ -183,7 +183,7 @@ impl<S: Socket> Read for Stream<S> {
         }
         let read = Pin::new(&mut self.socket).poll_read(cx, buf);
         if read.is_ready() {
-            self.activity.heard();
+            self.activity.bytes_arrived();
         }
         read
     }
@@ -219,8 +219,8 @@ impl<S: Socket> Write for Stream<S> {
             }
             Poll::Pending => {
                 let timeout = self.limits.write_timeout;
-                let until = self.flushing.get_or_insert_with(|| Box::pin(tokio::time::sleep(timeout)));
-                ready!(until.as_mut().poll(cx));
+                let timer = self.flushing.get_or_insert_with(|| Box::pin(tokio::time::sleep(timeout)));
+                ready!(timer.as_mut().poll(cx));
                 Poll::Ready(Err(does_not_read()))
             }
         }
@@ -232,7 +232,7 @@ impl<S: Socket> Write for Stream<S> {
     /// that sends a refused gigabyte should still read the reason (RFC 9112 §9.6).
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         // Bytes after this are no request, and the connection does not rest.
-        self.activity.heard();
+        self.activity.bytes_arrived();
         if self.lingering.is_none() {
             ready!(Pin::new(&mut self.socket).poll_shutdown(cx))?;
             self.lingering = self.limits.lingering.begin(self.client);

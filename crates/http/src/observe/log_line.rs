@@ -26,7 +26,7 @@ const CLIENT_LEFT: u16 = 499;
 #[derive(Debug)]
 pub(crate) struct PendingLogLine<'a> {
     log: &'a AccessLog,
-    begun: Instant,
+    start: Instant,
     id: &'a RequestId,
     method: Method,
     /// Shares the memory of the head. Its query is not logged.
@@ -43,7 +43,7 @@ impl<'a> PendingLogLine<'a> {
     /// `None` if the log is off.
     pub(crate) fn begin<B: HttpBody>(
         log: &'a AccessLog,
-        begun: Instant,
+        start: Instant,
         id: &'a RequestId,
         request: &Request<B>,
         peer: Option<PeerInfo>,
@@ -52,7 +52,7 @@ impl<'a> PendingLogLine<'a> {
     ) -> Option<Self> {
         log.is_on().then(|| Self {
             log,
-            begun,
+            start,
             id,
             method: request.method().clone(),
             path: request.uri().path_and_query().cloned(),
@@ -79,7 +79,7 @@ impl<'a> PendingLogLine<'a> {
         let trace_id = self.trace.and_then(|trace| trace.trace_id());
         let method = truncate_for_log(self.method.as_str());
         let path = truncate_for_log(self.path.as_ref().map_or("", PathAndQuery::path));
-        let mut record = AccessRecord::new(method, path, status, self.begun.elapsed(), self.id.as_str());
+        let mut record = AccessRecord::new(method, path, status, self.start.elapsed(), self.id.as_str());
         record.route = self.route.map(Route::name);
         record.timing = timing;
         record.request_bytes = self.request_bytes;

@@ -241,7 +241,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn series_are_in_the_order_of_their_labels_and_samples_in_their_own() {
+    fn series_are_sorted_by_label_and_keep_the_order_of_their_samples() {
         let page = "# TYPE x histogram\nx_sum{route=\"/b\"} 1\nx_count{route=\"/b\"} 1\n\
                     x_bucket{route=\"/b\",le=\"1.0\"} 1\nx_bucket{route=\"/b\",le=\"+Inf\"} 1\n\
                     x_sum{route=\"/a\"} 1\nx_bucket{route=\"/a\",le=\"1.0\"} 1\n\

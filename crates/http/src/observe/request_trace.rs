@@ -70,7 +70,7 @@ impl RequestTrace {
     pub(crate) fn new<B>(
         config: &HttpConfig,
         tracer: Option<&Arc<Tracer>>,
-        begun: Instant,
+        start: Instant,
         id: &RequestId,
         headers: &TraceHeaders<'_>,
         request: &Request<B>,
@@ -83,11 +83,11 @@ impl RequestTrace {
         }
         let path = truncate_for_log(request.uri().path());
         let span = sampled.map(|(tracer, context)| {
-            RequestSpan::new(tracer, context, begun, request.method().as_str(), path, id.as_str())
+            RequestSpan::new(tracer, context, start, request.method().as_str(), path, id.as_str())
         });
         let context = sampled.map(|(_, context)| context).or(trace);
         let recorder = span.as_ref().map(|span| span.recorder().clone());
-        let recorder = recorder.or_else(|| is_explained.then(|| Recorder::new(begun)));
+        let recorder = recorder.or_else(|| is_explained.then(|| Recorder::new(start)));
         Some(Box::new(Self { context, recorder, span, is_explained }))
     }
 

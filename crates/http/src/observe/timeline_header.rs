@@ -191,7 +191,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_wish_is_one_parameter_among_others() {
+    fn the_explain_parameter_is_found_among_others() {
         assert!(by_query(Some("explain=1")) && by_query(Some("a=b&explain=1&c")));
         for other in ["explain", "explain=0", "explain=10", "unexplain=1", ""] {
             assert!(!by_query(Some(other)), "{other}");

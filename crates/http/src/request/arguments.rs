@@ -29,8 +29,8 @@ pub(crate) fn decode(
         return Ok(Payload::new(call));
     }
     // Only a body that does not fit is read a second time, to name every field.
-    let again = || (bytes.len() <= EXPLAINED_BYTES).then(|| read().ok()?.into_input(route).ok()).flatten();
-    payload_from(route.input(), call.into_input(route)?, again)
+    let rebuild = || (bytes.len() <= EXPLAINED_BYTES).then(|| read().ok()?.into_input(route).ok()).flatten();
+    payload_from(route.input(), call.into_input(route)?, rebuild)
 }
 
 /// The payload of a call of `route` whose keyword arguments are the fields of a form.

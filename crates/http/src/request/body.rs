@@ -34,26 +34,26 @@ pub struct PendingAdmission<'a> {
     client: &'a LocalClient,
     route: &'a Arc<Route>,
     /// The time at which the head was read. Timeouts count from here.
-    at: Instant,
+    arrived_at: Instant,
     admission: Option<Admission>,
 }
 
 impl fmt::Debug for PendingAdmission<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PendingAdmission").field("at", &self.at).finish_non_exhaustive()
+        f.debug_struct("PendingAdmission").field("at", &self.arrived_at).finish_non_exhaustive()
     }
 }
 
 impl<'a> PendingAdmission<'a> {
-    /// A call whose head was read at `at`.
-    pub fn new(client: &'a LocalClient, route: &'a Arc<Route>, at: Instant) -> Self {
-        Self { client, route, at, admission: None }
+    /// A call whose head was read at `arrived_at`.
+    pub fn new(client: &'a LocalClient, route: &'a Arc<Route>, arrived_at: Instant) -> Self {
+        Self { client, route, arrived_at, admission: None }
     }
 
     /// The deadline of the call.
     #[must_use]
     pub fn deadline(&self, timeout: Option<Duration>) -> Deadline {
-        Deadline::after(self.at, self.client.timeout_of(self.route, timeout))
+        Deadline::after(self.arrived_at, self.client.timeout_of(self.route, timeout))
     }
 
     /// The permit, after the body was read.
@@ -64,7 +64,7 @@ impl<'a> PendingAdmission<'a> {
     pub fn into_admission(self) -> Result<Admission, CallError> {
         match self.admission {
             Some(admission) => Ok(admission),
-            None => self.client.admit_arrived(self.route, 0, self.at),
+            None => self.client.admit_arrived(self.route, 0, self.arrived_at),
         }
     }
 
@@ -73,7 +73,7 @@ impl<'a> PendingAdmission<'a> {
         match &self.admission {
             Some(admission) => admission.grow(bytes),
             None => {
-                self.admission = Some(self.client.admit_arrived(self.route, bytes, self.at)?);
+                self.admission = Some(self.client.admit_arrived(self.route, bytes, self.arrived_at)?);
                 Ok(())
             }
         }
@@ -162,13 +162,13 @@ impl<'a, 'r, B: RequestBody> IncomingBody<'a, 'r, B> {
     /// # Errors
     ///
     /// The body is too long, too slow or broken, or the node has no room for it.
-    pub async fn collect_aligned_at(mut self, place: usize) -> Result<Bytes, ApiError> {
+    pub async fn collect_aligned_at(mut self, offset: usize) -> Result<Bytes, ApiError> {
         let Some(first) = self.chunk().await? else { return Ok(Bytes::new()) };
         if self.decoder.is_none() && self.body.is_end_stream() {
             return Ok(first);
         }
         let Some(second) = self.chunk().await? else { return Ok(first) };
-        let mut whole = BodyBuffer::aligned_at(place, self.announced, first);
+        let mut whole = BodyBuffer::aligned_at(offset, self.announced, first);
         whole.push(second).await;
         while let Some(chunk) = self.chunk().await? {
             whole.push(chunk).await;
@@ -258,8 +258,8 @@ impl<'a, 'r, B: RequestBody> IncomingBody<'a, 'r, B> {
         if self.received > self.granted {
             let needed = self.received - self.granted;
             // Ahead by one step, by twice the received bytes, and never beyond the announced end.
-            let left = self.announced.map_or(0, |all| all.saturating_sub(self.granted));
-            let step = needed.max(left.min(STEP_BYTES).min(2 * self.received));
+            let remaining = self.announced.map_or(0, |all| all.saturating_sub(self.granted));
+            let step = needed.max(remaining.min(STEP_BYTES).min(2 * self.received));
             self.arrival.charge(step)?;
             self.granted += step;
         }
@@ -339,9 +339,9 @@ impl BodyTimer {
         });
         // Progress moves the end; the timer is reset only when it fires, not with each chunk.
         while timer.as_mut().poll(cx).is_ready() {
-            let (end, why) = pace.end(limits);
+            let (end, reason) = pace.end(limits);
             if timer.deadline() >= end {
-                return Poll::Ready(match why {
+                return Poll::Ready(match reason {
                     TooSlow::Stalled => ApiError::body_stalled(limits.progress_bytes, limits.progress_timeout),
                     TooSlow::OutOfTime => ApiError::body_out_of_time(limits.body_timeout),
                     TooSlow::Deadline => ApiError::deadline_within_body(),

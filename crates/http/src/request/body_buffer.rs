@@ -23,7 +23,7 @@ const SMALL_BODY: usize = 64 * 1024;
 pub(crate) struct BodyBuffer {
     announced: Option<usize>,
     received: usize,
-    kept: Vec<Bytes>,
+    pieces: Vec<Bytes>,
     small: Vec<u8>,
     buffer: Option<AlignedBuffer>,
     /// The offset of the byte that is aligned.
@@ -39,7 +39,7 @@ impl BodyBuffer {
     /// A body with this first piece, whose byte at `aligned_at` is aligned.
     pub(crate) fn aligned_at(aligned_at: usize, announced: Option<u64>, first: Bytes) -> Self {
         let announced = announced.and_then(|bytes| usize::try_from(bytes).ok());
-        Self { announced, received: first.len(), kept: vec![first], small: Vec::new(), buffer: None, aligned_at }
+        Self { announced, received: first.len(), pieces: vec![first], small: Vec::new(), buffer: None, aligned_at }
     }
 
     /// Takes the next piece.
@@ -65,7 +65,7 @@ impl BodyBuffer {
 
     /// Bytes that [`finish`](Self::finish) copies while it still holds the pieces.
     pub(crate) fn copies_at_end(&self) -> u64 {
-        let is_whole = self.buffer.is_some() || self.small.is_empty() && self.kept.len() == 1;
+        let is_whole = self.buffer.is_some() || self.small.is_empty() && self.pieces.len() == 1;
         if is_whole { 0 } else { self.received as u64 }
     }
 
@@ -74,8 +74,8 @@ impl BodyBuffer {
         if let Some(buffer) = self.buffer {
             return buffer.into_bytes();
         }
-        if self.small.is_empty() && self.kept.len() == 1 {
-            return self.kept.swap_remove(0);
+        if self.small.is_empty() && self.pieces.len() == 1 {
+            return self.pieces.swap_remove(0);
         }
         self.joined(self.received).await.into_bytes()
     }
@@ -83,7 +83,7 @@ impl BodyBuffer {
     fn keep(&mut self, piece: Bytes) {
         if piece.len() >= SMALL_PIECE {
             self.flush();
-            return self.kept.push(piece);
+            return self.pieces.push(piece);
         }
         if self.small.len() + piece.len() > self.small.capacity() {
             self.flush();
@@ -97,7 +97,7 @@ impl BodyBuffer {
             let mut small = std::mem::take(&mut self.small);
             // A large piece may follow few bytes. Their spare capacity is freed, because only the bytes are charged.
             small.shrink_to_fit();
-            self.kept.push(small.into());
+            self.pieces.push(small.into());
         }
     }
 
@@ -106,7 +106,7 @@ impl BodyBuffer {
     async fn joined(&mut self, all: usize) -> AlignedBuffer {
         self.flush();
         let mut buffer = AlignedBuffer::with_capacity_aligned_at(all, self.aligned_at);
-        for piece in std::mem::take(&mut self.kept) {
+        for piece in std::mem::take(&mut self.pieces) {
             buffer.push(&piece);
             coop::moved(piece.len()).await;
         }
@@ -122,9 +122,9 @@ mod tests {
         gather_at(0, announced, pieces).await
     }
 
-    async fn gather_at(place: usize, announced: Option<u64>, pieces: impl IntoIterator<Item = Bytes>) -> Bytes {
+    async fn gather_at(offset: usize, announced: Option<u64>, pieces: impl IntoIterator<Item = Bytes>) -> Bytes {
         let mut pieces = pieces.into_iter();
-        let mut gathering = BodyBuffer::aligned_at(place, announced, pieces.next().unwrap());
+        let mut gathering = BodyBuffer::aligned_at(offset, announced, pieces.next().unwrap());
         for piece in pieces {
             gathering.push(piece).await;
         }
@@ -144,27 +144,27 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_first_array_lies_aligned_wherever_it_is() {
+    async fn the_first_array_is_aligned_at_any_offset() {
         let body: Vec<u8> = (0..300_000_u32).map(|n| n as u8).collect();
-        for place in [1, 15, 16, 135, 5000] {
+        for offset in [1, 15, 16, 135, 5000] {
             for announced in [None, Some(body.len() as u64)] {
-                let whole = gather_at(place, announced, body.chunks(1000).map(Bytes::copy_from_slice)).await;
+                let whole = gather_at(offset, announced, body.chunks(1000).map(Bytes::copy_from_slice)).await;
                 assert_eq!(whole, body);
-                assert!((whole.as_ptr().addr() + place).is_multiple_of(16), "{place} {announced:?}");
+                assert!((whole.as_ptr().addr() + offset).is_multiple_of(16), "{offset} {announced:?}");
             }
         }
     }
 
     #[tokio::test]
-    async fn few_bytes_between_large_pieces_keep_no_more_room_than_they_take() {
+    async fn small_pieces_between_large_pieces_keep_no_spare_capacity() {
         let mut gathering = BodyBuffer::new(None, Bytes::from(vec![0; SMALL_PIECE]));
         for _ in 0..100 {
             gathering.push(Bytes::from_static(b"x")).await;
             gathering.push(Bytes::from(vec![0; SMALL_PIECE])).await;
         }
-        let room = |piece: Bytes| piece.try_into_mut().map_or(0, |piece| piece.capacity());
-        let kept: usize = std::mem::take(&mut gathering.kept).into_iter().map(room).sum();
-        assert!(kept <= 2 * 101 * SMALL_PIECE, "{kept} bytes are kept");
+        let capacity_of = |piece: Bytes| piece.try_into_mut().map_or(0, |piece| piece.capacity());
+        let capacity: usize = std::mem::take(&mut gathering.pieces).into_iter().map(capacity_of).sum();
+        assert!(capacity <= 2 * 101 * SMALL_PIECE, "{capacity} bytes are kept");
     }
 
     #[tokio::test]
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_announced_gigabyte_costs_what_has_arrived() {
+    async fn an_announced_gigabyte_allocates_only_for_received_bytes() {
         let mut gathering = BodyBuffer::new(Some(1 << 30), Bytes::from_static(&[0; 5000]));
         gathering.push(Bytes::from_static(&[0; 5000])).await;
         assert!(gathering.buffer.is_none());

@@ -75,9 +75,9 @@ impl<'a> CodecBudget<'a> {
         read: impl Fn(&Bytes) -> Result<T, ApiError> + Send + 'static,
     ) -> Result<(Admission, T), ApiError> {
         let length = body.len();
-        let kept = (length >= CHARGED_FROM_BYTES).then(|| body.clone());
+        let handle = (length >= CHARGED_FROM_BYTES).then(|| body.clone());
         let (admission, read) = self.run(admission, length, move || read(&body)).await?;
-        if let Some(body) = kept.filter(Bytes::is_unique) {
+        if let Some(body) = handle.filter(Bytes::is_unique) {
             drop(body);
             self.account.refund(length);
         }

@@ -18,10 +18,10 @@ const MAX_TEXT_BYTES: usize = 64 * 1024;
 /// The fields of a form for `schema`, whose references point into its own `$defs`. Converted texts count against the
 /// remaining limits; a text beyond them stays a text.
 pub(crate) fn fit(fields: FormFields, schema: &Schema) -> Map {
-    let FormFields { values: fields, left } = fields;
+    let FormFields { values: fields, remaining_limits } = fields;
     let properties = target(schema, schema).get("properties").and_then(Schema::as_object);
     let Some(properties) = properties else { return fields };
-    let mut fitting = SchemaFit { root: schema, left };
+    let mut fitting = SchemaFit { root: schema, remaining_limits };
     let fitted = fields.into_iter().map(|(name, value)| match properties.get(&name) {
         Some(property) => {
             let fitted = fitting.field(value, property);
@@ -43,7 +43,7 @@ pub(crate) fn fit(fields: FormFields, schema: &Schema) -> Map {
 /// The conversion of one form.
 struct SchemaFit<'a> {
     root: &'a Schema,
-    left: DecodeLimits,
+    remaining_limits: DecodeLimits,
 }
 
 impl<'a> SchemaFit<'a> {
@@ -81,7 +81,8 @@ impl<'a> SchemaFit<'a> {
         if allowed.says_nothing() || text.len() > MAX_TEXT_BYTES {
             return None;
         }
-        let read = Value::decode(Format::Json, &bytes::Bytes::copy_from_slice(text.as_bytes()), &self.left).ok()?;
+        let read = Value::decode(Format::Json, &bytes::Bytes::copy_from_slice(text.as_bytes()), &self.remaining_limits)
+            .ok()?;
         let kinds: &[&str] = match &read {
             Value::Null => &["null"],
             Value::Bool(_) => &["boolean"],
@@ -96,7 +97,7 @@ impl<'a> SchemaFit<'a> {
         if !is_meant {
             return None;
         }
-        self.left = self.left.left_after(&read);
+        self.remaining_limits = self.remaining_limits.left_after(&read);
         Some(read)
     }
 }
@@ -199,7 +200,7 @@ mod tests {
 
     fn form<const N: usize>(fields: [(&str, Value); N]) -> FormFields {
         let fields = fields.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
-        FormFields { values: fields, left: DecodeLimits::default() }
+        FormFields { values: fields, remaining_limits: DecodeLimits::default() }
     }
 
     fn fitted(name: &str, value: impl Into<Value>) -> Schema {
@@ -209,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_is_what_the_schema_takes_in_its_place() {
+    fn a_text_becomes_the_type_of_its_schema() {
         assert_eq!(fitted("times", "2"), json!(2));
         assert_eq!(fitted("times", "null"), json!(null));
         assert_eq!(fitted("size", "1.5"), json!(1.5));
@@ -218,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_stays_one_where_a_text_is_taken_or_nothing_else_fits() {
+    fn a_text_stays_a_text_if_the_schema_takes_it_or_nothing_else_fits() {
         for (name, text) in [
             ("name", "2"),
             ("name", "{}"),
@@ -234,13 +235,13 @@ mod tests {
     }
 
     #[test]
-    fn a_list_that_has_to_be_there_and_did_not_come_is_empty() {
+    fn a_missing_required_list_is_empty() {
         let fitted = fit(form([]), &schema());
         assert_eq!(fitted, Map::from_iter([("tags".to_owned(), Value::List(Vec::new()))]));
     }
 
     #[test]
-    fn what_came_once_is_a_list_of_one_where_only_a_list_will_do() {
+    fn a_single_value_becomes_a_list_if_only_a_list_fits() {
         assert_eq!(fitted("tags", "a"), json!(["a"]));
         assert_eq!(fitted("tags", ""), json!([""]));
         assert_eq!(fitted("counts", "3"), json!([3]));
@@ -249,9 +250,9 @@ mod tests {
     }
 
     #[test]
-    fn all_texts_together_become_no_more_than_one_body_may() {
+    fn all_texts_share_the_decode_limits_of_one_body() {
         let mut form = form([("counts", Value::List(vec![Value::from("[1, 2]"), Value::from("[3, 4]")]))]);
-        form.left.max_elements = 3;
+        form.remaining_limits.max_elements = 3;
         let schema = json!({ "properties": { "counts": { "type": "array", "items": { "type": "array" } } } });
         let fitted = fit(form, &schema).get("counts").unwrap().encode(Format::Json).unwrap();
         assert_eq!(fitted, r#"[[1,2],"[3, 4]"]"#);

@@ -168,11 +168,11 @@ mod tests {
     }
 
     #[test]
-    fn a_timeout_may_have_the_words_of_grpc_and_the_smaller_of_two_wins() {
+    fn a_timeout_may_have_the_syntax_of_grpc_and_the_smaller_of_two_wins() {
         let timeout = |lines: &[(&'static str, &str)]| {
             RequestHead::read(&headers(lines)).map(|head| head.timeout).map_err(|error| error.status().as_u16())
         };
-        let of = |text: &str| timeout(&[("grpc-timeout", text)]);
+        let grpc_timeout = |text: &str| timeout(&[("grpc-timeout", text)]);
         for (text, expected) in [
             ("2H", MAX_TIMEOUT),
             ("99999999H", MAX_TIMEOUT),
@@ -182,19 +182,19 @@ mod tests {
             ("7u", Duration::from_micros(7)),
             ("00000001n", Duration::from_nanos(1)),
         ] {
-            assert_eq!(of(text), Ok(Some(expected)), "{text}");
+            assert_eq!(grpc_timeout(text), Ok(Some(expected)), "{text}");
         }
         for refused in ["", "S", "1", "1s", "0S", "-1S", "1.5S", "123456789n", "1 S", "1SS"] {
-            assert_eq!(of(refused), Err(400), "{refused}");
+            assert_eq!(grpc_timeout(refused), Err(400), "{refused}");
         }
-        for (ours, theirs) in [("50", "1S"), ("1000", "50m")] {
-            let both = timeout(&[("x-request-timeout-ms", ours), ("grpc-timeout", theirs)]);
-            assert_eq!(both, Ok(Some(Duration::from_millis(50))), "{ours} {theirs}");
+        for (own, grpc) in [("50", "1S"), ("1000", "50m")] {
+            let smaller = timeout(&[("x-request-timeout-ms", own), ("grpc-timeout", grpc)]);
+            assert_eq!(smaller, Ok(Some(Duration::from_millis(50))), "{own} {grpc}");
         }
     }
 
     #[test]
-    fn reads_what_is_ours_and_skips_the_rest() {
+    fn known_headers_are_read_and_others_are_skipped() {
         let headers = headers(&[
             ("host", "here"),
             ("content-type", "application/json"),
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn what_can_hold_only_once_may_not_come_twice() {
+    fn a_repeated_single_valued_header_is_refused() {
         for (name, first, second) in [
             ("x-request-timeout-ms", "5000", "1"),
             ("grpc-timeout", "10S", "10S"),

@@ -68,7 +68,7 @@ struct Part {
 pub(crate) struct FormFields {
     pub(crate) values: Map,
     /// The remaining limits after these parts.
-    pub(crate) left: DecodeLimits,
+    pub(crate) remaining_limits: DecodeLimits,
 }
 
 impl MultipartForm {
@@ -86,13 +86,13 @@ impl MultipartForm {
 
     /// Decodes all parts.
     pub(crate) fn decode(&self, limits: &DecodeLimits) -> Result<FormFields, ApiError> {
-        let mut left = limits.clone();
+        let mut remaining_limits = limits.clone();
         let mut values = Map::with_capacity(self.parts.len());
         for (name, parts) in &self.parts {
             let mut of_name = Vec::with_capacity(parts.len());
             for part in parts {
-                let value = part.decode(name, &left)?;
-                left = left.left_after(&value);
+                let value = part.decode(name, &remaining_limits)?;
+                remaining_limits = remaining_limits.left_after(&value);
                 of_name.push(value);
             }
             let value = match (of_name.pop(), of_name.is_empty()) {
@@ -101,7 +101,7 @@ impl MultipartForm {
             };
             values.insert(name.as_str(), value);
         }
-        Ok(FormFields { values, left })
+        Ok(FormFields { values, remaining_limits })
     }
 }
 
@@ -170,25 +170,25 @@ async fn whole(part: &mut Field<'_>, held: &HeldBytes) -> Result<Bytes, ApiError
 #[derive(Debug, Default)]
 struct HeadScan {
     /// `usize::MAX` between heads.
-    left: AtomicUsize,
+    remaining_bytes: AtomicUsize,
 }
 
 impl HeadScan {
     fn begin(&self) {
-        self.left.store(MAX_HEAD_BYTES, Ordering::Relaxed);
+        self.remaining_bytes.store(MAX_HEAD_BYTES, Ordering::Relaxed);
     }
 
     fn end(&self) {
-        self.left.store(usize::MAX, Ordering::Relaxed);
+        self.remaining_bytes.store(usize::MAX, Ordering::Relaxed);
     }
 
     /// Counts one more piece of a head; `false` beyond the limit.
     fn allows(&self, piece: usize) -> bool {
-        match self.left.load(Ordering::Relaxed) {
+        match self.remaining_bytes.load(Ordering::Relaxed) {
             usize::MAX => true,
             0 => false,
-            left => {
-                self.left.store(left.saturating_sub(piece), Ordering::Relaxed);
+            remaining => {
+                self.remaining_bytes.store(remaining.saturating_sub(piece), Ordering::Relaxed);
                 true
             }
         }
@@ -202,8 +202,8 @@ fn pieces<B: RequestBody>(
 ) -> impl Stream<Item = Result<Bytes, BodyError>> + Send {
     // Pays for the current chunk. The charge of the received bytes pays for the parts that are copied out of it.
     let held = body.held_bytes();
-    let begun = (body, Bytes::new(), held, false);
-    stream::try_unfold(begun, move |(mut body, mut chunk, held, is_later)| {
+    let state = (body, Bytes::new(), held, false);
+    stream::try_unfold(state, move |(mut body, mut chunk, held, is_later)| {
         let search = Arc::clone(&search);
         async move {
             if is_later {
@@ -212,7 +212,7 @@ fn pieces<B: RequestBody>(
             if chunk.is_empty() {
                 held.release();
                 match body.chunk().await.map_err(BodyError)? {
-                    Some(more) => chunk = more,
+                    Some(next) => chunk = next,
                     None => return Ok(None),
                 }
                 if chunk.len() > PIECE_BYTES {
@@ -251,7 +251,7 @@ struct BodyError(ApiError);
 fn fault(error: multer::Error) -> ApiError {
     match error {
         multer::Error::StreamReadFailed(cause) => match cause.downcast::<BodyError>() {
-            Ok(ours) => ours.0,
+            Ok(error) => error.0,
             Err(other) => ApiError::broken_body(&*other),
         },
         other => ApiError::bad_multipart(other.to_string()),

@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pause_moves_every_end_of_its_own() {
+    fn a_pause_extends_every_limit_except_the_deadline() {
         let now = Instant::now();
         let limits = limits(now, 3600 * SECOND);
         let mut pace = Pace::new(now);
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn a_body_at_the_least_rate_ends_at_the_time_for_any_body() {
+    fn a_body_at_the_minimum_rate_ends_at_the_body_timeout() {
         let now = Instant::now();
         let limits = limits(now, 3600 * SECOND);
         let mut pace = Pace::new(now);
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn the_callers_own_deadline_counts_where_it_is_the_first() {
+    fn an_earlier_deadline_of_the_caller_wins() {
         let now = Instant::now();
         let limits = limits(now, 5 * SECOND);
         assert_eq!(Pace::new(now).end(&limits), (now + 5 * SECOND, TooSlow::Deadline));

@@ -39,15 +39,15 @@ fn payload(input: &DataType, format: Format, bytes: &Bytes, limits: &DecodeLimit
     })
 }
 
-/// Converts a value to the payload of a call. `again` makes the value once more, to name every field that does not fit.
+/// Converts a value to the payload of a call. `rebuild` makes the value once more, to name every wrong field.
 pub(crate) fn payload_from(
     input: &DataType,
     value: Value,
-    again: impl FnOnce() -> Option<Value>,
+    rebuild: impl FnOnce() -> Option<Value>,
 ) -> Result<Payload, ApiError> {
     input.from_value(value).map_err(|error| {
         let is_misfit = error.kind() == DecodeErrorKind::Mismatch;
-        match is_misfit.then(again).flatten().filter(|value| value.resident_bytes() <= EXPLAINED_BYTES) {
+        match is_misfit.then(rebuild).flatten().filter(|value| value.resident_bytes() <= EXPLAINED_BYTES) {
             Some(value) => ApiError::unfit(error, input, &value),
             None => error.into(),
         }
@@ -57,8 +57,8 @@ pub(crate) fn payload_from(
 /// The same for a value that cannot be made again. Its texts and lists are copied for that; arrays and bytes are
 /// shared.
 pub(crate) fn payload_of_form(input: &DataType, value: Value) -> Result<Payload, ApiError> {
-    let kept = (value.resident_bytes() <= EXPLAINED_BYTES).then(|| value.clone());
-    payload_from(input, value, || kept)
+    let copy = (value.resident_bytes() <= EXPLAINED_BYTES).then(|| value.clone());
+    payload_from(input, value, || copy)
 }
 
 /// Decodes the arguments of a call of `route`.

@@ -29,9 +29,9 @@ pub(crate) enum ReplyForm {
 
 impl ReplyForm {
     /// This format, for a client that sent this header.
-    pub(crate) fn for_format(format: Format, asked: &str) -> Self {
+    pub(crate) fn for_format(format: Format, media_type: &str) -> Self {
         match format {
-            Format::Msgpack if !asks_for_extensions(asked) => Self::PlainMsgpack,
+            Format::Msgpack if !asks_for_extensions(media_type) => Self::PlainMsgpack,
             format => Self::Encoded(format),
         }
     }
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn the_highest_quality_wins_and_json_where_nothing_decides() {
+    fn the_highest_quality_wins_and_json_is_the_default() {
         let any = DataType::value();
         assert_eq!(AcceptedForms::from_accept(None, &any).unwrap(), AcceptedForms::JSON);
         let json = [
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn a_form_is_only_offered_where_the_type_can_have_it() {
+    fn a_format_is_offered_only_if_the_type_has_it() {
         let (tensor, number) = (DataType::for_type::<Tensor>(), DataType::for_type::<u8>());
         assert_eq!(best("application/x-npy", &tensor), Ok("application/x-npy"));
         assert_eq!(best("application/x-npy", &number), Err(406));

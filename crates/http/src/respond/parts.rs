@@ -13,17 +13,17 @@ use hyper::body::{Frame, SizeHint};
 #[derive(Debug)]
 struct Parts {
     parts: IntoIter<Bytes>,
-    left: u64,
+    remaining_bytes: u64,
 }
 
 /// A body that sends these pieces.
 pub fn body_of_parts(mut parts: Vec<Bytes>) -> Body {
-    let left = parts.iter().map(|part| part.len() as u64).sum();
+    let remaining_bytes = parts.iter().map(|part| part.len() as u64).sum();
     match (parts.len(), parts.pop()) {
         (1, Some(only)) => Body::from(only),
         (_, last) => {
             parts.extend(last);
-            Body::new(Parts { parts: parts.into_iter(), left })
+            Body::new(Parts { parts: parts.into_iter(), remaining_bytes })
         }
     }
 }
@@ -34,15 +34,15 @@ impl HttpBody for Parts {
 
     fn poll_frame(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
         let part = self.parts.next();
-        self.left -= part.as_ref().map_or(0, |part| part.len() as u64);
+        self.remaining_bytes -= part.as_ref().map_or(0, |part| part.len() as u64);
         Poll::Ready(part.map(|part| Ok(Frame::data(part))))
     }
 
     fn is_end_stream(&self) -> bool {
-        self.left == 0
+        self.remaining_bytes == 0
     }
 
     fn size_hint(&self) -> SizeHint {
-        SizeHint::with_exact(self.left)
+        SizeHint::with_exact(self.remaining_bytes)
     }
 }

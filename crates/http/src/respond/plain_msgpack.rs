@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn a_scalar_is_its_number() {
+    fn a_scalar_becomes_a_number() {
         for (scalar, number) in [
             (Scalar::Bool(true), Value::Bool(true)),
             (Scalar::I8(-1), Value::Int(-1)),
@@ -384,14 +384,14 @@ mod tests {
     }
 
     #[test]
-    fn empty_axes_stay_and_cost_what_they_are() {
+    fn empty_axes_are_preserved() {
         let texts = StrTensor::from_texts(&[3, 0], std::iter::empty::<&str>()).unwrap();
         assert_eq!(plainly(&Value::StrTensor(texts)), list([list([]), list([]), list([])]));
         assert_eq!(plain_length(&Value::from("plain").encode(Format::Msgpack).unwrap()), None);
     }
 
     #[test]
-    fn the_parameter_is_read_as_any_is() {
+    fn the_extensions_parameter_is_parsed_like_any_parameter() {
         for asks in [
             WITH_EXTENSIONS,
             "application/msgpack;Extensions=\"Callboard\"",

@@ -115,7 +115,7 @@ async fn encode(
         ReplyForm::Encoded(Format::Envelope) | ReplyForm::Bytes => 0,
         _ => payload.size_up_to(LARGE_BYTES),
     };
-    let write = move || written(&payload, form).map_err(|misfit| (misfit, payload.clone()));
+    let write = move || encode_sync(&payload, form).map_err(|misfit| (misfit, payload.clone()));
     Ok(match budget.run((), known, write).await?.1 {
         Ok(Encoded::Bytes(bytes)) if form == ReplyForm::PlainMsgpack => {
             Ok(Encoded::Bytes(plainly(bytes, budget).await?))
@@ -124,7 +124,7 @@ async fn encode(
     })
 }
 
-fn written(payload: &Payload, form: ReplyForm) -> Result<Encoded, EncodeError> {
+fn encode_sync(payload: &Payload, form: ReplyForm) -> Result<Encoded, EncodeError> {
     match form {
         ReplyForm::Encoded(Format::Envelope) => payload.to_envelope().map(Encoded::Envelope),
         ReplyForm::Encoded(format) => payload.encode(format).map(Encoded::Bytes),
@@ -141,8 +141,8 @@ async fn plainly(bytes: Bytes, budget: &CodecBudget<'_>) -> Result<Bytes, ApiErr
     let ((), length) = budget.run((), known, move || plain_msgpack::plain_length(&looked_at)).await?;
     let Some(length) = length else { return Ok(bytes) };
     budget.charge(length)?;
-    let ((), written) = budget.run((), length, move || plain_msgpack::plain(&bytes, length)).await?;
-    Ok(written.into())
+    let ((), plain) = budget.run((), length, move || plain_msgpack::plain(&bytes, length)).await?;
+    Ok(plain.into())
 }
 
 async fn response(
@@ -190,7 +190,7 @@ fn bytes_of(payload: &Payload) -> Result<Bytes, EncodeError> {
     }
 }
 
-fn misfit(payload: &Payload, what: &str) -> EncodeError {
+fn misfit(payload: &Payload, reason: &str) -> EncodeError {
     let kind = payload.downcast_ref::<Value>().map_or_else(|| payload.type_name(), Value::kind);
-    serde::ser::Error::custom(format!("the outcome, a `{kind}`, is {what}"))
+    serde::ser::Error::custom(format!("the outcome, a `{kind}`, is {reason}"))
 }

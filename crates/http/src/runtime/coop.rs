@@ -56,7 +56,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn half_a_mebibyte_is_a_turn_however_many_pieces_it_has() {
+    async fn a_task_yields_after_half_a_mebibyte_in_any_number_of_pieces() {
         let pieces = async |count: usize, bytes: usize| {
             for _ in 0..count {
                 moved(bytes).await;

@@ -33,20 +33,20 @@ pub(crate) async fn watch<R: 'static>(
     print: impl Fn(&R) -> u64 + Send + Sync + 'static,
     take: impl Fn(R) + Send + Sync + 'static,
 ) {
-    let look = Arc::new(move |seen: Option<u64>| {
+    let check = Arc::new(move |last_print: Option<u64>| {
         let new = read();
         let new_print = print(&new);
-        if seen != Some(new_print) {
+        if last_print != Some(new_print) {
             take(new);
         }
         new_print
     });
-    // The content of the start may be old: the first look comes at once.
-    let mut seen = None;
+    // The content may have changed since the start, so the first check runs at once.
+    let mut last_print = None;
     loop {
-        let look = Arc::clone(&look);
-        match spawn_blocking(move || look(seen)).await {
-            Ok(new) => seen = Some(new),
+        let check = Arc::clone(&check);
+        match spawn_blocking(move || check(last_print)).await {
+            Ok(new) => last_print = Some(new),
             Err(panic) if panic.is_panic() => tracing::error!("a watched file could not be read, its reload panicked"),
             // Without blocking tasks the runtime is ending.
             Err(_) => return,
@@ -62,14 +62,14 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_reading_that_panics_is_not_the_last() {
-        let (readings, (taken, mut takes)) = (AtomicU64::new(0), tokio::sync::mpsc::channel(1));
-        let read = move || readings.fetch_add(1, Ordering::Relaxed);
+    async fn the_watch_continues_after_a_panic() {
+        let (count, (sender, mut receiver)) = (AtomicU64::new(0), tokio::sync::mpsc::channel(1));
+        let read = move || count.fetch_add(1, Ordering::Relaxed);
         let take = move |reading| {
-            assert_ne!(reading, 0, "the first one is not to be taken");
-            let _ = taken.blocking_send(reading);
+            assert_ne!(reading, 0, "the first reading panics");
+            let _ = sender.blocking_send(reading);
         };
         tokio::spawn(watch(Duration::from_millis(1), read, |reading| *reading, take));
-        assert_eq!(takes.recv().await, Some(1));
+        assert_eq!(receiver.recv().await, Some(1));
     }
 }

@@ -12,14 +12,14 @@ use tokio::sync::Notify;
 #[derive(Debug, Default)]
 pub struct ShutdownSignal {
     begun: AtomicBool,
-    told: Notify,
+    begin_notice: Notify,
 }
 
 impl ShutdownSignal {
     /// Begins it for all watchers. Idempotent.
     pub(crate) fn begin(&self) {
         self.begun.store(true, Ordering::Release);
-        self.told.notify_waiters();
+        self.begin_notice.notify_waiters();
     }
 
     /// Whether it has begun. Connections then close with their next response.
@@ -41,7 +41,7 @@ impl ShutdownSignal {
     /// All connections share one [`Notify`], and polling a wait on it takes its lock. A connection is polled twice or
     /// more per request, so the wait is polled only for a new waker: in practice once.
     pub(crate) async fn unless_begun<F: Future>(&self, mut work: Pin<&mut F>) -> Option<F::Output> {
-        let mut told = pin!(self.told.notified());
+        let mut notified = pin!(self.begin_notice.notified());
         let mut registered: Option<Waker> = None;
         poll_fn(|cx| {
             if let Poll::Ready(output) = work.as_mut().poll(cx) {
@@ -50,7 +50,7 @@ impl ShutdownSignal {
             let is_registered = registered.as_ref().is_some_and(|waker| waker.will_wake(cx.waker()));
             if !is_registered {
                 registered = Some(cx.waker().clone());
-                if told.as_mut().poll(cx).is_ready() {
+                if notified.as_mut().poll(cx).is_ready() {
                     return Poll::Ready(None);
                 }
             }
@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn ends_the_wait_of_work_that_is_pending() {
+    async fn the_signal_ends_a_pending_wait() {
         let closing = Arc::new(ShutdownSignal::default());
         let other = Arc::clone(&closing);
         let waiting = tokio::spawn(async move { other.unless_begun(pin!(std::future::pending::<()>())).await });
@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn is_seen_by_those_who_come_late() {
+    async fn a_late_watcher_sees_the_signal() {
         let closing = ShutdownSignal::default();
         closing.begin();
         assert_eq!(closing.unless_begun(pin!(std::future::pending::<()>())).await, None);

@@ -124,21 +124,21 @@ impl Input {
         &self.0[1..]
     }
 
-    fn is(&self, flag: u8) -> bool {
+    fn has(&self, flag: u8) -> bool {
         self.0[0] & flag != 0
     }
 
     /// A number derived from the bytes (FNV-1a).
-    fn fate(&self) -> u64 {
+    fn hash(&self) -> u64 {
         self.0
             .iter()
             .take(4096)
-            .fold(0xcbf2_9ce4_8422_2325, |fate: u64, byte| (fate ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
+            .fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
             >> 8
     }
 
     fn path(&self) -> &'static str {
-        match (NAMES[self.form()], self.is(TYPED)) {
+        match (NAMES[self.form()], self.has(TYPED)) {
             ("npy", true) => "/tensor",
             ("arrow_stream" | "arrow_file", true) => "/frame",
             ("v2-json" | "v2-binary", false) => "/v2/models/arrays/infer",
@@ -153,7 +153,7 @@ impl Input {
 
     /// Bytes allocated for the body before the edge reads it.
     pub(crate) fn unread_bytes(&self) -> usize {
-        if self.is(IN_PIECES) { 0 } else { self.body().len() }
+        if self.has(IN_PIECES) { 0 } else { self.body().len() }
     }
 
     /// Whether frames are cut out of the body on demand.
@@ -163,7 +163,7 @@ impl Input {
 
     /// The request. Its body is allocated here.
     pub(crate) fn request(&self) -> Request<Body> {
-        let fate = self.fate();
+        let hash = self.hash();
         let mut request = Request::post(self.path());
         let mut body = self.0.slice(1..);
         match (NAMES[self.form()], self.body().first_chunk::<4>()) {
@@ -180,7 +180,7 @@ impl Input {
             _ => request = request.header("content-type", MEDIA_TYPES[self.form()]),
         }
         // Formats of answers: that of the request, another one, or the edge's choice.
-        request = match fate % 16 {
+        request = match hash % 16 {
             form @ 0..7 if NAMES[self.form()] != "calls" => request.header("accept", MEDIA_TYPES[form as usize]),
             _ => request,
         };
@@ -190,15 +190,15 @@ impl Input {
             Coding::Deflate => request.header("content-encoding", "deflate"),
             Coding::Zstd => request.header("content-encoding", "zstd"),
         };
-        request = match fate >> 8 & 0x0f {
+        request = match hash >> 8 & 0x0f {
             0 => request.header("accept-encoding", "gzip"),
             1 => request.header("accept-encoding", "deflate"),
             2 => request.header("accept-encoding", "zstd"),
             _ => request,
         };
-        let body = if self.is(IN_PIECES) {
-            // A packed piece is charged by what it unpacks to, and is not itself.
-            pieces(body, fate, if self.coding() == Coding::None { READ_PIECE } else { PACKED_PIECE })
+        let body = if self.has(IN_PIECES) {
+            // A compressed piece is charged for its decompressed bytes, not for its own.
+            pieces(body, hash, if self.coding() == Coding::None { READ_PIECE } else { PACKED_PIECE })
         } else {
             Body::from(Bytes::copy_from_slice(&body))
         };
@@ -207,9 +207,10 @@ impl Input {
 }
 
 /// A body in pieces, each allocated when it is polled.
-fn pieces(mut rest: Bytes, fate: u64, most: usize) -> Body {
-    let size =
-        [1, 7, 100, 1000, 5000, 20_000, 70_000, usize::MAX][(fate >> 16) as usize % 8].max(rest.len() / 64).min(most);
+fn pieces(mut rest: Bytes, hash: u64, max_piece: usize) -> Body {
+    let size = [1, 7, 100, 1000, 5000, 20_000, 70_000, usize::MAX][(hash >> 16) as usize % 8]
+        .max(rest.len() / 64)
+        .min(max_piece);
     Body::from_stream(stream::iter(std::iter::from_fn(move || {
         let piece = rest.split_to(size.min(rest.len()));
         (!piece.is_empty()).then(|| Ok::<_, std::convert::Infallible>(Bytes::copy_from_slice(&piece)))
@@ -221,6 +222,6 @@ impl std::fmt::Debug for Input {
         let Self(bytes) = self;
         let shown = String::from_utf8_lossy(&bytes[1..bytes.len().min(200)]);
         write!(f, "{} bytes of {} to {}, {:?}", bytes.len() - 1, NAMES[self.form()], self.path(), self.coding())?;
-        write!(f, ", in pieces: {}: {shown:?}", self.is(IN_PIECES))
+        write!(f, ", in pieces: {}: {shown:?}", self.has(IN_PIECES))
     }
 }

@@ -1,5 +1,5 @@
 //! Arbitrary bodies of every media type through the whole edge, in process: admission, reading, a stage, and the
-//! answer, each call on its account.
+//! answer. Each call stays within the bytes that it is charged for.
 //!
 //! A fuzzer without another toolchain. It changes the inputs of `fuzz/seeds/budget` at random. `CALLBOARD_RUNS` sets
 //! the number of inputs, `CALLBOARD_SEED` repeats a run, and `CALLBOARD_KEEP=DIRECTORY` writes there, for each form,
@@ -43,52 +43,52 @@ fn seeds() -> Vec<(PathBuf, Vec<u8>)> {
     files.into_iter().map(|file| (file.clone(), fs::read(file).unwrap())).collect()
 }
 
-/// Panics so far, also those that a dependency catches.
+/// All panics so far, including those that a dependency catches.
 static PANICS: AtomicUsize = AtomicUsize::new(0);
 
 fn count_panics() {
-    let before = panic::take_hook();
+    let previous = panic::take_hook();
     panic::set_hook(Box::new(move |info| {
         PANICS.fetch_add(1, Ordering::SeqCst);
-        before(info);
+        previous(info);
     }));
 }
 
-/// Makes one call with an input, and fails the test if a promise is broken.
-fn hold(tested: &Tested, input: &Input, name: impl Fn() -> String) -> Measured {
-    let before = PANICS.load(Ordering::SeqCst);
+/// Makes one call with an input, and fails the test if it exceeds a bound.
+fn check(tested: &Tested, input: &Input, name: impl Fn() -> String) -> Measured {
+    let panics = PANICS.load(Ordering::SeqCst);
     let measured = tested.call(input);
-    let broken = measured.broken(|| tested.call(input));
-    let panicked = PANICS.load(Ordering::SeqCst) > before;
-    if let Some(broken) = broken.or_else(|| panicked.then(|| "something panicked".to_owned())) {
-        let kept = std::env::temp_dir().join(format!("callboard-budget-{}", name().replace(['/', ' '], "-")));
-        fs::write(&kept, input.bytes()).unwrap();
-        panic!("{}: {broken}\n{input:?}\n{measured:?}\nkept at {}", name(), kept.display());
+    let problem = measured.problem(|| tested.call(input));
+    let panicked = PANICS.load(Ordering::SeqCst) > panics;
+    if let Some(problem) = problem.or_else(|| panicked.then(|| "a panic".to_owned())) {
+        let stored = std::env::temp_dir().join(format!("callboard-budget-{}", name().replace(['/', ' '], "-")));
+        fs::write(&stored, input.bytes()).unwrap();
+        panic!("{}: {problem}\n{input:?}\n{measured:?}\nstored at {}", name(), stored.display());
     }
     measured
 }
 
 #[test]
-fn every_kept_input_stays_on_its_account() {
+fn every_stored_input_stays_within_its_charge() {
     let _turn = heap::turn();
     count_panics();
     let tested = Tested::start();
     for (file, bytes) in seeds() {
         // As it was stored, possibly compressed.
         if let Some(input) = bytes.first().and_then(|first| Input::with_flags(&bytes, *first)) {
-            hold(&tested, &input, || file.file_name().unwrap().display().to_string());
+            check(&tested, &input, || file.file_name().unwrap().display().to_string());
         }
         // Also in pieces, as a Rust type, and compressed in each way.
         for flags in 0..=0x0f {
             let Some(input) = Input::with_flags(&bytes, flags << 4) else { continue };
-            hold(&tested, &input.packed(), || format!("{} with {flags:#x}", file.file_name().unwrap().display()));
+            check(&tested, &input.packed(), || format!("{} with {flags:#x}", file.file_name().unwrap().display()));
         }
     }
 }
 
 /// Random runs find this form only in large chunks: a chunk and the parts copied out of it exist at the same time.
 #[test]
-fn a_form_in_large_chunks_stays_on_its_account() {
+fn a_form_in_large_chunks_stays_within_its_charge() {
     let _turn = heap::turn();
     let tested = Tested::start();
     let part =
@@ -97,38 +97,38 @@ fn a_form_in_large_chunks_stays_on_its_account() {
     for first in 0..64 {
         let parts: String = (first..first + 2).map(part).collect();
         let input = Input::with_flags(format!("\x07{parts}--b--").as_bytes(), input::IN_PIECES).unwrap();
-        hold(&tested, &input, || format!("a form that starts with {first}"));
+        check(&tested, &input, || format!("a form that starts with {first}"));
     }
 }
 
 /// The path to a wrong field contains copies of its keys.
 #[test]
-fn a_long_key_that_is_wrong_stays_on_its_account() {
+fn a_long_wrong_key_stays_within_its_charge() {
     let _turn = heap::turn();
     let tested = Tested::start();
     for (escape, end) in [("", ""), ("\\u00e4", ""), ("", "\":1}"), ("\\n", "\":1}")] {
         for flags in 0..=0x0f {
             let text = format!("\x0a{{\"args{escape}{}{end}", "sg".repeat(100_000));
             let input = Input::with_flags(text.as_bytes(), flags << 4).unwrap();
-            hold(&tested, &input, || format!("a long key with {escape:?} and {end:?}"));
+            check(&tested, &input, || format!("a long key with {escape:?} and {end:?}"));
         }
     }
 }
 
 #[test]
-fn some_kept_inputs_of_each_form_are_taken() {
+fn some_stored_inputs_of_each_form_are_accepted() {
     let _turn = heap::turn();
     let tested = Tested::start();
-    let mut taken = [0; FORMS];
+    let mut accepted = [0; FORMS];
     for (_, bytes) in seeds() {
         let input = Input::with_flags(&bytes, 0).unwrap();
-        taken[input.form()] += usize::from(tested.call(&input).status == 200);
+        accepted[input.form()] += usize::from(tested.call(&input).status == 200);
     }
-    assert!(taken.iter().all(|taken| *taken > 0), "{taken:?}");
+    assert!(accepted.iter().all(|accepted| *accepted > 0), "{accepted:?}");
 }
 
 #[test]
-fn no_changed_input_takes_more_than_its_account() {
+fn every_mutated_input_stays_within_its_charge() {
     let _turn = heap::turn();
     count_panics();
     let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
@@ -140,21 +140,21 @@ fn no_changed_input_takes_more_than_its_account() {
     let corpus: Vec<Vec<u8>> = seeds().into_iter().map(|(_, bytes)| bytes).filter(|bytes| !bytes.is_empty()).collect();
     let mut random = Random::new(seed);
     let (mut nearest, mut statuses) = (Nearest::default(), std::collections::BTreeMap::new());
-    let begun = std::time::Instant::now();
+    let start = std::time::Instant::now();
     for number in 0..runs {
         let input = change(&corpus, &mut random);
-        let measured = hold(&tested, &input, || format!("input {number} of CALLBOARD_SEED={seed}"));
+        let measured = check(&tested, &input, || format!("input {number} of CALLBOARD_SEED={seed}"));
         *statuses.entry(measured.status).or_insert(0_u64) += 1;
         nearest.note(&input, &measured);
     }
-    let rate = runs as f64 / begun.elapsed().as_secs_f64();
+    let rate = runs as f64 / start.elapsed().as_secs_f64();
     println!("{runs} inputs, {rate:.0} a second; by status {statuses:?}");
-    nearest.tell(std::env::var_os("CALLBOARD_KEEP").map(PathBuf::from));
+    nearest.print(std::env::var_os("CALLBOARD_KEEP").map(PathBuf::from));
 }
 
 /// Derives an input from a stored one: changed, and compressed before or after the change.
 fn change(corpus: &[Vec<u8>], random: &mut Random) -> Input {
-    let most = if random.below(LONG_ONE_OF) == 0 { MOST_BYTES } else { USUAL_BYTES };
+    let max_bytes = if random.below(LONG_ONE_OF) == 0 { MOST_BYTES } else { USUAL_BYTES };
     let mut bytes = corpus[random.below(corpus.len())].clone();
     let changes = random.below(5);
     // A change after compression is mostly refused at once; a change before it gives another body.
@@ -163,7 +163,7 @@ fn change(corpus: &[Vec<u8>], random: &mut Random) -> Input {
     if is_packed_first {
         bytes = Input::with_flags(&bytes, flags).unwrap().packed().bytes().to_vec();
     }
-    (0..=changes).for_each(|_| mutate(&mut bytes, random, most));
+    (0..=changes).for_each(|_| mutate(&mut bytes, random, max_bytes));
     let input = Input::with_flags(&bytes, flags).unwrap();
     if is_packed_first || input.coding() == Coding::None { input } else { input.packed() }
 }
@@ -181,7 +181,7 @@ impl Nearest {
         }
     }
 
-    fn tell(&self, keep: Option<PathBuf>) {
+    fn print(&self, keep: Option<PathBuf>) {
         for (form, bounds) in self.0.iter().enumerate() {
             let shares = bounds.each_ref().map(|(share, _)| (share * 100.0).round() / 100.0);
             println!("{:>12}: of its bounds on heap, held, time {shares:?}", input::NAMES[form]);

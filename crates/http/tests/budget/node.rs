@@ -20,7 +20,7 @@ use crate::input::{Coding, Input};
 /// The byte budget of the node; larger values are refused.
 const BUDGET: u64 = 16 << 20;
 
-/// A call's heap is at most its account times this factor …
+/// A call's heap is at most its charge times this factor …
 const HEAP_FACTOR: f64 = 1.5;
 
 /// … plus these bytes: the call itself, its request, the head of its answer, small uncharged work, and the stage's own.
@@ -29,7 +29,7 @@ const HEAP_CONSTANT: usize = 96 * 1024;
 /// A stage's input holds at most its charge and this many bytes.
 const HELD_CONSTANT: usize = 32 * 1024;
 
-/// Bytes of each further call of one request besides its account, in a stream or in an inference request of many rows.
+/// Uncharged bytes of each further call of one request, in a stream or an inference request of many rows.
 const CALL_CONSTANT: usize = 4 * 1024;
 
 /// zstd allocates its requested window and decoder buffers at once. They are charged as they are touched.
@@ -38,7 +38,7 @@ const ZSTD_RESERVED: usize = (8 << 20) + 256 * 1024;
 /// A call takes at most this time, in nanoseconds of all threads …
 const TIME_CONSTANT: u64 = if cfg!(debug_assertions) { 100_000_000 } else { 5_000_000 };
 
-/// … plus this for each byte of its body, its account and its answer.
+/// … plus this for each byte of its body, its charge and its answer.
 const TIME_PER_BYTE: u64 = if cfg!(debug_assertions) { 20_000 } else { 1000 };
 
 /// A recursive type with every collection that serde supports.
@@ -72,8 +72,8 @@ enum Choice {
 /// Bytes alive before a call.
 static BASE: AtomicUsize = AtomicUsize::new(0);
 
-/// The most that a stage's input held beyond its charge and the constants of its calls.
-static BEYOND: AtomicUsize = AtomicUsize::new(0);
+/// The most bytes that a stage's input held beyond its charge and the constants of its calls.
+static UNCHARGED: AtomicUsize = AtomicUsize::new(0);
 
 /// The most calls in flight that a stage saw.
 static CALLS: AtomicUsize = AtomicUsize::new(0);
@@ -86,7 +86,7 @@ fn echo<T: Data + Clone>(name: &str) -> Stage<T, T> {
         let held = heap::live().saturating_sub(BASE.load(Relaxed));
         let (charged, calls) = CLIENT.lock().as_ref().map_or((0, 1), |node| (node.charged_bytes(), node.in_flight()));
         let paid = usize::try_from(charged).unwrap() + calls * CALL_CONSTANT;
-        BEYOND.fetch_max(held.saturating_sub(paid), Relaxed);
+        UNCHARGED.fetch_max(held.saturating_sub(paid), Relaxed);
         CALLS.fetch_max(calls, Relaxed);
         async { Ok::<_, Failure>(Arc::unwrap_or_clone(value)) }
     })
@@ -125,11 +125,11 @@ pub(crate) struct Measured {
     /// Peaks of the heap and of the account.
     heap: usize,
     account: usize,
-    /// Bytes that the stage's input held beyond the charge.
-    beyond: usize,
+    /// Uncharged bytes of the stage's input.
+    uncharged: usize,
     calls: usize,
-    /// Bytes left on the account, and calls in flight, after the answer was read.
-    left: u64,
+    /// Bytes still charged, and calls in flight, after the answer was read.
+    remaining: u64,
     in_flight: usize,
     nanoseconds: u64,
     /// Bytes that are allocated but never touched, or belong to the test.
@@ -157,22 +157,22 @@ impl Tested {
     /// Makes the call, and reads its whole answer.
     pub(crate) fn call(&self, input: &Input) -> Measured {
         let _ = self.client.take_peak_charged_bytes();
-        BEYOND.store(0, Relaxed);
+        UNCHARGED.store(0, Relaxed);
         CALLS.store(0, Relaxed);
         // The unread part of a stream belongs to the test.
         BASE.store(heap::live() + if input.is_stream() { input.body().len() } else { 0 }, Relaxed);
-        let begun = cpu_time();
-        let ((status, answered, left, in_flight), heap, _) =
+        let start = cpu_time();
+        let ((status, answered, remaining, in_flight), heap, _) =
             heap::measured(|| self.runtime.block_on(self.answer(input)));
         Measured {
             status,
             heap,
             account: usize::try_from(self.client.take_peak_charged_bytes()).unwrap(),
-            beyond: BEYOND.load(Relaxed),
+            uncharged: UNCHARGED.load(Relaxed),
             calls: CALLS.load(Relaxed),
-            left,
+            remaining,
             in_flight,
-            nanoseconds: cpu_time() - begun,
+            nanoseconds: cpu_time() - start,
             reserved: if input.coding() == Coding::Zstd { ZSTD_RESERVED } else { 0 } + input.unread_bytes(),
             bytes: input.body().len() + answered,
         }
@@ -183,7 +183,7 @@ impl Tested {
         let (head, mut body) = answer.into_parts();
         let mut bytes = 0;
         while let Some(frame) = body.frame().await {
-            // A cut answer has its own causes.
+            // Other tests cover truncated answers.
             let Ok(frame) = frame else { break };
             bytes += frame.data_ref().map_or(0, |data| data.len());
         }
@@ -202,29 +202,29 @@ impl Tested {
 }
 
 impl Measured {
-    /// The broken promise, if any. A slow call is measured again before it counts.
-    pub(crate) fn broken(&self, again: impl Fn() -> Self) -> Option<String> {
+    /// The exceeded bound, if any. A slow call is measured again first.
+    pub(crate) fn problem(&self, measure_again: impl Fn() -> Self) -> Option<String> {
         let allowed = self.allowed_heap();
         if self.heap > allowed {
             return Some(format!("{} bytes of heap, {} charged, {allowed} allowed", self.heap, self.account));
         }
-        if self.beyond > HELD_CONSTANT {
-            return Some(format!("the stage's input holds {} bytes more than is charged", self.beyond));
+        if self.uncharged > HELD_CONSTANT {
+            return Some(format!("the stage's input holds {} bytes more than is charged", self.uncharged));
         }
-        if (self.left, self.in_flight) != (0, 0) {
-            return Some(format!("{} bytes and {} calls are left", self.left, self.in_flight));
+        if (self.remaining, self.in_flight) != (0, 0) {
+            return Some(format!("{} bytes and {} calls remain", self.remaining, self.in_flight));
         }
-        let least = |most: u64| (0..2).map(|_| again().nanoseconds).fold(most, u64::min);
+        let least = |first: u64| (0..2).map(|_| measure_again().nanoseconds).fold(first, u64::min);
         let is_slow = self.nanoseconds > self.allowed_time() && least(self.nanoseconds) > self.allowed_time();
         is_slow.then(|| format!("{} ns, {} allowed", self.nanoseconds, self.allowed_time()))
     }
 
     /// Shares of the allowed heap, of the uncharged bytes, and of the time.
     pub(crate) fn shares(&self) -> [f64; 3] {
-        let share = |is: f64, allowed: f64| is / allowed;
+        let share = |used: f64, allowed: f64| used / allowed;
         [
             share(self.heap as f64, self.allowed_heap() as f64),
-            share(self.beyond as f64, HELD_CONSTANT as f64),
+            share(self.uncharged as f64, HELD_CONSTANT as f64),
             share(self.nanoseconds as f64, self.allowed_time() as f64),
         ]
     }

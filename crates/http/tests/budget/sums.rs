@@ -1,4 +1,4 @@
-//! Calls that are stopped half way, and calls with every kind of end: the sum of all accounts equals the bytes alive,
+//! Calls that are stopped half way, and calls with every kind of end: the sum of all charges equals the bytes alive,
 //! and is zero at the end.
 
 use std::collections::BTreeMap;
@@ -40,8 +40,8 @@ enum Class {
 
 use Class::{Bytes as Binary, Tensor as Array, Text, Tree, Typed};
 
-/// The tolerated difference between accounts and bytes alive, as a share of the latter. One buffer is charged exactly,
-/// collections by their possible capacity.
+/// The tolerated difference between the charge and the bytes alive, as a share of the latter. One buffer is charged
+/// exactly, a collection by its possible capacity.
 fn tolerance(class: Class) -> f64 {
     match class {
         Array | Text | Binary => 0.05,
@@ -50,7 +50,7 @@ fn tolerance(class: Class) -> f64 {
     }
 }
 
-/// Bytes of each call besides its account.
+/// Bytes of each call in addition to its charge.
 const CALL_BYTES: f64 = 8.0 * 1024.0;
 
 fn body_of(class: Class, size: usize) -> (&'static str, &'static str, Vec<u8>) {
@@ -113,28 +113,28 @@ impl Held {
         Box::pin(async { answer.await.unwrap_or_else(|never: Infallible| match never {}) })
     }
 
-    /// Lets all work proceed as far as it can, on the threads for large payloads too.
+    /// Waits until all work is pending, also on the threads for large payloads.
     async fn settle(&self) {
-        let (mut before, mut same) = (0, 0);
-        while same < 6 {
+        let (mut before, mut unchanged) = (0, 0);
+        while unchanged < 6 {
             tokio::time::sleep(Duration::from_millis(1)).await;
             let now = heap::live();
-            same = if now == before { same + 1 } else { 0 };
+            unchanged = if now == before { unchanged + 1 } else { 0 };
             before = now;
         }
     }
 }
 
-/// A body of which this much has arrived.
-fn begun(body: &[u8], come: usize) -> (Body, mpsc::Sender<Bytes>) {
+/// A body of which the first `arrived` bytes have arrived.
+fn arriving(body: &[u8], arrived: usize) -> (Body, mpsc::Sender<Bytes>) {
     let (send, receive) = mpsc::channel(1);
-    let pieces: Vec<Bytes> = body[..come].chunks(16 * 1024).map(Bytes::copy_from_slice).collect();
+    let pieces: Vec<Bytes> = body[..arrived].chunks(16 * 1024).map(Bytes::copy_from_slice).collect();
     let first = stream::iter(pieces);
     let rest = stream::unfold(receive, async |mut receive| Some((receive.recv().await?, receive)));
     (Body::from_stream(first.chain(rest).map(Ok::<_, Infallible>)), send)
 }
 
-/// A call that is stopped half way, with the means that stop it.
+/// A call that is stopped half way, with the value that holds it.
 enum HeldCall {
     Arriving(tokio::task::JoinHandle<Response>, #[expect(dead_code, reason = "held")] mpsc::Sender<Bytes>),
     Waiting(tokio::task::JoinHandle<Response>),
@@ -151,7 +151,7 @@ async fn hold_calls(held: &Held, class: Class, random: &mut Random) -> Vec<HeldC
         let request = Request::post(path).header("content-type", media_type).header("accept", media_type);
         calls.push(match state {
             2 => {
-                let (body, rest) = begun(&body, 1 + random.below(body.len() - 1));
+                let (body, rest) = arriving(&body, 1 + random.below(body.len() - 1));
                 HeldCall::Arriving(tokio::spawn(held.answer(request.body(body).unwrap())), rest)
             }
             1 => HeldCall::Waiting(tokio::spawn(held.answer(request.body(Body::from(body)).unwrap()))),
@@ -170,12 +170,12 @@ fn number(name: &str) -> Option<u64> {
 }
 
 #[test]
-fn the_sum_of_all_accounts_is_what_is_alive() {
+fn the_sum_of_all_charges_equals_the_bytes_alive() {
     let _turn = heap::turn();
     let seed = number("CALLBOARD_SEED").unwrap_or(1);
     println!("CALLBOARD_SEED={seed}");
     let mut random = Random::new(seed);
-    let mut worst: BTreeMap<Class, (f64, f64)> = BTreeMap::new();
+    let mut extremes: BTreeMap<Class, (f64, f64)> = BTreeMap::new();
     for round in 0..number("CALLBOARD_ROUNDS").unwrap_or(3) {
         for class in [Array, Text, Binary, Tree, Typed] {
             let held = Held::start(Limits::default());
@@ -199,24 +199,24 @@ fn the_sum_of_all_accounts_is_what_is_alive() {
                 assert_eq!((held.client.charged_bytes(), held.client.in_flight()), (0, 0), "{class:?}");
                 sums
             });
-            let off = ((charged - alive).abs() - calls * CALL_BYTES).max(0.0) / alive;
-            let (least, most) = worst.entry(class).or_insert((f64::MAX, 0.0));
+            let deviation = ((charged - alive).abs() - calls * CALL_BYTES).max(0.0) / alive;
+            let (least, most) = extremes.entry(class).or_insert((f64::MAX, 0.0));
             (*least, *most) = (least.min(charged / alive), most.max(charged / alive));
             let allowed = tolerance(class);
             assert!(
-                off <= allowed,
+                deviation <= allowed,
                 "round {round}, {class:?}: {charged} bytes charged and {alive} alive with {calls} calls"
             );
         }
     }
-    for (class, (least, most)) in worst {
-        println!("{class:?}: charged is {least:.3} to {most:.3} times what is alive");
+    for (class, (least, most)) in extremes {
+        println!("{class:?}: the charge is {least:.3} to {most:.3} times the bytes alive");
     }
 }
 
 /// Each compressed stream that is not read holds its own compressor.
 #[test]
-fn a_packed_stream_pays_for_its_packer() {
+fn a_compressed_stream_is_charged_for_its_compressor() {
     let _turn = heap::turn();
     let runtime = Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
@@ -247,56 +247,56 @@ fn a_packed_stream_pays_for_its_packer() {
             }
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
-        panic!("{} bytes are left", client.charged_bytes());
+        panic!("{} bytes remain charged", client.charged_bytes());
     });
 }
 
 /// The ends of calls, and the count of each.
-type Ends = BTreeMap<&'static str, u32>;
+type EndCounts = BTreeMap<&'static str, u32>;
 
 #[test]
-fn a_storm_of_calls_ends_with_every_account_at_zero() {
+fn many_concurrent_calls_end_with_every_charge_at_zero() {
     let _turn = heap::turn();
     let seed = number("CALLBOARD_SEED").unwrap_or(1);
-    let calls = number("CALLBOARD_STORM").unwrap_or(400);
-    println!("CALLBOARD_SEED={seed} CALLBOARD_STORM={calls}");
+    let calls = number("CALLBOARD_CALLS").unwrap_or(400);
+    println!("CALLBOARD_SEED={seed} CALLBOARD_CALLS={calls}");
     let held = Held::start(Limits { max_in_flight_bytes: 16 << 20, ..Limits::default() });
     let mut random = Random::new(seed);
-    let mut ends = Ends::new();
+    let mut ends = EndCounts::new();
     held.runtime.block_on(async {
-        for wave in 0..calls.div_ceil(40) {
-            let mut flying = Vec::new();
+        for round in 0..calls.div_ceil(40) {
+            let mut calls_in_flight = Vec::new();
             for _ in 0..40 {
-                flying.push(fly(&held, &mut random));
+                calls_in_flight.push(start_call(&held, &mut random));
                 if random.below(4) > 0 {
                     held.gate.add_permits(1);
                 }
                 tokio::task::yield_now().await;
             }
             // Calls that still wait for a permit run into their deadline or are cancelled.
-            for call in flying {
+            for call in calls_in_flight {
                 *ends.entry(call.await.unwrap()).or_default() += 1;
             }
-            until_zero(&held, wave).await;
+            wait_until_zero(&held, round).await;
         }
     });
     println!("{ends:?}");
-    let expected = ["answered", "body broke off", "cut while it was read", "late", "left", "refused"];
-    assert!(expected.iter().all(|end| ends.contains_key(end)), "the storm was too calm: {ends:?}");
+    let expected = ["answered", "body broke off", "client left", "expired", "partly read", "refused"];
+    assert!(expected.iter().all(|end| ends.contains_key(end)), "some ends are missing: {ends:?}");
 }
 
-async fn until_zero(held: &Held, wave: u64) {
+async fn wait_until_zero(held: &Held, round: u64) {
     for _ in 0..2000 {
         if (held.client.charged_bytes(), held.client.in_flight()) == (0, 0) {
             return;
         }
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
-    panic!("wave {wave}: {} bytes and {} calls are left", held.client.charged_bytes(), held.client.in_flight());
+    panic!("round {round}: {} bytes and {} calls remain", held.client.charged_bytes(), held.client.in_flight());
 }
 
 /// One call, and how it ends.
-fn fly(held: &Held, random: &mut Random) -> tokio::task::JoinHandle<&'static str> {
+fn start_call(held: &Held, random: &mut Random) -> tokio::task::JoinHandle<&'static str> {
     let class = [Array, Text, Binary, Tree, Typed][random.below(5)];
     let (path, media_type, mut body) = body_of(class, 1000 + random.below(400_000));
     let mut request = Request::post(path).header("content-type", media_type).header("x-request-timeout-ms", 200);
@@ -334,17 +334,17 @@ fn fly(held: &Held, random: &mut Random) -> tokio::task::JoinHandle<&'static str
     };
     let reads = random.below(4);
     tokio::spawn(async move {
-        let Some(answer) = polled(answer, leaves_after).await else { return "left" };
+        let Some(answer) = poll_at_most(answer, leaves_after).await else { return "client left" };
         let status = answer.status();
         let mut body = answer.into_body();
         if reads == 0 && status == 200 {
             let _first = body.frame().await;
-            return "cut while it was read";
+            return "partly read";
         }
         while let Some(Ok(_)) = body.frame().await {}
         match status.as_u16() {
             200 => "answered",
-            504 => "late",
+            504 => "expired",
             _ if kind == 2 => "body broke off",
             _ => "refused",
         }
@@ -352,14 +352,14 @@ fn fly(held: &Held, random: &mut Random) -> tokio::task::JoinHandle<&'static str
 }
 
 /// The outcome of the future, or nothing if it is dropped after this many polls.
-async fn polled<T>(mut future: Pin<Box<dyn Future<Output = T> + Send>>, most: Option<usize>) -> Option<T> {
-    let mut turns = 0;
+async fn poll_at_most<T>(mut future: Pin<Box<dyn Future<Output = T> + Send>>, max_polls: Option<usize>) -> Option<T> {
+    let mut polls = 0;
     poll_fn(move |context| match future.as_mut().poll(context) {
-        Poll::Ready(done) => Poll::Ready(Some(done)),
-        Poll::Pending if most.is_some_and(|most| turns >= most) => Poll::Ready(None),
+        Poll::Ready(output) => Poll::Ready(Some(output)),
+        Poll::Pending if max_polls.is_some_and(|max_polls| polls >= max_polls) => Poll::Ready(None),
         Poll::Pending => {
-            turns += 1;
-            if most.is_some() {
+            polls += 1;
+            if max_polls.is_some() {
                 context.waker().wake_by_ref();
             }
             Poll::Pending

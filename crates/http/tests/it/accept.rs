@@ -15,7 +15,7 @@ use tokio::net::{TcpSocket, TcpStream};
 use tokio::sync::Notify;
 
 use crate::support::app::{Hold, app};
-use crate::support::{PATIENCE, Raw, Server, bind, config};
+use crate::support::{Raw, Server, TEST_TIMEOUT, bind, config};
 
 /// Short enough to wait for, and long enough for an honest request on a loaded machine.
 const SHORT: Duration = Duration::from_millis(200);
@@ -26,12 +26,12 @@ fn hello() -> Router {
 
 #[tokio::test]
 async fn speaks_http1_and_http2_on_one_port() {
-    let server = Server::of_router(hello(), HttpConfig::default()).await;
+    let server = Server::for_router(hello(), HttpConfig::default()).await;
     let mut client = server.connect().await;
     assert_eq!(client.get("/").await.text(), "hello");
-    let with_body = client.post("/", &[], "nobody reads this").await;
+    let with_body = client.post("/", &[], "an unread body").await;
     assert_eq!(with_body.status, 405);
-    assert_eq!(client.get("/").await.text(), "hello", "kept alive and in step");
+    assert_eq!(client.get("/").await.text(), "hello", "the connection still works");
 
     let socket = TokioIo::new(TcpStream::connect(server.address).await.unwrap());
     let (mut client, connection) = hyper::client::conn::http2::handshake(TokioExecutor::new(), socket).await.unwrap();
@@ -43,11 +43,11 @@ async fn speaks_http1_and_http2_on_one_port() {
 }
 
 #[tokio::test]
-async fn tells_the_versions_apart_when_bytes_come_one_by_one() {
-    let server = Server::of_router(hello(), HttpConfig::default()).await;
+async fn the_version_is_recognized_when_bytes_arrive_one_by_one() {
+    let server = Server::for_router(hello(), HttpConfig::default()).await;
     let mut client = server.connect().await;
     client.socket.set_nodelay(true).unwrap();
-    // Shares its first letter with the preface of HTTP/2.
+    // `P` is also the first letter of the HTTP/2 preface.
     for byte in b"PUT / HTTP/1.1\r\nhost: test\r\n\r\n" {
         client.send([*byte]).await;
         tokio::task::yield_now().await;
@@ -56,22 +56,22 @@ async fn tells_the_versions_apart_when_bytes_come_one_by_one() {
 }
 
 #[tokio::test]
-async fn cuts_clients_that_connect_and_say_nothing() {
-    let server = Server::of_router(hello(), config(|c| c.first_byte_timeout = SHORT)).await;
+async fn a_client_that_sends_nothing_is_disconnected() {
+    let server = Server::for_router(hello(), config(|c| c.first_byte_timeout = SHORT)).await;
     assert_eq!(server.connect().await.closed().await, b"");
 }
 
 #[tokio::test]
-async fn cuts_clients_that_stop_within_the_preface_of_http2() {
-    let server = Server::of_router(hello(), config(|c| c.first_byte_timeout = SHORT)).await;
+async fn a_client_that_stops_within_the_http2_preface_is_disconnected() {
+    let server = Server::for_router(hello(), config(|c| c.first_byte_timeout = SHORT)).await;
     let mut client = server.connect().await;
     client.send("PRI * HT").await;
     assert_eq!(client.closed().await, b"");
 }
 
 #[tokio::test]
-async fn cuts_headers_that_trickle_in() {
-    let server = Server::of_router(hello(), config(|c| c.header_read_timeout = SHORT)).await;
+async fn a_client_that_trickles_its_headers_is_disconnected() {
+    let server = Server::for_router(hello(), config(|c| c.header_read_timeout = SHORT)).await;
     let client = server.connect().await;
     let (mut reading, mut writing) = client.socket.into_split();
     let trickle = tokio::spawn(async move {
@@ -84,24 +84,24 @@ async fn cuts_headers_that_trickle_in() {
             }
         }
     });
-    let mut said = Vec::new();
-    let reading = tokio::io::AsyncReadExt::read_to_end(&mut reading, &mut said);
-    _ = tokio::time::timeout(PATIENCE, reading).await.expect("cut in time");
-    assert_eq!(said, b"");
-    tokio::time::timeout(PATIENCE, trickle).await.expect("the trickle ends").unwrap();
+    let mut received = Vec::new();
+    let reading = tokio::io::AsyncReadExt::read_to_end(&mut reading, &mut received);
+    _ = tokio::time::timeout(TEST_TIMEOUT, reading).await.expect("cut in time");
+    assert_eq!(received, b"");
+    tokio::time::timeout(TEST_TIMEOUT, trickle).await.expect("the trickle ends").unwrap();
 }
 
 #[tokio::test]
-async fn closes_connections_that_are_idle_between_requests() {
-    let server = Server::of_router(hello(), config(|c| c.header_read_timeout = SHORT)).await;
+async fn a_connection_that_is_idle_between_requests_is_closed() {
+    let server = Server::for_router(hello(), config(|c| c.header_read_timeout = SHORT)).await;
     let mut client = server.connect().await;
     assert_eq!(client.get("/").await.status, 200);
     assert_eq!(client.closed().await, b"");
 }
 
 #[tokio::test]
-async fn answers_garbage_with_400_and_closes() {
-    let server = Server::of_router(hello(), HttpConfig::default()).await;
+async fn garbage_is_answered_with_400_and_closed() {
+    let server = Server::for_router(hello(), HttpConfig::default()).await;
     let mut client = server.connect().await;
     client.send(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03 this is no HTTP\r\n\r\n").await;
     assert_eq!(client.answer().await.status, 400);
@@ -109,18 +109,18 @@ async fn answers_garbage_with_400_and_closes() {
 }
 
 #[tokio::test]
-async fn answers_endless_headers_with_431() {
-    let server = Server::of_router(hello(), config(|c| c.max_header_bytes = 4096)).await;
+async fn endless_headers_are_answered_with_431() {
+    let server = Server::for_router(hello(), config(|c| c.max_header_bytes = 4096)).await;
     let mut client = server.connect().await;
     client.send(format!("GET / HTTP/1.1\r\nhost: test\r\nx-long: {}\r\n\r\n", "z".repeat(8192))).await;
     assert_eq!(client.answer().await.status, 431);
 }
 
 #[tokio::test]
-async fn a_client_that_still_sends_a_refused_body_reads_the_answer() {
+async fn a_refusal_reaches_a_client_that_still_sends_its_body() {
     let refusing =
         Router::new().route("/", post(|| async { (axum::http::StatusCode::PAYLOAD_TOO_LARGE, "too large") }));
-    let server = Server::of_router(refusing, HttpConfig::default()).await;
+    let server = Server::for_router(refusing, HttpConfig::default()).await;
     let mut client = server.connect().await;
     client.send("POST / HTTP/1.1\r\nhost: test\r\ncontent-length: 1073741824\r\n\r\n").await;
     let block = vec![0; 64 * 1024];
@@ -132,22 +132,21 @@ async fn a_client_that_still_sends_a_refused_body_reads_the_answer() {
 }
 
 #[tokio::test]
-async fn at_the_cap_new_clients_wait_for_a_place() {
-    let server = Server::of_router(hello(), config(|c| c.max_connections = 1)).await;
+async fn new_clients_wait_when_the_connection_limit_is_reached() {
+    let server = Server::for_router(hello(), config(|c| c.max_connections = 1)).await;
     let mut first = server.connect().await;
     assert_eq!(first.get("/").await.status, 200);
 
     let mut second = server.connect().await;
     second.send("GET / HTTP/1.1\r\nhost: test\r\n\r\n").await;
-    assert_eq!(first.get("/").await.status, 200, "whoever is in stays in");
-    let nothing = &mut [0];
-    assert!(second.socket.try_read(nothing).is_err(), "the second is not served yet");
+    assert_eq!(first.get("/").await.status, 200, "an open connection stays open");
+    assert!(second.socket.try_read(&mut [0]).is_err(), "the second is not served yet");
 
     drop(first);
     assert_eq!(second.answer().await.status, 200);
 }
 
-/// A handler that reports its start and waits to be released.
+/// A handler that reports its start and waits for its release.
 struct Held {
     started: Arc<Notify>,
     release: Arc<Notify>,
@@ -156,9 +155,9 @@ struct Held {
 
 fn held() -> Held {
     let (started, release) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
-    let (tell, wait) = (Arc::clone(&started), Arc::clone(&release));
+    let (signal_start, wait) = (Arc::clone(&started), Arc::clone(&release));
     let handler = move || async move {
-        tell.notify_one();
+        signal_start.notify_one();
         wait.notified().await;
         "done"
     };
@@ -166,9 +165,9 @@ fn held() -> Held {
 }
 
 #[tokio::test]
-async fn shutdown_finishes_the_request_in_hand_and_takes_no_more() {
+async fn shutdown_finishes_the_running_request_and_accepts_no_other() {
     let held = held();
-    let mut server = Server::of_router(held.router, HttpConfig::default()).await;
+    let mut server = Server::for_router(held.router, HttpConfig::default()).await;
     let address = server.address;
     let mut client = server.connect().await;
     client.send("GET / HTTP/1.1\r\nhost: test\r\n\r\n").await;
@@ -188,7 +187,7 @@ async fn shutdown_finishes_the_request_in_hand_and_takes_no_more() {
 
 #[tokio::test]
 async fn shutdown_lets_a_busy_client_finish_on_its_kept_alive_connection() {
-    let mut server = Server::of_router(hello(), config(|c| c.shutdown_linger = PATIENCE)).await;
+    let mut server = Server::for_router(hello(), config(|c| c.shutdown_linger = TEST_TIMEOUT)).await;
     let address = server.address;
     let mut client = server.connect().await;
     assert_eq!(client.get("/").await.header("connection"), None);
@@ -205,7 +204,7 @@ async fn shutdown_lets_a_busy_client_finish_on_its_kept_alive_connection() {
 
 #[tokio::test]
 async fn shutdown_closes_idle_connections_after_the_linger() {
-    let mut server = Server::of_router(hello(), config(|c| c.shutdown_linger = SHORT)).await;
+    let mut server = Server::for_router(hello(), config(|c| c.shutdown_linger = SHORT)).await;
     let mut client = server.connect().await;
     assert_eq!(client.get("/").await.status, 200);
     server.begin_shutdown();
@@ -215,9 +214,9 @@ async fn shutdown_closes_idle_connections_after_the_linger() {
 }
 
 #[tokio::test]
-async fn shutdown_cuts_what_outlasts_the_grace() {
+async fn shutdown_cuts_requests_that_outlast_the_grace() {
     let held = held();
-    let mut server = Server::of_router(held.router, config(|c| c.shutdown_grace = SHORT)).await;
+    let mut server = Server::for_router(held.router, config(|c| c.shutdown_grace = SHORT)).await;
     let mut client = server.connect().await;
     client.send("GET / HTTP/1.1\r\nhost: test\r\n\r\n").await;
     held.started.notified().await;
@@ -227,18 +226,18 @@ async fn shutdown_cuts_what_outlasts_the_grace() {
 }
 
 #[tokio::test]
-async fn shutdown_still_answers_those_who_wait_in_the_backlog() {
+async fn shutdown_answers_clients_in_the_backlog() {
     let socket = TcpSocket::new_v4().unwrap();
     socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let listener = socket.listen(512).unwrap();
     let mut clients = Vec::new();
-    // More than are accepted before the runtime gets its turn.
+    // More clients than the loop accepts before it yields.
     for _ in 0..200 {
         let mut client = Raw::connect(listener.local_addr().unwrap()).await;
         client.send("GET / HTTP/1.1\r\nhost: test\r\n\r\n").await;
         clients.push(client);
     }
-    // The accept loop sees the shutdown before it sees the clients.
+    // The accept loop sees the shutdown before the clients.
     let serving = tokio::spawn(serve_router(listener, hello(), HttpConfig::default(), ready(())));
     for mut client in clients {
         assert_eq!(client.answer().await.header("connection"), Some("close"));
@@ -247,9 +246,9 @@ async fn shutdown_still_answers_those_who_wait_in_the_backlog() {
 }
 
 #[tokio::test]
-async fn refuses_limits_that_cannot_work() {
-    let nonsense = config(|c| c.max_connections = 0);
-    let refused = serve_router(bind().await, hello(), nonsense, pending()).await.unwrap_err();
+async fn invalid_limits_are_refused() {
+    let invalid = config(|c| c.max_connections = 0);
+    let refused = serve_router(bind().await, hello(), invalid, pending()).await.unwrap_err();
     assert_eq!(std::error::Error::source(&refused).unwrap().to_string(), "`max_connections` must be above zero");
 }
 
@@ -259,7 +258,7 @@ const RESTING: &str = "callboard_http_connections_resting";
 /// once.
 #[tokio::test]
 async fn a_connection_that_rests_answers_its_next_request() {
-    let server = Server::of_app(app(), HttpConfig::default()).await;
+    let server = Server::for_app(app(), HttpConfig::default()).await;
     let mut client = server.connect().await;
     assert_eq!(client.get("/livez").await.status, 200);
     let post =
@@ -270,7 +269,7 @@ async fn a_connection_that_rests_answers_its_next_request() {
         server.metric_becomes(RESTING, 1.0).await;
         for piece in pieces {
             client.send(piece).await;
-            // The round trip of another connection, so that this part has left before the next.
+            // A round trip on another connection: the server has read this piece before the next.
             assert_eq!(server.get("/livez").await.status, 200);
         }
         for _ in 0..answers {
@@ -284,8 +283,8 @@ async fn a_connection_that_rests_answers_its_next_request() {
 
 /// Half a request after a whole one is kept, and gets no extra time.
 #[tokio::test]
-async fn half_a_request_is_no_rest() {
-    let server = Server::of_app(app(), config(|c| c.header_read_timeout = Duration::from_secs(2))).await;
+async fn a_connection_with_half_a_request_does_not_rest() {
+    let server = Server::for_app(app(), config(|c| c.header_read_timeout = Duration::from_secs(2))).await;
     let mut client = server.connect().await;
     client.send("GET /livez HTTP/1.1\r\nhost: test\r\n\r\nGET /livez HT").await;
     assert_eq!(client.answer().await.status, 200);
@@ -297,24 +296,24 @@ async fn half_a_request_is_no_rest() {
     client.send("TP/1.1\r\nhost: test\r\n\r\nGET /li").await;
     assert_eq!(client.answer().await.status, 200);
     assert_eq!((client.closed().await.is_empty(), other.closed().await.is_empty()), (true, true), "cut in time");
-    assert_eq!(idle.closed().await, b"", "as one that rests");
+    assert_eq!(idle.closed().await, b"", "closed like a resting connection");
 }
 
 /// A connection whose answer is pending or being written is not idle either.
 #[tokio::test]
 async fn a_connection_at_work_does_not_rest() {
     let (app, hold) = Hold::with_queue(8).split();
-    let server = Server::of_app(app, HttpConfig::default()).await;
+    let server = Server::for_app(app, HttpConfig::default()).await;
     let mut held = server.connect().await;
     held.send("POST /hold HTTP/1.1\r\nhost: test\r\ncontent-type: application/json\r\ncontent-length: 3\r\n\r\n\"a\"")
         .await;
-    hold.one_is_held().await;
+    hold.wait_until_held().await;
     let mut idle = server.connect().await;
     assert_eq!(idle.get("/livez").await.status, 200);
     server.metric_becomes(RESTING, 1.0).await;
     drop(idle);
     server.metric_becomes(RESTING, 0.0).await;
-    hold.release_one();
+    hold.release();
     assert_eq!(held.answer().await.status, 200);
     server.metric_becomes(RESTING, 1.0).await;
 }
@@ -324,9 +323,9 @@ async fn a_connection_at_work_does_not_rest() {
 async fn a_connection_that_lingers_does_not_rest() {
     let limits = config(|c| {
         c.max_body_bytes = 1_000;
-        c.close_linger = PATIENCE;
+        c.close_linger = TEST_TIMEOUT;
     });
-    let server = Server::of_app(app(), limits).await;
+    let server = Server::for_app(app(), limits).await;
     let mut client = server.connect().await;
     let head = "host: test\r\ncontent-type: application/json\r\ncontent-length: 1000000";
     client.send(format!("POST /mirror HTTP/1.1\r\n{head}\r\n\r\n")).await;
@@ -346,13 +345,13 @@ async fn a_connection_that_lingers_does_not_rest() {
 
 #[tokio::test]
 async fn shutdown_closes_connections_that_rest_after_the_linger() {
-    let mut server = Server::of_app(app(), HttpConfig::default()).await;
-    let (mut silent, mut busy) = (server.connect().await, server.connect().await);
-    assert_eq!((silent.get("/livez").await.status, busy.get("/livez").await.status), (200, 200));
+    let mut server = Server::for_app(app(), HttpConfig::default()).await;
+    let (mut idle, mut busy) = (server.connect().await, server.connect().await);
+    assert_eq!((idle.get("/livez").await.status, busy.get("/livez").await.status), (200, 200));
     server.metric_becomes(RESTING, 2.0).await;
     server.begin_shutdown();
     busy.send("GET /livez HTTP/1.1\r\nhost: test\r\n\r\n").await;
-    assert_eq!(busy.answer().await.status, 200, "its request may have been on its way");
-    assert_eq!((silent.closed().await, busy.closed().await), (Vec::new(), Vec::new()));
+    assert_eq!(busy.answer().await.status, 200, "its request may already have been sent");
+    assert_eq!((idle.closed().await, busy.closed().await), (Vec::new(), Vec::new()));
     server.ended().await;
 }

@@ -11,11 +11,11 @@ use crate::support::app::app;
 use crate::support::{Answer, Server, config};
 
 const KEY: &str = "a-key-that-nobody-guesses";
-const OTHER: &str = "another-key-nobody-guesses";
+const LIMITED_KEY: &str = "another-key-nobody-guesses";
 
 fn with_keys(change: impl FnOnce(&mut HttpConfig)) -> HttpConfig {
     config(|c| {
-        c.api_keys = Some(ApiKeys::parse(&format!("web {KEY}\nslow {OTHER} 2/h")).unwrap());
+        c.api_keys = Some(ApiKeys::parse(&format!("web {KEY}\nslow {LIMITED_KEY} 2/h")).unwrap());
         change(c);
     })
 }
@@ -27,7 +27,7 @@ async fn mirror(server: &Server, headers: &[(&str, &str)]) -> Answer {
 
 #[tokio::test]
 async fn a_call_without_a_valid_key_is_401() {
-    let server = Server::of_app(app(), with_keys(|_| {})).await;
+    let server = Server::for_app(app(), with_keys(|_| {})).await;
     let answer = mirror(&server, &[]).await;
     assert_eq!((answer.status, answer.problem()["kind"].as_str()), (401, Some("unauthenticated")));
     assert_eq!(answer.problem()["error_type"], "no_key");
@@ -43,8 +43,8 @@ async fn a_call_without_a_valid_key_is_401() {
 }
 
 #[tokio::test]
-async fn a_stranger_learns_how_the_service_does_and_is_called_but_not_what_it_counts() {
-    let server = Server::of_app(app(), with_keys(|_| {})).await;
+async fn health_and_documentation_need_no_key_but_metrics_do() {
+    let server = Server::for_app(app(), with_keys(|_| {})).await;
     for open in ["/", "/livez", "/readyz", "/openapi.json", "/docs/"] {
         assert_eq!(server.get(open).await.status, 200, "{open}");
     }
@@ -55,7 +55,7 @@ async fn a_stranger_learns_how_the_service_does_and_is_called_but_not_what_it_co
 
 #[tokio::test]
 async fn the_document_says_that_a_key_is_needed() {
-    let server = Server::of_app(app(), with_keys(|_| {})).await;
+    let server = Server::for_app(app(), with_keys(|_| {})).await;
     let greet = &server.get("/").await.json()["routes"][0]["curl"];
     assert!(greet.as_str().unwrap().ends_with(" -H \"x-api-key: $API_KEY\""), "{greet}");
     let document = server.get("/openapi.json").await.json();
@@ -66,18 +66,18 @@ async fn the_document_says_that_a_key_is_needed() {
     assert!(document["components"]["schemas"]["Problem"]["description"].as_str().unwrap().contains("401"));
     assert_eq!(document["paths"]["/livez"]["get"]["security"], serde_json::json!([]));
 
-    let document = Server::of_app(app(), HttpConfig::default()).await.get("/openapi.json").await.json();
-    assert_eq!(document["security"], serde_json::json!([]), "nothing is asked for");
+    let document = Server::for_app(app(), HttpConfig::default()).await.get("/openapi.json").await.json();
+    assert_eq!(document["security"], serde_json::json!([]), "no key is needed");
     assert!(document["components"].get("securitySchemes").is_none());
 }
 
 #[tokio::test]
 async fn a_key_over_its_limit_is_429_and_others_are_served() {
-    let server = Server::of_app(app(), with_keys(|c| c.rate_limit = Some(RateLimit::parse("1000/s").unwrap()))).await;
+    let server = Server::for_app(app(), with_keys(|c| c.rate_limit = Some(RateLimit::parse("1000/s").unwrap()))).await;
     for _ in 0..2 {
-        assert_eq!(mirror(&server, &[("x-api-key", OTHER)]).await.status, 200);
+        assert_eq!(mirror(&server, &[("x-api-key", LIMITED_KEY)]).await.status, 200);
     }
-    let refused = mirror(&server, &[("x-api-key", OTHER)]).await;
+    let refused = mirror(&server, &[("x-api-key", LIMITED_KEY)]).await;
     assert_eq!((refused.status, refused.problem()["error_type"].as_str()), (429, Some("rate_limited")));
     assert_eq!(refused.problem()["message"], "key `slow` is over its limit of 2/h");
     let seconds: u64 = refused.header("retry-after").unwrap().parse().unwrap();
@@ -86,15 +86,15 @@ async fn a_key_over_its_limit_is_429_and_others_are_served() {
 }
 
 #[tokio::test]
-async fn limits_without_keys_cannot_work() {
+async fn a_rate_limit_without_keys_is_refused() {
     let limited = config(|c| c.rate_limit = Some(RateLimit::parse("1/s").unwrap()));
     assert_eq!(limited.validate().unwrap_err().to_string(), "`rate_limit` has no effect without `api_keys`");
 }
 
 #[tokio::test]
-async fn a_listed_page_may_ask_and_read_and_another_may_not() {
+async fn a_listed_origin_may_call_and_read_and_another_may_not() {
     let cors = Cors::parse(["https://app.example.org"]).unwrap();
-    let server = Server::of_app(app(), with_keys(|c| c.cors = Some(cors))).await;
+    let server = Server::for_app(app(), with_keys(|c| c.cors = Some(cors))).await;
     let preflight = |origin: &'static str| {
         let server = &server;
         async move {
@@ -120,7 +120,7 @@ async fn a_listed_page_may_ask_and_read_and_another_may_not() {
     assert_eq!(read.header("vary"), Some("origin"));
     let error = mirror(&server, &[page]).await;
     assert_eq!(error.status, 401);
-    assert!(error.header("access-control-allow-origin").is_some(), "a page may read why it was refused");
+    assert!(error.header("access-control-allow-origin").is_some(), "a page may read the reason");
     let unread = mirror(&server, &[("origin", "https://other.example.org"), ("x-api-key", KEY)]).await;
     assert_eq!((unread.status, unread.header("access-control-allow-origin")), (403, None));
     assert_eq!(unread.header("vary"), Some("origin"));
@@ -128,7 +128,7 @@ async fn a_listed_page_may_ask_and_read_and_another_may_not() {
 
 #[tokio::test]
 async fn without_cors_a_preflight_is_a_wrong_method() {
-    let server = Server::of_app(app(), HttpConfig::default()).await;
+    let server = Server::for_app(app(), HttpConfig::default()).await;
     let mut client = server.connect().await;
     client
         .send(
@@ -142,7 +142,7 @@ async fn without_cors_a_preflight_is_a_wrong_method() {
 
 #[tokio::test]
 async fn a_route_has_its_own_limit_for_bodies() {
-    let server = Server::of_app(
+    let server = Server::for_app(
         app(),
         config(|c| {
             c.max_body_bytes = 100;
@@ -164,22 +164,22 @@ async fn a_route_has_its_own_limit_for_bodies() {
 
 /// Collects the text of every event and span.
 #[derive(Clone, Default)]
-pub(crate) struct Words(Arc<Mutex<String>>);
+pub(crate) struct LogText(Arc<Mutex<String>>);
 
-impl Words {
+impl LogText {
     /// The characters of the longest text in one event.
     pub(crate) fn longest_text(&self) -> usize {
         let values = |line: &str| line.split_once('=').map_or(0, |(_, text)| text.trim_matches('"').chars().count());
         self.0.lock().unwrap().lines().map(values).max().unwrap_or_default()
     }
 
-    /// How often this text occurs.
-    pub(crate) fn count(&self, words: &str) -> usize {
-        self.0.lock().unwrap().matches(words).count()
+    /// The count of this text.
+    pub(crate) fn count(&self, text: &str) -> usize {
+        self.0.lock().unwrap().matches(text).count()
     }
 }
 
-impl tracing::Subscriber for Words {
+impl tracing::Subscriber for LogText {
     fn enabled(&self, _: &tracing::Metadata<'_>) -> bool {
         true
     }
@@ -204,37 +204,37 @@ impl tracing::Subscriber for Words {
     fn exit(&self, _: &span::Id) {}
 }
 
-impl Visit for Words {
+impl Visit for LogText {
     fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
         self.0.lock().unwrap().push_str(&format!("{field}={value:?}\n"));
     }
 }
 
-/// On one thread, and the test gets all of its log lines.
+/// Runs on one thread, so that the test collects all log lines.
 #[tokio::test]
 async fn no_key_gets_into_a_log_at_any_level() {
-    let words = Words::default();
-    // Needed because with one dispatcher alone, `tracing` lets a thread without one decide which events are enabled.
-    let _second = tracing::Dispatch::new(Words::default());
-    let _here = tracing::subscriber::set_default(words.clone());
-    let server = Server::of_app(app(), with_keys(|_| {})).await;
-    let wrong = "Bearer a-wrong-key-somebody-mistyped";
+    let log = LogText::default();
+    // With only one dispatcher, `tracing` lets a thread without a dispatcher decide which events are enabled.
+    let _second = tracing::Dispatch::new(LogText::default());
+    let _subscriber = tracing::subscriber::set_default(log.clone());
+    let server = Server::for_app(app(), with_keys(|_| {})).await;
+    let wrong = "Bearer a-mistyped-key";
     assert_eq!(mirror(&server, &[("authorization", wrong)]).await.status, 401);
     assert_eq!(mirror(&server, &[("x-api-key", KEY), ("cookie", "session=a-cookie")]).await.status, 200);
     for _ in 0..3 {
-        mirror(&server, &[("authorization", &format!("Bearer {OTHER}"))]).await;
+        mirror(&server, &[("authorization", &format!("Bearer {LIMITED_KEY}"))]).await;
     }
-    let words = words.0.lock().unwrap();
-    assert!(words.contains("request_id"), "the log is heard");
-    for secret in [KEY, OTHER, "a-wrong-key-somebody-mistyped", "a-cookie"] {
-        assert!(!words.contains(secret), "`{secret}` is in the log");
+    let log = log.0.lock().unwrap();
+    assert!(log.contains("request_id"), "the log is collected");
+    for secret in [KEY, LIMITED_KEY, "a-mistyped-key", "a-cookie"] {
+        assert!(!log.contains(secret), "`{secret}` is in the log");
     }
 }
 
 /// Requests that a browser sends for any page without a preflight.
 #[tokio::test]
-async fn no_page_of_others_calls_a_server_on_loopback() {
-    let server = Server::of_app(app(), HttpConfig::default()).await;
+async fn a_foreign_page_cannot_call_a_server_on_loopback() {
+    let server = Server::for_app(app(), HttpConfig::default()).await;
     let ask = async |line: &str, headers: &str| {
         let mut client = server.connect().await;
         let body = "--xyz\r\nContent-Disposition: form-data; name=\"name\"\r\n\r\nAda\r\n--xyz--\r\n";
@@ -251,21 +251,21 @@ async fn no_page_of_others_calls_a_server_on_loopback() {
         assert_eq!(hidden.status, 403);
         let rebound = ask(&line, "host: evil.example.org\r\norigin: http://evil.example.org").await;
         assert_eq!(rebound.status, 403);
-        assert_eq!(ask(&line, &own).await.status, 200, "our own pages");
+        assert_eq!(ask(&line, &own).await.status, 200, "own pages");
         assert_eq!(ask(&line, "host: 127.0.0.1").await.status, 200, "programs");
     }
     let model = ask("POST /v2/models/greet/infer", "host: localhost\r\norigin: https://evil.example.org").await;
     assert_eq!((model.status, model.json()["error"].is_string()), (403, true));
-    // CORS decides which answers the page may read; under its own name it would read all of them.
+    // CORS decides which answers a page may read. Under its own host name it could read every answer.
     assert_eq!(ask("GET /livez", "host: localhost\r\norigin: https://evil.example.org").await.status, 200);
     assert_eq!(ask("GET /metrics", "host: evil.example.org").await.status, 403);
     server.metric_becomes("callboard_in_flight", 0.0).await;
 }
 
 #[tokio::test]
-async fn a_name_that_a_proxy_passes_on_may_be_listed() {
+async fn a_host_name_that_a_proxy_forwards_may_be_listed() {
     let hosts = Hosts::parse(["models.example.org"]).unwrap();
-    let server = Server::of_app(app(), config(|c| c.hosts = hosts)).await;
+    let server = Server::for_app(app(), config(|c| c.hosts = hosts)).await;
     let ask = async |host: &str| {
         let mut client = server.connect().await;
         client.send(format!("GET /livez HTTP/1.1\r\nhost: {host}\r\n\r\n")).await;
@@ -278,25 +278,31 @@ async fn a_name_that_a_proxy_passes_on_may_be_listed() {
 async fn keys_of_a_file_are_read_again_when_it_changes() {
     let file = std::env::temp_dir().join(format!("callboard-keys-{}", std::process::id()));
     let write = |text: &str| std::fs::write(&file, text).unwrap();
-    write(&format!("web {KEY}\nslow {OTHER} 2/h\n"));
+    write(&format!("web {KEY}\nslow {LIMITED_KEY} 2/h\n"));
     let limits = config(|c| {
         c.api_keys = Some(ApiKeys::read(&file).unwrap());
         c.api_keys_reload_interval = std::time::Duration::from_millis(20);
     });
-    let server = Server::of_app(app(), limits).await;
+    let server = Server::for_app(app(), limits).await;
     let status = async |key: &str| mirror(&server, &[("x-api-key", key)]).await.status;
-    let becomes = async |key: &str, wanted: u16| {
-        let becoming = async { while status(key).await != wanted {} };
-        tokio::time::timeout(crate::support::PATIENCE, becoming).await.unwrap_or_else(|_| panic!("{key}: {wanted}"));
+    let becomes = async |key: &str, expected: u16| {
+        let becoming = async { while status(key).await != expected {} };
+        tokio::time::timeout(crate::support::TEST_TIMEOUT, becoming)
+            .await
+            .unwrap_or_else(|_| panic!("{key}: {expected}"));
     };
-    assert_eq!((status(OTHER).await, status(OTHER).await, status(OTHER).await), (200, 200, 429));
+    assert_eq!((status(LIMITED_KEY).await, status(LIMITED_KEY).await, status(LIMITED_KEY).await), (200, 200, 429));
 
     let new = "a-new-key-that-nobody-guesses";
-    write(&format!("new {new}\nslow {OTHER} 2/h\n"));
+    write(&format!("new {new}\nslow {LIMITED_KEY} 2/h\n"));
     becomes(new, 200).await;
-    assert_eq!((status(KEY).await, status(OTHER).await), (401, 429), "one is gone, one goes on with its count");
+    assert_eq!(
+        (status(KEY).await, status(LIMITED_KEY).await),
+        (401, 429),
+        "one key is removed, the other keeps its count"
+    );
 
-    // A mistake in the file locks no client out: here an invalid key, which the log does not show.
+    // A mistake in the file locks no client out. The log does not show the invalid key.
     write("new short\n");
     write(&format!("new {new}\nlast {KEY}\n"));
     becomes(KEY, 200).await;
@@ -306,14 +312,14 @@ async fn keys_of_a_file_are_read_again_when_it_changes() {
 }
 
 #[tokio::test]
-async fn user_code_knows_the_request_and_of_its_headers_those_that_its_route_wants() {
-    let tells = Stage::each_with_context("tells", |_: &u64, context: &CallContext| {
+async fn user_code_sees_the_request_id_the_caller_and_the_listed_headers() {
+    let stage = Stage::each_with_context("tells", |_: &u64, context: &CallContext| {
         let headers = ["x-city", "x-other", "x-api-key"].map(|name| context.header(name).map(str::to_owned));
         let (id, caller) = (context.request_id().map(str::to_owned), context.caller().map(str::to_owned));
         Ok((id, caller, context.traceparent(), headers))
     });
-    let route = RouteSpec::new("/tells", tells).headers(["X-City"]);
-    let server = Server::of_app(App::new().mount(route), with_keys(|_| {})).await;
+    let route = RouteSpec::new("/tells", stage).headers(["X-City"]);
+    let server = Server::for_app(App::new().mount(route), with_keys(|_| {})).await;
     let trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00";
     let headers = [
         ("content-type", "application/json"),
@@ -325,8 +331,8 @@ async fn user_code_knows_the_request_and_of_its_headers_those_that_its_route_wan
         ("x-other", "secret"),
     ];
     let answer = server.connect().await.post("/tells", &headers, "1").await;
-    let told = serde_json::json!(["r-1", "web", trace, ["Lima, Oslo", null, null]]);
-    assert_eq!((answer.status, answer.json()), (200, told));
+    let expected = serde_json::json!(["r-1", "web", trace, ["Lima, Oslo", null, null]]);
+    assert_eq!((answer.status, answer.json()), (200, expected));
     // Without a client id, the request is known by the id in its answer.
     let headers = [("content-type", "application/json"), ("x-api-key", KEY)];
     let answer = server.connect().await.post("/tells", &headers, "1").await;

@@ -10,10 +10,10 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
 use crate::support::app::app;
-use crate::support::{Answer, PATIENCE, Raw, add_inference, bind, config};
+use crate::support::{Answer, Raw, TEST_TIMEOUT, add_inference, bind, config};
 
 /// A node with an admin listener.
-pub(crate) struct Run {
+pub(crate) struct AdminServer {
     node: Node,
     admin: Admin,
     pub(crate) address: SocketAddr,
@@ -21,7 +21,7 @@ pub(crate) struct Run {
     _serving: JoinHandle<()>,
 }
 
-impl Run {
+impl AdminServer {
     pub(crate) async fn start(app: App, config: HttpConfig) -> Self {
         let node = app.start().await.unwrap();
         let edge = HttpEdge::try_new(node.client(), HttpConfig::default(), ApiInfo::default()).unwrap();
@@ -39,20 +39,20 @@ impl Run {
         Self { node, admin, address, _stop: stop, _serving: serving }
     }
 
-    async fn ask(&self, head: &str, body: &str) -> Answer {
+    async fn request(&self, head: &str, body: &str) -> Answer {
         let mut client = Raw::connect(self.address).await;
         client.send(format!("{head}\r\ncontent-length: {}\r\n\r\n{body}", body.len())).await;
         client.answer().await
     }
 
     async fn local(&self, line: &str, body: &str) -> Answer {
-        self.ask(&format!("{line} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json"), body).await
+        self.request(&format!("{line} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json"), body).await
     }
 }
 
 #[tokio::test]
-async fn tells_what_runs() {
-    let run = Run::start(app(), HttpConfig::default()).await;
+async fn the_status_describes_the_node() {
+    let run = AdminServer::start(app(), HttpConfig::default()).await;
     let status = run.local("GET /v1/status", "").await;
     assert_eq!(status.status, 200);
     let status = status.json();
@@ -70,8 +70,8 @@ async fn tells_what_runs() {
 }
 
 #[tokio::test]
-async fn scales_a_stage_and_closes_a_route() {
-    let run = Run::start(app(), HttpConfig::default()).await;
+async fn a_stage_can_be_scaled_and_a_route_closed() {
+    let run = AdminServer::start(app(), HttpConfig::default()).await;
     let scaled = run.local("POST /v1/stages/greet/replicas", r#"{"replicas": 3}"#).await;
     assert_eq!((scaled.status, scaled.json()["replicas"].as_u64()), (200, Some(3)));
     assert_eq!(run.node.describe().stages[0].replicas.len(), 3);
@@ -79,13 +79,13 @@ async fn scales_a_stage_and_closes_a_route() {
     let closed = run.local("DELETE /v1/routes/greet", "").await;
     assert_eq!((closed.status, closed.json()["route"].as_str()), (200, Some("/greet")));
     assert!(run.node.client().route("/greet").is_none());
-    let again = run.local("DELETE /v1/routes/greet", "").await;
-    assert_eq!((again.status, again.problem()["message"].as_str()), (404, Some("there is no route `/greet`")));
+    let repeated = run.local("DELETE /v1/routes/greet", "").await;
+    assert_eq!((repeated.status, repeated.problem()["message"].as_str()), (404, Some("there is no route `/greet`")));
 }
 
 #[tokio::test]
-async fn what_cannot_be_done_changes_nothing_and_says_why() {
-    let run = Run::start(app(), HttpConfig::default()).await;
+async fn an_invalid_change_is_refused_with_a_reason_and_changes_nothing() {
+    let run = AdminServer::start(app(), HttpConfig::default()).await;
     let refused = async |line: &str, body: &str| {
         let answer = run.local(line, body).await;
         (answer.status, answer.problem()["kind"].as_str().unwrap().to_owned())
@@ -100,28 +100,28 @@ async fn what_cannot_be_done_changes_nothing_and_says_why() {
     assert_eq!(refused("GET /nowhere", "").await, status(404, "not_found"));
     assert_eq!(refused("DELETE /v1/status", "").await, status(405, "invalid_input"));
     let form = "POST /v1/stages/greet/replicas HTTP/1.1\r\nhost: localhost\r\ncontent-type: text/plain";
-    assert_eq!(run.ask(form, r#"{"replicas": 2}"#).await.status, 415);
+    assert_eq!(run.request(form, r#"{"replicas": 2}"#).await.status, 415);
     assert_eq!(run.node.describe().stages[0].replicas.len(), 1);
 }
 
 #[tokio::test]
-async fn a_stage_whose_new_replicas_do_not_start_keeps_those_it_has() {
+async fn a_stage_keeps_its_replicas_if_new_replicas_do_not_start() {
     let started = AtomicUsize::new(0);
     let stage = Stage::worker("once", move |_: &Replica| match started.fetch_add(1, Ordering::Relaxed) {
-        0 => Ok(Once),
+        0 => Ok(SingleStart),
         _ => Err(Failure::new("no second one")),
     });
-    let run = Run::start(App::new().route("/once", stage), HttpConfig::default()).await;
+    let run = AdminServer::start(App::new().route("/once", stage), HttpConfig::default()).await;
     let refused = run.local("POST /v1/stages/once/replicas", r#"{"replicas": 2}"#).await;
     assert_eq!((refused.status, refused.problem()["kind"].as_str()), (500, Some("failed")));
     assert!(refused.problem()["message"].as_str().unwrap().contains("no second one"));
     assert_eq!(run.node.describe().stages[0].replicas.len(), 1);
 }
 
-/// A stage that starts a single time.
-struct Once;
+/// A worker that starts only once.
+struct SingleStart;
 
-impl Worker for Once {
+impl Worker for SingleStart {
     type In = u8;
     type Out = u8;
 
@@ -131,38 +131,38 @@ impl Worker for Once {
 }
 
 #[tokio::test]
-async fn asks_for_the_end() {
-    let run = Run::start(app(), HttpConfig::default()).await;
+async fn a_drain_request_is_passed_to_the_program() {
+    let run = AdminServer::start(app(), HttpConfig::default()).await;
     assert_eq!(run.local("POST /v1/drain", "").await.status, 202);
-    tokio::time::timeout(PATIENCE, run.admin.drain_asked()).await.expect("the wish is passed on");
+    tokio::time::timeout(TEST_TIMEOUT, run.admin.drain_asked()).await.expect("the request is passed on");
 }
 
 #[tokio::test]
-async fn answers_no_web_page_and_no_name_that_somebody_else_gave_us() {
-    let run = Run::start(app(), HttpConfig::default()).await;
+async fn web_pages_and_foreign_host_names_are_refused() {
+    let run = AdminServer::start(app(), HttpConfig::default()).await;
     for head in [
         "POST /v1/drain HTTP/1.1\r\nhost: localhost\r\norigin: http://localhost:8001",
         "POST /v1/drain HTTP/1.1\r\nhost: rebound.example.org:8001",
         "GET /v1/status HTTP/1.1\r\nhost: rebound.example.org",
     ] {
-        let answer = run.ask(head, "").await;
+        let answer = run.request(head, "").await;
         assert_eq!((answer.status, answer.problem()["kind"].as_str()), (403, Some("permission_denied")), "{head}");
     }
 }
 
 #[tokio::test]
-async fn may_have_keys_of_its_own() {
+async fn the_admin_listener_may_have_its_own_keys() {
     let keys = ApiKeys::parse("operator a-key-of-the-operator").unwrap();
-    let run = Run::start(app(), config(|c| c.api_keys = Some(keys))).await;
+    let run = AdminServer::start(app(), config(|c| c.api_keys = Some(keys))).await;
     assert_eq!(run.local("GET /v1/status", "").await.status, 401);
     assert_eq!(run.local("POST /v1/drain", "").await.status, 401);
     let head = "GET /v1/status HTTP/1.1\r\nhost: localhost\r\nx-api-key: a-key-of-the-operator";
-    assert_eq!(run.ask(head, "").await.status, 200);
+    assert_eq!(run.request(head, "").await.status, 200);
 }
 
 #[tokio::test]
-async fn whatever_is_wrong_with_a_request_is_a_problem_document() {
-    let run = Run::start(app(), config(|c| c.body_progress_timeout = Duration::from_millis(200))).await;
+async fn every_invalid_request_is_answered_with_a_problem_document() {
+    let run = AdminServer::start(app(), config(|c| c.body_progress_timeout = Duration::from_millis(200))).await;
     let replicas = "POST /v1/stages/greet/replicas";
     assert_eq!(run.local("POST /v1/stages/%ff/replicas", "{}").await.problem()["status"], 404);
     assert_eq!(run.local("DELETE /v1/routes/%ff", "").await.problem()["status"], 404);
@@ -179,7 +179,7 @@ async fn whatever_is_wrong_with_a_request_is_a_problem_document() {
     let mut client = Raw::connect(run.address).await;
     let head = "host: localhost\r\ncontent-type: application/json\r\ncontent-length: 20";
     client.send(format!("{replicas} HTTP/1.1\r\n{head}\r\n\r\n{{")).await;
-    assert_eq!(client.answer().await.problem()["status"], 408, "a body that does not come");
+    assert_eq!(client.answer().await.problem()["status"], 408, "the body does not arrive");
     // A body that changes nothing is not waited for.
     for (path, status) in [("/v2/repository/nowhere", 404), ("/v2/repository/models/greet/load", 400)] {
         let mut client = Raw::connect(run.address).await;

@@ -10,7 +10,7 @@ use crate::support::{Server, config};
 const JSON: (&str, &str) = ("content-type", "application/json");
 
 async fn server() -> Server {
-    Server::of_app(app(), HttpConfig::default()).await
+    Server::for_app(app(), HttpConfig::default()).await
 }
 
 #[tokio::test]
@@ -32,7 +32,7 @@ async fn msgpack_in_msgpack_out() {
 }
 
 #[tokio::test]
-async fn each_part_of_a_form_is_what_it_says_it_is() {
+async fn each_part_of_a_form_is_read_by_its_declared_type() {
     let body = "--xyz\r\n\
         Content-Disposition: form-data; name=\"image\"; filename=\"seven.png\"\r\n\
         Content-Type: image/png\r\n\r\n\
@@ -55,7 +55,7 @@ async fn each_part_of_a_form_is_what_it_says_it_is() {
 }
 
 #[tokio::test]
-async fn raw_bodies_go_into_the_routes_field() {
+async fn a_raw_body_becomes_the_raw_field_of_its_route() {
     let server = server().await;
     let mut client = server.connect().await;
     for content_type in ["image/png", "IMAGE/jpeg", "application/octet-stream"] {
@@ -124,23 +124,23 @@ async fn pipelined_requests_are_answered_in_order() {
 }
 
 #[tokio::test]
-async fn the_request_id_is_taken_or_made_and_always_given_back() {
+async fn every_answer_has_the_request_id_of_its_client_or_a_new_one() {
     let server = server().await;
     let mut client = server.connect().await;
-    let own = client.post("/mirror", &[JSON, ("x-request-id", "my-id/1")], "1").await;
-    assert_eq!(own.header("x-request-id"), Some("my-id/1"));
+    let given = client.post("/mirror", &[JSON, ("x-request-id", "my-id/1")], "1").await;
+    assert_eq!(given.header("x-request-id"), Some("my-id/1"));
 
-    let made = client.post("/mirror", &[JSON], "1").await;
-    let other = client.get("/nowhere").await;
-    assert_eq!(other.problem()["request_id"], other.header("x-request-id").unwrap());
-    assert_ne!(made.header("x-request-id"), other.header("x-request-id"));
+    let generated = client.post("/mirror", &[JSON], "1").await;
+    let refused = client.get("/nowhere").await;
+    assert_eq!(refused.problem()["request_id"], refused.header("x-request-id").unwrap());
+    assert_ne!(generated.header("x-request-id"), refused.header("x-request-id"));
 
-    let unfit = client.post("/mirror", &[JSON, ("x-request-id", "two words")], "1").await;
-    assert_ne!(unfit.header("x-request-id"), Some("two words"));
+    let invalid = client.post("/mirror", &[JSON, ("x-request-id", "two words")], "1").await;
+    assert_ne!(invalid.header("x-request-id"), Some("two words"));
 }
 
 #[tokio::test]
-async fn replies_say_what_took_their_time() {
+async fn replies_state_their_time_by_phase() {
     let answer = server().await.post_json("/mirror", "1").await;
     let timing = answer.header("server-timing").unwrap();
     let durations: Vec<_> = timing
@@ -152,18 +152,18 @@ async fn replies_say_what_took_their_time() {
 }
 
 #[tokio::test]
-async fn a_body_as_long_as_the_limit_is_taken() {
-    let server = Server::of_app(app(), config(|c| c.max_body_bytes = 10)).await;
+async fn a_body_as_long_as_the_limit_is_accepted() {
+    let server = Server::for_app(app(), config(|c| c.max_body_bytes = 10)).await;
     assert_eq!(server.post_json("/mirror", r#""12345678""#).await.status, 200);
     assert_eq!(server.post_json("/mirror", r#""123456789""#).await.status, 413);
 }
 
 #[tokio::test]
-async fn the_body_limit_alone_decides_how_long_a_body_may_be() {
+async fn only_the_body_limit_bounds_the_length_of_a_body() {
     let change = |c: &mut HttpConfig| {
         c.max_body_bytes = 100;
         c.decode.max_bytes = 10;
     };
-    let server = Server::of_app(app(), config(change)).await;
+    let server = Server::for_app(app(), config(change)).await;
     assert_eq!(server.post_json("/mirror", r#""longer than ten bytes""#).await.status, 200);
 }

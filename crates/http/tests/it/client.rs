@@ -1,4 +1,4 @@
-//! Our own client against our own edge, on both protocols, and against servers of other protocols.
+//! The client against the edge on both protocols, and against servers of other protocols.
 
 use bytes::Bytes;
 use callboard_http::HttpConfig;
@@ -8,7 +8,7 @@ use tokio::io::AsyncWriteExt;
 use crate::support::app::app;
 use crate::support::{Server, bind};
 
-const BOTH: [Protocol; 2] = [Protocol::Http1, Protocol::Http2];
+const PROTOCOLS: [Protocol; 2] = [Protocol::Http1, Protocol::Http2];
 
 fn origin(address: std::net::SocketAddr) -> Origin {
     format!("http://{address}").parse().unwrap()
@@ -24,10 +24,10 @@ fn greet(name: &str) -> Call {
 }
 
 #[tokio::test]
-async fn a_connection_carries_one_call_after_the_other_on_both_protocols() {
-    let server = Server::of_app(app(), HttpConfig::default()).await;
+async fn a_connection_carries_several_calls_in_turn_on_both_protocols() {
+    let server = Server::for_app(app(), HttpConfig::default()).await;
     let origin = origin(server.address);
-    for protocol in BOTH {
+    for protocol in PROTOCOLS {
         let mut connection = Connection::open(&origin, protocol).await.unwrap();
         for name in ["Ada", "Bob"] {
             let request = greet(name).prepare(&origin, protocol).unwrap();
@@ -43,8 +43,8 @@ async fn a_connection_carries_one_call_after_the_other_on_both_protocols() {
 }
 
 #[tokio::test]
-async fn an_answer_is_never_longer_than_its_reader_wants() {
-    let server = Server::of_app(app(), HttpConfig::default()).await;
+async fn an_answer_longer_than_the_limit_of_its_reader_is_an_error() {
+    let server = Server::for_app(app(), HttpConfig::default()).await;
     let origin = origin(server.address);
     let request = greet("Ada").prepare(&origin, Protocol::Http1).unwrap();
     let mut connection = Connection::open(&origin, Protocol::Http1).await.unwrap();
@@ -56,7 +56,7 @@ async fn an_answer_is_never_longer_than_its_reader_wants() {
 }
 
 #[tokio::test]
-async fn who_does_not_listen_is_named() {
+async fn a_refused_connection_names_its_address() {
     let address = bind().await.local_addr().unwrap();
     let error = Connection::open(&origin(address), Protocol::Http1).await.unwrap_err();
     assert_eq!(error.as_str(), "connect");
@@ -64,8 +64,8 @@ async fn who_does_not_listen_is_named() {
 }
 
 #[tokio::test]
-async fn what_ends_early_or_is_no_http_is_told_apart() {
-    for (said, expected) in [
+async fn a_truncated_answer_and_a_foreign_protocol_are_different_errors() {
+    for (answer_bytes, expected) in [
         ("", "closed"),
         ("HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\nhalf", "closed"),
         ("SSH-2.0-OpenSSH_9.9\r\n\r\n", "protocol"),
@@ -76,7 +76,7 @@ async fn what_ends_early_or_is_no_http_is_told_apart() {
             let (mut stream, _) = listener.accept().await.unwrap();
             let mut head = [0; 1];
             tokio::io::AsyncReadExt::read_exact(&mut stream, &mut head).await.unwrap();
-            stream.write_all(said.as_bytes()).await.unwrap();
+            stream.write_all(answer_bytes.as_bytes()).await.unwrap();
             stream.shutdown().await.unwrap();
             // Reads everything that the client sent, so that closing causes no reset.
             tokio::io::copy(&mut stream, &mut tokio::io::sink()).await.unwrap();
@@ -84,7 +84,7 @@ async fn what_ends_early_or_is_no_http_is_told_apart() {
         let mut connection = Connection::open(&origin, Protocol::Http1).await.unwrap();
         let request = greet("Ada").prepare(&origin, Protocol::Http1).unwrap();
         let outcome = async { connection.send(&request).await?.discard().await }.await;
-        assert_eq!(outcome.unwrap_err().as_str(), expected, "{said:?}");
+        assert_eq!(outcome.unwrap_err().as_str(), expected, "{answer_bytes:?}");
         drop(connection);
         serving.await.unwrap();
     }

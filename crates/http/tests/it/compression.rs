@@ -16,7 +16,7 @@ use crate::support::{Server, config};
 const JSON: (&str, &str) = ("content-type", "application/json");
 
 async fn server() -> Server {
-    Server::of_app(app(), HttpConfig::default()).await
+    Server::for_app(app(), HttpConfig::default()).await
 }
 
 fn packed(coding: &str, bytes: &[u8]) -> Vec<u8> {
@@ -48,7 +48,7 @@ fn unpacked(coding: &str, bytes: &[u8]) -> Vec<u8> {
 const CODINGS: [&str; 3] = ["gzip", "deflate", "zstd"];
 
 #[tokio::test]
-async fn bodies_and_answers_may_be_packed() {
+async fn bodies_and_answers_may_be_compressed() {
     let server = server().await;
     let mut client = server.connect().await;
     let json = serde_json::to_string(&(0..100_000).collect::<Vec<u32>>()).unwrap();
@@ -66,7 +66,7 @@ async fn bodies_and_answers_may_be_packed() {
 }
 
 #[tokio::test]
-async fn what_is_short_or_dense_is_sent_as_it_is() {
+async fn short_and_dense_answers_are_not_compressed() {
     let server = server().await;
     let mut client = server.connect().await;
     let short = client.post("/mirror", &[JSON, ("accept-encoding", "gzip, zstd")], "[1, 2, 3]").await;
@@ -74,8 +74,8 @@ async fn what_is_short_or_dense_is_sent_as_it_is() {
     assert_eq!(short.header("vary"), None);
     let zeros = format!("[{}0]", "0,".repeat(10_000));
     let plain = client.post("/mirror", &[JSON], &zeros).await;
-    let both = (plain.header("content-encoding"), plain.header("vary"));
-    assert_eq!(both, (None, Some("accept-encoding")), "another client would get another answer");
+    let headers = (plain.header("content-encoding"), plain.header("vary"));
+    assert_eq!(headers, (None, Some("accept-encoding")), "the answer depends on accept-encoding");
     let mut encoding = async |accept: &str, accept_encoding: &str| {
         let headers = [JSON, ("accept", accept), ("accept-encoding", accept_encoding)];
         let answer = client.post("/mirror", &headers, &zeros).await;
@@ -89,7 +89,7 @@ async fn what_is_short_or_dense_is_sent_as_it_is() {
 
 /// RFC 9110 §12.5.3. The default of HTTP libraries (`gzip, deflate`) costs a large table more time than it saves.
 #[tokio::test]
-async fn a_table_is_packed_by_zstd_where_that_is_asked_for() {
+async fn a_table_is_compressed_by_zstd_on_request() {
     let server = server().await;
     let words = (0..20_000).map(|row| Value::from(format!("row {}", row % 7))).collect();
     let table = DataFrame::from_value(&Map::from_iter([("words", Value::List(words))]).into()).unwrap();
@@ -110,8 +110,8 @@ async fn a_table_is_packed_by_zstd_where_that_is_asked_for() {
 }
 
 #[tokio::test]
-async fn a_bomb_is_413_at_the_limit_and_leaves_nothing_behind() {
-    let server = Server::of_app(app(), config(|c| c.max_body_bytes = 1 << 20)).await;
+async fn a_decompression_bomb_is_413_at_the_limit_and_frees_its_bytes() {
+    let server = Server::for_app(app(), config(|c| c.max_body_bytes = 1 << 20)).await;
     let zeros = vec![b' '; 30 << 20];
     for coding in CODINGS {
         let bomb = packed(coding, &zeros);
@@ -123,20 +123,20 @@ async fn a_bomb_is_413_at_the_limit_and_leaves_nothing_behind() {
 }
 
 #[tokio::test]
-async fn what_a_body_unpacks_to_takes_permits_as_any_body() {
+async fn a_decompressed_body_takes_permits_like_any_other() {
     let limits = Limits { max_in_flight_bytes: 1 << 20, ..Limits::default() };
-    let server = Server::of_app(app().limits(limits), HttpConfig::default()).await;
+    let server = Server::for_app(app().limits(limits), HttpConfig::default()).await;
     let body = packed("gzip", &[b' '; 4 << 20]);
     let refused = server.connect().await.post("/mirror", &[JSON, ("content-encoding", "gzip")], body).await;
     assert_eq!((refused.status, refused.problem()["kind"].as_str()), (429, Some("overloaded")));
     server.metric_becomes("callboard_in_flight_bytes", 0.0).await;
 }
 
-/// Bodies with little more than a head: each has a decoder, and decoders cost memory.
+/// Even a body of two bytes has a decompressor, which costs memory.
 #[tokio::test]
-async fn a_decoder_takes_permits_from_the_first_byte_until_the_body_is_unpacked() {
+async fn a_decompressor_holds_permits_until_its_body_is_decompressed() {
     let limits = Limits { max_in_flight_bytes: 1 << 20, ..Limits::default() };
-    let server = Server::of_app(app().limits(limits), HttpConfig::default()).await;
+    let server = Server::for_app(app().limits(limits), HttpConfig::default()).await;
     let mut clients = Vec::new();
     for coding in CODINGS {
         let body = packed(coding, b"[1]");
@@ -158,7 +158,7 @@ async fn a_decoder_takes_permits_from_the_first_byte_until_the_body_is_unpacked(
 }
 
 #[tokio::test]
-async fn what_does_not_unpack_is_400_and_an_unknown_coding_415() {
+async fn a_broken_compressed_body_is_400_and_an_unknown_coding_415() {
     let server = server().await;
     for coding in CODINGS {
         let whole = packed(coding, b"[1, 2, 3]");
@@ -178,24 +178,24 @@ async fn what_does_not_unpack_is_400_and_an_unknown_coding_415() {
 }
 
 #[tokio::test]
-async fn each_event_of_a_packed_stream_can_be_read_when_it_is_sent() {
-    // One event and then none: without a flush it would never arrive.
+async fn each_event_of_a_compressed_stream_can_be_read_when_it_is_sent() {
+    // Without a flush, the only event would never arrive.
     let stage =
         StreamStage::each("one", |n: &i64| futures_util::StreamExt::chain(stream::iter([Ok(*n)]), stream::pending()));
     let server =
-        Server::of_app(App::new().route_streaming("/one", StreamPipeline::from(stage)), HttpConfig::default()).await;
+        Server::for_app(App::new().route_streaming("/one", StreamPipeline::from(stage)), HttpConfig::default()).await;
     let mut client = server.connect().await;
     let headers = "content-type: application/json\r\naccept-encoding: gzip, identity;q=0.5\r\ncontent-length: 1";
     client.send(format!("POST /one HTTP/1.1\r\nhost: test\r\n{headers}\r\n\r\n7")).await;
-    client.hears("content-encoding: gzip\r\n").await;
-    client.hears("\r\n\r\n").await;
-    let mut heard = Vec::new();
+    client.read_past("content-encoding: gzip\r\n").await;
+    client.read_past("\r\n\r\n").await;
+    let mut received = Vec::new();
     let event = b"id: 0\ndata: 7\n\n";
     loop {
-        heard.extend(client.next_chunk().await.unwrap());
-        let mut said = Vec::new();
-        let _cut = MultiGzDecoder::new(&heard[..]).read_to_end(&mut said);
-        if said == event {
+        received.extend(client.next_chunk().await.unwrap());
+        let mut decompressed = Vec::new();
+        let _truncated = MultiGzDecoder::new(&received[..]).read_to_end(&mut decompressed);
+        if decompressed == event {
             return;
         }
     }

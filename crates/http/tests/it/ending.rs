@@ -12,20 +12,20 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use serde_json::Value;
 use tokio::net::TcpStream;
 
-use crate::functions::{begun, call, frames};
-use crate::support::app::{Hold, Holding, app};
+use crate::functions::{call, frames, open_stream};
+use crate::support::app::{Hold, HoldControl, app};
 use crate::support::{Server, config};
 
-fn in_short() -> HttpConfig {
+fn short_grace() -> HttpConfig {
     config(|config| config.shutdown_grace = Duration::from_millis(50))
 }
 
-async fn holding() -> (Server, Holding) {
+async fn holding() -> (Server, HoldControl) {
     let (app, holding) = Hold::with_queue(10).split();
-    (Server::of_app(app, in_short()).await, holding)
+    (Server::for_app(app, short_grace()).await, holding)
 }
 
-fn says_that_it_ends(problem: &Value) {
+fn assert_node_ending(problem: &Value) {
     assert_eq!((&problem["status"], &problem["kind"]), (&503.into(), &"unavailable".into()), "{problem}");
     assert_eq!(problem["retryable"], false, "it may have run: {problem}");
     assert!(problem["message"].as_str().unwrap().starts_with("the node is ending"), "{problem}");
@@ -38,23 +38,23 @@ async fn a_call_that_runs_too_long_is_answered() {
     let (mut server, holding) = holding().await;
     let mut client = server.connect().await;
     client.send(format!("{HEAD}\"a\"")).await;
-    holding.one_is_held().await;
+    holding.wait_until_held().await;
     server.begin_shutdown();
     let answer = client.answer().await;
-    says_that_it_ends(&answer.problem());
+    assert_node_ending(&answer.problem());
     assert_eq!(answer.header("connection"), Some("close"));
     server.ended().await;
 }
 
 #[tokio::test]
-async fn a_body_that_is_not_there_in_time_is_answered() {
-    let mut server = Server::of_app(app(), in_short()).await;
+async fn a_body_that_does_not_arrive_in_time_is_answered() {
+    let mut server = Server::for_app(app(), short_grace()).await;
     let mut client = server.connect().await;
     client.send(format!("{}\"a", HEAD.replace("/hold", "/mirror"))).await;
     // The metric shows that the request was read and not refused.
     server.metric_becomes("callboard_in_flight", 1.0).await;
     server.begin_shutdown();
-    says_that_it_ends(&client.answer().await.problem());
+    assert_node_ending(&client.answer().await.problem());
     server.ended().await;
 }
 
@@ -67,17 +67,17 @@ async fn a_call_over_http2_is_answered_on_its_stream() {
     let request = Request::post(format!("http://{}/hold", server.address)).header("content-type", "application/json");
     let answer = client.send_request(request.body("\"a\"".to_owned()).unwrap());
     let ending = async {
-        holding.one_is_held().await;
+        holding.wait_until_held().await;
         server.begin_shutdown();
     };
     let (answer, ()) = tokio::join!(answer, ending);
     let body = answer.unwrap().into_body().collect().await.unwrap().to_bytes();
-    says_that_it_ends(&serde_json::from_slice(&body).unwrap());
+    assert_node_ending(&serde_json::from_slice(&body).unwrap());
     server.ended().await;
 }
 
 #[tokio::test]
-async fn a_stream_that_goes_on_too_long_ends_with_the_error() {
+async fn a_stream_that_runs_too_long_ends_with_the_error() {
     let endless = || {
         let endless = StreamStage::each("endless", |n: &i64| stream::iter([Ok(*n)]).chain(stream::pending()));
         App::new().route_streaming("/endless", endless)
@@ -87,25 +87,25 @@ async fn a_stream_that_goes_on_too_long_ends_with_the_error() {
         ("/endless", "application/x-ndjson", "7"),
         ("/v2/models/endless/generate_stream", "*/*", "{\"input\": 7}"),
     ] {
-        let mut server = Server::of_app(endless(), in_short()).await;
+        let mut server = Server::for_app(endless(), short_grace()).await;
         let mut client = server.connect().await;
         let length = body.len();
         let head = format!("POST {path} HTTP/1.1\r\nhost: test\r\ncontent-type: application/json\r\naccept: {accept}");
         client.send(format!("{head}\r\ncontent-length: {length}\r\n\r\n{body}")).await;
-        client.hears("7").await;
+        client.read_past("7").await;
         server.begin_shutdown();
-        client.hears("the node is ending").await;
-        client.hears("0\r\n\r\n").await;
+        client.read_past("the node is ending").await;
+        client.read_past("0\r\n\r\n").await;
         server.ended().await;
     }
 }
 
 #[tokio::test]
-async fn a_stream_of_calls_that_goes_on_too_long_ends_with_the_error() {
+async fn a_stream_of_calls_that_runs_too_long_ends_with_the_error() {
     let (mut server, holding) = holding().await;
-    let mut client = begun(&server, "hold").await;
+    let mut client = open_stream(&server, "hold").await;
     client.send(call(["a".into()])).await;
-    holding.one_is_held().await;
+    holding.wait_until_held().await;
     server.begin_shutdown();
     let frames = frames(&client.answer().await.body);
     let [(1, Some(problem))] = &frames[..] else { panic!("{frames:?}") };

@@ -10,18 +10,18 @@ use crate::support::app::app;
 use crate::support::{Answer, Server};
 
 async fn server() -> Server {
-    Server::of_app(app(), HttpConfig::default()).await
+    Server::for_app(app(), HttpConfig::default()).await
 }
 
 /// Sends a value to `/mirror` and reads the answer, both in this format.
 async fn mirrored(server: &Server, value: &Value, format: Format) -> Answer {
-    let headers = [("content-type", format.media_type()), ("accept", exactly(format))];
+    let headers = [("content-type", format.media_type()), ("accept", exact_media_type(format))];
     let body = value.encode(format).unwrap();
     server.connect().await.post("/mirror", &headers, body).await
 }
 
 /// The exact media type of this format.
-fn exactly(format: Format) -> &'static str {
+fn exact_media_type(format: Format) -> &'static str {
     match format {
         Format::Msgpack => "application/msgpack; extensions=callboard",
         format => format.media_type(),
@@ -29,7 +29,7 @@ fn exactly(format: Format) -> &'static str {
 }
 
 fn decoded(answer: Answer, format: Format) -> Value {
-    assert_eq!(answer.header("content-type"), Some(exactly(format)), "{answer:?}");
+    assert_eq!(answer.header("content-type"), Some(exact_media_type(format)), "{answer:?}");
     Value::decode(format, &answer.body.into(), &DecodeLimits::default()).unwrap()
 }
 
@@ -51,15 +51,15 @@ fn frame() -> Value {
     Value::DataFrame(DataFrame::from_value(&columns.into()).unwrap())
 }
 
-/// A value that only the exact formats preserve, with large and small leaves.
-fn everything() -> Value {
+/// A value with large and small leaves that only lossless formats preserve.
+fn mixed_value() -> Value {
     let tuple = Value::Tuple(vec![Value::Bytes(Bytes::from(vec![7; 5000])), Value::Null, frame()]);
     Map::from_iter([("tensor", tensor()), ("tuple", tuple), ("float", Value::Float(f64::INFINITY))]).into()
 }
 
 /// A client without our extension types reads arrays as plain MessagePack, and sends them in that form.
 #[tokio::test]
-async fn messagepack_is_plain_unless_extensions_are_asked_for() {
+async fn messagepack_is_plain_unless_the_client_requests_extensions() {
     let server = server().await;
     let array = Tensor::from_vec(&[1, 2], vec![1.5_f32, -2.0]).unwrap();
     let plain = Value::Map(Map::from_iter([
@@ -79,7 +79,7 @@ async fn messagepack_is_plain_unless_extensions_are_asked_for() {
     };
     let expected = Value::List(vec![plain.clone(), Value::from("x")]);
     assert_eq!(ask("/mirror", msgpack, msgpack, &value).await, (msgpack.to_owned(), expected));
-    let exact = exactly(Format::Msgpack);
+    let exact = exact_media_type(Format::Msgpack);
     assert_eq!(ask("/mirror", msgpack, exact, &value).await, (exact.to_owned(), value.clone()));
 
     // Without `accept`, the answer has the format of the request.
@@ -90,26 +90,26 @@ async fn messagepack_is_plain_unless_extensions_are_asked_for() {
 
     // A route over arrays reads the form that it writes.
     let app = App::new().route("/double", Stage::each("double", |tensor: &Tensor| Ok(tensor.clone())));
-    let server = Server::of_app(app, HttpConfig::default()).await;
+    let server = Server::for_app(app, HttpConfig::default()).await;
     let headers = [("content-type", msgpack), ("accept", "application/x-npy")];
     let answer = server.connect().await.post("/double", &headers, plain.encode(Format::Msgpack).unwrap()).await;
     assert_eq!(answer.status, 200, "{answer:?}");
-    let came = Value::decode(Format::Npy, &answer.body.into(), &DecodeLimits::default()).unwrap();
-    assert_eq!(came, Value::Tensor(array));
+    let value = Value::decode(Format::Npy, &answer.body.into(), &DecodeLimits::default()).unwrap();
+    assert_eq!(value, Value::Tensor(array));
 }
 
 #[tokio::test]
-async fn a_value_comes_back_in_each_format_as_it_went() {
+async fn every_format_preserves_a_value() {
     let server = server().await;
     let cases = [
-        (Format::Msgpack, everything()),
-        (Format::Envelope, everything()),
+        (Format::Msgpack, mixed_value()),
+        (Format::Envelope, mixed_value()),
         (Format::Npy, tensor()),
         (Format::Npz, fields()),
         (Format::ArrowStream, frame()),
         (Format::ArrowFile, frame()),
     ];
-    assert_eq!(cases.len() + 1, Format::all().count(), "all formats but JSON, which every other test speaks");
+    assert_eq!(cases.len() + 1, Format::all().count(), "all formats but JSON, which other tests cover");
     for (format, value) in cases {
         let answer = mirrored(&server, &value, format).await;
         assert_eq!(answer.status, 200, "{format}: {}", String::from_utf8_lossy(&answer.body));
@@ -118,27 +118,27 @@ async fn a_value_comes_back_in_each_format_as_it_went() {
 }
 
 #[tokio::test]
-async fn a_text_and_bytes_are_bodies_as_they_are() {
+async fn texts_and_bytes_are_sent_without_an_encoding() {
     let server = server().await;
     let mut client = server.connect().await;
-    for (content_type, said) in
+    for (content_type, expected_type) in
         [("text/plain", "text/plain; charset=utf-8"), ("application/octet-stream", "application/octet-stream")]
     {
         for body in ["grüß dich", ""] {
             let headers = [("content-type", content_type), ("accept", content_type)];
             let answer = client.post("/mirror", &headers, body).await;
-            assert_eq!((answer.status, answer.header("content-type"), answer.text()), (200, Some(said), body));
+            assert_eq!((answer.status, answer.header("content-type"), answer.text()), (200, Some(expected_type), body));
         }
     }
-    let broken = client.post("/mirror", &[("content-type", "text/plain")], b"abc\xff").await;
+    let invalid = client.post("/mirror", &[("content-type", "text/plain")], b"abc\xff").await;
     assert_eq!(
-        (broken.status, broken.problem()["message"].as_str()),
+        (invalid.status, invalid.problem()["message"].as_str()),
         (400, Some("the body is text but not UTF-8 (byte 3)"))
     );
 }
 
 #[tokio::test]
-async fn a_typed_route_takes_each_form_of_its_type() {
+async fn a_typed_route_accepts_each_format_of_its_type() {
     let server = server().await;
     let mut client = server.connect().await;
     let tensor = tensor();
@@ -153,32 +153,36 @@ async fn a_typed_route_takes_each_form_of_its_type() {
     assert!(message.contains("application/x-npy") && !message.contains("arrow"), "{message}");
 }
 
-/// Whatever the format of a body, the answer has the most preferred format, not the first or a less preferred one.
+/// The answer has the format with the highest quality, for every format of the body.
 #[tokio::test]
-async fn every_form_of_a_body_goes_with_every_form_of_an_answer() {
-    let same = Stage::each("same", |tensor: &Tensor| Ok(tensor.clone()));
-    let server = Server::of_app(App::new().route("/same", same), HttpConfig::default()).await;
+async fn every_body_format_combines_with_every_answer_format() {
+    let echo = Stage::each("same", |tensor: &Tensor| Ok(tensor.clone()));
+    let server = Server::for_app(App::new().route("/same", echo), HttpConfig::default()).await;
     let mut client = server.connect().await;
     let forms = DataType::for_type::<Tensor>().formats();
     assert!(forms.len() >= 4, "{forms:?}");
     let numbers = tensor().encode(Format::Json).unwrap();
-    for sent in &forms {
-        let body = tensor().encode(*sent).unwrap();
-        for wanted in &forms {
-            let media_type = exactly(*wanted);
+    for body_format in &forms {
+        let body = tensor().encode(*body_format).unwrap();
+        for answer_format in &forms {
+            let media_type = exact_media_type(*answer_format);
             let accept = format!("*/*;q=0.1, application/json;q=0.2, text/html, {media_type};q=0.9, image/png;q=0.95");
-            let headers = [("content-type", sent.media_type()), ("accept", &accept)];
+            let headers = [("content-type", body_format.media_type()), ("accept", &accept)];
             let answer = client.post("/same", &headers, &body).await;
-            assert_eq!(answer.status, 200, "{sent} to {wanted}: {answer:?}");
-            assert_eq!(decoded(answer, *wanted).encode(Format::Json).unwrap(), numbers, "{sent} to {wanted}");
+            assert_eq!(answer.status, 200, "{body_format} to {answer_format}: {answer:?}");
+            assert_eq!(
+                decoded(answer, *answer_format).encode(Format::Json).unwrap(),
+                numbers,
+                "{body_format} to {answer_format}"
+            );
         }
     }
 }
 
 #[tokio::test]
-async fn a_stream_has_the_form_that_is_liked_best() {
+async fn a_stream_has_the_preferred_format() {
     let count = StreamStage::each("count", |n: &i64| stream::iter((0..*n).map(Ok::<_, Failure>)));
-    let server = Server::of_app(App::new().route_streaming("/count", count), HttpConfig::default()).await;
+    let server = Server::for_app(App::new().route_streaming("/count", count), HttpConfig::default()).await;
     let mut client = server.connect().await;
     for (accept, form) in [
         ("text/event-stream;q=0.5, application/x-ndjson", "application/x-ndjson"),
@@ -194,7 +198,7 @@ async fn a_stream_has_the_form_that_is_liked_best() {
 }
 
 #[tokio::test]
-async fn the_next_form_is_sent_where_the_outcome_does_not_fit_the_best() {
+async fn the_next_format_is_sent_if_the_outcome_does_not_fit_the_preferred_one() {
     let server = server().await;
     let mut client = server.connect().await;
     let mut post = async |accept: &str, body: &str| {
@@ -212,7 +216,7 @@ async fn the_next_form_is_sent_where_the_outcome_does_not_fit_the_best() {
 }
 
 #[tokio::test]
-async fn an_outcome_without_json_is_an_error_and_not_silently_another_form() {
+async fn an_outcome_that_json_cannot_express_is_an_error() {
     let server = server().await;
     let body = list([0.5, f64::NAN]).encode(Format::Msgpack).unwrap();
     let mut client = server.connect().await;
@@ -226,15 +230,15 @@ async fn a_malformed_body_is_400_in_every_format() {
     let server = server().await;
     let mut client = server.connect().await;
     for format in Format::all() {
-        let whole = match format {
+        let valid = match format {
             Format::Npy => tensor(),
             Format::Npz => fields(),
             Format::ArrowStream | Format::ArrowFile => frame(),
-            _ => everything(),
+            _ => mixed_value(),
         };
-        let whole = whole.encode(format).unwrap_or_else(|_| Bytes::from_static(b"[1, 2]"));
-        let cut = whole.slice(..whole.len() / 2);
-        for body in [Bytes::new(), Bytes::from_static(b"\xc1\xff\x00 nonsense"), cut] {
+        let valid = valid.encode(format).unwrap_or_else(|_| Bytes::from_static(b"[1, 2]"));
+        let truncated = valid.slice(..valid.len() / 2);
+        for body in [Bytes::new(), Bytes::from_static(b"\xc1\xff\x00 nonsense"), truncated] {
             let answer = client.post("/mirror", &[("content-type", format.media_type())], &body).await;
             assert_eq!(answer.status, 400, "{format} {} bytes: {answer:?}", body.len());
             assert_eq!(answer.problem()["kind"], "invalid_input");

@@ -24,8 +24,8 @@ fn refused(answer: &Answer) -> (u16, String, String) {
 }
 
 #[tokio::test]
-async fn all_parts_together_become_no_more_than_one_body_may() {
-    let server = Server::of_app(app(), config(|c| c.decode.max_elements = 1_000)).await;
+async fn all_parts_share_the_decode_limits_of_one_body() {
+    let server = Server::for_app(app(), config(|c| c.decode.max_elements = 1_000)).await;
     let list = format!("[{}0]", "0,".repeat(399));
     let json = "\r\nContent-Type: application/json";
     let parts =
@@ -38,15 +38,15 @@ async fn all_parts_together_become_no_more_than_one_body_may() {
 }
 
 #[tokio::test]
-async fn a_form_that_does_not_come_to_a_part_is_refused_before_it_has_come() {
-    let server = Server::of_app(app(), HttpConfig::default()).await;
+async fn a_form_without_a_part_at_its_start_is_refused_before_it_ends() {
+    let server = Server::for_app(app(), HttpConfig::default()).await;
     let endless_head = part("a", "\r\nX-More: ", "").trim_end().to_owned();
     let second = part("a", "", "1") + "--xyz\r\nContent-Disposition: form-data; name=\"b\"; more=";
-    for begin in [String::new(), endless_head, second] {
+    for start in [String::new(), endless_head, second] {
         let mut client = server.connect().await;
         let head = "POST /size HTTP/1.1\r\nhost: test\r\ncontent-length: 20000000\r\ncontent-type:";
-        client.send(format!("{head} {}\r\n\r\n{begin}", FORM.1)).await;
-        // Writes as much as the server takes; the rest is still announced.
+        client.send(format!("{head} {}\r\n\r\n{start}", FORM.1)).await;
+        // Writes until the server closes; more bytes are announced.
         let (mut reading, mut writing) = client.socket.into_split();
         let sending = tokio::spawn(async move {
             let piece = "x".repeat(1000);
@@ -57,23 +57,26 @@ async fn a_form_that_does_not_come_to_a_part_is_refused_before_it_has_come() {
             }
             writing
         });
-        let mut said = [0; 12];
-        let answered = tokio::io::AsyncReadExt::read_exact(&mut reading, &mut said);
-        tokio::time::timeout(crate::support::PATIENCE / 4, answered).await.expect("refused while it comes").unwrap();
-        assert_eq!(&said, b"HTTP/1.1 400");
+        let mut received = [0; 12];
+        let answered = tokio::io::AsyncReadExt::read_exact(&mut reading, &mut received);
+        tokio::time::timeout(crate::support::TEST_TIMEOUT / 4, answered)
+            .await
+            .expect("refused before the end of the form")
+            .unwrap();
+        assert_eq!(&received, b"HTTP/1.1 400");
         drop(sending.await);
     }
     server.metric_becomes("callboard_in_flight", 0.0).await;
 }
 
 #[tokio::test]
-async fn an_honest_form_may_have_a_preamble_large_parts_and_come_in_whatever_pieces() {
-    let server = Server::of_app(app(), HttpConfig::default()).await;
+async fn a_form_may_have_a_preamble_and_large_parts_and_arrive_in_any_pieces() {
+    let server = Server::for_app(app(), HttpConfig::default()).await;
     let file = "; filename=\"f\"\r\nContent-Type: application/octet-stream";
     let large = "x".repeat(300_000);
     let form =
-        ["a word before\r\n", &part("first", file, &large), &part("second", "", "two"), &part("third", file, &large)];
-    let form = form.concat() + "--xyz--\r\nand behind";
+        ["a preamble\r\n", &part("first", file, &large), &part("second", "", "two"), &part("third", file, &large)];
+    let form = form.concat() + "--xyz--\r\nan epilogue";
     for size in [97, 5_000, form.len()] {
         let mut client = server.connect().await;
         let head = "POST /size HTTP/1.1\r\nhost: test\r\ntransfer-encoding: chunked\r\ncontent-type:";
@@ -91,8 +94,8 @@ async fn an_honest_form_may_have_a_preamble_large_parts_and_come_in_whatever_pie
 }
 
 #[tokio::test]
-async fn a_name_of_a_part_is_no_longer_than_names_are() {
-    let server = Server::of_app(app(), HttpConfig::default()).await;
+async fn the_name_of_a_part_has_a_maximum_length() {
+    let server = Server::for_app(app(), HttpConfig::default()).await;
     let mut client = server.connect().await;
     let answer = client.post("/size", &[FORM], part(&"n".repeat(1_024), "", "1") + "--xyz--\r\n").await;
     assert_eq!(answer.status, 200, "{answer:?}");
@@ -105,7 +108,7 @@ async fn a_name_of_a_part_is_no_longer_than_names_are() {
 /// Each of a thousand names is looked up by its hash, not by comparing it with all earlier names.
 #[tokio::test]
 async fn a_thousand_names_keep_their_order_and_equal_ones_become_a_list() {
-    let server = Server::of_app(app(), HttpConfig::default()).await;
+    let server = Server::for_app(app(), HttpConfig::default()).await;
     let name = |n: usize| format!("{}{n:03}", "n".repeat(1_000));
     let parts: String = (0..500).chain(0..500).map(|n| part(&name(n), "", &n.to_string())).collect();
     let answer = server.connect().await.post("/size", &[FORM], parts + "--xyz--\r\n").await;
@@ -139,20 +142,20 @@ fn uploads() -> App {
 }
 
 #[tokio::test]
-async fn a_file_of_a_type_is_a_file_or_base64_wherever_it_stands() {
-    let server = Server::of_app(uploads(), HttpConfig::default()).await;
+async fn a_file_in_a_type_may_be_a_file_part_or_base64() {
+    let server = Server::for_app(uploads(), HttpConfig::default()).await;
     let mut client = server.connect().await;
     let file = "; filename=\"page.png\"\r\nContent-Type: image/png";
     let options = part("options", "", "{\"scale\": 1.5}");
-    let whole = |pages: [String; 2], cover: &str| {
+    let form = |pages: [String; 2], cover: &str| {
         [&part("title", "", "one"), &options, &pages[0], &pages[1], cover, "--xyz--\r\n"].concat()
     };
     let files = || [part("pages", file, "abc"), part("pages", file, "de")];
     let texts = [part("pages", "", "YWJj"), part("pages", "", "data:image/png;base64,ZGU=")];
     for body in [
-        whole(files(), &part("cover", file, "\u{1}\u{2}")),
-        whole(files(), &part("cover", "", "AQI=")),
-        whole(texts, &part("cover", file, "\u{1}\u{2}")),
+        form(files(), &part("cover", file, "\u{1}\u{2}")),
+        form(files(), &part("cover", "", "AQI=")),
+        form(texts, &part("cover", file, "\u{1}\u{2}")),
     ] {
         let answer = client.post("/upload", &[FORM], body).await;
         assert_eq!((answer.status, answer.text()), (200, "\"one × 1.5: 3, 2 and 2\""));
@@ -183,8 +186,8 @@ async fn a_file_of_a_type_is_a_file_or_base64_wherever_it_stands() {
 }
 
 #[tokio::test]
-async fn a_file_is_a_body_as_it_is() {
-    let server = Server::of_app(uploads(), HttpConfig::default()).await;
+async fn a_file_is_a_raw_body() {
+    let server = Server::for_app(uploads(), HttpConfig::default()).await;
     let mut client = server.connect().await;
     let bytes = ("content-type", "application/octet-stream");
     let answer = client.post("/file", &[bytes, ("accept", "application/octet-stream")], b"\x00\xff").await;
@@ -195,7 +198,7 @@ async fn a_file_is_a_body_as_it_is() {
 
 #[tokio::test]
 async fn the_document_shows_files_of_a_form_as_files() {
-    let server = Server::of_app(uploads(), HttpConfig::default()).await;
+    let server = Server::for_app(uploads(), HttpConfig::default()).await;
     let document = server.get("/openapi.json?forms").await.json();
     let content = &document["paths"]["/upload"]["post"]["requestBody"]["content"];
     let schema = |media_type: &str| {

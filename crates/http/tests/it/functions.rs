@@ -7,7 +7,7 @@ use callboard_core::{App, FunctionCall, Limits, Stage};
 use callboard_http::{ApiKeys, HttpConfig};
 use serde_json::json;
 
-use crate::access::Words;
+use crate::access::LogText;
 use crate::support::app::{Hold, app};
 use crate::support::{Raw, Server, config};
 
@@ -26,14 +26,14 @@ fn functions() -> App {
 }
 
 async fn server() -> Server {
-    Server::of_app(functions(), HttpConfig::default()).await
+    Server::for_app(functions(), HttpConfig::default()).await
 }
 
 pub(crate) fn envelope(value: &Value) -> Vec<u8> {
     value.encode(Format::Envelope).unwrap().into()
 }
 
-fn read(envelope: &[u8]) -> Value {
+fn decode_envelope(envelope: &[u8]) -> Value {
     Value::decode(Format::Envelope, &envelope.to_vec().into(), &DecodeLimits::default()).unwrap()
 }
 
@@ -43,7 +43,7 @@ pub(crate) fn arguments(args: impl IntoIterator<Item = Value>) -> Value {
 }
 
 #[tokio::test]
-async fn arguments_are_given_by_place_and_by_name() {
+async fn arguments_are_positional_or_named() {
     let server = server().await;
     let mut client = server.connect().await;
     for (body, expected) in [
@@ -84,37 +84,37 @@ async fn any_route_is_a_function_of_its_input() {
 }
 
 #[tokio::test]
-async fn a_function_answers_in_the_form_of_its_arguments_unless_told_otherwise() {
+async fn a_function_answers_in_the_format_of_its_arguments_by_default() {
     let server = server().await;
     let mut client = server.connect().await;
     let tensor = Value::from(Tensor::from_vec(&[1000], vec![0.5_f32; 1000]).unwrap());
     let body = envelope(&arguments([tensor.clone()]));
     for headers in [&[ENVELOPE][..], &[ENVELOPE, ("accept", "*/*")]] {
         let answer = client.post("/v1/call/mirror", headers, &body).await;
-        assert_eq!((answer.header("content-type"), read(&answer.body)), (Some(ENVELOPE.1), tensor.clone()));
+        assert_eq!((answer.header("content-type"), decode_envelope(&answer.body)), (Some(ENVELOPE.1), tensor.clone()));
     }
     let answer = client.post("/v1/call/mirror", &[JSON, ("accept", ENVELOPE.1)], r#"{"args": [1]}"#).await;
-    assert_eq!(read(&answer.body), Value::Int(1));
+    assert_eq!(decode_envelope(&answer.body), Value::Int(1));
 }
 
 #[tokio::test]
-async fn a_failure_tells_its_kind_type_and_trace() {
+async fn a_failure_has_its_kind_type_and_trace() {
     let server = server().await;
     let mut client = server.connect().await;
     let failed = client.post("/v1/call/fail", &[ENVELOPE], envelope(&arguments(["plainly".into()]))).await;
     let problem = failed.problem();
     assert_eq!((failed.status, &problem["kind"]), (500, &json!("failed")));
     assert_eq!(problem["error_type"], "core::num::error::ParseIntError");
-    let died = client.post("/v1/call/fail", &[ENVELOPE], envelope(&arguments(["by_panic".into()]))).await.problem();
-    assert_eq!(died["kind"], "worker_failed");
-    assert!(died["remote_trace"].as_str().unwrap().contains("the worker panics"), "{died}");
+    let panicked = client.post("/v1/call/fail", &[ENVELOPE], envelope(&arguments(["by_panic".into()]))).await.problem();
+    assert_eq!(panicked["kind"], "worker_failed");
+    assert!(panicked["remote_trace"].as_str().unwrap().contains("the worker panics"), "{panicked}");
 
-    let nowhere = client.post("/v1/call/nowhere", &[JSON], "{}").await;
-    assert_eq!((nowhere.status, nowhere.problem()["kind"].as_str()), (404, Some("not_found")));
+    let unknown = client.post("/v1/call/nowhere", &[JSON], "{}").await;
+    assert_eq!((unknown.status, unknown.problem()["kind"].as_str()), (404, Some("not_found")));
     client.send("GET /v1/call/greet HTTP/1.1\r\nhost: test\r\n\r\n").await;
     assert_eq!(client.answer().await.status, 405);
-    let form = client.post("/v1/call/greet", &[("content-type", "text/plain")], "Ada").await;
-    assert_eq!(form.status, 415);
+    let text = client.post("/v1/call/greet", &[("content-type", "text/plain")], "Ada").await;
+    assert_eq!(text.status, 415);
 }
 
 /// One frame, as a chunk of an HTTP/1 body.
@@ -129,7 +129,7 @@ pub(crate) fn call(args: impl IntoIterator<Item = Value>) -> Vec<u8> {
 }
 
 /// A stream of calls to this function, before its first call.
-pub(crate) async fn begun(server: &Server, name: &str) -> Raw {
+pub(crate) async fn open_stream(server: &Server, name: &str) -> Raw {
     let mut client = server.connect().await;
     let head = format!(
         "POST /v1/call/{name} HTTP/1.1\r\nhost: test\r\ncontent-type: {FRAMES}\r\ntransfer-encoding: chunked\r\n\r\n"
@@ -143,7 +143,7 @@ pub(crate) fn frames(mut bytes: &[u8]) -> Vec<(u8, Option<Value>)> {
     let mut frames = Vec::new();
     while let Some((head, rest)) = bytes.split_at_checked(8) {
         let length = u32::from_le_bytes(head[4..].try_into().unwrap()) as usize;
-        frames.push((head[0], (length > 0).then(|| read(&rest[..length]))));
+        frames.push((head[0], (length > 0).then(|| decode_envelope(&rest[..length]))));
         bytes = &rest[length..];
     }
     frames
@@ -152,7 +152,7 @@ pub(crate) fn frames(mut bytes: &[u8]) -> Vec<(u8, Option<Value>)> {
 #[tokio::test]
 async fn a_stream_of_calls_is_answered_in_order_and_errors_in_their_place() {
     let server = server().await;
-    let mut client = begun(&server, "math/scale").await;
+    let mut client = open_stream(&server, "math/scale").await;
     let calls = [call([1.0.into()]), call([]), frame(0, b"no envelope"), call([4.0.into()])];
     client.send([calls.concat(), frame(2, b""), b"0\r\n\r\n".to_vec()].concat()).await;
     let answer = client.answer().await;
@@ -170,9 +170,9 @@ async fn a_stream_of_calls_is_answered_in_order_and_errors_in_their_place() {
 #[tokio::test]
 async fn a_call_is_answered_before_the_next_is_sent() {
     let server = server().await;
-    let mut client = begun(&server, "math/scale").await;
-    client.hears("HTTP/1.1 200 OK\r\n").await;
-    client.hears("\r\n\r\n").await;
+    let mut client = open_stream(&server, "math/scale").await;
+    client.read_past("HTTP/1.1 200 OK\r\n").await;
+    client.read_past("\r\n\r\n").await;
     for n in 1..20 {
         client.send(call([f64::from(n).into()])).await;
         let answer = client.next_chunk().await.unwrap();
@@ -184,43 +184,43 @@ async fn a_call_is_answered_before_the_next_is_sent() {
 }
 
 #[tokio::test]
-async fn what_is_no_frame_ends_the_stream_behind_the_answers_so_far() {
+async fn an_invalid_frame_ends_the_stream_after_the_earlier_answers() {
     let limits = config(|c| c.max_body_bytes = 1000);
-    let server = Server::of_app(functions(), limits).await;
-    let long = [&[0, 0, 0, 0][..], &2000_u32.to_le_bytes()].concat();
-    let cut = [&[0, 0, 0, 0][..], &100_u32.to_le_bytes(), b"too little"].concat();
-    for (what, error_type) in
-        [(&[9; 8][..], "bad_frame"), (&[1; 3], "bad_frame"), (&cut, "bad_frame"), (&long, "body_too_large")]
+    let server = Server::for_app(functions(), limits).await;
+    let too_long = [&[0, 0, 0, 0][..], &2000_u32.to_le_bytes()].concat();
+    let truncated = [&[0, 0, 0, 0][..], &100_u32.to_le_bytes(), b"too little"].concat();
+    for (bytes, error_type) in
+        [(&[9; 8][..], "bad_frame"), (&[1; 3], "bad_frame"), (&truncated, "bad_frame"), (&too_long, "body_too_large")]
     {
-        let mut client = begun(&server, "math/scale").await;
-        let chunk = [format!("{:x}\r\n", what.len()).as_bytes(), what, b"\r\n0\r\n\r\n"].concat();
+        let mut client = open_stream(&server, "math/scale").await;
+        let chunk = [format!("{:x}\r\n", bytes.len()).as_bytes(), bytes, b"\r\n0\r\n\r\n"].concat();
         client.send([call([1.0.into()]), chunk].concat()).await;
         let frames = frames(&client.answer().await.body);
-        assert_eq!((frames.len(), &frames[0]), (2, &(0, Some(Value::Float(2.0)))), "{what:?}");
+        assert_eq!((frames.len(), &frames[0]), (2, &(0, Some(Value::Float(2.0)))), "{bytes:?}");
         let (kind, problem) = &frames[1];
-        assert_eq!((*kind, problem.as_ref().unwrap().get("error_type")), (1, Some(&error_type.into())), "{what:?}");
+        assert_eq!((*kind, problem.as_ref().unwrap().get("error_type")), (1, Some(&error_type.into())), "{bytes:?}");
     }
 }
 
 #[tokio::test]
-async fn a_stream_looks_ahead_so_far_and_no_further() {
+async fn a_stream_has_a_bounded_look_ahead() {
     let (app, hold) = Hold::with_queue(200).split();
-    let server = Server::of_app(app, HttpConfig::default()).await;
-    let mut client = begun(&server, "hold").await;
+    let server = Server::for_app(app, HttpConfig::default()).await;
+    let mut client = open_stream(&server, "hold").await;
     let calls: Vec<u8> = (0..100).flat_map(|n| call([format!("{n}").into()])).collect();
     client.send(calls).await;
     client.send("0\r\n\r\n").await;
-    hold.one_is_held().await;
+    hold.wait_until_held().await;
     server.metric_becomes("callboard_in_flight", 16.0).await;
-    // Each call that ends admits one more, and the number in flight never grows.
+    // The end of each call admits one more; the count in flight never grows.
     for _ in 0..20 {
-        hold.release_one();
-        hold.one_is_held().await;
+        hold.release();
+        hold.wait_until_held().await;
         let in_flight = server.metric("callboard_in_flight").await.unwrap();
         assert!(in_flight <= 16.0, "{in_flight}");
     }
     for _ in 20..100 {
-        hold.release_one();
+        hold.release();
     }
     let frames = frames(&client.answer().await.body);
     let texts: Vec<_> = frames.into_iter().filter_map(|(_, value)| Some(value?.as_str().unwrap().to_owned())).collect();
@@ -228,55 +228,55 @@ async fn a_stream_looks_ahead_so_far_and_no_further() {
 }
 
 #[tokio::test]
-async fn frames_that_are_announced_and_do_not_come_are_left_to_others() {
+async fn announced_frames_hold_no_bytes_before_they_arrive() {
     let limits = Limits { max_in_flight_bytes: 1 << 20, ..Limits::default() };
-    let server = Server::of_app(functions().limits(limits), HttpConfig::default()).await;
+    let server = Server::for_app(functions().limits(limits), HttpConfig::default()).await;
     let announced = [&[0; 4][..], &900_000_u32.to_le_bytes()].concat();
     let mut holders = Vec::new();
     for _ in 0..4 {
-        let mut holder = begun(&server, "mirror").await;
+        let mut holder = open_stream(&server, "mirror").await;
         let chunk = [b"8\r\n", &announced[..], b"\r\n"].concat();
         holder.send([call([1.into()]), chunk].concat()).await;
-        // The answer to the previous call: the bytes after it arrived with it, and are read next.
-        holder.hears("HTTP/1.1 200 OK\r\n").await;
-        holder.hears("\r\n\r\n").await;
+        // The answer to the first call: the announced frame arrived with it and is read next.
+        holder.read_past("HTTP/1.1 200 OK\r\n").await;
+        holder.read_past("\r\n\r\n").await;
         assert_eq!(frames(&holder.next_chunk().await.unwrap()), [(0, Some(Value::Int(1)))]);
         holders.push(holder);
     }
-    let honest = format!("[{}1]", " ".repeat(500_000));
+    let body = format!("[{}1]", " ".repeat(500_000));
     for _ in 0..5 {
-        assert_eq!(server.post_json("/mirror", &honest).await.status, 200);
+        assert_eq!(server.post_json("/mirror", &body).await.status, 200);
     }
     assert_eq!(server.metric("callboard_in_flight_bytes").await, Some(0.0));
 }
 
-/// Frames of 20 KiB, with room for three: each call starts as an earlier one ends.
+/// Frames of 20 KiB with a budget for few of them: a call starts when an earlier call ends.
 #[tokio::test]
-async fn a_frame_for_which_there_is_no_room_waits_for_it() {
+async fn a_frame_waits_until_bytes_are_free() {
     let (app, hold) = Hold::with_queue(200).split();
     let limits = Limits { max_in_flight_bytes: 200 * 1024, ..Limits::default() };
-    let server = Server::of_app(app.limits(limits), HttpConfig::default()).await;
-    let mut client = begun(&server, "hold").await;
+    let server = Server::for_app(app.limits(limits), HttpConfig::default()).await;
+    let mut client = open_stream(&server, "hold").await;
     let calls: Vec<u8> = (0..12).flat_map(|n| call([format!("{n:20480}").into()])).collect();
     client.send(calls).await;
     client.send("0\r\n\r\n").await;
-    hold.one_is_held().await;
-    // At most nine fit at once. None is refused: the frames wait.
+    hold.wait_until_held().await;
+    // At most nine fit at once. The other frames wait and are not refused.
     assert!(server.metric("callboard_in_flight").await.unwrap() <= 9.0);
     for _ in 0..12 {
-        hold.release_one();
+        hold.release();
     }
     let kinds: Vec<u8> = frames(&client.answer().await.body).iter().map(|(kind, _)| *kind).collect();
     assert_eq!(kinds, [&[0; 12][..], &[2]].concat());
     server.metric_becomes("callboard_in_flight_bytes", 0.0).await;
 }
 
-/// A frame that never gets room is answered by an error in its place; its call does not start.
+/// A frame that gets no bytes is answered by an error in its position; its call does not start.
 #[tokio::test]
-async fn a_frame_waits_for_room_as_long_as_a_call_may() {
+async fn a_frame_waits_at_most_for_the_timeout_of_its_call() {
     let (app, hold) = Hold::with_queue(8).split();
     let limits = Limits { max_in_flight_bytes: 64 * 1024, ..Limits::default() };
-    let server = Server::of_app(app.limits(limits), HttpConfig::default()).await;
+    let server = Server::for_app(app.limits(limits), HttpConfig::default()).await;
     let mut other = server.connect().await;
     let body = format!("\"{}\"", "x".repeat(16_000));
     other
@@ -285,7 +285,7 @@ async fn a_frame_waits_for_room_as_long_as_a_call_may() {
             body.len()
         ))
         .await;
-    hold.one_is_held().await;
+    hold.wait_until_held().await;
     let head = format!(
         "POST /v1/call/hold HTTP/1.1\r\nhost: test\r\ncontent-type: {FRAMES}\r\nx-request-timeout-ms: 300\r\n\
          transfer-encoding: chunked\r\n\r\n"
@@ -295,25 +295,25 @@ async fn a_frame_waits_for_room_as_long_as_a_call_may() {
     let frames = frames(&client.answer().await.body);
     let [(1, Some(problem))] = &frames[..] else { panic!("{frames:?}") };
     assert_eq!(problem.get("kind"), Some(&"overloaded".into()));
-    hold.release_one();
+    hold.release();
 }
 
 #[tokio::test]
 async fn a_client_that_leaves_its_stream_cancels_its_calls() {
     let (app, hold) = Hold::with_queue(200).split();
-    let server = Server::of_app(app, HttpConfig::default()).await;
-    let mut client = begun(&server, "hold").await;
+    let server = Server::for_app(app, HttpConfig::default()).await;
+    let mut client = open_stream(&server, "hold").await;
     client.send([call(["a".into()]), call(["b".into()])].concat()).await;
-    hold.one_is_held().await;
+    hold.wait_until_held().await;
     drop(client);
     server.metric_becomes("callboard_in_flight", 0.0).await;
     server.metric_becomes("callboard_http_abandoned_requests_total", 1.0).await;
     server.metric_becomes("callboard_requests_total{route=\"/hold\",outcome=\"cancelled\"}", 2.0).await;
-    hold.release_one();
+    hold.release();
 }
 
 #[tokio::test]
-async fn a_stream_is_refused_where_it_cannot_be_answered() {
+async fn a_stream_that_cannot_be_answered_is_refused() {
     let server = server().await;
     let mut client = server.connect().await;
     let refused =
@@ -329,18 +329,18 @@ async fn a_stream_is_refused_where_it_cannot_be_answered() {
     assert_eq!(frames(&empty.body), [(2, None)]);
 }
 
-/// On one thread, and the test gets all of its log lines.
+/// Runs on one thread, so that the test collects all log lines.
 #[tokio::test]
-async fn what_fails_within_a_stream_is_told_in_the_log_up_to_a_bound() {
-    let words = Words::default();
-    let _here = tracing::subscriber::set_default(words.clone());
+async fn failures_within_a_stream_are_logged_up_to_a_maximum() {
+    let log = LogText::default();
+    let _subscriber = tracing::subscriber::set_default(log.clone());
     let server = server().await;
-    let mut client = begun(&server, "fail").await;
+    let mut client = open_stream(&server, "fail").await;
     let calls = vec![call(["plainly".into()]); 30].concat();
     client.send([calls, b"0\r\n\r\n".to_vec()].concat()).await;
     let kinds: Vec<u8> = frames(&client.answer().await.body).iter().map(|(kind, _)| *kind).collect();
     assert_eq!(kinds, [&[1; 30][..], &[2]].concat());
-    assert_eq!(words.count("message=invalid digit found in string\n"), 10);
+    assert_eq!(log.count("message=invalid digit found in string\n"), 10);
 }
 
 #[tokio::test]
@@ -390,26 +390,26 @@ fn hexadecimal(bytes: &[u8]) -> String {
     bytes.chunks(16).map(line).collect::<Vec<_>>().join("\n")
 }
 
-/// The place of a panic is in the test's own code and changes with it.
-fn without_place(mut problem: serde_json::Value) -> serde_json::Value {
+/// Removes the source line of a panic, which changes with this file.
+fn without_location(mut problem: serde_json::Value) -> serde_json::Value {
     if let Some(trace) = problem["remote_trace"].as_str() {
-        let (place, message) = trace.split_once(":\n").expect("a place and a message");
-        assert!(place.starts_with("panicked at ") && place.contains(".rs:"), "{place}");
+        let (location, message) = trace.split_once(":\n").expect("a location and a message");
+        assert!(location.starts_with("panicked at ") && location.contains(".rs:"), "{location}");
         problem["remote_trace"] = message.into();
     }
     problem
 }
 
 #[tokio::test]
-async fn the_recorded_examples_are_what_is_said() {
+async fn the_recorded_examples_match_the_answers() {
     let page = include_str!("../../../../docs/wire.md");
     let exchanges: Vec<Exchange> =
         page.split("```exchange\n").skip(1).map(|rest| Exchange::parse(rest.split("```").next().unwrap())).collect();
-    assert_eq!(exchanges.len(), 6, "as many as the page has");
+    assert_eq!(exchanges.len(), 6, "every exchange of the page");
     let server = server().await;
     let mut client = server.connect().await;
     for exchange in exchanges {
-        // The id of a problem is the id of its request; a fixed one can be recorded.
+        // A fixed request id, because the recorded problems contain it.
         let headers = [("content-type", exchange.content_type.as_str()), ("x-request-id", "wire-1")];
         let answer = client.post(&exchange.path, &headers, &exchange.body).await;
         assert_eq!(
@@ -419,19 +419,19 @@ async fn the_recorded_examples_are_what_is_said() {
         if exchange.answer_type.ends_with("json") {
             // The page wraps lines that are one line on the wire.
             let expected = serde_json::from_slice(&exchange.answer).unwrap();
-            assert_eq!(without_place(answer.json()), without_place(expected));
+            assert_eq!(without_location(answer.json()), without_location(expected));
         } else {
             assert_eq!(hexadecimal(&answer.body), hexadecimal(&exchange.answer), "{}", exchange.path);
         }
     }
 }
 
-/// A key's limit counts calls: those of a stream wait for their turn, and are refused at the call's timeout.
+/// A key's limit counts calls: the calls of a stream wait for it, and are refused at their timeout.
 #[tokio::test]
 async fn each_call_of_a_stream_counts_and_waits_for_its_turn() {
     let keys = ApiKeys::parse("quick a-key-for-streams-of-calls 50/s\nslow another-key-for-the-streams 2/h").unwrap();
-    let server = Server::of_app(functions(), config(|c| c.api_keys = Some(keys))).await;
-    let begun = async |key: &str| {
+    let server = Server::for_app(functions(), config(|c| c.api_keys = Some(keys))).await;
+    let open_stream = async |key: &str| {
         let mut client = server.connect().await;
         let head =
             "POST /v1/call/mirror HTTP/1.1\r\nhost: test\r\nx-request-timeout-ms: 10000\r\ntransfer-encoding: chunked";
@@ -439,14 +439,14 @@ async fn each_call_of_a_stream_counts_and_waits_for_its_turn() {
         client
     };
     let calls = |count: i64| [(0..count).flat_map(|n| call([n.into()])).collect(), b"0\r\n\r\n".to_vec()].concat();
-    let began = std::time::Instant::now();
-    let mut client = begun("a-key-for-streams-of-calls").await;
+    let start = std::time::Instant::now();
+    let mut client = open_stream("a-key-for-streams-of-calls").await;
     client.send(calls(80)).await;
     let answers = frames(&client.answer().await.body);
     assert_eq!((answers.len(), answers.last().map(|(kind, _)| *kind)), (81, Some(2)));
-    assert!(began.elapsed() >= Duration::from_millis(500), "30 beyond the first 50 take 600 ms: {:?}", began.elapsed());
+    assert!(start.elapsed() >= Duration::from_millis(500), "30 beyond the first 50 take 600 ms: {:?}", start.elapsed());
 
-    let mut client = begun("another-key-for-the-streams").await;
+    let mut client = open_stream("another-key-for-the-streams").await;
     client.send(calls(3)).await;
     let answers = frames(&client.answer().await.body);
     let kinds: Vec<u8> = answers.iter().map(|(kind, _)| *kind).collect();

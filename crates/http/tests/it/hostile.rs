@@ -10,14 +10,14 @@ use tokio::net::TcpSocket;
 use tokio::sync::Semaphore;
 
 use crate::support::app::{Hold, app};
-use crate::support::{PATIENCE, Server, config};
+use crate::support::{Server, TEST_TIMEOUT, config};
 
 /// Short enough to wait for, and long enough for an honest request on a loaded machine.
 const SHORT: Duration = Duration::from_millis(200);
 
 #[tokio::test]
-async fn a_gigabyte_that_is_announced_is_refused_unread() {
-    let server = Server::of_app(app(), HttpConfig::default()).await;
+async fn an_announced_gigabyte_is_refused_unread() {
+    let server = Server::for_app(app(), HttpConfig::default()).await;
     let mut client = server.connect().await;
     client
         .send(
@@ -30,8 +30,8 @@ async fn a_gigabyte_that_is_announced_is_refused_unread() {
 }
 
 #[tokio::test]
-async fn chunks_beyond_the_limit_are_refused_at_the_one_too_many() {
-    let server = Server::of_app(app(), config(|c| c.max_body_bytes = 1000)).await;
+async fn chunks_are_refused_at_the_first_one_beyond_the_limit() {
+    let server = Server::for_app(app(), config(|c| c.max_body_bytes = 1000)).await;
     for content_type in ["application/json", "multipart/form-data; boundary=xyz", "image/png"] {
         let mut client = server.connect().await;
         client
@@ -52,16 +52,16 @@ async fn chunks_beyond_the_limit_are_refused_at_the_one_too_many() {
 }
 
 #[tokio::test]
-async fn a_body_that_stalls_is_408_and_gives_its_permits_back() {
-    let server = Server::of_app(app(), config(|c| c.body_progress_timeout = SHORT)).await;
-    for already in ["", "[1, 2"] {
+async fn a_body_that_stalls_is_408_and_returns_its_permits() {
+    let server = Server::for_app(app(), config(|c| c.body_progress_timeout = SHORT)).await;
+    for first_bytes in ["", "[1, 2"] {
         let mut client = server.connect().await;
         client
             .send(
                 "POST /mirror HTTP/1.1\r\nhost: test\r\ncontent-type: application/json\r\ncontent-length: 100\r\n\r\n",
             )
             .await;
-        client.send(already).await;
+        client.send(first_bytes).await;
         let answer = client.answer().await;
         assert_eq!((answer.status, answer.problem()["error_type"].as_str()), (408, Some("body_stalled")));
     }
@@ -70,7 +70,7 @@ async fn a_body_that_stalls_is_408_and_gives_its_permits_back() {
 
 #[tokio::test]
 async fn a_body_that_trickles_past_the_deadline_is_504() {
-    let server = Server::of_app(app(), config(|c| c.body_progress_timeout = Duration::from_secs(60))).await;
+    let server = Server::for_app(app(), config(|c| c.body_progress_timeout = Duration::from_secs(60))).await;
     let mut client = server.connect().await;
     client
         .send(
@@ -85,16 +85,16 @@ async fn a_body_that_trickles_past_the_deadline_is_504() {
             ticks.tick().await;
         }
     });
-    let mut said = vec![0; 12];
-    tokio::io::AsyncReadExt::read_exact(&mut reading, &mut said).await.unwrap();
-    assert_eq!(said, b"HTTP/1.1 504");
+    let mut status_line = vec![0; 12];
+    tokio::io::AsyncReadExt::read_exact(&mut reading, &mut status_line).await.unwrap();
+    assert_eq!(status_line, b"HTTP/1.1 504");
     trickle.abort();
 }
 
 #[tokio::test]
-async fn bytes_that_are_announced_and_do_not_come_are_left_to_others() {
+async fn announced_bytes_hold_no_permits_before_they_arrive() {
     let limits = Limits { max_in_flight_bytes: 1 << 20, ..Limits::default() };
-    let server = Server::of_app(app().limits(limits), HttpConfig::default()).await;
+    let server = Server::for_app(app().limits(limits), HttpConfig::default()).await;
     let mut holders = Vec::new();
     for _ in 0..4 {
         let mut holder = server.connect().await;
@@ -107,24 +107,24 @@ async fn bytes_that_are_announced_and_do_not_come_are_left_to_others() {
         holders.push(holder);
     }
     server.metric_becomes("callboard_in_flight", 4.0).await;
-    let honest = format!("[{}1]", " ".repeat(500_000));
-    assert_eq!(server.post_json("/mirror", &honest).await.status, 200);
+    let body = format!("[{}1]", " ".repeat(500_000));
+    assert_eq!(server.post_json("/mirror", &body).await.status, 200);
 }
 
 #[tokio::test]
-async fn a_trickle_is_408_whatever_deadline_its_client_asks_for() {
-    let server = Server::of_app(app(), config(|c| c.body_progress_timeout = SHORT)).await;
+async fn a_trickling_body_is_408_despite_a_long_deadline() {
+    let server = Server::for_app(app(), config(|c| c.body_progress_timeout = SHORT)).await;
     assert_eq!(trickled(&server, "application/json").await, "body_stalled");
     assert_eq!(trickled(&server, "multipart/form-data; boundary=xyz").await, "body_stalled");
 }
 
 #[tokio::test]
-async fn a_body_that_takes_too_long_in_all_is_408_whatever_deadline_its_client_asks_for() {
+async fn a_body_over_the_total_body_timeout_is_408_despite_a_long_deadline() {
     let limits = config(|c| {
         c.body_timeout = SHORT;
         c.min_bytes_per_second = 0;
     });
-    let server = Server::of_app(app(), limits).await;
+    let server = Server::for_app(app(), limits).await;
     assert_eq!(trickled(&server, "application/json").await, "body_out_of_time");
 }
 
@@ -151,14 +151,14 @@ async fn trickled(server: &Server, content_type: &str) -> String {
 }
 
 #[tokio::test]
-async fn slow_bodies_that_keep_coming_are_taken() {
-    // The whole body takes more than twice this window, each byte about a tenth of it unless the machine stalls.
+async fn a_slow_body_with_progress_is_accepted() {
+    // The body takes more than twice this window, and each byte about a tenth of it.
     let window = 5 * SHORT;
     let limits = config(|c| {
         c.body_progress_timeout = window;
         c.min_bytes_per_second = 0;
     });
-    let server = Server::of_app(app(), limits).await;
+    let server = Server::for_app(app(), limits).await;
     let mut client = server.connect().await;
     let body = format!("[{}1]", " ".repeat(20));
     client
@@ -176,21 +176,21 @@ async fn slow_bodies_that_keep_coming_are_taken() {
 }
 
 #[tokio::test]
-async fn a_body_that_ends_early_is_no_call() {
-    let server = Server::of_app(app(), HttpConfig::default()).await;
+async fn a_truncated_body_makes_no_call() {
+    let server = Server::for_app(app(), HttpConfig::default()).await;
     let mut client = server.connect().await;
     client
         .send("POST /mirror HTTP/1.1\r\nhost: test\r\ncontent-type: application/json\r\ncontent-length: 100\r\n\r\n[1,")
         .await;
     client.socket.shutdown().await.unwrap();
-    let said = client.closed().await;
-    assert!(!String::from_utf8_lossy(&said).contains(" 200 "));
+    let received = client.closed().await;
+    assert!(!String::from_utf8_lossy(&received).contains(" 200 "));
     server.metric_becomes("callboard_in_flight", 0.0).await;
 }
 
 #[tokio::test]
 async fn garbage_chunks_are_400() {
-    let server = Server::of_app(app(), HttpConfig::default()).await;
+    let server = Server::for_app(app(), HttpConfig::default()).await;
     let mut client = server.connect().await;
     client
         .send(
@@ -204,7 +204,7 @@ async fn garbage_chunks_are_400() {
 
 #[tokio::test]
 async fn conflicting_lengths_are_refused() {
-    let server = Server::of_app(app(), HttpConfig::default()).await;
+    let server = Server::for_app(app(), HttpConfig::default()).await;
     let mut client = server.connect().await;
     client.send("POST /mirror HTTP/1.1\r\nhost: test\r\ncontent-length: 5\r\ncontent-length: 6\r\n\r\n[1,2]").await;
     assert_eq!(client.answer().await.status, 400);
@@ -213,68 +213,72 @@ async fn conflicting_lengths_are_refused() {
 #[tokio::test]
 async fn a_client_that_leaves_cancels_its_running_call() {
     let (app, hold) = Hold::with_queue(8).split();
-    let server = Server::of_app(app, HttpConfig::default()).await;
+    let server = Server::for_app(app, HttpConfig::default()).await;
     let mut client = server.connect().await;
     client
         .send("POST /hold HTTP/1.1\r\nhost: test\r\ncontent-type: application/json\r\ncontent-length: 3\r\n\r\n\"a\"")
         .await;
-    hold.one_is_held().await;
+    hold.wait_until_held().await;
     drop(client);
     server.metric_becomes("callboard_http_abandoned_requests_total", 1.0).await;
     server.metric_becomes("callboard_in_flight", 0.0).await;
     server.metric_becomes("callboard_requests_total{route=\"/hold\",outcome=\"cancelled\"}", 1.0).await;
-    hold.release_one();
+    hold.release();
 }
 
 /// Works until its call is cancelled.
-struct Patient {
-    begun: Arc<Semaphore>,
-    told: Arc<Semaphore>,
+struct CancelWatcher {
+    started: Arc<Semaphore>,
+    cancelled: Arc<Semaphore>,
 }
 
-impl Worker for Patient {
+impl Worker for CancelWatcher {
     type In = i64;
     type Out = i64;
 
     fn call(&mut self, batch: Batch<i64>) -> Vec<Result<i64, Failure>> {
-        self.begun.add_permits(1);
+        self.started.add_permits(1);
         while !batch.context(0).is_cancelled() {
             std::thread::yield_now();
         }
-        self.told.add_permits(1);
+        self.cancelled.add_permits(1);
         batch.iter().map(|n| Ok(*n)).collect()
     }
 }
 
 #[tokio::test]
-async fn a_worker_is_told_that_its_client_has_left() {
-    let (begun, told) = (Arc::new(Semaphore::new(0)), Arc::new(Semaphore::new(0)));
+async fn a_worker_sees_that_its_client_has_left() {
+    let (started, cancelled) = (Arc::new(Semaphore::new(0)), Arc::new(Semaphore::new(0)));
     let worker = {
-        let (begun, told) = (Arc::clone(&begun), Arc::clone(&told));
-        Stage::worker("patient", move |_: &Replica| Ok(Patient { begun: Arc::clone(&begun), told: Arc::clone(&told) }))
+        let (started, cancelled) = (Arc::clone(&started), Arc::clone(&cancelled));
+        Stage::worker("patient", move |_: &Replica| {
+            Ok(CancelWatcher { started: Arc::clone(&started), cancelled: Arc::clone(&cancelled) })
+        })
     };
-    let server = Server::of_app(App::new().route("/patient", worker.on_threads()), HttpConfig::default()).await;
+    let server = Server::for_app(App::new().route("/patient", worker.on_threads()), HttpConfig::default()).await;
     let mut client = server.connect().await;
     client
         .send("POST /patient HTTP/1.1\r\nhost: test\r\ncontent-type: application/json\r\ncontent-length: 1\r\n\r\n1")
         .await;
-    let soon = async |what: &Semaphore| tokio::time::timeout(PATIENCE, what.acquire()).await.unwrap().unwrap().forget();
-    soon(&begun).await;
+    let acquire = async |semaphore: &Semaphore| {
+        tokio::time::timeout(TEST_TIMEOUT, semaphore.acquire()).await.unwrap().unwrap().forget()
+    };
+    acquire(&started).await;
     drop(client);
-    soon(&told).await;
+    acquire(&cancelled).await;
     server.metric_becomes("callboard_http_abandoned_requests_total", 1.0).await;
     server.metric_becomes("callboard_in_flight", 0.0).await;
 }
 
 #[tokio::test]
-async fn the_work_of_a_client_that_left_is_not_begun() {
+async fn the_queued_call_of_a_client_that_left_never_starts() {
     let (app, hold) = Hold::with_queue(8).split();
-    let server = Server::of_app(app, HttpConfig::default()).await;
+    let server = Server::for_app(app, HttpConfig::default()).await;
     let request =
         "POST /hold HTTP/1.1\r\nhost: test\r\ncontent-type: application/json\r\ncontent-length: 3\r\n\r\n\"a\"";
     let mut first = server.connect().await;
     first.send(request).await;
-    hold.one_is_held().await;
+    hold.wait_until_held().await;
     let mut second = server.connect().await;
     second.send(request).await;
     server.metric_becomes("callboard_in_flight", 2.0).await;
@@ -285,43 +289,43 @@ async fn the_work_of_a_client_that_left_is_not_begun() {
 
     let mut third = server.connect().await;
     third.send(request).await;
-    hold.release_one();
+    hold.release();
     assert_eq!(first.answer().await.status, 200);
-    // The third call: if the second had begun, it would have this permit, and the third would never be released.
-    hold.one_is_held().await;
-    hold.release_one();
+    // The third call. If the second had started, it would hold this permit and the third would never be released.
+    hold.wait_until_held().await;
+    hold.release();
     assert_eq!(third.answer().await.status, 200);
 }
 
 #[tokio::test]
-async fn a_client_that_does_not_read_its_answers_loses_its_connection() {
-    let server = Server::of_app(app(), config(|c| c.write_progress_timeout = SHORT)).await;
+async fn a_client_that_reads_no_answers_is_disconnected() {
+    let server = Server::for_app(app(), config(|c| c.write_progress_timeout = SHORT)).await;
     let socket = TcpSocket::new_v4().unwrap();
     socket.set_recv_buffer_size(2048).unwrap();
-    let mut deaf = socket.connect(server.address).await.unwrap();
+    let mut client = socket.connect(server.address).await.unwrap();
     // More than the buffers of both kernels hold.
     let requests = "GET /docs/swagger-ui-bundle.js HTTP/1.1\r\nhost: test\r\n\r\n".repeat(60);
-    deaf.write_all(requests.as_bytes()).await.unwrap();
-    // The remaining connection is the one that reads the metric.
+    client.write_all(requests.as_bytes()).await.unwrap();
+    // The remaining connection reads the metric.
     server.metric_becomes("callboard_http_connections_open", 1.0).await;
-    drop(deaf);
+    drop(client);
 }
 
 #[tokio::test]
 async fn a_head_of_64_kib_is_431_and_a_shorter_one_is_read() {
-    let server = Server::of_app(app(), HttpConfig::default()).await;
+    let server = Server::for_app(app(), HttpConfig::default()).await;
     for (bytes, expected) in [(60 * 1024, 200), (64 * 1024, 431)] {
-        let long = "x".repeat(bytes);
+        let value = "x".repeat(bytes);
         let mut client = server.connect().await;
         let head = "POST /mirror HTTP/1.1\r\nhost: test\r\ncontent-type: application/json\r\ncontent-length: 1\r\n";
-        client.send(format!("{head}x-long: {long}\r\n\r\n1")).await;
+        client.send(format!("{head}x-long: {value}\r\n\r\n1")).await;
         assert_eq!(client.answer().await.status, expected, "{bytes}");
     }
 }
 
 #[tokio::test]
 async fn http_1_0_is_served_and_its_connection_closed() {
-    let server = Server::of_app(app(), HttpConfig::default()).await;
+    let server = Server::for_app(app(), HttpConfig::default()).await;
     let mut client = server.connect().await;
     client.send("POST /mirror HTTP/1.0\r\ncontent-type: application/json\r\ncontent-length: 3\r\n\r\n[1]").await;
     assert_eq!((client.answer().await.text(), client.closed().await), ("[1]", Vec::new()));
@@ -333,8 +337,8 @@ async fn http_1_0_is_served_and_its_connection_closed() {
 }
 
 #[tokio::test]
-async fn a_path_leads_nowhere_but_to_routes_and_pages() {
-    let server = Server::of_app(app(), HttpConfig::default()).await;
+async fn a_path_reaches_only_routes_and_pages() {
+    let server = Server::for_app(app(), HttpConfig::default()).await;
     for path in [
         "/../../etc/passwd",
         "/docs/../../../etc/passwd",

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use callboard_http::HttpConfig;
 use tokio::io::AsyncWriteExt;
 
-use crate::admin::Run;
+use crate::admin::AdminServer;
 use crate::support::app::app;
 use crate::support::frames::Frames;
 use crate::support::{Raw, Server};
@@ -43,32 +43,32 @@ const HEADS: [(&str, u16); 26] = [
     ("GET /livez HTTP/1.1\r\nhost: localhost/evil", 400),
 ];
 
-async fn answers(address: SocketAddr, what: &str) {
+async fn check_hosts(address: SocketAddr, listener: &str) {
     for (head, status) in HEADS {
         let mut client = Raw::connect(address).await;
         client.send(format!("{head}\r\nconnection: close\r\n\r\n")).await;
         let answer = client.answer().await;
-        assert_eq!(answer.status, status, "{what}: {head}: {answer:?}");
+        assert_eq!(answer.status, status, "{listener}: {head}: {answer:?}");
         if status == 400 {
-            assert_eq!(answer.problem()["error_type"], "bad_header", "{what}: {head}");
+            assert_eq!(answer.problem()["error_type"], "bad_header", "{listener}: {head}");
         }
     }
 }
 
 #[tokio::test]
 async fn the_edge_answers_requests_with_one_valid_host_only() {
-    answers(Server::of_app(app(), HttpConfig::default()).await.address, "edge").await;
+    check_hosts(Server::for_app(app(), HttpConfig::default()).await.address, "edge").await;
 }
 
 #[tokio::test]
 async fn the_admin_listener_answers_requests_with_one_valid_host_only() {
-    answers(Run::start(app(), HttpConfig::default()).await.address, "admin").await;
+    check_hosts(AdminServer::start(app(), HttpConfig::default()).await.address, "admin").await;
 }
 
 #[tokio::test]
-async fn over_http2_the_authority_and_the_host_are_one() {
-    let server = Server::of_app(app(), HttpConfig::default()).await;
-    let admin = Run::start(app(), HttpConfig::default()).await;
+async fn over_http2_the_authority_and_the_host_must_agree() {
+    let server = Server::for_app(app(), HttpConfig::default()).await;
+    let admin = AdminServer::start(app(), HttpConfig::default()).await;
     for address in [server.address, admin.address] {
         for (names, status) in [
             (&[(":authority", "localhost")][..], 200),

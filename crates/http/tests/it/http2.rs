@@ -39,7 +39,7 @@ fn post<B>(server: &Server, path: &str, body: B) -> Request<B> {
 
 #[tokio::test]
 async fn calls_share_one_connection() {
-    let server = Server::of_app(app(), HttpConfig::default()).await;
+    let server = Server::for_app(app(), HttpConfig::default()).await;
     let mut client = connect(&server).await;
     let calls =
         ["1", "[2]", "\"three\""].map(|json| (json, client.send_request(post(&server, "/mirror", Full::from(json)))));
@@ -54,9 +54,9 @@ async fn calls_share_one_connection() {
 
 #[tokio::test]
 async fn a_body_that_stalls_is_408() {
-    let server = Server::of_app(app(), config(|c| c.body_progress_timeout = Duration::from_millis(200))).await;
-    let begun = stream::iter([Ok::<_, std::io::Error>(Frame::data(Bytes::from_static(b"[1,")))]);
-    let stalled = futures_util::StreamExt::chain(begun, stream::pending());
+    let server = Server::for_app(app(), config(|c| c.body_progress_timeout = Duration::from_millis(200))).await;
+    let first_bytes = stream::iter([Ok::<_, std::io::Error>(Frame::data(Bytes::from_static(b"[1,")))]);
+    let stalled = futures_util::StreamExt::chain(first_bytes, stream::pending());
     let mut client = connect(&server).await;
     let response = client.send_request(post(&server, "/mirror", StreamBody::new(Box::pin(stalled)))).await.unwrap();
     assert_eq!(response.status(), StatusCode::REQUEST_TIMEOUT);
@@ -65,41 +65,41 @@ async fn a_body_that_stalls_is_408() {
 #[tokio::test]
 async fn a_stream_that_is_reset_cancels_its_call_and_no_other() {
     let (app, hold) = Hold::with_queue(8).split();
-    let server = Server::of_app(app, HttpConfig::default()).await;
+    let server = Server::for_app(app, HttpConfig::default()).await;
     let mut client = connect(&server).await;
-    let kept = tokio::spawn(client.send_request(post(&server, "/hold", Full::from("\"kept\""))));
-    hold.one_is_held().await;
-    let left = tokio::spawn(client.send_request(post(&server, "/hold", Full::from("\"left\""))));
+    let running = tokio::spawn(client.send_request(post(&server, "/hold", Full::from("\"a\""))));
+    hold.wait_until_held().await;
+    let cancelled = tokio::spawn(client.send_request(post(&server, "/hold", Full::from("\"b\""))));
     server.metric_becomes("callboard_in_flight", 2.0).await;
 
-    left.abort();
+    cancelled.abort();
     server.metric_becomes("callboard_in_flight", 1.0).await;
     server.metric_becomes("callboard_http_abandoned_requests_total", 1.0).await;
-    hold.release_one();
-    assert_eq!(kept.await.unwrap().unwrap().status(), StatusCode::OK);
+    hold.release();
+    assert_eq!(running.await.unwrap().unwrap().status(), StatusCode::OK);
 }
 
 #[tokio::test]
-async fn shutdown_finishes_the_request_in_hand() {
+async fn shutdown_finishes_the_running_request() {
     let (app, hold) = Hold::with_queue(8).split();
-    let mut server = Server::of_app(app, HttpConfig::default()).await;
+    let mut server = Server::for_app(app, HttpConfig::default()).await;
     let mut client = connect(&server).await;
     let call = tokio::spawn(client.send_request(post(&server, "/hold", Full::from("\"a\""))));
-    hold.one_is_held().await;
+    hold.wait_until_held().await;
     server.begin_shutdown();
     while TcpStream::connect(server.address).await.is_ok() {
         tokio::task::yield_now().await;
     }
-    hold.release_one();
+    hold.release();
     assert_eq!(call.await.unwrap().unwrap().status(), StatusCode::OK);
-    // The GOAWAY has told the client that its connection takes no further request.
+    // After the GOAWAY, the client refuses to send a request.
     assert!(client.send_request(post(&server, "/hold", Full::from("\"b\""))).await.is_err());
     server.ended().await;
 }
 
-/// A stream with rare items, below the minimum rate, is an answer in progress, not an idle connection.
+/// A stream below the minimum rate is an answer in progress, not an idle connection.
 #[tokio::test]
-async fn a_stream_that_says_little_is_heard_to_its_end() {
+async fn a_stream_with_rare_items_is_not_cut() {
     let slow = StreamStage::each("slow", |items: &i64| {
         let items = *items;
         stream::unfold(0, move |n| {
@@ -111,16 +111,16 @@ async fn a_stream_that_says_little_is_heard_to_its_end() {
         })
     });
     let limits = config(|c| c.header_read_timeout = Duration::from_millis(100));
-    let server = Server::of_app(App::new().route_streaming("/slow", slow), limits).await;
+    let server = Server::for_app(App::new().route_streaming("/slow", slow), limits).await;
     let mut client = connect(&server).await;
     let response = client.send_request(post(&server, "/slow", Full::<Bytes>::from("5"))).await.unwrap();
-    let events = response.into_body().collect().await.expect("heard to its end").to_bytes();
+    let events = response.into_body().collect().await.expect("a complete answer").to_bytes();
     assert!(events.ends_with(b"id: 4\ndata: 4\n\nevent: end\ndata: {\"items\":5}\n\n"), "{events:?}");
 }
 
 #[tokio::test]
-async fn a_connection_that_wants_nothing_is_told_to_go() {
-    let server = Server::of_app(app(), config(|c| c.header_read_timeout = Duration::from_millis(200))).await;
+async fn an_idle_connection_gets_a_goaway() {
+    let server = Server::for_app(app(), config(|c| c.header_read_timeout = Duration::from_millis(200))).await;
     let socket = TokioIo::new(TcpStream::connect(server.address).await.unwrap());
     let (mut client, connection) = handshake(TokioExecutor::new(), socket).await.unwrap();
     let connection = tokio::spawn(connection);
@@ -128,19 +128,19 @@ async fn a_connection_that_wants_nothing_is_told_to_go() {
     assert_eq!(response.status(), StatusCode::OK);
     drop(response);
     // The client answers pings, but opens no window.
-    let ended = tokio::time::timeout(crate::support::PATIENCE, connection).await.expect("told to go");
+    let ended = tokio::time::timeout(crate::support::TEST_TIMEOUT, connection).await.expect("a GOAWAY");
     ended.unwrap().unwrap();
     drop(client);
 }
 
-/// Windows are outside the node's byte budget: they start small, and the settings say so at once.
+/// Windows are outside the node's byte budget, so they start small.
 #[tokio::test]
 async fn the_windows_of_a_connection_are_small() {
     const INITIAL_WINDOW_SIZE: u16 = 4;
     const MAX_HEADER_LIST_SIZE: u16 = 6;
     let larger = config(|c| c.http2_stream_window_bytes = 256 * 1024);
     for (config, stream_kib) in [(HttpConfig::default(), 64), (larger, 256)] {
-        let server = Server::of_app(app(), config).await;
+        let server = Server::for_app(app(), config).await;
         let mut client = Frames::connect(server.address).await;
         let (_, settings) = client.next_of(&[SETTINGS]).await.unwrap();
         let setting = |id: u16| {
@@ -149,16 +149,16 @@ async fn the_windows_of_a_connection_are_small() {
         };
         assert_eq!(setting(INITIAL_WINDOW_SIZE), Some(stream_kib * 1024));
         assert_eq!(setting(MAX_HEADER_LIST_SIZE), Some(64 * 1024));
-        let (_, more) = client.next_of(&[WINDOW_UPDATE]).await.unwrap();
+        let (_, increment) = client.next_of(&[WINDOW_UPDATE]).await.unwrap();
         // Each connection begins with 65,535 bytes (RFC 9113 §6.9.2).
-        assert_eq!(u32::from_be_bytes(more.try_into().unwrap()) + 65_535, 9 * stream_kib * 1024);
+        assert_eq!(u32::from_be_bytes(increment.try_into().unwrap()) + 65_535, 9 * stream_kib * 1024);
     }
 }
 
-/// A repeated header field is one byte on the wire, and a hundred in memory.
+/// A repeated header field is one byte on the wire and a hundred in memory.
 #[tokio::test]
-async fn a_head_has_no_more_fields_than_one_of_http1() {
-    let server = Server::of_app(app(), HttpConfig::default()).await;
+async fn a_head_has_at_most_as_many_fields_as_in_http1() {
+    let server = Server::for_app(app(), HttpConfig::default()).await;
     let mut client = connect(&server).await;
     for (count, status) in [(99, StatusCode::OK), (101, StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE)] {
         let mut request = post(&server, "/mirror", Full::from("1"));
@@ -173,13 +173,13 @@ async fn a_head_has_no_more_fields_than_one_of_http1() {
 
 /// Each call of an ordered stream may be its own DATA frame. A window of them stays unread while the stage is busy.
 #[tokio::test]
-async fn small_calls_that_wait_in_their_window_are_no_flood() {
+async fn small_calls_that_wait_in_their_window_are_not_a_flood() {
     let (app, hold) = Hold::with_queue(1).split();
-    let server = Server::of_app(app, HttpConfig::default()).await;
+    let server = Server::for_app(app, HttpConfig::default()).await;
     let mut client = Frames::connect(server.address).await;
     let call = envelope(&arguments(["x".into()]));
     let call = [&[0; 4], &(call.len() as u32).to_le_bytes()[..], &call].concat();
-    let head = client.begun(
+    let head = client.request_head(
         0,
         &[
             (":method", "POST"),
@@ -192,7 +192,7 @@ async fn small_calls_that_wait_in_their_window_are_no_flood() {
     client.socket.write_all(&head).await.unwrap();
     let calls = frame(DATA, 0, 1, &call).repeat(64 * 1024 / call.len());
     client.socket.write_all(&calls).await.unwrap();
-    hold.one_is_held().await;
+    hold.wait_until_held().await;
     client.socket.write_all(&frame(PING, 0, 0, &[0; 8])).await.unwrap();
     assert_eq!(client.read_until(&[(PING, ACK), (GOAWAY, 0)]).await, Some(PING));
 }

@@ -7,7 +7,7 @@ use tokio::io::AsyncWriteExt as _;
 
 use crate::support::app::app;
 use crate::support::frames::{ACK, DATA, END_STREAM, Frames, PING, RST_STREAM, frame};
-use crate::support::{PATIENCE, Raw, Server, config};
+use crate::support::{Raw, Server, TEST_TIMEOUT, config};
 
 /// More than all buffers of a connection hold.
 const LARGE: usize = 20_000_000;
@@ -15,16 +15,16 @@ const LARGE: usize = 20_000_000;
 async fn refused(server: &Server) -> Raw {
     let mut client = server.connect().await;
     client.send(format!("POST /nowhere HTTP/1.1\r\nhost: test\r\ncontent-length: {LARGE}\r\n\r\n")).await;
-    // More than the bytes that are skipped because they came with the head.
+    // More than the bytes that are skipped with the head.
     client.send(vec![0; 10_000]).await;
     assert_eq!(client.answer().await.status, 404);
     client
 }
 
 #[tokio::test]
-async fn a_client_that_sends_all_of_a_body_before_it_looks_sees_the_refusal() {
-    let server = Server::of_app(app(), HttpConfig::default()).await;
-    let too_large = Server::of_app(app(), config(|c| c.max_body_bytes = 1024 * 1024)).await;
+async fn a_client_that_sends_its_whole_body_first_reads_the_refusal() {
+    let server = Server::for_app(app(), HttpConfig::default()).await;
+    let too_large = Server::for_app(app(), config(|c| c.max_body_bytes = 1024 * 1024)).await;
     let body = vec![b' '; LARGE];
     let json = [("content-type", "application/json")];
     assert_eq!(server.connect().await.post("/nowhere", &[], &body).await.status, 404);
@@ -33,31 +33,31 @@ async fn a_client_that_sends_all_of_a_body_before_it_looks_sees_the_refusal() {
 }
 
 #[tokio::test]
-async fn where_many_are_lingered_for_the_next_is_closed_at_once() {
+async fn connections_over_the_linger_limit_are_closed_at_once() {
     // A tenth of the limit is one connection.
-    let limits = |c: &mut HttpConfig| (c.max_connections, c.close_linger) = (10, PATIENCE);
-    let server = Server::of_app(app(), config(limits)).await;
+    let limits = |c: &mut HttpConfig| (c.max_connections, c.close_linger) = (10, TEST_TIMEOUT);
+    let server = Server::for_app(app(), config(limits)).await;
     let mut first = refused(&server).await;
     let mut second = refused(&server).await;
     let piece = vec![0; 10_000];
     let sending = async { while second.socket.write_all(&piece).await.is_ok() {} };
-    tokio::time::timeout(PATIENCE / 2, sending).await.expect("reset in time");
-    first.socket.write_all(&vec![0; LARGE - 10_000]).await.expect("the first is read to its end");
+    tokio::time::timeout(TEST_TIMEOUT / 2, sending).await.expect("reset in time");
+    first.socket.write_all(&vec![0; LARGE - 10_000]).await.expect("the body of the first client is read to its end");
 }
 
 /// A request with an endless body, which was answered 404.
 async fn refused_stream(server: &Server) -> Frames {
     let mut client = Frames::connect(server.address).await;
     let fields = [(":method", "POST"), (":scheme", "http"), (":authority", "test"), (":path", "/nowhere")];
-    let head = client.begun(0, &fields);
+    let head = client.request_head(0, &fields);
     client.socket.write_all(&head).await.unwrap();
     assert_eq!(client.status().await, Some(404));
     client
 }
 
 #[tokio::test]
-async fn a_stream_that_is_refused_is_read_to_its_end_and_not_reset() {
-    let server = Server::of_app(app(), HttpConfig::default()).await;
+async fn a_refused_stream_is_read_to_its_end_and_not_reset() {
+    let server = Server::for_app(app(), HttpConfig::default()).await;
     let mut client = refused_stream(&server).await;
     // The server reopens its window as it reads.
     for _ in 0..10 {
@@ -69,8 +69,8 @@ async fn a_stream_that_is_refused_is_read_to_its_end_and_not_reset() {
 }
 
 #[tokio::test]
-async fn a_stream_that_is_refused_and_has_no_end_is_reset_after_the_linger() {
-    let server = Server::of_app(app(), config(|c| c.close_linger = Duration::from_millis(100))).await;
+async fn a_refused_endless_stream_is_reset_after_the_linger() {
+    let server = Server::for_app(app(), config(|c| c.close_linger = Duration::from_millis(100))).await;
     let mut client = refused_stream(&server).await;
     assert_eq!(client.read_until(&[(RST_STREAM, 0)]).await, Some(RST_STREAM));
 }

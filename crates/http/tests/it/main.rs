@@ -20,6 +20,7 @@ mod lingering;
 mod mounted;
 mod observed;
 mod oip;
+mod oip_errors;
 #[cfg(feature = "otlp")]
 mod otlp;
 mod outcomes;

@@ -63,7 +63,7 @@ fn as_fallback(edge: HttpEdge) -> Router {
     Router::new().fallback_service(edge)
 }
 
-async fn guards(address: SocketAddr, prefix: &str) {
+async fn assert_guards(address: SocketAddr, prefix: &str) {
     for (head, status) in [
         ("GET /livez HTTP/1.1\r\nhost: localhost", 200),
         ("GET /livez HTTP/1.1\r\nhost: 127.0.0.1:8000", 200),
@@ -79,18 +79,18 @@ async fn guards(address: SocketAddr, prefix: &str) {
 #[tokio::test]
 async fn a_mounted_edge_refuses_foreign_hosts_and_pages() {
     let nested = Mounted::start(HttpConfig::default(), below_api).await;
-    guards(nested.address, "/api").await;
+    assert_guards(nested.address, "/api").await;
     let fallback = Mounted::start(HttpConfig::default(), as_fallback).await;
-    guards(fallback.address, "").await;
+    assert_guards(fallback.address, "").await;
     let (_node, edge) = edge(HttpConfig::default()).await;
-    let own_loop = Server::of_router(as_fallback(edge), HttpConfig::default()).await;
-    guards(own_loop.address, "").await;
-    // Only this edge knows that the request came from a socket, where HTTP/1.1 requires a host.
+    let own_loop = Server::for_router(as_fallback(edge), HttpConfig::default()).await;
+    assert_guards(own_loop.address, "").await;
+    // This edge knows that the request came from a socket, on which HTTP/1.1 requires a host.
     assert_eq!(ask(own_loop.address, "GET /livez HTTP/1.1").await.status, 400);
 }
 
 #[tokio::test]
-async fn a_mounted_edge_answers_the_names_that_are_listed() {
+async fn a_mounted_edge_answers_the_listed_host_names() {
     let listed = config(|config| config.hosts = Hosts::parse(["models.example.org"]).unwrap());
     let mounted = Mounted::start(listed, below_api).await;
     let status =
@@ -102,7 +102,7 @@ async fn a_mounted_edge_answers_the_names_that_are_listed() {
 }
 
 #[tokio::test]
-async fn paths_that_an_edge_tells_begin_where_it_is_mounted() {
+async fn paths_in_pages_begin_at_the_mount_point() {
     let mounted = Mounted::start(HttpConfig::default(), below_api).await;
     let index = mounted.get("/api/").await.json();
     assert_eq!(index["pages"][1], "/api/openapi.json");
@@ -121,27 +121,27 @@ async fn paths_that_an_edge_tells_begin_where_it_is_mounted() {
         let page = ask(mounted.address, &format!("GET {path} HTTP/1.1\r\nhost: localhost\r\naccept: text/html")).await;
         assert!(page.text().contains(link), "{path}: {}", page.text());
     }
-    let unmounted = Server::of_app(app(), HttpConfig::default()).await;
+    let unmounted = Server::for_app(app(), HttpConfig::default()).await;
     assert_eq!(unmounted.get("/").await.json()["pages"][1], "/openapi.json");
 }
 
 #[tokio::test]
-async fn a_handler_of_ones_own_answers_a_failed_call_as_the_edge_does() {
-    let own = async |State(client): State<LocalClient>, headers: HeaderMap, Json(how): Json<Value>| {
-        let called = client.call::<_, Value>("/fail", how).await;
-        called.map(Json).map_err(|error| Problem::from(error).with_request_id(&headers["x-request-id"]))
+async fn a_custom_handler_answers_a_failed_call_like_the_edge() {
+    let custom = async |State(client): State<LocalClient>, headers: HeaderMap, Json(action): Json<Value>| {
+        let outcome = client.call::<_, Value>("/fail", action).await;
+        outcome.map(Json).map_err(|error| Problem::from(error).with_request_id(&headers["x-request-id"]))
     };
     let (node, edge) = edge(HttpConfig::default()).await;
-    let router = Router::new().route("/own", post(own)).with_state(node.client()).fallback_service(edge);
-    let server = Server::of_router(router, HttpConfig::default()).await;
+    let router = Router::new().route("/own", post(custom)).with_state(node.client()).fallback_service(edge);
+    let server = Server::for_router(router, HttpConfig::default()).await;
     let headers = [("content-type", "application/json"), ("x-request-id", "one")];
-    for how in ["\"plainly\"", "\"teapot\"", "\"bad_item\""] {
+    for action in ["\"plainly\"", "\"teapot\"", "\"bad_item\""] {
         let ask = async |path| {
-            let answer = server.connect().await.post(path, &headers, how).await;
+            let answer = server.connect().await.post(path, &headers, action).await;
             (answer.status, answer.problem())
         };
-        let (own, of_edge) = (ask("/own").await, ask("/fail").await);
-        assert_eq!(own, of_edge, "{how}");
-        assert!(own.0 >= 400 && own.1["request_id"] == "one", "{own:?}");
+        let (custom, of_edge) = (ask("/own").await, ask("/fail").await);
+        assert_eq!(custom, of_edge, "{action}");
+        assert!(custom.0 >= 400 && custom.1["request_id"] == "one", "{custom:?}");
     }
 }

@@ -10,26 +10,26 @@ use tracing::subscriber::DefaultGuard;
 use tracing::{Event, Metadata, Subscriber, span};
 
 use crate::support::app::{Hold, app};
-use crate::support::{PATIENCE, Server, config};
+use crate::support::{Server, TEST_TIMEOUT, config};
 
-/// The lines of the access log of this thread, while this value lives.
+/// Collects the access log lines of this thread until it is dropped.
 struct Lines {
     lines: Arc<Mutex<Vec<Line>>>,
-    _here: DefaultGuard,
-    /// With one subscriber alone, `tracing` lets a test thread without one decide which events are enabled.
+    _subscriber: DefaultGuard,
+    /// With only one subscriber, `tracing` lets a thread without a subscriber decide which events are enabled.
     _second: tracing::Dispatch,
 }
 
 type Line = BTreeMap<&'static str, String>;
 
 #[derive(Clone)]
-struct Collector(Arc<Mutex<Vec<Line>>>);
+struct EventCollector(Arc<Mutex<Vec<Line>>>);
 
 impl Lines {
     fn collect() -> Self {
         let lines: Arc<Mutex<Vec<Line>>> = Arc::default();
-        let _second = tracing::Dispatch::new(Collector(Arc::default()));
-        Self { _here: tracing::subscriber::set_default(Collector(Arc::clone(&lines))), _second, lines }
+        let _second = tracing::Dispatch::new(EventCollector(Arc::default()));
+        Self { _subscriber: tracing::subscriber::set_default(EventCollector(Arc::clone(&lines))), _second, lines }
     }
 
     fn take(&self) -> Vec<Line> {
@@ -45,11 +45,11 @@ impl Lines {
                 tokio::task::yield_now().await;
             }
         };
-        tokio::time::timeout(PATIENCE, waiting).await.expect("a line in time")
+        tokio::time::timeout(TEST_TIMEOUT, waiting).await.expect("a line in time")
     }
 }
 
-impl Subscriber for Collector {
+impl Subscriber for EventCollector {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
         metadata.target() == "callboard_http::access"
     }
@@ -85,10 +85,10 @@ impl Subscriber for Collector {
 const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
 
 #[tokio::test]
-async fn a_request_has_one_line_with_all_that_is_known_of_it() {
+async fn a_request_has_one_line_with_all_its_fields() {
     let lines = Lines::collect();
     let keys = ApiKeys::parse("web a-key-that-nobody-guesses").unwrap();
-    let server = Server::of_app(
+    let server = Server::for_app(
         app(),
         config(|c| {
             c.access_log = AccessLog::Events;
@@ -134,35 +134,38 @@ async fn a_request_has_one_line_with_all_that_is_known_of_it() {
 }
 
 #[tokio::test]
-async fn a_client_that_leaves_has_its_line_with_499() {
+async fn a_client_that_leaves_is_logged_with_499() {
     let lines = Lines::collect();
     let (app, holding) = Hold::with_queue(1).split();
-    let server = Server::of_app(app, config(|c| c.access_log = AccessLog::Events)).await;
+    let server = Server::for_app(app, config(|c| c.access_log = AccessLog::Events)).await;
     let mut client = server.connect().await;
     client
         .send("POST /hold HTTP/1.1\r\nhost: test\r\ncontent-type: application/json\r\ncontent-length: 3\r\n\r\n\"x\"")
         .await;
-    holding.one_is_held().await;
+    holding.wait_until_held().await;
     drop(client);
     let line = lines.next().await;
     assert_eq!((line["status"].as_str(), line["route"].as_str()), ("499", "/hold"));
-    holding.release_one();
+    holding.release();
 }
 
 #[tokio::test]
-async fn a_trace_is_passed_on_with_a_part_of_our_own() {
-    let server = Server::of_app(app(), HttpConfig::default()).await;
+async fn a_trace_is_continued_with_a_new_span_id() {
+    let server = Server::for_app(app(), HttpConfig::default()).await;
     let traceparent = format!("00-{TRACE}-00f067aa0ba902b7-01");
     let headers = [("content-type", "application/json"), ("traceparent", traceparent.as_str())];
     let answer = server.connect().await.post("/mirror", &headers, "1").await;
-    let told = answer.header("traceparent").unwrap();
-    assert!(told.starts_with(&format!("00-{TRACE}-")) && told.ends_with("-01") && told != traceparent, "{told}");
+    let continued = answer.header("traceparent").unwrap();
+    assert!(
+        continued.starts_with(&format!("00-{TRACE}-")) && continued.ends_with("-01") && continued != traceparent,
+        "{continued}"
+    );
 
     let json = ("content-type", "application/json");
-    let given = ("traceparent", traceparent.as_str());
-    let other = ("traceparent", "00-00000000000000000000000000000001-0000000000000001-01");
-    for broken in [&[json, ("traceparent", "00-nonsense")][..], &[json, given, other], &[json, given, given]] {
-        let answer = server.connect().await.post("/mirror", broken, "1").await;
+    let first = ("traceparent", traceparent.as_str());
+    let second = ("traceparent", "00-00000000000000000000000000000001-0000000000000001-01");
+    for invalid in [&[json, ("traceparent", "00-nonsense")][..], &[json, first, second], &[json, first, first]] {
+        let answer = server.connect().await.post("/mirror", invalid, "1").await;
         assert_eq!((answer.status, answer.header("traceparent")), (200, None));
     }
 }
@@ -170,23 +173,23 @@ async fn a_trace_is_passed_on_with_a_part_of_our_own() {
 #[tokio::test]
 async fn without_an_access_log_nothing_is_written() {
     let lines = Lines::collect();
-    let server = Server::of_app(app(), HttpConfig::default()).await;
+    let server = Server::for_app(app(), HttpConfig::default()).await;
     let answer = server.post_json("/mirror", "1").await;
     assert_eq!((answer.status, answer.header("traceparent")), (200, None));
     assert!(lines.take().is_empty());
 }
 
-/// Whole lines, as a program writes them.
+/// A sink that collects whole lines.
 #[derive(Debug, Default)]
-struct Written(Mutex<Vec<u8>>);
+struct LineSink(Mutex<Vec<u8>>);
 
-impl AccessSink for Written {
+impl AccessSink for LineSink {
     fn put(&self, record: &AccessRecord<'_>) {
         record.write_line(&mut self.0.lock().unwrap());
     }
 }
 
-impl Written {
+impl LineSink {
     /// All lines so far, without their dates.
     async fn lines(&self, count: usize) -> Vec<String> {
         let waiting = async {
@@ -198,19 +201,19 @@ impl Written {
                 tokio::task::yield_now().await;
             }
         };
-        tokio::time::timeout(PATIENCE, waiting).await.expect("lines in time")
+        tokio::time::timeout(TEST_TIMEOUT, waiting).await.expect("lines in time")
     }
 }
 
 #[tokio::test]
-async fn a_sink_gets_whole_lines_and_a_request_without_a_trace_is_told_by_its_id() {
+async fn a_sink_gets_whole_lines_and_a_request_without_a_trace_has_its_id() {
     let events = Lines::collect();
-    let written = Arc::new(Written::default());
-    let log = AccessLog::To(Arc::clone(&written) as Arc<dyn AccessSink>);
-    let server = Server::of_app(app(), config(|c| c.access_log = log)).await;
+    let sink = Arc::new(LineSink::default());
+    let log = AccessLog::To(Arc::clone(&sink) as Arc<dyn AccessSink>);
+    let server = Server::for_app(app(), config(|c| c.access_log = log)).await;
     let answer = server.post_json("/mirror?secret=1", "[1]").await;
     assert_eq!((answer.status, answer.header("traceparent")), (200, None));
-    let lines = written.lines(1).await;
+    let lines = sink.lines(1).await;
     let expected = [
         "callboard_http::access: method=\"POST\" path=\"/mirror\" route=\"/mirror\" status=200 milliseconds=",
         &format!(" timing=\"{}\"", answer.header("server-timing").unwrap()),
@@ -219,25 +222,25 @@ async fn a_sink_gets_whole_lines_and_a_request_without_a_trace_is_told_by_its_id
     ];
     assert!(expected.iter().all(|part| lines[0].contains(part)), "{lines:?} without one of {expected:?}");
     assert!(!lines[0].contains("trace_id") && !lines[0].contains("secret"), "{lines:?}");
-    assert!(events.take().is_empty(), "where there is a sink, there are no events");
+    assert!(events.take().is_empty(), "a sink replaces the events");
 }
 
 /// Text from a client cannot end a log line, hide a part of it, or make it long.
 #[tokio::test]
 async fn hostile_heads_have_one_line_each() {
-    let written = Arc::new(Written::default());
-    let log = AccessLog::To(Arc::clone(&written) as Arc<dyn AccessSink>);
-    let server = Server::of_app(app(), config(|c| c.access_log = log)).await;
-    let long = "x".repeat(10_000);
+    let sink = Arc::new(LineSink::default());
+    let log = AccessLog::To(Arc::clone(&sink) as Arc<dyn AccessSink>);
+    let server = Server::for_app(app(), config(|c| c.access_log = log)).await;
+    let text = "x".repeat(10_000);
     let heads = [
-        format!("GET /{long}?{long} HTTP/1.1\r\nhost: test\r\nx-request-id: {}\r\n", &long[..200]),
+        format!("GET /{text}?{text} HTTP/1.1\r\nhost: test\r\nx-request-id: {}\r\n", &text[..200]),
         "GET /%0a%1b[2J\"quoted\\ HTTP/1.1\r\nhost: test\r\nx-request-id: a\tb\r\n".to_owned(),
         "BREW\"\\ /x HTTP/1.1\r\nhost: test\r\n".to_owned(),
         "G!#$%&'*+-.^_`|~T /x HTTP/1.1\r\nhost: test\r\nx-request-id: \";id=\\\r\n".to_owned(),
         "POST /mirror HTTP/1.1\r\nhost: test\r\ntraceparent: 00-\u{e9}\r\ntraceparent: 01\r\ncontent-length: 0\r\n"
             .to_owned(),
         "OPTIONS * HTTP/1.1\r\nhost: test\r\n".to_owned(),
-        format!("{long} /mirror HTTP/1.1\r\nhost: test\r\n"),
+        format!("{text} /mirror HTTP/1.1\r\nhost: test\r\n"),
     ];
     let mut answered = 0;
     for head in &heads {
@@ -248,11 +251,11 @@ async fn hostile_heads_have_one_line_each() {
         answered += usize::from(answer.contains("x-request-id: "));
     }
     assert!(answered >= 5, "{answered}");
-    let lines = written.lines(answered).await;
+    let lines = sink.lines(answered).await;
     for line in &lines {
         assert!(line.len() < 600 && line.is_ascii() && !line.contains(|c: char| c.is_control()), "{line:?}");
         assert!(line.starts_with("callboard_http::access: method=\"") && line.contains(" request_id=\""), "{line:?}");
     }
-    assert!(lines[0].contains(&format!(" path=\"/{}\" ", &long[..199])), "{}", lines[0]);
+    assert!(lines[0].contains(&format!(" path=\"/{}\" ", &text[..199])), "{}", lines[0]);
     assert!(lines.iter().any(|line| line.ends_with(r#" request_id="\";id=\\""#)), "{lines:?}");
 }

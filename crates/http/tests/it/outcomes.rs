@@ -9,7 +9,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize, Serializer};
 use std::time::Duration;
 
-use crate::access::Words;
+use crate::access::LogText;
 use crate::support::Server;
 
 #[derive(Clone, Serialize, Deserialize, JsonSchema)]
@@ -32,7 +32,7 @@ fn app() -> App {
     let figures = Stage::each("figures", |_: &u8| {
         Ok(Figures { mean: 0.5, by_name: BTreeMap::from([("x".to_owned(), Some(f64::INFINITY))]) })
     });
-    let waits = Stage::each_async("waits", |_: std::sync::Arc<u8>| std::future::pending::<Result<u8, Failure>>());
+    let pending = Stage::each_async("pending", |_: std::sync::Arc<u8>| std::future::pending::<Result<u8, Failure>>());
     App::new()
         .route("/number", number)
         .route("/figures", figures)
@@ -41,7 +41,7 @@ fn app() -> App {
             "/long",
             Stage::each("long", |length: &usize| -> Result<u8, Failure> { Err(Failure::new("x".repeat(*length))) }),
         )
-        .mount(RouteSpec::new("/waits", waits).max_timeout(Duration::from_millis(50)))
+        .mount(RouteSpec::new("/pending", pending).max_timeout(Duration::from_millis(50)))
 }
 
 async fn requests(server: &Server, route: &str, outcome: &str) -> Option<f64> {
@@ -49,12 +49,13 @@ async fn requests(server: &Server, route: &str, outcome: &str) -> Option<f64> {
 }
 
 #[tokio::test]
-async fn an_outcome_that_cannot_be_written_is_the_stages_failure_and_counted_so() {
-    let server = Server::of_app(app(), HttpConfig::default()).await;
-    for (route, words) in [("/number", "NaN"), ("/figures", "$.by_name.x"), ("/unwritable", "the picture is locked")] {
+async fn an_outcome_that_cannot_be_encoded_is_counted_as_a_failure_of_its_stage() {
+    let server = Server::for_app(app(), HttpConfig::default()).await;
+    for (route, message) in [("/number", "NaN"), ("/figures", "$.by_name.x"), ("/unwritable", "the picture is locked")]
+    {
         let answer = server.post_json(route, "1").await;
         assert_eq!(answer.status, 500, "{answer:?}");
-        assert!(answer.text().contains("\"kind\":\"failed\"") && answer.text().contains(words), "{}", answer.text());
+        assert!(answer.text().contains("\"kind\":\"failed\"") && answer.text().contains(message), "{}", answer.text());
         assert_eq!(requests(&server, route, "failed").await, Some(1.0), "{route}");
         assert_eq!(requests(&server, route, "ok").await.unwrap_or_default(), 0.0, "{route}");
     }
@@ -67,7 +68,7 @@ async fn an_outcome_that_cannot_be_written_is_the_stages_failure_and_counted_so(
 }
 
 #[tokio::test]
-async fn the_error_of_a_call_that_a_stage_made_itself_is_told_like_its_own() {
+async fn the_error_of_a_call_made_by_a_stage_is_reported_as_the_error_of_the_stage() {
     let inner = Stage::each("inner", |busy: &bool| -> Result<u8, Failure> {
         Err(if *busy {
             Failure::overloaded("busy").with_retry_after(Duration::from_millis(4_200))
@@ -81,7 +82,7 @@ async fn the_error_of_a_call_that_a_stage_made_itself_is_told_like_its_own() {
         let client = client.clone();
         async move { Ok(client.call::<bool, u8>("/inner", *busy).await?) }
     });
-    let server = Server::of_app(App::new().route("/outer", outer), HttpConfig::default()).await;
+    let server = Server::for_app(App::new().route("/outer", outer), HttpConfig::default()).await;
     let answer = server.post_json("/outer", "false").await;
     let problem: serde_json::Value = serde_json::from_str(answer.text()).unwrap();
     assert_eq!((answer.status, &problem["error_type"], &problem["details"]), (402, &"Unpaid".into(), &7.into()));
@@ -91,8 +92,8 @@ async fn the_error_of_a_call_that_a_stage_made_itself_is_told_like_its_own() {
 }
 
 #[tokio::test]
-async fn a_long_message_is_cut_at_the_limit_of_every_door() {
-    let server = Server::of_app(app(), HttpConfig::default()).await;
+async fn a_long_message_is_truncated_at_the_common_limit() {
+    let server = Server::for_app(app(), HttpConfig::default()).await;
     let answer = server.post_json("/long", "20000").await;
     let problem: serde_json::Value = serde_json::from_str(answer.text()).unwrap();
     let message = problem["message"].as_str().unwrap();
@@ -102,7 +103,7 @@ async fn a_long_message_is_cut_at_the_limit_of_every_door() {
 /// On one thread, and the test gets all of its log lines.
 #[tokio::test]
 async fn the_log_line_of_a_failed_call_has_no_longer_text_than_its_error() {
-    let words = Words::default();
+    let words = LogText::default();
     let _here = tracing::subscriber::set_default(words.clone());
     let server = Server::of_app(app(), HttpConfig::default()).await;
     assert_eq!(server.post_json("/long", "20000").await.status, 500);
@@ -113,8 +114,8 @@ async fn the_log_line_of_a_failed_call_has_no_longer_text_than_its_error() {
 
 #[tokio::test]
 async fn a_caller_gets_no_more_time_than_its_route_allows() {
-    let server = Server::of_app(app(), HttpConfig::default()).await;
+    let server = Server::for_app(app(), HttpConfig::default()).await;
     let headers = [("content-type", "application/json"), ("x-request-timeout-ms", "60000")];
-    let answer = server.connect().await.post("/waits", &headers, "1").await;
+    let answer = server.connect().await.post("/pending", &headers, "1").await;
     assert_eq!(answer.status, 504, "{answer:?}");
 }

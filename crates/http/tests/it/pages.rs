@@ -9,7 +9,7 @@ use crate::support::app::app;
 use crate::support::{Raw, Server, bind};
 
 async fn server() -> Server {
-    Server::of_app(app(), HttpConfig::default()).await
+    Server::for_app(app(), HttpConfig::default()).await
 }
 
 #[tokio::test]
@@ -36,7 +36,7 @@ async fn a_node_that_drains_is_live_but_not_ready() {
 }
 
 #[tokio::test]
-async fn metrics_tell_of_the_node_and_of_the_edge() {
+async fn metrics_cover_the_node_and_the_edge() {
     let server = server().await;
     assert_eq!(server.post_json("/mirror", "1").await.status, 200);
     assert_eq!(server.post_json("/nowhere", "1").await.status, 404);
@@ -78,7 +78,7 @@ async fn the_openapi_document_has_a_concrete_schema_per_route() {
     assert_eq!(content["application/json"]["example"], json!({ "name": "text" }));
     let also = content["application/json"]["x-callboard-media-types"].as_array().unwrap();
     assert!(also.contains(&json!("application/msgpack")) && also.contains(&json!("multipart/form-data")), "{also:?}");
-    assert_eq!(content.as_object().unwrap().len(), 1, "one form is one type for clients: {content}");
+    assert_eq!(content.as_object().unwrap().len(), 1, "one format, so that clients get one type: {content}");
     assert_eq!(greet["responses"]["200"]["content"].as_object().unwrap().len(), 1, "{greet}");
     assert_eq!(document["components"]["schemas"]["Greet"]["properties"]["name"]["type"], "string");
     assert_eq!(
@@ -99,14 +99,14 @@ async fn the_openapi_document_has_a_concrete_schema_per_route() {
 }
 
 #[tokio::test]
-async fn every_reference_of_the_openapi_document_leads_somewhere() {
+async fn every_reference_of_the_openapi_document_resolves() {
     let document = server().await.get("/openapi.json").await.json();
     let mut references = Vec::new();
     collect_references(&document, &mut references);
     assert!(references.len() > 20);
     for reference in references {
         let pointer = reference.strip_prefix('#').unwrap();
-        assert!(document.pointer(pointer).is_some(), "{reference} leads nowhere");
+        assert!(document.pointer(pointer).is_some(), "{reference} does not resolve");
     }
 }
 
@@ -122,21 +122,21 @@ fn collect_references<'a>(value: &'a Value, found: &mut Vec<&'a str>) {
 }
 
 #[tokio::test]
-async fn every_operation_has_an_id_of_its_own_and_servers_are_relative() {
+async fn every_operation_has_a_unique_id_and_servers_are_relative() {
     let echo = |name: &str| Stage::each(name, |x: &i64| Ok(*x));
     let app = App::new().route("/na-me", echo("one")).route("/na_me", echo("two"));
-    let document = Server::of_app(app, HttpConfig::default()).await.get("/openapi.json").await.json();
+    let document = Server::for_app(app, HttpConfig::default()).await.get("/openapi.json").await.json();
     assert_eq!(document["paths"]["/na-me"]["post"]["operationId"], "post_na_me");
     assert_eq!(document["paths"]["/na_me"]["post"]["operationId"], "post_na_me_2");
     assert_eq!(document["servers"], json!([{ "url": "." }]));
-    // A default here would make every generated client send the header, and so set aside the route's own priority.
+    // With a default, every generated client would send the header and override the route's own priority.
     let priority = &document["components"]["parameters"]["Priority"];
     assert_eq!((&priority["name"], priority["schema"].get("default")), (&json!("x-request-priority"), None));
     assert_eq!(document["info"]["version"], env!("CARGO_PKG_VERSION"));
 }
 
 #[tokio::test]
-async fn an_example_that_nobody_would_read_is_left_out() {
+async fn a_very_long_example_is_left_out() {
     let long = RouteSpec::new("/long", Stage::each("long", |text: &String| Ok(text.len())));
     let picture = RouteSpec::described(
         "/picture",
@@ -146,7 +146,7 @@ async fn an_example_that_nobody_would_read_is_left_out() {
     );
     let example = CodecValue::from("x".repeat(100_000));
     let app = App::new().mount(long.example(example.clone())).mount(picture.example(example));
-    let server = Server::of_app(app, HttpConfig::default()).await;
+    let server = Server::for_app(app, HttpConfig::default()).await;
     assert!(server.get("/openapi.json").await.body.len() < 50_000);
     let index = server.get("/").await.json();
     assert_eq!(index["routes"][0]["curl"], Value::Null);
@@ -154,7 +154,7 @@ async fn an_example_that_nobody_would_read_is_left_out() {
 }
 
 #[tokio::test]
-async fn a_node_that_starts_is_live_not_ready_and_calls_nobody() {
+async fn a_starting_node_is_live_not_ready_and_refuses_calls() {
     let listener = bind().await;
     let address = listener.local_addr().unwrap();
     let edge = HttpEdge::starting(HttpConfig::default(), ApiInfo::default()).unwrap();
@@ -162,7 +162,7 @@ async fn a_node_that_starts_is_live_not_ready_and_calls_nobody() {
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
     let serving = tokio::spawn(serve_edge(listener, edge.clone(), async {
         _ = stopped.await;
-        crate::support::PATIENCE
+        crate::support::TEST_TIMEOUT
     }));
 
     let mut client = Raw::connect(address).await;
@@ -188,7 +188,7 @@ async fn a_node_that_starts_is_live_not_ready_and_calls_nobody() {
 }
 
 #[tokio::test]
-async fn a_path_that_is_no_text_is_a_page_that_is_not_there() {
+async fn a_path_that_is_not_utf8_is_404() {
     let answer = server().await.get("/docs/%ff").await;
     assert_eq!((answer.status, answer.problem()["kind"].as_str()), (404, Some("not_found")));
 }
@@ -220,9 +220,9 @@ async fn the_documentation_comes_with_its_assets() {
     assert!(initializer.text().contains("../openapi.json"), "{}", initializer.text());
 }
 
-/// A browser takes each answer as its declared type, and shows our pages in no foreign frame.
+/// A browser takes each answer as its declared type, and shows the pages in no foreign frame.
 #[tokio::test]
-async fn answers_say_to_browsers_what_they_may_do_with_them() {
+async fn answers_have_security_headers_for_browsers() {
     let server = server().await;
     let mut answers = Vec::new();
     for path in ["/", "/livez", "/readyz", "/metrics", "/openapi.json", "/docs", "/docs/", "/docs/index.css"] {
@@ -270,7 +270,7 @@ async fn the_index_is_json_for_programs_and_a_page_for_people() {
 }
 
 #[tokio::test]
-async fn the_curl_lines_of_the_index_really_work() {
+async fn the_curl_lines_of_the_index_work() {
     let server = server().await;
     let index = server.get("/").await.json();
     let line = index["routes"][0]["curl"].as_str().unwrap();
@@ -283,39 +283,38 @@ async fn pages_answer_head_as_they_answer_get() {
     let server = server().await;
     let mut client = server.connect().await;
     client.send("HEAD /livez HTTP/1.1\r\nhost: test\r\nconnection: close\r\n\r\n").await;
-    let said = client.closed().await;
-    let said = String::from_utf8(said).unwrap();
-    assert!(said.starts_with("HTTP/1.1 200 ") && said.ends_with("\r\n\r\n"), "{said}");
+    let answer = String::from_utf8(client.closed().await).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200 ") && answer.ends_with("\r\n\r\n"), "{answer}");
 }
 
 /// HAProxy sends OPTIONS if no method is configured.
 #[tokio::test]
-async fn health_asked_for_by_options_is_told_as_by_get() {
+async fn health_answers_options_like_get() {
     let server = server().await;
     let pages = ["/livez", "/readyz", "/v2/health/live", "/v2/health/ready", "/v2/models/mirror/ready"];
     let mut client = server.connect().await;
-    let mut ask = async |page: &str| {
+    let mut options = async |page: &str| {
         client.send(format!("OPTIONS {page} HTTP/1.1\r\nhost: test\r\n\r\n")).await;
         client.answer().await.status
     };
     for page in pages {
-        assert_eq!(ask(page).await, 200, "{page}");
+        assert_eq!(options(page).await, 200, "{page}");
     }
     for page in ["/metrics", "/v2", "/v2/models/mirror"] {
-        assert_eq!(ask(page).await, 405, "{page}");
+        assert_eq!(options(page).await, 405, "{page}");
     }
     server.drain().await;
     for page in ["/readyz", "/v2/health/ready", "/v2/models/mirror/ready"] {
-        assert_eq!(ask(page).await, 503, "{page}");
+        assert_eq!(options(page).await, 503, "{page}");
     }
 }
 
 #[tokio::test]
-async fn a_stage_that_has_given_up_is_named_with_its_reason() {
+async fn a_failed_stage_is_named_with_its_reason() {
     let stage = Stage::worker("fragile", |_: &Replica| Ok(Fragile));
-    let server = Server::of_app(App::new().route("/fragile", stage), HttpConfig::default()).await;
+    let server = Server::for_app(App::new().route("/fragile", stage), HttpConfig::default()).await;
     let crash = async { while server.post_json("/fragile", "1").await.status != 503 {} };
-    tokio::time::timeout(crate::support::PATIENCE, crash).await.expect("the stage gives up");
+    tokio::time::timeout(crate::support::TEST_TIMEOUT, crash).await.expect("the stage gives up");
     let problem = server.get("/readyz").await.problem();
     let message = problem["message"].as_str().unwrap();
     assert!(message.starts_with("stage `fragile` is failed"), "{message}");
@@ -337,7 +336,7 @@ impl callboard_core::Worker for Fragile {
 
 /// Whole pages are compressed as the client asks, like the answers of routes.
 #[tokio::test]
-async fn pages_and_statistics_are_packed_where_that_is_asked_for() {
+async fn pages_and_statistics_are_compressed_on_request() {
     let server = server().await;
     for path in ["/metrics", "/openapi.json", "/v2/models/stats", "/"] {
         let plain = server.get(path).await;
@@ -358,12 +357,12 @@ async fn pages_and_statistics_are_packed_where_that_is_asked_for() {
     }
     let mut client = server.connect().await;
     client.send("GET /livez HTTP/1.1\r\nhost: test\r\naccept-encoding: gzip\r\n\r\n").await;
-    assert_eq!(client.answer().await.header("content-encoding"), None, "a few words are sent as they are");
+    assert_eq!(client.answer().await.header("content-encoding"), None, "short answers are not compressed");
 }
 
 /// Two pages differ only in their counts.
 #[tokio::test]
-async fn series_of_metrics_come_in_the_same_order_each_time() {
+async fn series_of_metrics_have_a_stable_order() {
     let server = server().await;
     for route in ["/mirror", "/greet", "/nowhere"] {
         server.post_json(route, "1").await;
@@ -400,9 +399,9 @@ async fn a_page_of_metrics_stays_valid_where_a_program_names_a_family_as_another
     }
 }
 
-/// A route whose clients only send bad requests is not idle.
+/// A route that gets only bad requests is not idle.
 #[tokio::test]
-async fn errors_are_counted_by_route_also_where_no_call_was_made() {
+async fn errors_are_counted_by_route_even_without_a_call() {
     let server = server().await;
     assert_eq!(server.post_json("/greet", "1").await.status, 422);
     assert_eq!(server.post_json("/greet", "{").await.status, 400);
@@ -417,11 +416,11 @@ async fn errors_are_counted_by_route_also_where_no_call_was_made() {
     ] {
         assert!(metrics.contains(line), "{line} in\n{metrics}");
     }
-    assert!(!metrics.contains("nowhere"), "what clients make up is no label");
+    assert!(!metrics.contains("nowhere"), "a path from a client is no label");
 }
 
 #[tokio::test]
-async fn a_path_that_is_nearly_a_route_is_told_which() {
+async fn a_path_similar_to_a_route_gets_a_suggestion() {
     let server = server().await;
     for near in ["/greet/", "//greet", "/%67reet"] {
         let answer = server.post_json(near, "{}").await;
@@ -434,7 +433,7 @@ async fn a_path_that_is_nearly_a_route_is_told_which() {
 }
 
 #[tokio::test]
-async fn browsers_get_an_icon_and_grpc_clients_a_status_of_their_own() {
+async fn browsers_get_an_icon_and_grpc_clients_a_grpc_status() {
     let server = server().await;
     let icon = server.get("/favicon.ico").await;
     assert_eq!((icon.status, icon.header("content-type")), (200, Some("image/svg+xml")));
@@ -447,10 +446,10 @@ async fn browsers_get_an_icon_and_grpc_clients_a_status_of_their_own() {
 
 /// One line per route, which shows the parallel stages.
 #[tokio::test]
-async fn the_index_draws_graphs_as_they_are() {
+async fn the_index_shows_the_graph_of_a_route() {
     let echo = |name: &str| callboard_core::Pipeline::from(Stage::each(name, |x: &i64| Ok(*x)));
     let both = callboard_core::Pipeline::ensemble((echo("one"), echo("two")));
-    let server = Server::of_app(App::new().route("/both", both), HttpConfig::default()).await;
+    let server = Server::for_app(App::new().route("/both", both), HttpConfig::default()).await;
     let route = server.get("/").await.json()["routes"][0].clone();
     assert_eq!(route["stages"], json!(["one", "two"]));
     let pipeline = route["pipeline"].as_str().unwrap();

@@ -12,11 +12,11 @@ use crate::support::{Raw, Server, bind};
 const JSON: (&str, &str) = ("content-type", "application/json");
 
 async fn server() -> Server {
-    Server::of_app(app(), HttpConfig::default()).await
+    Server::for_app(app(), HttpConfig::default()).await
 }
 
 #[tokio::test]
-async fn status_400_names_the_header_that_cannot_be_read() {
+async fn status_400_names_the_invalid_header() {
     let server = server().await;
     let mut client = server.connect().await;
     for timeout in ["0", "-5", "soon", ""] {
@@ -43,14 +43,14 @@ async fn status_400_says_where_json_is_malformed() {
 }
 
 #[tokio::test]
-async fn status_400_for_forms_that_are_none() {
+async fn status_400_for_malformed_forms() {
     let server = server().await;
     let mut client = server.connect().await;
     let form = [("content-type", "multipart/form-data; boundary=xyz")];
     let nameless = "--xyz\r\nContent-Disposition: form-data\r\n\r\nx\r\n--xyz--\r\n";
-    let unended = "--xyz\r\nContent-Disposition: form-data; name=\"a\"\r\n\r\nx";
+    let truncated = "--xyz\r\nContent-Disposition: form-data; name=\"a\"\r\n\r\nx";
     let binary = b"--xyz\r\nContent-Disposition: form-data; name=\"a\"\r\n\r\n\xff\xfe\r\n--xyz--\r\n".as_slice();
-    for body in [nameless.as_bytes(), unended.as_bytes(), binary, b"no form at all"] {
+    for body in [nameless.as_bytes(), truncated.as_bytes(), binary, b"no form at all"] {
         let answer = client.post("/size", &form, body).await;
         assert_eq!((answer.status, answer.problem()["error_type"].as_str()), (400, Some("bad_multipart")));
     }
@@ -74,7 +74,7 @@ async fn status_404_for_unknown_routes_and_pages() {
 }
 
 #[tokio::test]
-async fn status_405_names_the_method_that_would_do() {
+async fn status_405_names_the_allowed_methods() {
     let server = server().await;
     let mut client = server.connect().await;
     for method in ["GET", "DELETE", "BREW"] {
@@ -98,24 +98,24 @@ async fn status_406_when_nothing_fits() {
 }
 
 #[tokio::test]
-async fn status_415_lists_what_is_accepted() {
+async fn status_415_lists_the_accepted_types() {
     let server = server().await;
     let mut client = server.connect().await;
     let form = client.post("/greet", &[("content-type", "application/x-www-form-urlencoded")], "name=Ada").await;
     let untyped = client.post("/greet", &[], "{}").await;
-    let other = client.post("/greet", &[("content-type", "text/csv")], "name").await;
-    for (answer, why) in [
+    let csv = client.post("/greet", &[("content-type", "text/csv")], "name").await;
+    for (answer, reason) in [
         (
             form,
             "content-type `application/x-www-form-urlencoded` is not supported here; for JSON add -H 'content-type: \
              application/json'; ",
         ),
         (untyped, "the request has no content-type; for JSON add -H 'content-type: application/json'; "),
-        (other, "content-type `text/csv` is not supported here; accepted: "),
+        (csv, "content-type `text/csv` is not supported here; accepted: "),
     ] {
         assert_eq!(answer.status, 415);
         let message = answer.problem()["message"].to_string();
-        assert!(message.contains(why), "{message}");
+        assert!(message.contains(reason), "{message}");
         let accepted =
             "accepted: application/json, application/msgpack, application/vnd.callboard.envelope, multipart/form-data";
         assert!(message.contains(accepted), "{message}");
@@ -125,7 +125,7 @@ async fn status_415_lists_what_is_accepted() {
 }
 
 #[tokio::test]
-async fn status_422_names_the_field_that_does_not_fit() {
+async fn status_422_names_the_wrong_field() {
     let server = server().await;
     let cases =
         [(r#"{"times": 1}"#, "name"), (r#"{"name": 7}"#, "$.name"), (r#"{"name": "Ada", "times": 300}"#, "$.times")];
@@ -140,7 +140,7 @@ async fn status_422_names_the_field_that_does_not_fit() {
 }
 
 #[tokio::test]
-async fn status_422_lists_every_field_that_does_not_fit_in_whatever_form_it_came() {
+async fn status_422_lists_every_wrong_field_in_every_format() {
     let server = server().await;
     let wrong = Value::from(Map::from_iter([("name", Value::from(7)), ("times", Value::from(300))]));
     let form = "--xyz\r\nContent-Disposition: form-data; name=\"name\"\r\nContent-Type: application/json\r\n\r\n7\r\n\
@@ -163,7 +163,7 @@ async fn status_422_lists_every_field_that_does_not_fit_in_whatever_form_it_came
 }
 
 #[tokio::test]
-async fn failures_of_user_code_are_500_or_the_status_it_chose() {
+async fn a_failure_of_user_code_is_500_or_its_own_status() {
     let server = server().await;
     let plain = server.post_json("/fail", r#""plainly""#).await.problem();
     assert_eq!((&plain["status"], &plain["kind"]), (&500.into(), &"failed".into()));
@@ -179,7 +179,7 @@ async fn failures_of_user_code_are_500_or_the_status_it_chose() {
 }
 
 #[tokio::test]
-async fn status_500_with_the_last_words_of_a_worker_that_died() {
+async fn status_500_with_the_panic_message_of_a_worker() {
     let server = server().await;
     let answer = server.post_json("/fail", r#""by_panic""#).await;
     let problem = answer.problem();
@@ -188,7 +188,7 @@ async fn status_500_with_the_last_words_of_a_worker_that_died() {
 }
 
 #[tokio::test]
-async fn status_500_when_the_edge_panics_and_the_connection_stays() {
+async fn status_500_when_the_edge_panics_and_the_connection_stays_open() {
     let server = server().await;
     let mut client = server.connect().await;
     let answer = client.post("/explode", &[JSON], "1").await;
@@ -198,7 +198,7 @@ async fn status_500_when_the_edge_panics_and_the_connection_stays() {
 }
 
 #[tokio::test]
-async fn a_panic_over_a_large_body_is_counted_as_any_other() {
+async fn a_panic_on_a_large_body_is_counted_like_any_other() {
     let server = server().await;
     let answer = server.post_json("/explode", &format!("[{}1]", " ".repeat(300_000))).await;
     assert_eq!((answer.status, answer.problem()["kind"].as_str()), (500, Some("internal")));
@@ -206,7 +206,7 @@ async fn a_panic_over_a_large_body_is_counted_as_any_other() {
 }
 
 #[tokio::test]
-async fn status_400_names_the_part_of_a_form_that_is_malformed() {
+async fn status_400_names_the_malformed_part_of_a_form() {
     let server = server().await;
     let part = "--xyz\r\nContent-Disposition: form-data; name=\"deep\"\r\nContent-Type: application/json\r\n\r\n";
     for length in [1_000, 300_000] {
@@ -219,7 +219,7 @@ async fn status_400_names_the_part_of_a_form_that_is_malformed() {
 }
 
 #[tokio::test]
-async fn status_400_for_what_may_come_only_once() {
+async fn status_400_for_repeated_single_valued_headers() {
     let server = server().await;
     let mut client = server.connect().await;
     for name in ["x-request-timeout-ms", "x-request-priority"] {
@@ -228,7 +228,7 @@ async fn status_400_for_what_may_come_only_once() {
         assert_eq!((answer.status, answer.problem()["error_type"].as_str()), (400, Some("bad_header")), "{name}");
     }
     let accepted = client.post("/mirror", &[JSON, ("accept", "text/html"), ("accept", "application/json")], "1").await;
-    assert_eq!(accepted.status, 200, "lines of one list");
+    assert_eq!(accepted.status, 200, "several lines are one list");
 }
 
 #[tokio::test]
@@ -243,7 +243,7 @@ async fn status_400_without_a_host() {
 }
 
 #[tokio::test]
-async fn a_client_whose_body_is_refused_unread_is_told_that_the_connection_ends() {
+async fn a_refusal_before_the_body_announces_the_end_of_the_connection() {
     let server = server().await;
     for (path, status) in [("/mirror", 413), ("/nowhere", 404)] {
         let mut client = server.connect().await;
@@ -259,13 +259,13 @@ async fn a_client_whose_body_is_refused_unread_is_told_that_the_connection_ends(
 }
 
 #[tokio::test]
-async fn status_429_says_when_to_come_again_before_the_body_is_read() {
+async fn status_429_has_retry_after_and_is_sent_before_the_body_is_read() {
     let (app, hold) = Hold::with_queue(8).split();
     let limits = Limits { max_in_flight: 1, ..Limits::default() };
-    let server = Server::of_app(app.limits(limits), HttpConfig::default()).await;
+    let server = Server::for_app(app.limits(limits), HttpConfig::default()).await;
     let mut first = server.connect().await;
     let holding = tokio::spawn(async move { first.post("/hold", &[JSON], r#""first""#).await });
-    hold.one_is_held().await;
+    hold.wait_until_held().await;
 
     let mut second = server.connect().await;
     second
@@ -277,19 +277,19 @@ async fn status_429_says_when_to_come_again_before_the_body_is_read() {
     assert_eq!(problem["retryable"], true);
     assert!(refused.header("retry-after").unwrap().parse::<u64>().unwrap() >= 1);
 
-    hold.release_one();
+    hold.release();
     assert_eq!(holding.await.unwrap().status, 200);
 }
 
 #[tokio::test]
-async fn status_429_when_the_bytes_of_the_node_are_out() {
+async fn status_429_when_the_byte_budget_of_the_node_is_exhausted() {
     let limits = Limits { max_in_flight_bytes: 1000, ..Limits::default() };
-    let server = Server::of_app(app().limits(limits), HttpConfig::default()).await;
+    let server = Server::for_app(app().limits(limits), HttpConfig::default()).await;
     let mut announced = server.connect().await;
     announced
         .send("POST /mirror HTTP/1.1\r\nhost: test\r\ncontent-type: application/json\r\ncontent-length: 1001\r\n\r\n")
         .await;
-    assert_eq!(announced.answer().await.status, 413, "it will not fit later either");
+    assert_eq!(announced.answer().await.status, 413, "it can never fit");
 
     let mut chunked = server.connect().await;
     chunked
@@ -301,7 +301,7 @@ async fn status_429_when_the_bytes_of_the_node_are_out() {
     chunked.send(format!("3e8\r\n{}\r\n", " ".repeat(1000))).await;
     chunked.send("1\r\n1\r\n").await;
     assert_eq!(chunked.answer().await.status, 429);
-    assert_eq!(server.post_json("/mirror", "1").await.status, 200, "everything was given back");
+    assert_eq!(server.post_json("/mirror", "1").await.status, 200, "all permits are returned");
 }
 
 #[tokio::test]
@@ -315,26 +315,26 @@ async fn status_503_while_the_node_drains() {
 }
 
 #[tokio::test]
-async fn status_504_when_the_work_takes_longer_than_the_client_waits() {
+async fn status_504_when_a_call_exceeds_the_timeout_of_its_client() {
     let (app, hold) = Hold::with_queue(8).split();
-    let server = Server::of_app(app, HttpConfig::default()).await;
+    let server = Server::for_app(app, HttpConfig::default()).await;
     let mut client = server.connect().await;
-    for wish in [("x-request-timeout-ms", "50"), ("grpc-timeout", "50m")] {
-        let answer = client.post("/hold", &[JSON, wish], r#""late""#).await;
-        assert_eq!((answer.status, answer.problem()["kind"].as_str()), (504, Some("deadline_exceeded")), "{wish:?}");
+    for timeout in [("x-request-timeout-ms", "50"), ("grpc-timeout", "50m")] {
+        let answer = client.post("/hold", &[JSON, timeout], r#""late""#).await;
+        assert_eq!((answer.status, answer.problem()["kind"].as_str()), (504, Some("deadline_exceeded")), "{timeout:?}");
         let (_, total) = answer.header("server-timing").and_then(|timing| timing.split_once("total;dur=")).unwrap();
         assert!(total.parse::<f64>().unwrap() >= 50.0, "{total}");
     }
-    hold.release_one();
+    hold.release();
 }
 
 #[tokio::test]
-async fn status_504_by_the_nodes_own_default_where_the_client_says_nothing() {
+async fn status_504_by_the_default_timeout_of_the_node() {
     let (app, hold) = Hold::with_queue(8).split();
     let limits = Limits { default_timeout: Duration::from_millis(50), ..Limits::default() };
-    let server = Server::of_app(app.limits(limits), HttpConfig::default()).await;
+    let server = Server::for_app(app.limits(limits), HttpConfig::default()).await;
     assert_eq!(server.post_json("/hold", r#""late""#).await.status, 504);
-    hold.release_one();
+    hold.release();
 }
 
 #[tokio::test]
@@ -345,7 +345,7 @@ async fn routes_may_not_take_the_paths_of_the_edge() {
 }
 
 #[tokio::test]
-async fn a_refusal_leaves_the_connection_in_step() {
+async fn a_refusal_keeps_the_connection_usable() {
     let server = server().await;
     let mut client: Raw = server.connect().await;
     for (path, body, status) in

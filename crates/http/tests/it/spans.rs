@@ -9,7 +9,7 @@ use callboard_http::{Attribute, HttpConfig, SampleRatio, Span, SpanSink};
 use futures_util::stream;
 
 use crate::support::app::{Hold, app};
-use crate::support::{PATIENCE, Server};
+use crate::support::{Server, TEST_TIMEOUT};
 
 const JSON: (&str, &str) = ("content-type", "application/json");
 const TRACE: u128 = 0x4bf9_2f35_77b3_4da6_a3ce_929d_0e0e_4736;
@@ -17,18 +17,18 @@ const PARENT: u64 = 0x00f0_67aa_0ba9_02b7;
 
 /// Stores the spans it gets.
 #[derive(Clone, Debug, Default)]
-struct Kept(Arc<Mutex<Vec<Span>>>);
+struct SpanStore(Arc<Mutex<Vec<Span>>>);
 
-impl SpanSink for Kept {
+impl SpanSink for SpanStore {
     fn put(&self, spans: Vec<Span>) {
         self.0.lock().unwrap().extend(spans);
     }
 }
 
-impl Kept {
+impl SpanStore {
     async fn server(&self, app: App, ratio: SampleRatio) -> Server {
         let sink = Arc::new(self.clone());
-        Server::of_app_with(app, HttpConfig::default(), |edge| edge.give_spans_to(sink, ratio)).await
+        Server::for_app_with(app, HttpConfig::default(), |edge| edge.give_spans_to(sink, ratio)).await
     }
 
     /// Waits for this count of request spans; returns all spans so far.
@@ -42,7 +42,7 @@ impl Kept {
                 tokio::task::yield_now().await;
             }
         };
-        tokio::time::timeout(PATIENCE, waiting).await.unwrap_or_else(|_| panic!("spans in time: {self:?}"))
+        tokio::time::timeout(TEST_TIMEOUT, waiting).await.unwrap_or_else(|_| panic!("spans in time: {self:?}"))
     }
 }
 
@@ -69,15 +69,15 @@ fn traceparent(sampled: bool) -> String {
 }
 
 #[tokio::test]
-async fn a_sampled_request_is_a_part_of_its_callers_trace_with_its_stages_below_and_its_batch_linked() {
-    let kept = Kept::default();
-    let server = kept.server(app(), SampleRatio::NONE).await;
+async fn a_sampled_request_joins_the_trace_of_its_caller_with_stages_and_a_linked_batch() {
+    let store = SpanStore::default();
+    let server = store.server(app(), SampleRatio::NONE).await;
     let traceparent = traceparent(true);
     let headers = [JSON, ("traceparent", traceparent.as_str()), ("x-request-id", "mine")];
     let answer = server.connect().await.post("/mirror?secret=1", &headers, "7").await;
     assert_eq!(answer.status, 200);
 
-    let spans = kept.after_requests(1).await;
+    let spans = store.after_requests(1).await;
     let named = by_name(&spans);
     assert_eq!(
         named.keys().copied().collect::<Vec<_>>(),
@@ -98,33 +98,33 @@ async fn a_sampled_request_is_a_part_of_its_callers_trace_with_its_stages_below_
     }
     assert!(queue.end <= compute.start);
     assert_eq!((&compute.links, &batch.links), (&vec![batch.id], &vec![request.id]));
-    assert_eq!((batch.parent, batch.id.trace == TRACE), (None, false), "a trace of its own");
+    assert_eq!((batch.parent, batch.id.trace == TRACE), (None, false), "its own trace");
     for span in [compute, batch] {
         assert_eq!((number(span, "callboard.batch.size"), number(span, "callboard.replica")), (1, 0));
         assert_eq!((text(span, "callboard.run.end"), span.error.as_ref()), ("done", None));
     }
 }
 
-/// A method may be as long as a head, and the queue of spans is bounded by count, not bytes.
+/// A method may be as long as a head, and the span queue is bounded by count, not by bytes.
 #[tokio::test]
-async fn a_method_that_nobody_knows_is_told_by_no_name() {
-    let kept = Kept::default();
-    let server = kept.server(app(), SampleRatio::ALL).await;
+async fn an_unknown_method_is_not_a_span_name() {
+    let store = SpanStore::default();
+    let server = store.server(app(), SampleRatio::ALL).await;
     let mut client = server.connect().await;
     let method = "X".repeat(10_000);
     client.send(&format!("{method} /mirror HTTP/1.1\r\nhost: test\r\nconnection: close\r\n\r\n")).await;
     client.closed().await;
-    let spans = kept.after_requests(1).await;
+    let spans = store.after_requests(1).await;
     assert_eq!((spans[0].name.as_str(), text(&spans[0], "http.request.method")), ("HTTP /mirror", "_OTHER"));
     assert!(!format!("{spans:?}").contains("XX"), "{spans:?}");
 }
 
 #[tokio::test]
-async fn a_call_by_another_door_is_a_part_of_its_callers_trace_with_its_stages_below() {
-    let (kept, mut tracer) = (Kept::default(), None);
-    let sink = Arc::new(kept.clone());
-    let _server = Server::of_app_with(app(), HttpConfig::default(), |edge| {
-        assert!(edge.call_tracer().is_none(), "nobody collects spans yet");
+async fn a_call_of_another_protocol_joins_the_trace_of_its_caller_with_its_stages() {
+    let (store, mut tracer) = (SpanStore::default(), None);
+    let sink = Arc::new(store.clone());
+    let _server = Server::for_app_with(app(), HttpConfig::default(), |edge| {
+        assert!(edge.call_tracer().is_none(), "spans are not collected yet");
         edge.give_spans_to(sink, SampleRatio::NONE);
         tracer = edge.call_tracer();
     })
@@ -133,13 +133,13 @@ async fn a_call_by_another_door_is_a_part_of_its_callers_trace_with_its_stages_b
     let double = Stage::each("double", |n: &u64| Ok(2 * n));
     let node = App::new().route("/double", double).route("/fail", fail).start().await.unwrap();
     for (route, error) in [("/double", None), ("/fail", Some("failed"))] {
-        kept.0.lock().unwrap().clear();
+        store.0.lock().unwrap().clear();
         let caller = SpanId { trace: TRACE, span: PARENT };
         let recorder = tracer.as_ref().unwrap().trace(caller, route, Instant::now());
         let options = CallOptions::new().with_recorder(recorder);
         assert_eq!(node.client().call_with::<u64, u64>(route, 21, options).await.is_ok(), error.is_none());
 
-        let spans = kept.after_requests(1).await;
+        let spans = store.after_requests(1).await;
         let (named, stage) = (by_name(&spans), &route[1..]);
         let call = named[format!("CALL {route}").as_str()];
         assert_eq!((call.id.trace, call.parent, call.is_server), (TRACE, Some(PARENT), true));
@@ -152,8 +152,8 @@ async fn a_call_by_another_door_is_a_part_of_its_callers_trace_with_its_stages_b
 }
 
 #[tokio::test]
-async fn one_batch_is_one_span_that_is_linked_to_each_of_its_sampled_requests() {
-    let kept = Kept::default();
+async fn a_batch_is_one_span_linked_to_each_sampled_request() {
+    let store = SpanStore::default();
     let (gate, opened) = std::sync::mpsc::channel::<()>();
     let opened = Mutex::new(opened);
     let stage = Stage::batch("gated", move |batch: callboard_core::Batch<u64>| {
@@ -161,8 +161,8 @@ async fn one_batch_is_one_span_that_is_linked_to_each_of_its_sampled_requests() 
         batch.iter().map(|n| Ok(*n)).collect()
     });
     let app = App::new().route("/gated", stage.on_threads().max_batch_size(8));
-    let server = kept.server(app, SampleRatio::NONE).await;
-    let (sampled, not) = (traceparent(true), traceparent(false));
+    let server = store.server(app, SampleRatio::NONE).await;
+    let (sampled, unsampled) = (traceparent(true), traceparent(false));
     let call = |traceparent: String| {
         let address = server.address;
         tokio::spawn(async move {
@@ -170,16 +170,16 @@ async fn one_batch_is_one_span_that_is_linked_to_each_of_its_sampled_requests() 
             client.post("/gated", &[JSON, ("traceparent", &traceparent)], "1").await.status
         })
     };
-    let first = call(not.clone());
+    let first = call(unsampled.clone());
     server.metric_becomes("callboard_stage_replica_states{stage=\"gated\",state=\"busy\"}", 1.0).await;
-    let calls = [call(sampled.clone()), call(sampled), call(not)];
+    let calls = [call(sampled.clone()), call(sampled), call(unsampled)];
     server.metric_becomes("callboard_stage_queued{stage=\"gated\"}", 3.0).await;
     gate.send(()).unwrap();
     gate.send(()).unwrap();
     for call in calls.into_iter().chain([first]) {
         assert_eq!(call.await.unwrap(), 200);
     }
-    let spans = kept.after_requests(2).await;
+    let spans = store.after_requests(2).await;
     let batches: Vec<&Span> = spans.iter().filter(|span| span.name == "batch gated").collect();
     let requests: Vec<_> = spans.iter().filter(|span| span.is_server).map(|span| span.id).collect();
     assert_eq!((batches.len(), requests.len(), number(batches[0], "callboard.batch.size")), (1, 2, 3));
@@ -189,52 +189,52 @@ async fn one_batch_is_one_span_that_is_linked_to_each_of_its_sampled_requests() 
 }
 
 #[tokio::test]
-async fn a_request_that_is_not_sampled_has_no_span_and_neither_have_the_pages() {
-    let kept = Kept::default();
-    let server = kept.server(app(), SampleRatio::NONE).await;
-    let not = traceparent(false);
-    assert_eq!(server.connect().await.post("/mirror", &[JSON, ("traceparent", &not)], "7").await.status, 200);
+async fn an_unsampled_request_has_no_span_nor_has_a_page() {
+    let store = SpanStore::default();
+    let server = store.server(app(), SampleRatio::NONE).await;
+    let unsampled = traceparent(false);
+    assert_eq!(server.connect().await.post("/mirror", &[JSON, ("traceparent", &unsampled)], "7").await.status, 200);
     assert_eq!(server.post_json("/mirror", "7").await.status, 200);
-    assert!(kept.0.lock().unwrap().is_empty());
+    assert!(store.0.lock().unwrap().is_empty());
 
-    let kept = Kept::default();
-    let server = kept.server(app(), SampleRatio::ALL).await;
+    let store = SpanStore::default();
+    let server = store.server(app(), SampleRatio::ALL).await;
     assert_eq!(server.get("/livez").await.status, 200);
     let answer = server.post_json("/mirror", "7").await;
-    let spans = kept.after_requests(1).await;
+    let spans = store.after_requests(1).await;
     let request = by_name(&spans)["POST /mirror"].clone();
     assert_eq!((request.parent, spans.len()), (None, 4), "{spans:?}");
     assert!(answer.header("traceparent").unwrap().ends_with(&format!("-{:016x}-01", request.id.span)), "{answer:?}");
 }
 
 #[tokio::test]
-async fn a_request_that_expires_in_the_queue_says_so_in_its_spans() {
-    let kept = Kept::default();
+async fn the_spans_of_a_request_show_that_it_expired_in_the_queue() {
+    let store = SpanStore::default();
     let (app, holding) = Hold::with_queue(4).split();
-    let server = kept.server(app, SampleRatio::ALL).await;
+    let server = store.server(app, SampleRatio::ALL).await;
     for body in ["\"x\"", "\"y\""] {
         let headers = [JSON, ("x-request-timeout-ms", "50")];
         assert_eq!(server.connect().await.post("/hold", &headers, body).await.status, 504);
     }
-    holding.one_is_held().await;
-    let spans = kept.after_requests(2).await;
+    holding.wait_until_held().await;
+    let spans = store.after_requests(2).await;
     let requests: Vec<&Span> = spans.iter().filter(|span| span.is_server).collect();
     assert!(requests.iter().all(|span| span.error.as_deref() == Some("504")), "{requests:?}");
     let computes: Vec<&Span> = spans.iter().filter(|span| span.name == "compute hold").collect();
-    assert_eq!((computes.len(), computes[0].parent), (1, Some(requests[0].id.span)), "only the first was begun");
+    assert_eq!((computes.len(), computes[0].parent), (1, Some(requests[0].id.span)), "only the first call started");
     assert_eq!(spans.iter().filter(|span| span.name == "queue hold").count(), 2);
-    holding.release_one();
+    holding.release();
 }
 
 #[tokio::test]
 async fn the_span_of_a_models_stream_ends_with_it() {
-    let kept = Kept::default();
+    let store = SpanStore::default();
     let count = StreamStage::each("count", |n: &u8| stream::iter((0..*n).map(Ok::<_, Failure>)));
     let app = App::new().route_streaming("/count", count);
-    let server = kept.server(app, SampleRatio::ALL).await;
+    let server = store.server(app, SampleRatio::ALL).await;
     let answer = server.post_json("/v2/models/count/generate_stream", "{\"input\": 5}").await;
     assert_eq!(answer.text().matches("data:").count(), 5, "{answer:?}");
-    let spans = kept.after_requests(1).await;
+    let spans = store.after_requests(1).await;
     let compute = by_name(&spans)["compute count"].clone();
     assert_eq!(text(&compute, "callboard.run.end"), "done", "{spans:?}");
     let request = spans.iter().find(|span| span.is_server).unwrap();
@@ -243,13 +243,13 @@ async fn the_span_of_a_models_stream_ends_with_it() {
 
 #[tokio::test]
 async fn the_span_of_a_stream_ends_with_it() {
-    let kept = Kept::default();
+    let store = SpanStore::default();
     let count = StreamStage::each("count", |n: &u8| stream::iter((0..*n).map(Ok::<_, Failure>)));
     let app = App::new().route_streaming("/count", count);
-    let server = kept.server(app, SampleRatio::ALL).await;
+    let server = store.server(app, SampleRatio::ALL).await;
     let answer = server.post_json("/count", "5").await;
     assert!(answer.text().matches("data:").count() >= 5, "{answer:?}");
-    let spans = kept.after_requests(1).await;
+    let spans = store.after_requests(1).await;
     let compute = by_name(&spans)["compute count"].clone();
     assert_eq!(text(&compute, "callboard.run.end"), "done", "{spans:?}");
     assert!(compute.end <= by_name(&spans)["POST /count"].end);

@@ -33,7 +33,7 @@ fn counting() -> App {
 }
 
 async fn counted(below: i64, accept: &str) -> Answer {
-    let server = Server::of_app(counting(), HttpConfig::default()).await;
+    let server = Server::for_app(counting(), HttpConfig::default()).await;
     let answer = server.connect().await.post("/count", &[JSON, ("accept", accept)], below.to_string()).await;
     server.metric_becomes("callboard_in_flight", 0.0).await;
     assert_eq!(server.metric("callboard_http_abandoned_requests_total").await, Some(0.0));
@@ -53,7 +53,7 @@ async fn events_have_an_index_and_an_end() {
 }
 
 #[tokio::test]
-async fn an_error_behind_the_first_event_is_the_last_event() {
+async fn an_error_after_the_first_event_is_the_last_event() {
     let answer = counted(5, "text/event-stream").await;
     assert_eq!(answer.status, 200);
     let (items, error) = answer.text().split_once("event: error\ndata: ").unwrap();
@@ -77,7 +77,7 @@ async fn lines_are_documents_and_the_last_may_be_an_error() {
 }
 
 #[tokio::test]
-async fn envelopes_come_in_frames() {
+async fn envelopes_are_sent_in_frames() {
     let answer = counted(4, "application/vnd.callboard.envelope-stream").await;
     let mut frames = frames(&answer.body);
     let (kind, problem) = frames.pop().unwrap();
@@ -110,24 +110,24 @@ async fn an_error_before_the_first_item_is_a_status() {
 }
 
 #[tokio::test]
-async fn a_stream_that_says_nothing_has_a_heartbeat() {
-    let silent = StreamStage::each("silent", |_: &i64| stream::pending::<Result<i64, Failure>>());
+async fn a_silent_stream_has_a_heartbeat() {
+    let stage = StreamStage::each("silent", |_: &i64| stream::pending::<Result<i64, Failure>>());
     let limits = config(|c| c.stream_heartbeat = Duration::from_millis(20));
-    let server = Server::of_app(App::new().route_streaming("/silent", silent), limits).await;
+    let server = Server::for_app(App::new().route_streaming("/silent", stage), limits).await;
     let mut client = server.connect().await;
     begin(&mut client, "/silent", 1).await;
-    client.hears("HTTP/1.1 200 OK\r\n").await;
+    client.read_past("HTTP/1.1 200 OK\r\n").await;
     for _ in 0..3 {
-        client.hears("3\r\n:\n\n\r\n").await;
+        client.read_past("3\r\n:\n\n\r\n").await;
     }
     // The same for a model.
     let mut client = server.connect().await;
     let head =
         "POST /v2/models/silent/generate_stream HTTP/1.1\r\nhost: test\r\ncontent-length: 12\r\n\r\n{\"input\": 1}";
     client.send(head).await;
-    client.hears("HTTP/1.1 200 OK\r\n").await;
+    client.read_past("HTTP/1.1 200 OK\r\n").await;
     for _ in 0..3 {
-        client.hears("3\r\n:\n\n\r\n").await;
+        client.read_past("3\r\n:\n\n\r\n").await;
     }
 }
 
@@ -141,17 +141,17 @@ async fn begin(client: &mut Raw, route: &str, input: i64) {
     client.send([head, body].concat()).await;
 }
 
-/// `/endless` returns texts of 256 KiB without end. Counts the texts for the input 1, and records that its work was
-/// dropped.
-fn endless(made: &Arc<AtomicU64>, dropped: &Arc<AtomicBool>) -> App {
-    let (made, dropped) = (Arc::clone(made), Arc::clone(dropped));
-    let stage = StreamStage::each("endless", move |who: &i64| {
-        let made = (*who == 1).then(|| Arc::clone(&made));
-        let leaving = (*who == 1).then(|| Dropped(Arc::clone(&dropped)));
+/// `/endless` returns texts of 256 KiB without end. For the input 1, it counts the texts and records the drop of its
+/// work.
+fn endless(produced: &Arc<AtomicU64>, dropped: &Arc<AtomicBool>) -> App {
+    let (produced, dropped) = (Arc::clone(produced), Arc::clone(dropped));
+    let stage = StreamStage::each("endless", move |input: &i64| {
+        let produced = (*input == 1).then(|| Arc::clone(&produced));
+        let leaving = (*input == 1).then(|| Dropped(Arc::clone(&dropped)));
         stream::repeat_with(move || {
             let _ = &leaving;
-            if let Some(made) = &made {
-                made.fetch_add(1, Ordering::SeqCst);
+            if let Some(produced) = &produced {
+                produced.fetch_add(1, Ordering::SeqCst);
             }
             Ok("x".repeat(256 * 1024))
         })
@@ -169,44 +169,44 @@ impl Drop for Dropped {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_slow_reader_slows_only_its_own_stream() {
-    let (made, dropped) = (Arc::default(), Arc::default());
-    let server = Server::of_app(endless(&made, &dropped), HttpConfig::default()).await;
+    let (produced, dropped) = (Arc::default(), Arc::default());
+    let server = Server::for_app(endless(&produced, &dropped), HttpConfig::default()).await;
     let socket = TcpSocket::new_v4().unwrap();
     socket.set_recv_buffer_size(4096).unwrap();
-    let mut slow = Raw::of(socket.connect(server.address).await.unwrap());
+    let mut slow = Raw::new(socket.connect(server.address).await.unwrap());
     begin(&mut slow, "/endless", 1).await;
-    slow.hears("id: 0\n").await;
+    slow.read_past("id: 0\n").await;
 
     let mut quick = server.connect().await;
     begin(&mut quick, "/endless", 2).await;
     for n in [10, 50, 100] {
-        quick.hears(&format!("id: {n}\n")).await;
+        quick.read_past(&format!("id: {n}\n")).await;
     }
     // The credit of 16, plus the buffers of hyper and the kernel: a few megabytes.
-    let ahead = made.load(Ordering::SeqCst);
-    assert!(ahead < 80, "{ahead} items were made for a reader that does not read");
+    let items = produced.load(Ordering::SeqCst);
+    assert!(items < 80, "{items} items were produced for a client that does not read");
     for n in [1, 3] {
-        slow.hears(&format!("id: {n}\n")).await;
+        slow.read_past(&format!("id: {n}\n")).await;
     }
 }
 
 #[tokio::test]
-async fn a_reader_that_leaves_cancels_its_stream() {
-    let (made, dropped) = (Arc::default(), Arc::new(AtomicBool::new(false)));
-    let server = Server::of_app(endless(&made, &dropped), HttpConfig::default()).await;
+async fn a_client_that_leaves_cancels_its_stream() {
+    let (produced, dropped) = (Arc::default(), Arc::new(AtomicBool::new(false)));
+    let server = Server::for_app(endless(&produced, &dropped), HttpConfig::default()).await;
     let mut client = server.connect().await;
     begin(&mut client, "/endless", 1).await;
-    client.hears("id: 2\n").await;
+    client.read_past("id: 2\n").await;
     drop(client);
     server.metric_becomes("callboard_http_abandoned_requests_total", 1.0).await;
     server.metric_becomes("callboard_in_flight", 0.0).await;
     server.metric_becomes("callboard_requests_total{route=\"/endless\",outcome=\"cancelled\"}", 1.0).await;
-    let told = async {
+    let until_dropped = async {
         while !dropped.load(Ordering::SeqCst) {
             tokio::task::yield_now().await;
         }
     };
-    tokio::time::timeout(crate::support::PATIENCE, told).await.expect("the worker is told");
+    tokio::time::timeout(crate::support::TEST_TIMEOUT, until_dropped).await.expect("the work is dropped");
 }
 
 /// A number whose serialization panics at 1.
@@ -221,26 +221,26 @@ impl Serialize for Fragile {
 }
 
 #[tokio::test]
-async fn an_item_that_panics_as_it_is_written_ends_its_stream_and_not_the_connection() {
+async fn a_panic_while_an_item_is_encoded_ends_its_stream_and_not_the_connection() {
     let fragile = StreamStage::each("fragile", |from: &i64| stream::iter((*from..3).map(|n| Ok(Fragile(n)))));
-    let server = Server::of_app(App::new().route_streaming("/fragile", fragile), HttpConfig::default()).await;
+    let server = Server::for_app(App::new().route_streaming("/fragile", fragile), HttpConfig::default()).await;
     let mut client = server.connect().await;
     let answer = client.post("/fragile", &[JSON], "0").await;
     let (items, error) = answer.text().split_once("event: error\ndata: ").unwrap();
     assert_eq!((answer.status, items), (200, "id: 0\ndata: 0\n\n"));
     let problem: serde_json::Value = serde_json::from_str(error.trim_end()).unwrap();
     assert_eq!((&problem["kind"], &problem["status"]), (&json!("internal"), &json!(500)));
-    let at_once = client.post("/fragile", &[JSON], "1").await;
-    assert_eq!((at_once.status, at_once.problem()["kind"].as_str()), (500, Some("internal")));
+    let first_item = client.post("/fragile", &[JSON], "1").await;
+    assert_eq!((first_item.status, first_item.problem()["kind"].as_str()), (500, Some("internal")));
     assert_eq!(client.post("/fragile", &[JSON], "2").await.status, 200, "on the same connection");
     server.metric_becomes("callboard_http_panics_total", 2.0).await;
     server.metric_becomes("callboard_in_flight", 0.0).await;
 }
 
 #[tokio::test]
-async fn an_event_of_a_model_that_panics_as_it_is_written_is_the_last_one() {
+async fn a_panic_while_an_event_of_a_model_is_encoded_ends_its_stream() {
     let fragile = StreamStage::each("fragile", |from: &i64| stream::iter((*from..3).map(|n| Ok(Fragile(n)))));
-    let server = Server::of_app(App::new().route_streaming("/fragile", fragile), HttpConfig::default()).await;
+    let server = Server::for_app(App::new().route_streaming("/fragile", fragile), HttpConfig::default()).await;
     let answer = server.post_json("/v2/models/fragile/generate_stream", r#"{"input": 0}"#).await;
     let events: Vec<&str> = answer.text().split_terminator("\n\n").collect();
     assert_eq!((answer.status, events.len()), (200, 2), "{answer:?}");
@@ -252,11 +252,11 @@ async fn an_event_of_a_model_that_panics_as_it_is_written_is_the_last_one() {
 
 #[tokio::test]
 async fn the_document_has_each_form_of_a_stream_and_of_a_call() {
-    let server = Server::of_app(counting(), HttpConfig::default()).await;
+    let server = Server::for_app(counting(), HttpConfig::default()).await;
     let document = server.get("/openapi.json").await.json();
     let forms = |pointer: &str, media_type: &str| -> Vec<String> {
         let content = document.pointer(pointer).unwrap().as_object().unwrap();
-        assert_eq!(content.keys().collect::<Vec<_>>(), [media_type], "one form is one type for clients");
+        assert_eq!(content.keys().collect::<Vec<_>>(), [media_type], "one format, so that clients get one type");
         let also = content[media_type]["x-callboard-media-types"].as_array().unwrap();
         also.iter().map(|also| also.as_str().unwrap().to_owned()).collect()
     };
@@ -274,21 +274,21 @@ async fn the_document_has_each_form_of_a_stream_and_of_a_call() {
 
 /// A text that is already JSON, with its own white space.
 #[derive(Clone, Deserialize, JsonSchema)]
-struct Written(#[schemars(with = "i64")] Box<serde_json::value::RawValue>);
+struct RawJson(#[schemars(with = "i64")] Box<serde_json::value::RawValue>);
 
-impl Serialize for Written {
+impl Serialize for RawJson {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         self.0.serialize(serializer)
     }
 }
 
 #[tokio::test]
-async fn an_item_with_line_breaks_of_its_own_is_one_line() {
+async fn an_item_with_line_breaks_is_one_line() {
     let stage = StreamStage::each("written", |_: &i64| {
         let raw = serde_json::value::RawValue::from_string("{\n  \"n\":\r\n 1\n}".to_owned()).unwrap();
-        stream::iter([Ok(Written(raw))])
+        stream::iter([Ok(RawJson(raw))])
     });
-    let server = Server::of_app(App::new().route_streaming("/written", stage), HttpConfig::default()).await;
+    let server = Server::for_app(App::new().route_streaming("/written", stage), HttpConfig::default()).await;
     let mut client = server.connect().await;
     let events = client.post("/written", &[JSON], "0").await;
     assert_eq!(events.text(), "id: 0\ndata: {   \"n\":   1 }\n\nevent: end\ndata: {\"items\":1}\n\n");
@@ -298,25 +298,25 @@ async fn an_item_with_line_breaks_of_its_own_is_one_line() {
 
 /// A slow serialization runs on another thread, where a panic is caught as well.
 #[tokio::test]
-async fn a_large_item_is_an_event_like_any_other_and_its_panic_too() {
+async fn a_large_item_is_one_event() {
     let stage = StreamStage::each("large", |n: &i64| stream::iter([Ok(Value::from("x".repeat(*n as usize)))]));
-    let server = Server::of_app(App::new().route_streaming("/large", stage), HttpConfig::default()).await;
+    let server = Server::for_app(App::new().route_streaming("/large", stage), HttpConfig::default()).await;
     let answer = server.post_json("/large", "600000").await;
     let data = answer.text().strip_prefix("id: 0\ndata: \"").unwrap();
     assert!(data.starts_with(&"x".repeat(600_000)) && data.ends_with("event: end\ndata: {\"items\":1}\n\n"));
 }
 
-/// A separate chunk for each event would cost more than the event.
+/// A chunk for each event would cost more than the event.
 #[tokio::test]
-async fn events_that_are_ready_leave_together() {
+async fn ready_events_are_sent_together() {
     let quick = StreamStage::each("quick", |n: &i64| stream::iter((0..*n).map(Ok::<_, Failure>)));
-    let server = Server::of_app(App::new().route_streaming("/quick", quick), HttpConfig::default()).await;
+    let server = Server::for_app(App::new().route_streaming("/quick", quick), HttpConfig::default()).await;
     let mut client = server.connect().await;
     client
         .send("POST /quick HTTP/1.1\r\nhost: test\r\ncontent-type: application/json\r\ncontent-length: 3\r\n\r\n200")
         .await;
-    client.hears("HTTP/1.1 200 OK\r\n").await;
-    client.hears("\r\n\r\n").await;
+    client.read_past("HTTP/1.1 200 OK\r\n").await;
+    client.read_past("\r\n\r\n").await;
     let mut pieces = Vec::new();
     while let Some(piece) = client.next_chunk().await {
         pieces.push(String::from_utf8(piece).unwrap());
@@ -328,16 +328,16 @@ async fn events_that_are_ready_leave_together() {
 
 /// A finished event does not wait for the large event after it.
 #[tokio::test]
-async fn a_large_item_does_not_hold_up_what_is_ready_before_it() {
+async fn a_large_item_does_not_delay_the_events_before_it() {
     let stage = StreamStage::each("mixed", |n: &i64| {
         stream::iter([Ok(Value::from("small")), Ok(Value::from("x".repeat(*n as usize))), Ok(Value::from("last"))])
     });
-    let server = Server::of_app(App::new().route_streaming("/mixed", stage), HttpConfig::default()).await;
+    let server = Server::for_app(App::new().route_streaming("/mixed", stage), HttpConfig::default()).await;
     let mut client = server.connect().await;
     client
         .send("POST /mixed HTTP/1.1\r\nhost: test\r\ncontent-type: application/json\r\ncontent-length: 6\r\n\r\n600000")
         .await;
-    client.hears("\r\n\r\n").await;
+    client.read_past("\r\n\r\n").await;
     let mut pieces = Vec::new();
     while let Some(piece) = client.next_chunk().await {
         pieces.push(String::from_utf8(piece).unwrap());

@@ -18,16 +18,16 @@ use tokio_rustls::client::TlsStream;
 use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
 use tokio_rustls::rustls::{ClientConfig, RootCertStore, crypto::ring};
 
-use crate::support::{PATIENCE, Server, bind, config};
+use crate::support::{Server, TEST_TIMEOUT, bind, config};
 
 const SHORT: Duration = Duration::from_millis(50);
 
 /// A certificate for `localhost` in two files of a temporary directory.
-pub(crate) struct Files {
+pub(crate) struct CertificateFiles {
     directory: PathBuf,
 }
 
-impl Files {
+impl CertificateFiles {
     pub(crate) fn new(name: &str) -> Self {
         let directory = std::env::temp_dir().join(format!("callboard-tls-{}-{name}", std::process::id()));
         fs::create_dir_all(&directory).unwrap();
@@ -57,7 +57,7 @@ impl Files {
     }
 }
 
-impl Drop for Files {
+impl Drop for CertificateFiles {
     fn drop(&mut self) {
         _ = fs::remove_dir_all(&self.directory);
     }
@@ -99,10 +99,10 @@ fn hello() -> Router {
 }
 
 #[tokio::test]
-async fn speaks_both_versions_by_what_the_client_asks_for() {
-    let files = Files::new("versions");
+async fn alpn_selects_the_version_that_the_client_requests() {
+    let files = CertificateFiles::new("versions");
     let certificate = files.renew();
-    let server = Server::of_router(hello(), files.config()).await;
+    let server = Server::for_router(hello(), files.config()).await;
 
     let socket = connect(&server, &certificate, "http/1.1").await.unwrap();
     assert_eq!(socket.get_ref().1.alpn_protocol(), Some(&b"http/1.1"[..]));
@@ -120,17 +120,17 @@ async fn speaks_both_versions_by_what_the_client_asks_for() {
 }
 
 #[tokio::test]
-async fn the_index_names_addresses_of_https() {
-    let files = Files::new("index");
+async fn the_index_uses_https_addresses() {
+    let files = CertificateFiles::new("index");
     let certificate = files.renew();
-    let server = Server::of_app(crate::support::app::app(), files.config()).await;
+    let server = Server::for_app(crate::support::app::app(), files.config()).await;
     let mut client = http1(connect(&server, &certificate, "http/1.1").await.unwrap()).await;
     let page = String::from_utf8(hello_over(&mut client).await.to_vec()).unwrap();
     assert!(page.contains("https://localhost/"), "{page}");
 }
 
-/// Tries until the server shows this certificate.
-async fn shown(server: &Server, certificate: &CertificateDer<'static>) -> TlsStream<TcpStream> {
+/// Connects when the server presents this certificate.
+async fn connect_when_renewed(server: &Server, certificate: &CertificateDer<'static>) -> TlsStream<TcpStream> {
     let trying = async {
         loop {
             if let Ok(socket) = connect(server, certificate, "http/1.1").await {
@@ -138,45 +138,45 @@ async fn shown(server: &Server, certificate: &CertificateDer<'static>) -> TlsStr
             }
         }
     };
-    tokio::time::timeout(PATIENCE, trying).await.expect("the certificate is shown in time")
+    tokio::time::timeout(TEST_TIMEOUT, trying).await.expect("the certificate is presented in time")
 }
 
 #[tokio::test]
-async fn a_renewed_certificate_is_served_and_nobody_is_dropped() {
-    let files = Files::new("renewed");
+async fn a_renewed_certificate_is_served_and_no_connection_is_dropped() {
+    let files = CertificateFiles::new("renewed");
     let first = files.renew();
-    let server = Server::of_router(hello(), files.config()).await;
+    let server = Server::for_router(hello(), files.config()).await;
     let mut early = http1(connect(&server, &first, "http/1.1").await.unwrap()).await;
     assert_eq!(hello_over(&mut early).await, "hello");
 
     let second = files.renew();
-    let mut late = http1(shown(&server, &second).await).await;
+    let mut late = http1(connect_when_renewed(&server, &second).await).await;
     assert_eq!(hello_over(&mut late).await, "hello");
-    assert_eq!(hello_over(&mut early).await, "hello", "an older connection goes on");
-    assert!(connect(&server, &first, "http/1.1").await.is_err(), "the old certificate is not shown any more");
+    assert_eq!(hello_over(&mut early).await, "hello", "an older connection stays open");
+    assert!(connect(&server, &first, "http/1.1").await.is_err(), "the old certificate is not presented any more");
 }
 
 #[tokio::test]
-async fn files_that_cannot_be_used_leave_the_old_certificate_in_place() {
-    let files = Files::new("broken");
+async fn invalid_files_keep_the_old_certificate() {
+    let files = CertificateFiles::new("broken");
     let first = files.renew();
-    let server = Server::of_router(hello(), files.config()).await;
+    let server = Server::for_router(hello(), files.config()).await;
     connect(&server, &first, "http/1.1").await.unwrap();
     let key = fs::read(files.key()).unwrap();
     fs::write(files.key(), "no key").unwrap();
-    // Long enough for several checks of the file; a server that took the new file would fail these handshakes.
+    // Long enough for several checks of the file. With the new file, these handshakes would fail.
     for _ in 0..20 {
         connect(&server, &first, "http/1.1").await.unwrap();
         tokio::time::sleep(SHORT / 10).await;
     }
     fs::write(files.key(), key).unwrap();
     let second = files.renew();
-    shown(&server, &second).await;
+    connect_when_renewed(&server, &second).await;
 }
 
 #[tokio::test]
-async fn a_pair_that_does_not_belong_together_is_refused_at_start() {
-    let files = Files::new("mismatch");
+async fn a_certificate_with_the_wrong_key_is_refused_at_start() {
+    let files = CertificateFiles::new("mismatch");
     files.renew();
     let certificate = fs::read(files.certificate()).unwrap();
     files.renew();
@@ -192,12 +192,12 @@ async fn a_pair_that_does_not_belong_together_is_refused_at_start() {
 }
 
 #[tokio::test]
-async fn cuts_clients_that_do_not_finish_the_handshake() {
-    let files = Files::new("handshake");
+async fn a_client_that_does_not_finish_the_handshake_is_disconnected() {
+    let files = CertificateFiles::new("handshake");
     files.renew();
     let mut config = files.config();
     config.tls.as_mut().unwrap().handshake_timeout = SHORT;
-    let server = Server::of_router(hello(), config).await;
+    let server = Server::for_router(hello(), config).await;
     let mut silent = server.connect().await;
     assert_eq!(silent.closed().await, b"");
     let mut half = server.connect().await;
@@ -206,19 +206,19 @@ async fn cuts_clients_that_do_not_finish_the_handshake() {
 }
 
 #[tokio::test]
-async fn cuts_clients_that_do_not_read_their_answers() {
-    let files = Files::new("deaf");
+async fn a_client_that_does_not_read_its_answer_is_disconnected() {
+    let files = CertificateFiles::new("unread");
     let certificate = files.renew();
     let mut config = files.config();
     config.write_progress_timeout = Duration::from_millis(200);
     let large = Router::new().route("/", get(|| async { vec![b'x'; 64 << 20] }));
-    let server = Server::of_router(large, config).await;
+    let server = Server::for_router(large, config).await;
     let mut socket = connect(&server, &certificate, "http/1.1").await.unwrap();
     let (tcp, _) = socket.get_ref();
     tcp.set_nodelay(true).unwrap();
     tokio::io::AsyncWriteExt::write_all(&mut socket, b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n").await.unwrap();
     // The client does not read until the server has given up: then the answer is truncated.
-    let gave_up = async {
+    let until_closed = async {
         loop {
             tokio::time::sleep(SHORT).await;
             if tokio::io::AsyncWriteExt::write_all(&mut socket, b"\r\n").await.is_err() {
@@ -226,5 +226,5 @@ async fn cuts_clients_that_do_not_read_their_answers() {
             }
         }
     };
-    tokio::time::timeout(PATIENCE, gave_up).await.expect("cut in time");
+    tokio::time::timeout(TEST_TIMEOUT, until_closed).await.expect("cut in time");
 }

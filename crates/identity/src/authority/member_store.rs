@@ -324,7 +324,7 @@ mod tests {
     const ID: &str = "0123456789abcdef";
 
     #[test]
-    fn many_at_once_have_no_more_uses_than_there_are_and_each_key_has_one() {
+    fn concurrent_claims_never_exceed_the_uses_and_each_key_has_one() {
         let store = store("uses");
         let token = token(3, u64::MAX);
         store.add_token(ID, &token, UNIX_EPOCH).unwrap();
@@ -340,11 +340,11 @@ mod tests {
         assert_eq!(claimed, 3);
         let first = fs::read_to_string(store.tokens.join(format!("{ID}.1"))).unwrap();
         let (key, name) = first.split_once(' ').unwrap();
-        assert!(store.claim_use(ID, &token, key, name).unwrap(), "who asks again has its use already");
-        assert!(!store.claim_use(ID, &token, key, "another").unwrap(), "under another name it is another one");
+        assert!(store.claim_use(ID, &token, key, name).unwrap(), "a repeated request needs no further use");
+        assert!(!store.claim_use(ID, &token, key, "another").unwrap(), "another name is another member");
         assert_eq!(names(&store.tokens).unwrap().len(), 4);
         let left = fs::read_dir(&store.tokens).unwrap().count();
-        assert_eq!(left, 4, "drafts are gone");
+        assert_eq!(left, 4, "drafts are deleted");
     }
 
     fn record() -> MemberRecord {
@@ -359,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_removed_is_remembered_for_longer_than_its_certificates_hold() {
+    fn a_removed_member_is_remembered_longer_than_its_certificates_are_valid() {
         let store = store("remembered");
         let now = UNIX_EPOCH + Duration::from_secs(1_000);
         for (name, id, certificate_life) in [("left", ID, 60), ("right", "fedcba9876543210", 0)] {
@@ -372,12 +372,12 @@ mod tests {
         let over = now + Duration::from_secs(60) + REMOVED_MARGIN;
         assert!(store.removed(over - Duration::from_secs(1)).unwrap().contains(ID));
         let removed = store.removed(over).unwrap();
-        assert!(!removed.contains(ID) && removed.contains("fedcba9876543210"), "one of unknown life");
+        assert!(!removed.contains(ID) && removed.contains("fedcba9876543210"), "an entry of unknown life");
         assert!(!store.removed.join(ID).exists());
     }
 
     #[test]
-    fn who_is_removed_has_no_use_and_leaves_that_of_others() {
+    fn removing_a_member_removes_its_use_and_no_other() {
         let store = store("removed");
         let token = token(2, u64::MAX);
         store.add_token(ID, &token, UNIX_EPOCH).unwrap();
@@ -392,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn a_damaged_entry_is_named_and_passed_over_and_can_be_removed() {
+    fn a_damaged_entry_is_named_and_skipped_and_can_be_removed() {
         let store = store("damaged");
         assert!(store.claim_name("left", &record()).unwrap());
         assert!(store.claim_name("right", &record()).unwrap());
@@ -407,7 +407,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_that_is_over_goes_with_its_uses_when_the_next_one_comes() {
+    fn an_expired_token_is_deleted_with_its_uses_when_the_next_one_is_added() {
         let store = store("sweep");
         let old = token(2, 100);
         store.add_token(ID, &old, UNIX_EPOCH).unwrap();
@@ -427,7 +427,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_that_is_taken_back_is_there_until_it_is_over_and_a_damaged_one_is_not() {
+    fn a_revoked_token_remains_stored_and_a_damaged_one_is_deleted() {
         let store = store("revoked");
         store.add_token(ID, &token(2, 100), UNIX_EPOCH).unwrap();
         assert!(store.revoke(ID).unwrap());
@@ -441,7 +441,7 @@ mod tests {
     }
 
     #[test]
-    fn an_id_from_outside_names_no_other_file() {
+    fn an_id_cannot_name_another_file() {
         let store = store("path");
         for id in ["../authority.key", "", "..", "0123456789abcdeg", "0123456789abcdef.1"] {
             assert_eq!(store.token(id).unwrap(), None, "{id}");

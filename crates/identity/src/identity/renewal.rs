@@ -158,7 +158,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_due_before_two_thirds_of_its_life_are_over() {
+    fn a_renewal_is_due_before_two_thirds_of_the_life() {
         let now = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000);
         let validity = Validity::from_now(now, Duration::from_secs(3600));
         let after = |chance: f64| due(&validity, chance).duration_since(now).unwrap().as_secs();
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn pauses_grow_up_to_a_part_of_the_life() {
+    fn pauses_between_attempts_grow_up_to_a_part_of_the_life() {
         let validity =
             Validity::from_now(SystemTime::UNIX_EPOCH + Duration::from_secs(1 << 30), Duration::from_secs(3600));
         assert_eq!(pause_after_failure(&validity, 0), Duration::from_secs(1));

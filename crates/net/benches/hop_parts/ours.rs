@@ -13,7 +13,7 @@ use tokio::sync::mpsc;
 pub(crate) struct Ours {
     client: Client,
     gateway: LocalClient,
-    begun: tokio::sync::Mutex<mpsc::Receiver<()>>,
+    started: tokio::sync::Mutex<mpsc::Receiver<()>>,
     cancelled: tokio::sync::Mutex<mpsc::Receiver<Instant>>,
     nodes: (Node, QuicEdge, Node, QuicEdge, Cluster),
 }
@@ -37,7 +37,7 @@ fn edge(identity: &Identity) -> QuicEdge {
 
 impl Ours {
     pub(crate) async fn start(there: &Handle, identity: &Identity) -> Self {
-        let (begins, begun) = mpsc::channel(1);
+        let (begins, started) = mpsc::channel(1);
         let (drops, cancelled) = mpsc::channel(1);
         let held = Stage::<Value, Value>::each_async("held", move |_| {
             let (begins, dropped) = (begins.clone(), Dropped(drops.clone()));
@@ -77,7 +77,7 @@ impl Ours {
         Self {
             client,
             gateway: gateway.client(),
-            begun: begun.into(),
+            started: started.into(),
             cancelled: cancelled.into(),
             nodes: (worker, worker_edge, gateway, gateway_edge, cluster),
         }
@@ -105,11 +105,11 @@ impl Ours {
         line.rsplit(' ').next().unwrap().parse().unwrap()
     }
 
-    /// How long after its caller has left a worker on the peer is told.
+    /// The time until a worker on the peer learns that its caller has left.
     pub(crate) async fn cancel(&self) -> Duration {
         let gateway = self.gateway.clone();
         let calling = tokio::spawn(async move { gateway.call::<Value, Value>("/held", Value::Null).await });
-        self.begun.lock().await.recv().await.unwrap();
+        self.started.lock().await.recv().await.unwrap();
         let left = Instant::now();
         calling.abort();
         self.cancelled.lock().await.recv().await.unwrap().saturating_duration_since(left)

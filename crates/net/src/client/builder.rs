@@ -151,8 +151,8 @@ impl ClientBuilder {
         resolver: &Resolver,
     ) -> Result<ConnectionPool, ConnectError> {
         let wait = self.start_up_wait;
-        let begun = Instant::now();
-        let until = begun + wait;
+        let started = Instant::now();
+        let until = started + wait;
         let new_pool = |addresses| {
             ConnectionPool::new(Arc::clone(&transport), addresses, OwnHello::default(), self.connect_timeout)
         };
@@ -164,7 +164,7 @@ impl ClientBuilder {
                 biased;
                 connected = pool.connection() => connected,
                 () = tokio::time::sleep_until(until), if !wait.is_zero() => {
-                    return Err(ConnectError::NoAnswer { waited: elapsed(begun), last });
+                    return Err(ConnectError::NoAnswer { waited: elapsed(started), last });
                 }
             };
             let Err(failure) = connected else { return Ok(pool) };
@@ -174,7 +174,7 @@ impl ClientBuilder {
                 // Does not happen to clients, which have no generation.
                 ConnectFailure::Stale { address } => return Err(ConnectError::Refused { address, reason: last }),
                 _ if Instant::now() + pause > until => {
-                    return Err(ConnectError::NoAnswer { waited: elapsed(begun), last });
+                    return Err(ConnectError::NoAnswer { waited: elapsed(started), last });
                 }
                 ConnectFailure::Absent { .. } | ConnectFailure::Closed => tokio::time::sleep(pause).await,
             }
@@ -183,7 +183,7 @@ impl ClientBuilder {
                 biased;
                 found = resolver() => found?,
                 () = tokio::time::sleep_until(until) => {
-                    return Err(ConnectError::NoAnswer { waited: elapsed(begun), last });
+                    return Err(ConnectError::NoAnswer { waited: elapsed(started), last });
                 }
             };
             if found != addresses {
@@ -195,8 +195,8 @@ impl ClientBuilder {
 }
 
 /// The time since then, in whole milliseconds for people.
-fn elapsed(begun: Instant) -> Duration {
-    Duration::from_millis(u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX))
+fn elapsed(started: Instant) -> Duration {
+    Duration::from_millis(u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX))
 }
 
 #[cfg(test)]
@@ -213,7 +213,7 @@ mod tests {
 
     const LONG: Duration = Duration::from_secs(60);
 
-    fn nobody() -> SocketAddr {
+    fn unused_address() -> SocketAddr {
         UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
     }
 
@@ -226,17 +226,17 @@ mod tests {
 
     /// A resolver that returns one address after the other, then none; and the number of its calls.
     fn found_at<const N: usize>(addresses: [SocketAddr; N]) -> (Arc<AtomicUsize>, Resolver) {
-        let asked = Arc::new(AtomicUsize::new(0));
-        let counting = Arc::clone(&asked);
+        let lookups = Arc::new(AtomicUsize::new(0));
+        let counting = Arc::clone(&lookups);
         let resolver = move || {
             let found = addresses.get(counting.fetch_add(1, Ordering::SeqCst)).copied();
-            let gone = || {
+            let unresolved = || {
                 let source = io::Error::other("Name or service not known");
                 AddressError::Unresolved { host: "node:4433".to_owned(), source }
             };
-            std::future::ready(found.map(|address| vec![address]).ok_or_else(gone)).boxed()
+            std::future::ready(found.map(|address| vec![address]).ok_or_else(unresolved)).boxed()
         };
-        (asked, Box::new(resolver))
+        (lookups, Box::new(resolver))
     }
 
     fn patient(identity: Identity) -> ClientBuilder {
@@ -244,11 +244,11 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_host_whose_name_is_gone_ends_the_wait() {
-        let (asked, resolver) = found_at([nobody(), nobody()]);
+    async fn a_host_whose_name_no_longer_resolves_ends_the_wait() {
+        let (lookups, resolver) = found_at([unused_address(), unused_address()]);
         let error = patient(identity("gone")).connect_to(resolver).await.unwrap_err();
         assert!(matches!(error, ConnectError::Address(AddressError::Unresolved { .. })), "{error:?}");
-        assert_eq!(asked.load(Ordering::SeqCst), 3);
+        assert_eq!(lookups.load(Ordering::SeqCst), 3);
     }
 
     async fn serve(identity: &Identity) -> (QuicEdge, Node) {
@@ -263,7 +263,7 @@ mod tests {
     async fn a_host_that_moves_during_the_wait_is_found() {
         let identity = identity("moves");
         let (edge, _node) = serve(&identity).await;
-        let (_, resolver) = found_at([nobody(), edge.address()]);
+        let (_, resolver) = found_at([unused_address(), edge.address()]);
         let client = patient(identity).connect_to(resolver).await.unwrap();
         assert_eq!(client.call::<_, String>("/shout", "a".to_owned()).await.unwrap(), "A");
     }
@@ -273,20 +273,20 @@ mod tests {
         let identity = identity("moved");
         let (before, _node) = serve(&identity).await;
         let (after, _other) = serve(&identity).await;
-        let (asked, resolver) = found_at([before.address(), before.address(), after.address()]);
+        let (lookups, resolver) = found_at([before.address(), before.address(), after.address()]);
         let client = patient(identity).attempts(1).connect_to(resolver).await.unwrap();
         assert_eq!(client.call::<_, String>("/shout", "a".to_owned()).await.unwrap(), "A");
         before.shutdown(LONG).await;
         // The node has left, and the name still has its address.
         let error = client.call::<_, String>("/shout", "a".to_owned()).await.unwrap_err();
         assert_eq!(
-            (CallFailure::classify(&error), asked.load(Ordering::SeqCst)),
+            (CallFailure::classify(&error), lookups.load(Ordering::SeqCst)),
             (CallFailure::NeverStarted, 2),
             "{error}"
         );
         for _ in 0..3 {
             assert_eq!(client.call::<_, String>("/shout", "a".to_owned()).await.unwrap(), "A");
         }
-        assert_eq!(asked.load(Ordering::SeqCst), 3);
+        assert_eq!(lookups.load(Ordering::SeqCst), 3);
     }
 }

@@ -151,7 +151,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_lost_connection_says_why_it_was_lost() {
+    fn a_lost_connection_reports_its_cause() {
         let lost = read_fault(&ReadFault::Lost(ReadError::ConnectionLost(ConnectionError::TimedOut)));
         assert!(lost.is_lost());
         let message = "the call was sent, and may have run: the connection was lost: timed out";

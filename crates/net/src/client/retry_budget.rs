@@ -3,6 +3,10 @@
 //! It allows a fifth of the calls of the last ten seconds, and ten a second in addition, so that a few calls can be
 //! retried too. When nodes are healthy, there is always enough; when most are not, retries end before they overload the
 //! nodes.
+//!
+//! A stage has another budget (core's `pool/retry_budget.rs`), which only completed entries refill and time does not:
+//! there a lost entry has cost a worker. Here a call was refused or a connection was lost, and a client that was idle
+//! since the last failures must be able to retry again.
 
 use std::time::Duration;
 

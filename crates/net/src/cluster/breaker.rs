@@ -111,7 +111,7 @@ mod tests {
 
     /// A peer is killed with many calls in flight, and restarts soon.
     #[test]
-    fn calls_that_are_lost_together_open_it_once() {
+    fn simultaneous_losses_open_it_once() {
         let (mut breaker, start) = (Breaker::default(), Instant::now());
         let soon = start + Duration::from_millis(500);
         (0..64).for_each(|_| breaker.lost(start));

@@ -5,7 +5,7 @@
 //! breaker are ejected, but never so many that the rest would be overloaded.
 
 use callboard_core::Instant;
-use callboard_core::remote::StageLoad;
+use callboard_core::remote::{StageLoad, splitmix64};
 
 /// A call leaves only for a peer with less than half of the local queue: forwarding costs a round trip and encoding,
 /// and the statistics of a peer are a little old.
@@ -77,14 +77,6 @@ pub(super) fn ejected(until: &[Option<Instant>]) -> Vec<bool> {
     ejected
 }
 
-/// A 64-bit hash (the finalizer of SplitMix64).
-pub(super) fn splitmix64(bits: u64) -> u64 {
-    let bits = bits.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    bits ^ (bits >> 31)
-}
-
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
@@ -136,7 +128,7 @@ mod tests {
         /// Affinity with bounded load: always the same peer while it is within the bound, and never a peer above the
         /// bound.
         #[test]
-        fn a_session_stays_where_it_is_within_the_bound(peers in peers(), busy in peers(), session: u64) {
+        fn a_session_keeps_its_peer_within_the_bound(peers in peers(), busy in peers(), session: u64) {
             let idle: Vec<_> = peers.iter().map(|peer| peer_load(0, 1.0, peer.key)).collect();
             let home = session_peer(&idle, session).expect("a peer is below the average");
             let mut now = peers;
@@ -153,16 +145,16 @@ mod tests {
 
         /// When a peer leaves, only its own sessions move.
         #[test]
-        fn a_session_stays_where_it_is_when_another_peer_should_forward(count in 2_u64..12, gone: u64, session: u64) {
+        fn a_session_keeps_its_peer_when_another_peer_leaves(count in 2_u64..12, removed: u64, session: u64) {
             let peers: Vec<_> = (0..count).map(|key| peer_load(0, 100.0, key)).collect();
             let home = peers[session_peer(&peers, session).expect("there are peers")].key;
-            let rest: Vec<_> = peers.iter().copied().filter(|peer| peer.key != gone % count).collect();
+            let rest: Vec<_> = peers.iter().copied().filter(|peer| peer.key != removed % count).collect();
             let after = rest[session_peer(&rest, session).expect("there are peers")].key;
-            prop_assert!(after == home || home == gone % count);
+            prop_assert!(after == home || home == removed % count);
         }
 
-        /// At most three of ten peers are ejected, one of few, never the last; and those whose breakers stay open the
-        /// longest.
+        /// At most three of ten peers are ejected, one of few, never the last; the peers whose breakers stay
+        /// open the longest are chosen.
         #[test]
         fn the_number_of_ejected_peers_is_bounded(ends in prop::collection::vec(prop::option::of(1_u64..1_000), 0..40)) {
             let start = Instant::now();

@@ -214,7 +214,7 @@ mod tests {
 
     /// One hiccup of a healthy peer counts for a second.
     #[test]
-    fn a_hiccup_is_forgotten_soon() {
+    fn a_single_slow_call_decays_quickly() {
         let (mut stats, start) = (PeerStats::default(), Instant::now());
         (0..50).for_each(|_| answered(&mut stats, start, millis(5), 0));
         answered(&mut stats, start, millis(300), 0);
@@ -229,7 +229,7 @@ mod tests {
         stats.began(start + millis(10));
         assert!(stats.latency_micros(start + millis(510)) >= 500_000.0);
         stats.ended(false);
-        assert!(stats.latency_micros(start + millis(510)) < 5_000.0, "without calls in flight there is no silence");
+        assert!(stats.latency_micros(start + millis(510)) < 5_000.0, "silence needs calls in flight");
     }
 
     #[test]
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_without_calls_in_flight_begins_no_silence() {
+    fn an_answer_without_calls_in_flight_starts_no_silence() {
         let (mut stats, start) = (PeerStats::default(), Instant::now());
         stats.began(start);
         stats.ended(false);

@@ -5,7 +5,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::load_balance::splitmix64;
+use callboard_core::remote::splitmix64;
 
 /// The weights of revisions, and the current turn.
 #[derive(Debug)]
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn a_short_row_of_calls_is_mixed() {
+    fn the_revisions_alternate_within_a_few_calls() {
         let split = RevisionSplit::new([(1, 50), (2, 50)], 0);
         let drawn: Vec<_> = (0..10).map(|_| split.draw(None, |_| true)).collect();
         assert!(drawn.windows(4).all(|four| four.iter().any(|one| *one != four[0])), "{drawn:?}");

@@ -87,10 +87,10 @@ mod tests {
     #[test]
     fn ids_are_unique_across_clones_and_restarts() {
         let mut before = ids(b"own", b"first");
-        let (mut beside, mut after) = (before.clone(), ids(b"own", b"second"));
+        let (mut second, mut restarted) = (before.clone(), ids(b"own", b"second"));
         let mut all = HashSet::new();
         for _ in 0..1000 {
-            for generator in [&mut before, &mut beside, &mut after] {
+            for generator in [&mut before, &mut second, &mut restarted] {
                 assert!(all.insert(generator.generate_cid().to_vec()));
             }
         }

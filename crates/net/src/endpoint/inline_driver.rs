@@ -281,7 +281,7 @@ mod tests {
         flush_now();
         assert_eq!(steps.load(Ordering::SeqCst), 2);
         wake(&waker);
-        assert_eq!(steps.load(Ordering::SeqCst), 2, "the scope goes on");
+        assert_eq!(steps.load(Ordering::SeqCst), 2, "the scope continues");
         drop(scope);
         assert_eq!(steps.load(Ordering::SeqCst), 3);
     }
@@ -289,20 +289,20 @@ mod tests {
     /// The coop budget belongs to the task that starts the work, and so would the wake-up.
     #[tokio::test]
     async fn work_started_without_a_budget_continues_on_the_endpoint_thread() {
-        let home = tokio::runtime::Builder::new_multi_thread().worker_threads(1).build().unwrap();
-        let (begun, has_begun) = std::sync::mpsc::channel();
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).build().unwrap();
+        let (started, has_begun) = std::sync::mpsc::channel();
         while tokio::task::coop::has_budget_remaining() {
             tokio::task::coop::poll_proceed(&mut Context::from_waker(Waker::noop()))
                 .map(|unit| unit.made_progress())
                 .is_ready();
         }
-        start_inline(home.handle(), async move {
+        start_inline(runtime.handle(), async move {
             tokio::task::coop::consume_budget().await;
-            begun.send(()).unwrap();
+            started.send(()).unwrap();
         });
         // This task does not yield before that, so it gets no new budget.
         has_begun.recv_timeout(std::time::Duration::from_secs(20)).expect("the other runtime polls it");
-        home.shutdown_background();
+        runtime.shutdown_background();
     }
 
     #[tokio::test]

@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_sent_arrives() {
+    async fn sent_datagrams_arrive() {
         let bind = || UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let (from, to) = (socket(bind(), &Handle::current()).unwrap(), socket(bind(), &Handle::current()).unwrap());
         let transmit = Transmit {

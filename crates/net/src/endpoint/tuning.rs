@@ -175,17 +175,17 @@ mod tests {
             change(&mut tuning);
             tuning.check().unwrap_err().to_string()
         };
-        let said = with(&|tuning| tuning.idle_timeout = Duration::ZERO);
-        assert_eq!(said, "idle_timeout is 0ns, and may be more than zero and at most 600 s");
+        let message = with(&|tuning| tuning.idle_timeout = Duration::ZERO);
+        assert_eq!(message, "idle_timeout is 0ns, and may be more than zero and at most 600 s");
         assert!(with(&|tuning| tuning.idle_timeout = Duration::from_secs(601)).starts_with("idle_timeout is 601s"));
         assert!(with(&|tuning| tuning.keep_alive = Duration::ZERO).starts_with("keep_alive is 0ns"));
-        let said = with(&|tuning| tuning.keep_alive = tuning.idle_timeout);
-        assert_eq!(said, "keep_alive is 900ms, and may be more than zero and less than idle_timeout");
+        let message = with(&|tuning| tuning.keep_alive = tuning.idle_timeout);
+        assert_eq!(message, "keep_alive is 900ms, and may be more than zero and less than idle_timeout");
         assert!(with(&|tuning| tuning.stream_window_bytes = 0).starts_with("stream_window_bytes is 0"));
         assert!(with(&|tuning| tuning.connection_window_bytes = 1 << 31).starts_with("connection_window_bytes is"));
         assert!(with(&|tuning| tuning.max_streams = 0).starts_with("max_streams is 0"));
         assert!(with(&|tuning| tuning.max_half_open = 0).starts_with("max_half_open is 0"));
-        let said = with(&|tuning| tuning.max_half_open_per_address = 0);
-        assert!(said.starts_with("max_half_open_per_address is 0"), "{said}");
+        let message = with(&|tuning| tuning.max_half_open_per_address = 0);
+        assert!(message.starts_with("max_half_open_per_address is 0"), "{message}");
     }
 }

@@ -256,13 +256,13 @@ impl BodyWindow {
     }
 
     /// The bytes to request now. None while more than half of the possible bytes in flight are granted.
-    pub(crate) fn wanted(&mut self) -> u64 {
-        let wanted = self.left.min(self.stream_window);
-        if self.granted > wanted / 2 || self.left == self.granted {
+    pub(crate) fn request(&mut self) -> u64 {
+        let request = self.left.min(self.stream_window);
+        if self.granted > request / 2 || self.left == self.granted {
             return 0;
         }
         self.since_request = 0;
-        wanted - self.granted
+        request - self.granted
     }
 
     /// Counts granted bytes.
@@ -289,7 +289,9 @@ mod tests {
     proptest! {
         /// A request gets at most an eighth of the rest, so that something is left for the next.
         #[test]
-        fn a_request_gets_at_most_a_part_of_what_is_left(total in 0_u64..1 << 30, requests in prop::collection::vec(0_u64..1 << 26, 0..200)) {
+        fn a_request_gets_at_most_a_part_of_the_rest(
+            total in 0_u64..1 << 30, requests in prop::collection::vec(0_u64..1 << 26, 0..200),
+        ) {
             let mut pool = WindowPool { total, granted: 0 };
             for requested in requests {
                 let left = pool.total - pool.granted;
@@ -308,8 +310,8 @@ mod tests {
             let mut window = BodyWindow::new(announced, &Tuning::default());
             let (mut left, mut outstanding) = (announced, 0_u64);
             for (piece, has) in steps {
-                let wanted = window.wanted();
-                let granted = wanted.min(has);
+                let request = window.request();
+                let granted = request.min(has);
                 window.granted(granted);
                 outstanding += granted;
                 prop_assert!(outstanding <= left.min(8 << 20));
@@ -323,11 +325,11 @@ mod tests {
 
     #[test]
     fn a_connection_is_busy_when_its_calls_arrive_fast() {
-        let begun = Instant::now();
-        let mut streams = StreamLimit::new(USUAL_STREAMS, begun);
+        let started = Instant::now();
+        let mut streams = StreamLimit::new(USUAL_STREAMS, started);
         let calls = |streams: &mut StreamLimit, at| (0..BUSY_CALLS).filter(|_| streams.is_busy(|| at)).count();
-        assert_eq!(calls(&mut streams, begun + BUSY_WITHIN), 0, "the first was a while ago");
-        let soon = begun + BUSY_WITHIN * 2 - Duration::from_millis(1);
+        assert_eq!(calls(&mut streams, started + BUSY_WITHIN), 0, "the first stream is too old");
+        let soon = started + BUSY_WITHIN * 2 - Duration::from_millis(1);
         assert_eq!(calls(&mut streams, soon), 1, "at the last of them");
         streams.limit = BUSY_STREAMS;
         assert_eq!(calls(&mut streams, soon), 0, "the limit is high enough");
@@ -336,19 +338,19 @@ mod tests {
     #[test]
     fn a_body_has_its_window_from_the_start_and_no_more_than_it_needs() {
         let mut short = BodyWindow::new(GRANT_FROM, &Tuning::default());
-        assert_eq!(short.wanted(), 0);
+        assert_eq!(short.request(), 0);
         let mut body = BodyWindow::new(1 << 20, &Tuning::default());
-        assert_eq!(body.wanted(), 1 << 20);
+        assert_eq!(body.request(), 1 << 20);
         body.granted(1 << 20);
-        assert_eq!(body.wanted(), 0);
+        assert_eq!(body.request(), 0);
         body.received(900 << 10);
-        assert_eq!(body.wanted(), 0, "the rest is granted already");
+        assert_eq!(body.request(), 0, "the rest is granted already");
         let mut long = BodyWindow::new(64 << 20, &Tuning::default());
-        assert_eq!(long.wanted(), 8 << 20);
+        assert_eq!(long.request(), 8 << 20);
         long.granted(8 << 20);
         long.received(3 << 20);
-        assert_eq!(long.wanted(), 0);
+        assert_eq!(long.request(), 0);
         long.received(1 << 20);
-        assert_eq!(long.wanted(), 4 << 20);
+        assert_eq!(long.request(), 4 << 20);
     }
 }

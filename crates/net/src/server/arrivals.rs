@@ -106,7 +106,9 @@ mod tests {
     proptest! {
         /// However a body arrives: its bytes are held, at most one step more, and never more than announced.
         #[test]
-        fn the_bytes_that_arrived_are_held_and_little_more(announced in 0_u64..4_000_000, pieces in prop::collection::vec(1_u64..100_000, 0..60)) {
+        fn arrived_bytes_are_held_and_little_more(
+            announced in 0_u64..4_000_000, pieces in prop::collection::vec(1_u64..100_000, 0..60),
+        ) {
             let mut reservation = BodyReservation::new(announced);
             let (mut held, mut come) = (reservation.held(), 0);
             prop_assert!(held <= FIRST_BYTES);

@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn the_page_for_operators_has_every_word_and_no_other() {
+    fn the_operations_page_lists_exactly_the_known_words() {
         let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/operations.md");
         let page = std::fs::read_to_string(page).expect("a page");
         let section = page.lines().skip_while(|line| !line.contains("`callboard_net_streams_refused{reason}`"));

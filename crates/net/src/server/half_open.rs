@@ -119,7 +119,7 @@ mod tests {
         assert!(matches!(enter("2001:db8::3"), HandshakeDecision::Refuse), "of the same /64");
         drop((second, other, third, sixes));
         let counts = half_open.0.lock();
-        assert_eq!((counts.all, counts.by_address.len()), (0, 0), "closed connections leave nothing behind");
+        assert_eq!((counts.all, counts.by_address.len()), (0, 0), "closed connections count no longer");
     }
 
     #[test]

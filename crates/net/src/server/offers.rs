@@ -155,7 +155,7 @@ mod tests {
     fn one_task_at_a_time_sends_offers_that_have_changed() {
         let (old, new) = (Bytes::from_static(b"old"), Bytes::from_static(b"new"));
         let last = LastOffers::new(old.clone());
-        assert!(last.lock_to_send(&old).is_none(), "it came with the welcome");
+        assert!(last.lock_to_send(&old).is_none(), "the welcome contained it");
         let mut sending = last.lock_to_send(&new).expect("it has changed");
         assert!(last.lock_to_send(&new).is_none(), "a task is sending");
         *sending = new.clone();

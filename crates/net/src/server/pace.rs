@@ -43,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_trickle_does_not_begin_a_new_window() {
+    fn a_trickle_does_not_start_a_new_window() {
         let (now, second) = (Instant::now(), Duration::from_secs(1));
         let mut pace = Pace::new(now, 10 * second, 100);
         for k in 1..=9 {

@@ -74,9 +74,9 @@ struct IncomingBody {
 impl IncomingBody {
     /// Grants its caller window for the next bytes.
     fn extend_window(&mut self, connection: &ConnectionWindow) {
-        let wanted = self.window.wanted();
-        if wanted > 0 {
-            self.window.granted(connection.grant(wanted));
+        let request = self.window.request();
+        if request > 0 {
+            self.window.granted(connection.grant(request));
         }
     }
 

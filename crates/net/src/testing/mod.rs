@@ -207,7 +207,7 @@ impl RawPeer {
     ///
     /// # Panics
     ///
-    /// When the connection is gone.
+    /// When the connection is closed.
     pub async fn begin_unwritten(&self, count: usize) -> Vec<RawStream> {
         let mut streams = Vec::new();
         for _ in 0..count {
@@ -229,12 +229,12 @@ impl RawPeer {
     ///
     /// # Panics
     ///
-    /// When the connection is gone.
+    /// When the connection is closed.
     pub async fn begin(&self, pieces: Vec<Bytes>) -> RawStream {
         self.try_begin(pieces).await.expect("the connection is there")
     }
 
-    /// The same; `None` if the connection is gone.
+    /// The same; `None` if the connection is closed.
     pub async fn try_begin(&self, mut pieces: Vec<Bytes>) -> Option<RawStream> {
         let (send, receive) = self.connection.open_bi().await.ok()?;
         let mut outgoing = FrameSender::new(send);
@@ -422,7 +422,7 @@ impl RawJoiner {
     ///
     /// # Panics
     ///
-    /// When the connection is gone.
+    /// When the connection is closed.
     #[must_use]
     pub fn join_header(&self, cluster: &str, token: &JoinToken, name: &str) -> Join {
         let mut exported = [0; EXPORTED_BYTES];
@@ -462,7 +462,7 @@ impl RawJoiner {
         &self,
         mut pieces: Vec<Bytes>,
     ) -> Result<(FrameKind, String), (Option<ResetCode>, String)> {
-        let asked = async {
+        let exchange = async {
             let (send, receive) = self.connection.open_bi().await.ok()?;
             let mut outgoing = FrameSender::new(send);
             outgoing.write(&mut pieces).await.ok()?;
@@ -470,7 +470,7 @@ impl RawJoiner {
             let mut incoming = FrameReceiver::new(receive, FrameLimits::default());
             incoming.next_head().await.ok().flatten()
         };
-        match asked.await {
+        match exchange.await {
             Some(head) => {
                 let word = head.header::<Fail>().ok().and_then(|fail| fail.error_type).unwrap_or_default();
                 Ok((head.kind, word))
@@ -480,7 +480,7 @@ impl RawJoiner {
     }
 }
 
-/// Begins a frame on one stream, and writes as much as it can on further ones, until the connection ends. Returns the
+/// Starts a frame on one stream, and writes as much as it can on further ones, until the connection ends. Returns the
 /// number of streams and bytes.
 async fn flood(connection: &Connection) -> (usize, usize) {
     let (mut streams, mut bytes) = (Vec::new(), 0);

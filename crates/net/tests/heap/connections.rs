@@ -4,15 +4,15 @@ use callboard_codec::wire::{Hello, VERSION};
 use callboard_core::App;
 use callboard_net::testing::{BareEndpoint, RawPeer};
 
-use crate::common::{IDENTITY, Served, until};
+use crate::common::{IDENTITY, ServingNode, until};
 use crate::counting::{alone, live};
 
 const CONNECTIONS: usize = 64;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_idle_connection_takes_less_than_150_kb_at_both_ends_together() {
+async fn an_idle_connection_takes_less_than_150_kb_of_both_ends_together() {
     let _alone = alone().await;
-    let served = Served::start(App::new()).await;
+    let served = ServingNode::start(App::new()).await;
     let calling = BareEndpoint::calling(&IDENTITY).unwrap();
     let connect = async || {
         let peer = RawPeer::over(&calling, served.edge.address()).await.unwrap();

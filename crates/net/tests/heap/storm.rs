@@ -14,7 +14,7 @@ use callboard_net::testing::{in_flight, in_flight_of};
 use callboard_net::{Client, Cluster, StaticView};
 use tokio::sync::Semaphore;
 
-use crate::common::{LONG, Served, builder, patient, until};
+use crate::common::{LONG, ServingNode, builder, patient, until};
 use crate::counting::{alone, live};
 
 const CALLERS: u64 = 64;
@@ -48,7 +48,7 @@ fn options(n: u64) -> CallOptions {
 }
 
 /// Works, fails, panics or takes its time.
-fn fickle() -> Stage<Vec<Value>, Vec<Value>> {
+fn random_outcomes() -> Stage<Vec<Value>, Vec<Value>> {
     Stage::each_async("fickle", |input: Arc<Vec<Value>>| async move {
         let Value::Int(n) = input[0] else { return Err(Failure::invalid_input("a number comes first")) };
         match nature(n as u64) % 1_000 {
@@ -64,23 +64,23 @@ fn fickle() -> Stage<Vec<Value>, Vec<Value>> {
 }
 
 struct Storm {
-    worker: Served,
-    gateway: Served,
+    worker: ServingNode,
+    gateway: ServingNode,
     cluster: Cluster,
     client: Client,
     gate: Arc<Semaphore>,
-    begun: Arc<AtomicUsize>,
+    started: Arc<AtomicUsize>,
 }
 
 impl Storm {
     async fn start() -> Self {
-        let (gate, begun): (Arc<Semaphore>, Arc<AtomicUsize>) = (Arc::new(Semaphore::new(0)), Arc::default());
+        let (gate, started): (Arc<Semaphore>, Arc<AtomicUsize>) = (Arc::new(Semaphore::new(0)), Arc::default());
         let held = Stage::each_async("held", {
-            let (gate, begun) = (Arc::clone(&gate), Arc::clone(&begun));
+            let (gate, started) = (Arc::clone(&gate), Arc::clone(&started));
             move |_: Arc<Value>| {
-                let (gate, begun) = (Arc::clone(&gate), Arc::clone(&begun));
+                let (gate, started) = (Arc::clone(&gate), Arc::clone(&started));
                 async move {
-                    begun.fetch_add(1, Ordering::SeqCst);
+                    started.fetch_add(1, Ordering::SeqCst);
                     gate.acquire().await.unwrap().forget();
                     Ok(1_u64)
                 }
@@ -88,19 +88,19 @@ impl Storm {
         });
         let mut config = patient();
         config.tuning.max_streams = STREAMS;
-        let worker = Served::start_with(App::new().route("/storm", fickle()), config.clone()).await;
+        let worker = ServingNode::start_with(App::new().route("/storm", random_outcomes()), config.clone()).await;
         let storm = Pipeline::<Vec<Value>, Vec<Value>>::remote("fickle");
         let app = App::new().route("/storm", storm).route("/held", held.concurrency(STREAMS));
-        let gateway = Served::start_with(app.limits(Limits::default()), config.clone()).await;
+        let gateway = ServingNode::start_with(app.limits(Limits::default()), config.clone()).await;
         let cluster = Cluster::start(&gateway.edge, Arc::new(StaticView::try_new([worker.edge.address()]).unwrap()));
         gateway.node.handle().join(cluster.clone()).unwrap();
         until(|| cluster.connected_peers() == 1).await;
         let client = builder().tuning(config.tuning).connect(&gateway.url()).await.unwrap();
-        Self { worker, gateway, cluster, client, gate, begun }
+        Self { worker, gateway, cluster, client, gate, started }
     }
 
     /// Makes this number of calls; returns the counts: answered, failed, late or refused, and cancelled.
-    async fn blow(&self, seed: u64, calls: u64) -> [u64; 4] {
+    async fn run(&self, seed: u64, calls: u64) -> [u64; 4] {
         let per_caller = calls.div_ceil(CALLERS);
         let tasks: Vec<_> = (0..CALLERS)
             .map(|caller| {
@@ -125,17 +125,17 @@ impl Storm {
         outcomes
     }
 
-    async fn comes_to_rest(&self) {
-        self.worker.comes_to_rest().await;
-        self.gateway.comes_to_rest().await;
+    async fn until_idle(&self) {
+        self.worker.until_idle().await;
+        self.gateway.until_idle().await;
         until(|| in_flight(&self.client) == (0, 0) && in_flight_of(&self.cluster) == (0, 0)).await;
         for node in [&self.worker.node, &self.gateway.node] {
-            nothing_is_left(node);
+            check_idle(node);
         }
     }
 
     /// A caller can open all of its streams. QUIC announces closed streams once an eighth has ended.
-    async fn has_all_its_streams(&self) {
+    async fn check_free_streams(&self) {
         let all = (STREAMS - STREAMS / 8 - 1) as usize;
         let large = Value::from(Bytes::from(vec![7; 40_000]));
         let calls: Vec<_> = (0..all)
@@ -144,7 +144,7 @@ impl Storm {
                 tokio::spawn(async move { client.call::<Value, u64>("/held", large).await })
             })
             .collect();
-        until(|| self.begun.load(Ordering::SeqCst) == all).await;
+        until(|| self.started.load(Ordering::SeqCst) == all).await;
         self.gate.add_permits(STREAMS as usize);
         for call in calls {
             assert_eq!(call.await.unwrap().unwrap(), 1);
@@ -178,30 +178,30 @@ async fn call(client: &Client, n: u64) -> usize {
     }
 }
 
-fn nothing_is_left(node: &Node) {
+fn check_idle(node: &Node) {
     let description = node.describe();
     assert_eq!((description.in_flight, description.in_flight_bytes), (0, 0));
     assert!(description.stages.iter().all(|stage| stage.queued == 0));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_storm_of_cancels_leaves_nothing_behind() {
+async fn a_storm_of_cancels_leaks_nothing() {
     let _alone = alone().await;
     let calls = setting("NET_CHAOS_CALLS", 10_000);
     let seed = setting("CHAOS_SEED", u64::from(std::process::id()));
     println!("CHAOS_SEED={seed} NET_CHAOS_CALLS={calls}");
     let storm = Storm::start().await;
     // Everything that grows with the number of callers has grown.
-    storm.blow(seed.wrapping_add(1), 2_000).await;
-    storm.comes_to_rest().await;
+    storm.run(seed.wrapping_add(1), 2_000).await;
+    storm.until_idle().await;
     let before = live();
-    let outcomes = storm.blow(seed, calls).await;
+    let outcomes = storm.run(seed, calls).await;
     println!("ok, failed, late or refused, given up: {outcomes:?}");
-    assert!(outcomes[0] > 0 && outcomes[3] > 0, "the storm was too calm: {outcomes:?}");
-    storm.comes_to_rest().await;
+    assert!(outcomes[0] > 0 && outcomes[3] > 0, "some outcome is missing: {outcomes:?}");
+    storm.until_idle().await;
     let left = live() - before;
     println!("{left} bytes more than before");
     assert!(left < SLACK, "{left} bytes are left");
-    storm.has_all_its_streams().await;
-    storm.comes_to_rest().await;
+    storm.check_free_streams().await;
+    storm.until_idle().await;
 }

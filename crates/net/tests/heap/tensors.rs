@@ -6,7 +6,7 @@ use callboard_codec::{Tensor, Value};
 use callboard_core::{App, Caller, Pipeline, Stage};
 use callboard_net::{Cluster, StaticView};
 
-use crate::common::{Served, until};
+use crate::common::{ServingNode, until};
 use crate::counting::{alone, taken};
 
 const ELEMENTS: usize = 4 << 20;
@@ -30,7 +30,7 @@ async fn takes<F: Future<Output = ()>>(call: impl Fn() -> F) -> (usize, usize) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_tensor_is_allocated_once_where_it_arrives_and_not_where_it_is_sent() {
+async fn a_tensor_is_allocated_once_at_its_receiver_and_never_at_its_sender() {
     let _alone = alone().await;
     let size = Stage::each("size", |value: &Value| match value {
         Value::Tensor(tensor) => Ok(tensor.data().len()),
@@ -38,7 +38,7 @@ async fn a_tensor_is_allocated_once_where_it_arrives_and_not_where_it_is_sent() 
     });
     let echo = Stage::each("echo", |value: &Value| Ok(value.clone()));
     let app = App::new().route("/size", size).route("/echo", echo);
-    let served = Served::start(app).await;
+    let served = ServingNode::start(app).await;
     let client = served.client().await;
     let value = tensor();
 
@@ -58,18 +58,18 @@ async fn a_tensor_is_allocated_once_where_it_arrives_and_not_where_it_is_sent() 
     println!("there and back: {all} bytes, {large} in large pieces");
     assert!((2 * BYTES..2 * BYTES + SLACK).contains(&large), "{large}");
     assert!(all < 5 * BYTES, "{all}");
-    served.comes_to_rest().await;
+    served.until_idle().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_node_that_passes_a_tensor_on_to_a_peer_copies_nothing_of_it() {
+async fn a_node_forwards_a_tensor_to_a_peer_without_a_copy() {
     let _alone = alone().await;
     let size = Stage::each("size", |value: &Value| match value {
         Value::Tensor(tensor) => Ok(tensor.data().len()),
         _ => Ok(0),
     });
-    let worker = Served::start(App::new().route("/size", size)).await;
-    let gateway = Served::start(App::new().route("/run", Pipeline::<Value, usize>::remote("size"))).await;
+    let worker = ServingNode::start(App::new().route("/size", size)).await;
+    let gateway = ServingNode::start(App::new().route("/run", Pipeline::<Value, usize>::remote("size"))).await;
     let cluster = Cluster::start(&gateway.edge, Arc::new(StaticView::try_new([worker.edge.address()]).unwrap()));
     gateway.node.handle().join(cluster.clone()).unwrap();
     until(|| cluster.connected_peers() == 1).await;
@@ -81,6 +81,6 @@ async fn a_node_that_passes_a_tensor_on_to_a_peer_copies_nothing_of_it() {
     println!("through a node to its peer: {all} bytes, {large} in large pieces");
     assert!((2 * BYTES..2 * BYTES + SLACK).contains(&large), "{large}");
     assert!(all < 5 * BYTES, "{all}");
-    worker.comes_to_rest().await;
-    gateway.comes_to_rest().await;
+    worker.until_idle().await;
+    gateway.until_idle().await;
 }

@@ -15,7 +15,7 @@ use callboard_net::testing::RawPeer;
 use futures_util::StreamExt;
 use tokio::sync::Semaphore;
 
-use crate::common::{IDENTITY, LONG, Served, until};
+use crate::common::{IDENTITY, LONG, ServingNode, until};
 
 fn app() -> App {
     let shout = Stage::each("shout", |text: &String| match text.as_str() {
@@ -45,7 +45,7 @@ fn app() -> App {
 }
 
 /// The same code, for both kinds of client.
-async fn gets_what_it_asks_for(caller: &impl Caller) {
+async fn check_calls(caller: &impl Caller) {
     assert_eq!(caller.call::<_, String>("/shout", "ada".to_owned()).await.unwrap(), "ADA");
     assert_eq!(caller.send("scale", [3.0], Map::new()).await.unwrap(), Value::Float(6.0));
     let keyword = FunctionCall::default().with_arg(3.0).with_kwarg("factor", 3.0);
@@ -105,17 +105,17 @@ async fn gets_what_it_asks_for(caller: &impl Caller) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_client_over_quic_gets_what_one_in_process_gets() {
-    let served = Served::start(app()).await;
-    gets_what_it_asks_for(&served.node.client()).await;
-    served.comes_to_rest().await;
-    gets_what_it_asks_for(&served.client().await).await;
-    served.comes_to_rest().await;
+async fn a_client_over_quic_gets_the_same_as_one_in_process() {
+    let served = ServingNode::start(app()).await;
+    check_calls(&served.node.client()).await;
+    served.until_idle().await;
+    check_calls(&served.client().await).await;
+    served.until_idle().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn values_of_every_size_come_back_as_they_were() {
-    let served = Served::start(app()).await;
+async fn values_of_every_size_round_trip() {
+    let served = ServingNode::start(app()).await;
     let client = served.client().await;
     for elements in [0, 1, 100, 5_000, 300_000] {
         let tensor = Tensor::from_vec(&[elements], vec![0.5_f32; elements]).unwrap();
@@ -125,10 +125,10 @@ async fn values_of_every_size_come_back_as_they_were() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_input_that_the_node_does_not_take_is_the_callers_mistake() {
+async fn an_input_that_the_node_refuses_is_the_callers_error() {
     let mut config = crate::common::patient();
     config.frames.max_body_bytes = 1 << 20;
-    let served = Served::start_with(app(), config).await;
+    let served = ServingNode::start_with(app(), config).await;
     let client = served.client().await;
     let error = client.call::<_, Value>("/echo", "a".repeat(2 << 20)).await.unwrap_err();
     assert_eq!((error.kind(), CallFailure::classify(&error)), (ErrorKind::InvalidInput, CallFailure::Request));
@@ -161,33 +161,33 @@ async fn waits_for_room(caller: &impl Caller) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_stream_of_calls_waits_for_room_and_has_the_same_options_whoever_makes_it() {
+async fn a_stream_of_calls_waits_for_room_and_has_the_same_options_with_every_client() {
     let narrow = Stage::each_async("narrow", |n: Arc<u64>| async move {
         tokio::time::sleep(Duration::from_millis(5)).await;
         Ok(2 * *n)
     });
     let never = Stage::each_async("never", |_: Arc<u64>| std::future::pending::<Result<u64, Failure>>());
     let app = App::new().route("/narrow", narrow.concurrency(2).queue(2)).route("/never", never);
-    let served = Served::start(app).await;
+    let served = ServingNode::start(app).await;
     waits_for_room(&served.node.client()).await;
     waits_for_room(&served.client().await).await;
-    served.comes_to_rest().await;
+    served.until_idle().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn many_calls_at_once_get_their_own_answers() {
-    let served = Served::start(app()).await;
+async fn concurrent_calls_get_their_own_answers() {
+    let served = ServingNode::start(app()).await;
     let client = served.client().await;
     let inputs = futures_util::stream::iter((0..2_000_i64).map(Value::from));
     let outputs: Vec<Result<i64, CallError>> = client.stream_from("/echo", inputs).unwrap().collect().await;
     let outputs: Vec<i64> = outputs.into_iter().map(Result::unwrap).collect();
     assert_eq!(outputs, (0..2_000).collect::<Vec<_>>());
-    served.comes_to_rest().await;
+    served.until_idle().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_prepared_call_can_be_made_again_and_says_where_the_time_went() {
-    let served = Served::start(app()).await;
+async fn a_prepared_call_can_be_repeated_and_reports_its_times() {
+    let served = ServingNode::start(app()).await;
     let client = served.client().await;
     let prepared = client.prepare("/shout", "ada".to_owned()).unwrap();
     for _ in 0..2 {
@@ -198,12 +198,12 @@ async fn a_prepared_call_can_be_made_again_and_says_where_the_time_went() {
 }
 
 /// A stage whose calls wait until they are released. It counts started and cancelled calls.
-fn gate(gate: &Arc<Semaphore>, begun: &Arc<AtomicUsize>) -> App {
-    let (gate, begun) = (Arc::clone(gate), Arc::clone(begun));
+fn gate(gate: &Arc<Semaphore>, started: &Arc<AtomicUsize>) -> App {
+    let (gate, started) = (Arc::clone(gate), Arc::clone(started));
     let held = Stage::each_async("held", move |n: Arc<i64>| {
-        let (gate, begun) = (Arc::clone(&gate), Arc::clone(&begun));
+        let (gate, started) = (Arc::clone(&gate), Arc::clone(&started));
         async move {
-            begun.fetch_add(1, Ordering::SeqCst);
+            started.fetch_add(1, Ordering::SeqCst);
             gate.acquire().await.unwrap().forget();
             Ok(*n)
         }
@@ -213,8 +213,8 @@ fn gate(gate: &Arc<Semaphore>, begun: &Arc<AtomicUsize>) -> App {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_dropped_call_is_cancelled_where_it_runs() {
-    let (open, begun) = (Arc::new(Semaphore::new(0)), Arc::default());
-    let served = Served::start(gate(&open, &begun)).await;
+    let (open, started) = (Arc::new(Semaphore::new(0)), Arc::default());
+    let served = ServingNode::start(gate(&open, &started)).await;
     let client = served.client().await;
     let calls: Vec<_> = (0..8_i64)
         .map(|n| {
@@ -222,12 +222,12 @@ async fn a_dropped_call_is_cancelled_where_it_runs() {
             tokio::spawn(async move { client.call::<_, i64>("/held", n).await })
         })
         .collect();
-    until(|| begun.load(Ordering::SeqCst) == 8).await;
+    until(|| started.load(Ordering::SeqCst) == 8).await;
     for call in &calls {
         call.abort();
     }
     // The gate stays closed: the calls end because they were cancelled.
-    served.comes_to_rest().await;
+    served.until_idle().await;
     let line = "callboard_stage_discarded_total{stage=\"held\",place=\"worker\",why=\"cancelled\"} 8";
     // Their workers end a moment after the calls.
     until(|| served.node.client().metrics().contains(line)).await;
@@ -235,13 +235,13 @@ async fn a_dropped_call_is_cancelled_where_it_runs() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_deadline_crosses_and_ends_the_call_at_both_ends() {
-    let (open, begun) = (Arc::new(Semaphore::new(0)), Arc::default());
-    let served = Served::start(gate(&open, &begun)).await;
+    let (open, started) = (Arc::new(Semaphore::new(0)), Arc::default());
+    let served = ServingNode::start(gate(&open, &started)).await;
     let client = served.client().await;
     let options = CallOptions::new().with_timeout(Duration::from_millis(100));
     let error = client.call_with::<_, i64>("/held", 1, options.with_priority(Priority::High)).await.unwrap_err();
     assert_eq!((error.kind(), CallFailure::classify(&error)), (ErrorKind::DeadlineExceeded, CallFailure::Deadline));
-    served.comes_to_rest().await;
+    served.until_idle().await;
 
     // A caller that waits longer gets the error of the node.
     let peer = RawPeer::connect(served.edge.address(), &IDENTITY).await.unwrap();
@@ -255,16 +255,16 @@ async fn a_deadline_crosses_and_ends_the_call_at_both_ends() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_full_node_says_so_and_the_call_is_made_again() {
-    let (open, begun) = (Arc::new(Semaphore::new(0)), Arc::default());
-    let app = gate(&open, &begun).limits(Limits { max_in_flight: 1, ..Limits::default() });
-    let served = Served::start(app).await;
+async fn a_full_node_refuses_and_the_call_is_repeated() {
+    let (open, started) = (Arc::new(Semaphore::new(0)), Arc::default());
+    let app = gate(&open, &started).limits(Limits { max_in_flight: 1, ..Limits::default() });
+    let served = ServingNode::start(app).await;
     let client = served.client().await;
     let first = tokio::spawn({
         let client = client.clone();
         async move { client.call::<_, i64>("/held", 1).await }
     });
-    until(|| begun.load(Ordering::SeqCst) == 1).await;
+    until(|| started.load(Ordering::SeqCst) == 1).await;
 
     let once = crate::common::builder().attempts(1).connect(&served.url()).await.unwrap();
     let error = once.call::<_, i64>("/held", 2).await.unwrap_err();
@@ -319,9 +319,9 @@ impl<'de> serde::Deserialize<'de> for Bomb {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_panics_while_it_is_read_or_written_is_that_calls_error_only() {
+async fn a_panic_of_serde_code_fails_only_its_own_call() {
     let echo = Stage::each("bomb", |bomb: &Bomb| Ok(bomb.clone()));
-    let served = Served::start(App::new().route("/bomb", echo)).await;
+    let served = ServingNode::start(App::new().route("/bomb", echo)).await;
     let client = served.client().await;
     // Small calls share a stream, large ones are decoded on other threads.
     for length in [10, 1 << 20] {
@@ -337,23 +337,23 @@ async fn what_panics_while_it_is_read_or_written_is_that_calls_error_only() {
             assert!(error.message().ends_with(words), "{error}");
         }
     }
-    served.comes_to_rest().await;
+    served.until_idle().await;
 }
 
 /// An output whose destructor may panic.
 #[derive(Clone, serde::Serialize, serde::Deserialize, schemars::JsonSchema)]
-struct Sharp(String);
+struct PanicsOnDrop(String);
 
-impl Drop for Sharp {
+impl Drop for PanicsOnDrop {
     fn drop(&mut self) {
         assert!(!self.0.starts_with("sharp") || std::thread::panicking(), "it cuts");
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_output_that_panics_when_it_is_dropped_fails_its_call_only() {
-    let make = Stage::each("sharp", |text: &String| Ok(Sharp(text.clone())));
-    let served = Served::start(App::new().route("/sharp", make)).await;
+async fn an_output_that_panics_on_drop_fails_only_its_call() {
+    let make = Stage::each("sharp", |text: &String| Ok(PanicsOnDrop(text.clone())));
+    let served = ServingNode::start(App::new().route("/sharp", make)).await;
     let client = served.client().await;
     for length in [10, 1 << 20] {
         let call = |word: &str| client.call::<_, String>("/sharp", format!("{word}{}", ".".repeat(length)));
@@ -361,21 +361,21 @@ async fn an_output_that_panics_when_it_is_dropped_fails_its_call_only() {
         assert!(well.unwrap().starts_with("well") && again.unwrap().starts_with("again"));
         assert_eq!(sharp.unwrap_err().kind(), ErrorKind::Internal);
     }
-    served.comes_to_rest().await;
+    served.until_idle().await;
 }
 
 /// Its connection survives, because QUIC has its own thread.
 #[test]
 fn a_call_without_a_deadline_has_the_nodes_also_when_the_node_is_stuck() {
     let runtime = || tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-    let (there, here) = (runtime(), runtime());
+    let (node_runtime, client_runtime) = (runtime(), runtime());
     let limits = Limits { default_timeout: Duration::from_millis(300), ..Limits::default() };
-    let served = there.block_on(Served::start(app().limits(limits)));
-    let client = here.block_on(served.client());
+    let served = node_runtime.block_on(ServingNode::start(app().limits(limits)));
+    let client = client_runtime.block_on(served.client());
     let (free, stuck) = std::sync::mpsc::channel::<()>();
-    let (begun, is_stuck) = std::sync::mpsc::channel();
-    let sticking = there.spawn(async move {
-        begun.send(()).unwrap();
+    let (started, is_stuck) = std::sync::mpsc::channel();
+    let sticking = node_runtime.spawn(async move {
+        started.send(()).unwrap();
         stuck.recv().unwrap_err();
     });
     is_stuck.recv().unwrap();
@@ -385,10 +385,10 @@ fn a_call_without_a_deadline_has_the_nodes_also_when_the_node_is_stuck() {
         let outcomes = tokio::time::timeout(LONG, async { tokio::join!(one, large) }).await.unwrap();
         [outcomes.0.unwrap_err(), outcomes.1.unwrap_err()]
     };
-    for error in here.block_on(calling) {
+    for error in client_runtime.block_on(calling) {
         assert_eq!(CallFailure::classify(&error), CallFailure::Deadline, "{error}");
     }
     drop(free);
-    there.block_on(sticking).unwrap();
-    there.block_on(served.comes_to_rest());
+    node_runtime.block_on(sticking).unwrap();
+    node_runtime.block_on(served.until_idle());
 }

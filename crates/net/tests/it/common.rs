@@ -31,7 +31,7 @@ pub(crate) fn directory(name: &str) -> PathBuf {
 }
 
 /// A member that sends frames by hand.
-pub(crate) async fn peer(served: &Served) -> RawPeer {
+pub(crate) async fn peer(served: &ServingNode) -> RawPeer {
     let peer = RawPeer::connect(served.edge.address(), &IDENTITY).await.unwrap();
     let cluster = IDENTITY.cluster().to_owned();
     peer.greet(&Hello { min_version: 1, max_version: VERSION, cluster, ..Hello::default() }).await.unwrap();
@@ -51,12 +51,12 @@ pub(crate) fn patient() -> NetConfig {
 }
 
 /// A running node with its edge.
-pub(crate) struct Served {
+pub(crate) struct ServingNode {
     pub(crate) node: Node,
     pub(crate) edge: QuicEdge,
 }
 
-impl Served {
+impl ServingNode {
     pub(crate) async fn start(app: App) -> Self {
         Self::start_with(app, patient()).await
     }
@@ -77,27 +77,27 @@ impl Served {
     }
 
     /// The number of streams with calls so far.
-    pub(crate) fn streams_begun(&self) -> u64 {
+    pub(crate) fn streams_started(&self) -> u64 {
         let metrics = self.edge.metrics();
         let line = metrics.lines().find_map(|line| line.strip_prefix("callboard_net_streams_total "));
         line.unwrap().parse().unwrap()
     }
 
     /// Waits until all calls have ended.
-    pub(crate) async fn comes_to_rest(&self) {
+    pub(crate) async fn until_idle(&self) {
         until(|| self.edge.streams() == 0 && self.node.describe().in_flight == 0).await;
     }
 }
 
 /// A node with remote stages.
 pub(crate) struct Member {
-    pub(crate) served: Served,
+    pub(crate) served: ServingNode,
     pub(crate) cluster: Cluster,
 }
 
 impl Member {
     pub(crate) async fn start(app: App, peers: &[&QuicEdge]) -> Self {
-        let served = Served::start(app).await;
+        let served = ServingNode::start(app).await;
         let view = StaticView::try_new(peers.iter().map(|edge| edge.address())).unwrap();
         let cluster = Cluster::start(&served.edge, Arc::new(view));
         served.node.handle().join(cluster.clone()).unwrap();
@@ -105,12 +105,12 @@ impl Member {
     }
 
     /// Waits until another node offers this stage.
-    pub(crate) async fn sees(&self, stage: &str) {
+    pub(crate) async fn until_offered(&self, stage: &str) {
         until(|| self.cluster.offers(stage)).await;
     }
 
     /// Waits until this number of peers is connected.
-    pub(crate) async fn is_linked_to(&self, peers: usize) {
+    pub(crate) async fn until_connected(&self, peers: usize) {
         until(|| self.cluster.connected_peers() == peers).await;
     }
 
@@ -131,5 +131,5 @@ pub(crate) async fn until(what: impl Fn() -> bool) {
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
     };
-    tokio::time::timeout(LONG, waiting).await.expect("it came about");
+    tokio::time::timeout(LONG, waiting).await.expect("the condition became true");
 }

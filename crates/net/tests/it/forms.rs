@@ -11,7 +11,7 @@ use callboard_core::{App, CallError, CallOptions, Caller, ErrorKind, Failure, In
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize, Serializer};
 
-use crate::common::Served;
+use crate::common::ServingNode;
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Nothing;
@@ -45,20 +45,20 @@ fn app() -> App {
 }
 
 /// The result of a dynamic route at both edges, as text, because a NaN is not equal to itself.
-async fn echoed<T: Data + Clone + Debug>(served: &Served, sent: T) -> Result<String, CallError> {
-    async fn by<T: Data>(caller: &impl Caller, sent: T) -> Result<String, CallError> {
+async fn echoed<T: Data + Clone + Debug>(served: &ServingNode, sent: T) -> Result<String, CallError> {
+    async fn echo_with<T: Data>(caller: &impl Caller, sent: T) -> Result<String, CallError> {
         caller.call::<_, Value>("/echo", sent).await.map(|value| format!("{value:?}"))
     }
-    let here = by(&served.node.client(), sent.clone()).await;
-    let there = by(&served.client().await, sent.clone()).await;
+    let local = echo_with(&served.node.client(), sent.clone()).await;
+    let remote = echo_with(&served.client().await, sent.clone()).await;
     let outcome = |outcome: &Result<String, CallError>| outcome.clone().map_err(|error| error.kind());
-    assert_eq!(outcome(&here), outcome(&there), "{sent:?}");
-    there
+    assert_eq!(outcome(&local), outcome(&remote), "{sent:?}");
+    remote
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_value_arrives_over_quic_as_it_does_in_process() {
-    let served = Served::start(app()).await;
+async fn a_value_arrives_over_quic_as_in_process() {
+    let served = ServingNode::start(app()).await;
     let keys =
         echoed(&served, HashMap::from([(7_i64, "seven")].map(|(key, text)| (key, text.to_owned())))).await.unwrap();
     assert!(keys.contains("\"7\""), "{keys}");
@@ -77,8 +77,8 @@ async fn a_value_arrives_over_quic_as_it_does_in_process() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_has_no_form_is_refused_by_its_sender_with_its_type() {
-    let served = Served::start(app()).await;
+async fn a_type_without_a_form_is_refused_by_its_sender() {
+    let served = ServingNode::start(app()).await;
     let wide = echoed(&served, vec![u128::MAX]).await.unwrap_err();
     assert_eq!((wide.kind(), wide.was_started()), (ErrorKind::InvalidInput, false));
     assert!(wide.message().contains("u128") && wide.message().contains("$[0]"), "{wide}");
@@ -90,8 +90,8 @@ async fn what_has_no_form_is_refused_by_its_sender_with_its_type() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_outcome_that_cannot_be_written_is_the_stages_failure_and_counted_so() {
-    let served = Served::start(app()).await;
+async fn an_outcome_that_cannot_be_encoded_counts_as_a_failure_of_the_stage() {
+    let served = ServingNode::start(app()).await;
     let client = served.client().await;
     let error = client.call::<_, Value>("/unwritable", 1_u8).await.unwrap_err();
     assert_eq!((error.kind(), error.was_started()), (ErrorKind::Failed, true), "{error}");
@@ -99,26 +99,26 @@ async fn an_outcome_that_cannot_be_written_is_the_stages_failure_and_counted_so(
     let metrics = served.node.metrics();
     assert!(metrics.contains("callboard_requests_total{route=\"/unwritable\",outcome=\"failed\"} 1"), "{metrics}");
     assert!(client.call::<_, f64>("/nan", 1_u8).await.unwrap().is_nan());
-    served.comes_to_rest().await;
+    served.until_idle().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_long_message_is_cut_at_the_same_character_by_both_doors() {
-    let served = Served::start(app()).await;
-    let here = served.node.client().call::<_, u8>("/long", 20_000_usize).await.unwrap_err();
-    let there = served.client().await.call::<_, u8>("/long", 20_000_usize).await.unwrap_err();
-    assert_eq!(here.message(), there.message());
-    assert!(here.message().chars().count() <= MAX_ERROR_CHARS, "{}", here.message().len());
+async fn a_long_message_is_cut_at_the_same_character_by_both_edges() {
+    let served = ServingNode::start(app()).await;
+    let local = served.node.client().call::<_, u8>("/long", 20_000_usize).await.unwrap_err();
+    let remote = served.client().await.call::<_, u8>("/long", 20_000_usize).await.unwrap_err();
+    assert_eq!(local.message(), remote.message());
+    assert!(local.message().chars().count() <= MAX_ERROR_CHARS, "{}", local.message().len());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_caller_gets_no_more_time_than_the_node_allows() {
     let waits = Stage::each_async("waits", |_: std::sync::Arc<u8>| std::future::pending::<Result<u8, Failure>>());
     let limits = Limits { max_timeout: Duration::from_millis(100), ..Limits::default() };
-    let served = Served::start(App::new().limits(limits).route("/waits", waits)).await;
+    let served = ServingNode::start(App::new().limits(limits).route("/waits", waits)).await;
     let options = CallOptions::new().with_timeout(Duration::from_secs(50));
-    let begun = Instant::now();
+    let started = Instant::now();
     let error = served.client().await.call_with::<_, u8>("/waits", 1_u8, options).await.unwrap_err();
     assert_eq!((error.kind(), error.was_started()), (ErrorKind::DeadlineExceeded, true));
-    assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
+    assert!(started.elapsed() < Duration::from_secs(20), "{:?}", started.elapsed());
 }

@@ -12,7 +12,7 @@ use callboard_net::Client;
 use callboard_net::testing::RawPeer;
 use tokio::sync::Semaphore;
 
-use crate::common::{IDENTITY, LONG, Served, patient, until};
+use crate::common::{IDENTITY, LONG, ServingNode, patient, until};
 
 fn app() -> App {
     App::new().route("/shout", Stage::each("shout", |text: &String| Ok(text.to_uppercase())))
@@ -33,12 +33,12 @@ async fn is_served(client: &Client) {
 }
 
 /// The counter of a refusal, in the metrics.
-fn counted(served: &Served, name: &str, reason: &str) -> bool {
+fn counted(served: &ServingNode, name: &str, reason: &str) -> bool {
     served.edge.metrics().contains(&format!("callboard_net_{name}_total{{reason=\"{reason}\"}}"))
 }
 
 /// The streams that were refused for any reason.
-fn refused_streams(served: &Served) -> u64 {
+fn refused_streams(served: &ServingNode) -> u64 {
     let metrics = served.edge.metrics();
     let lines = metrics.lines().filter(|line| line.starts_with("callboard_net_streams_refused_total{"));
     lines.map(|line| line.rsplit(' ').next().unwrap().parse::<u64>().unwrap()).sum()
@@ -46,7 +46,7 @@ fn refused_streams(served: &Served) -> u64 {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_hello_that_does_not_fit_is_refused_with_its_reason() {
-    let served = Served::start(app()).await;
+    let served = ServingNode::start(app()).await;
     let wrong = [
         (Hello { cluster: "another".to_owned(), ..hello() }, "other_cluster"),
         (Hello { min_version: VERSION + 1, max_version: VERSION + 2, ..hello() }, "no_common_version"),
@@ -54,8 +54,8 @@ async fn a_hello_that_does_not_fit_is_refused_with_its_reason() {
     ];
     for (hello, reason) in wrong {
         let peer = RawPeer::connect(served.edge.address(), &IDENTITY).await.unwrap();
-        let (code, said) = peer.greet(&hello).await.unwrap_err();
-        assert_eq!((code, said.as_str()), (Some(ResetCode::Refused), reason));
+        let (code, text) = peer.greet(&hello).await.unwrap_err();
+        assert_eq!((code, text.as_str()), (Some(ResetCode::Refused), reason));
         assert!(counted(&served, "connections_refused", reason), "{}", served.edge.metrics());
     }
     // A later version that supports this one, in a frame of the same layout.
@@ -67,10 +67,10 @@ async fn a_hello_that_does_not_fit_is_refused_with_its_reason() {
 
 /// The bytes on a stream, and the reason that counts them.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_stream_that_is_none_of_calls_is_reset_and_counted() {
+async fn an_invalid_stream_is_reset_and_counted() {
     let mut config = patient();
     config.frames.max_body_bytes = 1 << 20;
-    let served = Served::start_with(app(), config).await;
+    let served = ServingNode::start_with(app(), config).await;
     let body = Value::from("x").to_envelope().unwrap().into_bytes();
     let with = |byte: usize, value: u8| {
         let mut head = call(0).to_vec();
@@ -111,12 +111,12 @@ async fn a_stream_that_is_none_of_calls_is_reset_and_counted() {
     // Cancelling an unknown or ended call is not a fault.
     let answer = peer.exchange(vec![cancel_frame(7), call(body.len()), body, cancel_frame(7)]).await.unwrap();
     assert_eq!(answer.len(), 1);
-    served.comes_to_rest().await;
+    served.until_idle().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_body_that_is_no_envelope_is_that_callers_error() {
-    let served = Served::start(app()).await;
+async fn an_invalid_envelope_is_its_callers_error() {
+    let served = ServingNode::start(app()).await;
     let peer = RawPeer::connect(served.edge.address(), &IDENTITY).await.unwrap();
     peer.greet(&hello()).await.unwrap();
     let answer = peer.exchange(vec![call(30), Bytes::from_static(&[7; 30])]).await.unwrap();
@@ -127,11 +127,11 @@ async fn a_body_that_is_no_envelope_is_that_callers_error() {
 
 /// Streams that are opened with or without a byte and then abandoned, and one that holds a permit with half a body.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn streams_that_fall_silent_are_closed() {
+async fn silent_streams_are_closed() {
     let mut config = patient();
     config.head_timeout = Duration::from_millis(100);
     config.body_progress_timeout = Duration::from_secs(2);
-    let served = Served::start_with(app(), config).await;
+    let served = ServingNode::start_with(app(), config).await;
     let peer = RawPeer::connect(served.edge.address(), &IDENTITY).await.unwrap();
     peer.greet(&hello()).await.unwrap();
     let client = served.client().await;
@@ -149,7 +149,7 @@ async fn streams_that_fall_silent_are_closed() {
     let (answer, _) = late.next_frame().await.unwrap();
     assert_eq!(answer.header::<callboard_codec::wire::Fail>().unwrap().kind, "deadline_exceeded");
     assert_eq!(late.next_frame().await.unwrap_err(), Some(ResetCode::Deadline));
-    served.comes_to_rest().await;
+    served.until_idle().await;
     for stream in &mut held {
         assert_eq!(stream.next_head().await.unwrap_err(), Some(ResetCode::Deadline));
     }
@@ -159,32 +159,32 @@ async fn streams_that_fall_silent_are_closed() {
 
 /// Half a body of a call that may take an hour: all callers share the permits that it holds.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn half_a_body_holds_its_permits_no_longer_than_it_comes_along() {
+async fn half_a_body_holds_its_permits_only_while_it_makes_progress() {
     let mut config = patient();
     config.body_progress_timeout = Duration::from_millis(100);
-    let served = Served::start_with(app(), config).await;
+    let served = ServingNode::start_with(app(), config).await;
     let peer = RawPeer::connect(served.edge.address(), &IDENTITY).await.unwrap();
     peer.greet(&hello()).await.unwrap();
     let client = served.client().await;
     let held = peer.begin(vec![in_an_hour("/shout", 1000), Bytes::from_static(&[0x89])]).await;
     is_served(&client).await;
     until(|| counted(&served, "streams_refused", "slow_body")).await;
-    served.comes_to_rest().await;
+    served.until_idle().await;
     // The same after a call that is refused at once.
     let refused = peer.begin(vec![in_an_hour("/nowhere", 1000), Bytes::from_static(&[0x89])]).await;
     until(|| served.edge.metrics().contains("streams_refused_total{reason=\"slow_body\"} 2")).await;
     is_served(&client).await;
-    served.comes_to_rest().await;
+    served.until_idle().await;
     drop((held, refused));
 }
 
 /// An output larger than any window, for a caller that reads nothing.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_does_not_read_an_answer_is_let_go() {
+async fn a_peer_that_does_not_read_an_answer_is_disconnected() {
     let mut config = patient();
     config.write_progress_timeout = Duration::from_millis(200);
     let large = Stage::each("large", |bytes: &usize| Ok(Value::from(Bytes::from(vec![0_u8; *bytes]))));
-    let served = Served::start_with(app().route("/large", large), config).await;
+    let served = ServingNode::start_with(app().route("/large", large), config).await;
     let peer = RawPeer::connect(served.edge.address(), &IDENTITY).await.unwrap();
     peer.greet(&hello()).await.unwrap();
     let body = Value::from(40_i64 << 20).to_envelope().unwrap().into_bytes();
@@ -193,7 +193,7 @@ async fn who_does_not_read_an_answer_is_let_go() {
     is_served(&client).await;
     until(|| counted(&served, "streams_refused", "slow_reader")).await;
     is_served(&client).await;
-    served.comes_to_rest().await;
+    served.until_idle().await;
     drop(held);
 }
 
@@ -204,22 +204,22 @@ fn in_an_hour(route: &str, bytes: usize) -> Bytes {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_says_no_hello_is_let_go() {
+async fn a_peer_that_sends_no_hello_is_disconnected() {
     let mut config = patient();
     // As long as an honest hello may take on a busy machine.
     config.hello_timeout = Duration::from_secs(3);
-    let served = Served::start_with(app(), config).await;
+    let served = ServingNode::start_with(app(), config).await;
     let client = served.client().await;
     let _peer = RawPeer::connect(served.edge.address(), &IDENTITY).await;
     is_served(&client).await;
     until(|| counted(&served, "connections_refused", "hello_timeout")).await;
     is_served(&client).await;
-    assert_eq!(served.edge.connections(), 1, "the honest one");
+    assert_eq!(served.edge.connections(), 1, "the honest connection");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn datagrams_of_garbage_disturb_nobody() {
-    let served = Served::start(app()).await;
+async fn garbage_datagrams_affect_no_other_caller() {
+    let served = ServingNode::start(app()).await;
     let client = served.client().await;
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     let mut noise = 1_u64;
@@ -233,15 +233,15 @@ async fn datagrams_of_garbage_disturb_nobody() {
         let _ = socket.send_to(&garbage, served.edge.address());
     }
     is_served(&client).await;
-    served.comes_to_rest().await;
+    served.until_idle().await;
 }
 
 /// Each call of a shared stream has its own outcome, and a cancelled one has none.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_calls_of_a_pack_are_answered_each_by_itself() {
+async fn the_calls_of_a_shared_stream_are_answered_separately() {
     let never = Stage::<String, String>::each_async("never", |_| std::future::pending());
     let app = app().route("/never", never);
-    let served = Served::start(app.route("/more", Stage::each("more", |text: &String| Ok(text.len())))).await;
+    let served = ServingNode::start(app.route("/more", Stage::each("more", |text: &String| Ok(text.len())))).await;
     let peer = RawPeer::connect(served.edge.address(), &IDENTITY).await.unwrap();
     peer.greet(&hello()).await.unwrap();
     let body = Value::from("x").to_envelope().unwrap().into_bytes();
@@ -256,15 +256,16 @@ async fn the_calls_of_a_pack_are_answered_each_by_itself() {
         peer.exchange(pieces).await.unwrap().iter().map(|(head, _)| (head.entry, head.kind)).collect();
     answers.sort_by_key(|(entry, _)| *entry);
     assert_eq!(answers, [(0, FrameKind::Done), (2, FrameKind::Fail), (3, FrameKind::Done)]);
-    served.comes_to_rest().await;
+    served.until_idle().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_route_may_take_less_than_others_and_refusals_are_counted() {
+async fn a_route_may_have_a_smaller_body_limit_and_refusals_are_counted() {
     let mut config = patient();
     config.max_body_bytes_by_route.insert("/shout".to_owned(), 100);
     let served =
-        Served::start_with(app().route("/more", Stage::each("more", |text: &String| Ok(text.len()))), config).await;
+        ServingNode::start_with(app().route("/more", Stage::each("more", |text: &String| Ok(text.len()))), config)
+            .await;
     let client = served.client().await;
     for length in [1_000, 100_000] {
         let error = client.call::<_, String>("/shout", "a".repeat(length)).await.unwrap_err();
@@ -276,7 +277,7 @@ async fn a_route_may_take_less_than_others_and_refusals_are_counted() {
     let counted = "callboard_net_calls_refused_total{kind=\"invalid_input\"} 3";
     assert!(served.edge.metrics().contains(counted), "{}", served.edge.metrics());
     // No call is left.
-    served.comes_to_rest().await;
+    served.until_idle().await;
     assert!(served.edge.metrics().contains("callboard_net_streams_cancelled_total 0"), "{}", served.edge.metrics());
 }
 
@@ -292,9 +293,9 @@ fn pack(calls: &[(&str, Value)]) -> Vec<Bytes> {
 
 /// A caller that may still cancel leaves its stream open.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_stream_ends_behind_the_answers_where_its_last_call_says_that_it_is_the_last() {
+async fn a_stream_ends_after_the_answer_to_its_last_call() {
     let never = Stage::<String, String>::each_async("never", |_| std::future::pending());
-    let served = Served::start(app().route("/never", never)).await;
+    let served = ServingNode::start(app().route("/never", never)).await;
     let peer = RawPeer::connect(served.edge.address(), &IDENTITY).await.unwrap();
     peer.greet(&hello()).await.unwrap();
     let body = Value::from("x").to_envelope().unwrap().into_bytes();
@@ -310,28 +311,28 @@ async fn a_stream_ends_behind_the_answers_where_its_last_call_says_that_it_is_th
         assert_eq!(answer.unwrap().0.kind, FrameKind::Done);
     }
     let ended = tokio::time::timeout(LONG, stream.next_frame()).await.unwrap();
-    assert_eq!(ended.unwrap_err(), None, "it was ended, not reset");
+    assert_eq!(ended.unwrap_err(), None, "it was finished, not reset");
     // A call after the last one is refused.
     let mut stream = peer.begin(last(7, "/never").to_vec()).await;
     stream.write(pack(&[("/shout", Value::from("x"))])).await;
     let refused = tokio::time::timeout(LONG, stream.next_frame()).await.unwrap();
     assert_eq!(refused.unwrap_err(), Some(ResetCode::Protocol));
     assert!(counted(&served, "streams_refused", "call_behind_the_last"), "{}", served.edge.metrics());
-    served.comes_to_rest().await;
+    served.until_idle().await;
 }
 
 /// After all answers, an idle stream ends without discarding data in flight.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_answers_of_a_pack_can_be_read_after_its_stream_has_fallen_silent() {
+async fn the_answers_of_a_silent_shared_stream_can_still_be_read() {
     let mut config = patient();
     config.head_timeout = Duration::from_millis(100);
     let large = Stage::each("large", |bytes: &usize| Ok(Value::from(Bytes::from(vec![7_u8; *bytes]))));
-    let served = Served::start_with(app().route("/large", large), config).await;
+    let served = ServingNode::start_with(app().route("/large", large), config).await;
     let peer = RawPeer::connect(served.edge.address(), &IDENTITY).await.unwrap();
     peer.greet(&hello()).await.unwrap();
     // Less than the window of a stream, so that all of it is written.
     let mut stream = peer.begin(pack(&[("/shout", Value::from("x")), ("/large", Value::from(4_i64 << 20))])).await;
-    until(|| served.streams_begun() == 1 && served.edge.streams() == 0).await;
+    until(|| served.streams_started() == 1 && served.edge.streams() == 0).await;
     let mut answers = Vec::new();
     for _ in 0..2 {
         let (head, body) = stream.next_frame().await.unwrap();
@@ -340,13 +341,13 @@ async fn the_answers_of_a_pack_can_be_read_after_its_stream_has_fallen_silent() 
     }
     answers.sort_unstable();
     assert_eq!(answers, [(0, false), (1, true)]);
-    assert_eq!(stream.next_frame().await.unwrap_err(), None, "it was ended, not reset");
+    assert_eq!(stream.next_frame().await.unwrap_err(), None, "it was finished, not reset");
     assert_eq!(refused_streams(&served), 0, "{}", served.edge.metrics());
 }
 
 /// While a caller does not read an answer, its other calls are cancelled or continue as usual.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_answer_that_is_not_read_holds_up_no_other_call_of_its_stream() {
+async fn an_unread_answer_delays_no_other_call_of_its_stream() {
     let mut config = patient();
     config.write_progress_timeout = Duration::from_secs(3600);
     let large = Stage::each("large", |bytes: &usize| Ok(Value::from(Bytes::from(vec![7_u8; *bytes]))));
@@ -370,7 +371,7 @@ async fn an_answer_that_is_not_read_holds_up_no_other_call_of_its_stream() {
         })
     };
     let app = app().route("/large", large).route("/never", never).route("/gate", Pipeline::from(gate).then(behind));
-    let served = Served::start_with(app, config).await;
+    let served = ServingNode::start_with(app, config).await;
     let peer = RawPeer::connect(served.edge.address(), &IDENTITY).await.unwrap();
     peer.greet(&hello()).await.unwrap();
     let calls = [("/large", Value::from(40_i64 << 20)), ("/never", Value::from("x")), ("/gate", Value::from("x"))];
@@ -385,5 +386,5 @@ async fn an_answer_that_is_not_read_holds_up_no_other_call_of_its_stream() {
     assert!(metrics.contains("callboard_net_calls_cancelled_total 1\n"), "{metrics}");
     assert_eq!(served.edge.streams(), 1);
     drop(stream);
-    served.comes_to_rest().await;
+    served.until_idle().await;
 }

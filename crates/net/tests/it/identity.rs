@@ -6,14 +6,14 @@ use callboard_core::{App, Caller, Stage};
 use callboard_net::testing::presenting;
 use callboard_net::{BindError, ConnectError, Identity, IdentityError, NetConfig, QuicEdge};
 
-use crate::common::{self, IDENTITY, Served, builder, until};
+use crate::common::{self, IDENTITY, ServingNode, builder, until};
 
 fn app() -> App {
     App::new().route("/shout", Stage::each("shout", |text: &String| Ok(text.to_uppercase())))
 }
 
 #[test]
-fn an_authority_is_made_once_and_found_again() {
+fn an_authority_is_created_once_and_reopened() {
     let directory = common::directory("found-again");
     let made: Vec<_> = std::thread::scope(|scope| {
         let making: Vec<_> = (0..8).map(|_| scope.spawn(|| Identity::development_in(&directory).unwrap())).collect();
@@ -26,7 +26,7 @@ fn an_authority_is_made_once_and_found_again() {
 
 #[cfg(unix)]
 #[test]
-fn the_key_is_for_its_owner_only() {
+fn only_the_owner_can_read_the_key() {
     use std::os::unix::fs::PermissionsExt;
     let directory = common::directory("private");
     Identity::development_in(&directory).unwrap();
@@ -38,7 +38,7 @@ fn the_key_is_for_its_owner_only() {
 /// A backup restored with other file modes, or a key written by another user.
 #[cfg(unix)]
 #[test]
-fn a_key_that_others_may_use_is_refused() {
+fn a_key_that_others_can_use_is_refused() {
     use std::os::unix::fs::{PermissionsExt, symlink};
     let directory = common::directory("exposed");
     Identity::development_in(&directory).unwrap();
@@ -54,14 +54,14 @@ fn a_key_that_others_may_use_is_refused() {
         fs::set_permissions(path, fs::Permissions::from_mode(closed)).unwrap();
         Identity::development_in(&directory).unwrap();
     }
-    let elsewhere = directory.join("elsewhere");
-    fs::rename(&key, &elsewhere).unwrap();
-    symlink(&elsewhere, &key).unwrap();
+    let moved = directory.join("elsewhere");
+    fs::rename(&key, &moved).unwrap();
+    symlink(&moved, &key).unwrap();
     refused();
 }
 
 #[test]
-fn a_damaged_authority_says_which_file_and_what_to_do() {
+fn the_error_of_a_damaged_authority_names_the_file_and_the_remedy() {
     let directory = common::directory("damaged");
     Identity::development_in(&directory).unwrap();
     fs::write(directory.join("authority.key"), "nonsense").unwrap();
@@ -81,7 +81,7 @@ async fn the_development_identity_is_refused_beyond_loopback() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_client_of_another_authority_is_refused_and_counted_and_does_not_wait() {
-    let served = Served::start(app()).await;
+    let served = ServingNode::start(app()).await;
     let stranger = builder().identity(common::identity("stranger"));
     let error = stranger.connect(&served.url()).await.unwrap_err();
     assert!(matches!(error, ConnectError::Refused { .. }), "{error:?}");

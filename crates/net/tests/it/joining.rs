@@ -12,7 +12,7 @@ use crate::lab::{Lab, builder, shout, total, url, word};
 
 /// A rollout: three times as many join requests as are handled at once.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn all_who_join_in_the_same_moment_have_joined() {
+async fn concurrent_join_requests_all_succeed() {
     let lab = Lab::start("rollout").await;
     let token = lab.token(|spec| spec.uses = 24);
     let names: Vec<String> = (0..24).map(|number| format!("node-{number:02}")).collect();
@@ -24,7 +24,7 @@ async fn all_who_join_in_the_same_moment_have_joined() {
 
 #[cfg(unix)]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_directory_that_is_no_good_costs_no_use_of_a_token() {
+async fn an_unusable_directory_costs_no_use_of_a_token() {
     use std::os::unix::fs::{PermissionsExt, symlink};
     let lab = Lab::start("directories").await;
     let token = lab.token(|_| {});
@@ -61,7 +61,7 @@ async fn a_directory_that_is_no_good_costs_no_use_of_a_token() {
 
 /// Real addresses with real handshakes, as many as are accepted, which send nothing.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn strangers_at_real_addresses_keep_out_neither_newcomers_nor_renewals() {
+async fn strangers_at_real_addresses_block_neither_joins_nor_renewals() {
     let mut config = patient();
     (config.tuning.max_half_open, config.tuning.max_half_open_per_address) = (64, 8);
     let lab = Lab::start_with("strangers", config).await;

@@ -111,12 +111,12 @@ pub(crate) fn total(edge: &QuicEdge, name: &str) -> u64 {
     let end = if name.ends_with('}') { " " } else { "_total " };
     let (metrics, start) = (edge.metrics(), format!("callboard_net_{name}{end}"));
     let line = metrics.lines().find_map(|line| line.strip_prefix(&start));
-    line.unwrap_or_else(|| panic!("there is no {name}")).parse().unwrap()
+    line.unwrap_or_else(|| panic!("no metric {name}")).parse().unwrap()
 }
 
 /// A gauge of an edge.
 pub(crate) fn gauge(edge: &QuicEdge, name: &str) -> usize {
     let (metrics, start) = (edge.metrics(), format!("callboard_net_{name} "));
     let line = metrics.lines().find_map(|line| line.strip_prefix(&start));
-    line.unwrap_or_else(|| panic!("there is no {name}")).parse().unwrap()
+    line.unwrap_or_else(|| panic!("no metric {name}")).parse().unwrap()
 }

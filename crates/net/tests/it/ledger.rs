@@ -54,7 +54,7 @@ impl Work {
     }
 
     /// The id of the call that it answers, or a value that is not an id if it is damaged.
-    pub(crate) fn told(&self) -> u64 {
+    pub(crate) fn call_id(&self) -> u64 {
         if self.is_whole() { self.id } else { u64::MAX }
     }
 
@@ -85,20 +85,20 @@ pub(crate) struct Execution {
 
 /// The storage of the workers' records.
 #[derive(Clone, Debug)]
-pub(crate) enum Book {
+pub(crate) enum ExecutionLog {
     Memory(Arc<Mutex<Vec<Execution>>>),
     File(PathBuf),
 }
 
-impl Book {
+impl ExecutionLog {
     pub(crate) fn in_memory() -> Self {
         Self::Memory(Arc::default())
     }
 
-    pub(crate) fn begin(&self, work: &Work, worker: u64) -> Result<(), Failure> {
+    pub(crate) fn record(&self, work: &Work, worker: u64) -> Result<(), Failure> {
         let (&Work { id, due, .. }, started) = (work, micros_now());
         match self {
-            Self::Memory(book) => book.lock().push(Execution { id, started, due, worker }),
+            Self::Memory(log) => log.lock().push(Execution { id, started, due, worker }),
             Self::File(path) => {
                 let mut file = OpenOptions::new().create(true).append(true).open(path)?;
                 // A line in one write is never mixed with another, and survives the end of its writer.
@@ -110,7 +110,7 @@ impl Book {
 
     pub(crate) fn executions(&self) -> Vec<Execution> {
         match self {
-            Self::Memory(book) => book.lock().clone(),
+            Self::Memory(log) => log.lock().clone(),
             Self::File(path) => read(path),
         }
     }
@@ -128,7 +128,7 @@ fn read(path: &Path) -> Vec<Execution> {
 
 /// The outcome of one call, as its caller saw it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Saw {
+pub(crate) enum SeenOutcome {
     Done,
     /// Nothing was started.
     Refused(ErrorKind),
@@ -139,13 +139,13 @@ pub(crate) enum Saw {
 /// The records of the callers.
 #[derive(Debug, Default)]
 pub(crate) struct Ledger {
-    saw: HashMap<u64, Saw>,
+    outcomes: HashMap<u64, SeenOutcome>,
     violations: Vec<String>,
 }
 
 /// The counts of outcomes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Sums {
+pub(crate) struct Totals {
     pub(crate) calls: usize,
     pub(crate) done: usize,
     pub(crate) refused: usize,
@@ -157,28 +157,32 @@ pub(crate) struct Sums {
 impl Ledger {
     /// Records the outcome of a call.
     pub(crate) fn note(&mut self, id: u64, outcome: &Result<u64, CallError>) {
-        let saw = match outcome {
-            Ok(told) => {
-                if *told != id {
-                    self.violations.push(format!("call {id} got the answer of {told}"));
+        let outcome = match outcome {
+            Ok(call_id) => {
+                if *call_id != id {
+                    self.violations.push(format!("call {id} got the answer of {call_id}"));
                 }
-                Saw::Done
+                SeenOutcome::Done
             }
-            Err(error) if error.is_refusal() => Saw::Refused(error.kind()),
-            Err(error) => Saw::Failed(error.kind()),
+            Err(error) if error.is_refusal() => SeenOutcome::Refused(error.kind()),
+            Err(error) => SeenOutcome::Failed(error.kind()),
         };
-        self.put(id, saw);
+        self.put(id, outcome);
     }
 
-    fn put(&mut self, id: u64, saw: Saw) {
-        if let Some(before) = self.saw.insert(id, saw) {
-            self.violations.push(format!("call {id} has two outcomes: {before:?}, {saw:?}"));
+    fn put(&mut self, id: u64, outcome: SeenOutcome) {
+        if let Some(before) = self.outcomes.insert(id, outcome) {
+            self.violations.push(format!("call {id} has two outcomes: {before:?}, {outcome:?}"));
         }
     }
 
     /// The calls that were not done, and their outcomes.
-    pub(crate) fn not_done(&self) -> Vec<(u64, Saw)> {
-        self.saw.iter().filter(|(_, saw)| **saw != Saw::Done).map(|(id, saw)| (*id, *saw)).collect()
+    pub(crate) fn not_done(&self) -> Vec<(u64, SeenOutcome)> {
+        self.outcomes
+            .iter()
+            .filter(|(_, outcome)| **outcome != SeenOutcome::Done)
+            .map(|(id, outcome)| (*id, *outcome))
+            .collect()
     }
 
     /// Compares both sides. `late` is the tolerance of deadlines for clock readings and transit.
@@ -186,48 +190,54 @@ impl Ledger {
     /// # Panics
     ///
     /// With the first violations, if there are any.
-    pub(crate) fn check(&self, calls: u64, executions: &[Execution], contract: Contract, late: Duration) -> Sums {
+    pub(crate) fn check(&self, calls: u64, executions: &[Execution], contract: Contract, late: Duration) -> Totals {
         let (sums, violations) = self.compare(calls, executions, contract, late);
         let first: Vec<_> = violations.iter().take(10).collect();
         assert!(violations.is_empty(), "{} violations, of {sums:?}: {first:#?}", violations.len());
         sums
     }
 
-    fn compare(&self, calls: u64, executions: &[Execution], contract: Contract, late: Duration) -> (Sums, Vec<String>) {
+    fn compare(
+        &self,
+        calls: u64,
+        executions: &[Execution],
+        contract: Contract,
+        late: Duration,
+    ) -> (Totals, Vec<String>) {
         let mut violations = self.violations.clone();
-        let mut ran: HashMap<u64, usize> = HashMap::new();
+        let mut runs: HashMap<u64, usize> = HashMap::new();
         for execution in executions {
-            *ran.entry(execution.id).or_default() += 1;
+            *runs.entry(execution.id).or_default() += 1;
             let over = execution.started.saturating_sub(execution.due);
             if over > late.as_micros() as u64 {
                 violations.push(format!("call {} was started {over} µs after its deadline", execution.id));
             }
         }
-        let mut sums = Sums { calls: self.saw.len(), ..Sums::default() };
+        let mut sums = Totals { calls: self.outcomes.len(), ..Totals::default() };
         for id in 0..calls {
-            let times = ran.remove(&id).unwrap_or_default();
+            let times = runs.remove(&id).unwrap_or_default();
             sums.repeated += usize::from(times > 1);
             if times > 1 && !contract.may_run_again() {
                 violations.push(format!("call {id} ran {times} times"));
             }
-            match self.saw.get(&id) {
+            match self.outcomes.get(&id) {
                 None => violations.push(format!("call {id} has no outcome")),
-                Some(Saw::Done) => {
+                Some(SeenOutcome::Done) => {
                     sums.done += 1;
                     if times == 0 {
-                        violations.push(format!("call {id} is said to be done, and never ran"));
+                        violations.push(format!("call {id} is reported as done, but never ran"));
                     }
                 }
-                Some(Saw::Refused(kind)) => {
+                Some(SeenOutcome::Refused(kind)) => {
                     sums.refused += 1;
                     if times > 0 {
                         violations.push(format!("call {id} ran, and is said not to have been started ({kind})"));
                     }
                 }
-                Some(Saw::Failed(_)) => sums.failed += 1,
+                Some(SeenOutcome::Failed(_)) => sums.failed += 1,
             }
         }
-        violations.extend(ran.keys().map(|id| format!("call {id} ran, and was never made")));
+        violations.extend(runs.keys().map(|id| format!("call {id} ran, and was never made")));
         (sums, violations)
     }
 }
@@ -238,14 +248,14 @@ fn found(ledger: &Ledger, executions: &[Execution], contract: Contract) -> Strin
 
 /// The checker finds each kind of violation.
 #[test]
-fn a_ledger_that_does_not_add_up_is_found() {
+fn a_ledger_with_a_violation_fails_its_check() {
     let run = |id| Execution { id, started: 5, due: 10, worker: 0 };
     let mut ledger = Ledger::default();
     ledger.note(0, &Ok(0));
     assert_eq!(found(&ledger, &[run(0)], Contract::AtMostOnce), "call 1 has no outcome");
-    ledger.put(1, Saw::Refused(ErrorKind::Overloaded));
+    ledger.put(1, SeenOutcome::Refused(ErrorKind::Overloaded));
     assert_eq!(found(&ledger, &[run(0)], Contract::AtMostOnce), "");
-    assert_eq!(found(&ledger, &[], Contract::AtMostOnce), "call 0 is said to be done, and never ran");
+    assert_eq!(found(&ledger, &[], Contract::AtMostOnce), "call 0 is reported as done, but never ran");
     assert_eq!(found(&ledger, &[run(0), run(0)], Contract::AtMostOnce), "call 0 ran 2 times");
     assert_eq!(found(&ledger, &[run(0), run(0)], Contract::Idempotent), "");
     let started = found(&ledger, &[run(0), run(1)], Contract::Idempotent);
@@ -253,7 +263,7 @@ fn a_ledger_that_does_not_add_up_is_found() {
     assert_eq!(found(&ledger, &[run(0), run(7)], Contract::Idempotent), "call 7 ran, and was never made");
     let late = Execution { id: 0, started: 12, due: 10, worker: 0 };
     assert_eq!(found(&ledger, &[late], Contract::Idempotent), "call 0 was started 2 µs after its deadline");
-    ledger.put(1, Saw::Done);
+    ledger.put(1, SeenOutcome::Done);
     assert!(found(&ledger, &[run(0), run(1)], Contract::Pure).contains("two outcomes"));
     let mut wrong = Ledger::default();
     wrong.note(0, &Ok(3));

@@ -14,7 +14,7 @@ use callboard_net::{CallFailure, ConnectError, QuicEdge};
 use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 
-use crate::common::{IDENTITY, LONG, Served, builder, loopback, patient, until};
+use crate::common::{IDENTITY, LONG, ServingNode, builder, loopback, patient, until};
 use crate::lab::total;
 
 fn app() -> App {
@@ -26,11 +26,11 @@ async fn shouts(client: &impl Caller) -> Result<String, CallError> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_client_waits_for_a_node_that_is_not_there_yet() {
+async fn a_client_waits_for_a_node_that_has_not_started() {
     let address = std::net::UdpSocket::bind(loopback()).unwrap().local_addr().unwrap();
     let mut connecting = tokio::spawn(async move { builder().connect(&format!("quic://{address}")).await });
     let early = tokio::time::timeout(Duration::from_millis(50), &mut connecting).await;
-    assert!(early.is_err(), "there is nobody to connect to: {early:?}");
+    assert!(early.is_err(), "there is no node to connect to: {early:?}");
     let edge = QuicEdge::bind(address, IDENTITY.clone(), patient()).unwrap();
     let node = app().start().await.unwrap();
     edge.open(node.client());
@@ -39,7 +39,7 @@ async fn a_client_waits_for_a_node_that_is_not_there_yet() {
 }
 
 #[tokio::test]
-async fn the_start_up_wait_has_an_end_and_says_what_it_saw() {
+async fn the_start_up_wait_ends_and_reports_the_last_error() {
     let address = std::net::UdpSocket::bind(loopback()).unwrap().local_addr().unwrap();
     let (begun, wait) = (Instant::now(), Duration::from_secs(1));
     let error = builder().start_up_wait(wait).connect(&format!("quic://{address}")).await.unwrap_err();
@@ -53,13 +53,13 @@ async fn the_start_up_wait_has_an_end_and_says_what_it_saw() {
 }
 
 #[tokio::test]
-async fn a_host_that_does_not_exist_is_not_waited_for() {
+async fn an_unknown_host_fails_without_a_wait() {
     let error = builder().connect("quic://nowhere.invalid:4433").await.unwrap_err();
     assert!(matches!(error, ConnectError::Address(callboard_net::AddressError::Unresolved { .. })), "{error:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_node_that_is_starting_says_so_and_is_waited_for() {
+async fn a_client_waits_for_a_node_that_reports_its_start() {
     let edge = QuicEdge::bind(loopback(), IDENTITY.clone(), patient()).unwrap();
     let url = format!("quic://{}", edge.address());
     let error = builder().start_up_wait(Duration::ZERO).connect(&url).await.unwrap_err();
@@ -67,7 +67,7 @@ async fn a_node_that_is_starting_says_so_and_is_waited_for() {
     assert!(error.to_string().contains("starting: its stages are not up yet"), "{error}");
     let mut connecting = tokio::spawn(async move { builder().connect(&url).await });
     let early = tokio::time::timeout(Duration::from_millis(50), &mut connecting).await;
-    assert!(early.is_err(), "there is nobody to call: {early:?}");
+    assert!(early.is_err(), "there is no node to call: {early:?}");
     let node = counting().start().await.unwrap();
     edge.open(node.client());
     let client = connecting.await.unwrap().unwrap();
@@ -81,40 +81,40 @@ async fn a_node_that_is_starting_says_so_and_is_waited_for() {
             tokio::time::sleep(Duration::from_millis(2)).await
         }
     };
-    tokio::time::timeout(LONG, hearing).await.expect("it hears of it");
+    tokio::time::timeout(LONG, hearing).await.expect("it is notified");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_node_that_drains_finishes_what_is_in_hand_and_its_callers_go_elsewhere() {
-    let (open, begun) = (Arc::new(Semaphore::new(0)), Arc::new(AtomicUsize::new(0)));
+async fn a_draining_node_finishes_running_calls_and_its_callers_use_other_nodes() {
+    let (open, started) = (Arc::new(Semaphore::new(0)), Arc::new(AtomicUsize::new(0)));
     let held = Stage::each_async("held", {
-        let (open, begun) = (Arc::clone(&open), Arc::clone(&begun));
+        let (open, started) = (Arc::clone(&open), Arc::clone(&started));
         move |n: Arc<i64>| {
-            let (open, begun) = (Arc::clone(&open), Arc::clone(&begun));
+            let (open, started) = (Arc::clone(&open), Arc::clone(&started));
             async move {
-                begun.fetch_add(1, Ordering::SeqCst);
+                started.fetch_add(1, Ordering::SeqCst);
                 open.acquire().await.unwrap().forget();
                 Ok(*n)
             }
         }
     });
-    let first = Served::start(app().route("/held", held)).await;
-    let second = Served::start(app()).await;
+    let first = ServingNode::start(app().route("/held", held)).await;
+    let second = ServingNode::start(app()).await;
     let both = format!("{},{}", first.url(), second.edge.address());
     let client = builder().connect(&both).await.unwrap();
     let in_flight = tokio::spawn({
         let client = client.clone();
         async move { client.call::<_, i64>("/held", 5).await }
     });
-    until(|| begun.load(Ordering::SeqCst) == 1).await;
+    until(|| started.load(Ordering::SeqCst) == 1).await;
 
     first.edge.drain();
-    let calls = |served: &Served| served.node.describe().admitted;
-    let (before, elsewhere) = (calls(&first), calls(&second));
+    let calls = |served: &ServingNode| served.node.describe().admitted;
+    let (before, second_before) = (calls(&first), calls(&second));
     for _ in 0..20 {
         assert_eq!(shouts(&client).await.unwrap(), "A");
     }
-    assert_eq!((calls(&first) - before, calls(&second) - elsewhere), (0, 20));
+    assert_eq!((calls(&first) - before, calls(&second) - second_before), (0, 20));
     open.add_permits(1);
     assert_eq!(in_flight.await.unwrap().unwrap(), 5);
     first.edge.shutdown(LONG).await;
@@ -122,8 +122,8 @@ async fn a_node_that_drains_finishes_what_is_in_hand_and_its_callers_go_elsewher
 
 /// A failed attempt that was not a call does not change the recorded reason of the lost connection.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn rubbish_on_a_node_that_drains_does_not_change_how_it_says_goodbye() {
-    let served = Served::start(app()).await;
+async fn an_invalid_stream_does_not_change_the_drain_of_a_node() {
+    let served = ServingNode::start(app()).await;
     let peer = RawPeer::connect(served.edge.address(), &IDENTITY).await.unwrap();
     let cluster = IDENTITY.cluster().to_owned();
     peer.greet(&Hello { min_version: 1, max_version: VERSION, cluster, ..Hello::default() }).await.unwrap();
@@ -136,26 +136,26 @@ async fn rubbish_on_a_node_that_drains_does_not_change_how_it_says_goodbye() {
 
 /// A stage whose calls never end, and the number of started calls.
 fn held() -> (Arc<AtomicUsize>, Stage<i64, i64>) {
-    let begun = Arc::<AtomicUsize>::default();
-    let counted = Arc::clone(&begun);
+    let started = Arc::<AtomicUsize>::default();
+    let counted = Arc::clone(&started);
     let held = Stage::each_async("held", move |_: Arc<i64>| {
         counted.fetch_add(1, Ordering::SeqCst);
         std::future::pending::<Result<i64, Failure>>()
     });
-    (begun, held)
+    (started, held)
 }
 
-fn held_for_ever() -> (Arc<AtomicUsize>, App) {
-    let (begun, held) = held();
-    (begun, App::new().route("/held", held))
+fn never_ending() -> (Arc<AtomicUsize>, App) {
+    let (started, held) = held();
+    (started, App::new().route("/held", held))
 }
 
 /// The error of a call whose connection is lost after it has started.
-async fn lost((begun, app): (Arc<AtomicUsize>, App)) -> CallError {
-    let served = Served::start(app).await;
+async fn error_of_a_lost_call((started, app): (Arc<AtomicUsize>, App)) -> CallError {
+    let served = ServingNode::start(app).await;
     let client = served.client().await;
     let calling = tokio::spawn(async move { client.call::<_, i64>("/held", 5).await });
-    until(|| begun.load(Ordering::SeqCst) == 1).await;
+    until(|| started.load(Ordering::SeqCst) == 1).await;
     served.edge.shutdown(Duration::ZERO).await;
     let error = calling.await.unwrap().unwrap_err();
     assert_eq!(
@@ -163,75 +163,75 @@ async fn lost((begun, app): (Arc<AtomicUsize>, App)) -> CallError {
         (ErrorKind::Unavailable, CallFailure::ConnectionLost),
         "{error}"
     );
-    assert_eq!(begun.load(Ordering::SeqCst), 1);
+    assert_eq!(started.load(Ordering::SeqCst), 1);
     error
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_call_whose_connection_is_cut_may_have_run_and_is_not_made_again() {
-    let error = lost(held_for_ever()).await;
+async fn a_call_whose_connection_is_cut_may_have_run_and_is_not_repeated() {
+    let error = error_of_a_lost_call(never_ending()).await;
     assert!(error.was_started() && !error.is_retryable());
 }
 
 /// A route whose calls never end, and may run again.
-fn held_and_pure() -> (Arc<AtomicUsize>, App) {
-    let (begun, held) = held();
-    (begun, App::new().route("/held", held.pure()))
+fn never_ending_and_pure() -> (Arc<AtomicUsize>, App) {
+    let (started, held) = held();
+    (started, App::new().route("/held", held.pure()))
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_lost_call_that_may_run_twice_says_so_when_there_is_nobody_to_run_it() {
-    let error = lost(held_and_pure()).await;
+async fn a_lost_retryable_call_is_reported_as_retryable_without_another_node() {
+    let error = error_of_a_lost_call(never_ending_and_pure()).await;
     assert!(error.was_started() && error.is_retryable(), "{error:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_lost_call_that_may_run_twice_is_made_again_on_another_node() {
-    let (begun, app) = held_and_pure();
-    let first = Served::start(app).await;
+async fn a_lost_retryable_call_runs_again_on_another_node() {
+    let (started, app) = never_ending_and_pure();
+    let first = ServingNode::start(app).await;
     let answers = Stage::each("held", |n: &i64| Ok(n + 1));
-    let second = Served::start(App::new().route("/held", answers)).await;
+    let second = ServingNode::start(App::new().route("/held", answers)).await;
     let urls = format!("{},{}", first.url(), second.edge.address());
     let client = builder().connect(&urls).await.unwrap();
     let calling = tokio::spawn(async move { client.call::<_, i64>("/held", 5).await });
-    until(|| begun.load(Ordering::SeqCst) == 1).await;
+    until(|| started.load(Ordering::SeqCst) == 1).await;
     first.edge.shutdown(Duration::ZERO).await;
     assert_eq!(calling.await.unwrap().unwrap(), 6);
 }
 
-/// The node does not wait for the deadline, or for the idle timeout of a client that is gone.
+/// The node waits neither for the deadline nor for the idle timeout of a closed client.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_client_that_closes_takes_its_calls_back() {
-    let (begun, app) = held_for_ever();
+async fn a_client_that_closes_cancels_its_calls() {
+    let (started, app) = never_ending();
     let mut config = patient();
     config.tuning.idle_timeout = LONG * 5;
-    let served = Served::start_with(app, config).await;
+    let served = ServingNode::start_with(app, config).await;
     let client = served.client().await;
     let calling = tokio::spawn({
         let client = client.clone();
         let options = CallOptions::new().with_timeout(LONG * 10);
         async move { client.call_with::<_, i64>("/held", 5, options).await }
     });
-    until(|| begun.load(Ordering::SeqCst) == 1).await;
+    until(|| started.load(Ordering::SeqCst) == 1).await;
     client.close().await;
-    served.comes_to_rest().await;
+    served.until_idle().await;
     let error = calling.await.unwrap().unwrap_err();
     assert_eq!(CallFailure::classify(&error), CallFailure::ConnectionLost, "{error}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_node_that_comes_back_at_its_address_is_found_again() {
-    let served = Served::start(app()).await;
+async fn a_node_that_restarts_at_its_address_is_connected_again() {
+    let served = ServingNode::start(app()).await;
     let (client, address) = (served.client().await, served.edge.address());
     assert_eq!(shouts(&client).await.unwrap(), "A");
     served.edge.shutdown(LONG).await;
-    let edge = comes_back(address).await;
+    let edge = rebind(address).await;
     let node = app().start().await.unwrap();
     edge.open(node.client());
     assert_eq!(shouts(&client).await.unwrap(), "A");
 }
 
-async fn comes_back(address: SocketAddr) -> QuicEdge {
+async fn rebind(address: SocketAddr) -> QuicEdge {
     let coming_back = async {
         loop {
             // The socket is closed with the last task of the old endpoint.
@@ -246,16 +246,16 @@ async fn comes_back(address: SocketAddr) -> QuicEdge {
 
 /// A second; routes without a timeout have half a minute.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn calls_that_find_no_connection_have_the_time_of_their_route() {
+async fn calls_without_a_connection_have_the_timeout_of_their_route() {
     let stuck = || {
         let never = StreamStage::each("never", |_: &i64| futures_util::stream::pending::<Result<i64, Failure>>());
         let limits = Limits { default_timeout: Duration::from_secs(1), ..Limits::default() };
-        held_for_ever().1.route_streaming("/never", never).limits(limits)
+        never_ending().1.route_streaming("/never", never).limits(limits)
     };
-    let served = Served::start(stuck()).await;
+    let served = ServingNode::start(stuck()).await;
     let (one, other, address) = (served.client().await, served.client().await, served.edge.address());
     served.edge.shutdown(LONG).await;
-    let edge = comes_back(address).await;
+    let edge = rebind(address).await;
     let node = stuck().start().await.unwrap();
     edge.open(node.client());
     let calling = async {
@@ -263,29 +263,29 @@ async fn calls_that_find_no_connection_have_the_time_of_their_route() {
         let (call, first) = tokio::join!(one.call::<i64, i64>("/held", 5), replies.next());
         [call.unwrap_err(), first.unwrap().unwrap_err()]
     };
-    let errors = tokio::time::timeout(Duration::from_secs(20), calling).await.expect("it is over long before");
+    let errors = tokio::time::timeout(Duration::from_secs(20), calling).await.expect("it ends long before");
     assert!(errors.iter().all(|error| error.kind() == ErrorKind::DeadlineExceeded), "{errors:?}");
 }
 
 /// A node with room for one call, which runs until it is released.
-async fn full() -> (Arc<Semaphore>, Served, JoinHandle<Result<i64, CallError>>) {
-    let (open, begun) = (Arc::new(Semaphore::new(0)), Arc::new(AtomicUsize::new(0)));
+async fn full() -> (Arc<Semaphore>, ServingNode, JoinHandle<Result<i64, CallError>>) {
+    let (open, started) = (Arc::new(Semaphore::new(0)), Arc::new(AtomicUsize::new(0)));
     let held = Stage::each_async("held", {
-        let (open, begun) = (Arc::clone(&open), Arc::clone(&begun));
+        let (open, started) = (Arc::clone(&open), Arc::clone(&started));
         move |n: Arc<i64>| {
-            let (open, begun) = (Arc::clone(&open), Arc::clone(&begun));
+            let (open, started) = (Arc::clone(&open), Arc::clone(&started));
             async move {
-                begun.fetch_add(1, Ordering::SeqCst);
+                started.fetch_add(1, Ordering::SeqCst);
                 open.acquire().await.unwrap().forget();
                 Ok(*n)
             }
         }
     });
     let limits = Limits { max_in_flight: 1, ..Limits::default() };
-    let served = Served::start(counting().route("/held", held).limits(limits)).await;
+    let served = ServingNode::start(counting().route("/held", held).limits(limits)).await;
     let client = served.node.client();
     let in_flight = tokio::spawn(async move { client.call::<_, i64>("/held", 5).await });
-    until(|| begun.load(Ordering::SeqCst) == 1).await;
+    until(|| started.load(Ordering::SeqCst) == 1).await;
     (open, served, in_flight)
 }
 
@@ -296,7 +296,7 @@ fn counting() -> App {
 
 /// The client does not know yet that the second address does not answer.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_node_that_was_full_is_called_again_while_no_other_one_answers() {
+async fn a_node_that_was_full_is_called_again_if_no_other_node_answers() {
     let (open, first, in_flight) = full().await;
     let silent = std::net::UdpSocket::bind(loopback()).unwrap();
     let url = format!("{},{}", first.url(), silent.local_addr().unwrap());
@@ -310,9 +310,9 @@ async fn a_node_that_was_full_is_called_again_while_no_other_one_answers() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn calls_and_streams_that_are_refused_find_another_node_when_they_are_made_again() {
+async fn refused_calls_and_streams_are_repeated_on_another_node() {
     let (_open, first, _in_hand) = full().await;
-    let second = Served::start(counting()).await;
+    let second = ServingNode::start(counting()).await;
     let both = format!("{},{}", first.url(), second.edge.address());
     let clients = [builder().attempts(1).connect(&both).await.unwrap(), builder().connect(&both).await.unwrap()];
     let streaming = async {
@@ -338,7 +338,7 @@ async fn calls_and_streams_that_are_refused_find_another_node_when_they_are_made
 
 /// Any pause is longer than the deadline.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn calls_without_the_time_for_a_retry_leave_the_budget_to_those_that_have_it() {
+async fn calls_without_time_for_a_retry_do_not_use_the_retry_budget() {
     let (_open, served, _in_hand) = full().await;
     let client = served.client().await;
     for _ in 0..400 {
@@ -361,7 +361,7 @@ async fn a_node_that_leaves_loses_no_call_and_no_output() {
         });
         app().route_streaming("/large", large)
     };
-    let (first, second) = (Served::start(with_stream()).await, Served::start(with_stream()).await);
+    let (first, second) = (ServingNode::start(with_stream()).await, ServingNode::start(with_stream()).await);
     let client = builder().connect(&format!("{},{}", first.url(), second.edge.address())).await.unwrap();
     let over = Arc::new(AtomicBool::new(false));
     let callers: Vec<_> = (0..8)
@@ -400,8 +400,8 @@ async fn a_node_that_leaves_loses_no_call_and_no_output() {
 
 /// The second of three nodes is silent, and calls have less time than it takes to notice that.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_silent_node_is_got_over_by_calls_with_little_time() {
-    let (first, third) = (Served::start(app()).await, Served::start(app()).await);
+async fn calls_with_short_deadlines_pass_over_a_silent_node() {
+    let (first, third) = (ServingNode::start(app()).await, ServingNode::start(app()).await);
     let silent = std::net::UdpSocket::bind(loopback()).unwrap();
     let url = format!("{},{},{}", first.url(), silent.local_addr().unwrap(), third.edge.address());
     let client = builder().connect_timeout(Duration::from_secs(4)).connect(&url).await.unwrap();
@@ -423,9 +423,9 @@ async fn a_silent_node_is_got_over_by_calls_with_little_time() {
 
 /// Names often have addresses of both families.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_list_may_mix_the_families_of_addresses() {
-    let served = Served::start(app()).await;
-    // No process listens there: an address of the other family before the one that answers.
+async fn a_list_may_mix_address_families() {
+    let served = ServingNode::start(app()).await;
+    // No process listens at this address of the other family, which precedes the node's address.
     let url = format!("quic://[::1]:1,{}", served.edge.address());
     let client = builder().connect_timeout(Duration::from_secs(4)).connect(&url).await.unwrap();
     assert_eq!(shouts(&client).await.unwrap(), "A");

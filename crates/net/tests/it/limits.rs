@@ -7,7 +7,7 @@ use callboard_core::{App, Caller, Stage};
 use callboard_net::testing::{BareEndpoint, RawPeer};
 use callboard_net::{BindError, ConnectError, QuicEdge};
 
-use crate::common::{IDENTITY, LONG, Served, builder, loopback, patient, until};
+use crate::common::{IDENTITY, LONG, ServingNode, builder, loopback, patient, until};
 use crate::lab::total;
 
 fn app() -> App {
@@ -19,22 +19,22 @@ fn hello() -> Hello {
     Hello { min_version: 1, max_version: VERSION, cluster, ..Hello::default() }
 }
 
-async fn connect(served: &Served) -> Result<RawPeer, String> {
+async fn connect(served: &ServingNode) -> Result<RawPeer, String> {
     RawPeer::connect(served.edge.address(), &IDENTITY).await
 }
 
-fn refused(served: &Served) -> bool {
+fn refused(served: &ServingNode) -> bool {
     served.edge.metrics().contains("callboard_net_connections_refused_total{reason=\"too_many\"}")
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn those_who_have_not_said_hello_are_so_many_at_most_wherever_they_are() {
+async fn the_number_of_connections_before_their_hello_is_bounded() {
     let mut config = patient();
     config.tuning.max_half_open = 2;
-    let served = Served::start_with(app(), config).await;
+    let served = ServingNode::start_with(app(), config).await;
     let (first, second) = (connect(&served).await.unwrap(), connect(&served).await.unwrap());
-    let said = connect(&served).await.unwrap_err();
-    assert!(said.contains("refused"), "{said}");
+    let reason = connect(&served).await.unwrap_err();
+    assert!(reason.contains("refused"), "{reason}");
     assert!(refused(&served), "{}", served.edge.metrics());
     // A hello frees a slot.
     first.greet(&hello()).await.unwrap();
@@ -48,25 +48,25 @@ async fn those_who_have_not_said_hello_are_so_many_at_most_wherever_they_are() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn from_a_quarter_of_them_on_callers_prove_their_address_and_are_let_in() {
+async fn above_a_quarter_of_the_limit_callers_prove_their_address_and_are_accepted() {
     let mut config = patient();
     config.tuning.max_half_open = 8;
-    let served = Served::start_with(app(), config).await;
-    let asked = || total(&served.edge, "connections_retried") > 0;
+    let served = ServingNode::start_with(app(), config).await;
+    let requires_proof = || total(&served.edge, "connections_retried") > 0;
     let mut silent = Vec::new();
     for _ in 0..3 {
         silent.push(connect(&served).await.unwrap());
     }
-    assert!(!asked(), "{}", served.edge.metrics());
+    assert!(!requires_proof(), "{}", served.edge.metrics());
     assert_eq!(served.client().await.call::<_, String>("/shout", "a".to_owned()).await.unwrap(), "A");
-    assert!(asked(), "{}", served.edge.metrics());
+    assert!(requires_proof(), "{}", served.edge.metrics());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn connections_are_so_many_at_most_even_where_they_come_together() {
+async fn the_number_of_connections_is_bounded_even_if_they_arrive_together() {
     let mut config = patient();
     config.max_connections = 1;
-    let served = Served::start_with(app(), config).await;
+    let served = ServingNode::start_with(app(), config).await;
     // Both connect before either sends a hello.
     let (first, second) = (connect(&served).await.unwrap(), connect(&served).await.unwrap());
     first.greet(&hello()).await.unwrap();
@@ -88,10 +88,10 @@ async fn connections_are_so_many_at_most_even_where_they_come_together() {
 
 /// The node has no room now, which may change.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_client_for_which_there_is_no_connection_waits_for_one_and_is_told_of_nothing_final() {
+async fn a_client_without_a_free_connection_waits_for_one() {
     let mut config = patient();
     config.max_connections = 1;
-    let served = Served::start_with(app(), config).await;
+    let served = ServingNode::start_with(app(), config).await;
     let first = served.client().await;
     assert_eq!(first.call::<_, String>("/shout", "a".to_owned()).await.unwrap(), "A");
     let error = builder().start_up_wait(Duration::ZERO).connect(&served.url()).await.unwrap_err();
@@ -108,24 +108,24 @@ async fn a_client_for_which_there_is_no_connection_waits_for_one_and_is_told_of_
 }
 
 /// From another loopback address, if the system has more than one.
-async fn connect_from(from: [u8; 4], served: &Served) -> Option<Result<RawPeer, String>> {
+async fn connect_from(from: [u8; 4], served: &ServingNode) -> Option<Result<RawPeer, String>> {
     let endpoint = BareEndpoint::serving((from, 0).into(), &IDENTITY).ok()?;
     Some(RawPeer::over(&endpoint, served.edge.address()).await)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn one_address_that_says_no_hello_keeps_nobody_else_out() {
+async fn an_address_that_sends_no_hello_does_not_block_other_addresses() {
     let mut config = patient();
     (config.tuning.max_half_open, config.tuning.max_half_open_per_address) = (16, 2);
-    let served = Served::start_with(app(), config).await;
+    let served = ServingNode::start_with(app(), config).await;
     let mut silent = Vec::new();
-    let said = loop {
+    let reason = loop {
         match connect(&served).await {
             Ok(peer) => silent.push(peer),
-            Err(said) => break said,
+            Err(reason) => break reason,
         }
     };
-    assert!(said.contains("refused"), "{said}");
+    assert!(reason.contains("refused"), "{reason}");
     // Some before address validation was required, and two with validated addresses.
     assert_eq!(silent.len(), 5 + 2);
     let Some(other) = connect_from([127, 0, 0, 9], &served).await else {
@@ -138,10 +138,10 @@ async fn one_address_that_says_no_hello_keeps_nobody_else_out() {
 
 /// Data before a hello stays unread: a small window, and then the timeout.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_has_not_said_hello_may_send_little_and_on_one_stream() {
+async fn a_peer_may_send_little_and_on_one_stream_before_its_hello() {
     let mut config = patient();
     config.hello_timeout = Duration::from_secs(3);
-    let served = Served::start_with(app(), config).await;
+    let served = ServingNode::start_with(app(), config).await;
     let client = served.client().await;
     let peer = connect(&served).await.unwrap();
     let stuffing = tokio::spawn(async move { peer.flood().await });
@@ -152,7 +152,7 @@ async fn who_has_not_said_hello_may_send_little_and_on_one_stream() {
 }
 
 #[tokio::test]
-async fn tuning_that_makes_no_sense_is_an_error_that_names_the_limit() {
+async fn invalid_tuning_is_an_error_that_names_the_limit() {
     let mut config = patient();
     config.tuning.keep_alive = config.tuning.idle_timeout;
     let error = QuicEdge::bind(loopback(), IDENTITY.clone(), config.clone()).unwrap_err();

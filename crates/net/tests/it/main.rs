@@ -1,14 +1,15 @@
 //! The QUIC edge and its client over real sockets on loopback, with real certificates.
 
-#![allow(clippy::unwrap_used, reason = "a test stops where something is wrong")]
+#![allow(clippy::unwrap_used, reason = "a failed test panics")]
 
+mod blocked_runtime;
+mod body_bytes;
 mod calls;
 mod common;
-mod earned;
 mod forms;
+mod generations;
 mod hostile;
 mod identity;
-mod incarnations;
 mod joining;
 mod lab;
 mod ledger;
@@ -16,14 +17,13 @@ mod lifecycle;
 mod limits;
 mod members;
 mod names;
-mod packs;
 mod peers;
 mod processes;
 mod promises;
 mod refusals;
 mod renewals;
 mod routing;
-mod spinning;
+mod shared_streams;
 mod stage_streams;
 mod stages;
 mod streams;

@@ -24,7 +24,7 @@ async fn join_as(lab: &Lab, joiner: &RawJoiner, token: &JoinToken, name: &str) -
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_joins_as_a_node_serves_and_who_joins_as_a_client_calls() {
+async fn a_member_that_joins_as_a_node_serves_and_one_that_joins_as_a_client_calls() {
     let lab = Lab::start("joins").await;
     let node = lab.member(Role::Node, "left").await;
     assert_eq!((node.name().as_str(), node.role(), node.cluster()), ("left", Role::Node, lab.authority.cluster()));
@@ -43,7 +43,7 @@ async fn who_joins_as_a_node_serves_and_who_joins_as_a_client_calls() {
 
 #[cfg(unix)]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn keys_are_their_owners_alone_and_a_token_is_nowhere() {
+async fn only_owners_can_read_keys_and_no_file_contains_a_token() {
     use std::os::unix::fs::PermissionsExt;
     let lab = Lab::start("keys").await;
     let token = lab.token(|_| {});
@@ -77,7 +77,7 @@ async fn keys_are_their_owners_alone_and_a_token_is_nowhere() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_token_is_good_for_as_many_members_as_it_says_and_for_as_long() {
+async fn a_token_is_valid_for_its_number_of_members_and_its_time() {
     let lab = Lab::start("uses").await;
     let token = lab.token(|spec| spec.uses = 2);
     for name in ["one", "two"] {
@@ -101,7 +101,7 @@ async fn a_token_is_good_for_as_many_members_as_it_says_and_for_as_long() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_token_that_was_taken_back_lets_nobody_else_in() {
+async fn a_revoked_token_admits_no_further_member() {
     let lab = Lab::start("revoked").await;
     let (token, other) = (lab.token(|spec| spec.uses = 9), lab.token(|_| {}));
     lab.join(&token, "one").await.unwrap();
@@ -144,7 +144,7 @@ async fn a_name_is_taken_once_and_a_removed_member_is_not_renewed() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_token_is_shown_to_nobody_but_its_own_authority() {
+async fn a_token_is_shown_only_to_its_own_authority() {
     let (lab, other) = (Lab::start("own").await, Lab::start("other").await);
     let token = lab.token(|_| {});
     let error = join(&token, &other.url(), &lab.directory.join("x"), None).await.unwrap_err();
@@ -189,7 +189,7 @@ async fn a_proof_of_another_connection_is_refused() {
 
 /// The same key asks again after a lost answer and is the same member; under another name it is another member.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_key_that_has_used_a_token_up_is_let_in_under_no_second_name() {
+async fn a_key_that_has_used_a_token_is_refused_under_a_second_name() {
     let lab = Lab::start("second-name").await;
     let token = lab.token(|_| {});
     let first = RawJoiner::connect(lab.edge.address(), &token).await;
@@ -204,7 +204,7 @@ async fn a_key_that_has_used_a_token_up_is_let_in_under_no_second_name() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_was_removed_does_not_come_back_by_the_use_it_has_had() {
+async fn a_removed_member_cannot_return_with_its_used_token() {
     let lab = Lab::start("removed-use").await;
     let token = lab.token(|_| {});
     let first = RawJoiner::connect(lab.edge.address(), &token).await;
@@ -220,7 +220,7 @@ async fn who_was_removed_does_not_come_back_by_the_use_it_has_had() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_no_wish_to_join_is_refused_and_nobody_else_notices() {
+async fn an_invalid_join_request_is_refused_and_affects_no_other_member() {
     let lab = Lab::start("nonsense").await;
     let token = lab.token(|_| {});
     let too_long = frame_head(FrameKind::Join, 0, &Hello::default(), 1 << 20).unwrap();
@@ -230,8 +230,8 @@ async fn what_is_no_wish_to_join_is_refused_and_nobody_else_notices() {
         vec![frame_head(FrameKind::Hello, 0, &Hello::default(), 0).unwrap()],
     ] {
         let joiner = RawJoiner::connect(lab.edge.address(), &token).await;
-        let (code, said) = joiner.ask_in_bytes(pieces).await.unwrap_err();
-        assert_eq!((code, said.as_str()), (Some(ResetCode::Refused), "no_request"));
+        let (code, reason) = joiner.ask_in_bytes(pieces).await.unwrap_err();
+        assert_eq!((code, reason.as_str()), (Some(ResetCode::Refused), "no_request"));
     }
     assert_eq!(lab.counted("no_request"), 3);
     let renewal = frame_head(FrameKind::Renew, 0, &Hello::default(), 0).unwrap();
@@ -243,7 +243,7 @@ async fn what_is_no_wish_to_join_is_refused_and_nobody_else_notices() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_has_a_token_only_may_send_little_and_on_one_stream() {
+async fn a_peer_with_only_a_token_may_send_little_and_on_one_stream() {
     let mut config = patient();
     config.hello_timeout = Duration::from_secs(3);
     let lab = Lab::start_with("stuffed", config).await;
@@ -259,7 +259,7 @@ async fn who_has_a_token_only_may_send_little_and_on_one_stream() {
 
 /// A client has a share of the connections, clients leave some to nodes, and joining needs none.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn clients_that_take_all_they_may_keep_neither_nodes_nor_renewals_out() {
+async fn greedy_clients_block_neither_nodes_nor_renewals() {
     let mut config = patient();
     (config.max_connections, config.max_connections_per_member) = (8, 4);
     let lab = Lab::start_with("shares", config).await;
@@ -293,7 +293,7 @@ async fn clients_that_take_all_they_may_keep_neither_nodes_nor_renewals_out() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_client_is_no_node_at_any_door() {
+async fn a_client_is_not_accepted_as_a_node_by_any_protocol() {
     let lab = Lab::start("roles").await;
     let client = lab.member(Role::Client, "desk").await;
     let error = QuicEdge::bind(common::loopback(), client.clone(), patient()).unwrap_err();
@@ -343,7 +343,7 @@ async fn a_client_is_no_node_at_any_door() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_shows_a_certificate_of_another_authority_is_refused_and_told_to_join() {
+async fn a_peer_with_a_certificate_of_another_authority_is_refused_with_advice_to_join() {
     let lab = Lab::start("bare").await;
     let other = Lab::start("bare-other").await;
     let stranger = other.member(Role::Client, "stranger").await;
@@ -363,9 +363,9 @@ async fn who_shows_a_certificate_of_another_authority_is_refused_and_told_to_joi
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_certificate_that_is_over_or_not_valid_yet_is_refused_as_what_it_is() {
+async fn an_expired_or_future_certificate_is_refused_with_that_reason() {
     let lab = Lab::start("times").await;
-    let beside = builder(&lab.member(Role::Client, "beside").await).connect(&url(&lab.edge)).await.unwrap();
+    let unaffected = builder(&lab.member(Role::Client, "beside").await).connect(&url(&lab.edge)).await.unwrap();
     let (now, hour) = (SystemTime::now(), Duration::from_secs(3600));
     let cases = [
         ("expired_certificate", now - 2 * hour, now - hour, "join again"),
@@ -385,14 +385,14 @@ async fn a_certificate_that_is_over_or_not_valid_yet_is_refused_as_what_it_is() 
         let error = builder(&client).connect(&url(&edge)).await.unwrap_err();
         assert!(error.to_string().contains(word), "{error}");
         until(|| counted(&edge, word) == 1).await;
-        assert_eq!(shout(&beside).await, "A");
+        assert_eq!(shout(&unaffected).await, "A");
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_connection_ends_when_its_certificate_does() {
+async fn a_connection_ends_with_its_certificate() {
     let lab = Lab::start("outlived").await;
-    let beside = builder(&lab.member(Role::Client, "beside").await).connect(&url(&lab.edge)).await.unwrap();
+    let unaffected = builder(&lab.member(Role::Client, "beside").await).connect(&url(&lab.edge)).await.unwrap();
     let now = SystemTime::now();
     let brief =
         issued(&lab.authority, Role::Client, "desk", now - Duration::from_secs(60), now + Duration::from_secs(6));
@@ -402,12 +402,12 @@ async fn a_connection_ends_when_its_certificate_does() {
     assert_eq!(ended, (Some(ResetCode::Refused), "outlived_certificate".to_owned()));
     assert!(SystemTime::now() >= now + Duration::from_secs(5), "not before");
     until(|| lab.counted("outlived_certificate") == 1).await;
-    assert_eq!(shout(&beside).await, "A");
+    assert_eq!(shout(&unaffected).await, "A");
 }
 
-/// Its connection is kept until there is a better one, which never comes.
+/// Its connection would be kept until a better one, which never exists.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_peer_whose_certificate_has_ended_is_no_longer_counted_as_linked() {
+async fn a_peer_with_an_expired_certificate_does_not_count_as_connected() {
     let lab = Lab::start("unlinked").await;
     let now = SystemTime::now();
     let brief = issued(&lab.authority, Role::Node, "left", now - Duration::from_secs(60), now + Duration::from_secs(6));
@@ -421,7 +421,7 @@ async fn a_peer_whose_certificate_has_ended_is_no_longer_counted_as_linked() {
 
 /// For longer than the life of a certificate, with calls all the time.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn members_are_renewed_and_no_call_notices() {
+async fn members_are_renewed_without_effect_on_calls() {
     let lab = Lab::start("renewed").await;
     let life = Duration::from_secs(12);
     let short = |role| {
@@ -437,8 +437,8 @@ async fn members_are_renewed_and_no_call_notices() {
     // A node whose calls run their stage on the other.
     let gate = lab.join(&short(Role::Node), "gate").await.unwrap();
     let gate_edge = QuicEdge::bind(common::loopback(), gate, patient()).unwrap();
-    let elsewhere = App::new().route("/run", Pipeline::<String, String>::remote("shout"));
-    let gate_node = elsewhere.start().await.unwrap();
+    let gate_app = App::new().route("/run", Pipeline::<String, String>::remote("shout"));
+    let gate_node = gate_app.start().await.unwrap();
     gate_edge.open(gate_node.client());
     let cluster = Cluster::start(&gate_edge, Arc::new(StaticView::try_new([edge.address()]).unwrap()));
     gate_node.handle().join(cluster.clone()).unwrap();
@@ -464,7 +464,7 @@ async fn members_are_renewed_and_no_call_notices() {
 }
 
 #[test]
-fn what_makes_no_cluster_says_why() {
+fn invalid_cluster_settings_are_refused_with_a_reason() {
     let directory = common::directory("refused-names").parent().unwrap().to_owned();
     let error = Authority::init(&directory.join("a"), "Lab!").unwrap_err();
     assert!(matches!(error, IdentityError::Name { .. }), "{error:?}");

@@ -9,7 +9,7 @@ use callboard_core::{App, Pipeline};
 use callboard_net::testing::RawPeer;
 use callboard_net::{Cluster, NodeAddress, StaticView};
 
-use crate::common::{IDENTITY, Served, until};
+use crate::common::{IDENTITY, ServingNode, until};
 use crate::lab::{app, hello, total};
 
 fn named(text: String) -> NodeAddress {
@@ -18,9 +18,9 @@ fn named(text: String) -> NodeAddress {
 
 /// Unreachable addresses of a name do no harm.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_node_is_linked_by_its_name_and_told_of_with_its_stages() {
-    let worker = Served::start(app()).await;
-    let gateway = Served::start(App::new().route("/run", Pipeline::<String, String>::remote("shout"))).await;
+async fn a_node_is_connected_by_its_name_and_reported_with_its_stages() {
+    let worker = ServingNode::start(app()).await;
+    let gateway = ServingNode::start(App::new().route("/run", Pipeline::<String, String>::remote("shout"))).await;
     let port = worker.edge.address().port();
     let view =
         StaticView::resolve([named(format!("localhost:{port}")), named("nowhere.invalid:4433".to_owned())]).unwrap();
@@ -31,8 +31,8 @@ async fn a_node_is_linked_by_its_name_and_told_of_with_its_stages() {
     assert_eq!(client.call::<_, String>("/run", "a".to_owned()).await.unwrap(), "A");
 
     let peers = gateway.node.describe().peers;
-    let told: Vec<_> = peers.iter().map(|peer| (peer.address.clone(), peer.linked_for.is_some())).collect();
-    assert_eq!(told, [(worker.edge.address().to_string(), true)]);
+    let described: Vec<_> = peers.iter().map(|peer| (peer.address.clone(), peer.linked_for.is_some())).collect();
+    assert_eq!(described, [(worker.edge.address().to_string(), true)]);
     assert_eq!(peers[0].stages, ["shout"]);
     let linked_for = peers[0].linked_for;
     until(|| gateway.node.describe().peers[0].linked_for > linked_for).await;
@@ -42,8 +42,8 @@ async fn a_node_is_linked_by_its_name_and_told_of_with_its_stages() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_node_that_comes_by_where_there_is_no_place_is_answered_and_counted() {
-    let gateway = Served::start(app()).await;
+async fn a_node_without_a_place_in_the_view_is_answered_and_counted() {
+    let gateway = ServingNode::start(app()).await;
     // No packet is sent there: the development identity is for this machine only.
     let far = (1..=64).map(|host| SocketAddr::from(([192, 0, 2, host], 4433)));
     let _cluster = Cluster::start(&gateway.edge, Arc::new(StaticView::try_new(far).unwrap()));

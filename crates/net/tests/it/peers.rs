@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use serde::{Deserialize, Deserializer, Serialize};
 use tokio::sync::watch;
 
-use crate::common::{IDENTITY, LONG, Served, loopback, patient, until};
+use crate::common::{IDENTITY, LONG, ServingNode, loopback, patient, until};
 use crate::lab::{Lab, builder, counted, serve, serve_with, shout, total, url};
 
 fn hello(node: &str, address: String) -> Hello {
@@ -34,7 +34,7 @@ async fn gateway(identity: &Identity, offers: &str, peers: &[&QuicEdge]) -> (Qui
 
 /// Both run the same stage, and one of them may offer it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_peer_runs_the_stages_that_its_member_may_offer_and_no_other() {
+async fn a_peer_runs_only_the_stages_that_its_member_may_offer() {
     let lab = Lab::start("offers").await;
     let (left, right) = (lab.member(Role::Node, "left").await, lab.member(Role::Node, "right").await);
     let (left, _of_left) = serve(left).await;
@@ -56,9 +56,9 @@ async fn a_peer_runs_the_stages_that_its_member_may_offer_and_no_other() {
 
 /// A view without nodes that records introductions.
 #[derive(Debug, Default)]
-struct Told(Mutex<Vec<SocketAddr>>);
+struct Introductions(Mutex<Vec<SocketAddr>>);
 
-impl ClusterView for Told {
+impl ClusterView for Introductions {
     fn watch(&self) -> watch::Receiver<Arc<View>> {
         watch::channel(Arc::default()).1
     }
@@ -70,18 +70,18 @@ impl ClusterView for Told {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_node_is_called_back_where_it_has_come_from_and_nowhere_that_it_names() {
+async fn a_node_is_called_back_at_its_own_address_not_at_a_claimed_one() {
     for calls_back in [true, false] {
         let mut config = patient();
         config.calls_back = calls_back;
         let app = App::new().route("/shout", Stage::each("shout", |text: &String| Ok(text.to_uppercase())));
-        let served = Served::start_with(app, config).await;
-        let told = Arc::new(Told::default());
-        let _cluster = Cluster::start(&served.edge, Arc::clone(&told) as _);
+        let served = ServingNode::start_with(app, config).await;
+        let introductions = Arc::new(Introductions::default());
+        let _cluster = Cluster::start(&served.edge, Arc::clone(&introductions) as _);
         let endpoint = BareEndpoint::serving(loopback(), &IDENTITY).unwrap();
-        let here = endpoint.endpoint().local_addr().unwrap();
-        let elsewhere = SocketAddr::new(here.ip(), if here.port() == 9 { 10 } else { 9 });
-        let named = [elsewhere.to_string(), format!("0.0.0.0:{}", elsewhere.port()), "192.0.2.1:9".to_owned()];
+        let own_address = endpoint.endpoint().local_addr().unwrap();
+        let other_address = SocketAddr::new(own_address.ip(), if own_address.port() == 9 { 10 } else { 9 });
+        let named = [other_address.to_string(), format!("0.0.0.0:{}", other_address.port()), "192.0.2.1:9".to_owned()];
         for address in named {
             let peer = RawPeer::over(&endpoint, served.edge.address()).await.unwrap();
             peer.greet(&hello("", address)).await.unwrap();
@@ -89,22 +89,22 @@ async fn a_node_is_called_back_where_it_has_come_from_and_nowhere_that_it_names(
         let not_taken = if calls_back { 2 } else { 0 };
         until(|| total(&served.edge, "peers_not_taken") == not_taken).await;
         let mut expected = Vec::new();
-        for address in [here.to_string(), format!("0.0.0.0:{}", here.port())] {
+        for address in [own_address.to_string(), format!("0.0.0.0:{}", own_address.port())] {
             let peer = RawPeer::over(&endpoint, served.edge.address()).await.unwrap();
             peer.greet(&hello("", address)).await.unwrap();
-            expected.extend(calls_back.then_some(here));
-            until(|| *told.0.lock() == expected).await;
+            expected.extend(calls_back.then_some(own_address));
+            until(|| *introductions.0.lock() == expected).await;
         }
     }
 }
 
-/// An output whose decoding tells its thread, or panics.
+/// An output whose decoding records its thread, or panics.
 #[derive(Clone, Debug, Serialize)]
-struct Read {
+struct DecodedReply {
     thread: String,
 }
 
-impl<'de> Deserialize<'de> for Read {
+impl<'de> Deserialize<'de> for DecodedReply {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = String::deserialize(deserializer)?;
         assert!(!text.starts_with('!'), "a defect");
@@ -114,23 +114,24 @@ impl<'de> Deserialize<'de> for Read {
 
 /// On one thread, so that the thread is known.
 #[tokio::test]
-async fn a_large_reply_is_read_where_it_holds_up_nobody_and_a_defect_in_it_ends_its_call() {
-    let served = Served::start(App::new().route("/echo", Stage::each("echo", |text: &String| Ok(text.clone())))).await;
+async fn a_large_reply_is_decoded_on_another_thread_and_a_panic_there_ends_its_call() {
+    let served =
+        ServingNode::start(App::new().route("/echo", Stage::each("echo", |text: &String| Ok(text.clone())))).await;
     let client = served.client().await;
-    let here = format!("{:?}", std::thread::current().id());
-    let small: Read = client.call("/echo", "a".to_owned()).await.unwrap();
-    assert_eq!(small.thread, here);
-    let large: Read = client.call("/echo", "a".repeat(1 << 20)).await.unwrap();
-    assert_ne!(large.thread, here);
+    let own_thread = format!("{:?}", std::thread::current().id());
+    let small: DecodedReply = client.call("/echo", "a".to_owned()).await.unwrap();
+    assert_eq!(small.thread, own_thread);
+    let large: DecodedReply = client.call("/echo", "a".repeat(1 << 20)).await.unwrap();
+    assert_ne!(large.thread, own_thread);
     for length in [1, 1 << 20] {
-        let error = client.call::<_, Read>("/echo", "!".repeat(length)).await.unwrap_err();
+        let error = client.call::<_, DecodedReply>("/echo", "!".repeat(length)).await.unwrap_err();
         assert_eq!((error.kind(), error.was_started()), (ErrorKind::Internal, true), "{error}");
         assert!(error.message().ends_with("a defect"), "{error}");
         assert_eq!(client.call::<_, String>("/echo", "a".to_owned()).await.unwrap(), "a");
     }
 }
 
-fn attentive() -> NetConfig {
+fn frequent_removal_checks() -> NetConfig {
     let mut config = patient();
     config.removals_every = Duration::from_millis(200);
     config
@@ -138,12 +139,12 @@ fn attentive() -> NetConfig {
 
 /// At the node with the authority, at other nodes, and on connections to it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_member_that_was_removed_is_cut_and_refused_by_every_node_that_hears_of_it() {
-    let lab = Lab::start_with("removed", attentive()).await;
+async fn a_removed_member_is_disconnected_and_refused_by_every_node_that_learns_of_it() {
+    let lab = Lab::start_with("removed", frequent_removal_checks()).await;
     let [left, right] = [lab.member(Role::Node, "left").await, lab.member(Role::Node, "right").await];
     let (desk, other) = (lab.member(Role::Client, "desk").await, lab.member(Role::Client, "other").await);
-    let (left, _of_left) = serve_with(left, attentive()).await;
-    let (right, _of_right) = serve_with(right, attentive()).await;
+    let (left, _of_left) = serve_with(left, frequent_removal_checks()).await;
+    let (right, _of_right) = serve_with(right, frequent_removal_checks()).await;
     let cluster = Cluster::start(&left, Arc::new(StaticView::try_new([right.address()]).unwrap()));
     until(|| cluster.offers("shout")).await;
     let mut clients = Vec::new();
@@ -178,8 +179,8 @@ async fn a_member_that_was_removed_is_cut_and_refused_by_every_node_that_hears_o
 
 /// A name is free again, and its new member is not mistaken for the removed one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_joins_under_the_name_of_a_removed_member_is_let_in() {
-    let lab = Lab::start_with("rejoined", attentive()).await;
+async fn a_new_member_may_have_the_name_of_a_removed_one() {
+    let lab = Lab::start_with("rejoined", frequent_removal_checks()).await;
     let first = lab.member(Role::Client, "desk").await;
     assert!(lab.authority.remove("desk").unwrap());
     let second = lab.directory.join("second");

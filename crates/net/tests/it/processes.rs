@@ -19,7 +19,7 @@ use futures_util::StreamExt;
 use quinn::ConnectionError;
 
 use crate::common::{self, LONG, until};
-use crate::ledger::{Book, Work};
+use crate::ledger::{ExecutionLog, Work};
 use crate::promises::working;
 
 const DIRECTORY: &str = "CALLBOARD_TEST_DIRECTORY";
@@ -39,14 +39,14 @@ fn worker_process() {
         let identity = Identity::development_in(&directory.join("development")).unwrap();
         let config = if shape.is_patient { common::patient() } else { NetConfig::default() };
         let edge = QuicEdge::bind(address, identity, config).unwrap();
-        let book = Book::File(directory.join("ledger"));
-        let work = working(&book, u64::from(std::process::id()), Duration::from_millis(shape.takes_millis));
+        let log = ExecutionLog::File(directory.join("ledger"));
+        let work = working(&log, u64::from(std::process::id()), Duration::from_millis(shape.service_millis));
         let work = if shape.is_idempotent { work.idempotent() } else { work };
         let work = work.concurrency(shape.seats).queue(shape.queue);
         let node = App::new().route("/work", work).start().await.unwrap();
         edge.open(node.client());
         println!("serving {}", edge.address());
-        told_to_end().await;
+        sigterm().await;
         edge.drain();
         let _ = tokio::join!(node.shutdown(LONG), edge.shutdown(LONG));
     });
@@ -58,7 +58,7 @@ pub(crate) fn directory_of_process() -> Option<PathBuf> {
 }
 
 /// Waits for SIGTERM.
-pub(crate) async fn told_to_end() {
+pub(crate) async fn sigterm() {
     let mut terminate = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate()).unwrap();
     terminate.recv().await;
 }
@@ -79,8 +79,9 @@ impl Process {
         let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
         let mut stdout = BufReader::new(child.stdout.take().unwrap());
         let lines = stdout.by_ref().lines();
-        let said = lines.map_while(Result::ok).find_map(|line| line.split("serving ").nth(1).map(str::to_owned));
-        let address = said.expect("it says where it serves").trim().parse().unwrap();
+        let address_text =
+            lines.map_while(Result::ok).find_map(|line| line.split("serving ").nth(1).map(str::to_owned));
+        let address = address_text.expect("it prints its address").trim().parse().unwrap();
         Self { child, stdout, address }
     }
 
@@ -95,7 +96,7 @@ impl Process {
     }
 
     /// Its output until it ends.
-    pub(crate) fn last_words(&mut self) -> String {
+    pub(crate) fn remaining_output(&mut self) -> String {
         let mut words = String::new();
         self.stdout.read_to_string(&mut words).unwrap();
         words
@@ -113,7 +114,7 @@ impl Drop for Process {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Shape {
     pub(crate) is_idempotent: bool,
-    pub(crate) takes_millis: u64,
+    pub(crate) service_millis: u64,
     pub(crate) seats: u32,
     pub(crate) queue: usize,
     /// Its connections survive a busy machine.
@@ -121,16 +122,16 @@ pub(crate) struct Shape {
 }
 
 impl Shape {
-    pub(crate) fn of(contract: Contract) -> Self {
+    pub(crate) fn new(contract: Contract) -> Self {
         let is_idempotent = contract.may_run_again();
-        Self { is_idempotent, takes_millis: 5, seats: 64, queue: 1024, is_patient: false }
+        Self { is_idempotent, service_millis: 5, seats: 64, queue: 1024, is_patient: false }
     }
 }
 
 impl fmt::Display for Shape {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { is_idempotent, takes_millis, seats, queue, is_patient } = self;
-        write!(f, "{is_idempotent} {takes_millis} {seats} {queue} {is_patient}")
+        let Self { is_idempotent, service_millis, seats, queue, is_patient } = self;
+        write!(f, "{is_idempotent} {service_millis} {seats} {queue} {is_patient}")
     }
 }
 
@@ -141,12 +142,12 @@ impl FromStr for Shape {
         fn read<T: FromStr>(word: &str) -> Result<T, String> {
             word.parse().map_err(|_| word.to_owned())
         }
-        let [is_idempotent, takes_millis, seats, queue, is_patient] = text.split(' ').collect::<Vec<_>>()[..] else {
+        let [is_idempotent, service_millis, seats, queue, is_patient] = text.split(' ').collect::<Vec<_>>()[..] else {
             return Err(text.to_owned());
         };
         Ok(Self {
             is_idempotent: read(is_idempotent)?,
-            takes_millis: read(takes_millis)?,
+            service_millis: read(service_millis)?,
             seats: read(seats)?,
             queue: read(queue)?,
             is_patient: read(is_patient)?,
@@ -168,14 +169,14 @@ impl Worker {
     }
 
     /// A process in its place, after it has ended.
-    pub(crate) fn again(&mut self) {
+    pub(crate) fn restart(&mut self) {
         self.process.child.wait().unwrap();
         let environment = [(SHAPE, self.shape.to_string()), (ADDRESS, self.process.address.to_string())];
         self.process = Process::start(WORKER, &self.directory, &environment);
     }
 
     /// The time until it ends, and its exit status.
-    pub(crate) async fn ended(&mut self) -> (Duration, Option<i32>) {
+    pub(crate) async fn exited(&mut self) -> (Duration, Option<i32>) {
         let since = Instant::now();
         let ending = async {
             loop {
@@ -228,7 +229,7 @@ impl Gateway {
             async move {
                 let options = CallOptions::new().with_timeout(LONG);
                 let outcome = client.call_with::<_, Work>("/run", Work::whenever(id), options).await;
-                (id, outcome.map(|answer| answer.told()).map_err(|error| error.kind()))
+                (id, outcome.map(|answer| answer.call_id()).map_err(|error| error.kind()))
             }
         });
         let mut calls = std::pin::pin!(calls.buffer_unordered(AT_ONCE));
@@ -248,34 +249,34 @@ impl Gateway {
 /// The number of executions of each call.
 fn executions(directory: &Path) -> HashMap<u64, usize> {
     let mut executions = HashMap::new();
-    for execution in book(directory).executions() {
+    for execution in execution_log(directory).executions() {
         *executions.entry(execution.id).or_default() += 1;
     }
     executions
 }
 
-pub(crate) fn book(directory: &Path) -> Book {
-    Book::File(directory.join("ledger"))
+pub(crate) fn execution_log(directory: &Path) -> ExecutionLog {
+    ExecutionLog::File(directory.join("ledger"))
 }
 
 /// A directory with the identity of all nodes of a test.
-pub(crate) fn stage_of(name: &str) -> PathBuf {
+pub(crate) fn directory_with_identity(name: &str) -> PathBuf {
     let directory = common::directory(name).parent().unwrap().to_owned();
     Identity::development_in(&directory.join("development")).unwrap();
     directory
 }
 
 /// Two workers. The first detects a lost link after the default time, the second tolerates long silence.
-pub(crate) fn scene(name: &str, contract: Contract) -> (PathBuf, Worker, Worker) {
-    let directory = stage_of(name);
-    let first = Worker::start(&directory, Shape::of(contract));
-    let second = Worker::start(&directory, Shape { is_patient: true, ..Shape::of(contract) });
+pub(crate) fn two_workers(name: &str, contract: Contract) -> (PathBuf, Worker, Worker) {
+    let directory = directory_with_identity(name);
+    let first = Worker::start(&directory, Shape::new(contract));
+    let second = Worker::start(&directory, Shape { is_patient: true, ..Shape::new(contract) });
     (directory, first, second)
 }
 
 #[test]
-fn a_shape_crosses_to_its_process() {
-    let shape = Shape { is_patient: true, queue: 7, ..Shape::of(Contract::Idempotent) };
+fn a_shape_round_trips_through_its_text() {
+    let shape = Shape { is_patient: true, queue: 7, ..Shape::new(Contract::Idempotent) };
     assert_eq!(shape.to_string().parse(), Ok(shape));
 }
 
@@ -285,8 +286,8 @@ const CALLS: u64 = 1_000;
 const AT_ONCE: usize = 8;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_killed_node_fails_no_call_that_may_be_run_again() {
-    let (directory, first, second) = scene("killed-idempotent", Contract::Idempotent);
+async fn a_killed_node_fails_no_retryable_call() {
+    let (directory, first, second) = two_workers("killed-idempotent", Contract::Idempotent);
     let gateway = Gateway::start(&directory, &[&first, &second]).await;
     let outcomes = gateway.calls(CALLS, || first.signal("KILL")).await;
     let failed: Vec<_> = outcomes.iter().filter(|(id, outcome)| **outcome != Ok(**id)).collect();
@@ -302,21 +303,21 @@ async fn long_call(
     name: &str,
     config: NetConfig,
 ) -> (Gateway, Worker, tokio::task::JoinHandle<Result<u64, ErrorKind>>) {
-    let directory = stage_of(name);
-    let worker = Worker::start(&directory, Shape { takes_millis: 2_000, ..Shape::of(contract) });
+    let directory = directory_with_identity(name);
+    let worker = Worker::start(&directory, Shape { service_millis: 2_000, ..Shape::new(contract) });
     let gateway = Gateway::start_with(&directory, &[&worker], config).await;
     let client = gateway.node.client();
     let call = tokio::spawn(async move {
         let options = CallOptions::new().with_timeout(LONG);
         let outcome = client.call_with::<_, Work>("/run", Work::whenever(1), options).await;
-        outcome.map(|answer| answer.told()).map_err(|error| error.kind())
+        outcome.map(|answer| answer.call_id()).map_err(|error| error.kind())
     });
     until(|| !executions(&directory).is_empty()).await;
     (gateway, worker, call)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_killed_process_is_noticed_at_once_where_its_machine_says_so() {
+async fn a_killed_process_is_noticed_at_once_if_its_machine_reports_it() {
     let (gateway, worker, call) = long_call(Contract::AtMostOnce, "noticed", common::patient()).await;
     let killed = Instant::now();
     worker.signal("KILL");
@@ -341,13 +342,13 @@ async fn a_node_that_falls_silent_is_noticed_within_a_second_at_the_default_tuni
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_lost_call_that_may_be_run_again_is_run_by_the_node_that_comes_back() {
+async fn a_lost_call_runs_again_on_the_node_that_returns() {
     let (gateway, mut worker, call) = long_call(Contract::Idempotent, "repeated", common::patient()).await;
     worker.signal("KILL");
     until(|| gateway.cluster.connected_peers() == 0).await;
     tokio::time::sleep(Duration::from_millis(700)).await;
     assert!(!call.is_finished(), "it waits for a node");
-    worker.again();
+    worker.restart();
     let back = Instant::now();
     until(|| gateway.cluster.connected_peers() == 1).await;
     assert!(back.elapsed() < Duration::from_secs(2), "{:?}", back.elapsed());
@@ -356,20 +357,20 @@ async fn a_lost_call_that_may_be_run_again_is_run_by_the_node_that_comes_back() 
 
 /// Calls, and how long the only worker of their stage is away.
 const CALLS_OF_ONE: u64 = 600;
-const AWAY: Duration = Duration::from_millis(1_500);
+const DOWNTIME: Duration = Duration::from_millis(1_500);
 
-/// Kills the only worker under load and starts it again after [`AWAY`]; gives the number of calls that failed.
-async fn failed_while_the_only_worker_was_away(name: &str, contract: Contract) -> usize {
-    let directory = stage_of(name);
-    let mut worker = Worker::start(&directory, Shape::of(contract));
+/// Kills the only worker under load and starts it again after [`DOWNTIME`]; gives the number of calls that failed.
+async fn failed_during_a_restart(name: &str, contract: Contract) -> usize {
+    let directory = directory_with_identity(name);
+    let mut worker = Worker::start(&directory, Shape::new(contract));
     let gateway = Gateway::start(&directory, &[&worker]).await;
     let (killed, dies) = tokio::sync::oneshot::channel();
     let calls = gateway.calls(CALLS_OF_ONE, || killed.send(()).unwrap());
     let returns = async {
         dies.await.unwrap();
         worker.signal("KILL");
-        tokio::time::sleep(AWAY).await;
-        worker.again();
+        tokio::time::sleep(DOWNTIME).await;
+        worker.restart();
         worker
     };
     let (outcomes, _worker) = tokio::join!(calls, returns);
@@ -378,24 +379,24 @@ async fn failed_while_the_only_worker_was_away(name: &str, contract: Contract) -
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn no_call_that_may_run_again_is_lost_while_the_only_worker_is_away() {
-    assert_eq!(failed_while_the_only_worker_was_away("away-pure", Contract::Idempotent).await, 0);
+async fn no_retryable_call_is_lost_while_the_only_worker_restarts() {
+    assert_eq!(failed_during_a_restart("away-pure", Contract::Idempotent).await, 0);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn only_the_calls_in_flight_are_lost_with_the_only_worker_of_a_stage_that_runs_once() {
-    let failed = failed_while_the_only_worker_was_away("away-once", Contract::AtMostOnce).await;
+async fn a_killed_only_worker_loses_at_most_the_calls_in_flight_of_an_at_most_once_stage() {
+    let failed = failed_during_a_restart("away-once", Contract::AtMostOnce).await;
     assert!(failed <= AT_ONCE, "{failed} failed");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_killed_node_makes_no_call_run_twice() {
-    let (directory, first, second) = scene("killed-at-most-once", Contract::AtMostOnce);
+    let (directory, first, second) = two_workers("killed-at-most-once", Contract::AtMostOnce);
     let gateway = Gateway::start(&directory, &[&first, &second]).await;
     let outcomes = gateway.calls(CALLS, || first.signal("KILL")).await;
     let executions = executions(&directory);
     assert!(executions.values().all(|times| *times == 1), "{executions:?}");
-    assert_eq!(outcomes.len() as u64, CALLS, "none is lost");
+    assert_eq!(outcomes.len() as u64, CALLS, "no call is lost");
     let failed = outcomes.values().filter(|outcome| outcome.is_err()).count();
     // At most the calls in flight.
     assert!(failed <= AT_ONCE, "{failed} failed");
@@ -403,8 +404,8 @@ async fn a_killed_node_makes_no_call_run_twice() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_node_that_is_told_to_end_fails_no_call() {
-    let (directory, mut first, second) = scene("terminated", Contract::AtMostOnce);
+async fn a_node_that_gets_sigterm_fails_no_call() {
+    let (directory, mut first, second) = two_workers("terminated", Contract::AtMostOnce);
     let gateway = Gateway::start(&directory, &[&first, &second]).await;
     let outcomes = gateway.calls(CALLS, || first.signal("TERM")).await;
     let failed: Vec<_> = outcomes.iter().filter(|(id, outcome)| **outcome != Ok(**id)).collect();
@@ -416,25 +417,25 @@ async fn a_node_that_is_told_to_end_fails_no_call() {
 /// A killed process sends nothing to its peers. Its successor has its keys, recognizes its connections and reports them
 /// as closed: otherwise they would stay silent until the idle timeout, here a minute.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn callers_of_a_killed_node_hear_from_the_one_in_its_place_that_their_connections_are_gone() {
-    let directory = stage_of("reset");
+async fn the_successor_of_a_killed_node_closes_the_connections_of_its_callers() {
+    let directory = directory_with_identity("reset");
     let identity = Identity::development_in(&directory.join("development")).unwrap();
-    let mut worker = Worker::start(&directory, Shape { is_patient: true, ..Shape::of(Contract::AtMostOnce) });
+    let mut worker = Worker::start(&directory, Shape { is_patient: true, ..Shape::new(Contract::AtMostOnce) });
     let endpoint = BareEndpoint::calling_with(&identity, &common::patient().tuning).unwrap();
     let peer = RawPeer::over(&endpoint, worker.process.address).await.unwrap();
     let cluster = identity.cluster().to_owned();
     peer.greet(&Hello { min_version: 1, max_version: VERSION, cluster, ..Hello::default() }).await.unwrap();
     worker.signal("KILL");
-    tokio::task::block_in_place(|| worker.again());
+    tokio::task::block_in_place(|| worker.restart());
     // Any packet triggers it, also a keep-alive.
-    let lost = tokio::time::timeout(LONG, peer.lost()).await.expect("it hears of it");
+    let lost = tokio::time::timeout(LONG, peer.lost()).await.expect("it is notified");
     assert!(matches!(lost, ConnectionError::Reset), "{lost:?}");
 }
 
 /// Stopped, not dead: its peers cannot tell the difference, and unanswered calls run on another node.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_frozen_node_fails_no_call_that_may_be_run_again_and_is_used_again_when_it_thaws() {
-    let (directory, first, second) = scene("frozen", Contract::Idempotent);
+async fn a_suspended_node_fails_no_retryable_call_and_is_used_again_when_it_resumes() {
+    let (directory, first, second) = two_workers("frozen", Contract::Idempotent);
     let gateway = Gateway::start(&directory, &[&first, &second]).await;
     let outcomes = gateway.calls(CALLS, || first.signal("STOP")).await;
     let failed: Vec<_> = outcomes.iter().filter(|(id, outcome)| **outcome != Ok(**id)).collect();

@@ -17,19 +17,19 @@ use crate::lab::{Lab, builder, counted, hello, serve, shout, url};
 /// The node with the authority accepts members without a certificate, other nodes do not. Neither accepts their calls,
 /// with or without a hello.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_has_no_certificate_may_only_ask_for_one() {
+async fn a_peer_without_a_certificate_may_only_request_one() {
     let lab = Lab::start("nameless").await;
     let (other, _node) = serve(lab.member(Role::Node, "left").await).await;
     let desk = lab.member(Role::Client, "desk").await;
     let refusals = |edge: &QuicEdge| counted(edge, "no_certificate");
     for edge in [&lab.edge, &other] {
         let client = builder(&desk).connect(&url(edge)).await.unwrap();
-        let (streams, let_in) = (streams_begun(edge), accepted(edge));
+        let (streams, accepted_before) = (streams_started(edge), accepted(edge));
         // A client may see its handshake as complete before it learns of the refusal.
         if let Ok(peer) = RawPeer::anonymous(edge.address(), &desk).await {
             let greeted = tokio::time::timeout(LONG, peer.greet(&hello(lab.authority.cluster()))).await.unwrap();
-            let (_, said) = greeted.unwrap_err();
-            assert!(said == "no_certificate" || said.contains("certificate"), "{said}");
+            let (_, reason) = greeted.unwrap_err();
+            assert!(reason == "no_certificate" || reason.contains("certificate"), "{reason}");
         }
         until(|| refusals(edge) == 1).await;
         if let Ok(peer) = RawPeer::anonymous(edge.address(), &desk).await {
@@ -40,14 +40,14 @@ async fn who_has_no_certificate_may_only_ask_for_one() {
             assert!(answered.is_err(), "{answered:?}");
         }
         until(|| refusals(edge) == 2).await;
-        assert_eq!((streams_begun(edge), accepted(edge)), (streams, let_in), "nothing of theirs was looked at");
-        assert_eq!(edge.connections(), 1, "the honest one");
+        assert_eq!((streams_started(edge), accepted(edge)), (streams, accepted_before), "none of their data was read");
+        assert_eq!(edge.connections(), 1, "the honest connection");
         assert_eq!(shout(&client).await, "A");
     }
 }
 
 /// The number of streams with calls so far.
-fn streams_begun(edge: &QuicEdge) -> u64 {
+fn streams_started(edge: &QuicEdge) -> u64 {
     crate::lab::total(edge, "streams")
 }
 
@@ -58,7 +58,7 @@ fn accepted(edge: &QuicEdge) -> u64 {
 
 /// A node name in a client's hello, and a text that is no certificate request.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_wish_that_is_not_to_be_had_is_refused_and_counted_and_costs_no_use() {
+async fn a_denied_join_request_is_counted_and_costs_no_use_of_its_token() {
     let lab = Lab::start("wishes").await;
     let (address, cluster) = (lab.edge.address(), lab.authority.cluster());
     let (of_client, of_node) = (lab.token(|spec| spec.role = Role::Client), lab.token(|_| {}));
@@ -111,11 +111,11 @@ impl Drop for Stuck {
     }
 }
 
-/// The maximum of parallel requests waits for a disk; one more is told to retry, and so are all of them once the file
+/// The maximum of parallel requests waits for a disk; one more must retry, and so must all of them once the file
 /// turns out to be damaged.
 #[cfg(unix)]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_authority_whose_files_are_stuck_or_damaged_says_so_and_calls_go_on() {
+async fn an_authority_with_stuck_or_damaged_files_reports_it_and_calls_continue() {
     const AT_ONCE: usize = 8;
     let mut config = patient();
     // A request waits for half of the timeout.

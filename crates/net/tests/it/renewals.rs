@@ -11,12 +11,12 @@ use crate::lab::{Lab, builder, serve, shout, total, url};
 
 /// Three quarters of a life ahead: each new certificate is due for renewal at once, with a quarter left.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_member_whose_clock_is_ahead_is_renewed_now_and_then_and_no_call_notices() {
+async fn a_member_whose_clock_is_ahead_is_renewed_seldom_and_without_effect_on_calls() {
     let lab = Lab::start("ahead").await;
     let life = Duration::from_secs(200);
     let brief = lab.token(|spec| spec.certificate_life = life);
     let joined = lab.join(&brief, "left").await.unwrap();
-    let begun = Instant::now();
+    let started = Instant::now();
     let (edge, _node) = serve(ahead(&joined, life.mul_f64(0.75))).await;
     let desk = lab.member(Role::Client, "desk").await;
     let calling = builder(&desk).connect(&url(&edge)).await.unwrap();
@@ -30,18 +30,18 @@ async fn a_member_whose_clock_is_ahead_is_renewed_now_and_then_and_no_call_notic
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
-    tokio::time::timeout(LONG, renewing).await.expect("it is renewed now, and once more");
+    tokio::time::timeout(LONG, renewing).await.expect("two renewals happen");
     assert!(calls > 10, "{calls}");
     // One at once, and then one per twentieth of a lifetime, by both renewers at most.
-    let most = 2 * (2 + begun.elapsed().as_secs() / (life.as_secs() / 20));
+    let most = 2 * (2 + started.elapsed().as_secs() / (life.as_secs() / 20));
     let renewed = total(&lab.edge, "members_renewed");
-    assert!((2..=most).contains(&renewed), "{renewed} renewals, and {most} would do");
+    assert!((2..=most).contains(&renewed), "{renewed} renewals, and {most} suffice");
     assert_eq!(total(&edge, "certificate_renewals_failed"), 0);
 }
 
 /// The process keeps its member identity, and does not overwrite the new one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_process_in_whose_directory_somebody_else_has_joined_keeps_what_it_has_and_touches_nothing() {
+async fn a_process_with_a_replaced_identity_directory_keeps_its_identity_and_writes_nothing() {
     let lab = Lab::start("elsewhere").await;
     let brief = lab.token(|spec| {
         spec.uses = 2;
@@ -59,7 +59,7 @@ async fn a_process_in_whose_directory_somebody_else_has_joined_keeps_what_it_has
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_identity_that_holds_is_not_replaced_by_joining_and_one_that_is_over_is() {
+async fn joining_replaces_an_expired_identity_but_not_a_valid_one() {
     let lab = Lab::start("again").await;
     let token = lab.token(|spec| spec.uses = 2);
     let brief = lab.token(|spec| spec.certificate_life = Duration::from_secs(6));
@@ -67,8 +67,8 @@ async fn an_identity_that_holds_is_not_replaced_by_joining_and_one_that_is_over_
     let first = join(&brief, &lab.url(), &directory, Some("left")).await.unwrap();
     let error = join(&token, &lab.url(), &directory, Some("right")).await.unwrap_err();
     if !first.time_left().is_zero() {
-        let said = error.to_string();
-        assert!(said.contains("the identity of left in lab-") && said.contains("still valid"), "{said}");
+        let message = error.to_string();
+        assert!(message.contains("the identity of left in lab-") && message.contains("still valid"), "{message}");
         assert_eq!(lab.names(), ["left"], "nothing was asked for");
     }
     until(|| first.time_left().is_zero()).await;

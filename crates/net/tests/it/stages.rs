@@ -11,7 +11,7 @@ use callboard_core::{
 use futures_util::StreamExt;
 use tokio::sync::Semaphore;
 
-use crate::common::{LONG, Member, Served, patient, until};
+use crate::common::{LONG, Member, ServingNode, patient, until};
 
 /// Doubles, and counts its runs.
 fn doubling(runs: &Arc<AtomicUsize>) -> Stage<i64, i64> {
@@ -30,98 +30,98 @@ fn runs(count: &Arc<AtomicUsize>) -> usize {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_stage_that_runs_elsewhere_only_is_a_step_like_any_other() {
-    let there = Arc::default();
-    let worker = Served::start(App::new().route("/double", doubling(&there))).await;
+async fn a_remote_stage_is_a_step_like_any_other() {
+    let remote = Arc::default();
+    let worker = ServingNode::start(App::new().route("/double", doubling(&remote))).await;
     let add = Stage::each("add", |n: &i64| Ok(n + 1));
     let pipeline = Pipeline::from(add.clone()).then(Pipeline::<i64, i64>::remote("double")).then(add);
     let gateway = Member::start(App::new().route("/run", pipeline), &[&worker.edge]).await;
-    gateway.sees("double").await;
+    gateway.until_offered("double").await;
     assert_eq!(gateway.call(4).await.unwrap(), 11);
     let error = gateway.call(12).await.unwrap_err();
     assert_eq!((error.kind(), error.message(), error.stage()), (ErrorKind::Failed, "unlucky", Some("double")));
     assert_eq!(error.error_type(), Some("Superstition"));
-    assert_eq!(runs(&there), 2);
-    worker.comes_to_rest().await;
-    gateway.served.comes_to_rest().await;
+    assert_eq!(runs(&remote), 2);
+    worker.until_idle().await;
+    gateway.served.until_idle().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_client_hears_at_once_that_no_node_runs_a_stage() {
+async fn a_client_learns_at_once_that_no_node_runs_a_stage() {
     let gateway = Member::start(App::new().route("/run", Pipeline::<i64, i64>::remote("double")), &[]).await;
     let client = gateway.served.client().await;
-    let begun = Instant::now();
+    let started = Instant::now();
     let error = client.call::<_, i64>("/run", 1_i64).await.unwrap_err();
     assert_eq!((error.kind(), error.was_started()), (ErrorKind::Unavailable, false));
     assert!(error.message().contains("no node is connected"), "{error}");
     // The error has a retry-after of a second, which the client does not wait by itself.
-    assert!(begun.elapsed() < Duration::from_millis(900), "{:?}", begun.elapsed());
+    assert!(started.elapsed() < Duration::from_millis(900), "{:?}", started.elapsed());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn without_a_node_that_runs_it_a_stage_is_unavailable_and_nothing_was_started() {
+async fn a_stage_without_a_node_is_unavailable_and_the_call_is_not_started() {
     let gateway = Member::start(App::new().route("/run", Pipeline::<i64, i64>::remote("double")), &[]).await;
     let error = gateway.call(4).await.unwrap_err();
     assert_eq!((error.kind(), error.was_started()), (ErrorKind::Unavailable, false), "{error}");
     assert!(error.message().contains("`double`") && error.message().ends_with("no node is connected"), "{error}");
     assert_eq!(error.stage(), Some("double"));
-    assert_eq!(error.retry_after(), Some(Duration::from_secs(1)), "it may be there in a moment");
+    assert_eq!(error.retry_after(), Some(Duration::from_secs(1)), "a node may connect soon");
 }
 
 /// A misspelt stage name must not look like a lost connection.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_stage_that_no_linked_node_runs_is_told_from_a_node_that_is_missing() {
-    let worker = Served::start(App::new().route("/double", doubling(&Arc::default()))).await;
+async fn a_stage_that_no_connected_node_runs_differs_from_a_missing_node() {
+    let worker = ServingNode::start(App::new().route("/double", doubling(&Arc::default()))).await;
     let app = App::new().route("/run", Pipeline::<i64, i64>::remote("duoble"));
     let gateway = Member::start(app, &[&worker.edge]).await;
-    gateway.is_linked_to(1).await;
+    gateway.until_connected(1).await;
     let error = gateway.call(4).await.unwrap_err();
     assert!(error.message().ends_with("runs the stage `duoble`: the connected node does not"), "{error}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_stage_that_streams_is_no_stage_with_one_output() {
+async fn a_streaming_stage_does_not_serve_as_a_stage_with_one_output() {
     let counting = StreamStage::each("count", |n: &i64| futures_util::stream::iter((0..*n).map(Ok)));
-    let worker = Served::start(App::new().route_streaming("/count", counting)).await;
+    let worker = ServingNode::start(App::new().route_streaming("/count", counting)).await;
     let app = App::new().route("/run", Pipeline::<i64, i64>::remote("count"));
     let gateway = Member::start(app, &[&worker.edge]).await;
-    gateway.sees("count").await;
+    gateway.until_offered("count").await;
     let error = gateway.call(4).await.unwrap_err();
     assert!(error.message().ends_with("`count` answer with a stream, and it was called as if not"), "{error}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_node_is_ready_while_each_stage_that_only_others_run_is_run_by_one_of_them() {
+async fn a_node_is_ready_while_a_peer_runs_each_of_its_remote_stages() {
     let app = || App::new().route("/run", Pipeline::<i64, i64>::remote("double"));
     let alone = app().start().await.unwrap();
     assert_eq!(alone.health().remote_stages[0].reason.as_deref(), Some("this node has not joined others"));
 
-    let worker = Served::start(App::new().route("/double", doubling(&Arc::default()))).await;
+    let worker = ServingNode::start(App::new().route("/double", doubling(&Arc::default()))).await;
     let gateway = Member::start(app(), &[&worker.edge]).await;
     let health = || gateway.served.node.health();
     until(|| health().ready).await;
     assert!(health().remote_stages.iter().all(|stage| stage.ready && stage.reason.is_none()), "{:?}", health());
     drop(worker);
     until(|| !health().ready).await;
-    assert!(health().live, "it would not be better for a restart");
+    assert!(health().live, "a restart would not help");
     assert_eq!(health().remote_stages[0].reason.as_deref(), Some("no node that runs it can be reached"));
 }
 
 /// A short envelope may decode to a large value: a list of nulls takes 32 times as much.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_peer_answers_is_charged_to_the_call() {
+async fn the_answer_of_a_peer_is_charged_to_the_call() {
     let nulls = Stage::each("nulls", |n: &i64| Ok(vec![(); usize::try_from(*n).unwrap()]));
-    let worker = Served::start(App::new().route("/nulls", nulls)).await;
+    let worker = ServingNode::start(App::new().route("/nulls", nulls)).await;
     let limits = Limits { max_in_flight_bytes: 1 << 20, ..Limits::default() };
     let pipeline = Pipeline::<i64, Vec<()>>::remote("nulls");
     let gateway = Member::start(App::new().limits(limits).route("/run", pipeline), &[&worker.edge]).await;
-    gateway.sees("nulls").await;
+    gateway.until_offered("nulls").await;
     let client = gateway.served.node.client();
     let call = |n: i64| client.call::<_, Vec<()>>("/run", n);
     assert_eq!(call(10_000).await.unwrap().len(), 10_000);
     let error = call(200_000).await.map(|nulls| nulls.len()).unwrap_err();
     assert!(error.was_started() && error.message().contains("max_in_flight_bytes"), "{error}");
-    gateway.served.comes_to_rest().await;
+    gateway.served.until_idle().await;
     assert_eq!(gateway.served.node.describe().in_flight_bytes, 0);
 }
 
@@ -131,33 +131,33 @@ async fn tensors_cross_to_a_typed_stage_and_back() {
         let numbers = tensor.view::<f32>().map_err(|error| Failure::new(error.to_string()))?;
         Ok(numbers.sum() as i64)
     });
-    let worker = Served::start(App::new().route("/sum", sum)).await;
+    let worker = ServingNode::start(App::new().route("/sum", sum)).await;
     let gateway =
         Member::start(App::new().route("/run", Pipeline::<Tensor, i64>::remote("sum")), &[&worker.edge]).await;
-    gateway.sees("sum").await;
+    gateway.until_offered("sum").await;
     let tensor = Tensor::from_vec(&[1000, 300], vec![1.0_f32; 300_000]).unwrap();
     assert_eq!(gateway.call(tensor).await.unwrap(), 300_000);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_stage_that_is_free_here_stays_here() {
-    let (here, there) = (Arc::default(), Arc::default());
-    let worker = Served::start(App::new().route("/run", doubling(&there))).await;
-    let gateway = Member::start(App::new().route("/run", doubling(&here)), &[&worker.edge]).await;
-    gateway.sees("double").await;
+async fn a_call_stays_on_a_free_local_stage() {
+    let (local, remote) = (Arc::default(), Arc::default());
+    let worker = ServingNode::start(App::new().route("/run", doubling(&remote))).await;
+    let gateway = Member::start(App::new().route("/run", doubling(&local)), &[&worker.edge]).await;
+    gateway.until_offered("double").await;
     for n in 0..10 {
         assert_eq!(gateway.call(n).await.unwrap(), n * 2);
     }
-    assert_eq!((runs(&here), runs(&there)), (10, 0));
+    assert_eq!((runs(&local), runs(&remote)), (10, 0));
 }
 
 /// A stage whose calls wait until they are released.
-fn held(open: &Arc<Semaphore>, begun: &Arc<AtomicUsize>) -> Stage<i64, i64> {
-    let (open, begun) = (Arc::clone(open), Arc::clone(begun));
+fn held(open: &Arc<Semaphore>, started: &Arc<AtomicUsize>) -> Stage<i64, i64> {
+    let (open, started) = (Arc::clone(open), Arc::clone(started));
     Stage::each_async("held", move |n: Arc<i64>| {
-        let (open, begun) = (Arc::clone(&open), Arc::clone(&begun));
+        let (open, started) = (Arc::clone(&open), Arc::clone(&started));
         async move {
-            begun.fetch_add(1, Ordering::SeqCst);
+            started.fetch_add(1, Ordering::SeqCst);
             open.acquire().await.unwrap().forget();
             match *n {
                 13 => Err(Failure::new("unlucky").with_type("Superstition")),
@@ -171,14 +171,14 @@ fn held(open: &Arc<Semaphore>, begun: &Arc<AtomicUsize>) -> Stage<i64, i64> {
 
 /// Only one node is configured with the other; they learn of each other.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_has_no_room_here_runs_on_a_peer_and_is_never_sent_on() {
+async fn a_call_without_local_room_runs_on_a_peer_and_is_not_forwarded_again() {
     let open = Arc::new(Semaphore::new(0));
-    let (here, there): (Arc<AtomicUsize>, Arc<AtomicUsize>) = (Arc::default(), Arc::default());
-    let small = |begun| held(&open, begun).queue(1).concurrency(1);
-    let first = Member::start(App::new().route("/run", small(&there)), &[]).await;
-    let second = Member::start(App::new().route("/run", small(&here)), &[&first.served.edge]).await;
-    first.sees("held").await;
-    second.sees("held").await;
+    let (local, remote): (Arc<AtomicUsize>, Arc<AtomicUsize>) = (Arc::default(), Arc::default());
+    let small = |started| held(&open, started).queue(1).concurrency(1);
+    let first = Member::start(App::new().route("/run", small(&remote)), &[]).await;
+    let second = Member::start(App::new().route("/run", small(&local)), &[&first.served.edge]).await;
+    first.until_offered("held").await;
+    second.until_offered("held").await;
     // One runs and one waits on each of the two; the fifth has no room.
     let mut calls = Vec::new();
     for n in 0..4_i64 {
@@ -186,107 +186,107 @@ async fn what_has_no_room_here_runs_on_a_peer_and_is_never_sent_on() {
         calls.push(tokio::spawn(async move { client.call::<_, i64>("/run", n).await }));
         until(|| {
             let queued = |member: &Member| member.served.node.describe().stages[0].queued;
-            runs(&here) + runs(&there) + queued(&first) + queued(&second) > n as usize
+            runs(&local) + runs(&remote) + queued(&first) + queued(&second) > n as usize
         })
         .await;
     }
-    assert_eq!((runs(&here), runs(&there)), (1, 1));
+    assert_eq!((runs(&local), runs(&remote)), (1, 1));
     let error = second.call(9).await.unwrap_err();
     assert_eq!((error.kind(), error.was_started()), (ErrorKind::Overloaded, false), "{error}");
     open.add_permits(4);
     for (n, call) in calls.into_iter().enumerate() {
         assert_eq!(call.await.unwrap().unwrap(), n as i64);
     }
-    assert_eq!((runs(&here), runs(&there)), (2, 2));
-    first.served.comes_to_rest().await;
-    second.served.comes_to_rest().await;
+    assert_eq!((runs(&local), runs(&remote)), (2, 2));
+    first.served.until_idle().await;
+    second.served.until_idle().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn deadlines_and_cancellation_cross_to_the_peer() {
-    let (open, begun) = (Arc::new(Semaphore::new(0)), Arc::default());
-    let worker = Served::start(App::new().route("/held", held(&open, &begun).concurrency(8))).await;
+    let (open, started) = (Arc::new(Semaphore::new(0)), Arc::default());
+    let worker = ServingNode::start(App::new().route("/held", held(&open, &started).concurrency(8))).await;
     let gateway = Member::start(App::new().route("/run", Pipeline::<i64, i64>::remote("held")), &[&worker.edge]).await;
-    gateway.sees("held").await;
+    gateway.until_offered("held").await;
     let client = gateway.served.node.client();
     let options = CallOptions::new().with_timeout(Duration::from_millis(100));
     let error = client.call_with::<_, i64>("/run", 1, options).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::DeadlineExceeded, "{error}");
-    worker.comes_to_rest().await;
+    worker.until_idle().await;
 
-    let before = runs(&begun);
+    let before = runs(&started);
     let call = tokio::spawn(async move { client.call::<_, i64>("/run", 2).await });
-    until(|| runs(&begun) == before + 1).await;
+    until(|| runs(&started) == before + 1).await;
     call.abort();
     // The gate stays closed.
-    worker.comes_to_rest().await;
-    gateway.served.comes_to_rest().await;
+    worker.until_idle().await;
+    gateway.served.until_idle().await;
 }
 
 /// Two workers; the one with the call is cut off. A started call runs again only if that is allowed.
 async fn lost_with_a_call(contract: Contract, n: i64) -> (Result<i64, callboard_core::CallError>, usize) {
     let open = Arc::new(Semaphore::new(0));
-    let begun: [Arc<AtomicUsize>; 2] = Default::default();
-    let worker = |begun| {
-        let stage = held(&open, begun);
+    let started: [Arc<AtomicUsize>; 2] = Default::default();
+    let worker = |started| {
+        let stage = held(&open, started);
         let stage = if contract == Contract::Idempotent { stage.idempotent() } else { stage };
-        Served::start(App::new().route("/held", stage))
+        ServingNode::start(App::new().route("/held", stage))
     };
-    let (first, second) = (worker(&begun[0]).await, worker(&begun[1]).await);
+    let (first, second) = (worker(&started[0]).await, worker(&started[1]).await);
     let pipeline = Pipeline::<i64, i64>::remote("held");
     let gateway = Member::start(App::new().route("/run", pipeline), &[&first.edge, &second.edge]).await;
     until(|| gateway.cluster.connected_peers() == 2).await;
     let client = gateway.served.node.client();
     let call = tokio::spawn(async move { client.call::<_, i64>("/run", n).await });
-    until(|| runs(&begun[0]) + runs(&begun[1]) == 1).await;
-    let (lost, rest) = if runs(&begun[0]) == 1 { (first, second) } else { (second, first) };
+    until(|| runs(&started[0]) + runs(&started[1]) == 1).await;
+    let (lost, rest) = if runs(&started[0]) == 1 { (first, second) } else { (second, first) };
     lost.edge.shutdown(Duration::ZERO).await;
     // One for the call, and one for the lost call, which may take it before it notices.
     open.add_permits(2);
     let outcome = tokio::time::timeout(LONG, call).await.unwrap().unwrap();
     drop(rest);
-    (outcome, runs(&begun[0]) + runs(&begun[1]))
+    (outcome, runs(&started[0]) + runs(&started[1]))
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_call_that_is_lost_with_its_peer_is_run_again_where_that_does_no_harm() {
-    let (outcome, begun) = lost_with_a_call(Contract::Idempotent, 5).await;
-    assert_eq!((outcome.unwrap(), begun), (5, 2));
+async fn a_call_that_is_lost_with_its_peer_runs_again_if_its_stage_permits_it() {
+    let (outcome, started) = lost_with_a_call(Contract::Idempotent, 5).await;
+    assert_eq!((outcome.unwrap(), started), (5, 2));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_the_second_peer_makes_of_a_lost_call_is_its_outcome() {
-    let (outcome, begun) = lost_with_a_call(Contract::Idempotent, 13).await;
+async fn the_second_peers_outcome_of_a_lost_call_is_final() {
+    let (outcome, started) = lost_with_a_call(Contract::Idempotent, 13).await;
     let error = outcome.unwrap_err();
-    assert_eq!((error.kind(), error.error_type(), begun), (ErrorKind::Failed, Some("Superstition"), 2), "{error}");
+    assert_eq!((error.kind(), error.error_type(), started), (ErrorKind::Failed, Some("Superstition"), 2), "{error}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_failure_is_an_outcome_whatever_its_type_is_called() {
-    let (open, begun) = (Arc::new(Semaphore::new(2)), Arc::default());
-    let worker = || Served::start(App::new().route("/held", held(&open, &begun).idempotent()));
+async fn a_failure_is_an_outcome_although_its_type_resembles_a_loss() {
+    let (open, started) = (Arc::new(Semaphore::new(2)), Arc::default());
+    let worker = || ServingNode::start(App::new().route("/held", held(&open, &started).idempotent()));
     let (first, second) = (worker().await, worker().await);
     let pipeline = Pipeline::<i64, i64>::remote("held");
     let gateway = Member::start(App::new().route("/run", pipeline), &[&first.edge, &second.edge]).await;
-    gateway.is_linked_to(2).await;
+    gateway.until_connected(2).await;
     let error = gateway.call(14).await.unwrap_err();
-    assert_eq!((error.kind(), runs(&begun)), (ErrorKind::Failed, 1), "{error}");
+    assert_eq!((error.kind(), runs(&started)), (ErrorKind::Failed, 1), "{error}");
     let metrics = gateway.served.edge.metrics();
     assert!(metrics.contains("callboard_net_peers_asked_total{heard=\"answered\"} 1"), "{metrics}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_call_that_may_have_run_is_run_at_most_once() {
-    let (outcome, begun) = lost_with_a_call(Contract::AtMostOnce, 5).await;
+async fn a_call_that_may_have_run_does_not_run_again() {
+    let (outcome, started) = lost_with_a_call(Contract::AtMostOnce, 5).await;
     let error = outcome.unwrap_err();
-    assert_eq!((error.kind(), error.was_started(), begun), (ErrorKind::Unavailable, true, 1), "{error}");
+    assert_eq!((error.kind(), error.was_started(), started), (ErrorKind::Unavailable, true, 1), "{error}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_peer_that_drains_refuses_and_the_next_one_runs_the_call() {
     let counts: [Arc<AtomicUsize>; 2] = Default::default();
-    let first = Served::start(App::new().route("/double", doubling(&counts[0]))).await;
-    let second = Served::start(App::new().route("/double", doubling(&counts[1]))).await;
+    let first = ServingNode::start(App::new().route("/double", doubling(&counts[0]))).await;
+    let second = ServingNode::start(App::new().route("/double", doubling(&counts[1]))).await;
     let pipeline = Pipeline::<i64, i64>::remote("double");
     let gateway = Member::start(App::new().route("/run", pipeline), &[&first.edge, &second.edge]).await;
     until(|| gateway.cluster.connected_peers() == 2).await;
@@ -297,18 +297,18 @@ async fn a_peer_that_drains_refuses_and_the_next_one_runs_the_call() {
     assert_eq!((runs(&counts[0]), runs(&counts[1])), (0, 40));
 }
 
-/// It has no QUIC callers: its calls came by another edge, and are at a peer or on their way there.
+/// It has no QUIC callers: its calls arrived by another edge, and are at a peer or in transit.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_that_drains_keeps_its_calls_to_peers_until_its_requests_are_done() {
-    let (open, [begun, after]) = (Arc::new(Semaphore::new(0)), Default::default());
-    let app = App::new().route("/held", held(&open, &begun)).route("/double", doubling(&after));
-    let worker = Served::start(app).await;
-    let there = |stage| Pipeline::<i64, i64>::remote(stage);
-    let gateway = Member::start(App::new().route("/run", there("held").then(there("double"))), &[&worker.edge]).await;
-    gateway.sees("double").await;
+    let (open, [started, after]) = (Arc::new(Semaphore::new(0)), Default::default());
+    let app = App::new().route("/held", held(&open, &started)).route("/double", doubling(&after));
+    let worker = ServingNode::start(app).await;
+    let remote = |stage| Pipeline::<i64, i64>::remote(stage);
+    let gateway = Member::start(App::new().route("/run", remote("held").then(remote("double"))), &[&worker.edge]).await;
+    gateway.until_offered("double").await;
     let client = gateway.served.node.client();
     let mut calling = tokio::spawn(async move { client.call::<i64, i64>("/run", 5).await });
-    until(|| runs(&begun) == 1).await;
+    until(|| runs(&started) == 1).await;
     let edge = gateway.served.edge.clone();
     let mut ending = tokio::spawn(edge.shutdown(LONG));
     let early = tokio::time::timeout(Duration::from_millis(300), async {
@@ -317,19 +317,19 @@ async fn a_node_that_drains_keeps_its_calls_to_peers_until_its_requests_are_done
             ended = &mut ending => format!("{ended:?}"),
         }
     });
-    assert_eq!(early.await.ok(), None, "what is in hand is finished first");
+    assert_eq!(early.await.ok(), None, "running calls finish first");
     open.add_permits(1);
     assert_eq!(calling.await.unwrap().unwrap(), 10);
     ending.await.unwrap();
 }
 
-/// Every node is full: the error says so, and no call is started twice or lost.
+/// Every node is full: the error reports it, and no call is started twice or lost.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn calls_through_two_workers_end_exactly_once() {
     let counts: [Arc<AtomicUsize>; 2] = Default::default();
     let limits = || Limits { max_in_flight: 8, ..Limits::default() };
-    let first = Served::start(App::new().route("/double", doubling(&counts[0])).limits(limits())).await;
-    let second = Served::start(App::new().route("/double", doubling(&counts[1])).limits(limits())).await;
+    let first = ServingNode::start(App::new().route("/double", doubling(&counts[0])).limits(limits())).await;
+    let second = ServingNode::start(App::new().route("/double", doubling(&counts[1])).limits(limits())).await;
     let pipeline = Pipeline::<i64, i64>::remote("double");
     let gateway = Member::start(App::new().route("/run", pipeline), &[&first.edge, &second.edge]).await;
     until(|| gateway.cluster.connected_peers() == 2).await;
@@ -354,26 +354,26 @@ async fn calls_through_two_workers_end_exactly_once() {
     assert_eq!(done + refused, 2_000);
     assert_eq!(runs(&counts[0]) + runs(&counts[1]), done);
     for served in [&first, &second, &gateway.served] {
-        served.comes_to_rest().await;
+        served.until_idle().await;
     }
 }
 
 /// The peer's connection has room for one stream, which is in use. The node runs the first stage itself, although not
 /// the next, and does not wait for room.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_runs_here_as_well_does_not_wait_for_room_on_a_peers_connection() {
-    let (open, begun) = (Arc::new(Semaphore::new(0)), Arc::default());
-    let (here, there): (Arc<AtomicUsize>, Arc<AtomicUsize>) = Default::default();
+async fn a_stage_that_also_runs_locally_does_not_wait_for_a_peers_connection() {
+    let (open, started) = (Arc::new(Semaphore::new(0)), Arc::default());
+    let (local, remote): (Arc<AtomicUsize>, Arc<AtomicUsize>) = Default::default();
     let add = Stage::each("add", |n: &i64| Ok(n + 1));
     let mut narrow = patient();
     narrow.tuning.max_streams = 1;
     let app =
-        App::new().route("/held", held(&open, &begun)).route("/double", doubling(&there).idempotent().revision(2));
-    let worker = Served::start_with(app.route("/add", add), narrow).await;
-    let pipeline = Pipeline::from(doubling(&here).idempotent().revision(1)).then(Pipeline::<i64, i64>::remote("add"));
+        App::new().route("/held", held(&open, &started)).route("/double", doubling(&remote).idempotent().revision(2));
+    let worker = ServingNode::start_with(app.route("/add", add), narrow).await;
+    let pipeline = Pipeline::from(doubling(&local).idempotent().revision(1)).then(Pipeline::<i64, i64>::remote("add"));
     let app = App::new().route("/run", pipeline).route("/held", Pipeline::<i64, i64>::remote("held"));
     let gateway = Member::start(app, &[&worker.edge]).await;
-    gateway.sees("add").await;
+    gateway.until_offered("add").await;
     // Each call prefers the peer.
     gateway.cluster.split("double", [(2, 1)]);
     let call = |route: &'static str, n: i64| {
@@ -381,74 +381,74 @@ async fn what_runs_here_as_well_does_not_wait_for_room_on_a_peers_connection() {
         tokio::spawn(async move { client.call::<_, i64>(route, n).await })
     };
     let occupying = call("/held", 1);
-    until(|| runs(&begun) == 1).await;
+    until(|| runs(&started) == 1).await;
     let calling = call("/run", 4);
-    until(|| runs(&here) == 1).await;
+    until(|| runs(&local) == 1).await;
     open.add_permits(1);
     assert_eq!((calling.await.unwrap().unwrap(), occupying.await.unwrap().unwrap()), (9, 1));
-    assert_eq!(runs(&there), 0);
+    assert_eq!(runs(&remote), 0);
 }
 
 /// More calls are in flight than the peers take: the rest waits, and none is refused.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_stream_of_calls_through_a_stage_elsewhere_keeps_its_order() {
+async fn a_stream_of_calls_through_a_remote_stage_keeps_its_order() {
     let counts: [Arc<AtomicUsize>; 2] = Default::default();
     let limits = || Limits { max_in_flight: 2, ..Limits::default() };
-    let first = Served::start(App::new().route("/double", doubling(&counts[0])).limits(limits())).await;
-    let second = Served::start(App::new().route("/double", doubling(&counts[1])).limits(limits())).await;
+    let first = ServingNode::start(App::new().route("/double", doubling(&counts[0])).limits(limits())).await;
+    let second = ServingNode::start(App::new().route("/double", doubling(&counts[1])).limits(limits())).await;
     let add = Stage::each("add", |n: &i64| Ok(n + 1));
     let pipeline = Pipeline::from(add.clone()).then(Pipeline::<i64, i64>::remote("double")).then(add);
     let gateway = Member::start(App::new().route("/run", pipeline), &[&first.edge, &second.edge]).await;
-    gateway.is_linked_to(2).await;
+    gateway.until_connected(2).await;
     let results = gateway.served.node.client().stream::<_, i64>("/run", 0_i64..300).unwrap().look_ahead(32);
     let results: Vec<_> = results.collect().await;
     assert_eq!(results.len(), 300);
     for (n, result) in (0_i64..).zip(results) {
         match result {
-            Ok(told) => assert_eq!(told, (n + 1) * 2 + 1),
+            Ok(output) => assert_eq!(output, (n + 1) * 2 + 1),
             // An error in its place does not end the stream.
             Err(error) => assert_eq!((n, error.kind(), error.message()), (12, ErrorKind::Failed, "unlucky")),
         }
     }
     assert_eq!(runs(&counts[0]) + runs(&counts[1]), 300);
-    assert!(counts.iter().all(|count| runs(count) > 0), "both had some");
+    assert!(counts.iter().all(|count| runs(count) > 0), "both workers got calls");
     for served in [&first, &second, &gateway.served] {
-        served.comes_to_rest().await;
+        served.until_idle().await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stream_of_calls_that_is_dropped_ends_them_on_the_peer() {
-    let begun = Arc::<AtomicUsize>::default();
-    let count = Arc::clone(&begun);
+    let started = Arc::<AtomicUsize>::default();
+    let count = Arc::clone(&started);
     let held = Stage::each_async("held", move |n: Arc<i64>| {
         count.fetch_add(1, Ordering::SeqCst);
         async move { if *n == 0 { Ok(0) } else { std::future::pending().await } }
     });
-    let worker = Served::start(App::new().route("/held", held.concurrency(8))).await;
+    let worker = ServingNode::start(App::new().route("/held", held.concurrency(8))).await;
     let gateway = Member::start(App::new().route("/run", Pipeline::<i64, i64>::remote("held")), &[&worker.edge]).await;
-    gateway.sees("held").await;
+    gateway.until_offered("held").await;
     let mut results = gateway.served.node.client().stream::<_, i64>("/run", 0_i64..).unwrap().look_ahead(4);
     assert_eq!(tokio::time::timeout(LONG, results.next()).await.unwrap().unwrap().unwrap(), 0);
-    until(|| runs(&begun) == 5).await;
+    until(|| runs(&started) == 5).await;
     drop(results);
-    worker.comes_to_rest().await;
-    gateway.served.comes_to_rest().await;
-    assert_eq!(runs(&begun), 5);
+    worker.until_idle().await;
+    gateway.served.until_idle().await;
+    assert_eq!(runs(&started), 5);
 }
 
 /// Both are full, and each is called once for each call, within the retry budget.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn no_peer_is_asked_twice_for_a_call() {
+async fn no_peer_gets_the_same_call_twice() {
     let count = Arc::default();
     let full = || {
         let limits = Limits { max_in_flight: 0, ..Limits::default() };
-        Served::start(App::new().route("/double", doubling(&count)).limits(limits))
+        ServingNode::start(App::new().route("/double", doubling(&count)).limits(limits))
     };
     let (first, second) = (full().await, full().await);
     let pipeline = Pipeline::<i64, i64>::remote("double");
     let gateway = Member::start(App::new().route("/run", pipeline), &[&first.edge, &second.edge]).await;
-    gateway.is_linked_to(2).await;
+    gateway.until_connected(2).await;
     for _ in 0..5 {
         let error = gateway.call(1).await.unwrap_err();
         assert_eq!((error.kind(), error.was_started()), (ErrorKind::Overloaded, false), "{error}");

@@ -9,7 +9,7 @@ use callboard_core::{App, CallOptions, Caller, ErrorKind, Failure, Stage, Stream
 use callboard_net::testing::RawPeer;
 use futures_util::{StreamExt, stream};
 
-use crate::common::{IDENTITY, LONG, Served, builder, patient, until};
+use crate::common::{IDENTITY, LONG, ServingNode, builder, patient, until};
 
 const NEVER: u64 = u64::MAX;
 
@@ -27,8 +27,8 @@ fn counting(taken: &Arc<AtomicUsize>) -> App {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn outputs_come_in_order_and_an_error_is_the_last() {
-    let served = Served::start(counting(&Arc::default())).await;
+async fn outputs_arrive_in_order_and_an_error_is_the_last() {
+    let served = ServingNode::start(counting(&Arc::default())).await;
     let client = served.client().await;
     let all: Vec<_> = client.replies::<u64, u64>("/count", 1_000).unwrap().map(Result::unwrap).collect().await;
     assert_eq!(all, (0..=1_000).collect::<Vec<_>>());
@@ -43,14 +43,14 @@ async fn outputs_come_in_order_and_an_error_is_the_last() {
 
     let error = client.replies::<u64, u64>("/nowhere", 3).unwrap().next().await.unwrap().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NotFound);
-    served.comes_to_rest().await;
+    served.until_idle().await;
 }
 
 /// The reader has room for 4, the node for 2 more in transit; a reader that stops reading gets no more out of a worker.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_reader_that_pauses_lets_the_worker_wait() {
+async fn a_reader_that_pauses_makes_the_worker_wait() {
     let taken = Arc::default();
-    let served = Served::start(counting(&taken)).await;
+    let served = ServingNode::start(counting(&taken)).await;
     let client = builder().credit(4).connect(&served.url()).await.unwrap();
     let mut replies = client.replies::<u64, u64>("/count", NEVER).unwrap();
     assert_eq!(replies.next().await.unwrap().unwrap(), 0);
@@ -67,13 +67,13 @@ async fn a_reader_that_pauses_lets_the_worker_wait() {
     }
     // Dropped in the middle: the call ends on the node, although it would never end by itself.
     drop(replies);
-    served.comes_to_rest().await;
+    served.until_idle().await;
 }
 
 /// A reader that never grants credit: its call ends at the deadline, and holds nothing after that.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_stream_that_is_not_read_ends_at_its_deadline() {
-    let served = Served::start(counting(&Arc::default())).await;
+async fn an_unread_stream_ends_at_its_deadline() {
+    let served = ServingNode::start(counting(&Arc::default())).await;
     let peer = RawPeer::connect(served.edge.address(), &IDENTITY).await.unwrap();
     let cluster = IDENTITY.cluster().to_owned();
     peer.greet(&Hello { min_version: 1, max_version: VERSION, cluster, ..Hello::default() }).await.unwrap();
@@ -85,18 +85,18 @@ async fn a_stream_that_is_not_read_ends_at_its_deadline() {
     assert_eq!(kinds, [FrameKind::Item, FrameKind::Fail]);
     let fail: Fail = frames[1].0.header().unwrap();
     assert_eq!(fail.kind, "deadline_exceeded");
-    served.comes_to_rest().await;
+    served.until_idle().await;
 }
 
 /// More outputs in flight than a connection used to have room for, without a reader.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn readers_that_pause_hold_up_nobody_else() {
+async fn readers_that_pause_delay_no_other_call() {
     let large = StreamStage::each("large", |bytes: &usize| {
         let bytes = *bytes;
         stream::iter((0..16).map(move |_| Ok(Value::from(bytes::Bytes::from(vec![7_u8; bytes])))))
     });
     let echo = Stage::each("echo", |value: &Value| Ok(value.clone()));
-    let served = Served::start(App::new().route_streaming("/large", large).route("/echo", echo)).await;
+    let served = ServingNode::start(App::new().route_streaming("/large", large).route("/echo", echo)).await;
     let client = served.client().await;
     let mut paused = Vec::new();
     // Sooner than the node's timeout for slow readers.
@@ -112,5 +112,5 @@ async fn readers_that_pause_hold_up_nobody_else() {
     let soon = CallOptions::new().with_timeout(soon);
     assert_eq!(client.call_with::<_, Value>("/echo", value.clone(), soon).await.unwrap(), value);
     drop(paused);
-    served.comes_to_rest().await;
+    served.until_idle().await;
 }

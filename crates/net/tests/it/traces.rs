@@ -6,7 +6,7 @@ use callboard_core::timeline::{BatchObserver, CallTracer, EndedBatch, Recorder, 
 use callboard_core::{App, CallContext, CallOptions, Caller, Instant, Pipeline, Priority, Stage};
 use parking_lot::Mutex;
 
-use crate::common::{Member, Served, patient, until};
+use crate::common::{Member, ServingNode, patient, until};
 
 /// The traces of a node: the caller, the callee, and the record.
 #[derive(Debug, Default)]
@@ -16,9 +16,9 @@ struct Traced(Mutex<Vec<(SpanId, String, SpanId, Timeline)>>);
 struct Tracer(Arc<Traced>);
 
 #[derive(Debug)]
-struct Nobody;
+struct NoObserver;
 
-impl BatchObserver for Nobody {
+impl BatchObserver for NoObserver {
     fn ended(&self, _: EndedBatch) {}
 }
 
@@ -26,13 +26,13 @@ impl CallTracer for Tracer {
     fn trace(&self, caller: SpanId, what: &str, now: Instant) -> Recorder {
         let (traced, what) = (Arc::clone(&self.0), what.to_owned());
         let own = SpanId { trace: caller.trace, span: SpanId::new_span() };
-        Recorder::with_on_complete(now, own, Arc::new(Nobody), move |timeline| {
+        Recorder::with_on_complete(now, own, Arc::new(NoObserver), move |timeline| {
             traced.0.lock().push((caller, what, own, timeline));
         })
     }
 }
 
-fn trace(served: &Served) -> Arc<Traced> {
+fn trace(served: &ServingNode) -> Arc<Traced> {
     let traced = Arc::new(Traced::default());
     served.edge.trace_with(Arc::new(Tracer(Arc::clone(&traced))));
     traced
@@ -40,7 +40,7 @@ fn trace(served: &Served) -> Arc<Traced> {
 
 fn recorder() -> (SpanId, Recorder) {
     let span = SpanId::begin();
-    (span, Recorder::for_span(Instant::now(), span, Arc::new(Nobody)))
+    (span, Recorder::for_span(Instant::now(), span, Arc::new(NoObserver)))
 }
 
 fn next() -> Stage<i64, i64> {
@@ -51,8 +51,8 @@ fn next() -> Stage<i64, i64> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_clients_place_in_a_trace_crosses_and_the_node_records_the_call() {
-    let served = Served::start(App::new().route("/next", next())).await;
+async fn the_trace_context_of_a_client_crosses_and_the_node_records_the_call() {
+    let served = ServingNode::start(App::new().route("/next", next())).await;
     let (client, traced) = (served.client().await, trace(&served));
     // A call without a trace is not recorded.
     assert_eq!(client.call::<_, i64>("/next", 1).await.unwrap(), 2);
@@ -70,14 +70,14 @@ async fn a_clients_place_in_a_trace_crosses_and_the_node_records_the_call() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_trace_goes_on_at_the_peer_and_the_record_says_which_and_where_the_time_went() {
+async fn a_trace_continues_at_the_peer_and_the_record_has_its_name_and_times() {
     let mut config = patient();
     config.node = "second".to_owned();
-    let there = Served::start_with(App::new().route("/there", Pipeline::from(next())), config).await;
-    let traced = trace(&there);
+    let worker = ServingNode::start_with(App::new().route("/there", Pipeline::from(next())), config).await;
+    let traced = trace(&worker);
     let pipeline: Pipeline<i64, i64> = Pipeline::remote("next");
-    let member = Member::start(App::new().route("/run", pipeline), &[&there.edge]).await;
-    member.sees("next").await;
+    let member = Member::start(App::new().route("/run", pipeline), &[&worker.edge]).await;
+    member.until_offered("next").await;
 
     let (span, recorder) = recorder();
     let options = CallOptions::new().with_recorder(recorder.clone());
@@ -87,8 +87,8 @@ async fn a_trace_goes_on_at_the_peer_and_the_record_says_which_and_where_the_tim
     assert!(visit.is_remote && visit.runs.is_empty(), "{visit:?}");
     let facts = visit.remote.clone().unwrap();
     assert_eq!(facts.node, "second");
-    let away = visit.left.unwrap() - visit.arrived;
-    assert!(facts.timing.is_some_and(|timing| timing.total() <= away), "{facts:?}");
+    let remote_time = visit.left.unwrap() - visit.arrived;
+    assert!(facts.timing.is_some_and(|timing| timing.total() <= remote_time), "{facts:?}");
 
     until(|| !traced.0.lock().is_empty()).await;
     let calls = traced.0.lock();
@@ -98,33 +98,33 @@ async fn a_trace_goes_on_at_the_peer_and_the_record_says_which_and_where_the_tim
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn user_code_on_another_node_knows_whose_call_it_works_for() {
+async fn user_code_on_another_node_has_the_context_of_its_call() {
     let tells = || {
         Stage::each_with_context("tells", |_: &i64, context: &CallContext| {
             let (id, route) = (context.request_id().map(str::to_owned), context.route().map(|route| route.to_string()));
             Ok((id, context.traceparent(), route, context.priority() == Priority::High))
         })
     };
-    type Told = (Option<String>, Option<String>, Option<String>, bool);
-    let worker = Served::start(App::new().route("/tells", tells())).await;
-    let there = Pipeline::<i64, Told>::remote("tells");
-    let gateway = Member::start(App::new().route("/run", there), &[&worker.edge]).await;
-    gateway.sees("tells").await;
+    type Received = (Option<String>, Option<String>, Option<String>, bool);
+    let worker = ServingNode::start(App::new().route("/tells", tells())).await;
+    let pipeline = Pipeline::<i64, Received>::remote("tells");
+    let gateway = Member::start(App::new().route("/run", pipeline), &[&worker.edge]).await;
+    gateway.until_offered("tells").await;
     let trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00";
     let options = || CallOptions::new().with_request_id("r-1").with_traceparent(trace).with_priority(Priority::High);
     let known = (Some("r-1".to_owned()), Some(trace.to_owned()));
     // A client's call of a route, and a node's call of a stage.
     let (client, own) = (worker.client().await, gateway.served.node.client());
-    let told: Told = client.call_with("/tells", 1_i64, options()).await.unwrap();
-    assert_eq!(told, (known.0.clone(), known.1.clone(), Some("/tells".to_owned()), true));
-    let told: Told = own.call_with("/run", 1_i64, options()).await.unwrap();
-    assert_eq!(told, (known.0.clone(), known.1.clone(), None, true));
-    let through: Told = gateway.served.client().await.call_with("/run", 1_i64, options()).await.unwrap();
-    assert_eq!(through, told);
+    let received: Received = client.call_with("/tells", 1_i64, options()).await.unwrap();
+    assert_eq!(received, (known.0.clone(), known.1.clone(), Some("/tells".to_owned()), true));
+    let received: Received = own.call_with("/run", 1_i64, options()).await.unwrap();
+    assert_eq!(received, (known.0.clone(), known.1.clone(), None, true));
+    let through: Received = gateway.served.client().await.call_with("/run", 1_i64, options()).await.unwrap();
+    assert_eq!(through, received);
     // Texts that may not enter a log are not shown.
     let long = CallOptions::new().with_request_id("two words").with_traceparent("x".repeat(129));
-    let told: Told = client.call_with("/tells", 1_i64, long).await.unwrap();
-    assert_eq!((told.0, told.1), (None, None));
+    let received: Received = client.call_with("/tells", 1_i64, long).await.unwrap();
+    assert_eq!((received.0, received.1), (None, None));
 }
 
 /// A remote stage makes calls here, and forwards none of them.
@@ -133,11 +133,11 @@ async fn a_stage_on_another_node_calls_routes_of_that_node() {
     let asks = Stage::each_async_with_context("asks", |n: Arc<i64>, context: CallContext| async move {
         Ok(context.client()?.call::<i64, i64>("/next", *n).await? * 10)
     });
-    let worker = Served::start(App::new().route("/asks", asks).route("/next", next())).await;
+    let worker = ServingNode::start(App::new().route("/asks", asks).route("/next", next())).await;
     let gateway = Member::start(App::new().route("/run", Pipeline::<i64, i64>::remote("asks")), &[&worker.edge]).await;
-    gateway.sees("asks").await;
+    gateway.until_offered("asks").await;
     assert_eq!(gateway.call(4).await.unwrap(), 50);
     let error = gateway.call(13).await.unwrap_err();
     assert_eq!((error.message(), error.stage()), ("13", Some("asks > next")));
-    worker.comes_to_rest().await;
+    worker.until_idle().await;
 }

@@ -11,11 +11,11 @@ use callboard_net::{CallFailure, Client};
 use futures_util::{StreamExt, stream};
 use quinn::{Connection, Endpoint, SendStream};
 
-use crate::common::{IDENTITY, Served, builder, loopback, until};
+use crate::common::{IDENTITY, ServingNode, builder, loopback, until};
 use crate::lab::total;
 
 /// The frames of one stream.
-fn said(name: &str) -> Bytes {
+fn recorded(name: &str) -> Bytes {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../codec/tests/golden/wire");
     let path = path.join(format!("v1-session-{name}.bin"));
     std::fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display())).into()
@@ -35,13 +35,13 @@ fn app() -> App {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_caller_of_version_1_has_its_calls_answered() {
-    let served = Served::start(app()).await;
+    let served = ServingNode::start(app()).await;
     let peer = RawPeer::connect(served.edge.address(), &IDENTITY).await.unwrap();
-    let mut control = peer.begin(vec![said("hello")]).await;
+    let mut control = peer.begin(vec![recorded("hello")]).await;
     let (welcome, _) = control.next_frame().await.unwrap();
     assert_eq!((welcome.kind, welcome.header::<Welcome>().unwrap().version), (FrameKind::Welcome, 1));
 
-    let mut pack = peer.begin(vec![said("pack")]).await;
+    let mut pack = peer.begin(vec![recorded("pack")]).await;
     let mut answers = Vec::new();
     for _ in 0..2 {
         answers.push(pack.next_frame().await.unwrap());
@@ -54,24 +54,24 @@ async fn a_caller_of_version_1_has_its_calls_answered() {
     assert_eq!((fail.entry, refused.kind.as_str(), refused.started), (2, "not_found", false));
     until(|| total(&served.edge, "calls_cancelled") == 1).await;
 
-    let mut stream = peer.begin(vec![said("stream")]).await;
+    let mut stream = peer.begin(vec![recorded("stream")]).await;
     for expected in 0..5 {
         if expected == 2 {
-            stream.write(vec![said("credit")]).await;
+            stream.write(vec![recorded("credit")]).await;
         }
         let (item, body) = stream.next_frame().await.unwrap();
         assert_eq!((item.kind, value(&body)), (FrameKind::Item, Value::from(expected)));
     }
     assert_eq!(stream.next_frame().await.unwrap().0.kind, FrameKind::Done);
     drop((pack, stream));
-    served.comes_to_rest().await;
+    served.until_idle().await;
 }
 
 /// Answers the next stream with recorded frames, once a part of the request has arrived.
 async fn answer(connection: &Connection, name: &str) {
     let (mut send, mut receive) = connection.accept_bi().await.unwrap();
     receive.read_chunk(1, true).await.unwrap();
-    send.write_all(&said(name)).await.unwrap();
+    send.write_all(&recorded(name)).await.unwrap();
     send.finish().unwrap();
 }
 
@@ -79,12 +79,12 @@ async fn welcome(endpoint: &Endpoint) -> (Connection, SendStream) {
     let connection = endpoint.accept().await.unwrap().await.unwrap();
     let (mut control, mut hello) = connection.accept_bi().await.unwrap();
     hello.read_chunk(1, true).await.unwrap();
-    control.write_all(&said("welcome")).await.unwrap();
+    control.write_all(&recorded("welcome")).await.unwrap();
     (connection, control)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_node_of_version_1_is_called_and_left_when_it_goes() {
+async fn a_node_of_version_1_is_called_until_it_leaves() {
     let bare = BareEndpoint::serving(loopback(), &IDENTITY).unwrap();
     let endpoint = bare.endpoint().clone();
     let url = format!("quic://{}", endpoint.local_addr().unwrap());
@@ -94,9 +94,9 @@ async fn a_node_of_version_1_is_called_and_left_when_it_goes() {
             answer(&first, name).await;
         }
         let mut leaving = first.open_uni().await.unwrap();
-        leaving.write_all(&said("goaway")).await.unwrap();
+        leaving.write_all(&recorded("goaway")).await.unwrap();
         leaving.finish().unwrap();
-        // Calls arrive until the client has heard; later ones do not.
+        // Calls arrive until the client learns of the end; later ones do not.
         let unheard = async {
             loop {
                 answer(&first, "answer").await;

@@ -14,14 +14,14 @@ use callboard_net::testing::{RawPeer, RawStream};
 use tokio::runtime::Runtime;
 use tokio::sync::Semaphore;
 
-use crate::common::{LONG, Served, patient, peer, until};
+use crate::common::{LONG, ServingNode, patient, peer, until};
 use crate::lab::gauge;
 
 const MIB: usize = 1 << 20;
 
 /// The bytes that a connection may always send, and the bytes after an admitted call.
-const USUAL: usize = 128 << 10;
-const CALLING: usize = MIB - USUAL;
+const BASE_WINDOW: usize = 128 << 10;
+const CALL_WINDOW: usize = MIB - BASE_WINDOW;
 
 fn app() -> App {
     App::new().route("/count", Stage::each("count", |text: &String| Ok(text.len())))
@@ -33,7 +33,7 @@ fn head(bytes: usize) -> Bytes {
 }
 
 /// An admitted call of which only the head has arrived.
-async fn begun(served: &Served, peer: &RawPeer, bytes: usize) -> RawStream {
+async fn started(served: &ServingNode, peer: &RawPeer, bytes: usize) -> RawStream {
     let before = served.node.describe().in_flight;
     let stream = peer.begin(vec![head(bytes)]).await;
     until(|| served.node.describe().in_flight > before).await;
@@ -41,15 +41,15 @@ async fn begun(served: &Served, peer: &RawPeer, bytes: usize) -> RawStream {
 }
 
 /// A node on a runtime that can be stopped: connections stay alive, but streams are not read.
-struct Standing {
-    served: Served,
+struct PausableNode {
+    served: ServingNode,
     runtime: Option<Runtime>,
 }
 
-impl Standing {
+impl PausableNode {
     async fn start(app: App, config: NetConfig) -> Self {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-        let served = runtime.spawn(Served::start_with(app, config)).await.unwrap();
+        let served = runtime.spawn(ServingNode::start_with(app, config)).await.unwrap();
         Self { served, runtime: Some(runtime) }
     }
 
@@ -66,7 +66,7 @@ impl Standing {
     }
 }
 
-impl Drop for Standing {
+impl Drop for PausableNode {
     fn drop(&mut self) {
         self.runtime.take().unwrap().shutdown_background();
     }
@@ -74,65 +74,65 @@ impl Drop for Standing {
 
 const SILENCE: Duration = Duration::from_millis(300);
 
-fn given(served: &Served) -> usize {
+fn given(served: &ServingNode) -> usize {
     gauge(&served.edge, "windows_bytes")
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_has_made_no_call_may_send_little_and_on_few_streams() {
-    let standing = Standing::start(app(), patient()).await;
-    let peer = peer(&standing.served).await;
-    let _stopped = standing.stop().await;
+async fn a_peer_without_calls_may_send_little_and_on_few_streams() {
+    let pausable = PausableNode::start(app(), patient()).await;
+    let peer = peer(&pausable.served).await;
+    let _stopped = pausable.stop().await;
     let (streams, bytes) = peer.fill(SILENCE).await;
     assert_eq!(streams, 16);
-    assert!((1..=USUAL).contains(&bytes), "{bytes}");
+    assert!((1..=BASE_WINDOW).contains(&bytes), "{bytes}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_call_lets_its_body_come_and_no_more_than_that() {
-    let standing = Standing::start(app(), patient()).await;
-    let peer = peer(&standing.served).await;
-    let mut stream = begun(&standing.served, &peer, MIB).await;
-    until(|| given(&standing.served) == MIB + CALLING).await;
-    let stopped = standing.stop().await;
+async fn a_call_permits_its_body_and_no_more() {
+    let pausable = PausableNode::start(app(), patient()).await;
+    let peer = peer(&pausable.served).await;
+    let mut stream = started(&pausable.served, &peer, MIB).await;
+    until(|| given(&pausable.served) == MIB + CALL_WINDOW).await;
+    let stopped = pausable.stop().await;
     let sent = stream.fill(SILENCE).await;
     assert!((MIB..=2 * MIB).contains(&sent), "{sent}");
-    assert_eq!(peer.fill(SILENCE).await.1, 0, "it has no more for other streams");
+    assert_eq!(peer.fill(SILENCE).await.1, 0, "other streams have no window");
     drop(stopped);
     // Read bytes no longer count, for any outcome of the call.
-    until(|| given(&standing.served) < CALLING + 64 * 1024).await;
+    until(|| given(&pausable.served) < CALL_WINDOW + 64 * 1024).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn all_connections_together_may_send_what_the_node_has_for_it() {
+async fn all_connections_together_share_the_windows_of_the_node() {
     let mut config = patient();
     config.tuning.windows_bytes = 4 * MIB as u64;
-    let standing = Standing::start(app(), config).await;
+    let pausable = PausableNode::start(app(), config).await;
     let mut peers = Vec::new();
     for _ in 0..16 {
-        let peer = peer(&standing.served).await;
-        let stream = begun(&standing.served, &peer, 32 * MIB).await;
+        let peer = peer(&pausable.served).await;
+        let stream = started(&pausable.served, &peer, 32 * MIB).await;
         peers.push((peer, stream));
     }
-    assert!((MIB..=4 * MIB).contains(&given(&standing.served)), "{}", given(&standing.served));
-    let _stopped = standing.stop().await;
+    assert!((MIB..=4 * MIB).contains(&given(&pausable.served)), "{}", given(&pausable.served));
+    let _stopped = pausable.stop().await;
     let mut sent = 0;
     for (_, stream) in &mut peers {
         sent += stream.fill(Duration::from_millis(50)).await;
     }
     // A little of it may have been read before.
-    assert!(sent <= 4 * MIB + 16 * (USUAL + 1024), "{sent}");
+    assert!(sent <= 4 * MIB + 16 * (BASE_WINDOW + 1024), "{sent}");
 }
 
 /// The bound follows the node's budget of bytes for calls.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn windows_have_at_most_half_of_the_bytes_in_flight() {
     let limits = Limits { max_in_flight_bytes: 2 * MIB as u64, ..Limits::default() };
-    let served = Served::start(app().limits(limits)).await;
+    let served = ServingNode::start(app().limits(limits)).await;
     let mut peers = Vec::new();
     for _ in 0..30 {
         let peer = peer(&served).await;
-        let stream = begun(&served, &peer, MIB).await;
+        let stream = started(&served, &peer, MIB).await;
         peers.push((peer, stream));
     }
     assert!((MIB / 2..=MIB).contains(&given(&served)), "{}", given(&served));
@@ -140,13 +140,13 @@ async fn windows_have_at_most_half_of_the_bytes_in_flight() {
     until(|| given(&served) == 0).await;
 }
 
-/// Bodies arrive whatever is left of the windows, and no window leaks.
+/// Bodies arrive with any rest of the windows, and no window leaks.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn large_bodies_come_beside_each_other_and_leave_no_window_behind() {
+async fn large_bodies_arrive_concurrently_and_leak_no_window() {
     for windows in [0, MIB as u64, 128 * MIB as u64] {
         let mut config = patient();
         config.tuning.windows_bytes = windows;
-        let served = Served::start_with(app(), config).await;
+        let served = ServingNode::start_with(app(), config).await;
         let client = served.client().await;
         let calls = (0..8).map(|n| {
             let client = client.clone();
@@ -155,22 +155,22 @@ async fn large_bodies_come_beside_each_other_and_leave_no_window_behind() {
         for (n, call) in calls.collect::<Vec<_>>().into_iter().enumerate() {
             assert_eq!(tokio::time::timeout(LONG, call).await.unwrap().unwrap().unwrap(), (n + 1) * MIB);
         }
-        served.comes_to_rest().await;
+        served.until_idle().await;
         // Bytes with the head were read before there was a window for them.
-        assert!(given(&served) <= CALLING + 8 * 64 * 1024, "{}", given(&served));
+        assert!(given(&served) <= CALL_WINDOW + 8 * 64 * 1024, "{}", given(&served));
     }
 }
 
 /// A cancelled body keeps the rest of its window, once; later calls use it up.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_window_that_was_not_used_is_not_given_twice() {
-    let served = Served::start(app()).await;
+async fn an_unused_window_is_not_granted_twice() {
+    let served = ServingNode::start(app()).await;
     let peer = peer(&served).await;
     for _ in 0..50 {
-        drop(begun(&served, &peer, 8 * MIB).await);
+        drop(started(&served, &peer, 8 * MIB).await);
         until(|| served.node.describe().in_flight == 0).await;
     }
-    assert!(given(&served) <= 32 * MIB - USUAL, "{}", given(&served));
+    assert!(given(&served) <= 32 * MIB - BASE_WINDOW, "{}", given(&served));
     let text = Value::from("a".repeat(8 * MIB)).to_envelope().unwrap().into_bytes();
     let before = given(&served);
     for _ in 0..3 {
@@ -184,7 +184,7 @@ async fn a_window_that_was_not_used_is_not_given_twice() {
 
 /// Streams that wait for calls of a peer with some calls.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_makes_calls_has_more_streams_when_it_needs_them() {
+async fn a_peer_with_calls_gets_more_streams_on_demand() {
     let gate = Arc::new(Semaphore::new(0));
     let waiting = Arc::clone(&gate);
     let stage = Stage::<String, usize>::each_async("wait", move |text| {
@@ -194,7 +194,7 @@ async fn who_makes_calls_has_more_streams_when_it_needs_them() {
             Ok(text.len())
         }
     });
-    let served = Served::start(App::new().route("/wait", stage)).await;
+    let served = ServingNode::start(App::new().route("/wait", stage)).await;
     let client = served.client().await;
     // Too large to share, so that each has its own stream.
     let calls: Vec<_> = (0..200)
@@ -208,5 +208,5 @@ async fn who_makes_calls_has_more_streams_when_it_needs_them() {
     for call in calls {
         assert_eq!(tokio::time::timeout(LONG, call).await.unwrap().unwrap().unwrap(), 20_000);
     }
-    served.comes_to_rest().await;
+    served.until_idle().await;
 }

@@ -171,7 +171,7 @@ mod tests {
         next: Option<Box<Self>>,
     }
 
-    fn told(field: &Field) -> String {
+    fn described(field: &Field) -> String {
         let shape = field.shape.as_ref().unwrap();
         let shape: Vec<i64> = shape.iter().map(|axis| axis.map_or(-1, |axis| axis as i64)).collect();
         let needed = if field.is_required { "" } else { "?" };
@@ -181,9 +181,9 @@ mod tests {
     #[test]
     fn every_property_of_a_type_is_an_array() {
         let signature = Signature::new(&DataType::for_type::<Patient>(), "input");
-        let told: Vec<String> = signature.fields.iter().map(told).collect();
+        let described: Vec<String> = signature.fields.iter().map(described).collect();
         assert_eq!(
-            told,
+            described,
             [
                 "name: BYTES [1]",
                 "age: UINT8 [1]",
@@ -199,8 +199,8 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_object_is_one_array() {
-        let of = |data_type: DataType| told(&Signature::new(&data_type, "input").fields[0]);
+    fn a_type_that_is_not_an_object_is_one_array() {
+        let of = |data_type: DataType| described(&Signature::new(&data_type, "input").fields[0]);
         assert_eq!(of(DataType::for_type::<f64>()), "input: FP64 [1]");
         assert_eq!(of(DataType::for_type::<Vec<u16>>()), "input: UINT16 [-1]");
         assert_eq!(of(DataType::value()), "input: BYTES [1]");
@@ -208,7 +208,7 @@ mod tests {
 
     /// There and back again: a value of a type is its arrays.
     #[test]
-    fn a_typed_value_survives_as_arrays() {
+    fn a_typed_value_round_trips_through_arrays() {
         let patient = Patient {
             name: "Ada".to_owned(),
             age: 36,
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn an_only_output_may_stand_without_a_map() {
+    fn a_single_output_needs_no_map() {
         let field = TensorField { name: "y".to_owned(), dtype: Some(DType::F32), shape: None };
         let tensors = TensorFields { fields: vec![field], stackable: true };
         let signature = Signature::new(&DataType::value().with_tensors(tensors), "output");

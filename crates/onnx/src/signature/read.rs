@@ -78,7 +78,7 @@ pub enum SignatureError {
 /// The results of one pass over the file.
 pub(crate) struct ModelHeader {
     pub(crate) signature: Signature,
-    /// Weights lie in files beside the model.
+    /// Weights lie in files next to the model.
     pub(crate) has_external_data: bool,
 }
 

@@ -1,4 +1,4 @@
-//! Signatures of models that are built here field by field.
+//! Signatures of models that the tests build field by field.
 
 use proptest::prelude::*;
 use prost::Message as _;
@@ -47,7 +47,7 @@ fn signature(input: &[Dim], output: &[Dim]) -> Signature {
 }
 
 #[test]
-fn tells_names_dtypes_and_symbolic_axes() {
+fn a_signature_has_names_dtypes_and_symbolic_axes() {
     let model = model(
         vec![
             value("ids", ElementType::Int64, &[Named("batch"), Named("sequence")]),
@@ -66,7 +66,7 @@ fn tells_names_dtypes_and_symbolic_axes() {
 }
 
 #[test]
-fn takes_a_free_first_axis_for_the_batch() {
+fn a_free_first_axis_is_the_batch_axis() {
     assert_eq!(signature(&[Named("N"), Fixed(4)], &[Named("N")]).batch_axis(), BatchAxis::Stacked);
     assert_eq!(
         signature(&[Named(""), Fixed(4)], &[Named("invented_by_the_exporter")]).batch_axis(),
@@ -76,7 +76,7 @@ fn takes_a_free_first_axis_for_the_batch() {
 }
 
 #[test]
-fn does_not_take_anything_else_for_the_batch() {
+fn other_axes_are_not_a_batch_axis() {
     assert_eq!(signature(&[Fixed(1), Fixed(4)], &[Fixed(1), Fixed(2)]).batch_axis(), BatchAxis::One);
     assert_eq!(signature(&[Fixed(8), Fixed(4)], &[Fixed(8)]).batch_axis(), BatchAxis::Absent);
     assert_eq!(signature(&[Named("N")], &[Fixed(1)]).batch_axis(), BatchAxis::Absent);
@@ -86,7 +86,7 @@ fn does_not_take_anything_else_for_the_batch() {
 }
 
 #[test]
-fn inputs_with_different_first_axes_are_not_one_batch() {
+fn inputs_with_different_first_axes_have_no_batch_axis() {
     let inputs = vec![
         value("query", ElementType::Float, &[Named("q"), Fixed(4)]),
         value("keys", ElementType::Float, &[Named("k"), Fixed(4)]),
@@ -96,7 +96,7 @@ fn inputs_with_different_first_axes_are_not_one_batch() {
 }
 
 #[test]
-fn weights_listed_as_inputs_are_not_asked_of_the_caller() {
+fn weights_listed_as_inputs_are_not_inputs_of_a_call() {
     let x = value("x", ElementType::Float, &[Named("N"), Fixed(4)]);
     let w = value("w", ElementType::Float, &[Fixed(4), Fixed(2)]);
     let mut model = model(vec![x, w], vec![value("y", ElementType::Float, &[Named("N"), Fixed(2)])]);
@@ -106,7 +106,7 @@ fn weights_listed_as_inputs_are_not_asked_of_the_caller() {
 }
 
 #[test]
-fn notices_weights_in_other_files() {
+fn weights_in_other_files_are_detected() {
     let mut model = model(Vec::new(), vec![value("y", ElementType::Float, &[])]);
     assert!(!read(&model.encode_to_vec()).unwrap().has_external_data);
     let weight = TensorProto { name: Some("w".to_owned()), data_location: Some(1) };
@@ -115,7 +115,7 @@ fn notices_weights_in_other_files() {
 }
 
 #[test]
-fn refuses_what_is_no_onnx_file() {
+fn a_file_that_is_not_onnx_is_refused() {
     for bytes in [&b""[..], b"\x89PNG\r\n\x1a\n", b"not a model", &[0xff; 64]] {
         let error = Signature::try_from_onnx(bytes).unwrap_err();
         assert!(matches!(error, SignatureError::NotOnnx { .. }), "{error}");
@@ -123,7 +123,7 @@ fn refuses_what_is_no_onnx_file() {
 }
 
 #[test]
-fn refuses_what_is_no_tensor_of_numbers_and_names_it() {
+fn an_input_or_output_that_is_not_a_numeric_tensor_is_refused_by_name() {
     let sequence = ValueInfoProto { name: Some("zipmap".to_owned()), r#type: Some(TypeProto { tensor_type: None }) };
     let error = read_model(&model(Vec::new(), vec![sequence])).unwrap_err();
     assert_eq!(error.to_string(), "output `zipmap` is not a tensor");
@@ -137,7 +137,7 @@ fn refuses_what_is_no_tensor_of_numbers_and_names_it() {
 }
 
 #[test]
-fn refuses_counts_beyond_reason() {
+fn excessive_counts_are_refused() {
     let y = || value("y", ElementType::Float, &[]);
     let deep = value("deep", ElementType::Float, &[Fixed(1); 33]);
     let error = read_model(&model(vec![deep], vec![y()])).unwrap_err();
@@ -146,27 +146,27 @@ fn refuses_counts_beyond_reason() {
     let error = read_model(&model(Vec::new(), vec![y(); 1025])).unwrap_err();
     assert_eq!(error.to_string(), "1025 outputs are more than 1024");
 
-    let long = value(&"n".repeat(513), ElementType::Float, &[]);
-    let error = read_model(&model(vec![long], vec![y()])).unwrap_err();
+    let long_name = value(&"n".repeat(513), ElementType::Float, &[]);
+    let error = read_model(&model(vec![long_name], vec![y()])).unwrap_err();
     assert_eq!(error.to_string(), "an input has no usable name");
 }
 
 #[test]
-fn schema_of_one_input_takes_it_bare_or_named() {
+fn the_schema_of_one_input_accepts_it_bare_or_named() {
     let schema =
         signature(&[Named("N"), Fixed(2), Named("width")], &[Named("N"), Fixed(3)]).input_type().schema().clone();
-    let bare = &schema["anyOf"][0];
-    assert_eq!(bare["description"], "`x`: f32 [2, width]");
-    assert_eq!((&bare["minItems"], &bare["maxItems"]), (&2.into(), &2.into()));
-    assert_eq!(bare["items"]["items"]["type"], "number");
-    assert!(bare["items"].get("maxItems").is_none());
-    let named = &schema["anyOf"][1];
-    assert_eq!(named["required"][0], "x");
-    assert_eq!(&named["properties"]["x"], bare);
+    let value_schema = &schema["anyOf"][0];
+    assert_eq!(value_schema["description"], "`x`: f32 [2, width]");
+    assert_eq!((&value_schema["minItems"], &value_schema["maxItems"]), (&2.into(), &2.into()));
+    assert_eq!(value_schema["items"]["items"]["type"], "number");
+    assert!(value_schema["items"].get("maxItems").is_none());
+    let map_schema = &schema["anyOf"][1];
+    assert_eq!(map_schema["required"][0], "x");
+    assert_eq!(&map_schema["properties"]["x"], value_schema);
 }
 
 #[test]
-fn schema_of_several_outputs_is_an_object() {
+fn the_schema_of_several_outputs_is_an_object() {
     let outputs =
         vec![value("label", ElementType::Int64, &[Named("N")]), value("is_sure", ElementType::Bool, &[Named("N")])];
     let model = model(vec![value("x", ElementType::Uint8, &[Named("N"), Fixed(4)])], outputs);
@@ -179,22 +179,22 @@ fn schema_of_several_outputs_is_an_object() {
 
 proptest! {
     #[test]
-    fn bytes_from_anywhere_give_a_signature_or_a_reason(bytes in prop::collection::vec(any::<u8>(), 0..512)) {
+    fn arbitrary_bytes_give_a_signature_or_an_error(bytes in prop::collection::vec(any::<u8>(), 0..512)) {
         let _ = Signature::try_from_onnx(&bytes);
     }
 
     #[test]
-    fn a_damaged_file_gives_a_signature_or_a_reason(
-        at in any::<prop::sample::Index>(),
+    fn a_damaged_file_gives_a_signature_or_an_error(
+        position in any::<prop::sample::Index>(),
         byte in any::<u8>(),
-        cut in any::<bool>(),
+        is_truncated in any::<bool>(),
     ) {
         let inputs = vec![value("ids", ElementType::Int64, &[Named("batch"), Fixed(8)])];
         let mut bytes = model(inputs, vec![value("y", ElementType::Float, &[Named("batch")])]).encode_to_vec();
-        let at = at.index(bytes.len());
-        bytes[at] = byte;
-        if cut {
-            bytes.truncate(at);
+        let position = position.index(bytes.len());
+        bytes[position] = byte;
+        if is_truncated {
+            bytes.truncate(position);
         }
         let _ = Signature::try_from_onnx(&bytes);
     }

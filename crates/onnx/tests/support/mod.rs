@@ -1,6 +1,6 @@
 //! Builds small ONNX files: `Graph::new().input(..).output(..).node(..).to_onnx()`.
 
-#![allow(dead_code, reason = "each test binary uses its part")]
+#![allow(dead_code, reason = "each test binary uses a part of it")]
 
 use std::path::PathBuf;
 
@@ -160,14 +160,14 @@ impl Graph {
         ModelProto { ir_version: 8, graph: Some(self.clone()), opset_import }.encode_to_vec()
     }
 
-    /// The model, by way of a file that is gone again afterwards.
+    /// Loads the model through a temporary file.
     pub(crate) fn load(&self, name: &str) -> Result<callboard_onnx::Model, callboard_onnx::LoadError> {
         let file = TempFile::new(name, &self.to_onnx());
         callboard_onnx::Model::load(&file.0)
     }
 }
 
-/// A file of this test alone, removed when it goes out of scope.
+/// A temporary file, removed when it is dropped.
 pub(crate) struct TempFile(pub(crate) PathBuf);
 
 impl TempFile {

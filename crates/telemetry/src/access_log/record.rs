@@ -316,7 +316,7 @@ mod tests {
 
     /// The same records as events, by `tracing`'s own formatter, which knows no fixed number of digits.
     #[test]
-    fn a_line_is_what_tracings_own_formatter_writes() {
+    fn a_line_equals_the_output_of_tracings_own_formatter() {
         #[derive(Clone, Default)]
         struct TracingOutput(Arc<Mutex<Vec<u8>>>);
         impl io::Write for TracingOutput {
@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn as_json_it_has_the_same_fields_and_what_every_line_has() {
+    fn a_json_line_has_the_same_fields_and_the_common_ones() {
         let hostile = "/ü\"\\\n\t\u{7f}\u{0}\u{85}\u{9b}2J\u{2028}{\u{202e}";
         for (path, key) in [("/digits", Some("web")), (hostile, None)] {
             let mut line = Vec::new();
@@ -387,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn every_byte_that_needs_an_escape_is_found_wherever_it_is() {
+    fn every_byte_that_needs_an_escape_is_found_at_any_position() {
         for byte in 0..=u8::MAX {
             let is_meant = matches!(byte, b' '..=b'~') && !matches!(byte, b'"' | b'\\');
             for length in 1..20 {
@@ -414,7 +414,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_is_one_line_whatever_is_in_it() {
+    fn a_record_is_one_line_for_any_content() {
         let hostile: String = (0..0x100).filter_map(char::from_u32).chain(['\u{2028}', '\u{202e}', '\u{85}']).collect();
         let line = line(&AccessRecord { path: &hostile, route: Some(&hostile), key: Some(&hostile), ..RECORD });
         let (text, end) = line.split_at(line.len() - 1);

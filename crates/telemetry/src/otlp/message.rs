@@ -114,10 +114,13 @@ enum OneValue {
 
 impl ExportRequest {
     /// A message with the spans of one service.
-    pub(super) fn new(service: &str, spans: Vec<Span>) -> Self {
+    pub(super) fn new(service: &str, further: &[(String, String)], spans: Vec<Span>) -> Self {
         let version = env!("CARGO_PKG_VERSION");
-        let about = [("service.name", service), ("service.version", version)];
-        let attributes = about.map(|(key, text)| key_value(key, OneValue::Text(text.to_owned()))).into();
+        let further = further.iter().map(|(key, text)| (key.as_str(), text.as_str()));
+        let mut about = vec![("service.name", service), ("service.version", version)];
+        about.retain(|(key, _)| !further.clone().any(|(other, _)| other == *key));
+        let attributes = about.into_iter().chain(further);
+        let attributes = attributes.map(|(key, text)| key_value(key, OneValue::Text(text.to_owned()))).collect();
         let scope = Scope { name: "callboard".to_owned(), version: version.to_owned() };
         let spans = spans.into_iter().map(SpanMessage::from_span).collect();
         let scope_spans = vec![ScopeSpans { scope: Some(scope), spans }];

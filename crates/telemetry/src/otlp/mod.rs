@@ -11,8 +11,10 @@
 //! A collector usually runs on the same machine, without TLS. A collector over https needs a certificate of an
 //! authority in [`OtlpConfig::trust`].
 
+mod env;
 mod message;
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -23,6 +25,8 @@ use prost::Message as _;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout, timeout_at};
+
+pub use self::env::{OTEL_ENDPOINT, OtlpEnvError};
 
 use self::message::ExportRequest;
 use crate::spans::{SampleRatio, Span, SpanSink};
@@ -37,7 +41,7 @@ const MESSAGE_SPANS: usize = 512;
 /// The longest time to gather one message.
 const GATHERING: Duration = Duration::from_secs(1);
 
-/// The longest time for the response of the collector.
+/// The longest time for the response of the collector: the default of OpenTelemetry.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The attempts to send a message, and the pause between two.
@@ -48,7 +52,7 @@ const PAUSE: Duration = Duration::from_secs(1);
 const MAX_ANSWER_BYTES: usize = 64 * 1024;
 
 /// Where spans go, and which requests are sampled.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct OtlpConfig {
     /// The collector, such as `http://127.0.0.1:4318`; spans are posted to `/v1/traces` below it.
     pub endpoint: Origin,
@@ -62,13 +66,42 @@ pub struct OtlpConfig {
     pub ratio: SampleRatio,
     /// The name of this service in traces. Default `callboard`.
     pub service: String,
+    /// Further attributes of this service, such as `deployment.environment`. Default none.
+    pub attributes: Vec<(String, String)>,
+    /// Headers of each message, such as the key of a hosted collector. Default none.
+    pub headers: Vec<(String, String)>,
+    /// The longest time for the response of the collector. Default 10 s.
+    pub timeout: Duration,
 }
 
 impl OtlpConfig {
     /// Exports all requests to this collector.
     #[must_use]
     pub fn new(endpoint: Origin) -> Self {
-        Self { endpoint, trust: None, ratio: SampleRatio::ALL, service: "callboard".to_owned() }
+        Self {
+            endpoint,
+            trust: None,
+            ratio: SampleRatio::ALL,
+            service: "callboard".to_owned(),
+            attributes: Vec::new(),
+            headers: Vec::new(),
+            timeout: ANSWER_TIMEOUT,
+        }
+    }
+}
+
+/// Hides the values of headers.
+impl fmt::Debug for OtlpConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let headers: Vec<&str> = self.headers.iter().map(|(name, _)| name.as_str()).collect();
+        f.debug_struct("OtlpConfig")
+            .field("endpoint", &self.endpoint)
+            .field("ratio", &self.ratio)
+            .field("service", &self.service)
+            .field("attributes", &self.attributes)
+            .field("headers", &headers)
+            .field("timeout", &self.timeout)
+            .finish_non_exhaustive()
     }
 }
 
@@ -95,14 +128,7 @@ impl SpanExporter {
     pub fn spawn(config: &OtlpConfig, metrics: SpanMetrics) -> (Self, Arc<dyn SpanSink>) {
         let (queue, spans) = SpanQueue::new(QUEUE_SPANS, metrics.dropped.clone());
         let (stop, stopped) = oneshot::channel();
-        let sender = ExportTask {
-            origin: config.endpoint.clone(),
-            trust: config.trust.clone(),
-            service: config.service.clone(),
-            connection: None,
-            metrics,
-            is_unreachable: false,
-        };
+        let sender = ExportTask { config: config.clone(), connection: None, metrics, is_unreachable: false };
         let task = tokio::spawn(sender.run(spans, stopped));
         (Self { stop: Some(stop), task }, Arc::new(queue))
     }
@@ -165,9 +191,7 @@ impl SpanSink for SpanQueue {
 
 /// The state of the task.
 struct ExportTask {
-    origin: Origin,
-    trust: Option<Trust>,
-    service: String,
+    config: OtlpConfig,
     connection: Option<Connection>,
     metrics: SpanMetrics,
     /// The last message was dropped, and the log says so.
@@ -216,9 +240,11 @@ impl ExportTask {
     /// Sends one message, or drops it.
     async fn send(&mut self, spans: Vec<Span>) {
         let count = spans.len() as u64;
-        let body = Bytes::from(ExportRequest::new(&self.service, spans).encode_to_vec());
-        let call = Call::post("/v1/traces", "application/x-protobuf", body);
-        let outcome = match call.prepare(&self.origin, Protocol::Http1) {
+        let OtlpConfig { endpoint, service, attributes, headers, .. } = &self.config;
+        let body = Bytes::from(ExportRequest::new(service, attributes, spans).encode_to_vec());
+        let mut call = Call::post("/v1/traces", "application/x-protobuf", body);
+        call.headers.extend_from_slice(headers);
+        let outcome = match call.prepare(endpoint, Protocol::Http1) {
             Ok(message) => self.send_with_retries(&message).await,
             Err(error) => Err(error.to_string()),
         };
@@ -230,7 +256,7 @@ impl ExportTask {
             Err(why) => {
                 self.metrics.dropped.inc_by(count);
                 if !self.is_unreachable {
-                    tracing::warn!(collector = %self.origin, why, "spans are dropped");
+                    tracing::warn!(collector = %self.config.endpoint, why, "spans are dropped");
                 }
                 self.is_unreachable = true;
             }
@@ -240,13 +266,13 @@ impl ExportTask {
     async fn send_with_retries(&mut self, message: &Prepared) -> Result<(), String> {
         let mut attempt = 1;
         loop {
-            let why = match timeout(ANSWER_TIMEOUT, self.try_send(message)).await {
+            let why = match timeout(self.config.timeout, self.try_send(message)).await {
                 Ok(Ok(200..=299)) => return Ok(()),
                 // A retry would have the same outcome.
                 Ok(Ok(status)) if !matches!(status, 429 | 502..=504) => return Err(format!("status {status}")),
                 Ok(Ok(status)) => format!("status {status}"),
                 Ok(Err(error)) => error.to_string(),
-                Err(_) => format!("no answer in {ANSWER_TIMEOUT:?}"),
+                Err(_) => format!("no answer in {:?}", self.config.timeout),
             };
             self.connection = None;
             if attempt == ATTEMPTS {
@@ -260,7 +286,10 @@ impl ExportTask {
     async fn try_send(&mut self, message: &Prepared) -> Result<u16, ClientError> {
         let mut connection = match self.connection.take().filter(|connection| !connection.is_closed()) {
             Some(connection) => connection,
-            None => Connection::open_trusting(&self.origin, Protocol::Http1, self.trust.as_ref()).await?,
+            None => {
+                let OtlpConfig { endpoint, trust, .. } = &self.config;
+                Connection::open_trusting(endpoint, Protocol::Http1, trust.as_ref()).await?
+            }
         };
         let answer = connection.send(message).await?;
         let status = answer.status();

@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn the_caller_decides_and_chance_only_without_a_traceparent() {
+    fn a_traceparent_decides_and_chance_only_without_one() {
         let read = |flags: &str| {
             let header = format!("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-{flags}");
             TraceContext::from_header(header.as_bytes())

@@ -32,7 +32,7 @@ impl RequestSpan {
     pub fn new(
         tracer: &Arc<Tracer>,
         context: TraceContext,
-        begun: Instant,
+        started: Instant,
         method: &str,
         path: &str,
         request_id: &str,
@@ -41,7 +41,7 @@ impl RequestSpan {
         Arc::new(Self {
             tracer: Arc::clone(tracer),
             context,
-            recorder: Recorder::for_span(begun, context.id(), observer),
+            recorder: Recorder::for_span(started, context.id(), observer),
             method: METHODS.into_iter().find(|known| *known == method),
             path: path.into(),
             request_id: request_id.into(),
@@ -110,14 +110,14 @@ pub(super) fn call_spans(
     began: Instant,
     timeline: &Timeline,
 ) -> Vec<Span> {
-    let begun = WallClock::now().at(began);
+    let started = WallClock::now().at(began);
     let part = |name: String, from: Duration, length: Duration| Span {
         id: SpanId { trace: id.trace, span: SpanId::new_span() },
         parent: Some(id.span),
         name,
         is_server: false,
-        start: begun + from,
-        end: begun + from + length,
+        start: started + from,
+        end: started + from + length,
         attributes: Vec::new(),
         links: Vec::new(),
         omitted_links: 0,

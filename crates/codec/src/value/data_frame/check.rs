@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn a_type_that_may_not_travel_is_found_inside_every_other_one() {
+    fn a_forbidden_type_is_found_inside_every_other_type() {
         let bad = || DataType::Union(UnionFields::empty(), UnionMode::Sparse);
         let around: [fn(DataType) -> DataType; 6] = [
             |inner| DataType::List(field(inner)),
@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn the_size_of_a_compressed_part_stands_before_it() {
+    fn the_size_of_a_compressed_part_precedes_it() {
         let part = |size: i64, bytes: usize| [&size.to_le_bytes()[..], &vec![0; bytes]].concat();
         assert_eq!(size_of_part(&part(7, 5), true).unwrap(), (7, true));
         assert_eq!(size_of_part(&part(0, 5), true).unwrap(), (0, true));
@@ -356,6 +356,6 @@ mod tests {
             // The other bits do not matter.
             assert_eq!(frame(independent | 0x40, id << 4 | 0x8f), 2 * block + window, "{id}");
         }
-        assert_eq!(lz4_working_bytes(&[]), 3 * (8 << 20) + 2 * window, "what is not said is the most");
+        assert_eq!(lz4_working_bytes(&[]), 3 * (8 << 20) + 2 * window, "an unknown size counts as the largest");
     }
 }

@@ -69,7 +69,7 @@ fn json_has_a_list_for_each_column() {
 }
 
 #[test]
-fn a_type_may_have_frames_and_series_in_it() {
+fn a_type_may_contain_frames_and_series() {
     #[derive(Debug, PartialEq, Ser, De)]
     struct Input {
         table: DataFrame,
@@ -88,7 +88,7 @@ fn a_type_may_have_frames_and_series_in_it() {
 }
 
 #[test]
-fn a_type_that_knows_no_frames_reads_columns() {
+fn a_type_without_frames_reads_columns() {
     #[derive(De)]
     struct Columns {
         id: Vec<i64>,
@@ -120,7 +120,7 @@ fn columns_that_do_not_fit_are_named() {
 }
 
 #[test]
-fn dictionaries_and_batches_survive_a_stream_and_a_file() {
+fn dictionaries_and_batches_round_trip_through_a_stream_and_a_file() {
     let words: DictionaryArray<Int32Type> = ["x", "y", "x"].into_iter().collect();
     let batch = RecordBatch::try_from_iter([("word", Arc::new(words) as ArrayRef)]).unwrap();
     let other: DictionaryArray<Int32Type> = ["z", "z"].into_iter().collect();
@@ -138,7 +138,7 @@ fn dictionaries_and_batches_survive_a_stream_and_a_file() {
 }
 
 #[test]
-fn unions_do_not_travel() {
+fn unions_are_refused_when_encoded() {
     let fields =
         arrow_schema::UnionFields::try_new([0], [Field::new("i", arrow_schema::DataType::Int32, true)]).unwrap();
     let union = arrow_schema::DataType::Union(fields, arrow_schema::UnionMode::Sparse);

@@ -56,7 +56,7 @@ fn expect_dtype(tensor: &Tensor, dtype: Option<DType>) -> Result<(), DecodeError
     }
 }
 
-fn from_map(map: &Map, wanted: Option<DType>) -> Result<Tensor, DecodeError> {
+fn from_map(map: &Map, requested: Option<DType>) -> Result<Tensor, DecodeError> {
     let data = map.get("data").ok_or_else(|| DecodeError::mismatch("a tensor as a map needs dtype, shape and data"))?;
     let named = map.get("dtype").map(dtype_of).transpose().map_err(|error| error.in_key("dtype"))?;
     let shape = map.get("shape").map(shape_of).transpose().map_err(|error| error.in_key("shape"))?;
@@ -67,10 +67,10 @@ fn from_map(map: &Map, wanted: Option<DType>) -> Result<Tensor, DecodeError> {
             Err(DecodeError::mismatch("a tensor of raw data needs dtype and shape"))
         }
         (Value::Map(_), _, _) => Err(DecodeError::mismatch("a map is not tensor data")),
-        _ => Tensor::from_value(data, named.or(wanted)),
+        _ => Tensor::from_value(data, named.or(requested)),
     };
     let tensor = tensor.map_err(|error| error.in_key("data"))?;
-    expect_dtype(&tensor, wanted).map_err(|error| error.in_key("dtype"))?;
+    expect_dtype(&tensor, requested).map_err(|error| error.in_key("dtype"))?;
     match shape {
         Some(shape) => tensor.reshape(&shape).map_err(|error| refused(&error).in_key("shape")),
         None => Ok(tensor),

@@ -17,7 +17,7 @@ fn from_array_keeps_the_buffer_of_a_standard_array() {
 }
 
 #[test]
-fn from_array_brings_other_orders_into_row_major() {
+fn from_array_converts_other_orders_to_row_major() {
     let base = Array::from_iter(0..12_i32).into_shape_with_order((3, 4)).unwrap();
     let transposed = base.clone().reversed_axes();
     assert_eq!(Tensor::from_array(transposed.clone()).view::<i32>().unwrap(), transposed.into_dyn());
@@ -52,7 +52,7 @@ fn tensors_without_axes_and_with_empty_axes_are_whole_tensors() {
 }
 
 #[test]
-fn shapes_that_lie_are_refused() {
+fn false_shapes_are_refused() {
     let eight = Bytes::from_static(&[0; 8]);
     let wrong = |dtype, shape: &[usize]| Tensor::try_new(dtype, shape, eight.clone()).unwrap_err();
     assert_eq!(wrong(DType::F32, &[3]).to_string(), "shape [3] of f32 needs 12 bytes, not 8");
@@ -76,7 +76,7 @@ fn stacking_names_the_item_that_does_not_fit() {
 }
 
 #[test]
-fn an_item_that_does_not_fit_is_refused_by_itself() {
+fn an_item_that_does_not_fit_is_refused_alone() {
     let (a, b) = (Tensor::from_array(array![1_u8, 2]), Tensor::from_array(array![3_u8, 4]));
     let odd = Tensor::from_array(array![5_u8]);
     let joined = Tensor::stack_matching(&[&odd, &a, &b]).unwrap();

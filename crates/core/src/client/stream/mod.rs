@@ -217,7 +217,7 @@ where
     /// The options of every call. A deadline, or a timeout, which begins here, covers the whole stream: inputs that are
     /// not answered by then get `DeadlineExceeded`.
     pub fn options(mut self, options: CallOptions) -> Self {
-        self.ordered.settings.options = options.begun(clock::now());
+        self.ordered.settings.options = options.started_at(clock::now());
         self
     }
 

@@ -4,7 +4,6 @@
 
 use std::collections::VecDeque;
 use std::fmt;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -22,6 +21,7 @@ use super::window::Window;
 use crate::call::{CallOptions, Flight, Priority};
 use crate::client::{AdmittedCall, CAPACITY_POLL_INTERVAL, LocalClient, panicked, run_admitted};
 use crate::clock::{self, Instant};
+use crate::containment::contain;
 use crate::deadline::Deadline;
 use crate::error::CallError;
 use crate::router::Admission;
@@ -280,7 +280,7 @@ where
         flight.expire();
         driver.cancel_first();
         let late = CallError::deadline_exceeded("while the stream waited for this result");
-        Poll::Ready(Err(flight.told(late, clock::now())))
+        Poll::Ready(Err(flight.with_timing(late, clock::now())))
     }
 
     /// Removes the first call, and pulls the next input unless the stream ends here.
@@ -314,10 +314,8 @@ where
 
 async fn run<Out: Data + Clone>(call: AdmittedCall, payload: Payload) -> Result<Out, CallError> {
     // `Out::deserialize` may run here. Its panic is the error of this call and does not end the others.
-    let read = |call: AdmittedCall, reply| {
-        let read = catch_unwind(AssertUnwindSafe(|| call.read_output(reply)));
-        read.unwrap_or_else(|panic| Err(panicked(panic.as_ref())))
-    };
+    let read =
+        |call: AdmittedCall, reply| contain(|| call.read_output(reply)).unwrap_or_else(|panic| Err(panicked(&panic)));
     run_admitted(call.admitted_at(), call, payload, read).await?
 }
 

@@ -65,7 +65,7 @@ mod tests {
         /// The window never exceeds its look-ahead. A deadline leaves time for its call and the calls ahead of it,
         /// never exceeds the cap, and is never earlier than that of an earlier outstanding call.
         #[test]
-        fn bounds_what_is_outstanding_and_keeps_deadlines_in_order(
+        fn bounds_outstanding_calls_and_keeps_deadlines_in_order(
             look_ahead in 0usize..10,
             timeout_ms in 1u64..5_000_000,
             steps in prop::collection::vec((any::<bool>(), 0u64..1000), 0..200),

@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use super::super::invariants;
 use super::super::script::Nature;
-use super::state::{Batch, End, Family};
-use super::{Event, Life, Outcome, Place, World};
-use crate::queue::{Release, Waiting};
+use super::state::{End, Family, ModelBatch};
+use super::{Event, ModelLife, ModelWorld, Outcome, Place};
+use crate::queue::{QueueState, Release};
 use crate::stage::Contract;
 use crate::timeline::ReleaseReason;
 
-impl World {
+impl ModelWorld {
     pub(super) fn dispatch(&mut self) {
         while let Some((family, group)) = self.suspects.pop_front() {
             let Some(life) = self.free_life(|_| true) else {
@@ -52,14 +52,14 @@ impl World {
         }
     }
 
-    pub(super) fn free_life(&self, suits: impl Fn((u64, &Life)) -> bool) -> Option<u64> {
+    pub(super) fn free_life(&self, suits: impl Fn((u64, &ModelLife)) -> bool) -> Option<u64> {
         let mut free = self.lives.iter().filter(|(_, life)| life.batch.is_none() && !life.leaving);
         free.find(|(id, life)| suits((**id, life))).map(|(id, _)| *id)
     }
 
-    pub(super) fn waiting(&self, replica: usize) -> Waiting {
+    pub(super) fn waiting(&self, replica: usize) -> QueueState {
         let load = self.lanes.load_for(replica);
-        Waiting {
+        QueueState {
             load,
             oldest_arrival: self.lanes.oldest_arrival(replica),
             first_deadline: self.lanes.first_deadline(replica),
@@ -134,13 +134,13 @@ impl World {
             time => (time, End::Returns),
         };
         self.note(format!("{life} runs {calls:?} for {time}: {end:?}"));
-        let batch = Batch { calls, family, started_at: self.now, end };
+        let batch = ModelBatch { calls, family, started_at: self.now, end };
         self.lives.get_mut(&life).expect("it was found free").batch = Some(batch);
         self.at(self.now + time, Event::Over(life));
     }
 
     pub(super) fn batch_over(&mut self, id: u64) {
-        // If the life has died meanwhile, its batch is gone with it.
+        // If the life has died meanwhile, its batch has ended with it.
         let Some(life) = self.lives.get_mut(&id) else { return };
         let Some(batch) = life.batch.take() else { return };
         let open: Vec<usize> = batch.calls.iter().copied().filter(|call| self.calls[*call].outcome.is_none()).collect();
@@ -167,18 +167,18 @@ impl World {
         }
     }
 
-    pub(super) fn returned(&mut self, batch: &Batch, open: &[usize]) {
+    pub(super) fn returned(&mut self, batch: &ModelBatch, open: &[usize]) {
         let cost = batch.calls.iter().map(|call| self.script.calls[*call].cost).sum();
         self.cost.observe(self.instant(), cost, Duration::from_nanos(self.now - batch.started_at));
         self.budget.completed(batch.calls.len());
-        self.culprits.ran(batch.calls.len());
+        self.culprits.record_runs(batch.calls.len());
         for call in open {
             let fails = self.script.calls[*call].nature == Nature::Fails;
             self.end(*call, if fails { Outcome::Failed } else { Outcome::Done });
         }
     }
 
-    pub(super) fn panicked(&mut self, id: u64, batch: &Batch, open: Vec<usize>) {
+    pub(super) fn panicked(&mut self, id: u64, batch: &ModelBatch, open: Vec<usize>) {
         let may_run_again = self.script.contract.may_run_again();
         let suffices = match batch.calls.as_slice() {
             [alone] => {
@@ -198,7 +198,7 @@ impl World {
             return self.crashed(id, true);
         }
         if may_run_again {
-            self.culprits.found();
+            self.culprits.record_poison();
         }
         for call in open {
             if may_run_again && self.script.calls[call].nature != Nature::Kills {

@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use super::{Call, Event, Outcome, Place, World};
+use super::{Event, ModelCall, ModelWorld, Outcome, Place};
 use crate::call::SessionKey;
 use crate::id::RouteIndex;
 use crate::queue::{AdmissionDecision, DeadlineCheck};
 
-impl World {
+impl ModelWorld {
     pub(super) fn arrive(&mut self, call: usize) {
         let plan = self.script.calls[call].clone();
         match self.ledger.admit(self.instant(), RouteIndex(0), plan.bytes, false) {
@@ -75,7 +75,7 @@ impl World {
     }
 
     pub(super) fn push(&mut self, call: usize) {
-        let Call { key, arrived_at, .. } = self.calls[call];
+        let ModelCall { key, arrived_at, .. } = self.calls[call];
         let arrival = self.base + Duration::from_nanos(arrived_at);
         self.calls[call].place = Place::Queue;
         self.lanes.push(self.session(call), key, arrival, self.script.calls[call].cost, call);
@@ -107,7 +107,7 @@ impl World {
     pub(super) fn end(&mut self, call: usize, outcome: Outcome) {
         self.note(format!("call {call}: {outcome:?}"));
         if let Some(earlier) = self.calls[call].outcome.replace(outcome) {
-            self.violations.push(format!("call {call} is told {earlier:?} and {outcome:?}"));
+            self.violations.push(format!("call {call} has two outcomes, {earlier:?} and {outcome:?}"));
         }
         if let Some(line) = self.calls[call].line.take() {
             self.ledger.close(line);

@@ -8,8 +8,8 @@ mod state;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-pub(super) use self::state::{Call, Counts, Life, Outcome, Place};
-use self::state::{Family, ReplicaState};
+pub(super) use self::state::{Counts, ModelCall, ModelLife, Outcome, Place};
+use self::state::{Family, ModelReplica};
 use super::invariants;
 use super::script::Script;
 use super::trace::Trace;
@@ -37,16 +37,16 @@ enum Event {
     Drain,
 }
 
-pub(super) struct World {
+pub(super) struct ModelWorld {
     pub(super) script: Script,
     pub(super) trace: Trace,
     pub(super) violations: Vec<String>,
     pub(super) counts: Counts,
-    pub(super) calls: Vec<Call>,
+    pub(super) calls: Vec<ModelCall>,
     pub(super) ledger: Ledger,
     pub(super) lanes: SessionQueues<usize>,
     pub(super) suspects: VecDeque<(usize, Vec<usize>)>,
-    pub(super) lives: BTreeMap<u64, Life>,
+    pub(super) lives: BTreeMap<u64, ModelLife>,
     pub(super) families: Vec<Family>,
     pub(super) is_yielding: bool,
     pub(super) crashes: Vec<u64>,
@@ -55,8 +55,8 @@ pub(super) struct World {
     events: BTreeMap<(u64, u64), Event>,
     next_event: u64,
     next_life: u64,
-    replicas: Vec<ReplicaState>,
-    wanted: usize,
+    replicas: Vec<ModelReplica>,
+    target: usize,
     cost: SharedCost,
     window: RestartWindow,
     culprits: PoisonShare,
@@ -71,13 +71,13 @@ pub(super) struct World {
     chance: Chance,
 }
 
-impl World {
-    pub(super) fn of(script: Script) -> Self {
+impl ModelWorld {
+    pub(super) fn new(script: Script) -> Self {
         let base = clock::now();
         let calls = script.calls.iter().enumerate().map(|(sequence, plan)| {
             let deadline = Deadline::at(base + Duration::from_nanos(plan.at + plan.timeout));
             let key = EntryKey { priority: plan.priority, deadline, sequence: sequence as u64 };
-            Call {
+            ModelCall {
                 key,
                 arrived_at: plan.at,
                 place: Place::Outside,
@@ -105,7 +105,7 @@ impl World {
             next_event: 0,
             next_life: 0,
             replicas: Vec::new(),
-            wanted: 0,
+            target: 0,
             cost: SharedCost::default(),
             window: RestartWindow::new(script.intensity),
             culprits: PoisonShare::default(),
@@ -167,7 +167,7 @@ impl World {
             Event::Late(call) => self.give_up(call, Outcome::Late),
             Event::Over(life) => self.batch_over(life),
             Event::Restart(index) => {
-                if index < self.wanted && std::mem::take(&mut self.replicas[index].restart_due) {
+                if index < self.target && std::mem::take(&mut self.replicas[index].restart_due) {
                     self.start(index);
                 }
             }

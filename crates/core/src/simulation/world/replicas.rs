@@ -1,18 +1,18 @@
 //! The events of replicas: they start, die, are scaled, and give up together.
 
 use super::super::invariants;
-use super::state::ReplicaState;
-use super::{Event, Life, Outcome, Place, World};
+use super::state::ModelReplica;
+use super::{Event, ModelLife, ModelWorld, Outcome, Place};
 use crate::pool::StageState;
 use crate::restart::{BackoffPolicy, RestartDecision as AfterCrash};
 
-impl World {
+impl ModelWorld {
     /// A life crashes. If its batch is searched for a culprit, the replica is sound, and starts again at once.
     pub(super) fn crashed(&mut self, id: u64, poison: bool) {
-        let Some(Life { index, leaving, batches, .. }) = self.lives.remove(&id) else { return };
+        let Some(ModelLife { index, leaving, batches, .. }) = self.lives.remove(&id) else { return };
         self.note(format!("{id} is dead, replica {index}"));
         self.lanes.set_replicas(self.lives.values().filter(|life| !life.leaving).map(|life| life.index));
-        if leaving || index >= self.wanted || !self.life.state().accepts_entries() {
+        if leaving || index >= self.target || !self.life.state().accepts_entries() {
             return;
         }
         self.life.enter(StageState::Degraded, Some("a replica died".to_owned()));
@@ -39,7 +39,7 @@ impl World {
         self.note("the stage has failed".to_owned());
         self.counts.failed_stages += 1;
         self.life.enter(StageState::Failed, None);
-        self.wanted = 0;
+        self.target = 0;
         let suspects = std::mem::take(&mut self.suspects).into_iter().flat_map(|(_, group)| group);
         let mut waiting: Vec<usize> = suspects.collect();
         while let Some(call) = self.lanes.pop_any() {
@@ -54,13 +54,13 @@ impl World {
     }
 
     pub(super) fn start(&mut self, index: usize) {
-        let life = Life { index, leaving: false, batch: None, batches: 0 };
+        let life = ModelLife { index, leaving: false, batch: None, batches: 0 };
         self.lives.insert(self.next_life, life);
         self.note(format!("replica {index} is up as {}", self.next_life));
         self.next_life += 1;
         self.lanes.set_replicas(self.lives.values().filter(|life| !life.leaving).map(|life| life.index));
         let up = self.lives.values().filter(|life| !life.leaving).count();
-        if up == self.wanted {
+        if up == self.target {
             self.life.enter(StageState::Ready, None);
         }
     }
@@ -70,8 +70,8 @@ impl World {
             return;
         }
         self.note(format!("scaled to {replicas}"));
-        let before = std::mem::replace(&mut self.wanted, replicas);
-        self.replicas.resize(self.replicas.len().max(replicas), ReplicaState::default());
+        let before = std::mem::replace(&mut self.target, replicas);
+        self.replicas.resize(self.replicas.len().max(replicas), ModelReplica::default());
         for index in replicas..self.replicas.len() {
             self.replicas[index].restart_due = false;
         }

@@ -24,7 +24,7 @@ pub(in crate::simulation) enum Place {
 
 /// One call in the world.
 #[derive(Clone, Debug)]
-pub(in crate::simulation) struct Call {
+pub(in crate::simulation) struct ModelCall {
     pub(in crate::simulation) key: EntryKey,
     pub(in crate::simulation) arrived_at: u64,
     pub(in crate::simulation) place: Place,
@@ -36,15 +36,15 @@ pub(in crate::simulation) struct Call {
 
 /// One life of a replica.
 #[derive(Clone, Debug)]
-pub(in crate::simulation) struct Life {
+pub(in crate::simulation) struct ModelLife {
     pub(in crate::simulation) index: usize,
     pub(in crate::simulation) leaving: bool,
-    pub(in crate::simulation) batch: Option<Batch>,
+    pub(in crate::simulation) batch: Option<ModelBatch>,
     pub(super) batches: u64,
 }
 
 #[derive(Clone, Debug)]
-pub(in crate::simulation) struct Batch {
+pub(in crate::simulation) struct ModelBatch {
     pub(in crate::simulation) calls: Vec<usize>,
     /// The batch that died first, if this batch is a part of it.
     pub(super) family: Option<usize>,
@@ -69,7 +69,7 @@ pub(in crate::simulation) struct Family {
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct ReplicaState {
+pub(super) struct ModelReplica {
     pub(super) attempt: u32,
     pub(super) restart_due: bool,
 }

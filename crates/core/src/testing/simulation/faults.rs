@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
 
 use super::journal::Journal;
@@ -14,7 +15,7 @@ use crate::id::StageName;
 use crate::restart::{BackoffPolicy, RestartIntensity};
 use crate::stage::{Factory, StageSpec};
 use crate::testing::Chance;
-use crate::worker::{BoxFuture, DynAsyncWorker, DynWorker, Item, ItemOutcome, Replica, WrongCount};
+use crate::worker::{DynAsyncWorker, DynWorker, Item, ItemOutcome, Replica, WrongCount};
 
 /// The message of a simulated crash. Another panic is the app's own.
 pub(super) const CRASH: &str = "a simulated crash";
@@ -57,7 +58,7 @@ impl Faults {
         journal: &Arc<Journal>,
     ) -> Self {
         let name_as_numbers: Vec<u64> = name.as_str().bytes().map(u64::from).collect();
-        let chance = Mutex::new(Chance::of(seed, &name_as_numbers));
+        let chance = Mutex::new(Chance::for_thing(seed, &name_as_numbers));
         Self { name: name.clone(), plan, chance, is_on: Arc::clone(is_on), journal: Arc::clone(journal) }
     }
 

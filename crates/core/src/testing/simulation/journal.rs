@@ -16,7 +16,7 @@ const LAST_EVENTS: usize = 40;
 /// The record of one run.
 #[derive(Debug)]
 pub(super) struct Journal {
-    begun: Instant,
+    started: Instant,
     book: Mutex<Simulated>,
 }
 
@@ -85,7 +85,7 @@ impl fmt::Display for Simulated {
 
 impl Journal {
     pub(super) fn new(seed: u64) -> Self {
-        Self { begun: clock::now(), book: Mutex::new(Simulated { seed, ..Simulated::default() }) }
+        Self { started: clock::now(), book: Mutex::new(Simulated { seed, ..Simulated::default() }) }
     }
 
     pub(super) fn event(&self, what: impl fmt::Display) {
@@ -131,6 +131,6 @@ impl Journal {
     }
 
     fn line(&self, what: impl fmt::Display) -> String {
-        format!("{:>6} ms  {what}", clock::now().saturating_duration_since(self.begun).as_millis())
+        format!("{:>6} ms  {what}", clock::now().saturating_duration_since(self.started).as_millis())
     }
 }

@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use callboard_codec::Data;
+use futures_util::future::BoxFuture;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, sleep_until, timeout};
 
@@ -29,7 +30,6 @@ use crate::error::{CallError, ErrorKind};
 use crate::node::{Description, Drained, Node};
 use crate::pool::StageState;
 use crate::stage::Factory;
-use crate::worker::BoxFuture;
 
 /// Far beyond every deadline, in virtual time: a call without an answer by then never gets one.
 const FOREVER: Duration = Duration::from_secs(3_600);
@@ -92,20 +92,20 @@ const BURST: u64 = 40;
 pub struct Simulation {
     app: TestApp,
     seed: u64,
-    loads: Vec<Load>,
+    loads: Vec<CallLoad>,
     faults: BTreeMap<String, Plan>,
     leaves: u64,
     allowed: Vec<ErrorKind>,
 }
 
 /// The calls of one route.
-struct Load {
+struct CallLoad {
     route: String,
     calls: usize,
-    call: Box<Call>,
+    call: Box<CallFn>,
 }
 
-type Call = dyn Fn(LocalClient, Chance, CallOptions) -> BoxFuture<'static, Answer> + Send + Sync;
+type CallFn = dyn Fn(LocalClient, Chance, CallOptions) -> BoxFuture<'static, Answer> + Send + Sync;
 
 /// The answer of a caller, and the verdict of its check.
 struct Answer {
@@ -136,7 +136,7 @@ impl Simulation {
                 Answer { error: outcome.err(), broken: broken.map(|words| words.to_string()) }
             })
         };
-        self.loads.push(Load { route: route.to_owned(), calls, call: Box::new(call) });
+        self.loads.push(CallLoad { route: route.to_owned(), calls, call: Box::new(call) });
         self
     }
 
@@ -192,10 +192,10 @@ impl Simulation {
 
 /// Under a paused clock no time passes while this thread is busy.
 fn expect_a_paused_clock() {
-    let begun = clock::now();
+    let started = clock::now();
     #[expect(clippy::disallowed_methods, reason = "real time has to pass, and a sleep of the runtime may be virtual")]
     std::thread::sleep(Duration::from_millis(1));
-    assert!(begun == clock::now(), "a simulation needs a paused clock: `#[tokio::test(start_paused = true)]`");
+    assert!(started == clock::now(), "a simulation needs a paused clock: `#[tokio::test(start_paused = true)]`");
 }
 
 fn add_faults(
@@ -230,7 +230,7 @@ struct CallPlan {
 struct World {
     client: LocalClient,
     journal: Arc<Journal>,
-    loads: Vec<Load>,
+    loads: Vec<CallLoad>,
     seed: u64,
     leaves: u64,
     allowed: Vec<ErrorKind>,
@@ -239,10 +239,10 @@ struct World {
 impl World {
     /// Makes all calls, and waits for their answers.
     async fn play(self: &Arc<Self>) {
-        let begun = clock::now();
+        let started = clock::now();
         let mut players = JoinSet::new();
         for (at, plan) in self.plans() {
-            sleep_until(begun + at).await;
+            sleep_until(started + at).await;
             players.spawn(Arc::clone(self).call(plan));
         }
         let all = async {
@@ -264,8 +264,8 @@ impl World {
     /// The calls in the order of their arrival.
     fn plans(&self) -> Vec<(Duration, CallPlan)> {
         let mut plans = Vec::new();
-        for (load, Load { calls, .. }) in self.loads.iter().enumerate() {
-            let mut chance = Chance::of(self.seed, &[0, load as u64]);
+        for (load, CallLoad { calls, .. }) in self.loads.iter().enumerate() {
+            let mut chance = Chance::for_thing(self.seed, &[0, load as u64]);
             let mean = Duration::from_millis(chance.pick(&[1, 5, 20]));
             let (mut at, mut made) = (Duration::ZERO, 0);
             while made < *calls {
@@ -287,11 +287,11 @@ impl World {
     async fn call(self: Arc<Self>, plan: CallPlan) {
         let CallPlan { number, load, timeout: patience, leaves_after } = plan;
         let deadline = patience.map(|patience| clock::now() + patience);
-        let Load { route, call, .. } = &self.loads[load];
+        let CallLoad { route, call, .. } = &self.loads[load];
         let journal = &self.journal;
         journal.event(format_args!("call {number}: {route}"));
         let options = deadline.map_or_else(CallOptions::new, |at| CallOptions::new().with_deadline(Deadline::at(at)));
-        let answer = call(self.client.clone(), Chance::of(self.seed, &[1, number as u64]), options);
+        let answer = call(self.client.clone(), Chance::for_thing(self.seed, &[1, number as u64]), options);
         let answer = match leaves_after {
             None => answer.await,
             Some(patience) => match timeout(patience, answer).await {
@@ -322,7 +322,7 @@ impl World {
         }
     }
 
-    /// When every caller has an answer or is gone, nothing may be left: at once, except entries that wait for a worker
+    /// When every caller has an answer or has left, nothing may remain: at once, except entries that wait for a worker
     /// that restarts.
     async fn come_to_rest(&self) {
         let end = clock::now() + FOREVER;
@@ -339,8 +339,9 @@ impl World {
 
     /// Checks that each route answers one more call without faults.
     async fn still_serves(&self) {
-        for (index, Load { route, call, .. }) in self.loads.iter().enumerate() {
-            let answer = call(self.client.clone(), Chance::of(self.seed, &[2, index as u64]), CallOptions::new()).await;
+        for (index, CallLoad { route, call, .. }) in self.loads.iter().enumerate() {
+            let answer =
+                call(self.client.clone(), Chance::for_thing(self.seed, &[2, index as u64]), CallOptions::new()).await;
             if let Some(broken) = answer.broken {
                 self.journal.violation(format_args!("{route} after the faults: {broken}"));
             }

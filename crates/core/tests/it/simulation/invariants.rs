@@ -6,7 +6,7 @@ use std::time::Duration;
 use callboard_core::description::{Description, StageState};
 use callboard_core::{Contract, ErrorKind, Instant, ReleaseReason};
 
-use super::journal::{Answer, Book, CallRecord, End, Journal, Told, Visit};
+use super::journal::{Answer, Book, CallOutcome, CallRecord, End, Journal, Visit};
 use super::order;
 use super::script::{CallPlan, Ending, Form, Nature, Script, StagePlan, Step};
 
@@ -24,7 +24,7 @@ impl<'a> Sampler<'a> {
     }
 
     /// The bounds that hold at any time.
-    pub(super) fn look(&self, description: &Description, journal: &Journal) {
+    pub(super) fn inspect(&self, description: &Description, journal: &Journal) {
         let Description { in_flight, in_flight_bytes, admitted, outcomes, .. } = *description;
         if in_flight > self.script.limits.max_in_flight || in_flight_bytes > self.script.limits.max_in_flight_bytes {
             journal.violation(format_args!("{in_flight} calls with {in_flight_bytes} bytes are in flight"));
@@ -43,14 +43,14 @@ impl<'a> Sampler<'a> {
     }
 
     /// Every call in flight is in a queue or in user code, never in both. Only valid after all ready tasks have run.
-    pub(super) fn look_closely(&self, description: &Description, journal: &Journal) {
-        self.look(description, journal);
+    pub(super) fn inspect_at_rest(&self, description: &Description, journal: &Journal) {
+        self.inspect(description, journal);
         // An abandoned entry stays in the bisection queue until a replica is back.
         if self.script.stages.iter().any(|plan| plan.hard_to_build) || self.script.ending != Ending::Calm {
             return;
         }
         let queued: usize = description.stages.iter().map(|stage| stage.queued).sum();
-        let inside = journal.book().wanted_inside(Instant::now());
+        let inside = journal.book().running_with_a_caller(Instant::now());
         if queued + inside > description.in_flight {
             let in_flight = description.in_flight;
             journal.violation(format_args!("{in_flight} in flight, {queued} in queues, {inside} in user code"));
@@ -85,9 +85,9 @@ impl<'a> Sampler<'a> {
     pub(super) fn books(&self, description: &Description, metrics: &str, journal: &Journal) {
         let moved = |line: &str| line.starts_with("callboard_stage_moved_to_threads_total") && !line.ends_with(" 0");
         journal.book().moved_to_threads |= metrics.lines().any(moved);
-        self.look(description, journal);
+        self.inspect(description, journal);
         if !self.script.changes_revisions() {
-            self.outcomes_as_told(metrics, journal);
+            self.check_outcome_counts(metrics, journal);
         }
         for stage in &description.stages {
             let name = stage.health.name.as_str();
@@ -120,11 +120,12 @@ impl<'a> Sampler<'a> {
     }
 
     /// The counted outcomes are those of the callers. Detached and abandoned calls may have any outcome.
-    fn outcomes_as_told(&self, metrics: &str, journal: &Journal) {
+    fn check_outcome_counts(&self, metrics: &str, journal: &Journal) {
         let book = journal.book();
-        let unknown = book.calls.values().filter(|call| call.told.is_none()).count() as u64;
-        let told = |is: &dyn Fn(&Answer) -> bool| {
-            book.calls.values().filter_map(|call| call.told.as_ref()).filter(|told| is(&told.what)).count() as u64
+        let unknown = book.calls.values().filter(|call| call.outcome.is_none()).count() as u64;
+        let count_of = |is: &dyn Fn(&Answer) -> bool| {
+            book.calls.values().filter_map(|call| call.outcome.as_ref()).filter(|outcome| is(&outcome.what)).count()
+                as u64
         };
         let counted = |outcome: &str| -> u64 {
             let of_route = |route: &super::script::RoutePlan| {
@@ -132,17 +133,18 @@ impl<'a> Sampler<'a> {
             };
             self.script.routes.iter().map(of_route).sum()
         };
-        let is_kind = |kind: ErrorKind| move |what: &Answer| what.as_ref().err().is_some_and(|(told, _)| *told == kind);
+        let is_kind =
+            |kind: ErrorKind| move |what: &Answer| what.as_ref().err().is_some_and(|(actual, _)| *actual == kind);
         let found = [
-            ("ok", told(&Result::is_ok)),
-            (ErrorKind::Failed.as_str(), told(&is_kind(ErrorKind::Failed))),
-            (ErrorKind::WorkerFailed.as_str(), told(&is_kind(ErrorKind::WorkerFailed))),
+            ("ok", count_of(&Result::is_ok)),
+            (ErrorKind::Failed.as_str(), count_of(&is_kind(ErrorKind::Failed))),
+            (ErrorKind::WorkerFailed.as_str(), count_of(&is_kind(ErrorKind::WorkerFailed))),
         ];
         drop(book);
-        for (outcome, told) in found {
+        for (outcome, received) in found {
             let counted = counted(outcome);
-            if counted < told || counted > told + unknown {
-                journal.violation(format_args!("{told} callers were told `{outcome}`, {counted} were counted"));
+            if counted < received || counted > received + unknown {
+                journal.violation(format_args!("{received} callers got `{outcome}`, {counted} were counted"));
             }
         }
     }
@@ -155,7 +157,7 @@ impl<'a> Sampler<'a> {
         self.script.stages.iter().position(|plan| plan.name == name)
     }
 
-    /// How many entries may exceed a queue's bound: entries that were in a worker and came back.
+    /// The number of entries that may exceed a queue's bound: entries that a worker gave back.
     fn comes_back(&self, stage: usize) -> usize {
         let plan = &self.script.stages[stage];
         if !plan.dangerous && !self.script.scales(stage) && self.script.ending == Ending::Calm {
@@ -198,8 +200,8 @@ pub(super) fn judge(script: &Script, journal: &Journal) {
                 record,
                 visits: visits.get(call).unwrap_or(&none),
             };
-            let told = record.told.as_ref().map(|told| (journal.time(told.at), &told.what));
-            found.extend(run.complaint().map(|why| format!("call {call}: {why}; told {told:?}")));
+            let outcome = record.outcome.as_ref().map(|outcome| (journal.time(outcome.at), &outcome.what));
+            found.extend(run.complaint().map(|why| format!("call {call}: {why}; outcome {outcome:?}")));
         }
         for stage in 0..script.stages.len() {
             found.extend(order::overtakings(script, &book, &plans, stage));
@@ -236,7 +238,7 @@ struct Judged<'a> {
 impl Judged<'_> {
     /// The first broken promise of this call.
     fn complaint(&self) -> Option<String> {
-        let Some(Told { at, what }) = &self.record.told else {
+        let Some(CallOutcome { at, what }) = &self.record.outcome else {
             let Some(plan) = self.plan else {
                 return self.record.left_at.is_none().then(|| "has no outcome".to_owned());
             };
@@ -245,7 +247,7 @@ impl Judged<'_> {
         if let Some(deadline) = self.record.deadline
             && *at > deadline + TICK
         {
-            return Some(format!("was told {:?} after its deadline", *at - deadline));
+            return Some(format!("got its outcome {:?} after its deadline", *at - deadline));
         }
         match what {
             Ok(answer) => self.complaint_about_success(*answer),
@@ -272,7 +274,7 @@ impl Judged<'_> {
             ErrorKind::NotFound => self.script.changes_revisions(),
             _ => false,
         };
-        (!is_expected).then(|| "should not have been told that".to_owned())
+        (!is_expected).then(|| "should not have this outcome".to_owned())
     }
 
     /// The stages of its route, or all stages if the route is unknown.

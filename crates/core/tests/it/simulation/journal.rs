@@ -36,7 +36,7 @@ pub(super) type Answer = Result<u64, (ErrorKind, String)>;
 
 /// The outcome of a call at its caller.
 #[derive(Clone, Debug)]
-pub(super) struct Told {
+pub(super) struct CallOutcome {
     pub(super) at: Instant,
     pub(super) what: Answer,
 }
@@ -48,12 +48,12 @@ pub(super) struct CallRecord {
     /// Unknown for a stream's calls.
     pub(super) deadline: Option<Instant>,
     pub(super) left_at: Option<Instant>,
-    pub(super) told: Option<Told>,
+    pub(super) outcome: Option<CallOutcome>,
 }
 
 impl CallRecord {
     pub(super) fn was_refused_by_a_failed_stage(&self) -> bool {
-        let error = self.told.as_ref().and_then(|told| told.what.as_ref().err());
+        let error = self.outcome.as_ref().and_then(|outcome| outcome.what.as_ref().err());
         error.is_some_and(|(kind, message)| *kind == ErrorKind::Unavailable && message.contains("is failed"))
     }
 }
@@ -73,9 +73,9 @@ pub(super) struct Book {
 
 impl Book {
     /// The calls in user code that surely have a waiting caller.
-    pub(super) fn wanted_inside(&self, now: Instant) -> usize {
+    pub(super) fn running_with_a_caller(&self, now: Instant) -> usize {
         let is_wanted = |call: &CallRecord| {
-            call.left_at.is_none() && call.told.is_none() && call.deadline.is_some_and(|deadline| now < deadline)
+            call.left_at.is_none() && call.outcome.is_none() && call.deadline.is_some_and(|deadline| now < deadline)
         };
         let open = self.visits.iter().filter(|visit| visit.end.is_none());
         open.filter(|visit| self.calls.get(&visit.call).is_some_and(is_wanted)).count()
@@ -107,13 +107,13 @@ impl Book {
 #[derive(Debug)]
 pub(super) struct Journal {
     script: Arc<Script>,
-    begun: Instant,
+    started: Instant,
     book: Mutex<Book>,
 }
 
 impl Journal {
     pub(super) fn new(script: Arc<Script>) -> Self {
-        Self { script, begun: Instant::now(), book: Mutex::default() }
+        Self { script, started: Instant::now(), book: Mutex::default() }
     }
 
     pub(super) fn book(&self) -> MutexGuard<'_, Book> {
@@ -130,11 +130,11 @@ impl Journal {
     }
 
     pub(super) fn time(&self, at: Instant) -> Duration {
-        at.saturating_duration_since(self.begun)
+        at.saturating_duration_since(self.started)
     }
 
     pub(super) fn called(&self, call: u64, deadline: Option<Instant>) {
-        let record = CallRecord { called_at: Instant::now(), deadline, left_at: None, told: None };
+        let record = CallRecord { called_at: Instant::now(), deadline, left_at: None, outcome: None };
         if self.book().calls.insert(call, record).is_some() {
             self.violation(format_args!("call {call} was pulled twice"));
         }
@@ -147,11 +147,11 @@ impl Journal {
         }
     }
 
-    pub(super) fn told(&self, call: u64, outcome: Result<u64, CallError>) {
+    pub(super) fn record_outcome(&self, call: u64, outcome: Result<u64, CallError>) {
         let what = outcome.map_err(|error| (error.kind(), error.message().to_owned()));
         let mut book = self.book();
         if let Some(record) = book.calls.get_mut(&call) {
-            record.told = Some(Told { at: Instant::now(), what });
+            record.outcome = Some(CallOutcome { at: Instant::now(), what });
         }
     }
 
@@ -187,7 +187,7 @@ impl Journal {
         for call in calls {
             let mut no = |why: &str| found.push(format!("call {call} starts in stage {} {why}", plan.name));
             let Some(record) = book.calls.get(call) else {
-                no("and was never made");
+                no("and was never called");
                 continue;
             };
             if record.left_at.is_some() {
@@ -196,12 +196,12 @@ impl Journal {
             if record.deadline.is_some_and(|deadline| deadline <= now) {
                 no("after its deadline");
             }
-            if record.told.is_some() {
+            if record.outcome.is_some() {
                 no("although it has its outcome");
             }
             let mut earlier = book.visits.iter().filter(|visit| visit.call == *call && visit.stage == stage).peekable();
             if earlier.peek().is_some() && plan.contract == callboard_core::Contract::AtMostOnce {
-                no("a second time, which may run it once");
+                no("a second time in an at-most-once stage");
             }
             if earlier.any(|visit| book.crashes_of(visit, plan.form).is_empty()) {
                 no("again without need");
@@ -259,8 +259,8 @@ impl fmt::Display for Journal {
             if let Some(at) = record.left_at {
                 lines.push((at, format!("call {call}: left")));
             }
-            if let Some(Told { at, what }) = &record.told {
-                lines.push((*at, format!("call {call}: told {what:?}")));
+            if let Some(CallOutcome { at, what }) = &record.outcome {
+                lines.push((*at, format!("call {call}: outcome {what:?}")));
             }
         }
         for visit in &book.visits {

@@ -2,7 +2,7 @@
 //!
 //! A seed becomes a [`Script`](script::Script): stages with random knobs and contracts, their routes, calls that arrive
 //! in trickles and bursts, callers that leave, user code that fails, panics or hangs, replicas that cannot be built,
-//! scaling, new revisions, routes that are removed and come back, and an ending. The [`world`] runs it against a real
+//! scaling, new revisions, routes that are removed and added again, and an ending. The [`world`] runs it against a real
 //! node on a runtime of one thread, whose clock moves only while all tasks wait. User code records its observations in
 //! a [`Journal`](journal::Journal). The [`invariants`] read it.
 //!
@@ -20,7 +20,7 @@ mod world;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::support::hush;
+use super::support::hide_panics;
 use script::Script;
 use totals::Totals;
 
@@ -33,8 +33,8 @@ fn setting(name: &str) -> Option<u64> {
 }
 
 #[test]
-fn whatever_the_script_every_promise_is_kept() {
-    hush();
+fn every_promise_holds_for_every_script() {
+    hide_panics();
     if let Some(seed) = setting("CALLBOARD_SEED") {
         let script = Script::of_seed(seed);
         println!("{script:#?}");
@@ -67,14 +67,14 @@ fn whatever_the_script_every_promise_is_kept() {
     println!("{seeds} seeds: {totals:?}");
     report(failures.into_inner().unwrap());
     if seeds >= SEEDS {
-        assert_eq!(totals.what_never_happened(), Vec::<&str>::new(), "the scripts are too calm");
+        assert_eq!(totals.missing_events(), Vec::<&str>::new(), "the scripts miss some events");
     }
 }
 
 fn report(mut failures: Vec<(u64, Vec<String>)>) {
     failures.retain(|(_, violations)| !violations.is_empty());
     failures.sort();
-    let told: Vec<String> = failures
+    let texts: Vec<String> = failures
         .iter()
         .take(5)
         .map(|(seed, violations)| {
@@ -87,5 +87,5 @@ fn report(mut failures: Vec<(u64, Vec<String>)>) {
             )
         })
         .collect();
-    assert!(told.is_empty(), "{} seeds broke a promise\n{}", failures.len(), told.join("\n"));
+    assert!(texts.is_empty(), "{} seeds broke a promise\n{}", failures.len(), texts.join("\n"));
 }

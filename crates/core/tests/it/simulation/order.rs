@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use callboard_core::{ErrorKind, Instant};
 
-use super::journal::{Book, End, Told, Visit};
+use super::journal::{Book, CallOutcome, End, Visit};
 use super::script::{CallPlan, Ending, Form, Script, StagePlan};
 
 /// An entry as its queue ranks it.
@@ -69,11 +69,11 @@ fn waiter<'a>(script: &Script, book: &'a Book, call: &CallPlan, stage: usize) ->
         }
     };
     let visit = of_call(stage);
-    let gone_at = match (visit, record.left_at, &record.told) {
+    let gone_at = match (visit, record.left_at, &record.outcome) {
         (Some(visit), ..) => visit.started_at,
         (None, Some(left_at), _) => left_at,
         // Any other call may have had its outcome without queueing.
-        (None, None, Some(Told { at, what: Err((ErrorKind::DeadlineExceeded, message)) }))
+        (None, None, Some(CallOutcome { at, what: Err((ErrorKind::DeadlineExceeded, message)) }))
             if !message.contains("takes about") =>
         {
             *at

@@ -166,10 +166,10 @@ impl Script {
         Self { seed, limits, stages, routes, steps, ending }
     }
 
-    /// The effect of a call on a stage, by whatever route.
+    /// The effect of a call on a stage, by any route.
     pub(super) fn nature(&self, call: u64, stage: usize) -> Nature {
         let dangerous = self.stages[stage].dangerous;
-        match Chance::of(self.seed, &[1, call, stage as u64]).within(0..100) {
+        match Chance::for_thing(self.seed, &[1, call, stage as u64]).within(0..100) {
             0..4 => Nature::Fails,
             4..7 if dangerous => Nature::Kills,
             7..9 if dangerous => Nature::KillsOnce,
@@ -180,18 +180,18 @@ impl Script {
 
     /// The duration of a call in a stage.
     pub(super) fn service(&self, call: u64, stage: usize) -> Duration {
-        let mut chance = Chance::of(self.seed, &[2, call, stage as u64]);
+        let mut chance = Chance::for_thing(self.seed, &[2, call, stage as u64]);
         if chance.one_in(50) { 20 * self.stages[stage].pace } else { chance.gap(self.stages[stage].pace) }
     }
 
     /// The result of a stage's cost function.
     pub(super) fn cost(seed: u64, call: u64) -> u64 {
-        Chance::of(seed, &[3, call]).within(1..5)
+        Chance::for_thing(seed, &[3, call]).within(1..5)
     }
 
     /// Whether this life of a replica fails to start.
-    pub(super) fn is_stillborn(&self, stage: usize, replica: usize, generation: u64) -> bool {
-        let mut chance = Chance::of(self.seed, &[4, stage as u64, replica as u64, generation]);
+    pub(super) fn fails_to_start(&self, stage: usize, replica: usize, generation: u64) -> bool {
+        let mut chance = Chance::for_thing(self.seed, &[4, stage as u64, replica as u64, generation]);
         self.stages[stage].hard_to_build && generation > 0 && chance.one_in(3)
     }
 

@@ -29,7 +29,7 @@ impl UserCode {
                 async move { code.run(vec![*call]).await.remove(0) }
             }),
             Form::AsyncWorker => Stage::async_worker(plan.name, move |replica: &Replica| {
-                if self.script.is_stillborn(self.stage, replica.index(), replica.generation()) {
+                if self.script.fails_to_start(self.stage, replica.index(), replica.generation()) {
                     return Err(Failure::new("stillborn"));
                 }
                 Ok(SimulatedWorker(self.clone()))
@@ -42,7 +42,7 @@ impl UserCode {
         let calls: Vec<u64> = batch.iter().copied().collect();
         self.look_at(batch);
         let visiting = self.journal.enter(self.stage, self.revision, &calls);
-        self.panic_if_told(&calls);
+        self.panic_by_script(&calls);
         visiting.returned();
         calls.into_iter().map(|call| self.result(call)).collect()
     }
@@ -54,7 +54,7 @@ impl UserCode {
             if !service.is_zero() {
                 sleep(service).await;
             }
-            self.panic_if_told(&[*call]);
+            self.panic_by_script(&[*call]);
             if self.script.nature(*call, self.stage) == Nature::Hangs {
                 std::future::pending::<()>().await;
             }
@@ -72,7 +72,7 @@ impl UserCode {
         }
     }
 
-    fn panic_if_told(&self, calls: &[u64]) {
+    fn panic_by_script(&self, calls: &[u64]) {
         for call in calls {
             let kills = match self.script.nature(*call, self.stage) {
                 Nature::Kills => true,

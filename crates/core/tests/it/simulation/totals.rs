@@ -28,7 +28,7 @@ impl Totals {
         }
     }
 
-    pub(super) fn what_never_happened(&self) -> Vec<&'static str> {
+    pub(super) fn missing_events(&self) -> Vec<&'static str> {
         self.fields().into_iter().filter(|(_, count)| *count == 0).map(|(name, _)| name).collect()
     }
 
@@ -56,9 +56,13 @@ impl Totals {
 
     pub(super) fn of(journal: &Journal) -> Self {
         let book = journal.book();
-        let told = |kind| {
+        let failures_of = |kind| {
             let of_kind = |what: &Answer| what.as_ref().err().is_some_and(|(k, _)| *k == kind);
-            book.calls.values().filter_map(|call| call.told.as_ref()).filter(|told| of_kind(&told.what)).count() as u64
+            book.calls
+                .values()
+                .filter_map(|call| call.outcome.as_ref())
+                .filter(|outcome| of_kind(&outcome.what))
+                .count() as u64
         };
         let ended = |end| book.visits.iter().filter(|visit| visit.end.is_some_and(|(_, e)| e == end)).count() as u64;
         let mut places: Vec<_> = book.visits.iter().map(|visit| (visit.call, visit.stage)).collect();
@@ -66,13 +70,16 @@ impl Totals {
         places.dedup();
         Self {
             calls: book.calls.len() as u64,
-            ok: book.calls.values().filter(|call| call.told.as_ref().is_some_and(|told| told.what.is_ok())).count()
-                as u64,
-            failed: told(ErrorKind::Failed),
-            worker_failed: told(ErrorKind::WorkerFailed),
-            deadline_exceeded: told(ErrorKind::DeadlineExceeded),
-            overloaded: told(ErrorKind::Overloaded),
-            unavailable: told(ErrorKind::Unavailable),
+            ok: book
+                .calls
+                .values()
+                .filter(|call| call.outcome.as_ref().is_some_and(|outcome| outcome.what.is_ok()))
+                .count() as u64,
+            failed: failures_of(ErrorKind::Failed),
+            worker_failed: failures_of(ErrorKind::WorkerFailed),
+            deadline_exceeded: failures_of(ErrorKind::DeadlineExceeded),
+            overloaded: failures_of(ErrorKind::Overloaded),
+            unavailable: failures_of(ErrorKind::Unavailable),
             left: book.calls.values().filter(|call| call.left_at.is_some()).count() as u64,
             panics: ended(End::Panicked),
             dropped: ended(End::Dropped),

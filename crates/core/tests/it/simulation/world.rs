@@ -92,15 +92,15 @@ impl World {
         }
         let node = app.start().await.expect("the node starts");
         let (client, handle) = (node.client(), node.handle());
-        let begun = Instant::now();
-        let ending = tokio::spawn(self.clone().end(node, begun));
+        let started = Instant::now();
+        let ending = tokio::spawn(self.clone().end(node, started));
         let sampling = tokio::spawn(self.clone().sample(client.clone()));
 
         let sampler = Sampler::new(&self.script);
         let mut players = JoinSet::new();
         let mut revision = 0;
         for (at, step) in self.script.steps.clone() {
-            sleep_until(begun + at).await;
+            sleep_until(started + at).await;
             match step {
                 Step::Call(plan) => drop(players.spawn(self.clone().call(client.clone(), plan))),
                 Step::Stream(plan) => drop(players.spawn(self.clone().stream(client.clone(), plan))),
@@ -123,18 +123,18 @@ impl World {
                     players.spawn(self.clone().change(handle.clone(), change));
                 }
             }
-            sampler.look(&client.describe(), &self.journal);
+            sampler.inspect(&client.describe(), &self.journal);
         }
         while let Some(played) = players.join_next().await {
             played.expect("no player panics");
         }
-        self.journal.event("everybody has played");
+        self.journal.event("all players are done");
         if self.script.ending != Ending::Calm {
             let node = ending.await.expect("the ending does not panic");
             drop(node);
         } else {
             self.wait_for_quiet(&client).await;
-            let node = ending.await.expect("the ending does not panic").expect("nobody ended it");
+            let node = ending.await.expect("the ending does not panic").expect("the node still exists");
             let drained = node.shutdown(Duration::from_secs(1)).await;
             if drained != Drained::Completely {
                 self.journal.violation(format_args!("nothing was in flight, and the drain says {drained:?}"));
@@ -196,7 +196,7 @@ impl World {
         self.journal.called(plan.id, Some(deadline));
         if plan.is_cast {
             if let Err(error) = client.call_detached_with(route, plan.id, options) {
-                self.journal.told(plan.id, Err(error));
+                self.journal.record_outcome(plan.id, Err(error));
             }
             return;
         }
@@ -211,7 +211,7 @@ impl World {
                 }
             },
         };
-        self.journal.told(plan.id, outcome);
+        self.journal.record_outcome(plan.id, outcome);
     }
 
     async fn stream(self, client: LocalClient, plan: StreamPlan) {
@@ -227,7 +227,7 @@ impl World {
         while plan.stops_after.is_none_or(|results| yielded < results)
             && let Some(outcome) = stream.next().await
         {
-            self.journal.told(plan.first + yielded, outcome);
+            self.journal.record_outcome(plan.first + yielded, outcome);
             yielded += 1;
             if !plan.pause.is_zero() {
                 sleep(plan.pause).await;
@@ -276,11 +276,11 @@ impl World {
     }
 
     /// Ends the node by the script, or returns it.
-    async fn end(self, node: Node, begun: Instant) -> Option<Node> {
+    async fn end(self, node: Node, started: Instant) -> Option<Node> {
         match self.script.ending {
             Ending::Calm => Some(node),
             Ending::Drain { at } => {
-                sleep_until(begun + at).await;
+                sleep_until(started + at).await;
                 self.journal.event("draining");
                 // Longer than the longest timeout.
                 let drained = node.drain(Duration::from_secs(600)).await;
@@ -292,14 +292,14 @@ impl World {
                 None
             }
             Ending::Shutdown { at, grace } => {
-                sleep_until(begun + at).await;
+                sleep_until(started + at).await;
                 self.journal.event("shutting down");
                 let drained = node.shutdown(grace).await;
                 self.journal.event(format_args!("shut down: {drained:?}"));
                 None
             }
             Ending::Abort { at } => {
-                sleep_until(begun + at).await;
+                sleep_until(started + at).await;
                 self.journal.event("aborted");
                 node.abort();
                 None
@@ -315,7 +315,7 @@ impl World {
             for _ in 0..64 {
                 tokio::task::yield_now().await;
             }
-            sampler.look_closely(&client.describe(), &self.journal);
+            sampler.inspect_at_rest(&client.describe(), &self.journal);
         }
     }
 }

@@ -49,7 +49,7 @@ pub(super) struct StreamState {
     /// The error that ended the frames, if any.
     pub(super) fault: Mutex<Option<ApiError>>,
     /// The body was truncated: the client has probably left.
-    pub(super) cut: Notify,
+    pub(super) truncated: Notify,
 }
 
 /// The account of one call's arguments.
@@ -143,8 +143,8 @@ impl FrameReader {
         // Each frame has the limits of a whole body.
         let mut pace = Pace::new(Instant::now());
         self.pace.deadline = Deadline::after(Instant::now(), MAX_TIMEOUT);
-        let mut room = FrameBudget::new(self.client.held_bytes(), self.timeout);
-        let mut head = self.exactly(HEAD_BYTES as u64, &mut pace, &mut room).await?;
+        let mut budget = FrameBudget::new(self.client.held_bytes(), self.timeout);
+        let mut head = self.exactly(HEAD_BYTES as u64, &mut pace, &mut budget).await?;
         let (kind, zeros, length) = (head.get_u8(), head.get_uint(3), u64::from(head.get_u32_le()));
         match kind {
             kind if kind == FrameKind::Value as u8 && zeros == 0 => {}
@@ -153,12 +153,12 @@ impl FrameReader {
                 return Err(ApiError::bad_frame(format!("a frame of kind {kind} is not allowed in a stream of calls")));
             }
         }
-        let most = self.max_bytes.min(room.held.limit());
+        let most = self.max_bytes.min(budget.held.limit());
         if length > most {
             return Err(ApiError::body_too_large(most));
         }
-        room.wait_for_all(length, &mut pace).await?;
-        self.exactly(length, &mut pace, &mut room).await.map(Some)
+        budget.wait_for_all(length, &mut pace).await?;
+        self.exactly(length, &mut pace, &mut budget).await.map(Some)
     }
 
     /// Waits until the limit of the key allows one more call, at most for the timeout of a call.
@@ -194,14 +194,14 @@ impl FrameReader {
     }
 
     /// Reads this many bytes, or fails if the body ends before.
-    async fn exactly(&mut self, length: u64, pace: &mut Pace, room: &mut FrameBudget) -> Result<Bytes, ApiError> {
+    async fn exactly(&mut self, length: u64, pace: &mut Pace, budget: &mut FrameBudget) -> Result<Bytes, ApiError> {
         let mut gathering = BodyBuffer::new(Some(length), self.take(length));
         while gathering.received() < length {
-            let (end, why) = pace.end(&self.pace);
+            let (end, reason) = pace.end(&self.pace);
             let chunk = match timeout_at(end, self.body.next()).await {
                 Ok(Some(chunk)) => self.whole(chunk)?,
                 Ok(None) => return Err(ApiError::bad_frame("the body ends within a frame")),
-                Err(_) if why == TooSlow::Stalled => {
+                Err(_) if reason == TooSlow::Stalled => {
                     return Err(ApiError::body_stalled(self.pace.progress_bytes, self.pace.progress_timeout));
                 }
                 Err(_) => return Err(ApiError::body_out_of_time(self.pace.body_timeout)),
@@ -210,14 +210,14 @@ impl FrameReader {
             self.keep(chunk);
             let piece = self.take(length - gathering.received());
             gathering.push(piece).await;
-            room.keep(gathering.received(), length, pace).await?;
+            budget.keep(gathering.received(), length, pace).await?;
         }
         Ok(gathering.finish().await)
     }
 
     fn whole(&self, chunk: Result<Bytes, axum::Error>) -> Result<Bytes, ApiError> {
         chunk.map_err(|error| {
-            self.shared.cut.notify_one();
+            self.shared.truncated.notify_one();
             ApiError::broken_body(&error)
         })
     }
@@ -235,11 +235,11 @@ impl FrameReader {
 
     fn take(&mut self, most: u64) -> Bytes {
         let most = usize::try_from(most).unwrap_or(usize::MAX);
-        let taken = self.rest.split_to(most.min(self.rest.len()));
+        let piece = self.rest.split_to(most.min(self.rest.len()));
         if self.rest.is_empty() {
             self.rest_held.release();
         }
-        taken
+        piece
     }
 }
 
@@ -288,12 +288,12 @@ fn input_in(route: &Route, bytes: &Bytes, limits: &DecodeLimits) -> Result<Paylo
 struct FrameBudget {
     held: HeldBytes,
     /// How long the frame may still wait.
-    patience: Duration,
+    max_wait: Duration,
 }
 
 impl FrameBudget {
-    fn new(held: HeldBytes, patience: Duration) -> Self {
-        Self { held, patience }
+    fn new(held: HeldBytes, max_wait: Duration) -> Self {
+        Self { held, max_wait }
     }
 
     /// Waits until there is room for a whole frame, and takes none: an announced length blocks no other call.
@@ -316,13 +316,13 @@ impl FrameBudget {
 
     async fn take(&mut self, bytes: u64, pace: &mut Pace) -> Result<(), ApiError> {
         while !self.held.try_grow(bytes) {
-            if self.patience.is_zero() {
+            if self.max_wait.is_zero() {
                 return Ok(self.held.grow(bytes)?);
             }
             let began = Instant::now();
-            sleep(CAPACITY_POLL_INTERVAL.min(self.patience)).await;
+            sleep(CAPACITY_POLL_INTERVAL.min(self.max_wait)).await;
             let waited = began.elapsed();
-            self.patience = self.patience.saturating_sub(waited);
+            self.max_wait = self.max_wait.saturating_sub(waited);
             pace.paused(waited);
         }
         Ok(())

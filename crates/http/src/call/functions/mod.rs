@@ -11,8 +11,8 @@ use std::borrow::Cow;
 
 use axum::http::HeaderMap;
 use axum::http::header::CONTENT_TYPE;
+use callboard_codec::MediaType;
 
-use crate::request::media::essence;
 use crate::respond::stream::StreamForm;
 
 /// The style of a call, which decides the content of the body.
@@ -34,7 +34,7 @@ pub(crate) fn name_of(path: &str) -> Option<Cow<'_, str>> {
 /// Whether the body is a stream of calls.
 pub(crate) fn is_stream(headers: &HeaderMap) -> bool {
     let content_type = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
-    essence(content_type).eq_ignore_ascii_case(StreamForm::Envelopes.media_type())
+    MediaType::without_parameters(content_type).eq_ignore_ascii_case(StreamForm::Envelopes.media_type())
 }
 
 #[cfg(test)]
@@ -42,7 +42,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_function_goes_by_its_routes_path() {
+    fn a_function_is_named_by_the_path_of_its_route() {
         assert_eq!(name_of("/v1/call/digits").as_deref(), Some("/digits"));
         for both in ["/v1/call/a/b", "/v1/call/a%2Fb", "/v1/call/a%2fb"] {
             assert_eq!(name_of(both).as_deref(), Some("/a/b"), "{both}");

@@ -136,9 +136,9 @@ impl CallStreamBody {
                     }
                 },
                 // The client has left: no call needs to continue.
-                () = self.shared.cut.notified() => {
+                () = self.shared.truncated.notified() => {
                     self.outcomes = Box::pin(stream::empty());
-                    self.leaving.left();
+                    self.leaving.abandon();
                     None
                 }
             };
@@ -163,15 +163,15 @@ impl CallStreamBody {
     /// The frame of an outcome.
     async fn frame_of(&mut self, outcome: Result<Value, CallError>) -> Frame {
         let frame = match outcome {
-            Ok(value) => written(&self.client, &self.panics, value).await,
+            Ok(value) => encode(&self.client, &self.panics, value).await,
             Err(error) => Err(error.into()),
         };
         frame.unwrap_or_else(|error| self.problem(&error))
     }
 
     fn problem(&mut self, error: &ApiError) -> Frame {
-        if let Some(left) = self.errors_to_log.checked_sub(1) {
-            self.errors_to_log = left;
+        if let Some(remaining) = self.errors_to_log.checked_sub(1) {
+            self.errors_to_log = remaining;
             error.log(self.id.as_str(), Some(&self.route));
         }
         Frame::from_problem(error, self.id.as_str())
@@ -179,12 +179,12 @@ impl CallStreamBody {
 }
 
 /// The frame of a value, charged until it is sent. Without room it waits: earlier frames make room.
-async fn written(client: &LocalClient, panics: &Counter, value: Value) -> Result<Frame, ApiError> {
+async fn encode(client: &LocalClient, panics: &Counter, value: Value) -> Result<Frame, ApiError> {
     let (value, end) = (Arc::new(value), Instant::now() + DEFAULT_TIMEOUT);
     loop {
         match write(client, panics, Arc::clone(&value), end).await {
             Err(error) if error.is_overloaded() && Instant::now() < end => sleep(CAPACITY_POLL_INTERVAL).await,
-            written => return written,
+            frame => return frame,
         }
     }
 }

@@ -177,7 +177,7 @@ fn timeline_schema() -> Value {
             "end": { "type": "string", "description": "How it ended; absent while it runs." },
         },
     });
-    let there = json!({
+    let remote = json!({
         "type": "object",
         "required": ["node"],
         "properties": {
@@ -196,7 +196,7 @@ fn timeline_schema() -> Value {
             "arrived_ms": { "type": "number", "description": "Milliseconds since the head of the request." },
             "left_ms": { "type": "number" },
             "remote": { "type": "boolean", "description": "It ran on another node." },
-            "there": there,
+            "there": remote,
             "attempts": { "type": "integer" },
             "runs": { "type": "array", "items": run },
         },

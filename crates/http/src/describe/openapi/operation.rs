@@ -120,7 +120,7 @@ fn others<'a>(media_types: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
 
 const JSON: &str = Format::Json.media_type();
 
-/// Beside a content in JSON: the other media types of the same value.
+/// Next to a content in JSON: the other media types of the same value.
 const ALSO: &str = "x-callboard-media-types";
 
 /// A form with files: the raw body of a route that takes one, else the fields of the type if one of them is a file.
@@ -158,9 +158,9 @@ fn binary() -> Value {
 /// long, or would need invented bytes.
 #[must_use]
 pub fn example_of(route: &Route) -> Option<Value> {
-    let given = route.examples().iter().filter(|example| example.resident_bytes() <= MAX_EXAMPLE_MEMORY);
-    let given = given.filter_map(|example| example.encode(Format::Json).ok());
-    match given.into_iter().find(|json| json.len() <= MAX_EXAMPLE_BYTES) {
+    let examples = route.examples().iter().filter(|example| example.resident_bytes() <= MAX_EXAMPLE_MEMORY);
+    let examples = examples.filter_map(|example| example.encode(Format::Json).ok());
+    match examples.into_iter().find(|json| json.len() <= MAX_EXAMPLE_BYTES) {
         Some(json) => serde_json::from_slice(&json).ok(),
         None if route.examples().is_empty() && route.input().raw_body().is_none() => sample(route.input().schema()),
         None => None,
@@ -324,9 +324,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn routes_that_differ_in_punctuation_get_ids_of_their_own() {
+    fn routes_that_differ_in_punctuation_get_different_ids() {
         let mut ids = OperationIds::default();
-        let made = ["/na-me", "/na_me", "/na_me_2", "/na.me"].map(|route| ids.next(route));
-        assert_eq!(made, ["post_na_me", "post_na_me_2", "post_na_me_2_2", "post_na_me_3"]);
+        let names = ["/na-me", "/na_me", "/na_me_2", "/na.me"].map(|route| ids.next(route));
+        assert_eq!(names, ["post_na_me", "post_na_me_2", "post_na_me_2_2", "post_na_me_3"]);
     }
 }

@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_schema_becomes_easier_and_says_the_same() {
+    fn a_simplified_schema_has_the_same_meaning() {
         let mut schema = json!({
             "description": "A row.\n\nOf pixels.\n\n```\n# hidden\n```\nMore.",
             "type": "object",

@@ -12,7 +12,7 @@ const MAX_ITEMS: u64 = 16;
 /// A small value for `schema`, whose references point into its own `$defs`; `None` if no small value fits.
 pub(crate) fn sample(schema: &Value) -> Option<Value> {
     let mut sampler = Sampler { root: schema, fits: true };
-    let value = sampler.of(schema, 0);
+    let value = sampler.sample(schema, 0);
     sampler.fits.then_some(value)
 }
 
@@ -22,19 +22,19 @@ struct Sampler<'a> {
 }
 
 impl<'a> Sampler<'a> {
-    fn of(&mut self, schema: &'a Value, depth: usize) -> Value {
+    fn sample(&mut self, schema: &'a Value, depth: usize) -> Value {
         if depth > MAX_DEPTH {
             return Value::Null;
         }
-        if let Some(given) = given(schema) {
-            return given;
+        if let Some(value) = declared_value(schema) {
+            return value;
         }
         if let Some(target) = schema["$ref"].as_str() {
             let found = self.root.pointer(target.trim_start_matches('#'));
-            return found.map_or(Value::Null, |target| self.of(target, depth + 1));
+            return found.map_or(Value::Null, |target| self.sample(target, depth + 1));
         }
         if let Some(choice) = first_choice(schema) {
-            return self.of(choice, depth + 1);
+            return self.sample(choice, depth + 1);
         }
         match type_of(schema) {
             "object" => self.object(schema, depth),
@@ -52,23 +52,25 @@ impl<'a> Sampler<'a> {
         let Some(properties) = schema["properties"].as_object() else { return json!({}) };
         let required: Vec<&str> =
             schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
-        let shown = properties.iter().filter(|(name, _)| required.is_empty() || required.contains(&name.as_str()));
-        Value::Object(shown.map(|(name, property)| (name.clone(), self.of(property, depth + 1))).collect::<Map<_, _>>())
+        let sampled = properties.iter().filter(|(name, _)| required.is_empty() || required.contains(&name.as_str()));
+        Value::Object(
+            sampled.map(|(name, property)| (name.clone(), self.sample(property, depth + 1))).collect::<Map<_, _>>(),
+        )
     }
 
     fn array(&mut self, schema: &'a Value, depth: usize) -> Value {
         if let Some(items) = schema["prefixItems"].as_array() {
-            return items.iter().map(|item| self.of(item, depth + 1)).collect();
+            return items.iter().map(|item| self.sample(item, depth + 1)).collect();
         }
         let least = schema["minItems"].as_u64().unwrap_or(1);
         self.fits &= least <= MAX_ITEMS;
         let count = least.clamp(1, MAX_ITEMS);
-        (0..count).map(|_| self.of(&schema["items"], depth + 1)).collect()
+        (0..count).map(|_| self.sample(&schema["items"], depth + 1)).collect()
     }
 }
 
 /// The example of the schema itself.
-fn given(schema: &Value) -> Option<Value> {
+fn declared_value(schema: &Value) -> Option<Value> {
     let first = |key: &str| schema[key].as_array().and_then(|values| values.first());
     let offered = [schema.get("const"), first("examples"), schema.get("default"), first("enum")];
     offered.into_iter().flatten().next().cloned()
@@ -123,13 +125,13 @@ mod tests {
     }
 
     #[test]
-    fn a_schema_that_says_nothing_gets_an_empty_object() {
+    fn an_empty_schema_gets_an_empty_object() {
         assert_eq!(sample(&json!({})), Some(json!({})));
         assert_eq!(sample(&json!(true)), Some(json!({})));
     }
 
     #[test]
-    fn a_fixed_length_is_kept_or_nothing_is_shown() {
+    fn a_sample_has_the_required_length_or_is_left_out() {
         let row = |length: u64| json!({ "type": "array", "items": { "type": "integer" }, "minItems": length });
         assert_eq!(sample(&row(10)), Some(json!(vec![1; 10])));
         assert_eq!(sample(&row(1000)), None);

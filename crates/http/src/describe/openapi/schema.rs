@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn shares_equal_schemas_and_tells_different_ones_apart() {
+    fn equal_schemas_are_shared_and_different_schemas_are_not() {
         let mut components = Components::default();
         let text = json!({ "type": "string" });
         assert_eq!(components.insert("Name", text.clone()), components.insert("Name", text));
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn types_that_differ_only_in_their_parts_are_two() {
+    fn types_that_differ_only_in_their_parts_are_separate() {
         let mut components = Components::default();
         let item = |inner: &str| {
             json!({
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn leaves_data_that_looks_like_a_reference_alone() {
+    fn data_that_looks_like_a_reference_is_unchanged() {
         let mut components = Components::default();
         let schema = json!({ "properties": { "$ref": { "type": "string", "default": { "$ref": "#" } } } });
         components.insert("Odd", schema.clone());

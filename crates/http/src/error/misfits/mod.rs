@@ -14,7 +14,7 @@ mod words;
 use callboard_codec::{DecodeError, Map, Value};
 use serde_json::Value as Schema;
 
-use self::words::{in_words, kind_of, none_of, step};
+use self::words::{kind_of, none_of, step, type_name};
 
 /// A body with more errors is of another type.
 const MAX_FIELDS: usize = 32;
@@ -39,9 +39,9 @@ pub(crate) struct Misfit {
 /// The misfits of `value`, which was refused with `error`. That error comes first if the schema does not find it.
 pub(crate) fn misfits(schema: &Schema, value: &Value, error: &DecodeError) -> Vec<Misfit> {
     let mut walk = Walk { root: schema, steps: MAX_STEPS };
-    let mut misfits = walk.of(schema, value, "$", 0);
-    let told = misfits.iter().any(|misfit| misfit.path.starts_with(error.path()));
-    if !told {
+    let mut misfits = walk.visit(schema, value, "$", 0);
+    let is_listed = misfits.iter().any(|misfit| misfit.path.starts_with(error.path()));
+    if !is_listed {
         misfits.insert(0, Misfit::from_error(error));
     }
     misfits.truncate(MAX_FIELDS);
@@ -76,7 +76,7 @@ impl<'a> Walk<'a> {
         is_allowed
     }
 
-    fn of(&mut self, schema: &'a Schema, value: &Value, path: &str, depth: usize) -> Vec<Misfit> {
+    fn visit(&mut self, schema: &'a Schema, value: &Value, path: &str, depth: usize) -> Vec<Misfit> {
         let text_bytes = value.as_str().map_or(0, str::len);
         if depth > MAX_DEPTH || is_opaque(value) || !self.step(text_bytes) {
             return Vec::new();
@@ -86,10 +86,10 @@ impl<'a> Walk<'a> {
             found.push(misfit(path, "is not allowed here"));
         }
         if let Some(target) = schema["$ref"].as_str().and_then(|reference| self.resolve(reference)) {
-            found.extend(self.of(target, value, path, depth + 1));
+            found.extend(self.visit(target, value, path, depth + 1));
         }
         for part in schema["allOf"].as_array().into_iter().flatten() {
-            found.extend(self.of(part, value, path, depth + 1));
+            found.extend(self.visit(part, value, path, depth + 1));
         }
         for choices in ["anyOf", "oneOf"].into_iter().filter_map(|keyword| schema[keyword].as_array()) {
             found.extend(self.choice(choices, value, path, depth));
@@ -122,12 +122,12 @@ impl<'a> Walk<'a> {
                 return;
             }
             match properties.and_then(|properties| properties.get(name)) {
-                Some(property) => found.extend(self.of(property, value, &step(path, name), depth + 1)),
+                Some(property) => found.extend(self.visit(property, value, &step(path, name), depth + 1)),
                 None if schema["additionalProperties"] == Schema::Bool(false) => {
                     found.push(misfit(&step(path, name), "is not a field of this type"));
                 }
                 None if schema["additionalProperties"].is_object() => {
-                    found.extend(self.of(&schema["additionalProperties"], value, &step(path, name), depth + 1));
+                    found.extend(self.visit(&schema["additionalProperties"], value, &step(path, name), depth + 1));
                 }
                 None => {}
             }
@@ -148,7 +148,7 @@ impl<'a> Walk<'a> {
             }
             let of_item = first.get(index).unwrap_or_else(|| &schema["items"]);
             if !of_item.is_null() {
-                found.extend(self.of(of_item, item, &format!("{path}[{index}]"), depth + 1));
+                found.extend(self.visit(of_item, item, &format!("{path}[{index}]"), depth + 1));
             }
         }
     }
@@ -156,18 +156,18 @@ impl<'a> Walk<'a> {
     /// One alternative has to fit. Otherwise the closest alternative says what is wrong: the only one that is not null,
     /// or one of the value's kind whose misfits are deeper.
     fn choice(&mut self, choices: &'a [Schema], value: &Value, path: &str, depth: usize) -> Vec<Misfit> {
-        if let Some((tag, words)) = tag_of(choices)
+        if let Some((tag, constants)) = tag_of(choices)
             && let Value::Map(map) = value
         {
-            let named = map.get(tag).and_then(|tag| words.iter().position(|word| is_equal(word, tag)));
+            let named = map.get(tag).and_then(|tag| constants.iter().position(|constant| is_equal(constant, tag)));
             return match named {
-                Some(index) => self.of(&choices[index], value, path, depth + 1),
-                None => vec![misfit(&step(path, tag), none_of(words))],
+                Some(index) => self.visit(&choices[index], value, path, depth + 1),
+                None => vec![misfit(&step(path, tag), none_of(constants))],
             };
         }
         let mut tried: Vec<Vec<Misfit>> = Vec::new();
         for choice in choices {
-            let found = self.of(choice, value, path, depth + 1);
+            let found = self.visit(choice, value, path, depth + 1);
             if found.is_empty() {
                 return found;
             }
@@ -175,9 +175,9 @@ impl<'a> Walk<'a> {
                 tried.push(found);
             }
         }
-        let words: Option<Vec<&Schema>> = choices.iter().map(|choice| choice.get("const")).collect();
-        if let Some(words) = words {
-            return vec![misfit(path, none_of(words))];
+        let constants: Option<Vec<&Schema>> = choices.iter().map(|choice| choice.get("const")).collect();
+        if let Some(constants) = constants {
+            return vec![misfit(path, none_of(constants))];
         }
         if tried.len() == 1 {
             return tried.swap_remove(0);
@@ -192,13 +192,13 @@ impl<'a> Walk<'a> {
 fn tag_of(choices: &[Schema]) -> Option<(&str, Vec<&Schema>)> {
     let (tag, _) =
         choices.first()?["properties"].as_object()?.iter().find(|(_, field)| field.get("const").is_some())?;
-    let words = choices.iter().map(|choice| choice["properties"][tag].get("const")).collect::<Option<_>>()?;
-    Some((tag, words))
+    let constants = choices.iter().map(|choice| choice["properties"][tag].get("const")).collect::<Option<_>>()?;
+    Some((tag, constants))
 }
 
 /// Whether a schema cannot describe the value.
 fn is_opaque(value: &Value) -> bool {
-    let has_words = matches!(
+    let is_describable = matches!(
         value,
         Value::Null
             | Value::Bool(_)
@@ -210,7 +210,7 @@ fn is_opaque(value: &Value) -> bool {
             | Value::Tuple(_)
             | Value::Map(_)
     );
-    !has_words
+    !is_describable
 }
 
 /// The misfit of the value itself, without its parts.
@@ -221,18 +221,18 @@ fn own_misfit(schema: &Schema, value: &Value) -> Option<String> {
         _ => Vec::new(),
     };
     if !types.is_empty() && !types.iter().any(|name| is_of_type(value, name)) {
-        let wanted: Vec<&str> = types.iter().map(|name| in_words(name)).collect();
-        return Some(format!("must be {} and is {}", wanted.join(" or "), kind_of(value)));
+        let expected: Vec<&str> = types.iter().map(|name| type_name(name)).collect();
+        return Some(format!("must be {} and is {}", expected.join(" or "), kind_of(value)));
     }
-    if let Some(words) = schema["enum"].as_array()
-        && !words.iter().any(|word| is_equal(word, value))
+    if let Some(constants) = schema["enum"].as_array()
+        && !constants.iter().any(|constant| is_equal(constant, value))
     {
-        return Some(none_of(words));
+        return Some(none_of(constants));
     }
-    if let Some(word) = schema.get("const")
-        && !is_equal(word, value)
+    if let Some(constant) = schema.get("const")
+        && !is_equal(constant, value)
     {
-        return Some(none_of([word]));
+        return Some(none_of([constant]));
     }
     out_of_range(schema, value).or_else(|| of_wrong_length(schema, value))
 }
@@ -277,14 +277,14 @@ fn is_of_type(value: &Value, name: &str) -> bool {
     }
 }
 
-fn is_equal(word: &Schema, value: &Value) -> bool {
-    match (word, value) {
+fn is_equal(constant: &Schema, value: &Value) -> bool {
+    match (constant, value) {
         (Schema::Null, Value::Null) => true,
-        (Schema::Bool(word), Value::Bool(value)) => word == value,
-        (Schema::String(word), Value::Str(value)) => word == value,
-        (Schema::Number(word), Value::Int(value)) => word.as_i64() == Some(*value),
-        (Schema::Number(word), Value::UInt(value)) => word.as_u64() == Some(*value),
-        (Schema::Number(word), Value::Float(value)) => word.as_f64() == Some(*value),
+        (Schema::Bool(constant), Value::Bool(value)) => constant == value,
+        (Schema::String(constant), Value::Str(value)) => constant == value,
+        (Schema::Number(constant), Value::Int(value)) => constant.as_i64() == Some(*value),
+        (Schema::Number(constant), Value::UInt(value)) => constant.as_u64() == Some(*value),
+        (Schema::Number(constant), Value::Float(value)) => constant.as_f64() == Some(*value),
         _ => false,
     }
 }

@@ -39,7 +39,7 @@ enum Action {
     Drop { force: bool },
 }
 
-fn told(body: serde_json::Value) -> Vec<(String, String)> {
+fn misfits_of(body: serde_json::Value) -> Vec<(String, String)> {
     let (order, limits) = (DataType::for_type::<Order>(), DecodeLimits::default());
     let bytes = body.to_string().into();
     let error = order.decode(Format::Json, &bytes, &limits).unwrap_err();
@@ -57,22 +57,22 @@ fn good() -> serde_json::Value {
     })
 }
 
-/// The valid body with changes at these places.
-fn with(changes: &[(&str, serde_json::Value)]) -> serde_json::Value {
+/// The valid body with changes at these paths.
+fn good_with(changes: &[(&str, serde_json::Value)]) -> serde_json::Value {
     let mut body = good();
-    for (place, value) in changes {
-        *body.pointer_mut(place).unwrap() = value.clone();
+    for (pointer, value) in changes {
+        *body.pointer_mut(pointer).unwrap() = value.clone();
     }
     body
 }
 
-fn paths(told: &[(String, String)]) -> Vec<&str> {
-    told.iter().map(|(path, _)| path.as_str()).collect()
+fn paths(listed: &[(String, String)]) -> Vec<&str> {
+    listed.iter().map(|(path, _)| path.as_str()).collect()
 }
 
 #[test]
-fn every_field_that_does_not_fit_is_told_with_its_path() {
-    let told = told(with(&[
+fn every_wrong_field_is_listed_with_its_path() {
+    let listed = misfits_of(good_with(&[
         ("/name", json!(7)),
         ("/count", json!(300)),
         ("/note", json!([])),
@@ -82,37 +82,37 @@ fn every_field_that_does_not_fit_is_told_with_its_path() {
         ("/items/1/action/force", json!("yes")),
     ]));
     let expected = ["$.name", "$.count", "$.note", "$.kind", "$.size", "$.items[0].id", "$.items[1].action.force"];
-    assert_eq!(paths(&told), expected);
-    assert_eq!(told[0].1, "must be a text and is a whole number");
-    assert_eq!(told[1].1, "must be at most 255");
-    assert_eq!(told[3].1, r#"must be "small" or "large""#);
-    assert_eq!(told[4].1, "has 1 items and must have at least 2");
-    assert_eq!(told[5].1, "must be at least 0");
-    assert_eq!(told[6].1, "must be true or false and is a text");
+    assert_eq!(paths(&listed), expected);
+    assert_eq!(listed[0].1, "must be a text and is a whole number");
+    assert_eq!(listed[1].1, "must be at most 255");
+    assert_eq!(listed[3].1, r#"must be "small" or "large""#);
+    assert_eq!(listed[4].1, "has 1 items and must have at least 2");
+    assert_eq!(listed[5].1, "must be at least 0");
+    assert_eq!(listed[6].1, "must be true or false and is a text");
 }
 
 #[test]
-fn missing_and_unknown_fields_are_told() {
-    let told = told(json!({ "name": "a", "count": 1, "kind": "small", "size": [1, 2], "colour": "red" }));
+fn missing_and_unknown_fields_are_listed() {
+    let listed = misfits_of(json!({ "name": "a", "count": 1, "kind": "small", "size": [1, 2], "colour": "red" }));
     assert_eq!(
-        told,
+        listed,
         [
             ("$.items".to_owned(), "is missing".to_owned()),
             ("$.colour".to_owned(), "is not a field of this type".to_owned()),
         ]
     );
-    assert_eq!(paths(&self::told(json!([]))), ["$"]);
+    assert_eq!(paths(&misfits_of(json!([]))), ["$"]);
 }
 
 #[test]
-fn an_alternative_that_is_none_of_them_is_told_once() {
-    let told = told(with(&[("/items/0/action", json!({ "do": "dance" })), ("/count", json!("1"))]));
-    assert_eq!(paths(&told), ["$.count", "$.items[0].action.do"], "{told:?}");
-    assert_eq!(told[1].1, r#"must be "add" or "drop""#);
+fn a_value_that_fits_no_alternative_is_listed_once() {
+    let listed = misfits_of(good_with(&[("/items/0/action", json!({ "do": "dance" })), ("/count", json!("1"))]));
+    assert_eq!(paths(&listed), ["$.count", "$.items[0].action.do"], "{listed:?}");
+    assert_eq!(listed[1].1, r#"must be "add" or "drop""#);
 }
 
 #[test]
-fn what_only_serde_knows_is_told_first() {
+fn an_error_that_only_serde_finds_is_listed_first() {
     #[derive(Serialize, Deserialize, JsonSchema)]
     #[serde(try_from = "u8")]
     struct Even(u8);
@@ -124,38 +124,38 @@ fn what_only_serde_knows_is_told_first() {
     }
     let (even, limits) = (DataType::for_type::<Even>(), DecodeLimits::default());
     let error = even.decode(Format::Json, &"7".into(), &limits).unwrap_err();
-    let told = misfits(even.schema(), &Value::Int(7), &error);
-    assert_eq!((told.len(), told[0].path.as_str(), told[0].message.as_str()), (1, "$", "must be even"));
+    let listed = misfits(even.schema(), &Value::Int(7), &error);
+    assert_eq!((listed.len(), listed[0].path.as_str(), listed[0].message.as_str()), (1, "$", "must be even"));
 }
 
 #[test]
-fn a_hostile_value_is_looked_at_for_so_long_and_told_so_much() {
+fn a_hostile_value_has_bounded_steps_and_a_bounded_list() {
     let many = json!(vec![json!({ "id": "x" }); 50_000]);
-    let told = told(with(&[("/items", many), ("/name", json!(1))]));
-    assert_eq!(told.len(), MAX_FIELDS);
+    let listed = misfits_of(good_with(&[("/items", many), ("/name", json!(1))]));
+    assert_eq!(listed.len(), MAX_FIELDS);
     let a = json!({ "anyOf": [{ "$ref": "#/$defs/A" }, { "$ref": "#/$defs/A" }], "type": "string" });
     let schema = json!({ "$defs": { "A": a }, "$ref": "#/$defs/A" });
-    assert_eq!(steps(&schema, &Value::Null), MAX_STEPS, "it comes back when it has none left");
+    assert_eq!(steps(&schema, &Value::Null), MAX_STEPS, "the walk ends when no step is left");
 }
 
 #[test]
-fn what_is_large_and_looked_at_again_and_again_takes_its_steps_each_time() {
-    let twice = json!({ "anyOf": [
+fn each_visit_of_a_large_value_takes_its_steps() {
+    let two_choices = json!({ "anyOf": [
         { "required": ["x"], "properties": { "a": { "$ref": "#/$defs/A" } } },
         { "required": ["y"], "properties": { "a": { "$ref": "#/$defs/A" } } },
     ] });
-    let schema = json!({ "$defs": { "A": twice }, "$ref": "#/$defs/A" });
+    let schema = json!({ "$defs": { "A": two_choices }, "$ref": "#/$defs/A" });
     let nested = |inner: Value| (0..6).fold(inner, |inner, _| Map::from_iter([("a", inner)]).into());
-    let plain = steps(&schema, &nested(Map::new().into()));
-    let many: Map = (0..1000).map(|n| (format!("unknown {n}"), Value::Null)).collect();
-    let (many, long) = (steps(&schema, &nested(many.into())), steps(&schema, &nested(" ".repeat(100_000).into())));
-    assert!(plain < 2_000, "{plain}");
-    assert!(many > 10 * plain && long > 10 * plain, "{many} and {long} beside {plain}");
+    let empty = steps(&schema, &nested(Map::new().into()));
+    let keys: Map = (0..1000).map(|n| (format!("unknown {n}"), Value::Null)).collect();
+    let (keys, text) = (steps(&schema, &nested(keys.into())), steps(&schema, &nested(" ".repeat(100_000).into())));
+    assert!(empty < 2_000, "{empty}");
+    assert!(keys > 10 * empty && text > 10 * empty, "{keys} and {text}, compared with {empty}");
 }
 
 /// The steps of a walk over this value.
 fn steps(schema: &Schema, value: &Value) -> usize {
     let mut walk = Walk { root: schema, steps: MAX_STEPS };
-    walk.of(schema, value, "$", 0);
+    walk.visit(schema, value, "$", 0);
     MAX_STEPS - walk.steps
 }

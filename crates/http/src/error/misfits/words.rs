@@ -1,16 +1,16 @@
-//! The words of misfits: names of types and values, and paths.
+//! The texts of misfits: names of types and values, and paths.
 
 use callboard_codec::Value;
 use serde_json::Value as Schema;
 
-/// The most words of an enumeration that are listed.
-const MAX_WORDS: usize = 16;
+/// The most constants of an enumeration that are listed.
+const MAX_CONSTANTS: usize = 16;
 
 /// The most characters of a key that are shown.
 const MAX_KEY_CHARS: usize = 64;
 
 /// The name of a type of JSON Schema.
-pub(super) fn in_words(name: &str) -> &str {
+pub(super) fn type_name(name: &str) -> &str {
     match name {
         "boolean" => "true or false",
         "integer" => "a whole number",
@@ -37,9 +37,9 @@ pub(super) fn kind_of(value: &Value) -> &'static str {
 }
 
 /// The message for a value that is not in an enumeration.
-pub(super) fn none_of<'a>(words: impl IntoIterator<Item = &'a Schema>) -> String {
-    let words: Vec<String> = words.into_iter().take(MAX_WORDS).map(Schema::to_string).collect();
-    format!("must be {}", words.join(" or "))
+pub(super) fn none_of<'a>(constants: impl IntoIterator<Item = &'a Schema>) -> String {
+    let constants: Vec<String> = constants.into_iter().take(MAX_CONSTANTS).map(Schema::to_string).collect();
+    format!("must be {}", constants.join(" or "))
 }
 
 /// Like the paths of `DecodeError`: `.name`, or `["any key"]`, with the beginning of a long key.

@@ -43,7 +43,7 @@ enum Decoder {
 struct Inflate {
     state: Decompress,
     /// Room for one step. The result is a copy of its own length, so that a short step keeps no more.
-    room: Box<[u8]>,
+    output: Box<[u8]>,
     /// The last step filled its room: the decoder may hold more output although it took all input.
     holds_more: bool,
     is_over: bool,
@@ -72,22 +72,22 @@ impl Decompressor {
             if self.input.is_empty() && !self.holds_more() {
                 return Ok(None);
             }
-            let (taken, unpacked) = match &mut self.decoder {
+            let (consumed, unpacked) = match &mut self.decoder {
                 Decoder::Gzip(decoder) => {
-                    decoder.write(&self.input).map(|taken| (taken, std::mem::take(decoder.get_mut())))
+                    decoder.write(&self.input).map(|consumed| (consumed, std::mem::take(decoder.get_mut())))
                 }
                 Decoder::Deflate(inflate) => {
                     inflate.get_or_insert_with(|| Inflate::for_input(&self.input)).step(&self.input)
                 }
                 Decoder::Zstd(decoder) => {
-                    decoder.write(&self.input).map(|taken| (taken, std::mem::take(decoder.writer_mut())))
+                    decoder.write(&self.input).map(|consumed| (consumed, std::mem::take(decoder.writer_mut())))
                 }
             }
             .map_err(|error| malformed(self.coding, &error))?;
-            if taken == 0 && unpacked.is_empty() && !self.input.is_empty() {
+            if consumed == 0 && unpacked.is_empty() && !self.input.is_empty() {
                 return Err(malformed(self.coding, &io::Error::other("more input behind its end")));
             }
-            self.input.advance(taken);
+            self.input.advance(consumed);
             if !unpacked.is_empty() {
                 return Ok(Some(without_spare_capacity(unpacked)));
             }
@@ -120,20 +120,21 @@ impl Inflate {
             [first] => first & 0x8f == 8,
             [] => true,
         };
-        let room = vec![0; STEP_BYTES].into_boxed_slice();
-        Self { state: Decompress::new(is_zlib), room, holds_more: false, is_over: false }
+        let output = vec![0; STEP_BYTES].into_boxed_slice();
+        Self { state: Decompress::new(is_zlib), output, holds_more: false, is_over: false }
     }
 
     fn step(&mut self, input: &[u8]) -> io::Result<(usize, Vec<u8>)> {
         if self.is_over {
             return Ok((0, Vec::new()));
         }
-        let (taken, given) = (self.state.total_in(), self.state.total_out());
-        let status = self.state.decompress(input, &mut self.room, FlushDecompress::None)?;
-        let (taken, given) = ((self.state.total_in() - taken) as usize, (self.state.total_out() - given) as usize);
+        let (consumed, produced) = (self.state.total_in(), self.state.total_out());
+        let status = self.state.decompress(input, &mut self.output, FlushDecompress::None)?;
+        let (consumed, produced) =
+            ((self.state.total_in() - consumed) as usize, (self.state.total_out() - produced) as usize);
         self.is_over = status == Status::StreamEnd;
-        self.holds_more = given == self.room.len() && !self.is_over;
-        Ok((taken, self.room[..given].to_vec()))
+        self.holds_more = produced == self.output.len() && !self.is_over;
+        Ok((consumed, self.output[..produced].to_vec()))
     }
 }
 
@@ -178,12 +179,12 @@ mod tests {
         Ok(whole)
     }
 
-    const ALL: [ContentCoding; 3] = [ContentCoding::Gzip, ContentCoding::Deflate, ContentCoding::Zstd];
+    const ALL_CODINGS: [ContentCoding; 3] = [ContentCoding::Gzip, ContentCoding::Deflate, ContentCoding::Zstd];
 
     #[test]
-    fn what_was_packed_comes_back_in_chunks_of_any_size() {
+    fn compressed_bytes_are_restored_from_chunks_of_any_size() {
         let text: Vec<u8> = (0..200_000_u32).flat_map(|n| n.to_string().into_bytes()).collect();
-        for coding in ALL {
+        for coding in ALL_CODINGS {
             let packed = compress(coding, &text).unwrap();
             assert!(packed.len() < text.len() / 2, "{coding:?}");
             for step in [1, 3, 1000, usize::MAX] {
@@ -194,9 +195,9 @@ mod tests {
     }
 
     #[test]
-    fn a_bomb_goes_off_in_small_steps() {
+    fn a_bomb_is_decompressed_in_small_steps() {
         let zeros = vec![0; 10 << 20];
-        for coding in ALL {
+        for coding in ALL_CODINGS {
             let packed = compress(coding, &zeros).unwrap();
             assert!(packed.len() < 300_000, "{coding:?} {}", packed.len());
             assert_eq!(decompress(coding, &packed, usize::MAX).unwrap().len(), zeros.len());
@@ -204,10 +205,10 @@ mod tests {
     }
 
     #[test]
-    fn a_chunk_may_end_wherever_it_likes() {
+    fn a_chunk_may_end_at_any_byte() {
         let mut text: Vec<u8> = (0..100).collect();
         text.resize(50_100, 0);
-        for coding in ALL {
+        for coding in ALL_CODINGS {
             let packed = compress(coding, &text).unwrap();
             for split in 0..packed.len() {
                 let mut decompressor = Decompressor::new(coding).unwrap();
@@ -225,9 +226,9 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_or_goes_on_is_refused() {
+    fn truncated_input_and_trailing_bytes_are_refused() {
         let text = b"to be or not to be, that is the question, to be or not to be";
-        for coding in ALL {
+        for coding in ALL_CODINGS {
             let packed = compress(coding, text).unwrap();
             for end in 0..packed.len() {
                 assert!(decompress(coding, &packed[..end], 7).is_err(), "{coding:?} cut at {end}");
@@ -239,17 +240,17 @@ mod tests {
     }
 
     #[test]
-    fn members_of_gzip_follow_each_other_and_deflate_may_be_bare() {
-        let two =
+    fn gzip_may_have_several_members_and_deflate_may_lack_its_header() {
+        let members =
             [compress(ContentCoding::Gzip, b"one, ").unwrap(), compress(ContentCoding::Gzip, b"two").unwrap()].concat();
-        assert_eq!(decompress(ContentCoding::Gzip, &two, 4).unwrap(), b"one, two");
-        let mut bare = flate2::write::DeflateEncoder::new(Vec::new(), flate2::Compression::fast());
-        bare.write_all(b"without a header").unwrap();
-        assert_eq!(decompress(ContentCoding::Deflate, &bare.finish().unwrap(), 4).unwrap(), b"without a header");
+        assert_eq!(decompress(ContentCoding::Gzip, &members, 4).unwrap(), b"one, two");
+        let mut raw = flate2::write::DeflateEncoder::new(Vec::new(), flate2::Compression::fast());
+        raw.write_all(b"without a header").unwrap();
+        assert_eq!(decompress(ContentCoding::Deflate, &raw.finish().unwrap(), 4).unwrap(), b"without a header");
     }
 
     #[test]
-    fn members_without_content_leave_others_their_turn() {
+    fn empty_members_end_a_step() {
         for coding in [ContentCoding::Gzip, ContentCoding::Zstd] {
             let mut decompressor = Decompressor::new(coding).unwrap();
             decompressor.push(compress(coding, b"").unwrap().repeat(10_000).into());

@@ -69,18 +69,18 @@ impl ContentCoding {
     /// longer than most networks. The same holds for tables, except with zstd, which is several times as fast.
     pub(crate) fn for_response(accept_encoding: &str, compressibility: Compressibility) -> Option<Self> {
         let mut qualities = [None::<u16>; 3];
-        let (mut identity, mut others) = (None, None);
+        let (mut identity, mut wildcard) = (None, None);
         for item in accept_encoding.split(',').take(MAX_CODINGS) {
             let (name, quality) = item_of(item);
             match CODINGS.into_iter().position(|coding| coding.is_called(name)) {
                 Some(index) => qualities[index] = Some(quality),
-                None if name == "*" => others = Some(quality),
+                None if name == "*" => wildcard = Some(quality),
                 None if name.eq_ignore_ascii_case("identity") => identity = Some(quality),
                 None => {}
             }
         }
         let rated =
-            CODINGS.into_iter().zip(qualities).map(|(coding, quality)| (quality.or(others).unwrap_or(0), coding));
+            CODINGS.into_iter().zip(qualities).map(|(coding, quality)| (quality.or(wildcard).unwrap_or(0), coding));
         // `max_by_key` keeps the last of equals.
         let best = rated.rev().max_by_key(|(quality, _)| *quality);
         let (quality, coding) = best?;
@@ -97,15 +97,15 @@ impl ContentCoding {
 
     /// Whether gzip is allowed, the coding in which some assets are stored.
     pub(crate) fn takes_gzip(accept_encoding: &str) -> bool {
-        let mut others = false;
+        let mut wildcard = false;
         for item in accept_encoding.split(',').take(MAX_CODINGS) {
             match item_of(item) {
                 (name, quality) if Self::Gzip.is_called(name) => return quality > 0,
-                ("*", quality) => others = quality > 0,
+                ("*", quality) => wildcard = quality > 0,
                 _ => {}
             }
         }
-        others
+        wildcard
     }
 
     fn is_called(self, name: &str) -> bool {
@@ -134,7 +134,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_text_is_packed_as_its_client_likes_it_best() {
+    fn a_text_is_compressed_with_the_preferred_coding() {
         let text = |accept: &str| ContentCoding::for_response(accept, Compressibility::Text).map(ContentCoding::name);
         assert_eq!(text("gzip, deflate, br, zstd"), Some("zstd"));
         assert_eq!(text("gzip, deflate"), Some("gzip"));
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_dense_is_packed_only_where_that_is_clearly_wanted() {
+    fn a_dense_answer_is_compressed_only_if_the_client_prefers_that() {
         let dense = |accept: &str| ContentCoding::for_response(accept, Compressibility::Dense).map(ContentCoding::name);
         for none in ["gzip, deflate, zstd", "*", "gzip, identity"] {
             assert_eq!(dense(none), None, "{none}");
@@ -159,7 +159,7 @@ mod tests {
 
     /// RFC 9110 §12.5.3: the highest acceptable quality is preferred; `identity` may be sent unless it is excluded.
     #[test]
-    fn a_table_is_packed_by_zstd_where_that_is_asked_for() {
+    fn a_table_is_compressed_by_zstd_on_request() {
         let table = |accept: &str| ContentCoding::for_response(accept, Compressibility::Table).map(ContentCoding::name);
         for zstd in ["zstd", "gzip, deflate, br, zstd", "*", "zstd, identity;q=0.5", "zstd;q=0.4, gzip;q=0.2"] {
             assert_eq!(table(zstd), Some("zstd"), "{zstd}");
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn gzip_is_taken_where_it_or_anything_is() {
+    fn gzip_is_allowed_by_name_or_by_wildcard() {
         for takes in ["gzip", "br, x-gzip;q=0.1", "*", "zstd, *;q=0.5"] {
             assert!(ContentCoding::takes_gzip(takes), "{takes}");
         }
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn a_body_has_one_coding_that_is_known() {
+    fn a_body_has_one_known_coding() {
         let of_body =
             |name: &str| ContentCoding::from_header(&name.parse().unwrap()).map_err(|error| error.status().as_u16());
         assert_eq!(of_body("GZIP"), Ok(Some(ContentCoding::Gzip)));

@@ -234,7 +234,7 @@ impl ReplyStreamBody {
         error.log(self.id.as_str(), Some(&self.route));
         self.explain();
         self.writer.error(&error, self.id.as_str(), &mut self.send_buffer);
-        self.over();
+        self.finish();
     }
 
     /// Encodes an item. User code may panic here, on the connection's own task: that ends this stream only. The item is
@@ -258,10 +258,10 @@ impl ReplyStreamBody {
     fn end(&mut self) {
         self.explain();
         self.writer.end(&mut self.send_buffer);
-        self.over();
+        self.finish();
     }
 
-    fn over(&mut self) {
+    fn finish(&mut self) {
         self.is_over = true;
         self.leaving.iter_mut().for_each(AbandonGuard::ended);
     }
@@ -290,7 +290,7 @@ impl AbandonGuard {
     }
 
     /// The reader has left before the end.
-    pub(crate) fn left(&mut self) {
+    pub(crate) fn abandon(&mut self) {
         if !std::mem::replace(&mut self.ended, true) {
             self.abandoned.inc();
         }
@@ -304,6 +304,6 @@ impl AbandonGuard {
 
 impl Drop for AbandonGuard {
     fn drop(&mut self) {
-        self.left();
+        self.abandon();
     }
 }

@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn small_pieces_leave_as_one_and_large_ones_as_they_are() {
+    fn small_pieces_are_joined_and_large_pieces_are_not_copied() {
         let mut unsent = SendBuffer::default();
         assert_eq!(unsent.pop(), None);
         unsent.push(Bytes::from_static(b"one, "));
@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn no_more_is_joined_than_a_piece_takes() {
+    fn joined_pieces_have_a_maximum_size() {
         let mut unsent = SendBuffer::default();
         let mut written = 0;
         while unsent.has_room() {

@@ -61,11 +61,11 @@ pub(crate) fn app() -> App {
 fn size() -> RouteSpec {
     let stage = Stage::each("size", |form: &Value| {
         let form = form.as_map().ok_or_else(|| Failure::invalid_input("send a form"))?;
-        let shown = |value: &Value| match value {
+        let describe = |value: &Value| match value {
             Value::Bytes(bytes) => Value::from(format!("{} bytes", bytes.len())),
             other => other.clone(),
         };
-        Ok(Value::Map(form.iter().map(|(name, value)| (name.to_owned(), shown(value))).collect::<Map>()))
+        Ok(Value::Map(form.iter().map(|(name, value)| (name.to_owned(), describe(value))).collect::<Map>()))
     });
     let raw = RawBody {
         field: "image".to_owned(),
@@ -78,8 +78,8 @@ fn negate(tensor: &Tensor) -> Result<Tensor, Failure> {
     Ok(Tensor::from_array(-tensor.to_array::<f32>()?))
 }
 
-fn fail(how: &Fail) -> Result<u8, Failure> {
-    match how {
+fn fail(action: &Fail) -> Result<u8, Failure> {
+    match action {
         Fail::Plainly => Err("x".parse::<u8>().unwrap_err().into()),
         Fail::Teapot => Err(Failure::new("short and stout").with_status(418).with_type("Teapot").with_details(7)),
         Fail::BadItem => Err(Failure::invalid_input("`item` is too dark")),
@@ -99,10 +99,10 @@ impl Hold {
     pub(crate) fn with_queue(entries: usize) -> Self {
         let started = Arc::new(Semaphore::new(0));
         let (release, released) = channel();
-        let (tell, released) = (Arc::clone(&started), Arc::new(Mutex::new(released)));
+        let (signal_start, released) = (Arc::clone(&started), Arc::new(Mutex::new(released)));
         let stage = Stage::each("hold", move |text: &String| {
-            tell.add_permits(1);
-            wait(&released);
+            signal_start.add_permits(1);
+            wait_for_release(&released);
             Ok(text.clone())
         });
         let stage = stage.on_threads().queue(entries);
@@ -110,31 +110,31 @@ impl Hold {
     }
 
     /// Separates the server's side from the test's side.
-    pub(crate) fn split(self) -> (App, Holding) {
-        (self.app, Holding { started: self.started, release: self.release })
+    pub(crate) fn split(self) -> (App, HoldControl) {
+        (self.app, HoldControl { started: self.started, release: self.release })
     }
 }
 
-/// The test's side of [`Hold`].
-pub(crate) struct Holding {
+/// The test's control of [`Hold`].
+pub(crate) struct HoldControl {
     started: Arc<Semaphore>,
     release: Sender<()>,
 }
 
-impl Holding {
+impl HoldControl {
     /// Waits until one more call is being held.
-    pub(crate) async fn one_is_held(&self) {
-        let started = tokio::time::timeout(super::PATIENCE, self.started.acquire()).await;
+    pub(crate) async fn wait_until_held(&self) {
+        let started = tokio::time::timeout(super::TEST_TIMEOUT, self.started.acquire()).await;
         started.expect("the stage starts").unwrap().forget();
     }
 
     /// Releases one held call.
-    pub(crate) fn release_one(&self) {
+    pub(crate) fn release(&self) {
         self.release.send(()).unwrap();
     }
 }
 
-/// Also ends with the test, so that no thread outlives it.
-fn wait(released: &Mutex<Receiver<()>>) {
+/// Also returns when the test ends, so that no thread outlives it.
+fn wait_for_release(released: &Mutex<Receiver<()>>) {
     _ = released.lock().unwrap().recv();
 }

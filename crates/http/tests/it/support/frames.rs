@@ -5,9 +5,9 @@ use std::net::SocketAddr;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use super::PATIENCE;
+use super::TEST_TIMEOUT;
 
-/// A connection whose frames the test writes itself.
+/// A connection on which the test writes each frame.
 pub(crate) struct Frames {
     pub(crate) socket: TcpStream,
     pub(crate) next_stream: u32,
@@ -38,7 +38,7 @@ impl Frames {
     }
 
     /// `GET path`, and its cancellation.
-    pub(crate) fn looked_at(&mut self, path: &str) -> [Vec<u8>; 2] {
+    pub(crate) fn cancelled_get(&mut self, path: &str) -> [Vec<u8>; 2] {
         let stream = self.next_stream;
         self.next_stream += 2;
         let mut block = vec![0x82, 0x86, 0x04, path.len() as u8];
@@ -49,7 +49,7 @@ impl Frames {
     }
 
     /// A request and its cancellation.
-    pub(crate) fn taken_back(&mut self, flags: u8, path: &str) -> [Vec<u8>; 2] {
+    pub(crate) fn cancelled_post(&mut self, flags: u8, path: &str) -> [Vec<u8>; 2] {
         let stream = self.next_stream;
         self.next_stream += 2;
         // POST, http, and literals without indexing: path, authority, content type.
@@ -65,11 +65,11 @@ impl Frames {
 
     /// A request with these fields, pseudo-headers first, and without a body.
     pub(crate) fn request(&mut self, fields: &[(&str, &str)]) -> Vec<u8> {
-        self.begun(END_STREAM, fields)
+        self.request_head(END_STREAM, fields)
     }
 
     /// The head of a request with these fields, as literals without indexing.
-    pub(crate) fn begun(&mut self, flags: u8, fields: &[(&str, &str)]) -> Vec<u8> {
+    pub(crate) fn request_head(&mut self, flags: u8, fields: &[(&str, &str)]) -> Vec<u8> {
         let stream = self.next_stream;
         self.next_stream += 2;
         let text = |text: &str| [&[u8::try_from(text.len()).unwrap()], text.as_bytes()].concat();
@@ -95,7 +95,7 @@ impl Frames {
                 }
             }
         };
-        tokio::time::timeout(PATIENCE, reading).await.expect("a frame or the end, in time")
+        tokio::time::timeout(TEST_TIMEOUT, reading).await.expect("a frame or the end, in time")
     }
 
     async fn next(&mut self) -> Option<([u8; 9], Vec<u8>)> {
@@ -117,7 +117,7 @@ impl Frames {
                 }
             }
         };
-        tokio::time::timeout(PATIENCE, reading).await.expect("a frame or the end, in time")
+        tokio::time::timeout(TEST_TIMEOUT, reading).await.expect("a frame or the end, in time")
     }
 }
 

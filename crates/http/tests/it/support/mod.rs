@@ -18,8 +18,8 @@ use tokio::task::JoinHandle;
 
 pub(crate) use self::raw::{Answer, Raw};
 
-/// The timeout of everything that should happen at once; only a failing test reaches it.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+/// The timeout of each wait. Only a failing test reaches it.
+pub(crate) const TEST_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Adds `/v2`, unless the edge has an inference protocol already.
 pub(crate) fn add_inference(edge: &HttpEdge) {
@@ -36,22 +36,22 @@ pub(crate) struct Server {
 
 impl Server {
     /// A bare axum router behind the accept loop.
-    pub(crate) async fn of_router(router: Router, config: HttpConfig) -> Self {
+    pub(crate) async fn for_router(router: Router, config: HttpConfig) -> Self {
         Self::spawn(None, bind().await, |listener, stopped| serve_router(listener, router, config, stopped))
     }
 
     /// The edge of a node that runs `app`.
-    pub(crate) async fn of_app(app: App, config: HttpConfig) -> Self {
+    pub(crate) async fn for_app(app: App, config: HttpConfig) -> Self {
         let grace = config.shutdown_grace;
-        Self::of_app_within(app, config, |_| (), grace).await
+        Self::for_app_within(app, config, |_| (), grace).await
     }
 
-    /// The same, with a change of the edge before its first request.
-    pub(crate) async fn of_app_with(app: App, config: HttpConfig, prepare: impl FnOnce(&HttpEdge)) -> Self {
-        Self::of_app_within(app, config, prepare, PATIENCE).await
+    /// The same; `prepare` changes the edge before its first request.
+    pub(crate) async fn for_app_with(app: App, config: HttpConfig, prepare: impl FnOnce(&HttpEdge)) -> Self {
+        Self::for_app_within(app, config, prepare, TEST_TIMEOUT).await
     }
 
-    async fn of_app_within(app: App, config: HttpConfig, prepare: impl FnOnce(&HttpEdge), grace: Duration) -> Self {
+    async fn for_app_within(app: App, config: HttpConfig, prepare: impl FnOnce(&HttpEdge), grace: Duration) -> Self {
         let node = app.start().await.unwrap();
         let edge = HttpEdge::try_new(node.client(), config, ApiInfo::default()).unwrap();
         prepare(&edge);
@@ -83,7 +83,7 @@ impl Server {
 
     /// Drains the node, which must have nothing in flight.
     pub(crate) async fn drain(&self) {
-        let drained = self.node.as_ref().expect("a server of an app").drain(PATIENCE).await;
+        let drained = self.node.as_ref().expect("the server has a node").drain(TEST_TIMEOUT).await;
         assert_eq!(drained, Drained::Completely);
     }
 
@@ -107,7 +107,7 @@ impl Server {
     /// Waits until a sample has this value.
     pub(crate) async fn metric_becomes(&self, sample: &str, value: f64) {
         let becoming = async { while self.metric(sample).await != Some(value) {} };
-        if tokio::time::timeout(PATIENCE, becoming).await.is_err() {
+        if tokio::time::timeout(TEST_TIMEOUT, becoming).await.is_err() {
             panic!("{sample} does not become {value}:\n{}", self.get("/metrics").await.text());
         }
     }
@@ -119,7 +119,7 @@ impl Server {
 
     /// Waits for the end of a server that was asked to stop.
     pub(crate) async fn ended(self) {
-        tokio::time::timeout(PATIENCE, self.serving)
+        tokio::time::timeout(TEST_TIMEOUT, self.serving)
             .await
             .expect("the server ends")
             .expect("the server does not panic")

@@ -6,9 +6,9 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use super::PATIENCE;
+use super::TEST_TIMEOUT;
 
-/// A connection whose bytes the test writes itself.
+/// A connection on which the test writes each byte.
 pub(crate) struct Raw {
     pub(crate) socket: TcpStream,
     unread: Vec<u8>,
@@ -24,11 +24,11 @@ pub(crate) struct Answer {
 
 impl Raw {
     pub(crate) async fn connect(address: SocketAddr) -> Self {
-        Self::of(TcpStream::connect(address).await.unwrap())
+        Self::new(TcpStream::connect(address).await.unwrap())
     }
 
     /// Wraps an existing connection.
-    pub(crate) fn of(socket: TcpStream) -> Self {
+    pub(crate) fn new(socket: TcpStream) -> Self {
         Self { socket, unread: Vec::new() }
     }
 
@@ -46,9 +46,9 @@ impl Raw {
     pub(crate) async fn try_get(&mut self, path: &str) -> Option<Answer> {
         let request = format!("GET {path} HTTP/1.1\r\nhost: test\r\nconnection: close\r\n\r\n");
         self.socket.write_all(request.as_bytes()).await.ok()?;
-        let said = String::from_utf8(self.closed().await).unwrap();
-        let status = said.split(' ').nth(1)?.parse().unwrap();
-        Some(Answer { status, head: said, body: Vec::new() })
+        let answer = String::from_utf8(self.closed().await).unwrap();
+        let status = answer.split(' ').nth(1)?.parse().unwrap();
+        Some(Answer { status, head: answer, body: Vec::new() })
     }
 
     /// Sends `POST path` with these header lines and this body, and reads the answer.
@@ -65,13 +65,13 @@ impl Raw {
 
     /// Reads one response with a Content-Length or in chunks (with neither it has no body).
     pub(crate) async fn answer(&mut self) -> Answer {
-        timeout(PATIENCE, self.read_answer()).await.expect("an answer in time")
+        timeout(TEST_TIMEOUT, self.read_answer()).await.expect("an answer in time")
     }
 
     async fn read_answer(&mut self) -> Answer {
         let head_end = loop {
-            if let Some(at) = self.unread.windows(4).position(|four| four == b"\r\n\r\n") {
-                break at + 4;
+            if let Some(position) = self.unread.windows(4).position(|four| four == b"\r\n\r\n") {
+                break position + 4;
             }
             assert!(self.read_more().await > 0, "closed before an answer: {:?}", String::from_utf8_lossy(&self.unread));
         };
@@ -95,8 +95,8 @@ impl Raw {
     /// The next chunk, or `None` after the last.
     async fn read_chunk(&mut self) -> Option<Vec<u8>> {
         let line_end = loop {
-            if let Some(at) = self.unread.windows(2).position(|two| two == b"\r\n") {
-                break at;
+            if let Some(position) = self.unread.windows(2).position(|two| two == b"\r\n") {
+                break position;
             }
             assert!(self.read_more().await > 0, "closed within a stream");
         };
@@ -112,23 +112,23 @@ impl Raw {
 
     /// Reads the next chunk of an answer, or `None` after the last.
     pub(crate) async fn next_chunk(&mut self) -> Option<Vec<u8>> {
-        timeout(PATIENCE, self.read_chunk()).await.expect("a chunk in time")
+        timeout(TEST_TIMEOUT, self.read_chunk()).await.expect("a chunk in time")
     }
 
-    /// Reads until these words, and drops all bytes up to and including them.
-    pub(crate) async fn hears(&mut self, words: &str) {
+    /// Reads until this text, and drops all bytes up to its end.
+    pub(crate) async fn read_past(&mut self, text: &str) {
         let reading = async {
             loop {
-                if let Some(at) = self.unread.windows(words.len()).position(|said| said == words.as_bytes()) {
-                    self.unread.drain(..at + words.len());
+                if let Some(position) = self.unread.windows(text.len()).position(|window| window == text.as_bytes()) {
+                    self.unread.drain(..position + text.len());
                     return;
                 }
                 // Searched bytes are not searched again.
-                self.unread.drain(..(self.unread.len() + 1).saturating_sub(words.len()));
-                assert!(self.read_more().await > 0, "closed before {words:?}");
+                self.unread.drain(..(self.unread.len() + 1).saturating_sub(text.len()));
+                assert!(self.read_more().await > 0, "closed before {text:?}");
             }
         };
-        timeout(PATIENCE, reading).await.unwrap_or_else(|_| panic!("never heard {words:?}"));
+        timeout(TEST_TIMEOUT, reading).await.unwrap_or_else(|_| panic!("never received {text:?}"));
     }
 
     async fn read_more(&mut self) -> usize {
@@ -138,10 +138,10 @@ impl Raw {
     /// Waits until the server closes the connection; returns the bytes sent until then.
     pub(crate) async fn closed(&mut self) -> Vec<u8> {
         let reading = async {
-            // A reset is a way to close, too.
+            // A reset closes the connection too.
             while let Ok(1..) = self.socket.read_buf(&mut self.unread).await {}
         };
-        timeout(PATIENCE, reading).await.expect("closed in time");
+        timeout(TEST_TIMEOUT, reading).await.expect("closed in time");
         std::mem::take(&mut self.unread)
     }
 }

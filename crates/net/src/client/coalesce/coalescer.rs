@@ -320,10 +320,10 @@ impl CoalescerState {
         let (now, count) = (Instant::now(), calls.len());
         let mut shared = SharedStream::new(stream, count, self.wake_batch.join());
         for (nth, QueuedCall { mut frame, call, max_body_bytes, since, .. }) in calls.into_iter().enumerate() {
-            let waited = now.saturating_duration_since(since);
-            if waited >= ROOM_WAIT {
+            let wait = now.saturating_duration_since(since);
+            if wait >= ROOM_WAIT {
                 // If this fails, the header only has too much remaining time.
-                let _ = frame.change_header(FrameKind::Call, |call: &mut Call| wire::shorten(call, waited));
+                let _ = frame.change_header(FrameKind::Call, |call: &mut Call| wire::shorten(call, wait));
             }
             if count > 1 && nth + 1 == count {
                 // Lets the node end the stream a round trip earlier.

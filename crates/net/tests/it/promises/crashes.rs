@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use super::usage::Process;
 use super::{Scale, cluster, offer, quantile, working};
 use crate::common::LONG;
-use crate::ledger::{Book, Work};
+use crate::ledger::{ExecutionLog, Work};
 
 /// One call in this many ends its worker.
 const POISON: u64 = 100;
@@ -21,7 +21,7 @@ const POISON: u64 = 100;
 type Lives = Arc<Mutex<Vec<(usize, Instant, bool)>>>;
 
 struct Fragile {
-    book: Book,
+    log: ExecutionLog,
     replica: usize,
     lives: Lives,
 }
@@ -33,7 +33,7 @@ impl Worker for Fragile {
     #[expect(clippy::disallowed_methods, reason = "work that holds its thread")]
     fn call(&mut self, batch: Batch<Work>) -> Vec<Result<Work, Failure>> {
         let run = |work: &Work| {
-            self.book.begin(work, self.replica as u64)?;
+            self.log.record(work, self.replica as u64)?;
             std::thread::sleep(Duration::from_millis(5));
             if work.id % POISON == POISON - 1 {
                 self.lives.lock().push((self.replica, Instant::now(), true));
@@ -46,20 +46,20 @@ impl Worker for Fragile {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_crashed_worker_is_started_again_and_its_call_alone_has_failed() {
-    let scale = Scale::of(100, 4);
-    let (book, lives) = (Book::in_memory(), Lives::default());
+async fn a_crashed_worker_restarts_and_only_its_call_fails() {
+    let scale = Scale::new(100, 4);
+    let (log, lives) = (ExecutionLog::in_memory(), Lives::default());
     let fragile = Stage::worker("work", {
-        let (book, lives) = (book.clone(), Arc::clone(&lives));
+        let (log, lives) = (log.clone(), Arc::clone(&lives));
         move |replica: &Replica| {
             lives.lock().push((replica.index(), Instant::now(), false));
-            Ok(Fragile { book: book.clone(), replica: replica.index(), lives: Arc::clone(&lives) })
+            Ok(Fragile { log: log.clone(), replica: replica.index(), lives: Arc::clone(&lives) })
         }
     });
     let (gateway, workers) = cluster(vec![App::new().route("/work", fragile.replicas(8))]).await;
     let client = gateway.served.node.client();
     let offer = offer(&client, scale.rate, scale.lasting, |_| Duration::from_secs(30)).await;
-    let sums = offer.ledger.check(offer.count(), &book.executions(), Contract::AtMostOnce, Duration::ZERO);
+    let sums = offer.ledger.check(offer.count(), &log.executions(), Contract::AtMostOnce, Duration::ZERO);
     let mut failed: Vec<u64> = offer.ledger.not_done().into_iter().map(|(id, _)| id).collect();
     failed.sort_unstable();
     let poisoned: Vec<u64> = (0..offer.count()).filter(|id| id % POISON == POISON - 1).collect();
@@ -67,8 +67,8 @@ async fn a_crashed_worker_is_started_again_and_its_call_alone_has_failed() {
     assert!(health.ready, "{sums:?}: {:?}", health.stages);
     let others = offer.calls.iter().filter(|call| call.id % POISON != POISON - 1);
     let why: Vec<_> = others.filter_map(|call| call.outcome.as_ref().err()).take(3).collect();
-    assert!(failed == poisoned, "{sums:?}: not the poisonous ones alone: {why:?}");
-    workers[0].comes_to_rest().await;
+    assert!(failed == poisoned, "{sums:?}: other calls than the culprits failed: {why:?}");
+    workers[0].until_idle().await;
     let lives = lives.lock().clone();
     let crashes = lives.iter().enumerate().filter(|(_, (.., died))| *died);
     let restarts = crashes.filter_map(|(position, (replica, died_at, _))| {
@@ -97,23 +97,23 @@ fn always(number: usize, crashes: &Arc<AtomicUsize>) -> (String, Stage<u64, u64>
 /// Calls a stage that always panics, until it is given up.
 async fn loops(client: &LocalClient, number: usize) {
     let name = format!("loop-{number}");
-    let state = || client.health().stages.iter().find(|told| told.name.as_str() == name).map(|told| told.state);
+    let state = || client.health().stages.iter().find(|stage| stage.name.as_str() == name).map(|stage| stage.state);
     let calling = async {
         while state() != Some(StageState::Failed) {
             assert!(client.call::<u64, u64>(&format!("/{name}"), 1).await.is_err());
         }
     };
-    tokio::time::timeout(LONG, calling).await.expect("it is given up");
+    tokio::time::timeout(LONG, calling).await.expect("it is stopped");
 }
 
 /// The stage is given up after five restarts and costs next to nothing. Other stages are not affected, not even by one
 /// more crash loop that starts right after it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_crash_loop_is_given_up_and_disturbs_nobody() {
-    let scale = Scale::of(100, 3);
-    let book = Book::in_memory();
+async fn a_crash_loop_is_stopped_and_affects_no_other_stage() {
+    let scale = Scale::new(100, 3);
+    let log = ExecutionLog::in_memory();
     let crashes: Vec<Arc<AtomicUsize>> = (0..LOOPS).map(|_| Arc::default()).collect();
-    let mut app = App::new().route("/work", working(&book, 0, Duration::from_millis(5)));
+    let mut app = App::new().route("/work", working(&log, 0, Duration::from_millis(5)));
     for (number, crashes) in crashes.iter().enumerate() {
         let (path, stage) = always(number, crashes);
         app = app.route(&path, stage);
@@ -125,19 +125,19 @@ async fn a_crash_loop_is_given_up_and_disturbs_nobody() {
         println!("figures: crash loop: crashes of one: asked {CRASHES:?}, got {times}");
         assert!(CRASHES.contains(&times), "{times} crashes");
     };
-    let (begun, before) = (Instant::now(), Process::Own.computed());
+    let (started, before) = (Instant::now(), Process::Own.computed());
     loops(&worker, 0).await;
     if scale.is_full {
         // The window in which crashes are counted.
-        tokio::time::sleep_until((begun + Duration::from_secs(10)).into()).await;
+        tokio::time::sleep_until((started + Duration::from_secs(10)).into()).await;
     }
     crashed(0);
     if let (Some(before), Some(now)) = (before, Process::Own.computed()) {
-        let share = (now - before).as_secs_f64() / begun.elapsed().as_secs_f64() * 100.0;
+        let share = (now - before).as_secs_f64() / started.elapsed().as_secs_f64() * 100.0;
         scale.at_most("crash loop: its part of a core", share, 5.0, "%");
     }
     let healthy = offer(&client, scale.rate, scale.lasting / 2, |_| Duration::from_secs(30)).await;
-    let first = book.executions().len();
+    let first = log.executions().len();
     let over = Arc::new(AtomicBool::new(false));
     let looping = tokio::spawn({
         let over = Arc::clone(&over);
@@ -150,14 +150,14 @@ async fn a_crash_loop_is_given_up_and_disturbs_nobody() {
             number
         }
     });
-    let beside = offer(&client, scale.rate, scale.lasting, |_| Duration::from_secs(30)).await;
+    let during = offer(&client, scale.rate, scale.lasting, |_| Duration::from_secs(30)).await;
     over.store(true, Ordering::SeqCst);
     let last = looping.await.unwrap();
-    println!("crash loop: {last} of them beside {} calls", beside.count());
-    assert!(last > 0 && last + 1 < LOOPS, "there was one all the time: {last}");
+    println!("crash loop: {last} of them beside {} calls", during.count());
+    assert!(last > 0 && last + 1 < LOOPS, "a crash loop ran all the time: {last}");
     (1..=last).for_each(crashed);
-    let executions = book.executions().split_off(first);
-    let sums = beside.ledger.check(beside.count(), &executions, Contract::AtMostOnce, Duration::ZERO);
+    let executions = log.executions().split_off(first);
+    let sums = during.ledger.check(during.count(), &executions, Contract::AtMostOnce, Duration::ZERO);
     assert_eq!(sums.done, sums.calls, "{sums:?}");
-    scale.hold("crash loop: p99 of others beside it", beside.p99(), healthy.p99().mul_f64(1.1));
+    scale.hold("crash loop: p99 of others beside it", during.p99(), healthy.p99().mul_f64(1.1));
 }

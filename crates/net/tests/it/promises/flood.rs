@@ -15,7 +15,7 @@ use quinn::rustls::{ClientConfig as TlsConfig, RootCertStore, version};
 
 use super::{Scale, quantile, usage};
 use crate::common::{LONG, builder, loopback};
-use crate::processes::{Process, directory_of_process, stage_of, told_to_end};
+use crate::processes::{Process, directory_of_process, directory_with_identity, sigterm};
 
 /// First packets of handshakes that are never finished, each with its own connection id.
 fn first_packets(count: usize, to: SocketAddr) -> Vec<Vec<u8>> {
@@ -45,10 +45,10 @@ fn strangers(count: u8) -> Vec<UdpSocket> {
 async fn calls(client: &Client, going_on: impl Fn() -> bool) -> Vec<Duration> {
     let mut took = Vec::new();
     while going_on() {
-        let begun = Instant::now();
+        let started = Instant::now();
         let loud: String = client.call("/shout", "a".to_owned()).await.unwrap();
         assert_eq!(loud, "A");
-        took.push(begun.elapsed());
+        took.push(started.elapsed());
     }
     took
 }
@@ -64,7 +64,7 @@ fn flooded_process() {
         let faults = Faults::new(0);
         faults.count_bytes();
         let mut config = NetConfig::default();
-        if !Scale::of(0, 0).is_full {
+        if !Scale::new(0, 0).is_full {
             config.tuning.idle_timeout = LONG;
         }
         config.tuning.faults = Some(faults.clone());
@@ -75,7 +75,7 @@ fn flooded_process() {
         let node = App::new().route("/shout", shout).route_streaming("/count", count).start().await.unwrap();
         edge.open(node.client());
         println!("serving {}", edge.address());
-        told_to_end().await;
+        sigterm().await;
         let metrics = edge.metrics();
         let retried = metrics.lines().find_map(|line| line.strip_prefix("callboard_net_connections_retried_total "));
         println!("retried {}", retried.unwrap());
@@ -98,15 +98,15 @@ async fn reads_on(client: Client, over: Arc<AtomicBool>) -> u64 {
     expected
 }
 
-#[expect(clippy::disallowed_methods, reason = "a flood keeps its own pace, whatever the runtime does")]
+#[expect(clippy::disallowed_methods, reason = "the pace of a flood is independent of the runtime")]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_flood_of_first_packets_disturbs_nobody_and_is_not_amplified() {
-    let scale = Scale::of(0, 2);
+async fn a_flood_of_first_packets_affects_no_caller_and_is_not_amplified() {
+    let scale = Scale::new(0, 2);
     // More than are accepted before address validation, and a prime: each packet comes from every address in turn. A
     // repeated packet of an accepted handshake goes to its connection; the others are new each time.
     let (packets, rate) = if scale.is_full { (8_009, 20_000_u32) } else { (307, 500) };
     let lasting = if scale.is_full { Duration::from_secs(30) } else { scale.lasting };
-    let directory = stage_of("promised-flooded");
+    let directory = directory_with_identity("promised-flooded");
     let mut flooded = Process::start("promises::flood::flooded_process", &directory, &[]);
     let (to, strangers) = (flooded.address, strangers(200));
     if strangers.is_empty() {
@@ -121,10 +121,10 @@ async fn a_flood_of_first_packets_disturbs_nobody_and_is_not_amplified() {
     let packets = tokio::task::spawn_blocking(move || first_packets(packets, to)).await.unwrap();
     let packet_bytes = packets[0].len() as u64;
     assert!(packets.iter().all(|packet| packet.len() as u64 == packet_bytes));
-    let begun = Instant::now();
+    let started = Instant::now();
     let (over, sent) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
     let reading = tokio::spawn(reads_on(client.clone(), Arc::clone(&over)));
-    let alone = calls(&client, || begun.elapsed() < scale.lasting.min(Duration::from_secs(2))).await;
+    let alone = calls(&client, || started.elapsed() < scale.lasting.min(Duration::from_secs(2))).await;
     let before = usage::Process::Child(flooded.id()).resident_kib();
     let flooding = std::thread::spawn({
         let (over, sent) = (Arc::clone(&over), Arc::clone(&sent));
@@ -145,11 +145,11 @@ async fn a_flood_of_first_packets_disturbs_nobody_and_is_not_amplified() {
             taken as f64 / start.elapsed().as_secs_f64()
         }
     });
-    let begun = Instant::now();
+    let started = Instant::now();
     // During the flood, an honest client connects again and again.
     let coming = async {
         let mut newcomers = 0_u64;
-        while begun.elapsed() < lasting {
+        while started.elapsed() < lasting {
             let newcomer = connect().await.unwrap();
             assert_eq!(newcomer.call::<_, String>("/shout", "b".to_owned()).await.unwrap(), "B");
             newcomers += 1;
@@ -157,18 +157,18 @@ async fn a_flood_of_first_packets_disturbs_nobody_and_is_not_amplified() {
         }
         newcomers
     };
-    let going_on = || begun.elapsed() < lasting || sent.load(Ordering::Relaxed) < u64::from(rate);
-    let (beside, newcomers) = tokio::join!(calls(&client, going_on), coming);
+    let going_on = || started.elapsed() < lasting || sent.load(Ordering::Relaxed) < u64::from(rate);
+    let (during, newcomers) = tokio::join!(calls(&client, going_on), coming);
     println!("flood: {newcomers} newcomers were let in meanwhile");
     assert!(newcomers > 0);
     over.store(true, Ordering::Relaxed);
     let per_second = flooding.join().unwrap();
     scale.at_least("flood: first packets a second", per_second, 0.95 * f64::from(rate), "packets");
-    let outputs = reading.await.expect("the stream that was open goes on");
-    let (count, sent) = (beside.len(), sent.load(Ordering::Relaxed));
-    let (alone, beside) = (quantile(alone, 0.99), quantile(beside, 0.99));
-    let ratio = beside.as_secs_f64() / alone.as_secs_f64();
-    println!("flood: p99 beside {sent} first packets {beside:.1?}, alone {alone:.1?}: {ratio:.1} times");
+    let outputs = reading.await.expect("the open stream continues");
+    let (count, sent) = (during.len(), sent.load(Ordering::Relaxed));
+    let (alone, during) = (quantile(alone, 0.99), quantile(during, 0.99));
+    let ratio = during.as_secs_f64() / alone.as_secs_f64();
+    println!("flood: p99 beside {sent} first packets {during:.1?}, alone {alone:.1?}: {ratio:.1} times");
     println!(
         "figures: flood: existing streams failed: asked 0, got 0 of {count} calls and a stream of {outputs} outputs"
     );
@@ -183,7 +183,7 @@ async fn a_flood_of_first_packets_disturbs_nobody_and_is_not_amplified() {
     assert!(newcomer.call::<_, String>("/shout", "b".to_owned()).await.is_ok());
 
     flooded.signal("TERM");
-    let words = tokio::task::spawn_blocking(move || flooded.last_words()).await.unwrap();
+    let words = tokio::task::spawn_blocking(move || flooded.remaining_output()).await.unwrap();
     let retried = words.lines().find_map(|line| line.strip_prefix("retried ")).unwrap();
     let retried: u64 = retried.parse().unwrap();
     let (mut received, mut returned, mut most) = (0, 0, 0.0_f64);
@@ -196,15 +196,15 @@ async fn a_flood_of_first_packets_disturbs_nobody_and_is_not_amplified() {
     }
     println!("flood: {received} bytes from strangers, {returned} to them");
     // Each packet belongs to an accepted connection, or its sender was asked to validate its address. Newcomers too.
-    let came = received / packet_bytes;
-    scale.at_least("flood: packets that came, of those sent", came as f64 / sent as f64 * 100.0, 90.0, "%");
+    let arrived = received / packet_bytes;
+    scale.at_least("flood: packets that came, of those sent", arrived as f64 / sent as f64 * 100.0, 90.0, "%");
     scale.at_least(
         "flood: callers asked for a proof, of those that came",
-        retried as f64 / came as f64 * 100.0,
+        retried as f64 / arrived as f64 * 100.0,
         80.0,
         "%",
     );
-    assert!(retried > 0 && retried <= came + 2 * newcomers, "{retried} of {came}: addresses have to be proven");
+    assert!(retried > 0 && retried <= arrived + 2 * newcomers, "{retried} of {arrived}: addresses have to be proven");
     scale.at_most("flood: bytes out for each in, of any address", most, 3.0, "times");
     assert!(received > 0 && most <= 3.0, "{most} times");
 }

@@ -7,15 +7,15 @@ use callboard_net::testing::{BareEndpoint, RawPeer};
 
 use super::Scale;
 use super::usage::Process;
-use crate::processes::{Shape, Worker, stage_of};
+use crate::processes::{Shape, Worker, directory_with_identity};
 
 /// The node is a separate process, so that its memory is that of one end alone, including the overhead of the
 /// allocator.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_idle_connection_takes_100_kb_of_its_node_at_most() {
-    let scale = Scale::of(0, 0);
-    let directory = stage_of("promised-idle");
-    let worker = Worker::start(&directory, Shape { is_patient: true, ..Shape::of(Contract::AtMostOnce) });
+async fn an_idle_connection_takes_at_most_100_kb_of_its_node() {
+    let scale = Scale::new(0, 0);
+    let directory = directory_with_identity("promised-idle");
+    let worker = Worker::start(&directory, Shape { is_patient: true, ..Shape::new(Contract::AtMostOnce) });
     let identity = Identity::development_in(&directory.join("development")).unwrap();
     let endpoint = BareEndpoint::calling(&identity).unwrap();
     let hello =
@@ -36,7 +36,7 @@ async fn an_idle_connection_takes_100_kb_of_its_node_at_most() {
     let before = node.resident_kib();
     let peers = connect(count).await;
     let (Some(before), Some(after)) = (before, node.resident_kib()) else {
-        println!("skipped: this system does not tell what a process takes");
+        println!("skipped: this system does not report the memory of a process");
         return;
     };
     let each = after.saturating_sub(before) as f64 * 1.024 / count as f64;

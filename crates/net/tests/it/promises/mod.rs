@@ -6,18 +6,18 @@
 //! carry callers, gateway and workers. It also checks the figures. Either form prints
 //! each figure on a line: `figures: what: asked, got`.
 
-#![allow(clippy::print_stdout, reason = "figures are for whoever reads the output")]
+#![allow(clippy::print_stdout, reason = "figures are part of the output")]
 
 mod cancels;
 mod crashes;
 mod deadlines;
 mod flood;
 mod idle;
+mod network_faults;
 mod overload;
 mod processes;
 mod slow;
 mod usage;
-mod weather;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -25,8 +25,8 @@ use std::time::{Duration, Instant};
 use callboard_core::{App, CallError, CallOptions, Deadline, LocalClient, Pipeline, Stage};
 use tokio::task::JoinSet;
 
-use crate::common::{Member, Served};
-use crate::ledger::{Book, Execution, Ledger, Work, micros_now};
+use crate::common::{Member, ServingNode};
+use crate::ledger::{Execution, ExecutionLog, Ledger, Work, micros_now};
 
 /// The size of a run.
 #[derive(Clone, Copy, Debug)]
@@ -40,7 +40,7 @@ pub(crate) struct Scale {
 
 impl Scale {
     /// The scale of this run; the short form uses these values.
-    pub(crate) fn of(short_rate: u32, short_seconds: u64) -> Self {
+    pub(crate) fn new(short_rate: u32, short_seconds: u64) -> Self {
         let is_full = std::env::var("CALLBOARD_PROMISES").is_ok_and(|form| form == "full");
         if is_full {
             Self { is_full, rate: 500, lasting: Duration::from_secs(60) }
@@ -50,9 +50,9 @@ impl Scale {
     }
 
     /// Prints a figure and its bound, and checks it in the full form.
-    fn judge(&self, what: &str, asked: &str, got: &str, holds: bool) {
-        println!("figures: {what}: asked {asked}, got {got}");
-        assert!(holds || !self.is_full, "{what}: asked {asked}, got {got}");
+    fn judge(&self, what: &str, target: &str, got: &str, holds: bool) {
+        println!("figures: {what}: asked {target}, got {got}");
+        assert!(holds || !self.is_full, "{what}: asked {target}, got {got}");
     }
 
     /// A figure in time.
@@ -78,7 +78,7 @@ impl Scale {
     }
 
     /// How late the latest execution began.
-    pub(crate) fn begun_in_time(&self, promise: &str, executions: &[Execution]) {
+    pub(crate) fn started_in_time(&self, promise: &str, executions: &[Execution]) {
         let late = executions.iter().map(|execution| execution.started.saturating_sub(execution.due)).max();
         let late = Duration::from_micros(late.unwrap_or_default());
         self.hold(&format!("{promise}: begun after its deadline"), late, Duration::from_millis(5));
@@ -87,7 +87,7 @@ impl Scale {
 
 /// One call that was offered.
 #[derive(Clone, Debug)]
-pub(crate) struct Offered {
+pub(crate) struct OfferedCall {
     pub(crate) id: u64,
     /// Since the first call.
     pub(crate) at: Duration,
@@ -97,17 +97,17 @@ pub(crate) struct Offered {
 
 /// The offered calls, and their outcomes.
 #[derive(Debug, Default)]
-pub(crate) struct Offer {
+pub(crate) struct OfferedLoad {
     pub(crate) ledger: Ledger,
-    pub(crate) calls: Vec<Offered>,
+    pub(crate) calls: Vec<OfferedCall>,
 }
 
-impl Offer {
+impl OfferedLoad {
     pub(crate) fn count(&self) -> u64 {
         self.calls.len() as u64
     }
 
-    pub(crate) fn done(&self) -> impl Iterator<Item = &Offered> {
+    pub(crate) fn done(&self) -> impl Iterator<Item = &OfferedCall> {
         self.calls.iter().filter(|call| call.outcome.is_ok())
     }
 
@@ -137,7 +137,7 @@ pub(crate) async fn offer(
     rate: u32,
     lasting: Duration,
     timeout: impl Fn(u64) -> Duration,
-) -> Offer {
+) -> OfferedLoad {
     let (start, count) = (Instant::now(), (f64::from(rate) * lasting.as_secs_f64()) as u64);
     let mut calls = JoinSet::new();
     for id in 0..count {
@@ -145,14 +145,19 @@ pub(crate) async fn offer(
         tokio::time::sleep_until((start + at).into()).await;
         let (client, timeout) = (client.clone(), timeout(id));
         calls.spawn(async move {
-            let begun = Instant::now();
-            let options = CallOptions::new().with_deadline(Deadline::after(begun.into(), timeout));
+            let started = Instant::now();
+            let options = CallOptions::new().with_deadline(Deadline::after(started.into(), timeout));
             let work = Work::new(id, micros_now() + timeout.as_micros() as u64);
             let outcome = client.call_with::<Work, Work>("/run", work, options).await;
-            Offered { id, at: begun - start, took: begun.elapsed(), outcome: outcome.map(|answer| answer.told()) }
+            OfferedCall {
+                id,
+                at: started - start,
+                took: started.elapsed(),
+                outcome: outcome.map(|answer| answer.call_id()),
+            }
         });
     }
-    let mut offer = Offer::default();
+    let mut offer = OfferedLoad::default();
     while let Some(call) = calls.join_next().await {
         let call = call.unwrap();
         offer.ledger.note(call.id, &call.outcome);
@@ -162,12 +167,12 @@ pub(crate) async fn offer(
 }
 
 /// The default worker: takes this time, mostly 5 ms, and checks the checksum of its input.
-pub(crate) fn working(book: &Book, worker: u64, takes: Duration) -> Stage<Work, Work> {
-    let book = book.clone();
+pub(crate) fn working(log: &ExecutionLog, worker: u64, takes: Duration) -> Stage<Work, Work> {
+    let log = log.clone();
     Stage::each_async("work", move |work: Arc<Work>| {
-        let book = book.clone();
+        let log = log.clone();
         async move {
-            book.begin(&work, worker)?;
+            log.record(&work, worker)?;
             tokio::time::sleep(takes).await;
             work.answered()
         }
@@ -175,15 +180,15 @@ pub(crate) fn working(book: &Book, worker: u64, takes: Duration) -> Stage<Work, 
 }
 
 /// A node of this process without stages, and the nodes that run `work`.
-pub(crate) async fn cluster(workers: Vec<App>) -> (Member, Vec<Served>) {
+pub(crate) async fn cluster(workers: Vec<App>) -> (Member, Vec<ServingNode>) {
     let mut served = Vec::new();
     for app in workers {
-        served.push(Served::start(app).await);
+        served.push(ServingNode::start(app).await);
     }
     let edges: Vec<_> = served.iter().map(|worker| &worker.edge).collect();
     let app = App::new().route("/run", Pipeline::<Work, Work>::remote("work"));
     let gateway = Member::start(app, &edges).await;
-    gateway.is_linked_to(served.len()).await;
-    gateway.sees("work").await;
+    gateway.until_connected(served.len()).await;
+    gateway.until_offered("work").await;
     (gateway, served)
 }

@@ -7,10 +7,10 @@ use callboard_core::{Contract, ErrorKind};
 use super::usage::Process;
 use super::{Scale, offer, quantile};
 use crate::common::{LONG, until};
-use crate::processes::{Gateway, Shape, Worker, book, stage_of};
+use crate::processes::{Gateway, Shape, Worker, directory_with_identity, execution_log};
 
 /// The duration of one call, with as many seats as make the capacity.
-const TAKES: Duration = Duration::from_millis(50);
+const SERVICE_TIME: Duration = Duration::from_millis(50);
 
 /// Resident memory of both workers.
 fn resident(workers: &[Worker; 2], of: impl Fn(Process) -> Option<u64>) -> Option<u64> {
@@ -18,21 +18,21 @@ fn resident(workers: &[Worker; 2], of: impl Fn(Process) -> Option<u64>) -> Optio
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_overload_is_shed_and_leaves_nothing_behind() {
-    let mut scale = Scale::of(80, 3);
+async fn an_overload_is_refused_and_leaks_nothing() {
+    let mut scale = Scale::new(80, 3);
     if scale.is_full {
         // Five times this rate is a thousand a second.
         scale.rate = 200;
     }
-    let directory = stage_of("promised-overload");
-    let seats = (f64::from(scale.rate) * TAKES.as_secs_f64()) as u32 / 2;
-    let (takes_millis, queue) = (TAKES.as_millis() as u64, seats as usize / 2);
-    let shape = Shape { takes_millis, seats, queue, is_patient: true, ..Shape::of(Contract::AtMostOnce) };
+    let directory = directory_with_identity("promised-overload");
+    let seats = (f64::from(scale.rate) * SERVICE_TIME.as_secs_f64()) as u32 / 2;
+    let (service_millis, queue) = (SERVICE_TIME.as_millis() as u64, seats as usize / 2);
+    let shape = Shape { service_millis, seats, queue, is_patient: true, ..Shape::new(Contract::AtMostOnce) };
     let workers = [(); 2].map(|()| Worker::start(&directory, shape));
     let gateway = Gateway::start(&directory, &[&workers[0], &workers[1]]).await;
     let client = gateway.node.client();
     let before = offer(&client, scale.rate * 4 / 5, scale.lasting / 4, |_| LONG).await;
-    let (first, steady) = (book(&directory).executions().len(), resident(&workers, Process::resident_kib));
+    let (first, steady) = (execution_log(&directory).executions().len(), resident(&workers, Process::resident_kib));
     // The gateway and its callers share this process: their memory is printed, not checked.
     let own = Process::Own.resident_kib();
     let five = offer(&client, scale.rate * 5, scale.lasting, |_| LONG).await;
@@ -40,7 +40,7 @@ async fn an_overload_is_shed_and_leaves_nothing_behind() {
         println!("overload: resident memory of the gateway and all callers: {own} kB before, {now} kB behind it");
     }
     let ended = Instant::now();
-    let executions = book(&directory).executions().split_off(first);
+    let executions = execution_log(&directory).executions().split_off(first);
     let sums = five.ledger.check(five.count(), &executions, Contract::AtMostOnce, Duration::ZERO);
     println!("overload: {sums:?}, of {} a second", scale.rate);
     for call in five.calls.iter().filter(|call| call.outcome.is_err()) {

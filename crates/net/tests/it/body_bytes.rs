@@ -11,7 +11,7 @@ use callboard_net::NetConfig;
 use callboard_net::testing::RawStream;
 use parking_lot::{Condvar, Mutex};
 
-use crate::common::{LONG, Served, patient, peer, until};
+use crate::common::{LONG, ServingNode, patient, peer, until};
 
 fn app() -> App {
     App::new().route("/shout", Stage::each("shout", |text: &String| Ok(text.to_uppercase())))
@@ -29,7 +29,7 @@ fn head(name: &str, entry: u16, bytes: usize) -> Bytes {
 }
 
 /// A complete call.
-fn whole(name: &str, entry: u16, input: &str) -> [Bytes; 2] {
+fn complete_call(name: &str, entry: u16, input: &str) -> [Bytes; 2] {
     let body = Value::from(input).to_envelope().unwrap().into_bytes();
     [head(name, entry, body.len()), body]
 }
@@ -50,7 +50,7 @@ fn limited(max_in_flight: usize, max_in_flight_bytes: u64) -> App {
     app().limits(limits)
 }
 
-fn refused_as_slow(served: &Served, count: usize) -> bool {
+fn slow_refusals(served: &ServingNode, count: usize) -> bool {
     let line = format!("callboard_net_streams_refused_total{{reason=\"slow_body\"}} {count}\n");
     served.edge.metrics().contains(&line)
 }
@@ -60,14 +60,14 @@ const MIB: usize = 1 << 20;
 /// Routes and stages announce as much as the node may have in flight; callers on other edges still have everything
 /// except the bytes that have arrived.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn bodies_that_are_announced_and_trickle_hold_what_has_come_of_them() {
+async fn slow_bodies_hold_only_their_arrived_bytes() {
     for name in ["/shout", "shout"] {
-        let served = Served::start_with(limited(1_000, 64 * MIB as u64), patient()).await;
+        let served = ServingNode::start_with(limited(1_000, 64 * MIB as u64), patient()).await;
         let peer = peer(&served).await;
         let mut trickling = Vec::new();
         for _ in 0..4 {
-            let (announced, begun) = beginning(16 * MIB - 100, 1_200);
-            trickling.push(peer.begin(vec![head(name, 0, announced), begun]).await);
+            let (announced, first_bytes) = beginning(16 * MIB - 100, 1_200);
+            trickling.push(peer.begin(vec![head(name, 0, announced), first_bytes]).await);
         }
         until(|| served.node.describe().in_flight == 4).await;
         for _ in 0..20 {
@@ -82,14 +82,14 @@ async fn bodies_that_are_announced_and_trickle_hold_what_has_come_of_them() {
         let loud: String = served.node.client().call("/shout", input).await.unwrap();
         assert_eq!(loud.len(), 48 * MIB);
         drop(trickling);
-        served.comes_to_rest().await;
+        served.until_idle().await;
         assert_eq!(served.node.describe().in_flight_bytes, 0);
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_head_without_a_body_holds_no_bytes() {
-    let served = Served::start_with(limited(1_000, MIB as u64), patient()).await;
+    let served = ServingNode::start_with(limited(1_000, MIB as u64), patient()).await;
     let peer = peer(&served).await;
     let mut held = Vec::new();
     for _ in 0..10 {
@@ -98,13 +98,13 @@ async fn a_head_without_a_body_holds_no_bytes() {
     until(|| served.node.describe().in_flight == 10).await;
     assert_eq!(served.node.describe().in_flight_bytes, 0);
     drop(held);
-    served.comes_to_rest().await;
+    served.until_idle().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_body_for_which_there_is_no_room_is_refused_before_it_comes() {
+async fn a_body_without_room_is_refused_before_it_arrives() {
     for name in ["/shout", "shout"] {
-        let served = Served::start_with(limited(1_000, MIB as u64), patient()).await;
+        let served = ServingNode::start_with(limited(1_000, MIB as u64), patient()).await;
         let held = served.node.client().held_bytes();
         held.grow(MIB as u64 / 2).unwrap();
         let peer = peer(&served).await;
@@ -120,8 +120,8 @@ async fn a_body_for_which_there_is_no_room_is_refused_before_it_comes() {
 
 /// While a body arrives, other calls take the node's bytes: its call is refused in the middle, later calls succeed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_body_for_which_there_is_no_room_any_more_is_refused_and_the_next_call_is_heard() {
-    let served = Served::start_with(limited(1_000, MIB as u64), patient()).await;
+async fn a_body_that_runs_out_of_room_is_refused_and_the_next_call_is_read() {
+    let served = ServingNode::start_with(limited(1_000, MIB as u64), patient()).await;
     let peer = peer(&served).await;
     let text = Value::from("a".repeat(MIB - 1_000)).to_envelope().unwrap().into_bytes();
     let mut stream = peer.begin(vec![head("/shout", 0, text.len()), text.slice(..1_000)]).await;
@@ -133,26 +133,26 @@ async fn a_body_for_which_there_is_no_room_any_more_is_refused_and_the_next_call
     assert_eq!((fail.kind.as_str(), fail.started), ("overloaded", false));
     until(|| served.node.describe().in_flight == 0).await;
     others.release();
-    stream.write(whole("/shout", 1, "x").to_vec()).await;
+    stream.write(complete_call("/shout", 1, "x").to_vec()).await;
     let done = next_head(&mut stream).await;
     assert_eq!((done.kind, done.entry), (FrameKind::Done, 1));
 }
 
 /// Applies to any pace and any deadline.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_body_takes_no_longer_than_bodies_may() {
+async fn a_body_takes_at_most_the_body_timeout() {
     for name in ["/shout", "shout", "/nowhere"] {
         let mut config = patient();
         (config.body_timeout, config.min_bytes_per_second) = (Duration::from_millis(500), 0);
-        let served = Served::start_with(app(), config).await;
+        let served = ServingNode::start_with(app(), config).await;
         let peer = peer(&served).await;
-        let (announced, begun) = beginning(MIB, 100);
-        let mut stream = peer.begin(vec![head(name, 0, announced), begun]).await;
+        let (announced, first_bytes) = beginning(MIB, 100);
+        let mut stream = peer.begin(vec![head(name, 0, announced), first_bytes]).await;
         // 100 KiB would take ten seconds, and all of it a hundred.
         let trickling = stream.trickle(Bytes::from_static(&[b'a'; 100]), Duration::from_millis(10));
         let written = tokio::time::timeout(LONG, trickling).await.expect("it is stopped");
         assert!((1..1_000).contains(&written), "{written}");
-        until(|| refused_as_slow(&served, 1)).await;
+        until(|| slow_refusals(&served, 1)).await;
         let ended = tokio::time::timeout(LONG, async {
             // The answer of a refused call comes first.
             loop {
@@ -162,26 +162,26 @@ async fn a_body_takes_no_longer_than_bodies_may() {
             }
         });
         assert_eq!(ended.await.unwrap(), Some(ResetCode::Deadline), "{name}");
-        served.comes_to_rest().await;
+        served.until_idle().await;
     }
 }
 
 /// Calls whose bodies are arriving have half of the node's permits; the other half is for complete calls.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn bodies_on_their_way_leave_half_of_the_calls_in_flight_to_others() {
-    let served = Served::start_with(limited(4, MIB as u64), patient()).await;
+async fn arriving_bodies_leave_half_of_the_permits_to_other_calls() {
+    let served = ServingNode::start_with(limited(4, MIB as u64), patient()).await;
     let peer = peer(&served).await;
-    let (announced, begun) = beginning(10_000, 100);
-    let first = peer.begin(vec![head("/shout", 0, announced), begun.clone()]).await;
-    let second = peer.begin(vec![head("/shout", 0, announced), begun.clone()]).await;
+    let (announced, first_bytes) = beginning(10_000, 100);
+    let first = peer.begin(vec![head("/shout", 0, announced), first_bytes.clone()]).await;
+    let second = peer.begin(vec![head("/shout", 0, announced), first_bytes.clone()]).await;
     until(|| served.node.describe().in_flight == 2).await;
-    let mut third = peer.begin(vec![head("/shout", 0, announced), begun]).await;
+    let mut third = peer.begin(vec![head("/shout", 0, announced), first_bytes]).await;
     let fail: Fail = next_head(&mut third).await.header().unwrap();
     assert_eq!((fail.kind.as_str(), fail.started), ("overloaded", false));
     assert!(fail.retry_after_millis > 0);
     assert_eq!(served.node.client().call::<_, String>("/shout", "a".to_owned()).await.unwrap(), "A");
     drop((first, second, third));
-    served.comes_to_rest().await;
+    served.until_idle().await;
     assert_eq!(served.client().await.call::<_, String>("/shout", "a".to_owned()).await.unwrap(), "A");
 }
 
@@ -189,25 +189,25 @@ async fn bodies_on_their_way_leave_half_of_the_calls_in_flight_to_others() {
 #[derive(Clone, Debug, serde::Serialize, schemars::JsonSchema)]
 struct Slow(usize);
 
-/// The number of decodings that have begun, and of those that may end.
+/// The number of started decodings, and whether they may end.
 static READING: (AtomicUsize, Mutex<bool>, Condvar) = (AtomicUsize::new(0), Mutex::new(false), Condvar::new());
 
 impl<'de> serde::Deserialize<'de> for Slow {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let length = <String as serde::Deserialize>::deserialize(deserializer)?.len();
-        let (begun, may_end, told) = &READING;
-        begun.fetch_add(1, Ordering::SeqCst);
+        let (started, may_end, changed) = &READING;
+        started.fetch_add(1, Ordering::SeqCst);
         let mut may_end = may_end.lock();
-        told.wait_while(&mut may_end, |may_end| !*may_end);
+        changed.wait_while(&mut may_end, |may_end| !*may_end);
         Ok(Self(length))
     }
 }
 
-/// Its caller is gone, but the decoding still takes a thread and its bytes.
+/// Its caller has left, but the decoding still takes a thread and its bytes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_call_that_was_left_is_in_flight_as_long_as_its_input_is_being_read() {
+async fn a_cancelled_call_is_in_flight_while_its_input_is_decoded() {
     let app = App::new().route("/slow", Stage::each("slow", |input: &Slow| Ok(input.0)));
-    let served = Served::start(app).await;
+    let served = ServingNode::start(app).await;
     let client = served.client().await;
     let calling = {
         let client = client.clone();
@@ -220,7 +220,7 @@ async fn a_call_that_was_left_is_in_flight_as_long_as_its_input_is_being_read() 
     assert!(left.in_flight == 1 && left.in_flight_bytes >= MIB as u64, "{left:?}");
     *READING.1.lock() = true;
     READING.2.notify_all();
-    served.comes_to_rest().await;
+    served.until_idle().await;
     assert_eq!(served.node.describe().in_flight_bytes, 0);
 }
 
@@ -228,7 +228,7 @@ async fn a_call_that_was_left_is_in_flight_as_long_as_its_input_is_being_read() 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_answer_holds_its_bytes_until_it_is_sent() {
     let large = Stage::each("large", |bytes: &usize| Ok(Value::from(Bytes::from(vec![7_u8; *bytes]))));
-    let served = Served::start(App::new().route("/large", large)).await;
+    let served = ServingNode::start(App::new().route("/large", large)).await;
     let peer = peer(&served).await;
     let body = Value::from(40_i64 << 20).to_envelope().unwrap().into_bytes();
     // More than any window.
@@ -242,6 +242,6 @@ async fn an_answer_holds_its_bytes_until_it_is_sent() {
 }
 
 #[test]
-fn the_time_of_a_body_is_that_of_the_other_door() {
+fn the_body_timeout_equals_that_of_http() {
     assert_eq!(NetConfig::default().body_timeout, Duration::from_secs(60));
 }

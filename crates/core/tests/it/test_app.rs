@@ -27,7 +27,7 @@ fn app() -> App {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_fake_is_in_every_route_of_its_stage_and_the_others_are_as_they_were() {
+async fn a_fake_replaces_its_stage_in_every_route_and_no_other_stage() {
     let node = TestApp::new(app()).replace(Stage::each("double", |_: &u64| Ok(7_u64))).start().await.unwrap();
     let client = node.client();
     assert_eq!(client.call::<u64, u64>("/double", 1).await.unwrap(), 7);
@@ -36,7 +36,7 @@ async fn a_fake_is_in_every_route_of_its_stage_and_the_others_are_as_they_were()
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stage_on_threads_runs_as_a_task_so_that_no_timeout_comes_while_it_works() {
+async fn a_thread_stage_runs_as_a_task_so_that_no_timeout_fires_while_it_works() {
     let node = TestApp::new(app()).start().await.unwrap();
     for n in 0..100 {
         assert_eq!(node.client().call::<u64, u64>("/both", n).await.unwrap(), n * 2 + 1);
@@ -45,14 +45,14 @@ async fn a_stage_on_threads_runs_as_a_task_so_that_no_timeout_comes_while_it_wor
 
 #[tokio::test(start_paused = true)]
 async fn a_minute_of_waiting_takes_no_time_and_a_crash_is_a_fake_that_panics() {
-    super::support::hush();
-    let begun = std::time::Instant::now();
+    super::support::hide_panics();
+    let started = std::time::Instant::now();
     let hangs = Stage::each_async("double", |_: Arc<u64>| std::future::pending::<Result<u64, Failure>>());
     let node = TestApp::new(app()).replace(hangs.timeout(Duration::from_secs(20))).start().await.unwrap();
     let virtually = Instant::now();
     let error = node.client().call::<u64, u64>("/double", 1).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::DeadlineExceeded);
-    assert!(virtually.elapsed() >= Duration::from_secs(20) && begun.elapsed() < Duration::from_secs(10));
+    assert!(virtually.elapsed() >= Duration::from_secs(20) && started.elapsed() < Duration::from_secs(10));
     let crashes = Stage::each("double", |_: &u64| panic!("meant to panic"));
     let node = TestApp::new(app()).replace::<u64, u64>(crashes).start().await.unwrap();
     let error = node.client().call::<u64, u64>("/double", 1).await.unwrap_err();
@@ -73,12 +73,12 @@ async fn a_streaming_stage_has_a_streaming_fake() {
 
 #[test]
 #[should_panic(expected = "no route has a stage `triple`")]
-fn a_fake_of_no_stage_is_a_mistake() {
+fn a_fake_of_an_unknown_stage_is_an_error() {
     _ = TestApp::new(app()).replace(Stage::each("triple", |n: &u64| Ok(*n)));
 }
 
 #[test]
 #[should_panic(expected = "stage `double` turns `u64` to `u64`, and its fake `u64` to `alloc::string::String`")]
-fn a_fake_of_other_types_is_a_mistake() {
+fn a_fake_of_other_types_is_an_error() {
     _ = TestApp::new(app()).replace(Stage::each("double", |n: &u64| Ok(n.to_string())));
 }

@@ -14,13 +14,13 @@ use crate::lab::total;
 const THREADS: usize = 2;
 
 /// A stage that blocks its thread until it is released.
-fn spinning(let_go: &Arc<AtomicBool>, begun: &Arc<AtomicUsize>) -> Stage<u64, u64> {
-    let (let_go, begun) = (Arc::clone(let_go), Arc::clone(begun));
+fn spinning(release: &Arc<AtomicBool>, started: &Arc<AtomicUsize>) -> Stage<u64, u64> {
+    let (release, started) = (Arc::clone(release), Arc::clone(started));
     Stage::each_async("spin", move |number: Arc<u64>| {
-        let (let_go, begun) = (Arc::clone(&let_go), Arc::clone(&begun));
+        let (release, started) = (Arc::clone(&release), Arc::clone(&started));
         async move {
-            begun.fetch_add(1, Ordering::SeqCst);
-            while !let_go.load(Ordering::SeqCst) {
+            started.fetch_add(1, Ordering::SeqCst);
+            while !release.load(Ordering::SeqCst) {
                 std::hint::spin_loop();
             }
             Ok::<u64, Failure>(*number)
@@ -31,11 +31,11 @@ fn spinning(let_go: &Arc<AtomicBool>, begun: &Arc<AtomicUsize>) -> Stage<u64, u6
 /// Every runtime thread of the node and its edge computes for longer than the idle timeout. Only the connections keep
 /// working meanwhile: they survive, and the calls in flight are answered.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_connection_outlasts_user_code_that_takes_every_thread() {
-    let (let_go, begun) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
+async fn a_connection_survives_user_code_that_occupies_every_thread() {
+    let (release, started) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
     let of_node = tokio::runtime::Builder::new_multi_thread().worker_threads(THREADS).enable_all().build().unwrap();
     let starting = of_node.spawn({
-        let stage = spinning(&let_go, &begun).concurrency(THREADS as u32).replicas(THREADS);
+        let stage = spinning(&release, &started).concurrency(THREADS as u32).replicas(THREADS);
         async move {
             // The default idle timeout ends a silent connection.
             let edge = QuicEdge::bind(loopback(), IDENTITY.clone(), NetConfig::default()).unwrap();
@@ -54,15 +54,15 @@ async fn a_connection_outlasts_user_code_that_takes_every_thread() {
             tokio::spawn(async move { client.call_with::<u64, u64>("/spin", number, options).await })
         })
         .collect();
-    until(|| begun.load(Ordering::SeqCst) == THREADS).await;
+    until(|| started.load(Ordering::SeqCst) == THREADS).await;
     // The time itself is under test here.
     tokio::time::sleep(NetConfig::default().tuning.idle_timeout + Duration::from_secs(2)).await;
-    assert!(calls.iter().all(|call| !call.is_finished()), "nothing was lost, and nothing else can have been said");
-    let_go.store(true, Ordering::SeqCst);
+    assert!(calls.iter().all(|call| !call.is_finished()), "no call may end before the release");
+    release.store(true, Ordering::SeqCst);
     for (number, call) in (0..).zip(calls) {
         assert_eq!(call.await.unwrap().unwrap(), number);
     }
-    assert_eq!((total(&edge, "connections_accepted"), edge.connections()), (1, 1), "the one that there was");
+    assert_eq!((total(&edge, "connections_accepted"), edge.connections()), (1, 1), "the original connection");
     drop(client);
     of_node.shutdown_background();
 }

@@ -17,7 +17,7 @@ pub(super) enum Shape {
     Actor,
 }
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Drawing {
     frames: Vec<String>,
     boxes: Vec<(usize, Shape, String)>,
@@ -144,7 +144,7 @@ mod tests {
     proptest! {
         /// Whatever a name contains, it cannot end its quotes or its line.
         #[test]
-        fn no_label_leaves_its_quotes(label in ".*") {
+        fn a_label_cannot_end_its_quotes(label in ".*") {
             prop_assert!(!mermaid(&label).contains(['"', '\n', '<', '`']));
             let dotted = dot(&label);
             let mut escaped = false;

@@ -9,21 +9,21 @@ use callboard_core::{App, Contract, Pipeline};
 use callboard_net::testing::{FaultProfile, Faults};
 use callboard_net::{Cluster, NetConfig, QuicEdge, StaticView};
 
-use super::{Offer, Scale, offer, working};
-use crate::common::{IDENTITY, LONG, Served, loopback, patient, until};
-use crate::ledger::{Book, Work};
+use super::{OfferedLoad, Scale, offer, working};
+use crate::common::{IDENTITY, LONG, ServingNode, loopback, patient, until};
+use crate::ledger::{ExecutionLog, Work};
 
 /// A gateway and two workers, each with its own faults.
-struct Sea {
-    gateway: Served,
+struct FaultyCluster {
+    gateway: ServingNode,
     cluster: Cluster,
-    workers: Vec<Served>,
-    /// Those of the gateway come first.
+    workers: Vec<ServingNode>,
+    /// The gateway's faults are first.
     faults: Vec<Faults>,
-    book: Book,
+    log: ExecutionLog,
 }
 
-impl Sea {
+impl FaultyCluster {
     /// The link to the first worker has this idle timeout; the other link tolerates any delay of a busy machine.
     async fn start(seed: u64, contract: Contract, idle: Duration) -> Self {
         let config = |node: usize| {
@@ -40,7 +40,7 @@ impl Sea {
     async fn start_with(seed: u64, contract: Contract, config: impl Fn(usize) -> NetConfig) -> Self {
         println!("CALLBOARD_SEED={seed}");
         let faults: Vec<_> = (0..3).map(|node| Faults::new(seed.wrapping_add(node))).collect();
-        let book = Book::in_memory();
+        let log = ExecutionLog::in_memory();
         let config = |node: usize| {
             let mut config = config(node);
             config.tuning.faults = Some(faults[node].clone());
@@ -48,8 +48,8 @@ impl Sea {
         };
         let mut workers = Vec::new();
         for worker in 0..2_u64 {
-            let work = working(&book, worker, Duration::from_millis(5)).contract(contract);
-            workers.push(Served::start_with(App::new().route("/work", work), config(worker as usize + 1)).await);
+            let work = working(&log, worker, Duration::from_millis(5)).contract(contract);
+            workers.push(ServingNode::start_with(App::new().route("/work", work), config(worker as usize + 1)).await);
         }
         let edge = QuicEdge::bind(loopback(), IDENTITY.clone(), config(0)).unwrap();
         let app = App::new().route("/run", Pipeline::<Work, Work>::remote("work"));
@@ -60,16 +60,15 @@ impl Sea {
             Arc::new(StaticView::try_new(workers.iter().map(|worker| worker.edge.address())).unwrap()),
         );
         node.handle().join(cluster.clone()).unwrap();
-        let sea = Self { gateway: Served { node, edge }, cluster, workers, faults, book };
-        until(|| sea.cluster.connected_peers() == 2).await;
-        sea
+        until(|| cluster.connected_peers() == 2).await;
+        Self { gateway: ServingNode { node, edge }, cluster, workers, faults, log }
     }
 
-    fn set(&self, weather: FaultProfile) {
-        self.faults.iter().for_each(|faults| faults.set(weather));
+    fn set(&self, profile: FaultProfile) {
+        self.faults.iter().for_each(|faults| faults.set(profile));
     }
 
-    async fn offer(&self, scale: &Scale) -> Offer {
+    async fn offer(&self, scale: &Scale) -> OfferedLoad {
         offer(&self.gateway.node.client(), scale.rate, scale.lasting, |_| LONG).await
     }
 
@@ -84,45 +83,45 @@ fn seed() -> u64 {
 
 /// No connection is lost, so no call is; and nothing runs twice, even if packets are duplicated.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn bad_weather_loses_and_doubles_no_call() {
-    let scale = Scale::of(100, 4);
-    let sea = Sea::start(seed(), Contract::AtMostOnce, LONG).await;
-    sea.set(FaultProfile::new(0.05, 0.05, 0.2, Duration::from_millis(4)));
-    let offer = sea.offer(&scale).await;
-    let sums = offer.ledger.check(offer.count(), &sea.book.executions(), Contract::AtMostOnce, Duration::ZERO);
-    assert_eq!((sums.done, sums.repeated), (sums.calls, 0), "{sums:?} in {}", sea.counters());
+async fn a_faulty_network_loses_and_repeats_no_call() {
+    let scale = Scale::new(100, 4);
+    let cluster = FaultyCluster::start(seed(), Contract::AtMostOnce, LONG).await;
+    cluster.set(FaultProfile::new(0.05, 0.05, 0.2, Duration::from_millis(4)));
+    let offer = cluster.offer(&scale).await;
+    let sums = offer.ledger.check(offer.count(), &cluster.log.executions(), Contract::AtMostOnce, Duration::ZERO);
+    assert_eq!((sums.done, sums.repeated), (sums.calls, 0), "{sums:?} in {}", cluster.counters());
     assert!(
-        sea.faults.iter().all(|faults| faults.counters().lost > 0 && faults.counters().duplicated > 0),
+        cluster.faults.iter().all(|faults| faults.counters().lost > 0 && faults.counters().duplicated > 0),
         "{}",
-        sea.counters()
+        cluster.counters()
     );
-    sea.set(FaultProfile::default());
-    for served in sea.workers.iter().chain([&sea.gateway]) {
-        served.comes_to_rest().await;
+    cluster.set(FaultProfile::default());
+    for served in cluster.workers.iter().chain([&cluster.gateway]) {
+        served.until_idle().await;
     }
 }
 
 /// With the default timeouts no live node is taken for dead: quiet and busy links survive a line with 200 ms of latency
 /// and 20% loss, while each core is kept busy.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_slow_line_that_loses_a_fifth_is_no_death() {
-    let scale = Scale::of(20, 4);
-    let sea = Sea::start_with(seed(), Contract::AtMostOnce, |_| NetConfig::default()).await;
-    let _busy: Vec<Busy> = (0..2).map(|_| Busy::begin()).collect();
+async fn a_slow_link_with_20_percent_loss_does_not_count_as_dead() {
+    let scale = Scale::new(20, 4);
+    let cluster = FaultyCluster::start_with(seed(), Contract::AtMostOnce, |_| NetConfig::default()).await;
+    let _busy: Vec<BusyCore> = (0..2).map(|_| BusyCore::begin()).collect();
     let mut slow = FaultProfile::new(0.2, 0.0, 0.0, Duration::ZERO);
     slow.delay = Duration::from_millis(200);
-    sea.set(slow);
-    let quiet = tokio::time::timeout(scale.lasting, until(|| sea.cluster.connected_peers() < 2)).await;
-    assert!(quiet.is_err(), "a quiet link was lost in {}", sea.counters());
-    let offer = sea.offer(&scale).await;
-    let sums = offer.ledger.check(offer.count(), &sea.book.executions(), Contract::AtMostOnce, Duration::ZERO);
-    assert_eq!((sums.done, sums.repeated), (sums.calls, 0), "{sums:?} in {}", sea.counters());
+    cluster.set(slow);
+    let quiet = tokio::time::timeout(scale.lasting, until(|| cluster.cluster.connected_peers() < 2)).await;
+    assert!(quiet.is_err(), "a quiet link was lost in {}", cluster.counters());
+    let offer = cluster.offer(&scale).await;
+    let sums = offer.ledger.check(offer.count(), &cluster.log.executions(), Contract::AtMostOnce, Duration::ZERO);
+    assert_eq!((sums.done, sums.repeated), (sums.calls, 0), "{sums:?} in {}", cluster.counters());
 }
 
 /// A thread that keeps a core busy until this is dropped.
-struct Busy(Arc<AtomicBool>);
+struct BusyCore(Arc<AtomicBool>);
 
-impl Busy {
+impl BusyCore {
     fn begin() -> Self {
         let is_over = Arc::<AtomicBool>::default();
         let over = Arc::clone(&is_over);
@@ -135,7 +134,7 @@ impl Busy {
     }
 }
 
-impl Drop for Busy {
+impl Drop for BusyCore {
     fn drop(&mut self) {
         self.0.store(true, Ordering::Relaxed);
     }
@@ -144,32 +143,32 @@ impl Drop for Busy {
 /// The link to one worker is cut for longer than the idle timeout. Calls that may be retried all succeed; after repair,
 /// the worker is used again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_cut_link_fails_no_call_that_may_be_run_again() {
-    cut_in_the_middle(Contract::Idempotent).await;
+async fn a_cut_link_fails_no_retryable_call() {
+    cut_during_load(Contract::Idempotent).await;
 }
 
 /// Calls that may not be retried fail with the right error, at most as many as were on that link.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_cut_link_makes_nothing_run_twice() {
-    cut_in_the_middle(Contract::AtMostOnce).await;
+async fn a_cut_link_makes_no_call_run_twice() {
+    cut_during_load(Contract::AtMostOnce).await;
 }
 
-async fn cut_in_the_middle(contract: Contract) {
-    let scale = Scale::of(60, 6);
-    let sea = Sea::start(seed(), contract, Duration::from_secs(3)).await;
-    sea.set(FaultProfile::new(0.01, 0.01, 0.05, Duration::from_millis(2)));
-    let far = sea.workers[0].edge.address();
+async fn cut_during_load(contract: Contract) {
+    let scale = Scale::new(60, 6);
+    let cluster = FaultyCluster::start(seed(), contract, Duration::from_secs(3)).await;
+    cluster.set(FaultProfile::new(0.01, 0.01, 0.05, Duration::from_millis(2)));
+    let far = cluster.workers[0].edge.address();
     let script = async {
         tokio::time::sleep(scale.lasting / 4).await;
-        sea.faults[0].cut(far);
-        sea.faults[1].cut(sea.gateway.edge.address());
-        until(|| sea.cluster.connected_peers() == 1).await;
-        sea.faults.iter().for_each(Faults::heal);
-        until(|| sea.cluster.connected_peers() == 2).await;
+        cluster.faults[0].cut(far);
+        cluster.faults[1].cut(cluster.gateway.edge.address());
+        until(|| cluster.cluster.connected_peers() == 1).await;
+        cluster.faults.iter().for_each(Faults::heal);
+        until(|| cluster.cluster.connected_peers() == 2).await;
     };
-    let (offer, ()) = tokio::join!(sea.offer(&scale), script);
-    let sums = offer.ledger.check(offer.count(), &sea.book.executions(), contract, Duration::ZERO);
-    println!("cut: {sums:?} in {}", sea.counters());
+    let (offer, ()) = tokio::join!(cluster.offer(&scale), script);
+    let sums = offer.ledger.check(offer.count(), &cluster.log.executions(), contract, Duration::ZERO);
+    println!("cut: {sums:?} in {}", cluster.counters());
     if contract.may_run_again() {
         assert_eq!(sums.done, sums.calls, "{:?}", offer.ledger.not_done());
     } else {
@@ -177,16 +176,16 @@ async fn cut_in_the_middle(contract: Contract) {
         scale.at_most("cut: failed or refused", (sums.failed + sums.refused) as f64, 32.0, "calls");
     }
     // It gets its share again.
-    let before = sea.book.executions().len();
-    until_used(&sea, before).await;
+    let before = cluster.log.executions().len();
+    until_first_worker_runs(&cluster, before).await;
 }
 
-async fn until_used(sea: &Sea, from: usize) {
-    let client = sea.gateway.node.client();
+async fn until_first_worker_runs(cluster: &FaultyCluster, from: usize) {
+    let client = cluster.gateway.node.client();
     let using = async {
-        while !sea.book.executions()[from..].iter().any(|execution| execution.worker == 0) {
+        while !cluster.log.executions()[from..].iter().any(|execution| execution.worker == 0) {
             let _ = client.call::<Work, Work>("/run", Work::whenever(u64::MAX)).await;
         }
     };
-    tokio::time::timeout(LONG, using).await.expect("the worker behind the cut is used again");
+    tokio::time::timeout(LONG, using).await.expect("the worker of the repaired link is used again");
 }

@@ -12,10 +12,10 @@ use callboard_net::{Cluster, Identity, QuicEdge, Role, StaticView};
 use crate::common::{IDENTITY, LONG, loopback, patient, until};
 use crate::lab::{Lab, app, counted, hello, serve_with, total};
 
-type Greeted = Result<FrameHead, (Option<ResetCode>, String)>;
+type GreetResult = Result<FrameHead, (Option<ResetCode>, String)>;
 
 /// Connects to a node as another process with this generation, and stays connected.
-async fn greet(edge: &QuicEdge, identity: &Identity, generation: u64) -> (RawPeer, Greeted) {
+async fn greet(edge: &QuicEdge, identity: &Identity, generation: u64) -> (RawPeer, GreetResult) {
     let peer = RawPeer::connect(edge.address(), identity).await.unwrap();
     let hello = Hello { generation, ..hello(identity.cluster()) };
     let greeted = peer.greet(&hello).await;
@@ -27,7 +27,7 @@ fn stale() -> (Option<ResetCode>, String) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_node_that_is_started_again_takes_the_place_of_its_earlier_process() {
+async fn a_restarted_node_replaces_its_earlier_process() {
     let lab = Lab::start("again").await;
     let node = lab.member(Role::Node, "left").await;
     let (first, greeted) = greet(&lab.edge, &node, 5).await;
@@ -39,7 +39,7 @@ async fn a_node_that_is_started_again_takes_the_place_of_its_earlier_process() {
     let (younger, greeted) = greet(&lab.edge, &node, 6).await;
     greeted.unwrap();
     let closed = tokio::time::timeout(LONG, async { (first.closed().await, second.closed().await) });
-    assert_eq!(closed.await.expect("they are closed"), (stale(), stale()));
+    assert_eq!(closed.await.expect("the connections are closed"), (stale(), stale()));
     until(|| lab.counted("stale_generation") == 2).await;
 
     let (_, greeted) = greet(&lab.edge, &node, 5).await;
@@ -50,7 +50,7 @@ async fn a_node_that_is_started_again_takes_the_place_of_its_earlier_process() {
     let others = [greet(&lab.edge, &other, 1).await, greet(&lab.edge, &node, 0).await];
     let _others = others.map(|(peer, greeted)| (peer, greeted.unwrap()));
 
-    // After a clock was set back, the node is accepted once its earlier process is gone.
+    // After a clock was set back, the node is accepted once its earlier process has ended.
     drop(younger);
     until(|| lab.edge.connections() == 2).await;
     let (_again, greeted) = greet(&lab.edge, &node, 4).await;
@@ -94,12 +94,12 @@ async fn shouts(node: &Node) -> String {
     node.client().call::<_, String>("/run", "a".to_owned()).await.unwrap()
 }
 
-fn streams_begun(edge: &QuicEdge) -> u64 {
+fn streams_started(edge: &QuicEdge) -> u64 {
     total(edge, "streams")
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn of_two_nodes_under_one_identity_the_younger_is_called_and_it_is_told() {
+async fn the_younger_of_two_nodes_with_one_identity_is_called_and_the_conflict_is_reported() {
     let lab = Lab::start("copied").await;
     let (copied, own) = (lab.member(Role::Node, "left").await, lab.member(Role::Node, "gate").await);
     let older = start(&copied).await;
@@ -111,17 +111,17 @@ async fn of_two_nodes_under_one_identity_the_younger_is_called_and_it_is_told() 
     for _ in 0..8 {
         assert_eq!(shouts(&node).await, "A");
     }
-    assert_eq!((streams_begun(&older.0), streams_begun(&younger.0)), (0, 8));
+    assert_eq!((streams_started(&older.0), streams_started(&younger.0)), (0, 8));
     // Alone, the older process is accepted.
     drop(younger);
     until(|| older.0.connections() == 1 && cluster.offers("shout")).await;
     assert_eq!(shouts(&node).await, "A");
-    assert_eq!(streams_begun(&older.0), 1);
+    assert_eq!(streams_started(&older.0), 1);
 }
 
 /// The older process learns of it from the peers that it connects to.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_node_whose_identity_was_copied_counts_that_it_is_refused() {
+async fn a_node_with_a_copied_identity_counts_its_refusals() {
     let lab = Lab::start("namesake").await;
     let copied = lab.member(Role::Node, "left").await;
     let (older, _node) = start(&copied).await;
@@ -133,7 +133,7 @@ async fn a_node_whose_identity_was_copied_counts_that_it_is_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_node_that_is_told_of_itself_leaves_itself_out() {
+async fn a_node_that_is_configured_with_itself_ignores_itself() {
     let lab = Lab::start("itself").await;
     let (own, other) = (lab.member(Role::Node, "gate").await, lab.member(Role::Node, "left").await);
     let worker = start(&other).await;
@@ -145,9 +145,9 @@ async fn a_node_that_is_told_of_itself_leaves_itself_out() {
     assert_eq!((cluster.connected_peers(), total(&edge, "peers_namesakes")), (1, 0));
 }
 
-/// The development identity has no names: the generation tells a node from itself.
+/// The development identity has no names: only the generation distinguishes the processes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nodes_without_names_that_begin_together_are_not_taken_for_one() {
+async fn unnamed_nodes_that_start_together_are_distinguished() {
     let edges: Vec<QuicEdge> =
         (0..8).map(|_| QuicEdge::bind(loopback(), IDENTITY.clone(), patient()).unwrap()).collect();
     let node = app().start().await.unwrap();

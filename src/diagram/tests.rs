@@ -1,12 +1,7 @@
 //! Golden pictures.
 
-use callboard_codec::Value;
-
 use crate::actor::{Actor, ActorContext, ActorSpec};
-use crate::app::App;
-use crate::error::Failure;
-use crate::pipeline::Pipeline;
-use crate::stage::Stage;
+use crate::{App, Diagram, Failure, Pipeline, Stage, Value};
 
 fn app() -> App {
     let number = |name: &str| Stage::each(name, |n: &u64| Ok(*n));
@@ -18,9 +13,16 @@ fn app() -> App {
 }
 
 #[test]
-fn a_diagram_in_lines() {
-    let diagram = app().diagram().to_string();
-    assert_eq!(diagram, "/sum: (a \"shared\" <one> | other) → [sum]\n/choice: odd?{a \"shared\" <one> / ·}\n");
+fn an_app_in_lines() {
+    let lines = app().to_string();
+    assert_eq!(lines, "/sum: (a \"shared\" <one> | other) → [sum]\n/choice: odd?{a \"shared\" <one> / ·}\n");
+}
+
+#[test]
+fn a_remote_stage_says_so() {
+    let there = App::new().route("/run", Pipeline::<Value, Value>::remote("classify"));
+    let mermaid = Diagram::for_app(&there).to_mermaid();
+    assert!(mermaid.contains(r#"["classify · remote"]"#), "{mermaid}");
 }
 
 #[test]
@@ -54,12 +56,12 @@ fn a_diagram_in_mermaid() {
   n8 -->|"1"| n10
   n2 -.- n9
 "#;
-    assert_eq!(app().diagram().to_mermaid(), expected);
+    assert_eq!(Diagram::for_app(&app()).to_mermaid(), expected);
 }
 
 #[test]
 fn a_diagram_in_dot() {
-    let dot = app().diagram().to_dot();
+    let dot = Diagram::for_app(&app()).to_dot();
     assert!(
         dot.starts_with("digraph callboard {\n  rankdir=LR;\n  subgraph cluster_0 {\n    label=\"/sum\";\n"),
         "{dot}"
@@ -78,8 +80,8 @@ fn named_members_and_branches_have_their_names() {
     let members = vec![("left".to_owned(), value("a")), ("right".to_owned(), Pipeline::pass_through())];
     let either = Pipeline::switch("side?", |_: &Value| Ok(0), vec![value("b"), value("c")]);
     let either = either.labelled(["l \"1\"".to_owned(), "r".to_owned()]);
-    let diagram = App::new().route("/x", Pipeline::ensemble_named_partial(members).then(either)).diagram();
-    assert_eq!(diagram.to_string(), "/x: (left: a | right: ·)? → side?{l \"1\": b / r: c}\n");
+    let app = App::new().route("/x", Pipeline::ensemble_named_partial(members).then(either));
+    assert_eq!(app.to_string(), "/x: (left: a | right: ·)? → side?{l \"1\": b / r: c}\n");
     let expected = r#"flowchart LR
   subgraph f0 ["/x"]
     n0("call")
@@ -101,7 +103,7 @@ fn named_members_and_branches_have_their_names() {
   n5 --> n7
   n6 --> n7
 "#;
-    assert_eq!(diagram.to_mermaid(), expected);
+    assert_eq!(Diagram::for_app(&app).to_mermaid(), expected);
 }
 
 struct Quiet;
@@ -133,5 +135,5 @@ async fn a_running_tree_in_mermaid() {
   n0 --> n4
   n4 --> n5
 "#;
-    assert_eq!(node.describe().to_mermaid(), expected);
+    assert_eq!(Diagram::for_node(&node.describe()).to_mermaid(), expected);
 }

@@ -6,7 +6,7 @@ use callboard_codec::Value;
 use callboard_core::actor::{Actor, ActorContext, ActorSpec, AskError, ReplyPort};
 use callboard_core::{App, CallError, Contract, ErrorKind, Failure, LocalClient, Node, Pipeline, Stage};
 
-use super::support::{PATIENCE, hush, serve};
+use super::support::{PATIENCE, hide_panics, serve};
 
 /// Fails in four ways, and dies.
 fn inner() -> Stage<u64, u64> {
@@ -32,20 +32,20 @@ fn outer(name: &str, client: LocalClient, hand_on: fn(CallError) -> Failure) -> 
 struct Unsettled(#[source] CallError);
 
 fn by_question_mark(error: CallError) -> Failure {
-    let handed_on = || -> Result<(), Failure> { Err(error)? };
-    handed_on().unwrap_err()
+    let propagated = || -> Result<(), Failure> { Err(error)? };
+    propagated().unwrap_err()
 }
 
 fn by_anyhow(error: CallError) -> Failure {
-    let handed_on = || -> Result<(), Failure> { Err(anyhow::Error::from(error))? };
-    handed_on().unwrap_err()
+    let propagated = || -> Result<(), Failure> { Err(anyhow::Error::from(error))? };
+    propagated().unwrap_err()
 }
 
 fn by_anyhow_with_context(error: CallError) -> Failure {
     anyhow::Error::from(error).context("the bill was not settled").into()
 }
 
-fn by_an_error_of_its_own(error: CallError) -> Failure {
+fn by_own_error_type(error: CallError) -> Failure {
     Unsettled(error).into()
 }
 
@@ -56,10 +56,10 @@ async fn error_of(node: &Node, hand_on: fn(CallError) -> Failure, input: u64) ->
 }
 
 #[tokio::test]
-async fn the_error_of_an_inner_call_reaches_the_outer_caller_with_all_that_it_says() {
-    hush();
+async fn the_error_of_an_inner_call_reaches_the_outer_caller_with_all_details() {
+    hide_panics();
     let node = serve(inner()).await;
-    for hand_on in [by_question_mark, by_anyhow, by_anyhow_with_context, by_an_error_of_its_own] {
+    for hand_on in [by_question_mark, by_anyhow, by_anyhow_with_context, by_own_error_type] {
         let error = error_of(&node, hand_on, 0).await;
         assert_eq!((error.kind(), error.status()), (ErrorKind::Failed, Some(402)), "{error:?}");
         assert_eq!((error.error_type(), error.stage()), (Some("Unpaid"), Some("outer > inner")));
@@ -77,17 +77,17 @@ async fn the_error_of_an_inner_call_reaches_the_outer_caller_with_all_that_it_sa
 }
 
 #[tokio::test]
-async fn a_stage_says_itself_that_it_has_done_nothing() {
+async fn a_stage_can_report_that_it_has_not_started() {
     let node = serve(inner()).await;
     let error = node.client().call::<u64, u64>("/route", 1).await.unwrap_err();
     assert_eq!((error.was_started(), error.is_refusal(), error.is_retryable()), (true, false, true), "{error:?}");
     let node = serve(Stage::each("full", |_: &u64| -> Result<u64, Failure> { Err(Failure::overloaded("full")) })).await;
     let error = node.client().call::<u64, u64>("/route", 1).await.unwrap_err();
-    assert_eq!(error.retry_after(), Some(Duration::from_secs(1)), "unless it says more");
+    assert_eq!(error.retry_after(), Some(Duration::from_secs(1)), "the default of the stage");
 }
 
 #[tokio::test]
-async fn what_may_be_repeated_is_what_all_stages_before_permit() {
+async fn a_call_may_be_repeated_only_if_all_earlier_stages_permit_it() {
     let node = serve(inner()).await;
     for (first, second, may_repeat) in [
         (Contract::Pure, Contract::Idempotent, true),
@@ -114,16 +114,17 @@ async fn texts_and_errors_become_failures_by_a_question_mark() {
         }
     };
     let node = serve(Stage::each("fails", move |n: &u64| fails(*n))).await;
-    let mut told = Vec::new();
+    let mut errors = Vec::new();
     for how in 0..5 {
         let error = node.client().call::<u64, u64>("/route", how).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Failed);
-        told.push((error.message().to_owned(), error.error_type().map(str::to_owned)));
+        errors.push((error.message().to_owned(), error.error_type().map(str::to_owned)));
     }
-    let told: Vec<(&str, Option<&str>)> = told.iter().map(|(told, kind)| (told.as_str(), kind.as_deref())).collect();
+    let errors: Vec<(&str, Option<&str>)> =
+        errors.iter().map(|(message, kind)| (message.as_str(), kind.as_deref())).collect();
     let number = ("invalid digit found in string", Some("core::num::error::ParseIntError"));
     assert_eq!(
-        told,
+        errors,
         [("a word", None), ("a word", None), ("another: a word", Some("anyhow::Error")), ("a word", None), number]
     );
 }
@@ -143,9 +144,9 @@ impl Actor for Purse {
 }
 
 #[tokio::test]
-async fn an_actors_failure_reaches_the_caller_whoever_asked() {
+async fn an_actors_failure_reaches_the_caller_through_stages_and_steps() {
     let spec = ActorSpec::new("purse", |_| Purse);
-    let (purse, asked) = (spec.reference(), spec.reference());
+    let (purse, reference) = (spec.reference(), spec.reference());
     let asks = Stage::each_async("asks", move |_: std::sync::Arc<u64>| {
         let purse = purse.clone();
         async move { Ok(purse.ask(PATIENCE, Pay).await?) }
@@ -153,14 +154,14 @@ async fn an_actors_failure_reaches_the_caller_whoever_asked() {
     let step = Pipeline::<u64, u64>::ask("step", spec.reference(), |_: &u64, answer| Pay(answer));
     let app = App::new().actor(spec).route("/stage", asks).route("/step", step);
     let node = app.start().await.unwrap();
-    let failed = asked.ask(PATIENCE, Pay).await.unwrap_err();
+    let failed = reference.ask(PATIENCE, Pay).await.unwrap_err();
     assert!(matches!(&failed, AskError::Failed(failure) if failure.message() == "empty"), "{failed}");
     for (route, stage) in [("/stage", "asks"), ("/step", "purse")] {
         let error = node.client().call::<u64, u64>(route, 1).await.unwrap_err();
         assert_eq!((error.message(), error.status(), error.stage()), ("empty", Some(402), Some(stage)));
         assert_eq!((error.details(), error.was_started()), (Some(&Value::from(7)), true));
     }
-    // The stage had begun, and may not run twice: the actor's refusal does not hold for the whole call.
+    // The stage had started, and may not run twice: the actor's refusal does not hold for the whole call.
     let full = Failure::from(AskError::Failed(Failure::overloaded("busy")));
     let stage = Stage::each("full", move |_: &u64| Err::<u64, _>(full.clone()));
     let node = App::new().route("/full", stage).start().await.unwrap();

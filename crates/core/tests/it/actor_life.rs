@@ -10,8 +10,8 @@ use callboard_core::actor::{
 use callboard_core::{App, Failure, Node};
 use tokio::sync::Semaphore;
 
-use super::context::{Written, subscriber};
-use super::support::{PATIENCE, hush, until};
+use super::context::{LogBuffer, subscriber};
+use super::support::{PATIENCE, hide_panics, until};
 
 /// Does what its messages request, and counts the ticks of its timers.
 #[derive(Default)]
@@ -81,12 +81,12 @@ async fn beats_after(pulse: &ActorRef<Beat>, seconds: u64) -> (u64, u64) {
 }
 
 #[tokio::test]
-async fn what_an_actor_tells_itself_needs_no_place_and_waits_behind_the_others() {
+async fn a_message_to_self_needs_no_mailbox_slot_and_waits_its_turn() {
     let node = App::new().start().await.unwrap();
     let pulse = node.spawn_actor(ActorSpec::with_mailbox("pulse", 1, |_| Pulse::default())).await.unwrap();
     let gate = Arc::new(Semaphore::new(0));
     pulse.tell(Beat::Later(Arc::clone(&gate))).unwrap();
-    until("it is in the actor's hands", || node.describe().actors[0].waiting == 0).await;
+    until("the actor handles the message", || node.describe().actors[0].waiting == 0).await;
     let before = pulse.clone();
     let before = tokio::spawn(async move { before.ask(PATIENCE, Beat::Beats).await });
     until("the mailbox is full", || node.describe().actors[0].waiting == 1).await;
@@ -132,11 +132,11 @@ async fn a_message_that_waits_when_its_timer_is_cancelled_is_handled() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_timer_without_a_time_or_a_message_ends_alone() {
-    hush();
-    let written = Written::default();
+async fn a_timer_without_a_time_or_a_message_ends_only_itself() {
+    hide_panics();
+    let written = LogBuffer::default();
     // With only one subscriber, a thread of another test without a subscriber decides what is logged.
-    let _second = tracing::Dispatch::new(subscriber(&Written::default()));
+    let _second = tracing::Dispatch::new(subscriber(&LogBuffer::default()));
     let _here = tracing::subscriber::set_default(subscriber(&written));
     let (_node, pulse) = pulse().await;
     pulse.tell(Beat::Every(Duration::MAX)).unwrap();
@@ -156,11 +156,11 @@ async fn an_actor_that_is_late_is_not_flooded_by_its_timers() {
     tokio::time::sleep(Duration::from_millis(60_500)).await;
     gate.add_permits(1);
     assert_eq!(beats_after(&pulse, 0).await, (0, 1), "one waited");
-    assert_eq!(beats_after(&pulse, 2).await, (0, 4), "one for all that were missed, and two on time");
+    assert_eq!(beats_after(&pulse, 2).await, (0, 4), "one tick replaces the missed ones, and two are on time");
 }
 
 #[tokio::test(start_paused = true)]
-async fn timers_end_with_their_life() {
+async fn timers_end_with_the_life_of_their_actor() {
     let (_node, pulse) = pulse().await;
     pulse.tell(Beat::Every(Duration::from_secs(30))).unwrap();
     pulse.tell(Beat::After(Duration::from_secs(30))).unwrap();
@@ -169,16 +169,16 @@ async fn timers_end_with_their_life() {
 }
 
 #[tokio::test]
-async fn an_actor_stops_itself_after_the_message_in_hand() {
+async fn an_actor_stops_itself_after_the_current_message() {
     let (node, pulse) = pulse().await;
     pulse.tell(Beat::Stop).unwrap();
-    until("it is gone", || node.describe().actors.is_empty()).await;
+    until("it has ended", || node.describe().actors.is_empty()).await;
     assert_eq!(pulse.ask(PATIENCE, Beat::Beats).await, Err(AskError::Over));
 }
 
 #[tokio::test]
 async fn a_destructor_that_panics_ends_nothing_else() {
-    hush();
+    hide_panics();
     let node = App::new().start().await.unwrap();
     let bomb = ActorSpec::new("bomb", |_| Pulse { _bomb: Some(Bomb), ..Pulse::default() });
     let always = bomb.restart(RestartPolicy::Always);
@@ -189,7 +189,8 @@ async fn a_destructor_that_panics_ends_nothing_else() {
     for end in [Beat::Stop, Beat::Fail] {
         let restarts = node.describe().actors[0].restarts;
         pulse.tell(end).unwrap();
-        until("it is up again", || node.describe().actors.first().is_some_and(|pulse| pulse.restarts > restarts)).await;
+        until("it has restarted", || node.describe().actors.first().is_some_and(|pulse| pulse.restarts > restarts))
+            .await;
     }
     assert_eq!(neighbour.ask(PATIENCE, Beat::Beats).await, Ok((0, 0)));
 }
@@ -218,13 +219,13 @@ impl Actor for Choosy {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_start_that_fails_is_told_at_first_and_a_crash_later() {
+async fn a_failed_start_is_an_error_of_the_app_at_first_and_a_crash_later() {
     let refused = App::new().actor(ActorSpec::new("choosy", |_| Choosy(&[1]))).start().await.unwrap_err();
     assert_eq!(refused.to_string(), "actor `choosy` did not start: not in life 0");
     let node = App::new().actor(ActorSpec::new("choosy", |_| Choosy(&[0, 3]))).start().await.unwrap();
     let choosy = node.actor("choosy").unwrap();
     choosy.tell(Beat::Fail).unwrap();
-    until("it is up again", || node.describe().actors[0].restarts == 1).await;
+    until("it has restarted", || node.describe().actors[0].restarts == 1).await;
     assert_eq!(choosy.ask(PATIENCE, Beat::Beats).await, Ok((3, 0)));
     assert_eq!(node.describe().actors[0].reasons, ["out of luck", "not in life 1", "not in life 2"]);
 }

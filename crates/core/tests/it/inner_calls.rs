@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use callboard_core::{App, CallContext, CallOptions, ErrorKind, Failure, Limits, LocalClient, Node, Priority, Stage};
+use callboard_core::{
+    App, CallContext, CallOptions, ErrorKind, ErrorReason, Failure, Limits, LocalClient, Node, Priority, Stage,
+};
 use futures_util::FutureExt;
 use futures_util::future::join_all;
 use tokio::sync::Semaphore;
@@ -27,7 +29,7 @@ async fn all(client: &LocalClient, route: &str, calls: u64) -> Vec<u64> {
 }
 
 #[tokio::test]
-async fn a_full_node_runs_the_inner_calls_of_those_that_fill_it() {
+async fn a_full_node_runs_the_inner_calls_of_its_admitted_calls() {
     let let_go = Arc::new(Semaphore::new(0));
     let gate = Arc::clone(&let_go);
     let held = Stage::each_async_with_context("held", move |n: Arc<u64>, context: CallContext| {
@@ -46,16 +48,16 @@ async fn a_full_node_runs_the_inner_calls_of_those_that_fill_it() {
     });
     until("the node is full", || client.in_flight() == 8).await;
     let refused = client.call::<u64, u64>("/inner", 1).await.unwrap_err();
-    assert_eq!(refused.kind(), ErrorKind::Overloaded, "there is no place for a call of its own");
+    assert_eq!(refused.kind(), ErrorKind::Overloaded, "there is no room for an outer call");
     let_go.add_permits(8);
     assert_eq!(calls.await.unwrap(), (0..8).map(|n| n * 2 + 1).collect::<Vec<_>>());
     assert_eq!((client.in_flight(), client.charged_bytes()), (0, 0));
 }
 
 #[tokio::test]
-async fn a_worker_on_a_thread_calls_routes_and_a_draining_node_lets_it() {
-    let begun = Arc::new(AtomicUsize::new(0));
-    let (counted, let_go) = (Arc::clone(&begun), super::support::Gate::default());
+async fn a_worker_on_a_thread_calls_routes_even_while_the_node_drains() {
+    let started = Arc::new(AtomicUsize::new(0));
+    let (counted, let_go) = (Arc::clone(&started), super::support::Gate::default());
     let gate = let_go.clone();
     let blocks = Stage::each_with_context("blocks", move |n: &u64, context: &CallContext| {
         counted.fetch_add(1, Ordering::SeqCst);
@@ -67,7 +69,7 @@ async fn a_worker_on_a_thread_calls_routes_and_a_draining_node_lets_it() {
     let node = app.limits(limits(1)).start().await.unwrap();
     let client = node.client();
     let call = tokio::spawn(async move { client.call::<u64, u64>("/outer", 4).await });
-    until("the call has begun", || begun.load(Ordering::SeqCst) == 1).await;
+    until("the call has started", || started.load(Ordering::SeqCst) == 1).await;
     let draining = async {
         let refused = || node.client().call::<u64, u64>("/inner", 1).now_or_never().and_then(Result::err);
         let drains = || refused().is_some_and(|error| error.kind() == ErrorKind::Unavailable);
@@ -80,7 +82,7 @@ async fn a_worker_on_a_thread_calls_routes_and_a_draining_node_lets_it() {
 }
 
 #[tokio::test]
-async fn a_client_of_an_outer_call_is_told_that_there_is_room_on_a_full_node() {
+async fn a_client_of_an_outer_call_finds_room_on_a_full_node() {
     let asks = Stage::each_with_context("asks", |n: &u64, context: &CallContext| {
         let client = context.client()?;
         let route = client.route("/inner").expect("it is served");
@@ -97,8 +99,8 @@ async fn a_client_of_an_outer_call_is_told_that_there_is_room_on_a_full_node() {
 }
 
 #[tokio::test]
-async fn an_inner_call_has_the_outer_ones_origin_priority_and_deadline() {
-    let told = |context: &CallContext| {
+async fn an_inner_call_inherits_origin_priority_and_deadline() {
+    let describe = |context: &CallContext| {
         let deadline = context.deadline();
         (
             context.request_id().map(str::to_owned),
@@ -107,15 +109,15 @@ async fn an_inner_call_has_the_outer_ones_origin_priority_and_deadline() {
             deadline,
         )
     };
-    let heard = Arc::new(std::sync::Mutex::new(Vec::new()));
-    let (outer, inner) = (Arc::clone(&heard), Arc::clone(&heard));
+    let contexts = Arc::new(std::sync::Mutex::new(Vec::new()));
+    let (outer, inner) = (Arc::clone(&contexts), Arc::clone(&contexts));
     let asks = Stage::each_async_with_context("asks", move |n: Arc<u64>, context: CallContext| {
-        outer.lock().unwrap().push(told(&context));
+        outer.lock().unwrap().push(describe(&context));
         let options = CallOptions::new().with_tag("own", "x").with_timeout(PATIENCE);
         async move { Ok(context.client()?.call_with::<u64, u64>("/inner", *n, options).await?) }
     });
     let tells = Stage::each_with_context("tells", move |n: &u64, context: &CallContext| {
-        inner.lock().unwrap().push(told(context));
+        inner.lock().unwrap().push(describe(context));
         assert_eq!(context.tag("own"), Some("x"));
         Ok(*n)
     });
@@ -123,15 +125,15 @@ async fn an_inner_call_has_the_outer_ones_origin_priority_and_deadline() {
     let options = CallOptions::new().with_request_id("r-1").with_tag("tenant", "acme").with_priority(Priority::Low);
     let options = options.with_timeout(PATIENCE / 2);
     assert_eq!(node.client().call_with::<u64, u64>("/outer", 1, options).await.unwrap(), 1);
-    let heard = heard.lock().unwrap();
-    assert_eq!(heard[0], heard[1]);
-    assert_eq!((heard[1].0.as_deref(), heard[1].2), (Some("r-1"), Priority::Low));
+    let contexts = contexts.lock().unwrap();
+    assert_eq!(contexts[0], contexts[1]);
+    assert_eq!((contexts[1].0.as_deref(), contexts[1].2), (Some("r-1"), Priority::Low));
 }
 
 #[tokio::test]
 async fn an_inner_call_is_cancelled_with_its_outer_call() {
-    let begun = Arc::new(AtomicUsize::new(0));
-    let counted = Arc::clone(&begun);
+    let started = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&started);
     let hangs = Stage::each_async("hangs", move |_: Arc<u64>| {
         counted.fetch_add(1, Ordering::SeqCst);
         std::future::pending::<Result<u64, Failure>>()
@@ -139,7 +141,7 @@ async fn an_inner_call_is_cancelled_with_its_outer_call() {
     let node = App::new().route("/outer", asks("asks")).route("/inner", hangs).start().await.unwrap();
     let client = node.client();
     let call = tokio::spawn(async move { client.call::<u64, u64>("/outer", 1).await });
-    until("the inner call runs", || begun.load(Ordering::SeqCst) == 1).await;
+    until("the inner call runs", || started.load(Ordering::SeqCst) == 1).await;
     call.abort();
     let cancelled = "callboard_requests_total{route=\"/inner\",outcome=\"cancelled\"} 1";
     until("both have ended", || node.client().in_flight() == 0 && node.metrics().contains(cancelled)).await;
@@ -148,8 +150,8 @@ async fn an_inner_call_is_cancelled_with_its_outer_call() {
 /// The worker cannot drop the call that it waits for.
 #[tokio::test]
 async fn an_inner_call_of_blocking_code_is_cancelled_with_its_outer_call() {
-    let begun = Arc::new(AtomicUsize::new(0));
-    let counted = Arc::clone(&begun);
+    let started = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&started);
     let hangs = Stage::each_async("hangs", move |_: Arc<u64>| {
         counted.fetch_add(1, Ordering::SeqCst);
         std::future::pending::<Result<u64, Failure>>()
@@ -161,14 +163,14 @@ async fn an_inner_call_of_blocking_code_is_cancelled_with_its_outer_call() {
     let node = app.start().await.unwrap();
     let client = node.client();
     let call = tokio::spawn(async move { client.call::<u64, u64>("/outer", 1).await });
-    until("the inner call runs", || begun.load(Ordering::SeqCst) == 1).await;
+    until("the inner call runs", || started.load(Ordering::SeqCst) == 1).await;
     call.abort();
     let cancelled = "callboard_requests_total{route=\"/inner\",outcome=\"cancelled\"} 1";
     until("the inner call has ended", || node.metrics().contains(cancelled)).await;
     // The worker is free again.
     let client = node.client();
     let again = tokio::spawn(async move { client.call::<u64, u64>("/outer", 2).await });
-    until("another inner call runs", || begun.load(Ordering::SeqCst) == 2).await;
+    until("another inner call runs", || started.load(Ordering::SeqCst) == 2).await;
     again.abort();
 }
 
@@ -176,38 +178,38 @@ async fn an_inner_call_of_blocking_code_is_cancelled_with_its_outer_call() {
 async fn a_client_of_another_node_takes_permits_of_that_node() {
     let inner = Stage::each("inner", |n: &u64| Ok(n * 2));
     let other = App::new().route("/inner", inner).limits(limits(0)).start().await.unwrap();
-    let there = other.client();
+    let other_client = other.client();
     // With the same name as the stage on the other node.
     let outer = Stage::each_async_with_context("inner", move |n: Arc<u64>, context: CallContext| {
-        let there = there.within(&context);
-        async move { Ok(there.call::<u64, u64>("/inner", *n).await?) }
+        let other_client = other_client.within(&context);
+        async move { Ok(other_client.call::<u64, u64>("/inner", *n).await?) }
     });
     let node = App::new().route("/outer", outer).start().await.unwrap();
     let error = node.client().call::<u64, u64>("/outer", 1).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Overloaded, "{error}");
 }
 
-async fn error_of(node: &Node) -> (ErrorKind, Option<u16>, String) {
+async fn error_of(node: &Node) -> (ErrorKind, Option<ErrorReason>, String) {
     let error = node.client().call::<u64, u64>("/inner", 1).await.unwrap_err();
-    (error.kind(), error.status(), error.message().to_owned())
+    (error.kind(), error.reason(), error.message().to_owned())
 }
 
 #[tokio::test]
-async fn a_call_does_not_come_back_into_a_stage_that_it_is_in() {
+async fn a_call_cannot_reenter_its_current_stage() {
     let node = App::new().route("/inner", asks("asks")).start().await.unwrap();
-    let (kind, status, message) = error_of(&node).await;
-    assert_eq!((kind, status), (ErrorKind::Failed, Some(508)));
+    let (kind, reason, message) = error_of(&node).await;
+    assert_eq!((kind, reason), (ErrorKind::Failed, Some(ErrorReason::LoopDetected)));
     assert!(message.contains("`asks` is called from within itself"), "{message}");
     // Also through another stage.
     let around = Stage::each_async_with_context("around", |n: Arc<u64>, context: CallContext| async move {
         Ok(context.client()?.call::<u64, u64>("/around", *n).await?)
     });
     let node = App::new().route("/inner", around).route("/around", asks("asks")).start().await.unwrap();
-    assert_eq!(error_of(&node).await.1, Some(508));
+    assert_eq!(error_of(&node).await.1, Some(ErrorReason::LoopDetected));
 }
 
 #[tokio::test]
-async fn one_call_has_no_more_than_256_inner_calls_at_a_time() {
+async fn a_call_has_at_most_256_concurrent_inner_calls() {
     let hangs = Stage::each_async("hangs", |_: Arc<u64>| std::future::pending::<Result<u64, Failure>>());
     let asks = Stage::each_async_with_context("asks", |_: Arc<u64>, context: CallContext| async move {
         let client = context.client()?;

@@ -1,0 +1,169 @@
+//! An app before it runs, and a node while it runs, as pictures: pure functions over what is declared or described.
+
+mod drawing;
+#[cfg(test)]
+mod tests;
+
+use callboard_core::App;
+use callboard_core::description::{Description, PipelineShape};
+
+use self::drawing::{Drawing, Shape};
+
+/// A picture of boxes and arrows.
+///
+/// ```
+/// use callboard::{App, Diagram, Pipeline, Stage};
+///
+/// let words = Stage::each("words", |text: &String| Ok(text.split(' ').count()));
+/// let double = Stage::each("double", |n: &usize| Ok(n * 2)).max_batch_size(8).replicas(2);
+/// let app = App::new().route("/count", Pipeline::from(words).then(double));
+/// assert!(Diagram::for_app(&app).to_mermaid().contains(r#"["double · 2 replicas · batches of 8"]"#));
+/// ```
+#[derive(Clone, Debug)]
+pub struct Diagram(Drawing);
+
+impl Diagram {
+    /// What an app would serve: its routes and the steps behind them.
+    #[must_use]
+    pub fn for_app(app: &App) -> Self {
+        Self::for_routes(app.routes().iter().map(|route| (route.name(), route.shape())))
+    }
+
+    /// One frame per route, in which its steps follow each other. A stage that is used again is drawn again, with a
+    /// dashed line to its use before: it is one queue and one pool.
+    #[must_use]
+    pub fn for_routes<'a>(routes: impl IntoIterator<Item = (&'a str, PipelineShape)>) -> Self {
+        let mut drawing = Drawing::default();
+        let mut used: Vec<(String, usize)> = Vec::new();
+        for (name, shape) in routes {
+            let frame = drawing.frame(name);
+            let call = drawing.boxed(frame, Shape::Round, "call");
+            let ends = draw_steps(&mut drawing, frame, &mut used, &shape, vec![(call, String::new())]);
+            let reply = drawing.boxed(frame, Shape::Round, "reply");
+            drawing.join(ends, reply);
+        }
+        Self(drawing)
+    }
+
+    /// The running tree: the node, its stages with their replicas, its groups of actors.
+    #[must_use]
+    pub fn for_node(node: &Description) -> Self {
+        Self(draw_node(node))
+    }
+
+    /// The picture as a [Mermaid](https://mermaid.js.org/syntax/flowchart.html) flowchart.
+    #[must_use]
+    pub fn to_mermaid(&self) -> String {
+        self.0.to_mermaid()
+    }
+
+    /// The picture in the [DOT language](https://graphviz.org/doc/info/lang.html).
+    #[must_use]
+    pub fn to_dot(&self) -> String {
+        self.0.to_dot()
+    }
+}
+
+/// Where arrows begin that have no end yet, and what is written on them.
+type Ends = Vec<(usize, String)>;
+
+fn draw_steps(
+    drawing: &mut Drawing,
+    frame: usize,
+    used: &mut Vec<(String, usize)>,
+    shape: &PipelineShape,
+    from: Ends,
+) -> Ends {
+    let step = |drawing: &mut Drawing, shape, label: &str, from| {
+        let id = drawing.boxed(frame, shape, label);
+        drawing.join(from, id);
+        id
+    };
+    match shape {
+        PipelineShape::Stage { name, replicas, max_batch_size } => {
+            let label = stage_label(name.as_str(), *replicas, *max_batch_size);
+            let id = step(drawing, Shape::Box, &label, from);
+            match used.iter_mut().find(|(other, _)| *other == label) {
+                Some((_, before)) => drawing.same(std::mem::replace(before, id), id),
+                None => used.push((label, id)),
+            }
+            vec![(id, String::new())]
+        }
+        PipelineShape::Remote(name) => {
+            let label = format!("{name} · remote");
+            vec![(step(drawing, Shape::Box, &label, from), String::new())]
+        }
+        PipelineShape::Map(name) => vec![(step(drawing, Shape::Slanted, name, from), String::new())],
+        PipelineShape::Ask(name) => vec![(step(drawing, Shape::Actor, name, from), String::new())],
+        PipelineShape::Sequence(steps) => {
+            steps.iter().fold(from, |from, step| draw_steps(drawing, frame, used, step, from))
+        }
+        PipelineShape::Ensemble { members, labels, is_partial } => {
+            let title = if *is_partial { "any of" } else { "all of" };
+            let fork = step(drawing, Shape::Round, title, from);
+            let member = |(number, member): (usize, &PipelineShape)| {
+                let label = labels.get(number).cloned().unwrap_or_default();
+                draw_steps(drawing, frame, used, member, vec![(fork, label)])
+            };
+            let ends: Ends = members.iter().enumerate().flat_map(member).collect();
+            vec![(step(drawing, Shape::Round, "join", ends), String::new())]
+        }
+        PipelineShape::Switch { name, branches, labels } => {
+            let choice = step(drawing, Shape::Choice, name, from);
+            let branch = |(number, branch): (usize, &PipelineShape)| {
+                let label = labels.get(number).cloned().unwrap_or_else(|| number.to_string());
+                draw_steps(drawing, frame, used, branch, vec![(choice, label)])
+            };
+            branches.iter().enumerate().flat_map(branch).collect()
+        }
+    }
+}
+
+/// A stage in a few words; only what differs from one replica and no batches.
+fn stage_label(name: &str, replicas: usize, max_batch_size: usize) -> String {
+    let mut label = name.to_owned();
+    if replicas > 1 {
+        label.push_str(&format!(" · {replicas} replicas"));
+    }
+    if max_batch_size > 1 {
+        label.push_str(&format!(" · batches of {max_batch_size}"));
+    }
+    label
+}
+
+fn draw_node(node: &Description) -> Drawing {
+    let mut drawing = Drawing::default();
+    let frame = drawing.frame("node");
+    let root = drawing.boxed(frame, Shape::Round, &format!("node · {} in flight", node.in_flight));
+    let under = |drawing: &mut Drawing, parent: usize, shape, label: String| {
+        let id = drawing.boxed(frame, shape, &label);
+        drawing.join(vec![(parent, String::new())], id);
+        id
+    };
+    for stage in &node.stages {
+        let label = format!("{} · {} · {} waiting", stage.health.name, stage.health.state, stage.queued);
+        let id = under(&mut drawing, root, Shape::Box, label);
+        for replica in &stage.replicas {
+            let doing = match (replica.leaving, replica.busy) {
+                (true, _) => "leaving",
+                (false, true) => "busy",
+                (false, false) => "free",
+            };
+            under(&mut drawing, id, Shape::Round, format!("replica {} · {doing}", replica.index));
+        }
+    }
+    let mut groups: Vec<(&str, usize)> = Vec::new();
+    for actor in &node.actors {
+        let group = match groups.iter().find(|(name, _)| *name == actor.group) {
+            Some((_, id)) => *id,
+            None => {
+                let id = under(&mut drawing, root, Shape::Box, format!("group {}", actor.group));
+                groups.push((&actor.group, id));
+                id
+            }
+        };
+        let label = format!("{} · {} · {} waiting", actor.name, actor.state, actor.waiting);
+        under(&mut drawing, group, Shape::Actor, label);
+    }
+    drawing
+}
