@@ -83,7 +83,7 @@ pub(crate) async fn read_body<'a>(
     layout: BodyLayout,
     request: ProtocolRequest<'_>,
 ) -> Result<AdmittedBody<'a>, ApiError> {
-    let RequestContext { client, config, begun, .. } = call.context;
+    let RequestContext { client, config, start, .. } = call.context;
     let ProtocolRequest { head: parts, body } = request;
     let head = RequestHead::read(&parts.headers)?;
     let compression = ResponseCompression::new(head.accept_encoding.as_deref(), config);
@@ -97,7 +97,7 @@ pub(crate) async fn read_body<'a>(
         layout.check(bytes)?;
     }
     let (coding, priority) = (head.coding, head.priority);
-    let mut pending = PendingAdmission::new(client, call.route, begun);
+    let mut pending = PendingAdmission::new(client, call.route, start);
     let deadline = pending.deadline(head.timeout);
     let limits = BodyLimits { max_bytes, pace: PaceLimits::new(config, deadline) };
     let body = IncomingBody::new(body, announced, &mut pending, limits)?.decoded(coding);

@@ -23,7 +23,7 @@ pub struct RequestContext<'a> {
     /// The node.
     pub client: &'a LocalClient,
     /// The time at which the head was read. Timeouts count from here.
-    pub begun: Instant,
+    pub start: Instant,
     /// The limits of the edge.
     pub config: &'a HttpConfig,
     /// The counters of the edge.

@@ -38,7 +38,7 @@ pub(crate) async fn call<B: RequestBody>(
     style: CallStyle,
     request: &mut Request<B>,
 ) -> Result<Response, ApiError> {
-    let RequestContext { client, config, begun, .. } = context;
+    let RequestContext { client, config, start, .. } = context;
     if request.method() != Method::POST {
         return Err(ApiError::method_not_allowed(request.method(), "POST"));
     }
@@ -54,7 +54,7 @@ pub(crate) async fn call<B: RequestBody>(
     if announced.is_some_and(|bytes| bytes > max_bytes) {
         return Err(ApiError::body_too_large(max_bytes));
     }
-    let mut arrival = PendingAdmission::new(client, route, begun);
+    let mut arrival = PendingAdmission::new(client, route, start);
     let deadline = arrival.deadline(head.timeout);
 
     let limits = BodyLimits { max_bytes, pace: PaceLimits::new(config, deadline) };
@@ -86,7 +86,7 @@ pub(crate) async fn call<B: RequestBody>(
             let replies = client.submit_streaming(admission, payload, options);
             let streamed = context.stream_context(form, route, &compression, deadline);
             let mut response = Box::pin(stream::begin(replies, streamed)).await?;
-            response.headers_mut().insert(SERVER_TIMING, first(begun.elapsed()));
+            response.headers_mut().insert(SERVER_TIMING, first(start.elapsed()));
             Ok(response)
         }
     }

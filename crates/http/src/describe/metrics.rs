@@ -94,19 +94,28 @@ fn older(page: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::mpsc::{self, Receiver};
+
     use super::*;
 
     #[tokio::test]
     async fn requests_that_arrive_during_an_encoding_share_the_next_page() {
         let (cache, encoded) = (MetricsCache::default(), AtomicU64::new(0));
-        let page_of = async |text: &'static str| {
-            let page = cache.get(move || text.to_owned()).await;
+        let page_of = async |text: &'static str, release: Option<Receiver<()>>| {
+            let encode = move || {
+                release.into_iter().for_each(|release| release.recv().expect("the others wait"));
+                text.to_owned()
+            };
+            let page = cache.get(encode).await;
             encoded.fetch_add(u64::from(page.openmetrics == text), Ordering::Relaxed);
             page.openmetrics
         };
-        let pages = tokio::join!(page_of("first"), page_of("second"), page_of("third"));
-        assert_eq!(pages, ("first".into(), "second".into(), "second".into()));
-        assert_eq!(page_of("fourth").await, "fourth");
+        let (waits, release) = mpsc::channel();
+        let others_wait = async { waits.send(()).expect("the first is being encoded") };
+        let pages =
+            tokio::join!(page_of("first", Some(release)), page_of("second", None), page_of("third", None), others_wait);
+        assert_eq!(pages, ("first".into(), "second".into(), "second".into(), ()));
+        assert_eq!(page_of("fourth", None).await, "fourth");
         assert_eq!(encoded.into_inner(), 3);
     }
 

@@ -214,14 +214,14 @@ impl EdgeState {
     fn context<'a>(
         &'a self,
         node: &'a ServedNode,
-        begun: Instant,
+        start: Instant,
         id: &'a RequestId,
         trace: Option<&'a RequestTrace>,
         key_holder: Option<&'a KeyHolder>,
     ) -> RequestContext<'a> {
         RequestContext {
             client: &node.client,
-            begun,
+            start,
             config: &self.config,
             metrics: &self.metrics,
             aborting: &self.aborting,

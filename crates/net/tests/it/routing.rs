@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use callboard_codec::{Local, Payload};
-use callboard_core::{App, CallOptions, ErrorKind, Failure, Pipeline, Stage};
+use callboard_core::{App, CallOptions, Caller, ErrorKind, Failure, Pipeline, Stage};
 use tokio::sync::Semaphore;
 
 use crate::common::{Member, ServingNode, until};
