@@ -60,6 +60,7 @@ impl RefusingServers {
 }
 
 /// A server whose route takes one call at a time, and is busy with a call whose body arrives slowly.
+#[expect(clippy::disallowed_methods, reason = "a slow body is paced, and another process gives no event")]
 fn full() -> Server {
     let examples = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/digits");
     let digits = fs::read_to_string(format!("{examples}/callboard.toml")).unwrap();

@@ -152,10 +152,6 @@ impl<T> BatchQueue<T> {
 
     /// Lets every entry gain the classes for which it has waited.
     pub(crate) fn age(&mut self, now: Instant) {
-        // A lone entry is next in any class.
-        if self.len() < 2 {
-            return;
-        }
         // From the last class up, so that one that has waited long enough gains both at once.
         for (origin, gained) in [(2u8, 0u8), (2, 1), (1, 0)] {
             let line = line_of(origin, gained);
