@@ -109,6 +109,28 @@ fn limits_hold_for_typed_input_too() {
     assert_eq!(decode(Format::Json, body(Format::Json), &exact).unwrap().sizes.len(), 50);
 }
 
+/// rmp-serde reads this type, so a second reading as a value does not find the limit.
+#[test]
+fn limits_hold_for_a_type_that_is_read_once() {
+    #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+    struct Plain {
+        name: String,
+        sizes: Vec<u32>,
+    }
+    let plain = Plain { name: "Ada".to_owned(), sizes: vec![7; 50] };
+    let body = Payload::new(plain.clone()).encode(Format::Msgpack).unwrap();
+    let read = |limits: &DecodeLimits| {
+        DataType::for_type::<Plain>().decode(Format::Msgpack, &body, limits)?.into_inner::<Plain>()
+    };
+    assert_eq!(read(&DecodeLimits::default()).unwrap(), plain);
+    for (limits, name) in [
+        (DecodeLimits { max_elements: 49, ..DecodeLimits::default() }, "max_elements"),
+        (DecodeLimits { max_string_bytes: 4, ..DecodeLimits::default() }, "max_string_bytes"),
+    ] {
+        assert_eq!(read(&limits).unwrap_err().limit().map(|limit| limit.name), Some(name));
+    }
+}
+
 /// Counts how often it is serialized.
 #[derive(Debug, Default, Deserialize)]
 struct Counted {

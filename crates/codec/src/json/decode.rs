@@ -295,6 +295,12 @@ mod tests {
     }
 
     #[test]
+    fn every_short_escape_is_its_character() {
+        assert_eq!(read(r#""\"\\\/\b\f\n\r\t""#).unwrap(), Value::from("\"\\/\u{8}\u{c}\n\r\t"));
+        assert!(read(r#""\v""#).is_err());
+    }
+
+    #[test]
     fn escapes_of_every_plane_are_characters() {
         for (escape, char) in [
             (r"\ud83d\ude00", "\u{1f600}"),

@@ -250,3 +250,21 @@ impl HeaderParser<'_> {
 
 /// The longest key or descr.
 const MAX_TEXT_BYTES: usize = 64;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_header_has_a_longest_length() {
+        let file = |len: usize| {
+            let start = b"{'descr': '|u1', 'fortran_order': False, 'shape': (0,), }";
+            let mut text = start.to_vec();
+            text.resize(len - 1, b' ');
+            [&MAGIC[..], &[2, 0], &(len as u32).to_le_bytes(), &text, b"\n"].concat()
+        };
+        assert_eq!(Header::read(&file(MAX_HEADER_BYTES)).unwrap().1, 12 + MAX_HEADER_BYTES);
+        let error = Header::read(&file(MAX_HEADER_BYTES + 1)).map(drop).unwrap_err();
+        assert_eq!(error.message(), "a header of 65537 bytes is longer than 65536");
+    }
+}

@@ -312,7 +312,7 @@ const COMMON_BYTES: usize = 24;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Format, Tensor};
+    use crate::{DecodeLimits, Format, Tensor};
 
     #[test]
     fn arrays_lie_aligned_and_their_names_are_utf_8() {
@@ -329,5 +329,43 @@ mod tests {
         for at in places(&CENTRAL.to_le_bytes()) {
             assert_eq!(written[at + 8..at + 10], [0, 0x08], "bit 11: names in UTF-8");
         }
+    }
+
+    fn archive(members: u8) -> Vec<u8> {
+        let array = Tensor::from_vec(&[3], vec![1_u8, 2, 3]).unwrap();
+        let arrays = (0..members).map(|name| (name.to_string(), array.clone()));
+        Value::from(Map::from_iter(arrays)).encode(Format::Npz).unwrap().to_vec()
+    }
+
+    fn read(archive: Vec<u8>, limits: &DecodeLimits) -> Result<Value, DecodeError> {
+        Value::decode(Format::Npz, &archive.into(), limits)
+    }
+
+    #[test]
+    fn members_that_share_their_data_are_refused() {
+        let mut shared = archive(2);
+        let second = (0..shared.len()).rev().find(|at| shared[*at..].starts_with(&CENTRAL.to_le_bytes())).unwrap();
+        // The place of the first member.
+        shared[second + 42..second + 46].fill(0);
+        let error = read(shared, &DecodeLimits::default()).unwrap_err();
+        assert_eq!(error.message(), "members that overlap");
+    }
+
+    #[test]
+    fn each_member_is_charged_before_it_is_read() {
+        let limits = |max_tree_bytes| DecodeLimits { max_tree_bytes, ..DecodeLimits::default() };
+        assert!(read(archive(20), &limits(20_000)).is_ok());
+        let error = read(archive(20), &limits(20 * MEMBER_BYTES - 1)).unwrap_err();
+        assert_eq!(error.limit().map(|limit| limit.name), Some("max_tree_bytes"));
+    }
+
+    #[test]
+    fn an_archive_may_end_with_a_comment() {
+        let mut commented = archive(1);
+        let len = commented.len();
+        commented[len - 2..].copy_from_slice(&5_u16.to_le_bytes());
+        commented.extend_from_slice(b"hello");
+        let [commented, plain] = [commented, archive(1)].map(|bytes| read(bytes, &DecodeLimits::default()).unwrap());
+        assert_eq!(commented, plain);
     }
 }
