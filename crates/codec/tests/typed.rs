@@ -129,6 +129,10 @@ fn limits_hold_for_a_type_that_is_read_once() {
     ] {
         assert_eq!(read(&limits).unwrap_err().limit().map(|limit| limit.name), Some(name));
     }
+    let list = Payload::new(vec![7_u32; 50]).encode(Format::Msgpack).unwrap();
+    let limits = DecodeLimits { max_elements: 49, ..DecodeLimits::default() };
+    let error = DataType::for_type::<Vec<u32>>().decode(Format::Msgpack, &list, &limits).unwrap_err();
+    assert_eq!(error.limit().map(|limit| limit.name), Some("max_elements"));
 }
 
 /// Counts how often it is serialized.
