@@ -170,7 +170,7 @@ impl BatcherState {
             self.pool.metrics().isolating();
             self.hand_over(&worker, group, clock::now(), None);
         }
-        // With sessions each worker has entries of its own: a worker that waits for more entries does not delay the others.
+        // With sessions each worker has its own entries: a worker that waits for more does not delay the others.
         let mut from = 0;
         while self.queue.len() > 0 {
             let Some((position, worker)) = self.take_free_worker(from) else { return false };

@@ -64,7 +64,8 @@ impl LocalClient {
     ///   that a node runs it even when full or draining. At most 256 inner calls at a time use one permit; one more is
     ///   `Overloaded`. The limits of its route, its stages and the node's memory apply as to every call;
     /// * does not enter a stage that its outer call, or an outer call of that, is in: this is `Failed` with the
-    ///   reason [`LoopDetected`](crate::ErrorReason::LoopDetected), because all workers of the stage could wait for the stage itself.
+    ///   reason [`LoopDetected`](crate::ErrorReason::LoopDetected), because all workers of the stage could wait for the
+    ///   stage itself.
     ///
     /// A [`call_detached`](Self::call_detached) is no inner call: it takes its own permit and outlives the call.
     #[must_use]

@@ -1,4 +1,4 @@
-//! The settings of a stage as methods: those of [`Stage`], and those that [`StreamStage`](super::StreamStage) shares.
+//! The settings of a stage as methods: of [`Stage`] alone, and common to it and [`StreamStage`](super::StreamStage).
 
 use std::num::NonZeroU64;
 use std::time::Duration;

@@ -39,7 +39,7 @@ async fn keep_calling(client: LocalClient, route: &'static str, over: Arc<Atomic
     answers
 }
 
-/// A worker that counts its live instances, and those that have cleaned up.
+/// A worker that counts its live instances, and the instances that have cleaned up.
 pub(crate) struct Counted {
     pub(crate) answer: u64,
     pub(crate) counts: Counts,

@@ -3,7 +3,7 @@
 use axum::http::StatusCode;
 use callboard_core::{CallError, ErrorKind, ErrorReason};
 
-/// The status of a failed call: that of its kind, of its reason, or the one that user code chose.
+/// The status of a failed call: by its kind, by its reason, or as user code chose.
 pub(crate) fn status_of_call(error: &CallError) -> StatusCode {
     let special = match error.reason() {
         Some(ErrorReason::TooLarge) => Some(StatusCode::PAYLOAD_TOO_LARGE),

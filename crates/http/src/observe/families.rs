@@ -1,5 +1,5 @@
-//! Families of programs on `/metrics`. A page with two families of one name is refused as a whole by those who read it,
-//! so the second family is left out.
+//! Families of programs on `/metrics`. A scraper refuses a whole page with two families of one name, so the second
+//! family is left out.
 
 use std::collections::HashSet;
 

@@ -43,7 +43,7 @@ fn seeds() -> Vec<(PathBuf, Vec<u8>)> {
     files.into_iter().map(|file| (file.clone(), fs::read(file).unwrap())).collect()
 }
 
-/// All panics so far, including those that a dependency catches.
+/// All panics so far, including panics that a dependency catches.
 static PANICS: AtomicUsize = AtomicUsize::new(0);
 
 fn count_panics() {

@@ -9,7 +9,7 @@ use thiserror::Error;
 
 use super::OtlpConfig;
 
-/// The collector, of those that no setting names.
+/// The collector, if no setting names one.
 pub const OTEL_ENDPOINT: &str = "OTEL_EXPORTER_OTLP_ENDPOINT";
 
 const HEADERS: &str = "OTEL_EXPORTER_OTLP_HEADERS";
