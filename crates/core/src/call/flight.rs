@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use callboard_codec::charged_to;
+use parking_lot::Mutex;
 
 use super::context::OuterCall;
 use super::options::{CallOptions, Priority, traceparent};
@@ -37,6 +38,8 @@ pub(crate) struct Flight {
     account: Account,
     /// Its caller's data, if any.
     pub(crate) origin: Option<Arc<Origin>>,
+    /// The stages of other nodes that must not run a second time for it: a node that says so got them.
+    ran_once: Mutex<Vec<StageName>>,
     /// The call of which this is one branch.
     parent: Option<Arc<Self>>,
 }
@@ -55,6 +58,7 @@ impl Flight {
             permit: None,
             account: Account::new(),
             origin: None,
+            ran_once: Mutex::default(),
             parent: None,
         }
     }
@@ -147,6 +151,22 @@ impl Flight {
         match &self.parent {
             Some(parent) => parent.enter(phase, now),
             None => self.account.enter(phase, self.deadline, now),
+        }
+    }
+
+    /// A node gets these stages, and they must not run a second time for the call.
+    pub(crate) fn runs_once(&self, stages: &[StageName]) {
+        match &self.parent {
+            Some(parent) => parent.runs_once(stages),
+            None => self.ran_once.lock().extend_from_slice(stages),
+        }
+    }
+
+    /// Whether the nodes that got this stage of the call may all run it again.
+    pub(crate) fn may_repeat(&self, stage: &StageName) -> bool {
+        match &self.parent {
+            Some(parent) => parent.may_repeat(stage),
+            None => !self.ran_once.lock().contains(stage),
         }
     }
 

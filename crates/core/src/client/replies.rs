@@ -21,7 +21,7 @@ use crate::call::{CallOptions, Flight, PayloadReplies};
 use crate::clock::{self, Instant};
 use crate::error::{CallError, ErrorKind};
 use crate::id::RouteName;
-use crate::pipeline::{Graph, StageOutputs, StreamPlace, all_may_run_again, place_stream, reachable_by, stream_remote};
+use crate::pipeline::{Graph, StageOutputs, StreamPlace, may_repeat, place_stream, stream_remote};
 use crate::pool::Pool;
 use crate::queue::EntryOutcome;
 use crate::router::{Admission, HeldRoute, Route};
@@ -277,9 +277,8 @@ impl ReplyStream {
                 return Ok(Some(head.payload));
             }
             let started = Self::begin_streaming(flight, &steps[streams_at..], head.payload).await;
-            *phase = started.map_err(|error| {
-                error.after_runs(streams_at > 0, all_may_run_again(&steps[..streams_at], reachable_by(flight)))
-            })?;
+            *phase =
+                started.map_err(|error| error.after_runs(streams_at > 0, may_repeat(&steps[..streams_at], flight)))?;
         }
         let (output, passed) = loop {
             match phase {

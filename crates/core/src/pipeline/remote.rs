@@ -144,8 +144,9 @@ pub struct StageCall {
     /// Deadline, priority, session and record of the call. The other node does not write that record: its part comes
     /// with the reply.
     pub options: CallOptions,
-    /// Whether they may run a second time when their outcome is unknown. `None`: only the node that runs them knows.
-    pub may_run_again: Option<bool>,
+    /// False if the first stage also runs on this node, with a contract that forbids a second run: then no other node may
+    /// run it again.
+    pub may_run_again: bool,
     /// The calling node also runs the first stage, and will if no other node has capacity: do not wait for capacity.
     pub can_run_here: bool,
     /// The call was refused everywhere before, and this is a retry.
@@ -154,30 +155,26 @@ pub struct StageCall {
     pub revision: Option<u64>,
     /// The maximum count of outputs in flight, if the first stage streams.
     pub credit: usize,
-    payer: Option<Payer>,
+    flight: Arc<Flight>,
 }
 
 impl StageCall {
     /// The account of the call on this node: decoding of the outcome is charged to it.
     #[must_use]
     pub fn account(&self) -> Option<Arc<dyn Account>> {
-        self.payer.as_ref().map(|Payer(account)| Arc::clone(account))
+        self.flight.account()
+    }
+
+    /// Notes that a node gets the first `stages` of them and must not run them twice: errors of the call then say that
+    /// it may not be repeated.
+    pub fn runs_once(&self, stages: usize) {
+        self.flight.runs_once(&self.stages[..stages.min(self.stages.len())]);
     }
 
     /// The first stage.
     #[must_use]
     pub fn stage(&self) -> &str {
         self.stages.first().map_or("", StageName::as_str)
-    }
-}
-
-/// An account that can be printed.
-#[derive(Clone)]
-struct Payer(Arc<dyn Account>);
-
-impl fmt::Debug for Payer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Payer")
     }
 }
 
@@ -251,7 +248,7 @@ pub(crate) fn remote_stages(gateway: &Gateway) -> Option<&dyn RemoteStages> {
 }
 
 /// The cluster, if the call may leave this node.
-pub(crate) fn reachable_by(flight: &Flight) -> Option<&dyn RemoteStages> {
+fn reachable_by(flight: &Flight) -> Option<&dyn RemoteStages> {
     stages_of(flight.cluster()?)
 }
 
@@ -317,12 +314,10 @@ pub(super) async fn run_stages(
     let leave = |call| leave(cluster, call, flight);
     if choice.is_remote {
         let call = call_of(steps, payload.clone(), flight, choice.revision);
-        // Covers all stages that were sent, not only the first.
-        let again = call.may_run_again == Some(true);
         // An error that names a stage is an outcome of that stage.
         let was_lost = |error: &CallError| error.kind() == ErrorKind::Unavailable && error.stage().is_none();
         return match leave(call).await {
-            Err(error) if error.is_refusal() || (again && was_lost(&error)) => {
+            Err(error) if error.is_refusal() || (error.is_retryable() && was_lost(&error)) => {
                 here(pool, payload, flight, clock::now()).await
             }
             outcome => outcome,
@@ -471,7 +466,7 @@ fn load_of(pool: &Pool) -> StageLoad {
 }
 
 /// A call of the first of these steps, and of the remote stages that follow at once.
-fn call_of(steps: &[Graph<Arc<Pool>>], payload: Payload, flight: &Flight, revision: Option<u64>) -> StageCall {
+fn call_of(steps: &[Graph<Arc<Pool>>], payload: Payload, flight: &Arc<Flight>, revision: Option<u64>) -> StageCall {
     let mut options = CallOptions::new().with_deadline(flight.deadline).with_priority(flight.priority);
     if let Some(session) = flight.session {
         options = options.with_session_key(session);
@@ -480,26 +475,24 @@ fn call_of(steps: &[Graph<Arc<Pool>>], payload: Payload, flight: &Flight, revisi
         options = options.with_recorder(recorder.clone());
     }
     options = options.with_origin(flight.origin.clone());
-    let (mut stages, mut may_run_again, mut credit) = (Vec::with_capacity(1), None, DEFAULT_CREDIT);
+    let (mut stages, mut may_run_again, mut credit) = (Vec::with_capacity(1), true, DEFAULT_CREDIT);
     let can_run_here = matches!(steps.first(), Some(Graph::Stage(_)));
     for (position, step) in steps.iter().enumerate() {
         match step {
             Graph::Stage(pool) if position == 0 => {
                 stages.push(pool.name().clone());
-                may_run_again = Some(pool.contract().may_run_again());
+                may_run_again = pool.contract().may_run_again();
                 credit = pool.settings().credit().get();
             }
             Graph::Remote(name) if position == 0 => stages.push(name.clone()),
             Graph::Remote(name) if reachable_by(flight).is_some_and(|cluster| cluster.can_chain(name.as_str())) => {
                 stages.push(name.clone());
-                // This node knows the contract of the first stage only.
-                may_run_again = may_run_again.filter(|again| !again);
             }
             _ => break,
         }
     }
-    let payer = flight.account().map(Payer);
-    StageCall { stages, payload, options, may_run_again, can_run_here, is_retry: false, revision, credit, payer }
+    let flight = Arc::clone(flight);
+    StageCall { stages, payload, options, may_run_again, can_run_here, is_retry: false, revision, credit, flight }
 }
 
 fn nowhere(stage: &StageName) -> CallError {

@@ -11,11 +11,12 @@ use futures_util::future::{join_all, try_join_all};
 use super::Graph;
 use super::ensemble::{Join, first_failed};
 use super::graph::{ChooseFn, MapFn};
-use super::remote::{RemoteStages, reachable_by, run_stages};
+use super::remote::run_stages;
 use crate::call::{Flight, Reply};
 use crate::clock::{self, Instant};
 use crate::containment::{CaughtPanic, contain};
 use crate::error::{CallError, ErrorKind, Failure};
+use crate::id::StageName;
 use crate::pool::Pool;
 use crate::timeline::{Micros, Phase, Timing};
 
@@ -57,9 +58,8 @@ impl Graph<Arc<Pool>> {
                 (payload, timing) = match step {
                     Self::Stage(pool) if flight.cluster().is_none() => {
                         let outcome = pool.submit(payload, flight, now).await;
-                        let reply = outcome.map_err(|error| {
-                            error.after_runs(started, all_may_run_again(&steps[..position], reachable_by(flight)))
-                        })?;
+                        let reply = outcome
+                            .map_err(|error| error.after_runs(started, may_repeat(&steps[..position], flight)))?;
                         started = true;
                         reply.into_parts()
                     }
@@ -69,18 +69,16 @@ impl Graph<Arc<Pool>> {
                     }
                     Self::Stage(_) | Self::Remote(_) => {
                         let outcome = Box::pin(run_stages(&steps[position..], payload, flight, now)).await;
-                        let (reply, ran) = outcome.map_err(|error| {
-                            error.after_runs(started, all_may_run_again(&steps[..position], reachable_by(flight)))
-                        })?;
+                        let (reply, ran) = outcome
+                            .map_err(|error| error.after_runs(started, may_repeat(&steps[..position], flight)))?;
                         started = true;
                         position += ran.saturating_sub(1);
                         reply.into_parts()
                     }
                     nested => {
                         let outcome = nested.run_nested(payload, flight, now).await;
-                        let Reply { payload, timing } = outcome.map_err(|error| {
-                            error.after_runs(started, all_may_run_again(&steps[..position], reachable_by(flight)))
-                        })?;
+                        let Reply { payload, timing } = outcome
+                            .map_err(|error| error.after_runs(started, may_repeat(&steps[..position], flight)))?;
                         started = true;
                         (payload, timing)
                     }
@@ -133,8 +131,7 @@ async fn run_ensemble(
             let running = members.iter().map(|member| member.run_member(payload.clone(), &branch, now));
             let replies = try_join_all(running).await.map_err(|error| {
                 // When one member refuses, another may be at work.
-                first_failed(members.len(), error)
-                    .after_runs(members.len() > 1, all_may_run_again(members, reachable_by(flight)))
+                first_failed(members.len(), error).after_runs(members.len() > 1, may_repeat(members, flight))
             })?;
             let timing = slowest(replies.iter().map(|reply| reply.timing));
             let payloads = replies.into_iter().map(|reply| reply.payload).collect();
@@ -148,7 +145,7 @@ async fn run_ensemble(
             let refused_by_all = outcomes.iter().all(|outcome| outcome.as_ref().is_err_and(CallError::is_refusal));
             let payloads = outcomes.into_iter().map(|outcome| outcome.map(|reply| reply.payload)).collect();
             let payload = guarded_join(|| join(payloads))
-                .map_err(|error| error.after_runs(!refused_by_all, all_may_run_again(members, reachable_by(flight))))?;
+                .map_err(|error| error.after_runs(!refused_by_all, may_repeat(members, flight)))?;
             Ok(Reply { payload, timing })
         }
     }
@@ -160,15 +157,21 @@ impl Graph<Arc<Pool>> {
     }
 }
 
-/// Whether all these steps may run once more for the same call. The cluster knows the contracts of remote stages.
-pub(crate) fn all_may_run_again(steps: &[Graph<Arc<Pool>>], cluster: Option<&dyn RemoteStages>) -> bool {
+/// Whether these steps, which a call has passed, may run once more for it, by the contracts of the nodes that ran them.
+pub(crate) fn may_repeat(steps: &[Graph<Arc<Pool>>], flight: &Flight) -> bool {
+    let mut stages = steps.iter().flat_map(|step| step.stage_names(|pool| pool.name()));
+    all_may_run_again(steps, &|_| true) && stages.all(|stage| flight.may_repeat(&stage))
+}
+
+/// Whether all these steps may run once more for the same call, given the remote stages that may.
+pub(crate) fn all_may_run_again(steps: &[Graph<Arc<Pool>>], remote: &dyn Fn(&StageName) -> bool) -> bool {
     steps.iter().all(|step| match step {
         Graph::Stage(pool) => pool.contract().may_run_again(),
         Graph::Map { .. } => true,
         Graph::Sequence(parts) | Graph::Ensemble { members: parts, .. } | Graph::Switch { branches: parts, .. } => {
-            all_may_run_again(parts, cluster)
+            all_may_run_again(parts, remote)
         }
-        Graph::Remote(name) => cluster.is_some_and(|cluster| cluster.may_run_again(name.as_str())),
+        Graph::Remote(name) => remote(name),
         Graph::Ask { .. } => false,
     })
 }

@@ -202,7 +202,8 @@ impl Route {
     /// Whether a call of it may run twice: each stage has a [contract](crate::Contract) that permits it, and no step
     /// asks an actor.
     pub(crate) fn may_run_again(&self, cluster: Option<&dyn RemoteStages>) -> bool {
-        !self.streams() && all_may_run_again(self.graph().steps(), cluster)
+        let remote = |stage: &StageName| cluster.is_some_and(|cluster| cluster.may_run_again(stage.as_str()));
+        !self.streams() && all_may_run_again(self.graph().steps(), &remote)
     }
 
     /// The lower-case names of the headers that its code may read; see

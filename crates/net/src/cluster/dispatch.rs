@@ -170,6 +170,11 @@ impl Inner {
                 self.metrics.retried();
             }
             tried.push(choice.candidate.peer.address());
+            // The contract of the node that runs it counts; this node's may forbid it too.
+            let may_repeat = choice.is_idempotent && call.may_run_again;
+            if !may_repeat {
+                call.runs_once(choice.stages);
+            }
             let fault = match self.attempt::<F>(&choice, &call, &envelope).await {
                 Ok(response) => {
                     let node = call.options.recorder().map(|_| choice.candidate.name());
@@ -177,7 +182,7 @@ impl Inner {
                 }
                 Err(fault) => fault,
             };
-            let may_repeat = call.may_run_again.unwrap_or(choice.is_idempotent) && !F::IS_STREAMING;
+            let may_repeat = may_repeat && !F::IS_STREAMING;
             let is_repeatable = fault.is_lost() && may_repeat;
             let goes_on = match fault.error().kind() {
                 // The peer never had the call, so this costs nothing of the budget.
