@@ -6,7 +6,7 @@
 //!   http edge           net edge             in process       (three entrances, one pipeline)
 //!       └───────────────┬───┴────────────────────┘
 //!                   ▼
-//!   Gateway   permits by count and bytes, deadlines, calls in flight, drain
+//!   Gateway   permits by count and bytes, calls in flight, drain
 //!                   ▼
 //!   Router    route → pipeline, as a snapshot
 //!                   ▼

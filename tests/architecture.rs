@@ -445,22 +445,41 @@ fn the_code_map_names_exactly_the_existing_folders() {
     assert!(wrong.is_empty(), "ARCHITECTURE.md:\n{}", wrong.join("\n"));
 }
 
-/// Each row names a file, and a function that is in it.
+/// Each row names a file and a function that is in it, and then others: `function` in `file`, in the same crate or in
+/// one that is named before the file.
 #[test]
 fn decisions_are_in_the_documented_files() {
     let page = read(&root().join("ARCHITECTURE.md"));
     let table = page.split("## Where it is decided").nth(1).and_then(|rest| rest.split("\n## ").next()).unwrap_or("");
-    let rows = table.lines().filter_map(|line| {
-        let mut cells = line.split('`').skip(1).step_by(2);
-        Some((cells.next()?, cells.next()?)).filter(|_| line.starts_with("| `"))
-    });
     let mut count = 0;
-    for (file, function) in rows {
-        let text = read(&root().join(file));
-        assert!(text.contains(&format!("fn {function}")), "`{function}` is not in {file}");
+    for line in table.lines().filter(|line| line.starts_with("| `")) {
+        let cells: Vec<_> = line.split('`').collect();
+        let (file, function) = (cells[1], cells[3]);
+        assert_has_function(&root().join(file), function);
+        let own = file.split_once("src/").map_or("", |(own, _)| own);
+        // After these two, text and code alternate: `function` in http's `file`.
+        for place in cells[3..].windows(3).step_by(2).filter(|place| place[2].ends_with(".rs")) {
+            let [name, words, file] = place else { unreachable!("windows of three") };
+            let crate_path = match words.trim_end().strip_suffix("'s").and_then(|words| words.rsplit(' ').next()) {
+                None => own.to_owned(),
+                Some("root") => String::new(),
+                Some(other) => format!("crates/{other}/"),
+            };
+            let path = root().join(crate_path).join("src").join(file);
+            assert!(path.exists(), "{} does not exist", path.display());
+            if words.starts_with(" in ") {
+                assert_has_function(&path, name);
+            }
+        }
         count += 1;
     }
     assert!(count >= 10, "{count} rows");
+}
+
+fn assert_has_function(file: &Path, function: &str) {
+    let text = read(file);
+    let is_there = [format!("fn {function}("), format!("fn {function}<")].iter().any(|start| text.contains(start));
+    assert!(is_there, "`{function}` is not in {}", file.display());
 }
 
 fn root() -> PathBuf {

@@ -40,7 +40,7 @@ pub(crate) fn list_payload(bytes: &Bytes, limits: &DecodeLimits) -> Result<Value
     decoder.finish("more input after the tuple").map(|()| Value::Tuple(items))
 }
 
-/// Checks an input's limits before rmp-serde, which has none, reads it.
+/// Checks an input's limits before rmp-serde reads it, which knows only that of depth.
 pub(crate) fn check(bytes: &Bytes, limits: &DecodeLimits) -> Result<(), DecodeError> {
     MsgpackDecoder::new(bytes, Budget::new(limits)).skip(0)
 }

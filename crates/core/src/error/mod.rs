@@ -252,7 +252,7 @@ impl CallError {
         self
     }
 
-    /// The same error; if `started`, user code that must not run twice has run for the same call.
+    /// The same error; `started` says that user code has run for the call that must not run again.
     #[must_use]
     pub(crate) fn after_start(self, started: bool) -> Self {
         self.after_runs(started, false)

@@ -13,7 +13,6 @@ use crate::containment::CaughtPanic;
 use crate::error::{CallError, ErrorKind};
 use crate::metrics::DiscardPlace;
 use crate::queue::{Entry, EntryReply};
-use crate::stage::Contract;
 use crate::timeline::{BatchFacts, BatchObserver, EndedBatch, RunEnd, SpanId, Timing};
 use crate::worker::{Item, ItemOutcome, WrongCount};
 
@@ -148,7 +147,7 @@ impl InFlightBatch {
     /// Returns whether this was a step of that bisection.
     pub(crate) fn after_panic(mut self, words: &CaughtPanic) -> bool {
         let pool = Arc::clone(&self.pool);
-        let may_run_again = pool.contract() != Contract::AtMostOnce;
+        let may_run_again = pool.contract().may_run_again();
         let is_alone = self.entries.len() == 1;
         let lone_crashes = self.lone_crashes + u32::from(is_alone);
         let suffices = is_alone && lone_crashes > pool.settings().crash_retries();
@@ -231,8 +230,8 @@ impl BatchTrace {
 }
 
 impl Drop for InFlightBatch {
-    /// The worker is gone for a reason other than these inputs. Entries run again within contract and retry budget; the
-    /// others get an error that says that they had begun.
+    /// The worker was lost, and these inputs are not the cause. Entries run again within contract and retry budget. The
+    /// others get an error; under `AtMostOnce` it says that they had begun.
     fn drop(&mut self) {
         if self.entries.is_empty() {
             return;

@@ -327,7 +327,6 @@ impl Future for Enqueued<'_> {
         let outcome = self.outcome.as_mut().expect("a future is not polled after its end");
         let outcome = ready!(Pin::new(outcome).poll(context));
         self.outcome = None;
-        // The port was dropped unused, so user code has not begun.
         Poll::Ready(outcome.unwrap_or_else(|_| Err(self.pool.lost())))
     }
 }

@@ -96,9 +96,9 @@ impl BatchPolicy {
         if let Some(release) = self.delay(now, waiting) {
             return release;
         }
-        // One caller alone is never made to wait a turn: its last batch had one entry. What the queue holds already
-        // does not matter: callers who wait while others run would keep alternating with them, each half in batches of
-        // its own. After a yield with arrivals comes another, so this ends with a full batch or without arrivals.
+        // One caller alone never waits a turn: its last batch had one entry. Entries that already wait do not end the
+        // yield: otherwise two halves of the callers would take turns, each in small batches. After a yield with
+        // arrivals comes another, so this ends with a full batch or without arrivals.
         let patience = if waiting.load.entries < waiting.last_batch { MAX_EMPTY_YIELDS } else { 1 };
         if waiting.last_batch > 1 && waiting.empty_yields < patience {
             return Release::Yield;

@@ -152,9 +152,9 @@ impl Inner {
         let mut last: Option<CallFault> = None;
         loop {
             let Some(choice) = self.choose_peer(&call, F::IS_STREAMING, &tried) else {
-                // A lost call that may run again waits for a node, until its owner notices the deadline. A call that
-                // never started waits for a peer that was lost a moment ago. A call that this node can run itself
-                // fails at once.
+                // No peer is left. A lost call that may run again waits for one; the timer of its caller ends the wait.
+                // A call that was not started waits only if a peer was lost a moment ago. A call that can run on this
+                // node fails at once.
                 let fault = last.as_ref();
                 let is_lost = fault.is_some_and(CallFault::is_lost);
                 let is_absent = fault.is_none_or(|fault| fault.error().kind() == ErrorKind::Unavailable);
