@@ -1,9 +1,9 @@
 //! Decoding and encoding of users' values: large ones off the runtime's threads. A panic is the error of its call.
 //!
 //! A value of megabytes takes milliseconds, during which its thread would serve no other call. Below [`LARGE_BYTES`],
-//! handing the work over would take longer than doing it. For callers of a node, [the node's own
-//! threads](callboard_core::LocalClient::offload) do the work and own the call until they return. For clients, and for
-//! answers of peers, blocking threads do it: one for each core, and further work waits.
+//! handing the work over would take longer than doing it. For callers of a node, [its own
+//! threads](callboard_core::edge::EdgeHandle::offload) do the work and own the call until they return. For clients, and
+//! for answers of peers, blocking threads do it: one for each core, and further work waits.
 
 use std::num::NonZeroUsize;
 use std::pin::Pin;
@@ -36,7 +36,8 @@ pub(crate) struct CallBudget {
 ///
 /// # Errors
 ///
-/// The work's own; `internal`, with the message, if it panics; those of [`LocalClient::offload`].
+/// The work's own; `internal`, with the message, if it panics; those of
+/// [`EdgeHandle::offload`](edge::EdgeHandle::offload).
 pub(crate) async fn run_for<O: Send + 'static, T: Send + 'static>(
     node: &LocalClient,
     (owner, bytes): (O, usize),
@@ -48,7 +49,7 @@ pub(crate) async fn run_for<O: Send + 'static, T: Send + 'static>(
     }
     let CallBudget { account, deadline } = budget;
     // Boxed, so that the rare large future does not enlarge the future of every call.
-    let (owner, done) = Box::pin(node.offload(owner, account, deadline, move || contain(work))).await?;
+    let (owner, done) = Box::pin(node.edge().offload(owner, account, deadline, move || contain(work))).await?;
     Ok((owner, done?))
 }
 

@@ -45,7 +45,7 @@ struct GenerateCall {
 pub(crate) async fn generate(call: ModelCall<'_>, request: ProtocolRequest<'_>) -> Result<Response, ApiError> {
     let GenerateCall { id, admission, payload, options } = prepare(call, request).await?;
     let admitted_at = admission.admitted_at();
-    let mut replies = call.context.client.submit_streaming(admission, payload, options);
+    let mut replies = call.context.client.edge().submit_streaming(admission, payload, options);
     let payload = replies.next().await.ok_or_else(|| several(call.model, "none"))??;
     if replies.next().await.transpose()?.is_some() {
         return Err(several(call.model, "several").into());
@@ -71,7 +71,7 @@ pub(crate) async fn generate_stream(call: ModelCall<'_>, request: ProtocolReques
     let RequestContext { client, config, metrics, aborting, id: request_id, span, .. } = call.context;
     let admitted_at = admission.admitted_at();
     let mut stream_state = GenerateStream {
-        replies: client.submit_streaming(admission, payload, options),
+        replies: client.edge().submit_streaming(admission, payload, options),
         aborting: Arc::clone(aborting),
         model: Arc::clone(call.model),
         id,

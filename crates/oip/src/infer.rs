@@ -158,7 +158,7 @@ async fn run(
         _ => (Some(admission), Vec::with_capacity(rows)),
     };
     while admissions.len() < rows {
-        admissions.push(call.context.client.admit(call.route, 0)?);
+        admissions.push(call.context.client.edge().admit(call.route, 0)?);
     }
     let runs = items.into_iter().zip(admissions).map(|(item, admission)| {
         // Boxed, so that moving many of them moves pointers.
@@ -208,7 +208,7 @@ async fn run_item(
     arrays: Vec<Option<Array>>,
 ) -> Result<(Vec<Array>, Timing), ApiError> {
     let (admission, payload) = payload_of(call, budget, admission, arrays).await?;
-    let reply = call.context.client.submit(admission, payload, options).await?;
+    let reply = call.context.client.edge().submit(admission, payload, options).await?;
     let timing = reply.timing;
     let (model, payload) = (Arc::clone(call.model), reply.payload);
     // Arrays of numbers in a value are shared; other data is converted, on another thread if it is large.

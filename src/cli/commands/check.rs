@@ -83,8 +83,8 @@ async fn run_example(
     example: &Value,
 ) -> Result<(String, Duration), CallError> {
     let payload = route.input().from_value(example.clone())?;
-    let admission = client.admit(route, payload.size_hint() as u64)?;
-    let reply = client.submit(admission, payload, CallOptions::new()).await?;
+    let admission = client.edge().admit(route, payload.size_hint() as u64)?;
+    let reply = client.edge().submit(admission, payload, CallOptions::new()).await?;
     let answer = reply.payload.encode(Format::Json)?;
     let timing = reply.timing;
     Ok((shortened(&String::from_utf8_lossy(&answer)), timing.queue + timing.batch + timing.compute))

@@ -14,20 +14,31 @@ use crate::gateway::{HeldBytes, Limits};
 use crate::pipeline::remote_stages;
 use crate::router::{Admission, Route};
 
-/// For edges.
+/// A node as its edges use it: permits first, then the body, then the run.
+#[derive(Clone, Copy, Debug)]
+pub struct EdgeHandle<'a>(pub(super) &'a LocalClient);
+
 impl LocalClient {
+    /// The node as an edge uses it.
+    #[must_use]
+    pub const fn edge(&self) -> EdgeHandle<'_> {
+        EdgeHandle(self)
+    }
+}
+
+impl EdgeHandle<'_> {
     /// How long a call of this route may take whose caller asked for `timeout`, or did not say: never longer than the
     /// route and the node allow.
     #[must_use]
-    pub fn timeout_of(&self, route: &Route, timeout: Option<Duration>) -> Duration {
-        self.shared.gateway.timeout_of(route, timeout)
+    pub fn timeout_of(self, route: &Route, timeout: Option<Duration>) -> Duration {
+        self.0.shared.gateway.timeout_of(route, timeout)
     }
 
     /// Whether a call of this route may run twice: each stage has a [contract](crate::Contract) that permits it, here or
     /// on every node that runs it now, and no step asks an actor.
     #[must_use]
-    pub fn may_run_again(&self, route: &Route) -> bool {
-        route.may_run_again(remote_stages(&self.shared.gateway))
+    pub fn may_run_again(self, route: &Route) -> bool {
+        route.may_run_again(remote_stages(&self.0.shared.gateway))
     }
 
     /// Takes the permits for a call before its `bytes` are read. The admission holds them, its route and the stages of
@@ -37,7 +48,7 @@ impl LocalClient {
     /// # Errors
     ///
     /// `Overloaded` if the node has no permits left, `Unavailable` if it drains, `NotFound` if the route was removed.
-    pub fn admit(&self, route: &Arc<Route>, bytes: u64) -> Result<Admission, CallError> {
+    pub fn admit(self, route: &Arc<Route>, bytes: u64) -> Result<Admission, CallError> {
         self.admit_arrived(route, bytes, clock::now())
     }
 
@@ -46,8 +57,8 @@ impl LocalClient {
     /// # Errors
     ///
     /// As [`admit`](Self::admit).
-    pub fn admit_arrived(&self, route: &Arc<Route>, bytes: u64, arrived: Instant) -> Result<Admission, CallError> {
-        self.let_in(arrived, self.hold_route(route)?, bytes)
+    pub fn admit_arrived(self, route: &Arc<Route>, bytes: u64, arrived: Instant) -> Result<Admission, CallError> {
+        self.0.let_in(arrived, self.0.hold_route(route)?, bytes)
     }
 
     /// Whether a call of this many bytes could be let in now. Takes nothing: for calls whose bodies are still to come.
@@ -55,20 +66,20 @@ impl LocalClient {
     /// # Errors
     ///
     /// As [`admit`](Self::admit).
-    pub fn check_room(&self, route: &Arc<Route>, bytes: u64) -> Result<(), CallError> {
-        self.shared.gateway.check_room(route, bytes, self.outer.as_ref())
+    pub fn check_room(self, route: &Arc<Route>, bytes: u64) -> Result<(), CallError> {
+        self.0.shared.gateway.check_room(route, bytes, self.0.outer.as_ref())
     }
 
     /// The node's bounds.
     #[must_use]
-    pub fn limits(&self) -> Limits {
-        self.shared.gateway.limits()
+    pub fn limits(self) -> Limits {
+        self.0.shared.gateway.limits()
     }
 
     /// An account of its own, for bytes that are read before there is a call for them.
     #[must_use]
-    pub fn held_bytes(&self) -> HeldBytes {
-        HeldBytes::none_of(&self.shared.gateway)
+    pub fn held_bytes(self) -> HeldBytes {
+        HeldBytes::none_of(&self.0.shared.gateway)
     }
 
     /// Runs `work` away from the runtime's threads at the expense of `account`: for reading and writing large payloads.
@@ -88,13 +99,13 @@ impl LocalClient {
     ///
     /// Dropping the future stops the work at its next charge; the owner is held until then.
     pub async fn offload<O: Send + 'static, T: Send + 'static>(
-        &self,
+        self,
         owner: O,
         account: Arc<dyn Account>,
         deadline: Deadline,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<(O, T), CallError> {
-        let Shared { gateway, runtime, .. } = &*self.shared;
+        let Shared { gateway, runtime, .. } = &*self.0.shared;
         gateway.offload().run(runtime, owner, account, deadline, work).await
     }
 
@@ -108,12 +119,12 @@ impl LocalClient {
     ///
     /// Dropping the future cancels the call and counts it as cancelled.
     pub async fn submit(
-        &self,
+        self,
         admission: Admission,
         payload: Payload,
         options: CallOptions,
     ) -> Result<Reply, CallError> {
-        self.submit_at(clock::now(), admission, payload, options).await
+        self.0.submit_at(clock::now(), admission, payload, options).await
     }
 
     /// As [`submit`](Self::submit), for an edge that still has to write the outcome: the call has ended when
@@ -123,12 +134,12 @@ impl LocalClient {
     ///
     /// As [`submit`](Self::submit).
     pub async fn submit_unwritten(
-        &self,
+        self,
         admission: Admission,
         payload: Payload,
         options: CallOptions,
     ) -> Result<(Reply, PendingOutcome), CallError> {
-        let flight = Self::flight_of(&admission, &options);
+        let flight = LocalClient::flight_of(&admission, &options);
         let finish = |call: AdmittedCall, reply| {
             call.settle();
             (reply, PendingOutcome(call))
@@ -138,30 +149,24 @@ impl LocalClient {
 
     /// Runs an admitted call and reads its outputs one by one: for edges.
     #[must_use = "a call runs as its replies are read"]
-    pub fn submit_streaming(&self, admission: Admission, payload: Payload, options: CallOptions) -> PayloadReplies {
-        self.read_replies(admission, payload, options)
-    }
-
-    /// Calls that this node has admitted and not answered.
-    #[must_use]
-    pub fn in_flight(&self) -> usize {
-        self.shared.gateway.in_flight()
+    pub fn submit_streaming(self, admission: Admission, payload: Payload, options: CallOptions) -> PayloadReplies {
+        self.0.read_replies(admission, payload, options)
     }
 
     /// The sum of all accounts.
     #[cfg(feature = "testing")]
     #[doc(hidden)]
     #[must_use]
-    pub fn charged_bytes(&self) -> u64 {
-        self.shared.gateway.bytes()
+    pub fn charged_bytes(self) -> u64 {
+        self.0.shared.gateway.bytes()
     }
 
     /// The largest sum of all accounts since this was last asked for.
     #[cfg(feature = "testing")]
     #[doc(hidden)]
     #[must_use]
-    pub fn take_peak_charged_bytes(&self) -> u64 {
-        self.shared.gateway.take_peak_bytes()
+    pub fn take_peak_charged_bytes(self) -> u64 {
+        self.0.shared.gateway.take_peak_bytes()
     }
 }
 

@@ -1,12 +1,12 @@
 //! What an edge needs of a node: permits before a call's bytes are read, accounts, payloads as they are.
 //!
-//! An edge brings calls from outside, such as the HTTP server. It calls the methods of
-//! [`LocalClient`](crate::LocalClient) that name these types. Other programs need none of this.
+//! An edge brings calls from outside, such as the HTTP server. It calls the methods of [`EdgeHandle`], which
+//! [`LocalClient::edge`](crate::LocalClient::edge) returns. Other programs need none of this.
 
 mod calls;
 mod stages;
 
-pub use self::calls::PendingOutcome;
+pub use self::calls::{EdgeHandle, PendingOutcome};
 pub use self::stages::{OfferedStage, StageAdmission, StageQueue};
 
 pub use crate::call::{MAX_REQUEST_ID_CHARS, PayloadReplies, is_valid_request_id};

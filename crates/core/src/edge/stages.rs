@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use callboard_codec::{Account, Payload};
 
+use super::calls::EdgeHandle;
 use crate::call::{CallOptions, Flight, PayloadReplies, Reply};
 use crate::client::{AdmittedCall, CallSteps, LocalClient, OpenCall};
 use crate::clock;
@@ -91,12 +92,12 @@ pub struct OfferedStage {
     pub revision: u64,
 }
 
-impl LocalClient {
+impl EdgeHandle<'_> {
     /// The stages that other nodes may call: the stages of the routes.
     #[must_use]
-    pub fn offered_stages(&self) -> Vec<OfferedStage> {
+    pub fn offered_stages(self) -> Vec<OfferedStage> {
         let (mut offered, mut names) = (Vec::new(), HashSet::new());
-        for route in self.routes() {
+        for route in self.0.routes() {
             for pool in route.graph().stages() {
                 let name = pool.name().as_str();
                 let open = pool.stage_state().accepts_entries();
@@ -115,8 +116,8 @@ impl LocalClient {
 
     /// How long a call may take when neither its caller nor its route says.
     #[must_use]
-    pub fn default_timeout(&self) -> Duration {
-        self.shared.gateway.default_timeout()
+    pub fn default_timeout(self) -> Duration {
+        self.0.shared.gateway.default_timeout()
     }
 
     /// Takes the permits for a call of stages that follow each other before its `bytes` are read.
@@ -125,12 +126,12 @@ impl LocalClient {
     ///
     /// `Unavailable` when no route uses such a stage, or the node drains; `Overloaded` when the node's permits are out;
     /// `InvalidInput` when a stage streams that is not the first. Nothing was started.
-    pub fn admit_stages<S: AsRef<str>>(&self, stages: &[S], bytes: u64) -> Result<StageAdmission, CallError> {
+    pub fn admit_stages<S: AsRef<str>>(self, stages: &[S], bytes: u64) -> Result<StageAdmission, CallError> {
         let mut pools = Vec::with_capacity(stages.len());
         let mut held = Vec::with_capacity(stages.len());
         for stage in stages {
             let stage = stage.as_ref();
-            let Some((route, pool)) = self.shared.router.hold_stage(stage) else {
+            let Some((route, pool)) = self.0.shared.router.hold_stage(stage) else {
                 let message = format!("this node does not run the stage `{stage}`");
                 return Err(CallError::new(ErrorKind::Unavailable, message));
             };
@@ -144,7 +145,7 @@ impl LocalClient {
         if held.is_empty() {
             return Err(CallError::new(ErrorKind::InvalidInput, "the call names no stage"));
         }
-        let admission = self.shared.gateway.admit(held.swap_remove(0), bytes)?;
+        let admission = self.0.shared.gateway.admit(held.swap_remove(0), bytes)?;
         Ok(StageAdmission { admission, pools, _held: held })
     }
 
@@ -159,7 +160,7 @@ impl LocalClient {
     ///
     /// Dropping the future cancels the call.
     pub async fn submit_stages(
-        &self,
+        self,
         admission: StageAdmission,
         payload: Payload,
         options: CallOptions,
@@ -188,7 +189,7 @@ impl LocalClient {
     /// run for each output.
     #[must_use = "a call runs as its replies are read"]
     pub fn submit_stages_streaming(
-        &self,
+        self,
         admission: StageAdmission,
         payload: Payload,
         options: CallOptions,
@@ -197,7 +198,7 @@ impl LocalClient {
         let first_by = options.first_item_timeout().map(|timeout| admission.admission.admitted_at() + timeout);
         let StageAdmission { admission, pools, _held } = admission;
         let steps = CallSteps::Stages(pools.into_iter().map(Graph::Stage).collect());
-        self.read_steps(OpenCall { call: AdmittedCall::for_peer(admission, flight), _held }, steps, first_by, payload)
+        self.0.read_steps(OpenCall { call: AdmittedCall::for_peer(admission, flight), _held }, steps, first_by, payload)
     }
 }
 

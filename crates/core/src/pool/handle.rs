@@ -261,14 +261,14 @@ impl Pool {
         self.metrics.released(reason, entries);
     }
 
-    /// Feeds the cost model with a batch. Its time counts from `taken_at`, when its slot was taken.
-    pub(crate) fn record_run(&self, cost: u64, taken_at: Instant, started_at: Instant, finished_at: Instant) {
-        self.metrics.computed(finished_at.saturating_duration_since(started_at));
+    /// Feeds the cost model with a batch: it took its slot for `batch`, until user code began, and for `compute`.
+    pub(crate) fn record_run(&self, cost: u64, batch: Duration, compute: Duration, finished_at: Instant) {
+        self.metrics.computed(compute);
         // A streaming batch lasts as long as its readers take, which does not predict the next one.
         if self.streams {
             return;
         }
-        self.cost.observe(finished_at, cost, finished_at.saturating_duration_since(taken_at));
+        self.cost.observe(finished_at, cost, batch + compute);
     }
 
     pub(crate) fn record_waits(&self, timing: &Timing) {

@@ -78,9 +78,10 @@ impl InFlightBatch {
         &mut self.entries
     }
 
-    /// What the batch costs, in the units of the stage's cost function.
-    pub(crate) fn cost(&self) -> u64 {
-        self.entries.iter().map(|entry| entry.cost).sum()
+    /// User code took this long.
+    pub(crate) fn record_run(&self, compute: Duration, finished_at: Instant) {
+        let cost = self.entries.iter().map(|entry| entry.cost).sum();
+        self.pool.record_run(cost, self.batch, compute, finished_at);
     }
 
     /// Answers each entry with its own outcome.

@@ -59,14 +59,13 @@ impl BatchRun {
     /// Runs the batch and answers every entry.
     pub(crate) fn execute(self, worker: &mut dyn DynWorker, handle: &ReplicaHandle) -> Result<(), RunError> {
         let pool = Arc::clone(&self.pool);
-        let (taken_at, started_at) = (self.formed_at, clock::now());
+        let started_at = clock::now();
         let (mut items, batch) = self.begin(started_at);
         if items.is_empty() {
             pool.give_back_worker(handle);
             return Ok(());
         }
 
-        let cost = batch.cost();
         handle.put_batch(batch);
         let mut outcomes = Vec::with_capacity(items.len());
         let span = span::for_run(pool.name(), handle.index(), &items);
@@ -76,7 +75,8 @@ impl BatchRun {
             return Err(RunError::Abandoned);
         };
         let finished_at = clock::now();
-        pool.record_run(cost, taken_at, started_at, finished_at);
+        let compute = finished_at - started_at;
+        batch.record_run(compute, finished_at);
         let result = match result {
             Ok(result) => Ok(result.map(|()| outcomes)),
             Err(words) => {
@@ -84,7 +84,7 @@ impl BatchRun {
                 Err(words)
             }
         };
-        finish(&pool, handle, batch, result, finished_at - started_at, finished_at)
+        finish(&pool, handle, batch, result, compute, finished_at)
     }
 
     /// Runs the batch on an asynchronous worker. When all of its callers have gone, its future is dropped.
@@ -94,14 +94,13 @@ impl BatchRun {
         handle: &ReplicaHandle,
     ) -> Result<(), RunError> {
         let pool = Arc::clone(&self.pool);
-        let (taken_at, started_at) = (self.formed_at, clock::now());
+        let started_at = clock::now();
         let (items, mut batch) = self.begin(started_at);
         if items.is_empty() {
             pool.give_back_worker(handle);
             return Ok(());
         }
 
-        let cost = batch.cost();
         let span = span::for_run(pool.name(), handle.index(), &items);
         let running = while_callers_wait(worker.run(pool.name(), items).instrument(span), &mut batch);
         let result = match pool.settings().timeout() {
@@ -123,8 +122,9 @@ impl BatchRun {
             return Ok(());
         };
         let finished_at = clock::now();
-        pool.record_run(cost, taken_at, started_at, finished_at);
-        finish(&pool, handle, batch, result, finished_at - started_at, finished_at)
+        let compute = finished_at - started_at;
+        batch.record_run(compute, finished_at);
+        finish(&pool, handle, batch, result, compute, finished_at)
     }
 
     fn begin(mut self, now: Instant) -> (Vec<Item>, InFlightBatch) {

@@ -159,12 +159,12 @@ async fn an_admission_for_a_route_that_was_replaced_is_for_the_new_one() {
     let client = node.client();
     let old = client.route("/route").unwrap();
     node.replace_route(RouteSpec::new("/route", answering("model", 2))).await.unwrap().settled().await;
-    let admission = client.admit(&old, 8).unwrap();
+    let admission = client.edge().admit(&old, 8).unwrap();
     assert_eq!(admission.route().revision(), 2);
-    let reply = client.submit(admission, callboard_codec::Payload::new(0u64), Default::default()).await.unwrap();
+    let reply = client.edge().submit(admission, callboard_codec::Payload::new(0u64), Default::default()).await.unwrap();
     assert_eq!(reply.payload.into_inner::<u64>().unwrap(), 2);
     node.remove_route("/route").await.unwrap();
-    assert_eq!(client.admit(&old, 8).unwrap_err().kind(), ErrorKind::NotFound);
+    assert_eq!(client.edge().admit(&old, 8).unwrap_err().kind(), ErrorKind::NotFound);
 }
 
 #[tokio::test]

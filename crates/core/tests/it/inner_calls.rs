@@ -51,7 +51,7 @@ async fn a_full_node_runs_the_inner_calls_of_its_admitted_calls() {
     assert_eq!(refused.kind(), ErrorKind::Overloaded, "there is no room for an outer call");
     let_go.add_permits(8);
     assert_eq!(calls.await.unwrap(), (0..8).map(|n| n * 2 + 1).collect::<Vec<_>>());
-    assert_eq!((client.in_flight(), client.charged_bytes()), (0, 0));
+    assert_eq!((client.in_flight(), client.edge().charged_bytes()), (0, 0));
 }
 
 #[tokio::test]
@@ -86,16 +86,19 @@ async fn a_client_of_an_outer_call_finds_room_on_a_full_node() {
     let asks = Stage::each_with_context("asks", |n: &u64, context: &CallContext| {
         let client = context.client()?;
         let route = client.route("/inner").expect("it is served");
-        client.check_room(&route, 8)?;
-        assert!(client.check_room(&route, u64::MAX).is_err(), "bytes are counted");
+        client.edge().check_room(&route, 8)?;
+        assert!(client.edge().check_room(&route, u64::MAX).is_err(), "bytes are counted");
         Ok(*n)
     });
     let inner = Stage::each("inner", |n: &u64| Ok(n * 2));
     let node = App::new().route("/outer", asks).route("/inner", inner).limits(limits(1)).start().await.unwrap();
     let client = node.client();
     assert_eq!(client.call::<u64, u64>("/outer", 4).await.unwrap(), 4);
-    let _full = client.admit(&client.route("/inner").unwrap(), 0).unwrap();
-    assert_eq!(client.check_room(&client.route("/inner").unwrap(), 8).unwrap_err().kind(), ErrorKind::Overloaded);
+    let _full = client.edge().admit(&client.route("/inner").unwrap(), 0).unwrap();
+    assert_eq!(
+        client.edge().check_room(&client.route("/inner").unwrap(), 8).unwrap_err().kind(),
+        ErrorKind::Overloaded
+    );
 }
 
 #[tokio::test]

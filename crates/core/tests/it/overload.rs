@@ -44,14 +44,14 @@ async fn the_gateway_bounds_calls_and_bytes() {
     let client = node.client();
     let route = client.route("/route").unwrap();
 
-    let admission = client.admit(&route, 600).unwrap();
+    let admission = client.edge().admit(&route, 600).unwrap();
     assert!(admission.grow(400).is_ok());
     assert_eq!(admission.grow(1).unwrap_err().kind(), ErrorKind::Overloaded);
-    let too_many_calls = client.admit(&route, 0).unwrap_err();
+    let too_many_calls = client.edge().admit(&route, 0).unwrap_err();
     assert_eq!(too_many_calls.message(), "1 calls are in flight already");
     drop(admission);
     assert_eq!((node.describe().in_flight, node.describe().in_flight_bytes), (0, 0));
-    assert!(client.admit(&route, 0).is_ok());
+    assert!(client.edge().admit(&route, 0).is_ok());
     gate.open();
 }
 
@@ -171,8 +171,8 @@ async fn a_refusal_of_a_later_stage_returns_the_output_of_the_earlier_stages() {
     until("the worker is busy", || gate.arrived() == 1).await;
     let waiting = call(2);
     until("the queue is full", || node.describe().stages.iter().any(|stage| stage.queued == 1)).await;
-    let admission = client.admit_stages(&["first", "gated"], 0).unwrap();
-    let reply = client.submit_stages(admission, Payload::new(4_u64), CallOptions::new()).await.unwrap();
+    let admission = client.edge().admit_stages(&["first", "gated"], 0).unwrap();
+    let reply = client.edge().submit_stages(admission, Payload::new(4_u64), CallOptions::new()).await.unwrap();
     let refusal = reply.refused.unwrap();
     assert_eq!((reply.stages, refusal.kind(), refusal.stage()), (1, ErrorKind::Overloaded, Some("gated")));
     assert!(refusal.was_started() && refusal.is_retryable(), "{refusal:?}");

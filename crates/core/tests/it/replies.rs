@@ -320,8 +320,9 @@ async fn ended_replies_stay_ended() {
     assert!(replies.next().await.is_none());
     assert!(replies.next().await.is_none());
 
-    let admission = client.admit(&client.route("/first").unwrap(), 0).unwrap();
-    let mut payloads = client.submit_streaming(admission, callboard_codec::Payload::new(3u64), CallOptions::new());
+    let admission = client.edge().admit(&client.route("/first").unwrap(), 0).unwrap();
+    let mut payloads =
+        client.edge().submit_streaming(admission, callboard_codec::Payload::new(3u64), CallOptions::new());
     assert!(payloads.next().await.unwrap().is_ok());
     assert!(payloads.next().await.is_none());
     assert!(payloads.next().await.is_none());
@@ -369,9 +370,9 @@ async fn a_stream_for_a_stalled_peer_occupies_no_stage_beyond_the_deadline() {
     let app = App::new().route_streaming("/endless", endless(&made)).route("/behind", behind);
     let node = app.start().await.unwrap();
     let client = node.client();
-    let admission = client.admit_stages(&["endless", "behind"], 0).unwrap();
+    let admission = client.edge().admit_stages(&["endless", "behind"], 0).unwrap();
     let options = CallOptions::new().with_timeout(Duration::from_millis(200));
-    let mut replies = client.submit_stages_streaming(admission, callboard_codec::Payload::new(0u64), options);
+    let mut replies = client.edge().submit_stages_streaming(admission, callboard_codec::Payload::new(0u64), options);
     assert!(replies.next().await.unwrap().is_ok());
     for route in ["/endless", "/behind"] {
         let removed = node.remove_route(route).await.unwrap();

@@ -252,9 +252,9 @@ async fn the_timing_of_a_split_call_adds_up_to_the_time_of_its_caller() {
     let client = node.client();
     let route = client.route("/route").unwrap();
     let started = std::time::Instant::now();
-    let admission = client.admit(&route, 0).unwrap();
+    let admission = client.edge().admit(&route, 0).unwrap();
     let payload = callboard_codec::Payload::new(vec![1u64, 2, 3, 4]);
-    let reply = client.submit(admission, payload, CallOptions::new()).await.unwrap();
+    let reply = client.edge().submit(admission, payload, CallOptions::new()).await.unwrap();
     let (total, timing) = (started.elapsed(), reply.timing);
     assert!(timing.compute >= Duration::from_millis(20), "{timing:?}");
     assert!(timing.total() <= total, "{timing:?} in {total:?}");

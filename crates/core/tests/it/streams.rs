@@ -251,7 +251,7 @@ async fn a_stream_waits_until_its_timeout_for_room_that_other_calls_occupy() {
     let echo = Stage::each("echo", |n: &String| Ok(n.len() as u64));
     let node = App::new().route("/route", echo).limits(limits).start().await.unwrap();
     let client = node.client();
-    let other = client.admit(&client.route("/route").unwrap(), 0).unwrap();
+    let other = client.edge().admit(&client.route("/route").unwrap(), 0).unwrap();
 
     let mut lengths = client.stream::<_, u64>("/route", texts(&["a", "bb"])).unwrap().timeout(Duration::from_secs(3));
     let started = Instant::now();
@@ -359,7 +359,7 @@ async fn a_stream_waits_for_bytes_that_uploads_hold_as_for_those_of_calls() {
     let echo = Stage::each("echo", |text: &String| Ok(text.clone()));
     let node = App::new().limits(limits).route("/echo", echo).start().await.unwrap();
     let client = node.client();
-    let upload = client.held_bytes();
+    let upload = client.edge().held_bytes();
     assert!(upload.try_grow(1000));
     let mut results = client.stream::<_, String>("/echo", ["hello".to_owned()]).unwrap();
     assert!(results.next().now_or_never().is_none(), "there is no room yet");

@@ -74,7 +74,7 @@ pub(crate) async fn call<B: RequestBody>(
     };
     match response_kind {
         ResponseKind::Whole(accepted) => {
-            let (reply, unwritten) = client.submit_unwritten(admission, payload, options).await?;
+            let (reply, unwritten) = client.edge().submit_unwritten(admission, payload, options).await?;
             let response = respond::whole(reply.payload, accepted, &compression, &budget).await;
             unwritten.end(response.as_ref().map(|_| ()).map_err(ApiError::kind));
             let mut response = response?;
@@ -83,7 +83,7 @@ pub(crate) async fn call<B: RequestBody>(
         }
         // Boxed: keeps the future of calls without a stream small.
         ResponseKind::Stream(form) => {
-            let replies = client.submit_streaming(admission, payload, options);
+            let replies = client.edge().submit_streaming(admission, payload, options);
             let streamed = context.stream_context(form, route, &compression, deadline);
             let mut response = Box::pin(stream::begin(replies, streamed)).await?;
             response.headers_mut().insert(SERVER_TIMING, first(start.elapsed()));

@@ -53,7 +53,7 @@ impl<'a> PendingAdmission<'a> {
     /// The deadline of the call.
     #[must_use]
     pub fn deadline(&self, timeout: Option<Duration>) -> Deadline {
-        Deadline::after(self.arrived_at, self.client.timeout_of(self.route, timeout))
+        Deadline::after(self.arrived_at, self.client.edge().timeout_of(self.route, timeout))
     }
 
     /// The permit, after the body was read.
@@ -64,7 +64,7 @@ impl<'a> PendingAdmission<'a> {
     pub fn into_admission(self) -> Result<Admission, CallError> {
         match self.admission {
             Some(admission) => Ok(admission),
-            None => self.client.admit_arrived(self.route, 0, self.arrived_at),
+            None => self.client.edge().admit_arrived(self.route, 0, self.arrived_at),
         }
     }
 
@@ -73,7 +73,7 @@ impl<'a> PendingAdmission<'a> {
         match &self.admission {
             Some(admission) => admission.grow(bytes),
             None => {
-                self.admission = Some(self.client.admit_arrived(self.route, bytes, self.arrived_at)?);
+                self.admission = Some(self.client.edge().admit_arrived(self.route, bytes, self.arrived_at)?);
                 Ok(())
             }
         }
@@ -132,7 +132,7 @@ impl<'a, 'r, B: RequestBody> IncomingBody<'a, 'r, B> {
         arrival: &'a mut PendingAdmission<'r>,
         limits: BodyLimits,
     ) -> Result<Self, CallError> {
-        arrival.client.check_room(arrival.route, announced.unwrap_or(0))?;
+        arrival.client.edge().check_room(arrival.route, announced.unwrap_or(0))?;
         let (decoder, compressed_bytes, received, granted, timer) = (None, 0, 0, 0, BodyTimer::default());
         Ok(Self { body, arrival, limits, decoder, compressed_bytes, announced, received, granted, timer })
     }
@@ -149,7 +149,7 @@ impl<'a, 'r, B: RequestBody> IncomingBody<'a, 'r, B> {
 
     /// Another account of the same node, for data that is derived from the body while it arrives.
     pub(crate) fn held_bytes(&self) -> HeldBytes {
-        self.arrival.client.held_bytes()
+        self.arrival.client.edge().held_bytes()
     }
 
     /// The whole body. A body of one piece is not copied.

@@ -3,7 +3,7 @@
 //! A millisecond of work would block its thread for other requests, but most work is shorter than a change of threads.
 //! The size shows only during the work: a body of a kilobyte may decode to megabytes. So work begins on the current
 //! thread with an allowance of [`LARGE_BYTES`] for its allocations. If that is not enough, it is stopped and starts
-//! again on another thread ([`LocalClient::offload`](callboard_core::LocalClient)).
+//! again on another thread ([`EdgeHandle::offload`](callboard_core::edge::EdgeHandle::offload)).
 
 use std::sync::Arc;
 
@@ -144,7 +144,7 @@ impl<'a> CodecBudget<'a> {
         owner: O,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<(O, T), ApiError> {
-        Ok(self.client.offload(owner, Arc::clone(&self.account), self.deadline, work).await?)
+        Ok(self.client.edge().offload(owner, Arc::clone(&self.account), self.deadline, work).await?)
     }
 
     /// Runs work that cannot be repeated, on a thread by its known size.

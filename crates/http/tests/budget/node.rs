@@ -84,7 +84,8 @@ static CLIENT: parking_lot::Mutex<Option<LocalClient>> = parking_lot::Mutex::new
 fn echo<T: Data + Clone>(name: &str) -> Stage<T, T> {
     Stage::each_async(name, |value: Arc<T>| {
         let held = heap::live().saturating_sub(BASE.load(Relaxed));
-        let (charged, calls) = CLIENT.lock().as_ref().map_or((0, 1), |node| (node.charged_bytes(), node.in_flight()));
+        let (charged, calls) =
+            CLIENT.lock().as_ref().map_or((0, 1), |node| (node.edge().charged_bytes(), node.in_flight()));
         let paid = usize::try_from(charged).unwrap() + calls * CALL_CONSTANT;
         UNCHARGED.fetch_max(held.saturating_sub(paid), Relaxed);
         CALLS.fetch_max(calls, Relaxed);
@@ -156,7 +157,7 @@ impl Tested {
 
     /// Makes the call, and reads its whole answer.
     pub(crate) fn call(&self, input: &Input) -> Measured {
-        let _ = self.client.take_peak_charged_bytes();
+        let _ = self.client.edge().take_peak_charged_bytes();
         UNCHARGED.store(0, Relaxed);
         CALLS.store(0, Relaxed);
         // The unread part of a stream belongs to the test.
@@ -167,7 +168,7 @@ impl Tested {
         Measured {
             status,
             heap,
-            account: usize::try_from(self.client.take_peak_charged_bytes()).unwrap(),
+            account: usize::try_from(self.client.edge().take_peak_charged_bytes()).unwrap(),
             uncharged: UNCHARGED.load(Relaxed),
             calls: CALLS.load(Relaxed),
             remaining,
@@ -190,14 +191,14 @@ impl Tested {
         drop((head.headers, body));
         // Work on another thread owns its call until it returns.
         let mut turns = 0;
-        while turns < 1000 && (self.client.charged_bytes(), self.client.in_flight()) != (0, 0) {
+        while turns < 1000 && (self.client.edge().charged_bytes(), self.client.in_flight()) != (0, 0) {
             tokio::task::yield_now().await;
             turns += 1;
             if turns > 100 {
                 tokio::time::sleep(std::time::Duration::from_millis(1)).await;
             }
         }
-        (head.status.as_u16(), bytes, self.client.charged_bytes(), self.client.in_flight())
+        (head.status.as_u16(), bytes, self.client.edge().charged_bytes(), self.client.in_flight())
     }
 }
 

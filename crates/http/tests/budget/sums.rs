@@ -186,17 +186,18 @@ fn the_sum_of_all_charges_equals_the_bytes_alive() {
                 let request = Request::post(path).header("content-type", media_type).body(Body::from(body)).unwrap();
                 assert_eq!(held.answer(request).await.status(), 200);
                 held.settle().await;
-                assert_eq!(held.client.charged_bytes(), 0);
+                assert_eq!(held.client.edge().charged_bytes(), 0);
                 let base = heap::live();
                 let calls = hold_calls(&held, class, &mut random).await;
-                let sums = (held.client.charged_bytes() as f64, (heap::live() - base) as f64, calls.len() as f64);
+                let sums =
+                    (held.client.edge().charged_bytes() as f64, (heap::live() - base) as f64, calls.len() as f64);
                 for call in calls {
                     if let HeldCall::Arriving(task, _) | HeldCall::Waiting(task) = call {
                         task.abort();
                     }
                 }
                 held.settle().await;
-                assert_eq!((held.client.charged_bytes(), held.client.in_flight()), (0, 0), "{class:?}");
+                assert_eq!((held.client.edge().charged_bytes(), held.client.in_flight()), (0, 0), "{class:?}");
                 sums
             });
             let deviation = ((charged - alive).abs() - calls * CALL_BYTES).max(0.0) / alive;
@@ -235,19 +236,19 @@ fn a_compressed_stream_is_charged_for_its_compressor() {
             let Ok(answer) = edge.call(request).await;
             assert_eq!(answer.status(), 200);
             streams.push(answer);
-            let (alive, charged) = (heap::live() - base, client.charged_bytes() as usize);
+            let (alive, charged) = (heap::live() - base, client.edge().charged_bytes() as usize);
             assert!(alive <= charged + 64 * 1024 + 16 * 1024 * streams.len(), "{alive} bytes alive, {charged} charged");
         }
         let packed = streams.iter().filter(|answer| answer.headers().contains_key("content-encoding")).count();
         assert!((1..10).contains(&packed), "{packed} of 10 are packed");
         drop(streams);
         for _ in 0..1000 {
-            if client.charged_bytes() == 0 {
+            if client.edge().charged_bytes() == 0 {
                 return;
             }
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
-        panic!("{} bytes remain charged", client.charged_bytes());
+        panic!("{} bytes remain charged", client.edge().charged_bytes());
     });
 }
 
@@ -287,12 +288,12 @@ fn many_concurrent_calls_end_with_every_charge_at_zero() {
 
 async fn wait_until_zero(held: &Held, round: u64) {
     for _ in 0..2000 {
-        if (held.client.charged_bytes(), held.client.in_flight()) == (0, 0) {
+        if (held.client.edge().charged_bytes(), held.client.in_flight()) == (0, 0) {
             return;
         }
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
-    panic!("round {round}: {} bytes and {} calls remain", held.client.charged_bytes(), held.client.in_flight());
+    panic!("round {round}: {} bytes and {} calls remain", held.client.edge().charged_bytes(), held.client.in_flight());
 }
 
 /// One call, and how it ends.

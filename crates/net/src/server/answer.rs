@@ -71,7 +71,7 @@ pub(super) async fn encode(
     deadline: Deadline,
     payload: Payload,
 ) -> Result<(Envelope, Arc<dyn Account>), CallError> {
-    let account: Arc<dyn Account> = Arc::new(node.held_bytes());
+    let account: Arc<dyn Account> = Arc::new(node.edge().held_bytes());
     let bytes = payload.size_up_to(offload::LARGE_BYTES);
     let encoded = if bytes < offload::LARGE_BYTES {
         offload::contain(|| charged_to(&account, move || Ok(payload.to_envelope()?)))

@@ -178,7 +178,7 @@ async fn send_welcome(
         max_body_bytes: server.config.frames.max_body_bytes as u64,
         draining: server.is_draining(),
         max_stages: receiving::MAX_STAGES as u32,
-        timeout_millis: server.node().map_or(0, |node| wire::millis(node.default_timeout())),
+        timeout_millis: server.node().map_or(0, |node| wire::millis(node.edge().default_timeout())),
     };
     // The header is short and always fits.
     let Ok(head) = frame_head(FrameKind::Welcome, 0, &header, body.len()) else {

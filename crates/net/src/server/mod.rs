@@ -264,7 +264,7 @@ impl QuicEdge {
 
     /// Serves the node's routes from now on.
     pub fn open(&self, node: LocalClient) {
-        let limits = node.limits();
+        let limits = node.edge().limits();
         self.server.pending_bodies.set_limit(&limits);
         self.server.windows.limit_bytes(limits.max_in_flight_bytes / 2);
         self.server.node.store(Some(Arc::new(node)));

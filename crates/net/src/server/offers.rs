@@ -52,8 +52,8 @@ impl LastOffers {
 
 /// The default timeout of a route; 0 where it is the node's.
 fn timeout_millis(node: &LocalClient, route: &Route) -> u64 {
-    let timeout = node.timeout_of(route, None);
-    if timeout == node.default_timeout() { 0 } else { wire::millis(timeout) }
+    let timeout = node.edge().timeout_of(route, None);
+    if timeout == node.edge().default_timeout() { 0 } else { wire::millis(timeout) }
 }
 
 /// The current offers for callers of this role, as an envelope. Callers limit its length: stages come first, then
@@ -64,11 +64,11 @@ pub(super) fn offers(server: &ServerState, role: Role) -> Bytes {
         name: route.name().to_owned(),
         revision: route.revision(),
         streams: route.streams(),
-        idempotent: node.may_run_again(&route),
+        idempotent: node.edge().may_run_again(&route),
         timeout_millis: timeout_millis(&node, &route),
         ..Offer::default()
     });
-    let stages = if role == Role::Node { node.offered_stages() } else { Vec::new() };
+    let stages = if role == Role::Node { node.edge().offered_stages() } else { Vec::new() };
     let stages = stages.into_iter().take(MAX_OFFERED_STAGES).map(|stage| Offer {
         name: stage.name,
         stage: true,

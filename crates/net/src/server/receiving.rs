@@ -166,13 +166,13 @@ impl<'a> CallReceiver<'a> {
         let reservation = BodyReservation::new(bytes);
         if bytes > FIRST_BYTES {
             // A body without room is refused before it arrives. This only checks: the call holds the arrived bytes.
-            node.held_bytes().grow(bytes)?;
+            node.edge().held_bytes().grow(bytes)?;
         }
         let (target, deadline) = match call.stages.as_slice() {
             [] => {
                 let route = route(&node, &call)?;
                 config.check_input(route.name(), bytes)?;
-                let admission = node.admit(&route, reservation.held())?;
+                let admission = node.edge().admit(&route, reservation.held())?;
                 let remaining = options.deadline_from(now).map(|deadline| deadline.remaining(now));
                 let deadline = admission.deadline(remaining);
                 (CallTarget::Route { admission, is_function: call.function }, deadline)
@@ -180,7 +180,7 @@ impl<'a> CallReceiver<'a> {
             _ if self.role != Role::Node => return Err(self.not_a_node()),
             stages if stages.len() <= MAX_STAGES => {
                 let deadline = options.deadline_from(now).unwrap_or_else(|| Deadline::after(now, DEFAULT_TIMEOUT));
-                (CallTarget::Stages(node.admit_stages(stages, reservation.held())?), deadline)
+                (CallTarget::Stages(node.edge().admit_stages(stages, reservation.held())?), deadline)
             }
             _ => {
                 let message = format!("the call names more than {MAX_STAGES} stages (max_stages)");
@@ -323,11 +323,11 @@ impl CallTarget {
         match self {
             Self::Route { admission, .. } => Box::pin(async move {
                 let (admission, payload) = input.payload(&node, admission).await?;
-                Ok(node.submit_streaming(admission, payload, options))
+                Ok(node.edge().submit_streaming(admission, payload, options))
             }),
             Self::Stages(admission) => Box::pin(async move {
                 let (admission, payload) = input.payload(&node, admission).await?;
-                Ok(node.submit_stages_streaming(admission, payload, options))
+                Ok(node.edge().submit_stages_streaming(admission, payload, options))
             }),
         }
     }
@@ -343,7 +343,7 @@ impl CallTarget {
         match self {
             Self::Route { admission, .. } => Box::pin(async move {
                 let ran = match input.payload(&node, admission).await {
-                    Ok((admission, payload)) => node.submit_unwritten(admission, payload, options).await,
+                    Ok((admission, payload)) => node.edge().submit_unwritten(admission, payload, options).await,
                     Err(error) => Err(error),
                 };
                 let outcome = match ran {
@@ -361,7 +361,7 @@ impl CallTarget {
                 let queue = admission.queue();
                 Box::pin(async move {
                     let ran = match input.payload(&node, admission).await {
-                        Ok((admission, payload)) => node.submit_stages(admission, payload, options).await,
+                        Ok((admission, payload)) => node.edge().submit_stages(admission, payload, options).await,
                         Err(error) => Err(error),
                     };
                     EntryOutcome { entry, outcome: answered(&node, deadline, ran).await, queued: queue.len() }

@@ -105,7 +105,7 @@ async fn a_head_without_a_body_holds_no_bytes() {
 async fn a_body_without_room_is_refused_before_it_arrives() {
     for name in ["/shout", "shout"] {
         let served = ServingNode::start_with(limited(1_000, MIB as u64), patient()).await;
-        let held = served.node.client().held_bytes();
+        let held = served.node.client().edge().held_bytes();
         held.grow(MIB as u64 / 2).unwrap();
         let peer = peer(&served).await;
         let mut stream = peer.begin(vec![head(name, 0, MIB / 2 + 1)]).await;
@@ -126,7 +126,7 @@ async fn a_body_that_runs_out_of_room_is_refused_and_the_next_call_is_read() {
     let text = Value::from("a".repeat(MIB - 1_000)).to_envelope().unwrap().into_bytes();
     let mut stream = peer.begin(vec![head("/shout", 0, text.len()), text.slice(..1_000)]).await;
     until(|| served.node.describe().in_flight_bytes > 0).await;
-    let others = served.node.client().held_bytes();
+    let others = served.node.client().edge().held_bytes();
     others.grow(MIB as u64 - served.node.describe().in_flight_bytes).unwrap();
     stream.write(vec![text.slice(1_000..)]).await;
     let fail: Fail = next_head(&mut stream).await.header().unwrap();

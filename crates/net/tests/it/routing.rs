@@ -60,7 +60,7 @@ async fn a_route_may_run_again_where_every_peer_says_so_of_its_stage() {
         let client = gateway.served.node.client();
         gateway.until_connected(peers.len()).await;
         let route = client.route("/add").unwrap();
-        assert_eq!(client.may_run_again(&route), expected, "{} peers", peers.len());
+        assert_eq!(client.edge().may_run_again(&route), expected, "{} peers", peers.len());
         let mut ran_on_pure = HashSet::new();
         while ran_on_pure.len() < peers.len() {
             let before = runs(&counts[0]);
@@ -75,7 +75,7 @@ async fn a_route_may_run_again_where_every_peer_says_so_of_its_stage() {
     }
     let alone = Member::start(App::new().route("/add", remote_stage("add")), &[]).await;
     let client = alone.served.node.client();
-    assert!(!client.may_run_again(&client.route("/add").unwrap()), "no peer is known");
+    assert!(!client.edge().may_run_again(&client.route("/add").unwrap()), "no peer is known");
 }
 
 /// The first two stages run on one peer, the third on another.
@@ -153,8 +153,8 @@ async fn the_times_that_a_peer_reports_are_recorded() {
         let client = client.clone();
         tokio::spawn(async move {
             let route = client.route("/run").unwrap();
-            let admission = client.admit(&route, 8).unwrap();
-            client.submit(admission, Payload::new(n), CallOptions::new()).await.unwrap().timing
+            let admission = client.edge().admit(&route, 8).unwrap();
+            client.edge().submit(admission, Payload::new(n), CallOptions::new()).await.unwrap().timing
         })
     });
     until(|| worker.node.describe().stages[0].queued == 1).await;

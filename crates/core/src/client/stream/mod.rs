@@ -127,7 +127,7 @@ where
     pub(super) fn try_new(client: LocalClient, route: &str, inputs: S) -> Result<Self, CallError> {
         let served = client.hold(route)?;
         let gateway = &client.shared.gateway;
-        let (timeout, max_timeout) = (client.timeout_of(&served, None), gateway.max_timeout_of(&served));
+        let (timeout, max_timeout) = (gateway.timeout_of(&served, None), gateway.max_timeout_of(&served));
         let look_ahead = default_look_ahead(served.workers_hold());
         let target = CallTarget::Local { client, route: route.to_owned() };
         Ok(Self::new(inputs, Settings::new(target, look_ahead, timeout, max_timeout)))

@@ -96,11 +96,11 @@ impl FrameReader {
         let RequestContext { client, config, key_holder, .. } = context;
         let pace = PaceLimits::new(config, Deadline::after(Instant::now(), MAX_TIMEOUT));
         let (max_bytes, idle) = (config.max_body_bytes_of(route.name()), config.body_timeout);
-        let timeout = client.timeout_of(route, timeout);
+        let timeout = client.edge().timeout_of(route, timeout);
         Self {
             body: body.into_data_stream(),
             rest: Bytes::new(),
-            rest_held: client.held_bytes(),
+            rest_held: client.edge().held_bytes(),
             client: client.clone(),
             route: Arc::clone(route),
             limits: config.decode.clone(),
@@ -143,7 +143,7 @@ impl FrameReader {
         // Each frame has the limits of a whole body.
         let mut pace = Pace::new(Instant::now());
         self.pace.deadline = Deadline::after(Instant::now(), MAX_TIMEOUT);
-        let mut budget = FrameBudget::new(self.client.held_bytes(), self.timeout);
+        let mut budget = FrameBudget::new(self.client.edge().held_bytes(), self.timeout);
         let mut head = self.exactly(HEAD_BYTES as u64, &mut pace, &mut budget).await?;
         let (kind, zeros, length) = (head.get_u8(), head.get_uint(3), u64::from(head.get_u32_le()));
         match kind {
@@ -257,7 +257,7 @@ impl ArgumentDecoder {
     async fn input(self, envelope: Bytes) -> PreparedInput {
         let end = Instant::now() + self.timeout;
         let (account, input) = loop {
-            let account: Arc<dyn Account> = Arc::new(self.client.held_bytes());
+            let account: Arc<dyn Account> = Arc::new(self.client.edge().held_bytes());
             let input = self.read(Arc::clone(&account), envelope.clone(), end).await;
             match input {
                 Err(error) if error.is_overloaded() && Instant::now() < end => sleep(CAPACITY_POLL_INTERVAL).await,

@@ -77,7 +77,7 @@ pub(crate) struct StreamContext {
 pub(crate) async fn begin(replies: PayloadReplies, streamed: StreamContext) -> Result<Response, ApiError> {
     let form = streamed.form;
     // A compressor is as large as many calls: without room for it the stream is not compressed.
-    let compressor_charge = streamed.client.held_bytes();
+    let compressor_charge = streamed.client.edge().held_bytes();
     let coding = streamed.coding.filter(|coding| compressor_charge.try_grow(coding.compressor_bytes() as u64));
     let compressor = coding.and_then(|coding| Compressor::new(coding).ok());
     let coding = coding.filter(|_| compressor.is_some());
@@ -240,7 +240,7 @@ impl ReplyStreamBody {
     /// Encodes an item. User code may panic here, on the connection's own task: that ends this stream only. The item is
     /// charged to an account of its own until it is sent.
     async fn item(&mut self, payload: Payload) -> Result<(), ApiError> {
-        let budget = CodecBudget::new(&self.client, Arc::new(self.client.held_bytes()), self.deadline);
+        let budget = CodecBudget::new(&self.client, Arc::new(self.client.edge().held_bytes()), self.deadline);
         let (bytes, form) = (payload.size_up_to(LARGE_BYTES), self.writer.form());
         let bytes = if form.is_json() { bytes } else { 0 };
         let encoding = Box::pin(budget.run((), bytes, move || EncodedItem::try_new(&payload, form)));
