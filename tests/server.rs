@@ -157,6 +157,7 @@ async fn a_built_server_has_custom_routes_metrics_both_protocols_and_a_shutdown_
         })
         .metrics(|| "# TYPE mine counter\nmine_total 1\n".to_owned())
         .metrics(|| "# TYPE yours counter\nyours_total 2\n# EOF\n".to_owned())
+        .drain_delay(Duration::from_secs(2))
         .quic(quic)
         .start(app, "127.0.0.1:0")
         .await
@@ -183,6 +184,9 @@ async fn a_built_server_has_custom_routes_metrics_both_protocols_and_a_shutdown_
     let running = tokio::spawn(server.run_until(async { stopped.await.unwrap() }, TEST_TIMEOUT));
     assert_eq!(client.call::<i64, i64>("/double", 1).await.unwrap(), 2);
     stop.send(()).unwrap();
+    // During the drain delay, a balancer learns that the server is not ready, and calls are answered.
+    while page("/readyz").await.starts_with("HTTP/1.1 200") {}
+    assert!(page("/version").await.ends_with("seven"));
     assert_eq!(tokio::time::timeout(TEST_TIMEOUT, running).await.unwrap().unwrap(), Drained::Completely);
     assert!(TcpStream::connect(address).await.is_err(), "HTTP is closed");
     // The endpoint's own thread sends the last packets.

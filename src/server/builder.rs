@@ -1,6 +1,7 @@
 //! The builder of a server.
 
 use std::fmt;
+use std::time::Duration;
 
 use callboard_core::App;
 #[cfg(feature = "otlp")]
@@ -50,6 +51,7 @@ pub struct ServerBuilder {
     pub(super) info: ApiInfo,
     pub(super) mount: Option<Box<dyn FnOnce(HttpEdge) -> Router + Send>>,
     pub(super) metrics: Vec<Box<dyn Fn() -> String + Send + Sync>>,
+    pub(super) drain_delay: Duration,
     #[cfg(feature = "otlp")]
     pub(super) spans: Option<OtlpConfig>,
     #[cfg(feature = "net")]
@@ -93,6 +95,13 @@ impl ServerBuilder {
     /// says so once; the names of the node begin with `callboard_`.
     pub fn metrics(mut self, families: impl Fn() -> String + Send + Sync + 'static) -> Self {
         self.metrics.push(Box::new(families));
+        self
+    }
+
+    /// How long [`run_until`](Server::run_until) serves on while `/readyz` says no, so that a balancer notices before the
+    /// socket closes. Default zero; twice the interval of its polls loses no request.
+    pub fn drain_delay(mut self, delay: Duration) -> Self {
+        self.drain_delay = delay;
         self
     }
 

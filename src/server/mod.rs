@@ -37,6 +37,7 @@ pub struct Server {
     edge: HttpEdge,
     inference: Arc<InferenceProtocol>,
     serving: EdgeTask,
+    drain_delay: Duration,
     #[cfg(feature = "net")]
     quic: Option<callboard_net::QuicEdge>,
     #[cfg(feature = "otlp")]
@@ -51,6 +52,7 @@ pub(crate) struct StartingServer {
     inference: Arc<InferenceProtocol>,
     stop: oneshot::Sender<Duration>,
     serving: EdgeTask,
+    drain_delay: Duration,
     #[cfg(any(feature = "net", feature = "otlp"))]
     parts: ServerBuilder,
 }
@@ -81,6 +83,7 @@ impl StartingServer {
             inference,
             stop,
             serving,
+            drain_delay: parts.drain_delay,
             #[cfg(any(feature = "net", feature = "otlp"))]
             parts,
         })
@@ -102,6 +105,7 @@ impl StartingServer {
             edge: self.edge,
             inference: self.inference,
             serving: self.serving,
+            drain_delay: self.drain_delay,
             #[cfg(feature = "net")]
             quic,
             #[cfg(feature = "otlp")]
@@ -197,9 +201,12 @@ impl Server {
         self.quic.as_ref()
     }
 
-    /// Serves until `stop` completes, and then [shuts down](Self::shutdown).
+    /// Serves until `stop` completes, [withdraws](Self::withdraw), serves on for the
+    /// [drain delay](ServerBuilder::drain_delay), and then [shuts down](Self::shutdown).
     pub async fn run_until(self, stop: impl Future<Output = ()>, grace: Duration) -> Drained {
         stop.await;
+        self.withdraw();
+        tokio::time::sleep(self.drain_delay).await;
         self.shutdown(grace).await
     }
 

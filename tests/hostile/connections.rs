@@ -58,11 +58,11 @@ fn heads_that_announce_bodies() {
 #[test]
 fn bodies_that_stop_after_their_first_bytes() {
     let headers = post("/honest", "application/json", &[("content-length", "1000000")]);
-    Attack::new("h2: 16 connections × 256 bodies of 1 MB that stop at 200 bytes")
+    Attack::new("h2: 65 connections × 256 bodies of 1 MB that stop at 200 bytes")
         .lasting(Duration::from_secs(3))
         .must_not_block_callers()
         .run(|target| {
-            let held: Vec<Connection> = (0..16)
+            let held: Vec<Connection> = (0..65)
                 .filter_map(|_| {
                     let mut connection = Connection::open(target, &[])?.drain();
                     for _ in 0..256 {

@@ -146,7 +146,8 @@ impl DataType {
     }
 
     /// The formats of this type, the most general first. Any type can be JSON, MessagePack and an envelope; only arrays
-    /// can be `.npy`, only tables Arrow. A dynamic value can be any of them, except `.npy` if its schema is an object.
+    /// can be `.npy`, only tables Arrow. A dynamic value can be any of them, except `.npy` if its schema is an object,
+    /// and `.npz` and Arrow if it is an array.
     ///
     /// ```
     /// use callboard_codec::{DataType, Format, Tensor};
@@ -154,13 +155,16 @@ impl DataType {
     /// assert!(DataType::for_type::<Tensor>().formats().contains(&Format::Npy));
     /// assert!(!DataType::for_type::<String>().formats().contains(&Format::Npy));
     /// assert_eq!(DataType::value().formats(), Format::all().collect::<Vec<_>>());
+    /// let list = DataType::value().with_schema(serde_json::json!({ "type": "array" }));
+    /// assert!(list.formats().contains(&Format::Npy) && !list.formats().contains(&Format::Npz));
     /// ```
     #[must_use]
     pub fn formats(&self) -> Vec<Format> {
-        let mut formats = (self.0.formats)();
-        if self.0.schema["type"] == "object" {
-            formats.retain(|format| *format != Format::Npy);
-        }
+        let (mut formats, kind) = ((self.0.formats)(), &self.0.schema["type"]);
+        formats.retain(|format| match format {
+            Format::Npy => kind != "object",
+            format => kind != "array" || !(format.is_table() || *format == Format::Npz),
+        });
         formats
     }
 

@@ -80,6 +80,16 @@ impl Format {
         TABLE[self as usize].2[0]
     }
 
+    /// Whether it holds tables only.
+    #[must_use]
+    pub const fn is_table(self) -> bool {
+        match self {
+            #[cfg(feature = "arrow")]
+            Self::ArrowStream | Self::ArrowFile => true,
+            _ => false,
+        }
+    }
+
     /// The format of a `Content-Type`, if it is supported. Parameters (`; charset=utf-8`) are ignored, case
     /// too.
     #[must_use]

@@ -89,10 +89,10 @@ async fn serve(
     // A server at a terminal has no balancer.
     let delay = if reason == INTERRUPT { Duration::ZERO } else { plan.settings.drain_delay.value };
     let first = if delay.is_zero() { String::new() } else { format!("not ready, serving for {delay:?}, then ") };
+    // Callers over QUIC are told at once and use other nodes. Balancers of HTTP notice within the delay.
+    server.withdraw();
     log.stderr.note(format_args!("{reason}: {first}finishing the running calls; another signal ends at once"));
     let shut_down = async {
-        // Callers over QUIC are told at once and use other nodes. Balancers of HTTP notice within the delay.
-        server.withdraw();
         tokio::time::sleep(delay).await;
         server.shutdown(plan.settings.drain.value).await
     };

@@ -68,7 +68,7 @@ pub trait Caller: Clone + Send + Sync + 'static {
 
     /// Calls a route and reads its outputs one by one; see [`LocalClient::replies_with`].
     ///
-    /// Errors that are known at once. All other errors are items.
+    /// # Errors
     ///
     /// Errors that are known at once. All others are items.
     fn replies_with<In: Data, Out: Data + Clone>(
@@ -142,7 +142,7 @@ pub trait Caller: Clone + Send + Sync + 'static {
 
     /// Calls a route and reads its outputs one by one.
     ///
-    /// Errors that are known at once. All other errors are items.
+    /// # Errors
     ///
     /// Errors that are known at once. All others are items.
     fn replies<In: Data, Out: Data + Clone>(&self, route: &str, input: In) -> Result<Replies<Out>, CallError> {

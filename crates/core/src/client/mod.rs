@@ -120,13 +120,13 @@ impl LocalClient {
         self.shared.router.routes()
     }
 
-    /// Takes the permits for a call of this route; see [`within`](Self::within).
     /// Calls that this node has admitted and not answered.
     #[must_use]
     pub fn in_flight(&self) -> usize {
         self.shared.gateway.in_flight()
     }
 
+    /// Takes the permits for a call of this route; see [`within`](Self::within).
     pub(crate) fn let_in(&self, arrived: Instant, held: HeldRoute, bytes: u64) -> Result<Admission, CallError> {
         let gateway = &self.shared.gateway;
         gateway.try_admit_at(arrived, held, bytes, self.outer.as_ref()).map_err(|refusal| gateway.refuse(refusal))

@@ -10,7 +10,7 @@ use crate::client::{AdmittedCall, LocalClient, Shared, run_admitted};
 use crate::clock::{self, Instant};
 use crate::deadline::Deadline;
 use crate::error::{CallError, ErrorKind};
-use crate::gateway::{HeldBytes, Limits};
+use crate::gateway::{HeldBytes, Limits, PendingBody};
 use crate::pipeline::remote_stages;
 use crate::router::{Admission, Route};
 
@@ -68,6 +68,16 @@ impl EdgeHandle<'_> {
     /// As [`admit`](Self::admit).
     pub fn check_room(self, route: &Arc<Route>, bytes: u64) -> Result<(), CallError> {
         self.0.shared.gateway.check_room(route, bytes, self.0.outer.as_ref())
+    }
+
+    /// Counts an admitted call that waits for more of its body, until the result is dropped. Over all edges, such calls
+    /// are at most half of the node's calls in flight.
+    ///
+    /// # Errors
+    ///
+    /// `Overloaded` at the limit.
+    pub fn begin_body(self) -> Result<PendingBody, CallError> {
+        self.0.shared.gateway.begin_body()
     }
 
     /// The node's bounds.

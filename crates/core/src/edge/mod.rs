@@ -13,7 +13,7 @@ pub use crate::call::{MAX_REQUEST_ID_CHARS, PayloadReplies, is_valid_request_id}
 pub use crate::client::{CAPACITY_POLL_INTERVAL, PreparedInput};
 pub use crate::containment::{CaughtPanic, contain, contain_future};
 pub use crate::error::ErrorParts;
-pub use crate::gateway::HeldBytes;
+pub use crate::gateway::{HeldBytes, PendingBody};
 pub use crate::id::CallId;
 pub use crate::router::{Admission, Route, RouteData};
 pub use crate::text::{MAX_ERROR_CHARS, limit_error_text};

@@ -10,6 +10,7 @@ use ractor::ActorRef;
 
 use super::admission::{Ledger, LedgerLine, Limits, MAX_INNER_CALLS, Refusal};
 use super::message::GatewayMessage;
+use super::pending_bodies::{PendingBodies, PendingBody};
 use crate::clock::Instant;
 use crate::error::{CallError, ErrorKind, ErrorReason, RETRY_AFTER};
 use crate::host::{HostNode, OpaqueHandle};
@@ -26,6 +27,7 @@ pub(crate) struct Gateway {
     default_timeout: Duration,
     max_timeout: Duration,
     ledger: Mutex<Ledger>,
+    pending_bodies: PendingBodies,
     actor: Mutex<Option<ActorRef<GatewayMessage>>>,
     /// The cluster, once this node has joined one. The pipeline knows its type.
     cluster: OnceLock<OpaqueHandle>,
@@ -40,6 +42,7 @@ impl Gateway {
         Self {
             default_timeout: limits.default_timeout.min(limits.max_timeout),
             max_timeout: limits.max_timeout,
+            pending_bodies: PendingBodies::new(&limits),
             ledger: Mutex::new(Ledger::new(limits)),
             actor: Mutex::default(),
             cluster: OnceLock::new(),
@@ -82,6 +85,11 @@ impl Gateway {
     pub(crate) fn check_permit(&self, bytes: u64, root: Option<&Permit>) -> Result<(), Refusal> {
         let ledger = self.ledger.lock();
         ledger.check(bytes, root.is_some_and(|root| self.carries(root, &ledger)))
+    }
+
+    /// Counts a call that waits for more of its body.
+    pub(crate) fn begin_body(&self) -> Result<PendingBody, CallError> {
+        self.pending_bodies.begin()
     }
 
     /// The threads for large payloads.

@@ -11,9 +11,11 @@ mod actor;
 mod admission;
 mod handle;
 mod message;
+mod pending_bodies;
 
 pub use admission::{DEFAULT_MAX_IN_FLIGHT, DEFAULT_MAX_IN_FLIGHT_BYTES, Limits};
 pub use handle::HeldBytes;
+pub use pending_bodies::PendingBody;
 
 pub(crate) use actor::GatewayActor;
 #[cfg(test)]

@@ -3,7 +3,8 @@
 //! A call holds no permit before the first byte of its body: a head costs its sender nothing. Bytes are then charged to
 //! the call as they arrive. An announced length is only compared with the free bytes, so that a call without room is
 //! refused before its body is read. A compressed body is decompressed step by step and charged by its decompressed
-//! length; its decoder is charged, too. Each failure has its status: too long 413, too slow 408, past the deadline 504,
+//! length; its decoder is charged, too. Calls that have a permit and wait for more of their bodies are at most half of
+//! the node's calls in flight. Each failure has its status: too long 413, too slow 408, past the deadline 504,
 //! no room 429, broken 400. Dropping the future stops reading.
 
 use std::fmt;
@@ -15,7 +16,7 @@ use std::time::Duration;
 
 use axum::body::HttpBody;
 use bytes::Bytes;
-use callboard_core::edge::{Admission, HeldBytes, Route};
+use callboard_core::edge::{Admission, HeldBytes, PendingBody, Route};
 use callboard_core::{CallError, Deadline, Instant, LocalClient};
 use tokio::time::Sleep;
 use tower::BoxError;
@@ -46,7 +47,8 @@ impl fmt::Debug for PendingAdmission<'_> {
 
 impl<'a> PendingAdmission<'a> {
     /// A call whose head was read at `arrived_at`.
-    pub fn new(client: &'a LocalClient, route: &'a Arc<Route>, arrived_at: Instant) -> Self {
+    #[must_use]
+    pub const fn new(client: &'a LocalClient, route: &'a Arc<Route>, arrived_at: Instant) -> Self {
         Self { client, route, arrived_at, admission: None }
     }
 
@@ -112,6 +114,8 @@ pub struct IncomingBody<'a, 'r, B> {
     /// Bytes that were charged.
     granted: u64,
     timer: BodyTimer,
+    /// While the call has a permit and waits for its body.
+    pending: Option<PendingBody>,
 }
 
 impl<B> fmt::Debug for IncomingBody<'_, '_, B> {
@@ -133,8 +137,9 @@ impl<'a, 'r, B: RequestBody> IncomingBody<'a, 'r, B> {
         limits: BodyLimits,
     ) -> Result<Self, CallError> {
         arrival.client.edge().check_room(arrival.route, announced.unwrap_or(0))?;
-        let (decoder, compressed_bytes, received, granted, timer) = (None, 0, 0, 0, BodyTimer::default());
-        Ok(Self { body, arrival, limits, decoder, compressed_bytes, announced, received, granted, timer })
+        let (decoder, compressed_bytes, received, granted) = (None, 0, 0, 0);
+        let (timer, pending) = (BodyTimer::default(), None);
+        Ok(Self { body, arrival, limits, decoder, compressed_bytes, announced, received, granted, timer, pending })
     }
 
     /// The same body, decompressed as it arrives. Its limits and charges apply to the decompressed bytes.
@@ -246,7 +251,13 @@ impl<'a, 'r, B: RequestBody> IncomingBody<'a, 'r, B> {
                 coop::count(cx, bytes);
                 Poll::Ready(Ok(frame))
             }
-            Poll::Pending => self.timer.poll_exhausted(cx, &self.limits.pace).map(Err),
+            Poll::Pending => {
+                let exhausted = self.timer.poll_exhausted(cx, &self.limits.pace).map(Err);
+                if self.pending.is_none() && self.timer.timed.is_some() && self.arrival.admission.is_some() {
+                    self.pending = Some(self.arrival.client.edge().begin_body()?);
+                }
+                exhausted
+            }
         }
     }
 

@@ -65,15 +65,7 @@ impl<'a> BodyForm<'a> {
 /// The formats that a body may have. Tables are left out for arrays by name and for files, which they do not fit.
 fn formats(input: &DataType) -> Vec<Format> {
     let has_tables = input.tensors().is_none() && (input.raw_body().is_none() || input.schema()["type"] != "object");
-    input.formats().into_iter().filter(|format| has_tables || !is_table(*format)).collect()
-}
-
-fn is_table(format: Format) -> bool {
-    match format {
-        #[cfg(feature = "arrow")]
-        Format::ArrowStream | Format::ArrowFile => true,
-        _ => false,
-    }
+    input.formats().into_iter().filter(|format| has_tables || !format.is_table()).collect()
 }
 
 /// The media types that a route takes.

@@ -65,8 +65,7 @@ impl ReplyForm {
     pub(crate) const fn compressibility(self) -> Compressibility {
         match self {
             Self::Encoded(Format::Json) | Self::Text => Compressibility::Text,
-            #[cfg(feature = "arrow")]
-            Self::Encoded(Format::ArrowStream | Format::ArrowFile) => Compressibility::Table,
+            Self::Encoded(format) if format.is_table() => Compressibility::Table,
             Self::Encoded(_) | Self::PlainMsgpack | Self::Bytes => Compressibility::Dense,
         }
     }

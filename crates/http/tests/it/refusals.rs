@@ -304,6 +304,34 @@ async fn status_429_when_the_byte_budget_of_the_node_is_exhausted() {
     assert_eq!(server.post_json("/mirror", "1").await.status, 200, "all permits are returned");
 }
 
+/// Bodies that stop after their first byte leave half of the permits to complete calls.
+#[tokio::test]
+async fn status_429_when_half_of_the_calls_wait_for_their_bodies() {
+    let limits = Limits { max_in_flight: 4, ..Limits::default() };
+    let server = Server::for_app(app().limits(limits), HttpConfig::default()).await;
+    let head = "POST /mirror HTTP/1.1\r\nhost: test\r\ncontent-type: application/json\r\ncontent-length: 2\r\n\r\n1";
+    let mut waiting = [server.connect().await, server.connect().await];
+    for (count, client) in (1..).zip(&mut waiting) {
+        client.send(head).await;
+        server.metric_becomes("callboard_in_flight", f64::from(count)).await;
+    }
+    let mut third = server.connect().await;
+    third.send(head).await;
+    let refused = third.answer().await;
+    assert_eq!((refused.status, refused.header("retry-after")), (429, Some("1")), "{refused:?}");
+    assert!(
+        refused.problem()["detail"].as_str().unwrap().contains("2 calls in flight are still waiting"),
+        "{refused:?}"
+    );
+    assert_eq!(server.post_json("/mirror", "1").await.status, 200);
+
+    for client in &mut waiting {
+        client.send("2").await;
+        assert_eq!(client.answer().await.status, 200);
+    }
+    server.metric_becomes("callboard_in_flight", 0.0).await;
+}
+
 #[tokio::test]
 async fn status_503_while_the_node_drains() {
     let server = server().await;

@@ -41,7 +41,6 @@ use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
-use self::arrivals::PendingBodies;
 use self::connections::OpenConnection;
 use self::half_open::HalfOpen;
 use self::issuing::Issuer;
@@ -195,8 +194,6 @@ struct ServerState {
     issuer: Option<Issuer>,
     /// Connections before their hello.
     half_open: HalfOpen,
-    /// Calls whose bodies are arriving.
-    pending_bodies: PendingBodies,
     windows: Arc<NodeWindows>,
     is_draining: AtomicBool,
     connections: Mutex<Vec<OpenConnection>>,
@@ -239,7 +236,6 @@ impl QuicEdge {
             identity,
             issuer,
             half_open: HalfOpen::default(),
-            pending_bodies: PendingBodies::default(),
             is_draining: AtomicBool::new(false),
             connections: Mutex::default(),
             view: OnceLock::new(),
@@ -264,9 +260,7 @@ impl QuicEdge {
 
     /// Serves the node's routes from now on.
     pub fn open(&self, node: LocalClient) {
-        let limits = node.edge().limits();
-        self.server.pending_bodies.set_limit(&limits);
-        self.server.windows.limit_bytes(limits.max_in_flight_bytes / 2);
+        self.server.windows.limit_bytes(node.edge().limits().max_in_flight_bytes / 2);
         self.server.node.store(Some(Arc::new(node)));
     }
 

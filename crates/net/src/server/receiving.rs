@@ -12,7 +12,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use callboard_codec::wire::{Call, FrameHead};
 use callboard_codec::{Account, EnvelopeDecoder, Payload, charged_to};
-use callboard_core::edge::{Admission, Route, StageAdmission};
+use callboard_core::edge::{Admission, PendingBody, Route, StageAdmission};
 use callboard_core::remote::StageReply;
 use callboard_core::{
     CallError, CallOptions, DEFAULT_TIMEOUT, Deadline, ErrorKind, FunctionCall, Instant, LocalClient,
@@ -20,7 +20,7 @@ use callboard_core::{
 use callboard_identity::Role;
 
 use super::answer::{EntryOutcome, answered};
-use super::arrivals::{BodyReservation, FIRST_BYTES, PendingBody};
+use super::arrivals::{BodyReservation, FIRST_BYTES};
 use super::pace::Pace;
 use super::streaming::{OpeningReplies, StreamingCall};
 use super::{NetConfig, ServerState};
@@ -187,6 +187,7 @@ impl<'a> CallReceiver<'a> {
                 return Err(CallError::new(ErrorKind::InvalidInput, message));
             }
         };
+        let pending = node.edge().begin_body()?;
         let options = self.traced(options, &call, &target, now);
         let account = target.account();
         Ok(Box::new(IncomingBody {
@@ -200,7 +201,7 @@ impl<'a> CallReceiver<'a> {
             account,
             reservation,
             window: BodyWindow::new(bytes, &config.tuning),
-            _pending: self.server.pending_bodies.begin()?,
+            _pending: pending,
         }))
     }
 

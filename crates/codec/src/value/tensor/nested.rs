@@ -31,6 +31,9 @@ impl Tensor {
     ///
     /// let error = Tensor::from_value(&value, Some(DType::U8)).unwrap_err();
     /// assert_eq!(error.to_string(), "400 does not fit u8 at $[1][1]");
+    ///
+    /// let error = Tensor::from_value(&Value::Float(1e300), Some(DType::F32)).unwrap_err();
+    /// assert_eq!(error.to_string(), "1e300 does not fit f32");
     /// # Ok::<(), callboard_codec::DecodeError>(())
     /// ```
     ///
@@ -225,7 +228,8 @@ fn not_an_element<T: Element>(value: &Value) -> DecodeError {
     let shown = match value {
         Value::Int(number) => number.to_string(),
         Value::UInt(number) => number.to_string(),
-        Value::Float(number) => number.to_string(),
+        // Not all 301 digits of 1e300.
+        Value::Float(number) => format!("{number:?}"),
         other => other.kind().to_owned(),
     };
     DecodeError::mismatch(format!("{shown} does not fit {}", T::DTYPE))
