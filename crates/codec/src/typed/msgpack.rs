@@ -96,7 +96,7 @@ mod tests {
         for limits in [
             DecodeLimits { max_elements: 5, ..limits.clone() },
             DecodeLimits { max_string_bytes: 5, ..limits.clone() },
-            DecodeLimits { max_segment_bytes: 5, ..limits.clone() },
+            DecodeLimits { max_segment_bytes: 5, ..limits },
         ] {
             assert!(!may_exceed(5, &limits) && may_exceed(6, &limits), "{limits:?}");
         }
