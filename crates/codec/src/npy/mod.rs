@@ -299,14 +299,37 @@ mod tests {
         assert!(decoded(MAX_EMPTY_TEXTS + 1).is_err());
     }
 
+    /// An array of 2 × 3 elements.
+    fn decoded(descr: &str, fortran_order: bool, data: &[u8]) -> Value {
+        let mut file = ChargedBuffer::new(0);
+        header::write(&mut file, descr, &[2, 3]);
+        if fortran_order {
+            let at = file.as_slice().windows(5).position(|window| window == b"False").unwrap();
+            file.bytes_mut()[at..at + 5].copy_from_slice(b"True ");
+        }
+        file.extend_from_slice(data);
+        Value::decode(Format::Npy, &file.into_bytes().unwrap(), &DecodeLimits::default()).unwrap()
+    }
+
     #[test]
     fn fortran_texts_are_converted_to_c_order() {
-        let mut file = ChargedBuffer::new(0);
-        header::write(&mut file, "<U1", &[2, 3]);
-        let at = file.as_slice().windows(5).position(|window| window == b"False").unwrap();
-        file.bytes_mut()[at..at + 5].copy_from_slice(b"True ");
-        "adbecf".chars().for_each(|char| file.extend_from_slice(&u32::from(char).to_le_bytes()));
-        let value = Value::decode(Format::Npy, &file.into_bytes().unwrap(), &DecodeLimits::default()).unwrap();
+        let texts: Vec<u8> = "adbecf".chars().flat_map(|char| u32::from(char).to_le_bytes()).collect();
+        let value = decoded("<U1", true, &texts);
         assert_eq!(value.as_str_tensor().unwrap().iter().collect::<String>(), "abcdef");
+    }
+
+    #[test]
+    fn elements_of_every_size_are_brought_into_order() {
+        let parts = [DType::U8, DType::U16, DType::U32, DType::U64, DType::C64, DType::C128];
+        for (dtype, part) in parts.into_iter().zip([1, 2, 4, 8, 4, 8]) {
+            let data: Vec<u8> = (0..6 * dtype.size_bytes() as u8).collect();
+            let elements: Vec<_> = data.chunks(dtype.size_bytes()).collect();
+            let descr = header::descr(dtype).unwrap();
+            let fortran = decoded(descr, true, &data);
+            assert_eq!(fortran.as_tensor().unwrap().data(), &[0, 2, 4, 1, 3, 5].map(|at| elements[at]).concat());
+            let big_endian = decoded(&format!(">{}", &descr[1..]), false, &data);
+            let reversed: Vec<u8> = data.chunks(part).flat_map(|part| part.iter().rev()).copied().collect();
+            assert_eq!(big_endian.as_tensor().unwrap().data(), &reversed, "{dtype}");
+        }
     }
 }

@@ -411,6 +411,28 @@ mod tests {
         assert_eq!(wide, plain);
     }
 
+    /// A byte of an unpacked member is not a byte of the input.
+    #[test]
+    fn an_error_in_an_array_is_located_in_the_input() {
+        let mut stored = archive(1);
+        let start = stored.windows(6).position(|window| window == super::super::header::MAGIC).unwrap();
+        let first = entry(&stored);
+        stored[start + 6] = 9; // The version.
+        let checksum = crc32fast::hash(&stored[start..first]).to_le_bytes();
+        stored[first + 16..first + 20].copy_from_slice(&checksum);
+        let mut deflated = stored.clone();
+        let packed = miniz_oxide::deflate::compress_to_vec(&stored[start..first], 6);
+        deflated[first + 10] = DEFLATED as u8;
+        deflated[first + 20..first + 24].copy_from_slice(&(packed.len() as u32).to_le_bytes());
+        let end = deflated.len() - END_BYTES;
+        deflated[end + 16..end + 20].copy_from_slice(&((start + packed.len()) as u32).to_le_bytes());
+        deflated.splice(start..first, packed);
+        for (file, offset) in [(stored, start + 6), (deflated, start)] {
+            let error = read(file, &DecodeLimits::default()).unwrap_err();
+            assert_eq!((error.message(), error.offset()), (".npy version 9.0", Some(offset)));
+        }
+    }
+
     #[test]
     fn a_deflated_member_must_have_its_size_and_checksum() {
         let data = b"some bytes, some bytes";

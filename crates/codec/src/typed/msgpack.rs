@@ -116,6 +116,21 @@ mod tests {
     }
 
     #[test]
+    fn forms_that_only_rmp_serde_reads_are_read() {
+        #[derive(Debug, PartialEq, Deserialize)]
+        enum Choice {
+            Plain,
+        }
+        let address = std::net::IpAddr::from([10, 0, 0, 1]);
+        let compact = rmp_serde::to_vec(&address).unwrap().into();
+        let limits = DecodeLimits::default();
+        assert_eq!(from_bytes::<std::net::IpAddr>(&compact, &limits).unwrap(), address);
+        let by_number = Bytes::from_static(b"\x81\x01\x81\xa5Plain\xc0");
+        let choices = from_bytes::<BTreeMap<u32, Choice>>(&by_number, &limits).unwrap();
+        assert_eq!(choices, BTreeMap::from([(1, Choice::Plain)]));
+    }
+
+    #[test]
     fn an_input_that_the_account_refuses_is_not_read_again() {
         struct Full(AtomicUsize);
         impl Account for Full {

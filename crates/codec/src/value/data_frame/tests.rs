@@ -150,7 +150,7 @@ fn columns_after_views_have_their_own_buffers() {
         Arc::new(views.finish()) as ArrayRef
     };
     let numbers = || Arc::new(Int64Array::from(vec![1, 2, 3])) as ArrayRef;
-    let columns = [("a", views(1)), ("b", numbers()), ("c", views(2)), ("d", numbers())];
+    let columns = [("a", views(1)), ("b", numbers()), ("c", views(3)), ("d", numbers())];
     let frame = Value::from(DataFrame::from(RecordBatch::try_from_iter(columns).unwrap()));
     let bytes = frame.encode(Format::ArrowStream).unwrap();
     assert_eq!(Value::decode(Format::ArrowStream, &bytes, &DecodeLimits::default()).unwrap(), frame);
