@@ -187,7 +187,7 @@ fn false_lengths_are_refused_before_any_allocation() {
         (b"\x92\x01", "2 items are announced, but the input ends before (byte 1)"),
         (b"\x82\xa1a\x01", "2 items are announced, but the input ends before (byte 1)"),
         (b"\xa3ab", "3 bytes are needed, but the input ends before (byte 1)"),
-        (b"\x91\xa3ab\xff", "invalid UTF-8 at $[0] (byte 4)"),
+        (b"\x91\xa4abc\xff", "invalid UTF-8 at $[0] (byte 5)"),
     ] {
         assert_eq!(msgpack(input).to_string(), message);
     }

@@ -292,6 +292,7 @@ mod tests {
     use flatbuffers::FlatBufferBuilder;
 
     use super::*;
+    use crate::account::testing::charge_of;
     use crate::limits::DecodeLimits;
 
     fn field(data_type: DataType) -> Arc<Field> {
@@ -404,6 +405,20 @@ mod tests {
                 BufferWalk { batch: &batch, body: &body, compression, working: 0, next_buffer: 0, next_views: 0 };
             assert_eq!(walk.referred(0).unwrap(), bytes);
         }
+    }
+
+    #[test]
+    fn an_unaligned_buffer_is_charged_for_its_copy() {
+        let words = [0_u64; 3];
+        let bytes: &[u8] = bytemuck::cast_slice(&words);
+        let (metadata, limits) = (metadata(2, &[(2, 0)], &[(0, 8), (8, 8)], &[], None), DecodeLimits::default());
+        let charged = |body: &[u8]| {
+            let column = field(DataType::Int32);
+            charge_of(|| admit(&read(&metadata), &[column], body, &mut Budget::new(&limits)).unwrap())
+        };
+        let copy = charge_of(|| view::charge_aligned(&bytes[9..17], 4).unwrap());
+        assert!(copy >= 8);
+        assert_eq!((charged(&bytes[..16]), charged(&bytes[1..17])), (COLUMN_BYTES, COLUMN_BYTES + copy));
     }
 
     #[test]
