@@ -273,7 +273,7 @@ impl<'a> Budget<'a> {
 }
 
 /// The smallest block that allocators give.
-const LEAST_TEXT_BYTES: usize = 24;
+pub(crate) const LEAST_TEXT_BYTES: usize = 24;
 /// The most room for an announced length.
 const MAX_EXPECTED: usize = 256;
 /// The first room of a list of unknown length.

@@ -136,8 +136,8 @@ fn false_lengths_are_refused_at_their_byte() {
         (Unsupported, Some(4), "envelope version 2: this reader knows 1 (byte 4)".to_owned())
     );
     assert_eq!(wrong(&set(5, 1)).0, Unsupported);
-    assert_eq!(wrong(&set(11, 0xff)).0, Malformed); // a tree of gigabytes
-    assert_eq!(wrong(&set(15, 0xff)).0, Malformed); // a billion segments
+    assert_eq!(wrong(&set(11, 0xff)).1, Some(8)); // a tree of gigabytes
+    assert_eq!(wrong(&set(15, 0xff)).1, Some(8)); // a billion segments
     assert_eq!(wrong(&set(23, 1)).0, LimitExceeded); // an envelope of 2⁵⁶ bytes
     assert_eq!(wrong(&set(24 + 4, 1)).0, LimitExceeded); // a segment of 4 GiB
     assert_eq!(wrong(&set(24, 0)).1, Some(16)); // a segment that is shorter than the envelope needs
@@ -149,6 +149,7 @@ fn false_lengths_are_refused_at_their_byte() {
     assert_eq!(wrong(&|bytes| bytes.truncate(20)).0, Malformed);
     let tree_end = 24 + 4 * 8 + u32::from_le_bytes(good[8..12].try_into().unwrap()) as usize;
     assert_eq!(wrong(&set(tree_end, 1)).1, Some(tree_end)); // padding
+    assert_eq!(wrong(&set(tree_end + 1, 1)).1, Some(tree_end + 1));
     // A reference that skips a segment.
     let reference = good.windows(8).position(|window| window == [0, 0, 0, 0, 0, 0, 0, 0]).unwrap();
     assert_eq!(wrong(&set(reference + 4, 1)).2, format!("segment 1 where 0 comes next at $.bytes (byte {reference})"));

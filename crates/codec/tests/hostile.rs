@@ -82,6 +82,7 @@ fn invalid_json_is_malformed_at_its_byte() {
         (b"{\"a\":1,\"a\":2}", 7),
         (b"01", 0),
         (b"-", 0),
+        (b"-.5", 0),
         (b"1.", 0),
         (b"1e", 0),
         (b"1e999", 0),
@@ -181,8 +182,15 @@ fn false_lengths_are_refused_before_any_allocation() {
         let error = msgpack(vec![marker, 0x0f, 0xff, 0xff, 0xff, 0x01]);
         assert!(matches!(error.kind(), LimitExceeded | Malformed), "{marker:02x}: {error}");
     }
-    let error = msgpack(&b"\xdc\xff\xff\x01"[..]);
-    assert_eq!(error.to_string(), "65535 items are announced, but the input ends before (byte 3)");
+    for (input, message) in [
+        (&b"\xdc\xff\xff\x01"[..], "65535 items are announced, but the input ends before (byte 3)"),
+        (b"\x92\x01", "2 items are announced, but the input ends before (byte 1)"),
+        (b"\x82\xa1a\x01", "2 items are announced, but the input ends before (byte 1)"),
+        (b"\xa3ab", "3 bytes are needed, but the input ends before (byte 1)"),
+        (b"\x91\xa4abc\xff", "invalid UTF-8 at $[0] (byte 5)"),
+    ] {
+        assert_eq!(msgpack(input).to_string(), message);
+    }
 }
 
 #[test]

@@ -131,9 +131,8 @@ impl JsonDecoder<'_> {
             self.at += self.bytes[piece..].iter().take_while(|byte| !matches!(byte, b'"' | b'\\' | 0..0x20)).count();
             let len = text.len() + (self.at - piece);
             self.budget.check_string(len).map_err(|error| error.at_offset(start))?;
-            if text.capacity() < len {
-                self.budget.take_text(len - text.capacity()).map_err(|error| error.at_offset(start))?;
-            }
+            let missing = len.saturating_sub(text.capacity());
+            self.budget.take_text(missing).map_err(|error| error.at_offset(start))?;
             text.push_str(&self.text[piece..self.at]);
             match self.bytes.get(self.at) {
                 Some(b'"') => {
@@ -289,6 +288,7 @@ fn integer(text: &str) -> Option<Value> {
 mod tests {
     use super::*;
     use crate::account::testing::charge_of;
+    use crate::limits::LEAST_TEXT_BYTES;
 
     fn read(text: &str) -> Result<Value, DecodeError> {
         decode(text.as_bytes(), &DecodeLimits::default())
@@ -316,9 +316,35 @@ mod tests {
     }
 
     #[test]
+    fn an_error_names_its_cause() {
+        for (input, cause) in [
+            ("[1", "the input ends inside a list or map (byte 2)"),
+            ("[1 2]", "expected , or ] after a list item (byte 3)"),
+            (r#"{"a":1 2}"#, "expected , or } after a map entry (byte 7)"),
+            ("", "the input ends where a value is expected (byte 0)"),
+            ("x", "expected a value (byte 0)"),
+            (" \u{feff}1", "expected a value (byte 1)"),
+            ("-", "a number without digits (byte 0)"),
+            ("01", "a number with a leading zero (byte 0)"),
+            ("1.", "a number that ends in its point (byte 0)"),
+            ("1e", "a number that ends in its exponent (byte 0)"),
+        ] {
+            assert_eq!(read(input).unwrap_err().to_string(), cause, "{input}");
+        }
+    }
+
+    #[test]
     fn a_text_is_charged_by_its_length() {
-        assert_eq!(charge_of(|| read(&format!("\"{}\"", "x".repeat(100))).unwrap()), 100);
-        let escaped = charge_of(|| read(&format!("\"{}\"", r"\n".repeat(1000))).unwrap());
-        assert!((1000..=2 * 1000 + 100).contains(&escaped), "{escaped}");
+        for (text, charged) in [
+            ("x".repeat(100), 100),
+            (r"\n".repeat(1000), 2000 + MAX_CHAR_BYTES),
+            (r#"\""#.repeat(1000), 2000 + MAX_CHAR_BYTES),
+            // The room of a short text is used first: a text has room for 8 bytes at least.
+            (r"abcd\n".to_owned(), LEAST_TEXT_BYTES),
+            (r"abcde\n".to_owned(), 2 * LEAST_TEXT_BYTES),
+            (format!("ab\\n{}", "x".repeat(100)), LEAST_TEXT_BYTES + 103 - 8),
+        ] {
+            assert_eq!(charge_of(|| read(&format!("\"{text}\"")).unwrap()), charged, "{text}");
+        }
     }
 }

@@ -99,7 +99,7 @@ impl<'de, A: EnumAccess<'de>> EnumAccess<'de> for MeteredAccess<A> {
     type Variant = MeteredAccess<A::Variant>;
 
     fn variant_seed<S: DeserializeSeed<'de>>(self, seed: S) -> Result<(S::Value, Self::Variant), Self::Error> {
-        let seed = MeteredSeed { seed, nesting: Nesting { is_free: true, may_be_quoted: false, ..self.nesting } };
+        let seed = self.inside(seed);
         let (name, data) = self.inner.variant_seed(seed).map_err(ShortError)?;
         Ok((name, MeteredAccess::new(data, self.nesting, 0)))
     }

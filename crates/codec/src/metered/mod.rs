@@ -139,8 +139,13 @@ macro_rules! requested {
 
 impl<D> Metered<D> {
     fn asks_for_anything(&self, requested: RequestedKind) -> bool {
-        self.nesting.may_be_quoted && (NUMBERS_ARE_SHOWN || requested != RequestedKind::Number)
+        self.nesting.may_be_quoted && is_shown(requested, NUMBERS_ARE_SHOWN)
     }
+}
+
+/// Whether serde_json visits a value of this kind as what it is.
+fn is_shown(requested: RequestedKind, numbers: bool) -> bool {
+    numbers || requested != RequestedKind::Number
 }
 
 impl<'de, D: Deserializer<'de>> Deserializer<'de> for Metered<D> {

@@ -84,6 +84,8 @@ fn items_entries_and_texts_cost_the_memory_of_their_collections() {
     assert_eq!(map(PREPAID_ENTRIES + 1) - map(1), MAP_GROWTH * (24 + 8));
     let text = |len: usize| charge_for(&"x".repeat(len));
     assert_eq!(text(100) - text(50), 50);
+    // Names are not kept.
+    assert_eq!((charge_for(&List { next: None }), charge_for(&Chain::Leaf)), (size_of::<List>(), size_of::<Chain>()));
 }
 
 /// A list or map that notes how long it was said to be.
@@ -146,4 +148,11 @@ fn options_between_structs_do_not_count_as_levels() {
         let input = value.encode(format).unwrap();
         lists.decode(format, &input, &DecodeLimits::default()).unwrap();
     }
+}
+
+/// With its feature `arbitrary_precision`, serde_json visits a number as a map.
+#[test]
+fn numbers_are_requested_by_type_where_serde_json_hides_them() {
+    let shown = |kind| [true, false].map(|numbers| is_shown(kind, numbers));
+    assert_eq!((shown(RequestedKind::Number), shown(RequestedKind::Bool)), ([true, false], [true, true]));
 }

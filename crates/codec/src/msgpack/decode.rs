@@ -267,3 +267,51 @@ impl<'a> MsgpackDecoder<'a> {
         Ok(start..self.at)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Reading as a type relies on it: an input that passes the check is not counted again.
+    #[test]
+    fn the_check_refuses_what_reading_would_refuse() {
+        let limits = DecodeLimits {
+            max_depth: 3,
+            max_elements: 5,
+            max_string_bytes: 4,
+            max_segment_bytes: 4,
+            ..DecodeLimits::default()
+        };
+        let cases: [(&[u8], Option<&str>); 16] = [
+            (b"\x91\x91\x91\x01", None),
+            (b"\x91\x91\x91\x90", Some("max_depth")),
+            (b"\x91\x92\x01\x92\x01\x02", None),
+            (b"\x92\x91\x90\x91\x91\x90", Some("max_depth")),
+            (b"\x81\xa1a\x81\xa1a\x81\xa1a\x01", None),
+            (b"\x81\xa1a\x81\xa1a\x81\xa1a\x80", Some("max_depth")),
+            (b"\x82\xa1a\x91\x90\xa1b\x91\x91\x90", Some("max_depth")),
+            (b"\x95\x01\x02\x03\x04\x05", None),
+            (b"\x92\x94\x01\x02\x03\x04\x05", Some("max_elements")),
+            (b"\x92\x82\xa1a\x01\xa1b\x02\x82\xa1a\x01\xa1b\x02", Some("max_elements")),
+            (b"\xa4abcd", None),
+            (b"\xa5abcde", Some("max_string_bytes")),
+            (b"\x81\xa5abcde\x01", Some("max_string_bytes")),
+            (b"\xc4\x04abcd", None),
+            (b"\xc4\x05abcde", Some("max_segment_bytes")),
+            (b"\xc7\x05\x0312345", Some("max_segment_bytes")),
+        ];
+        for (input, refused) in cases {
+            let input = Bytes::from_static(input);
+            for outcome in [check(&input, &limits), decode(&input, &limits).map(drop)] {
+                let limit = outcome.as_ref().err().and_then(DecodeError::limit);
+                assert_eq!(
+                    (outcome.is_err(), limit.map(|limit| limit.name)),
+                    (refused.is_some(), refused),
+                    "{input:?}"
+                );
+            }
+        }
+        let keys = check(&Bytes::from_static(&[0x81; 9]), &limits).unwrap_err();
+        assert_eq!(keys.limit().map(|limit| limit.name), Some("max_depth"), "maps as keys of maps");
+    }
+}

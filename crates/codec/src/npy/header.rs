@@ -255,6 +255,45 @@ const MAX_TEXT_BYTES: usize = 64;
 mod tests {
     use super::*;
 
+    /// The shapes have headers of every length up to the alignment, and of more.
+    #[test]
+    fn a_written_header_ends_where_elements_are_aligned() {
+        for (rank, first) in (1..=MAX_RANK).flat_map(|rank| [1, 10, 100].map(|first| (rank, first))) {
+            let mut shape = vec![1; rank];
+            shape[0] = first;
+            let mut out = ChargedBuffer::new(0);
+            write(&mut out, "<f4", &shape);
+            let (header, start) = Header::read(out.as_slice()).unwrap();
+            assert_eq!((header.shape, start, start % ALIGNMENT), (shape, out.len(), 0));
+            assert!(out.as_slice().ends_with(b"\n"));
+        }
+    }
+
+    #[test]
+    fn a_descr_names_kind_and_order() {
+        let read = |descr: &str, axis: &str| {
+            let text = format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': ({axis},)}}");
+            let header = HeaderParser { text: text.as_bytes(), at: 0 }.header().ok()?;
+            assert_eq!(header.shape, [3]);
+            Some((header.kind, header.big_endian))
+        };
+        use ElementKind::{Number, Utf8, Utf32};
+        for (descr, expected) in [
+            ("<i2", Some((Number(DType::I16), false))),
+            ("=i2", Some((Number(DType::I16), false))),
+            (">i2", Some((Number(DType::I16), true))),
+            (">u1", Some((Number(DType::U8), false))), // A byte has no order.
+            ("<U7", Some((Utf32 { chars: 7 }, false))),
+            (">U7", None),
+            ("|S7", Some((Utf8 { bytes: 7 }, false))),
+            ("!i2", None),
+            ("", None),
+        ] {
+            assert_eq!(read(descr, "3"), expected, "{descr}");
+        }
+        assert!(read("<i2", "3L").is_some() && read("<i2", "3LL").is_none(), "a long integer of Python 2");
+    }
+
     #[test]
     fn a_header_has_a_longest_length() {
         let file = |len: usize| {

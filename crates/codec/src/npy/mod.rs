@@ -230,7 +230,7 @@ fn write_tensor(out: &mut ChargedBuffer, tensor: &Tensor) -> Result<(), EncodeEr
 fn write_texts(out: &mut ChargedBuffer, texts: &StrTensor) -> Result<(), EncodeError> {
     let width = texts.iter().map(|text| text.chars().count()).max().unwrap_or(0).max(1);
     let bytes = width.saturating_mul(4).saturating_mul(texts.len());
-    if bytes > MAX_PADDED_BYTES && bytes / MAX_PADDING > texts.data().len() {
+    if is_overpadded(bytes, texts.data().len()) {
         let what = format!("{bytes} bytes, because each text is padded to the longest, exceed");
         return Err(
             EncodeError::limit_exceeded("max_decompressed_bytes", MAX_PADDED_BYTES, what).with_type("str_tensor")
@@ -247,6 +247,11 @@ fn write_texts(out: &mut ChargedBuffer, texts: &StrTensor) -> Result<(), EncodeE
     Ok(out.check()?)
 }
 
+/// Whether texts of `own` bytes may not take `padded` bytes.
+const fn is_overpadded(padded: usize, own: usize) -> bool {
+    padded > MAX_PADDED_BYTES && padded / MAX_PADDING > own
+}
+
 /// Padded texts of up to this many bytes are always written.
 const MAX_PADDED_BYTES: usize = 256 << 20;
 /// Larger ones may take this many times their own bytes.
@@ -255,7 +260,27 @@ const MAX_PADDING: usize = 64;
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::account::testing::charge_of;
     use crate::{DecodeLimits, Format};
+
+    #[test]
+    fn padding_is_bounded_by_its_size_and_by_its_share() {
+        let own = MAX_PADDED_BYTES / MAX_PADDING;
+        let cases = [(0, 0), (0, 1), (own - 1, 0), (own - 1, 1), (own, MAX_PADDING), (own + 1, 2 * MAX_PADDING)];
+        let refused = cases.map(|(own, more)| is_overpadded(MAX_PADDED_BYTES + more, own));
+        assert_eq!(refused, [false, true, false, true, true, true]);
+        assert!(!is_overpadded(MAX_PADDED_BYTES + MAX_PADDING - 1, own));
+    }
+
+    /// A header of a few axes takes less than four times its alignment.
+    #[test]
+    fn the_room_of_an_array_is_charged_at_once() {
+        let tensor = Value::from(Tensor::from_vec(&[100], vec![7_u8; 100]).unwrap());
+        let texts = Value::from(StrTensor::from_texts(&[25], vec!["a"; 25]).unwrap());
+        for array in [tensor, texts] {
+            assert_eq!(charge_of(|| array.encode(Format::Npy).unwrap()), 4 * header::ALIGNMENT + 100);
+        }
+    }
 
     #[test]
     fn a_bfloat16_has_no_npy() {
@@ -274,14 +299,37 @@ mod tests {
         assert!(decoded(MAX_EMPTY_TEXTS + 1).is_err());
     }
 
+    /// An array of 2 × 3 elements.
+    fn decoded(descr: &str, fortran_order: bool, data: &[u8]) -> Value {
+        let mut file = ChargedBuffer::new(0);
+        header::write(&mut file, descr, &[2, 3]);
+        if fortran_order {
+            let at = file.as_slice().windows(5).position(|window| window == b"False").unwrap();
+            file.bytes_mut()[at..at + 5].copy_from_slice(b"True ");
+        }
+        file.extend_from_slice(data);
+        Value::decode(Format::Npy, &file.into_bytes().unwrap(), &DecodeLimits::default()).unwrap()
+    }
+
     #[test]
     fn fortran_texts_are_converted_to_c_order() {
-        let mut file = ChargedBuffer::new(0);
-        header::write(&mut file, "<U1", &[2, 3]);
-        let at = file.as_slice().windows(5).position(|window| window == b"False").unwrap();
-        file.bytes_mut()[at..at + 5].copy_from_slice(b"True ");
-        "adbecf".chars().for_each(|char| file.extend_from_slice(&u32::from(char).to_le_bytes()));
-        let value = Value::decode(Format::Npy, &file.into_bytes().unwrap(), &DecodeLimits::default()).unwrap();
+        let texts: Vec<u8> = "adbecf".chars().flat_map(|char| u32::from(char).to_le_bytes()).collect();
+        let value = decoded("<U1", true, &texts);
         assert_eq!(value.as_str_tensor().unwrap().iter().collect::<String>(), "abcdef");
+    }
+
+    #[test]
+    fn elements_of_every_size_are_brought_into_order() {
+        let parts = [DType::U8, DType::U16, DType::U32, DType::U64, DType::C64, DType::C128];
+        for (dtype, part) in parts.into_iter().zip([1, 2, 4, 8, 4, 8]) {
+            let data: Vec<u8> = (0..6 * dtype.size_bytes() as u8).collect();
+            let elements: Vec<_> = data.chunks(dtype.size_bytes()).collect();
+            let descr = header::descr(dtype).unwrap();
+            let fortran = decoded(descr, true, &data);
+            assert_eq!(fortran.as_tensor().unwrap().data(), &[0, 2, 4, 1, 3, 5].map(|at| elements[at]).concat());
+            let big_endian = decoded(&format!(">{}", &descr[1..]), false, &data);
+            let reversed: Vec<u8> = data.chunks(part).flat_map(|part| part.iter().rev()).copied().collect();
+            assert_eq!(big_endian.as_tensor().unwrap().data(), &reversed, "{dtype}");
+        }
     }
 }

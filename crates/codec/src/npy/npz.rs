@@ -81,11 +81,15 @@ struct ZipRecord<'a> {
 
 impl ZipRecord<'_> {
     fn u16(&self, at: usize) -> u16 {
-        u16::from_le_bytes([self.record[at], self.record[at + 1]])
+        u16::from_le_bytes(self.array(at))
     }
 
     fn u32(&self, at: usize) -> u32 {
-        u32::from(self.u16(at)) | u32::from(self.u16(at + 2)) << 16
+        u32::from_le_bytes(self.array(at))
+    }
+
+    fn array<const N: usize>(&self, at: usize) -> [u8; N] {
+        *self.record[at..].first_chunk().expect("a field of the record")
     }
 
     fn len(&self, at: usize) -> usize {
@@ -357,6 +361,109 @@ mod tests {
         assert!(read(archive(20), &limits(20_000)).is_ok());
         let error = read(archive(20), &limits(20 * MEMBER_BYTES - 1)).unwrap_err();
         assert_eq!(error.limit().map(|limit| limit.name), Some("max_tree_bytes"));
+    }
+
+    /// The first entry of the directory.
+    fn entry(archive: &[u8]) -> usize {
+        (0..archive.len()).find(|at| archive[*at..].starts_with(&CENTRAL.to_le_bytes())).unwrap()
+    }
+
+    #[test]
+    fn false_records_are_refused_with_their_cause() {
+        let (size, all) = (archive(2).len(), [0xff; 4]);
+        let (first, end) = (entry(&archive(2)), size - END_BYTES);
+        let parts = "a zip archive in several parts";
+        let large = "a zip archive of 65,535 members or 4 GiB";
+        for (at, bytes, cause) in [
+            (end + 4, &[1][..], parts),
+            (end + 6, &[1], parts),
+            (end + 8, &[1], parts),
+            (end + 8, &all, large),
+            (end + 16, &all, large),
+            (first + 8, &[1], "an encrypted member"),
+            (first + 10, &[9], "zip method 9"),
+            (first + 20, &[1], "a stored member of two sizes"),
+            (first + 20, &all, "a broken size"),
+            (first + 46, b"1", "the same name twice"),
+            (first + 46, b"\xff", "a name that is not UTF-8"),
+        ] {
+            let mut changed = archive(2);
+            changed[at..at + bytes.len()].copy_from_slice(bytes);
+            assert_eq!(read(changed, &DecodeLimits::default()).unwrap_err().message(), cause, "{at}: {bytes:?}");
+        }
+    }
+
+    #[test]
+    fn sizes_may_stand_in_the_zip64_field_of_a_member_with_a_comment() {
+        let mut wide = archive(2);
+        let first = entry(&wide);
+        let [packed, unpacked, local_at] = [20, 24, 42].map(|at| {
+            let size = u32::from_le_bytes(*wide[first + at..].first_chunk().unwrap());
+            wide[first + at..first + at + 4].fill(0xff);
+            u64::from(size).to_le_bytes()
+        });
+        let zip64 = [&[9, 9, 2, 0, 7, 7][..], &[1, 0, 24, 0], &unpacked, &packed, &local_at].concat();
+        wide[first + 30] = zip64.len() as u8;
+        wide[first + 32] = 3;
+        let name_end = first + CENTRAL_BYTES + "0.npy".len();
+        wide.splice(name_end..name_end, [&zip64[..], b"abc"].concat());
+        let [wide, plain] = [wide, archive(2)].map(|bytes| read(bytes, &DecodeLimits::default()).unwrap());
+        assert_eq!(wide, plain);
+    }
+
+    /// A byte of an unpacked member is not a byte of the input.
+    #[test]
+    fn an_error_in_an_array_is_located_in_the_input() {
+        let mut stored = archive(1);
+        let start = stored.windows(6).position(|window| window == super::super::header::MAGIC).unwrap();
+        let first = entry(&stored);
+        stored[start + 6] = 9; // The version.
+        let checksum = crc32fast::hash(&stored[start..first]).to_le_bytes();
+        stored[first + 16..first + 20].copy_from_slice(&checksum);
+        let mut deflated = stored.clone();
+        let packed = miniz_oxide::deflate::compress_to_vec(&stored[start..first], 6);
+        deflated[first + 10] = DEFLATED as u8;
+        deflated[first + 20..first + 24].copy_from_slice(&(packed.len() as u32).to_le_bytes());
+        let end = deflated.len() - END_BYTES;
+        deflated[end + 16..end + 20].copy_from_slice(&((start + packed.len()) as u32).to_le_bytes());
+        deflated.splice(start..first, packed);
+        for (file, offset) in [(stored, start + 6), (deflated, start)] {
+            let error = read(file, &DecodeLimits::default()).unwrap_err();
+            assert_eq!((error.message(), error.offset()), (".npy version 9.0", Some(offset)));
+        }
+    }
+
+    #[test]
+    fn a_deflated_member_must_have_its_size_and_checksum() {
+        let data = b"some bytes, some bytes";
+        let deflated = Bytes::from(miniz_oxide::deflate::compress_to_vec(data, 6));
+        let unpack = |packed: &Bytes, unpacked: usize, checksum: u32| {
+            let name = String::new();
+            let member = Member { name, method: DEFLATED, checksum, packed: packed.len(), unpacked, local_at: 0 };
+            member.unpack(packed.clone()).map_err(|error| error.message().to_owned())
+        };
+        let (len, checksum) = (data.len(), crc32fast::hash(data));
+        assert_eq!(unpack(&deflated, len, checksum).unwrap(), &data[..]);
+        let other_size = "a member that unpacks to another size than it claims";
+        let most = deflated.len() * MAX_RATIO + MAX_RATIO - 1;
+        for (unpacked, cause) in [
+            (len - 1, other_size),
+            (len + 1, other_size),
+            (most, other_size),
+            (most + 1, "a member that cannot unpack to the size it claims"),
+        ] {
+            assert_eq!(unpack(&deflated, unpacked, checksum).unwrap_err(), cause, "{unpacked}");
+        }
+        let broken = "a member that is not deflated as it says";
+        assert_eq!(unpack(&Bytes::from_static(&[0xff; 9]), len, checksum).unwrap_err(), broken);
+        assert_eq!(unpack(&deflated, len, 7).unwrap_err(), "a member whose checksum does not agree");
+    }
+
+    #[test]
+    fn an_archive_has_fewer_arrays_than_its_count_can_say() {
+        let arrays = (0..u16::MAX).map(|name| (name.to_string(), Value::from(vec![Value::from(1)])));
+        let error = Value::from(Map::from_iter(arrays)).encode(Format::Npz).unwrap_err();
+        assert_eq!((error.type_name(), error.path()), ("npz", "$"));
     }
 
     #[test]

@@ -4,8 +4,6 @@
 //! An input that rmp-serde refuses is read again as a value. That finds the field at fault, and also accepts a type in
 //! its JSON form: rmp-serde expects an `IpAddr` or `Uuid` as bytes, while the schema of a route has text.
 
-use std::io::ErrorKind;
-
 use bytes::Bytes;
 use rmp_serde::decode::Error;
 use serde::de::{DeserializeOwned, IgnoredAny};
@@ -77,7 +75,76 @@ fn whole<T: DeserializeOwned>(bytes: &[u8], limits: &DecodeLimits) -> Option<T> 
     let value = T::deserialize(Metered::new(&mut deserializer, limits.depth())).ok()?;
     // It does not report its position; reading one more value shows whether the input is at its end.
     match IgnoredAny::deserialize(&mut deserializer) {
-        Err(Error::InvalidMarkerRead(error)) if error.kind() == ErrorKind::UnexpectedEof => Some(value),
+        Err(Error::InvalidMarkerRead(_)) => Some(value),
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+    use crate::account::{Account, ChargeError, charged_to};
+
+    #[test]
+    fn an_input_no_longer_than_its_limits_is_not_checked_first() {
+        let limits =
+            DecodeLimits { max_elements: 9, max_string_bytes: 9, max_segment_bytes: 9, ..DecodeLimits::default() };
+        for limits in [
+            DecodeLimits { max_elements: 5, ..limits.clone() },
+            DecodeLimits { max_string_bytes: 5, ..limits.clone() },
+            DecodeLimits { max_segment_bytes: 5, ..limits },
+        ] {
+            assert!(!may_exceed(5, &limits) && may_exceed(6, &limits), "{limits:?}");
+        }
+    }
+
+    /// A value has only texts as keys, so this is read at once or not at all.
+    #[test]
+    fn the_deepest_input_is_read_at_once() {
+        type Nested = BTreeMap<u32, Vec<u8>>;
+        let input = Bytes::from_static(b"\x81\x01\x91\x07");
+        // The input is longer than a text may be, so it is checked first.
+        let read = |max_depth| {
+            from_bytes::<Nested>(&input, &DecodeLimits { max_depth, max_string_bytes: 3, ..DecodeLimits::default() })
+        };
+        assert_eq!(read(2).unwrap(), Nested::from([(1, vec![7])]));
+        assert!(read(1).is_err());
+    }
+
+    #[test]
+    fn forms_that_only_rmp_serde_reads_are_read() {
+        #[derive(Debug, PartialEq, Deserialize)]
+        enum Choice {
+            Plain,
+        }
+        let address = std::net::IpAddr::from([10, 0, 0, 1]);
+        let compact = rmp_serde::to_vec(&address).unwrap().into();
+        let limits = DecodeLimits::default();
+        assert_eq!(from_bytes::<std::net::IpAddr>(&compact, &limits).unwrap(), address);
+        let by_number = Bytes::from_static(b"\x81\x01\x81\xa5Plain\xc0");
+        let choices = from_bytes::<BTreeMap<u32, Choice>>(&by_number, &limits).unwrap();
+        assert_eq!(choices, BTreeMap::from([(1, Choice::Plain)]));
+    }
+
+    #[test]
+    fn an_input_that_the_account_refuses_is_not_read_again() {
+        struct Full(AtomicUsize);
+        impl Account for Full {
+            fn charge(&self, _: usize) -> Result<(), ChargeError> {
+                self.0.fetch_add(1, Ordering::Relaxed);
+                Err(ChargeError::too_large("bytes", 0))
+            }
+            fn refund(&self, _: usize) {}
+        }
+        let input = to_bytes(&vec![7_u64; 1000]).unwrap();
+        let full = Arc::new(Full(AtomicUsize::new(0)));
+        let account: Arc<dyn Account> = full.clone();
+        let refused = charged_to(&account, || from_bytes::<Vec<u64>>(&input, &DecodeLimits::default()).unwrap_err());
+        assert_eq!(refused.limit().map(|limit| limit.name), Some("bytes"));
+        assert_eq!(full.0.load(Ordering::Relaxed), 2, "a step, and then only the missing bytes");
     }
 }

@@ -195,7 +195,7 @@ impl BufferWalk<'_> {
     fn referred(&self, buffer: usize) -> Result<usize, DecodeError> {
         let part = part_of(self.batch.buffers().unwrap_or_default().get(buffer), self.body)?;
         let (size, packed) = size_of_part(part, self.compression.is_some())?;
-        match self.compression.filter(|_| packed && size > 0) {
+        match self.compression.filter(|_| packed) {
             Some(how) => views::referred_in_packed(part, how, size, self.working),
             None => Ok(views::referred(&part[part.len() - size..])),
         }
@@ -287,9 +287,13 @@ pub(super) fn nodes(data_type: &DataType) -> usize {
 mod tests {
     use std::sync::Arc;
 
+    use arrow_ipc::{BodyCompressionBuilder, FieldNode, RecordBatchBuilder};
     use arrow_schema::{Field, UnionFields, UnionMode};
+    use flatbuffers::FlatBufferBuilder;
 
     use super::*;
+    use crate::account::testing::charge_of;
+    use crate::limits::DecodeLimits;
 
     fn field(data_type: DataType) -> Arc<Field> {
         Arc::new(Field::new("x", data_type, true))
@@ -324,6 +328,111 @@ mod tests {
         for good in [DataType::FixedSizeBinary(0), DataType::FixedSizeBinary(1), DataType::FixedSizeList(item(), 1)] {
             assert_eq!(unsupported_type(&good), None);
         }
+    }
+
+    /// The metadata of a batch. Nodes are rows and nulls, buffers are offsets and lengths.
+    fn metadata(
+        rows: i64,
+        nodes: &[(i64, i64)],
+        buffers: &[(i64, i64)],
+        views: &[i64],
+        compression: Option<(BodyCompressionMethod, CompressionType)>,
+    ) -> Vec<u8> {
+        let mut message = FlatBufferBuilder::new();
+        let nodes: Vec<_> = nodes.iter().map(|(rows, nulls)| FieldNode::new(*rows, *nulls)).collect();
+        let buffers: Vec<_> = buffers.iter().map(|(at, len)| arrow_ipc::Buffer::new(*at, *len)).collect();
+        let (nodes, buffers) = (message.create_vector(&nodes), message.create_vector(&buffers));
+        let views = message.create_vector(views);
+        let compression = compression.map(|(method, codec)| {
+            let mut how = BodyCompressionBuilder::new(&mut message);
+            how.add_method(method);
+            how.add_codec(codec);
+            how.finish()
+        });
+        let mut batch = RecordBatchBuilder::new(&mut message);
+        batch.add_length(rows);
+        batch.add_nodes(nodes);
+        batch.add_buffers(buffers);
+        batch.add_variadicBufferCounts(views);
+        compression.into_iter().for_each(|how| batch.add_compression(how));
+        let batch = batch.finish();
+        message.finish_minimal(batch);
+        message.finished_data().to_vec()
+    }
+
+    fn read(metadata: &[u8]) -> RecordBatch<'_> {
+        flatbuffers::root::<RecordBatch<'_>>(metadata).unwrap()
+    }
+
+    #[test]
+    fn false_batches_are_refused_with_their_cause() {
+        let cause = |column: DataType, node: (i64, i64), buffers: &[(i64, i64)], views: &[i64]| {
+            let metadata = metadata(node.0, &[node], buffers, views, None);
+            let limits = DecodeLimits::default();
+            let admitted = admit(&read(&metadata), &[field(column)], &[0; 16], &mut Budget::new(&limits));
+            admitted.map_or_else(|error| error.message().to_owned(), |_| String::new())
+        };
+        let numbers = |node, buffers: &[_]| cause(DataType::Int32, node, buffers, &[]);
+        assert_eq!(numbers((2, 2), &[(0, 8), (8, 8)]), "");
+        assert_eq!(numbers((2, 3), &[(0, 8), (8, 8)]), "a column of more nulls than rows");
+        assert_eq!(numbers((-1, 0), &[(0, 8), (8, 8)]), "a number of rows of -1");
+        assert_eq!(numbers((2, 0), &[(0, 8)]), "fewer buffers than the columns have");
+        assert_eq!(numbers((2, 0), &[(0, 8), (8, 7)]), "a buffer of 7 bytes for elements of 4");
+        assert_eq!(numbers((2, 0), &[(0, 9), (8, 8)]), "buffers that overlap");
+        for (at, len) in [(8, 9), (17, 0), (-1, 8), (8, -1)] {
+            assert_eq!(numbers((2, 0), &[(0, 8), (at, len)]), "a buffer that lies outside its message");
+        }
+        let views = |counts: &[_]| cause(DataType::Utf8View, (1, 0), &[(0, 0), (0, 16)], counts);
+        assert_eq!(views(&[0]), "");
+        assert_eq!(views(&[1]), "1 buffers of views where 0 are left");
+        for counts in [&[][..], &[-1]] {
+            assert_eq!(views(counts), "a column of views without its count");
+        }
+    }
+
+    #[test]
+    fn views_are_counted_in_packed_and_unpacked_parts() {
+        let view = [20_u32, 0, 0, 0].map(u32::to_le_bytes).concat();
+        let unpacked = [&(-1_i64).to_le_bytes()[..], &view].concat();
+        let mut cases = vec![(view, None, 20), (unpacked, Some(CompressionType::ZSTD), 20)];
+        if cfg!(feature = "arrow-compression") {
+            cases.push((0_i64.to_le_bytes().to_vec(), Some(CompressionType::ZSTD), 0));
+        }
+        for (body, compression, bytes) in cases {
+            let metadata = metadata(1, &[], &[(0, body.len() as i64)], &[], None);
+            let batch = read(&metadata);
+            let walk =
+                BufferWalk { batch: &batch, body: &body, compression, working: 0, next_buffer: 0, next_views: 0 };
+            assert_eq!(walk.referred(0).unwrap(), bytes);
+        }
+    }
+
+    #[test]
+    fn an_unaligned_buffer_is_charged_for_its_copy() {
+        let words = [0_u64; 3];
+        let bytes: &[u8] = bytemuck::cast_slice(&words);
+        let (metadata, limits) = (metadata(2, &[(2, 0)], &[(0, 8), (8, 8)], &[], None), DecodeLimits::default());
+        let charged = |body: &[u8]| {
+            let column = field(DataType::Int32);
+            charge_of(|| admit(&read(&metadata), &[column], body, &mut Budget::new(&limits)).unwrap())
+        };
+        let copy = charge_of(|| view::charge_aligned(&bytes[9..17], 4).unwrap());
+        assert!(copy >= 8);
+        assert_eq!((charged(&bytes[..16]), charged(&bytes[1..17])), (COLUMN_BYTES, COLUMN_BYTES + copy));
+    }
+
+    #[test]
+    fn only_known_compressions_of_buffers_are_read() {
+        let read = |method, codec| {
+            let metadata = metadata(0, &[], &[], &[], Some((method, codec)));
+            compression(&read(&metadata)).ok()
+        };
+        for codec in [CompressionType::LZ4_FRAME, CompressionType::ZSTD] {
+            let taken = cfg!(feature = "arrow-compression").then_some(Some(codec));
+            assert_eq!(read(BodyCompressionMethod::BUFFER, codec), taken);
+            assert_eq!(read(BodyCompressionMethod(1), codec), None);
+        }
+        assert_eq!(read(BodyCompressionMethod::BUFFER, CompressionType(2)), None);
     }
 
     #[test]

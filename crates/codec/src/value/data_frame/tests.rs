@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use ::serde::{Deserialize as De, Serialize as Ser};
+use arrow_array::builder::StringViewBuilder;
 use arrow_array::types::Int32Type;
 use arrow_array::{DictionaryArray, Int64Array, RecordBatch, StringArray, record_batch};
 
@@ -135,6 +136,24 @@ fn dictionaries_and_batches_round_trip_through_a_stream_and_a_file() {
     let single = DataFrame::from(batch);
     let bytes = Value::from(single.clone()).encode(Format::ArrowFile).unwrap();
     assert_eq!(Value::decode(Format::ArrowFile, &bytes, &DecodeLimits::default()).unwrap(), single.into());
+}
+
+#[test]
+fn columns_after_views_have_their_own_buffers() {
+    let views = |blocks: u32| {
+        let mut views = StringViewBuilder::new();
+        for _ in 0..blocks {
+            let block = views.append_block(b"thirteen byte".into());
+            views.try_append_view(block, 0, 13).unwrap();
+        }
+        (blocks..3).for_each(|_| views.append_value("short"));
+        Arc::new(views.finish()) as ArrayRef
+    };
+    let numbers = || Arc::new(Int64Array::from(vec![1, 2, 3])) as ArrayRef;
+    let columns = [("a", views(1)), ("b", numbers()), ("c", views(3)), ("d", numbers())];
+    let frame = Value::from(DataFrame::from(RecordBatch::try_from_iter(columns).unwrap()));
+    let bytes = frame.encode(Format::ArrowStream).unwrap();
+    assert_eq!(Value::decode(Format::ArrowStream, &bytes, &DecodeLimits::default()).unwrap(), frame);
 }
 
 #[test]
