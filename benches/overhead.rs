@@ -3,9 +3,9 @@
 //!
 //! Run with `cargo bench --bench overhead`; `-- --quick` takes half a minute, `-- --rounds 9 --seconds 3` is thorough,
 //! `-- --connections 64 --pipelines task` runs one case. `-- --workload tensor` sends an array of a mebibyte in
-//! MessagePack both ways, `-- --workload events` reads a hundred server-sent events, `-- --workload oip --beside
-//! oip-json` sends the array by the Open Inference Protocol, in binary and in JSON. `-- --pipelines peer` runs the
-//! stage on another node, over QUIC: one more hop on the same cores.
+//! MessagePack both ways, `-- --workload events` reads a hundred server-sent events, `-- --workload oip
+//! --second-workload oip-json` sends the array by the Open Inference Protocol, in binary and in JSON. `-- --pipelines
+//! peer` runs the stage on another node, over QUIC: one more hop on the same cores.
 //!
 //! One binary: it starts itself as each server, so that a server's CPU time can be read from `/proc/<pid>/stat` apart
 //! from the load's. The load is a closed loop of keep-alive HTTP/1.1 connections on one thread, with as little work as
@@ -81,7 +81,7 @@ impl Plan {
         Self {
             workload: value_of("--workload")
                 .map_or(Workload::Echo, |name| Workload::from_name(name).expect("a workload")),
-            second_workload: value_of("--beside").map(|name| Workload::from_name(name).expect("a workload")),
+            second_workload: value_of("--second-workload").map(|name| Workload::from_name(name).expect("a workload")),
             kinds,
             connections: list("--connections", "1,64,256").iter().map(|number| number.parse().unwrap()).collect(),
             rounds: value_of("--rounds").map_or(rounds, |number| number.parse().unwrap()),

@@ -17,9 +17,10 @@ use super::{ServeError, Server, StartingServer};
 ///
 /// 1. The HTTP socket is bound and answers: `/livez` with 200, `/readyz` and all calls with 503.
 /// 2. The app starts, and spans are sent from here on.
-/// 3. `/readyz` answers 200, and calls are answered.
+/// 3. Calls are answered, and `/readyz` answers 200, unless stages are remote.
 /// 4. QUIC is answered.
-/// 5. Peers are connected to, and stages may run on them.
+/// 5. Peers are connected to, and stages may run on them. With remote stages, `/readyz` answers 200 while a connected
+///    peer runs each of them.
 ///
 /// ```
 /// use axum::Router;

@@ -26,7 +26,9 @@ pub(crate) fn run(service: Service) -> Result<(), CliError> {
         let Tally { failed, unfinished } = run_examples(&client).await?;
         let _ = node.shutdown(service.plan.settings.drain.value).await;
         match failed {
-            0 if unfinished > 0 => output::result(format_args!("{title}: all is well, as far as this node goes")),
+            0 if unfinished > 0 => output::result(format_args!(
+                "{title}: no example failed; those with remote stages were not run to their end"
+            )),
             0 => output::result(format_args!("{title}: all is well")),
             1 => Err(CliError::Failed(format!("{title}: 1 example failed"))),
             failed => Err(CliError::Failed(format!("{title}: {failed} examples failed"))),

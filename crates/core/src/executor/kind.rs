@@ -17,7 +17,7 @@ use super::watchdog::Watched;
 use crate::containment::{CaughtPanic, contain, contain_future, drop_contained};
 use crate::error::Failure;
 use crate::pool::{BatchRun, Death, Pool, ReplicaHandle, RunError, WorkerMessage};
-use crate::worker::{DynAsyncWorker, DynWorker, warm_up};
+use crate::worker::{ClockHold, DynAsyncWorker, DynWorker, hold_during, warm_up};
 
 /// Builds the worker, inside the replica and on the thread where it will run.
 pub(crate) type BuildWorker = Box<dyn FnOnce() -> Result<Box<dyn DynWorker>, Failure> + Send>;
@@ -30,15 +30,25 @@ pub(crate) struct ExecutorContext {
     pub(crate) actor: ActorRef<WorkerMessage>,
 }
 
+impl ExecutorContext {
+    /// Keeps a paused clock still, in tests.
+    fn hold_clock(&self) -> Option<ClockHold> {
+        self.pool.settings().has_virtual_time().then(ClockHold::new)
+    }
+}
+
 /// Where the code of one replica runs.
 pub(crate) enum Executor {
     /// On the runtime, watched by the watchdog.
     Task { worker: Box<dyn DynWorker>, watched: Arc<Watched> },
     /// On its own thread.
-    Thread { batches: SyncSender<BatchRun>, ended: oneshot::Receiver<()> },
+    Thread { batches: SyncSender<ThreadRun>, ended: oneshot::Receiver<()> },
     /// As futures on the runtime, one per batch.
     Futures { worker: Arc<dyn DynAsyncWorker>, running: JoinSet<()> },
 }
+
+/// A batch for a thread, and what keeps a paused clock still until it is done.
+type ThreadRun = (BatchRun, Option<ClockHold>);
 
 /// The replica cannot take another batch.
 #[derive(Debug, thiserror::Error)]
@@ -95,9 +105,11 @@ impl Executor {
             }
             // A slot has at most one batch, so the buffer of one is never full while the thread lives. If it were, the
             // batch would go back to the queue.
-            Self::Thread { batches, .. } => batches.try_send(run).map_err(|error| match error {
-                TrySendError::Full(_) | TrySendError::Disconnected(_) => ExecutorError::ThreadEnded,
-            }),
+            Self::Thread { batches, .. } => {
+                batches.try_send((run, context.hold_clock())).map_err(|error| match error {
+                    TrySendError::Full(_) | TrySendError::Disconnected(_) => ExecutorError::ThreadEnded,
+                })
+            }
             Self::Futures { worker, running } => {
                 while running.try_join_next().is_some() {}
                 let (worker, ExecutorContext { handle, actor, .. }) = (Arc::clone(worker), context.clone());
@@ -154,11 +166,12 @@ impl Executor {
         make: impl FnOnce() -> Result<Box<dyn DynWorker>, Failure> + Send + 'static,
         context: ExecutorContext,
     ) -> Result<(Self, oneshot::Receiver<Result<(), Failure>>), Failure> {
-        let (batches, inbox) = sync_channel::<BatchRun>(1);
+        let (batches, inbox) = sync_channel::<ThreadRun>(1);
         let (ready_sender, ready) = oneshot::channel();
         let (ended_sender, ended) = oneshot::channel();
         let runtime = Handle::current();
         let name = format!("{}-{}", context.pool.name(), context.handle.index());
+        let clock = context.hold_clock();
         let affinity = context.pool.settings().affinity_of(context.handle.index());
         thread::Builder::new().name(name).spawn(move || {
             if let Some(core) = affinity {
@@ -171,6 +184,7 @@ impl Executor {
                 Err(failure) => return drop(ready_sender.send(Err(failure))),
             };
             let _ = ready_sender.send(Ok(()));
+            drop(clock);
             work(worker, &inbox, &context);
             let _ = ended_sender.send(());
         })?;
@@ -179,7 +193,7 @@ impl Executor {
 }
 
 /// The main function of a worker thread: runs batches until the actor closes the channel, or until a panic.
-fn work(mut worker: Box<dyn DynWorker>, inbox: &std::sync::mpsc::Receiver<BatchRun>, context: &ExecutorContext) {
+fn work(mut worker: Box<dyn DynWorker>, inbox: &std::sync::mpsc::Receiver<ThreadRun>, context: &ExecutorContext) {
     // A run contains panics of user code, but users' values may also panic when they are dropped.
     let ended = contain(|| serve(worker.as_mut(), inbox, &context.handle));
     let crash = match ended {
@@ -210,11 +224,11 @@ fn work(mut worker: Box<dyn DynWorker>, inbox: &std::sync::mpsc::Receiver<BatchR
 
 fn serve(
     worker: &mut dyn DynWorker,
-    inbox: &std::sync::mpsc::Receiver<BatchRun>,
+    inbox: &std::sync::mpsc::Receiver<ThreadRun>,
     handle: &ReplicaHandle,
 ) -> Result<(), RunError> {
-    while let Ok(run) = inbox.recv() {
-        run.execute(worker, handle)?;
+    while let Ok((run, clock)) = inbox.recv() {
+        hold_during(clock, || run.execute(worker, handle))?;
     }
     Ok(())
 }

@@ -86,13 +86,10 @@ impl StageSpec {
         self.types
     }
 
-    /// The same stage as a task, if its code can be one.
-    pub(crate) fn as_task(&self) -> Self {
-        if self.streams {
-            self.clone()
-        } else {
-            Self { settings: self.settings.clone().with_placement(Placement::Task), ..self.clone() }
-        }
+    /// The same stage for tests whose clock may be paused: as a task, if its code can be one.
+    pub(crate) fn for_virtual_time(&self) -> Self {
+        let placement = if self.streams { self.settings.placement() } else { Placement::Task };
+        Self { settings: self.settings.clone().with_placement(placement).with_virtual_time(), ..self.clone() }
     }
 
     /// The same stage with other workers and settings.

@@ -66,6 +66,8 @@ pub struct StageSettings {
     revision: u64,
     affinity: Arc<[usize]>,
     replica_settings: Arc<[Map]>,
+    /// The stage runs in a test whose clock may be paused.
+    has_virtual_time: bool,
 }
 
 impl StageSettings {
@@ -88,6 +90,7 @@ impl StageSettings {
             revision: 0,
             affinity: Arc::default(),
             replica_settings: Arc::default(),
+            has_virtual_time: false,
         }
     }
 
@@ -323,5 +326,17 @@ impl StageSettings {
 
     pub(crate) fn runs_as_task(&self) -> bool {
         self.placement == Placement::Task
+    }
+
+    /// For tests whose clock may be paused: no code of the stage moves to a thread because it takes long, and the clock
+    /// does not advance while a thread of the stage works.
+    #[must_use]
+    pub(crate) fn with_virtual_time(mut self) -> Self {
+        self.has_virtual_time = true;
+        self
+    }
+
+    pub(crate) fn has_virtual_time(&self) -> bool {
+        self.has_virtual_time
     }
 }

@@ -12,10 +12,10 @@ use crate::stage::{Stage, StageSpec, StreamStage};
 /// An app for its tests: the same routes and limits, with other stages where a test replaces them.
 ///
 /// All stages run as tasks, so a test with a paused clock (`#[tokio::test(start_paused = true)]`) waits for no timeout:
-/// while no task can run, the clock jumps to the next timer. It would also jump while a thread works. A
-/// [`StreamStage::worker`] keeps its thread: replace it by a fake where time matters. Code that blocks on a runtime,
-/// such as with a [`BlockingClient`](crate::BlockingClient), panics in a task: [keep the threads](Self::keep_threads)
-/// for it.
+/// while no task can run, the clock jumps to the next timer. A [`StreamStage::worker`] keeps its thread; the clock
+/// stands still while the thread works, and goes on while it waits for its reader. Code that blocks on a runtime, such
+/// as with a [`BlockingClient`](crate::BlockingClient), panics in a task, and waits forever on a thread that holds the
+/// clock: [keep the threads](Self::keep_threads) for it.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
@@ -104,7 +104,7 @@ impl TestApp {
     /// As [`App::start`].
     pub async fn start(mut self) -> Result<Node, StartError> {
         if !self.keeps_threads {
-            self.map_each_stage(StageSpec::as_task);
+            self.map_each_stage(StageSpec::for_virtual_time);
         }
         self.app.start().await
     }

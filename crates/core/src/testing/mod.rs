@@ -1,9 +1,11 @@
-//! Tests of a user's app: on virtual time, with fakes in the place of stages, and as seeded simulations.
+//! Tests of a user's app: on virtual time, with fakes in the place of stages and nodes, and as seeded simulations.
 
 mod app;
 mod chance;
+mod peer;
 mod simulation;
 
 pub use app::TestApp;
 pub use chance::Chance;
+pub use peer::TestPeer;
 pub use simulation::{Simulated, Simulation};

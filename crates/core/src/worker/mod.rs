@@ -5,6 +5,7 @@
 
 mod asynchronous;
 mod batch;
+mod clock_hold;
 mod closure;
 mod erased;
 mod replica;
@@ -17,6 +18,7 @@ pub use replica::Replica;
 pub use streaming::{NotEmitted, Outputs, StreamWorker};
 
 pub(crate) use asynchronous::{AsyncClosure, DynAsyncWorker, ErasedAsync, warm_up};
+pub(crate) use clock_hold::{ClockHold, hold_during};
 pub(crate) use closure::{BatchClosure, ContainedClosure, EachClosure};
 pub(crate) use erased::{DynWorker, Erased, Item, ItemOutcome, WrongCount};
 pub(crate) use streaming::{ErasedStream, OutputSender, StreamClosure};

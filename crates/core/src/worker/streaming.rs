@@ -14,13 +14,15 @@ use futures_util::future::{BoxFuture, join_all};
 use futures_util::{Stream, StreamExt};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc::{
-    self,
+    self, OwnedPermit,
     error::{SendError, TrySendError},
 };
+use tokio::time::error::Elapsed;
 use tokio::time::timeout_at;
 
 use super::Batch;
 use super::asynchronous::DynAsyncWorker;
+use super::clock_hold::{ClockHold, put_hold, take_hold};
 use super::erased::{DynWorker, Item, ItemOutcome, WrongCount, read_input};
 use crate::call::Flight;
 use crate::clock::{self, Instant};
@@ -120,6 +122,8 @@ pub struct Outputs<Out> {
     patience: Option<Instant>,
     /// Waits for credit, also on threads of the worker itself.
     runtime: Handle,
+    /// Keeps a paused clock still while the worker does not wait, in tests.
+    clock: Option<ClockHold>,
     types: PhantomData<fn(Out)>,
 }
 
@@ -144,7 +148,11 @@ impl<Out: Data> Outputs<Out> {
                 permit.send(Payload::new(output));
                 Ok(())
             }
-            Err(TrySendError::Full(())) => Err(NotEmitted::Full(output)),
+            Err(TrySendError::Full(())) => {
+                // The worker may ask again until its reader has read, which may take time.
+                self.clock = None;
+                Err(NotEmitted::Full(output))
+            }
             Err(TrySendError::Closed(())) => Err(NotEmitted::Gone(output)),
         }
     }
@@ -167,11 +175,11 @@ impl<Out: Data> Outputs<Out> {
         let Some(outputs) = port.outputs.clone() else { return Err(NotEmitted::Gone(output)) };
         let deadline = port.flight.deadline.instant();
         let until = self.patience.map_or(deadline, |patience| patience.min(deadline));
-        let credit = outputs.try_reserve();
-        let waited = match credit {
-            Err(TrySendError::Full(())) => self.runtime.block_on(async { timeout_at(until, outputs.reserve()).await }),
+        let waited = match outputs.try_reserve_owned() {
+            Err(TrySendError::Full(outputs)) => self.wait_for_credit(outputs, until),
             at_once => Ok(at_once.map_err(|_| SendError(()))),
         };
+        let port = &mut self.ports[index];
         let too_slow = match waited {
             Ok(Ok(permit)) if port.flight.is_wanted(clock::now()) => {
                 permit.send(Payload::new(output));
@@ -185,6 +193,26 @@ impl<Out: Data> Outputs<Out> {
             port.outputs = None;
         }
         Err(NotEmitted::Gone(output))
+    }
+
+    /// Waits until the reader has credit. In tests, a paused clock advances meanwhile.
+    fn wait_for_credit(
+        &mut self,
+        outputs: OutputSender,
+        until: Instant,
+    ) -> Result<Result<OwnedPermit<Payload>, SendError<()>>, Elapsed> {
+        let reserving = timeout_at(until, outputs.reserve_owned());
+        let Some(clock) = self.clock.take() else { return self.runtime.block_on(reserving) };
+        // The task holds the clock again before another timer can fire.
+        let waiting = self.runtime.spawn(async { (reserving.await, ClockHold::new()) });
+        drop(clock);
+        match self.runtime.block_on(waiting) {
+            Ok((credit, clock)) => {
+                self.clock = Some(clock);
+                credit
+            }
+            Err(_stopping) => Ok(Err(SendError(()))),
+        }
     }
 
     /// Ends the item at `index` with a failure, after its emitted outputs.
@@ -246,10 +274,13 @@ impl<W: StreamWorker> DynWorker for ErasedStream<W> {
     ) -> Result<(), WrongCount> {
         let mut batch = Batch::with_capacity(stage, items.len());
         let patience = self.timeout.and_then(|timeout| clock::now().checked_add(timeout / 2));
+        let clock = take_hold();
+        let holds_clock = clock.is_some();
         let mut outputs = Outputs {
             ports: Vec::with_capacity(items.len()),
             patience,
             runtime: Handle::current(),
+            clock,
             types: PhantomData,
         };
         // The failures of the items outside of the batch, and a gap for each item in it.
@@ -266,6 +297,10 @@ impl<W: StreamWorker> DynWorker for ErasedStream<W> {
         }
         if !batch.is_empty() {
             self.worker.call(batch, &mut outputs);
+        }
+        if holds_clock {
+            // Until the callers have their outcomes.
+            put_hold(outputs.clock.or_else(|| Some(ClockHold::new())));
         }
         let mut ports = outputs.ports.into_iter();
         outcomes.extend(failures.into_iter().map(|failure| {

@@ -39,6 +39,7 @@ mod streams;
 mod supervision;
 mod support;
 mod test_app;
+mod test_peer;
 mod texts;
 mod timeline;
 mod typed;

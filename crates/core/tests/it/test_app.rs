@@ -1,10 +1,13 @@
 //! An app in its own tests: fakes in the place of stages, and no waiting for time.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
+use std::thread::ThreadId;
 use std::time::Duration;
 
 use callboard_core::testing::TestApp;
-use callboard_core::{App, Batch, ErrorKind, Failure, Pipeline, Replica, Stage, StreamStage, Worker};
+use callboard_core::{
+    App, Batch, ErrorKind, Failure, Outputs, Pipeline, Replica, Stage, StreamStage, StreamWorker, Worker,
+};
 use futures_util::{StreamExt, stream};
 use tokio::time::Instant;
 
@@ -35,11 +38,58 @@ async fn a_fake_replaces_its_stage_in_every_route_and_no_other_stage() {
     assert_eq!(node.describe().stages.len(), 2, "the routes share the fake");
 }
 
+/// Its code takes longer than code may hold a runtime's thread in a program.
 #[tokio::test(start_paused = true)]
 async fn a_thread_stage_runs_as_a_task_so_that_no_timeout_fires_while_it_works() {
-    let node = TestApp::new(app()).start().await.unwrap();
-    for n in 0..100 {
-        assert_eq!(node.client().call::<u64, u64>("/both", n).await.unwrap(), n * 2 + 1);
+    let slow = Stage::each("slow", |_: &u64| {
+        work_for(Duration::from_millis(40));
+        Ok(std::thread::current().id() == TEST_THREAD.get().copied().unwrap())
+    });
+    TEST_THREAD.set(std::thread::current().id()).unwrap();
+    let app = App::new().route("/slow", slow.on_threads().timeout(Duration::from_millis(20)));
+    let node = TestApp::new(app).start().await.unwrap();
+    for n in 0..5 {
+        assert!(node.client().call::<u64, bool>("/slow", n).await.unwrap(), "call {n} ran on a thread");
+    }
+}
+
+#[expect(clippy::disallowed_methods, reason = "real time has to pass, and a sleep of the runtime is virtual")]
+fn work_for(time: Duration) {
+    std::thread::sleep(time);
+}
+
+static TEST_THREAD: OnceLock<ThreadId> = OnceLock::new();
+
+/// Counts up, and takes real time for each number.
+struct SlowCounter;
+
+impl StreamWorker for SlowCounter {
+    type In = u64;
+    type Out = u64;
+
+    fn call(&mut self, batch: Batch<u64>, outputs: &mut Outputs<u64>) {
+        for n in 0..batch[0] {
+            work_for(Duration::from_millis(10));
+            if outputs.emit(0, n).is_err() {
+                return;
+            }
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_clock_stands_still_while_a_streaming_worker_works_and_not_while_it_waits() {
+    let count = StreamStage::worker("count", |_: &Replica| Ok(SlowCounter)).credit(1);
+    let node = TestApp::new(App::new().route_streaming("/count", count)).start().await.unwrap();
+    for pause in [Duration::ZERO, Duration::from_secs(2)] {
+        let began = Instant::now();
+        let mut replies = node.client().replies::<u64, u64>("/count", 8).unwrap();
+        for n in 0..8 {
+            assert_eq!(replies.next().await.unwrap().unwrap(), n);
+            tokio::time::sleep(pause).await;
+        }
+        assert!(replies.next().await.is_none());
+        assert_eq!(began.elapsed().as_secs(), pause.as_secs() * 8);
     }
 }
 

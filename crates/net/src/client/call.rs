@@ -5,13 +5,13 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use callboard_codec::wire::{Call, Done, Fail, FrameHead, FrameKind, FrameLimits, FramePart, frame_head};
-use callboard_codec::{Account, DecodeLimits, Envelope, EnvelopeDecoder, charged_to};
+use callboard_codec::{Account, Data, DecodeError, DecodeLimits, Envelope, EnvelopeDecoder, charged_to};
 use callboard_core::{CallError, ErrorKind};
 use futures_util::TryFutureExt;
 
 use super::coalesce::ROOM_WAIT;
 use super::connection::NodeConnection;
-use super::fault::{CallFault, early, read_fault, unreadable};
+use super::fault::{CallFault, early, read_fault, unreadable, unreadable_as};
 use crate::counter::CountGuard;
 use crate::stream::{FrameReceiver, FrameSender, ReadFault, WriteFault};
 use crate::{offload, wire};
@@ -43,6 +43,12 @@ pub(crate) fn read_output<T: Send + 'static, E: std::fmt::Display>(
         parts.started = true;
         parts.into()
     })
+}
+
+/// Decodes the output of a route as the type that its caller asks for.
+pub(super) async fn read_as<Out: Data>(body: EnvelopeDecoder, route: &str) -> Result<Out, CallError> {
+    let read = read_output(body, None, |body| Ok::<_, DecodeError>(body.finish_as::<Out>())).await?;
+    read.map_err(|error| unreadable_as::<Out>(route, &error))
 }
 
 /// The behaviour of a caller while the node has no room for another stream.

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use callboard_codec::DecodeError;
 use callboard_codec::wire::{FrameHead, FrameKind, ResetCode};
 use callboard_core::edge::ErrorParts;
 use callboard_core::{CallError, ErrorKind};
@@ -137,7 +138,17 @@ pub(super) fn read_fault(fault: &ReadFault) -> CallFault {
 
 /// The error of an output that is too large or not valid. The call itself has succeeded.
 pub(super) fn unreadable(error: impl fmt::Display) -> CallError {
-    let mut parts = ErrorParts::new(ErrorKind::InvalidInput, format!("the output cannot be read: {error}"));
+    unreadable_output(format!("the output cannot be read: {error}"))
+}
+
+/// The error of a route's output that is not of the type that the caller asked for.
+pub(super) fn unreadable_as<Out>(route: &str, error: &DecodeError) -> CallError {
+    let asked = std::any::type_name::<Out>();
+    unreadable_output(format!("route `{route}` gives a value that cannot be read as `{asked}`: {error}"))
+}
+
+fn unreadable_output(message: String) -> CallError {
+    let mut parts = ErrorParts::new(ErrorKind::InvalidInput, message);
     parts.started = true;
     parts.into()
 }

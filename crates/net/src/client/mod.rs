@@ -30,6 +30,7 @@ use futures_util::{Stream, StreamExt};
 use parking_lot::Mutex;
 
 pub use self::builder::ClientBuilder;
+use self::call::read_as;
 pub(crate) use self::call::{CallExchange, CallResponse, RoomPolicy, read_output};
 #[cfg(test)]
 pub(crate) use self::coalesce::ROOM_WAIT;
@@ -159,13 +160,14 @@ impl Client {
 
     async fn exchange_with<Out: Data>(
         &self,
-        prepared: Prepared,
+        mut prepared: Prepared,
         options: CallOptions,
         overload: OverloadPolicy,
     ) -> Result<Response<Out>, CallError> {
-        let CallResponse { done, body } = self.run(prepared, &options, overload).await?;
+        let CallResponse { done, body } = self.run(&mut prepared, &options, overload).await?;
+        drop(prepared.envelope);
         let received_bytes = body.total_bytes().unwrap_or_default() as u64;
-        let output = read_output(body, None, |body| body.finish_as::<Out>()).await?;
+        let output = read_as(body, &prepared.call.route).await?;
         Ok(Response { output, timing: wire::timing(done.times), received_bytes })
     }
 
@@ -207,7 +209,7 @@ impl Client {
     /// Makes a call, and retries it while that is useful and allowed.
     async fn run(
         &self,
-        mut prepared: Prepared,
+        prepared: &mut Prepared,
         options: &CallOptions,
         overload: OverloadPolicy,
     ) -> Result<CallResponse, CallError> {
@@ -215,7 +217,7 @@ impl Client {
         self.inner.retries.lock().called(time.began);
         let (mut pause, mut lost, mut attempt) = (FIRST_PAUSE, None, 1);
         loop {
-            let fault = match self.attempt(&mut prepared, options, &mut time).await {
+            let fault = match self.attempt(prepared, options, &mut time).await {
                 Ok(response) => return Ok(response),
                 Err(fault) => fault,
             };

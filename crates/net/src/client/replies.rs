@@ -13,7 +13,7 @@ use callboard_codec::wire::{Credit, FrameKind, frame_head};
 use callboard_core::{CallError, CallOptions, ErrorKind, Instant, Timing};
 use futures_util::{Stream, StreamExt, stream};
 
-use super::call::{CallExchange, RoomPolicy, read_output};
+use super::call::{CallExchange, RoomPolicy, read_as};
 use super::connection::NodeConnection;
 use super::fault::CallFault;
 use super::{CallTime, Client, Prepared, Response, within};
@@ -62,7 +62,7 @@ struct StreamedCall {
 
 enum StreamPhase {
     Begin(Box<Prepared>),
-    Open { exchange: Box<CallExchange>, read: u32 },
+    Open { route: String, exchange: Box<CallExchange>, read: u32 },
     Ended,
 }
 
@@ -99,11 +99,10 @@ impl StreamedCall {
 
     async fn advance<Out: Data>(&mut self) -> Result<Option<Response<Out>>, CallFault> {
         if let (StreamPhase::Begin(prepared), Some(node)) = (&self.phase, &self.node) {
-            let exchange = self.begin(node, Prepared::clone(prepared)).await?;
-            self.phase = StreamPhase::Open { exchange: Box::new(exchange), read: 0 };
+            self.phase = self.begin(node, Prepared::clone(prepared)).await?;
         }
         let credit = self.client.inner.credit;
-        let StreamPhase::Open { exchange, read } = &mut self.phase else { return Ok(None) };
+        let StreamPhase::Open { route, exchange, read } = &mut self.phase else { return Ok(None) };
         let head = exchange.next_head().await?;
         if head.kind != FrameKind::Item {
             exchange.response(&head).await?;
@@ -113,7 +112,7 @@ impl StreamedCall {
         }
         let body = exchange.body(&head).await?;
         let received_bytes = body.total_bytes().unwrap_or_default() as u64;
-        let output = read_output(body, None, |body| body.finish_as::<Out>()).await?;
+        let output = read_as(body, route).await?;
         *read += 1;
         // Granted at half of the credit, so that the node need not wait for it.
         if *read * 2 >= credit {
@@ -127,14 +126,14 @@ impl StreamedCall {
     }
 
     /// Sends the call, without retries: streams are seldom small, and their reader decides.
-    async fn begin(&self, node: &Arc<NodeConnection>, prepared: Prepared) -> Result<CallExchange, CallFault> {
+    async fn begin(&self, node: &Arc<NodeConnection>, prepared: Prepared) -> Result<StreamPhase, CallFault> {
         let inner = &self.client.inner;
         let mut exchange = CallExchange::open(node, (&inner.frames, &inner.decode), RoomPolicy::Wait).await?;
         let Prepared { mut call, envelope } = prepared;
         wire::put_options(&mut call, &self.time.on(&self.options), Instant::now());
         call.credit = inner.credit;
         match exchange.send(&call, envelope, false).await? {
-            None => Ok(exchange),
+            None => Ok(StreamPhase::Open { route: call.route, exchange: Box::new(exchange), read: 0 }),
             Some(head) if head.kind == FrameKind::Fail => Err(exchange.fail(&head).await),
             Some(_) => Err(CallFault::not_started("the node answered before it had the whole call")),
         }

@@ -77,6 +77,9 @@ async fn check_calls(caller: &impl Caller) {
     assert_eq!(error.message(), "argument `x` is missing: give it as positional argument 1 or by name");
     let error = caller.call::<_, u64>("/shout", "ada".to_owned()).await.unwrap_err();
     assert_eq!((error.kind(), error.was_started()), (ErrorKind::InvalidInput, true), "{error}");
+    for part in ["route `/shout` gives ", " cannot be read as `u64`: ", "string \"ADA\", expected u64"] {
+        assert!(error.message().contains(part), "{error}");
+    }
 
     let prepared = caller.prepare("/shout", "ada".to_owned()).unwrap();
     for _ in 0..2 {

@@ -27,6 +27,7 @@ mod shared_streams;
 mod stage_streams;
 mod stages;
 mod streams;
+mod test_peer;
 mod traces;
 mod transcripts;
 mod windows;
