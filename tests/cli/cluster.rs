@@ -163,7 +163,7 @@ fn a_member_is_renewed_while_it_serves_its_callers() {
     assert!(counter(&second, "certificate_renewals_total") > 0);
     assert!(counter(&first, "members_renewed_total") > 0);
     // Each validates the other's new certificate against the authority.
-    assert_eq!((counter(&first, "peers_linked"), counter(&second, "peers_linked")), (1, 1));
+    assert_eq!((counter(&first, "peers_connected"), counter(&second, "peers_connected")), (1, 1));
 }
 
 #[test]

@@ -177,16 +177,16 @@ fn the_status_of_a_node_shows_the_others() {
     };
     let text = status(&[]);
     let row = text.lines().find(|line| line.starts_with(&address)).unwrap_or_else(|| panic!("no {address} in {text}"));
-    assert!(row.ends_with("digits, labels") && !row.contains("away"), "{text}");
+    assert!(row.ends_with("digits, labels") && !row.contains("disconnected"), "{text}");
     let status_json: serde_json::Value = serde_json::from_str(&status(&["--json"])).unwrap();
     let peer = &status_json["node"]["peers"][0];
     assert_eq!((peer["address"].as_str(), peer["node"].as_str()), (Some(address.as_str()), Some("")));
-    assert!(peer["linked_for"]["nanos"].is_u64() && peer["stages"].as_array().unwrap().len() >= 2, "{peer}");
+    assert!(peer["connected_for"]["nanos"].is_u64() && peer["stages"].as_array().unwrap().len() >= 2, "{peer}");
 
     first.signal("KILL");
     second.wait_for("the connection to a peer ended");
     let text = status(&[]);
-    assert!(text.lines().any(|line| line.starts_with(&address) && line.contains("away")), "{text}");
+    assert!(text.lines().any(|line| line.starts_with(&address) && line.contains("disconnected")), "{text}");
 }
 
 #[test]
@@ -207,7 +207,7 @@ pub(crate) fn labels(revision: u32, names: &str, parts: [u32; 2]) -> std::path::
     directory_with(&format!("[[stage]]\n{stage}\n[[route]]\npath = \"/name\"\nstages = \"name\"\n"))
 }
 
-/// Two linked nodes that divide the calls of a stage, three for the first and one for the second.
+/// Two connected nodes that divide the calls of a stage, three for the first and one for the second.
 fn divided_nodes() -> [Server; 2] {
     let state = directory();
     let start = |file: &Path, args: &[&str]| {

@@ -115,7 +115,7 @@ fn the_status_of_a_hostile_server_cannot_control_the_terminal() {
     let status = r#"{"version": "T", "uptime_seconds": 1, "health": {"ready": true, "remote_stages": [{"name": "T", "ready": false, "reason": "T"}]},
         "node": {"in_flight": 0, "admitted": 0, "refused": 0, "routes": [{"name": "/T", "revision": 1, "pipeline": "T"}],
         "stages": [{"name": "T", "state": "T", "replicas": [], "queued": 0, "queue_limit": 1, "batches": 0, "restarts": 0, "reason": "T"}],
-        "peers": [{"address": "T", "node": "T", "linked_for": null, "stages": ["T"]}]}}"#;
+        "peers": [{"address": "T", "node": "T", "connected_for": null, "stages": ["T"]}]}}"#;
     let url = impostor("200 OK", "application/json", status.replace('T', CONTROL_TEXT));
     let output = run(&["status", &url]);
     assert!(output.status.success(), "{output:?}");

@@ -18,7 +18,7 @@ pub(crate) struct PeerMetrics {
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct PeerCallLabels {
-    heard: &'static str,
+    outcome: &'static str,
 }
 
 /// The outcome of a call to a peer.
@@ -32,24 +32,24 @@ pub(crate) enum PeerOutcome {
 
 impl PeerMetrics {
     pub(crate) fn register(&self, registry: &mut Registry) {
-        registry.register("peers_linked", "Connected peers that may be called", self.connected.clone());
-        registry.register("peers_asked", "Calls to peers, by outcome", self.calls.clone());
-        let conflicts = "Meetings of two nodes of one name, of which one is not connected";
-        registry.register("peers_namesakes", conflicts, self.name_conflicts.clone());
+        registry.register("peers_connected", "Connected peers that may be called", self.connected.clone());
+        registry.register("peer_calls", "Calls to peers, by outcome", self.calls.clone());
+        let conflicts = "Duplicate node names: connections refused";
+        registry.register("peer_name_conflicts", conflicts, self.name_conflicts.clone());
         let refused = "Stages that peers offered without permission";
         registry.register("offers_refused", refused, self.offers_refused.clone());
-        registry.register("peers_asked_again", "Calls retried on another peer", self.retries.clone());
+        registry.register("peer_retries", "Calls retried on another peer", self.retries.clone());
     }
 
     /// Counts a call to a peer. A streaming call counts when its stream begins.
     pub(crate) fn called(&self, outcome: PeerOutcome) {
-        let heard = match outcome {
+        let outcome = match outcome {
             PeerOutcome::Answered => "answered",
             PeerOutcome::Overloaded => "overloaded",
             PeerOutcome::NotStarted => "not_started",
             PeerOutcome::Lost => "lost",
         };
-        self.calls.get_or_create(&PeerCallLabels { heard }).inc();
+        self.calls.get_or_create(&PeerCallLabels { outcome }).inc();
     }
 
     /// Counts stages that peers may not offer.

@@ -154,15 +154,16 @@ impl fmt::Display for StatusText<'_> {
         }
         write!(f, "{stages}")?;
         if !items(&node["peers"]).is_empty() {
-            let mut peers = Table::new(["peer", "node", "linked for", "stages"]);
+            let mut peers = Table::new(["peer", "node", "connected for", "stages"]);
             for peer in items(&node["peers"]) {
-                let linked_for = &peer["linked_for"];
-                let linked_for = if linked_for.is_null() { "away".to_owned() } else { shown_span(span(linked_for)) };
+                let connected_for = &peer["connected_for"];
+                let connected_for =
+                    if connected_for.is_null() { "disconnected".to_owned() } else { shown_span(span(connected_for)) };
                 let stages: Vec<String> = items(&peer["stages"]).iter().map(text).collect();
                 peers.row([
                     text(&peer["address"]),
                     or_dash(text(&peer["node"])),
-                    linked_for,
+                    connected_for,
                     or_dash(stages.join(", ")),
                 ]);
             }
@@ -258,9 +259,9 @@ mod tests {
                     "restarts": 7, "replicas": [{ "busy": true }, { "busy": false }],
                 }],
                 "peers": [
-                    { "address": "10.0.0.2:4433", "node": "second", "linked_for": { "secs": 61, "nanos": 0 },
+                    { "address": "10.0.0.2:4433", "node": "second", "connected_for": { "secs": 61, "nanos": 0 },
                       "stages": ["decode", "digits"] },
-                    { "address": "10.0.0.3:4433", "node": "", "linked_for": null, "stages": [] },
+                    { "address": "10.0.0.3:4433", "node": "", "connected_for": null, "stages": [] },
                 ],
             },
         });
@@ -274,9 +275,9 @@ route    revision  pipeline
 stage   state   replicas  busy  queue  batches  mean size  batch takes  restarts
 digits  failed  2         1     2/64   4        2.2        1.5 ms       7
 
-peer           node    linked for  stages
-10.0.0.2:4433  second  1 min       decode, digits
-10.0.0.3:4433  -       away        -
+peer           node    connected for  stages
+10.0.0.2:4433  second  1 min          decode, digits
+10.0.0.3:4433  -       disconnected   -
 
 digits: no such file";
         assert_eq!(StatusText(&status).to_string(), expected);

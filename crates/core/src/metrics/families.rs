@@ -43,24 +43,24 @@ struct ReleaseLabels {
 struct DiscardLabels {
     stage: String,
     place: Word,
-    why: Word,
+    reason: Word,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct TurnedAwayLabels {
-    why: Word,
+    reason: Word,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct RefusedLabels {
     stage: String,
-    why: Word,
+    reason: Word,
 }
 
-/// Why a stage refuses entries, as labels.
+/// The reasons for which a stage refuses entries, as labels.
 const REFUSALS: [&str; 3] = ["full", "late", "large"];
 
-/// Where and why entries are discarded, as labels.
+/// The places and reasons of discarded entries, as labels.
 const DISCARDS: [(&str, &str); 4] =
     [("queue", "expired"), ("queue", "cancelled"), ("worker", "expired"), ("worker", "cancelled")];
 
@@ -102,7 +102,7 @@ pub(crate) struct NodeMetrics {
     restarts: Family<StageLabel, Counter>,
     retries: Family<StageLabel, Counter>,
     replica_states: Family<ReplicaLabels, Gauge>,
-    culprits: Family<StageLabel, Counter>,
+    poison_entries: Family<StageLabel, Counter>,
     isolations: Family<StageLabel, Counter>,
     hung: Family<StageLabel, Counter>,
     abandoned_threads: Family<StageLabel, Gauge>,
@@ -142,8 +142,8 @@ impl Past {
 impl NodeMetrics {
     pub(crate) fn new() -> Self {
         let refused: Family<TurnedAwayLabels, Counter> = Family::default();
-        let turned_away =
-            TurnedAway::ALL.map(|why| refused.get_or_create_owned(&TurnedAwayLabels { why: Word(why.as_str()) }));
+        let turned_away = TurnedAway::ALL
+            .map(|reason| refused.get_or_create_owned(&TurnedAwayLabels { reason: Word(reason.as_str()) }));
         let this = Self {
             registry: Mutex::new(Registry::with_prefix("callboard")),
             requests: Family::default(),
@@ -163,7 +163,7 @@ impl NodeMetrics {
             restarts: Family::default(),
             retries: Family::default(),
             replica_states: Family::default(),
-            culprits: Family::default(),
+            poison_entries: Family::default(),
             isolations: Family::default(),
             hung: Family::default(),
             abandoned_threads: Family::default(),
@@ -193,13 +193,13 @@ impl NodeMetrics {
         registry.register("stage_batch_seconds", "Forming of a batch to the start of user code", self.batch_seconds.clone());
         registry.register("stage_compute_seconds", "User code, per batch", self.compute_seconds.clone());
         registry.register("stage_batch_size", "Entries per batch", self.batch_size.clone());
-        registry.register("stage_batches", "Batches by why they were released", self.batches.clone());
-        registry.register("stage_discarded", "Entries that nobody wanted any more, by place and reason", self.discarded.clone());
+        registry.register("stage_batches", "Batches, by reason for their release", self.batches.clone());
+        registry.register("stage_discarded", "Entries dropped before they ran, by place and reason", self.discarded.clone());
         registry.register("stage_refused", "Entries that the stage refused, by reason", self.stage_refused.clone());
         registry.register("stage_restarts", "Replicas started again after a crash", self.restarts.clone());
         registry.register("stage_retries", "Entries run again because they were lost with their worker", self.retries.clone());
         registry.register("stage_replica_states", "Replicas by what they do now", self.replica_states.clone());
-        registry.register("stage_culprits", "Entries that killed their worker whenever they ran alone, or panicked in a preprocess", self.culprits.clone());
+        registry.register("stage_poison_entries", "Entries that killed their worker whenever they ran alone, or panicked in a preprocess", self.poison_entries.clone());
         registry.register("stage_isolation_runs", "Batches run again in parts to find the entry that kills the worker", self.isolations.clone());
         registry.register("stage_hung", "Calls that did not come back within the stage's timeout", self.hung.clone());
         registry.register("stage_abandoned_threads", "Threads that hang in user code, given up", self.abandoned_threads.clone());
@@ -216,12 +216,12 @@ impl NodeMetrics {
             let labels = ReleaseLabels { stage: name.to_string(), reason: Word(reason.as_str()) };
             self.batches.get_or_create_owned(&labels)
         };
-        let discarded = |place, why| {
-            let labels = DiscardLabels { stage: name.to_string(), place: Word(place), why: Word(why) };
+        let discarded = |place, reason| {
+            let labels = DiscardLabels { stage: name.to_string(), place: Word(place), reason: Word(reason) };
             self.discarded.get_or_create_owned(&labels)
         };
-        let refused = |why| {
-            let labels = RefusedLabels { stage: name.to_string(), why: Word(why) };
+        let refused = |reason| {
+            let labels = RefusedLabels { stage: name.to_string(), reason: Word(reason) };
             self.stage_refused.get_or_create_owned(&labels)
         };
         let replica_state = |state: ReplicaState| {
@@ -248,7 +248,7 @@ impl NodeMetrics {
             restarts: self.restarts.get_or_create_owned(&label),
             retries: self.retries.get_or_create_owned(&label),
             replica_states: ReplicaState::ALL.map(replica_state),
-            culprits: self.culprits.get_or_create_owned(&label),
+            poison_entries: self.poison_entries.get_or_create_owned(&label),
             isolations: self.isolations.get_or_create_owned(&label),
             hung: self.hung.get_or_create_owned(&label),
             abandoned_threads: self.abandoned_threads.get_or_create_owned(&label),
@@ -304,13 +304,13 @@ impl NodeMetrics {
         for reason in ReleaseReason::ALL {
             self.batches.remove(&ReleaseLabels { stage: stage(), reason: Word(reason.as_str()) });
         }
-        for (place, why) in DISCARDS {
-            self.discarded.remove(&DiscardLabels { stage: stage(), place: Word(place), why: Word(why) });
+        for (place, reason) in DISCARDS {
+            self.discarded.remove(&DiscardLabels { stage: stage(), place: Word(place), reason: Word(reason) });
         }
-        for why in REFUSALS {
-            self.stage_refused.remove(&RefusedLabels { stage: stage(), why: Word(why) });
+        for reason in REFUSALS {
+            self.stage_refused.remove(&RefusedLabels { stage: stage(), reason: Word(reason) });
         }
-        for family in [&self.restarts, &self.retries, &self.moved, &self.culprits, &self.isolations, &self.hung] {
+        for family in [&self.restarts, &self.retries, &self.moved, &self.poison_entries, &self.isolations, &self.hung] {
             family.remove(&label);
         }
     }
@@ -335,8 +335,8 @@ impl NodeMetrics {
     }
 
     /// The gateway said no.
-    pub(crate) fn refused(&self, why: TurnedAway) {
-        self.turned_away[why as usize].inc();
+    pub(crate) fn refused(&self, reason: TurnedAway) {
+        self.turned_away[reason as usize].inc();
     }
 
     pub(crate) fn refusals(&self) -> u64 {

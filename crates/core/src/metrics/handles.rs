@@ -60,7 +60,7 @@ pub(crate) struct StageMetrics {
     pub(crate) restarts: Counter,
     pub(crate) retries: Counter,
     pub(crate) replica_states: [Gauge; ReplicaState::ALL.len()],
-    pub(crate) culprits: Counter,
+    pub(crate) poison_entries: Counter,
     pub(crate) isolations: Counter,
     pub(crate) hung: Counter,
     pub(crate) abandoned_threads: Gauge,
@@ -104,12 +104,12 @@ impl StageMetrics {
         self.batch_seconds.observe(micros(timing.batch));
     }
 
-    pub(crate) fn discarded(&self, place: DiscardPlace, why: Discarded) {
-        self.discards(place, why).inc();
+    pub(crate) fn discarded(&self, place: DiscardPlace, reason: Discarded) {
+        self.discards(place, reason).inc();
     }
 
-    pub(crate) fn discards(&self, place: DiscardPlace, why: Discarded) -> &Counter {
-        match (place, why) {
+    pub(crate) fn discards(&self, place: DiscardPlace, reason: Discarded) -> &Counter {
+        match (place, reason) {
             (DiscardPlace::Queue, Discarded::Expired) => &self.queue_expired,
             (DiscardPlace::Queue, Discarded::Cancelled) => &self.queue_cancelled,
             (DiscardPlace::Worker, Discarded::Expired) => &self.worker_expired,
@@ -117,8 +117,8 @@ impl StageMetrics {
         }
     }
 
-    pub(crate) fn refused(&self, why: Refused) {
-        match why {
+    pub(crate) fn refused(&self, reason: Refused) {
+        match reason {
             Refused::Full => &self.refused_full,
             Refused::Late => &self.refused_late,
             Refused::Large => &self.refused_large,
@@ -139,7 +139,7 @@ impl StageMetrics {
     }
 
     pub(crate) fn found_poison(&self) {
-        self.culprits.inc();
+        self.poison_entries.inc();
     }
 
     pub(crate) fn isolating(&self) {
@@ -162,7 +162,7 @@ impl StageMetrics {
         self.moved.inc();
     }
 
-    /// Batches by why they were released.
+    /// Batches, by the reason for their release.
     pub(crate) fn releases(&self) -> [(ReleaseReason, u64); ReleaseReason::ALL.len()] {
         ReleaseReason::ALL.map(|reason| (reason, self.reason(reason).get()))
     }

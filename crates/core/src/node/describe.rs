@@ -185,7 +185,7 @@ pub struct StageDescription {
     /// The mean count of entries per batch, 0 before the first. Like `batches` and `releases`, it covers all revisions
     /// of this name.
     pub mean_batch_size: f64,
-    /// Batches by why they were released.
+    /// Batches, by the reason for their release.
     pub releases: Vec<(ReleaseReason, u64)>,
     /// Replicas started again after a crash.
     pub restarts: u64,

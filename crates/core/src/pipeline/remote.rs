@@ -90,7 +90,7 @@ pub struct PeerDescription {
     /// Its name; empty for a node without a name, and without a connection.
     pub node: String,
     /// The age of the connection; `None` without one.
-    pub linked_for: Option<Duration>,
+    pub connected_for: Option<Duration>,
     /// The stages that it runs for other nodes.
     pub stages: Vec<String>,
 }
@@ -98,14 +98,14 @@ pub struct PeerDescription {
 impl PeerDescription {
     /// A node at this address without a connection.
     #[must_use]
-    pub fn away(address: impl Into<String>) -> Self {
-        Self { address: address.into(), node: String::new(), linked_for: None, stages: Vec::new() }
+    pub fn disconnected(address: impl Into<String>) -> Self {
+        Self { address: address.into(), node: String::new(), connected_for: None, stages: Vec::new() }
     }
 
     /// The same node with a connection: its name, the age of the connection, and its stages.
     #[must_use]
-    pub fn linked(mut self, node: impl Into<String>, linked_for: Duration, stages: Vec<String>) -> Self {
-        (self.node, self.linked_for, self.stages) = (node.into(), Some(linked_for), stages);
+    pub fn connected(mut self, node: impl Into<String>, connected_for: Duration, stages: Vec<String>) -> Self {
+        (self.node, self.connected_for, self.stages) = (node.into(), Some(connected_for), stages);
         self
     }
 }

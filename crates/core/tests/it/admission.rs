@@ -46,7 +46,7 @@ async fn a_call_that_cannot_meet_its_deadline_even_alone_is_refused_at_once() {
     assert!(error.message().starts_with("stage `slow` takes about 1"), "{error}");
     assert!(call(&client, within(5_000)).await.is_ok());
     assert_eq!((node.describe().in_flight, node.describe().stages[0].queued), (0, 0));
-    assert!(node.metrics().contains(r#"stage_refused_total{stage="slow",why="late"} 1"#), "{}", node.metrics());
+    assert!(node.metrics().contains(r#"stage_refused_total{stage="slow",reason="late"} 1"#), "{}", node.metrics());
 }
 
 #[tokio::test]

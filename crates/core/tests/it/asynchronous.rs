@@ -77,7 +77,10 @@ async fn a_caller_that_leaves_or_is_late_stops_its_work() {
     until("its work has also stopped", || inside.now.load(Ordering::SeqCst) == 0).await;
     assert!(!node.describe().stages[0].replicas[0].busy);
     let metrics = node.metrics();
-    assert!(metrics.contains(r#"stage_discarded_total{stage="waits",place="worker",why="cancelled"} 1"#), "{metrics}");
+    assert!(
+        metrics.contains(r#"stage_discarded_total{stage="waits",place="worker",reason="cancelled"} 1"#),
+        "{metrics}"
+    );
 }
 
 #[tokio::test(start_paused = true)]

@@ -36,7 +36,7 @@ async fn dropping_a_call_removes_its_queued_work() {
     assert_eq!(gate.arrived(), 1, "the abandoned call was executed");
     let metrics = node.metrics();
     assert!(metrics.contains(r#"callboard_requests_total{route="/route",outcome="cancelled"} 1"#), "{metrics}");
-    let discarded = r#"callboard_stage_discarded_total{stage="gated",place="queue",why="cancelled"} 1"#;
+    let discarded = r#"callboard_stage_discarded_total{stage="gated",place="queue",reason="cancelled"} 1"#;
     assert!(metrics.contains(discarded), "{metrics}");
 }
 

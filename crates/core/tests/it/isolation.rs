@@ -84,7 +84,7 @@ async fn an_entry_is_poison_after_the_tries_that_its_stage_allows() {
         let node = App::new().route("/fragile", stage).start().await.unwrap();
         assert_eq!(outcomes(&node, [POISON]).await, [Err(ErrorKind::WorkerFailed)]);
         assert_eq!(runs.load(Ordering::SeqCst), runs_made);
-        assert!(node.metrics().contains("callboard_stage_culprits_total{stage=\"fragile\"} 1"));
+        assert!(node.metrics().contains("callboard_stage_poison_entries_total{stage=\"fragile\"} 1"));
     }
 }
 
@@ -127,7 +127,7 @@ async fn several_culprits_are_all_found_and_no_other_call_fails() {
         assert_eq!(outcome.is_err(), n % 7 == 0, "entry {n}: {outcome:?}");
     }
     let metrics = node.metrics();
-    assert!(metrics.contains("callboard_stage_culprits_total{stage=\"fragile\"} 5"), "{metrics}");
+    assert!(metrics.contains("callboard_stage_poison_entries_total{stage=\"fragile\"} 5"), "{metrics}");
 }
 
 #[tokio::test(start_paused = true)]

@@ -126,7 +126,7 @@ async fn its_panics_are_logged_and_counted() {
     assert_eq!(lines.len(), 3, "{log}");
     assert!(lines.iter().all(|line| line.contains("picky") && line.contains("meant to panic")), "{log}");
     let metrics = node.metrics();
-    assert!(metrics.contains("callboard_stage_culprits_total{stage=\"picky\"} 3"), "{metrics}");
+    assert!(metrics.contains("callboard_stage_poison_entries_total{stage=\"picky\"} 3"), "{metrics}");
 }
 
 #[tokio::test]

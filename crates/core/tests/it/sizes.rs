@@ -62,7 +62,7 @@ async fn an_input_that_no_batch_can_take_is_refused_before_it_queues() {
     assert_eq!(error.kind(), ErrorKind::InvalidInput);
     assert_eq!(error.message(), "the input costs 11, and stage `echo` takes at most max_cost = 10 in a batch");
     assert_eq!(node.client().call::<u64, u64>("/route", 10).await.unwrap(), 10);
-    assert!(node.metrics().contains(r#"stage_refused_total{stage="echo",why="large"} 1"#));
+    assert!(node.metrics().contains(r#"stage_refused_total{stage="echo",reason="large"} 1"#));
     assert_eq!(node.describe().stages[0].batches, 1);
 }
 

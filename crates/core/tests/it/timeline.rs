@@ -207,6 +207,6 @@ async fn the_timeline_of_a_late_stream_shows_that_it_ran() {
     assert_eq!(replies.next().await.unwrap().unwrap(), 0);
     until("its run has ended", || recorder.timeline(Instant::now()).visits[0].runs[0].end.is_some()).await;
     assert_eq!(recorder.timeline(Instant::now()).visits[0].runs[0].end, Some(RunEnd::Late));
-    let never_ran = r#"callboard_stage_discarded_total{stage="ticks",place="worker",why="expired"} 1"#;
+    let never_ran = r#"callboard_stage_discarded_total{stage="ticks",place="worker",reason="expired"} 1"#;
     assert!(!node.metrics().contains(never_ran), "{}", node.metrics());
 }

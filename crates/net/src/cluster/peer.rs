@@ -142,11 +142,11 @@ impl Peer {
         if self.is_ourselves.load(Ordering::Acquire) {
             return None;
         }
-        let away = PeerDescription::away(self.address.to_string());
+        let disconnected = PeerDescription::disconnected(self.address.to_string());
         let usable = self.connection.load_full().filter(|connection| connection.is_usable());
-        let (Some(node), Some(since)) = (usable, *self.connected_since.lock()) else { return Some(away) };
+        let (Some(node), Some(since)) = (usable, *self.connected_since.lock()) else { return Some(disconnected) };
         let connected_for = now.saturating_duration_since(since);
-        Some(away.linked(node.welcome().node.clone(), connected_for, node.offered_stages()))
+        Some(disconnected.connected(node.welcome().node.clone(), connected_for, node.offered_stages()))
     }
 
     /// Counts a call until the guard is dropped.

@@ -218,11 +218,11 @@ fn introduce(server: &ServerState, hello: &Hello, member: &Member, connection: &
     match announced_address(hello, connection) {
         AnnouncedAddress::Proven(address) if view.introduce(&member.name, address) => {}
         AnnouncedAddress::Proven(_) => {
-            server.metrics.peers_not_taken.inc();
+            server.metrics.peers_refused.inc();
             server.refusal_log.log_full_view(peer, now);
         }
         AnnouncedAddress::Unproven => {
-            server.metrics.peers_not_taken.inc();
+            server.metrics.peers_refused.inc();
             server.refusal_log.log_unproven_port(peer, &hello.address, now);
         }
         AnnouncedAddress::None => {}

@@ -34,7 +34,7 @@ pub(super) struct ServerMetrics {
     /// Calls to peers.
     pub(super) peers: PeerMetrics,
     /// Nodes that connected and are not called.
-    pub(super) peers_not_taken: Counter,
+    pub(super) peers_refused: Counter,
     pub(super) joined: Counter,
     pub(super) renewed: Counter,
     identity: Identity,
@@ -64,7 +64,7 @@ impl ServerMetrics {
             calls_cancelled: Counter::default(),
             retried: Counter::default(),
             peers: PeerMetrics::default(),
-            peers_not_taken: Counter::default(),
+            peers_refused: Counter::default(),
             joined: Counter::default(),
             renewed: Counter::default(),
             identity,
@@ -84,8 +84,8 @@ impl ServerMetrics {
         let retried = metrics.retried.clone();
         registry.register("connections_retried", "Callers that first had to prove their address", retried);
         metrics.peers.register(registry);
-        let not_taken = metrics.peers_not_taken.clone();
-        registry.register("peers_not_taken", "Nodes that connected and are not called", not_taken);
+        let refused = metrics.peers_refused.clone();
+        registry.register("peers_refused", "Nodes that connected but were not added as peers", refused);
         registry.register("members_joined", "Certificates issued for tokens", metrics.joined.clone());
         registry.register("members_renewed", "Certificates renewed", metrics.renewed.clone());
         registry.register_collector(Box::new(OwnCertificate(metrics.identity.clone())));

@@ -231,7 +231,7 @@ async fn a_dropped_call_is_cancelled_where_it_runs() {
     }
     // The gate stays closed: the calls end because they were cancelled.
     served.until_idle().await;
-    let line = "callboard_stage_discarded_total{stage=\"held\",place=\"worker\",why=\"cancelled\"} 8";
+    let line = "callboard_stage_discarded_total{stage=\"held\",place=\"worker\",reason=\"cancelled\"} 8";
     // Their workers end a moment after the calls.
     until(|| served.node.client().metrics().contains(line)).await;
 }

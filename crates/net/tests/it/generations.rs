@@ -105,7 +105,7 @@ async fn the_younger_of_two_nodes_with_one_identity_is_called_and_the_conflict_i
     let older = start(&copied).await;
     let younger = start(&copied).await;
     let (edge, node, cluster) = gateway(&own, vec![older.0.address(), younger.0.address()]).await;
-    until(|| cluster.offers("shout") && total(&edge, "peers_namesakes") > 0).await;
+    until(|| cluster.offers("shout") && total(&edge, "peer_name_conflicts") > 0).await;
     assert_eq!(cluster.connected_peers(), 1);
     until(|| older.0.connections() == 0).await;
     for _ in 0..8 {
@@ -128,7 +128,7 @@ async fn a_node_with_a_copied_identity_counts_its_refusals() {
     let (younger, _other) = start(&copied).await;
     let _links = [(&older, &younger), (&younger, &older)]
         .map(|(edge, peer)| Cluster::start(edge, Arc::new(StaticView::try_new([peer.address()]).unwrap())));
-    until(|| total(&older, "peers_namesakes") > 0 && total(&younger, "peers_namesakes") > 0).await;
+    until(|| total(&older, "peer_name_conflicts") > 0 && total(&younger, "peer_name_conflicts") > 0).await;
     assert!(counted(&younger, "stale_generation") > 0);
 }
 
@@ -142,7 +142,7 @@ async fn a_node_that_is_configured_with_itself_ignores_itself() {
     until(|| cluster.connected_peers() == 1 && total(&edge, "connections_accepted") == 1).await;
     until(|| edge.connections() == 0).await;
     assert_eq!(shouts(&node).await, "A");
-    assert_eq!((cluster.connected_peers(), total(&edge, "peers_namesakes")), (1, 0));
+    assert_eq!((cluster.connected_peers(), total(&edge, "peer_name_conflicts")), (1, 0));
 }
 
 /// The development identity has no names: only the generation distinguishes the processes.

@@ -414,7 +414,7 @@ async fn a_peer_with_an_expired_certificate_does_not_count_as_connected() {
     let (edge, _node) = serve(brief).await;
     let gate_edge = QuicEdge::bind(common::loopback(), lab.member(Role::Node, "gate").await, patient()).unwrap();
     let cluster = Cluster::start(&gate_edge, Arc::new(StaticView::try_new([edge.address()]).unwrap()));
-    let counted = |peers| gate_edge.metrics().contains(&format!("callboard_net_peers_linked {peers}\n"));
+    let counted = |peers| gate_edge.metrics().contains(&format!("callboard_net_peers_connected {peers}\n"));
     until(|| cluster.connected_peers() == 1 && counted(1)).await;
     until(|| cluster.connected_peers() == 0 && counted(0)).await;
 }

@@ -31,14 +31,14 @@ async fn a_node_is_connected_by_its_name_and_reported_with_its_stages() {
     assert_eq!(client.call::<_, String>("/run", "a".to_owned()).await.unwrap(), "A");
 
     let peers = gateway.node.describe().peers;
-    let described: Vec<_> = peers.iter().map(|peer| (peer.address.clone(), peer.linked_for.is_some())).collect();
+    let described: Vec<_> = peers.iter().map(|peer| (peer.address.clone(), peer.connected_for.is_some())).collect();
     assert_eq!(described, [(worker.edge.address().to_string(), true)]);
     assert_eq!(peers[0].stages, ["shout"]);
-    let linked_for = peers[0].linked_for;
-    until(|| gateway.node.describe().peers[0].linked_for > linked_for).await;
+    let connected_for = peers[0].connected_for;
+    until(|| gateway.node.describe().peers[0].connected_for > connected_for).await;
 
     drop(worker);
-    until(|| gateway.node.describe().peers[0].linked_for.is_none()).await;
+    until(|| gateway.node.describe().peers[0].connected_for.is_none()).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -50,6 +50,6 @@ async fn a_node_without_a_place_in_the_view_is_answered_and_counted() {
     let peer = RawPeer::connect(gateway.edge.address(), &IDENTITY).await.unwrap();
     let hello = Hello { address: "127.0.0.1:9".to_owned(), ..hello("") };
     peer.greet(&hello).await.unwrap();
-    until(|| total(&gateway.edge, "peers_not_taken") == 1).await;
+    until(|| total(&gateway.edge, "peers_refused") == 1).await;
     assert!(!gateway.client().await.is_streaming("/shout").await.unwrap());
 }

@@ -86,8 +86,8 @@ async fn a_node_is_called_back_at_its_own_address_not_at_a_claimed_one() {
             let peer = RawPeer::over(&endpoint, served.edge.address()).await.unwrap();
             peer.greet(&hello("", address)).await.unwrap();
         }
-        let not_taken = if calls_back { 2 } else { 0 };
-        until(|| total(&served.edge, "peers_not_taken") == not_taken).await;
+        let refused = if calls_back { 2 } else { 0 };
+        until(|| total(&served.edge, "peers_refused") == refused).await;
         let mut expected = Vec::new();
         for address in [own_address.to_string(), format!("0.0.0.0:{}", own_address.port())] {
             let peer = RawPeer::over(&endpoint, served.edge.address()).await.unwrap();

@@ -284,7 +284,7 @@ async fn a_call_of_a_shared_stream_can_be_cancelled_while_it_runs() {
         call.abort();
     }
     let discarded = || served.node.client().metrics();
-    let line = "callboard_stage_discarded_total{stage=\"held\",place=\"worker\",why=\"cancelled\"} 3";
+    let line = "callboard_stage_discarded_total{stage=\"held\",place=\"worker\",reason=\"cancelled\"} 3";
     until(|| discarded().contains(line)).await;
     gate.open.add_permits(1);
     let [.., last] = <[_; 4]>::try_from(held).unwrap();

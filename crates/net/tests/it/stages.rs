@@ -272,7 +272,7 @@ async fn a_failure_is_an_outcome_although_its_type_resembles_a_loss() {
     let error = gateway.call(14).await.unwrap_err();
     assert_eq!((error.kind(), runs(&started)), (ErrorKind::Failed, 1), "{error}");
     let metrics = gateway.served.edge.metrics();
-    assert!(metrics.contains("callboard_net_peers_asked_total{heard=\"answered\"} 1"), "{metrics}");
+    assert!(metrics.contains("callboard_net_peer_calls_total{outcome=\"answered\"} 1"), "{metrics}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -454,6 +454,6 @@ async fn no_peer_gets_the_same_call_twice() {
         assert_eq!((error.kind(), error.was_started()), (ErrorKind::Overloaded, false), "{error}");
     }
     let metrics = gateway.served.edge.metrics();
-    assert!(metrics.contains("callboard_net_peers_asked_total{heard=\"overloaded\"} 10\n"), "{metrics}");
+    assert!(metrics.contains("callboard_net_peer_calls_total{outcome=\"overloaded\"} 10\n"), "{metrics}");
     assert_eq!(runs(&count), 0);
 }

@@ -98,12 +98,12 @@ async fn retries_do_not_multiply_calls_that_every_worker_refuses() {
     // The gateway's counters agree.
     let metrics = gateway.served.edge.metrics();
     assert!(
-        metrics.contains(&format!("callboard_net_peers_asked_total{{heard=\"overloaded\"}} {upstream}\n")),
+        metrics.contains(&format!("callboard_net_peer_calls_total{{outcome=\"overloaded\"}} {upstream}\n")),
         "{metrics}"
     );
     let again = upstream - sums.calls as u64;
-    assert!(metrics.contains(&format!("callboard_net_peers_asked_again_total {again}\n")), "{metrics}");
-    assert!(metrics.contains("callboard_net_peers_linked 3\n"), "{metrics}");
+    assert!(metrics.contains(&format!("callboard_net_peer_retries_total {again}\n")), "{metrics}");
+    assert!(metrics.contains("callboard_net_peers_connected 3\n"), "{metrics}");
     let most = sums.calls as f64 * 1.2 + seconds * 10.0;
     scale.at_most(&format!("retries: upstream calls for {}", sums.calls), upstream as f64, most, "calls");
     assert!(upstream > sums.calls as u64 && upstream as f64 <= most, "{upstream} for {}", sums.calls);
@@ -144,7 +144,7 @@ async fn retries_do_not_multiply_calls_that_every_worker_loses() {
     assert_eq!(sums.done, 0, "{sums:?}");
     assert!(sums.failed > 0, "{sums:?}");
     let metrics = gateway.served.edge.metrics();
-    let start = "callboard_net_peers_asked_total{heard=\"lost\"} ";
+    let start = "callboard_net_peer_calls_total{outcome=\"lost\"} ";
     let attempts: f64 = metrics.lines().find_map(|line| line.strip_prefix(start)).expect(start).parse().unwrap();
     println!("retries: {sums:?}, begun {} times, lost {attempts} times", executions.len());
     // A call that was lost once stays "may have run", for any later event: all further losses are retries.
