@@ -101,7 +101,7 @@ impl TestPeer {
 
     fn offer(&self, stage: &str) -> Option<OfferedStage> {
         let is_connected = self.0.link.borrow().lost_at.is_none();
-        let offered = || self.0.node.client().offered_stages();
+        let offered = || self.0.node.client().edge().offered_stages();
         offered().into_iter().find(|offered| is_connected && offered.name == stage)
     }
 
@@ -187,7 +187,7 @@ impl TestPeer {
             return Err(CallError::overloaded("the peer is overloaded", RETRY_AFTER));
         }
         let stages: Vec<&str> = offers.iter().map(|offer| offer.name.as_str()).collect();
-        client.admit_stages(&stages, bytes as u64)
+        client.edge().admit_stages(&stages, bytes as u64)
     }
 
     /// These outputs as they arrive on the other node, until the peer is lost.
@@ -234,7 +234,7 @@ impl RemoteStages for TestPeer {
         let peer = self.clone();
         Box::pin(async move {
             let run = |client: LocalClient, admission, input, options| async move {
-                client.submit_stages(admission, input, options).await
+                client.edge().submit_stages(admission, input, options).await
             };
             let (mut ran, _) = peer.dispatch(call, false, run).await?;
             ran.reply.payload = transferred(&ran.reply.payload)?;
@@ -246,7 +246,7 @@ impl RemoteStages for TestPeer {
         let peer = self.clone();
         Box::pin(async move {
             let run = |client: LocalClient, admission, input, options| async move {
-                let mut outputs = client.submit_stages_streaming(admission, input, options);
+                let mut outputs = client.edge().submit_stages_streaming(admission, input, options);
                 let first = outputs.next().await.transpose()?;
                 Ok((first, outputs))
             };
