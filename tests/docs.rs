@@ -99,7 +99,7 @@ fn errors_lists_every_kind_with_its_status_and_retryability() {
 /// Each cell names modules, each with its tests.
 #[test]
 fn testing_names_existing_tests() {
-    tests_exist("| trouble |", 16, "crates/http/tests/it");
+    tests_exist("| failure |", 16, "crates/http/tests/it");
     tests_exist("| bad input |", 14, "crates/net/tests/it");
 }
 

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use callboard_codec::charged_to;
-use parking_lot::Mutex;
 
 use super::context::OuterCall;
 use super::options::{CallOptions, Priority, traceparent};
@@ -38,8 +37,8 @@ pub(crate) struct Flight {
     account: Account,
     /// Its caller's data, if any.
     pub(crate) origin: Option<Arc<Origin>>,
-    /// The stages of other nodes that must not run a second time for it: a node that says so got them.
-    ran_once: Mutex<Vec<StageName>>,
+    /// Whether a stage has run for it on another node that must not run it a second time.
+    ran_once: AtomicBool,
     /// The call of which this is one branch.
     parent: Option<Arc<Self>>,
 }
@@ -58,7 +57,7 @@ impl Flight {
             permit: None,
             account: Account::new(),
             origin: None,
-            ran_once: Mutex::default(),
+            ran_once: AtomicBool::new(false),
             parent: None,
         }
     }
@@ -154,20 +153,17 @@ impl Flight {
         }
     }
 
-    /// A node gets these stages, and they must not run a second time for the call.
-    pub(crate) fn runs_once(&self, stages: &[StageName]) {
+    /// A stage may have run for the call on a node that must not run it a second time.
+    pub(crate) fn set_ran_once(&self) {
         match &self.parent {
-            Some(parent) => parent.runs_once(stages),
-            None => self.ran_once.lock().extend_from_slice(stages),
+            Some(parent) => parent.set_ran_once(),
+            None => self.ran_once.store(true, Ordering::Relaxed),
         }
     }
 
-    /// Whether the nodes that got this stage of the call may all run it again.
-    pub(crate) fn may_repeat(&self, stage: &StageName) -> bool {
-        match &self.parent {
-            Some(parent) => parent.may_repeat(stage),
-            None => !self.ran_once.lock().contains(stage),
-        }
+    /// Whether a stage may have run for the call that must not run a second time, by the node that ran it.
+    pub(crate) fn ran_once(&self) -> bool {
+        self.parent.as_ref().map_or_else(|| self.ran_once.load(Ordering::Relaxed), |parent| parent.ran_once())
     }
 
     /// Where its time went so far, for an error without an outcome.

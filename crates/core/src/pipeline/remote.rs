@@ -165,10 +165,10 @@ impl StageCall {
         self.flight.account()
     }
 
-    /// Notes that a node gets the first `stages` of them and must not run them twice: errors of the call then say that
-    /// it may not be repeated.
-    pub fn runs_once(&self, stages: usize) {
-        self.flight.runs_once(&self.stages[..stages.min(self.stages.len())]);
+    /// Notes that a node may have run stages that it must not run twice: errors of the call then say that it may not be
+    /// repeated.
+    pub fn set_ran_once(&self) {
+        self.flight.set_ran_once();
     }
 
     /// The first stage.

@@ -159,8 +159,7 @@ impl Graph<Arc<Pool>> {
 
 /// Whether these steps, which a call has passed, may run once more for it, by the contracts of the nodes that ran them.
 pub(crate) fn may_repeat(steps: &[Graph<Arc<Pool>>], flight: &Flight) -> bool {
-    let mut stages = steps.iter().flat_map(|step| step.stage_names(|pool| pool.name()));
-    all_may_run_again(steps, &|_| true) && stages.all(|stage| flight.may_repeat(&stage))
+    all_may_run_again(steps, &|_| true) && !flight.ran_once()
 }
 
 /// Whether all these steps may run once more for the same call, given the remote stages that may.

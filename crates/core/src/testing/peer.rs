@@ -125,9 +125,6 @@ impl TestPeer {
                 return Err(lost.unwrap_or_else(|| refused(not_started(message), &call)));
             }
             let may_repeat = call.may_run_again && offers.iter().all(|offer| offer.contract.may_run_again());
-            if !may_repeat {
-                call.runs_once(offers.len());
-            }
             let client = self.0.node.client();
             let running = async {
                 let admission = self.admit(&client, &offers, input.size_hint())?;
@@ -145,6 +142,9 @@ impl TestPeer {
                     Err(error)
                 }
             };
+            if !may_repeat && outcome.as_ref().err().is_none_or(|error| !error.is_refusal()) {
+                call.set_ran_once();
+            }
             let outcome = outcome.map_err(|error| match lost {
                 // An earlier attempt may have run. A refusal does not hide that.
                 Some(lost) if error.is_refusal() => lost,

@@ -201,7 +201,8 @@ impl<Out: Data> Outputs<Out> {
         outputs: OutputSender,
         until: Instant,
     ) -> Result<Result<OwnedPermit<Payload>, SendError<()>>, Elapsed> {
-        let reserving = timeout_at(until, outputs.reserve_owned());
+        // Its timer is made on the runtime: a worker may emit from a thread of its own.
+        let reserving = async move { timeout_at(until, outputs.reserve_owned()).await };
         let Some(clock) = self.clock.take() else { return self.runtime.block_on(reserving) };
         // The task holds the clock again before another timer can fire.
         let waiting = self.runtime.spawn(async { (reserving.await, ClockHold::new()) });

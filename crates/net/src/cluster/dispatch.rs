@@ -172,10 +172,11 @@ impl Inner {
             tried.push(choice.candidate.peer.address());
             // The contract of the node that runs it counts; this node's may forbid it too.
             let may_repeat = choice.is_idempotent && call.may_run_again;
-            if !may_repeat {
-                call.runs_once(choice.stages);
+            let attempt = self.attempt::<F>(&choice, &call, &envelope).await;
+            if !may_repeat && attempt.as_ref().err().is_none_or(|fault| !fault.error().is_refusal()) {
+                call.set_ran_once();
             }
-            let fault = match self.attempt::<F>(&choice, &call, &envelope).await {
+            let fault = match attempt {
                 Ok(response) => {
                     let node = call.options.recorder().map(|_| choice.candidate.name());
                     return Ok(PeerAnswer { response, stages: choice.stages, node });
