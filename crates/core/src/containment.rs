@@ -18,32 +18,89 @@ use crate::text::limit_error_text;
 pub struct CaughtPanic {
     message: String,
     place: Option<String>,
+    /// The worker ended without a panic, and this is what it printed last.
+    exit: Option<Option<String>>,
 }
 
 impl CaughtPanic {
     /// Takes what this thread panicked with, which is a user's value and is dropped as one.
     pub(crate) fn from_payload(panic: Box<dyn Any + Send>) -> Self {
+        let panic = match panic.downcast::<WorkerExit>() {
+            Ok(exit) => {
+                return Self { message: limit_error_text(exit.reason), place: None, exit: Some(exit.trace) };
+            }
+            Err(panic) => panic,
+        };
         let place = PLACE.take();
         if place.is_none() {
             note_places_again();
         }
         let message = panic_message(panic.as_ref());
         drop_contained(panic);
-        Self { message, place }
+        Self { message, place, exit: None }
     }
 
-    /// Message and place, as Rust itself prints them.
+    /// Message and place, as Rust itself prints them; of a worker that ended, what it printed last.
     pub(crate) fn trace(&self) -> String {
-        match &self.place {
-            Some(place) => format!("panicked at {place}:\n{}", self.message),
-            None => self.message.clone(),
+        match (&self.exit, &self.place) {
+            (Some(Some(trace)), _) => trace.clone(),
+            (_, Some(place)) => format!("panicked at {place}:\n{}", self.message),
+            _ => self.message.clone(),
         }
+    }
+
+    /// What happened to the worker.
+    pub(crate) fn of_worker(&self) -> String {
+        let verb = if self.exit.is_some() { "ended" } else { "panicked" };
+        format!("the worker {verb}: {}", self.message)
     }
 }
 
 impl fmt::Display for CaughtPanic {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.message)
+    }
+}
+
+/// A worker cannot go on: what it needs has ended, such as its child process.
+///
+/// Inside a call it ends the replica as a panic would, with the same rules for the entries of the batch, but nothing is
+/// printed, and the error says "ended" in place of "panicked".
+#[derive(Debug)]
+pub struct WorkerExit {
+    pub(crate) reason: String,
+    pub(crate) trace: Option<String>,
+}
+
+impl WorkerExit {
+    /// For this reason, which follows "the worker ended: ".
+    #[must_use]
+    pub fn new(reason: impl Into<String>) -> Self {
+        Self { reason: reason.into(), trace: None }
+    }
+
+    /// Attaches what the worker printed last, or its traceback.
+    #[must_use]
+    pub fn with_trace(mut self, trace: impl Into<String>) -> Self {
+        self.trace = Some(trace.into());
+        self
+    }
+
+    /// What the worker printed last, or its traceback.
+    #[must_use]
+    pub fn trace(&self) -> Option<&str> {
+        self.trace.as_deref()
+    }
+
+    /// Ends the replica, from inside its worker's call.
+    pub fn unwind(self) -> ! {
+        panic::resume_unwind(Box::new(self))
+    }
+}
+
+impl fmt::Display for WorkerExit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the worker ended: {}", self.reason)
     }
 }
 

@@ -79,6 +79,7 @@ pub use client::{
     NoPreprocess, Prepare, Preprocess, Replies, RouteService, TypedRoute,
 };
 pub use clock::Instant;
+pub use containment::WorkerExit;
 pub use deadline::{DEFAULT_TIMEOUT, Deadline, MAX_TIMEOUT};
 pub use error::{CallError, ErrorKind, ErrorReason, Failure};
 pub use gateway::{DEFAULT_MAX_IN_FLIGHT, DEFAULT_MAX_IN_FLIGHT_BYTES, Limits};
@@ -95,4 +96,4 @@ pub use stage::{
     DEFAULT_QUEUE_ENTRIES, MAX_REPLICAS, Placement, Rows, Stage, StageSettings, StreamStage,
 };
 pub use timeline::{ReleaseReason, Timing};
-pub use worker::{AsyncWorker, Batch, NotEmitted, Outputs, Replica, StreamWorker, Worker};
+pub use worker::{AsyncWorker, Batch, ExitPort, NotEmitted, Outputs, Replica, StreamWorker, Worker};

@@ -106,6 +106,14 @@ impl Failure {
         self
     }
 
+    /// Attaches the trace of the place where it failed, such as the traceback of another language: the caller's
+    /// [`remote_trace`](CallError::remote_trace).
+    #[must_use]
+    pub fn with_trace(mut self, trace: impl Into<String>) -> Self {
+        self.0.remote_trace = Some(limit_error_text(trace.into()));
+        self
+    }
+
     /// Says when the item may be sent again: over HTTP, the header `Retry-After`, in seconds, rounded up.
     #[must_use]
     pub fn with_retry_after(mut self, after: Duration) -> Self {

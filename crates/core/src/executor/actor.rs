@@ -11,7 +11,7 @@ use super::kind::{Executor, ExecutorContext};
 use crate::error::Failure;
 use crate::pool::{BatchRun, BatcherMessage, Death, Pool, ReplicaHandle, WorkerMessage};
 use crate::stage::{Factory, StageSpec};
-use crate::worker::Replica;
+use crate::worker::{ExitPort, Replica};
 
 /// A replica's reports to its supervisor.
 pub(crate) enum ReplicaReport {
@@ -57,7 +57,10 @@ impl Actor for WorkerActor {
         myself: ActorRef<WorkerMessage>,
         args: WorkerArgs,
     ) -> Result<WorkerState, ActorProcessingErr> {
-        let WorkerArgs { spec, pool, replica, watchdog, report } = args;
+        let WorkerArgs { spec, pool, mut replica, watchdog, report } = args;
+        let actor = myself.clone();
+        // An actor that has stopped needs no report.
+        replica.exit = ExitPort(Arc::new(move |words| _ = actor.cast(WorkerMessage::Crashed(words))));
         let slots = if spec.is_async() { spec.settings().concurrency().get() } else { 1 };
         let handle = Arc::new(ReplicaHandle::new(replica.index(), replica.generation(), slots, myself.clone()));
         let context = ExecutorContext { pool, handle, actor: myself };

@@ -38,7 +38,7 @@ pub(crate) struct BatchRun {
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum RunError {
     /// User code panicked.
-    #[error("the worker panicked: {0}")]
+    #[error("{}", .0.of_worker())]
     Panicked(CaughtPanic),
     /// User code came back after the stage's timeout, when its callers had been answered.
     #[error("the worker came back after it was given up")]

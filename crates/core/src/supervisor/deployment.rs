@@ -21,7 +21,7 @@ use crate::pool::{BatcherMessage, Death, Pool, ReplicaHandle, StageState};
 use crate::restart::{RestartDecision, RestartIntensity, RestartWindow};
 use crate::stage::{MAX_REPLICAS, StageSpec};
 use crate::text::limit_error_text;
-use crate::worker::Replica;
+use crate::worker::{ExitPort, Replica};
 
 /// The actor that supervises one stage.
 pub(crate) struct DeploymentActor;
@@ -214,6 +214,7 @@ impl DeploymentState {
                 settings: self.spec.settings().settings_of(index),
                 timeout: self.spec.settings().timeout(),
                 client: self.client.clone(),
+                exit: ExitPort::unconnected(),
             },
             watchdog: Arc::clone(&self.watchdog),
             report: report_port(myself.clone()),

@@ -8,12 +8,14 @@ mod batch;
 mod clock_hold;
 mod closure;
 mod erased;
+mod exit;
 mod replica;
 pub(crate) mod span;
 mod streaming;
 
 pub use asynchronous::AsyncWorker;
 pub use batch::Batch;
+pub use exit::ExitPort;
 pub use replica::Replica;
 pub use streaming::{NotEmitted, Outputs, StreamWorker};
 

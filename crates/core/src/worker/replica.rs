@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use callboard_codec::Map;
 
+use super::exit::ExitPort;
 use crate::host::OpaqueHandle;
 use crate::id::StageName;
 
@@ -17,6 +18,7 @@ pub struct Replica {
     pub(crate) settings: Map,
     pub(crate) timeout: Option<Duration>,
     pub(crate) client: OpaqueHandle,
+    pub(crate) exit: ExitPort,
 }
 
 impl Replica {
@@ -42,6 +44,12 @@ impl Replica {
     #[must_use]
     pub fn settings(&self) -> &Map {
         &self.settings
+    }
+
+    /// The stage's timeout for a batch, if it has one.
+    #[must_use]
+    pub fn timeout(&self) -> Option<Duration> {
+        self.timeout
     }
 
     /// The size of its largest batch, for warm-up and allocation.

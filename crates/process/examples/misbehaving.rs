@@ -1,0 +1,67 @@
+//! A worker that the tests of this crate run: it does what its items and its first argument say.
+
+use std::io::Write;
+use std::process::{Command, abort, exit};
+use std::thread;
+use std::time::Duration;
+
+use callboard_codec::Value;
+use callboard_core::Failure;
+use callboard_process::serve_worker;
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let mode = std::env::args().nth(1).unwrap_or_default();
+    match mode.as_str() {
+        "silent" => sleep(),
+        "garbage" => print_garbage()?,
+        "exits" => {
+            println!("no licence was found");
+            exit(3);
+        }
+        _ => {}
+    }
+    let load = move || if mode == "fails" { Err(Failure::new("no weights")) } else { Ok(0_u64) };
+    Ok(serve_worker(load, run)?)
+}
+
+fn run(calls: &mut u64, item: &Value) -> Result<Value, Failure> {
+    *calls += 1;
+    match item.as_str() {
+        Some("pid") => Ok(Value::from(u64::from(std::process::id()))),
+        Some("calls") => Ok(Value::from(*calls)),
+        Some("abort") => abort(),
+        Some("exit") => exit(7),
+        Some("hang") => sleep(),
+        Some("print") => {
+            println!("a line on standard output");
+            eprintln!("a line on standard error");
+            Ok(Value::Null)
+        }
+        Some("grandchild") => {
+            let child = Command::new("sleep").arg("1000").spawn()?;
+            Ok(Value::from(u64::from(child.id())))
+        }
+        Some("invalid") => Err(Failure::invalid_input("`invalid` is not a text that it takes")),
+        Some("fail") => Err(Failure::new("it did not work")),
+        _ => Ok(item.clone()),
+    }
+}
+
+#[expect(clippy::disallowed_methods, reason = "it hangs")]
+fn sleep() -> ! {
+    loop {
+        thread::sleep(Duration::from_secs(1000));
+    }
+}
+
+/// Standard input is the socket.
+fn print_garbage() -> std::io::Result<()> {
+    let mut socket = std::fs::File::options().write(true).open("/proc/self/fd/0");
+    if socket.is_err() {
+        // A socket cannot be opened again by its name; it can be cloned.
+        use std::os::fd::AsFd;
+        socket = Ok(std::io::stdin().as_fd().try_clone_to_owned()?.into());
+    }
+    socket?.write_all(&[255; 64])?;
+    sleep()
+}

@@ -1,0 +1,273 @@
+//! Frames: a head and its parts, with all lengths known before them.
+//!
+//! Lengths are checked against the limits before anything is allocated, and memory grows only as bytes arrive.
+
+use std::io::{self, Read, Write};
+
+use bytes::Bytes;
+
+/// The most bytes of a head.
+const MAX_HEAD_BYTES: usize = 4 * 1024 * 1024;
+
+/// The most parts of a frame.
+const MAX_PARTS: usize = 65_536;
+
+/// The most bytes that are allocated before they have arrived.
+const GROWTH_BYTES: usize = 1024 * 1024;
+
+/// The bytes of the first two lengths.
+const START_BYTES: usize = 8;
+
+/// Frames of at most this many bytes are sent in one piece.
+const ONE_PIECE_BYTES: usize = 64 * 1024;
+
+/// One frame.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Frame {
+    pub(crate) head: Bytes,
+    pub(crate) parts: Vec<Bytes>,
+}
+
+/// The sender broke the protocol.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum FrameError {
+    #[error("a frame's head has {0} bytes, more than {MAX_HEAD_BYTES}")]
+    Head(usize),
+    #[error("a frame has {0} parts, more than {MAX_PARTS}")]
+    Parts(usize),
+    #[error("a frame has {bytes} bytes, more than the limit of {limit} (max_bytes)")]
+    Bytes { bytes: u64, limit: u64 },
+}
+
+/// Sends a frame. Each part may be in pieces.
+pub(crate) fn write_frame<'p>(
+    stream: &mut impl Write,
+    head: &[u8],
+    parts: impl ExactSizeIterator<Item = (usize, &'p [Bytes])> + Clone,
+) -> io::Result<()> {
+    let mut start = Vec::with_capacity(START_BYTES + 8 * parts.len() + head.len());
+    start.extend_from_slice(&u32::try_from(head.len()).map_err(io::Error::other)?.to_le_bytes());
+    start.extend_from_slice(&u32::try_from(parts.len()).map_err(io::Error::other)?.to_le_bytes());
+    let mut all = 0;
+    for (bytes, _) in parts.clone() {
+        start.extend_from_slice(&(bytes as u64).to_le_bytes());
+        all += bytes;
+    }
+    start.extend_from_slice(head);
+    let pieces = parts.flat_map(|(_, pieces)| pieces);
+    if start.len() + all <= ONE_PIECE_BYTES {
+        pieces.for_each(|piece| start.extend_from_slice(piece));
+        return stream.write_all(&start);
+    }
+    stream.write_all(&start)?;
+    pieces.into_iter().try_for_each(|piece| stream.write_all(piece))
+}
+
+/// Reads frames from a stream that may have no more bytes for now.
+#[derive(Debug)]
+pub(crate) struct FrameReader {
+    max_bytes: u64,
+    section: Section,
+    buffer: Vec<u8>,
+    lengths: Vec<usize>,
+    frame: Frame,
+}
+
+/// What the buffer is being filled with.
+#[derive(Clone, Copy, Debug)]
+enum Section {
+    Start,
+    Lengths { head: usize, parts: usize },
+    Head(usize),
+    Parts,
+}
+
+impl FrameReader {
+    pub(crate) fn new(max_bytes: u64) -> Self {
+        let (buffer, lengths) = (Vec::new(), Vec::new());
+        Self { max_bytes, section: Section::Start, buffer, lengths, frame: Frame::default() }
+    }
+
+    /// Changes the limit of frames that have not begun.
+    pub(crate) fn set_max_bytes(&mut self, max_bytes: u64) {
+        self.max_bytes = max_bytes;
+    }
+
+    /// Reads until a frame is complete. `None`: the stream has ended. An error of kind `WouldBlock` or `TimedOut` loses
+    /// nothing: the next call continues.
+    pub(crate) fn read(&mut self, stream: &mut impl Read) -> io::Result<Option<Frame>> {
+        loop {
+            let needed = match self.section {
+                Section::Start => START_BYTES,
+                Section::Lengths { parts, .. } => 8 * parts,
+                Section::Head(bytes) => bytes,
+                Section::Parts => match self.lengths.get(self.frame.parts.len()) {
+                    Some(bytes) => *bytes,
+                    None => {
+                        self.section = Section::Start;
+                        return Ok(Some(std::mem::take(&mut self.frame)));
+                    }
+                },
+            };
+            if !self.fill(stream, needed)? {
+                return Ok(None);
+            }
+            self.take().map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
+        }
+    }
+
+    /// Whether the stream had this many bytes.
+    fn fill(&mut self, stream: &mut impl Read, needed: usize) -> io::Result<bool> {
+        while self.buffer.len() < needed {
+            let have = self.buffer.len();
+            self.buffer.resize(needed.min(have + GROWTH_BYTES), 0);
+            let read = loop {
+                match stream.read(&mut self.buffer[have..]) {
+                    Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                    read => break read,
+                }
+            };
+            self.buffer.truncate(have + read.as_ref().map_or(0, |read| *read));
+            if read? == 0 {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// The buffer is full.
+    fn take(&mut self) -> Result<(), FrameError> {
+        let buffer = std::mem::take(&mut self.buffer);
+        self.section = match self.section {
+            Section::Start => {
+                let (head, parts) = (number(&buffer[..4]), number(&buffer[4..]));
+                let (head, parts) = (saturated(head), saturated(parts));
+                if head > MAX_HEAD_BYTES {
+                    return Err(FrameError::Head(head));
+                }
+                if parts > MAX_PARTS {
+                    return Err(FrameError::Parts(parts));
+                }
+                Section::Lengths { head, parts }
+            }
+            Section::Lengths { head, .. } => {
+                let lengths = buffer.chunks_exact(8).map(number);
+                let bytes = lengths.clone().fold(0, u64::saturating_add);
+                if bytes > self.max_bytes {
+                    return Err(FrameError::Bytes { bytes, limit: self.max_bytes });
+                }
+                self.lengths = lengths.map(saturated).collect();
+                Section::Head(head)
+            }
+            Section::Head(_) => {
+                self.frame.head = buffer.into();
+                Section::Parts
+            }
+            Section::Parts => {
+                self.frame.parts.push(buffer.into());
+                Section::Parts
+            }
+        };
+        Ok(())
+    }
+}
+
+/// Up to eight bytes, little-endian.
+fn number(bytes: &[u8]) -> u64 {
+    bytes.iter().rev().fold(0, |number, byte| number << 8 | u64::from(*byte))
+}
+
+fn saturated(number: u64) -> usize {
+    usize::try_from(number).unwrap_or(usize::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Gives `step` bytes at a time, and is not ready before each.
+    struct Slow<'b> {
+        bytes: &'b [u8],
+        step: usize,
+        is_ready: bool,
+    }
+
+    impl Read for Slow<'_> {
+        fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+            self.is_ready = !self.is_ready;
+            if self.is_ready {
+                return Err(io::ErrorKind::WouldBlock.into());
+            }
+            let bytes = self.step.min(buffer.len()).min(self.bytes.len());
+            buffer[..bytes].copy_from_slice(&self.bytes[..bytes]);
+            self.bytes = &self.bytes[bytes..];
+            Ok(bytes)
+        }
+    }
+
+    fn read(reader: &mut FrameReader, stream: &mut impl Read) -> io::Result<Option<Frame>> {
+        loop {
+            match reader.read(stream) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                read => return read,
+            }
+        }
+    }
+
+    fn written(head: &[u8], parts: &[Vec<Bytes>]) -> Vec<u8> {
+        let mut all = Vec::new();
+        let parts = parts.iter().map(|pieces| (pieces.iter().map(Bytes::len).sum(), pieces.as_slice()));
+        write_frame(&mut all, head, parts).unwrap();
+        all
+    }
+
+    proptest! {
+        #[test]
+        fn frames_arrive_as_they_were_sent(
+            heads in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..20), 1..4),
+            parts in prop::collection::vec(prop::collection::vec(prop::collection::vec(any::<u8>(), 0..9), 0..3), 0..4),
+            step in 1_usize..50,
+        ) {
+            let parts: Vec<Vec<Bytes>> =
+                parts.into_iter().map(|pieces| pieces.into_iter().map(Bytes::from).collect()).collect();
+            let all: Vec<u8> = heads.iter().flat_map(|head| written(head, &parts)).collect();
+            let (mut stream, mut reader) = (Slow { bytes: &all, step, is_ready: false }, FrameReader::new(1000));
+            for head in heads {
+                let frame = read(&mut reader, &mut stream).unwrap().unwrap();
+                prop_assert_eq!(&frame.head[..], &head[..]);
+                let whole: Vec<Bytes> = parts.iter().map(|pieces| pieces.concat().into()).collect();
+                prop_assert_eq!(frame.parts, whole);
+            }
+            prop_assert_eq!(read(&mut reader, &mut stream).unwrap(), None);
+        }
+
+        #[test]
+        fn any_bytes_are_read_without_a_panic(bytes in prop::collection::vec(any::<u8>(), 0..100)) {
+            let _ = FrameReader::new(1000).read(&mut &bytes[..]);
+        }
+    }
+
+    #[test]
+    fn lengths_beyond_the_limits_are_refused_before_memory_is_taken() {
+        let error = |bytes: &[u8]| FrameReader::new(10).read(&mut &*bytes).unwrap_err().to_string();
+        assert!(error(&[255; 8]).contains("head"));
+        assert!(error(&[0, 0, 0, 0, 1, 0, 1, 0]).contains("65537 parts"));
+        let mut long = vec![0, 0, 0, 0, 2, 0, 0, 0];
+        long.extend([10, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0]);
+        assert!(error(&long).contains("11 bytes, more than the limit of 10"));
+        long[8] = 9;
+        assert_eq!(FrameReader::new(10).read(&mut &long[..]).unwrap(), None, "it fits, and has not arrived");
+    }
+
+    #[test]
+    fn an_announced_part_takes_memory_only_as_it_arrives() {
+        let mut reader = FrameReader::new(u64::MAX);
+        let mut start = vec![0, 0, 0, 0, 1, 0, 0, 0];
+        start.extend((1_u64 << 40).to_le_bytes());
+        start.push(7);
+        assert_eq!(reader.read(&mut &start[..]).unwrap(), None);
+        assert!(reader.buffer.capacity() <= 2 * GROWTH_BYTES);
+    }
+}

@@ -1,0 +1,25 @@
+//! Stages whose replicas are child processes, in any language.
+//!
+//! ```text
+//!  batch ──► frame ──► Unix socket ──► child        one child for each replica
+//!                                        │
+//!  one outcome per item ◄── frame ◄──────┘          its end is a crash of the replica, with the reason
+//! ```
+//!
+//! A child that is killed, hangs or breaks the protocol costs its replica and nothing else: the stage's contract says
+//! what happens to its batch, as for a worker that panics. The protocol is `docs/worker-protocol.md`.
+//!
+//! A worker in Rust is a [`Worker`](callboard_core::Worker) that a program passes to [`serve_worker`].
+
+mod child;
+mod config;
+mod exit;
+mod frame;
+mod message;
+mod serve;
+mod stage;
+mod worker;
+
+pub use config::ProcessConfig;
+pub use serve::{ServeWorkerError, serve_worker};
+pub use stage::stage;

@@ -1,0 +1,116 @@
+//! The heads of frames.
+
+use bytes::Bytes;
+use callboard_codec::{Map, Value};
+use serde::{Deserialize, Serialize};
+
+/// The version of the protocol.
+pub(crate) const PROTOCOL: u32 = 1;
+
+/// The most levels of a head.
+const MAX_DEPTH: usize = 64;
+
+/// From the node to its child.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+pub(crate) enum ToChild {
+    Start(Start),
+    Batch { id: u64, items: Vec<CallHead> },
+    Cancel { id: u64, item: usize },
+    Stop,
+}
+
+/// What a child must know before it loads.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Start {
+    pub(crate) protocol: u32,
+    pub(crate) stage: String,
+    pub(crate) replica: usize,
+    pub(crate) generation: u64,
+    pub(crate) max_batch_size: usize,
+    pub(crate) max_bytes: u64,
+    pub(crate) settings: Map,
+}
+
+/// The call of an item.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub(crate) struct CallHead {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) remaining_ms: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) request_id: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) traceparent: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) caller: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) route: Option<String>,
+}
+
+/// From a child to its node.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+pub(crate) enum FromChild {
+    Ready {
+        protocol: u32,
+        #[serde(default)]
+        worker: String,
+    },
+    Failed {
+        message: String,
+        #[serde(default)]
+        trace: Option<String>,
+    },
+    Output {
+        id: u64,
+        item: usize,
+    },
+    Outcomes {
+        id: u64,
+        items: Vec<Option<ItemError>>,
+    },
+    Log {
+        #[serde(default)]
+        level: String,
+        #[serde(default)]
+        target: String,
+        message: String,
+        #[serde(default)]
+        request_id: Option<String>,
+    },
+}
+
+/// The failure of one item.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub(crate) struct ItemError {
+    pub(crate) message: String,
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub(crate) invalid: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) status: Option<u16>,
+    #[serde(default, rename = "type", skip_serializing_if = "Option::is_none")]
+    pub(crate) error_type: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) details: Option<Value>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) retry_after_ms: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) trace: Option<String>,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
+fn is_false(flag: &bool) -> bool {
+    !flag
+}
+
+/// Writes a head.
+pub(crate) fn encode(message: &impl Serialize) -> Result<Vec<u8>, rmp_serde::encode::Error> {
+    rmp_serde::to_vec_named(message)
+}
+
+/// Reads a head.
+pub(crate) fn decode<'h, T: Deserialize<'h>>(head: &'h Bytes) -> Result<T, rmp_serde::decode::Error> {
+    let mut decoder = rmp_serde::Deserializer::from_read_ref(head);
+    decoder.set_max_depth(MAX_DEPTH);
+    T::deserialize(&mut decoder)
+}

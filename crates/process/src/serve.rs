@@ -1,0 +1,130 @@
+//! The child's side of the protocol, for workers in Rust.
+
+use std::fs::File;
+use std::io::{self, BufReader};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+
+use bytes::Bytes;
+use callboard_codec::{DecodeLimits, Envelope, Format, Value};
+use callboard_core::Failure;
+use rustix::stdio::dup2_stdin;
+
+use crate::frame::{FrameReader, write_frame};
+use crate::message::{self, FromChild, ItemError, PROTOCOL, ToChild};
+
+/// The most bytes of the first frame, before the node has said its limit.
+const START_BYTES: u64 = 1024 * 1024;
+
+/// Why a worker in a child process could not go on.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ServeWorkerError {
+    /// Standard input is not the socket of a node: start this program as the command of a stage.
+    #[error("standard input is not the socket of a node")]
+    NoSocket(#[source] io::Error),
+    /// The socket failed.
+    #[error("the socket of the node failed")]
+    Socket(#[from] io::Error),
+    /// The node said something unexpected.
+    #[error("the node broke the protocol: {0}")]
+    Protocol(String),
+}
+
+/// Serves a stage of a node from this process, which the node has started: `load` once, then `run` for each item, until
+/// the node ends the process.
+///
+/// ```no_run
+/// use callboard_codec::Value;
+///
+/// fn main() -> Result<(), callboard_process::ServeWorkerError> {
+///     callboard_process::serve_worker(
+///         || Ok(()),
+///         |(), item: &Value| Ok(Value::from(item.as_str().ok_or("a text is needed")?.to_uppercase())),
+///     )
+/// }
+/// ```
+///
+/// # Errors
+///
+/// If standard input is not a node's socket, or the node breaks the protocol.
+pub fn serve_worker<W>(
+    load: impl FnOnce() -> Result<W, Failure>,
+    run: impl Fn(&mut W, &Value) -> Result<Value, Failure>,
+) -> Result<(), ServeWorkerError> {
+    let mut socket = take_socket().map_err(ServeWorkerError::NoSocket)?;
+    let mut stream = BufReader::new(socket.try_clone()?);
+    let mut reader = FrameReader::new(START_BYTES);
+    let mut send = |message: &FromChild, parts: &[Envelope]| -> Result<(), ServeWorkerError> {
+        let head = message::encode(message).map_err(|error| ServeWorkerError::Protocol(error.to_string()))?;
+        let parts = parts.iter().map(|part| (part.len(), part.parts()));
+        Ok(write_frame(&mut socket, &head, parts)?)
+    };
+    let mut load = Some(load);
+    let mut worker = None;
+    while let Some(frame) = reader.read(&mut stream)? {
+        let head: ToChild =
+            message::decode(&frame.head).map_err(|error| ServeWorkerError::Protocol(error.to_string()))?;
+        match (head, worker.as_mut()) {
+            (ToChild::Start(start), None) => {
+                reader.set_max_bytes(start.max_bytes);
+                let load = load.take().ok_or_else(|| ServeWorkerError::Protocol("two starts".to_owned()))?;
+                match load() {
+                    Ok(loaded) => worker = Some(loaded),
+                    Err(failure) => {
+                        let (message, trace) = (failure.message().to_owned(), None);
+                        return send(&FromChild::Failed { message, trace }, &[]);
+                    }
+                }
+                let version = concat!("rust, callboard ", env!("CARGO_PKG_VERSION")).to_owned();
+                send(&FromChild::Ready { protocol: PROTOCOL, worker: version }, &[])?;
+            }
+            (ToChild::Batch { id, .. }, Some(worker)) => {
+                let (mut items, mut parts) = (Vec::with_capacity(frame.parts.len()), Vec::new());
+                for part in &frame.parts {
+                    match outcome(worker, part, &run) {
+                        Ok(output) => {
+                            parts.push(output);
+                            items.push(None);
+                        }
+                        Err(failure) => items.push(Some(item_error(&failure))),
+                    }
+                }
+                send(&FromChild::Outcomes { id, items }, &parts)?;
+            }
+            // An item that runs is not interrupted.
+            (ToChild::Cancel { .. }, _) => {}
+            (ToChild::Stop, _) => return Ok(()),
+            (ToChild::Start(_) | ToChild::Batch { .. }, _) => {
+                return Err(ServeWorkerError::Protocol("a batch before the start, or a second start".to_owned()));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Takes the socket from standard input, where nothing else may read or close it.
+fn take_socket() -> io::Result<UnixStream> {
+    let socket = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
+    socket.peer_addr()?;
+    dup2_stdin(OwnedFd::from(File::open("/dev/null")?))?;
+    Ok(socket)
+}
+
+fn outcome<W>(
+    worker: &mut W,
+    part: &Bytes,
+    run: &impl Fn(&mut W, &Value) -> Result<Value, Failure>,
+) -> Result<Envelope, Failure> {
+    let input = Value::decode(Format::Envelope, part, &DecodeLimits::default())?;
+    Ok(run(worker, &input)?.to_envelope()?)
+}
+
+fn item_error(failure: &Failure) -> ItemError {
+    ItemError {
+        message: failure.message().to_owned(),
+        invalid: failure.kind() == callboard_core::ErrorKind::InvalidInput,
+        retry_after_ms: failure.retry_after().and_then(|after| u64::try_from(after.as_millis()).ok()),
+        ..ItemError::default()
+    }
+}

@@ -1,0 +1,161 @@
+//! Stages of real child processes: what their callers see, and what is left of them.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use callboard_codec::{DType, Tensor, Value};
+use callboard_core::{App, CallError, Contract, Drained, ErrorKind, Node, Stage};
+use callboard_process::{ProcessConfig, stage};
+use rustix::process::{Pid, Signal, kill_process, test_kill_process};
+
+/// The example that cargo has built beside this test.
+fn config(mode: &str) -> ProcessConfig {
+    let test = std::env::current_exe().unwrap();
+    let program: PathBuf = test.parent().unwrap().parent().unwrap().join("examples/misbehaving");
+    ProcessConfig::new([program.into_os_string(), mode.into()])
+}
+
+fn worker() -> Stage<Value, Value> {
+    stage("child", &config(""))
+}
+
+async fn started(stage: Stage<Value, Value>) -> Node {
+    App::new().route("/child", stage).start().await.unwrap()
+}
+
+async fn call(node: &Node, item: impl Into<Value>) -> Result<Value, CallError> {
+    node.client().call("/child", item.into()).await
+}
+
+async fn pid(node: &Node) -> Pid {
+    let pid = call(node, "pid").await.unwrap();
+    Pid::from_raw(i32::try_from(pid.as_i64().unwrap()).unwrap()).unwrap()
+}
+
+/// Waits until no process has this number. A zombie is still one.
+async fn until_gone(pid: Pid) {
+    until("the process is gone", || test_kill_process(pid).is_err()).await;
+}
+
+async fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    for _ in 0..2000 {
+        if is_so() {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    panic!("not within 10 s: {what}");
+}
+
+fn restarts(node: &Node) -> u64 {
+    node.describe().stages[0].restarts
+}
+
+#[tokio::test]
+async fn values_of_all_kinds_go_there_and_back() {
+    let node = started(worker()).await;
+    let tensor = Tensor::try_new(DType::F32, &[64, 1024], vec![1; 64 * 1024 * 4].into()).unwrap();
+    let map = Value::Map([("text", Value::from("x")), ("tensor", Value::from(tensor))].into_iter().collect());
+    for item in [Value::Null, Value::from(7), Value::List(vec![Value::from("a"), Value::Float(0.5)]), map] {
+        assert_eq!(call(&node, item.clone()).await.unwrap(), item);
+    }
+}
+
+#[tokio::test]
+async fn a_bad_item_fails_alone_and_the_worker_keeps_its_state() {
+    let node = started(worker().max_batch_size(8)).await;
+    let items = ["one", "invalid", "two", "fail", "three"];
+    let answers = futures(items.map(|item| call(&node, item))).await;
+    assert_eq!(answers[0].as_ref().unwrap(), &Value::from("one"));
+    let invalid = answers[1].as_ref().unwrap_err();
+    assert_eq!((invalid.kind(), invalid.message()), (ErrorKind::InvalidInput, "`invalid` is not a text that it takes"));
+    assert_eq!(answers[3].as_ref().unwrap_err().kind(), ErrorKind::Failed);
+    assert!(answers[2].is_ok() && answers[4].is_ok());
+    assert_eq!(call(&node, "calls").await.unwrap(), Value::from(6));
+    assert_eq!(restarts(&node), 0);
+}
+
+async fn futures<F: Future>(all: [F; 5]) -> Vec<F::Output> {
+    futures_util::future::join_all(all).await
+}
+
+#[tokio::test]
+async fn the_end_of_a_child_during_a_call_is_explained_and_the_replica_starts_again() {
+    let node = started(worker()).await;
+    for (item, reason) in [("exit", "exited with code 7"), ("abort", "was killed by signal 6 (SIGABRT)")] {
+        let error = call(&node, item).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::WorkerFailed);
+        assert!(
+            error.message().starts_with("the worker ended: the process ") && error.message().contains(reason),
+            "{error}"
+        );
+        assert!(!error.is_retryable(), "the default contract is at most once");
+        assert_eq!(call(&node, "again").await.unwrap(), Value::from("again"));
+    }
+    assert_eq!(restarts(&node), 2);
+}
+
+#[tokio::test]
+async fn an_idempotent_call_survives_the_death_of_its_child() {
+    let node = started(worker().contract(Contract::Idempotent)).await;
+    let hanging = tokio::spawn({
+        let client = node.client();
+        async move { client.call::<Value, Value>("/child", Value::from("calls")).await }
+    });
+    let first = pid(&node).await;
+    kill_process(first, Signal::KILL).unwrap();
+    assert!(hanging.await.unwrap().is_ok());
+    assert!(call(&node, "again").await.is_ok());
+    assert_ne!(pid(&node).await, first);
+}
+
+#[tokio::test]
+async fn a_child_that_dies_while_it_is_idle_is_started_again_before_the_next_call() {
+    let node = started(worker()).await;
+    let first = pid(&node).await;
+    kill_process(first, Signal::KILL).unwrap();
+    until("the replica is back", || restarts(&node) == 1).await;
+    assert_ne!(pid(&node).await, first);
+    until_gone(first).await;
+}
+
+#[tokio::test]
+async fn a_child_that_hangs_is_killed_after_the_timeout_of_its_stage() {
+    let node = started(worker().timeout(Duration::from_millis(300))).await;
+    let first = pid(&node).await;
+    let error = call(&node, "hang").await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::DeadlineExceeded, "{error}");
+    assert_eq!(call(&node, "again").await.unwrap(), Value::from("again"));
+    until_gone(first).await;
+}
+
+#[tokio::test]
+async fn nothing_is_left_of_a_node_that_shuts_down() {
+    let node = started(worker().replicas(2)).await;
+    let grandchild = call(&node, "grandchild").await.unwrap().as_i64().unwrap();
+    let (child, grandchild) = (pid(&node).await, Pid::from_raw(i32::try_from(grandchild).unwrap()).unwrap());
+    assert_eq!(node.shutdown(Duration::from_secs(5)).await, Drained::Completely);
+    until_gone(child).await;
+    until_gone(grandchild).await;
+}
+
+#[tokio::test]
+async fn a_start_that_fails_tells_its_reason() {
+    let mut slow = config("silent");
+    slow.start_timeout = Duration::from_millis(200);
+    let mut missing = config("");
+    missing.command = vec!["/no/such/program".into(), "".into()];
+    let mut empty = config("");
+    empty.command.clear();
+    for (config, reason) in [
+        (config("exits"), "the process exited with code 3\nno licence was found"),
+        (config("fails"), "it could not start: no weights"),
+        (config("garbage"), "a frame's head has 4294967295 bytes"),
+        (slow, "it was not ready within 200ms"),
+        (missing, "`/no/such/program ` cannot be started: No such file or directory"),
+        (empty, "the command of the stage is empty"),
+    ] {
+        let error = App::new().route("/child", stage("child", &config)).start().await.unwrap_err();
+        assert!(error.to_string().contains(reason), "{error}");
+    }
+}
