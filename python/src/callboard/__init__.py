@@ -1,0 +1,64 @@
+"""Serve Python with Callboard.
+
+    import callboard as cb
+
+    @cb.service(replicas=2, timeout="5s")
+    class Sentiment:
+        def setup(self, device: str):
+            self.model = load("model.bin", device)
+
+        @cb.batched(max_batch_size=32)
+        def predict(self, texts: list[str]) -> list[str]:
+            return self.model(texts)
+
+`callboard serve app.py` answers `POST /sentiment`. A decorated class stays a plain class.
+"""
+
+from msgspec import Meta as Field
+
+from callboard._api import (
+    Context,
+    HTTPException,
+    InvalidInput,
+    SetupContext,
+    batched,
+    concurrent,
+    function,
+    nearest_name,
+    route,
+    service,
+)
+from callboard._version import __version__
+from callboard.testing import test_client
+
+__all__ = [
+    "Context",
+    "Field",
+    "HTTPException",
+    "InvalidInput",
+    "SetupContext",
+    "__version__",
+    "batched",
+    "concurrent",
+    "function",
+    "route",
+    "service",
+    "test_client",
+]
+
+# Names of other systems, and the name here.
+_ELSEWHERE = {
+    "api": "route",
+    "app": "service",
+    "batch": "batched",
+    "batchable": "batched",
+    "cls": "service",
+    "deployment": "service",
+    "endpoint": "route",
+    "method": "route",
+}
+
+
+def __getattr__(name: str) -> object:
+    near = _ELSEWHERE.get(name) or nearest_name(name, __all__)
+    raise AttributeError(f"callboard has no {name!r}" + (f": did you mean {near!r}?" if near else ""))

@@ -1,0 +1,335 @@
+"""What users write: decorators, errors and the context of a call.
+
+The decorators only note what they are given, on the class or function itself. A decorated class stays a plain class,
+and a decorated function a plain function.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import http
+import re
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Literal, NoReturn, TypeVar, overload
+
+Contract = Literal["at_most_once", "idempotent", "pure"]
+CONTRACTS = ("at_most_once", "idempotent", "pure")
+
+C = TypeVar("C", bound=type)
+F = TypeVar("F", bound=Callable[..., Any])
+
+# The attributes that carry what a decorator was given.
+SERVICE = "__callboard_service__"
+METHOD = "__callboard_method__"
+
+_UNITS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000}
+
+
+# ---- Errors and context ----------------------------------------------------------------------------------------------
+
+
+class HTTPException(Exception):
+    """Answers the call with a status from 400 to 599. In a batch it may be returned in the place of one item.
+
+    A `detail` that is no text goes to the client as `details`. Of the headers only `Retry-After` in seconds is sent.
+    """
+
+    def __init__(self, status_code: int, detail: Any = None, headers: Mapping[str, str] | None = None) -> None:
+        if not 400 <= status_code <= 599:
+            raise ValueError(f"HTTPException: the status {status_code} is not from 400 to 599")
+        self.status_code = status_code
+        self.detail = _phrase(status_code) if detail is None else detail
+        self.headers = dict(headers or {})
+        super().__init__(status_code, self.detail)
+
+    @property
+    def message(self) -> str:
+        return self.detail if isinstance(self.detail, str) else _phrase(self.status_code)
+
+    @property
+    def retry_after_ms(self) -> int | None:
+        seconds = next((value for name, value in self.headers.items() if name.lower() == "retry-after"), "")
+        return int(seconds) * 1000 if seconds.isdecimal() else None
+
+    def __str__(self) -> str:
+        return f"{self.status_code}: {self.message}"
+
+
+def _phrase(status_code: int) -> str:
+    try:
+        return http.HTTPStatus(status_code).phrase
+    except ValueError:
+        return f"status {status_code}"
+
+
+class InvalidInput(ValueError):
+    """The input does not have the form that the type hints ask for: status 422."""
+
+
+@dataclasses.dataclass
+class Context:
+    """One call, as a parameter `context` receives it. A batched method receives a list, one for each item."""
+
+    request_id: str | None = None
+    route: str | None = None
+    session: str | None = None
+    caller: str | None = None
+    traceparent: str | None = None
+    # On the clock of `time.monotonic()`; None without a deadline.
+    deadline: float | None = None
+    _cancelled: bool = dataclasses.field(default=False, repr=False)
+
+    def remaining(self) -> float | None:
+        """Seconds until the deadline, at least 0; None without a deadline."""
+        return None if self.deadline is None else max(0.0, self.deadline - time.monotonic())
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether the caller has left. Code that runs long without `await` should look here from time to time."""
+        return self._cancelled
+
+
+@dataclasses.dataclass
+class SetupContext:
+    """Where an instance starts, as the parameter `context` of `setup` receives it."""
+
+    stage: str = ""
+    replica: int = 0
+    generation: int = 0
+    device: str = "cpu"
+    settings: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+
+# ---- Services and functions ------------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class Service:
+    """What `service` or `function` was given."""
+
+    is_function: bool
+    name: str
+    route: str
+    replicas: int = 1
+    timeout_ms: int | None = None
+    contract: str = "at_most_once"
+    max_batch_size: int | None = None
+    device: str | None = None
+
+
+@dataclasses.dataclass
+class Method:
+    """What `batched`, `concurrent` and `route` were given for one method or function."""
+
+    batched: bool = False
+    max_batch_size: int | None = None
+    concurrency: int = 1
+    route: str | None = None
+
+
+@overload
+def service(cls: C, /) -> C: ...
+@overload
+def service(
+    *,
+    name: str | None = ...,
+    route: str | None = ...,
+    replicas: int = ...,
+    timeout: str | float | None = ...,
+    contract: Contract = ...,
+    max_batch_size: int | None = ...,
+    device: str | None = ...,
+) -> Callable[[C], C]: ...
+
+
+def service(cls: Any = None, /, **options: Any) -> Any:
+    """Makes a class a service: `@service` or `@service(replicas=2, timeout="5s", contract="idempotent")`.
+
+    `timeout` is in seconds, or a text such as `"200ms"`. The route is the name in lower case with hyphens.
+    """
+    _check_names("service", options, _SERVICE_OPTIONS)
+
+    def decorate(cls: Any) -> Any:
+        if not isinstance(cls, type):
+            raise TypeError(f"@service decorates a class, not {cls!r}: use @function for a function")
+        setattr(cls, SERVICE, _service(cls, False, **options))
+        return cls
+
+    return decorate if cls is None else decorate(cls)
+
+
+@overload
+def function(fn: F, /) -> F: ...
+@overload
+def function(
+    *,
+    name: str | None = ...,
+    route: str | None = ...,
+    replicas: int = ...,
+    timeout: str | float | None = ...,
+    contract: Contract = ...,
+    max_batch_size: int | None = ...,
+    device: str | None = ...,
+) -> Callable[[F], F]: ...
+
+
+def function(fn: Any = None, /, **options: Any) -> Any:
+    """Makes a plain function a route `/name`, with the options of `service`.
+
+    Of several parameters the body is an object of them by name; of one parameter the body is its value.
+    """
+    _check_names("function", options, _SERVICE_OPTIONS)
+
+    def decorate(fn: Any) -> Any:
+        if isinstance(fn, type) or not callable(fn):
+            raise TypeError(f"@function decorates a function, not {fn!r}: use @service for a class")
+        setattr(fn, SERVICE, _service(fn, True, **options))
+        return fn
+
+    return decorate if fn is None else decorate(fn)
+
+
+_SERVICE_OPTIONS = ("name", "route", "replicas", "timeout", "contract", "max_batch_size", "device")
+
+
+def _service(
+    target: Any,
+    is_function: bool,
+    *,
+    name: str | None = None,
+    route: str | None = None,
+    replicas: int = 1,
+    timeout: str | float | None = None,
+    contract: str = "at_most_once",
+    max_batch_size: int | None = None,
+    device: str | None = None,
+) -> Service:
+    name = name or target.__name__
+    if contract not in CONTRACTS:
+        raise ValueError(f"contract={contract!r}{_nearest(contract, CONTRACTS)}; there are {', '.join(CONTRACTS)}")
+    return Service(
+        is_function=is_function,
+        name=name,
+        route=_route(route) if route else "/" + (name if is_function else hyphened(name)),
+        replicas=_positive("replicas", replicas),
+        timeout_ms=None if timeout is None else timeout_ms(timeout),
+        contract=contract,
+        max_batch_size=None if max_batch_size is None else _positive("max_batch_size", max_batch_size),
+        device=device,
+    )
+
+
+# ---- Methods ---------------------------------------------------------------------------------------------------------
+
+
+@overload
+def batched(fn: F, /) -> F: ...
+@overload
+def batched(*, max_batch_size: int = ...) -> Callable[[F], F]: ...
+
+
+def batched(fn: Any = None, /, **options: Any) -> Any:
+    """The method takes a list of items, and returns a list of as many outputs in the same order.
+
+    An exception in the place of an output fails that item; an exception that is raised fails all of them.
+    """
+    _check_names("batched", options, ("max_batch_size",))
+    size = options.get("max_batch_size")
+
+    def decorate(fn: F) -> F:
+        method = _method(fn)
+        method.batched = True
+        method.max_batch_size = None if size is None else _positive("max_batch_size", size)
+        return fn
+
+    return decorate if fn is None else decorate(fn)
+
+
+def concurrent(*, max: int) -> Callable[[F], F]:
+    """Up to `max` items run at the same time, in an async method."""
+
+    def decorate(fn: F) -> F:
+        _method(fn).concurrency = _positive("max", max)
+        return fn
+
+    return decorate
+
+
+def route(path: str) -> Callable[[F], F]:
+    """Makes a further method of a class a route of its own."""
+    if not isinstance(path, str):
+        raise TypeError('route takes a path: @route("/path")')
+
+    def decorate(fn: F) -> F:
+        _method(fn).route = _route(path)
+        return fn
+
+    return decorate
+
+
+def _method(fn: Any) -> Method:
+    if not hasattr(fn, METHOD):
+        setattr(fn, METHOD, Method())
+    method: Method = getattr(fn, METHOD)
+    return method
+
+
+# ---- Words and numbers -----------------------------------------------------------------------------------------------
+
+
+def timeout_ms(timeout: str | float) -> int:
+    """Milliseconds of `"5s"`, `"200ms"`, `"1m"` or a number of seconds."""
+    if isinstance(timeout, str):
+        match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(ms|s|m|h)\s*", timeout)
+        if not match:
+            raise ValueError(f'timeout={timeout!r}: write "5s", "200ms" or a number of seconds')
+        millis = float(match[1]) * _UNITS[match[2]]
+    else:
+        millis = float(timeout) * 1000
+    if not 1 <= millis < 2**53:
+        raise ValueError(f"timeout={timeout!r}: must be a millisecond or more")
+    return int(millis)
+
+
+def hyphened(name: str) -> str:
+    """`ImageSearch` and `image_search` as `image-search`; `HTTPEcho` as `http-echo`."""
+    name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "-", name)
+    return name.replace("_", "-").lower()
+
+
+def nearest_name(name: str, names: Iterable[str]) -> str | None:
+    """The name that was probably meant."""
+    by_fold = {each.lower().replace("_", ""): each for each in names}
+    found = difflib.get_close_matches(name.lower().replace("_", ""), by_fold, n=1)
+    return by_fold[found[0]] if found else None
+
+
+def _nearest(name: str, names: Iterable[str]) -> str:
+    found = nearest_name(name, names)
+    return f": did you mean {found!r}?" if found else ""
+
+
+def _check_names(decorator: str, options: Iterable[str], names: tuple[str, ...]) -> None:
+    for option in options:
+        if option not in names:
+            _unknown_option(decorator, option, names)
+
+
+def _unknown_option(decorator: str, option: str, names: tuple[str, ...]) -> NoReturn:
+    message = f"{decorator} has no option {option!r}{_nearest(option, names)}"
+    raise TypeError(f"{message} There are {', '.join(names)}" if message.endswith("?") else f"{message}: {names}")
+
+
+def _positive(name: str, value: Any) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise ValueError(f"{name}={value!r}: must be an integer from 1")
+    return value
+
+
+def _route(path: str) -> str:
+    path = path if path.startswith("/") else "/" + path
+    if path == "/" or path.endswith("/") or any(char.isspace() or char in "?#" for char in path):
+        raise ValueError(f"route {path!r}: write a path such as '/classify'")
+    return path

@@ -1,0 +1,529 @@
+"""Values as envelopes: the form in which every input and output crosses the socket.
+
+An envelope is a header, a tree of MessagePack, and segments: large leaves as they lie in memory. A reader returns
+arrays as read-only views of the received bytes. A writer returns pieces, so that a large array is never copied. The
+format is in `docs/wire.md`, sections "Values in MessagePack" and "Envelope, version 1".
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import decimal
+import enum
+import math
+import struct
+import uuid
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import msgspec
+import numpy as np
+from msgspec.msgpack import Ext
+
+Buffer = bytes | bytearray | memoryview
+
+MAGIC = b"\x89CBE"
+VERSION = 1
+ALIGNMENT = 64
+# Leaves of this size and more become segments.
+SEGMENT_BYTES = 1024
+# The deepest nesting that either side follows.
+MAX_DEPTH = 512
+
+_HEADER = struct.Struct("<4sBBHIIQ")
+_LENGTH = struct.Struct("<Q")
+_SEGMENT = struct.Struct("<B3xI")
+_ARRAY = struct.Struct("<BB6x")
+
+TUPLE, SCALAR, TENSOR, TEXTS, FRAME, SERIES, SEGMENT = 1, 2, 3, 4, 5, 6, 7
+BYTES = 0
+TEXTS_CODE = 64
+BF16_CODE = 11
+
+_CODES = {
+    "bool": 1, "int8": 2, "int16": 3, "int32": 4, "int64": 5, "uint8": 6, "uint16": 7, "uint32": 8, "uint64": 9,
+    "float16": 10, "bfloat16": BF16_CODE, "float32": 12, "float64": 13, "complex64": 14, "complex128": 15,
+}  # fmt: skip
+_DTYPES = {code: np.dtype(name).newbyteorder("<") for name, code in _CODES.items() if code != BF16_CODE}
+
+# Types that MessagePack expresses as they are.
+_PLAIN = frozenset({type(None), bool, int, float, str})
+# Types that have a text or number of their own.
+_NAMED = (
+    datetime.datetime, datetime.date, datetime.time, datetime.timedelta, decimal.Decimal, uuid.UUID, enum.Enum,
+)  # fmt: skip
+_ZEROS = bytes(ALIGNMENT)
+
+
+class EnvelopeError(ValueError):
+    """The bytes are not an envelope that this reader knows."""
+
+
+# ---- Writing ---------------------------------------------------------------------------------------------------------
+
+
+class _Unwritable(TypeError):
+    """A value without a form. Its place is put together on the way up."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.message = message
+        self.place = ""
+
+
+def encode_pieces(value: object) -> list[Buffer]:
+    """Encodes a value as pieces that make an envelope one after the other. Raises `TypeError` with the place."""
+    writer = _Writer()
+    try:
+        tree = writer.tree(value)
+    except _Unwritable as error:
+        raise TypeError(f"{error.message} at ${error.place}") from None
+    except RecursionError:
+        raise TypeError(f"nesting beyond {MAX_DEPTH} levels") from None
+    except OverflowError:
+        raise TypeError(f"an integer beyond 64 bits at ${_wide_integer(value)}") from None
+    except UnicodeEncodeError as error:
+        raise TypeError(f"a text that has no UTF-8: {error.reason}") from None
+    lengths = [len(segment) for segment in writer.segments]
+    end = _HEADER.size + 8 * len(lengths) + len(tree)
+    pieces: list[Buffer] = [b"", struct.pack(f"<{len(lengths)}Q", *lengths), tree]
+    for segment in writer.segments:
+        padding = -end % ALIGNMENT
+        pieces += (_ZEROS[:padding], segment)
+        end += padding + len(segment)
+    pieces[0] = _HEADER.pack(MAGIC, VERSION, 0, 0, len(tree), len(lengths), end)
+    return pieces
+
+
+def encode(value: object) -> bytes:
+    """Encodes a value as one envelope."""
+    return b"".join(encode_pieces(value))
+
+
+class _Writer:
+    """Turns one value into a tree that MessagePack expresses, and collects its segments in their order."""
+
+    __slots__ = ("segments",)
+
+    encoder = msgspec.msgpack.Encoder()
+
+    def __init__(self) -> None:
+        self.segments: list[memoryview] = []
+
+    def tree(self, value: object) -> bytes:
+        return self.encoder.encode(self.lower(value, 0))
+
+    def lower(self, value: Any, depth: int) -> Any:
+        kind = type(value)
+        if kind in _PLAIN:
+            return value
+        if depth > MAX_DEPTH:
+            raise _Unwritable(f"nesting beyond {MAX_DEPTH} levels")
+        if kind is dict:
+            return self.map(value, depth)
+        if kind is list:
+            return self.list(value, depth)
+        if kind is np.ndarray:
+            return self.array(value)
+        if kind is tuple:
+            return Ext(TUPLE, self.encoder.encode(self.list(value, depth)))
+        if kind is bytes:
+            return value if len(value) < SEGMENT_BYTES else self.leaf(BYTES, b"", memoryview(value))
+        return self.other(value, depth)
+
+    def list(self, items: Iterable[Any], depth: int) -> Any:
+        items = items if isinstance(items, (list, tuple)) else list(items)
+        if _PLAIN.issuperset(map(type, items)):
+            return items if isinstance(items, list) else list(items)
+        lowered = []
+        try:
+            for item in items:
+                lowered.append(self.lower(item, depth + 1))
+        except _Unwritable as error:
+            error.place = f"[{len(lowered)}]{error.place}"
+            raise
+        return lowered
+
+    def map(self, entries: Mapping[Any, Any], depth: int) -> dict[str, Any]:
+        lowered: dict[str, Any] = {}
+        for key, value in entries.items():
+            name = key if type(key) is str else _key(key)
+            if name in lowered:
+                raise _Unwritable(f"two keys that are both written as {name!r}")
+            try:
+                lowered[name] = value if type(value) in _PLAIN else self.lower(value, depth + 1)
+            except _Unwritable as error:
+                error.place = f".{name}{error.place}"
+                raise
+        return lowered
+
+    def other(self, value: Any, depth: int) -> Any:
+        """Everything that is not one of the usual types."""
+        if isinstance(value, (bytearray, memoryview)):
+            return self.lower(bytes(value), depth)
+        if isinstance(value, _NAMED):
+            return self.lower(msgspec.to_builtins(value), depth)
+        if isinstance(value, np.generic):
+            return self.scalar(value)
+        if isinstance(value, np.ndarray):
+            return self.array(np.asarray(value))
+        if isinstance(value, msgspec.Struct):
+            return self.lower(_struct_fields(value), depth)
+        if dataclasses.is_dataclass(value) and not isinstance(value, type):
+            fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+            return self.map(fields, depth)
+        if isinstance(value, Mapping):
+            return self.map(value, depth)
+        if isinstance(value, tuple):
+            return self.lower(tuple(value), depth)
+        if isinstance(value, (list, set, frozenset)):
+            return self.list(list(value), depth)
+        for plain in (str, int, float):
+            if isinstance(value, plain):
+                return plain(value)
+        if type(value).__module__.partition(".")[0] in ("pyarrow", "pandas", "polars"):
+            return self.frame(value)
+        if hasattr(value, "model_dump"):
+            return self.map(value.model_dump(), depth)
+        if hasattr(value, "__array__"):
+            return self.array(np.asarray(value))
+        raise _Unwritable(f"a value of type `{_type_name(value)}` cannot be sent")
+
+    def array(self, array: np.ndarray[Any, Any]) -> Ext:
+        if array.dtype.kind in "UT":
+            return self.texts(array)
+        header = self.array_header(_code(array.dtype), array)
+        # Little-endian elements in row-major order. Most arrays have them already.
+        array = array.astype(array.dtype.newbyteorder("<"), order="C", copy=False)
+        return self.leaf_of_array(TENSOR, header, array.reshape(-1).view(np.uint8).data)
+
+    def texts(self, array: np.ndarray[Any, Any]) -> Ext:
+        header = self.array_header(TEXTS_CODE, array)
+        pieces = [text.encode() for text in array.reshape(-1).tolist()]
+        ends = np.cumsum([len(piece) for piece in pieces], dtype="<u8").tobytes()
+        return self.leaf_of_array(TEXTS, header, memoryview(ends + b"".join(pieces)))
+
+    def array_header(self, code: int, array: np.ndarray[Any, Any]) -> bytes:
+        return _ARRAY.pack(code, array.ndim) + struct.pack(f"<{array.ndim}Q", *array.shape)
+
+    def leaf_of_array(self, kind: int, header: bytes, data: memoryview) -> Ext:
+        if len(data) < SEGMENT_BYTES:
+            return Ext(kind, header + data.tobytes())
+        return self.leaf(kind, header, data)
+
+    def leaf(self, kind: int, header: bytes, data: memoryview) -> Ext:
+        self.segments.append(data)
+        return Ext(SEGMENT, _SEGMENT.pack(kind, len(self.segments) - 1) + header)
+
+    def scalar(self, value: np.generic) -> Any:
+        if isinstance(value, (np.str_, np.bytes_)):
+            return value.item()
+        code = _code(value.dtype)
+        return Ext(SCALAR, bytes((code,)) + np.asarray(value).astype(value.dtype.newbyteorder("<")).tobytes())
+
+    def frame(self, value: Any) -> Ext:
+        kind, stream = _arrow_stream(value)
+        if len(stream) < SEGMENT_BYTES:
+            return Ext(kind, stream.tobytes())
+        return self.leaf(kind, b"", stream)
+
+
+def _code(dtype: np.dtype[Any]) -> int:
+    code = _CODES.get(dtype.name)
+    if code is None or (dtype.kind == "V" and code != BF16_CODE):
+        raise _Unwritable(f"an array of dtype `{dtype}` cannot be sent")
+    return code
+
+
+def _key(key: Any) -> str:
+    """A map key is text. A number or bool stands for its text."""
+    if isinstance(key, enum.Enum):
+        key = key.value
+    if isinstance(key, str):
+        return str(key)
+    if isinstance(key, (bool, np.bool_)):
+        return "true" if key else "false"
+    if isinstance(key, (int, float, np.integer, np.floating)):
+        return str(key)
+    raise _Unwritable(f"a key of type `{_type_name(key)}`: keys are texts")
+
+
+def _struct_fields(value: msgspec.Struct) -> Any:
+    """The fields of a Struct as msgspec itself would write them."""
+    config = value.__struct_config__
+    fields: dict[str, Any] = {}
+    if config.tag is not None and config.tag_field is not None:
+        fields[config.tag_field] = config.tag
+    for name, written in zip(value.__struct_fields__, value.__struct_encode_fields__, strict=True):
+        item = getattr(value, name)
+        if item is not msgspec.UNSET or config.array_like:
+            fields[written] = item
+    return list(fields.values()) if config.array_like else fields
+
+
+def _type_name(value: object) -> str:
+    kind = type(value)
+    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+
+
+def _wide_integer(value: Any) -> str:
+    """The place of the first integer that has no 64-bit form."""
+    if isinstance(value, (list, tuple)):
+        children: Iterable[tuple[str, Any]] = ((f"[{index}]", item) for index, item in enumerate(value))
+    elif isinstance(value, dict):
+        children = ((f".{key}", item) for key, item in value.items())
+    else:
+        return ""
+    for place, item in children:
+        if isinstance(item, int) and not -(2**63) <= item < 2**64:
+            return place
+        if rest := _wide_integer(item):
+            return place + rest
+    return ""
+
+
+def _pyarrow() -> Any:
+    try:
+        import pyarrow
+        import pyarrow.ipc
+    except ImportError:
+        raise TypeError("data frames and series need pyarrow: install `callboard[arrow]`") from None
+    return pyarrow
+
+
+def _arrow_stream(value: Any) -> tuple[int, memoryview]:
+    """A frame or series of pyarrow, pandas or polars as an Arrow IPC stream."""
+    pa = _pyarrow()
+    kind, table = FRAME, None
+    if isinstance(value, pa.Table):
+        table = value
+    elif isinstance(value, pa.RecordBatch):
+        table = pa.Table.from_batches([value])
+    elif isinstance(value, pa.Scalar):
+        raise _Unwritable(f"a value of type `{_type_name(value)}` cannot be sent")
+    else:
+        kind, table = _table_of(pa, value)
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as stream:
+        stream.write_table(table)
+    return kind, memoryview(sink.getvalue()).cast("B")
+
+
+def _table_of(pa: Any, value: Any) -> tuple[int, Any]:
+    name = type(value).__name__
+    if name == "DataFrame":
+        is_pandas = type(value).__module__.startswith("pandas")
+        return FRAME, pa.Table.from_pandas(value, preserve_index=False) if is_pandas else value.to_arrow()
+    if name == "Series":
+        column = value.to_arrow() if hasattr(value, "to_arrow") else pa.Array.from_pandas(value)
+        return SERIES, pa.table({str(value.name or ""): column})
+    if isinstance(value, (pa.Array, pa.ChunkedArray)):
+        return SERIES, pa.table({"": value})
+    raise _Unwritable(f"a value of type `{_type_name(value)}` cannot be sent")
+
+
+# ---- Reading ---------------------------------------------------------------------------------------------------------
+
+
+class Decoder:
+    """Reads envelopes, one at a time. Arrays are read-only views of the buffer, which must not change afterwards."""
+
+    def __init__(self) -> None:
+        self._tree = msgspec.msgpack.Decoder(ext_hook=self._extension)
+        self._segments: list[memoryview] = []
+        self._next = 0
+        self._kinds: dict[int, Callable[[memoryview], Any]] = {
+            TUPLE: self._tuple,
+            SCALAR: _scalar,
+            TENSOR: lambda data: _tensor(*_array_header(data)),
+            TEXTS: lambda data: _texts(*_array_header(data)),
+            FRAME: _table,
+            SERIES: _series,
+            SEGMENT: self._segment,
+        }
+
+    def decode(self, buffer: Buffer) -> Any:
+        view = memoryview(buffer).toreadonly()
+        tree, self._segments = _split(view)
+        self._next = 0
+        try:
+            value = self._tree.decode(tree)
+            if self._next != len(self._segments):
+                raise EnvelopeError(f"{len(self._segments)} segments, of which {self._next} are referred to")
+            return value
+        except RecursionError:
+            raise EnvelopeError("the value is nested too deeply") from None
+        except msgspec.DecodeError as error:
+            raise EnvelopeError(str(error)) from error
+        finally:
+            self._segments = []
+
+    def _extension(self, code: int, data: memoryview) -> Any:
+        read = self._kinds.get(code)
+        if read is None:
+            raise EnvelopeError(f"extension type {code} is not supported")
+        return read(data)
+
+    def _tuple(self, data: memoryview) -> Any:
+        items = self._tree.decode(data)
+        if type(items) is not list:
+            raise EnvelopeError("a tuple whose payload is not an array")
+        return tuple(items)
+
+    def _segment(self, data: memoryview) -> Any:
+        if len(data) < _SEGMENT.size:
+            raise EnvelopeError("a reference to a segment is too short")
+        kind, number = _SEGMENT.unpack_from(data)
+        if number != self._next or number >= len(self._segments):
+            raise EnvelopeError(f"segment {number} where {self._next} of {len(self._segments)} comes next")
+        segment = self._segments[number]
+        self._next += 1
+        if kind in (TENSOR, TEXTS):
+            code, shape, rest = _array_header(data[_SEGMENT.size :])
+            _no_more(rest)
+            return _tensor(code, shape, segment) if kind == TENSOR else _texts(code, shape, segment)
+        _no_more(data[_SEGMENT.size :])
+        if kind == BYTES:
+            return bytes(segment)
+        if kind in (FRAME, SERIES):
+            return _table(segment) if kind == FRAME else _series(segment)
+        raise EnvelopeError(f"a segment of kind {kind} is not supported")
+
+
+def decode(buffer: Buffer) -> Any:
+    """Decodes one envelope."""
+    return Decoder().decode(buffer)
+
+
+def _split(view: memoryview) -> tuple[memoryview, list[memoryview]]:
+    """The tree and the segments. Every length is held against the bytes that are there."""
+    if len(view) < _HEADER.size:
+        raise EnvelopeError(f"{len(view)} bytes are shorter than the header of an envelope")
+    magic, version, flags, zero, tree_bytes, count, total = _HEADER.unpack_from(view)
+    if magic != MAGIC:
+        raise EnvelopeError("the bytes do not begin as an envelope")
+    if version != VERSION or flags or zero:
+        raise EnvelopeError(f"envelope version {version}, flags {flags}: this reader knows version 1, flags 0")
+    if total != len(view):
+        raise EnvelopeError(f"an envelope of {total} bytes in {len(view)} bytes")
+    start = _HEADER.size + 8 * count
+    end = start + tree_bytes
+    if end > total:
+        raise EnvelopeError("the lengths exceed the envelope")
+    tree, segments = view[start:end], []
+    for (length,) in _LENGTH.iter_unpack(view[_HEADER.size : start]):
+        place = end + -end % ALIGNMENT
+        if length == 0 or place + length > total:
+            raise EnvelopeError("a segment is empty, or exceeds the envelope")
+        if any(view[end:place]):
+            raise EnvelopeError("the padding before a segment is not zero")
+        end = place + length
+        segments.append(view[place:end])
+    if end != total:
+        raise EnvelopeError("more bytes than the lengths say")
+    return tree, segments
+
+
+def _array_header(data: memoryview) -> tuple[int, tuple[int, ...], memoryview]:
+    """The dtype code, the shape, and what follows them."""
+    if len(data) < _ARRAY.size:
+        raise EnvelopeError("the header of an array is too short")
+    code, rank = _ARRAY.unpack_from(data)
+    end = _ARRAY.size + 8 * rank
+    if len(data) < end:
+        raise EnvelopeError("the header of an array is too short")
+    return code, struct.unpack_from(f"<{rank}Q", data, _ARRAY.size), data[end:]
+
+
+def _no_more(rest: memoryview) -> None:
+    if len(rest):
+        raise EnvelopeError("more bytes than the header of a segment has")
+
+
+def _dtype(code: int) -> np.dtype[Any]:
+    if code == BF16_CODE:
+        try:
+            import ml_dtypes
+        except ImportError:
+            raise TypeError("an array of bfloat16 needs ml_dtypes: install `callboard[bfloat16]`") from None
+        bfloat16: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
+        return bfloat16
+    if code not in _DTYPES:
+        raise EnvelopeError(f"dtype code {code} is not known")
+    return _DTYPES[code]
+
+
+def _scalar(data: memoryview) -> Any:
+    dtype = _dtype(data[0] if len(data) else 0)
+    if len(data) != 1 + dtype.itemsize:
+        raise EnvelopeError(f"a scalar of {dtype} in {len(data)} bytes")
+    return _elements(dtype, data[1:])[0]
+
+
+def _tensor(code: int, shape: tuple[int, ...], data: memoryview) -> np.ndarray[Any, Any]:
+    dtype = _dtype(code)
+    if math.prod(shape) * dtype.itemsize != len(data):
+        raise EnvelopeError(f"an array of {dtype} with shape {shape} in {len(data)} bytes")
+    try:
+        array = _elements(dtype, data).reshape(shape)
+    except ValueError as error:
+        raise EnvelopeError(str(error)) from None
+    if not array.flags.aligned:
+        array = array.copy()
+    array.flags.writeable = False
+    return array
+
+
+def _elements(dtype: np.dtype[Any], data: memoryview) -> np.ndarray[Any, Any]:
+    if not len(data):
+        return np.empty(0, dtype)
+    if dtype == np.bool_ and np.frombuffer(data, np.uint8).max() > 1:
+        raise EnvelopeError("a bool that is neither 0 nor 1")
+    return np.frombuffer(data, dtype)
+
+
+def _texts(code: int, shape: tuple[int, ...], data: memoryview) -> np.ndarray[Any, Any]:
+    count = math.prod(shape)
+    if code != TEXTS_CODE or count > len(data) // 8:
+        raise EnvelopeError(f"an array of texts with shape {shape} in {len(data)} bytes")
+    raw, texts, start = bytes(data[8 * count :]), [], 0
+    for (end,) in _LENGTH.iter_unpack(data[: 8 * count]):
+        if not start <= end <= len(raw):
+            raise EnvelopeError("a text ends outside of its array")
+        try:
+            texts.append(raw[start:end].decode())
+        except UnicodeDecodeError as error:
+            raise EnvelopeError(f"a text is not UTF-8: {error}") from None
+        start = end
+    if start != len(raw):
+        raise EnvelopeError("more bytes than the texts have")
+    try:
+        array = np.array(texts, _text_dtype(texts, len(raw))).reshape(shape)
+    except ValueError as error:
+        raise EnvelopeError(str(error)) from None
+    array.flags.writeable = False
+    return array
+
+
+def _text_dtype(texts: list[str], total_bytes: int) -> Any:
+    """`<U…`, which pads each text to the longest and drops final zeros; where that will not do, `StringDType`."""
+    padded = 4 * len(texts) * max(map(len, texts), default=0)
+    if (padded > 256 << 20 and padded > 64 * total_bytes) or any(text.endswith("\0") for text in texts):
+        return np.dtypes.StringDType()
+    return np.str_
+
+
+def _table(data: memoryview) -> Any:
+    pa = _pyarrow()
+    try:
+        return pa.ipc.open_stream(pa.py_buffer(data)).read_all()
+    except pa.ArrowInvalid as error:
+        raise EnvelopeError(f"a data frame: {error}") from None
+
+
+def _series(data: memoryview) -> Any:
+    table = _table(data)
+    if table.num_columns != 1:
+        raise EnvelopeError(f"a series of {table.num_columns} columns")
+    return table.column(0)

@@ -1,0 +1,360 @@
+"""Type hints as the schema of a route: how an input becomes arguments, and the JSON Schema of both sides.
+
+A hint may be a builtin type, a dataclass, a TypedDict, a `msgspec.Struct`, a model of pydantic, `np.ndarray` or
+`NDArray[np.float32]`, and any of these inside of lists, maps, `Optional` and so on.
+"""
+
+from __future__ import annotations
+
+import collections.abc
+import functools
+import inspect
+import json
+import types
+import typing
+from collections.abc import Callable
+from typing import Annotated, Any, Union, get_args, get_origin
+
+import msgspec
+import numpy as np
+
+from callboard._api import Context, InvalidInput
+
+_LISTS = (list, collections.abc.Sequence, collections.abc.Iterable, collections.abc.Collection)
+_ITERATORS = (collections.abc.Iterator, collections.abc.Generator)
+_ASYNC_ITERATORS = (collections.abc.AsyncIterator, collections.abc.AsyncGenerator)
+# The inputs that need no conversion if they have exactly the type of the hint.
+_EXACT = (str, int, float, bool, bytes)
+_FRAMES = ("pandas", "polars", "pyarrow")
+
+
+class Signature:
+    """What a method or function takes and returns. `TypeError` says which hint cannot be served."""
+
+    def __init__(self, fn: Callable[..., Any], where: str, *, drop_self: bool, batched: bool) -> None:
+        inner = inspect.unwrap(fn)
+        parameters = list(inspect.signature(inner).parameters.values())[1 if drop_self else 0 :]
+        hints = _hints(inner, where)
+        self.where = where
+        self.batched = batched
+        self.context: str | None = None
+        self.hints: dict[str, Any] = {}
+        self.defaults: dict[str, Any] = {}
+        for parameter in parameters:
+            self._take(parameter, hints.get(parameter.name, Any))
+        returned = hints.get("return", Any)
+        origin = get_origin(returned) or returned
+        self.is_async = (
+            inspect.iscoroutinefunction(inner) or inspect.isasyncgenfunction(inner) or origin in _ASYNC_ITERATORS
+        )
+        self.streams = (
+            inspect.isgeneratorfunction(inner)
+            or inspect.isasyncgenfunction(inner)
+            or origin in _ITERATORS
+            or origin in _ASYNC_ITERATORS
+        )
+        if batched and self.streams:
+            raise TypeError(f"{where}: a batched method cannot yield: it returns one list")
+        if batched and not self.hints:
+            raise TypeError(f"{where}: a batched method takes a list, but there is no parameter")
+        self.output = self._output(returned)
+        self._struct = self._arguments_struct() if len(self.hints) != 1 else None
+
+    def _take(self, parameter: inspect.Parameter, hint: Any) -> None:
+        name, place = parameter.name, f"{self.where}: the parameter `{parameter.name}`"
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD, parameter.POSITIONAL_ONLY):
+            raise TypeError(f"{place} has no name in the body: use plain parameters")
+        if hint is Context or hint == list[Context] or (name == "context" and hint is Any):
+            self.context = name
+            return
+        if self.batched:
+            hint = _item_of(hint, place)
+        _check(hint, place)
+        self.hints[name] = hint
+        if parameter.default is not parameter.empty:
+            self.defaults[name] = parameter.default
+
+    def _output(self, returned: Any) -> Any:
+        if self.streams:
+            return (*get_args(returned), Any)[0]
+        hint = _item_of(returned, f"{self.where}: its result", lenient=True) if self.batched else returned
+        return _without_exceptions(hint)
+
+    def _arguments_struct(self) -> type[msgspec.Struct]:
+        fields: list[Any] = []
+        for name, hint in self.hints.items():
+            if name in self.defaults:
+                constant = functools.partial(_identity, self.defaults[name])
+                fields.append((name, hint, msgspec.field(default_factory=constant)))
+            else:
+                fields.append((name, hint))
+        return msgspec.defstruct("Input", fields, forbid_unknown_fields=True, kw_only=True)
+
+    # ---- Inputs ------------------------------------------------------------------------------------------------------
+
+    def arguments(self, value: Any) -> dict[str, Any]:
+        """The arguments by name. Raises `InvalidInput` with the place in the input."""
+        if self._struct is None:
+            ((name, hint),) = self.hints.items()
+            return {name: convert(value, hint)}
+        if value is None and not self.hints:
+            return {}
+        struct = convert(value, self._struct)
+        return {name: getattr(struct, name) for name in self.hints}
+
+    # ---- Schemas -----------------------------------------------------------------------------------------------------
+
+    def input_schema(self) -> dict[str, Any]:
+        if len(self.hints) == 1:
+            return schema(next(iter(self.hints.values())))
+        properties = {name: schema(hint) for name, hint in self.hints.items()}
+        for name, default in self.defaults.items():
+            if _is_json(default):
+                properties[name] = {**properties[name], "default": default}
+        required = [name for name in self.hints if name not in self.defaults]
+        return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
+
+    def output_schema(self) -> dict[str, Any]:
+        try:
+            return schema(self.output)
+        except TypeError:
+            return {}
+
+
+def _identity(value: Any) -> Any:
+    return value
+
+
+def _is_json(value: Any) -> bool:
+    try:
+        json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
+def _hints(fn: Callable[..., Any], where: str) -> dict[str, Any]:
+    try:
+        return typing.get_type_hints(fn, include_extras=True)
+    except NameError as error:
+        raise TypeError(f"{where}: a type hint cannot be read: {error}") from error
+
+
+def _item_of(hint: Any, place: str, *, lenient: bool = False) -> Any:
+    """The type of one item of a batch."""
+    if hint is Any or hint is list:
+        return Any
+    if get_origin(hint) in _LISTS:
+        return (*get_args(hint), Any)[0]
+    if lenient:
+        return Any
+    raise TypeError(f"{place} of a batched method must be a list, such as `list[str]`, not `{_name(hint)}`")
+
+
+def _without_exceptions(hint: Any) -> Any:
+    """`Label | Exception` as `Label`: an exception in an item's place is no output."""
+    if get_origin(hint) not in (Union, types.UnionType):
+        return hint
+    kept = [each for each in get_args(hint) if not (isinstance(each, type) and issubclass(each, BaseException))]
+    return Union[tuple(kept)] if kept else Any  # noqa: UP007 - the parts are only known here
+
+
+def _name(hint: Any) -> str:
+    return hint.__qualname__ if isinstance(hint, type) else str(hint)
+
+
+def _check(hint: Any, place: str) -> None:
+    """Refuses a hint that no input can be converted to."""
+    try:
+        schema(hint)
+    except (TypeError, NameError) as error:
+        raise TypeError(f"{place}: {error}") from error
+
+
+# ---- Conversion ------------------------------------------------------------------------------------------------------
+
+
+def convert(value: Any, hint: Any) -> Any:
+    """A decoded value as the type of a hint. Raises `InvalidInput` with the place in the input."""
+    if hint is Any or (hint in _EXACT and type(value) is hint):
+        return value
+    try:
+        return msgspec.convert(value, hint, str_keys=True, dec_hook=_from_plain)
+    except msgspec.ValidationError as error:
+        plain = _plain(value)
+        if plain is value:
+            raise _invalid(error) from error
+    try:
+        return msgspec.convert(plain, hint, str_keys=True, dec_hook=_from_plain)
+    except msgspec.ValidationError as error:
+        raise _invalid(error) from error
+
+
+def _invalid(error: msgspec.ValidationError) -> InvalidInput:
+    message = str(error)
+    return InvalidInput(message if " - at `" in message else f"{message} - at `$`")
+
+
+def _plain(value: Any) -> Any:
+    """NumPy's arrays and scalars as lists and numbers, for hints such as `list[float]`; else the value itself."""
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    if isinstance(value, (list, tuple)):
+        items = [_plain(item) for item in value]
+        changed = any(new is not old for new, old in zip(items, value, strict=True))
+        return type(value)(items) if changed else value
+    if isinstance(value, dict):
+        entries = {key: _plain(item) for key, item in value.items()}
+        return entries if any(entries[key] is not value[key] for key in value) else value
+    return value
+
+
+def _from_plain(hint: Any, value: Any) -> Any:
+    """The hook for types that msgspec does not know."""
+    origin = get_origin(hint) or hint
+    if origin is np.ndarray:
+        return to_array(value, array_dtype(hint))
+    if isinstance(origin, type) and isinstance(value, origin):
+        return value
+    if _is_pydantic(origin):
+        return _to_model(origin, value)
+    if isinstance(origin, type) and issubclass(origin, np.generic):
+        return to_array(value, origin)[()]
+    if isinstance(origin, type) and origin.__module__.partition(".")[0] in _FRAMES:
+        return _to_frame(origin, value)
+    raise TypeError(f"Expected `{_name(origin)}`, got `{type(value).__name__}`")
+
+
+def array_dtype(hint: Any) -> Any:
+    """The scalar type of `NDArray[np.float32]`; None if it is open."""
+    arguments = get_args(hint)
+    element = get_args(arguments[-1]) if arguments else ()
+    scalar = element[0] if element else None
+    return scalar if isinstance(scalar, type) and scalar is not np.generic else None
+
+
+def to_array(value: Any, scalar: Any) -> np.ndarray[Any, Any]:
+    """An array of a dtype. An array must have it already; numbers in lists are converted if nothing is lost."""
+    given = isinstance(value, (np.ndarray, np.generic))
+    try:
+        array = np.asarray(value)
+    except ValueError:
+        raise ValueError("Expected an array: the lists differ in length") from None
+    if not given and array.dtype.kind not in "biufcU":
+        raise ValueError("Expected an array of numbers")
+    if scalar is None or issubclass(array.dtype.type, scalar):
+        return array
+    if given:
+        raise ValueError(f"Expected an array of {scalar.__name__}, got {array.dtype}")
+    if not _converts(array, scalar):
+        raise ValueError(f"Expected an array of {scalar.__name__}, got {array.dtype} that does not fit")
+    return array.astype(_concrete(scalar))
+
+
+def _concrete(scalar: Any) -> Any:
+    """`np.floating` and the like have no dtype of their own."""
+    if scalar in (np.floating, np.inexact, np.number):
+        return np.float64
+    return np.int64 if scalar in (np.integer, np.signedinteger) else scalar
+
+
+def _converts(array: np.ndarray[Any, Any], scalar: Any) -> bool:
+    if array.size == 0:
+        return True
+    kind = array.dtype.kind
+    dtype = np.dtype(_concrete(scalar))
+    if dtype.kind in "iu":
+        limits = np.iinfo(dtype)
+        return kind in "iu" and int(array.min()) >= limits.min and int(array.max()) <= limits.max
+    # bfloat16 of ml_dtypes has the kind V.
+    return kind in {"f": "iuf", "V": "iuf", "c": "iufc"}.get(dtype.kind, dtype.kind)
+
+
+def _is_pydantic(origin: Any) -> bool:
+    return isinstance(origin, type) and hasattr(origin, "model_validate") and hasattr(origin, "model_json_schema")
+
+
+def _to_model(model: Any, value: Any) -> Any:
+    try:
+        return model.model_validate(_plain(value))
+    except ValueError as error:
+        if not hasattr(error, "errors"):
+            raise
+        found = [f"{'.'.join(map(str, each['loc'])) or '$'}: {each['msg']}" for each in error.errors()]
+        raise ValueError("; ".join(found)) from error
+
+
+def _to_frame(origin: Any, value: Any) -> Any:
+    """An Arrow table, or a map of columns, as a frame of the library of the hint."""
+    import pyarrow
+
+    if isinstance(value, dict):
+        value = pyarrow.table({name: np.asarray(column) for name, column in value.items()})
+    library = origin.__module__.partition(".")[0]
+    if isinstance(value, (pyarrow.Table, pyarrow.ChunkedArray)):
+        if library == "pandas":
+            value = value.to_pandas()
+        elif library == "polars":
+            import polars
+
+            value = polars.from_arrow(value)
+    if not isinstance(value, origin):
+        raise TypeError(f"Expected `{_name(origin)}`, got `{type(value).__name__}`")
+    return value
+
+
+# ---- JSON Schema -----------------------------------------------------------------------------------------------------
+
+
+def schema(hint: Any) -> dict[str, Any]:
+    """The JSON Schema of a hint, without `$ref`. A type that contains itself is left open."""
+    (found,), definitions = msgspec.json.schema_components([_named_arrays(hint)], schema_hook=_schema_hook)
+    inlined: dict[str, Any] = _inline(found, definitions, ())
+    return inlined
+
+
+def _named_arrays(hint: Any) -> Any:
+    """The hint with its arrays annotated by their dtype, which msgspec does not look at."""
+    origin, arguments = get_origin(hint), get_args(hint)
+    if hint is np.ndarray or origin is np.ndarray:
+        scalar = array_dtype(hint)
+        description = f"an array of {scalar.__name__}" if scalar else "an array"
+        return Annotated[np.ndarray, msgspec.Meta(description=description)]
+    if origin in (list, dict, tuple, set, frozenset):
+        return origin[tuple(_named_arrays(each) for each in arguments)] if arguments else hint
+    if origin in (Union, types.UnionType):
+        return Union[tuple(_named_arrays(each) for each in arguments)]  # noqa: UP007 - the parts are only known here
+    return hint
+
+
+def _schema_hook(kind: type) -> dict[str, Any]:
+    if kind is np.ndarray:
+        return {"type": "array"}
+    if _is_pydantic(kind):
+        model: dict[str, Any] = kind.model_json_schema()  # type: ignore[attr-defined]
+        return _inline(model, model.pop("$defs", {}), ())  # type: ignore[no-any-return]
+    if issubclass(kind, np.bool_):
+        return {"type": "boolean"}
+    if issubclass(kind, np.generic):
+        return {"type": "integer" if issubclass(kind, np.integer) else "number"}
+    if kind.__module__.partition(".")[0] in _FRAMES:
+        return {"description": f"{kind.__module__.partition('.')[0]}.{kind.__name__}"}
+    raise TypeError(f"the type `{kind.__module__}.{kind.__qualname__}` cannot be made from an input")
+
+
+def _inline(node: Any, definitions: dict[str, Any], open_names: tuple[str, ...]) -> Any:
+    if isinstance(node, list):
+        return [_inline(each, definitions, open_names) for each in node]
+    if not isinstance(node, dict):
+        return node
+    reference = node.get("$ref")
+    if not isinstance(reference, str):
+        kept = {key: value for key, value in node.items() if key != "discriminator"}
+        return {key: _inline(value, definitions, open_names) for key, value in kept.items()}
+    name = reference.rpartition("/")[2]
+    rest = {key: value for key, value in node.items() if key != "$ref"}
+    if name in open_names or name not in definitions:
+        return rest
+    return {**_inline(definitions[name], definitions, (*open_names, name)), **rest}

@@ -1,0 +1,219 @@
+"""Finds services and functions: a target such as `app.py:Name`, `package.module:Name` or `app.py:Class.method`."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import importlib.util
+import inspect
+import os
+import sys
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+from callboard._api import METHOD, SERVICE, Method, Service, hyphened, nearest_name
+from callboard._signature import Signature
+
+# The batch size of `@batched` without a number.
+DEFAULT_BATCH_SIZE = 32
+
+
+class TargetError(Exception):
+    """There is no such file, module or name, or it cannot be served."""
+
+
+@dataclasses.dataclass
+class Route:
+    """One method of a class, or one function, with all that is known of it without an instance."""
+
+    target: str
+    name: str
+    path: str
+    owner: Any
+    # None for a function.
+    attribute: str | None
+    service: Service
+    method: Method
+    signature: Signature
+
+    @property
+    def max_batch_size(self) -> int:
+        if self.method.batched:
+            return self.method.max_batch_size or self.service.max_batch_size or DEFAULT_BATCH_SIZE
+        return self.service.max_batch_size or self.method.concurrency
+
+    @property
+    def description(self) -> str:
+        own = getattr(self.owner, self.attribute).__doc__ if self.attribute else None
+        text = inspect.cleandoc(own or self.owner.__doc__ or "")
+        return " ".join(text.partition("\n\n")[0].split())
+
+    def instance(self) -> Any:
+        """A new instance of the class, before its `setup`; None for a function."""
+        return self.owner() if self.attribute else None
+
+    def bind(self, instance: Any) -> Callable[..., Any]:
+        bound: Callable[..., Any] = getattr(instance, self.attribute) if self.attribute else self.owner
+        return bound
+
+    def describe(self) -> dict[str, Any]:
+        """The route as `callboard.describe` prints it."""
+        return {
+            "name": self.name,
+            "target": self.target,
+            "route": self.path,
+            "method": self.attribute,
+            "input": self.signature.input_schema(),
+            "output": self.signature.output_schema(),
+            "streams": self.signature.streams,
+            "batched": self.method.batched,
+            "max_batch_size": self.max_batch_size,
+            "replicas": self.service.replicas,
+            "timeout_ms": self.service.timeout_ms,
+            "contract": self.service.contract,
+            "concurrency": self.method.concurrency,
+            "description": self.description,
+            "parameters": list(self.signature.hints),
+        }
+
+
+def load_route(target: str) -> Route:
+    """The one route of a target that has a name."""
+    source, name = split(target)
+    if not name:
+        raise TargetError(f"the target {target!r} has no name: write {target}:Name")
+    class_name, _, attribute = name.partition(".")
+    owner = named(load_module(source), class_name)
+    routes = routes_of(owner, f"{source}:{class_name}")
+    for route in routes:
+        if route.attribute == (attribute or "predict") or route.attribute is None:
+            return route
+    if not attribute and len(routes) == 1:
+        return routes[0]
+    raise TargetError(f"{class_name} has no method `{attribute or 'predict'}` that is a route")
+
+
+def load_routes(target: str) -> list[Route]:
+    """All routes of a file or module, or of one name in it."""
+    source, name = split(target)
+    module = load_module(source)
+    if name:
+        return routes_of(named(module, name), f"{source}:{name}")
+    found: dict[int, tuple[str, Any]] = {}
+    for name, value in vars(module).items():
+        if SERVICE in getattr(value, "__dict__", {}):
+            found.setdefault(id(value), (name, value))
+    # What is imported from elsewhere is only served if the module has nothing of its own.
+    own = [(name, value) for name, value in found.values() if value.__module__ == module.__name__]
+    routes = [route for name, value in own or found.values() for route in routes_of(value, f"{source}:{name}")]
+    if not routes:
+        raise TargetError(f"{source} has no service: decorate a class with @service, or a function with @function")
+    return routes
+
+
+def split(target: str) -> tuple[str, str]:
+    """The file or module, and the name in it or an empty text."""
+    source, colon, name = target.rpartition(":")
+    if not colon or "/" in name or "\\" in name:
+        return target, ""
+    return source, name
+
+
+def load_module(source: str) -> ModuleType:
+    """Imports a file or module. What its code raises is not caught."""
+    if source.endswith(".py") or os.sep in source:
+        return _load_file(source)
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        return importlib.import_module(source)
+    except ModuleNotFoundError as error:
+        if error.name is not None and f"{source}.".startswith(f"{error.name}."):
+            raise TargetError(f"there is no module {error.name!r}") from None
+        raise
+
+
+def _load_file(source: str) -> ModuleType:
+    path = os.path.abspath(source)
+    if not os.path.isfile(path):
+        raise TargetError(f"there is no file {source}")
+    sys.path.insert(0, os.path.dirname(path))
+    name = os.path.basename(path).removesuffix(".py")
+    # A file may be called as a module that is loaded already, such as `queue.py`.
+    name = f"_callboard_{name}" if name in sys.modules else name
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise TargetError(f"{source} is not a Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def named(module: ModuleType, name: str) -> Any:
+    if hasattr(module, name):
+        return getattr(module, name)
+    near = nearest_name(name, [each for each in vars(module) if not each.startswith("_")])
+    raise TargetError(f"{module.__name__} has no {name!r}" + (f": did you mean {near!r}?" if near else ""))
+
+
+def routes_of(owner: Any, target: str) -> list[Route]:
+    """The routes of a class or function. A plain class with `predict` is served as if it were decorated."""
+    if not callable(owner):
+        raise TargetError(f"{target} is neither a class nor a function")
+    is_class = isinstance(owner, type)
+    service = vars(owner).get(SERVICE)
+    if service is None:
+        path = owner.__name__ if not is_class else hyphened(owner.__name__)
+        service = Service(is_function=not is_class, name=owner.__name__, route=f"/{path}")
+    try:
+        routes = _class_routes(owner, service, target) if is_class else [_function_route(owner, service, target)]
+    except TypeError as error:
+        raise TargetError(str(error)) from error
+    if not routes:
+        raise TargetError(f"{target} has no method `predict`, and none with @route")
+    return routes
+
+
+def _function_route(fn: Any, service: Service, target: str) -> Route:
+    method = getattr(fn, METHOD, Method())
+    signature = Signature(fn, service.name, drop_self=False, batched=method.batched)
+    _check_concurrency(method, signature)
+    return Route(target, service.name, method.route or service.route, fn, None, service, method, signature)
+
+
+def _class_routes(cls: Any, service: Service, target: str) -> list[Route]:
+    names = [name for name in dir(cls) if name != "predict" and _is_route(cls, name)]
+    # In the order in which they are written.
+    names.sort(key=lambda name: getattr(getattr(cls, name), "__code__", _NO_CODE).co_firstlineno)
+    if callable(getattr(cls, "predict", None)):
+        names.insert(0, "predict")
+    return [_method_route(cls, name, service, target) for name in names]
+
+
+_NO_CODE = (lambda: None).__code__
+
+
+def _is_route(cls: Any, name: str) -> bool:
+    method = getattr(inspect.getattr_static(cls, name), METHOD, None)
+    return isinstance(method, Method) and method.route is not None
+
+
+def _method_route(cls: Any, name: str, service: Service, target: str) -> Route:
+    is_static = isinstance(inspect.getattr_static(cls, name), (staticmethod, classmethod))
+    fn = getattr(cls, name)
+    method = getattr(fn, METHOD, Method())
+    signature = Signature(fn, f"{service.name}.{name}", drop_self=not is_static, batched=method.batched)
+    _check_concurrency(method, signature)
+    if name == "predict":
+        return Route(target, service.name, method.route or service.route, cls, name, service, method, signature)
+    path = method.route or f"{service.route}/{name}"
+    return Route(f"{target}.{name}", f"{service.name}.{name}", path, cls, name, service, method, signature)
+
+
+def _check_concurrency(method: Method, signature: Signature) -> None:
+    if method.concurrency > 1 and not signature.is_async:
+        raise TypeError(f"{signature.where}: @concurrent is for `async def`; use @batched, or more replicas")
+    if method.concurrency > 1 and method.batched:
+        raise TypeError(f"{signature.where}: @concurrent and @batched exclude each other")

@@ -1,0 +1,47 @@
+"""Prints what a file or module serves: `python -m callboard.describe TARGET`, one JSON document on standard output.
+
+What user code prints at its import goes to standard error. A target that cannot be served is one line there, and exit
+code 2.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+
+import msgspec
+
+from callboard._target import TargetError, load_routes
+
+PROTOCOL = 1
+
+
+def describe(target: str) -> dict[str, object]:
+    """All routes of a target. Raises `TargetError`, and what the import raises."""
+    return {"protocol": PROTOCOL, "services": [route.describe() for route in load_routes(target)]}
+
+
+def main(arguments: list[str]) -> int:
+    if len(arguments) != 1:
+        print("usage: python -m callboard.describe TARGET, such as app.py or app.py:Name", file=sys.stderr)
+        return 2
+    sys.stdout.flush()
+    output = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    try:
+        document = msgspec.json.encode(describe(arguments[0]))
+    except TargetError as error:
+        print(f"callboard.describe: {error}", file=sys.stderr)
+        return 2
+    except (Exception, SystemExit) as error:
+        traceback.print_exc()
+        print(f"callboard.describe: {arguments[0]} cannot be imported: {error!r}", file=sys.stderr)
+        return 2
+    with output:
+        output.write(document + b"\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

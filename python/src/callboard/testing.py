@@ -1,0 +1,95 @@
+"""Runs a service in this process, for tests: no node, no socket, the same conversions as in a worker."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import inspect
+from collections.abc import Iterator
+from typing import Any
+
+from callboard._api import Context, SetupContext
+from callboard._envelope import Decoder, encode
+from callboard._runner import Failure, Runner, setup_arguments
+from callboard._target import TargetError, routes_of
+
+
+def test_client(app: Any, **settings: Any) -> TestClient:
+    """A client of a class or function: `with test_client(Sentiment) as client: client.call("good")`."""
+    return TestClient(app, settings)
+
+
+# Not a test, whatever its name says to a collector of tests.
+test_client.__test__ = False  # type: ignore[attr-defined]
+
+
+class TestClient:
+    """Holds one instance, from its `setup` to its `cleanup`."""
+
+    __test__ = False
+
+    def __init__(self, app: Any, settings: dict[str, Any]) -> None:
+        name = getattr(app, "__name__", str(app))
+        self._routes = {route.attribute or route.name: route for route in routes_of(app, name)}
+        self._instance = next(iter(self._routes.values())).instance()
+        device = str(settings.get("device") or "cpu")
+        self._context = SetupContext(stage=name, device=device, settings=settings)
+        self._loop = asyncio.new_event_loop()
+        self._decoder = Decoder()
+
+    def __enter__(self) -> TestClient:
+        setup = getattr(self._instance, "setup", None)
+        if setup is not None:
+            self._wait(setup(**setup_arguments(setup, self._context)))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        try:
+            cleanup = getattr(self._instance, "cleanup", None)
+            if cleanup is not None:
+                self._wait(cleanup())
+        finally:
+            self._loop.close()
+
+    def call(self, value: Any = None, *, method: str | None = None, context: Context | None = None) -> Any:
+        """One call, and its output; of a streaming route the list of its outputs. Raises what the code raises."""
+        ((outcome, outputs),) = self._run([value], method, context)
+        if isinstance(outcome, Failure):
+            raise outcome.error
+        return outputs if self._route(method).signature.streams else outcome
+
+    def batch(self, values: list[Any], *, method: str | None = None) -> list[Any]:
+        """Calls that run as one batch. A failed item is its exception."""
+        outcomes = self._run(values, method, None)
+        return [outcome.error if isinstance(outcome, Failure) else outcome for outcome, _ in outcomes]
+
+    def _route(self, method: str | None) -> Any:
+        if method is None:
+            return next(iter(self._routes.values()))
+        if method not in self._routes:
+            raise TargetError(f"there is no route {method!r}: there are {', '.join(self._routes)}")
+        return self._routes[method]
+
+    def _run(self, values: list[Any], method: str | None, context: Context | None) -> Iterator[tuple[Any, list[Any]]]:
+        runner = Runner(self._route(method), self._instance)
+        outputs: list[list[Any]] = [[] for _ in values]
+        inputs = [self._sent(value) for value in values]
+        contexts = [dataclasses.replace(context) if context else Context() for _ in values]
+
+        def emit(index: int, output: Any) -> None:
+            outputs[index].append(self._sent(output))
+
+        if runner.signature.is_async:
+            outcomes = self._loop.run_until_complete(runner.run_async(inputs, contexts, emit, lambda _: None))
+        else:
+            outcomes = runner.run(inputs, contexts, emit)
+        outcomes = [outcome if isinstance(outcome, Failure) else self._sent(outcome) for outcome in outcomes]
+        return zip(outcomes, outputs, strict=True)
+
+    def _sent(self, value: Any) -> Any:
+        """The value as the other side sees it."""
+        return self._decoder.decode(encode(value))
+
+    def _wait(self, result: Any) -> None:
+        if inspect.isawaitable(result):
+            self._loop.run_until_complete(result)

@@ -1,0 +1,486 @@
+"""A replica: `python -m callboard.worker TARGET` serves one route over the socket that is its standard input.
+
+The protocol is `docs/worker-protocol.md`. The main thread runs user code and sends; a second thread reads, so that it
+sees a cancellation, or the end of the node, while user code runs. The process ends with its socket: it never outlives
+its node.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import inspect
+import logging
+import os
+import platform
+import queue
+import signal
+import socket
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from types import TracebackType
+from typing import Any, NoReturn
+
+import msgspec
+
+from callboard._api import Context, HTTPException, InvalidInput, SetupContext
+from callboard._envelope import Buffer, Decoder, EnvelopeError, encode_pieces
+from callboard._frames import MAX_HEAD_BYTES, FrameError, Reader, Writer, part_bytes
+from callboard._runner import CURRENT, Cancelled, Failure, Runner, setup_arguments
+from callboard._signature import _plain
+from callboard._target import Route, TargetError, load_route
+from callboard._version import __version__
+
+PROTOCOL = 1
+
+# The longest text of an error or log record. A head has at most 4 MiB.
+_MAX_TEXT = 16 << 10
+_PACKAGE = os.path.dirname(os.path.abspath(__file__))
+_PR_SET_PDEATHSIG = 1
+
+_encode_head = msgspec.msgpack.Encoder().encode
+
+
+# ---- Messages of the node --------------------------------------------------------------------------------------------
+
+
+class Start(msgspec.Struct, tag="start", tag_field="type"):
+    protocol: int
+    stage: str = ""
+    replica: int = 0
+    generation: int = 0
+    max_batch_size: int = 1
+    max_bytes: int = 64 << 20
+    settings: dict[str, Any] | None = None
+
+
+class Item(msgspec.Struct):
+    remaining_ms: float | None = None
+    request_id: str | None = None
+    traceparent: str | None = None
+    caller: str | None = None
+    route: str | None = None
+    session: str | None = None
+
+
+class BatchHead(msgspec.Struct, tag="batch", tag_field="type"):
+    id: int
+    items: list[Item]
+
+
+class Cancel(msgspec.Struct, tag="cancel", tag_field="type"):
+    id: int
+    item: int
+
+
+class Stop(msgspec.Struct, tag="stop", tag_field="type"):
+    pass
+
+
+class Batch:
+    """The batch that runs. The reading thread makes it, and cancels its items."""
+
+    def __init__(self, head: BatchHead, parts: list[memoryview]) -> None:
+        now = time.monotonic()
+        self.id = head.id
+        self.parts = parts
+        self.contexts = [_context(item, now) for item in head.items]
+        self.on_cancel: Callable[[int], object] | None = None
+
+    def cancel(self, index: int) -> None:
+        if 0 <= index < len(self.contexts):
+            self.contexts[index]._cancelled = True
+            if self.on_cancel is not None:
+                self.on_cancel(index)
+
+
+def _context(item: Item, now: float) -> Context:
+    return Context(
+        request_id=item.request_id,
+        route=item.route,
+        session=item.session,
+        caller=item.caller,
+        traceparent=item.traceparent,
+        deadline=None if item.remaining_ms is None else now + item.remaining_ms / 1000,
+    )
+
+
+# ---- The worker ------------------------------------------------------------------------------------------------------
+
+
+class Worker:
+    """Speaks the protocol for one route."""
+
+    def __init__(self, sock: socket.socket, target: str) -> None:
+        self._target = target
+        self._reader = Reader(sock)
+        self._writer = Writer(sock)
+        self._messages: queue.SimpleQueue[Start | Batch | Stop] = queue.SimpleQueue()
+        self._running: Batch | None = None
+        # Wakes the event loop, where there is one.
+        self._wake: Callable[[], object] | None = None
+        self._max_bytes = 0
+        self._decoder = Decoder()
+
+    def main(self) -> int:
+        """Serves until `stop`, and returns the exit code."""
+        threading.Thread(target=self._read, name="callboard-reader", daemon=True).start()
+        start = self._messages.get()
+        if not isinstance(start, Start):
+            self._end("the first frame is not `start`", 1)
+        self._max_bytes = start.max_bytes
+        _send_logs_to(self, start.settings or {})
+        with self._starting():
+            if start.protocol != PROTOCOL:
+                raise TargetError(f"protocol {start.protocol}: this worker speaks {PROTOCOL}")
+            route = load_route(self._target)
+            instance = route.instance()
+        context = _setup_context(route, start)
+        hooks = [getattr(instance, name, None) for name in ("setup", "cleanup")]
+        if route.signature.is_async or any(map(inspect.iscoroutinefunction, hooks)):
+            return asyncio.run(self._serve_async(route, instance, context))
+        return self._serve(route, instance, context)
+
+    def _serve(self, route: Route, instance: Any, context: SetupContext) -> int:
+        with self._starting():
+            if hasattr(instance, "setup"):
+                instance.setup(**setup_arguments(instance.setup, context))
+        runner = Runner(route, instance)
+        self._ready()
+        while isinstance(message := self._messages.get(), Batch):
+            results = runner.run(self._inputs(message), message.contexts, self._emitter(message))
+            self._finish(message, results, runner)
+        if hasattr(instance, "cleanup"):
+            instance.cleanup()
+        return 0
+
+    async def _serve_async(self, route: Route, instance: Any, context: SetupContext) -> int:
+        """The loop runs all the time, so that tasks of the user's own go on between batches."""
+        loop, arrived = asyncio.get_running_loop(), asyncio.Event()
+        self._wake = lambda: loop.call_soon_threadsafe(arrived.set)
+        with self._starting():
+            if hasattr(instance, "setup"):
+                await _maybe(instance.setup(**setup_arguments(instance.setup, context)))
+        runner = Runner(route, instance)
+        self._ready()
+        while isinstance(message := await self._next(arrived), Batch):
+            await self._run_in_loop(message, runner, loop)
+        if hasattr(instance, "cleanup"):
+            await _maybe(instance.cleanup())
+        return 0
+
+    @contextlib.contextmanager
+    def _starting(self) -> Iterator[None]:
+        """An exception before `ready` is reported, and ends the process."""
+        try:
+            yield
+        except Exception as error:
+            trace = _clip(_trace(error, whole=True) or "")
+            self._send({"type": "failed", "message": _clip(_message(error)), "trace": trace})
+            raise SystemExit(1) from None
+
+    async def _run_in_loop(self, batch: Batch, runner: Runner, loop: asyncio.AbstractEventLoop) -> None:
+        inputs, emit = self._inputs(batch), self._emitter(batch)
+        if not runner.signature.is_async:
+            self._finish(batch, runner.run(inputs, batch.contexts, emit), runner)
+            return
+
+        def started(cancel: Callable[[int], None]) -> None:
+            batch.on_cancel = lambda index: loop.call_soon_threadsafe(cancel, index)
+
+        self._finish(batch, await runner.run_async(inputs, batch.contexts, emit, started), runner)
+
+    async def _next(self, arrived: asyncio.Event) -> Start | Batch | Stop:
+        while True:
+            arrived.clear()
+            with contextlib.suppress(queue.Empty):
+                return self._messages.get_nowait()
+            await arrived.wait()
+
+    # ---- Reading -----------------------------------------------------------------------------------------------------
+
+    def _read(self) -> None:
+        """The reading thread. The end of the socket ends the process, whatever user code does."""
+        decode = msgspec.msgpack.Decoder(Start | BatchHead | Cancel | Stop).decode
+        try:
+            while (frame := self._reader.read()) is not None:
+                head, parts = frame
+                self._take(decode(head), parts)
+        except (FrameError, msgspec.MsgspecError) as error:
+            self._end(f"a frame that is not of the protocol: {error}", 1)
+        except OSError:
+            pass
+        self._end(None, 0)
+
+    def _take(self, message: Start | BatchHead | Cancel | Stop, parts: list[memoryview]) -> None:
+        if isinstance(message, Cancel):
+            running = self._running
+            # The batch may just have ended.
+            if running is not None and running.id == message.id:
+                running.cancel(message.item)
+            return
+        if isinstance(message, BatchHead):
+            if len(parts) != len(message.items):
+                raise FrameError(f"a batch of {len(message.items)} items with {len(parts)} parts")
+            if self._running is not None:
+                raise FrameError(f"batch {message.id} while batch {self._running.id} runs")
+            self._running = Batch(message, parts)
+            self._messages.put(self._running)
+        else:
+            if isinstance(message, Start):
+                self._reader.max_bytes = message.max_bytes
+            self._messages.put(message)
+        if self._wake is not None:
+            self._wake()
+
+    # ---- Running -----------------------------------------------------------------------------------------------------
+
+    def _inputs(self, batch: Batch) -> list[Any]:
+        inputs: list[Any] = []
+        for part in batch.parts:
+            try:
+                inputs.append(self._decoder.decode(part))
+            except Exception as error:
+                inputs.append(Failure(error))
+        # User code holds what it needs of the inputs; the rest is freed while it runs.
+        batch.parts = []
+        return inputs
+
+    def _emitter(self, batch: Batch) -> Callable[[int, Any], None]:
+        def emit(index: int, output: Any) -> None:
+            pieces = encode_pieces(output)
+            self._check_bytes(part_bytes(pieces))
+            self._send({"type": "output", "id": batch.id, "item": index}, [pieces])
+
+        return emit
+
+    def _finish(self, batch: Batch, results: list[Any], runner: Runner) -> None:
+        """Sends the outcome of each item."""
+        items: list[dict[str, Any] | None] = []
+        parts: list[list[Buffer]] = []
+        total = 0
+        for result in results:
+            if isinstance(result, Failure):
+                items.append(error_map(result.error))
+                continue
+            if not runner.signature.streams:
+                try:
+                    pieces = encode_pieces(result)
+                    self._check_bytes(total + part_bytes(pieces))
+                except Exception as error:
+                    items.append({"message": f"the output of {runner.name}: {error}"})
+                    continue
+                total += part_bytes(pieces)
+                parts.append(pieces)
+            items.append(None)
+        # A batch may follow as soon as this one is answered.
+        self._running = None
+        self._send({"type": "outcomes", "id": batch.id, "items": items}, parts)
+
+    def _check_bytes(self, total: int) -> None:
+        if total > self._max_bytes:
+            raise ValueError(f"{total} bytes exceed max_bytes = {self._max_bytes}")
+
+    # ---- Sending -----------------------------------------------------------------------------------------------------
+
+    def _ready(self) -> None:
+        worker = f"{platform.python_implementation()} {platform.python_version()}, callboard {__version__}"
+        self._send({"type": "ready", "protocol": PROTOCOL, "worker": worker})
+
+    def send_log(self, level: str, target: str, message: str, request_id: str | None) -> None:
+        head = {"type": "log", "level": level, "target": target, "message": _clip(message)}
+        self._send(head if request_id is None else {**head, "request_id": request_id})
+
+    def _send(self, head: dict[str, Any], parts: list[list[Buffer]] | None = None) -> None:
+        encoded = _encode_head(head)
+        if len(encoded) > MAX_HEAD_BYTES:
+            encoded = _encode_head({**head, "items": [_shortened(item) for item in head.get("items", ())]})
+        try:
+            self._writer.send(encoded, parts or ())
+        except OSError:
+            self._end(None, 0)
+
+    def _end(self, message: str | None, code: int) -> NoReturn:
+        """Ends the process from any thread, without waiting for user code."""
+        if message is not None:
+            print(f"callboard.worker: {message}", file=sys.stderr)
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(Exception):
+                stream.flush()
+        os._exit(code)
+
+
+async def _maybe(result: Any) -> None:
+    if inspect.isawaitable(result):
+        await result
+
+
+def _setup_context(route: Route, start: Start) -> SetupContext:
+    settings = start.settings or {}
+    device = str(settings.get("device") or route.service.device or "cpu")
+    return SetupContext(start.stage, start.replica, start.generation, device, settings)
+
+
+# ---- Errors ----------------------------------------------------------------------------------------------------------
+
+
+def error_map(error: BaseException) -> dict[str, Any]:
+    """An exception as the protocol's map."""
+    if isinstance(error, (InvalidInput, EnvelopeError)):
+        return {"message": _clip(str(error)), "invalid": True}
+    if isinstance(error, HTTPException):
+        return _http_error(error)
+    if isinstance(error, (Cancelled, asyncio.CancelledError)):
+        return {"message": "cancelled: the caller has left", "type": "Cancelled"}
+    found: dict[str, Any] = {"message": _clip(_message(error)), "type": _type_name(error)}
+    trace = _trace(error)
+    if trace:
+        found["trace"] = _clip(trace)
+    return found
+
+
+def _http_error(error: HTTPException) -> dict[str, Any]:
+    found: dict[str, Any] = {"message": _clip(error.message), "status": error.status_code}
+    if not isinstance(error.detail, str):
+        found["details"] = _details(error.detail)
+    if error.retry_after_ms is not None:
+        found["retry_after_ms"] = error.retry_after_ms
+    return found
+
+
+def _details(detail: Any) -> Any:
+    """Details as plain MessagePack."""
+    try:
+        plain = msgspec.to_builtins(_plain(detail), str_keys=True)
+        return plain if len(_encode_head(plain)) <= _MAX_TEXT else _clip(repr(detail))
+    except (TypeError, ValueError, OverflowError, RecursionError):
+        return _clip(repr(detail))
+
+
+def _message(error: BaseException) -> str:
+    """What the last line of a traceback says."""
+    if isinstance(error, TargetError):
+        return str(error)
+    return "".join(traceback.format_exception_only(type(error), error)).strip()
+
+
+def _type_name(error: BaseException) -> str:
+    kind = type(error)
+    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+
+
+def _trace(error: BaseException, *, whole: bool = False) -> str | None:
+    """The traceback from the first frame of user code on; None if there is none."""
+    tail: TracebackType | None = error.__traceback__
+    while not whole and tail is not None and tail.tb_frame.f_code.co_filename.startswith(_PACKAGE):
+        tail = tail.tb_next
+    if tail is None and not whole:
+        return None
+    return "".join(traceback.format_exception(type(error), error, tail))
+
+
+def _clip(text: str) -> str:
+    """A text that fits into a head, with its begin and end. It is UTF-8 even if user code made halves of characters."""
+    if len(text) > _MAX_TEXT:
+        half = _MAX_TEXT // 2
+        text = f"{text[:half]}\n… {len(text) - _MAX_TEXT} characters …\n{text[-half:]}"
+    return text.encode(errors="replace").decode()
+
+
+def _shortened(item: dict[str, Any] | None) -> dict[str, Any] | None:
+    """An error without what makes a head too long."""
+    if item is None:
+        return None
+    kept = {key: value for key, value in item.items() if key not in ("trace", "details")}
+    return {**kept, "message": kept["message"][:200], "type": kept.get("type", "")[:200]}
+
+
+# ---- Log records -----------------------------------------------------------------------------------------------------
+
+
+class _LogHandler(logging.Handler):
+    """Sends records to the node, each with the id of the call that it belongs to."""
+
+    def __init__(self, worker: Worker) -> None:
+        super().__init__()
+        self._worker = worker
+        self._pid = os.getpid()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            message = self.format(record)
+            # A process that user code has forked must not write into the socket.
+            if os.getpid() != self._pid:
+                print(message, file=sys.stderr)
+                return
+            context = CURRENT.get()
+            request_id = None if context is None else context.request_id
+            self._worker.send_log(_level(record.levelno), record.name, message, request_id)
+        except Exception:
+            self.handleError(record)
+
+
+def _level(number: int) -> str:
+    if number >= logging.ERROR:
+        return "error"
+    if number >= logging.WARNING:
+        return "warn"
+    return "info" if number >= logging.INFO else "debug"
+
+
+def _send_logs_to(worker: Worker, settings: dict[str, Any]) -> None:
+    root = logging.getLogger()
+    root.handlers = [_LogHandler(worker)]
+    level = str(settings.get("log_level") or "info").upper()
+    root.setLevel({"WARN": "WARNING"}.get(level, level) if level in _LEVELS else "INFO")
+
+
+_LEVELS = ("ERROR", "WARN", "WARNING", "INFO", "DEBUG")
+
+
+# ---- The process -----------------------------------------------------------------------------------------------------
+
+
+def _take_socket() -> socket.socket:
+    """The socket that is standard input. User code finds an empty standard input."""
+    sock = socket.socket(fileno=os.dup(0))
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    os.register_at_fork(after_in_child=sock.close)
+    return sock
+
+
+def _end_with_parent() -> None:
+    """Linux kills this process when its parent ends, even while user code holds the interpreter.
+
+    A parent that ended before this call has closed the socket, which the reading thread sees at once.
+    """
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError, AttributeError):
+            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
+def main(arguments: list[str]) -> int:
+    if len(arguments) != 1:
+        print("usage: python -m callboard.worker TARGET, such as app.py:Name", file=sys.stderr)
+        return 2
+    _end_with_parent()
+    # A Ctrl-C at the terminal reaches all processes. The node decides when this one stops.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        sock = _take_socket()
+    except OSError as error:
+        print(f"callboard.worker: standard input is not a socket ({error}): a node starts workers", file=sys.stderr)
+        return 2
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    return Worker(sock, arguments[0]).main()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
