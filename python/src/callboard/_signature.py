@@ -181,7 +181,8 @@ def convert(value: Any, hint: Any) -> Any:
     try:
         return msgspec.convert(value, hint, str_keys=True, dec_hook=_from_plain)
     except msgspec.ValidationError as error:
-        plain = _plain(value)
+        # An array of another dtype is an error, though its numbers might fit.
+        plain = value if isinstance(error.__cause__, _WrongArray) else _plain(value)
         if plain is value:
             raise _invalid(error) from error
     try:
@@ -235,21 +236,25 @@ def array_dtype(hint: Any) -> Any:
     return scalar if isinstance(scalar, type) and scalar is not np.generic else None
 
 
+class _WrongArray(ValueError):
+    pass
+
+
 def to_array(value: Any, scalar: Any) -> np.ndarray[Any, Any]:
     """An array of a dtype. An array must have it already; numbers in lists are converted if nothing is lost."""
     given = isinstance(value, (np.ndarray, np.generic))
     try:
         array = np.asarray(value)
     except ValueError:
-        raise ValueError("Expected an array: the lists differ in length") from None
+        raise _WrongArray("Expected an array: the lists differ in length") from None
     if not given and array.dtype.kind not in "biufcU":
-        raise ValueError("Expected an array of numbers")
+        raise _WrongArray("Expected an array of numbers")
     if scalar is None or issubclass(array.dtype.type, scalar):
         return array
     if given:
-        raise ValueError(f"Expected an array of {scalar.__name__}, got {array.dtype}")
+        raise _WrongArray(f"Expected an array of {scalar.__name__}, got {array.dtype}")
     if not _converts(array, scalar):
-        raise ValueError(f"Expected an array of {scalar.__name__}, got {array.dtype} that does not fit")
+        raise _WrongArray(f"Expected an array of {scalar.__name__}, got {array.dtype} that does not fit")
     return array.astype(_concrete(scalar))
 
 
