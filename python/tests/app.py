@@ -62,6 +62,8 @@ class Errors:
             raise cb.HTTPException(503, {"busy": np.int64(3)}, headers={"Retry-After": "2"})
         if kind == "value":
             raise ValueError("a bad kind")
+        if kind == "long":
+            raise ValueError("x" * 100_000)
         if kind == "object":
             return {"a": [object()]}
         if kind == "large":

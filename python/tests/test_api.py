@@ -8,7 +8,7 @@ import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Annotated, Any, TypedDict
 
 import app
 import msgspec
@@ -247,6 +247,15 @@ def test_models_of_pydantic_are_validated() -> None:
             client.call([{"text": "a", "top": 0}])
     (route,) = routes_of(search, "search")
     assert route.signature.input_schema()["items"]["properties"]["top"]["minimum"] == 1
+
+
+def test_limits_of_pydantic_are_checked() -> None:
+    pydantic = pytest.importorskip("pydantic")
+    hint = list[Annotated[int, pydantic.Field(ge=0, description="a count")]]
+    assert accepts(hint, [0]) == [0]
+    with pytest.raises(cb.InvalidInput, match="Expected `int` >= 0"):
+        accepts(hint, [-1])
+    assert accepts(Annotated[str, cb.Field(max_length=2)], "ab") == "ab"
 
 
 # ---- The test client -------------------------------------------------------------------------------------------------

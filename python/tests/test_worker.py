@@ -38,6 +38,12 @@ def test_an_exception_fails_the_whole_batch_with_its_traceback() -> None:
             assert "app.py" in error["trace"] and "_runner.py" not in error["trace"]
 
 
+def test_many_long_errors_fit_into_one_head() -> None:
+    with Node("app.py:Errors").ready() as node:
+        errors = node.call(*["long"] * 1000)
+        assert all(set(error) == {"message"} and error["message"].startswith("ValueError: xxx") for error in errors)
+
+
 def test_a_wrong_count_names_both_counts() -> None:
     with Node("app.py:Sentiment").ready() as node:
         for error in node.call("short", "ab"):

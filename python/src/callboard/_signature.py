@@ -69,6 +69,7 @@ class Signature:
             return
         if self.batched:
             hint = _item_of(hint, place)
+        hint = _with_limits(hint)
         _check(hint, place)
         self.hints[name] = hint
         if parameter.default is not parameter.empty:
@@ -161,6 +162,30 @@ def _without_exceptions(hint: Any) -> Any:
 
 def _name(hint: Any) -> str:
     return hint.__qualname__ if isinstance(hint, type) else str(hint)
+
+
+def _with_limits(hint: Any) -> Any:
+    """The hint with `pydantic.Field(ge=0)` inside of `Annotated` as ours, which msgspec looks at."""
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        kind, *notes = arguments
+        return Annotated[(_with_limits(kind), *map(_limits, notes))]
+    if origin in (list, dict, tuple, set, frozenset) and arguments:
+        return origin[tuple(map(_with_limits, arguments))]
+    if origin in (Union, types.UnionType):
+        return Union[tuple(map(_with_limits, arguments))]  # noqa: UP007 - the parts are only known here
+    return hint
+
+
+def _limits(note: Any) -> Any:
+    if type(note).__module__.partition(".")[0] not in ("pydantic", "annotated_types"):
+        return note
+    rules = [note, *getattr(note, "metadata", ())]
+    names = ("gt", "ge", "lt", "le", "multiple_of", "min_length", "max_length", "pattern", "title", "description")
+    found = {
+        name: getattr(rule, name, None) for name in names for rule in rules if getattr(rule, name, None) is not None
+    }
+    return msgspec.Meta(**found)
 
 
 def _check(hint: Any, place: str) -> None:
