@@ -354,7 +354,7 @@ class Decoder:
             return value
         except RecursionError:
             raise EnvelopeError("the value is nested too deeply") from None
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise EnvelopeError(str(error)) from error
         finally:
             self._segments = []

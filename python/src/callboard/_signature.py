@@ -69,6 +69,7 @@ class Signature:
             return
         if self.batched:
             hint = _item_of(hint, place)
+        hint = _with_limits(hint)
         _check(hint, place)
         self.hints[name] = hint
         if parameter.default is not parameter.empty:
@@ -163,6 +164,30 @@ def _name(hint: Any) -> str:
     return hint.__qualname__ if isinstance(hint, type) else str(hint)
 
 
+def _with_limits(hint: Any) -> Any:
+    """The hint with `pydantic.Field(ge=0)` inside of `Annotated` as ours, which msgspec looks at."""
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        kind, *notes = arguments
+        return Annotated[(_with_limits(kind), *map(_limits, notes))]
+    if origin in (list, dict, tuple, set, frozenset) and arguments:
+        return origin[tuple(map(_with_limits, arguments))]
+    if origin in (Union, types.UnionType):
+        return Union[tuple(map(_with_limits, arguments))]  # noqa: UP007 - the parts are only known here
+    return hint
+
+
+def _limits(note: Any) -> Any:
+    if type(note).__module__.partition(".")[0] not in ("pydantic", "annotated_types"):
+        return note
+    rules = [note, *getattr(note, "metadata", ())]
+    names = ("gt", "ge", "lt", "le", "multiple_of", "min_length", "max_length", "pattern", "title", "description")
+    found = {
+        name: getattr(rule, name, None) for name in names for rule in rules if getattr(rule, name, None) is not None
+    }
+    return msgspec.Meta(**found)
+
+
 def _check(hint: Any, place: str) -> None:
     """Refuses a hint that no input can be converted to."""
     try:
@@ -181,7 +206,8 @@ def convert(value: Any, hint: Any) -> Any:
     try:
         return msgspec.convert(value, hint, str_keys=True, dec_hook=_from_plain)
     except msgspec.ValidationError as error:
-        plain = _plain(value)
+        # An array of another dtype is an error, though its numbers might fit.
+        plain = value if isinstance(error.__cause__, _WrongArray) else _plain(value)
         if plain is value:
             raise _invalid(error) from error
     try:
@@ -235,21 +261,25 @@ def array_dtype(hint: Any) -> Any:
     return scalar if isinstance(scalar, type) and scalar is not np.generic else None
 
 
+class _WrongArray(ValueError):
+    pass
+
+
 def to_array(value: Any, scalar: Any) -> np.ndarray[Any, Any]:
     """An array of a dtype. An array must have it already; numbers in lists are converted if nothing is lost."""
     given = isinstance(value, (np.ndarray, np.generic))
     try:
         array = np.asarray(value)
     except ValueError:
-        raise ValueError("Expected an array: the lists differ in length") from None
+        raise _WrongArray("Expected an array: the lists differ in length") from None
     if not given and array.dtype.kind not in "biufcU":
-        raise ValueError("Expected an array of numbers")
+        raise _WrongArray("Expected an array of numbers")
     if scalar is None or issubclass(array.dtype.type, scalar):
         return array
     if given:
-        raise ValueError(f"Expected an array of {scalar.__name__}, got {array.dtype}")
+        raise _WrongArray(f"Expected an array of {scalar.__name__}, got {array.dtype}")
     if not _converts(array, scalar):
-        raise ValueError(f"Expected an array of {scalar.__name__}, got {array.dtype} that does not fit")
+        raise _WrongArray(f"Expected an array of {scalar.__name__}, got {array.dtype} that does not fit")
     return array.astype(_concrete(scalar))
 
 

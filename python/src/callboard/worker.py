@@ -181,7 +181,7 @@ class Worker:
         except Exception as error:
             trace = _clip(_trace(error, whole=True) or "")
             self._send({"type": "failed", "message": _clip(_message(error)), "trace": trace})
-            raise SystemExit(1) from None
+            self._end(None, 1)
 
     async def _run_in_loop(self, batch: Batch, runner: Runner, loop: asyncio.AbstractEventLoop) -> None:
         inputs, emit = self._inputs(batch), self._emitter(batch)
@@ -298,7 +298,9 @@ class Worker:
     def _send(self, head: dict[str, Any], parts: list[list[Buffer]] | None = None) -> None:
         encoded = _encode_head(head)
         if len(encoded) > MAX_HEAD_BYTES:
-            encoded = _encode_head({**head, "items": [_shortened(item) for item in head.get("items", ())]})
+            items = head["items"]
+            room = MAX_HEAD_BYTES // (8 * len(items))
+            encoded = _encode_head({**head, "items": [_shortened(item, room) for item in items]})
         try:
             self._writer.send(encoded, parts or ())
         except OSError:
@@ -391,12 +393,12 @@ def _clip(text: str) -> str:
     return text.encode(errors="replace").decode()
 
 
-def _shortened(item: dict[str, Any] | None) -> dict[str, Any] | None:
-    """An error without what makes a head too long."""
+def _shortened(item: dict[str, Any] | None, room: int) -> dict[str, Any] | None:
+    """An error without what makes a head too long. A character has at most four bytes."""
     if item is None:
         return None
-    kept = {key: value for key, value in item.items() if key not in ("trace", "details")}
-    return {**kept, "message": kept["message"][:200], "type": kept.get("type", "")[:200]}
+    kept = {key: value for key, value in item.items() if key not in ("trace", "details", "type")}
+    return {**kept, "message": kept["message"][:room]}
 
 
 # ---- Log records -----------------------------------------------------------------------------------------------------

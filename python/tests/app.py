@@ -1,0 +1,162 @@
+"""What the tests serve."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+import callboard as cb
+
+log = logging.getLogger("app")
+
+
+@dataclass
+class Label:
+    name: str
+    score: float
+
+
+@cb.service(replicas=2, timeout="5s", contract="idempotent")
+class Sentiment:
+    """Labels texts.
+
+    The second paragraph is not in the description.
+    """
+
+    def setup(self, device: str, replica: int, context: cb.SetupContext, word: str = "good") -> None:
+        self.place = f"{device} {replica} {context.stage}"
+        self.word = word
+        print(f"set up on {self.place}")
+
+    @cb.batched(max_batch_size=32)
+    def predict(self, texts: list[str]) -> list[Label | Exception]:
+        if "short" in texts:
+            texts = texts[1:]
+        if "all" in texts:
+            raise RuntimeError("the model is broken")
+        return [self.label(text) for text in texts]
+
+    def label(self, text: str) -> Label | Exception:
+        return Label(self.word, len(text) / 2) if text else cb.HTTPException(422, "empty text")
+
+    @cb.route("/where")
+    def where(self) -> str:
+        return self.place
+
+    def cleanup(self) -> None:
+        print("cleaned up")
+
+
+@cb.service
+class Errors:
+    def predict(self, kind: str) -> Any:
+        if kind == "http":
+            raise cb.HTTPException(503, {"busy": np.int64(3)}, headers={"Retry-After": "2"})
+        if kind == "value":
+            raise ValueError("a bad kind")
+        if kind == "long":
+            raise ValueError("x" * 100_000)
+        if kind == "object":
+            return {"a": [object()]}
+        if kind == "large":
+            return np.zeros(2 << 20, np.uint8)
+        if kind == "log":
+            log.warning("kind %s", kind)
+        if kind == "exit":
+            os._exit(7)
+        return kind
+
+
+@cb.service
+class Numbers:
+    def predict(
+        self, count: Annotated[int, cb.Field(ge=0)], context: cb.Context, pause: float = 0.0
+    ) -> Iterator[dict[str, int]]:
+        for number in range(count):
+            if context.cancelled:
+                return
+            yield {"n": number}
+            time.sleep(pause)
+        if count == 13:
+            raise ValueError("unlucky")
+
+
+@cb.service
+class Chat:
+    async def setup(self) -> None:
+        self.cancelled = 0
+
+    @cb.concurrent(max=64)
+    async def predict(self, prompt: str, context: cb.Context) -> AsyncIterator[str]:
+        if not prompt:
+            raise cb.HTTPException(422, "empty prompt")
+        try:
+            for word in prompt.split():
+                if word == "wait":
+                    await asyncio.sleep(60)
+                yield word
+        except asyncio.CancelledError:
+            log.info("left %s", context.request_id)
+            raise
+
+
+@cb.service
+class Together:
+    """Each item waits until all of them run."""
+
+    async def setup(self) -> None:
+        self.running = 0
+
+    @cb.concurrent(max=3)
+    async def predict(self, count: int) -> int:
+        self.running += 1
+        while self.running < count:
+            await asyncio.sleep(0.001)
+        return self.running
+
+
+@cb.service
+class Waits:
+    """Ends when its caller has left."""
+
+    def predict(self, seconds: float, context: cb.Context) -> bool:
+        end = time.monotonic() + seconds
+        while time.monotonic() < end and not context.cancelled:
+            time.sleep(0.005)
+        return context.cancelled
+
+
+@cb.service
+class Fails:
+    def setup(self) -> None:
+        raise FileNotFoundError("model.bin")
+
+    def predict(self, value: Any) -> Any:
+        return value
+
+
+@cb.service
+class Scale:
+    def predict(self, x: NDArray[np.float32], factor: float = 2.0) -> NDArray[np.float32]:
+        return x * np.float32(factor)
+
+
+@cb.function
+def add(a: int, b: int = 1) -> int:
+    """Adds."""
+    return a + b
+
+
+@cb.function
+@cb.batched
+async def twice(values: list[float]) -> list[float]:
+    await asyncio.sleep(0)
+    return [2 * value for value in values]

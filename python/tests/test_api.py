@@ -1,0 +1,277 @@
+"""The decorators, the description of services, and the test client."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, TypedDict
+
+import app
+import msgspec
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import callboard as cb
+from callboard._api import hyphened, timeout_ms
+from callboard._target import routes_of
+
+HERE = Path(__file__).parent
+
+
+def run_describe(target: str, cwd: Path = HERE) -> tuple[int, str, str]:
+    found = subprocess.run(
+        [sys.executable, "-m", "callboard.describe", target], cwd=cwd, capture_output=True, text=True, timeout=60
+    )
+    return found.returncode, found.stdout, found.stderr
+
+
+# ---- Description -----------------------------------------------------------------------------------------------------
+
+
+def test_each_route_is_described() -> None:
+    code, out, _ = run_describe("app.py")
+    document = json.loads(out)
+    assert (code, document["protocol"]) == (0, 1)
+    services = {service["name"]: service for service in document["services"]}
+    assert list(services)[:3] == ["Sentiment", "Sentiment.where", "Errors"]
+    label = {"name": {"type": "string"}, "score": {"type": "number"}}
+    assert services["Sentiment"] == {
+        "name": "Sentiment",
+        "target": "app.py:Sentiment",
+        "route": "/sentiment",
+        "method": "predict",
+        "input": {"type": "string"},
+        "output": {"title": "Label", "type": "object", "properties": label, "required": ["name", "score"]},
+        "streams": False,
+        "batched": True,
+        "max_batch_size": 32,
+        "replicas": 2,
+        "timeout_ms": 5000,
+        "contract": "idempotent",
+        "concurrency": 1,
+        "description": "Labels texts.",
+        "parameters": ["texts"],
+    }
+    assert services["Sentiment.where"]["target"] == "app.py:Sentiment.where"
+    assert services["Sentiment.where"]["route"] == "/where"
+    assert services["Numbers"]["streams"] and services["Numbers"]["output"]["type"] == "object"
+    assert services["Numbers"]["input"]["properties"]["count"] == {"type": "integer", "minimum": 0}
+    assert (services["Chat"]["concurrency"], services["Chat"]["max_batch_size"]) == (64, 64)
+    assert services["Scale"]["input"]["properties"]["x"] == {"type": "array", "description": "an array of float32"}
+    assert services["add"]["input"] == {
+        "type": "object",
+        "properties": {"a": {"type": "integer"}, "b": {"type": "integer", "default": 1}},
+        "required": ["a"],
+        "additionalProperties": False,
+    }
+    assert (services["twice"]["route"], services["twice"]["method"]) == ("/twice", None)
+    assert run_describe("app:Sentiment.where")[0] == 2
+    assert json.loads(run_describe("app:add")[1])["services"][0]["target"] == "app:add"
+
+
+def test_what_user_code_prints_goes_to_standard_error(tmp_path: Path) -> None:
+    (tmp_path / "loud.py").write_text(
+        "import os, callboard as cb\nprint('loud')\nos.system('echo louder')\n@cb.function\ndef f(a: int): ...\n"
+    )
+    code, out, err = run_describe("loud.py", tmp_path)
+    assert code == 0 and json.loads(out)["services"][0]["name"] == "f"
+    assert "loud" in err and "louder" in err
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("x = 1", "app.py has no service"),
+        ("import nothing_like_it", "app.py cannot be imported: ModuleNotFoundError"),
+        ("import callboard as cb\n@cb.service\nclass A: ...", "has no method `predict`"),
+        ("import callboard as cb\ncb.batch", "did you mean 'batched'?"),
+        ("import callboard as cb\n@cb.function\ndef f(a: open): ...", "f: the parameter `a`"),
+        ("import callboard as cb\n@cb.function\n@cb.batched\ndef f(a: str): ...", "must be a list"),
+        ("import callboard as cb\n@cb.function\n@cb.concurrent(max=2)\ndef f(a: str): ...", "@concurrent is for"),
+    ],
+)
+def test_what_cannot_be_described_is_a_clear_line(source: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "app.py").write_text(source)
+    code, out, err = run_describe("app.py", tmp_path)
+    assert (code, out) == (2, "") and message in err.splitlines()[-1]
+    assert run_describe("none.py", tmp_path) == (2, "", "callboard.describe: there is no file none.py\n")
+
+
+class Node(msgspec.Struct):
+    children: list[Node] = []
+
+
+def test_a_type_that_contains_itself_is_left_open() -> None:
+    @cb.function
+    def walk(node: Node) -> Node | None: ...
+
+    (route,) = routes_of(walk, "walk")
+    assert "$ref" not in json.dumps(route.describe())
+
+
+# ---- Decorators ------------------------------------------------------------------------------------------------------
+
+
+def test_a_decorated_class_stays_a_plain_class() -> None:
+    service = app.Sentiment()
+    service.setup("cpu", 0, cb.SetupContext())
+    assert service.predict(["ab"]) == [app.Label("good", 1.0)]
+    assert app.add(1, b=2) == 3
+
+
+def test_names_that_do_not_exist_are_answered_with_the_nearest() -> None:
+    for wrong, right in [("HttpException", "HTTPException"), ("services", "service"), ("batch", "batched")]:
+        with pytest.raises(AttributeError, match=f"did you mean '{right}'"):
+            getattr(cb, wrong)
+    with pytest.raises(TypeError, match="no option 'replica': did you mean 'replicas'"):
+        cb.service(replica=2)  # type: ignore[call-overload]
+    with pytest.raises(ValueError, match="did you mean 'idempotent'"):
+        cb.service(contract="idempotnet")(app.Label)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("wrong", ["5", "s", "-1s", "0ms", 0, float("nan"), float("inf")])
+def test_a_wrong_timeout_is_refused(wrong: Any) -> None:
+    with pytest.raises(ValueError, match="timeout="):
+        timeout_ms(wrong)
+
+
+def test_timeouts_and_routes() -> None:
+    assert [timeout_ms(each) for each in ("5s", "200ms", "1.5s", 2, 0.25, "1m")] == [5000, 200, 1500, 2000, 250, 60_000]
+    assert [hyphened(each) for each in ("ImageSearch", "HTTPEcho", "image_search", "A", "Top5")] == [
+        "image-search",
+        "http-echo",
+        "image-search",
+        "a",
+        "top5",
+    ]
+
+
+def test_a_context_knows_its_time() -> None:
+    assert cb.Context().remaining() is None
+    assert cb.Context(deadline=time.monotonic() - 1).remaining() == 0
+    remaining = cb.Context(deadline=time.monotonic() + 10).remaining()
+    assert remaining is not None and 9 < remaining <= 10
+
+
+# ---- Hints -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Box:
+    corners: tuple[int, int]
+    mask: NDArray[np.uint8]
+    names: dict[int, str]
+
+
+class Options(TypedDict, total=False):
+    top: int
+
+
+def accepts(hint: Any, value: Any) -> Any:
+    def f(x: Any) -> None: ...
+
+    f.__annotations__["x"] = hint
+    (route,) = routes_of(f, "f")
+    return route.signature.arguments(value)["x"]
+
+
+def test_inputs_are_converted_to_their_hints() -> None:
+    box = accepts(Box, {"corners": [1, 2], "mask": [[1, 0]], "names": {"7": "a"}})
+    assert (box.corners, box.names, box.mask.dtype) == ((1, 2), {7: "a"}, np.uint8)
+    assert accepts(Options, {"top": 3}) == {"top": 3}
+    assert accepts(list[float], np.ones(2, np.float32)) == [1.0, 1.0]
+    assert accepts(float, np.float32(0.5)) == 0.5
+    assert accepts(bytes, "AP8=") == b"\x00\xff"
+    assert accepts(NDArray[np.float32] | None, None) is None
+    assert accepts(NDArray[np.floating], [1, 2]).dtype == np.float64
+    assert accepts(NDArray[np.float64], []).shape == (0,)
+    assert accepts(np.ndarray, [[1], [2]]).shape == (2, 1)
+    assert accepts(NDArray[np.str_], ["a", "b"]).tolist() == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("hint", "value", "message"),
+    [
+        (int, "7", "Expected `int`, got `str` - at `$`"),
+        (list[int], [1, "a"], "Expected `int`, got `str` - at `$[1]`"),
+        (NDArray[np.uint8], [256], "Expected an array of uint8, got int64 that does not fit - at `$`"),
+        (NDArray[np.int64], [0.5], "Expected an array of int64, got float64 that does not fit - at `$`"),
+        (NDArray[np.float32], [[1], [1, 2]], "Expected an array: the lists differ in length - at `$`"),
+        (NDArray[np.float32], {"a": 1}, "Expected an array of numbers - at `$`"),
+        (Box, {"corners": [1, 2], "mask": [], "names": []}, "Expected `object`, got `array` - at `$.names`"),
+    ],
+)
+def test_inputs_that_do_not_fit_are_refused_with_their_place(hint: Any, value: Any, message: str) -> None:
+    with pytest.raises(cb.InvalidInput) as refused:
+        accepts(hint, value)
+    assert str(refused.value) == message
+
+
+def test_a_parameter_called_context_may_be_an_input() -> None:
+    @cb.function
+    def answer(question: str, context: str) -> str:
+        return question + context
+
+    with cb.test_client(answer) as client:
+        assert client.call({"question": "a", "context": "b"}) == "ab"
+
+
+def test_unknown_and_missing_parameters_are_refused() -> None:
+    with cb.test_client(app.add) as client:
+        with pytest.raises(cb.InvalidInput, match="unknown field `c`"):
+            client.call({"a": 1, "c": 2})
+        with pytest.raises(cb.InvalidInput, match="missing required field `a`"):
+            client.call({})
+
+
+def test_models_of_pydantic_are_validated() -> None:
+    pydantic = pytest.importorskip("pydantic")
+
+    class Query(pydantic.BaseModel):  # type: ignore[misc,name-defined]
+        text: str
+        top: int = pydantic.Field(default=1, ge=1)
+
+    @cb.function
+    def search(queries: list[Any]) -> Any:
+        return queries[0]
+
+    search.__annotations__["queries"] = list[Query]
+    with cb.test_client(search) as client:
+        assert client.call([{"text": "a"}]) == {"text": "a", "top": 1}
+        with pytest.raises(cb.InvalidInput, match=r"top: Input should be greater than or equal to 1 - at `\$\[0\]`"):
+            client.call([{"text": "a", "top": 0}])
+    (route,) = routes_of(search, "search")
+    assert route.signature.input_schema()["items"]["properties"]["top"]["minimum"] == 1
+
+
+def test_limits_of_pydantic_are_checked() -> None:
+    pydantic = pytest.importorskip("pydantic")
+    hint = list[Annotated[int, pydantic.Field(ge=0, description="a count")]]
+    assert accepts(hint, [0]) == [0]
+    with pytest.raises(cb.InvalidInput, match="Expected `int` >= 0"):
+        accepts(hint, [-1])
+    assert accepts(Annotated[str, cb.Field(max_length=2)], "ab") == "ab"
+
+
+# ---- The test client -------------------------------------------------------------------------------------------------
+
+
+def test_the_test_client_calls_as_a_worker_does() -> None:
+    with cb.test_client(app.Sentiment, word="fine") as client:
+        assert client.call("ab") == {"name": "fine", "score": 1.0}
+        assert client.call(method="where") == "cpu 0 Sentiment"
+        good, bad = client.batch(["ab", ""])
+        assert good["score"] == 1.0 and bad.status_code == 422
+    with cb.test_client(app.Numbers) as client:
+        assert client.call({"count": 2}) == [{"n": 0}, {"n": 1}]
+    with cb.test_client(app.Chat) as client:
+        assert client.call("a b") == ["a", "b"]
+        with pytest.raises(cb.HTTPException, match="422: empty prompt"):
+            client.call("")
+    with cb.test_client(app.twice) as client:
+        assert client.batch([1, "x", 3])[::2] == [2.0, 6.0]

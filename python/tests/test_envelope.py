@@ -1,0 +1,276 @@
+"""Envelopes: every value comes back as it was, the bytes are those of the format, and false lengths are refused."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import datetime
+import enum
+import random
+import struct
+import uuid
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from callboard._envelope import Decoder, EnvelopeError, decode, encode, encode_pieces
+
+GOLDEN = Path(__file__).parents[2] / "crates/codec/tests/golden"
+DTYPES = ["?", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8", "c8", "c16"]
+
+needs_golden = pytest.mark.skipif(not GOLDEN.is_dir(), reason="the golden files are in the repository only")
+
+
+def pattern(length: int) -> bytes:
+    return bytes(n % 256 for n in range(length))
+
+
+def same(left: Any, right: Any) -> bool:
+    """Equal in type and value, with arrays inside."""
+    if type(left) is not type(right):
+        return False
+    if isinstance(left, np.ndarray):
+        return left.dtype == right.dtype and left.shape == right.shape and left.tobytes() == right.tobytes()
+    if isinstance(left, (list, tuple)):
+        return len(left) == len(right) and all(map(same, left, right))
+    if isinstance(left, dict):
+        return list(left) == list(right) and all(same(left[key], right[key]) for key in left)
+    return bool(left == right)
+
+
+def segments_of(envelope: bytes) -> int:
+    return int(struct.unpack_from("<I", envelope, 12)[0])
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        None,
+        True,
+        -7,
+        2**64 - 1,
+        -(2**63),
+        0.5,
+        "ß",
+        b"\x00\xff",
+        pattern(5000),
+        [1, [2, "a"], {}],
+        (1, (2, b"a"), [np.float32(1.5)]),
+        {"b": 1, "a": [None]},
+        np.float32(1.5),
+        np.bool_(True),
+        np.complex128(1 - 2j),
+        np.array(["zero", "ß", "", "\U0001f600"]).reshape(2, 2),
+        np.array([f"text {n}" for n in range(500)]),
+        np.array(3.5),
+        np.zeros((2, 0, 3), np.int16),
+        np.array([], dtype=np.str_),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_values_round_trip(value: Any) -> None:
+    assert same(decode(encode(value)), value)
+    # The same inside of every container, beside another segment.
+    nested = {"a": [value, (value, pattern(2000))], "b": value}
+    assert same(decode(encode(nested)), nested)
+
+
+@pytest.mark.parametrize("code", DTYPES)
+@pytest.mark.parametrize("shape", [(2, 3), (40, 50)])
+def test_arrays_of_every_dtype_round_trip(code: str, shape: tuple[int, int]) -> None:
+    array = (np.arange(shape[0] * shape[1]) % 100).reshape(shape).astype(code)
+    assert same(decode(encode(array)), array)
+    assert same(decode(encode(np.asfortranarray(array))), array)
+    assert same(decode(encode(array.astype(array.dtype.newbyteorder(">")))), array)
+    assert same(decode(encode(array[:, ::2])), np.ascontiguousarray(array[:, ::2]))
+
+
+def test_bfloat16_round_trips() -> None:
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    array = np.arange(2000).astype(ml_dtypes.bfloat16)
+    assert same(
+        decode(encode({"a": array, "b": array[:3], "c": array[5]})), {"a": array, "b": array[:3], "c": array[5]}
+    )
+
+
+def test_large_arrays_are_neither_copied_when_written_nor_when_read() -> None:
+    array = np.arange(10_000, dtype=np.float32)
+    pieces = encode_pieces(array)
+    assert any(np.shares_memory(np.frombuffer(piece, np.uint8), array) for piece in pieces if len(piece))
+    received = np.frombuffer(b"".join(pieces), np.uint8).data
+    back = decode(received)
+    assert np.shares_memory(back, np.frombuffer(received, np.uint8))
+    assert not back.flags.writeable and back.flags.aligned
+    with pytest.raises(ValueError, match="read-only"):
+        back[0] = 1
+
+
+def test_leaves_of_1024_bytes_are_segments() -> None:
+    assert segments_of(encode([pattern(1023), np.zeros(1023, np.uint8)])) == 0
+    assert segments_of(encode([pattern(1024), np.zeros(1024, np.uint8), np.array(["a" * 1016])])) == 3
+
+
+def test_the_smallest_envelopes_are_those_of_the_format() -> None:
+    expected = bytes.fromhex("89434245 01000000 04000000 00000000 1c000000 00000000 9201a161")
+    assert encode([1, "a"]) == expected
+    header = "89434245 01000000 0a000000 01000000 43000000 00000000 03000000 00000000"
+    threes = bytes.fromhex(header + "d7070000 00000000 0000").ljust(64, b"\0") + b"\x07\x07\x07"
+    assert decode(threes) == b"\x07\x07\x07"
+
+
+@needs_golden
+def test_the_golden_envelope_is_read_and_written() -> None:
+    golden = (GOLDEN / "envelope-v1.bin").read_bytes()
+    value = decode(golden)
+    assert value["small"] == pattern(10) and value["bytes"] == pattern(1025)
+    assert same(value["tensor"], np.frombuffer(pattern(1600), "f8").reshape(2, 100))
+    assert same(value["pair"], (np.frombuffer(pattern(1616), "c16"), np.float32(0.1)))
+    assert same(value["texts"], np.array([str(n) for n in range(200)]))
+    assert value["tail"] == [1, None]
+    # The golden file has the length of its tuple in 32 bits; ours has the shortest form.
+    assert b"\xc9\x00\x00\x00\x24\x01" in golden
+    ours = encode(value)
+    assert len(ours) == len(golden) and ours[24 + 32 + 200 :] == golden[24 + 32 + 200 :]
+
+
+@needs_golden
+def test_golden_trees_are_read_and_written() -> None:
+    plain = (GOLDEN / "msgpack/plain.msgpack").read_bytes()
+    value = decode(wrapped(plain))
+    assert encode(value).endswith(plain) or segments_of(encode(value))
+    value.pop("bytes")
+    assert decode(encode(value)) == value
+    pytest.importorskip("pyarrow")
+    value = decode(wrapped((GOLDEN / "msgpack/extensions.msgpack").read_bytes()))
+    assert value["tuple"] == (1, "a") and same(value["scalar"], np.float32(0.5))
+    assert same(value["tensor"], np.array([[1.5, -2.0]], "f4")) and same(value["texts"], np.array(["a", "ß"]))
+    assert value["frame"].to_pydict() == {"n": [1, 2]} and value["series"].to_pylist() == ["x", None]
+
+
+def wrapped(tree: bytes) -> bytes:
+    """An envelope of a tree without segments."""
+    return struct.pack("<4sIIIQ", b"\x89CBE", 1, len(tree), 0, 24 + len(tree)) + tree
+
+
+def test_frames_and_series_round_trip() -> None:
+    pa = pytest.importorskip("pyarrow")
+    for rows in (2, 5000):
+        table = pa.table({"n": list(range(rows)), "s": [str(n) for n in range(rows)]})
+        back = decode(encode({"frame": table, "series": table.column("s")}))
+        assert back["frame"].equals(table) and back["series"].equals(table.column("s"))
+
+
+class Color(enum.Enum):
+    RED = "red"
+
+
+class Point(msgspec.Struct, tag="point", rename={"x": "X"}):
+    x: int
+    data: Any = None
+
+
+@dataclasses.dataclass
+class Label:
+    name: str
+    at: Any
+
+
+def test_other_types_have_a_plain_form() -> None:
+    when = datetime.datetime(2024, 2, 29, 12, tzinfo=datetime.timezone.utc)
+    ident = uuid.UUID(int=7)
+    array = np.arange(1000)
+    value = decode(encode([Label("a", Point(1)), Label("b", Point(2, array)), when, Color.RED, ident, Decimal("1.5")]))
+    assert value[0] == {"name": "a", "at": {"type": "point", "X": 1, "data": None}}
+    assert same(value[1]["at"], {"type": "point", "X": 2, "data": array})
+    assert value[2:] == ["2024-02-29T12:00:00Z", "red", str(ident), "1.5"]
+    assert decode(encode({7: 1, True: 2, Color.RED: 3})) == {"7": 1, "true": 2, "red": 3}
+    assert decode(encode([{1, 2}, bytearray(b"a"), np.str_("b")])) == [[1, 2], b"a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ({"a": [1, object()]}, "a value of type `object` cannot be sent at $.a[1]"),
+        ([1, {"b": 2**64}], "an integer beyond 64 bits at $[1].b"),
+        ({"a": {(1,): 2}}, "a key of type `tuple`: keys are texts at $.a"),
+        ({"a": {"1": 1, 1: 2}}, "two keys that are both written as '1' at $.a"),
+        ([np.array([None])], "an array of dtype `object` cannot be sent at $[0]"),
+        ([np.datetime64("2024-01-01")], "cannot be sent at $[0]"),
+        (["\ud800"], "a text that has no UTF-8"),
+    ],
+)
+def test_a_value_without_a_form_is_refused_with_its_place(value: Any, message: str) -> None:
+    with pytest.raises(TypeError) as refused:
+        encode(value)
+    assert message in str(refused.value)
+
+
+def test_nesting_has_a_limit_on_both_sides() -> None:
+    value: list[Any] = []
+    for _ in range(5000):
+        value = [value]
+    with pytest.raises(TypeError, match="nesting beyond 512 levels"):
+        encode(value)
+    with pytest.raises(EnvelopeError, match="nested too deeply"):
+        decode(wrapped(b"\x91" * 200_000 + b"\xc0"))
+
+
+def test_false_lengths_are_refused() -> None:
+    good = encode({"a": np.arange(1000), "b": pattern(2000), "c": np.array(["x" * 2000])})
+    decode(good)
+
+    def refused(at: int, byte: int) -> str:
+        changed = bytearray(good)
+        changed[at] = byte
+        with pytest.raises(EnvelopeError) as error:
+            decode(bytes(changed))
+        return str(error.value)
+
+    assert "do not begin" in refused(0, 0)
+    assert "version 2" in refused(4, 2)
+    assert "flags 1" in refused(5, 1)
+    for at in (11, 15, 23, 24, 24 + 4, 24 + 7):
+        refused(at, 0x7F)
+    tree_end = 24 + 3 * 8 + struct.unpack_from("<I", good, 8)[0]
+    assert "padding" in refused(tree_end, 1)
+    for wrong in (good[:-1], good + b"\0", good[:20], b""):
+        with pytest.raises(EnvelopeError):
+            decode(wrong)
+
+
+@pytest.mark.parametrize(
+    "tree",
+    [
+        b"\xdd\xff\xff\xff\xff",
+        b"\xc7\x02\x03\x0c\x01",
+        b"\xc7\x08\x03\x0c\x01" + bytes(6),
+        b"\xc7\x10\x03\x0c\x01" + bytes(6) + b"\xff" * 8,
+        b"\xc7\x10\x04\x40\x01" + bytes(6) + b"\xff" * 8,
+        b"\xc7\x08\x03\x0c\xff" + bytes(6),
+        b"\xd5\x02\x0c\x00",
+        b"\xd4\x01\x00",
+        b"\xd7\x07" + bytes(8),
+        b"\xd5\x09\x00\x00",
+        b"\xc7\x09\x03\x01\x00" + bytes(6) + b"\x02",
+        b"\xc7\x09\x03\x63\x00" + bytes(7),
+    ],
+)
+def test_malformed_trees_are_refused(tree: bytes) -> None:
+    with pytest.raises(EnvelopeError):
+        decode(wrapped(tree))
+
+
+def test_a_changed_byte_is_an_error_or_a_value() -> None:
+    good = encode({"a": np.arange(200), "b": (1, np.float32(2)), "c": np.array(["x", "yz"]), "d": pattern(2000)})
+    random.seed(7)
+    decoder = Decoder()
+    for _ in range(5000):
+        changed = bytearray(good)
+        changed[random.randrange(len(good))] = random.randrange(256)
+        with contextlib.suppress(EnvelopeError, TypeError):
+            decoder.decode(bytes(changed))
+    assert same(decoder.decode(good)["b"], (1, np.float32(2)))

@@ -1,0 +1,204 @@
+"""The worker as a real child process that speaks the protocol."""
+
+from __future__ import annotations
+
+import signal
+import struct
+import time
+
+import numpy as np
+import pytest
+from node import Node
+
+
+def test_a_batch_is_answered_in_order() -> None:
+    with Node("app.py:Sentiment", replica=3, settings={"device": "cuda:1", "word": "fine"}) as node:
+        head, parts = node.receive()
+        assert (head["type"], head["protocol"], parts) == ("ready", 1, [])
+        assert "callboard" in head["worker"]
+        assert node.call("ab", "", "abcd") == [
+            {"name": "fine", "score": 1.0},
+            {"message": "empty text", "status": 422},
+            {"name": "fine", "score": 2.0},
+        ]
+        assert node.stop() == (0, "set up on cuda:1 3 s\ncleaned up\n", "")
+
+
+def test_a_bad_item_fails_alone() -> None:
+    with Node("app.py:Sentiment").ready() as node:
+        first, second = node.call(7, "ab")
+        assert first == {"message": "Expected `str`, got `int` - at `$`", "invalid": True}
+        assert second["score"] == 1.0
+
+
+def test_an_exception_fails_the_whole_batch_with_its_traceback() -> None:
+    with Node("app.py:Sentiment").ready() as node:
+        for error in node.call("all", "ab"):
+            assert (error["message"], error["type"]) == ("RuntimeError: the model is broken", "RuntimeError")
+            assert "app.py" in error["trace"] and "_runner.py" not in error["trace"]
+
+
+def test_many_long_errors_fit_into_one_head() -> None:
+    with Node("app.py:Errors").ready() as node:
+        errors = node.call(*["long"] * 1000)
+        assert all(set(error) == {"message"} and error["message"].startswith("ValueError: xxx") for error in errors)
+
+
+def test_a_wrong_count_names_both_counts() -> None:
+    with Node("app.py:Sentiment").ready() as node:
+        for error in node.call("short", "ab"):
+            assert error["message"] == "ValueError: Sentiment.predict returned 1 outputs for 2 items"
+
+
+def test_exceptions_fail_their_item_only() -> None:
+    with Node("app.py:Errors").ready() as node:
+        http, value, unsendable, large, good = node.call("http", "value", "object", "large", "good")
+        assert http == {
+            "message": "Service Unavailable",
+            "status": 503,
+            "details": {"busy": 3},
+            "retry_after_ms": 2000,
+        }
+        assert value["message"] == "ValueError: a bad kind"
+        assert value["trace"].startswith("Traceback") and 'raise ValueError("a bad kind")' in value["trace"]
+        assert unsendable["message"].endswith("a value of type `object` cannot be sent at $.a[0]")
+        assert "exceed max_bytes = 1048576" in large["message"]
+        assert good == "good"
+
+
+def test_a_log_record_has_the_id_of_its_call() -> None:
+    with Node("app.py:Errors").ready() as node:
+        node.batch(["log"], items=[{"request_id": "r-1", "unknown": 1}])
+        assert node.outcomes()[0] == ["log"]
+        expected = {"type": "log", "level": "warn", "target": "app", "message": "kind log", "request_id": "r-1"}
+        assert node.logs == [expected]
+
+
+def test_a_generator_sends_its_outputs() -> None:
+    with Node("app.py:Numbers").ready() as node:
+        node.batch([{"count": 2}, {"count": 13}, {"count": -1}])
+        (first, second, third), streamed = node.outcomes()
+        assert first is None
+        assert second["message"] == "ValueError: unlucky"
+        assert third == {"message": "Expected `int` >= 0 - at `$.count`", "invalid": True}
+        assert [item for item, _ in streamed] == [0] * 2 + [1] * 13
+        assert streamed[1] == (0, {"n": 1})
+
+
+def test_async_streams_run_at_the_same_time_and_are_cancelled() -> None:
+    with Node("app.py:Chat").ready() as node:
+        node.batch(["a wait b", "c d", ""], items=[{"request_id": "r-2"}, {}, {}])
+        received = [node.receive() for _ in range(3)]
+        assert sorted((head["item"], values[0]) for head, values in received) == [(0, "a"), (1, "c"), (1, "d")]
+        node.send({"type": "cancel", "id": 1, "item": 0})
+        (first, second, third), streamed = node.outcomes()
+        assert (first["type"], second, third["status"], streamed) == ("Cancelled", None, 422, [])
+        assert [record["message"] for record in node.logs] == ["left r-2"]
+        assert node.stop()[0] == 0
+
+
+def test_concurrent_items_run_at_the_same_time() -> None:
+    with Node("app.py:Together").ready() as node:
+        assert node.call(3, 3, 3) == [3, 3, 3]
+
+
+def test_sync_code_sees_a_cancellation() -> None:
+    with Node("app.py:Waits").ready() as node:
+        node.batch([60.0, 60.0])
+        node.send({"type": "cancel", "id": 9, "item": 0})
+        node.send({"type": "cancel", "id": 1, "item": 1})
+        node.send({"type": "cancel", "id": 1, "item": 99})
+        node.send({"type": "cancel", "id": 1, "item": 0})
+        first, second = node.outcomes()[0]
+        assert first in (True, {"message": "cancelled: the caller has left", "type": "Cancelled"})
+        assert second["type"] == "Cancelled"
+
+
+def test_arrays_cross_in_both_directions() -> None:
+    with Node("app.py:Scale").ready() as node:
+        array = np.arange(60_000, dtype=np.float32).reshape(200, 300)
+        large, small, wrong = node.call({"x": array}, {"x": [[1, 2]], "factor": 3}, {"x": np.zeros(2)})
+        assert large.dtype == np.float32 and np.array_equal(large, 2 * array)
+        assert small.tolist() == [[3.0, 6.0]]
+        assert wrong == {"message": "Expected an array of float32, got float64 - at `$.x`", "invalid": True}
+
+
+def test_functions_and_further_methods_are_targets() -> None:
+    for target, value, expected in [
+        ("app:add", {"a": 2}, 3),
+        ("app.py:twice", 2, 4),
+        ("app.py:Sentiment.where", None, "cpu 0 s"),
+    ]:
+        with Node(target).ready() as node:
+            assert node.call(value) == [expected]
+
+
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [
+        ("app.py:Fails", "FileNotFoundError: model.bin"),
+        ("app.py:Sentimnt", "app has no 'Sentimnt': did you mean 'Sentiment'?"),
+        ("missing.py:A", "there is no file missing.py"),
+        ("missing.module:A", "there is no module 'missing'"),
+        ("app.py:Sentiment.label", "Sentiment has no method `label` that is a route"),
+    ],
+)
+def test_a_worker_that_cannot_start_says_why(target: str, message: str) -> None:
+    with Node(target) as node:
+        head, _ = node.receive()
+        assert (head["type"], head["message"]) == ("failed", message)
+        assert "Traceback" in head["trace"]
+        assert node.end()[0] == 1
+
+
+def test_the_end_of_the_socket_ends_a_busy_worker() -> None:
+    with Node("app.py:Waits").ready() as node:
+        node.batch([60.0])
+        node.socket.close()
+        assert node.end() == (0, "", "")
+
+
+def test_sigint_is_ignored() -> None:
+    with Node("app.py:Errors").ready() as node:
+        node.child.send_signal(signal.SIGINT)
+        assert node.call("good") == ["good"]
+        assert node.stop() == (0, "", "")
+
+
+@pytest.mark.parametrize(
+    ("frame", "message"),
+    [
+        (struct.pack("<II", 5 << 20, 0), "a head of 5242880 bytes exceeds 4194304"),
+        (struct.pack("<II", 1, 70_000), "a frame of 70000 parts exceeds 65536"),
+        (struct.pack("<IIQ", 1, 1, 1 << 40), "a frame of 1099511627776 bytes exceeds max_bytes = 1048576"),
+        (struct.pack("<II", 1, 0) + b"\xc0", "Expected `object`, got `None`"),
+        (struct.pack("<II", 9, 0) + b"\x81\xa4type\xa2no", "Invalid value 'no'"),
+        (struct.pack("<II", 3, 0) + b"\x81", "the socket ended inside a frame"),
+    ],
+)
+def test_a_frame_that_is_none_ends_the_worker(frame: bytes, message: str) -> None:
+    with Node("app.py:Errors").ready() as node:
+        node.socket.sendall(frame)
+        node.socket.shutdown(1)
+        code, _, err = node.end()
+        assert code == 1 and message in err
+
+
+def test_a_malformed_part_fails_its_item_only() -> None:
+    with Node("app.py:Errors").ready() as node:
+        from msgspec.msgpack import encode as head
+
+        encoded = head({"type": "batch", "id": 4, "items": [{}]})
+        node.socket.sendall(struct.pack("<IIQ", len(encoded), 1, 3) + encoded + b"abc")
+        assert node.outcomes()[0] == [
+            {"message": "3 bytes are shorter than the header of an envelope", "invalid": True}
+        ]
+        assert node.call("good") == ["good"]
+
+
+def test_a_call_is_fast() -> None:
+    with Node("app.py:Errors").ready() as node:
+        begin = time.monotonic()
+        for _ in range(200):
+            assert node.call("good") == ["good"]
+        assert time.monotonic() - begin < 2
