@@ -105,6 +105,7 @@
 //! | `otlp` | yes | spans to an OpenTelemetry collector |
 //! | `net` | yes | the QUIC edge, and the client over a network: `Client` |
 //! | `onnx` | yes | ONNX models as stages |
+//! | `process` | yes | stages in child processes: Python services, and any program that speaks the worker protocol |
 //! | `arrow` | yes | data frames in values, and Arrow IPC over HTTP: `codec::DataFrame` |
 //! | `cli` | yes | the `callboard` command, configuration files, the built-in stages `image` and `labels` |
 //! | `anyhow` | no | the error of a call that a stage makes is found in an `anyhow::Error`, and passes through |
@@ -166,6 +167,12 @@ pub mod http {
 #[cfg(feature = "net")]
 pub mod net {
     pub use callboard_net::*;
+}
+
+/// Stages whose replicas are child processes.
+#[cfg(feature = "process")]
+pub mod process {
+    pub use callboard_process::*;
 }
 
 /// ONNX models as stages.

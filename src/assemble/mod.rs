@@ -13,11 +13,11 @@ use std::io;
 use std::path::PathBuf;
 
 use callboard_codec::{DataType, DecodeError, DecodeLimits, Format, Map, Value};
-use callboard_core::{App, Pipeline, RouteSpec};
+use callboard_core::{App, RouteSpec};
 
 use crate::config::{ConfigError, ExamplePlan, Place, Plan, RoutePlan};
 
-use self::part::Part;
+use self::part::{Code, Part};
 use self::types::Types;
 
 /// The reason why a plan could not become an app. `Display` names the place in the plan, `source()` the cause.
@@ -35,6 +35,15 @@ pub enum BuildError {
         place: Place,
         /// The error of its model.
         source: Box<callboard_onnx::LoadError>,
+    },
+    /// The service of a stage cannot be used.
+    #[cfg(feature = "process")]
+    #[error("{place}")]
+    Python {
+        /// The stage.
+        place: Place,
+        /// The error of its interpreter or file.
+        source: Box<callboard_process::PythonError>,
     },
     /// A file that the plan names cannot be read.
     #[error("{place}: cannot read {}", path.display())]
@@ -79,14 +88,22 @@ pub fn routes(plan: &Plan) -> Result<Vec<RouteSpec>, BuildError> {
         is_used.then(|| Part::build(plan, stage)).transpose()
     });
     let parts = parts.collect::<Result<Vec<_>, _>>()?;
-    let stages: Vec<_> = parts.iter().map(|part| part.as_ref().map(|part| part.pipeline.clone())).collect();
+    let codes: Vec<_> = parts.iter().map(|part| part.as_ref().map(|part| part.code.clone())).collect();
     let route = |route: &RoutePlan| {
         let types = Types(&parts);
         let needs = types.needs(&route.steps.value, None);
         let (input, example) =
             needs.map_or_else(|| (unknown_input(plan, route), None), |needs| (needs.input, needs.example));
         let output = types.gives(&route.steps.value, Some(input.clone())).unwrap_or_else(DataType::value);
-        let mut spec = route_spec(route, &stages, input.clone(), output);
+        let code = graph::code(&route.steps.value, &codes).map_err(|index| {
+            let message = format!(
+                "stage `{}` answers with a stream: a route has at most one such stage, outside of ensembles and switches",
+                plan.stages[index].name.value
+            );
+            let place = plan.place(&route.path.source, format!("route `{}`", route.path.value));
+            ConfigError::Rejected { place, message }
+        })?;
+        let mut spec = route_spec(route, code, input.clone(), output);
         if let Some(summary) = &route.summary {
             spec = spec.summary(summary.clone());
         }
@@ -114,32 +131,31 @@ fn unknown_input(plan: &Plan, route: &RoutePlan) -> DataType {
 /// The same app with empty stages, which need no model.
 #[cfg(test)]
 pub(crate) fn sketch(plan: &Plan) -> App {
-    use callboard_core::Stage;
+    use callboard_core::{Pipeline, Stage};
 
     use self::part::with_knobs;
 
     let stages = plan.stages.iter().map(|stage| {
         if stage.kind.is_remote() {
-            return Some(Pipeline::remote(&stage.name.value));
+            return Some(Code::Single(Pipeline::remote(&stage.name.value)));
         }
         let hollow = Stage::each(stage.name.value.as_str(), |item: &Value| Ok(item.clone()));
-        Some(with_knobs(hollow, stage).into())
+        Some(Code::Single(with_knobs(hollow, stage).into()))
     });
     let stages: Vec<_> = stages.collect();
-    let route = |route| route_spec(route, &stages, DataType::value(), DataType::value());
+    let route = |route: &RoutePlan| {
+        let code = graph::code(&route.steps.value, &stages).expect("no stage streams");
+        route_spec(route, code, DataType::value(), DataType::value())
+    };
     plan.routes.iter().map(route).fold(App::new(), App::mount)
 }
 
-fn route_spec(
-    route: &RoutePlan,
-    stages: &[Option<Pipeline<Value, Value>>],
-    input: DataType,
-    output: DataType,
-) -> RouteSpec {
-    let pipeline = graph::pipeline(&route.steps.value, stages);
-    let mut spec = RouteSpec::described(&route.path.value, pipeline, input, output)
-        .default_timeout(route.timeout.value)
-        .default_priority(route.priority.value);
+fn route_spec(route: &RoutePlan, code: Code, input: DataType, output: DataType) -> RouteSpec {
+    let spec = match code {
+        Code::Single(pipeline) => RouteSpec::described(&route.path.value, pipeline, input, output),
+        Code::Stream(pipeline) => RouteSpec::described_streaming(&route.path.value, pipeline, input, output),
+    };
+    let mut spec = spec.default_timeout(route.timeout.value).default_priority(route.priority.value);
     if let Some(timeout) = route.max_timeout.value {
         spec = spec.max_timeout(timeout);
     }

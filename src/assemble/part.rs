@@ -1,7 +1,7 @@
 //! Builds one stage of a plan: which crate builds which kind, and the types of its input and output.
 
 use callboard_codec::{DataType, RawBody, Value};
-use callboard_core::{Pipeline, Rows as _, Stage};
+use callboard_core::{Pipeline, Rows as _, Stage, StreamPipeline};
 use callboard_stages::{StageConfigError, image, labels};
 use serde_json::json;
 
@@ -11,10 +11,19 @@ use crate::config::{ConfigError, CostUnit, Plan, RemoteConfig, Source, StageKind
 
 /// A stage with the types of its items.
 pub(super) struct Part {
-    pub(super) pipeline: Pipeline<Value, Value>,
+    pub(super) code: Code,
     /// Its input, with a generated example if possible. `None`: not known here.
     pub(super) needs: Option<Needs>,
     pub(super) output: DataType,
+}
+
+/// The code of a stage.
+#[derive(Clone)]
+pub(super) enum Code {
+    /// One output for each item.
+    Single(Pipeline<Value, Value>),
+    /// A stream of outputs for each item.
+    Stream(StreamPipeline<Value, Value>),
 }
 
 impl Part {
@@ -22,7 +31,7 @@ impl Part {
     pub(super) fn build(plan: &Plan, planned: &StagePlan) -> Result<Self, BuildError> {
         let name = &planned.name.value;
         let part = |stage, input, output| Self {
-            pipeline: with_knobs(stage, planned).into(),
+            code: Code::Single(with_knobs(stage, planned).into()),
             needs: Some(Needs { input, example: None }),
             output,
         };
@@ -39,6 +48,28 @@ impl Part {
                 let stage = labels::stage(name, &config).map_err(|error| refused(plan, planned, error))?;
                 Ok(part(stage, labels::input_type(&config), labels::output_type(&config)))
             }
+            #[cfg(feature = "process")]
+            StageKind::Process(keys) => {
+                let stage = callboard_process::stage(name, &keys.process(plan.target.base()));
+                Ok(part(stage, DataType::value(), DataType::value()))
+            }
+            #[cfg(feature = "process")]
+            StageKind::Python(config) => {
+                let base = plan.target.base();
+                let service = config.service(base).map_err(|source| {
+                    let place = plan.place(&planned.name.source, format!("stage `{name}`"));
+                    BuildError::Python { place, source: Box::new(source) }
+                })?;
+                let typed = |schema| DataType::value().with_name(name).with_schema(schema);
+                let (process, input, output) = (config.process(base), typed(service.input), typed(service.output));
+                if !service.streams {
+                    return Ok(part(callboard_process::stage(name, &process), input, output));
+                }
+                let settings = with_knobs(callboard_process::stage(name, &process), planned).settings().clone();
+                let stage = callboard_process::stream_stage(name, &process).with_settings(settings);
+                let needs = Some(Needs { input, example: None });
+                Ok(Self { code: Code::Stream(stage.into()), needs, output })
+            }
             StageKind::Remote(config) => Ok(remote(name, config)),
         }
     }
@@ -51,7 +82,7 @@ fn remote(name: &str, config: &RemoteConfig) -> Part {
         let raw_body = RawBody { field: field.clone(), media_types: FILES.map(str::to_owned).to_vec() };
         Needs { input: known("takes").with_raw_body(raw_body), example: None }
     });
-    Part { pipeline: Pipeline::remote(name), needs, output: known("gives") }
+    Part { code: Code::Single(Pipeline::remote(name)), needs, output: known("gives") }
 }
 
 /// Media types of bodies that are not values.
@@ -121,7 +152,7 @@ mod model {
     use callboard_codec::{DType, Map, Value};
     use callboard_onnx::{Axis, BatchAxis, Model, OnnxConfig, Signature, TensorSpec};
 
-    use super::{BuildError, Needs, Part, Plan, StagePlan, with_knobs};
+    use super::{BuildError, Code, Needs, Part, Plan, StagePlan, with_knobs};
 
     /// A picture of 32 by 32 in one colour: small enough for a page of documentation.
     const MAX_EXAMPLE_ELEMENTS: usize = 1024;
@@ -134,7 +165,7 @@ mod model {
             BuildError::Model { place, source: Box::new(source) }
         })?;
         Ok(Part {
-            pipeline: with_knobs(callboard_onnx::stage(name, &model), planned).into(),
+            code: Code::Single(with_knobs(callboard_onnx::stage(name, &model), planned).into()),
             needs: Some(Needs { input: model.input_type(), example: zeros(model.signature()) }),
             output: model.output_type(),
         })

@@ -11,8 +11,8 @@ use super::args::Program;
 /// The configuration file of a directory.
 pub(crate) const FILE_NAME: &str = "callboard.toml";
 
-const NO_FILE: &str =
-    "there is no callboard.toml in this directory; a model is served without one: callboard serve model.onnx";
+const NO_FILE: &str = "there is no callboard.toml in this directory; a model or a Python file is served without one: \
+     callboard serve model.onnx, callboard serve app.py";
 
 /// A longer file is no configuration.
 const MAX_FILE_BYTES: u64 = 4 << 20;
@@ -27,6 +27,10 @@ pub(crate) fn open(program: Program, typed: Option<PathBuf>) -> Result<Target, C
 }
 
 fn served(path: PathBuf) -> Result<Target, ConfigError> {
+    #[cfg(feature = "process")]
+    if let Some((file, name)) = python_file(&path) {
+        return python(file, name);
+    }
     let metadata = fs::metadata(&path).map_err(|error| problem(&path, &unreadable(&error)))?;
     if metadata.is_dir() {
         let file = if path == Path::new(".") { PathBuf::from(FILE_NAME) } else { path.join(FILE_NAME) };
@@ -38,8 +42,38 @@ fn served(path: PathBuf) -> Result<Target, ConfigError> {
     match path.extension().and_then(|extension| extension.to_str()) {
         Some("toml") => Ok(Target::File { text: read(path.clone())?, path }),
         Some("onnx") => Ok(Target::Model { path }),
-        _ => Err(problem(&path, "expected a directory, a .toml file or an .onnx file")),
+        _ => Err(problem(&path, "expected a directory, a .toml, .py or .onnx file")),
     }
+}
+
+/// The file of `app.py` or `app.py:Name`, and the name.
+#[cfg(feature = "process")]
+fn python_file(path: &Path) -> Option<(PathBuf, Option<String>)> {
+    let text = path.to_str()?;
+    let (file, name) = match text.rsplit_once(':') {
+        Some((file, name)) => (file, Some(name.to_owned())),
+        None => (text, None),
+    };
+    Path::new(file).extension().is_some_and(|extension| extension == "py").then(|| (file.into(), name))
+}
+
+/// What a Python file means, as a configuration file.
+#[cfg(feature = "process")]
+fn python(path: PathBuf, name: Option<String>) -> Result<Target, ConfigError> {
+    use callboard_process::{PythonConfig, configuration};
+
+    fs::metadata(&path).map_err(|error| problem(&path, &unreadable(&error)))?;
+    let base = path.parent().unwrap_or(Path::new("")).to_owned();
+    let file = path.file_name().map(|file| file.to_string_lossy().into_owned()).unwrap_or_default();
+    let mut services = PythonConfig::new(&*file).services(&base).map_err(|error| problem(&path, &error.to_string()))?;
+    if let Some(name) = name {
+        let own = format!("{file}:{name}");
+        services.retain(|service| service.target == own || service.target.starts_with(&format!("{own}.")));
+        if services.is_empty() {
+            return Err(problem(&path, &format!("it has no service `{name}`")));
+        }
+    }
+    Ok(Target::File { text: configuration(&services), path })
 }
 
 /// Reads a configuration file, up to a limit.

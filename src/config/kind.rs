@@ -5,6 +5,8 @@ use std::path::Path;
 use callboard_core::Contract;
 #[cfg(feature = "onnx")]
 use callboard_onnx::OnnxConfig;
+#[cfg(feature = "process")]
+use callboard_process::PythonConfig;
 use callboard_stages::image::ImageConfig;
 use callboard_stages::labels::LabelsConfig;
 
@@ -12,6 +14,8 @@ use super::document::Section;
 use super::error::ConfigError;
 use super::nearest::Hint;
 use super::own_keys;
+#[cfg(feature = "process")]
+use super::process::ProcessKeys;
 use super::remote::{self, RemoteConfig};
 
 /// A kind with its own keys.
@@ -25,11 +29,17 @@ pub enum StageKind {
     Onnx(OnnxConfig),
     /// Turns scores into labels.
     Labels(LabelsConfig),
+    /// Runs a command that speaks the worker protocol.
+    #[cfg(feature = "process")]
+    Process(ProcessKeys),
+    /// Runs a service in Python.
+    #[cfg(feature = "process")]
+    Python(PythonConfig),
     /// A stage that only other nodes run.
     Remote(RemoteConfig),
 }
 
-const KINDS: [&str; 4] = ["image", "onnx", "labels", "remote"];
+const KINDS: [&str; 6] = ["image", "onnx", "labels", "process", "python", "remote"];
 
 impl StageKind {
     /// Reads the kind and its keys. `common` are the keys that belong to no kind.
@@ -42,6 +52,14 @@ impl StageKind {
             #[cfg(not(feature = "onnx"))]
             "onnx" => Err(ConfigError::Unavailable { place: section.place(), kind: "onnx", feature: "onnx" }),
             "labels" => own_keys::read(section, common).map(Self::Labels),
+            #[cfg(feature = "process")]
+            "process" => own_keys::read(section, common).map(Self::Process),
+            #[cfg(feature = "process")]
+            "python" => own_keys::read(section, common).map(Self::Python),
+            #[cfg(not(feature = "process"))]
+            "process" | "python" => {
+                Err(ConfigError::Unavailable { place: section.place(), kind: "process", feature: "process" })
+            }
             "remote" => remote::read(section).map(Self::Remote),
             _ => Err(ConfigError::UnknownName {
                 place: section.get("kind").map_or_else(|| section.place(), |entry| entry.place()),
@@ -72,12 +90,14 @@ impl StageKind {
     }
 
     /// The default contract: the results of all built-in kinds depend on their items only, so entries may run again. A
-    /// remote stage has the contract of the node that runs it.
+    /// remote stage has the contract of the node that runs it. What users' processes do is not known.
     pub(crate) fn contract(&self) -> Contract {
         match self {
             Self::Image(_) | Self::Labels(_) | Self::Remote(_) => Contract::Pure,
             #[cfg(feature = "onnx")]
             Self::Onnx(_) => Contract::Pure,
+            #[cfg(feature = "process")]
+            Self::Process(_) | Self::Python(_) => Contract::AtMostOnce,
         }
     }
 
@@ -85,6 +105,8 @@ impl StageKind {
     pub(crate) fn max_batch_size(&self) -> usize {
         match self {
             Self::Image(_) | Self::Labels(_) | Self::Remote(_) => 1,
+            #[cfg(feature = "process")]
+            Self::Process(_) | Self::Python(_) => 1,
             #[cfg(feature = "onnx")]
             Self::Onnx(_) => callboard_onnx::DEFAULT_MAX_BATCH_SIZE,
         }
@@ -96,6 +118,8 @@ impl StageKind {
             Self::Image(_) => true,
             #[cfg(feature = "onnx")]
             Self::Onnx(_) => true,
+            #[cfg(feature = "process")]
+            Self::Process(_) | Self::Python(_) => true,
             Self::Labels(_) | Self::Remote(_) => false,
         }
     }
@@ -104,6 +128,8 @@ impl StageKind {
     pub(crate) fn has_rows(&self) -> bool {
         match self {
             Self::Image(_) | Self::Labels(_) | Self::Remote(_) => false,
+            #[cfg(feature = "process")]
+            Self::Process(_) | Self::Python(_) => false,
             #[cfg(feature = "onnx")]
             Self::Onnx(_) => true,
         }
@@ -117,6 +143,10 @@ impl StageKind {
             #[cfg(feature = "onnx")]
             Self::Onnx(_) => "onnx",
             Self::Labels(_) => "labels",
+            #[cfg(feature = "process")]
+            Self::Process(_) => "process",
+            #[cfg(feature = "process")]
+            Self::Python(_) => "python",
             Self::Remote(_) => "remote",
         }
     }

@@ -23,6 +23,8 @@ mod layers;
 mod nearest;
 mod own_keys;
 mod plan;
+#[cfg(feature = "process")]
+mod process;
 mod remote;
 mod route;
 mod setting;
@@ -39,6 +41,8 @@ pub use kind::StageKind;
 pub use layers::{ENV_PREFIX, Environment, Flags};
 pub use nearest::Hint;
 pub use plan::{Plan, Settings, Target};
+#[cfg(feature = "process")]
+pub use process::ProcessKeys;
 pub use remote::RemoteConfig;
 pub use route::{ExamplePlan, RoutePlan};
 pub use setting::{ALL as SETTINGS, Name as SettingName};

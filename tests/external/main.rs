@@ -16,6 +16,7 @@ mod node;
 mod openapi;
 mod process;
 mod python;
+mod python_apps;
 mod quic;
 mod refusals;
 #[path = "../cli/support.rs"]

@@ -35,6 +35,11 @@ impl Python {
         PYTHON.or_skip(set_up(requirements))
     }
 
+    /// The directory of the environment.
+    pub(crate) fn environment(&self) -> PathBuf {
+        self.interpreter.ancestors().nth(2).expect("an environment").to_owned()
+    }
+
     /// A program of one of the packages, such as `go`.
     pub(crate) fn program(&self, name: &str) -> PathBuf {
         self.interpreter.with_file_name(name)

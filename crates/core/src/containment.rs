@@ -41,11 +41,11 @@ impl CaughtPanic {
     }
 
     /// Message and place, as Rust itself prints them; of a worker that ended, what it printed last.
-    pub(crate) fn trace(&self) -> String {
+    pub(crate) fn trace(&self) -> Option<String> {
         match (&self.exit, &self.place) {
-            (Some(Some(trace)), _) => trace.clone(),
-            (_, Some(place)) => format!("panicked at {place}:\n{}", self.message),
-            _ => self.message.clone(),
+            (Some(trace), _) => trace.clone(),
+            (None, Some(place)) => Some(format!("panicked at {place}:\n{}", self.message)),
+            (None, None) => Some(self.message.clone()),
         }
     }
 
@@ -84,6 +84,12 @@ impl WorkerExit {
     pub fn with_trace(mut self, trace: impl Into<String>) -> Self {
         self.trace = Some(trace.into());
         self
+    }
+
+    /// Why it ended.
+    #[must_use]
+    pub fn reason(&self) -> &str {
+        &self.reason
     }
 
     /// What the worker printed last, or its traceback.

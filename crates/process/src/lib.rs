@@ -16,10 +16,12 @@ mod config;
 mod exit;
 mod frame;
 mod message;
+mod python;
 mod serve;
 mod stage;
 mod worker;
 
 pub use config::ProcessConfig;
+pub use python::{PythonConfig, PythonError, PythonService, configuration};
 pub use serve::{ServeWorkerError, serve_worker};
-pub use stage::stage;
+pub use stage::{stage, stream_stage};

@@ -1,10 +1,10 @@
-//! The stage around child processes.
+//! The stages around child processes.
 
 use callboard_codec::Value;
-use callboard_core::{Replica, Stage};
+use callboard_core::{Replica, Stage, StreamStage};
 
 use crate::config::ProcessConfig;
-use crate::worker::ProcessWorker;
+use crate::worker::{ProcessWorker, StreamingProcessWorker};
 
 /// A stage with one child process for each replica, on a thread of its own. Batches, replicas, queue, timeout and
 /// contract are the stage's settings; see [`Stage`].
@@ -15,4 +15,14 @@ use crate::worker::ProcessWorker;
 pub fn stage(name: &str, config: &ProcessConfig) -> Stage<Value, Value> {
     let config = config.clone();
     Stage::worker(name, move |replica: &Replica| ProcessWorker::start(&config, replica))
+}
+
+/// As [`stage`], for children that answer each item with a stream of outputs. A reader without credit pauses its whole
+/// batch.
+#[must_use]
+pub fn stream_stage(name: &str, config: &ProcessConfig) -> StreamStage<Value, Value> {
+    let config = config.clone();
+    StreamStage::worker(name, move |replica: &Replica| {
+        ProcessWorker::start(&config, replica).map(StreamingProcessWorker)
+    })
 }

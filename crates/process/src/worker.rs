@@ -5,12 +5,15 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use callboard_codec::{DecodeLimits, Envelope, Format, Value};
-use callboard_core::{Batch, Failure, Replica, Worker, WorkerExit};
+use callboard_core::{Batch, Failure, Outputs, Replica, StreamWorker, Worker, WorkerExit};
 
 use crate::child::ChildProcess;
 use crate::config::ProcessConfig;
 use crate::frame::{Frame, FrameReader, write_frame};
 use crate::message::{self, CallHead, FromChild, ItemError, PROTOCOL, Start, ToChild};
+
+/// The status of an input that does not have the service's type.
+const INVALID_STATUS: u16 = 422;
 
 /// The node's side of one child.
 pub(crate) struct ProcessWorker {
@@ -29,6 +32,8 @@ enum Lost {
     Ended,
     /// It must be killed.
     Broken(String),
+    /// It says that it cannot start.
+    NotStarted { message: String, trace: String },
 }
 
 impl From<io::Error> for Lost {
@@ -41,8 +46,6 @@ impl From<io::Error> for Lost {
         }
     }
 }
-
-type FailureOrOutput = Result<Value, Failure>;
 
 impl ProcessWorker {
     /// Starts a child and waits until it is ready.
@@ -74,14 +77,21 @@ impl ProcessWorker {
         }
     }
 
+    /// The error of a start: one line, of which the log has the details.
     fn not_started(&mut self, lost: Lost, config: &ProcessConfig) -> Failure {
-        let exit = self.end(lost);
-        let failure = Failure::new(format!("`{}`: {exit}", config.shown()));
-        match exit.trace() {
-            // The start's error is one text: its caller is a person.
-            Some(trace) => Failure::new(format!("{failure}\n{trace}")).with_trace(trace),
-            None => failure,
-        }
+        let reason = match lost {
+            Lost::NotStarted { message, trace } => {
+                let (stage, replica) = (&self.stage, self.replica);
+                trace.lines().for_each(|line| tracing::error!(stage, replica, "{line}"));
+                format!("could not start: {message}")
+            }
+            lost => {
+                let exit = self.end(lost);
+                let last = exit.trace().and_then(|lines| lines.lines().last());
+                last.map_or_else(|| exit.reason().to_owned(), |last| format!("{}: {last}", exit.reason()))
+            }
+        };
+        Failure::new(format!("`{}`: {reason}", config.shown()))
     }
 
     /// Ends the child and says how it ended.
@@ -110,8 +120,7 @@ impl ProcessWorker {
                     return Err(Lost::Broken(format!("it speaks version {protocol} of the protocol, not {PROTOCOL}")));
                 }
                 FromChild::Failed { message, trace } => {
-                    let trace = trace.map(|trace| format!("\n{trace}")).unwrap_or_default();
-                    return Err(Lost::Broken(format!("it could not start: {message}{trace}")));
+                    return Err(Lost::NotStarted { message, trace: trace.unwrap_or_default() });
                 }
                 FromChild::Log { level, target, message, request_id } => {
                     self.log(&level, &target, &message, request_id.as_deref());
@@ -123,73 +132,47 @@ impl ProcessWorker {
         }
     }
 
-    fn run(&mut self, batch: &Batch<Value>) -> Result<Vec<FailureOrOutput>, Lost> {
-        // An input that cannot be encoded fails alone; the child gets the others.
-        let inputs: Vec<Result<Envelope, Failure>> =
-            batch.iter().map(|item| item.to_envelope().map_err(Failure::from)).collect();
-        let sent: Vec<usize> = (0..batch.len()).filter(|index| inputs[*index].is_ok()).collect();
-        let answers = if sent.is_empty() { Vec::new() } else { self.exchange(batch, &sent, &inputs)? };
-        let mut answers = answers.into_iter();
-        let missing = || Err(Failure::new("the worker did not answer"));
-        Ok(inputs.into_iter().map(|input| input.map_or_else(Err, |_| answers.next().unwrap_or_else(missing))).collect())
-    }
-
-    /// Sends the items with these indices, and waits for their outcomes.
+    /// Runs a batch whose inputs can all be sent: sends it, passes outputs on, tells the child of callers that leave, and
+    /// waits for the outcomes.
     fn exchange(
         &mut self,
-        batch: &Batch<Value>,
-        sent: &[usize],
-        inputs: &[Result<Envelope, Failure>],
-    ) -> Result<Vec<FailureOrOutput>, Lost> {
-        let id = self.next_id;
-        self.next_id += 1;
-        let items = sent.iter().map(|index| call_head(batch, *index)).collect();
-        let parts: Vec<&Envelope> = inputs.iter().flatten().collect();
-        self.send(&ToChild::Batch { id, items }, &parts)?;
-        let end = self.timeout.map(|timeout| (Instant::now() + timeout, timeout));
-        let mut is_cancelled = vec![false; sent.len()];
-        let tick = |worker: &mut Self| {
-            if let Some((end, timeout)) = end
-                && Instant::now() >= end
-            {
-                return Err(Lost::Broken(format!("it did not answer within the stage's timeout of {timeout:?}")));
-            }
-            for (item, index) in sent.iter().enumerate() {
-                if !is_cancelled[item] && batch.context(*index).is_cancelled() {
-                    is_cancelled[item] = true;
-                    worker.send(&ToChild::Cancel { id, item }, &[])?;
-                }
-            }
-            Ok(())
-        };
-        let (frame, errors) = self.outcomes(id, tick)?;
-        if errors.len() != sent.len() {
-            let (got, expected) = (errors.len(), sent.len());
-            return Err(Lost::Broken(format!("it answered {got} outcomes for {expected} items")));
-        }
-        if errors.iter().filter(|error| error.is_none()).count() != frame.parts.len() {
-            return Err(Lost::Broken("it answered another number of outputs than of successes".to_owned()));
-        }
-        let mut parts = frame.parts.iter();
-        let outcome = |error: Option<ItemError>| match error {
-            Some(error) => Ok(Err(failure(error))),
-            None => parts.next().map_or_else(|| Err("an output is missing".to_owned()), read_output),
-        };
-        errors.into_iter().map(outcome).collect::<Result<_, _>>().map_err(Lost::Broken)
-    }
-
-    /// Waits for the outcomes of the running batch.
-    fn outcomes(
-        &mut self,
-        running: u64,
-        mut tick: impl FnMut(&mut Self) -> Result<(), Lost>,
+        calls: Vec<CallHead>,
+        inputs: &[Envelope],
+        callers: &mut dyn Callers,
     ) -> Result<(Frame, Vec<Option<ItemError>>), Lost> {
+        let running = self.next_id;
+        self.next_id += 1;
+        self.send(&ToChild::Batch { id: running, items: calls }, inputs)?;
+        let end = self.timeout.map(|timeout| (Instant::now() + timeout, timeout));
+        let mut is_cancelled = vec![false; inputs.len()];
         loop {
-            let frame = self.receive(&mut tick)?;
+            let frame = self.receive(|worker| {
+                if let Some((end, timeout)) = end
+                    && Instant::now() >= end
+                {
+                    return Err(Lost::Broken(format!("it did not answer within the stage's timeout of {timeout:?}")));
+                }
+                for (item, is_cancelled) in is_cancelled.iter_mut().enumerate() {
+                    if !*is_cancelled && callers.has_left(item) {
+                        *is_cancelled = true;
+                        worker.send(&ToChild::Cancel { id: running, item }, &[])?;
+                    }
+                }
+                Ok(())
+            })?;
             match head(&frame)? {
-                FromChild::Outcomes { id, items } if id == running => return Ok((frame, items)),
-                FromChild::Outcomes { id, .. } | FromChild::Output { id, .. } => {
-                    return Err(Lost::Broken(format!("it answered batch {id} while batch {running} ran")));
+                FromChild::Outcomes { id, items } if id == running => {
+                    if items.len() == inputs.len() {
+                        return Ok((frame, items));
+                    }
+                    let (got, expected) = (items.len(), inputs.len());
+                    return Err(Lost::Broken(format!("it answered {got} outcomes for {expected} items")));
+                }
+                FromChild::Output { id, item } if id == running && item < inputs.len() && frame.parts.len() == 1 => {
+                    callers.take_output(item, read_output(&frame.parts[0])?)?;
+                }
+                FromChild::Outcomes { .. } | FromChild::Output { .. } => {
+                    return Err(Lost::Broken("it answered what it was not asked".to_owned()));
                 }
                 FromChild::Log { level, target, message, request_id } => {
                     self.log(&level, &target, &message, request_id.as_deref());
@@ -201,7 +184,26 @@ impl ProcessWorker {
         }
     }
 
-    fn send(&mut self, message: &ToChild, parts: &[&Envelope]) -> Result<(), Lost> {
+    /// Runs a batch and marks the child as busy meanwhile. A child that is lost ends the replica.
+    fn run<T>(&mut self, exchange: impl FnOnce(&mut Self) -> Result<T, Lost>) -> T {
+        self.child.set_busy(true);
+        match exchange(self) {
+            Ok(outcomes) => {
+                self.child.set_busy(false);
+                outcomes
+            }
+            Err(lost) => self.end(lost).unwind(),
+        }
+    }
+
+    fn stop(&mut self) {
+        self.child.set_busy(true);
+        if self.send(&ToChild::Stop, &[]).is_ok() {
+            self.child.wait(self.stop_timeout);
+        }
+    }
+
+    fn send(&mut self, message: &ToChild, parts: &[Envelope]) -> Result<(), Lost> {
         let head = message::encode(message).map_err(|error| Lost::Broken(error.to_string()))?;
         let parts = parts.iter().map(|part| (part.len(), part.parts()));
         Ok(write_frame(self.child.stream.get_mut(), &head, parts)?)
@@ -232,27 +234,140 @@ impl ProcessWorker {
     }
 }
 
+/// The callers of a running batch.
+trait Callers {
+    /// Whether the caller of this item has left.
+    fn has_left(&mut self, item: usize) -> bool;
+
+    /// Gives the caller of this item an output of a stream.
+    fn take_output(&mut self, item: usize, output: Value) -> Result<(), Lost>;
+}
+
+/// Callers that wait for one output each.
+struct SingleCallers<'b>(&'b Batch<Value>, &'b [usize]);
+
+impl Callers for SingleCallers<'_> {
+    fn has_left(&mut self, item: usize) -> bool {
+        self.0.context(self.1[item]).is_cancelled()
+    }
+
+    fn take_output(&mut self, _: usize, _: Value) -> Result<(), Lost> {
+        Err(Lost::Broken("it answered with a stream, and the stage gives one output".to_owned()))
+    }
+}
+
 impl Worker for ProcessWorker {
     type In = Value;
     type Out = Value;
 
-    fn call(&mut self, batch: Batch<Value>) -> Vec<FailureOrOutput> {
-        self.child.set_busy(true);
-        match self.run(&batch) {
-            Ok(outcomes) => {
-                self.child.set_busy(false);
-                outcomes
-            }
-            Err(lost) => self.end(lost).unwind(),
+    fn call(&mut self, batch: Batch<Value>) -> Vec<Result<Value, Failure>> {
+        let Sendable { indices, calls, inputs, failures } = Sendable::new(&batch);
+        let (mut outcomes, mut answers) = (failures, Vec::new().into_iter());
+        if !inputs.is_empty() {
+            let answered = self.run(|worker| {
+                let (frame, errors) = worker.exchange(calls, &inputs, &mut SingleCallers(&batch, &indices))?;
+                outputs(&frame, errors)
+            });
+            answers = answered.into_iter();
+        }
+        outcomes
+            .iter_mut()
+            .map(|failure| failure.take().map_or_else(|| answers.next().expect("one for each"), Err))
+            .collect()
+    }
+
+    fn cleanup(&mut self) {
+        self.stop();
+    }
+}
+
+/// A worker that answers each item with a stream.
+pub(crate) struct StreamingProcessWorker(pub(crate) ProcessWorker);
+
+/// Callers that read streams.
+struct StreamingCallers<'o> {
+    outputs: &'o mut Outputs<Value>,
+    indices: &'o [usize],
+}
+
+impl Callers for StreamingCallers<'_> {
+    fn has_left(&mut self, item: usize) -> bool {
+        !self.outputs.is_wanted(self.indices[item])
+    }
+
+    fn take_output(&mut self, item: usize, output: Value) -> Result<(), Lost> {
+        // A caller that has left is noticed at the next tick.
+        let _ = self.outputs.emit(self.indices[item], output);
+        Ok(())
+    }
+}
+
+impl StreamWorker for StreamingProcessWorker {
+    type In = Value;
+    type Out = Value;
+
+    fn call(&mut self, batch: Batch<Value>, outputs: &mut Outputs<Value>) {
+        let Sendable { indices, calls, inputs, failures } = Sendable::new(&batch);
+        for (index, failure) in failures.into_iter().enumerate() {
+            failure.into_iter().for_each(|failure| outputs.fail(index, failure));
+        }
+        if inputs.is_empty() {
+            return;
+        }
+        let mut callers = StreamingCallers { outputs, indices: &indices };
+        let errors = self.0.run(|worker| match worker.exchange(calls, &inputs, &mut callers)? {
+            (frame, errors) if frame.parts.is_empty() => Ok(errors),
+            _ => Err(Lost::Broken("it answered with single outputs, and the stage gives streams".to_owned())),
+        });
+        for (index, error) in indices.iter().zip(errors) {
+            error.into_iter().for_each(|error| outputs.fail(*index, failure(error)));
         }
     }
 
     fn cleanup(&mut self) {
-        self.child.set_busy(true);
-        if self.send(&ToChild::Stop, &[]).is_ok() {
-            self.child.wait(self.stop_timeout);
-        }
+        self.0.stop();
     }
+}
+
+/// The items of a batch that can be sent, and the failures of the others.
+struct Sendable {
+    indices: Vec<usize>,
+    calls: Vec<CallHead>,
+    inputs: Vec<Envelope>,
+    /// For each item of the batch.
+    failures: Vec<Option<Failure>>,
+}
+
+impl Sendable {
+    fn new(batch: &Batch<Value>) -> Self {
+        let (mut indices, mut calls, mut inputs) = (Vec::new(), Vec::new(), Vec::new());
+        let mut failures: Vec<Option<Failure>> = Vec::with_capacity(batch.len());
+        for (index, item) in batch.iter().enumerate() {
+            match item.to_envelope() {
+                Ok(input) => {
+                    indices.push(index);
+                    calls.push(call_head(batch, index));
+                    inputs.push(input);
+                    failures.push(None);
+                }
+                Err(error) => failures.push(Some(error.into())),
+            }
+        }
+        Self { indices, calls, inputs, failures }
+    }
+}
+
+/// The outcomes of single outputs: an error, or the next part.
+fn outputs(frame: &Frame, errors: Vec<Option<ItemError>>) -> Result<Vec<Result<Value, Failure>>, Lost> {
+    if errors.iter().filter(|error| error.is_none()).count() != frame.parts.len() {
+        return Err(Lost::Broken("it answered another number of outputs than of successes".to_owned()));
+    }
+    let mut parts = frame.parts.iter();
+    let outcome = |error: Option<ItemError>| match error {
+        Some(error) => Ok(Err(failure(error))),
+        None => read_output(parts.next().expect("as many as successes")).map(Ok),
+    };
+    errors.into_iter().map(outcome).collect()
 }
 
 fn head(frame: &Frame) -> Result<FromChild, Lost> {
@@ -271,14 +386,15 @@ fn call_head(batch: &Batch<Value>, index: usize) -> CallHead {
     }
 }
 
-fn read_output(part: &Bytes) -> Result<FailureOrOutput, String> {
+fn read_output(part: &Bytes) -> Result<Value, Lost> {
     let output = Value::decode(Format::Envelope, part, &DecodeLimits::default());
-    output.map(Ok).map_err(|error| format!("its output is not an envelope: {error}"))
+    output.map_err(|error| Lost::Broken(format!("its output is not an envelope: {error}")))
 }
 
 fn failure(error: ItemError) -> Failure {
     let ItemError { message, invalid, status, error_type, details, retry_after_ms, trace } = error;
-    let mut failure = if invalid { Failure::invalid_input(message) } else { Failure::new(message) };
+    let mut failure =
+        if invalid { Failure::invalid_input(message).with_status(INVALID_STATUS) } else { Failure::new(message) };
     if let Some(status) = status {
         failure = failure.with_status(status);
     }

@@ -312,7 +312,7 @@ fn lost(error: JoinError) -> CallError {
 }
 
 fn panicked(panic: &CaughtPanic) -> CallError {
-    CallError::new(ErrorKind::Internal, format!("the call panicked: {panic}")).with_trace(panic.to_string())
+    CallError::new(ErrorKind::Internal, format!("the call panicked: {panic}")).with_trace(Some(panic.to_string()))
 }
 
 fn runtime_gone() -> CallError {

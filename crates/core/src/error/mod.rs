@@ -290,8 +290,8 @@ impl CallError {
     }
 
     #[must_use]
-    pub(crate) fn with_trace(mut self, trace: impl Into<String>) -> Self {
-        self.0.remote_trace = Some(limit_error_text(trace.into()));
+    pub(crate) fn with_trace(mut self, trace: Option<String>) -> Self {
+        self.0.remote_trace = trace.map(limit_error_text);
         self
     }
 

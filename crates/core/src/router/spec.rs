@@ -90,6 +90,19 @@ impl RouteSpec {
         Self::with_graph(name, pipeline.into_pipeline().graph(), input, output)
     }
 
+    /// A pipeline over [`Value`]s that answers one input with a stream of outputs, described by hand.
+    pub fn described_streaming(
+        name: &str,
+        pipeline: impl IntoStreamPipeline<Value, Out = Value>,
+        input: DataType,
+        output: DataType,
+    ) -> Self {
+        let pipeline = pipeline.into_stream_pipeline();
+        let mut route = Self::with_graph(name, pipeline.graph(), input, output);
+        route.parts.streams_at = Some(pipeline.streams_at());
+        route
+    }
+
     fn with_graph(name: &str, graph: &Graph<Arc<StageSpec>>, input: DataType, output: DataType) -> Self {
         let parts = RouteParts {
             input,

@@ -148,8 +148,8 @@ async fn a_start_that_fails_tells_its_reason() {
     let mut empty = config("");
     empty.command.clear();
     for (config, reason) in [
-        (config("exits"), "the process exited with code 3\nno licence was found"),
-        (config("fails"), "it could not start: no weights"),
+        (config("exits"), "misbehaving exits`: the process exited with code 3: no licence was found"),
+        (config("fails"), "misbehaving fails`: could not start: no weights"),
         (config("garbage"), "a frame's head has 4294967295 bytes"),
         (slow, "it was not ready within 200ms"),
         (missing, "`/no/such/program ` cannot be started: No such file or directory"),

@@ -1,0 +1,245 @@
+//! Services in Python: the interpreter, what a file serves, and the command of its workers.
+
+use std::ffi::OsString;
+use std::fmt::Write as _;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::time::SystemTime;
+
+use parking_lot::Mutex;
+use serde::Deserialize;
+use serde_json::Value as Json;
+
+use crate::config::ProcessConfig;
+
+/// The service of a stage. In `callboard.toml` these are the keys of a stage of kind `python`.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PythonConfig {
+    /// File and name, `app.py:Sentiment`, or module and name, `package.module:Sentiment`. Required.
+    pub app: String,
+
+    /// The interpreter. By default that of the active virtual environment, else of `.venv` beside the file, else
+    /// `python3`.
+    #[serde(default)]
+    pub python: Option<PathBuf>,
+}
+
+/// Something that a Python file serves.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[non_exhaustive]
+pub struct PythonService {
+    /// What a worker is told to serve: file or module, and name.
+    pub target: String,
+    /// The path of its route.
+    pub route: String,
+    /// The JSON schema of its input.
+    pub input: Json,
+    /// The JSON schema of its output, or of one of its outputs.
+    pub output: Json,
+    /// Whether it answers with a stream of outputs.
+    #[serde(default)]
+    pub streams: bool,
+    /// The largest batch that it says.
+    #[serde(default)]
+    pub max_batch_size: Option<usize>,
+    /// The number of replicas that it says.
+    #[serde(default)]
+    pub replicas: Option<usize>,
+    /// The timeout of a batch that it says.
+    #[serde(default)]
+    pub timeout_ms: Option<u64>,
+    /// The contract that it says.
+    #[serde(default)]
+    pub contract: Option<String>,
+    /// What it does, in one line.
+    #[serde(default)]
+    pub description: Option<String>,
+}
+
+/// The answer of `python -m callboard.describe`.
+#[derive(Deserialize)]
+struct Description {
+    services: Vec<PythonService>,
+}
+
+/// Why a Python file cannot be served.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PythonError {
+    /// The interpreter cannot be run.
+    #[error("the Python interpreter `{}` cannot be run: {source}; set `python` to another one", python.display())]
+    NoInterpreter {
+        /// The interpreter.
+        python: PathBuf,
+        /// The error of the operating system.
+        source: io::Error,
+    },
+    /// The interpreter lacks our package.
+    #[error("`{}` lacks the package `callboard`; install it: {} -m pip install callboard", python.display(), python.display())]
+    NoPackage {
+        /// The interpreter.
+        python: PathBuf,
+    },
+    /// The file cannot be imported, or serves nothing.
+    #[error("{message}")]
+    Refused {
+        /// What the interpreter printed.
+        message: String,
+    },
+    /// The file serves nothing of this name.
+    #[error("`{app}` is not served: {}", names(known))]
+    UnknownName {
+        /// What was asked for.
+        app: String,
+        /// What is served.
+        known: Vec<String>,
+    },
+}
+
+fn names(known: &[String]) -> String {
+    if known.is_empty() { "nothing is".to_owned() } else { format!("there is {}", known.join(", ")) }
+}
+
+impl PythonConfig {
+    /// With the default interpreter.
+    pub fn new(app: impl Into<String>) -> Self {
+        Self { app: app.into(), python: None }
+    }
+
+    /// The interpreter for files in `base`.
+    #[must_use]
+    pub fn interpreter(&self, base: &Path) -> PathBuf {
+        // The interpreter is started in `base`.
+        let absolute = |path: PathBuf| std::path::absolute(&path).unwrap_or(path);
+        let inside = |environment: &Path| Some(environment.join("bin/python")).filter(|python| python.exists());
+        match &self.python {
+            // A path, not a name that is looked up in `PATH`.
+            Some(python) if python.components().count() > 1 => absolute(base.join(python)),
+            Some(python) => python.clone(),
+            None => std::env::var_os("VIRTUAL_ENV")
+                .and_then(|environment| inside(Path::new(&environment)))
+                .or_else(|| inside(&absolute(base.join(".venv"))))
+                .unwrap_or_else(|| "python3".into()),
+        }
+    }
+
+    /// All that the file or module serves. Imports it, in a process of its own; the stages of one file that has not
+    /// changed share an import.
+    ///
+    /// # Errors
+    ///
+    /// Without an interpreter or our package, or when the file cannot be imported.
+    pub fn services(&self, base: &Path) -> Result<Vec<PythonService>, PythonError> {
+        let python = self.interpreter(base);
+        // A path may have a colon, a name has none.
+        let file = match self.app.rsplit_once(':') {
+            Some((file, name)) if !name.contains(['/', '\\']) => file,
+            _ => &self.app,
+        };
+        let path = base.join(file);
+        let modified = path.metadata().and_then(|metadata| metadata.modified()).ok();
+        let imported = Imported { python: python.clone(), path, modified };
+        let mut latest = LATEST.lock();
+        if let Some((_, services)) = latest.as_ref().filter(|(of, _)| *of == imported && modified.is_some()) {
+            return Ok(services.clone());
+        }
+        let services = describe(&python, file, base)?;
+        *latest = Some((imported, services.clone()));
+        Ok(services)
+    }
+
+    /// The service that this names.
+    ///
+    /// # Errors
+    ///
+    /// As [`services`](Self::services), and if nothing has the name.
+    pub fn service(&self, base: &Path) -> Result<PythonService, PythonError> {
+        let services = self.services(base)?;
+        let known = || services.iter().map(|service| service.target.clone()).collect();
+        let found = services.iter().find(|service| service.target == self.app);
+        found.cloned().ok_or_else(|| PythonError::UnknownName { app: self.app.clone(), known: known() })
+    }
+
+    /// The command of a worker for files in `base`.
+    #[must_use]
+    pub fn process(&self, base: &Path) -> ProcessConfig {
+        let words: [OsString; 4] =
+            [self.interpreter(base).into(), "-m".into(), "callboard.worker".into(), self.app.clone().into()];
+        let mut process = ProcessConfig::new(words);
+        process.directory = Some(directory(base).to_owned());
+        process
+    }
+}
+
+/// A file as it was imported.
+#[derive(PartialEq, Eq)]
+struct Imported {
+    python: PathBuf,
+    path: PathBuf,
+    modified: Option<SystemTime>,
+}
+
+/// The file that was imported last, and what it serves.
+static LATEST: Mutex<Option<(Imported, Vec<PythonService>)>> = Mutex::new(None);
+
+/// Asks an interpreter what a file or module in `base` serves.
+fn describe(python: &Path, file: &str, base: &Path) -> Result<Vec<PythonService>, PythonError> {
+    let mut command = Command::new(python);
+    command.args(["-m", "callboard.describe", file]).stdin(Stdio::null()).current_dir(directory(base));
+    let Output { status, stdout, stderr } =
+        command.output().map_err(|source| PythonError::NoInterpreter { python: python.to_owned(), source })?;
+    let message = String::from_utf8_lossy(&stderr).trim_end().to_owned();
+    if !status.success() {
+        let is_missing = message.contains("No module named callboard") || message.contains("named 'callboard'");
+        return Err(if is_missing {
+            PythonError::NoPackage { python: python.to_owned() }
+        } else {
+            PythonError::Refused { message }
+        });
+    }
+    let described: Description = serde_json::from_slice(&stdout).map_err(|error| PythonError::Refused {
+        message: format!("`{}` described {file} as something that is not known: {error}", python.display()),
+    })?;
+    Ok(described.services)
+}
+
+/// A path that a process can change to.
+fn directory(base: &Path) -> &Path {
+    if base.as_os_str().is_empty() { Path::new(".") } else { base }
+}
+
+impl PythonService {
+    /// The name of its stage: its route without the slash.
+    #[must_use]
+    pub fn stage_name(&self) -> String {
+        self.route.trim_start_matches('/').replace('/', "-")
+    }
+}
+
+/// The configuration file that these services mean.
+#[must_use]
+pub fn configuration(services: &[PythonService]) -> String {
+    let mut text = String::new();
+    // JSON's texts are also TOML's.
+    let quoted = |value: &str| Json::from(value).to_string();
+    for service in services {
+        let name = quoted(&service.stage_name());
+        let _ = writeln!(text, "[[stage]]\nname = {name}\nkind = \"python\"\napp = {}", quoted(&service.target));
+        let mut line = |key: &str, value: Option<String>| {
+            let _ = value.map(|value| writeln!(text, "{key} = {value}"));
+        };
+        line("max_batch_size", service.max_batch_size.filter(|size| *size > 1).map(|size| size.to_string()));
+        line("replicas", service.replicas.filter(|replicas| *replicas > 1).map(|replicas| replicas.to_string()));
+        line("timeout", service.timeout_ms.map(|timeout| format!("\"{timeout}ms\"")));
+        line("contract", service.contract.as_deref().filter(|contract| *contract != "at_most_once").map(quoted));
+        let _ = writeln!(text, "\n[[route]]\npath = {}\nstages = {name}", quoted(&service.route));
+        let mut line = |key: &str, value: Option<String>| {
+            let _ = value.map(|value| writeln!(text, "{key} = {value}"));
+        };
+        line("summary", service.description.as_deref().filter(|text| !text.is_empty()).map(quoted));
+        text.push('\n');
+    }
+    text
+}

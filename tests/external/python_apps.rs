@@ -1,0 +1,162 @@
+//! Services in Python: `callboard serve app.py`, with real interpreters as its workers.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::process;
+use crate::python::Python;
+use crate::support::{Answer, Server, TEST_TIMEOUT, callboard, directory, failure};
+
+/// The interpreter with what the package needs.
+fn python() -> Option<Python> {
+    Python::with("callboard")
+}
+
+fn package() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("python")
+}
+
+/// A command of `callboard` whose workers find the package.
+fn command(python: &Python, args: &[&str]) -> Command {
+    let mut command = callboard(args);
+    command.env("VIRTUAL_ENV", python.environment()).env("PYTHONPATH", package().join("src"));
+    command
+}
+
+fn serve(python: &Python, target: &str) -> Server {
+    Server::start(command(python, &["serve", target, "--http", "127.0.0.1:0"]))
+}
+
+fn post(server: &Server, path: &str, input: &Value) -> Answer {
+    server.request(&format!("POST {path} HTTP/1.1\r\ncontent-type: application/json"), input.to_string().as_bytes())
+}
+
+fn answer(server: &Server, path: &str, input: &Value) -> (u16, Value) {
+    let answer = post(server, path, input);
+    (answer.status, serde_json::from_str(&answer.body).unwrap())
+}
+
+#[test]
+fn a_python_file_is_served_with_its_types() {
+    let Some(python) = python() else { return };
+    let server = serve(&python, "examples/python/app.py");
+    assert_eq!(answer(&server, "/sentiment", &json!("a good day")), (200, json!("good")));
+    assert_eq!(answer(&server, "/add", &json!({ "a": 3 })), (200, json!(4)));
+    assert_eq!(answer(&server, "/normalise", &json!([3, 4])), (200, json!([0.6, 0.8])));
+
+    let (status, problem) = answer(&server, "/add", &json!({ "a": "three" }));
+    assert_eq!((status, problem["kind"].as_str()), (422, Some("invalid_input")));
+    assert!(problem["message"].as_str().unwrap().contains("$.a"), "{problem}");
+    let (status, problem) = answer(&server, "/sentiment", &json!(" "));
+    assert_eq!((status, problem["message"].as_str()), (422, Some("the text is empty")));
+    let (status, problem) = answer(&server, "/normalise", &json!([0, 0]));
+    assert_eq!((status, problem["error_type"].as_str()), (500, Some("ValueError")));
+    assert!(problem["remote_trace"].as_str().unwrap().contains("app.py"), "{problem}");
+
+    let words = post(&server, "/words", &json!("one two"));
+    assert_eq!(words.body.matches("data: \"").count(), 2);
+
+    let document = server.request("GET /openapi.json HTTP/1.1", b"");
+    let document: Value = serde_json::from_str(&document.body).unwrap();
+    let operation = &document["paths"]["/sentiment"]["post"];
+    assert_eq!(operation["summary"], "Tells whether a text is good or bad.");
+}
+
+#[test]
+fn python_onnx_and_rust_are_steps_of_one_pipeline() {
+    let Some(python) = python() else { return };
+    let server = serve(&python, "examples/python-digits");
+    let output = command(&python, &["check", "examples/python-digits"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let rows = serde_json::from_slice(&fs::read("examples/python-digits/seven.json").unwrap()).unwrap();
+    let (status, digit) = answer(&server, "/digits", &rows);
+    assert_eq!((status, digit["label"].as_str()), (200, Some("7")), "{digit}");
+    let (status, problem) = answer(&server, "/digits", &json!([[1]]));
+    assert_eq!((status, problem["stage"].as_str()), (422, Some("centre")));
+}
+
+#[test]
+fn a_killed_interpreter_is_replaced_and_its_call_is_explained() {
+    let Some(python) = python() else { return };
+    let app = directory().join("app.py");
+    let code = "import os, signal\nimport callboard as cb\n\n@cb.function\ndef end(how: str) -> int:\n    \
+                if how == 'kill':\n        os.kill(os.getpid(), signal.SIGKILL)\n    return os.getpid()\n";
+    fs::write(&app, code).unwrap();
+    let server = serve(&python, app.to_str().unwrap());
+    let (_, first) = answer(&server, "/end", &json!("pid"));
+    let (status, problem) = answer(&server, "/end", &json!("kill"));
+    let message = problem["message"].as_str().unwrap();
+    assert_eq!((status, problem["kind"].as_str()), (500, Some("worker_failed")));
+    assert!(message.contains("killed by signal 9 (SIGKILL), possibly out of memory"), "{message}");
+    let (status, second) = answer(&server, "/end", &json!("pid"));
+    assert_eq!(status, 200);
+    assert_ne!(first, second);
+}
+
+/// Also a node that is killed leaves no worker behind.
+#[test]
+fn no_worker_outlives_its_node() {
+    let Some(python) = python() else { return };
+    let app = directory().join("app.py");
+    fs::write(&app, "import os\nimport callboard as cb\n\n@cb.function\ndef pid() -> int:\n    return os.getpid()\n")
+        .unwrap();
+    for signal in ["TERM", "INT", "KILL"] {
+        let mut server = serve(&python, app.to_str().unwrap());
+        let (status, pid) = answer(&server, "/pid", &json!({}));
+        assert_eq!(status, 200, "{pid}");
+        server.signal(signal);
+        server.wait();
+        let worker = PathBuf::from(format!("/proc/{pid}"));
+        let start = Instant::now();
+        while worker.exists() && start.elapsed() < TEST_TIMEOUT {
+            std::thread::yield_now();
+        }
+        assert!(!worker.exists(), "worker {pid} lives after SIG{signal}");
+    }
+}
+
+#[test]
+fn what_is_missing_is_one_clear_line() {
+    let Some(python) = python() else { return };
+    let app = directory().join("app.py");
+    let message = |code: &str, prepare: &dyn Fn(&mut Command)| {
+        fs::write(&app, code).unwrap();
+        let mut command = command(&python, &["serve", app.to_str().unwrap(), "--http", "127.0.0.1:0"]);
+        prepare(&mut command);
+        failure(command).0
+    };
+    let good = "import callboard as cb\n\n@cb.function\ndef one() -> int:\n    return 1\n";
+    let no_package = message(good, &|command| _ = command.env_remove("PYTHONPATH"));
+    assert!(no_package.contains("lacks the package `callboard`; install it: "), "{no_package}");
+    let no_interpreter = message(good, &|command| _ = command.env_remove("VIRTUAL_ENV").env("PATH", "/nowhere"));
+    assert!(no_interpreter.contains("the Python interpreter `python3` cannot be run"), "{no_interpreter}");
+    let no_module = message("import not_there\n", &|_| {});
+    assert!(no_module.contains("No module named 'not_there'"), "{no_module}");
+    let nothing = message("x = 1\n", &|_| {});
+    assert!(nothing.contains("app.py"), "{nothing}");
+    let setup = "import callboard as cb\n\n@cb.service\nclass Bad:\n    def setup(self):\n        \
+                 raise RuntimeError('no weights')\n    def predict(self, x: int) -> int:\n        return x\n";
+    fs::write(&app, setup).unwrap();
+    let output = command(&python, &["serve", app.to_str().unwrap(), "--http", "127.0.0.1:0"]).output().unwrap();
+    let printed = String::from_utf8(output.stderr).unwrap();
+    assert!(printed.contains("app.py\", line 6, in setup"), "the log has the traceback: {printed}");
+    assert!(printed.trim_end().ends_with("app.py:Bad`: could not start: RuntimeError: no weights"), "{printed}");
+}
+
+#[test]
+fn the_package_passes_its_own_tests() {
+    let Some(python) = python() else { return };
+    let run = |args: &[&str]| {
+        let mut command = Command::new(python.program("python"));
+        command.arg("-m").args(args).current_dir(package()).env("PYTHONPATH", package().join("src"));
+        process::run(&mut command, Duration::from_secs(300)).unwrap_or_else(|error| panic!("{args:?}: {error}"));
+    };
+    run(&["pytest", "-q", "-p", "no:cacheprovider"]);
+    run(&["ruff", "check", "--no-cache", "."]);
+    run(&["ruff", "format", "--check", "--no-cache", "."]);
+    run(&["mypy", "--no-incremental", "src"]);
+}
