@@ -17,7 +17,7 @@ struct Rule {
 }
 
 /// From the bottom up; the root package comes last.
-const RULES: [Rule; 12] = [
+const RULES: [Rule; 13] = [
     Rule {
         name: "codec",
         may_use: &[],
@@ -43,6 +43,11 @@ const RULES: [Rule; 12] = [
         must_not_know: &["axum", "hyper", "quinn", "ractor", "rustls"],
     },
     Rule { name: "onnx", may_use: &["codec", "core"], must_not_know: &["axum", "hyper", "quinn", "ractor", "tokio"] },
+    Rule {
+        name: "process",
+        may_use: &["codec", "core"],
+        must_not_know: &["axum", "hyper", "quinn", "ractor", "tokio"],
+    },
     Rule { name: "stages", may_use: &["codec", "core"], must_not_know: &["axum", "hyper", "quinn", "ractor", "tokio"] },
     Rule {
         name: "bench",
@@ -51,7 +56,7 @@ const RULES: [Rule; 12] = [
     },
     Rule {
         name: "",
-        may_use: &["bench", "codec", "core", "http", "http-client", "net", "oip", "onnx", "stages"],
+        may_use: &["bench", "codec", "core", "http", "http-client", "net", "oip", "onnx", "process", "stages"],
         must_not_know: &["axum", "hyper", "quinn", "ractor", "rten", "prost", "image"],
     },
 ];

@@ -46,7 +46,7 @@ fn sequence(steps: &[StepPlan], stages: &[Option<Code>]) -> Result<Pipeline<Valu
 
 /// The pipeline of a step, if no stage of it streams.
 fn pipeline(step: &StepPlan, stages: &[Option<Code>]) -> Result<Pipeline<Value, Value>, usize> {
-    let named = |parts: &[(String, StepPlan)]| -> Result<Vec<(String, Pipeline<Value, Value>)>, usize> {
+    let named = |parts: &[(String, StepPlan)]| -> Result<Vec<_>, usize> {
         parts.iter().map(|(name, part)| Ok((name.clone(), pipeline(part, stages)?))).collect()
     };
     let nothing = Pipeline::pass_through();

@@ -63,7 +63,7 @@ fn python(path: PathBuf, name: Option<String>) -> Result<Target, ConfigError> {
     use callboard_process::{PythonConfig, configuration};
 
     fs::metadata(&path).map_err(|error| problem(&path, &unreadable(&error)))?;
-    let base = path.parent().unwrap_or(Path::new("")).to_owned();
+    let base = path.parent().map_or_else(PathBuf::new, Path::to_owned);
     let file = path.file_name().map(|file| file.to_string_lossy().into_owned()).unwrap_or_default();
     let mut services = PythonConfig::new(&*file).services(&base).map_err(|error| problem(&path, &error.to_string()))?;
     if let Some(name) = name {

@@ -60,6 +60,7 @@ impl ChildProcess {
             config.command.split_first().ok_or_else(|| Failure::new("the command of the stage is empty"))?;
         let (ours, theirs) = UnixStream::pair().map_err(failed)?;
         ours.set_read_timeout(Some(TICK)).map_err(failed)?;
+        ours.set_write_timeout(Some(TICK)).map_err(failed)?;
         let (lines, stdout) = io::pipe().map_err(failed)?;
         let stderr = stdout.try_clone().map_err(failed)?;
         let mut command = Command::new(program);

@@ -53,6 +53,9 @@ pub fn serve_worker<W>(
     run: impl Fn(&mut W, &Value) -> Result<Value, Failure>,
 ) -> Result<(), ServeWorkerError> {
     let mut socket = take_socket().map_err(ServeWorkerError::NoSocket)?;
+    // Also when it does not read the end of its socket, because it computes.
+    #[cfg(target_os = "linux")]
+    rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL)).map_err(io::Error::from)?;
     let mut stream = BufReader::new(socket.try_clone()?);
     let mut reader = FrameReader::new(START_BYTES);
     let mut send = |message: &FromChild, parts: &[Envelope]| -> Result<(), ServeWorkerError> {

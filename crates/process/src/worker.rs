@@ -1,6 +1,7 @@
 //! A worker whose code runs in a child process.
 
-use std::io;
+use std::io::{self, Write};
+use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -38,10 +39,11 @@ enum Lost {
 
 impl From<io::Error> for Lost {
     fn from(error: io::Error) -> Self {
-        use io::ErrorKind::{BrokenPipe, ConnectionReset, InvalidData};
+        use io::ErrorKind::{BrokenPipe, ConnectionReset, InvalidData, TimedOut};
         match error.kind() {
             BrokenPipe | ConnectionReset => Self::Ended,
             InvalidData => Self::Broken(error.to_string()),
+            TimedOut => Self::Broken("it did not read what it was sent within its timeout".to_owned()),
             _ => Self::Broken(format!("its socket failed: {error}")),
         }
     }
@@ -68,7 +70,7 @@ impl ProcessWorker {
             max_bytes: config.max_bytes,
             settings: replica.settings().clone(),
         });
-        match worker.send(&start, &[]).and_then(|()| worker.until_ready(config.start_timeout)) {
+        match worker.until_ready(&start, config.start_timeout) {
             Ok(()) => {
                 worker.child.set_busy(false);
                 Ok(worker)
@@ -102,8 +104,9 @@ impl ProcessWorker {
         self.child.exit()
     }
 
-    fn until_ready(&mut self, timeout: Duration) -> Result<(), Lost> {
+    fn until_ready(&mut self, start: &ToChild, timeout: Duration) -> Result<(), Lost> {
         let end = Instant::now() + timeout;
+        self.send(start, &[], Some(end))?;
         let tick = |_: &mut Self| {
             let is_late = Instant::now() >= end;
             if is_late { Err(Lost::Broken(format!("it was not ready within {timeout:?}"))) } else { Ok(()) }
@@ -142,8 +145,9 @@ impl ProcessWorker {
     ) -> Result<(Frame, Vec<Option<ItemError>>), Lost> {
         let running = self.next_id;
         self.next_id += 1;
-        self.send(&ToChild::Batch { id: running, items: calls }, inputs)?;
-        let end = self.timeout.map(|timeout| (Instant::now() + timeout, timeout));
+        let end = self.timeout.and_then(|timeout| Some((Instant::now().checked_add(timeout)?, timeout)));
+        let until = end.map(|(end, _)| end);
+        self.send(&ToChild::Batch { id: running, items: calls }, inputs, until)?;
         let mut is_cancelled = vec![false; inputs.len()];
         loop {
             let frame = self.receive(|worker| {
@@ -155,7 +159,7 @@ impl ProcessWorker {
                 for (item, is_cancelled) in is_cancelled.iter_mut().enumerate() {
                     if !*is_cancelled && callers.has_left(item) {
                         *is_cancelled = true;
-                        worker.send(&ToChild::Cancel { id: running, item }, &[])?;
+                        worker.send(&ToChild::Cancel { id: running, item }, &[], until)?;
                     }
                 }
                 Ok(())
@@ -198,15 +202,16 @@ impl ProcessWorker {
 
     fn stop(&mut self) {
         self.child.set_busy(true);
-        if self.send(&ToChild::Stop, &[]).is_ok() {
+        if self.send(&ToChild::Stop, &[], Instant::now().checked_add(self.stop_timeout)).is_ok() {
             self.child.wait(self.stop_timeout);
         }
     }
 
-    fn send(&mut self, message: &ToChild, parts: &[Envelope]) -> Result<(), Lost> {
+    /// Sends a frame. A child that has not read it until `end` must be killed.
+    fn send(&self, message: &ToChild, parts: &[Envelope], end: Option<Instant>) -> Result<(), Lost> {
         let head = message::encode(message).map_err(|error| Lost::Broken(error.to_string()))?;
         let parts = parts.iter().map(|part| (part.len(), part.parts()));
-        Ok(write_frame(self.child.stream.get_mut(), &head, parts)?)
+        Ok(write_frame(&mut PatientWriter { stream: self.child.stream.get_ref(), end }, &head, parts)?)
     }
 
     /// Waits for a frame. `tick` is called while there is none.
@@ -231,6 +236,31 @@ impl ProcessWorker {
             "debug" => tracing::debug!(stage, replica, logger = target, request_id, "{message}"),
             _ => tracing::info!(stage, replica, logger = target, request_id, "{message}"),
         }
+    }
+}
+
+/// Writes to a child that may not read for now.
+struct PatientWriter<'s> {
+    stream: &'s UnixStream,
+    end: Option<Instant>,
+}
+
+impl Write for PatientWriter<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        loop {
+            match self.stream.write(bytes) {
+                Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
+                    if self.end.is_some_and(|end| Instant::now() >= end) {
+                        return Err(io::ErrorKind::TimedOut.into());
+                    }
+                }
+                written => return written,
+            }
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
     }
 }
 

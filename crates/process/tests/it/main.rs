@@ -130,6 +130,17 @@ async fn a_child_that_hangs_is_killed_after_the_timeout_of_its_stage() {
 }
 
 #[tokio::test]
+async fn a_child_that_does_not_read_is_killed_after_the_timeout_of_its_stage() {
+    let node = started(worker().timeout(Duration::from_millis(300))).await;
+    let first = pid(&node).await;
+    kill_process(first, Signal::STOP).unwrap();
+    let error = call(&node, Value::Bytes(vec![0; 16 << 20].into())).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::DeadlineExceeded, "{error}");
+    assert_eq!(call(&node, "again").await.unwrap(), Value::from("again"));
+    until_gone(first).await;
+}
+
+#[tokio::test]
 async fn nothing_is_left_of_a_node_that_shuts_down() {
     let node = started(worker().replicas(2)).await;
     let grandchild = call(&node, "grandchild").await.unwrap().as_i64().unwrap();
