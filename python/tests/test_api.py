@@ -14,6 +14,7 @@ import app
 import msgspec
 import numpy as np
 import pytest
+from node import ENVIRONMENT
 from numpy.typing import NDArray
 
 import callboard as cb
@@ -25,7 +26,12 @@ HERE = Path(__file__).parent
 
 def run_describe(target: str, cwd: Path = HERE) -> tuple[int, str, str]:
     found = subprocess.run(
-        [sys.executable, "-m", "callboard.describe", target], cwd=cwd, capture_output=True, text=True, timeout=60
+        [sys.executable, "-m", "callboard.describe", target],
+        cwd=cwd,
+        env=ENVIRONMENT,
+        capture_output=True,
+        text=True,
+        timeout=60,
     )
     return found.returncode, found.stdout, found.stderr
 
