@@ -173,6 +173,7 @@ def test_sigint_is_ignored() -> None:
         (struct.pack("<IIQ", 1, 1, 1 << 40), "a frame of 1099511627776 bytes exceeds max_bytes = 1048576"),
         (struct.pack("<II", 1, 0) + b"\xc0", "Expected `object`, got `None`"),
         (struct.pack("<II", 9, 0) + b"\x81\xa4type\xa2no", "Invalid value 'no'"),
+        (struct.pack("<II", 22, 0) + b"\x82\xa4type\xa5start\xa8protocol\x01", "a second `start`"),
         (struct.pack("<II", 3, 0) + b"\x81", "the socket ended inside a frame"),
     ],
 )

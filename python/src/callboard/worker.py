@@ -210,10 +210,10 @@ class Worker:
             while (frame := self._reader.read()) is not None:
                 head, parts = frame
                 self._take(decode(head), parts)
-        except (FrameError, msgspec.MsgspecError) as error:
-            self._end(f"a frame that is not of the protocol: {error}", 1)
         except OSError:
             pass
+        except Exception as error:
+            self._end(f"a frame that is not of the protocol: {error}", 1)
         self._end(None, 0)
 
     def _take(self, message: Start | BatchHead | Cancel | Stop, parts: list[memoryview]) -> None:
@@ -232,6 +232,8 @@ class Worker:
             self._messages.put(self._running)
         else:
             if isinstance(message, Start):
+                if self._reader.max_bytes:
+                    raise FrameError("a second `start`")
                 self._reader.max_bytes = message.max_bytes
             self._messages.put(message)
         if self._wake is not None:
