@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import multiprocessing
 import time
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
@@ -118,6 +119,26 @@ class Together:
         while self.running < count:
             await asyncio.sleep(0.001)
         return self.running
+
+
+def count_aloud(number: int) -> int:
+    log.warning("number %d", number)
+    return number + 1
+
+
+@cb.service
+class Forks:
+    """Works in processes of its own."""
+
+    def setup(self) -> None:
+        self.pool = multiprocessing.get_context("fork").Pool(2)
+
+    def predict(self, numbers: list[int]) -> list[int]:
+        return self.pool.map(count_aloud, numbers)
+
+    def cleanup(self) -> None:
+        self.pool.terminate()
+        self.pool.join()
 
 
 @cb.service

@@ -140,6 +140,12 @@ def test_names_that_do_not_exist_are_answered_with_the_nearest() -> None:
         cb.service(contract="idempotnet")(app.Label)  # type: ignore[arg-type]
 
 
+def test_the_readme_has_every_name() -> None:
+    readme = (HERE.parent / "README.md").read_text()
+    for name in cb.__all__:
+        assert name == "__version__" or f"| `{name}" in readme or f"| `@{name}" in readme, name
+
+
 @pytest.mark.parametrize("wrong", ["5", "s", "-1s", "0ms", 0, float("nan"), float("inf")])
 def test_a_wrong_timeout_is_refused(wrong: Any) -> None:
     with pytest.raises(ValueError, match="timeout="):

@@ -74,6 +74,13 @@ def test_a_log_record_has_the_id_of_its_call() -> None:
         assert node.logs == [expected]
 
 
+def test_forked_processes_do_not_write_into_the_socket() -> None:
+    with Node("app.py:Forks").ready() as node:
+        assert node.call([1, 2, 3]) == [[2, 3, 4]]
+        code, _, err = node.stop()
+        assert (code, sorted(err.splitlines()), node.logs) == (0, ["number 1", "number 2", "number 3"], [])
+
+
 def test_a_generator_sends_its_outputs() -> None:
     with Node("app.py:Numbers").ready() as node:
         node.batch([{"count": 2}, {"count": 13}, {"count": -1}])
