@@ -141,6 +141,7 @@ class Worker:
             instance = route.instance()
         context = _setup_context(route, start)
         hooks = [getattr(instance, name, None) for name in ("setup", "cleanup")]
+        # Async code needs a loop from its setup on.
         if route.signature.is_async or any(map(inspect.iscoroutinefunction, hooks)):
             return asyncio.run(self._serve_async(route, instance, context))
         return self._serve(route, instance, context)
@@ -152,8 +153,7 @@ class Worker:
         runner = Runner(route, instance)
         self._ready()
         while isinstance(message := self._messages.get(), Batch):
-            results = runner.run(self._inputs(message), message.contexts, self._emitter(message))
-            self._finish(message, results, runner)
+            self._run(message, runner)
         if hasattr(instance, "cleanup"):
             instance.cleanup()
         return 0
@@ -184,14 +184,14 @@ class Worker:
             self._end(None, 1)
 
     async def _run_in_loop(self, batch: Batch, runner: Runner, loop: asyncio.AbstractEventLoop) -> None:
-        inputs, emit = self._inputs(batch), self._emitter(batch)
         if not runner.signature.is_async:
-            self._finish(batch, runner.run(inputs, batch.contexts, emit), runner)
+            self._run(batch, runner)
             return
 
         def started(cancel: Callable[[int], None]) -> None:
             batch.on_cancel = lambda index: loop.call_soon_threadsafe(cancel, index)
 
+        inputs, emit = self._inputs(batch), self._emitter(batch)
         self._finish(batch, await runner.run_async(inputs, batch.contexts, emit, started), runner)
 
     async def _next(self, arrived: asyncio.Event) -> Start | Batch | Stop:
@@ -241,6 +241,9 @@ class Worker:
 
     # ---- Running -----------------------------------------------------------------------------------------------------
 
+    def _run(self, batch: Batch, runner: Runner) -> None:
+        self._finish(batch, runner.run(self._inputs(batch), batch.contexts, self._emitter(batch)), runner)
+
     def _inputs(self, batch: Batch) -> list[Any]:
         inputs: list[Any] = []
         for part in batch.parts:
@@ -248,7 +251,7 @@ class Worker:
                 inputs.append(self._decoder.decode(part))
             except Exception as error:
                 inputs.append(Failure(error))
-        # User code holds what it needs of the inputs; the rest is freed while it runs.
+        # The batch is still referred to while the next one is awaited.
         batch.parts = []
         return inputs
 
@@ -419,7 +422,7 @@ class _LogHandler(logging.Handler):
             message = self.format(record)
             # A process that user code has forked must not write into the socket.
             if os.getpid() != self._pid:
-                print(message, file=sys.stderr)
+                sys.stderr.write(message + "\n")
                 return
             context = CURRENT.get()
             request_id = None if context is None else context.request_id
