@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import multiprocessing
 import time
@@ -62,6 +63,8 @@ class Errors:
             raise cb.HTTPException(503, {"busy": np.int64(3)}, headers={"Retry-After": "2"})
         if kind == "value":
             raise ValueError("a bad kind")
+        if kind == "deep":
+            raise cb.HTTPException(400, functools.reduce(lambda inner, _: [inner], range(100), []))
         if kind == "long":
             raise ValueError("x" * 100_000)
         if kind == "object":

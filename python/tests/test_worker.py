@@ -38,6 +38,12 @@ def test_an_exception_fails_the_whole_batch_with_its_traceback() -> None:
             assert "app.py" in error["trace"] and "_runner.py" not in error["trace"]
 
 
+def test_details_that_do_not_fit_into_a_head_are_sent_as_text() -> None:
+    with Node("app.py:Errors").ready() as node:
+        (deep,) = node.call("deep")
+        assert (deep["status"], deep["message"], deep["details"][:3]) == (400, "Bad Request", "[[[")
+
+
 def test_many_long_errors_fit_into_one_head() -> None:
     with Node("app.py:Errors").ready() as node:
         errors = node.call(*["long"] * 1000)

@@ -39,6 +39,8 @@ PROTOCOL = 1
 
 # The longest text of an error or log record. A head has at most 4 MiB.
 _MAX_TEXT = 16 << 10
+# A node reads a head of 64 levels.
+_MAX_DETAIL_LEVELS = 32
 _PACKAGE = os.path.dirname(os.path.abspath(__file__))
 _PR_SET_PDEATHSIG = 1
 
@@ -363,9 +365,18 @@ def _details(detail: Any) -> Any:
     """Details as plain MessagePack."""
     try:
         plain = msgspec.to_builtins(_plain(detail), str_keys=True)
-        return plain if len(_encode_head(plain)) <= _MAX_TEXT else _clip(repr(detail))
+        fits = _is_flat(plain, _MAX_DETAIL_LEVELS) and len(_encode_head(plain)) <= _MAX_TEXT
+        return plain if fits else _clip(repr(detail))
     except (TypeError, ValueError, OverflowError, RecursionError):
         return _clip(repr(detail))
+
+
+def _is_flat(value: Any, levels: int) -> bool:
+    """Whether lists and maps go no deeper than this many levels."""
+    if not isinstance(value, (list, tuple, dict)):
+        return True
+    children = value.values() if isinstance(value, dict) else value
+    return levels > 0 and all(_is_flat(child, levels - 1) for child in children)
 
 
 def _message(error: BaseException) -> str:
