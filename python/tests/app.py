@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
-import os
+import multiprocessing
 import time
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
@@ -62,6 +63,8 @@ class Errors:
             raise cb.HTTPException(503, {"busy": np.int64(3)}, headers={"Retry-After": "2"})
         if kind == "value":
             raise ValueError("a bad kind")
+        if kind == "deep":
+            raise cb.HTTPException(400, functools.reduce(lambda inner, _: [inner], range(100), []))
         if kind == "long":
             raise ValueError("x" * 100_000)
         if kind == "object":
@@ -70,8 +73,6 @@ class Errors:
             return np.zeros(2 << 20, np.uint8)
         if kind == "log":
             log.warning("kind %s", kind)
-        if kind == "exit":
-            os._exit(7)
         return kind
 
 
@@ -121,6 +122,26 @@ class Together:
         while self.running < count:
             await asyncio.sleep(0.001)
         return self.running
+
+
+def count_aloud(number: int) -> int:
+    log.warning("number %d", number)
+    return number + 1
+
+
+@cb.service
+class Forks:
+    """Works in processes of its own."""
+
+    def setup(self) -> None:
+        self.pool = multiprocessing.get_context("fork").Pool(2)
+
+    def predict(self, numbers: list[int]) -> list[int]:
+        return self.pool.map(count_aloud, numbers)
+
+    def cleanup(self) -> None:
+        self.pool.terminate()
+        self.pool.join()
 
 
 @cb.service

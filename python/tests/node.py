@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import struct
 import subprocess
@@ -15,6 +16,8 @@ from callboard._envelope import decode, encode
 
 HERE = Path(__file__).parent
 TIMEOUT_SECONDS = 20
+# Children find the package without an installation.
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(HERE.parent / "src")}
 
 
 class Node:
@@ -29,6 +32,7 @@ class Node:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             cwd=HERE,
+            env=ENVIRONMENT,
             text=True,
         )
         theirs.close()

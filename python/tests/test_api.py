@@ -14,6 +14,7 @@ import app
 import msgspec
 import numpy as np
 import pytest
+from node import ENVIRONMENT
 from numpy.typing import NDArray
 
 import callboard as cb
@@ -25,7 +26,12 @@ HERE = Path(__file__).parent
 
 def run_describe(target: str, cwd: Path = HERE) -> tuple[int, str, str]:
     found = subprocess.run(
-        [sys.executable, "-m", "callboard.describe", target], cwd=cwd, capture_output=True, text=True, timeout=60
+        [sys.executable, "-m", "callboard.describe", target],
+        cwd=cwd,
+        env=ENVIRONMENT,
+        capture_output=True,
+        text=True,
+        timeout=60,
     )
     return found.returncode, found.stdout, found.stderr
 
@@ -132,6 +138,12 @@ def test_names_that_do_not_exist_are_answered_with_the_nearest() -> None:
         cb.service(replica=2)  # type: ignore[call-overload]
     with pytest.raises(ValueError, match="did you mean 'idempotent'"):
         cb.service(contract="idempotnet")(app.Label)  # type: ignore[arg-type]
+
+
+def test_the_readme_has_every_name() -> None:
+    readme = (HERE.parent / "README.md").read_text()
+    for name in cb.__all__:
+        assert name == "__version__" or f"| `{name}" in readme or f"| `@{name}" in readme, name
 
 
 @pytest.mark.parametrize("wrong", ["5", "s", "-1s", "0ms", 0, float("nan"), float("inf")])

@@ -38,6 +38,12 @@ def test_an_exception_fails_the_whole_batch_with_its_traceback() -> None:
             assert "app.py" in error["trace"] and "_runner.py" not in error["trace"]
 
 
+def test_details_that_do_not_fit_into_a_head_are_sent_as_text() -> None:
+    with Node("app.py:Errors").ready() as node:
+        (deep,) = node.call("deep")
+        assert (deep["status"], deep["message"], deep["details"][:3]) == (400, "Bad Request", "[[[")
+
+
 def test_many_long_errors_fit_into_one_head() -> None:
     with Node("app.py:Errors").ready() as node:
         errors = node.call(*["long"] * 1000)
@@ -72,6 +78,13 @@ def test_a_log_record_has_the_id_of_its_call() -> None:
         assert node.outcomes()[0] == ["log"]
         expected = {"type": "log", "level": "warn", "target": "app", "message": "kind log", "request_id": "r-1"}
         assert node.logs == [expected]
+
+
+def test_forked_processes_do_not_write_into_the_socket() -> None:
+    with Node("app.py:Forks").ready() as node:
+        assert node.call([1, 2, 3]) == [[2, 3, 4]]
+        code, _, err = node.stop()
+        assert (code, sorted(err.splitlines()), node.logs) == (0, ["number 1", "number 2", "number 3"], [])
 
 
 def test_a_generator_sends_its_outputs() -> None:
@@ -173,6 +186,7 @@ def test_sigint_is_ignored() -> None:
         (struct.pack("<IIQ", 1, 1, 1 << 40), "a frame of 1099511627776 bytes exceeds max_bytes = 1048576"),
         (struct.pack("<II", 1, 0) + b"\xc0", "Expected `object`, got `None`"),
         (struct.pack("<II", 9, 0) + b"\x81\xa4type\xa2no", "Invalid value 'no'"),
+        (struct.pack("<II", 22, 0) + b"\x82\xa4type\xa5start\xa8protocol\x01", "a second `start`"),
         (struct.pack("<II", 3, 0) + b"\x81", "the socket ended inside a frame"),
     ],
 )

@@ -131,6 +131,7 @@ class Runner:
         good = _good(arguments, contexts)
         outputs: list[Any] = []
         if good:
+            CURRENT.set(contexts[good[0]] if len(good) == 1 else None)
             try:
                 outputs = self._counted(await self._call(**self._columns(arguments, contexts, good)), len(good))
             except (KeyboardInterrupt, SystemExit):

@@ -42,7 +42,7 @@ class Signature:
         self.defaults: dict[str, Any] = {}
         for parameter in parameters:
             self._take(parameter, hints.get(parameter.name, Any))
-        returned = hints.get("return", Any)
+        returned = _unaliased(hints.get("return", Any))
         origin = get_origin(returned) or returned
         self.is_async = (
             inspect.iscoroutinefunction(inner) or inspect.isasyncgenfunction(inner) or origin in _ASYNC_ITERATORS
@@ -68,8 +68,8 @@ class Signature:
             self.context = name
             return
         if self.batched:
-            hint = _item_of(hint, place)
-        hint = _with_limits(hint)
+            hint = _item_of(_unaliased(hint), place)
+        hint = _normal(hint)
         _check(hint, place)
         self.hints[name] = hint
         if parameter.default is not parameter.empty:
@@ -77,9 +77,9 @@ class Signature:
 
     def _output(self, returned: Any) -> Any:
         if self.streams:
-            return (*get_args(returned), Any)[0]
+            return _normal((*get_args(returned), Any)[0])
         hint = _item_of(returned, f"{self.where}: its result", lenient=True) if self.batched else returned
-        return _without_exceptions(hint)
+        return _without_exceptions(_normal(hint))
 
     def _arguments_struct(self) -> type[msgspec.Struct]:
         fields: list[Any] = []
@@ -164,16 +164,27 @@ def _name(hint: Any) -> str:
     return hint.__qualname__ if isinstance(hint, type) else str(hint)
 
 
-def _with_limits(hint: Any) -> Any:
-    """The hint with `pydantic.Field(ge=0)` inside of `Annotated` as ours, which msgspec looks at."""
+def _normal(hint: Any) -> Any:
+    """The hint without aliases, and with `pydantic.Field(ge=0)` inside of `Annotated` as ours."""
+    hint = _unaliased(hint)
     origin, arguments = get_origin(hint), get_args(hint)
     if origin is Annotated:
         kind, *notes = arguments
-        return Annotated[(_with_limits(kind), *map(_limits, notes))]
+        return Annotated[(_normal(kind), *map(_limits, notes))]
     if origin in (list, dict, tuple, set, frozenset) and arguments:
-        return origin[tuple(map(_with_limits, arguments))]
+        return origin[tuple(map(_normal, arguments))]
     if origin in (Union, types.UnionType):
-        return Union[tuple(map(_with_limits, arguments))]  # noqa: UP007 - the parts are only known here
+        return Union[tuple(map(_normal, arguments))]  # noqa: UP007 - the parts are only known here
+    return hint
+
+
+def _unaliased(hint: Any) -> Any:
+    """What `type X = ...` stands for. `NDArray` is such an alias in newer releases of NumPy."""
+    alias = get_origin(hint) or hint
+    while type(alias).__name__ == "TypeAliasType":
+        arguments = get_args(hint)
+        hint = alias.__value__[arguments] if arguments else alias.__value__
+        alias = get_origin(hint) or hint
     return hint
 
 

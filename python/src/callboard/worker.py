@@ -39,6 +39,8 @@ PROTOCOL = 1
 
 # The longest text of an error or log record. A head has at most 4 MiB.
 _MAX_TEXT = 16 << 10
+# A node reads a head of 64 levels.
+_MAX_DETAIL_LEVELS = 32
 _PACKAGE = os.path.dirname(os.path.abspath(__file__))
 _PR_SET_PDEATHSIG = 1
 
@@ -141,6 +143,7 @@ class Worker:
             instance = route.instance()
         context = _setup_context(route, start)
         hooks = [getattr(instance, name, None) for name in ("setup", "cleanup")]
+        # Async code needs a loop from its setup on.
         if route.signature.is_async or any(map(inspect.iscoroutinefunction, hooks)):
             return asyncio.run(self._serve_async(route, instance, context))
         return self._serve(route, instance, context)
@@ -152,8 +155,7 @@ class Worker:
         runner = Runner(route, instance)
         self._ready()
         while isinstance(message := self._messages.get(), Batch):
-            results = runner.run(self._inputs(message), message.contexts, self._emitter(message))
-            self._finish(message, results, runner)
+            self._run(message, runner)
         if hasattr(instance, "cleanup"):
             instance.cleanup()
         return 0
@@ -184,14 +186,14 @@ class Worker:
             self._end(None, 1)
 
     async def _run_in_loop(self, batch: Batch, runner: Runner, loop: asyncio.AbstractEventLoop) -> None:
-        inputs, emit = self._inputs(batch), self._emitter(batch)
         if not runner.signature.is_async:
-            self._finish(batch, runner.run(inputs, batch.contexts, emit), runner)
+            self._run(batch, runner)
             return
 
         def started(cancel: Callable[[int], None]) -> None:
             batch.on_cancel = lambda index: loop.call_soon_threadsafe(cancel, index)
 
+        inputs, emit = self._inputs(batch), self._emitter(batch)
         self._finish(batch, await runner.run_async(inputs, batch.contexts, emit, started), runner)
 
     async def _next(self, arrived: asyncio.Event) -> Start | Batch | Stop:
@@ -210,10 +212,10 @@ class Worker:
             while (frame := self._reader.read()) is not None:
                 head, parts = frame
                 self._take(decode(head), parts)
-        except (FrameError, msgspec.MsgspecError) as error:
-            self._end(f"a frame that is not of the protocol: {error}", 1)
         except OSError:
             pass
+        except Exception as error:
+            self._end(f"a frame that is not of the protocol: {error}", 1)
         self._end(None, 0)
 
     def _take(self, message: Start | BatchHead | Cancel | Stop, parts: list[memoryview]) -> None:
@@ -232,12 +234,17 @@ class Worker:
             self._messages.put(self._running)
         else:
             if isinstance(message, Start):
+                if self._reader.max_bytes:
+                    raise FrameError("a second `start`")
                 self._reader.max_bytes = message.max_bytes
             self._messages.put(message)
         if self._wake is not None:
             self._wake()
 
     # ---- Running -----------------------------------------------------------------------------------------------------
+
+    def _run(self, batch: Batch, runner: Runner) -> None:
+        self._finish(batch, runner.run(self._inputs(batch), batch.contexts, self._emitter(batch)), runner)
 
     def _inputs(self, batch: Batch) -> list[Any]:
         inputs: list[Any] = []
@@ -246,7 +253,7 @@ class Worker:
                 inputs.append(self._decoder.decode(part))
             except Exception as error:
                 inputs.append(Failure(error))
-        # User code holds what it needs of the inputs; the rest is freed while it runs.
+        # The batch is still referred to while the next one is awaited.
         batch.parts = []
         return inputs
 
@@ -358,9 +365,18 @@ def _details(detail: Any) -> Any:
     """Details as plain MessagePack."""
     try:
         plain = msgspec.to_builtins(_plain(detail), str_keys=True)
-        return plain if len(_encode_head(plain)) <= _MAX_TEXT else _clip(repr(detail))
+        fits = _is_flat(plain, _MAX_DETAIL_LEVELS) and len(_encode_head(plain)) <= _MAX_TEXT
+        return plain if fits else _clip(repr(detail))
     except (TypeError, ValueError, OverflowError, RecursionError):
         return _clip(repr(detail))
+
+
+def _is_flat(value: Any, levels: int) -> bool:
+    """Whether lists and maps go no deeper than this many levels."""
+    if not isinstance(value, (list, tuple, dict)):
+        return True
+    children = value.values() if isinstance(value, dict) else value
+    return levels > 0 and all(_is_flat(child, levels - 1) for child in children)
 
 
 def _message(error: BaseException) -> str:
@@ -417,7 +433,7 @@ class _LogHandler(logging.Handler):
             message = self.format(record)
             # A process that user code has forked must not write into the socket.
             if os.getpid() != self._pid:
-                print(message, file=sys.stderr)
+                sys.stderr.write(message + "\n")
                 return
             context = CURRENT.get()
             request_id = None if context is None else context.request_id
