@@ -266,7 +266,7 @@ impl Write for PatientWriter<'_> {
 
 /// The callers of a running batch.
 trait Callers {
-    /// Whether the caller of this item has left.
+    /// Whether the caller of this item has left, or its deadline has passed.
     fn has_left(&mut self, item: usize) -> bool;
 
     /// Gives the caller of this item an output of a stream.
@@ -278,7 +278,7 @@ struct SingleCallers<'b>(&'b Batch<Value>, &'b [usize]);
 
 impl Callers for SingleCallers<'_> {
     fn has_left(&mut self, item: usize) -> bool {
-        self.0.context(self.1[item]).is_cancelled()
+        !self.0.context(self.1[item]).is_wanted(callboard_core::Instant::now())
     }
 
     fn take_output(&mut self, _: usize, _: Value) -> Result<(), Lost> {

@@ -1,5 +1,7 @@
 //! Stages of real child processes: what their callers see, and what is left of them.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot continue panics")]
+
 use std::path::PathBuf;
 use std::time::Duration;
 
