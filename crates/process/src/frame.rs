@@ -5,6 +5,7 @@
 use std::io::{self, Read, Write};
 
 use bytes::Bytes;
+use callboard_codec::{DecodeLimits, MAX_DEPTH};
 
 /// The most bytes of a head.
 const MAX_HEAD_BYTES: usize = 4 * 1024 * 1024;
@@ -175,6 +176,18 @@ impl FrameReader {
 /// Up to eight bytes, little-endian.
 fn number(bytes: &[u8]) -> u64 {
     bytes.iter().rev().fold(0, |number, byte| number << 8 | u64::from(*byte))
+}
+
+/// The limits of a part's value: those of its frame, as deep as values may be.
+pub(crate) fn limits(max_bytes: u64) -> DecodeLimits {
+    let max_bytes = saturated(max_bytes);
+    DecodeLimits {
+        max_bytes,
+        max_segment_bytes: max_bytes,
+        max_string_bytes: max_bytes,
+        max_depth: MAX_DEPTH,
+        ..DecodeLimits::default()
+    }
 }
 
 fn saturated(number: u64) -> usize {

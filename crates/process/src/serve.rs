@@ -10,7 +10,7 @@ use callboard_codec::{DecodeLimits, Envelope, Format, Value};
 use callboard_core::Failure;
 use rustix::stdio::dup2_stdin;
 
-use crate::frame::{FrameReader, write_frame};
+use crate::frame::{FrameReader, limits, write_frame};
 use crate::message::{self, FromChild, ItemError, PROTOCOL, ToChild};
 
 /// The most bytes of the first frame, before the node has said its limit.
@@ -64,13 +64,14 @@ pub fn serve_worker<W>(
         Ok(write_frame(&mut socket, &head, parts)?)
     };
     let mut load = Some(load);
-    let mut worker = None;
+    let (mut worker, mut decode) = (None, limits(START_BYTES));
     while let Some(frame) = reader.read(&mut stream)? {
         let head: ToChild =
             message::decode(&frame.head).map_err(|error| ServeWorkerError::Protocol(error.to_string()))?;
         match (head, worker.as_mut()) {
             (ToChild::Start(start), None) => {
                 reader.set_max_bytes(start.max_bytes);
+                decode = limits(start.max_bytes);
                 let load = load.take().ok_or_else(|| ServeWorkerError::Protocol("two starts".to_owned()))?;
                 match load() {
                     Ok(loaded) => worker = Some(loaded),
@@ -85,7 +86,7 @@ pub fn serve_worker<W>(
             (ToChild::Batch { id, .. }, Some(worker)) => {
                 let (mut items, mut parts) = (Vec::with_capacity(frame.parts.len()), Vec::new());
                 for part in &frame.parts {
-                    match outcome(worker, part, &run) {
+                    match outcome(worker, part, &decode, &run) {
                         Ok(output) => {
                             parts.push(output);
                             items.push(None);
@@ -117,9 +118,10 @@ fn take_socket() -> io::Result<UnixStream> {
 fn outcome<W>(
     worker: &mut W,
     part: &Bytes,
+    limits: &DecodeLimits,
     run: &impl Fn(&mut W, &Value) -> Result<Value, Failure>,
 ) -> Result<Envelope, Failure> {
-    let input = Value::decode(Format::Envelope, part, &DecodeLimits::default())?;
+    let input = Value::decode(Format::Envelope, part, limits)?;
     Ok(run(worker, &input)?.to_envelope()?)
 }
 

@@ -10,7 +10,7 @@ use callboard_core::{Batch, Failure, Outputs, Replica, StreamWorker, Worker, Wor
 
 use crate::child::ChildProcess;
 use crate::config::ProcessConfig;
-use crate::frame::{Frame, FrameReader, write_frame};
+use crate::frame::{Frame, FrameReader, limits, write_frame};
 use crate::message::{self, CallHead, FromChild, ItemError, PROTOCOL, Start, ToChild};
 
 /// The status of an input that does not have the service's type.
@@ -20,6 +20,7 @@ const INVALID_STATUS: u16 = 422;
 pub(crate) struct ProcessWorker {
     child: ChildProcess,
     reader: FrameReader,
+    limits: DecodeLimits,
     next_id: u64,
     timeout: Option<Duration>,
     stop_timeout: Duration,
@@ -55,6 +56,7 @@ impl ProcessWorker {
         let mut worker = Self {
             child: ChildProcess::start(config, replica)?,
             reader: FrameReader::new(config.max_bytes),
+            limits: limits(config.max_bytes),
             next_id: 0,
             timeout: replica.timeout(),
             stop_timeout: config.stop_timeout,
@@ -173,7 +175,7 @@ impl ProcessWorker {
                     return Err(Lost::Broken(format!("it answered {got} outcomes for {expected} items")));
                 }
                 FromChild::Output { id, item } if id == running && item < inputs.len() && frame.parts.len() == 1 => {
-                    callers.take_output(item, read_output(&frame.parts[0])?)?;
+                    callers.take_output(item, read_output(&frame.parts[0], &self.limits)?)?;
                 }
                 FromChild::Outcomes { .. } | FromChild::Output { .. } => {
                     return Err(Lost::Broken("it answered what it was not asked".to_owned()));
@@ -296,7 +298,7 @@ impl Worker for ProcessWorker {
         if !inputs.is_empty() {
             let answered = self.run(|worker| {
                 let (frame, errors) = worker.exchange(calls, &inputs, &mut SingleCallers(&batch, &indices))?;
-                outputs(&frame, errors)
+                outputs(&frame, errors, &worker.limits)
             });
             answers = answered.into_iter();
         }
@@ -388,14 +390,18 @@ impl Sendable {
 }
 
 /// The outcomes of single outputs: an error, or the next part.
-fn outputs(frame: &Frame, errors: Vec<Option<ItemError>>) -> Result<Vec<Result<Value, Failure>>, Lost> {
+fn outputs(
+    frame: &Frame,
+    errors: Vec<Option<ItemError>>,
+    limits: &DecodeLimits,
+) -> Result<Vec<Result<Value, Failure>>, Lost> {
     if errors.iter().filter(|error| error.is_none()).count() != frame.parts.len() {
         return Err(Lost::Broken("it answered another number of outputs than of successes".to_owned()));
     }
     let mut parts = frame.parts.iter();
     let outcome = |error: Option<ItemError>| match error {
         Some(error) => Ok(Err(failure(error))),
-        None => read_output(parts.next().expect("as many as successes")).map(Ok),
+        None => read_output(parts.next().expect("as many as successes"), limits).map(Ok),
     };
     errors.into_iter().map(outcome).collect()
 }
@@ -416,8 +422,8 @@ fn call_head(batch: &Batch<Value>, index: usize) -> CallHead {
     }
 }
 
-fn read_output(part: &Bytes) -> Result<Value, Lost> {
-    let output = Value::decode(Format::Envelope, part, &DecodeLimits::default());
+fn read_output(part: &Bytes, limits: &DecodeLimits) -> Result<Value, Lost> {
+    let output = Value::decode(Format::Envelope, part, limits);
     output.map_err(|error| Lost::Broken(format!("its output is not an envelope: {error}")))
 }
 
