@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot continue panics")]
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use callboard_codec::{DType, Tensor, Value};
@@ -137,6 +139,53 @@ async fn a_child_that_does_not_read_is_killed_after_the_timeout_of_its_stage() {
     assert_eq!(error.kind(), ErrorKind::DeadlineExceeded, "{error}");
     assert_eq!(call(&node, "again").await.unwrap(), Value::from("again"));
     until_gone(first).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_idempotent_call_fails_while_children_are_killed() {
+    let stage = worker().contract(Contract::Idempotent).replicas(2).crash_retries(100);
+    let node = started(stage).await;
+    let stop = Arc::new(AtomicBool::new(false));
+    let callers: Vec<_> = (0..8)
+        .map(|_| {
+            let (client, stop) = (node.client(), Arc::clone(&stop));
+            tokio::spawn(async move {
+                let mut calls = 0;
+                while !stop.load(Ordering::Relaxed) {
+                    client.call::<Value, Value>("/child", Value::from("echo")).await.unwrap();
+                    calls += 1;
+                }
+                calls
+            })
+        })
+        .collect();
+    for _ in 0..20 {
+        let killed = pid(&node).await;
+        kill_process(killed, Signal::KILL).unwrap();
+        until_gone(killed).await;
+    }
+    stop.store(true, Ordering::Relaxed);
+    for caller in callers {
+        assert!(caller.await.unwrap() > 0);
+    }
+}
+
+/// The entries of this process in a directory of `/proc/self`.
+fn own(directory: &str) -> usize {
+    std::fs::read_dir(format!("/proc/self/{directory}")).unwrap().count()
+}
+
+#[tokio::test]
+async fn children_that_are_killed_leave_no_descriptor_thread_or_process() {
+    let node = started(worker()).await;
+    let (descriptors, threads) = (own("fd"), own("task"));
+    for _ in 0..100 {
+        let killed = pid(&node).await;
+        kill_process(killed, Signal::KILL).unwrap();
+        until_gone(killed).await;
+    }
+    pid(&node).await;
+    until("descriptors and threads are as before", || own("fd") <= descriptors && own("task") <= threads).await;
 }
 
 #[tokio::test]
