@@ -54,14 +54,14 @@ impl Part {
                 Ok(part(stage, DataType::value(), DataType::value()))
             }
             #[cfg(feature = "process")]
-            StageKind::Python(config) => {
+            StageKind::Python(keys) => {
                 let base = plan.target.base();
-                let service = config.service(base).map_err(|source| {
+                let service = keys.config().service(base).map_err(|source| {
                     let place = plan.place(&planned.name.source, format!("stage `{name}`"));
                     BuildError::Python { place, source: Box::new(source) }
                 })?;
                 let typed = |schema| DataType::value().with_name(name).with_schema(schema);
-                let (process, input, output) = (config.process(base), typed(service.input), typed(service.output));
+                let (process, input, output) = (keys.process(base), typed(service.input), typed(service.output));
                 if !service.streams {
                     return Ok(part(callboard_process::stage(name, &process), input, output));
                 }

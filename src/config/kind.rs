@@ -5,8 +5,6 @@ use std::path::Path;
 use callboard_core::Contract;
 #[cfg(feature = "onnx")]
 use callboard_onnx::OnnxConfig;
-#[cfg(feature = "process")]
-use callboard_process::PythonConfig;
 use callboard_stages::image::ImageConfig;
 use callboard_stages::labels::LabelsConfig;
 
@@ -15,7 +13,7 @@ use super::error::ConfigError;
 use super::nearest::Hint;
 use super::own_keys;
 #[cfg(feature = "process")]
-use super::process::ProcessKeys;
+use super::process::{ProcessKeys, PythonKeys};
 use super::remote::{self, RemoteConfig};
 
 /// A kind with its own keys.
@@ -34,7 +32,7 @@ pub enum StageKind {
     Process(ProcessKeys),
     /// Runs a service in Python.
     #[cfg(feature = "process")]
-    Python(PythonConfig),
+    Python(PythonKeys),
     /// A stage that only other nodes run.
     Remote(RemoteConfig),
 }

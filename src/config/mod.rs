@@ -42,7 +42,7 @@ pub use layers::{ENV_PREFIX, Environment, Flags};
 pub use nearest::Hint;
 pub use plan::{Plan, Settings, Target};
 #[cfg(feature = "process")]
-pub use process::ProcessKeys;
+pub use process::{ProcessKeys, PythonKeys};
 pub use remote::RemoteConfig;
 pub use route::{ExamplePlan, RoutePlan};
 pub use setting::{ALL as SETTINGS, Name as SettingName};

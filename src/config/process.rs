@@ -1,10 +1,10 @@
-//! The keys of stages of kind `process`: a command that speaks the worker protocol.
+//! The keys of stages whose replicas are processes: kind `process`, a command, and kind `python`, a service.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use callboard_process::ProcessConfig;
+use callboard_process::{ProcessConfig, PythonConfig};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer};
 
@@ -16,12 +16,12 @@ use super::units::{parse_bytes, parse_duration};
 pub struct ProcessKeys {
     /// The program and its arguments. A program with a slash is relative to the file. Required.
     pub command: Vec<String>,
-    /// Variables beside those of this process.
-    #[serde(default)]
-    pub env: BTreeMap<String, String>,
     /// The working directory, relative to the file; by default the file's own.
     #[serde(default)]
     pub directory: Option<PathBuf>,
+    /// Variables beside those of this process.
+    #[serde(default)]
+    pub env: BTreeMap<String, String>,
     /// The time until a child must be ready. Default 60 s.
     #[serde(default, deserialize_with = "duration")]
     pub start_timeout: Option<Duration>,
@@ -36,6 +36,44 @@ pub struct ProcessKeys {
     pub memory_limit: Option<u64>,
 }
 
+/// The keys of kind `python`.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PythonKeys {
+    /// The service; see [`PythonConfig::app`]. Required.
+    pub app: String,
+    /// The interpreter; see [`PythonConfig::python`].
+    #[serde(default)]
+    pub python: Option<PathBuf>,
+    /// Variables beside those of this process.
+    #[serde(default)]
+    pub env: BTreeMap<String, String>,
+    /// The time until a child must be ready. Default 60 s.
+    #[serde(default, deserialize_with = "duration")]
+    pub start_timeout: Option<Duration>,
+    /// The time for which a child may clean up. Default 5 s.
+    #[serde(default, deserialize_with = "duration")]
+    pub stop_timeout: Option<Duration>,
+    /// The most bytes of one batch, and of its outcomes. Default 256 MiB.
+    #[serde(default, deserialize_with = "bytes")]
+    pub max_batch_bytes: Option<u64>,
+    /// The most bytes of address space of a child. No limit by default.
+    #[serde(default, deserialize_with = "bytes")]
+    pub memory_limit: Option<u64>,
+}
+
+/// Sets in a process what the keys of its stage set.
+macro_rules! apply {
+    ($keys:expr, $process:expr) => {{
+        let (keys, process) = ($keys, &mut $process);
+        process.env.extend(keys.env.clone());
+        process.start_timeout = keys.start_timeout.unwrap_or(process.start_timeout);
+        process.stop_timeout = keys.stop_timeout.unwrap_or(process.stop_timeout);
+        process.max_batch_bytes = keys.max_batch_bytes.unwrap_or(process.max_batch_bytes);
+        process.memory_limit = keys.memory_limit;
+    }};
+}
+
 impl ProcessKeys {
     /// The command for a file in `base`.
     pub(crate) fn process(&self, base: &Path) -> ProcessConfig {
@@ -45,13 +83,23 @@ impl ProcessKeys {
             // The child starts in another directory.
             *program = std::path::absolute(base.join(&*program)).unwrap_or_else(|_| base.join(&*program)).into();
         }
-        process.env.clone_from(&self.env);
         let directory = self.directory.as_ref().map_or_else(|| base.to_owned(), |directory| base.join(directory));
         process.directory = Some(directory).filter(|directory| !directory.as_os_str().is_empty());
-        process.start_timeout = self.start_timeout.unwrap_or(process.start_timeout);
-        process.stop_timeout = self.stop_timeout.unwrap_or(process.stop_timeout);
-        process.max_bytes = self.max_batch_bytes.unwrap_or(process.max_bytes);
-        process.memory_limit = self.memory_limit;
+        apply!(self, process);
+        process
+    }
+}
+
+impl PythonKeys {
+    /// The service.
+    pub(crate) fn config(&self) -> PythonConfig {
+        PythonConfig { app: self.app.clone(), python: self.python.clone() }
+    }
+
+    /// The command for a file in `base`.
+    pub(crate) fn process(&self, base: &Path) -> ProcessConfig {
+        let mut process = self.config().process(base);
+        apply!(self, process);
         process
     }
 }

@@ -1,6 +1,7 @@
 //! Services in Python: `callboard serve app.py`, with real interpreters as its workers.
 
 use std::fs;
+use std::io::{Read as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -95,6 +96,25 @@ fn a_killed_interpreter_is_replaced_and_its_call_is_explained() {
     let (status, second) = answer(&server, "/end", &json!("pid"));
     assert_eq!(status, 200);
     assert_ne!(first, second);
+}
+
+/// The service never pauses, and has one replica.
+#[test]
+fn an_endless_stream_ends_with_its_reader() {
+    let Some(python) = python() else { return };
+    let app = directory().join("app.py");
+    let code = "from collections.abc import Iterator\nimport callboard as cb\n\n@cb.function\n\
+                def count(start: int) -> Iterator[int]:\n    while True:\n        yield start\n        start += 1\n";
+    fs::write(&app, code).unwrap();
+    let server = serve(&python, app.to_str().unwrap());
+    for _ in 0..3 {
+        let mut stream = server.connect();
+        let head = "POST /count HTTP/1.1\r\nhost: test\r\ncontent-type: application/json\r\ncontent-length: 1\r\n\r\n1";
+        stream.write_all(head.as_bytes()).unwrap();
+        let mut begun = [0; 4096];
+        stream.read_exact(&mut begun).unwrap();
+        assert!(begun.starts_with(b"HTTP/1.1 200"), "{}", String::from_utf8_lossy(&begun));
+    }
 }
 
 /// Also a node that is killed leaves no worker behind.

@@ -18,8 +18,8 @@ use crate::text::limit_error_text;
 pub struct CaughtPanic {
     message: String,
     place: Option<String>,
-    /// The worker ended without a panic, and this is what it printed last.
-    exit: Option<Option<String>>,
+    /// Whether the worker ended without a panic.
+    is_exit: bool,
 }
 
 impl CaughtPanic {
@@ -27,7 +27,7 @@ impl CaughtPanic {
     pub(crate) fn from_payload(panic: Box<dyn Any + Send>) -> Self {
         let panic = match panic.downcast::<WorkerExit>() {
             Ok(exit) => {
-                return Self { message: limit_error_text(exit.reason), place: None, exit: Some(exit.trace) };
+                return Self { message: limit_error_text(exit.reason), place: None, is_exit: true };
             }
             Err(panic) => panic,
         };
@@ -37,21 +37,20 @@ impl CaughtPanic {
         }
         let message = panic_message(panic.as_ref());
         drop_contained(panic);
-        Self { message, place, exit: None }
+        Self { message, place, is_exit: false }
     }
 
-    /// Message and place, as Rust itself prints them; of a worker that ended, what it printed last.
+    /// Message and place, as Rust itself prints them.
     pub(crate) fn trace(&self) -> Option<String> {
-        match (&self.exit, &self.place) {
-            (Some(trace), _) => trace.clone(),
-            (None, Some(place)) => Some(format!("panicked at {place}:\n{}", self.message)),
-            (None, None) => Some(self.message.clone()),
+        match &self.place {
+            Some(place) => Some(format!("panicked at {place}:\n{}", self.message)),
+            None => (!self.is_exit).then(|| self.message.clone()),
         }
     }
 
     /// What happened to the worker.
     pub(crate) fn of_worker(&self) -> String {
-        let verb = if self.exit.is_some() { "ended" } else { "panicked" };
+        let verb = if self.is_exit { "ended" } else { "panicked" };
         format!("the worker {verb}: {}", self.message)
     }
 }
@@ -69,21 +68,13 @@ impl fmt::Display for CaughtPanic {
 #[derive(Debug)]
 pub struct WorkerExit {
     pub(crate) reason: String,
-    pub(crate) trace: Option<String>,
 }
 
 impl WorkerExit {
     /// For this reason, which follows "the worker ended: ".
     #[must_use]
     pub fn new(reason: impl Into<String>) -> Self {
-        Self { reason: reason.into(), trace: None }
-    }
-
-    /// Attaches what the worker printed last, or its traceback.
-    #[must_use]
-    pub fn with_trace(mut self, trace: impl Into<String>) -> Self {
-        self.trace = Some(trace.into());
-        self
+        Self { reason: reason.into() }
     }
 
     /// Why it ended.
@@ -92,13 +83,7 @@ impl WorkerExit {
         &self.reason
     }
 
-    /// What the worker printed last, or its traceback.
-    #[must_use]
-    pub fn trace(&self) -> Option<&str> {
-        self.trace.as_deref()
-    }
-
-    /// Ends the replica, from inside its worker's call.
+    /// Ends the replica, from inside its worker's call. A worker that is being built returns a failure instead.
     pub fn unwind(self) -> ! {
         panic::resume_unwind(Box::new(self))
     }

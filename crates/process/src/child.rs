@@ -1,10 +1,9 @@
 //! One child process: its start, its socket, its log lines, and its end.
 //!
 //! Three threads of this process belong to a child: the replica's own, which sends and receives frames, one that logs
-//! what the child prints, and one that waits for its end. The child and all processes that it has started are killed
-//! when this is dropped.
+//! what the child prints, and one that waits for its end. The child and all processes of its group are killed when this
+//! is dropped.
 
-use std::collections::VecDeque;
 use std::io::{self, BufRead, BufReader, PipeReader, Read};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
@@ -12,13 +11,14 @@ use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, ExitStatus};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, channel};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 use std::time::Duration;
 
 use callboard_core::{ExitPort, Failure, Replica, WorkerExit};
 use parking_lot::Mutex;
-use rustix::process::{Pid, Resource, Rlimit, Signal, WaitId, WaitIdOptions, kill_process_group, prlimit, waitid};
+use rustix::io::retry_on_intr;
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
 
 use crate::config::ProcessConfig;
 use crate::exit;
@@ -26,31 +26,44 @@ use crate::exit;
 /// How often the thread that waits for a child looks at its batch: a caller that leaves is noticed within this time.
 pub(crate) const TICK: Duration = Duration::from_millis(20);
 
-/// A child that has closed its socket ends within this time, or is killed.
+/// A child that has closed its socket ends within this time, or is killed. Its last lines are waited for as long.
 const END_GRACE: Duration = Duration::from_millis(500);
 
 /// The longest line of a child's output that is logged whole.
 const MAX_LINE_BYTES: u64 = 8 * 1024;
 
-/// The lines that an error shows.
-const LAST_LINES: usize = 20;
-
 /// A running child.
 #[derive(Debug)]
 pub(crate) struct ChildProcess {
-    child: Child,
+    group: ProcessGroup,
     pub(crate) stream: BufReader<UnixStream>,
+    life: Arc<Life>,
     ended: Receiver<()>,
-    output: Output,
-    /// Whether the child is no longer of interest while it has no batch: it is being used, or it shall end.
-    is_expected: Arc<AtomicBool>,
+    last_line: LastLine,
+    logged: Receiver<()>,
+    exit_port: ExitPort,
     /// What it was killed for.
     cause: Option<String>,
 }
 
+/// What the waiting thread and the replica's thread tell each other.
+#[derive(Debug, Default)]
+struct Life {
+    has_ended: AtomicBool,
+    /// Whether the replica's thread uses the child, and notices its end.
+    is_busy: AtomicBool,
+}
+
+/// A child and all processes that it has started and that stay in its group.
+#[derive(Debug)]
+struct ProcessGroup {
+    child: Child,
+    status: Option<ExitStatus>,
+}
+
 /// What a child printed last.
 #[derive(Clone, Debug, Default)]
-struct Output(Arc<Mutex<VecDeque<String>>>);
+struct LastLine(Arc<Mutex<Vec<u8>>>);
 
 impl ChildProcess {
     /// Starts the child of `replica`, with its socket as standard input.
@@ -69,110 +82,145 @@ impl ChildProcess {
         if let Some(directory) = &config.directory {
             command.current_dir(directory);
         }
-        let child = command.spawn().map_err(failed)?;
+        let group = ProcessGroup { child: command.spawn().map_err(failed)?, status: None };
         // The command holds the child's ends of socket and pipe.
         drop(command);
         if let Some(bytes) = config.memory_limit {
-            let limit = Rlimit { current: Some(bytes), maximum: Some(bytes) };
-            prlimit(Some(pid(&child)), Resource::As, limit).map_err(|error| failed(error.into()))?;
+            limit_memory(group.pid(), bytes).map_err(failed)?;
         }
-        let output = Output::default();
-        output.clone().log(lines, replica).map_err(failed)?;
-        let is_expected = Arc::new(AtomicBool::new(true));
-        let ended = wait_for_end(&child, replica.exit_port(), Arc::clone(&is_expected)).map_err(failed)?;
-        Ok(Self { child, stream: BufReader::new(ours), ended, output, is_expected, cause: None })
+        let (life, exit_port) = (Arc::new(Life::default()), replica.exit_port());
+        life.is_busy.store(true, Ordering::SeqCst);
+        let (last_line, logged) = log_lines(lines, replica).map_err(failed)?;
+        let ended = wait_for_end(group.pid(), exit_port.clone(), Arc::clone(&life)).map_err(failed)?;
+        let stream = BufReader::new(ours);
+        Ok(Self { group, stream, life, ended, last_line, logged, exit_port, cause: None })
     }
 
-    /// Says whether the child has something to do. The end of an idle child is reported at once.
+    /// Says whether the replica's thread uses the child. The end of a child that is not used is reported at once.
     pub(crate) fn set_busy(&self, is_busy: bool) {
-        self.is_expected.store(is_busy, Ordering::SeqCst);
+        self.life.is_busy.store(is_busy, Ordering::SeqCst);
+        // The waiting thread may have seen a busy child. A second report does nothing.
+        if !is_busy && self.has_ended() {
+            self.exit_port.report(&idle_end());
+        }
+    }
+
+    /// Whether the process has ended. Its socket may be open in another process that it has started.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.life.has_ended.load(Ordering::SeqCst)
+    }
+
+    /// Whether the callers of a running batch have been answered without it.
+    pub(crate) fn is_given_up(&self) -> bool {
+        self.exit_port.is_over()
     }
 
     /// Kills the child for a reason.
     pub(crate) fn kill_for(&mut self, cause: impl Into<String>) {
         self.cause = Some(cause.into());
-        self.kill();
+        self.group.kill();
     }
 
     /// How the child has ended, or been ended. It has closed its socket, or was killed.
     pub(crate) fn exit(&mut self) -> WorkerExit {
         let reason = match self.cause.take() {
             Some(cause) => format!("the process was killed: {cause}"),
-            None => match self.wait(END_GRACE) {
-                Some(status) => format!("the process {}", exit::describe(status)),
-                None => "the process has closed its socket".to_owned(),
-            },
+            None if self.has_ended_within(END_GRACE) => {
+                self.group.kill();
+                let status = self.group.status;
+                format!("the process {}", status.map_or_else(|| "ended".to_owned(), exit::describe))
+            }
+            None => "the process has closed its socket".to_owned(),
         };
-        self.kill();
-        let exit = WorkerExit::new(reason);
-        match self.output.last_lines() {
-            lines if lines.is_empty() => exit,
-            lines => exit.with_trace(lines),
-        }
+        self.group.kill();
+        WorkerExit::new(reason)
     }
 
     /// Waits for the end.
-    pub(crate) fn wait(&mut self, timeout: Duration) -> Option<ExitStatus> {
+    pub(crate) fn has_ended_within(&self, timeout: Duration) -> bool {
         // Either it has ended, or its waiting thread has.
         let _ = self.ended.recv_timeout(timeout);
-        self.child.try_wait().ok().flatten()
+        self.has_ended()
     }
 
-    fn kill(&mut self) {
-        // It has not been waited for, or the group is that of processes that it left behind: the number is not reused
-        // while either is there.
-        let _ = kill_process_group(pid(&self.child), Signal::KILL);
-        let _ = self.child.wait();
+    /// What a child that has ended printed last.
+    pub(crate) fn last_line(&self) -> Option<String> {
+        let _ = self.logged.recv_timeout(END_GRACE);
+        Some(String::from_utf8_lossy(&self.last_line.0.lock()).into_owned()).filter(|line| !line.is_empty())
     }
 }
 
 impl Drop for ChildProcess {
     fn drop(&mut self) {
-        self.is_expected.store(true, Ordering::SeqCst);
+        self.life.is_busy.store(true, Ordering::SeqCst);
+    }
+}
+
+impl ProcessGroup {
+    fn pid(&self) -> Pid {
+        Pid::from_child(&self.child)
+    }
+
+    /// Kills the group and takes the child's status. The number of the group is the child's own, and is not given to
+    /// another process before that.
+    fn kill(&mut self) {
+        if self.status.is_none() {
+            let _ = kill_process_group(self.pid(), Signal::KILL);
+            self.status = self.child.wait().ok();
+        }
+    }
+}
+
+impl Drop for ProcessGroup {
+    fn drop(&mut self) {
         self.kill();
     }
 }
 
-fn pid(child: &Child) -> Pid {
-    Pid::from_child(child)
+fn idle_end() -> WorkerExit {
+    WorkerExit::new("its process ended while it had nothing to do")
+}
+
+#[cfg(target_os = "linux")]
+fn limit_memory(pid: Pid, bytes: u64) -> io::Result<()> {
+    use rustix::process::{Resource, Rlimit, prlimit};
+    prlimit(Some(pid), Resource::As, Rlimit { current: Some(bytes), maximum: Some(bytes) })?;
+    Ok(())
+}
+
+#[cfg(not(target_os = "linux"))]
+fn limit_memory(_: Pid, _: u64) -> io::Result<()> {
+    Err(io::Error::new(io::ErrorKind::Unsupported, "this system has no memory limit for another process"))
 }
 
 /// Waits for the end of a child on a thread of its own, and leaves its status to be read.
-fn wait_for_end(child: &Child, exit_port: ExitPort, is_expected: Arc<AtomicBool>) -> io::Result<Receiver<()>> {
+fn wait_for_end(pid: Pid, exit_port: ExitPort, life: Arc<Life>) -> io::Result<Receiver<()>> {
     let (sender, ended) = channel();
-    let pid = pid(child);
     thread::Builder::new().name(format!("child-{}", pid.as_raw_nonzero())).spawn(move || {
-        let _ = waitid(WaitId::Pid(pid), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT);
+        let _ = retry_on_intr(|| waitid(WaitId::Pid(pid), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT));
+        life.has_ended.store(true, Ordering::SeqCst);
         let _ = sender.send(());
-        if !is_expected.load(Ordering::SeqCst) {
-            exit_port.report(&WorkerExit::new("its process ended while it had nothing to do"));
+        if !life.is_busy.load(Ordering::SeqCst) {
+            exit_port.report(&idle_end());
         }
     })?;
     Ok(ended)
 }
 
-impl Output {
-    /// Logs all lines on a thread of its own, which ends with the last process that may print.
-    fn log(self, lines: PipeReader, replica: &Replica) -> io::Result<()> {
-        let (stage, replica) = (replica.stage().clone(), replica.index());
-        thread::Builder::new().name(format!("{stage}-{replica}-log")).spawn(move || {
-            let mut lines = BufReader::new(lines);
-            let mut line = Vec::new();
-            while lines.by_ref().take(MAX_LINE_BYTES).read_until(b'\n', &mut line).is_ok_and(|bytes| bytes > 0) {
-                let text = String::from_utf8_lossy(line.trim_ascii_end()).into_owned();
-                line.clear();
-                tracing::info!(%stage, replica, "{text}");
-                let mut last = self.0.lock();
-                if last.len() == LAST_LINES {
-                    last.pop_front();
-                }
-                last.push_back(text);
-            }
-        })?;
-        Ok(())
-    }
-
-    fn last_lines(&self) -> String {
-        self.0.lock().make_contiguous().join("\n")
-    }
+/// Logs all lines on a thread of its own, which ends with the last process that may print.
+fn log_lines(lines: PipeReader, replica: &Replica) -> io::Result<(LastLine, Receiver<()>)> {
+    let (stage, replica) = (replica.stage().clone(), replica.index());
+    let (last, (sender, logged)) = (LastLine::default(), channel());
+    let last_line = last.clone();
+    thread::Builder::new().name(format!("{stage}-{replica}-log")).spawn(move || {
+        let _ended: Sender<()> = sender;
+        let (mut lines, mut line) = (BufReader::new(lines), Vec::new());
+        while lines.by_ref().take(MAX_LINE_BYTES).read_until(b'\n', &mut line).is_ok_and(|bytes| bytes > 0) {
+            let text = line.trim_ascii_end();
+            tracing::info!(%stage, replica, "{}", String::from_utf8_lossy(text));
+            *last.0.lock() = text.to_vec();
+            line.clear();
+        }
+    })?;
+    Ok((last_line, logged))
 }

@@ -5,6 +5,15 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
+/// A large model is read from a cold disk within this time.
+const DEFAULT_START_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Half of what orchestrators commonly allow after their signal is left for the rest.
+const DEFAULT_STOP_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Half of the default of `limits.max_in_flight_bytes`.
+const DEFAULT_MAX_BATCH_BYTES: u64 = 256 * 1024 * 1024;
+
 /// The command of a child, and its limits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProcessConfig {
@@ -18,9 +27,9 @@ pub struct ProcessConfig {
     pub start_timeout: Duration,
     /// The time for which it may clean up before it is killed. Default 5 s.
     pub stop_timeout: Duration,
-    /// The most bytes of a frame in either direction. Default 256 MiB.
-    pub max_bytes: u64,
-    /// The most bytes of address space. No limit by default.
+    /// The most bytes of a batch, and of its outcomes; a larger batch is divided. Default 256 MiB.
+    pub max_batch_bytes: u64,
+    /// The most bytes of address space. No limit by default. Linux only.
     pub memory_limit: Option<u64>,
 }
 
@@ -31,9 +40,9 @@ impl ProcessConfig {
             command: command.into_iter().map(Into::into).collect(),
             env: BTreeMap::new(),
             directory: None,
-            start_timeout: Duration::from_secs(60),
-            stop_timeout: Duration::from_secs(5),
-            max_bytes: 256 * 1024 * 1024,
+            start_timeout: DEFAULT_START_TIMEOUT,
+            stop_timeout: DEFAULT_STOP_TIMEOUT,
+            max_batch_bytes: DEFAULT_MAX_BATCH_BYTES,
             memory_limit: None,
         }
     }

@@ -16,6 +16,9 @@ const MAX_PARTS: usize = 65_536;
 /// The most bytes that are allocated before they have arrived.
 const GROWTH_BYTES: usize = 1024 * 1024;
 
+/// The bytes that are allocated first.
+const FIRST_BYTES: usize = 8 * 1024;
+
 /// The bytes of the first two lengths.
 const START_BYTES: usize = 8;
 
@@ -121,7 +124,8 @@ impl FrameReader {
     fn fill(&mut self, stream: &mut impl Read, needed: usize) -> io::Result<bool> {
         while self.buffer.len() < needed {
             let have = self.buffer.len();
-            self.buffer.resize(needed.min(have + GROWTH_BYTES), 0);
+            let growth = have.clamp(FIRST_BYTES, GROWTH_BYTES);
+            self.buffer.resize(needed.min(have + growth), 0);
             let read = loop {
                 match stream.read(&mut self.buffer[have..]) {
                     Err(error) if error.kind() == io::ErrorKind::Interrupted => {}

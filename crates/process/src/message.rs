@@ -1,11 +1,17 @@
 //! The heads of frames.
 
+use std::fmt;
+
 use bytes::Bytes;
 use callboard_codec::{Map, Value};
-use serde::{Deserialize, Serialize};
+use serde::de::{Error as _, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
 
 /// The version of the protocol.
 pub(crate) const PROTOCOL: u32 = 1;
+
+/// The most items of a frame: their heads fit into the head of a frame.
+pub(crate) const MAX_ITEMS: usize = 4_096;
 
 /// The most levels of a head.
 const MAX_DEPTH: usize = 64;
@@ -67,6 +73,7 @@ pub(crate) enum FromChild {
     },
     Outcomes {
         id: u64,
+        #[serde(deserialize_with = "limited")]
         items: Vec<Option<ItemError>>,
     },
     Log {
@@ -96,6 +103,32 @@ pub(crate) struct ItemError {
     pub(crate) retry_after_ms: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) trace: Option<String>,
+}
+
+/// Reads no more outcomes than a batch has items: each takes more memory than it has bytes.
+fn limited<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Option<ItemError>>, D::Error> {
+    struct Limited;
+
+    impl<'de> Visitor<'de> for Limited {
+        type Value = Vec<Option<ItemError>>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            write!(f, "at most {MAX_ITEMS} outcomes")
+        }
+
+        fn visit_seq<A: SeqAccess<'de>>(self, mut sequence: A) -> Result<Self::Value, A::Error> {
+            let mut items = Vec::new();
+            while let Some(item) = sequence.next_element()? {
+                if items.len() == MAX_ITEMS {
+                    return Err(A::Error::invalid_length(items.len() + 1, &self));
+                }
+                items.push(item);
+            }
+            Ok(items)
+        }
+    }
+
+    deserializer.deserialize_seq(Limited)
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]

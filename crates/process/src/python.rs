@@ -3,26 +3,28 @@
 use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::io;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
-use std::time::SystemTime;
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::thread;
+use std::time::{Duration, SystemTime};
 
 use parking_lot::Mutex;
+use rustix::process::{Pid, Signal, kill_process_group};
 use serde::Deserialize;
 use serde_json::Value as Json;
 
 use crate::config::ProcessConfig;
 
-/// The service of a stage. In `callboard.toml` these are the keys of a stage of kind `python`.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields)]
+/// The service of a stage.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PythonConfig {
-    /// File and name, `app.py:Sentiment`, or module and name, `package.module:Sentiment`. Required.
+    /// File and name, `app.py:Sentiment`, or module and name, `package.module:Sentiment`.
     pub app: String,
 
     /// The interpreter. By default that of the active virtual environment, else of `.venv` beside the file, else
     /// `python3`.
-    #[serde(default)]
     pub python: Option<PathBuf>,
 }
 
@@ -57,6 +59,12 @@ pub struct PythonService {
     #[serde(default)]
     pub description: Option<String>,
 }
+
+/// An import that takes longer does not end.
+const IMPORT_LIMIT: Duration = Duration::from_secs(120);
+
+/// Keeps files beside the app from taking the place of Python's own modules. The package removes it for the app.
+const SAFE_PATH: (&str, &str) = ("PYTHONSAFEPATH", "1");
 
 /// The answer of `python -m callboard.describe`.
 #[derive(Deserialize)]
@@ -141,12 +149,12 @@ impl PythonConfig {
         let path = base.join(file);
         let modified = path.metadata().and_then(|metadata| metadata.modified()).ok();
         let imported = Imported { python: python.clone(), path, modified };
-        let mut latest = LATEST.lock();
-        if let Some((_, services)) = latest.as_ref().filter(|(of, _)| *of == imported && modified.is_some()) {
-            return Ok(services.clone());
+        let latest = LATEST.lock().clone();
+        if let Some((_, services)) = latest.filter(|(of, _)| *of == imported && modified.is_some()) {
+            return Ok(services);
         }
         let services = describe(&python, file, base)?;
-        *latest = Some((imported, services.clone()));
+        *LATEST.lock() = Some((imported, services.clone()));
         Ok(services)
     }
 
@@ -169,12 +177,13 @@ impl PythonConfig {
             [self.interpreter(base).into(), "-m".into(), "callboard.worker".into(), self.app.clone().into()];
         let mut process = ProcessConfig::new(words);
         process.directory = Some(directory(base).to_owned());
+        process.env.insert(SAFE_PATH.0.to_owned(), SAFE_PATH.1.to_owned());
         process
     }
 }
 
 /// A file as it was imported.
-#[derive(PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 struct Imported {
     python: PathBuf,
     path: PathBuf,
@@ -186,10 +195,24 @@ static LATEST: Mutex<Option<(Imported, Vec<PythonService>)>> = Mutex::new(None);
 
 /// Asks an interpreter what a file or module in `base` serves.
 fn describe(python: &Path, file: &str, base: &Path) -> Result<Vec<PythonService>, PythonError> {
+    let failed = |source| PythonError::NoInterpreter { python: python.to_owned(), source };
     let mut command = Command::new(python);
-    command.args(["-m", "callboard.describe", file]).stdin(Stdio::null()).current_dir(directory(base));
-    let Output { status, stdout, stderr } =
-        command.output().map_err(|source| PythonError::NoInterpreter { python: python.to_owned(), source })?;
+    command.args(["-m", "callboard.describe", file]).env(SAFE_PATH.0, SAFE_PATH.1).current_dir(directory(base));
+    let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0).spawn();
+    let child = child.map_err(failed)?;
+    // An import that does not end, or that leaves a process with these pipes.
+    let group = Pid::from_child(&child);
+    let (done, is_done) = channel::<()>();
+    let limit = thread::spawn(move || {
+        let is_late = is_done.recv_timeout(IMPORT_LIMIT) == Err(RecvTimeoutError::Timeout);
+        is_late.then(|| kill_process_group(group, Signal::KILL)).is_some()
+    });
+    let output = child.wait_with_output();
+    drop(done);
+    if limit.join().unwrap_or_default() {
+        return Err(PythonError::Refused { message: format!("{file} was not imported within {IMPORT_LIMIT:?}") });
+    }
+    let Output { status, stdout, stderr } = output.map_err(failed)?;
     let message = String::from_utf8_lossy(&stderr).trim_end().to_owned();
     if !status.success() {
         let is_missing = message.contains("No module named callboard") || message.contains("named 'callboard'");
@@ -222,8 +245,8 @@ impl PythonService {
 #[must_use]
 pub fn configuration(services: &[PythonService]) -> String {
     let mut text = String::new();
-    // JSON's texts are also TOML's.
-    let quoted = |value: &str| Json::from(value).to_string();
+    // JSON's texts are also TOML's, but for this character.
+    let quoted = |value: &str| Json::from(value).to_string().replace('\u{7f}', "\\u007f");
     for service in services {
         let name = quoted(&service.stage_name());
         let _ = writeln!(text, "[[stage]]\nname = {name}\nkind = \"python\"\napp = {}", quoted(&service.target));

@@ -85,9 +85,15 @@ pub fn serve_worker<W>(
             }
             (ToChild::Batch { id, .. }, Some(worker)) => {
                 let (mut items, mut parts) = (Vec::with_capacity(frame.parts.len()), Vec::new());
+                let mut room = decode.max_bytes;
                 for part in &frame.parts {
                     match outcome(worker, part, &decode, &run) {
+                        Ok(output) if output.len() > room => {
+                            let message = format!("the outputs of the batch exceed {} bytes", decode.max_bytes);
+                            items.push(Some(item_error(&Failure::new(message))));
+                        }
                         Ok(output) => {
+                            room -= output.len();
                             parts.push(output);
                             items.push(None);
                         }

@@ -1,20 +1,24 @@
 //! A worker whose code runs in a child process.
 
-use std::io::{self, Write};
+use std::io::{self, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use callboard_codec::{DecodeLimits, Envelope, Format, Value};
+use callboard_codec::{DecodeError, DecodeLimits, Envelope, Format, Value};
 use callboard_core::{Batch, Failure, Outputs, Replica, StreamWorker, Worker, WorkerExit};
 
-use crate::child::ChildProcess;
+use crate::child::{ChildProcess, TICK};
 use crate::config::ProcessConfig;
 use crate::frame::{Frame, FrameReader, limits, write_frame};
-use crate::message::{self, CallHead, FromChild, ItemError, PROTOCOL, Start, ToChild};
+use crate::message::{self, CallHead, FromChild, ItemError, MAX_ITEMS, PROTOCOL, Start, ToChild};
 
 /// The status of an input that does not have the service's type.
 const INVALID_STATUS: u16 = 422;
+
+/// The most lines of a traceback in the log, and the most characters of a record.
+const MAX_TRACE_LINES: usize = 200;
+const MAX_LOG_CHARS: usize = 8_000;
 
 /// The node's side of one child.
 pub(crate) struct ProcessWorker {
@@ -22,7 +26,7 @@ pub(crate) struct ProcessWorker {
     reader: FrameReader,
     limits: DecodeLimits,
     next_id: u64,
-    timeout: Option<Duration>,
+    next_tick: Instant,
     stop_timeout: Duration,
     stage: String,
     replica: usize,
@@ -30,7 +34,7 @@ pub(crate) struct ProcessWorker {
 
 /// Why a child did not answer.
 enum Lost {
-    /// It has closed its socket.
+    /// It has ended, or closed its socket.
     Ended,
     /// It must be killed.
     Broken(String),
@@ -44,7 +48,7 @@ impl From<io::Error> for Lost {
         match error.kind() {
             BrokenPipe | ConnectionReset => Self::Ended,
             InvalidData => Self::Broken(error.to_string()),
-            TimedOut => Self::Broken("it did not read what it was sent within its timeout".to_owned()),
+            TimedOut => Self::Broken("it did not read what it was sent".to_owned()),
             _ => Self::Broken(format!("its socket failed: {error}")),
         }
     }
@@ -55,10 +59,10 @@ impl ProcessWorker {
     pub(crate) fn start(config: &ProcessConfig, replica: &Replica) -> Result<Self, Failure> {
         let mut worker = Self {
             child: ChildProcess::start(config, replica)?,
-            reader: FrameReader::new(config.max_bytes),
-            limits: limits(config.max_bytes),
+            reader: FrameReader::new(config.max_batch_bytes),
+            limits: limits(config.max_batch_bytes),
             next_id: 0,
-            timeout: replica.timeout(),
+            next_tick: Instant::now(),
             stop_timeout: config.stop_timeout,
             stage: replica.stage().to_string(),
             replica: replica.index(),
@@ -69,7 +73,7 @@ impl ProcessWorker {
             replica: replica.index(),
             generation: replica.generation(),
             max_batch_size: replica.max_batch_size(),
-            max_bytes: config.max_bytes,
+            max_bytes: config.max_batch_bytes,
             settings: replica.settings().clone(),
         });
         match worker.until_ready(&start, config.start_timeout) {
@@ -86,12 +90,12 @@ impl ProcessWorker {
         let reason = match lost {
             Lost::NotStarted { message, trace } => {
                 let (stage, replica) = (&self.stage, self.replica);
-                trace.lines().for_each(|line| tracing::error!(stage, replica, "{line}"));
+                trace.lines().take(MAX_TRACE_LINES).for_each(|line| tracing::error!(stage, replica, "{line}"));
                 format!("could not start: {message}")
             }
             lost => {
                 let exit = self.end(lost);
-                let last = exit.trace().and_then(|lines| lines.lines().last());
+                let last = self.child.last_line();
                 last.map_or_else(|| exit.reason().to_owned(), |last| format!("{}: {last}", exit.reason()))
             }
         };
@@ -107,14 +111,13 @@ impl ProcessWorker {
     }
 
     fn until_ready(&mut self, start: &ToChild, timeout: Duration) -> Result<(), Lost> {
-        let end = Instant::now() + timeout;
-        self.send(start, &[], Some(end))?;
-        let tick = |_: &mut Self| {
-            let is_late = Instant::now() >= end;
-            if is_late { Err(Lost::Broken(format!("it was not ready within {timeout:?}"))) } else { Ok(()) }
-        };
+        let end = Instant::now().checked_add(timeout);
+        self.send(start, &[], end)?;
         loop {
-            let frame = self.receive(tick)?;
+            let frame = self.receive(|_| {
+                let is_late = end.is_some_and(|end| Instant::now() >= end);
+                if is_late { Err(Lost::Broken(format!("it was not ready within {timeout:?}"))) } else { Ok(()) }
+            })?;
             match head(&frame)? {
                 FromChild::Ready { protocol: PROTOCOL, worker } => {
                     let (stage, replica) = (&self.stage, self.replica);
@@ -128,7 +131,7 @@ impl ProcessWorker {
                     return Err(Lost::NotStarted { message, trace: trace.unwrap_or_default() });
                 }
                 FromChild::Log { level, target, message, request_id } => {
-                    self.log(&level, &target, &message, request_id.as_deref());
+                    self.log(&level, &target, message, request_id.as_deref());
                 }
                 FromChild::Output { .. } | FromChild::Outcomes { .. } => {
                     return Err(Lost::Broken("it answered before it was ready".to_owned()));
@@ -137,51 +140,52 @@ impl ProcessWorker {
         }
     }
 
-    /// Runs a batch whose inputs can all be sent: sends it, passes outputs on, tells the child of callers that leave, and
+    /// Runs the items of a part of a batch: sends them, passes outputs on, tells the child of callers that leave, and
     /// waits for the outcomes.
     fn exchange(
         &mut self,
-        calls: Vec<CallHead>,
-        inputs: &[Envelope],
+        part: BatchPart,
         callers: &mut dyn Callers,
     ) -> Result<(Frame, Vec<Option<ItemError>>), Lost> {
+        let BatchPart { indices, calls, inputs } = part;
         let running = self.next_id;
         self.next_id += 1;
-        let end = self.timeout.and_then(|timeout| Some((Instant::now().checked_add(timeout)?, timeout)));
-        let until = end.map(|(end, _)| end);
-        self.send(&ToChild::Batch { id: running, items: calls }, inputs, until)?;
-        let mut is_cancelled = vec![false; inputs.len()];
+        self.send(&ToChild::Batch { id: running, items: calls }, &inputs, None)?;
+        // Only the node's memory of them: the caller's value is the same memory.
+        let count = inputs.len();
+        drop(inputs);
+        let mut is_cancelled = vec![false; count];
         loop {
             let frame = self.receive(|worker| {
-                if let Some((end, timeout)) = end
-                    && Instant::now() >= end
-                {
-                    return Err(Lost::Broken(format!("it did not answer within the stage's timeout of {timeout:?}")));
+                // After the stage's timeout, or when the node stops.
+                if worker.child.is_given_up() {
+                    return Err(Lost::Broken("nobody waits for its answer any more".to_owned()));
                 }
                 for (item, is_cancelled) in is_cancelled.iter_mut().enumerate() {
-                    if !*is_cancelled && callers.has_left(item) {
-                        *is_cancelled = true;
-                        worker.send(&ToChild::Cancel { id: running, item }, &[], until)?;
+                    if !*is_cancelled && callers.has_left(indices[item]) {
+                        *is_cancelled = worker.cancel(running, item)?;
+                        if !*is_cancelled {
+                            break;
+                        }
                     }
                 }
                 Ok(())
             })?;
             match head(&frame)? {
                 FromChild::Outcomes { id, items } if id == running => {
-                    if items.len() == inputs.len() {
+                    if items.len() == count {
                         return Ok((frame, items));
                     }
-                    let (got, expected) = (items.len(), inputs.len());
-                    return Err(Lost::Broken(format!("it answered {got} outcomes for {expected} items")));
+                    return Err(Lost::Broken(format!("it answered {} outcomes for {count} items", items.len())));
                 }
-                FromChild::Output { id, item } if id == running && item < inputs.len() && frame.parts.len() == 1 => {
-                    callers.take_output(item, read_output(&frame.parts[0], &self.limits)?)?;
+                FromChild::Output { id, item } if id == running && item < count && frame.parts.len() == 1 => {
+                    callers.take_output(indices[item], decode(&frame.parts[0], &self.limits))?;
                 }
                 FromChild::Outcomes { .. } | FromChild::Output { .. } => {
                     return Err(Lost::Broken("it answered what it was not asked".to_owned()));
                 }
                 FromChild::Log { level, target, message, request_id } => {
-                    self.log(&level, &target, &message, request_id.as_deref());
+                    self.log(&level, &target, message, request_id.as_deref());
                 }
                 FromChild::Ready { .. } | FromChild::Failed { .. } => {
                     return Err(Lost::Broken("it said twice whether it has started".to_owned()));
@@ -202,35 +206,67 @@ impl ProcessWorker {
         }
     }
 
+    /// Lets the child clean up, and logs what it says meanwhile.
     fn stop(&mut self) {
         self.child.set_busy(true);
-        if self.send(&ToChild::Stop, &[], Instant::now().checked_add(self.stop_timeout)).is_ok() {
-            self.child.wait(self.stop_timeout);
+        let end = Instant::now().checked_add(self.stop_timeout);
+        if self.send(&ToChild::Stop, &[], end).is_err() {
+            return;
         }
+        let is_late = |_: &mut Self| match end {
+            Some(end) if Instant::now() >= end => Err(Lost::Ended),
+            _ => Ok(()),
+        };
+        while let Ok(frame) = self.receive(is_late) {
+            if let Ok(FromChild::Log { level, target, message, request_id }) = head(&frame) {
+                self.log(&level, &target, message, request_id.as_deref());
+            }
+        }
+        self.child.has_ended_within(end.map_or(self.stop_timeout, |end| end.saturating_duration_since(Instant::now())));
     }
 
-    /// Sends a frame. A child that has not read it until `end` must be killed.
+    /// Sends a frame. A child that has not read it until `end`, or when its replica is over, must be killed.
     fn send(&self, message: &ToChild, parts: &[Envelope], end: Option<Instant>) -> Result<(), Lost> {
         let head = message::encode(message).map_err(|error| Lost::Broken(error.to_string()))?;
         let parts = parts.iter().map(|part| (part.len(), part.parts()));
-        Ok(write_frame(&mut PatientWriter { stream: self.child.stream.get_ref(), end }, &head, parts)?)
+        Ok(write_frame(&mut PatientWriter { child: &self.child, end }, &head, parts)?)
     }
 
-    /// Waits for a frame. `tick` is called while there is none.
+    /// Tells the child that a caller has left. False: it reads nothing for now, and is told later.
+    fn cancel(&self, id: u64, item: usize) -> Result<bool, Lost> {
+        let head = message::encode(&ToChild::Cancel { id, item }).map_err(|error| Lost::Broken(error.to_string()))?;
+        let mut writer = PatientWriter { child: &self.child, end: Some(Instant::now()) };
+        // A frame of this size is written whole or not at all.
+        match write_frame(&mut writer, &head, std::iter::empty()) {
+            Err(error) if error.kind() == io::ErrorKind::TimedOut => Ok(false),
+            written => Ok(written.map(|()| true)?),
+        }
+    }
+
+    /// Waits for a frame. `tick` is called at least every [`TICK`].
     fn receive(&mut self, mut tick: impl FnMut(&mut Self) -> Result<(), Lost>) -> Result<Frame, Lost> {
         loop {
-            match self.reader.read(&mut self.child.stream) {
+            if Instant::now() >= self.next_tick {
+                tick(self)?;
+                self.next_tick = Instant::now() + TICK;
+            }
+            // Looked at before the socket: what a child has sent before its end is read.
+            let has_ended = self.child.has_ended();
+            let mut stream = PatientReader { stream: &mut self.child.stream, until: self.next_tick };
+            match self.reader.read(&mut stream) {
                 Ok(Some(frame)) => return Ok(frame),
                 Ok(None) => return Err(Lost::Ended),
-                Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
-                    tick(self)?
-                }
+                Err(error) if is_not_ready(&error) && has_ended => return Err(Lost::Ended),
+                Err(error) if is_not_ready(&error) => {}
                 Err(error) => return Err(error.into()),
             }
         }
     }
 
-    fn log(&self, level: &str, target: &str, message: &str, request_id: Option<&str>) {
+    fn log(&self, level: &str, target: &str, mut message: String, request_id: Option<&str>) {
+        if let Some((end, _)) = message.char_indices().nth(MAX_LOG_CHARS) {
+            message.truncate(end);
+        }
         let (stage, replica) = (&self.stage, self.replica);
         match level {
             "error" => tracing::error!(stage, replica, logger = target, request_id, "{message}"),
@@ -241,19 +277,41 @@ impl ProcessWorker {
     }
 }
 
+fn is_not_ready(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
+}
+
+/// Reads until a moment, also from a child that sends a few bytes at a time.
+struct PatientReader<'s> {
+    stream: &'s mut BufReader<UnixStream>,
+    until: Instant,
+}
+
+impl Read for PatientReader<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        if self.stream.buffer().is_empty() && Instant::now() >= self.until {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        self.stream.read(buffer)
+    }
+}
+
 /// Writes to a child that may not read for now.
-struct PatientWriter<'s> {
-    stream: &'s UnixStream,
+struct PatientWriter<'c> {
+    child: &'c ChildProcess,
     end: Option<Instant>,
 }
 
 impl Write for PatientWriter<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         loop {
-            match self.stream.write(bytes) {
-                Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
-                    if self.end.is_some_and(|end| Instant::now() >= end) {
+            match self.child.stream.get_ref().write(bytes) {
+                Err(error) if is_not_ready(&error) => {
+                    if self.child.is_given_up() || self.end.is_some_and(|end| Instant::now() >= end) {
                         return Err(io::ErrorKind::TimedOut.into());
+                    }
+                    if self.child.has_ended() {
+                        return Err(io::ErrorKind::BrokenPipe.into());
                     }
                 }
                 written => return written,
@@ -266,24 +324,24 @@ impl Write for PatientWriter<'_> {
     }
 }
 
-/// The callers of a running batch.
+/// The callers of a batch, by the index of their item.
 trait Callers {
     /// Whether the caller of this item has left, or its deadline has passed.
-    fn has_left(&mut self, item: usize) -> bool;
+    fn has_left(&mut self, index: usize) -> bool;
 
     /// Gives the caller of this item an output of a stream.
-    fn take_output(&mut self, item: usize, output: Value) -> Result<(), Lost>;
+    fn take_output(&mut self, index: usize, output: Result<Value, Failure>) -> Result<(), Lost>;
 }
 
 /// Callers that wait for one output each.
-struct SingleCallers<'b>(&'b Batch<Value>, &'b [usize]);
+struct SingleCallers<'b>(&'b Batch<Value>);
 
 impl Callers for SingleCallers<'_> {
-    fn has_left(&mut self, item: usize) -> bool {
-        !self.0.context(self.1[item]).is_wanted(callboard_core::Instant::now())
+    fn has_left(&mut self, index: usize) -> bool {
+        !self.0.context(index).is_wanted(callboard_core::Instant::now())
     }
 
-    fn take_output(&mut self, _: usize, _: Value) -> Result<(), Lost> {
+    fn take_output(&mut self, _: usize, _: Result<Value, Failure>) -> Result<(), Lost> {
         Err(Lost::Broken("it answered with a stream, and the stage gives one output".to_owned()))
     }
 }
@@ -293,19 +351,20 @@ impl Worker for ProcessWorker {
     type Out = Value;
 
     fn call(&mut self, batch: Batch<Value>) -> Vec<Result<Value, Failure>> {
-        let Sendable { indices, calls, inputs, failures } = Sendable::new(&batch);
-        let (mut outcomes, mut answers) = (failures, Vec::new().into_iter());
-        if !inputs.is_empty() {
-            let answered = self.run(|worker| {
-                let (frame, errors) = worker.exchange(calls, &inputs, &mut SingleCallers(&batch, &indices))?;
-                outputs(&frame, errors, &worker.limits)
+        let (parts, mut outcomes) = parts(&batch, self.limits.max_bytes);
+        if !parts.is_empty() {
+            self.run(|worker| {
+                for part in parts {
+                    let indices = part.indices.clone();
+                    let (frame, errors) = worker.exchange(part, &mut SingleCallers(&batch))?;
+                    for (index, outcome) in indices.into_iter().zip(single_outputs(&frame, errors, &worker.limits)?) {
+                        outcomes[index] = Some(outcome);
+                    }
+                }
+                Ok(())
             });
-            answers = answered.into_iter();
         }
-        outcomes
-            .iter_mut()
-            .map(|failure| failure.take().map_or_else(|| answers.next().expect("one for each"), Err))
-            .collect()
+        outcomes.into_iter().map(|outcome| outcome.expect("each item is in a part, or has failed")).collect()
     }
 
     fn cleanup(&mut self) {
@@ -316,20 +375,17 @@ impl Worker for ProcessWorker {
 /// A worker that answers each item with a stream.
 pub(crate) struct StreamingProcessWorker(pub(crate) ProcessWorker);
 
-/// Callers that read streams.
-struct StreamingCallers<'o> {
-    outputs: &'o mut Outputs<Value>,
-    indices: &'o [usize],
-}
-
-impl Callers for StreamingCallers<'_> {
-    fn has_left(&mut self, item: usize) -> bool {
-        !self.outputs.is_wanted(self.indices[item])
+impl Callers for &mut Outputs<Value> {
+    fn has_left(&mut self, index: usize) -> bool {
+        !self.is_wanted(index)
     }
 
-    fn take_output(&mut self, item: usize, output: Value) -> Result<(), Lost> {
-        // A caller that has left is noticed at the next tick.
-        let _ = self.outputs.emit(self.indices[item], output);
+    fn take_output(&mut self, index: usize, output: Result<Value, Failure>) -> Result<(), Lost> {
+        match output {
+            // A caller that has left is noticed at the next tick.
+            Ok(output) => _ = self.emit(index, output),
+            Err(failure) => self.fail(index, failure),
+        }
         Ok(())
     }
 }
@@ -338,22 +394,27 @@ impl StreamWorker for StreamingProcessWorker {
     type In = Value;
     type Out = Value;
 
-    fn call(&mut self, batch: Batch<Value>, outputs: &mut Outputs<Value>) {
-        let Sendable { indices, calls, inputs, failures } = Sendable::new(&batch);
-        for (index, failure) in failures.into_iter().enumerate() {
-            failure.into_iter().for_each(|failure| outputs.fail(index, failure));
+    fn call(&mut self, batch: Batch<Value>, mut outputs: &mut Outputs<Value>) {
+        let (parts, outcomes) = parts(&batch, self.0.limits.max_bytes);
+        for (index, outcome) in outcomes.into_iter().enumerate() {
+            outcome.and_then(Result::err).into_iter().for_each(|failure| outputs.fail(index, failure));
         }
-        if inputs.is_empty() {
+        if parts.is_empty() {
             return;
         }
-        let mut callers = StreamingCallers { outputs, indices: &indices };
-        let errors = self.0.run(|worker| match worker.exchange(calls, &inputs, &mut callers)? {
-            (frame, errors) if frame.parts.is_empty() => Ok(errors),
-            _ => Err(Lost::Broken("it answered with single outputs, and the stage gives streams".to_owned())),
+        self.0.run(|worker| {
+            for part in parts {
+                let indices = part.indices.clone();
+                let (frame, errors) = worker.exchange(part, &mut outputs)?;
+                if !frame.parts.is_empty() {
+                    return Err(Lost::Broken("it answered with single outputs, and the stage streams".to_owned()));
+                }
+                for (index, error) in indices.into_iter().zip(errors) {
+                    error.into_iter().for_each(|error| outputs.fail(index, failure(error)));
+                }
+            }
+            Ok(())
         });
-        for (index, error) in indices.iter().zip(errors) {
-            error.into_iter().for_each(|error| outputs.fail(*index, failure(error)));
-        }
     }
 
     fn cleanup(&mut self) {
@@ -361,36 +422,49 @@ impl StreamWorker for StreamingProcessWorker {
     }
 }
 
-/// The items of a batch that can be sent, and the failures of the others.
-struct Sendable {
+/// Items that one frame can hold.
+#[derive(Default)]
+struct BatchPart {
     indices: Vec<usize>,
     calls: Vec<CallHead>,
     inputs: Vec<Envelope>,
-    /// For each item of the batch.
-    failures: Vec<Option<Failure>>,
 }
 
-impl Sendable {
-    fn new(batch: &Batch<Value>) -> Self {
-        let (mut indices, mut calls, mut inputs) = (Vec::new(), Vec::new(), Vec::new());
-        let mut failures: Vec<Option<Failure>> = Vec::with_capacity(batch.len());
-        for (index, item) in batch.iter().enumerate() {
-            match item.to_envelope() {
-                Ok(input) => {
-                    indices.push(index);
-                    calls.push(call_head(batch, index));
-                    inputs.push(input);
-                    failures.push(None);
-                }
-                Err(error) => failures.push(Some(error.into())),
+/// Divides a batch into parts within the limits of a frame: nearly always one. Items that cannot be sent have failed.
+fn parts(batch: &Batch<Value>, max_bytes: usize) -> (Vec<BatchPart>, Vec<Option<Result<Value, Failure>>>) {
+    let (mut all, mut part, mut bytes) = (Vec::new(), BatchPart::default(), 0);
+    let mut outcomes = Vec::with_capacity(batch.len());
+    for (index, item) in batch.iter().enumerate() {
+        let input = match item.to_envelope() {
+            Ok(input) if input.len() <= max_bytes => input,
+            Ok(input) => {
+                let message = format!("the item has {} bytes, more than {max_bytes} (max_batch_bytes)", input.len());
+                outcomes.push(Some(Err(Failure::invalid_input(message))));
+                continue;
             }
+            Err(error) => {
+                outcomes.push(Some(Err(error.into())));
+                continue;
+            }
+        };
+        if input.len() > max_bytes - bytes || part.indices.len() == MAX_ITEMS {
+            all.push(std::mem::take(&mut part));
+            bytes = 0;
         }
-        Self { indices, calls, inputs, failures }
+        bytes += input.len();
+        part.indices.push(index);
+        part.calls.push(call_head(batch, index));
+        part.inputs.push(input);
+        outcomes.push(None);
     }
+    if !part.indices.is_empty() {
+        all.push(part);
+    }
+    (all, outcomes)
 }
 
 /// The outcomes of single outputs: an error, or the next part.
-fn outputs(
+fn single_outputs(
     frame: &Frame,
     errors: Vec<Option<ItemError>>,
     limits: &DecodeLimits,
@@ -400,10 +474,16 @@ fn outputs(
     }
     let mut parts = frame.parts.iter();
     let outcome = |error: Option<ItemError>| match error {
-        Some(error) => Ok(Err(failure(error))),
-        None => read_output(parts.next().expect("as many as successes"), limits).map(Ok),
+        Some(error) => Err(failure(error)),
+        None => decode(parts.next().expect("as many as successes"), limits),
     };
-    errors.into_iter().map(outcome).collect()
+    Ok(errors.into_iter().map(outcome).collect())
+}
+
+/// An output that cannot be read is the failure of its item.
+fn decode(part: &Bytes, limits: &DecodeLimits) -> Result<Value, Failure> {
+    let refused = |error: DecodeError| Failure::new(format!("the worker's output cannot be read: {error}"));
+    Value::decode(Format::Envelope, part, limits).map_err(refused)
 }
 
 fn head(frame: &Frame) -> Result<FromChild, Lost> {
@@ -420,11 +500,6 @@ fn call_head(batch: &Batch<Value>, index: usize) -> CallHead {
         caller: context.caller().map(str::to_owned),
         route: context.route().map(|route| route.to_string()),
     }
-}
-
-fn read_output(part: &Bytes, limits: &DecodeLimits) -> Result<Value, Lost> {
-    let output = Value::decode(Format::Envelope, part, limits);
-    output.map_err(|error| Lost::Broken(format!("its output is not an envelope: {error}")))
 }
 
 fn failure(error: ItemError) -> Failure {

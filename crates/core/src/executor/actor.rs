@@ -45,6 +45,8 @@ pub(crate) struct WorkerState {
     runs: u64,
     /// Wakes the actor when the last batch is overdue.
     alarm: Option<AbortHandle>,
+    /// Tells a worker that may still run that this is over.
+    exit: ExitPort,
 }
 
 impl Actor for WorkerActor {
@@ -60,13 +62,14 @@ impl Actor for WorkerActor {
         let WorkerArgs { spec, pool, mut replica, watchdog, report } = args;
         let actor = myself.clone();
         // An actor that has stopped needs no report.
-        replica.exit = ExitPort(Arc::new(move |words| _ = actor.cast(WorkerMessage::Crashed(words))));
+        replica.exit = ExitPort::new(move |words| _ = actor.cast(WorkerMessage::Crashed(words)));
+        let exit = replica.exit.clone();
         let slots = if spec.is_async() { spec.settings().concurrency().get() } else { 1 };
         let handle = Arc::new(ReplicaHandle::new(replica.index(), replica.generation(), slots, myself.clone()));
         let context = ExecutorContext { pool, handle, actor: myself };
         let executor = build_executor(&spec, replica, &watchdog, &context).await;
         let executor = executor.map_err(|failure| failure.message().to_owned())?;
-        Ok(WorkerState { executor: Some(executor), context, report, runs: 0, alarm: None })
+        Ok(WorkerState { executor: Some(executor), context, report, runs: 0, alarm: None, exit })
     }
 
     async fn post_start(
@@ -211,6 +214,7 @@ impl Drop for WorkerState {
     fn drop(&mut self) {
         // A killed or crashed actor never runs `post_stop`. Its slot must not look free, and the callers of a batch in
         // a hung thread are answered here.
+        self.exit.close();
         self.context.handle.retire();
         if self.context.pool.is_ending()
             && let Some(batch) = self.context.handle.take_batch()

@@ -1,7 +1,8 @@
-//! The report of a worker that ends while it has no batch: its child process has ended, for example.
+//! What a worker and its replica tell each other beside batches: that the worker has ended, and that its replica has.
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::Replica;
 use crate::containment::WorkerExit;
@@ -9,17 +10,36 @@ use crate::containment::WorkerExit;
 /// Reports the end of a worker that has no batch: its replica is started again at once. A worker with a batch uses
 /// [`WorkerExit::unwind`].
 #[derive(Clone)]
-pub struct ExitPort(pub(crate) Arc<dyn Fn(String) + Send + Sync>);
+pub struct ExitPort {
+    report: Arc<dyn Fn(String) + Send + Sync>,
+    is_over: Arc<AtomicBool>,
+}
 
 impl ExitPort {
     /// Until the replica's actor runs.
     pub(crate) fn unconnected() -> Self {
-        Self(Arc::new(|_| {}))
+        Self::new(|_| {})
+    }
+
+    pub(crate) fn new(report: impl Fn(String) + Send + Sync + 'static) -> Self {
+        Self { report: Arc::new(report), is_over: Arc::default() }
+    }
+
+    /// The replica is over: its callers have been answered.
+    pub(crate) fn close(&self) {
+        self.is_over.store(true, Ordering::Relaxed);
     }
 
     /// The worker has ended.
     pub fn report(&self, exit: &WorkerExit) {
-        (self.0)(exit.to_string());
+        (self.report)(exit.to_string());
+    }
+
+    /// Whether the replica is over, and nobody waits for the batch that its worker may still run: its stage's timeout
+    /// has passed, or its node has stopped.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        self.is_over.load(Ordering::Relaxed)
     }
 }
 
@@ -30,7 +50,7 @@ impl fmt::Debug for ExitPort {
 }
 
 impl Replica {
-    /// Reports the end of the worker from another thread, while it has no batch.
+    /// Tells the replica of the end of its worker, and the worker of the end of its replica.
     #[must_use]
     pub fn exit_port(&self) -> ExitPort {
         self.exit.clone()

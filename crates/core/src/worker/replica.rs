@@ -46,12 +46,6 @@ impl Replica {
         &self.settings
     }
 
-    /// The stage's timeout for a batch, if it has one.
-    #[must_use]
-    pub fn timeout(&self) -> Option<Duration> {
-        self.timeout
-    }
-
     /// The size of its largest batch, for warm-up and allocation.
     #[must_use]
     pub fn max_batch_size(&self) -> usize {

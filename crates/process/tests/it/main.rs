@@ -189,6 +189,47 @@ async fn children_that_are_killed_leave_no_descriptor_thread_or_process() {
 }
 
 #[tokio::test]
+async fn a_batch_that_exceeds_a_frame_is_divided_and_an_item_that_does_fails_alone() {
+    let mut small = config("");
+    small.max_batch_bytes = 10_000;
+    let node = started(stage("child", &small).max_batch_size(8)).await;
+    let text = |bytes: usize| "x".repeat(bytes);
+    let answers = futures([4_000, 4_000, 20_000, 4_000, 4_000].map(|bytes| call(&node, text(bytes)))).await;
+    for (index, answer) in answers.iter().enumerate() {
+        match answer {
+            Ok(answer) => assert_eq!(answer.as_str().map(str::len), Some(4_000)),
+            Err(error) => {
+                assert_eq!((index, error.kind()), (2, ErrorKind::InvalidInput));
+                assert!(error.message().ends_with("more than 10000 (max_batch_bytes)"), "{error}");
+            }
+        }
+    }
+    assert_eq!((answers.iter().filter(|answer| answer.is_err()).count(), restarts(&node)), (1, 0));
+}
+
+#[tokio::test]
+async fn a_hung_child_does_not_outlive_its_node() {
+    let node = started(worker()).await;
+    let child = pid(&node).await;
+    let hanging = tokio::spawn({
+        let client = node.client();
+        async move { client.call::<Value, Value>("/child", Value::from("hang")).await }
+    });
+    until("the call runs", || node.describe().in_flight == 1 && node.describe().stages[0].replicas[0].busy).await;
+    assert_ne!(node.shutdown(Duration::from_millis(100)).await, Drained::Completely);
+    assert!(hanging.await.unwrap().is_err());
+    until_gone(child).await;
+}
+
+#[tokio::test]
+async fn the_end_of_a_child_is_noticed_although_another_process_has_its_socket() {
+    let node = started(worker()).await;
+    let error = call(&node, "exit with a socket").await.unwrap_err();
+    assert!(error.message().contains("exited with code 7"), "{error}");
+    assert!(call(&node, "again").await.is_ok());
+}
+
+#[tokio::test]
 async fn nothing_is_left_of_a_node_that_shuts_down() {
     let node = started(worker().replicas(2)).await;
     let grandchild = call(&node, "grandchild").await.unwrap().as_i64().unwrap();

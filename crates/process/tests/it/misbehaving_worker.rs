@@ -3,7 +3,9 @@
 #![allow(clippy::print_stdout, clippy::print_stderr, clippy::exit, reason = "it misbehaves")]
 
 use std::io::Write;
+use std::os::fd::{AsFd, OwnedFd};
 use std::process::{Command, abort, exit};
+use std::sync::OnceLock;
 use std::thread;
 use std::time::Duration;
 
@@ -11,7 +13,15 @@ use callboard_codec::Value;
 use callboard_core::Failure;
 use callboard_process::serve_worker;
 
+/// A copy of the socket, made before the worker takes it from standard input.
+static SOCKET: OnceLock<OwnedFd> = OnceLock::new();
+
+fn socket() -> OwnedFd {
+    SOCKET.get().and_then(|socket| socket.try_clone().ok()).expect("a socket")
+}
+
 fn main() -> Result<(), Box<dyn std::error::Error>> {
+    SOCKET.get_or_init(|| std::io::stdin().as_fd().try_clone_to_owned().expect("standard input"));
     let mode = std::env::args().nth(1).unwrap_or_default();
     match mode.as_str() {
         "silent" => sleep(),
@@ -33,6 +43,11 @@ fn run(calls: &mut u64, item: &Value) -> Result<Value, Failure> {
         Some("calls") => Ok(Value::from(*calls)),
         Some("abort") => abort(),
         Some("exit") => exit(7),
+        Some("exit with a socket") => {
+            // The socket of this process, for a process that lives on.
+            Command::new("sleep").arg("1000").stdin(socket()).spawn()?;
+            exit(7)
+        }
         Some("hang") => sleep(),
         Some("print") => {
             println!("a line on standard output");
@@ -56,14 +71,7 @@ fn sleep() -> ! {
     }
 }
 
-/// Standard input is the socket.
 fn print_garbage() -> std::io::Result<()> {
-    let mut socket = std::fs::File::options().write(true).open("/proc/self/fd/0");
-    if socket.is_err() {
-        // A socket cannot be opened again by its name; it can be cloned.
-        use std::os::fd::AsFd;
-        socket = Ok(std::io::stdin().as_fd().try_clone_to_owned()?.into());
-    }
-    socket?.write_all(&[255; 64])?;
+    std::fs::File::from(socket()).write_all(&[255; 64])?;
     sleep()
 }
