@@ -30,6 +30,10 @@ class Faulty(Worker):
             results[0], results[1] = results[1], results[0]
         if self.fault == "fail":
             results = ["FAIL" if isinstance(result, Failure) else result for result in results]
+        if self.fault == "true":
+            for result in results:
+                if isinstance(result, dict) and "a" in result:
+                    result["a"][1] = 1
         super()._finish(batch, results, runner)
 
     def _ready(self) -> None:

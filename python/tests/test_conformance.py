@@ -49,6 +49,7 @@ def test_a_wrong_count_fails_the_checks_that_see_it() -> None:
         ("unasked", "stop", "`output` with 0 parts, which nobody asked for"),
         ("unasked", "a batch of one", "`output` with 0 parts, where `outcomes` was expected"),
         ("stays", "the end of the socket", "it has not ended within 4 s after the end of the socket"),
+        ("true", "lists and maps", "item 2['a'][1]: 1, where True was expected"),
         ("stays", "a head beyond 4 MiB", "it has not ended within 4 s after the frame"),
     ],
 )

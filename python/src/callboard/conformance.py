@@ -200,19 +200,15 @@ class Worker:
                     raise Violation(f'item {index}: {reprlib.repr(found)} for "fail", where an error was expected')
                 continue
             expected = value.upper() if isinstance(value, str) else value
-            if not same(expected, found):
-                what = f"the error {found.message!r}" if isinstance(found, Error) else reprlib.repr(found)
-                raise Violation(f"item {index}: {what}, where {reprlib.repr(expected)} was expected")
+            if why := difference(expected, found):
+                raise Violation(f"item {index}{why}")
 
-    def stop(self) -> None:
+    def finish(self) -> None:
         """Sends `stop`. What the worker has sent since its last answer shows up here."""
         self.write(frame({"type": "stop"}))
         message, parts = self.receive("end of the socket after `stop`")
         if message is not None:
             raise Violation(f"{self._name(message, parts)}, which nobody asked for")
-        code = self.exit_code("`stop`")
-        if code != 0:
-            raise Violation(f"it ended with exit code {code} after `stop`")
 
     def exit_code(self, reason: str) -> int:
         """Awaits the end of the process."""
@@ -236,17 +232,25 @@ def frame(head: dict[str, Any], values: Sequence[Any] = ()) -> bytes:
     return b"".join((lengths, encoded, *parts))
 
 
-def same(expected: Any, found: Any) -> bool:
-    """Whether two values are equal in type, too, and their maps in order."""
-    if type(expected) is not type(found):
-        return False
-    if isinstance(expected, dict):
-        return list(expected) == list(found) and all(same(value, found[key]) for key, value in expected.items())
-    if isinstance(expected, list):
-        return len(expected) == len(found) and all(map(same, expected, found))
-    if isinstance(expected, float) and math.isnan(expected):
-        return math.isnan(found)
-    return bool(expected == found)
+def difference(expected: Any, found: Any) -> str | None:
+    """The place of the first difference, and what is there. Types count, and the order of maps."""
+    if isinstance(found, Error):
+        return f": the error {found.message!r}, where {reprlib.repr(expected)} was expected"
+    children: list[tuple[Any, Any]] = []
+    equal = type(expected) is type(found)
+    if equal and isinstance(expected, dict):
+        equal = list(expected) == list(found)
+        children = [(key, expected[key]) for key in expected]
+    elif equal and isinstance(expected, list):
+        equal = len(expected) == len(found)
+        children = list(enumerate(expected))
+    elif equal:
+        # NaN is the only value that differs from itself.
+        equal = expected == found or (expected != expected and found != found)
+    if not equal:
+        return f": {reprlib.repr(found)}, where {reprlib.repr(expected)} was expected"
+    inner = ((key, difference(value, found[key])) for key, value in children)
+    return next((f"[{key!r}]{why}" for key, why in inner if why), None)
 
 
 # ---- The checks ------------------------------------------------------------------------------------------------------
@@ -275,19 +279,19 @@ _SMALL_SEGMENT = bytes.fromhex(
 def _batch_of_one(worker: Worker) -> None:
     call = {"remaining_ms": 5000, "request_id": "r-1", "caller": "a key", "route": "/echo"}
     worker.echo("hello", item={**call, "traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"})
-    worker.stop()
+    worker.finish()
 
 
 def _batch_of_32(worker: Worker) -> None:
     for _ in range(2):
         worker.echo(*(f"text {number}" for number in range(16)), "fail", *range(15))
     worker.echo("fail", "fail")
-    worker.stop()
+    worker.finish()
 
 
 def _large_value(worker: Worker) -> None:
     worker.echo(bytes(range(256)) * (_LARGE_BYTES // 256))
-    worker.stop()
+    worker.finish()
 
 
 def _values(*values: Any) -> Callable[[Worker], None]:
@@ -298,7 +302,7 @@ def _values(*values: Any) -> Callable[[Worker], None]:
         for first in range(0, len(items), MAX_BATCH_SIZE):
             worker.echo(*items[first : first + MAX_BATCH_SIZE])
         worker.echo(list(values))
-        worker.stop()
+        worker.finish()
 
     return check
 
@@ -309,7 +313,7 @@ def _small_segment(worker: Worker) -> None:
     start = struct.pack("<Q", len(_SMALL_SEGMENT))
     worker.write(batch[:8], start, batch[16 : -len(empty)], _SMALL_SEGMENT)
     worker.compare(b"\7\7\7")
-    worker.stop()
+    worker.finish()
 
 
 def _unknown_keys(worker: Worker) -> None:
@@ -317,7 +321,7 @@ def _unknown_keys(worker: Worker) -> None:
     worker.echo("a", 1, item=unknown, **unknown)
     worker.write(frame({"type": "cancel", "id": 77, "item": 0, **unknown}))
     worker.echo("b")
-    worker.stop()
+    worker.finish()
 
 
 def _byte_by_byte(worker: Worker) -> None:
@@ -325,14 +329,14 @@ def _byte_by_byte(worker: Worker) -> None:
         worker.write(bytes((byte,)))
         time.sleep(_BYTE_SECONDS)
     worker.compare("slowly", b"x")
-    worker.stop()
+    worker.finish()
 
 
 def _two_frames(worker: Worker) -> None:
     cancel = frame({"type": "cancel", "id": 77, "item": 0})
     worker.write(cancel, worker.batch(["together"]))
     worker.compare("together")
-    worker.stop()
+    worker.finish()
 
 
 def _cancel_unknown(worker: Worker) -> None:
@@ -340,7 +344,7 @@ def _cancel_unknown(worker: Worker) -> None:
     for ident, item in ((1, 0), (1, 99), (2**64 - 1, 0)):
         worker.write(frame({"type": "cancel", "id": ident, "item": item}))
     worker.echo("after")
-    worker.stop()
+    worker.finish()
 
 
 def _cancel_running(worker: Worker) -> None:
@@ -349,14 +353,21 @@ def _cancel_running(worker: Worker) -> None:
     # Any outcome will do.
     worker.outcomes(2)
     worker.echo("after")
-    worker.stop()
+    worker.finish()
 
 
 def _nothing_unasked(worker: Worker) -> None:
     time.sleep(_QUIET_SECONDS)
     worker.echo("a")
     time.sleep(_QUIET_SECONDS)
-    worker.stop()
+    worker.finish()
+
+
+def _stop(worker: Worker) -> None:
+    worker.finish()
+    code = worker.exit_code("`stop`")
+    if code != 0:
+        raise Violation(f"it ended with exit code {code} after `stop`")
 
 
 def _socket_ends(worker: Worker) -> None:
@@ -398,10 +409,11 @@ CHECKS: list[tuple[str, Callable[[Worker], None]]] = [
     ("cancel of an unknown item", _cancel_unknown),
     ("cancel of a running item", _cancel_running),
     ("nothing unasked", _nothing_unasked),
-    ("stop", Worker.stop),
+    ("stop", _stop),
     ("the end of the socket", _socket_ends),
     ("the end of the socket in a frame", _socket_ends_in_a_frame),
-    ("a head beyond 4 MiB", _broken(2**32 - 1, 0)),
+    ("a head of 4 GiB", _broken(2**32 - 1, 0)),
+    ("a head beyond 4 MiB", _broken((4 << 20) + 1, 0)),
     ("too many parts", _broken(1, 65_537)),
     ("parts beyond max_bytes", _broken(1, 2, 2**40, 2**40)),
 ]
