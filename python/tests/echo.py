@@ -1,0 +1,52 @@
+"""A worker that keeps the echo contract of `callboard.conformance`, or breaks one rule: `echo.py [FAULT]`."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Any, NoReturn
+
+import callboard as cb
+from callboard._runner import Failure
+from callboard.worker import Batch, Worker, _take_socket
+
+
+@cb.function
+def echo(value: Any) -> Any:
+    if value == "fail":
+        raise ValueError("the input says so")
+    return value.upper() if isinstance(value, str) else value
+
+
+class Faulty(Worker):
+    """Breaks the rule that the command line names."""
+
+    fault = ""
+
+    def _finish(self, batch: Batch, results: list[Any], runner: Any) -> None:
+        if self.fault == "count":
+            results = results[:31]
+        if self.fault == "order" and len(results) > 1:
+            results[0], results[1] = results[1], results[0]
+        if self.fault == "fail":
+            results = ["FAIL" if isinstance(result, Failure) else result for result in results]
+        if self.fault == "true":
+            for result in results:
+                if isinstance(result, dict) and "a" in result:
+                    result["a"][1] = 1
+        super()._finish(batch, results, runner)
+
+    def _ready(self) -> None:
+        super()._ready()
+        if self.fault == "unasked":
+            self._send({"type": "output", "id": 1, "item": 0})
+
+    def _end(self, message: str | None, code: int) -> NoReturn:
+        if self.fault == "stays":
+            time.sleep(1000)
+        super()._end(message, code)
+
+
+if __name__ == "__main__":
+    Faulty.fault = sys.argv[1]
+    sys.exit(Faulty(_take_socket(), "echo.py:echo").main() or 3 * (Faulty.fault == "code"))
