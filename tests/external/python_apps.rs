@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use crate::process;
 use crate::python::Python;
 use crate::support::{Answer, Server, TEST_TIMEOUT, callboard, directory, failure};
+use crate::tool::NODE;
 
 /// The interpreter with what the package needs.
 fn python() -> Option<Python> {
@@ -165,6 +166,23 @@ fn what_is_missing_is_one_clear_line() {
     let printed = String::from_utf8(output.stderr).unwrap();
     assert!(printed.contains("app.py\", line 6, in setup"), "the log has the traceback: {printed}");
     assert!(printed.trim_end().ends_with("app.py:Bad`: could not start: RuntimeError: no weights"), "{printed}");
+}
+
+#[test]
+fn the_worker_in_javascript_conforms_and_its_example_runs() {
+    let Some(python) = python() else { return };
+    let node = process::run(Command::new("node").arg("--version"), TEST_TIMEOUT);
+    if NODE.or_skip(node).is_none() {
+        return;
+    }
+    let mut suite = Command::new(python.program("python"));
+    suite.args(["-m", "callboard.conformance", "node", "worker.js"]).current_dir("examples/worker-js");
+    suite.env("PYTHONPATH", package().join("src"));
+    let printed = process::run(&mut suite, Duration::from_secs(120)).unwrap_or_else(|error| panic!("{error}"));
+    assert!(printed.lines().filter(|line| line.starts_with("ok ")).count() > 20, "{printed}");
+
+    let server = Server::start(callboard(["serve", "examples/worker-js", "--http", "127.0.0.1:0"]));
+    assert_eq!(answer(&server, "/shout", &json!("hello")), (200, json!("HELLO")));
 }
 
 #[test]
