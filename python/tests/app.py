@@ -156,6 +156,24 @@ class Waits:
 
 
 @cb.service
+class Sleeps:
+    """Does not look whether its caller has left."""
+
+    def predict(self, seconds: float) -> float:
+        log.info("asleep")
+        time.sleep(seconds)
+        return seconds
+
+
+@cb.service
+class Repeats:
+    @cb.batched(max_batch_size=1000)
+    def predict(self, texts: list[str]) -> list[str]:
+        time.sleep(0.1)
+        return [900 * text for text in texts]
+
+
+@cb.service
 class Fails:
     def setup(self) -> None:
         raise FileNotFoundError("model.bin")
