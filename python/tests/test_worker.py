@@ -81,7 +81,7 @@ def test_a_log_record_has_the_id_of_its_call() -> None:
         assert node.logs == [expected]
 
 
-def test_forked_processes_do_not_write_into_the_socket() -> None:
+def test_forked_processes_do_not_use_the_socket() -> None:
     with Node("app.py:Forks").ready() as node:
         assert node.call([1, 2, 3]) == [[2, 3, 4]]
         code, _, err = node.stop()
@@ -109,6 +109,12 @@ def test_async_streams_run_at_the_same_time_and_are_cancelled() -> None:
         assert (first["type"], second, third["status"], streamed) == ("Cancelled", None, 422, [])
         assert [record["message"] for record in node.logs] == ["left r-2"]
         assert node.stop()[0] == 0
+
+
+@pytest.mark.parametrize("target", ["app.py:Together", "app.py:Errors"])
+def test_a_stop_may_come_with_the_start(target: str) -> None:
+    with Node(target) as node:
+        assert node.stop() == (0, "", "")
 
 
 def test_concurrent_items_run_at_the_same_time() -> None:

@@ -44,12 +44,11 @@ class Reader:
     def read(self, *, wait: bool = True) -> tuple[Buffer, list[Buffer]] | None:
         """The head and the parts of the next frame. `EOFError` is the end of the socket.
 
-        Without `wait`, None if the frame has not come. A frame larger than the buffer is waited for in any case.
+        Without `wait`, None if the frame has not come; one that is larger than the buffer is waited for in any case.
         """
         try:
             while (frame := self._frame()) is None:
-                if not self._fill(0 if wait else socket.MSG_DONTWAIT):
-                    raise FrameError("the socket ended inside a frame") if self._end else EOFError
+                self._fill(0 if wait else socket.MSG_DONTWAIT, inside=self._end > self._start)
             return frame
         except BlockingIOError:
             return None
@@ -78,37 +77,31 @@ class Reader:
 
     def _exact(self, size: int) -> Buffer:
         """The next bytes, in memory of their own: arrays are views of it."""
-        if size <= self._end - self._start:
-            return bytes(self._taken(size))
+        while self._end - self._start < size <= _CHUNK_BYTES:
+            self._fill()
+        came = self._chunk[self._start : min(self._start + size, self._end)]
+        at = len(came)
+        self._start += at
+        if at == size:
+            return bytes(came)
         # NumPy's memory is aligned for every element type, and is not filled with zeros first.
         view = np.empty(size, np.uint8).data
-        at = 0
+        view[:at] = came
         while at < size:
-            piece = self._taken(size - at)
-            view[at : at + len(piece)] = piece
-            at += len(piece)
-            if size - at >= _CHUNK_BYTES:
-                received = self._socket.recv_into(view[at:])
-                at += received
-            else:
-                received = self._fill(0) if at < size else 1
-            if not received:
-                raise FrameError("the socket ended inside a frame")
+            at += self._receive(view[at:])
         return view
 
-    def _taken(self, size: int) -> memoryview:
-        """Up to `size` bytes of the buffer."""
-        start, self._start = self._start, min(self._start + size, self._end)
-        return self._chunk[start : self._start]
-
-    def _fill(self, flags: int) -> int:
-        """Receives more into the buffer, which has room: a frame that fits into it is read once it is whole."""
+    def _fill(self, flags: int = 0, *, inside: bool = True) -> None:
+        """Receives more into the buffer."""
         came = self._end - self._start
-        if self._start:
-            self._chunk[:came] = self._chunk[self._start : self._end]
-            self._start, self._end = 0, came
-        received = self._socket.recv_into(self._chunk[came:], 0, flags)
-        self._end += received
+        self._chunk[:came] = self._chunk[self._start : self._end]
+        self._start, self._end = 0, came
+        self._end += self._receive(self._chunk[came:], flags, inside=inside)
+
+    def _receive(self, view: memoryview, flags: int = 0, *, inside: bool = True) -> int:
+        received = self._socket.recv_into(view, 0, flags)
+        if not received:
+            raise FrameError("the socket ended inside a frame") if inside else EOFError
         return received
 
 

@@ -183,6 +183,8 @@ class Worker:
 
         self._wake = wake
         loop.add_reader(self._socket, self._look)
+        # What has come with `start` does not wake the loop.
+        self._look()
         with self._starting():
             if hasattr(instance, "setup"):
                 await _maybe(instance.setup(**setup_arguments(instance.setup, context)))
