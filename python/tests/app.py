@@ -124,7 +124,8 @@ class Together:
         return self.running
 
 
-def count_aloud(number: int) -> int:
+def count_aloud(context: cb.Context, number: int) -> int:
+    assert not context.cancelled
     log.warning("number %d", number)
     return number + 1
 
@@ -136,8 +137,8 @@ class Forks:
     def setup(self) -> None:
         self.pool = multiprocessing.get_context("fork").Pool(2)
 
-    def predict(self, numbers: list[int]) -> list[int]:
-        return self.pool.map(count_aloud, numbers)
+    def predict(self, numbers: list[int], context: cb.Context) -> list[int]:
+        return self.pool.map(functools.partial(count_aloud, context), numbers)
 
     def cleanup(self) -> None:
         self.pool.terminate()
@@ -153,6 +154,24 @@ class Waits:
         while time.monotonic() < end and not context.cancelled:
             time.sleep(0.005)
         return context.cancelled
+
+
+@cb.service
+class Sleeps:
+    """Does not look whether its caller has left."""
+
+    def predict(self, seconds: float) -> float:
+        log.info("asleep")
+        time.sleep(seconds)
+        return seconds
+
+
+@cb.service
+class Repeats:
+    @cb.batched(max_batch_size=1000)
+    def predict(self, texts: list[str]) -> list[str]:
+        time.sleep(0.1)
+        return [900 * text for text in texts]
 
 
 @cb.service

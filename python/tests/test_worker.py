@@ -6,6 +6,7 @@ import signal
 import struct
 import time
 
+import msgspec
 import numpy as np
 import pytest
 from node import Node
@@ -80,7 +81,7 @@ def test_a_log_record_has_the_id_of_its_call() -> None:
         assert node.logs == [expected]
 
 
-def test_forked_processes_do_not_write_into_the_socket() -> None:
+def test_forked_processes_do_not_use_the_socket() -> None:
     with Node("app.py:Forks").ready() as node:
         assert node.call([1, 2, 3]) == [[2, 3, 4]]
         code, _, err = node.stop()
@@ -110,6 +111,12 @@ def test_async_streams_run_at_the_same_time_and_are_cancelled() -> None:
         assert node.stop()[0] == 0
 
 
+@pytest.mark.parametrize("target", ["app.py:Together", "app.py:Errors"])
+def test_a_stop_may_come_with_the_start(target: str) -> None:
+    with Node(target) as node:
+        assert node.stop() == (0, "", "")
+
+
 def test_concurrent_items_run_at_the_same_time() -> None:
     with Node("app.py:Together").ready() as node:
         assert node.call(3, 3, 3) == [3, 3, 3]
@@ -125,6 +132,44 @@ def test_sync_code_sees_a_cancellation() -> None:
         first, second = node.outcomes()[0]
         assert first in (True, {"message": "cancelled: the caller has left", "type": "Cancelled"})
         assert second["type"] == "Cancelled"
+
+
+def test_sync_code_sees_a_cancellation_that_comes_in_pieces() -> None:
+    with Node("app.py:Waits").ready() as node:
+        head = msgspec.msgpack.encode({"type": "cancel", "id": 1, "item": 0})
+        frame = struct.pack("<II", len(head), 0) + head
+        node.batch([60.0])
+        for at in range(len(frame)):
+            time.sleep(0.006)
+            node.socket.sendall(frame[at : at + 1])
+        assert node.outcomes()[0] == [True]
+        assert node.call(0.0) == [False]
+
+
+def test_a_cancelled_item_does_not_begin() -> None:
+    with Node("app.py:Sleeps").ready() as node:
+        node.batch([0.1, 60.0, 0.0])
+        node.send({"type": "cancel", "id": 1, "item": 1})
+        first, second, third = node.outcomes()[0]
+        assert (first, second["type"], third) == (0.1, "Cancelled", 0.0)
+
+
+def test_frames_that_come_during_a_run_are_read_after_it() -> None:
+    with Node("app.py:Waits").ready() as node:
+        node.batch([60.0])
+        node.send({"type": "cancel", "id": 1, "item": 0})
+        node.send({"type": "stop"})
+        assert node.outcomes()[0][0] in (True, {"message": "cancelled: the caller has left", "type": "Cancelled"})
+        assert node.end() == (0, "", "")
+
+
+def test_both_sides_may_write_at_the_same_time() -> None:
+    with Node("app.py:Repeats").ready() as node:
+        node.batch(["x"] * 1000)
+        # More than the socket holds: this ends when the worker reads, which writes more than the socket holds.
+        for item in range(1000):
+            node.send({"type": "cancel", "id": 1, "item": item})
+        assert node.outcomes()[0] == ["x" * 900] * 1000
 
 
 def test_arrays_cross_in_both_directions() -> None:
@@ -171,6 +216,14 @@ def test_the_end_of_the_socket_ends_a_busy_worker() -> None:
         assert node.end() == (0, "", "")
 
 
+def test_the_end_of_the_socket_ends_a_worker_that_does_not_look() -> None:
+    with Node("app.py:Sleeps").ready() as node:
+        node.batch([60.0])
+        assert node.receive_any()[0]["message"] == "asleep"
+        node.socket.close()
+        assert node.end() == (0, "", "")
+
+
 def test_sigint_is_ignored() -> None:
     with Node("app.py:Errors").ready() as node:
         node.child.send_signal(signal.SIGINT)
@@ -200,9 +253,7 @@ def test_a_frame_that_is_none_ends_the_worker(frame: bytes, message: str) -> Non
 
 def test_a_malformed_part_fails_its_item_only() -> None:
     with Node("app.py:Errors").ready() as node:
-        from msgspec.msgpack import encode as head
-
-        encoded = head({"type": "batch", "id": 4, "items": [{}]})
+        encoded = msgspec.msgpack.encode({"type": "batch", "id": 4, "items": [{}]})
         node.socket.sendall(struct.pack("<IIQ", len(encoded), 1, 3) + encoded + b"abc")
         assert node.outcomes()[0] == [
             {"message": "3 bytes are shorter than the header of an envelope", "invalid": True}

@@ -68,6 +68,13 @@ class InvalidInput(ValueError):
     """The input does not have the form that the type hints ask for: status 422."""
 
 
+def _nothing() -> None: ...
+
+
+# Reads the cancellations that have come. The worker of this process sets it.
+look: Callable[[], None] = _nothing
+
+
 @dataclasses.dataclass
 class Context:
     """One call, as a parameter `context` receives it. A batched method receives a list, one for each item."""
@@ -88,6 +95,8 @@ class Context:
     @property
     def cancelled(self) -> bool:
         """Whether the caller has left. Code that runs long without `await` should look here from time to time."""
+        if not self._cancelled:
+            look()
         return self._cancelled
 
 

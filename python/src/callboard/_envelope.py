@@ -87,13 +87,13 @@ def encode_pieces(value: object) -> list[Buffer]:
         raise TypeError(f"a text that has no UTF-8: {error.reason}") from None
     lengths = [len(segment) for segment in writer.segments]
     end = _HEADER.size + 8 * len(lengths) + len(tree)
-    pieces: list[Buffer] = [b"", struct.pack(f"<{len(lengths)}Q", *lengths), tree]
+    padded: list[Buffer] = []
     for segment in writer.segments:
         padding = -end % ALIGNMENT
-        pieces += (_ZEROS[:padding], segment)
+        padded += (_ZEROS[:padding], segment)
         end += padding + len(segment)
-    pieces[0] = _HEADER.pack(MAGIC, VERSION, 0, 0, len(tree), len(lengths), end)
-    return pieces
+    header = _HEADER.pack(MAGIC, VERSION, 0, 0, len(tree), len(lengths), end)
+    return [header + struct.pack(f"<{len(lengths)}Q", *lengths) + tree, *padded]
 
 
 def encode(value: object) -> bytes:

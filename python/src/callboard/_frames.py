@@ -1,16 +1,16 @@
 """Frames over the socket between a node and its worker: `docs/worker-protocol.md`, section "Frames".
 
-`Reader` belongs to the thread that reads. `Writer` may be used by several threads. A frame beyond the limits is refused
+`Reader` is for one thread at a time. `Writer` may be used by several threads. A frame beyond the limits is refused
 before anything is allocated for it.
 """
 
 from __future__ import annotations
 
-import itertools
+import select
 import socket
 import struct
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -20,10 +20,8 @@ MAX_HEAD_BYTES = 4 << 20
 MAX_PARTS = 65_536
 
 _PREFIX = struct.Struct("<II")
-# A read takes this much at once: small frames cost one system call.
+# A read takes what is there, up to this much: small frames cost one system call.
 _CHUNK_BYTES = 64 << 10
-# Frames up to this size are joined and sent whole; larger ones are sent piece by piece, without a copy.
-_JOIN_BYTES = 64 << 10
 # The most pieces of one `sendmsg`, which is the limit of Linux and macOS.
 _MAX_PIECES = 1024
 
@@ -37,80 +35,103 @@ class Reader:
 
     def __init__(self, sock: socket.socket) -> None:
         self._socket = sock
+        # What has come and is not read yet lies from `_start` to `_end`.
         self._chunk = memoryview(bytearray(_CHUNK_BYTES))
         self._start = 0
         self._end = 0
         self.max_bytes = 0
 
-    def read(self) -> tuple[memoryview, list[memoryview]] | None:
-        """The head and the parts of the next frame, or None at the end of the socket."""
-        if self._start == self._end and not self._refill():
+    def read(self, *, wait: bool = True) -> tuple[Buffer, list[Buffer]] | None:
+        """The head and the parts of the next frame. `EOFError` is the end of the socket.
+
+        Without `wait`, None if the frame has not come; one that is larger than the buffer is waited for in any case.
+        """
+        try:
+            while (frame := self._frame()) is None:
+                self._fill(0 if wait else socket.MSG_DONTWAIT, inside=self._end > self._start)
+            return frame
+        except BlockingIOError:
             return None
-        head_bytes, count = _PREFIX.unpack(self._exact(_PREFIX.size))
+
+    def _frame(self) -> tuple[Buffer, list[Buffer]] | None:
+        start, came = self._start, self._end - self._start
+        if came < _PREFIX.size:
+            return None
+        head_bytes, count = _PREFIX.unpack_from(self._chunk, start)
         if head_bytes > MAX_HEAD_BYTES:
             raise FrameError(f"a head of {head_bytes} bytes exceeds {MAX_HEAD_BYTES}")
         if count > MAX_PARTS:
             raise FrameError(f"a frame of {count} parts exceeds {MAX_PARTS}")
+        prefix_bytes = _PREFIX.size + 8 * count
+        if came < prefix_bytes <= _CHUNK_BYTES:
+            return None
+        self._start += _PREFIX.size
         lengths = struct.unpack(f"<{count}Q", self._exact(8 * count))
-        if sum(lengths) > self.max_bytes:
-            raise FrameError(f"a frame of {sum(lengths)} bytes exceeds max_bytes = {self.max_bytes}")
-        head = self._exact(head_bytes)
-        return head, [self._exact(length) for length in lengths]
+        total = sum(lengths)
+        if total > self.max_bytes:
+            raise FrameError(f"a frame of {total} bytes exceeds max_bytes = {self.max_bytes}")
+        if came < prefix_bytes + head_bytes + total <= _CHUNK_BYTES:
+            self._start = start
+            return None
+        return self._exact(head_bytes), [self._exact(length) for length in lengths]
 
-    def _exact(self, size: int) -> memoryview:
+    def _exact(self, size: int) -> Buffer:
         """The next bytes, in memory of their own: arrays are views of it."""
+        while self._end - self._start < size <= _CHUNK_BYTES:
+            self._fill()
+        came = self._chunk[self._start : min(self._start + size, self._end)]
+        at = len(came)
+        self._start += at
+        if at == size:
+            return bytes(came)
         # NumPy's memory is aligned for every element type, and is not filled with zeros first.
         view = np.empty(size, np.uint8).data
-        at = 0
+        view[:at] = came
         while at < size:
-            if self._start < self._end:
-                taken = min(size - at, self._end - self._start)
-                view[at : at + taken] = self._chunk[self._start : self._start + taken]
-                self._start += taken
-                at += taken
-            elif size - at >= _CHUNK_BYTES:
-                received = self._socket.recv_into(view[at:])
-                if not received:
-                    raise FrameError("the socket ended inside a frame")
-                at += received
-            elif not self._refill():
-                raise FrameError("the socket ended inside a frame")
+            at += self._receive(view[at:])
         return view
 
-    def _refill(self) -> bool:
-        self._start, self._end = 0, self._socket.recv_into(self._chunk)
-        return self._end > 0
+    def _fill(self, flags: int = 0, *, inside: bool = True) -> None:
+        """Receives more into the buffer."""
+        came = self._end - self._start
+        self._chunk[:came] = self._chunk[self._start : self._end]
+        self._start, self._end = 0, came
+        self._end += self._receive(self._chunk[came:], flags, inside=inside)
+
+    def _receive(self, view: memoryview, flags: int = 0, *, inside: bool = True) -> int:
+        received = self._socket.recv_into(view, 0, flags)
+        if not received:
+            raise FrameError("the socket ended inside a frame") if inside else EOFError
+        return received
 
 
 class Writer:
-    """Writes frames, each whole, from any thread."""
+    """Writes frames, each whole, from any thread. It reads while the socket is full: the node may be writing, too."""
 
-    def __init__(self, sock: socket.socket) -> None:
+    def __init__(self, sock: socket.socket, read: Callable[[], object]) -> None:
         self._socket = sock
+        self._read = read
         self._lock = threading.Lock()
+        self._poll = select.poll()
+        self._poll.register(sock, select.POLLIN | select.POLLOUT)
 
-    def send(self, head: bytes, parts: Sequence[list[Buffer]] = ()) -> None:
-        """Sends one frame. Each part is an envelope in pieces. Blocks while the node does not read."""
-        lengths = [part_bytes(part) for part in parts]
-        pieces: list[Buffer] = [_PREFIX.pack(len(head), len(parts)), struct.pack(f"<{len(lengths)}Q", *lengths), head]
-        pieces += itertools.chain.from_iterable(parts)
+    def send(self, head: bytes, lengths: Sequence[int] = (), parts: Sequence[Buffer] = ()) -> None:
+        """Sends one frame: the lengths of its parts, and all parts in pieces. Blocks while the node does not read."""
+        prefix = struct.pack(f"<II{len(lengths)}Q", len(head), len(lengths), *lengths)
+        pieces, first = [prefix, head, *parts], 0
         with self._lock:
-            if sum(lengths) + len(head) <= _JOIN_BYTES:
-                self._socket.sendall(b"".join(pieces))
-            else:
-                self._send_pieces([memoryview(piece) for piece in pieces if len(piece)])
+            while first < len(pieces):
+                sent = self._send_some(pieces[first : first + _MAX_PIECES])
+                while first < len(pieces) and sent >= len(pieces[first]):
+                    sent -= len(pieces[first])
+                    first += 1
+                if sent:
+                    pieces[first] = memoryview(pieces[first])[sent:]
 
-    def _send_pieces(self, pieces: list[memoryview]) -> None:
-        first = 0
-        while first < len(pieces):
-            sent = self._socket.sendmsg(pieces[first : first + _MAX_PIECES])
-            while first < len(pieces) and sent >= len(pieces[first]):
-                sent -= len(pieces[first])
-                first += 1
-            if sent:
-                pieces[first] = pieces[first][sent:]
-
-
-def part_bytes(part: list[Buffer]) -> int:
-    """The length of an envelope in pieces."""
-    return sum(map(len, part))
+    def _send_some(self, pieces: list[Buffer]) -> int:
+        while True:
+            try:
+                return self._socket.sendmsg(pieces, (), socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                if any(event & select.POLLIN for _, event in self._poll.poll()):
+                    self._read()

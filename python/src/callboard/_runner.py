@@ -67,7 +67,8 @@ class Runner:
     def _one(self, index: int, item: dict[str, Any] | Failure, context: Context, emit: Emit) -> Any:
         if isinstance(item, Failure):
             return item
-        if context.cancelled:
+        # The first item has just come.
+        if context.cancelled if index else context._cancelled:
             return Failure(Cancelled())
         token = CURRENT.set(context)
         try:
@@ -105,8 +106,7 @@ class Runner:
             for index, item in enumerate(arguments)
         ]
         started(lambda index: _cancel(tasks[index]))
-        results = await asyncio.gather(*tasks, return_exceptions=True)
-        return [Failure(result) if isinstance(result, BaseException) else result for result in results]
+        return [await _result(task) for task in tasks]
 
     async def _one_async(
         self, index: int, item: dict[str, Any] | Failure, context: Context, emit: Emit, room: asyncio.Semaphore
@@ -177,7 +177,9 @@ def _outcome(output: Any) -> Any:
 def _good(arguments: list[Any], contexts: list[Context]) -> list[int]:
     """The indices of the items that can run."""
     return [
-        index for index, item in enumerate(arguments) if not isinstance(item, Failure) and not contexts[index].cancelled
+        index
+        for index, (item, context) in enumerate(zip(arguments, contexts, strict=True))
+        if not isinstance(item, Failure) and not context._cancelled
     ]
 
 
@@ -187,6 +189,15 @@ def _merge(arguments: list[Any], good: list[int], outputs: list[Any]) -> list[An
     for index, output in zip(good, outputs, strict=True):
         results[index] = _outcome(output)
     return results
+
+
+async def _result(task: asyncio.Future[Any]) -> Any:
+    try:
+        return await task
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:
+        return Failure(error)
 
 
 def _cancel(task: asyncio.Future[Any]) -> None:

@@ -1,8 +1,8 @@
 """A replica: `python -m callboard.worker TARGET` serves one route over the socket that is its standard input.
 
-The protocol is `docs/worker-protocol.md`. The main thread runs user code and sends; a second thread reads, so that it
-sees a cancellation, or the end of the node, while user code runs. The process ends with its socket: it never outlives
-its node.
+The protocol is `docs/worker-protocol.md`. The main thread receives a batch, runs user code and sends: a call costs one
+wake-up. While user code runs, cancellations are read when it looks at `context.cancelled`, or by its event loop. A
+second thread sleeps until the socket ends, and ends the process: it never outlives its node.
 """
 
 from __future__ import annotations
@@ -14,22 +14,24 @@ import inspect
 import logging
 import os
 import platform
-import queue
+import select
 import signal
 import socket
 import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import Any, NoReturn
 
 import msgspec
 
+from callboard import _api
 from callboard._api import Context, HTTPException, InvalidInput, SetupContext
 from callboard._envelope import Buffer, Decoder, EnvelopeError, encode_pieces
-from callboard._frames import MAX_HEAD_BYTES, FrameError, Reader, Writer, part_bytes
+from callboard._frames import MAX_HEAD_BYTES, FrameError, Reader, Writer
 from callboard._runner import CURRENT, Cancelled, Failure, Runner, setup_arguments
 from callboard._signature import _plain
 from callboard._target import Route, TargetError, load_route
@@ -43,6 +45,8 @@ _MAX_TEXT = 16 << 10
 _MAX_DETAIL_LEVELS = 32
 _PACKAGE = os.path.dirname(os.path.abspath(__file__))
 _PR_SET_PDEATHSIG = 1
+_HANG_UP = select.POLLHUP | getattr(select, "POLLRDHUP", 0)
+_WATCH_SECONDS = 0.05
 
 _encode_head = msgspec.msgpack.Encoder().encode
 
@@ -84,9 +88,9 @@ class Stop(msgspec.Struct, tag="stop", tag_field="type"):
 
 
 class Batch:
-    """The batch that runs. The reading thread makes it, and cancels its items."""
+    """The batch that runs."""
 
-    def __init__(self, head: BatchHead, parts: list[memoryview]) -> None:
+    def __init__(self, head: BatchHead, parts: list[Buffer]) -> None:
         now = time.monotonic()
         self.id = head.id
         self.parts = parts
@@ -119,9 +123,14 @@ class Worker:
 
     def __init__(self, sock: socket.socket, target: str) -> None:
         self._target = target
+        self._socket = sock
         self._reader = Reader(sock)
-        self._writer = Writer(sock)
-        self._messages: queue.SimpleQueue[Start | Batch | Stop] = queue.SimpleQueue()
+        self._decode = msgspec.msgpack.Decoder(Start | BatchHead | Cancel | Stop).decode
+        self._writer = Writer(sock, self._look)
+        # The thread that has it reads.
+        self._reading = threading.Lock()
+        # At most a batch and `stop`.
+        self._messages: deque[Start | Batch | Stop] = deque()
         self._running: Batch | None = None
         # Wakes the event loop, where there is one.
         self._wake: Callable[[], object] | None = None
@@ -130,8 +139,9 @@ class Worker:
 
     def main(self) -> int:
         """Serves until `stop`, and returns the exit code."""
-        threading.Thread(target=self._read, name="callboard-reader", daemon=True).start()
-        start = self._messages.get()
+        threading.Thread(target=self._watch, name="callboard-watcher", daemon=True).start()
+        _api.look = self._look
+        start = self._next()
         if not isinstance(start, Start):
             self._end("the first frame is not `start`", 1)
         self._max_bytes = start.max_bytes
@@ -154,7 +164,7 @@ class Worker:
                 instance.setup(**setup_arguments(instance.setup, context))
         runner = Runner(route, instance)
         self._ready()
-        while isinstance(message := self._messages.get(), Batch):
+        while isinstance(message := self._next(), Batch):
             self._run(message, runner)
         if hasattr(instance, "cleanup"):
             instance.cleanup()
@@ -163,13 +173,24 @@ class Worker:
     async def _serve_async(self, route: Route, instance: Any, context: SetupContext) -> int:
         """The loop runs all the time, so that tasks of the user's own go on between batches."""
         loop, arrived = asyncio.get_running_loop(), asyncio.Event()
-        self._wake = lambda: loop.call_soon_threadsafe(arrived.set)
+        own = threading.get_ident()
+
+        def wake() -> None:
+            if threading.get_ident() == own:
+                arrived.set()
+            else:
+                loop.call_soon_threadsafe(arrived.set)
+
+        self._wake = wake
+        loop.add_reader(self._socket, self._look)
+        # What has come with `start` does not wake the loop.
+        self._look()
         with self._starting():
             if hasattr(instance, "setup"):
                 await _maybe(instance.setup(**setup_arguments(instance.setup, context)))
         runner = Runner(route, instance)
         self._ready()
-        while isinstance(message := await self._next(arrived), Batch):
+        while isinstance(message := await self._next_in_loop(arrived), Batch):
             await self._run_in_loop(message, runner, loop)
         if hasattr(instance, "cleanup"):
             await _maybe(instance.cleanup())
@@ -196,29 +217,56 @@ class Worker:
         inputs, emit = self._inputs(batch), self._emitter(batch)
         self._finish(batch, await runner.run_async(inputs, batch.contexts, emit, started), runner)
 
-    async def _next(self, arrived: asyncio.Event) -> Start | Batch | Stop:
-        while True:
+    async def _next_in_loop(self, arrived: asyncio.Event) -> Start | Batch | Stop:
+        while not self._messages:
             arrived.clear()
-            with contextlib.suppress(queue.Empty):
-                return self._messages.get_nowait()
             await arrived.wait()
+        return self._messages.popleft()
 
     # ---- Reading -----------------------------------------------------------------------------------------------------
 
-    def _read(self) -> None:
-        """The reading thread. The end of the socket ends the process, whatever user code does."""
-        decode = msgspec.msgpack.Decoder(Start | BatchHead | Cancel | Stop).decode
+    def _next(self) -> Start | Batch | Stop:
+        with self._reading:
+            while not self._messages:
+                self._read(wait=True)
+            return self._messages.popleft()
+
+    def _look(self) -> None:
+        """Takes the frames that have come, unless another thread reads. A forked process has no socket."""
+        if self._socket.fileno() >= 0 and self._reading.acquire(blocking=False):
+            try:
+                while self._read(wait=False):
+                    pass
+            finally:
+                self._reading.release()
+
+    def _watch(self) -> NoReturn:
+        """The watching thread. It sleeps until the socket ends, and reads the rest: the end is the end of the process.
+
+        Frames do not wake it, so it costs a call nothing.
+        """
+        poll = select.poll()
+        poll.register(self._socket, _HANG_UP)
+        while not any(event & _HANG_UP for _, event in poll.poll()):
+            # Not every system waits for these events alone.
+            time.sleep(_WATCH_SECONDS)
+        with self._reading:
+            while True:
+                self._read(wait=True)
+
+    def _read(self, *, wait: bool) -> bool:
+        """Takes the next frame, if there is one. The end of the socket ends the process, whatever user code does."""
         try:
-            while (frame := self._reader.read()) is not None:
-                head, parts = frame
-                self._take(decode(head), parts)
-        except OSError:
-            pass
+            frame = self._reader.read(wait=wait)
+            if frame is not None:
+                self._take(self._decode(frame[0]), frame[1])
+            return frame is not None
+        except (EOFError, OSError):
+            self._end(None, 0)
         except Exception as error:
             self._end(f"a frame that is not of the protocol: {error}", 1)
-        self._end(None, 0)
 
-    def _take(self, message: Start | BatchHead | Cancel | Stop, parts: list[memoryview]) -> None:
+    def _take(self, message: Start | BatchHead | Cancel | Stop, parts: list[Buffer]) -> None:
         if isinstance(message, Cancel):
             running = self._running
             # The batch may just have ended.
@@ -231,13 +279,13 @@ class Worker:
             if self._running is not None:
                 raise FrameError(f"batch {message.id} while batch {self._running.id} runs")
             self._running = Batch(message, parts)
-            self._messages.put(self._running)
+            self._messages.append(self._running)
         else:
             if isinstance(message, Start):
                 if self._reader.max_bytes:
                     raise FrameError("a second `start`")
                 self._reader.max_bytes = message.max_bytes
-            self._messages.put(message)
+            self._messages.append(message)
         if self._wake is not None:
             self._wake()
 
@@ -260,15 +308,16 @@ class Worker:
     def _emitter(self, batch: Batch) -> Callable[[int, Any], None]:
         def emit(index: int, output: Any) -> None:
             pieces = encode_pieces(output)
-            self._check_bytes(part_bytes(pieces))
-            self._send({"type": "output", "id": batch.id, "item": index}, [pieces])
+            size = self._checked(sum(map(len, pieces)))
+            self._send({"type": "output", "id": batch.id, "item": index}, [size], pieces)
 
         return emit
 
     def _finish(self, batch: Batch, results: list[Any], runner: Runner) -> None:
         """Sends the outcome of each item."""
         items: list[dict[str, Any] | None] = []
-        parts: list[list[Buffer]] = []
+        lengths: list[int] = []
+        parts: list[Buffer] = []
         total = 0
         for result in results:
             if isinstance(result, Failure):
@@ -277,20 +326,22 @@ class Worker:
             if not runner.signature.streams:
                 try:
                     pieces = encode_pieces(result)
-                    self._check_bytes(total + part_bytes(pieces))
+                    size = sum(map(len, pieces))
+                    total = self._checked(total + size)
                 except Exception as error:
                     items.append({"message": f"the output of {runner.name}: {error}"})
                     continue
-                total += part_bytes(pieces)
-                parts.append(pieces)
+                lengths.append(size)
+                parts += pieces
             items.append(None)
         # A batch may follow as soon as this one is answered.
         self._running = None
-        self._send({"type": "outcomes", "id": batch.id, "items": items}, parts)
+        self._send({"type": "outcomes", "id": batch.id, "items": items}, lengths, parts)
 
-    def _check_bytes(self, total: int) -> None:
+    def _checked(self, total: int) -> int:
         if total > self._max_bytes:
             raise ValueError(f"{total} bytes exceed max_bytes = {self._max_bytes}")
+        return total
 
     # ---- Sending -----------------------------------------------------------------------------------------------------
 
@@ -302,14 +353,14 @@ class Worker:
         head = {"type": "log", "level": level, "target": target, "message": _clip(message)}
         self._send(head if request_id is None else {**head, "request_id": request_id})
 
-    def _send(self, head: dict[str, Any], parts: list[list[Buffer]] | None = None) -> None:
+    def _send(self, head: dict[str, Any], lengths: Sequence[int] = (), parts: Sequence[Buffer] = ()) -> None:
         encoded = _encode_head(head)
         if len(encoded) > MAX_HEAD_BYTES:
             items = head["items"]
             room = MAX_HEAD_BYTES // (8 * len(items))
             encoded = _encode_head({**head, "items": [_shortened(item, room) for item in items]})
         try:
-            self._writer.send(encoded, parts or ())
+            self._writer.send(encoded, lengths, parts)
         except OSError:
             self._end(None, 0)
 
@@ -476,7 +527,7 @@ def _take_socket() -> socket.socket:
 def _end_with_parent() -> None:
     """Linux kills this process when its parent ends, even while user code holds the interpreter.
 
-    A parent that ended before this call has closed the socket, which the reading thread sees at once.
+    A parent that ended before this call has closed the socket, which the watching thread sees at once.
     """
     if sys.platform == "linux":
         with contextlib.suppress(OSError, AttributeError):
