@@ -81,7 +81,6 @@ class Context:
 
     request_id: str | None = None
     route: str | None = None
-    session: str | None = None
     caller: str | None = None
     traceparent: str | None = None
     # On the clock of `time.monotonic()`; None without a deadline.

@@ -509,7 +509,7 @@ def _texts(code: int, shape: tuple[int, ...], data: memoryview) -> np.ndarray[An
 def _text_dtype(texts: list[str], total_bytes: int) -> Any:
     """`<U…`, which pads each text to the longest and drops final zeros; where that will not do, `StringDType`."""
     padded = 4 * len(texts) * max(map(len, texts), default=0)
-    if (padded > 256 << 20 and padded > 64 * total_bytes) or any(text.endswith("\0") for text in texts):
+    if (padded > 1 << 20 and padded > 64 * total_bytes) or any(text.endswith("\0") for text in texts):
         return np.dtypes.StringDType()
     return np.str_
 

@@ -130,16 +130,16 @@ class Worker:
             try:
                 frame = self._reader.read()
                 if frame is None:
-                    return None, []
+                    continue
                 message = _decode_head(frame[0])
             except TimeoutError:
                 break
-            except ConnectionResetError:
+            except (ConnectionResetError, EOFError):
                 return None, []
             except (FrameError, msgspec.MsgspecError) as error:
                 raise Violation(f"a frame that is not of the protocol: {error}") from None
             if not isinstance(message, Log):
-                return message, frame[1]
+                return message, [memoryview(part) for part in frame[1]]
             if frame[1]:
                 raise Violation("a log record with a part")
         raise Violation(f"no {expected} within {self._timeout:g} s")

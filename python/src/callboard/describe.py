@@ -26,6 +26,7 @@ def main(arguments: list[str]) -> int:
     if len(arguments) != 1:
         print("usage: python -m callboard.describe TARGET, such as app.py or app.py:Name", file=sys.stderr)
         return 2
+    os.environ.pop("PYTHONSAFEPATH", None)
     sys.stdout.flush()
     output = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)

@@ -70,7 +70,6 @@ class Item(msgspec.Struct):
     traceparent: str | None = None
     caller: str | None = None
     route: str | None = None
-    session: str | None = None
 
 
 class BatchHead(msgspec.Struct, tag="batch", tag_field="type"):
@@ -108,7 +107,6 @@ def _context(item: Item, now: float) -> Context:
     return Context(
         request_id=item.request_id,
         route=item.route,
-        session=item.session,
         caller=item.caller,
         traceparent=item.traceparent,
         deadline=None if item.remaining_ms is None else now + item.remaining_ms / 1000,
@@ -539,7 +537,7 @@ def main(arguments: list[str]) -> int:
         print("usage: python -m callboard.worker TARGET, such as app.py:Name", file=sys.stderr)
         return 2
     _end_with_parent()
-    # A Ctrl-C at the terminal reaches all processes. The node decides when this one stops.
+    # The node decides when this process stops.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         sock = _take_socket()
@@ -548,7 +546,14 @@ def main(arguments: list[str]) -> int:
         return 2
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
-    return Worker(sock, arguments[0]).main()
+    # It was for the start of this process: the app's own processes find what is beside them.
+    os.environ.pop("PYTHONSAFEPATH", None)
+    try:
+        return Worker(sock, arguments[0]).main()
+    finally:
+        # A thread of the app may keep the process; the node does not wait for it.
+        with contextlib.suppress(OSError):
+            sock.shutdown(socket.SHUT_RDWR)
 
 
 if __name__ == "__main__":
