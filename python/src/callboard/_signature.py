@@ -362,7 +362,10 @@ def _named_arrays(hint: Any) -> Any:
     if hint is np.ndarray or origin is np.ndarray:
         scalar = array_dtype(hint)
         description = f"an array of {scalar.__name__}" if scalar else "an array"
-        return Annotated[np.ndarray, msgspec.Meta(description=description)]
+        example = np.ones(2, _concrete(scalar) if scalar else np.float64).tolist()
+        # Shown in the documentation, where nothing says how many axes it has.
+        examples = [example] if isinstance(example[0], bool | int | float) else None
+        return Annotated[np.ndarray, msgspec.Meta(description=description, examples=examples)]
     if origin in (list, dict, tuple, set, frozenset):
         return origin[tuple(_named_arrays(each) for each in arguments)] if arguments else hint
     if origin in (Union, types.UnionType):
