@@ -156,7 +156,8 @@ fn what_is_missing_is_one_clear_line() {
     let no_interpreter = message(good, &|command| _ = command.env_remove("VIRTUAL_ENV").env("PATH", "/nowhere"));
     assert!(no_interpreter.contains("the Python interpreter `python3` cannot be run"), "{no_interpreter}");
     let no_module = message("import not_there\n", &|_| {});
-    assert!(no_module.contains("No module named 'not_there'"), "{no_module}");
+    assert!(no_module.contains("app.py, line 1: ModuleNotFoundError: No module named 'not_there'; if"), "{no_module}");
+    assert!(no_module.contains("-m pip install not_there") && !no_module.contains("Traceback"), "{no_module}");
     let nothing = message("x = 1\n", &|_| {});
     assert!(nothing.contains("app.py"), "{nothing}");
     let setup = "import callboard as cb\n\n@cb.service\nclass Bad:\n    def setup(self):\n        \

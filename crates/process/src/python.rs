@@ -93,7 +93,7 @@ pub enum PythonError {
     /// The file cannot be imported, or serves nothing.
     #[error("{message}")]
     Refused {
-        /// What the interpreter printed.
+        /// The last line that the interpreter printed.
         message: String,
     },
     /// The file serves nothing of this name.
@@ -213,8 +213,11 @@ fn describe(python: &Path, file: &str, base: &Path) -> Result<Vec<PythonService>
         return Err(PythonError::Refused { message: format!("{file} was not imported within {IMPORT_LIMIT:?}") });
     }
     let Output { status, stdout, stderr } = output.map_err(failed)?;
-    let message = String::from_utf8_lossy(&stderr).trim_end().to_owned();
     if !status.success() {
+        // The lines before it are the traceback.
+        let printed = String::from_utf8_lossy(&stderr);
+        let last = printed.trim_end().lines().last().unwrap_or_default();
+        let message = last.strip_prefix("callboard.describe: ").unwrap_or(last).to_owned();
         let is_missing = message.contains("No module named callboard") || message.contains("named 'callboard'");
         return Err(if is_missing {
             PythonError::NoPackage { python: python.to_owned() }

@@ -7,6 +7,7 @@ code 2.
 from __future__ import annotations
 
 import os
+import site
 import sys
 import traceback
 
@@ -20,6 +21,21 @@ PROTOCOL = 1
 def describe(target: str) -> dict[str, object]:
     """All routes of a target. Raises `TargetError`, and what the import raises."""
     return {"protocol": PROTOCOL, "services": [route.describe() for route in load_routes(target)]}
+
+
+def _place(error: BaseException) -> str:
+    """The innermost line of the app's own code, if the error has one."""
+    ours, apps = os.path.dirname(__file__), [os.getcwd(), *site.getsitepackages()]
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(ours)]
+    inside = [frame for frame in frames if frame.filename.startswith(apps[0])]
+    own = [frame for frame in inside if not any(frame.filename.startswith(path) for path in apps[1:])]
+    return f"{os.path.relpath(own[-1].filename)}, line {own[-1].lineno}: " if own else ""
+
+
+def _cure(error: BaseException) -> str:
+    if isinstance(error, ModuleNotFoundError) and error.name:
+        return f"; if it is a package, install it: {sys.executable} -m pip install {error.name.partition('.')[0]}"
+    return ""
 
 
 def main(arguments: list[str]) -> int:
@@ -37,7 +53,7 @@ def main(arguments: list[str]) -> int:
         return 2
     except (Exception, SystemExit) as error:
         traceback.print_exc()
-        print(f"callboard.describe: {arguments[0]} cannot be imported: {error!r}", file=sys.stderr)
+        print(f"callboard.describe: {_place(error)}{type(error).__name__}: {error}{_cure(error)}", file=sys.stderr)
         return 2
     with output:
         output.write(document + b"\n")
