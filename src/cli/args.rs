@@ -43,6 +43,8 @@ pub(crate) enum CliCommand {
         /// The file.
         output: Option<PathBuf>,
     },
+    /// Write the configuration file that a Python file means.
+    Export,
     /// Print programs that call the routes.
     Examples(Language),
     /// Print the resolved plan and stop.
@@ -115,6 +117,7 @@ pub(crate) fn parse(program: Program, args: impl IntoIterator<Item = OsString>) 
             let found = LANGUAGES.into_iter().find(|(name, _)| name == typed);
             CliCommand::Examples(found.expect("clap knows the languages").1)
         }
+        ("export", None) => CliCommand::Export,
         ("cluster", None) => CliCommand::Cluster(Box::new(ClusterArgs::from_matches(matches))),
         ("status", None) => CliCommand::Status(Box::new(StatusArgs::from_matches(matches))),
         ("completions", None) => CliCommand::Completions(value_of(matches, "shell")),
@@ -197,7 +200,12 @@ pub(crate) fn command(program: Program) -> Command {
         .arg_required_else_help(true)
         .subcommands([serve, check, openapi, examples].map(with_settings))
         .subcommands([CallArgs::command(), BenchArgs::command(), StatusArgs::command(), ClusterArgs::command()])
+        .subcommands((program == Program::Callboard).then(|| export().arg(target(program))))
         .subcommands([completions(), man()])
+}
+
+fn export() -> Command {
+    Command::new("export").about("Write the configuration file that a Python file means, to be changed and served")
 }
 
 fn completions() -> Command {
@@ -263,8 +271,8 @@ fn target(program: Program) -> Arg {
     let target = Arg::new("target").value_parser(value_parser!(PathBuf));
     match program {
         Program::Callboard => target
-            .value_name("DIR | FILE.toml | MODEL.onnx")
-            .help("A directory with a callboard.toml, such a file, or a model [default: the current directory]"),
+            .value_name("DIR | FILE.toml | APP.py | MODEL.onnx")
+            .help("A directory with a callboard.toml, such a file, a Python file, or a model [default: the current directory]"),
         Program::Own => target.value_name("FILE.toml").help("A settings file"),
     }
 }

@@ -8,7 +8,7 @@ use callboard_http::ApiInfo;
 use tracing::Level;
 
 use super::args::{self, CliCommand, ParsedArgs, Program};
-use super::commands::{bench, call, check, cluster, examples, explain, openapi, serve, status, words};
+use super::commands::{bench, call, check, cluster, examples, explain, export, openapi, serve, status, words};
 use super::complaint::complaint;
 use super::error::CliError;
 use super::logging::Log;
@@ -72,6 +72,7 @@ fn carry_out(
         CliCommand::Cluster(args) => return cluster::run(&args),
         CliCommand::Completions(shell) => return words::completions(program, &low.name, shell),
         CliCommand::Man(of) => return words::man(program, &low.name, of.as_deref()),
+        CliCommand::Export => return export::run(&target::open(program, low.target)?),
         CliCommand::Serve
         | CliCommand::Check
         | CliCommand::OpenApi { .. }
@@ -104,7 +105,7 @@ fn carry_out(
         | CliCommand::Call(_)
         | CliCommand::Status(_)
         | CliCommand::Cluster(_) => Ok(()),
-        CliCommand::Completions(_) | CliCommand::Man(_) => Ok(()),
+        CliCommand::Completions(_) | CliCommand::Man(_) | CliCommand::Export => Ok(()),
     }
 }
 

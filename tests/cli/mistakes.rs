@@ -22,10 +22,10 @@ fn a_wrong_command_line_ends_with_code_2() {
         (&["serve", "no/such/place"], "callboard: no/such/place: there is no such file or directory"),
         (
             &["serve", "docs"],
-            "callboard: docs: there is no callboard.toml in this directory; a model is served without one: \
-             callboard serve model.onnx",
+            "callboard: docs: there is no callboard.toml in this directory; a model or a Python file is \
+             served without one: callboard serve model.onnx, callboard serve app.py",
         ),
-        (&["serve", "Cargo.lock"], "callboard: Cargo.lock: expected a directory, a .toml file or an .onnx file"),
+        (&["serve", "Cargo.lock"], "callboard: Cargo.lock: expected a directory, a .toml, .py or .onnx file"),
         (
             &["serve", "examples/digits", "--drain", "soon"],
             "callboard: --drain: expected a duration from 0s to 1h, such as \"250ms\" or \"30s\", found \"soon\"",

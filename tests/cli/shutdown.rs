@@ -64,6 +64,9 @@ fn a_server_finishes_its_running_request_before_it_ends() {
     let half = HalfSent::begin(&server);
     server.signal("TERM");
     server.wait_for("SIGTERM");
+    while TcpStream::connect(&server.address).is_ok() {
+        std::thread::yield_now();
+    }
     let answer = half.finish();
     assert_eq!(answer.status, 200, "{answer:?}");
     assert!(answer.body.contains(r#""label":"7""#), "{answer:?}");

@@ -68,6 +68,21 @@ fn a_python_file_is_served_with_its_types() {
     assert_eq!(operation["summary"], "Tells whether a text is good or bad.");
 }
 
+/// The exported file serves the same.
+#[test]
+fn a_python_file_is_exported_as_a_configuration_file() {
+    let Some(python) = python() else { return };
+    let output = command(&python, &["export", "examples/python/app.py"]).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    assert!(text.contains("app = \"app.py:Sentiment\"") && text.contains("timeout = \"5000ms\""), "{text}");
+    let directory = directory();
+    fs::copy("examples/python/app.py", directory.join("app.py")).unwrap();
+    fs::write(directory.join("callboard.toml"), &*text).unwrap();
+    let server = serve(&python, directory.to_str().unwrap());
+    assert_eq!(answer(&server, "/add", &json!({ "a": 3 })), (200, json!(4)));
+}
+
 #[test]
 fn python_onnx_and_rust_are_steps_of_one_pipeline() {
     let Some(python) = python() else { return };

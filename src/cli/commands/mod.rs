@@ -8,6 +8,7 @@ pub(crate) mod check;
 pub(crate) mod cluster;
 pub(crate) mod examples;
 pub(crate) mod explain;
+pub(crate) mod export;
 pub(crate) mod openapi;
 pub(crate) mod serve;
 pub(crate) mod status;

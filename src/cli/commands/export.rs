@@ -1,0 +1,16 @@
+//! `callboard export`: writes the configuration file that a Python file means.
+
+use super::super::error::CliError;
+use super::super::output;
+use super::super::service::title;
+use crate::config::Target;
+
+/// Prints the file, to be changed and served in place of the code's own settings.
+pub(crate) fn run(target: &Target) -> Result<(), CliError> {
+    match target {
+        Target::File { text, .. } => output::result(text.trim_end()),
+        Target::Model { .. } | Target::Program { .. } => {
+            Err(CliError::Failed(format!("{}: only a Python file means a configuration file", title(target))))
+        }
+    }
+}
