@@ -151,8 +151,8 @@ impl ProcessWorker {
         let running = self.next_id;
         self.next_id += 1;
         self.send(&ToChild::Batch { id: running, items: calls }, &inputs, None)?;
-        // Only the node's memory of them: the caller's value is the same memory.
         let count = inputs.len();
+        // The child has them now.
         drop(inputs);
         let mut is_cancelled = vec![false; count];
         loop {

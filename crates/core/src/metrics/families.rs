@@ -194,7 +194,7 @@ impl NodeMetrics {
         registry.register("stage_compute_seconds", "User code, per batch", self.compute_seconds.clone());
         registry.register("stage_batch_size", "Entries per batch", self.batch_size.clone());
         registry.register("stage_batches", "Batches, by reason for their release", self.batches.clone());
-        registry.register("stage_discarded", "Entries dropped before they ran, by place and reason", self.discarded.clone());
+        registry.register("stage_discarded", "Entries given up because their caller had left or was late, by place and reason", self.discarded.clone());
         registry.register("stage_refused", "Entries that the stage refused, by reason", self.stage_refused.clone());
         registry.register("stage_restarts", "Replicas started again after a crash", self.restarts.clone());
         registry.register("stage_retries", "Entries run again because they were lost with their worker", self.retries.clone());
