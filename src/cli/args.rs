@@ -199,8 +199,8 @@ pub(crate) fn command(program: Program) -> Command {
         .subcommand_required(true)
         .arg_required_else_help(true)
         .subcommands([serve, check, openapi, examples].map(with_settings))
-        .subcommands([CallArgs::command(), BenchArgs::command(), StatusArgs::command(), ClusterArgs::command()])
         .subcommands((program == Program::Callboard).then(|| export().arg(target(program))))
+        .subcommands([CallArgs::command(), BenchArgs::command(), StatusArgs::command(), ClusterArgs::command()])
         .subcommands([completions(), man()])
 }
 
