@@ -59,6 +59,7 @@ def test_each_route_is_described() -> None:
         "replicas": 2,
         "timeout_ms": 5000,
         "contract": "idempotent",
+        "warm": True,
         "concurrency": 1,
         "description": "Labels texts.",
         "parameters": ["texts"],

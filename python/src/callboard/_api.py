@@ -125,6 +125,9 @@ class Service:
     contract: str = "at_most_once"
     max_batch_size: int | None = None
     device: str | None = None
+    # Replicas are forked from a process that has imported the module, and with `share_setup` run `setup` as well.
+    warm: bool = True
+    share_setup: bool = False
 
 
 @dataclasses.dataclass
@@ -149,13 +152,16 @@ def service(
     contract: Contract = ...,
     max_batch_size: int | None = ...,
     device: str | None = ...,
+    warm: bool = ...,
+    share_setup: bool = ...,
 ) -> Callable[[C], C]: ...
 
 
 def service(cls: Any = None, /, **options: Any) -> Any:
     """Makes a class a service: `@service` or `@service(replicas=2, timeout="5s", contract="idempotent")`.
 
-    `timeout` is in seconds, or a text such as `"200ms"`. The route is the name in lower case with hyphens.
+    `timeout` is in seconds, or a text such as `"200ms"`. The route is the name in lower case with hyphens. With
+    `share_setup`, `setup` runs once, before the replicas are forked; with `warm=False` each replica imports the module.
     """
     _check_names("service", options, _SERVICE_OPTIONS)
 
@@ -180,6 +186,7 @@ def function(
     contract: Contract = ...,
     max_batch_size: int | None = ...,
     device: str | None = ...,
+    warm: bool = ...,
 ) -> Callable[[F], F]: ...
 
 
@@ -188,7 +195,7 @@ def function(fn: Any = None, /, **options: Any) -> Any:
 
     Of several parameters the body is an object of them by name; of one parameter the body is its value.
     """
-    _check_names("function", options, _SERVICE_OPTIONS)
+    _check_names("function", options, _FUNCTION_OPTIONS)
 
     def decorate(fn: Any) -> Any:
         if isinstance(fn, type) or not callable(fn):
@@ -199,7 +206,8 @@ def function(fn: Any = None, /, **options: Any) -> Any:
     return decorate if fn is None else decorate(fn)
 
 
-_SERVICE_OPTIONS = ("name", "route", "replicas", "timeout", "contract", "max_batch_size", "device")
+_FUNCTION_OPTIONS = ("name", "route", "replicas", "timeout", "contract", "max_batch_size", "device", "warm")
+_SERVICE_OPTIONS = (*_FUNCTION_OPTIONS, "share_setup")
 
 
 def _service(
@@ -213,6 +221,8 @@ def _service(
     contract: str = "at_most_once",
     max_batch_size: int | None = None,
     device: str | None = None,
+    warm: bool = True,
+    share_setup: bool = False,
 ) -> Service:
     name = name or target.__name__
     if contract not in CONTRACTS:
@@ -226,6 +236,8 @@ def _service(
         contract=contract,
         max_batch_size=None if max_batch_size is None else _positive("max_batch_size", max_batch_size),
         device=device,
+        warm=warm,
+        share_setup=share_setup,
     )
 
 

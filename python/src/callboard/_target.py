@@ -72,6 +72,7 @@ class Route:
             "replicas": self.service.replicas,
             "timeout_ms": self.service.timeout_ms,
             "contract": self.service.contract,
+            "warm": self.service.warm,
             "concurrency": self.method.concurrency,
             "description": self.description,
             "parameters": list(self.signature.hints),

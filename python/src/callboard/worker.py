@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ctypes
+import dataclasses
 import inspect
 import logging
 import os
@@ -116,11 +117,22 @@ def _context(item: Item, now: float) -> Context:
 # ---- The worker ------------------------------------------------------------------------------------------------------
 
 
+@dataclasses.dataclass
+class Prepared:
+    """What a replica need not do, because the process that it was forked from has done it."""
+
+    route: Route
+    instance: Any = None
+    # What `setup` was run for; None if it was not run.
+    set_up_for: Start | None = None
+
+
 class Worker:
     """Speaks the protocol for one route."""
 
-    def __init__(self, sock: socket.socket, target: str) -> None:
+    def __init__(self, sock: socket.socket, target: str, prepared: Prepared | None = None) -> None:
         self._target = target
+        self._prepared = prepared
         self._socket = sock
         self._reader = Reader(sock)
         self._decode = msgspec.msgpack.Decoder(Start | BatchHead | Cancel | Stop).decode
@@ -143,23 +155,31 @@ class Worker:
         if not isinstance(start, Start):
             self._end("the first frame is not `start`", 1)
         self._max_bytes = start.max_bytes
-        _send_logs_to(self, start.settings or {})
+        logging.getLogger().handlers = [_LogHandler(self)]
+        # An import that is over may have set the level.
+        if self._prepared is None or "log_level" in (start.settings or {}):
+            set_log_level(start.settings or {})
         with self._starting():
             if start.protocol != PROTOCOL:
                 raise TargetError(f"protocol {start.protocol}: this worker speaks {PROTOCOL}")
-            route = load_route(self._target)
-            instance = route.instance()
-        context = _setup_context(route, start)
-        hooks = [getattr(instance, name, None) for name in ("setup", "cleanup")]
+            prepared = self._prepared or Prepared(load_route(self._target))
+            route = prepared.route
+            shared = prepared.set_up_for
+            if shared is not None and shared.settings != start.settings:
+                raise TypeError(f"{route.name}: share_setup needs the same settings for all replicas")
+            instance = route.instance() if shared is None else prepared.instance
+        context = setup_context(route, start)
+        setup = getattr(instance, "setup", None) if shared is None else None
+        hooks = [setup, getattr(instance, "cleanup", None)]
         # Async code needs a loop from its setup on.
         if route.signature.is_async or any(map(inspect.iscoroutinefunction, hooks)):
-            return asyncio.run(self._serve_async(route, instance, context))
-        return self._serve(route, instance, context)
+            return asyncio.run(self._serve_async(route, instance, setup, context))
+        return self._serve(route, instance, setup, context)
 
-    def _serve(self, route: Route, instance: Any, context: SetupContext) -> int:
+    def _serve(self, route: Route, instance: Any, setup: Callable[..., Any] | None, context: SetupContext) -> int:
         with self._starting():
-            if hasattr(instance, "setup"):
-                instance.setup(**setup_arguments(instance.setup, context))
+            if setup is not None:
+                setup(**setup_arguments(setup, context))
         runner = Runner(route, instance)
         self._ready()
         while isinstance(message := self._next(), Batch):
@@ -168,7 +188,9 @@ class Worker:
             instance.cleanup()
         return 0
 
-    async def _serve_async(self, route: Route, instance: Any, context: SetupContext) -> int:
+    async def _serve_async(
+        self, route: Route, instance: Any, setup: Callable[..., Any] | None, context: SetupContext
+    ) -> int:
         """The loop runs all the time, so that tasks of the user's own go on between batches."""
         loop, arrived = asyncio.get_running_loop(), asyncio.Event()
         own = threading.get_ident()
@@ -184,8 +206,8 @@ class Worker:
         # What has come with `start` does not wake the loop.
         self._look()
         with self._starting():
-            if hasattr(instance, "setup"):
-                await _maybe(instance.setup(**setup_arguments(instance.setup, context)))
+            if setup is not None:
+                await _maybe(setup(**setup_arguments(setup, context)))
         runner = Runner(route, instance)
         self._ready()
         while isinstance(message := await self._next_in_loop(arrived), Batch):
@@ -200,8 +222,7 @@ class Worker:
         try:
             yield
         except Exception as error:
-            trace = _clip(_trace(error, whole=True) or "")
-            self._send({"type": "failed", "message": _clip(_message(error)), "trace": trace})
+            self._send(failed(error))
             self._end(None, 1)
 
     async def _run_in_loop(self, batch: Batch, runner: Runner, loop: asyncio.AbstractEventLoop) -> None:
@@ -344,8 +365,7 @@ class Worker:
     # ---- Sending -----------------------------------------------------------------------------------------------------
 
     def _ready(self) -> None:
-        worker = f"{platform.python_implementation()} {platform.python_version()}, callboard {__version__}"
-        self._send({"type": "ready", "protocol": PROTOCOL, "worker": worker})
+        self._send({"type": "ready", "protocol": PROTOCOL, "worker": version()})
 
     def send_log(self, level: str, target: str, message: str, request_id: str | None) -> None:
         head = {"type": "log", "level": level, "target": target, "message": _clip(message)}
@@ -377,13 +397,23 @@ async def _maybe(result: Any) -> None:
         await result
 
 
-def _setup_context(route: Route, start: Start) -> SetupContext:
+def version() -> str:
+    """This worker, for the log."""
+    return f"{platform.python_implementation()} {platform.python_version()}, callboard {__version__}"
+
+
+def setup_context(route: Route, start: Start) -> SetupContext:
     settings = start.settings or {}
     device = str(settings.get("device") or route.service.device or "cpu")
     return SetupContext(start.stage, start.replica, start.generation, device, settings)
 
 
 # ---- Errors ----------------------------------------------------------------------------------------------------------
+
+
+def failed(error: BaseException) -> dict[str, Any]:
+    """An exception before `ready` as a message."""
+    return {"type": "failed", "message": _clip(_message(error)), "trace": _clip(_trace(error, whole=True) or "")}
 
 
 def error_map(error: BaseException) -> dict[str, Any]:
@@ -499,11 +529,9 @@ def _level(number: int) -> str:
     return "info" if number >= logging.INFO else "debug"
 
 
-def _send_logs_to(worker: Worker, settings: dict[str, Any]) -> None:
-    root = logging.getLogger()
-    root.handlers = [_LogHandler(worker)]
+def set_log_level(settings: dict[str, Any]) -> None:
     level = str(settings.get("log_level") or "info").upper()
-    root.setLevel({"WARN": "WARNING"}.get(level, level) if level in _LEVELS else "INFO")
+    logging.getLogger().setLevel({"WARN": "WARNING"}.get(level, level) if level in _LEVELS else "INFO")
 
 
 _LEVELS = ("ERROR", "WARN", "WARNING", "INFO", "DEBUG")
@@ -536,20 +564,31 @@ def main(arguments: list[str]) -> int:
     if len(arguments) != 1:
         print("usage: python -m callboard.worker TARGET, such as app.py:Name", file=sys.stderr)
         return 2
+    sock = begin("worker")
+    return 2 if sock is None else serve(sock, arguments[0])
+
+
+def begin(program: str) -> socket.socket | None:
+    """Makes this a process of a node, and returns its socket. None after a line that says why there is none."""
     _end_with_parent()
     # The node decides when this process stops.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         sock = _take_socket()
     except OSError as error:
-        print(f"callboard.worker: standard input is not a socket ({error}): a node starts workers", file=sys.stderr)
-        return 2
+        print(f"callboard.{program}: standard input is not a socket ({error}): a node starts workers", file=sys.stderr)
+        return None
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     # It was for the start of this process: the app's own processes find what is beside them.
     os.environ.pop("PYTHONSAFEPATH", None)
+    return sock
+
+
+def serve(sock: socket.socket, target: str, prepared: Prepared | None = None) -> int:
+    """Serves a replica over its socket, and returns the exit code."""
     try:
-        return Worker(sock, arguments[0]).main()
+        return Worker(sock, target, prepared).main()
     finally:
         # A thread of the app may keep the process; the node does not wait for it.
         with contextlib.suppress(OSError):
