@@ -4,11 +4,10 @@
 //! what the child prints, and one that waits for its end. The child and all processes of its group are killed when this
 //! is dropped.
 
-use std::io::{self, BufRead, BufReader, PipeReader, Read};
-use std::os::fd::OwnedFd;
+use std::io::{self, BufReader, PipeReader};
+use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
-use std::os::unix::process::CommandExt;
-use std::process::{Child, Command, ExitStatus};
+use std::process::ExitStatus;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -16,26 +15,20 @@ use std::thread;
 use std::time::Duration;
 
 use callboard_core::{ExitPort, Failure, Replica, WorkerExit};
-use parking_lot::Mutex;
-use rustix::io::retry_on_intr;
-use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
+use rustix::process::Pid;
 
 use crate::config::ProcessConfig;
 use crate::exit;
+use crate::fork_server::{self, ForkServer, Forked};
+use crate::program::{self, END_GRACE, LastLine, Program};
 
 /// How often the thread that waits for a child looks at its batch: a caller that leaves is noticed within this time.
 pub(crate) const TICK: Duration = Duration::from_millis(20);
 
-/// A child that has closed its socket ends within this time, or is killed. Its last lines are waited for as long.
-const END_GRACE: Duration = Duration::from_millis(500);
-
-/// The longest line of a child's output that is logged whole.
-const MAX_LINE_BYTES: u64 = 8 * 1024;
-
 /// A running child.
 #[derive(Debug)]
 pub(crate) struct ChildProcess {
-    group: ProcessGroup,
+    group: Group,
     pub(crate) stream: BufReader<UnixStream>,
     life: Arc<Life>,
     ended: Receiver<()>,
@@ -54,44 +47,34 @@ struct Life {
     is_busy: AtomicBool,
 }
 
-/// A child and all processes that it has started and that stay in its group.
+/// A child of this process, or of a fork server of this process, and all processes of its group. They are killed when
+/// this is dropped.
 #[derive(Debug)]
-struct ProcessGroup {
-    child: Child,
-    status: Option<ExitStatus>,
+enum Group {
+    Spawned(Program),
+    Forked(Forked),
 }
 
-/// What a child printed last.
-#[derive(Clone, Debug, Default)]
-struct LastLine(Arc<Mutex<Vec<u8>>>);
-
 impl ChildProcess {
-    /// Starts the child of `replica`, with its socket as standard input.
-    pub(crate) fn start(config: &ProcessConfig, replica: &Replica) -> Result<Self, Failure> {
-        let failed = |error: io::Error| Failure::new(format!("`{}` cannot be started: {error}", config.shown()));
-        let (program, arguments) =
-            config.command.split_first().ok_or_else(|| Failure::new("the command of the stage is empty"))?;
+    /// Starts the child of `replica`, with its socket as standard input. Forks it, where that is possible.
+    pub(crate) fn start(config: &ProcessConfig, fork_server: &ForkServer, replica: &Replica) -> Result<Self, Failure> {
+        let failed = |error: io::Error| config.cannot_start(&error);
         let (ours, theirs) = UnixStream::pair().map_err(failed)?;
         ours.set_read_timeout(Some(TICK)).map_err(failed)?;
         ours.set_write_timeout(Some(TICK)).map_err(failed)?;
-        let (lines, stdout) = io::pipe().map_err(failed)?;
-        let stderr = stdout.try_clone().map_err(failed)?;
-        let mut command = Command::new(program);
-        command.args(arguments).envs(&config.env);
-        command.stdin(OwnedFd::from(theirs)).stdout(stdout).stderr(stderr).process_group(0);
-        if let Some(directory) = &config.directory {
-            command.current_dir(directory);
-        }
-        let group = ProcessGroup { child: command.spawn().map_err(failed)?, status: None };
-        // The command holds the child's ends of socket and pipe.
-        drop(command);
-        if let Some(bytes) = config.memory_limit {
-            limit_memory(group.pid(), bytes).map_err(failed)?;
-        }
+        let (lines, output) = io::pipe().map_err(failed)?;
+        let group = match fork_server.fork(replica, theirs.as_fd(), output.as_fd())? {
+            Some(forked) => {
+                // It has them.
+                drop((theirs, output));
+                Group::Forked(forked)
+            }
+            None => Group::Spawned(Program::start(config, &config.command, theirs.into(), output)?),
+        };
         let (life, exit_port) = (Arc::new(Life::default()), replica.exit_port());
         life.is_busy.store(true, Ordering::SeqCst);
         let (last_line, logged) = log_lines(lines, replica).map_err(failed)?;
-        let ended = wait_for_end(group.pid(), exit_port.clone(), Arc::clone(&life)).map_err(failed)?;
+        let ended = wait_for_end(&group, exit_port.clone(), Arc::clone(&life)).map_err(failed)?;
         let stream = BufReader::new(ours);
         Ok(Self { group, stream, life, ended, last_line, logged, exit_port, cause: None })
     }
@@ -126,9 +109,11 @@ impl ChildProcess {
         let reason = match self.cause.take() {
             Some(cause) => format!("the process was killed: {cause}"),
             None if self.has_ended_within(END_GRACE) => {
-                self.group.kill();
-                let status = self.group.status;
-                format!("the process {}", status.map_or_else(|| "ended".to_owned(), exit::describe))
+                let status = self.group.kill();
+                format!(
+                    "the process {}",
+                    status.map_or_else(|| "ended with its fork server".to_owned(), exit::describe)
+                )
             }
             None => "the process has closed its socket".to_owned(),
         };
@@ -146,7 +131,7 @@ impl ChildProcess {
     /// What a child that has ended printed last.
     pub(crate) fn last_line(&self) -> Option<String> {
         let _ = self.logged.recv_timeout(END_GRACE);
-        Some(String::from_utf8_lossy(&self.last_line.0.lock()).into_owned()).filter(|line| !line.is_empty())
+        self.last_line.text()
     }
 }
 
@@ -156,24 +141,20 @@ impl Drop for ChildProcess {
     }
 }
 
-impl ProcessGroup {
+impl Group {
     fn pid(&self) -> Pid {
-        Pid::from_child(&self.child)
-    }
-
-    /// Kills the group and takes the child's status. The number of the group is the child's own, and is not given to
-    /// another process before that.
-    fn kill(&mut self) {
-        if self.status.is_none() {
-            let _ = kill_process_group(self.pid(), Signal::KILL);
-            self.status = self.child.wait().ok();
+        match self {
+            Self::Spawned(program) => program.pid(),
+            Self::Forked(forked) => forked.pid(),
         }
     }
-}
 
-impl Drop for ProcessGroup {
-    fn drop(&mut self) {
-        self.kill();
+    /// Kills the group and returns the child's status, if it is known.
+    fn kill(&mut self) -> Option<ExitStatus> {
+        match self {
+            Self::Spawned(program) => program.kill(),
+            Self::Forked(forked) => forked.kill(),
+        }
     }
 }
 
@@ -181,23 +162,19 @@ fn idle_end() -> WorkerExit {
     WorkerExit::new("its process ended while it had nothing to do")
 }
 
-#[cfg(target_os = "linux")]
-fn limit_memory(pid: Pid, bytes: u64) -> io::Result<()> {
-    use rustix::process::{Resource, Rlimit, prlimit};
-    prlimit(Some(pid), Resource::As, Rlimit { current: Some(bytes), maximum: Some(bytes) })?;
-    Ok(())
-}
-
-#[cfg(not(target_os = "linux"))]
-fn limit_memory(_: Pid, _: u64) -> io::Result<()> {
-    Err(io::Error::new(io::ErrorKind::Unsupported, "this system has no memory limit for another process"))
-}
-
 /// Waits for the end of a child on a thread of its own, and leaves its status to be read.
-fn wait_for_end(pid: Pid, exit_port: ExitPort, life: Arc<Life>) -> io::Result<Receiver<()>> {
+fn wait_for_end(group: &Group, exit_port: ExitPort, life: Arc<Life>) -> io::Result<Receiver<()>> {
     let (sender, ended) = channel();
+    let pid = group.pid();
+    let forked = match group {
+        Group::Spawned(_) => None,
+        Group::Forked(forked) => Some(forked.descriptor()?),
+    };
     thread::Builder::new().name(format!("child-{}", pid.as_raw_nonzero())).spawn(move || {
-        let _ = retry_on_intr(|| waitid(WaitId::Pid(pid), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT));
+        match forked {
+            Some(descriptor) => fork_server::wait(&descriptor),
+            None => program::wait(pid),
+        }
         life.has_ended.store(true, Ordering::SeqCst);
         let _ = sender.send(());
         if !life.is_busy.load(Ordering::SeqCst) {
@@ -214,13 +191,7 @@ fn log_lines(lines: PipeReader, replica: &Replica) -> io::Result<(LastLine, Rece
     let last_line = last.clone();
     thread::Builder::new().name(format!("{stage}-{replica}-log")).spawn(move || {
         let _ended: Sender<()> = sender;
-        let (mut lines, mut line) = (BufReader::new(lines), Vec::new());
-        while lines.by_ref().take(MAX_LINE_BYTES).read_until(b'\n', &mut line).is_ok_and(|bytes| bytes > 0) {
-            let text = line.trim_ascii_end();
-            tracing::info!(%stage, replica, "{}", String::from_utf8_lossy(text));
-            *last.0.lock() = text.to_vec();
-            line.clear();
-        }
+        last.read(lines, |line| tracing::info!(%stage, replica, "{line}"));
     })?;
     Ok((last_line, logged))
 }

@@ -2,8 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
+use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
+
+use callboard_core::Failure;
 
 /// A large model is read from a cold disk within this time.
 const DEFAULT_START_TIMEOUT: Duration = Duration::from_secs(60);
@@ -19,6 +22,10 @@ const DEFAULT_MAX_BATCH_BYTES: u64 = 256 * 1024 * 1024;
 pub struct ProcessConfig {
     /// The program and its arguments. A program without a slash is looked up in `PATH`.
     pub command: Vec<OsString>,
+    /// The command of a fork server for the same worker, which has done once what takes long at its start: children
+    /// are forked from it, and `command` starts a child where it says that a fork is not safe. None by default. Linux
+    /// only; see the worker protocol.
+    pub fork_server: Option<Vec<OsString>>,
     /// Variables beside those of this process.
     pub env: BTreeMap<String, String>,
     /// The working directory; by default that of this process.
@@ -38,6 +45,7 @@ impl ProcessConfig {
     pub fn new<T: Into<OsString>>(command: impl IntoIterator<Item = T>) -> Self {
         Self {
             command: command.into_iter().map(Into::into).collect(),
+            fork_server: None,
             env: BTreeMap::new(),
             directory: None,
             start_timeout: DEFAULT_START_TIMEOUT,
@@ -45,6 +53,10 @@ impl ProcessConfig {
             max_batch_bytes: DEFAULT_MAX_BATCH_BYTES,
             memory_limit: None,
         }
+    }
+
+    pub(crate) fn cannot_start(&self, error: &io::Error) -> Failure {
+        Failure::new(format!("`{}` cannot be started: {error}", self.shown()))
     }
 
     /// The command as text, for messages.

@@ -14,14 +14,16 @@
 mod child;
 mod config;
 mod exit;
+mod fork_server;
 mod frame;
 mod message;
+mod program;
 mod python;
 mod serve;
 mod stage;
 mod worker;
 
 pub use config::ProcessConfig;
-pub use python::{PythonConfig, PythonError, PythonService, configuration};
+pub use python::{PythonConfig, PythonError, PythonService, configuration, python_files};
 pub use serve::{ServeWorkerError, serve_worker};
 pub use stage::{stage, stream_stage};

@@ -4,14 +4,20 @@ use std::fmt;
 
 use bytes::Bytes;
 use callboard_codec::{Map, Value};
+use callboard_core::Replica;
 use serde::de::{Error as _, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
+
+use crate::config::ProcessConfig;
 
 /// The version of the protocol.
 pub(crate) const PROTOCOL: u32 = 1;
 
 /// The most items of a frame: their heads fit into the head of a frame.
 pub(crate) const MAX_ITEMS: usize = 4_096;
+
+/// The most lines of a traceback that are logged.
+pub(crate) const MAX_TRACE_LINES: usize = 200;
 
 /// The most levels of a head.
 const MAX_DEPTH: usize = 64;
@@ -36,6 +42,20 @@ pub(crate) struct Start {
     pub(crate) max_batch_size: usize,
     pub(crate) max_bytes: u64,
     pub(crate) settings: Map,
+}
+
+impl Start {
+    pub(crate) fn new(config: &ProcessConfig, replica: &Replica) -> Self {
+        Self {
+            protocol: PROTOCOL,
+            stage: replica.stage().to_string(),
+            replica: replica.index(),
+            generation: replica.generation(),
+            max_batch_size: replica.max_batch_size(),
+            max_bytes: config.max_batch_bytes,
+            settings: replica.settings().clone(),
+        }
+    }
 }
 
 /// The call of an item.

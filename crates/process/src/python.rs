@@ -1,7 +1,9 @@
 //! Services in Python: the interpreter, what a file serves, and the command of its workers.
 
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fmt::Write as _;
+use std::fs;
 use std::io;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -55,9 +57,16 @@ pub struct PythonService {
     /// The contract that it says.
     #[serde(default)]
     pub contract: Option<String>,
+    /// Whether its replicas are forked from a process that has imported it.
+    #[serde(default = "yes")]
+    pub warm: bool,
     /// What it does, in one line.
     #[serde(default)]
     pub description: Option<String>,
+}
+
+fn yes() -> bool {
+    true
 }
 
 /// An import that takes longer does not end.
@@ -133,8 +142,8 @@ impl PythonConfig {
         }
     }
 
-    /// All that the file or module serves. Imports it, in a process of its own; the stages of one file that has not
-    /// changed share an import.
+    /// All that the file or module serves. Imports it, in a process of its own; the stages of one file share an import
+    /// while no Python file of `base` changes.
     ///
     /// # Errors
     ///
@@ -147,10 +156,10 @@ impl PythonConfig {
             _ => &self.app,
         };
         let path = base.join(file);
-        let modified = path.metadata().and_then(|metadata| metadata.modified()).ok();
-        let imported = Imported { python: python.clone(), path, modified };
+        let is_file = path.is_file();
+        let imported = Imported { python: python.clone(), path, files: python_files(base) };
         let latest = LATEST.lock().clone();
-        if let Some((_, services)) = latest.filter(|(of, _)| *of == imported && modified.is_some()) {
+        if let Some((_, services)) = latest.filter(|(of, _)| *of == imported && is_file) {
             return Ok(services);
         }
         let services = describe(&python, file, base)?;
@@ -170,12 +179,14 @@ impl PythonConfig {
         found.cloned().ok_or_else(|| PythonError::UnknownName { app: self.app.clone(), known: known() })
     }
 
-    /// The command of a worker for files in `base`.
+    /// The command of a worker for files in `base`, and that of its fork server.
     #[must_use]
     pub fn process(&self, base: &Path) -> ProcessConfig {
-        let words: [OsString; 4] =
-            [self.interpreter(base).into(), "-m".into(), "callboard.worker".into(), self.app.clone().into()];
-        let mut process = ProcessConfig::new(words);
+        let words = |module: &str| -> [OsString; 4] {
+            [self.interpreter(base).into(), "-m".into(), module.into(), self.app.clone().into()]
+        };
+        let mut process = ProcessConfig::new(words("callboard.worker"));
+        process.fork_server = Some(words("callboard.fork_server").into());
         process.directory = Some(directory(base).to_owned());
         process.env.insert(SAFE_PATH.0.to_owned(), SAFE_PATH.1.to_owned());
         process
@@ -187,11 +198,45 @@ impl PythonConfig {
 struct Imported {
     python: PathBuf,
     path: PathBuf,
-    modified: Option<SystemTime>,
+    files: BTreeMap<PathBuf, SystemTime>,
 }
 
 /// The file that was imported last, and what it serves.
 static LATEST: Mutex<Option<(Imported, Vec<PythonService>)>> = Mutex::new(None);
+
+/// The most files and levels of a directory that are looked at.
+const MAX_FILES: usize = 10_000;
+const MAX_LEVELS: usize = 8;
+
+/// The Python files in a directory and below it, and when each was last written: what an import may read. Without
+/// hidden directories and virtual environments; of a very large directory a part.
+#[must_use]
+pub fn python_files(directory: &Path) -> BTreeMap<PathBuf, SystemTime> {
+    let (mut files, mut entries) = (BTreeMap::new(), 0);
+    let mut directories = vec![(self::directory(directory).to_owned(), 0)];
+    while let Some((directory, level)) = directories.pop() {
+        for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
+            entries += 1;
+            let (name, Ok(kind)) = (entry.file_name(), entry.file_type()) else { continue };
+            let path = entry.path();
+            let is_left_out = name.to_string_lossy().starts_with('.')
+                || name == "__pycache__"
+                || name == "node_modules"
+                || path.join("pyvenv.cfg").exists();
+            if entries > MAX_FILES {
+                return files;
+            }
+            if kind.is_dir() && !is_left_out && level < MAX_LEVELS {
+                directories.push((path, level + 1));
+            } else if path.extension().is_some_and(|extension| extension == "py")
+                && let Ok(modified) = path.metadata().and_then(|metadata| metadata.modified())
+            {
+                files.insert(path, modified);
+            }
+        }
+    }
+    files
+}
 
 /// Asks an interpreter what a file or module in `base` serves.
 fn describe(python: &Path, file: &str, base: &Path) -> Result<Vec<PythonService>, PythonError> {
@@ -260,6 +305,7 @@ pub fn configuration(services: &[PythonService]) -> String {
         line("replicas", service.replicas.filter(|replicas| *replicas > 1).map(|replicas| replicas.to_string()));
         line("timeout", service.timeout_ms.map(|timeout| format!("\"{timeout}ms\"")));
         line("contract", service.contract.as_deref().filter(|contract| *contract != "at_most_once").map(quoted));
+        line("warm", (!service.warm).then(|| "false".to_owned()));
         let _ = writeln!(text, "\n[[route]]\npath = {}\nstages = {name}", quoted(&service.route));
         let mut line = |key: &str, value: Option<String>| {
             let _ = value.map(|value| writeln!(text, "{key} = {value}"));

@@ -10,14 +10,14 @@ use callboard_core::{Batch, Failure, Outputs, Replica, StreamWorker, Worker, Wor
 
 use crate::child::{ChildProcess, TICK};
 use crate::config::ProcessConfig;
+use crate::fork_server::ForkServer;
 use crate::frame::{Frame, FrameReader, limits, write_frame};
-use crate::message::{self, CallHead, FromChild, ItemError, MAX_ITEMS, PROTOCOL, Start, ToChild};
+use crate::message::{self, CallHead, FromChild, ItemError, MAX_ITEMS, MAX_TRACE_LINES, PROTOCOL, Start, ToChild};
 
 /// The status of an input that does not have the service's type.
 const INVALID_STATUS: u16 = 422;
 
-/// The most lines of a traceback in the log, and the most characters of a record.
-const MAX_TRACE_LINES: usize = 200;
+/// The most characters of a record in the log.
 const MAX_LOG_CHARS: usize = 8_000;
 
 /// The node's side of one child.
@@ -56,9 +56,9 @@ impl From<io::Error> for Lost {
 
 impl ProcessWorker {
     /// Starts a child and waits until it is ready.
-    pub(crate) fn start(config: &ProcessConfig, replica: &Replica) -> Result<Self, Failure> {
+    pub(crate) fn start(config: &ProcessConfig, fork_server: &ForkServer, replica: &Replica) -> Result<Self, Failure> {
         let mut worker = Self {
-            child: ChildProcess::start(config, replica)?,
+            child: ChildProcess::start(config, fork_server, replica)?,
             reader: FrameReader::new(config.max_batch_bytes),
             limits: limits(config.max_batch_bytes),
             next_id: 0,
@@ -67,15 +67,7 @@ impl ProcessWorker {
             stage: replica.stage().to_string(),
             replica: replica.index(),
         };
-        let start = ToChild::Start(Start {
-            protocol: PROTOCOL,
-            stage: replica.stage().to_string(),
-            replica: replica.index(),
-            generation: replica.generation(),
-            max_batch_size: replica.max_batch_size(),
-            max_bytes: config.max_batch_bytes,
-            settings: replica.settings().clone(),
-        });
+        let start = ToChild::Start(Start::new(config, replica));
         match worker.until_ready(&start, config.start_timeout) {
             Ok(()) => {
                 worker.child.set_busy(false);

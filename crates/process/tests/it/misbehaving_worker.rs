@@ -1,10 +1,14 @@
-//! A worker that the tests of this crate run: it does what its items and its first argument say.
+//! A worker that the tests of this crate run: it does what its items and its first argument say. It is also a fork
+//! server, which starts such workers instead of forking them.
 
 #![allow(clippy::print_stdout, clippy::print_stderr, clippy::exit, reason = "it misbehaves")]
 
-use std::io::Write;
+use std::collections::HashMap;
+use std::io::{IoSliceMut, Write};
+use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
-use std::process::{Command, abort, exit};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Child, Command, abort, exit};
 use std::sync::OnceLock;
 use std::thread;
 use std::time::Duration;
@@ -12,6 +16,8 @@ use std::time::Duration;
 use callboard_codec::Value;
 use callboard_core::Failure;
 use callboard_process::serve_worker;
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, recvmsg, send};
+use serde_json::{Value as Json, json};
 
 /// A copy of the socket, made before the worker takes it from standard input.
 static SOCKET: OnceLock<OwnedFd> = OnceLock::new();
@@ -26,6 +32,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     match mode.as_str() {
         "silent" => sleep(),
         "garbage" => print_garbage()?,
+        "fork server" | "refuses" | "fails to fork" | "forks nothing" => return serve_forks(&mode),
         "exits" => {
             println!("no licence was found");
             exit(3);
@@ -34,6 +41,51 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
     let load = move || if mode == "fails" { Err(Failure::new("no weights")) } else { Ok(0_u64) };
     Ok(serve_worker(load, run)?)
+}
+
+/// Starts a process for each fork.
+fn serve_forks(mode: &str) -> Result<(), Box<dyn std::error::Error>> {
+    let socket = socket();
+    let mut children: HashMap<u64, Child> = HashMap::new();
+    loop {
+        let (message, mut descriptors) = receive(&socket)?;
+        let answer = match message["type"].as_str() {
+            None => return Ok(()),
+            Some("start") if mode == "refuses" => json!({ "type": "refused", "message": "it has threads" }),
+            Some("start") if mode == "fails to fork" => {
+                json!({ "type": "failed", "message": "no such module", "trace": "a line" })
+            }
+            Some("start") => json!({ "type": "ready", "protocol": 1, "worker": "a test" }),
+            Some("fork") if mode == "forks nothing" => json!({ "type": "forked", "pid": 1 }),
+            Some("fork") => {
+                let (output, input) = (descriptors.remove(1), descriptors.remove(0));
+                let mut command = Command::new(std::env::current_exe()?);
+                command.process_group(0).stdin(input).stderr(output.try_clone()?).stdout(output);
+                let child = command.spawn()?;
+                let pid = u64::from(child.id());
+                children.insert(pid, child);
+                json!({ "type": "forked", "pid": pid })
+            }
+            _ => {
+                let child = message["pid"].as_u64().and_then(|pid| children.remove(&pid));
+                json!({ "type": "ended", "status": child.ok_or("no child")?.wait()?.into_raw() })
+            }
+        };
+        send(&socket, &rmp_serde::to_vec(&answer)?, SendFlags::empty())?;
+    }
+}
+
+fn receive(socket: &OwnedFd) -> Result<(Json, Vec<OwnedFd>), Box<dyn std::error::Error>> {
+    let (mut content, mut space) = (vec![0; 1 << 16], [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))]);
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let parts = &mut [IoSliceMut::new(&mut content)];
+    let bytes = recvmsg(socket, parts, &mut ancillary, RecvFlags::CMSG_CLOEXEC)?.bytes;
+    let rights = ancillary.drain().filter_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(descriptors) => Some(descriptors),
+        _ => None,
+    });
+    let descriptors = rights.flatten().collect();
+    Ok((if bytes == 0 { Json::Null } else { rmp_serde::from_slice(&content[..bytes])? }, descriptors))
 }
 
 fn run(calls: &mut u64, item: &Value) -> Result<Value, Failure> {

@@ -1,0 +1,441 @@
+//! A fork server: a process that has done once what takes long at the start of a child, and that children are forked
+//! from.
+//!
+//! ```text
+//!  node ── start ──► fork server     imports the service: ready, refused or failed
+//!       ── fork ───►     │           with the child's socket and the pipe that it prints to
+//!       ◄─ forked ──     ├──► child  speaks the worker protocol over its own socket
+//!       ── reap ───►     │           when the child has ended, and its group is killed
+//!       ◄─ ended ───     │           with the child's status
+//! ```
+//!
+//! * **Full:** one message at a time; others wait for its answer.
+//! * **Late:** a fork server that does not answer is lost, and a new one is started for the next child.
+//! * **Ended:** the kernel ends its children with it.
+
+use std::ffi::OsString;
+use std::io::{self, IoSlice};
+use std::mem::MaybeUninit;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixDatagram;
+use std::os::unix::process::ExitStatusExt;
+use std::process::ExitStatus;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use callboard_core::{Failure, Replica};
+use parking_lot::Mutex;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::retry_on_intr;
+use rustix::net::{RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, recv, sendmsg};
+use rustix::process::{Pid, Signal, kill_process_group};
+use serde::{Deserialize, Serialize};
+
+use crate::config::ProcessConfig;
+use crate::exit;
+use crate::message::{self, MAX_TRACE_LINES, PROTOCOL, Start};
+use crate::program::{self, END_GRACE, LastLine, Program};
+
+/// A fork of a process with 100 GB takes a second.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The longest message: a failure with its traceback.
+const MAX_MESSAGE_BYTES: usize = 256 * 1024;
+
+/// The descriptors of a fork: the child's socket, and the pipe that it prints to.
+const DESCRIPTORS: usize = 2;
+
+/// The fork server of a stage. It is started with the first child, and again when it has ended; it ends with its stage.
+#[derive(Debug)]
+pub(crate) struct ForkServer {
+    config: ProcessConfig,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+enum State {
+    /// The next child starts it.
+    Idle,
+    Running(Arc<Parent>),
+    /// It cannot fork. Children are started by their command.
+    Refused,
+    /// It could not start, which is the answer for all children that waited for it.
+    Failed {
+        at: Instant,
+        failure: Failure,
+    },
+}
+
+/// The process that forks.
+#[derive(Debug)]
+struct Parent {
+    socket: Mutex<UnixDatagram>,
+    program: Mutex<Option<Program>>,
+    /// It has not answered in time: a later answer would be taken for that of another message.
+    is_lost: AtomicBool,
+    last_line: LastLine,
+    ended: Mutex<Option<Receiver<()>>>,
+}
+
+/// A child that was forked.
+#[derive(Debug)]
+pub(crate) struct Forked {
+    parent: Arc<Parent>,
+    pid: Pid,
+    /// Refers to the process, whatever becomes of its number.
+    descriptor: OwnedFd,
+    /// Its group has been killed, and the process reaped with this status, if it is known.
+    end: Option<Option<ExitStatus>>,
+}
+
+/// From the node to its fork server.
+#[derive(Debug, Serialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+enum ToServer {
+    Start(Start),
+    Fork,
+    Reap { pid: i32 },
+}
+
+/// The answer of a fork server.
+#[derive(Debug, Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+enum FromServer {
+    Ready {
+        protocol: u32,
+        #[serde(default)]
+        worker: String,
+    },
+    Refused {
+        message: String,
+    },
+    Failed {
+        message: String,
+        #[serde(default)]
+        trace: Option<String>,
+    },
+    Forked {
+        pid: i32,
+    },
+    Ended {
+        status: i32,
+    },
+}
+
+/// Why a fork server has not done what it was asked.
+enum Lost {
+    /// There is no such process.
+    NotStarted(Failure),
+    /// It has ended, or does not answer.
+    Ended(String),
+    Refused(String),
+    Failed {
+        message: String,
+        trace: String,
+    },
+}
+
+impl ForkServer {
+    pub(crate) fn new(config: &ProcessConfig) -> Self {
+        Self { config: config.clone(), state: Mutex::new(State::Idle) }
+    }
+
+    /// Forks a child of `replica`. `None`: it is to be started by its command.
+    pub(crate) fn fork(
+        &self,
+        replica: &Replica,
+        socket: BorrowedFd<'_>,
+        output: BorrowedFd<'_>,
+    ) -> Result<Option<Forked>, Failure> {
+        let Some(command) = self.config.fork_server.as_ref().filter(|_| cfg!(target_os = "linux")) else {
+            return Ok(None);
+        };
+        let asked = Instant::now();
+        let mut state = self.state.lock();
+        loop {
+            let (parent, is_new) = match &*state {
+                State::Refused => return Ok(None),
+                State::Failed { at, failure } if *at >= asked => return Err(failure.clone()),
+                State::Running(parent) => (Arc::clone(parent), false),
+                State::Idle | State::Failed { .. } => match Parent::start(&self.config, command, replica) {
+                    Ok(parent) => (Arc::new(parent), true),
+                    Err(Lost::Refused(reason)) => return Ok(state.refuse(replica, &reason)),
+                    Err(lost) => {
+                        let failure = self.failure(lost, replica);
+                        *state = State::Failed { at: Instant::now(), failure: failure.clone() };
+                        return Err(failure);
+                    }
+                },
+            };
+            *state = State::Running(Arc::clone(&parent));
+            match Parent::fork(&parent, [socket, output]) {
+                Ok(forked) => return Ok(Some(forked)),
+                Err(Lost::Refused(reason)) => return Ok(state.refuse(replica, &reason)),
+                Err(Lost::Ended(reason)) if !is_new => {
+                    tracing::warn!(stage = %replica.stage(), "the fork server is started again: {reason}");
+                }
+                Err(lost) => return Err(self.failure(lost, replica)),
+            }
+            *state = State::Idle;
+        }
+    }
+
+    /// The error of a start: one line, of which the log has the details.
+    fn failure(&self, lost: Lost, replica: &Replica) -> Failure {
+        let reason = match lost {
+            Lost::NotStarted(failure) => return failure,
+            Lost::Ended(reason) | Lost::Refused(reason) => reason,
+            Lost::Failed { message, trace } => {
+                let stage = replica.stage();
+                trace.lines().take(MAX_TRACE_LINES).for_each(|line| tracing::error!(%stage, "{line}"));
+                format!("could not start: {message}")
+            }
+        };
+        Failure::new(format!("`{}`: {reason}", self.config.shown()))
+    }
+}
+
+impl State {
+    /// Says once why children are started by their command.
+    fn refuse(&mut self, replica: &Replica, reason: &str) -> Option<Forked> {
+        tracing::warn!(stage = %replica.stage(), "each replica imports the service by itself: {reason}");
+        *self = Self::Refused;
+        None
+    }
+}
+
+impl Parent {
+    /// Starts the process and waits until it can fork.
+    fn start(config: &ProcessConfig, command: &[OsString], replica: &Replica) -> Result<Self, Lost> {
+        let parent = Self::spawn(config, command, replica).map_err(Lost::NotStarted)?;
+        let start = ToServer::Start(Start { replica: 0, generation: 0, ..Start::new(config, replica) });
+        match parent.ask(&start, &[], config.start_timeout) {
+            Ok(FromServer::Ready { protocol: PROTOCOL, worker }) => {
+                tracing::debug!(stage = %replica.stage(), worker, "the fork server is ready");
+                Ok(parent)
+            }
+            other => Err(match unexpected(other) {
+                Lost::Ended(reason) => Lost::Ended(parent.end(&reason)),
+                lost => lost,
+            }),
+        }
+    }
+
+    fn spawn(config: &ProcessConfig, command: &[OsString], replica: &Replica) -> Result<Self, Failure> {
+        let failed = |error: io::Error| config.cannot_start(&error);
+        let (ours, theirs) = system::socket_pair().map_err(failed)?;
+        let (lines, output) = io::pipe().map_err(failed)?;
+        let (last_line, (spawned, program), (sender, ended)) = (LastLine::default(), channel(), channel());
+        let (stage, last) = (replica.stage().clone(), last_line.clone());
+        let (config, command) = (config.clone(), command.to_vec());
+        // Linux ends a process that asks for it with the thread that has started it: this one lives as long.
+        let thread = thread::Builder::new().name(format!("{stage}-fork-server")).spawn(move || {
+            let program = Program::start(&config, &command, theirs, output);
+            let pid = program.as_ref().ok().map(Program::pid);
+            if spawned.send(program).is_ok()
+                && let Some(pid) = pid
+            {
+                last.read(lines, |line| tracing::info!(%stage, "{line}"));
+                program::wait(pid);
+                let _ = sender.send(());
+            }
+        });
+        thread.map_err(failed)?;
+        let program = program.recv().map_err(|_| failed(io::ErrorKind::BrokenPipe.into()))??;
+        Ok(Self {
+            socket: Mutex::new(UnixDatagram::from(ours)),
+            program: Mutex::new(Some(program)),
+            is_lost: AtomicBool::new(false),
+            last_line,
+            ended: Mutex::new(Some(ended)),
+        })
+    }
+
+    /// Forks a child, which gets these descriptors, and the processors of this thread.
+    fn fork(parent: &Arc<Self>, descriptors: [BorrowedFd<'_>; DESCRIPTORS]) -> Result<Forked, Lost> {
+        let pid = match parent.ask(&ToServer::Fork, &descriptors, ANSWER_TIMEOUT) {
+            Ok(FromServer::Forked { pid }) => Pid::from_raw(pid).filter(|pid| *pid != Pid::INIT),
+            other => return Err(unexpected(other)),
+        };
+        // The number is the child's own until its parent is told to reap it.
+        let Some((pid, descriptor)) = pid.and_then(|pid| Some((pid, system::open(pid).ok()?))) else {
+            return Err(Lost::Ended("it forked no process".to_owned()));
+        };
+        // A child that has ended already needs none.
+        let _ = system::share_processors(pid);
+        Ok(Forked { parent: Arc::clone(parent), pid, descriptor, end: None })
+    }
+
+    /// Sends a message, and waits for its answer.
+    fn ask(&self, message: &ToServer, descriptors: &[BorrowedFd<'_>], timeout: Duration) -> Result<FromServer, Lost> {
+        let socket = self.socket.lock();
+        if self.is_lost.load(Ordering::Relaxed) {
+            return Err(Lost::Ended("it has not answered before".to_owned()));
+        }
+        exchange(&socket, message, descriptors, timeout).map_err(|error| {
+            self.is_lost.store(true, Ordering::Relaxed);
+            Lost::Ended(match error.kind() {
+                io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => format!("it did not answer within {timeout:?}"),
+                io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset | io::ErrorKind::UnexpectedEof => {
+                    "it has ended".to_owned()
+                }
+                _ => error.to_string(),
+            })
+        })
+    }
+
+    fn has_ended(&self) -> bool {
+        self.program.lock().as_ref().is_none_or(Program::has_ended)
+    }
+
+    /// Ends a process that did not start, and says how it ended.
+    fn end(self, reason: &str) -> String {
+        let ended = self.ended.lock().take();
+        let has_ended = ended.is_some_and(|ended| ended.recv_timeout(END_GRACE).is_ok());
+        let status = self.program.lock().take().and_then(|mut program| program.kill());
+        let exit = match status {
+            Some(status) if has_ended => format!("the process {}", exit::describe(status)),
+            _ => format!("the process was killed: {reason}"),
+        };
+        self.last_line.text().map_or_else(|| exit.clone(), |last| format!("{exit}: {last}"))
+    }
+}
+
+impl Drop for Parent {
+    /// Lets the process end by itself, on a thread that kills it otherwise.
+    fn drop(&mut self) {
+        let _ = self.socket.get_mut().shutdown(std::net::Shutdown::Both);
+        let (program, ended) = (self.program.get_mut().take(), self.ended.get_mut().take());
+        let _ = thread::Builder::new().name("fork-server-end".to_owned()).spawn(move || {
+            let _ = ended.map(|ended| ended.recv_timeout(END_GRACE));
+            drop(program);
+        });
+    }
+}
+
+impl Forked {
+    pub(crate) fn pid(&self) -> Pid {
+        self.pid
+    }
+
+    pub(crate) fn descriptor(&self) -> io::Result<OwnedFd> {
+        self.descriptor.try_clone()
+    }
+
+    fn has_ended(&self) -> bool {
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let mut descriptors = [PollFd::new(&self.descriptor, PollFlags::IN)];
+        retry_on_intr(|| poll(&mut descriptors, Some(&now))).is_ok_and(|ready| ready > 0)
+    }
+
+    /// Kills the group and lets the parent take the child's status, which is not known if the parent has ended.
+    pub(crate) fn kill(&mut self) -> Option<ExitStatus> {
+        if let Some(status) = self.end {
+            return status;
+        }
+        // After the end of both, another process may have the number.
+        if !(self.has_ended() && self.parent.has_ended()) {
+            let _ = kill_process_group(self.pid, Signal::KILL);
+        }
+        wait(&self.descriptor);
+        let status = match self.parent.ask(&ToServer::Reap { pid: self.pid.as_raw_pid() }, &[], ANSWER_TIMEOUT) {
+            Ok(FromServer::Ended { status }) => Some(ExitStatus::from_raw(status)),
+            _ => None,
+        };
+        self.end = Some(status);
+        status
+    }
+}
+
+impl Drop for Forked {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// Waits for the end of the process that a descriptor refers to.
+pub(crate) fn wait(descriptor: &OwnedFd) {
+    let _ = retry_on_intr(|| poll(&mut [PollFd::new(descriptor, PollFlags::IN)], None));
+}
+
+fn unexpected(answer: Result<FromServer, Lost>) -> Lost {
+    match answer {
+        Ok(FromServer::Refused { message }) => Lost::Refused(message),
+        Ok(FromServer::Failed { message, trace }) => Lost::Failed { message, trace: trace.unwrap_or_default() },
+        Ok(other) => Lost::Ended(format!("it answered {other:?}")),
+        Err(lost) => lost,
+    }
+}
+
+/// Each message is a packet of its own, which is sent and received whole.
+fn exchange(
+    socket: &UnixDatagram,
+    message: &ToServer,
+    descriptors: &[BorrowedFd<'_>],
+    timeout: Duration,
+) -> io::Result<FromServer> {
+    let content = message::encode(message).map_err(io::Error::other)?;
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    if !descriptors.is_empty() {
+        ancillary.push(SendAncillaryMessage::ScmRights(descriptors));
+    }
+    retry_on_intr(|| sendmsg(socket, &[IoSlice::new(&content)], &mut ancillary, SendFlags::empty()))?;
+    let mut answer = vec![0; MAX_MESSAGE_BYTES];
+    socket.set_read_timeout(Some(timeout.max(Duration::from_millis(1))))?;
+    let (bytes, _) = retry_on_intr(|| recv(socket, &mut answer[..], RecvFlags::empty()))?;
+    if bytes == 0 {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    answer.truncate(bytes);
+    let unknown = |error| io::Error::other(format!("it sent a message that is not known: {error}"));
+    message::decode(&Bytes::from(answer)).map_err(unknown)
+}
+
+#[cfg(target_os = "linux")]
+mod system {
+    use std::io;
+    use std::os::fd::OwnedFd;
+
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+    use rustix::process::{Pid, PidfdFlags, pidfd_open};
+    use rustix::thread::{sched_getaffinity, sched_setaffinity};
+
+    /// Sockets of packets, whose other side notices the end of one.
+    pub(super) fn socket_pair() -> io::Result<(OwnedFd, OwnedFd)> {
+        Ok(socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?)
+    }
+
+    pub(super) fn open(pid: Pid) -> io::Result<OwnedFd> {
+        Ok(pidfd_open(pid, PidfdFlags::empty())?)
+    }
+
+    /// The processors of a thread are those of the child that it starts.
+    pub(super) fn share_processors(pid: Pid) -> io::Result<()> {
+        Ok(sched_setaffinity(Some(pid), &sched_getaffinity(None)?)?)
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+mod system {
+    use std::io;
+    use std::os::fd::OwnedFd;
+
+    use rustix::process::Pid;
+
+    pub(super) fn socket_pair() -> io::Result<(OwnedFd, OwnedFd)> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    pub(super) fn open(_: Pid) -> io::Result<OwnedFd> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    pub(super) fn share_processors(_: Pid) -> io::Result<()> {
+        Ok(())
+    }
+}
