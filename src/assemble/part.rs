@@ -61,7 +61,8 @@ impl Part {
                     BuildError::Python { place, source: Box::new(source) }
                 })?;
                 let typed = |schema| DataType::value().with_name(name).with_schema(schema);
-                let (process, input, output) = (keys.process(base), typed(service.input), typed(service.output));
+                let process = keys.process(base, &service);
+                let (input, output) = (typed(service.input), typed(service.output));
                 if !service.streams {
                     return Ok(part(callboard_process::stage(name, &process), input, output));
                 }

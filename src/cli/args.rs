@@ -7,7 +7,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use clap::builder::{EnumValueParser, PossibleValue, UnknownArgumentValueParser};
-use clap::{Arg, ArgMatches, Command, ValueEnum, value_parser};
+use clap::{Arg, ArgAction, ArgMatches, Command, ValueEnum, value_parser};
 use clap_complete::Shell;
 
 use super::client::args::value_of;
@@ -35,7 +35,10 @@ pub(crate) struct ParsedArgs {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum CliCommand {
     /// Start and serve until stopped.
-    Serve,
+    Serve {
+        /// Build the routes again when a file changes.
+        reload: bool,
+    },
     /// Start, run the examples once, stop.
     Check,
     /// Write the OpenAPI document, to this file or to stdout.
@@ -123,7 +126,7 @@ pub(crate) fn parse(program: Program, args: impl IntoIterator<Item = OsString>) 
         ("completions", None) => CliCommand::Completions(value_of(matches, "shell")),
         ("man", None) => CliCommand::Man(matches.get_one::<String>("of").cloned()),
         ("openapi", None) => CliCommand::OpenApi { output: matches.get_one::<PathBuf>("output").cloned() },
-        _ => CliCommand::Serve,
+        _ => CliCommand::Serve { reload: matches.try_get_one("reload").ok().flatten() == Some(&true) },
     };
     let target = matches.try_get_one::<PathBuf>("target").ok().flatten().cloned();
     Ok(ParsedArgs { name, verb, target, flags: flags(matches) })
@@ -160,7 +163,10 @@ fn flags(matches: &ArgMatches) -> Flags {
 
 /// The grammar.
 pub(crate) fn command(program: Program) -> Command {
-    let serve = Command::new("serve").about("Start, and serve until stopped").arg(explain());
+    let serve = Command::new("serve")
+        .about("Start, and serve until stopped")
+        .args((program == Program::Callboard).then(reload))
+        .arg(explain());
     let check = Command::new("check")
         .about("Load and warm up everything, run the examples of all routes once, and report what fails")
         .arg(explain());
@@ -277,6 +283,13 @@ fn target(program: Program) -> Arg {
     }
 }
 
+fn reload() -> Arg {
+    Arg::new("reload")
+        .long("reload")
+        .action(ArgAction::SetTrue)
+        .help("Build the routes again when the file or a Python file below its directory changes, for development")
+}
+
 fn explain() -> Arg {
     Arg::new("explain")
         .long("explain")
@@ -323,7 +336,8 @@ mod tests {
     #[test]
     fn values_of_flags_stay_unparsed() {
         let args = parse("callboard serve examples/digits --http nonsense --drain 1s --drain 2s").unwrap();
-        assert_eq!(args.verb, CliCommand::Serve);
+        assert_eq!(args.verb, CliCommand::Serve { reload: false });
+        assert_eq!(parse("callboard serve --reload app.py").unwrap().verb, CliCommand::Serve { reload: true });
         assert_eq!(args.target, Some(PathBuf::from("examples/digits")));
         assert_eq!(args.flags, [("http", "nonsense".to_owned()), ("drain", "2s".to_owned())]);
     }

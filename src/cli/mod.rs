@@ -28,6 +28,7 @@ mod log_style;
 mod logging;
 mod output;
 mod plain;
+mod reload;
 mod repository;
 mod run;
 mod service;

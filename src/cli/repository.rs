@@ -54,6 +54,31 @@ impl ConfiguredRoutes {
         Ok(())
     }
 
+    /// Builds all routes of the configuration again, and removes those that it no longer has.
+    pub(crate) async fn load_all(&self) -> Result<(), RepositoryError> {
+        let turn = Arc::clone(&self.turn).lock_owned().await;
+        let reload = Arc::clone(&self.reload);
+        let built = spawn_blocking(move || {
+            let refused = |error: CliError| RepositoryError::Source(error.to_string());
+            let plan = reload().map_err(refused)?;
+            let routes = crate::assemble::routes(&plan).map_err(|error| refused(CliError::from_build(error)))?;
+            Ok::<_, RepositoryError>((names(&plan), routes, turn))
+        });
+        let (all, routes, _turn) = built.await.map_err(|panic| RepositoryError::Source(panic.to_string()))??;
+        let is_served = |route: &str| self.node.client().route(route).is_some();
+        let mut change = RouteChange::new();
+        for route in routes {
+            let is_new = !is_served(route.name());
+            change = if is_new { change.add_route(route) } else { change.replace_route(route) };
+        }
+        for route in self.routes().iter().filter(|route| !all.contains(route) && is_served(route)) {
+            change = change.remove_route(route);
+        }
+        self.node.change(change).await?;
+        *self.routes.lock().unwrap_or_else(PoisonError::into_inner) = all;
+        Ok(())
+    }
+
     async fn unload_now(&self, route: &str) -> Result<(), RepositoryError> {
         let _turn = self.turn.lock().await;
         if self.node.client().route(route).is_some() {
@@ -182,6 +207,21 @@ mod tests {
         configured.load("/b").await.unwrap();
         let revisions: HashSet<u64> = revisions(&node).into_iter().map(|(_, revision)| revision).collect();
         assert_eq!(revisions.len(), 1);
+    }
+
+    #[tokio::test]
+    async fn a_load_of_all_routes_replaces_adds_and_removes() {
+        let (node, configured, file) = node(text(&[("/a", "\"one\""), ("/b", "\"two\"")])).await;
+        let before = revisions(&node);
+        *file.lock().unwrap() = text(&[("/a", "\"one\""), ("/c", "\"two\"")]);
+        configured.load_all().await.unwrap();
+        let after = revisions(&node);
+        assert_eq!(after.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>(), ["/a", "/c"]);
+        assert!(after[0].1 > before[0].1, "{before:?} {after:?}");
+
+        file.lock().unwrap().push_str("[[");
+        assert!(matches!(configured.load_all().await, Err(RepositoryError::Source(_))));
+        assert_eq!((revisions(&node), configured.routes()), (after, vec!["/a".to_owned(), "/c".to_owned()]));
     }
 
     #[tokio::test]

@@ -73,7 +73,7 @@ fn carry_out(
         CliCommand::Completions(shell) => return words::completions(program, &low.name, shell),
         CliCommand::Man(of) => return words::man(program, &low.name, of.as_deref()),
         CliCommand::Export => return export::run(&target::open(program, low.target)?),
-        CliCommand::Serve
+        CliCommand::Serve { .. }
         | CliCommand::Check
         | CliCommand::OpenApi { .. }
         | CliCommand::Examples(_)
@@ -92,10 +92,10 @@ fn carry_out(
     let log = log.insert(logging::start(&plan.settings.log.value, plan.settings.log_format.value)?);
     let info = api_info(&plan, info);
     match low.verb {
-        CliCommand::Serve => {
+        CliCommand::Serve { reload: watches } => {
             // A program changes its routes in its code.
             let reload = (program == Program::Callboard).then(|| Box::new(read) as ReloadFn);
-            serve::run(plan, app, reload, info, log)
+            serve::run(plan, app, reload, watches, info, log)
         }
         CliCommand::Check => check::run(Service::new(plan, app)?),
         CliCommand::OpenApi { output } => openapi::run(Service::new(plan, app)?, &info, output.as_deref()),

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use callboard_process::{ProcessConfig, PythonConfig};
+use callboard_process::{ProcessConfig, PythonConfig, PythonService};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer};
 
@@ -45,6 +45,9 @@ pub struct PythonKeys {
     /// The interpreter; see [`PythonConfig::python`].
     #[serde(default)]
     pub python: Option<PathBuf>,
+    /// Whether replicas are forked from a process that has imported the service; by default as the service says.
+    #[serde(default)]
+    pub warm: Option<bool>,
     /// Variables beside those of this process.
     #[serde(default)]
     pub env: BTreeMap<String, String>,
@@ -96,9 +99,12 @@ impl PythonKeys {
         PythonConfig { app: self.app.clone(), python: self.python.clone() }
     }
 
-    /// The command for a file in `base`.
-    pub(crate) fn process(&self, base: &Path) -> ProcessConfig {
+    /// The command for a service of a file in `base`.
+    pub(crate) fn process(&self, base: &Path, service: &PythonService) -> ProcessConfig {
         let mut process = self.config().process(base);
+        if !self.warm.unwrap_or(service.warm) {
+            process.fork_server = None;
+        }
         apply!(self, process);
         process
     }

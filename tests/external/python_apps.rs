@@ -133,26 +133,146 @@ fn an_endless_stream_ends_with_its_reader() {
     }
 }
 
-/// Also a node that is killed leaves no worker behind.
+/// Notes each import, and tells the process of its replica and the parent of that.
+const PIDS: &str = "import os\nimport callboard as cb\n\nwith open('imports', 'a') as imports:\n    \
+                    imports.write('imported\\n')\n\n@cb.function\ndef pids() -> list[int]:\n    \
+                    return [os.getpid(), os.getppid()]\n";
+
+/// An app of this code, in a directory of its own.
+fn app(code: &str) -> PathBuf {
+    let app = directory().join("app.py");
+    fs::write(&app, code).unwrap();
+    app
+}
+
+fn pids(server: &Server) -> (u32, u32) {
+    let (status, pids) = answer(server, "/pids", &json!({}));
+    assert_eq!(status, 200, "{pids}");
+    serde_json::from_value(pids).unwrap()
+}
+
+fn kill(pid: u32) {
+    assert!(Command::new("kill").args(["-KILL", &pid.to_string()]).status().unwrap().success());
+}
+
+/// Waits until no process has this number. A zombie is still one.
+fn until_gone(pid: u32) {
+    let (process, start) = (PathBuf::from(format!("/proc/{pid}")), Instant::now());
+    while process.exists() && start.elapsed() < TEST_TIMEOUT {
+        std::thread::yield_now();
+    }
+    assert!(!process.exists(), "process {pid} lives");
+}
+
+/// Also a node that is killed leaves no worker and no fork server behind.
 #[test]
 fn no_worker_outlives_its_node() {
     let Some(python) = python() else { return };
-    let app = directory().join("app.py");
-    fs::write(&app, "import os\nimport callboard as cb\n\n@cb.function\ndef pid() -> int:\n    return os.getpid()\n")
-        .unwrap();
+    let app = app(PIDS);
     for signal in ["TERM", "INT", "KILL"] {
         let mut server = serve(&python, app.to_str().unwrap());
-        let (status, pid) = answer(&server, "/pid", &json!({}));
-        assert_eq!(status, 200, "{pid}");
+        let (worker, fork_server) = pids(&server);
         server.signal(signal);
         server.wait();
-        let worker = PathBuf::from(format!("/proc/{pid}"));
-        let start = Instant::now();
-        while worker.exists() && start.elapsed() < TEST_TIMEOUT {
-            std::thread::yield_now();
-        }
-        assert!(!worker.exists(), "worker {pid} lives after SIG{signal}");
+        until_gone(worker);
+        until_gone(fork_server);
     }
+}
+
+#[test]
+fn replicas_are_forked_and_leave_nothing_when_they_are_killed() {
+    let Some(python) = python() else { return };
+    let app = app(PIDS);
+    let imports = || fs::read_to_string(app.with_file_name("imports")).unwrap().lines().count();
+    let server = serve(&python, app.to_str().unwrap());
+    let (first, fork_server) = pids(&server);
+    // One tells what the file serves.
+    assert_eq!(imports(), 2);
+    let entries = |pid: u32, of: &str| fs::read_dir(format!("/proc/{pid}/{of}")).unwrap().count();
+    let open = entries(fork_server, "fd");
+    let mut worker = first;
+    for _ in 0..100 {
+        kill(worker);
+        until_gone(worker);
+        let (next, parent) = pids(&server);
+        assert_eq!(parent, fork_server);
+        worker = next;
+    }
+    assert_eq!((imports(), entries(fork_server, "fd"), entries(fork_server, "task")), (2, open, 1));
+    let children = fs::read_to_string(format!("/proc/{fork_server}/task/{fork_server}/children")).unwrap();
+    assert_eq!(children.trim(), worker.to_string());
+
+    kill(fork_server);
+    until_gone(worker);
+    let (_, parent) = pids(&server);
+    assert_ne!(parent, fork_server);
+    assert_eq!(imports(), 3);
+}
+
+#[test]
+fn a_service_that_cannot_be_forked_is_started_anew_and_the_log_says_why() {
+    let Some(python) = python() else { return };
+    let thread =
+        format!("{PIDS}\nimport threading\nthreading.Thread(target=threading.Event().wait, daemon=True).start()\n");
+    let app_with_thread = app(&thread);
+    let checked = command(&python, &["check", app_with_thread.to_str().unwrap()]).output().unwrap();
+    let printed = String::from_utf8(checked.stderr).unwrap();
+    let reason = "by itself: a fork would lose threads that its import has started (Thread-1";
+    assert_eq!(printed.matches(reason).count(), 1, "{printed}");
+    let server = serve(&python, app_with_thread.to_str().unwrap());
+    let (worker, node) = pids(&server);
+    kill(worker);
+    until_gone(worker);
+    assert_eq!(pids(&server).1, node);
+
+    let cold = PIDS.replace("@cb.function", "@cb.function(warm=False)");
+    let server = serve(&python, app(&cold).to_str().unwrap());
+    let file = directory();
+    fs::write(file.join("app.py"), PIDS).unwrap();
+    let text = "[[stage]]\nname = \"pids\"\nkind = \"python\"\napp = \"app.py:pids\"\nwarm = false\n\
+                [[route]]\npath = \"/pids\"\nstages = \"pids\"\n";
+    fs::write(file.join("callboard.toml"), text).unwrap();
+    for server in [server, serve(&python, file.to_str().unwrap())] {
+        let parent = pids(&server).1;
+        let name = fs::read_to_string(format!("/proc/{parent}/comm")).unwrap();
+        assert_eq!(name.trim(), "callboard", "the node is the parent");
+    }
+}
+
+#[test]
+fn a_changed_file_is_served_at_once_and_a_broken_one_is_not() {
+    let Some(python) = python() else { return };
+    let code = |word: &str| {
+        format!(
+            "import callboard as cb\nfrom helper import twice\n\n@cb.function\ndef say(x: int) -> str:\n    return '{word}' + str(twice(x))\n"
+        )
+    };
+    let app = app(&code("one "));
+    let helper = app.with_file_name("helper.py");
+    fs::write(&helper, "def twice(x):\n    return 2 * x\n").unwrap();
+    let args = ["serve", "--reload", app.to_str().unwrap(), "--http", "127.0.0.1:0"];
+    let mut server = Server::start(command(&python, &args));
+    let said = |server: &Server, path: &str| answer(server, path, &json!(3)).1;
+    assert_eq!(said(&server, "/say"), json!("one 6"));
+
+    fs::write(&app, code("another ")).unwrap();
+    server.wait_for("the routes are built again");
+    assert_eq!(said(&server, "/say"), json!("another 6"));
+
+    fs::write(&helper, "def twice(x):\n    return 2 * x + 100\n").unwrap();
+    server.wait_for("the routes are built again");
+    assert_eq!(said(&server, "/say"), json!("another 106"));
+
+    fs::write(&app, "import not_there\n").unwrap();
+    let line = server.wait_for("the earlier routes serve on");
+    assert!(line.contains("app.py, line 1: ModuleNotFoundError"), "{line}");
+    assert_eq!(said(&server, "/say"), json!("another 106"));
+
+    let renamed = code("third ").replace("def say(x: int)", "def tell(x: int, y: int = 0)");
+    fs::write(&app, renamed).unwrap();
+    server.wait_for("the routes are built again");
+    assert_eq!(answer(&server, "/tell", &json!({ "x": 1 })), (200, json!("third 102")));
+    assert_eq!(answer(&server, "/say", &json!(3)).0, 404);
 }
 
 #[test]

@@ -13,8 +13,9 @@ use std::time::{Duration, Instant};
 use callboard_core::{App, Drained};
 use callboard_http::{AccessLog, ApiInfo, HttpConfig, OtlpConfig};
 use callboard_net::{BindError, Cluster, Identity, NetConfig, NodeAddress, QuicEdge, StaticView};
+use callboard_oip::ModelRepository;
 use tokio::net::TcpListener;
-use tokio::task::spawn_blocking;
+use tokio::task::{JoinSet, spawn_blocking};
 
 use super::super::admin::{AdminServer, AdminSocket};
 use super::super::client::trust;
@@ -22,6 +23,7 @@ use super::super::error::CliError;
 use super::super::example;
 use super::super::identity::identity;
 use super::super::logging::Log;
+use super::super::reload::{self, WatchedFiles, watch};
 use super::super::repository::{ConfiguredRoutes, ReloadFn};
 use super::super::service::{Service, file_of, http_config};
 use super::super::signals::{INTERRUPT, Signals};
@@ -33,17 +35,19 @@ use crate::server::{Server, ServerBuilder, StartingServer};
 pub(crate) fn run(
     plan: Plan,
     app: Option<App>,
-    reload: Option<ReloadFn>,
+    read_again: Option<ReloadFn>,
+    watches: bool,
     info: ApiInfo,
     log: &Log,
 ) -> Result<(), CliError> {
-    block_on(serve(plan, app, reload, info, log))
+    block_on(serve(plan, app, read_again, watches, info, log))
 }
 
 async fn serve(
     plan: Plan,
     app: Option<App>,
-    reload: Option<ReloadFn>,
+    read_again: Option<ReloadFn>,
+    watches: bool,
     info: ApiInfo,
     log: &Log,
 ) -> Result<(), CliError> {
@@ -62,13 +66,22 @@ async fn serve(
     if let Some(quic) = quic {
         parts = parts.quic_with_peers(quic, peers(&plan)?);
     }
+    // Looked at before they are read: a change meanwhile is one.
+    let files = WatchedFiles::of(&plan);
+    let watched = if watches { reload::look(files.clone()).await.map(|read| (files, read)) } else { None };
     let starting = parts.open(listener).map_err(|error| CliError::because("not started", &error))?;
     let (server, plan) = tokio::select! {
         started = start(starting, plan, app) => started?,
         signal = signals.next() => return Err(CliError::Failed(format!("{signal} before the start was complete"))),
     };
-    if let Some(reload) = reload {
-        server.load_models_from(Arc::new(ConfiguredRoutes::new(reload, server.node().handle(), &plan)));
+    // Dropped at the end, which ends it.
+    let mut watching = JoinSet::new();
+    if let Some(read_again) = read_again {
+        let routes = Arc::new(ConfiguredRoutes::new(read_again, server.node().handle(), &plan));
+        server.load_models_from(Arc::clone(&routes) as Arc<dyn ModelRepository>);
+        if let Some((files, read)) = watched {
+            watching.spawn(watch(files, read, routes, log.stderr.lines()));
+        }
     }
     let admin = admin.map(|admin| admin.open(server.node().handle(), server.edge(), log.stderr.lines())).transpose()?;
     let admin_address = admin.as_ref().map(|admin| admin.address);
@@ -90,6 +103,7 @@ async fn serve(
     let delay = if reason == INTERRUPT { Duration::ZERO } else { plan.settings.drain_delay.value };
     let first = if delay.is_zero() { String::new() } else { format!("not ready, serving for {delay:?}, then ") };
     // Callers over QUIC are told at once and use other nodes. Balancers of HTTP notice within the delay.
+    watching.abort_all();
     server.withdraw();
     log.stderr.note(format_args!("{reason}: {first}finishing the running calls; another signal ends at once"));
     let shut_down = async {
