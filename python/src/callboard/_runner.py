@@ -95,7 +95,11 @@ class Runner:
     # ---- At the same time --------------------------------------------------------------------------------------------
 
     async def run_async(
-        self, inputs: list[Any], contexts: list[Context], emit: EmitAsync, started: Callable[[Callable[[int], None]], None]
+        self,
+        inputs: list[Any],
+        contexts: list[Context],
+        emit: EmitAsync,
+        started: Callable[[Callable[[int], None]], None],
     ) -> list[Any]:
         """As `run`, for async code. `started` receives what cancels one item."""
         arguments = self._arguments(inputs, contexts)

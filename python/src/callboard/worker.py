@@ -302,9 +302,11 @@ class Worker:
         if isinstance(message, (Cancel, Credit)):
             # The batch may just have ended.
             batch = self._running.get(message.id)
-            if batch is not None and isinstance(message, Cancel):
+            if batch is None:
+                return
+            if isinstance(message, Cancel):
                 batch.cancel(message.item)
-            elif batch is not None and self._loop is not None and batch.credit is not None:
+            elif self._loop is not None and batch.credit is not None:
                 self._loop.call_soon_threadsafe(_give_credit, batch.credit[message.item], message.outputs)
             return
         if isinstance(message, Ping):
@@ -388,8 +390,8 @@ class Worker:
 
     def _ready(self) -> None:
         worker = f"{platform.python_implementation()} {platform.python_version()}, callboard {__version__}"
-        head = {"type": "ready", "protocol": PROTOCOL, "worker": worker, "max_batches": self._max_batches}
-        self._send(head)
+        head: dict[str, Any] = {"type": "ready", "protocol": PROTOCOL, "worker": worker}
+        self._send(head if self._max_batches == 1 else {**head, "max_batches": self._max_batches})
 
     def send_log(self, level: str, target: str, message: str, request_id: str | None) -> None:
         head = {"type": "log", "level": level, "target": target, "message": _clip(message)}
