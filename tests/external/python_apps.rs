@@ -4,6 +4,7 @@ use std::fs;
 use std::io::{Read as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
@@ -131,6 +132,25 @@ fn an_endless_stream_ends_with_its_reader() {
         stream.read_exact(&mut begun).unwrap();
         assert!(begun.starts_with(b"HTTP/1.1 200"), "{}", String::from_utf8_lossy(&begun));
     }
+}
+
+/// Each call waits until three have begun.
+#[test]
+fn calls_of_a_concurrent_service_run_at_the_same_time() {
+    let Some(python) = python() else { return };
+    let app = directory().join("app.py");
+    let code = "import asyncio\nimport callboard as cb\n\n@cb.service\nclass Meet:\n    def __init__(self):\n        \
+                self.count, self.all = 0, asyncio.Event()\n\n    @cb.concurrent(max=8)\n    \
+                async def predict(self, name: str) -> str:\n        self.count += 1\n        \
+                if self.count == 3:\n            self.all.set()\n        await self.all.wait()\n        return name\n";
+    fs::write(&app, code).unwrap();
+    let server = serve(&python, app.to_str().unwrap());
+    thread::scope(|scope| {
+        let calls = ["a", "b", "c"].map(|name| (name, scope.spawn(|| answer(&server, "/meet", &json!(name)))));
+        for (name, call) in calls {
+            assert_eq!(call.join().unwrap(), (200, json!(name)));
+        }
+    });
 }
 
 /// Also a node that is killed leaves no worker behind.
