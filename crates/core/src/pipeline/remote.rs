@@ -460,9 +460,8 @@ pub(crate) async fn stream_remote(
 }
 
 fn load_of(pool: &Pool) -> StageLoad {
-    let capacity = pool.replicas().target().saturating_mul(pool.policy().max_batch_size.get());
-    let (open, revision) = (pool.stage_state().accepts_entries(), pool.settings().revision());
-    StageLoad { open, queued: pool.queued(), capacity, revision }
+    let (open, revision) = (pool.health.state().accepts_entries(), pool.settings().revision());
+    StageLoad { open, queued: pool.queued(), capacity: pool.capacity(), revision }
 }
 
 /// A call of the first of these steps, and of the remote stages that follow at once.
@@ -481,7 +480,7 @@ fn call_of(steps: &[Graph<Arc<Pool>>], payload: Payload, flight: &Arc<Flight>, r
         match step {
             Graph::Stage(pool) if position == 0 => {
                 stages.push(pool.name().clone());
-                may_run_again = pool.contract().may_run_again();
+                may_run_again = pool.spec.contract().may_run_again();
                 credit = pool.settings().credit().get();
             }
             Graph::Remote(name) if position == 0 => stages.push(name.clone()),

@@ -165,7 +165,7 @@ pub(crate) fn may_repeat(steps: &[Graph<Arc<Pool>>], flight: &Flight) -> bool {
 /// Whether all these steps may run once more for the same call, given the remote stages that may.
 pub(crate) fn all_may_run_again(steps: &[Graph<Arc<Pool>>], remote: &dyn Fn(&StageName) -> bool) -> bool {
     steps.iter().all(|step| match step {
-        Graph::Stage(pool) => pool.contract().may_run_again(),
+        Graph::Stage(pool) => pool.spec.contract().may_run_again(),
         Graph::Map { .. } => true,
         Graph::Sequence(parts) | Graph::Ensemble { members: parts, .. } | Graph::Switch { branches: parts, .. } => {
             all_may_run_again(parts, remote)

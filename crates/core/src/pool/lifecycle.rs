@@ -54,6 +54,11 @@ impl StageState {
         matches!(self, Self::Ready | Self::Degraded | Self::Draining)
     }
 
+    /// Whether the stage takes no new entries any more.
+    pub(crate) const fn is_ending(self) -> bool {
+        matches!(self, Self::Draining | Self::Stopped | Self::Failed)
+    }
+
     const fn may_become(self, next: Self) -> bool {
         match (self, next) {
             // The last reason of a failure is reported.
