@@ -57,6 +57,7 @@ mod data_type;
 pub mod envelope;
 mod error;
 mod format;
+pub mod hex;
 pub mod json;
 mod limits;
 mod local;

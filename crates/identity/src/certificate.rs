@@ -8,12 +8,11 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::{Duration, SystemTime};
 
+use callboard_codec::hex;
 use rcgen::{CertificateParams, DnType, ExtendedKeyUsagePurpose, KeyUsagePurpose};
 use ring::digest;
 use rustls::pki_types::CertificateDer;
 use x509_parser::extensions::GeneralName;
-
-use crate::text::hex;
 
 /// The name in every node's certificate: it proves a node of the cluster. Other names tell which node.
 pub const NODE_NAME: &str = "node.callboard";
@@ -178,7 +177,7 @@ pub(crate) fn has_public_key(certificate: &CertificateDer<'_>, key: &[u8]) -> bo
 
 /// The first 8 bytes of a certificate's digest, in hexadecimal digits: for people and for names.
 pub(crate) fn fingerprint(certificate: &CertificateDer<'_>) -> String {
-    hex(&pin(certificate)[..8])
+    hex::encode(&pin(certificate)[..8])
 }
 
 /// The first 16 bytes of a certificate's digest: no other certificate with them can be made.

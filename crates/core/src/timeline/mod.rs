@@ -17,6 +17,7 @@ pub use timing::Timing;
 use std::fmt;
 use std::time::Duration;
 
+use callboard_codec::hex;
 use serde::Serialize;
 
 use crate::clock::Instant;
@@ -193,10 +194,17 @@ impl SpanId {
         if !is_known || [2, 35, 52].iter().any(|dash| text[*dash] != b'-') {
             return None;
         }
-        let [version, trace, span, flags] = [0..2, 3..35, 36..52, 53..55].map(|range| from_hex(&text[range]));
+        let text = &text[..LENGTH];
+        // The standard allows lowercase digits only.
+        if text.iter().any(u8::is_ascii_uppercase) {
+            return None;
+        }
+        let [version] = hex::decode(&text[..2])?;
+        let (trace, span) =
+            (u128::from_be_bytes(hex::decode(&text[3..35])?), u64::from_be_bytes(hex::decode(&text[36..52])?));
+        let [flags] = hex::decode(&text[53..])?;
         // Version 255 is invalid. Later versions begin as this one does.
-        let is_valid = version? != 0xff && trace? != 0 && span? != 0;
-        is_valid.then_some((Self { trace: trace?, span: span? as u64 }, flags? as u8))
+        (version != 0xff && trace != 0 && span != 0).then_some((Self { trace, span }, flags))
     }
 
     /// The id of a new span of any trace.
@@ -204,12 +212,6 @@ impl SpanId {
     pub fn new_span() -> u64 {
         fastrand::u64(1..)
     }
-}
-
-/// The standard allows lowercase digits only.
-fn from_hex(digits: &[u8]) -> Option<u128> {
-    let is_valid = digits.iter().all(|digit| matches!(digit, b'0'..=b'9' | b'a'..=b'f'));
-    u128::from_str_radix(std::str::from_utf8(digits).ok().filter(|_| is_valid)?, 16).ok()
 }
 
 /// Observes every batch with a traced call.
