@@ -4,7 +4,6 @@
 //! `issuer.callboard` marks a node that has the authority's key, `NAME.name.callboard` and `ID.member.callboard`
 //! identify the member. The extended key usage keeps clients from serving.
 
-use std::fmt;
 use std::str::FromStr;
 use std::time::{Duration, SystemTime};
 
@@ -25,40 +24,24 @@ const MEMBER_ID: &str = ".member.callboard";
 /// The tolerated difference of two machines' clocks. Beyond it a certificate is refused as not yet valid.
 const CLOCK_SKEW: Duration = Duration::from_secs(60);
 
-/// The rights of a certificate's holder.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum Role {
-    /// Serve, call routes, and run and call stages as a peer.
-    Node,
-    /// Call routes.
-    Client,
+callboard_codec::words! {
+    /// The rights of a certificate's holder.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    #[non_exhaustive]
+    pub enum Role {
+        /// Serve, call routes, and run and call stages as a peer.
+        Node => "node",
+        /// Call routes.
+        Client => "client",
+    }
 }
 
 impl Role {
-    /// Every role.
-    pub const ALL: [Self; 2] = [Self::Node, Self::Client];
-
-    /// Its name.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Node => "node",
-            Self::Client => "client",
-        }
-    }
-
     const fn dns_name(self) -> &'static str {
         match self {
             Self::Node => NODE_NAME,
             Self::Client => CLIENT_NAME,
         }
-    }
-}
-
-impl fmt::Display for Role {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
     }
 }
 

@@ -170,7 +170,7 @@ impl BatcherState {
             for entry in &mut group.entries {
                 entry.permit = None;
             }
-            self.pool.metrics.isolating();
+            self.pool.metrics.isolations.inc();
             self.hand_over(&worker, group, clock::now(), None);
         }
         // With sessions each worker has its own entries: a worker that waits for more does not delay the others.

@@ -306,7 +306,8 @@ impl Shared {
             let all = || table.stages().filter(|other| other.name() == name).map(|other| &other.pool);
             let queued = all().map(|pool| pool.queued()).sum();
             let replicas = all().map(|pool| pool.replicas.all().len()).sum();
-            pool.metrics.set_abandoned_threads(all().map(|pool| pool.replicas.abandoned_threads()).sum());
+            let abandoned: usize = all().map(|pool| pool.replicas.abandoned_threads()).sum();
+            pool.metrics.abandoned_threads.set(abandoned as i64);
             set_replica_states(
                 &pool.metrics,
                 &all().flat_map(|pool| pool.replicas.all()).collect::<Vec<_>>(),
@@ -383,7 +384,7 @@ fn describe_stage(table: &Table, stage: &Arc<DeployedStage>, now: Instant) -> St
         cost_per_unit: pool.cost.line().per_unit(),
         mean_batch_size: pool.metrics.released_entries() as f64 / pool.metrics.batches().max(1) as f64,
         releases: pool.metrics.releases().to_vec(),
-        restarts: pool.metrics.restarts(),
+        restarts: pool.metrics.restarts.get(),
         last_restarts: pool
             .replicas
             .last_restarts()

@@ -15,7 +15,7 @@ use super::retry_budget::RetryBudget;
 use crate::clock::Instant;
 use crate::error::{CallError, ErrorKind};
 use crate::id::StageName;
-use crate::metrics::{DiscardPlace, Discarded, NodeMetrics, StageMetrics};
+use crate::metrics::{DiscardPlace, DiscardReason, NodeMetrics, StageMetrics};
 use crate::queue::{BatchPolicy, Entry, Load, SharedCost};
 use crate::stage::{StageSettings, StageSpec};
 use crate::timeline::RunEnd;
@@ -93,14 +93,14 @@ impl Pool {
 
     /// A poison entry was found: it killed its worker when it ran alone.
     pub(crate) fn found_poison(&self) {
-        self.metrics.found_poison();
+        self.metrics.poison_entries.inc();
         self.health.record_poison();
     }
 
     /// The number of these entries, lost with their replica, that the retry budget lets run again.
     pub(crate) fn take_retries(&self, entries: usize) -> usize {
         let retries = self.retries.lock().take(entries);
-        self.metrics.retried(retries);
+        self.metrics.retries.inc_by(retries as u64);
         retries
     }
 
@@ -114,14 +114,14 @@ impl Pool {
 
     /// A thread hangs in user code and is abandoned.
     pub(crate) fn abandon_thread(&self) {
-        self.metrics.hung();
+        self.metrics.hung.inc();
         self.replicas.abandon_thread();
     }
 
     /// Moves the stage off the runtime: the watchdog saw a call longer than `limit`.
     pub(crate) fn move_to_threads(&self, limit: Duration) {
         if self.replicas.move_to_threads() {
-            self.metrics.moved_to_threads();
+            self.metrics.moved_to_threads.inc();
             tracing::warn!(
                 stage = %self.name(),
                 limit_ms = limit.as_millis() as u64,
@@ -152,7 +152,7 @@ impl Pool {
     /// Answers an entry whose caller has left or whose deadline has passed, and counts it.
     pub(crate) fn discard(&self, entry: Entry, now: Instant, place: DiscardPlace) {
         let expired = entry.flight.is_late(now);
-        let why = if expired { Discarded::Expired } else { Discarded::Cancelled };
+        let why = if expired { DiscardReason::Expired } else { DiscardReason::Cancelled };
         entry.note_end(self.name(), now, if expired { RunEnd::Expired } else { RunEnd::Cancelled });
         self.metrics.discarded(place, why);
         // A caller that is still there gets the same answer from its own timer.

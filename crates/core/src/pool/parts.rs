@@ -16,7 +16,7 @@ use super::handle::Pool;
 use crate::call::Flight;
 use crate::clock::{self, Instant};
 use crate::error::{CallError, ErrorKind};
-use crate::metrics::Refused;
+use crate::metrics::EntryRefusal;
 use crate::queue::{EntryOutcome, EntryReply, QueuePermit};
 use crate::stage::Splitting;
 use crate::timeline::Timing;
@@ -102,7 +102,7 @@ impl Pool {
     }
 
     fn too_large(&self, cost: u64) -> CallError {
-        self.metrics.refused(Refused::Large);
+        self.metrics.refused(EntryRefusal::Large);
         let (name, max_cost) = (self.name(), self.policy().bounds().1);
         let message =
             format!("the input costs {cost}, and stage `{name}` takes at most max_cost = {max_cost} in a batch");

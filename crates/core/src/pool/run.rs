@@ -107,7 +107,7 @@ impl BatchRun {
             Some(timeout) => match tokio::time::timeout(timeout, running).await {
                 Ok(result) => result,
                 Err(_) => {
-                    pool.metrics.hung();
+                    pool.metrics.hung.inc();
                     pool.give_back_worker(handle);
                     batch.give_up_waiting(timeout);
                     return Ok(());

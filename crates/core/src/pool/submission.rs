@@ -22,7 +22,7 @@ use crate::call::Flight;
 use crate::clock::{self, Instant};
 use crate::containment::{contain, drop_contained};
 use crate::error::{CallError, ErrorKind, ErrorReason, Failure};
-use crate::metrics::Refused;
+use crate::metrics::EntryRefusal;
 use crate::queue::{
     AdmissionDecision, CONFIRMED_FOR, ContainedPayload, DeadlineCheck, Entry, EntryKey, EntryOutcome, Load,
     OutcomePort, QueuePermit, SessionQueues,
@@ -211,7 +211,7 @@ impl Pool {
                 CallError::new(ErrorKind::DeadlineExceeded, message)
             }
         };
-        self.metrics.refused(Refused::Late);
+        self.metrics.refused(EntryRefusal::Late);
         Some(error.at_stage(self.name()))
     }
 
@@ -255,7 +255,7 @@ impl Pool {
     }
 
     fn refuse(&self) -> CallError {
-        self.metrics.refused(Refused::Full);
+        self.metrics.refused(EntryRefusal::Full);
         let message =
             format!("the queue of stage `{}` is full: {} entries wait already", self.name(), self.settings().queue());
         CallError::overloaded(message, self.drain_time()).at_stage(self.name())

@@ -312,7 +312,7 @@ impl DeploymentState {
         if handle.death() == Death::Poison {
             // One of its entries caused the crash, and is isolated or was answered: the replica itself is sound.
             self.pool.replicas.note_restart(index, clock::now(), reason.clone());
-            self.pool.metrics.restarted();
+            self.pool.metrics.restarts.inc();
             self.pool.enter(StageState::Degraded, Some(reason));
             self.start_replica(myself, index);
             return;
@@ -352,7 +352,7 @@ impl DeploymentState {
         replica.restart_due = true;
         self.pool.replicas.note_restart(index, clock::now(), reason.clone());
         self.pool.enter(StageState::Degraded, Some(reason));
-        self.pool.metrics.restarted();
+        self.pool.metrics.restarts.inc();
         if delay.is_zero() {
             self.start_replica(myself, index);
         } else {

@@ -104,61 +104,36 @@ impl BatchFacts {
     }
 }
 
-/// How a run ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
-#[serde(rename_all = "snake_case")]
-#[non_exhaustive]
-pub enum RunEnd {
-    /// User code returned its outcome.
-    Done,
-    /// User code returned a failure for it.
-    Failed,
-    /// It was refused before it waited: it could not meet its deadline.
-    Refused,
-    /// The deadline passed before user code began.
-    Expired,
-    /// Its caller left before user code began.
-    Cancelled,
-    /// The deadline passed before streaming user code had emitted the last output.
-    Late,
-    /// User code panicked with its batch.
-    Panicked,
-    /// User code did not return within the stage's timeout.
-    Hung,
-    /// The count of results was not the count of items.
-    WrongCount,
-    /// The worker was lost, but not because of this batch.
-    Lost,
-    /// The worker ended before it began the batch.
-    NotBegun,
-    /// The stage ended.
-    Closed,
-}
-
-impl RunEnd {
-    /// The name for programs.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Done => "done",
-            Self::Failed => "failed",
-            Self::Refused => "refused",
-            Self::Expired => "expired",
-            Self::Cancelled => "cancelled",
-            Self::Late => "late",
-            Self::Panicked => "panicked",
-            Self::Hung => "hung",
-            Self::WrongCount => "wrong_count",
-            Self::Lost => "lost",
-            Self::NotBegun => "not_begun",
-            Self::Closed => "closed",
-        }
-    }
-}
-
-impl fmt::Display for RunEnd {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
+callboard_codec::words! {
+    /// How a run ended.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+    #[serde(rename_all = "snake_case")]
+    #[non_exhaustive]
+    pub enum RunEnd {
+        /// User code returned its outcome.
+        Done => "done",
+        /// User code returned a failure for it.
+        Failed => "failed",
+        /// It was refused before it waited: it could not meet its deadline.
+        Refused => "refused",
+        /// The deadline passed before user code began.
+        Expired => "expired",
+        /// Its caller left before user code began.
+        Cancelled => "cancelled",
+        /// The deadline passed before streaming user code had emitted the last output.
+        Late => "late",
+        /// User code panicked with its batch.
+        Panicked => "panicked",
+        /// User code did not return within the stage's timeout.
+        Hung => "hung",
+        /// The count of results was not the count of items.
+        WrongCount => "wrong_count",
+        /// The worker was lost, but not because of this batch.
+        Lost => "lost",
+        /// The worker ended before it began the batch.
+        NotBegun => "not_begun",
+        /// The stage ended.
+        Closed => "closed",
     }
 }
 
