@@ -114,7 +114,7 @@ impl<In: Data, Out: Data> StreamStage<In, Out> {
     fn build_by(name: StageName, placement: Placement, factory: Factory) -> Self {
         let settings = StageSettings::new(placement);
         let (sizing, types) = (Sizing::default(), StageTypes::for_types::<In, Out>());
-        Self::from_spec(StageSpec { name, settings, sizing, factory, streams: true, types })
+        Self::from_spec(StageSpec { name, settings, sizing, factory, is_streaming: true, types })
     }
 }
 
