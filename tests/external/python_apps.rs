@@ -164,6 +164,30 @@ fn until_gone(pid: u32) {
     assert!(!process.exists(), "process {pid} lives");
 }
 
+/// Each call waits until three have begun.
+#[test]
+fn calls_of_a_concurrent_service_run_at_the_same_time() {
+    let Some(python) = python() else { return };
+    let app = directory().join("app.py");
+    let code = "import asyncio\nimport callboard as cb\n\n@cb.service\nclass Meet:\n    def __init__(self):\n        \
+                self.count, self.all = 0, asyncio.Event()\n\n    @cb.concurrent(max=8)\n    \
+                async def predict(self, name: str) -> str:\n        self.count += 1\n        \
+                if self.count == 3:\n            self.all.set()\n        await self.all.wait()\n        return name\n";
+    fs::write(&app, code).unwrap();
+    let server = serve(&python, app.to_str().unwrap());
+    let calls = ["a", "b", "c"].map(|name| {
+        let mut stream = server.connect();
+        let head = "POST /meet HTTP/1.1\r\nhost: test\r\ncontent-type: application/json\r\nconnection: close";
+        write!(stream, "{head}\r\ncontent-length: 3\r\n\r\n\"{name}\"").unwrap();
+        (name, stream)
+    });
+    for (name, mut stream) in calls {
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        assert!(answer.starts_with("HTTP/1.1 200") && answer.ends_with(&format!("\"{name}\"")), "{answer}");
+    }
+}
+
 /// Also a node that is killed leaves no worker and no fork server behind.
 #[test]
 fn no_worker_outlives_its_node() {

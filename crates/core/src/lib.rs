@@ -96,4 +96,4 @@ pub use stage::{
     DEFAULT_QUEUE_ENTRIES, MAX_REPLICAS, Placement, Rows, Stage, StageSettings, StreamStage,
 };
 pub use timeline::{ReleaseReason, Timing};
-pub use worker::{AsyncWorker, Batch, ExitPort, NotEmitted, Outputs, Replica, StreamWorker, Worker};
+pub use worker::{AsyncStreamWorker, AsyncWorker, Batch, ExitPort, NotEmitted, Outputs, Replica, StreamWorker, Worker};

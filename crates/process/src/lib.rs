@@ -12,6 +12,7 @@
 //! A worker in Rust is a [`Worker`](callboard_core::Worker) that a program passes to [`serve_worker`].
 
 mod child;
+mod concurrent;
 mod config;
 mod exit;
 mod fork_server;

@@ -29,6 +29,8 @@ pub(crate) enum ToChild {
     Start(Start),
     Batch { id: u64, items: Vec<CallHead> },
     Cancel { id: u64, item: usize },
+    Credit { id: u64, item: usize, outputs: usize },
+    Ping,
     Stop,
 }
 
@@ -42,6 +44,12 @@ pub(crate) struct Start {
     pub(crate) max_batch_size: usize,
     pub(crate) max_bytes: u64,
     pub(crate) settings: Map,
+    /// How many batches may be open at once, if more than one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) max_batches: Option<u32>,
+    /// How many outputs of an item may be sent before `credit`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) credit: Option<usize>,
 }
 
 impl Start {
@@ -54,6 +62,8 @@ impl Start {
             max_batch_size: replica.max_batch_size(),
             max_bytes: config.max_batch_bytes,
             settings: replica.settings().clone(),
+            max_batches: None,
+            credit: None,
         }
     }
 }
@@ -81,6 +91,9 @@ pub(crate) enum FromChild {
         protocol: u32,
         #[serde(default)]
         worker: String,
+        /// How many batches it works on at once.
+        #[serde(default = "one", skip_serializing_if = "is_one")]
+        max_batches: usize,
     },
     Failed {
         message: String,
@@ -96,6 +109,7 @@ pub(crate) enum FromChild {
         #[serde(deserialize_with = "limited")]
         items: Vec<Option<ItemError>>,
     },
+    Pong,
     Log {
         #[serde(default)]
         level: String,
@@ -154,6 +168,15 @@ fn limited<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Option<Item
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
 fn is_false(flag: &bool) -> bool {
     !flag
+}
+
+fn one() -> usize {
+    1
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
+fn is_one(number: &usize) -> bool {
+    *number == 1
 }
 
 /// Writes a head.

@@ -60,6 +60,9 @@ pub struct PythonService {
     /// Whether its replicas are forked from a process that has imported it.
     #[serde(default = "yes")]
     pub warm: bool,
+    /// How many calls a replica works on at once; 1 if it does not say.
+    #[serde(default)]
+    pub concurrency: Option<u32>,
     /// What it does, in one line.
     #[serde(default)]
     pub description: Option<String>,
@@ -302,6 +305,7 @@ pub fn configuration(services: &[PythonService]) -> String {
             let _ = value.map(|value| writeln!(text, "{key} = {value}"));
         };
         line("max_batch_size", service.max_batch_size.filter(|size| *size > 1).map(|size| size.to_string()));
+        line("concurrency", service.concurrency.filter(|calls| *calls > 1).map(|calls| calls.to_string()));
         line("replicas", service.replicas.filter(|replicas| *replicas > 1).map(|replicas| replicas.to_string()));
         line("timeout", service.timeout_ms.map(|timeout| format!("\"{timeout}ms\"")));
         line("contract", service.contract.as_deref().filter(|contract| *contract != "at_most_once").map(quoted));

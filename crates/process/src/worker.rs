@@ -1,14 +1,16 @@
 //! A worker whose code runs in a child process.
 
 use std::io::{self, BufReader, Read, Write};
+use std::num::NonZeroU32;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use callboard_codec::{DecodeError, DecodeLimits, Envelope, Format, Value};
-use callboard_core::{Batch, Failure, Outputs, Replica, StreamWorker, Worker, WorkerExit};
+use callboard_core::{Batch, CallContext, Failure, Outputs, Replica, StreamWorker, Worker, WorkerExit};
 
 use crate::child::{ChildProcess, TICK};
+use crate::concurrent::CREDIT;
 use crate::config::ProcessConfig;
 use crate::fork_server::ForkServer;
 use crate::frame::{Frame, FrameReader, limits, write_frame};
@@ -30,10 +32,12 @@ pub(crate) struct ProcessWorker {
     stop_timeout: Duration,
     stage: String,
     replica: usize,
+    /// The batches that the child works on at once.
+    max_batches: usize,
 }
 
 /// Why a child did not answer.
-enum Lost {
+pub(crate) enum Lost {
     /// It has ended, or closed its socket.
     Ended,
     /// It must be killed.
@@ -66,15 +70,40 @@ impl ProcessWorker {
             stop_timeout: config.stop_timeout,
             stage: replica.stage().to_string(),
             replica: replica.index(),
+            max_batches: 1,
         };
-        let start = ToChild::Start(Start::new(config, replica));
-        match worker.until_ready(&start, config.start_timeout) {
+        let concurrency = config.concurrency.map(NonZeroU32::get);
+        let credit = concurrency.map(|_| CREDIT);
+        let start = ToChild::Start(Start { max_batches: concurrency, credit, ..Start::new(config, replica) });
+        match worker.until_ready(&start, concurrency.unwrap_or(1) as usize, config.start_timeout) {
             Ok(()) => {
                 worker.child.set_busy(false);
                 Ok(worker)
             }
             Err(lost) => Err(worker.not_started(lost, config)),
         }
+    }
+
+    /// Another handle of its socket.
+    pub(crate) fn socket(&self) -> io::Result<UnixStream> {
+        self.child.stream.get_ref().try_clone()
+    }
+
+    pub(crate) fn max_batches(&self) -> usize {
+        self.max_batches
+    }
+
+    pub(crate) fn limits(&self) -> &DecodeLimits {
+        &self.limits
+    }
+
+    pub(crate) fn has_ended(&self) -> bool {
+        self.child.has_ended()
+    }
+
+    /// Reads a frame from a socket that does not block.
+    pub(crate) fn try_receive(&mut self) -> io::Result<Option<Frame>> {
+        self.reader.read(&mut self.child.stream)
     }
 
     /// The error of a start: one line, of which the log has the details.
@@ -95,14 +124,14 @@ impl ProcessWorker {
     }
 
     /// Ends the child and says how it ended.
-    fn end(&mut self, lost: Lost) -> WorkerExit {
+    pub(crate) fn end(&mut self, lost: Lost) -> WorkerExit {
         if let Lost::Broken(cause) = lost {
             self.child.kill_for(cause);
         }
         self.child.exit()
     }
 
-    fn until_ready(&mut self, start: &ToChild, timeout: Duration) -> Result<(), Lost> {
+    fn until_ready(&mut self, start: &ToChild, wanted: usize, timeout: Duration) -> Result<(), Lost> {
         let end = Instant::now().checked_add(timeout);
         self.send(start, &[], end)?;
         loop {
@@ -111,7 +140,8 @@ impl ProcessWorker {
                 if is_late { Err(Lost::Broken(format!("it was not ready within {timeout:?}"))) } else { Ok(()) }
             })?;
             match head(&frame)? {
-                FromChild::Ready { protocol: PROTOCOL, worker } => {
+                FromChild::Ready { protocol: PROTOCOL, worker, max_batches } => {
+                    self.max_batches = max_batches.min(wanted).max(1);
                     let (stage, replica) = (&self.stage, self.replica);
                     tracing::debug!(stage, replica, worker, "the child is ready");
                     return Ok(());
@@ -125,7 +155,7 @@ impl ProcessWorker {
                 FromChild::Log { level, target, message, request_id } => {
                     self.log(&level, &target, message, request_id.as_deref());
                 }
-                FromChild::Output { .. } | FromChild::Outcomes { .. } => {
+                FromChild::Output { .. } | FromChild::Outcomes { .. } | FromChild::Pong => {
                     return Err(Lost::Broken("it answered before it was ready".to_owned()));
                 }
             }
@@ -173,7 +203,7 @@ impl ProcessWorker {
                 FromChild::Output { id, item } if id == running && item < count && frame.parts.len() == 1 => {
                     callers.take_output(indices[item], decode(&frame.parts[0], &self.limits))?;
                 }
-                FromChild::Outcomes { .. } | FromChild::Output { .. } => {
+                FromChild::Outcomes { .. } | FromChild::Output { .. } | FromChild::Pong => {
                     return Err(Lost::Broken("it answered what it was not asked".to_owned()));
                 }
                 FromChild::Log { level, target, message, request_id } => {
@@ -255,7 +285,7 @@ impl ProcessWorker {
         }
     }
 
-    fn log(&self, level: &str, target: &str, mut message: String, request_id: Option<&str>) {
+    pub(crate) fn log(&self, level: &str, target: &str, mut message: String, request_id: Option<&str>) {
         if let Some((end, _)) = message.char_indices().nth(MAX_LOG_CHARS) {
             message.truncate(end);
         }
@@ -269,7 +299,7 @@ impl ProcessWorker {
     }
 }
 
-fn is_not_ready(error: &io::Error) -> bool {
+pub(crate) fn is_not_ready(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
 }
 
@@ -427,15 +457,10 @@ fn parts(batch: &Batch<Value>, max_bytes: usize) -> (Vec<BatchPart>, Vec<Option<
     let (mut all, mut part, mut bytes) = (Vec::new(), BatchPart::default(), 0);
     let mut outcomes = Vec::with_capacity(batch.len());
     for (index, item) in batch.iter().enumerate() {
-        let input = match item.to_envelope() {
-            Ok(input) if input.len() <= max_bytes => input,
-            Ok(input) => {
-                let message = format!("the item has {} bytes, more than {max_bytes} (max_batch_bytes)", input.len());
-                outcomes.push(Some(Err(Failure::invalid_input(message))));
-                continue;
-            }
-            Err(error) => {
-                outcomes.push(Some(Err(error.into())));
+        let input = match envelope(item, max_bytes) {
+            Ok(input) => input,
+            Err(failure) => {
+                outcomes.push(Some(Err(failure)));
                 continue;
             }
         };
@@ -445,7 +470,7 @@ fn parts(batch: &Batch<Value>, max_bytes: usize) -> (Vec<BatchPart>, Vec<Option<
         }
         bytes += input.len();
         part.indices.push(index);
-        part.calls.push(call_head(batch, index));
+        part.calls.push(call_head(&batch.context(index)));
         part.inputs.push(input);
         outcomes.push(None);
     }
@@ -453,6 +478,17 @@ fn parts(batch: &Batch<Value>, max_bytes: usize) -> (Vec<BatchPart>, Vec<Option<
         all.push(part);
     }
     (all, outcomes)
+}
+
+/// An item as a part of a frame.
+pub(crate) fn envelope(item: &Value, max_bytes: usize) -> Result<Envelope, Failure> {
+    let input = item.to_envelope()?;
+    if input.len() > max_bytes {
+        let bytes = input.len();
+        let message = format!("the item has {bytes} bytes, more than {max_bytes} (max_batch_bytes)");
+        return Err(Failure::invalid_input(message));
+    }
+    Ok(input)
 }
 
 /// The outcomes of single outputs: an error, or the next part.
@@ -473,17 +509,16 @@ fn single_outputs(
 }
 
 /// An output that cannot be read is the failure of its item.
-fn decode(part: &Bytes, limits: &DecodeLimits) -> Result<Value, Failure> {
+pub(crate) fn decode(part: &Bytes, limits: &DecodeLimits) -> Result<Value, Failure> {
     let refused = |error: DecodeError| Failure::new(format!("the worker's output cannot be read: {error}"));
     Value::decode(Format::Envelope, part, limits).map_err(refused)
 }
 
-fn head(frame: &Frame) -> Result<FromChild, Lost> {
+pub(crate) fn head(frame: &Frame) -> Result<FromChild, Lost> {
     message::decode(&frame.head).map_err(|error| Lost::Broken(format!("it sent a message that is not known: {error}")))
 }
 
-fn call_head(batch: &Batch<Value>, index: usize) -> CallHead {
-    let context = batch.context(index);
+pub(crate) fn call_head(context: &CallContext) -> CallHead {
     let remaining = context.deadline().remaining(callboard_core::Instant::now());
     CallHead {
         remaining_ms: u64::try_from(remaining.as_millis()).ok(),
@@ -494,7 +529,7 @@ fn call_head(batch: &Batch<Value>, index: usize) -> CallHead {
     }
 }
 
-fn failure(error: ItemError) -> Failure {
+pub(crate) fn failure(error: ItemError) -> Failure {
     let ItemError { message, invalid, status, error_type, details, retry_after_ms, trace } = error;
     let mut failure =
         if invalid { Failure::invalid_input(message).with_status(INVALID_STATUS) } else { Failure::new(message) };

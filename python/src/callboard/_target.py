@@ -41,7 +41,7 @@ class Route:
     def max_batch_size(self) -> int:
         if self.method.batched:
             return self.method.max_batch_size or self.service.max_batch_size or DEFAULT_BATCH_SIZE
-        return self.service.max_batch_size or self.method.concurrency
+        return self.service.max_batch_size or 1
 
     @property
     def description(self) -> str:

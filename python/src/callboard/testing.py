@@ -79,8 +79,11 @@ class TestClient:
         def emit(index: int, output: Any) -> None:
             outputs[index].append(self._sent(output))
 
+        async def emit_async(index: int, output: Any) -> None:
+            emit(index, output)
+
         if runner.signature.is_async:
-            outcomes = self._loop.run_until_complete(runner.run_async(inputs, contexts, emit, lambda _: None))
+            outcomes = self._loop.run_until_complete(runner.run_async(inputs, contexts, emit_async, lambda _: None))
         else:
             outcomes = runner.run(inputs, contexts, emit)
         outcomes = [outcome if isinstance(outcome, Failure) else self._sent(outcome) for outcome in outcomes]

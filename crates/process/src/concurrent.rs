@@ -1,0 +1,486 @@
+//! A worker whose child works on several calls at once.
+//!
+//! ```text
+//!  call ──► writer task ──► Unix socket ──► child
+//!    ▲                                        │
+//!    └───── open calls ◄── reader task ◄──────┘
+//! ```
+//!
+//! Each call is a batch of its own with one item. The reader task owns the child; both tasks end with it.
+
+use std::collections::HashMap;
+use std::io;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use bytes::Bytes;
+use callboard_codec::{DecodeLimits, Envelope, Value};
+use callboard_core::{AsyncStreamWorker, AsyncWorker, Batch, CallContext, ExitPort, Failure, Replica, WorkerExit};
+use futures_util::future::join_all;
+use futures_util::{Stream, stream};
+use parking_lot::Mutex;
+use tokio::io::Interest;
+use tokio::net::UnixStream;
+use tokio::sync::mpsc::error::TrySendError;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
+use tokio::task::spawn_blocking;
+use tokio::time::{Instant, timeout};
+
+use crate::config::ProcessConfig;
+use crate::fork_server::ForkServer;
+use crate::frame::{Frame, frame_start};
+use crate::message::{self, FromChild, ItemError, ToChild};
+use crate::worker::{Lost, ProcessWorker, call_head, decode, envelope, failure, head, is_not_ready};
+
+/// The outputs of one item that the child may send before their reader has taken them.
+pub(crate) const CREDIT: usize = 16;
+
+/// The most frames of one call that wait to be written: its batch, its cancellation, and credit, which a child that reads
+/// nothing cannot use up.
+const FRAMES_OF_CALL: usize = 8;
+
+/// How often the reader task looks for the end of a child whose socket stays open.
+const LOOK_INTERVAL: Duration = Duration::from_millis(100);
+
+/// A worker for single outputs.
+pub(crate) struct ConcurrentWorker(Starting);
+
+/// A worker for streams of outputs.
+pub(crate) struct ConcurrentStreamWorker(Starting);
+
+/// A child that starts when its replica warms up: a start takes time, and the replica is built on the runtime.
+struct Starting {
+    config: ProcessConfig,
+    fork_server: Arc<ForkServer>,
+    replica: Replica,
+    child: OnceLock<RunningChild>,
+}
+
+/// The callers' side of a child.
+struct RunningChild {
+    frames: mpsc::Sender<OutgoingFrame>,
+    open: Arc<Mutex<OpenCalls>>,
+    /// As many calls as the child works on.
+    room: Arc<Semaphore>,
+    limits: DecodeLimits,
+    /// Resolves when the reader task has ended.
+    ended: Mutex<Option<oneshot::Receiver<()>>>,
+    stop_timeout: Duration,
+}
+
+/// The calls that the child has not answered, also those whose callers have left.
+#[derive(Default)]
+struct OpenCalls {
+    next_id: u64,
+    calls: HashMap<u64, OpenCall>,
+    /// More frames wait to be written than a child that reads would leave.
+    is_stuck: bool,
+    /// Why there is no child any more.
+    exit: Option<WorkerExit>,
+}
+
+struct OpenCall {
+    answers: mpsc::Sender<Answer>,
+    _room: OwnedSemaphorePermit,
+}
+
+/// What the child says about a call.
+enum Answer {
+    Output(Bytes),
+    Outcome(Result<Option<Bytes>, Box<ItemError>>),
+}
+
+/// A frame for the child. Its count is bounded by the open calls.
+struct OutgoingFrame {
+    head: Vec<u8>,
+    part: Option<Envelope>,
+}
+
+impl Starting {
+    fn new(config: &ProcessConfig, fork_server: &Arc<ForkServer>, replica: &Replica) -> Self {
+        Self {
+            config: config.clone(),
+            fork_server: Arc::clone(fork_server),
+            replica: replica.clone(),
+            child: OnceLock::new(),
+        }
+    }
+
+    async fn warmup(&self) -> Result<(), Failure> {
+        let (config, fork_server, replica) = (self.config.clone(), Arc::clone(&self.fork_server), self.replica.clone());
+        let worker = spawn_blocking(move || ProcessWorker::start(&config, &fork_server, &replica));
+        let worker = worker.await.map_err(|error| Failure::new(format!("could not start: {error}")))??;
+        let child = RunningChild::new(worker, &self.config, &self.replica)
+            .map_err(|error| Failure::new(format!("the socket of the child failed: {error}")))?;
+        let _ = self.child.set(child);
+        Ok(())
+    }
+
+    fn child(&self) -> &RunningChild {
+        self.child.get().expect("a worker is called after its warm-up")
+    }
+
+    async fn cleanup(&self) {
+        if let Some(child) = self.child.get() {
+            child.stop().await;
+        }
+    }
+}
+
+impl RunningChild {
+    fn new(worker: ProcessWorker, config: &ProcessConfig, replica: &Replica) -> io::Result<Self> {
+        let socket = worker.socket()?;
+        socket.set_nonblocking(true)?;
+        let socket = Arc::new(UnixStream::from_std(socket)?);
+        let (frames, outgoing) = mpsc::channel(FRAMES_OF_CALL * worker.max_batches());
+        let (ended, has_ended) = oneshot::channel();
+        let open = Arc::<Mutex<OpenCalls>>::default();
+        let room = Arc::new(Semaphore::new(worker.max_batches()));
+        let limits = worker.limits().clone();
+        tokio::spawn(write_frames(Arc::clone(&socket), outgoing));
+        let reader = ReaderTask {
+            worker,
+            socket,
+            open: Arc::clone(&open),
+            frames: frames.downgrade(),
+            liveness: replica.timeout(),
+            exit_port: replica.exit_port(),
+        };
+        tokio::spawn(async move {
+            reader.run().await;
+            let _ = ended.send(());
+        });
+        let ended = Mutex::new(Some(has_ended));
+        Ok(Self { frames, open, room, limits, ended, stop_timeout: config.stop_timeout })
+    }
+
+    /// Hands a call to the child, when it has room for it.
+    async fn begin(&self, input: &Value, context: &CallContext) -> Result<CallGuard<'_>, Failure> {
+        let part = envelope(input, self.limits.max_bytes)?;
+        // The semaphore is never closed.
+        let room = Arc::clone(&self.room).acquire_owned().await.map_err(|error| Failure::new(error.to_string()))?;
+        let (answers, receiver) = mpsc::channel(CREDIT + 1);
+        let id = {
+            let mut open = self.open.lock();
+            if let Some(exit) = open.exit.clone() {
+                drop(open);
+                exit.unwind();
+            }
+            let id = open.next_id;
+            open.next_id += 1;
+            open.calls.insert(id, OpenCall { answers, _room: room });
+            id
+        };
+        self.send(&ToChild::Batch { id, items: vec![call_head(context)] }, Some(part));
+        Ok(CallGuard { child: self, id, answers: receiver, taken: 0, is_over: false })
+    }
+
+    fn send(&self, message: &ToChild, part: Option<Envelope>) {
+        if let Err(TrySendError::Full(_)) = send(&self.frames, message, part) {
+            self.open.lock().is_stuck = true;
+        }
+    }
+
+    async fn stop(&self) {
+        self.send(&ToChild::Stop, None);
+        let ended = self.ended.lock().take();
+        if let Some(ended) = ended {
+            // Else the child is killed when this is dropped.
+            let _ = timeout(self.stop_timeout, ended).await;
+        }
+    }
+}
+
+/// Queues a frame. Without a writer there is no child, and its calls are told so.
+fn send(
+    frames: &mpsc::Sender<OutgoingFrame>,
+    message: &ToChild,
+    part: Option<Envelope>,
+) -> Result<(), TrySendError<OutgoingFrame>> {
+    // The head has numbers and texts, which can be written.
+    let head = message::encode(message).unwrap_or_default();
+    frames.try_send(OutgoingFrame { head, part })
+}
+
+/// A call in the child. Cancels it when it is dropped before its outcome.
+struct CallGuard<'c> {
+    child: &'c RunningChild,
+    id: u64,
+    answers: mpsc::Receiver<Answer>,
+    /// Outputs taken since the child was last given credit.
+    taken: usize,
+    is_over: bool,
+}
+
+impl CallGuard<'_> {
+    async fn next(&mut self) -> Answer {
+        match self.answers.recv().await {
+            Some(answer) => {
+                self.is_over = matches!(answer, Answer::Outcome(_));
+                answer
+            }
+            None => {
+                self.is_over = true;
+                let exit = self.child.open.lock().exit.clone();
+                exit.unwrap_or_else(|| WorkerExit::new("its child has ended")).unwind()
+            }
+        }
+    }
+
+    /// The caller has taken an output: the child may send more.
+    fn give_credit(&mut self) {
+        self.taken += 1;
+        if self.taken == CREDIT / 2 {
+            self.child.send(&ToChild::Credit { id: self.id, item: 0, outputs: self.taken }, None);
+            self.taken = 0;
+        }
+    }
+}
+
+impl Drop for CallGuard<'_> {
+    fn drop(&mut self) {
+        if !self.is_over {
+            self.child.send(&ToChild::Cancel { id: self.id, item: 0 }, None);
+        }
+    }
+}
+
+impl ConcurrentWorker {
+    pub(crate) fn new(config: &ProcessConfig, fork_server: &Arc<ForkServer>, replica: &Replica) -> Self {
+        Self(Starting::new(config, fork_server, replica))
+    }
+}
+
+impl AsyncWorker for ConcurrentWorker {
+    type In = Value;
+    type Out = Value;
+
+    async fn call(&self, batch: Batch<Value>) -> Vec<Result<Value, Failure>> {
+        let child = self.0.child();
+        let calls = batch.iter().enumerate().map(async |(index, input)| {
+            let mut call = child.begin(input, &batch.context(index)).await?;
+            match call.next().await {
+                Answer::Outcome(Ok(Some(part))) => decode(&part, &child.limits),
+                Answer::Outcome(Err(error)) => Err(failure(*error)),
+                Answer::Output(_) | Answer::Outcome(Ok(None)) => {
+                    Err(Failure::new("the worker answered with a stream, and the stage gives one output"))
+                }
+            }
+        });
+        join_all(calls).await
+    }
+
+    async fn warmup(&self) -> Result<(), Failure> {
+        self.0.warmup().await
+    }
+
+    async fn cleanup(&self) {
+        self.0.cleanup().await;
+    }
+}
+
+impl ConcurrentStreamWorker {
+    pub(crate) fn new(config: &ProcessConfig, fork_server: &Arc<ForkServer>, replica: &Replica) -> Self {
+        Self(Starting::new(config, fork_server, replica))
+    }
+}
+
+/// How far a stream is.
+enum Step<'c> {
+    Begin(Arc<Value>, Box<CallContext>),
+    Running(CallGuard<'c>),
+    Over,
+}
+
+impl AsyncStreamWorker for ConcurrentStreamWorker {
+    type In = Value;
+    type Out = Value;
+
+    fn call(&self, input: Arc<Value>, context: CallContext) -> impl Stream<Item = Result<Value, Failure>> + Send {
+        let child = self.0.child();
+        stream::unfold(Step::Begin(input, Box::new(context)), async move |step| {
+            let mut call = match step {
+                Step::Begin(input, context) => match child.begin(&input, &context).await {
+                    Ok(call) => call,
+                    Err(failure) => return Some((Err(failure), Step::Over)),
+                },
+                Step::Running(call) => call,
+                Step::Over => return None,
+            };
+            match call.next().await {
+                Answer::Output(part) => {
+                    call.give_credit();
+                    Some((decode(&part, &child.limits), Step::Running(call)))
+                }
+                Answer::Outcome(Ok(None)) => None,
+                Answer::Outcome(Err(error)) => Some((Err(failure(*error)), Step::Over)),
+                Answer::Outcome(Ok(Some(_))) => {
+                    let wrong = Failure::new("the worker answered with one output, and the stage streams");
+                    Some((Err(wrong), Step::Over))
+                }
+            }
+        })
+    }
+
+    async fn warmup(&self) -> Result<(), Failure> {
+        self.0.warmup().await
+    }
+
+    async fn cleanup(&self) {
+        self.0.cleanup().await;
+    }
+}
+
+/// Writes frames, each whole, until nobody can send any more.
+async fn write_frames(socket: Arc<UnixStream>, mut outgoing: mpsc::Receiver<OutgoingFrame>) -> io::Result<()> {
+    while let Some(OutgoingFrame { head, part }) = outgoing.recv().await {
+        let lengths = part.iter().map(Envelope::len);
+        write_all(&socket, &frame_start(&head, lengths)?).await?;
+        for piece in part.iter().flat_map(|part| part.parts()) {
+            write_all(&socket, piece).await?;
+        }
+    }
+    Ok(())
+}
+
+async fn write_all(socket: &UnixStream, mut bytes: &[u8]) -> io::Result<()> {
+    while !bytes.is_empty() {
+        let written = socket.async_io(Interest::WRITABLE, || socket.try_write(bytes)).await?;
+        bytes = &bytes[written..];
+    }
+    Ok(())
+}
+
+/// How long a child with open calls has said nothing.
+#[derive(Default)]
+struct Silence {
+    since: Option<Instant>,
+    is_pinged: bool,
+}
+
+impl Silence {
+    /// Whether it has lasted for `limit`. Calls `ping` once, after half of it.
+    fn is_too_long<T>(&mut self, limit: Duration, ping: impl FnOnce() -> T) -> bool {
+        let silence = self.since.get_or_insert_with(Instant::now).elapsed();
+        if silence >= limit / 2 && !self.is_pinged {
+            self.is_pinged = true;
+            ping();
+        }
+        silence >= limit
+    }
+}
+
+/// Reads what the child says, and ends it.
+struct ReaderTask {
+    worker: ProcessWorker,
+    socket: Arc<UnixStream>,
+    open: Arc<Mutex<OpenCalls>>,
+    /// Weak: the task ends when the worker is dropped.
+    frames: mpsc::WeakSender<OutgoingFrame>,
+    /// A child with open calls answers a ping within this time.
+    liveness: Option<Duration>,
+    exit_port: ExitPort,
+}
+
+impl ReaderTask {
+    async fn run(mut self) {
+        let lost = self.read().await;
+        let Self { mut worker, open, exit_port, .. } = self;
+        // Its end is waited for, for a moment.
+        let exit = spawn_blocking(move || lost.map(|lost| worker.end(lost)));
+        let Ok(Some(exit)) = exit.await else { return };
+        {
+            let mut open = open.lock();
+            open.exit = Some(exit.clone());
+            // Their callers read the reason.
+            open.calls.clear();
+        }
+        exit_port.report(&exit);
+    }
+
+    /// Reads until the child is lost. `None`: the worker has been dropped.
+    async fn read(&mut self) -> Option<Lost> {
+        let mut silence = Silence::default();
+        loop {
+            // Looked at before the socket: what a child has sent before its end is read.
+            let has_ended = self.worker.has_ended();
+            let received = match self.worker.try_receive() {
+                Err(error) if is_not_ready(&error) && has_ended => return Some(Lost::Ended),
+                Err(error) if is_not_ready(&error) => self.receive().await,
+                received => received,
+            };
+            let frames = self.frames.upgrade()?;
+            if self.open.lock().is_stuck {
+                return Some(Lost::Broken("it did not read what it was sent".to_owned()));
+            }
+            match received {
+                Ok(Some(frame)) => {
+                    silence = Silence::default();
+                    if let Err(lost) = self.take(&frame) {
+                        return Some(lost);
+                    }
+                    tokio::task::consume_budget().await;
+                }
+                Ok(None) => return Some(Lost::Ended),
+                Err(error) if is_not_ready(&error) => {
+                    if let Some(limit) = self.liveness
+                        && !self.open.lock().calls.is_empty()
+                        && silence.is_too_long(limit, || send(&frames, &ToChild::Ping, None))
+                    {
+                        return Some(Lost::Broken(format!("it has said nothing for {limit:?}")));
+                    }
+                }
+                Err(error) => return Some(error.into()),
+            }
+        }
+    }
+
+    /// Waits for bytes, for a moment, and reads them.
+    async fn receive(&mut self) -> io::Result<Option<Frame>> {
+        timeout(LOOK_INTERVAL, self.socket.readable()).await??;
+        self.socket.try_io(Interest::READABLE, || self.worker.try_receive())
+    }
+
+    fn take(&self, frame: &Frame) -> Result<(), Lost> {
+        let unasked = || Lost::Broken("it answered what it was not asked".to_owned());
+        match head(frame)? {
+            FromChild::Output { id, item: 0 } if frame.parts.len() == 1 => {
+                let open = self.open.lock();
+                let call = open.calls.get(&id).ok_or_else(unasked)?;
+                match call.answers.try_send(Answer::Output(frame.parts[0].clone())) {
+                    // The outcome has the last place.
+                    Ok(()) if call.answers.capacity() == 0 => Err(Lost::Broken(format!(
+                        "it sent more than {CREDIT} outputs of an item that were not asked for"
+                    ))),
+                    // The caller has left.
+                    Ok(()) | Err(TrySendError::Closed(_)) => Ok(()),
+                    Err(TrySendError::Full(_)) => Err(unasked()),
+                }
+            }
+            FromChild::Outcomes { id, items } => {
+                let [outcome] = <[_; 1]>::try_from(items)
+                    .map_err(|items| Lost::Broken(format!("it answered {} outcomes for 1 item", items.len())))?;
+                let outcome = match (outcome, frame.parts.as_slice()) {
+                    (Some(error), []) => Err(Box::new(error)),
+                    (None, []) => Ok(None),
+                    (None, [part]) => Ok(Some(part.clone())),
+                    _ => {
+                        return Err(Lost::Broken("it answered another number of outputs than of successes".to_owned()));
+                    }
+                };
+                let call = self.open.lock().calls.remove(&id).ok_or_else(unasked)?;
+                let _ = call.answers.try_send(Answer::Outcome(outcome));
+                Ok(())
+            }
+            FromChild::Log { level, target, message, request_id } => {
+                self.worker.log(&level, &target, message, request_id.as_deref());
+                Ok(())
+            }
+            FromChild::Pong => Ok(()),
+            FromChild::Output { .. } => Err(unasked()),
+            FromChild::Ready { .. } | FromChild::Failed { .. } => {
+                Err(Lost::Broken("it said twice whether it has started".to_owned()))
+            }
+        }
+    }
+}
