@@ -15,11 +15,10 @@ use std::thread;
 use std::time::Duration;
 
 use callboard_core::{ExitPort, Failure, Replica, WorkerExit};
-use rustix::process::Pid;
 
 use crate::config::ProcessConfig;
 use crate::exit;
-use crate::fork_server::{self, ForkServer, Forked};
+use crate::fork_server::{ForkServer, Forked};
 use crate::program::{self, END_GRACE, LastLine, Program};
 
 /// How often the thread that waits for a child looks at its batch: a caller that leaves is noticed within this time.
@@ -63,18 +62,35 @@ impl ChildProcess {
         ours.set_read_timeout(Some(TICK)).map_err(failed)?;
         ours.set_write_timeout(Some(TICK)).map_err(failed)?;
         let (lines, output) = io::pipe().map_err(failed)?;
+        let (life, exit_port) = (Arc::new(Life::default()), replica.exit_port());
+        life.is_busy.store(true, Ordering::SeqCst);
+        let ((sender, ended), name) = (channel(), format!("{}-{}", replica.stage(), replica.index()));
+        let tell = {
+            let (life, exit_port) = (Arc::clone(&life), exit_port.clone());
+            move || {
+                life.has_ended.store(true, Ordering::SeqCst);
+                let _ = sender.send(());
+                if !life.is_busy.load(Ordering::SeqCst) {
+                    exit_port.report(&idle_end());
+                }
+            }
+        };
         let group = match fork_server.fork(replica, theirs.as_fd(), output.as_fd())? {
             Some(forked) => {
                 // It has them.
                 drop((theirs, output));
+                forked.wait_on_thread(name, tell).map_err(failed)?;
                 Group::Forked(forked)
             }
-            None => Group::Spawned(Program::start(config, &config.command, theirs.into(), output)?),
+            None => {
+                let wait = move |pid| {
+                    program::wait(pid);
+                    tell();
+                };
+                Group::Spawned(Program::start(config, &config.command, (theirs.into(), output), name, wait)?)
+            }
         };
-        let (life, exit_port) = (Arc::new(Life::default()), replica.exit_port());
-        life.is_busy.store(true, Ordering::SeqCst);
         let (last_line, logged) = log_lines(lines, replica).map_err(failed)?;
-        let ended = wait_for_end(&group, exit_port.clone(), Arc::clone(&life)).map_err(failed)?;
         let stream = BufReader::new(ours);
         Ok(Self { group, stream, life, ended, last_line, logged, exit_port, cause: None })
     }
@@ -142,13 +158,6 @@ impl Drop for ChildProcess {
 }
 
 impl Group {
-    fn pid(&self) -> Pid {
-        match self {
-            Self::Spawned(program) => program.pid(),
-            Self::Forked(forked) => forked.pid(),
-        }
-    }
-
     /// Kills the group and returns the child's status, if it is known.
     fn kill(&mut self) -> Option<ExitStatus> {
         match self {
@@ -160,28 +169,6 @@ impl Group {
 
 fn idle_end() -> WorkerExit {
     WorkerExit::new("its process ended while it had nothing to do")
-}
-
-/// Waits for the end of a child on a thread of its own, and leaves its status to be read.
-fn wait_for_end(group: &Group, exit_port: ExitPort, life: Arc<Life>) -> io::Result<Receiver<()>> {
-    let (sender, ended) = channel();
-    let pid = group.pid();
-    let forked = match group {
-        Group::Spawned(_) => None,
-        Group::Forked(forked) => Some(forked.descriptor()?),
-    };
-    thread::Builder::new().name(format!("child-{}", pid.as_raw_nonzero())).spawn(move || {
-        match forked {
-            Some(descriptor) => fork_server::wait(&descriptor),
-            None => program::wait(pid),
-        }
-        life.has_ended.store(true, Ordering::SeqCst);
-        let _ = sender.send(());
-        if !life.is_busy.load(Ordering::SeqCst) {
-            exit_port.report(&idle_end());
-        }
-    })?;
-    Ok(ended)
 }
 
 /// Logs all lines on a thread of its own, which ends with the last process that may print.

@@ -229,23 +229,13 @@ impl Parent {
         let failed = |error: io::Error| config.cannot_start(&error);
         let (ours, theirs) = system::socket_pair().map_err(failed)?;
         let (lines, output) = io::pipe().map_err(failed)?;
-        let (last_line, (spawned, program), (sender, ended)) = (LastLine::default(), channel(), channel());
+        let (last_line, (sender, ended)) = (LastLine::default(), channel());
         let (stage, last) = (replica.stage().clone(), last_line.clone());
-        let (config, command) = (config.clone(), command.to_vec());
-        // Linux ends a process that asks for it with the thread that has started it: this one lives as long.
-        let thread = thread::Builder::new().name(format!("{stage}-fork-server")).spawn(move || {
-            let program = Program::start(&config, &command, theirs, output);
-            let pid = program.as_ref().ok().map(Program::pid);
-            if spawned.send(program).is_ok()
-                && let Some(pid) = pid
-            {
-                last.read(lines, |line| tracing::info!(%stage, "{line}"));
-                program::wait(pid);
-                let _ = sender.send(());
-            }
-        });
-        thread.map_err(failed)?;
-        let program = program.recv().map_err(|_| failed(io::ErrorKind::BrokenPipe.into()))??;
+        let program = Program::start(config, command, (theirs, output), format!("{stage}-fork-server"), move |pid| {
+            last.read(lines, |line| tracing::info!(%stage, "{line}"));
+            program::wait(pid);
+            let _ = sender.send(());
+        })?;
         Ok(Self {
             socket: Mutex::new(UnixDatagram::from(ours)),
             program: Mutex::new(Some(program)),
@@ -318,12 +308,14 @@ impl Drop for Parent {
 }
 
 impl Forked {
-    pub(crate) fn pid(&self) -> Pid {
-        self.pid
-    }
-
-    pub(crate) fn descriptor(&self) -> io::Result<OwnedFd> {
-        self.descriptor.try_clone()
+    /// Waits for the end on a thread of its own, and then tells it.
+    pub(crate) fn wait_on_thread(&self, thread: String, tell: impl FnOnce() + Send + 'static) -> io::Result<()> {
+        let descriptor = self.descriptor.try_clone()?;
+        thread::Builder::new().name(thread).spawn(move || {
+            wait(&descriptor);
+            tell();
+        })?;
+        Ok(())
     }
 
     fn has_ended(&self) -> bool {
@@ -358,7 +350,7 @@ impl Drop for Forked {
 }
 
 /// Waits for the end of the process that a descriptor refers to.
-pub(crate) fn wait(descriptor: &OwnedFd) {
+fn wait(descriptor: &OwnedFd) {
     let _ = retry_on_intr(|| poll(&mut [PollFd::new(descriptor, PollFlags::IN)], None));
 }
 

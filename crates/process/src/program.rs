@@ -6,6 +6,8 @@ use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, ExitStatus};
 use std::sync::Arc;
+use std::sync::mpsc::channel;
+use std::thread;
 use std::time::Duration;
 
 use callboard_core::Failure;
@@ -33,8 +35,30 @@ pub(crate) struct Program {
 pub(crate) struct LastLine(Arc<Mutex<Vec<u8>>>);
 
 impl Program {
-    /// Starts a program.
+    /// Starts a program on a thread that lives as long as its process: Linux ends a process that asks for it with the
+    /// thread that has started it. `wait` runs there, and is to wait for the end.
     pub(crate) fn start(
+        config: &ProcessConfig,
+        command: &[OsString],
+        (input, output): (OwnedFd, PipeWriter),
+        thread: String,
+        wait: impl FnOnce(Pid) + Send + 'static,
+    ) -> Result<Self, Failure> {
+        let failed = |error: io::Error| config.cannot_start(&error);
+        let (sender, started) = channel();
+        let (own, command) = (config.clone(), command.to_vec());
+        let thread = thread::Builder::new().name(thread).spawn(move || {
+            let program = Self::spawn(&own, &command, input, output);
+            let pid = program.as_ref().ok().map(Self::pid);
+            if sender.send(program).is_ok() {
+                let _ = pid.map(wait);
+            }
+        });
+        thread.map_err(failed)?;
+        started.recv().map_err(|_| failed(io::ErrorKind::BrokenPipe.into()))?
+    }
+
+    fn spawn(
         config: &ProcessConfig,
         command: &[OsString],
         input: OwnedFd,
@@ -56,7 +80,7 @@ impl Program {
         Ok(program)
     }
 
-    pub(crate) fn pid(&self) -> Pid {
+    fn pid(&self) -> Pid {
         Pid::from_child(&self.child)
     }
 

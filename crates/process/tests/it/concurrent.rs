@@ -35,6 +35,27 @@ fn spawn_call(node: &Node, item: &'static str) -> tokio::task::JoinHandle<Result
     tokio::spawn(async move { client.call("/child", Value::from(item)).await })
 }
 
+/// The threads of this process that have this name.
+fn threads(name: &str) -> usize {
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
+    tasks.filter(|task| std::fs::read_to_string(task.path().join("comm")).is_ok_and(|own| own.trim() == name)).count()
+}
+
+/// Linux ends a child that asks for it with the thread that has started it.
+#[test]
+fn a_child_outlives_the_thread_that_its_replica_was_started_on() {
+    let name = "short-lived";
+    let mut runtime = tokio::runtime::Builder::new_multi_thread();
+    runtime.worker_threads(1).thread_name(name).thread_keep_alive(Duration::from_millis(1)).enable_all();
+    runtime.build().unwrap().block_on(async {
+        let node =
+            started(stage("child", &ProcessConfig { concurrency: NonZeroU32::new(2), ..crate::config("") })).await;
+        let first = pid(&node).await;
+        until("only the runtime's worker is left", || threads(name) == 1).await;
+        assert_eq!((pid(&node).await, restarts(&node)), (first, 0));
+    });
+}
+
 /// Waits until the child has this many open calls, of the one that asks apart.
 async fn until_open(node: &Node, count: u64) {
     while call(node, "open").await.unwrap() != Value::from(count) {
