@@ -14,6 +14,8 @@ import numpy as np
 import callboard as cb
 
 KIND = os.environ.get("TEST_IMPORT", "")
+# Makes NumPy's generator.
+np.random.rand()
 STATE = {"imported by": os.getpid()}
 
 print("imported")
