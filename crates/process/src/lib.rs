@@ -11,6 +11,7 @@
 //!
 //! A worker in Rust is a [`Worker`](callboard_core::Worker) that a program passes to [`serve_worker`].
 
+mod calls;
 mod child;
 mod config;
 mod exit;

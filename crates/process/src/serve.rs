@@ -103,7 +103,7 @@ pub fn serve_worker<W>(
                 send(&FromChild::Outcomes { id, items }, &parts)?;
             }
             // An item that runs is not interrupted.
-            (ToChild::Cancel { .. }, _) => {}
+            (ToChild::Cancel { .. } | ToChild::Result { .. }, _) => {}
             (ToChild::Stop, _) => return Ok(()),
             (ToChild::Start(_) | ToChild::Batch { .. }, _) => {
                 return Err(ServeWorkerError::Protocol("a batch before the start, or a second start".to_owned()));

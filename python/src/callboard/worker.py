@@ -28,8 +28,9 @@ from typing import Any, NoReturn
 
 import msgspec
 
-from callboard import _api
-from callboard._api import Context, HTTPException, InvalidInput, SetupContext
+from callboard import _api, _depends
+from callboard._api import CallError, Context, HTTPException, InvalidInput, SetupContext
+from callboard._calls import Result, WorkerCalls
 from callboard._envelope import Buffer, Decoder, EnvelopeError, encode_pieces
 from callboard._frames import MAX_HEAD_BYTES, FrameError, Reader, Writer
 from callboard._runner import CURRENT, Cancelled, Failure, Runner, setup_arguments
@@ -93,7 +94,7 @@ class Batch:
         now = time.monotonic()
         self.id = head.id
         self.parts = parts
-        self.contexts = [_context(item, now) for item in head.items]
+        self.contexts = [_context(item, now, (head.id, index)) for index, item in enumerate(head.items)]
         self.on_cancel: Callable[[int], object] | None = None
 
     def cancel(self, index: int) -> None:
@@ -103,13 +104,14 @@ class Batch:
                 self.on_cancel(index)
 
 
-def _context(item: Item, now: float) -> Context:
+def _context(item: Item, now: float, place: tuple[int, int]) -> Context:
     return Context(
         request_id=item.request_id,
         route=item.route,
         caller=item.caller,
         traceparent=item.traceparent,
         deadline=None if item.remaining_ms is None else now + item.remaining_ms / 1000,
+        _place=place,
     )
 
 
@@ -123,7 +125,7 @@ class Worker:
         self._target = target
         self._socket = sock
         self._reader = Reader(sock)
-        self._decode = msgspec.msgpack.Decoder(Start | BatchHead | Cancel | Stop).decode
+        self._decode = msgspec.msgpack.Decoder(Start | BatchHead | Cancel | Result | Stop).decode
         self._writer = Writer(sock, self._look)
         # The thread that has it reads.
         self._reading = threading.Lock()
@@ -133,7 +135,9 @@ class Worker:
         # Wakes the event loop, where there is one.
         self._wake: Callable[[], object] | None = None
         self._max_bytes = 0
+        self._may_call = False
         self._decoder = Decoder()
+        self._calls = WorkerCalls(self._send, lambda: self._read(wait=True), self._reading, self._running_id)
 
     def main(self) -> int:
         """Serves until `stop`, and returns the exit code."""
@@ -149,6 +153,9 @@ class Worker:
                 raise TargetError(f"protocol {start.protocol}: this worker speaks {PROTOCOL}")
             route = load_route(self._target)
             instance = route.instance()
+        self._may_call = bool(_depends.depends_of(route.owner))
+        self._calls.max_bytes, self._calls.awaits = start.max_bytes, route.signature.is_async
+        _depends.current = self._calls
         context = _setup_context(route, start)
         hooks = [getattr(instance, name, None) for name in ("setup", "cleanup")]
         # Async code needs a loop from its setup on.
@@ -264,12 +271,17 @@ class Worker:
         except Exception as error:
             self._end(f"a frame that is not of the protocol: {error}", 1)
 
-    def _take(self, message: Start | BatchHead | Cancel | Stop, parts: list[Buffer]) -> None:
+    def _take(self, message: Start | BatchHead | Cancel | Result | Stop, parts: list[Buffer]) -> None:
         if isinstance(message, Cancel):
             running = self._running
             # The batch may just have ended.
             if running is not None and running.id == message.id:
                 running.cancel(message.item)
+            return
+        if isinstance(message, Result):
+            if len(parts) != (message.error is None):
+                raise FrameError(f"a result with {len(parts)} parts")
+            self._calls.take(message, parts)
             return
         if isinstance(message, BatchHead):
             if len(parts) != len(message.items):
@@ -286,6 +298,9 @@ class Worker:
             self._messages.append(message)
         if self._wake is not None:
             self._wake()
+
+    def _running_id(self) -> int | None:
+        return None if self._running is None else self._running.id
 
     # ---- Running -----------------------------------------------------------------------------------------------------
 
@@ -334,6 +349,7 @@ class Worker:
             items.append(None)
         # A batch may follow as soon as this one is answered.
         self._running = None
+        self._calls.end()
         self._send({"type": "outcomes", "id": batch.id, "items": items}, lengths, parts)
 
     def _checked(self, total: int) -> int:
@@ -345,7 +361,8 @@ class Worker:
 
     def _ready(self) -> None:
         worker = f"{platform.python_implementation()} {platform.python_version()}, callboard {__version__}"
-        self._send({"type": "ready", "protocol": PROTOCOL, "worker": worker})
+        calls = {"calls": True} if self._may_call else {}
+        self._send({"type": "ready", "protocol": PROTOCOL, "worker": worker, **calls})
 
     def send_log(self, level: str, target: str, message: str, request_id: str | None) -> None:
         head = {"type": "log", "level": level, "target": target, "message": _clip(message)}
@@ -392,6 +409,8 @@ def error_map(error: BaseException) -> dict[str, Any]:
         return {"message": _clip(str(error)), "invalid": True}
     if isinstance(error, HTTPException):
         return _http_error(error)
+    if isinstance(error, CallError):
+        return _passed_on(error)
     if isinstance(error, (Cancelled, asyncio.CancelledError)):
         return {"message": "cancelled: the caller has left", "type": "Cancelled"}
     found: dict[str, Any] = {"message": _clip(_message(error)), "type": _type_name(error)}
@@ -408,6 +427,21 @@ def _http_error(error: HTTPException) -> dict[str, Any]:
     if error.retry_after_ms is not None:
         found["retry_after_ms"] = error.retry_after_ms
     return found
+
+
+def _passed_on(error: CallError) -> dict[str, Any]:
+    """The error of a call that this one has made."""
+    more = {
+        "status": error.status_code,
+        "type": error.type,
+        "retry_after_ms": error.retry_after_ms,
+        "stage": error.stage,
+    }
+    found = {"message": _clip(error.message), "kind": error.kind, **{key: more[key] for key in more if more[key]}}
+    if error.details is not None:
+        found["details"] = _details(error.details)
+    trace = error.trace or _trace(error)
+    return {**found, "trace": _clip(trace)} if trace else found
 
 
 def _details(detail: Any) -> Any:
