@@ -23,6 +23,6 @@ mod stage;
 mod worker;
 
 pub use config::ProcessConfig;
-pub use python::{PythonConfig, PythonError, PythonService, configuration};
+pub use python::{PythonApp, PythonConfig, PythonDependency, PythonError, PythonService};
 pub use serve::{ServeWorkerError, serve_worker};
 pub use stage::{stage, stream_stage};
