@@ -22,7 +22,8 @@ pub(super) fn check(plan: &Plan, parts: &[Option<Part>]) -> Result<(), ConfigErr
                 return Err(ConfigError::Rejected { place: place(), message });
             }
             if let Some(way) = called.into_iter().find_map(|next| way_back(plan, parts, next, index, &mut Vec::new())) {
-                let names: Vec<String> = way.iter().map(|stage| format!("`{}`", plan.stages[*stage].name.value)).collect();
+                let names: Vec<String> =
+                    way.iter().map(|stage| format!("`{}`", plan.stages[*stage].name.value)).collect();
                 let way = names.join(", which calls ");
                 let message = format!("it calls {way}: all their replicas could wait for each other");
                 return Err(ConfigError::Rejected { place: place(), message });

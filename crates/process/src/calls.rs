@@ -12,10 +12,10 @@ use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::{self, Duration};
 
 use callboard_codec::Value;
-use callboard_core::{CallContext, CallError, CallOptions, ErrorKind, StartedCall};
+use callboard_core::{CallContext, CallError, CallOptions, ErrorKind, Instant, StartedCall};
 use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::retry_on_intr;
@@ -43,10 +43,17 @@ pub(crate) struct Calls {
 struct OpenCall {
     /// `None`: it belongs to all items.
     item: Option<usize>,
-    /// What a call of all items needs to run for another item, when the caller of the first has left.
-    input: Option<(String, Value)>,
+    /// A call of all items is made again if the caller has left for whose item it was made, before it was begun.
+    again: Option<Again>,
     /// Cancels the call when it is dropped.
     _started: Option<StartedCall>,
+}
+
+#[derive(Debug)]
+struct Again {
+    within: CallContext,
+    route: String,
+    input: Value,
 }
 
 /// Where the runtime leaves outcomes for the replica's thread.
@@ -89,8 +96,8 @@ impl Calls {
             return self
                 .refuse(id, CallError::new(ErrorKind::Overloaded, format!("{MAX_OPEN} calls are open already")));
         }
-        let again = item.is_none().then(|| (route.clone(), input.clone()));
-        let mut call = OpenCall { item, input: again, _started: None };
+        let again = || Again { within: within.clone(), route: route.clone(), input: input.clone() };
+        let mut call = OpenCall { item, again: item.is_none().then(again), _started: None };
         match within.client() {
             Ok(client) => {
                 let promise = Promise { id, outcomes: Some(Arc::clone(&self.outcomes)) };
@@ -104,7 +111,7 @@ impl Calls {
 
     /// Answers a call that is not started.
     pub(crate) fn refuse(&mut self, id: u64, error: CallError) {
-        self.open.insert(id, OpenCall { item: None, input: None, _started: None });
+        self.open.insert(id, OpenCall { item: None, again: None, _started: None });
         self.outcomes.leave(id, Err(error));
     }
 
@@ -118,7 +125,7 @@ impl Calls {
         let outcomes = &self.outcomes;
         let of_item = self.open.iter_mut().filter(|(_, call)| call.item.map_or(is_last, |of| of == item));
         for (id, call) in of_item {
-            (call._started, call.input) = (None, None);
+            (call._started, call.again) = (None, None);
             outcomes.leave(*id, Err(CallError::new(ErrorKind::Cancelled, "the caller has left")));
         }
     }
@@ -138,9 +145,10 @@ impl Calls {
         let mut taken = Vec::with_capacity(came.len());
         for (id, outcome) in came {
             let Some(mut call) = self.open.remove(&id) else { continue };
-            let has_left = matches!(&outcome, Err(error) if error.kind() == ErrorKind::Cancelled);
-            match (call.input.take().filter(|_| has_left), another()) {
-                (Some((route, input)), Some(within)) => self.start(id, None, &within, route, input),
+            let is_begun = outcome.as_ref().map_or_else(CallError::was_started, |_| true);
+            let again = call.again.take().filter(|again| !is_begun && !again.within.is_wanted(Instant::now()));
+            match (again, another()) {
+                (Some(again), Some(within)) => self.start(id, None, &within, again.route, again.input),
                 _ => taken.push((id, outcome)),
             }
         }
@@ -148,10 +156,10 @@ impl Calls {
     }
 
     /// Waits until the child sends or outcomes have come, at most until `until`. Whether the child has sent.
-    pub(crate) fn wait(&self, child: BorrowedFd<'_>, until: Instant) -> io::Result<bool> {
+    pub(crate) fn wait(&self, child: BorrowedFd<'_>, until: time::Instant) -> io::Result<bool> {
         let mut watched =
             [PollFd::new(&child, PollFlags::IN), PollFd::from_borrowed_fd(self.woken.as_fd(), PollFlags::IN)];
-        let timeout = until.saturating_duration_since(Instant::now());
+        let timeout = until.saturating_duration_since(time::Instant::now());
         retry_on_intr(|| poll(&mut watched, Some(&timespec(timeout))))?;
         Ok(!watched[0].revents().is_empty())
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use callboard_codec::{Map, Value};
 use callboard_core::{App, CallContext, CallError, CallOptions, Node, Stage};
 use callboard_process::stage;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, Semaphore};
 
 use super::{config, restarts, until};
 
@@ -146,6 +146,38 @@ async fn a_call_of_all_items_lives_as_long_as_one_of_their_callers() {
     assert!(early.is_err(), "the second caller still waits");
     second.abort();
     left.notified().await;
+}
+
+/// The call waits in a queue for the caller with the latest deadline, and is made again for the other one.
+#[tokio::test]
+async fn a_call_of_all_items_is_made_again_when_the_caller_of_a_queued_one_leaves() {
+    let free = Arc::new(Semaphore::new(0));
+    let permits = Arc::clone(&free);
+    let queue = Stage::each_async("queue", move |item: Arc<Value>| {
+        let permits = Arc::clone(&permits);
+        async move {
+            permits.acquire().await?.forget();
+            Ok((*item).clone())
+        }
+    });
+    let child = calling().max_batch_size(2).max_delay(Duration::from_secs(60));
+    let node = app(child).route("/queue", queue.concurrency(1)).start().await.unwrap();
+    let call = |route: &'static str, item: Value, seconds: u64| {
+        let client = node.client();
+        let options = CallOptions::new().with_timeout(Duration::from_secs(seconds));
+        tokio::spawn(async move { client.call_with::<Value, Value>(route, item, options).await })
+    };
+    let queue = || node.describe().stages.into_iter().find(|stage| stage.health.name.as_str() == "queue").unwrap();
+    let first = call("/queue", Value::from("first"), 30);
+    until("it runs", || queue().replicas[0].busy).await;
+    let whole = asked("/queue", &[("whole", Value::from(true))]);
+    let (stays, leaves) = (call("/child", whole.clone(), 20), call("/child", whole, 25));
+    until("their call is queued", || queue().queued == 1).await;
+    leaves.abort();
+    until("the caller has left", || node.describe().in_flight == 2).await;
+    free.add_permits(9);
+    assert_eq!(first.await.unwrap().unwrap(), Value::from("first"));
+    assert_eq!(stays.await.unwrap().unwrap(), Value::List(vec![Value::from("x")]));
 }
 
 #[tokio::test]
