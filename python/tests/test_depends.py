@@ -165,3 +165,15 @@ def test_a_map_has_a_bounded_number_of_open_calls() -> None:
         heads = [node.receive()[0] for _ in range(64)]
         answer(node, heads[0], "y")
         assert node.receive()[0]["id"] == heads[-1]["id"] + 1
+
+
+def test_a_worker_reads_results_while_it_writes_calls() -> None:
+    with Node("composed.py:Plain").ready() as node:
+        node.batch([[f"{number}" + "x" * 300_000 for number in range(3)]])
+        for _ in range(3):
+            ((head, value),) = calls(node, 1).values()
+            # The worker writes its next call, which is not read before this result has gone.
+            answer(node, head, value)
+        head, _ = node.receive()
+        answer(node, head, 7)
+        assert [len(each) for each in node.outcomes()[0][0][:3]] == [300_001] * 3
