@@ -1,7 +1,8 @@
 //! A child that calls routes of its node, frame by frame: an item says what it calls, and its output is what came back.
 //!
 //! An item is a map: `route`, `input`, `count` of calls, and optionally `after` (they are made one after the other),
-//! `whole` (they belong to the whole batch), `give_up` (each is cancelled at once), `same_id` and `batch` (mistakes).
+//! `whole` (they belong to the whole batch), `give_up` (each is cancelled at once), `then` (a route that is called
+//! afterwards), `forget` (no result is waited for), `same_id` and `batch` (mistakes).
 
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -48,7 +49,11 @@ impl Child {
                     open -= 1;
                 }
             }
-            for _ in 0..open {
+            if has(asked, "then") {
+                let then = map([("route", field(asked, "then")), ("input", field(asked, "input"))]);
+                open += self.call(batch, item, &then)?;
+            }
+            for _ in 0..if has(asked, "forget") { 0 } else { open } {
                 results.push(self.result()?);
             }
             outputs.push(Value::List(results));

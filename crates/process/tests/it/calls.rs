@@ -55,6 +55,11 @@ fn waiting(begun: &Arc<Notify>, left: &Arc<Notify>) -> Stage<Value, Value> {
     })
 }
 
+/// Sooner than by the deadline of a call.
+async fn notified(notify: &Notify) {
+    tokio::time::timeout(Duration::from_secs(10), notify.notified()).await.expect("within 10 s");
+}
+
 async fn results(node: &Node, asked: Value) -> Result<Vec<Value>, CallError> {
     let answer: Value = node.client().call("/child", asked).await?;
     Ok(answer.as_list().unwrap().to_vec())
@@ -120,9 +125,9 @@ async fn a_call_ends_when_the_caller_of_its_item_leaves() {
         let client = node.client();
         let asked = asked("/wait", &[("whole", whole)]);
         let outer = tokio::spawn(async move { client.call::<Value, Value>("/child", asked).await });
-        begun.notified().await;
+        notified(&begun).await;
         outer.abort();
-        left.notified().await;
+        notified(&left).await;
     }
     assert_eq!(results(&node, asked("/echo", &[])).await.unwrap(), [Value::from("x")], "the child lives");
     until("nothing is in flight", || node.describe().in_flight == 0).await;
@@ -140,12 +145,12 @@ async fn a_call_of_all_items_lives_as_long_as_one_of_their_callers() {
         tokio::spawn(async move { client.call::<Value, Value>("/child", asked).await })
     };
     let (first, second) = (call(asked.clone()), call(asked));
-    begun.notified().await;
+    notified(&begun).await;
     first.abort();
     let early = tokio::time::timeout(Duration::from_millis(200), left.notified()).await;
     assert!(early.is_err(), "the second caller still waits");
     second.abort();
-    left.notified().await;
+    notified(&left).await;
 }
 
 /// The call waits in a queue for the caller with the latest deadline, and is made again for the other one.
@@ -184,9 +189,21 @@ async fn a_call_of_all_items_is_made_again_when_the_caller_of_a_queued_one_leave
 async fn a_call_that_the_child_gives_up_ends() {
     let (begun, left) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
     let node = app(calling()).route("/wait", waiting(&begun, &left)).start().await.unwrap();
-    let asked = asked("/wait", &[("give_up", Value::from(true)), ("count", Value::from(3))]);
-    assert_eq!(results(&node, asked).await.unwrap(), []);
-    until("nothing is in flight", || node.describe().in_flight == 0).await;
+    let asked = asked("/wait", &[("give_up", Value::from(true)), ("then", Value::from("/wait"))]);
+    let client = node.client();
+    let outer = tokio::spawn(async move { client.call::<Value, Value>("/child", asked).await });
+    notified(&left).await;
+    assert!(!outer.is_finished(), "the second call of the child still waits");
+}
+
+#[tokio::test]
+async fn the_calls_of_a_batch_end_with_it() {
+    let (begun, left) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+    let node = app(calling()).route("/wait", waiting(&begun, &left)).start().await.unwrap();
+    let forgotten = asked("/wait", &[("forget", Value::from(true)), ("count", Value::from(3))]);
+    assert_eq!(results(&node, forgotten).await.unwrap(), []);
+    until("all are over", || node.describe().stages.iter().all(|stage| !stage.replicas[0].busy)).await;
+    assert_eq!(results(&node, asked("/echo", &[])).await.unwrap(), [Value::from("x")]);
 }
 
 #[tokio::test]
