@@ -103,7 +103,7 @@ pub fn serve_worker<W>(
                 send(&FromChild::Outcomes { id, items }, &parts)?;
             }
             // An item that runs is not interrupted.
-            (ToChild::Cancel { .. } | ToChild::Credit { .. }, _) => {}
+            (ToChild::Cancel { .. } | ToChild::Credit { .. } | ToChild::Result { .. }, _) => {}
             (ToChild::Ping, _) => send(&FromChild::Pong, &[])?,
             (ToChild::Stop, _) => return Ok(()),
             (ToChild::Start(_) | ToChild::Batch { .. }, _) => {

@@ -28,8 +28,9 @@ from typing import Any, NoReturn
 
 import msgspec
 
-from callboard import _api
-from callboard._api import Context, HTTPException, InvalidInput, SetupContext
+from callboard import _api, _depends
+from callboard._api import CallError, Context, HTTPException, InvalidInput, SetupContext
+from callboard._calls import Result, WorkerCalls
 from callboard._envelope import Buffer, Decoder, EnvelopeError, encode_pieces
 from callboard._frames import MAX_HEAD_BYTES, FrameError, Reader, Writer
 from callboard._runner import CURRENT, Cancelled, Failure, Runner, setup_arguments
@@ -106,7 +107,7 @@ class Batch:
         now = time.monotonic()
         self.id = head.id
         self.parts = parts
-        self.contexts = [_context(item, now) for item in head.items]
+        self.contexts = [_context(item, now, (head.id, index)) for index, item in enumerate(head.items)]
         self.on_cancel: Callable[[int], object] | None = None
         # For each item, what its outputs wait for.
         self.credit = [asyncio.Semaphore(credit) for _ in head.items] if credit else None
@@ -118,13 +119,14 @@ class Batch:
                 self.on_cancel(index)
 
 
-def _context(item: Item, now: float) -> Context:
+def _context(item: Item, now: float, place: tuple[int, int]) -> Context:
     return Context(
         request_id=item.request_id,
         route=item.route,
         caller=item.caller,
         traceparent=item.traceparent,
         deadline=None if item.remaining_ms is None else now + item.remaining_ms / 1000,
+        _place=place,
     )
 
 
@@ -138,7 +140,7 @@ class Worker:
         self._target = target
         self._socket = sock
         self._reader = Reader(sock)
-        self._decode = msgspec.msgpack.Decoder(Start | BatchHead | Cancel | Credit | Ping | Stop).decode
+        self._decode = msgspec.msgpack.Decoder(Start | BatchHead | Cancel | Credit | Result | Ping | Stop).decode
         self._writer = Writer(sock, self._look)
         # The thread that has it reads.
         self._reading = threading.Lock()
@@ -151,7 +153,9 @@ class Worker:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._wake: Callable[[], object] | None = None
         self._max_bytes = 0
+        self._may_call = False
         self._decoder = Decoder()
+        self._calls = WorkerCalls(self._send, lambda: self._read(wait=True), self._reading, self._running)
 
     def main(self) -> int:
         """Serves until `stop`, and returns the exit code."""
@@ -167,6 +171,9 @@ class Worker:
                 raise TargetError(f"protocol {start.protocol}: this worker speaks {PROTOCOL}")
             route = load_route(self._target)
             instance = route.instance()
+        self._may_call = bool(_depends.depends_of(route.owner))
+        self._calls.max_bytes, self._calls.awaits = start.max_bytes, route.signature.is_async
+        _depends.current = self._calls
         context = _setup_context(route, start)
         hooks = [getattr(instance, name, None) for name in ("setup", "cleanup")]
         # Async code needs a loop from its setup on.
@@ -298,7 +305,7 @@ class Worker:
         except Exception as error:
             self._end(f"a frame that is not of the protocol: {error}", 1)
 
-    def _take(self, message: Start | BatchHead | Cancel | Credit | Ping | Stop, parts: list[Buffer]) -> None:
+    def _take(self, message: Start | BatchHead | Cancel | Credit | Result | Ping | Stop, parts: list[Buffer]) -> None:
         if isinstance(message, (Cancel, Credit)):
             # The batch may just have ended.
             batch = self._running.get(message.id)
@@ -313,6 +320,11 @@ class Worker:
             # The loop answers: code that blocks it has stopped.
             if self._loop is not None:
                 self._loop.call_soon_threadsafe(self._send, {"type": "pong"})
+            return
+        if isinstance(message, Result):
+            if len(parts) != (message.error is None):
+                raise FrameError(f"a result with {len(parts)} parts")
+            self._calls.take(message, parts)
             return
         if isinstance(message, BatchHead):
             if len(parts) != len(message.items):
@@ -379,6 +391,7 @@ class Worker:
             items.append(None)
         # A batch may follow as soon as this one is answered.
         del self._running[batch.id]
+        self._calls.end(batch.id)
         self._send({"type": "outcomes", "id": batch.id, "items": items}, lengths, parts)
 
     def _checked(self, total: int) -> int:
@@ -391,7 +404,11 @@ class Worker:
     def _ready(self) -> None:
         worker = f"{platform.python_implementation()} {platform.python_version()}, callboard {__version__}"
         head: dict[str, Any] = {"type": "ready", "protocol": PROTOCOL, "worker": worker}
-        self._send(head if self._max_batches == 1 else {**head, "max_batches": self._max_batches})
+        if self._max_batches > 1:
+            head["max_batches"] = self._max_batches
+        if self._may_call:
+            head["calls"] = True
+        self._send(head)
 
     def send_log(self, level: str, target: str, message: str, request_id: str | None) -> None:
         head = {"type": "log", "level": level, "target": target, "message": _clip(message)}
@@ -443,6 +460,8 @@ def error_map(error: BaseException) -> dict[str, Any]:
         return {"message": _clip(str(error)), "invalid": True}
     if isinstance(error, HTTPException):
         return _http_error(error)
+    if isinstance(error, CallError):
+        return _passed_on(error)
     if isinstance(error, (Cancelled, asyncio.CancelledError)):
         return {"message": "cancelled: the caller has left", "type": "Cancelled"}
     found: dict[str, Any] = {"message": _clip(_message(error)), "type": _type_name(error)}
@@ -459,6 +478,21 @@ def _http_error(error: HTTPException) -> dict[str, Any]:
     if error.retry_after_ms is not None:
         found["retry_after_ms"] = error.retry_after_ms
     return found
+
+
+def _passed_on(error: CallError) -> dict[str, Any]:
+    """The error of a call that this one has made."""
+    more = {
+        "status": error.status_code,
+        "type": error.type,
+        "retry_after_ms": error.retry_after_ms,
+        "stage": error.stage,
+    }
+    found = {"message": _clip(error.message), "kind": error.kind, **{key: more[key] for key in more if more[key]}}
+    if error.details is not None:
+        found["details"] = _details(error.details)
+    trace = error.trace or _trace(error)
+    return {**found, "trace": _clip(trace)} if trace else found
 
 
 def _details(detail: Any) -> Any:

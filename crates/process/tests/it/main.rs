@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot continue panics")]
 
+mod calls;
 mod concurrent;
 
 use std::sync::Arc;
