@@ -102,7 +102,7 @@ mod tests {
     #[test]
     fn a_route_that_is_not_served_is_named_with_the_nearest() {
         let error = checked([&[], &["/aa"], &[]], false).unwrap_err();
-        assert!(error.starts_with("f:5: stage `b`: embed: ") && error.contains("did you mean `/a`?"), "{error}");
+        assert!(error.starts_with("f:8: stage `b`: embed: ") && error.contains("did you mean `/a`?"), "{error}");
     }
 
     #[test]
@@ -110,10 +110,10 @@ mod tests {
         let error = checked([&["/b"], &["/c"], &["/b"]], false).unwrap_err();
         assert_eq!(
             error,
-            "f:5: stage `b`: embed: it calls `c`, which calls `b`: all their replicas could wait for each other"
+            "f:8: stage `b`: embed: it calls `c`, which calls `b`: all their replicas could wait for each other"
         );
         let error = checked([&["/a"], &[], &[]], false).unwrap_err();
-        assert_eq!(error, "f:1: stage `a`: embed: it calls `a`: all their replicas could wait for each other");
+        assert_eq!(error, "f:2: stage `a`: embed: it calls `a`: all their replicas could wait for each other");
     }
 
     #[test]
