@@ -28,13 +28,17 @@ from callboard._api import (
     route,
     service,
 )
+from callboard._media import Audio, File, Image
 from callboard._version import __version__
 from callboard.testing import test_client
 
 __all__ = [
+    "Audio",
     "Context",
     "Field",
+    "File",
     "HTTPException",
+    "Image",
     "InvalidInput",
     "SetupContext",
     "__version__",
@@ -48,6 +52,8 @@ __all__ = [
 
 # Names of other systems, and the name here.
 _ELSEWHERE = {
+    "Path": "File",
+    "UploadFile": "File",
     "api": "route",
     "app": "service",
     "batch": "batched",

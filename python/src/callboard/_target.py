@@ -65,6 +65,7 @@ class Route:
             "route": self.path,
             "method": self.attribute,
             "input": self.signature.input_schema(),
+            "raw_body": self.signature.raw_body(),
             "output": self.signature.output_schema(),
             "streams": self.signature.streams,
             "batched": self.method.batched,
