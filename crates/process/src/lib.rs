@@ -22,6 +22,6 @@ mod stage;
 mod worker;
 
 pub use config::ProcessConfig;
-pub use python::{PythonConfig, PythonError, PythonService, configuration};
+pub use python::{PythonConfig, PythonError, PythonRawBody, PythonService, configuration};
 pub use serve::{ServeWorkerError, serve_worker};
 pub use stage::{stage, stream_stage};

@@ -38,6 +38,9 @@ pub struct PythonService {
     pub route: String,
     /// The JSON schema of its input.
     pub input: Json,
+    /// The parameter that a body without fields is.
+    #[serde(default)]
+    pub raw_body: Option<PythonRawBody>,
     /// The JSON schema of its output, or of one of its outputs.
     pub output: Json,
     /// Whether it answers with a stream of outputs.
@@ -58,6 +61,18 @@ pub struct PythonService {
     /// What it does, in one line.
     #[serde(default)]
     pub description: Option<String>,
+    /// Valid inputs.
+    #[serde(default)]
+    pub examples: Vec<Json>,
+}
+
+/// A parameter that is the whole body of some requests.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+pub struct PythonRawBody {
+    /// The name of the parameter.
+    pub field: String,
+    /// Media types or ranges of the bodies.
+    pub media_types: Vec<String>,
 }
 
 /// An import that takes longer does not end.
@@ -170,6 +185,14 @@ impl PythonConfig {
         found.cloned().ok_or_else(|| PythonError::UnknownName { app: self.app.clone(), known: known() })
     }
 
+    /// A module of the package, such as `callboard.prepare`, to be run for this app with files in `base`.
+    #[must_use]
+    pub fn tool(&self, base: &Path, module: &str) -> Command {
+        let mut command = Command::new(self.interpreter(base));
+        command.args(["-m", module]).arg(&self.app).env(SAFE_PATH.0, SAFE_PATH.1).current_dir(directory(base));
+        command
+    }
+
     /// The command of a worker for files in `base`.
     #[must_use]
     pub fn process(&self, base: &Path) -> ProcessConfig {
@@ -244,12 +267,34 @@ impl PythonService {
     }
 }
 
+/// A text of TOML. JSON's texts are also TOML's, but for this character.
+fn quoted(text: &str) -> String {
+    Json::from(text).to_string().replace('\u{7f}', "\\u007f")
+}
+
+/// A value of TOML on one line, without what is null; `None` if nothing else would be left, or a number is too large.
+fn inline(value: &Json) -> Option<String> {
+    match value {
+        Json::Null => None,
+        Json::Bool(_) => Some(value.to_string()),
+        Json::Number(number) => (number.is_i64() || number.is_f64()).then(|| number.to_string()),
+        Json::String(text) => Some(quoted(text)),
+        Json::Array(items) => {
+            let items: Option<Vec<String>> = items.iter().map(inline).collect();
+            Some(format!("[{}]", items?.join(", ")))
+        }
+        Json::Object(entries) => {
+            let kept = entries.iter().filter(|(_, value)| !value.is_null());
+            let entries = kept.map(|(key, value)| Some(format!("{} = {}", quoted(key), inline(value)?)));
+            Some(format!("{{ {} }}", entries.collect::<Option<Vec<_>>>()?.join(", ")))
+        }
+    }
+}
+
 /// The configuration file that these services mean.
 #[must_use]
 pub fn configuration(services: &[PythonService]) -> String {
     let mut text = String::new();
-    // JSON's texts are also TOML's, but for this character.
-    let quoted = |value: &str| Json::from(value).to_string().replace('\u{7f}', "\\u007f");
     for service in services {
         let name = quoted(&service.stage_name());
         let _ = writeln!(text, "[[stage]]\nname = {name}\nkind = \"python\"\napp = {}", quoted(&service.target));
@@ -265,7 +310,33 @@ pub fn configuration(services: &[PythonService]) -> String {
             let _ = value.map(|value| writeln!(text, "{key} = {value}"));
         };
         line("summary", service.description.as_deref().filter(|text| !text.is_empty()).map(quoted));
+        let examples: Vec<String> = service.examples.iter().filter_map(inline).collect();
+        line(
+            "examples",
+            Some(examples).filter(|examples| !examples.is_empty()).map(|examples| {
+                let examples: Vec<String> = examples.iter().map(|example| format!("{{ json = {example} }}")).collect();
+                format!("[{}]", examples.join(", "))
+            }),
+        );
         text.push('\n');
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn an_example_is_a_value_of_toml_if_it_can_be() {
+        let example =
+            json!({ "text": "a\u{7f}\"", "top": 3, "scale": 0.5, "none": null, "names": [["a"], []], "on": true });
+        let expected = r#"{ "text" = "a\u007f\"", "top" = 3, "scale" = 0.5, "names" = [["a"], []], "on" = true }"#;
+        assert_eq!(inline(&example).as_deref(), Some(expected));
+        for none in [json!(null), json!([1, null]), json!({ "a": u64::MAX })] {
+            assert_eq!(inline(&none), None, "{none}");
+        }
+    }
 }

@@ -244,8 +244,11 @@ def convert(value: Any, hint: Any) -> Any:
 
 
 def _invalid(error: msgspec.ValidationError) -> InvalidInput:
-    message = str(error)
-    return InvalidInput(message if " - at `" in message else f"{message} - at `$`")
+    message, _, place = str(error).rpartition(" - at `")
+    message, place = (message, place.rstrip("`")) if message else (str(error), "$")
+    cause = error.__cause__
+    fields = cause.fields if isinstance(cause, _WrongFields) else [("", message)]
+    return InvalidInput(f"{message} - at `{place}`", [(place + inner, text) for inner, text in fields])
 
 
 def _plain(value: Any) -> Any:
@@ -335,14 +338,25 @@ def _is_pydantic(origin: Any) -> bool:
     return isinstance(origin, type) and hasattr(origin, "model_validate") and hasattr(origin, "model_json_schema")
 
 
+class _WrongFields(ValueError):
+    """All that is wrong in a model of pydantic."""
+
+    def __init__(self, errors: list[tuple[tuple[Any, ...], str]]) -> None:
+        super().__init__("; ".join(f"{'.'.join(map(str, place)) or '$'}: {message}" for place, message in errors))
+        self.fields = [("".join(map(_step, place)), message) for place, message in errors]
+
+
+def _step(key: Any) -> str:
+    return f"[{key}]" if isinstance(key, int) else f".{key}"
+
+
 def _to_model(model: Any, value: Any) -> Any:
     try:
         return model.model_validate(_plain(value))
     except ValueError as error:
         if not hasattr(error, "errors"):
             raise
-        found = [f"{'.'.join(map(str, each['loc'])) or '$'}: {each['msg']}" for each in error.errors()]
-        raise ValueError("; ".join(found)) from error
+        raise _WrongFields([(each["loc"], each["msg"]) for each in error.errors()]) from error
 
 
 def _to_frame(origin: Any, value: Any) -> Any:

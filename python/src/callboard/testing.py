@@ -10,6 +10,7 @@ from typing import Any
 
 from callboard._api import Context, SetupContext
 from callboard._envelope import Decoder, encode
+from callboard._hooks import Preparation
 from callboard._runner import Failure, Runner, setup_arguments
 from callboard._target import TargetError, routes_of
 
@@ -33,11 +34,14 @@ class TestClient:
         self._routes = {route.attribute or route.name: route for route in routes_of(app, name)}
         self._instance = next(iter(self._routes.values())).instance()
         device = str(settings.get("device") or "cpu")
-        self._context = SetupContext(stage=name, device=device, settings=settings)
+        self._preparation = Preparation(next(iter(self._routes.values())).owner, settings.get("cache"))
+        cache = self._preparation.cache
+        self._context = SetupContext(stage=name, device=device, settings=settings, cache=cache)
         self._loop = asyncio.new_event_loop()
         self._decoder = Decoder()
 
     def __enter__(self) -> TestClient:
+        self._preparation.run(self._instance)
         setup = getattr(self._instance, "setup", None)
         if setup is not None:
             self._wait(setup(**setup_arguments(setup, self._context)))

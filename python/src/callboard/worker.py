@@ -32,6 +32,7 @@ from callboard import _api
 from callboard._api import Context, HTTPException, InvalidInput, SetupContext
 from callboard._envelope import Buffer, Decoder, EnvelopeError, encode_pieces
 from callboard._frames import MAX_HEAD_BYTES, FrameError, Reader, Writer
+from callboard._hooks import Health, Preparation, finish, warm_up
 from callboard._runner import CURRENT, Cancelled, Failure, Runner, setup_arguments
 from callboard._signature import _plain
 from callboard._target import Route, TargetError, load_route
@@ -41,6 +42,8 @@ PROTOCOL = 1
 
 # The longest text of an error or log record. A head has at most 4 MiB.
 _MAX_TEXT = 16 << 10
+# As many wrong fields as the HTTP edge lists.
+_MAX_FIELDS = 32
 # A node reads a head of 64 levels.
 _MAX_DETAIL_LEVELS = 32
 _PACKAGE = os.path.dirname(os.path.abspath(__file__))
@@ -49,6 +52,7 @@ _HANG_UP = select.POLLHUP | getattr(select, "POLLRDHUP", 0)
 _WATCH_SECONDS = 0.05
 
 _encode_head = msgspec.msgpack.Encoder().encode
+log = logging.getLogger("callboard")
 
 
 # ---- Messages of the node --------------------------------------------------------------------------------------------
@@ -149,8 +153,8 @@ class Worker:
                 raise TargetError(f"protocol {start.protocol}: this worker speaks {PROTOCOL}")
             route = load_route(self._target)
             instance = route.instance()
-        context = _setup_context(route, start)
-        hooks = [getattr(instance, name, None) for name in ("setup", "cleanup")]
+            context = _setup_context(route, start, instance)
+        hooks = [getattr(instance, name, None) for name in ("setup", "cleanup", "health")]
         # Async code needs a loop from its setup on.
         if route.signature.is_async or any(map(inspect.iscoroutinefunction, hooks)):
             return asyncio.run(self._serve_async(route, instance, context))
@@ -160,7 +164,9 @@ class Worker:
         with self._starting():
             if hasattr(instance, "setup"):
                 instance.setup(**setup_arguments(instance.setup, context))
-        runner = Runner(route, instance)
+            runner = Runner(route, instance)
+            finish(warm_up(route, runner))
+        self._health = Health(instance)
         self._ready()
         while isinstance(message := self._next(), Batch):
             self._run(message, runner)
@@ -186,7 +192,9 @@ class Worker:
         with self._starting():
             if hasattr(instance, "setup"):
                 await _maybe(instance.setup(**setup_arguments(instance.setup, context)))
-        runner = Runner(route, instance)
+            runner = Runner(route, instance)
+            await warm_up(route, runner)
+        self._health = Health(instance)
         self._ready()
         while isinstance(message := await self._next_in_loop(arrived), Batch):
             await self._run_in_loop(message, runner, loop)
@@ -206,14 +214,16 @@ class Worker:
 
     async def _run_in_loop(self, batch: Batch, runner: Runner, loop: asyncio.AbstractEventLoop) -> None:
         if not runner.signature.is_async:
-            self._run(batch, runner)
+            results = runner.run(self._inputs(batch), batch.contexts, self._emitter(batch))
+            self._finish(batch, results, runner, await self._health.reason())
             return
 
         def started(cancel: Callable[[int], None]) -> None:
             batch.on_cancel = lambda index: loop.call_soon_threadsafe(cancel, index)
 
         inputs, emit = self._inputs(batch), self._emitter(batch)
-        self._finish(batch, await runner.run_async(inputs, batch.contexts, emit, started), runner)
+        results = await runner.run_async(inputs, batch.contexts, emit, started)
+        self._finish(batch, results, runner, await self._health.reason())
 
     async def _next_in_loop(self, arrived: asyncio.Event) -> Start | Batch | Stop:
         while not self._messages:
@@ -290,7 +300,8 @@ class Worker:
     # ---- Running -----------------------------------------------------------------------------------------------------
 
     def _run(self, batch: Batch, runner: Runner) -> None:
-        self._finish(batch, runner.run(self._inputs(batch), batch.contexts, self._emitter(batch)), runner)
+        results = runner.run(self._inputs(batch), batch.contexts, self._emitter(batch))
+        self._finish(batch, results, runner, finish(self._health.reason()))
 
     def _inputs(self, batch: Batch) -> list[Any]:
         inputs: list[Any] = []
@@ -311,8 +322,8 @@ class Worker:
 
         return emit
 
-    def _finish(self, batch: Batch, results: list[Any], runner: Runner) -> None:
-        """Sends the outcome of each item."""
+    def _finish(self, batch: Batch, results: list[Any], runner: Runner, unwell: str | None) -> None:
+        """Sends the outcome of each item. A replica that is not well ends after it."""
         items: list[dict[str, Any] | None] = []
         lengths: list[int] = []
         parts: list[Buffer] = []
@@ -334,7 +345,13 @@ class Worker:
             items.append(None)
         # A batch may follow as soon as this one is answered.
         self._running = None
-        self._send({"type": "outcomes", "id": batch.id, "items": items}, lengths, parts)
+        head = {"type": "outcomes", "id": batch.id, "items": items}
+        if unwell is None:
+            self._send(head, lengths, parts)
+            return
+        log.error("this replica ends, and is started again: %s", unwell)
+        self._send({**head, "last": True}, lengths, parts)
+        self._end(None, 1)
 
     def _checked(self, total: int) -> int:
         if total > self._max_bytes:
@@ -377,10 +394,13 @@ async def _maybe(result: Any) -> None:
         await result
 
 
-def _setup_context(route: Route, start: Start) -> SetupContext:
+def _setup_context(route: Route, start: Start, instance: Any) -> SetupContext:
+    """Where the instance starts, with what it has prepared."""
     settings = start.settings or {}
     device = str(settings.get("device") or route.service.device or "cpu")
-    return SetupContext(start.stage, start.replica, start.generation, device, settings)
+    preparation = Preparation(route.owner, settings.get("cache"))
+    preparation.run(instance)
+    return SetupContext(start.stage, start.replica, start.generation, device, settings, preparation.cache)
 
 
 # ---- Errors ----------------------------------------------------------------------------------------------------------
@@ -388,6 +408,9 @@ def _setup_context(route: Route, start: Start) -> SetupContext:
 
 def error_map(error: BaseException) -> dict[str, Any]:
     """An exception as the protocol's map."""
+    if isinstance(error, InvalidInput) and error.fields:
+        fields = [{"path": _clip(path), "message": _clip(message)} for path, message in error.fields[:_MAX_FIELDS]]
+        return {"message": _clip(str(error)), "invalid": True, "details": {"fields": fields}}
     if isinstance(error, (InvalidInput, EnvelopeError)):
         return {"message": _clip(str(error)), "invalid": True}
     if isinstance(error, HTTPException):
