@@ -21,7 +21,7 @@ import msgspec
 import numpy as np
 from msgspec.msgpack import Ext
 
-from callboard import _media
+from callboard import _media, _torch
 
 Buffer = bytes | bytearray | memoryview
 
@@ -188,6 +188,8 @@ class _Writer:
             return self.frame(value)
         if hasattr(value, "model_dump"):
             return self.map(value.model_dump(), depth)
+        if _torch.is_tensor(type(value)):
+            return self.array(_torch.to_array(value))
         data = _media.as_bytes(value)
         if data is not None:
             return self.lower(data, depth)

@@ -18,7 +18,7 @@ from typing import Annotated, Any, Union, get_args, get_origin
 import msgspec
 import numpy as np
 
-from callboard import _media
+from callboard import _media, _torch
 from callboard._api import Context, InvalidInput
 
 _LISTS = (list, collections.abc.Sequence, collections.abc.Iterable, collections.abc.Collection)
@@ -274,6 +274,9 @@ def _from_plain(hint: Any, value: Any) -> Any:
         return to_array(value, array_dtype(hint))
     if _media.is_file(origin):
         return _media.convert(origin, value)
+    if isinstance(origin, type) and _torch.is_tensor(origin) and not isinstance(value, origin):
+        was_list = not isinstance(value, (np.ndarray, np.generic))
+        return _torch.from_array(to_array(value, None), was_list=was_list)
     if isinstance(origin, type) and isinstance(value, origin):
         return value
     if _is_pydantic(origin):
@@ -410,6 +413,8 @@ def _schema_hook(kind: type) -> dict[str, Any]:
         return {"type": "array"}
     if _media.is_file(kind):
         return _media.schema(kind)
+    if _torch.is_tensor(kind):
+        return {"type": "array", "description": "an array, as a tensor of PyTorch"}
     if _is_pydantic(kind):
         model: dict[str, Any] = kind.model_json_schema()  # type: ignore[attr-defined]
         return _inline(model, model.pop("$defs", {}), ())  # type: ignore[no-any-return]
