@@ -18,6 +18,7 @@ use super::parts;
 use super::plain_msgpack;
 use crate::config::HttpConfig;
 use crate::error::ApiError;
+use crate::file_type::begins_as;
 use crate::request::codec_budget::CodecBudget;
 use crate::request::coding::{Compressibility, ContentCoding};
 
@@ -113,7 +114,7 @@ async fn encode(
 ) -> Result<Result<Encoded, (EncodeError, Payload)>, ApiError> {
     let known = match form {
         // Large parts are shared, not encoded.
-        ReplyForm::Encoded(Format::Envelope) | ReplyForm::Bytes => 0,
+        ReplyForm::Encoded(Format::Envelope) | ReplyForm::Bytes | ReplyForm::File(_) => 0,
         _ => payload.size_up_to(LARGE_BYTES),
     };
     let write = move || encode_sync(&payload, form).map_err(|misfit| (misfit, payload.clone()));
@@ -132,6 +133,10 @@ fn encode_sync(payload: &Payload, form: ReplyForm) -> Result<Encoded, EncodeErro
         ReplyForm::PlainMsgpack => payload.encode(Format::Msgpack).map(Encoded::Bytes),
         ReplyForm::Text => text_of(payload).map(|text| Encoded::Bytes(text.into())),
         ReplyForm::Bytes => bytes_of(payload).map(Encoded::Bytes),
+        ReplyForm::File(media_type) => match bytes_of(payload)? {
+            bytes if begins_as(&bytes, media_type) => Ok(Encoded::Bytes(bytes)),
+            _ => Err(misfit(payload, &format!("no {media_type}"))),
+        },
     }
 }
 
