@@ -82,7 +82,9 @@ fn apps(typed: Option<&Path>) -> Vec<(PythonConfig, PathBuf)> {
     for stage in &plan.stages {
         let StageKind::Python(keys) = &stage.kind else { continue };
         let mut python = keys.config();
-        python.app = python.app.rsplit_once(':').map_or(python.app.clone(), |(file, _)| file.to_owned());
+        if let Some((file, _)) = python.app.rsplit_once(':') {
+            python.app = file.to_owned();
+        }
         if !apps.iter().any(|(known, _)| *known == python) {
             apps.push((python, base.clone()));
         }
