@@ -17,6 +17,7 @@
 from msgspec import Meta as Field
 
 from callboard._api import (
+    CallError,
     Context,
     HTTPException,
     InvalidInput,
@@ -28,12 +29,15 @@ from callboard._api import (
     route,
     service,
 )
+from callboard._compose import ensemble, onnx, pick, pipeline, rename, stage, switch
+from callboard._depends import depends
 from callboard._media import Audio, File, Image
 from callboard._version import __version__
 from callboard.testing import test_client
 
 __all__ = [
     "Audio",
+    "CallError",
     "Context",
     "Field",
     "File",
@@ -44,9 +48,17 @@ __all__ = [
     "__version__",
     "batched",
     "concurrent",
+    "depends",
+    "ensemble",
     "function",
+    "onnx",
+    "pick",
+    "pipeline",
+    "rename",
     "route",
     "service",
+    "stage",
+    "switch",
     "test_client",
 ]
 
@@ -58,6 +70,8 @@ _ELSEWHERE = {
     "app": "service",
     "batch": "batched",
     "batchable": "batched",
+    "bind": "pipeline",
+    "chain": "pipeline",
     "cls": "service",
     "deployment": "service",
     "endpoint": "route",

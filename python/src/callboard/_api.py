@@ -76,6 +76,27 @@ class InvalidInput(ValueError):
         self.fields = list(fields)
 
 
+class CallError(Exception):
+    """A call of a dependency has failed. Left alone, it is the failure of the call that made it, as it is.
+
+    `kind` is one of the words in `docs/errors.md`, such as `"invalid_input"`, `"overloaded"` or `"failed"`.
+    """
+
+    def __init__(self, message: str, *, kind: str = "failed", status_code: int | None = None, **more: Any) -> None:
+        super().__init__(message)
+        self.message = message
+        self.kind = kind
+        self.status_code = status_code
+        self.type: str | None = more.get("type")
+        self.details: Any = more.get("details")
+        self.retry_after_ms: int | None = more.get("retry_after_ms")
+        self.trace: str | None = more.get("trace")
+        self.stage: str | None = more.get("stage")
+
+    def __str__(self) -> str:
+        return f"{self.kind}: {self.message}"
+
+
 def _nothing() -> None: ...
 
 
@@ -94,6 +115,8 @@ class Context:
     # On the clock of `time.monotonic()`; None without a deadline.
     deadline: float | None = None
     _cancelled: bool = dataclasses.field(default=False, repr=False)
+    # The batch and the item of it, where a node is.
+    _place: tuple[int, int] | None = dataclasses.field(default=None, repr=False)
 
     def remaining(self) -> float | None:
         """Seconds until the deadline, at least 0; None without a deadline."""
@@ -136,6 +159,8 @@ class Service:
     max_batch_size: int | None = None
     device: str | None = None
     examples: tuple[Any, ...] = ()
+    # Whether `route` was given, and is no name of the class.
+    has_own_route: bool = False
 
 
 @dataclasses.dataclass
@@ -243,6 +268,7 @@ def _service(
         max_batch_size=None if max_batch_size is None else _positive("max_batch_size", max_batch_size),
         device=device,
         examples=_examples(examples),
+        has_own_route=bool(route),
     )
 
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from callboard._api import Context
 from callboard._envelope import decode, encode
-from callboard._runner import Failure, Runner, hook_arguments
+from callboard._runner import Cancelled, Failure, Runner, hook_arguments
 from callboard._target import Route
 
 log = logging.getLogger("callboard")
@@ -104,10 +104,14 @@ async def warm_up(route: Route, runner: Runner) -> None:
             # The first output of a stream is warm enough.
             context._cancelled = True
 
+        async def stop_async(index: int, output: Any, context: Context = context) -> None:
+            context._cancelled = True
+            raise Cancelled
+
         begin = time.monotonic()
         inputs = [decode(encode(example))]
         if runner.signature.is_async:
-            (outcome,) = await runner.run_async(inputs, [context], stop, lambda cancel: None)
+            (outcome,) = await runner.run_async(inputs, [context], stop_async, lambda cancel: None)
         else:
             (outcome,) = runner.run(inputs, [context], stop)
         if isinstance(outcome, Failure) and not context._cancelled:

@@ -9,14 +9,14 @@ import os
 import sys
 import time
 
+from callboard._app import load_app
 from callboard._hooks import Preparation
-from callboard._target import load_routes
 from callboard.describe import said
 
 
 def prepare(target: str, *, only_check: bool) -> bool:
     """Prepares what is needed, or only looks. Returns whether something is still needed."""
-    owners = {id(route.owner): route for route in load_routes(target)}
+    owners = {id(route.owner): route for route in load_app(target).routes}
     is_needed = False
     for route in owners.values():
         preparation = Preparation(route.owner)
