@@ -8,9 +8,9 @@ use callboard_http::ApiInfo;
 use tracing::Level;
 
 use super::args::{self, CliCommand, ParsedArgs, Program};
-use super::commands::{
-    bench, call, check, cluster, doctor, examples, explain, export, init, openapi, prepare, serve, status, words,
-};
+use super::commands::{bench, call, check, cluster, examples, explain, export, init, openapi, serve, status, words};
+#[cfg(feature = "process")]
+use super::commands::{doctor, prepare};
 use super::complaint::complaint;
 use super::error::CliError;
 use super::logging::Log;
@@ -76,10 +76,17 @@ fn carry_out(
         CliCommand::Man(of) => return words::man(program, &low.name, of.as_deref()),
         CliCommand::Export => return export::run(&target::open(program, low.target)?),
         CliCommand::Init(directory) => return init::run(&directory),
+        #[cfg(feature = "process")]
         CliCommand::Doctor => return doctor::run(low.target, &low.flags, &environment(variables)?),
+        #[cfg(feature = "process")]
         CliCommand::Prepare { only_check } => {
             let plan = Plan::resolve(target::open(program, low.target)?, &low.flags, &environment(variables)?)?;
             return prepare::run(&plan, only_check);
+        }
+        #[cfg(not(feature = "process"))]
+        CliCommand::Doctor | CliCommand::Prepare { .. } => {
+            let message = "this program was built without the feature `process`, which services in Python need";
+            return Err(CliError::Usage(message.to_owned()));
         }
         CliCommand::Serve
         | CliCommand::Check

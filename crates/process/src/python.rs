@@ -64,15 +64,15 @@ pub struct PythonService {
     /// What it does, in one line.
     #[serde(default)]
     pub description: Option<String>,
+    /// Valid inputs.
+    #[serde(default)]
+    pub examples: Vec<Json>,
     /// The routes that its code calls.
     #[serde(default)]
     pub depends: Vec<PythonDependency>,
     /// Whether it is a step of pipelines, and has no route of its own.
     #[serde(default)]
     pub is_step: bool,
-    /// Valid inputs.
-    #[serde(default)]
-    pub examples: Vec<Json>,
 }
 
 /// A parameter that is the whole body of some requests.
@@ -354,9 +354,9 @@ impl PythonApp {
                 let _ = writeln!(text, "\n[[route]]\npath = {}\nstages = {name}", quoted(&service.route));
                 let summary = service.description.as_deref().filter(|text| !text.is_empty());
                 let _ = summary.map(|summary| writeln!(text, "summary = {}", quoted(summary)));
-                let examples = service.examples.iter().filter_map(inline);
-                let examples: Vec<String> = examples.map(|example| format!("{{ json = {example} }}")).collect();
+                let examples: Vec<String> = service.examples.iter().filter_map(inline).collect();
                 if !examples.is_empty() {
+                    let examples: Vec<String> = examples.iter().map(|each| format!("{{ json = {each} }}")).collect();
                     let _ = writeln!(text, "examples = [{}]", examples.join(", "));
                 }
             }

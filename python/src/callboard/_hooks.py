@@ -17,7 +17,7 @@ from typing import Any
 
 from callboard._api import Context
 from callboard._envelope import decode, encode
-from callboard._runner import Emit, Failure, Runner, hook_arguments
+from callboard._runner import Cancelled, Failure, Runner, hook_arguments
 from callboard._target import Route
 
 log = logging.getLogger("callboard")
@@ -104,8 +104,9 @@ async def warm_up(route: Route, runner: Runner) -> None:
             # The first output of a stream is warm enough.
             context._cancelled = True
 
-        async def stop_async(index: int, output: Any, stop: Emit = stop) -> None:
-            stop(index, output)
+        async def stop_async(index: int, output: Any, context: Context = context) -> None:
+            context._cancelled = True
+            raise Cancelled
 
         begin = time.monotonic()
         inputs = [decode(encode(example))]

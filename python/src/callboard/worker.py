@@ -160,6 +160,7 @@ class Worker:
         self._wake: Callable[[], object] | None = None
         self._max_bytes = 0
         self._may_call = False
+        self._is_unwell = False
         self._decoder = Decoder()
         self._calls = WorkerCalls(self._send, lambda: self._read(wait=True), self._reading, self._running)
 
@@ -192,7 +193,9 @@ class Worker:
             if hasattr(instance, "setup"):
                 instance.setup(**setup_arguments(instance.setup, context))
             runner = Runner(route, instance)
-            finish(warm_up(route, runner))
+            # A dependency is called for an item only.
+            if not self._may_call:
+                finish(warm_up(route, runner))
         self._health = Health(instance)
         self._ready()
         while isinstance(message := self._next(), Batch):
@@ -220,11 +223,12 @@ class Worker:
             if hasattr(instance, "setup"):
                 await _maybe(instance.setup(**setup_arguments(instance.setup, context)))
             runner = Runner(route, instance)
-            await warm_up(route, runner)
+            if not self._may_call:
+                await warm_up(route, runner)
+        self._health = Health(instance)
         if runner.signature.is_async and not runner.signature.batched:
             self._max_batches = min(start.max_batches, runner.concurrency)
             self._credit = start.credit
-        self._health = Health(instance)
         self._ready()
         tasks: set[asyncio.Task[None]] = set()
         while isinstance(message := await self._next_in_loop(arrived), Batch):
