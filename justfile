@@ -53,7 +53,7 @@ fuzz target runs="1000000":
     mkdir -p fuzz/corpus/{{target}}
     cargo +nightly fuzz run {{target}} fuzz/corpus/{{target}} fuzz/seeds/{{target}} -- -runs={{runs}} -max_len=2048 -timeout=20
 
-# Mutants of limits and decoders that no test notices, of all files or one (of any crate); needs cargo-mutants. Hours for all.
+# Mutants of limits and decoders that no test notices, of all files or one; needs cargo-mutants. Hours for all.
 mutants file=mutated package="callboard-codec":
     cargo mutants --package {{package}} --file '{{file}}' --timeout 120 --build-timeout 600 --jobs 1 --output target
 
