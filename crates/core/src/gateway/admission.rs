@@ -368,6 +368,7 @@ mod tests {
     fn an_inner_call_needs_room_for_its_bytes_only() {
         let (mut ledger, now) = (ledger(1, 100), Instant::now());
         let outer = ledger.admit(now, RouteIndex(7), 10, false).unwrap() as usize;
+        assert!(!ledger.is_draining());
         ledger.drain();
         assert!(ledger.is_draining());
         assert_eq!(ledger.check(10, false), Err(Refusal::Draining));

@@ -45,6 +45,7 @@ mod tests {
         let mut deaths = EarlyDeaths::default();
         (0..4).for_each(|pid| deaths.keep(death(pid), 3));
         assert_eq!(deaths.take(ActorId::Local(0)), None, "forgotten");
+        assert_eq!(deaths.take(ActorId::Local(1)), Some(death(1)));
         assert_eq!(deaths.take(ActorId::Local(2)), Some(death(2)));
         assert_eq!(deaths.take(ActorId::Local(2)), None, "reported once");
         assert_eq!(deaths.take(ActorId::Local(3)), Some(death(3)));
