@@ -49,7 +49,7 @@ impl CaughtPanic {
     }
 
     /// What happened to the worker.
-    pub(crate) fn of_worker(&self) -> String {
+    pub(crate) fn in_worker(&self) -> String {
         let verb = if self.is_exit { "ended" } else { "panicked" };
         format!("the worker {verb}: {}", self.message)
     }

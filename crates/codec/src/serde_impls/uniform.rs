@@ -36,25 +36,25 @@ pub(crate) struct UniformSerializer<S, const JSON: bool> {
     inner: S,
     depth: usize,
     /// Whether the next value is one of our own types, in its exact form.
-    exact: bool,
+    is_exact: bool,
 }
 
 /// A part of a type, one level deeper.
 struct UniformPart<'a, T: ?Sized, const JSON: bool> {
     value: &'a T,
     depth: usize,
-    exact: bool,
+    is_exact: bool,
 }
 
 impl<S> UniformSerializer<S, true> {
     pub(crate) fn json(inner: S) -> Self {
-        Self { inner, depth: 0, exact: false }
+        Self { inner, depth: 0, is_exact: false }
     }
 }
 
 impl<S> UniformSerializer<S, false> {
     pub(crate) fn msgpack(inner: S) -> Self {
-        Self { inner, depth: 0, exact: false }
+        Self { inner, depth: 0, is_exact: false }
     }
 }
 
@@ -79,14 +79,14 @@ impl<S: Serializer, const JSON: bool> UniformSerializer<S, JSON> {
     }
 
     fn same<'a, T: ?Sized>(&self, value: &'a T) -> UniformPart<'a, T, JSON> {
-        UniformPart { value, depth: self.depth, exact: self.exact }
+        UniformPart { value, depth: self.depth, is_exact: self.is_exact }
     }
 }
 
 impl<T: Serialize + ?Sized, const JSON: bool> Serialize for UniformPart<'_, T, JSON> {
     #[inline]
     fn serialize<S: Serializer>(&self, inner: S) -> Result<S::Ok, S::Error> {
-        self.value.serialize(UniformSerializer::<S, JSON> { inner, depth: self.depth, exact: self.exact })
+        self.value.serialize(UniformSerializer::<S, JSON> { inner, depth: self.depth, is_exact: self.is_exact })
     }
 }
 
@@ -111,7 +111,7 @@ impl<S: Serializer, const JSON: bool> Serializer for UniformSerializer<S, JSON> 
     type SerializeStructVariant = UniformCompound<S::SerializeStructVariant, JSON>;
 
     fn is_human_readable(&self) -> bool {
-        !self.exact
+        !self.is_exact
     }
 
     as_it_is! {
@@ -173,7 +173,7 @@ impl<S: Serializer, const JSON: bool> Serializer for UniformSerializer<S, JSON> 
     fn serialize_newtype_struct<T: Serialize + ?Sized>(self, name: &'static str, value: &T) -> Result<S::Ok, S::Error> {
         match name {
             exact::EXACT if !JSON => {
-                let value = UniformPart::<T, JSON> { value, depth: self.depth, exact: true };
+                let value = UniformPart::<T, JSON> { value, depth: self.depth, is_exact: true };
                 self.inner.serialize_newtype_struct(name, &value)
             }
             // A code and bytes, in the shape that rmp-serde expects.
@@ -192,7 +192,7 @@ impl<S: Serializer, const JSON: bool> Serializer for UniformSerializer<S, JSON> 
         variant: &'static str,
         value: &T,
     ) -> Result<S::Ok, S::Error> {
-        let value = UniformPart::<T, JSON> { value, depth: self.deeper()?, exact: false };
+        let value = UniformPart::<T, JSON> { value, depth: self.deeper()?, is_exact: false };
         self.inner.serialize_newtype_variant(name, index, variant, &value)
     }
 
@@ -259,7 +259,7 @@ pub(crate) struct UniformCompound<C, const JSON: bool> {
 
 impl<C, const JSON: bool> UniformCompound<C, JSON> {
     fn part<'a, T: ?Sized>(&self, value: &'a T) -> UniformPart<'a, T, JSON> {
-        UniformPart { value, depth: self.depth, exact: false }
+        UniformPart { value, depth: self.depth, is_exact: false }
     }
 }
 

@@ -207,7 +207,7 @@ impl InFlightBatch {
 }
 
 fn panicked(pool: &Pool, words: &CaughtPanic) -> CallError {
-    let error = CallError::new(ErrorKind::WorkerFailed, words.of_worker());
+    let error = CallError::new(ErrorKind::WorkerFailed, words.in_worker());
     error.at_stage(pool.name()).with_trace(words.trace())
 }
 

@@ -188,14 +188,14 @@ impl CostModel {
 /// The model of one stage, written by its workers.
 #[derive(Debug, Default)]
 pub(crate) struct SharedCost {
-    model: Mutex<Measured>,
+    model: Mutex<Measurements>,
     /// The line in one word, so that it is read whole and without a lock.
     line: AtomicU64,
     warm: AtomicBool,
 }
 
 #[derive(Debug, Default)]
-struct Measured {
+struct Measurements {
     model: CostModel,
     last: Option<Instant>,
 }

@@ -63,7 +63,7 @@ pub(crate) struct QueueState {
     /// Yields in a row without an arrival, since the last batch or arrival.
     pub(crate) empty_yields: u32,
     /// No more entries will come.
-    pub(crate) draining: bool,
+    pub(crate) is_draining: bool,
 }
 
 /// What to do while a worker is free.
@@ -90,7 +90,7 @@ impl BatchPolicy {
         if waiting.load.entries >= max || waiting.load.cost >= max_cost {
             return Release::Now(ReleaseReason::Full);
         }
-        if waiting.draining {
+        if waiting.is_draining {
             return Release::Now(ReleaseReason::Drain);
         }
         if let Some(release) = self.delay(now, waiting) {
@@ -145,7 +145,7 @@ mod tests {
             estimate: Duration::ZERO,
             last_batch: 0,
             empty_yields: 0,
-            draining: false,
+            is_draining: false,
         }
     }
 
@@ -217,14 +217,14 @@ mod tests {
         fn never_waits_longer_than_the_delay_or_the_slack(
             max in 1usize..64, len in 0usize..128, delay in 0u64..50, waited in 0u64..50,
             slack in 0u64..100, estimate in 0u64..20, last in 0usize..64,
-            empty_yields in 0u32..8, draining: bool,
+            empty_yields in 0u32..8, is_draining: bool,
         ) {
             let oldest = Instant::now();
             let now = oldest + Duration::from_millis(waited);
             let deadline = Deadline::after(now, Duration::from_millis(slack));
             let waiting = QueueState {
                 load: Load::new(len, len as u64), oldest_arrival: Some(oldest), first_deadline: Some(deadline),
-                estimate: Duration::from_millis(estimate), last_batch: last, empty_yields, draining,
+                estimate: Duration::from_millis(estimate), last_batch: last, empty_yields, is_draining,
             };
             let policy = policy(max, Duration::from_millis(delay));
             match policy.decide(now, &waiting) {
@@ -238,7 +238,7 @@ mod tests {
                     prop_assert!(empty_yields < MAX_EMPTY_YIELDS, "empty turns are bounded");
                 }
                 Release::At(at) => {
-                    prop_assert!(len < max && !draining && at > now);
+                    prop_assert!(len < max && !is_draining && at > now);
                     prop_assert!(at <= oldest + Duration::from_millis(delay));
                     prop_assert!(at <= deadline.instant());
                 }
