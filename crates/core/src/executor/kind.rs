@@ -47,7 +47,7 @@ pub(crate) enum Executor {
     Futures { worker: Arc<dyn DynAsyncWorker>, running: JoinSet<()> },
 }
 
-/// A batch for a thread, and what keeps a paused clock still until it is done.
+/// A batch for a thread, and the hold on a paused clock until the batch is done.
 type ThreadRun = (BatchRun, Option<ClockHold>);
 
 /// The replica cannot take another batch.

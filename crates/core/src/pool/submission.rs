@@ -83,7 +83,7 @@ impl Pool {
         Ok(Submission::Queued(self.enqueue(None, permit, payload, cost, flight, now)?))
     }
 
-    /// Runs one payload through this stage, which streams its outputs. The outcome comes behind the last of them.
+    /// Runs one payload through this stage, which streams its outputs. The outcome comes after the last of them.
     ///
     /// # Errors
     ///

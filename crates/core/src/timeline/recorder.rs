@@ -141,8 +141,8 @@ impl Recorder {
         let _ = self.visit(stage, Some(sequence), now, vec![RunRecord::new(now)]);
     }
 
-    /// The call leaves for another node. Returns the index of the visit, if there was room for it: a call may be away
-    /// several times at once at the same stage.
+    /// The call leaves for another node. Returns the index of the visit, if there was room for it: a call may have
+    /// several such visits to one stage at once.
     pub(crate) fn sent(&self, stage: &StageName, now: Instant) -> Option<usize> {
         self.visit(stage, None, now, Vec::new())
     }
