@@ -91,10 +91,20 @@ impl<T: Serialize + ?Sized, const JSON: bool> Serialize for UniformPart<'_, T, J
 }
 
 macro_rules! as_it_is {
-    ($($method:ident: $type:ty),* $(,)?) => {$(
+    ($($method:ident($($argument:ident: $type:ty),*)),* $(,)?) => {$(
         #[inline]
-        fn $method(self, value: $type) -> Result<S::Ok, S::Error> {
-            self.inner.$method(value)
+        fn $method(self, $($argument: $type),*) -> Result<S::Ok, S::Error> {
+            self.inner.$method($($argument),*)
+        }
+    )*};
+}
+
+/// Each begins a list, tuple, map or struct: one level deeper.
+macro_rules! compounds {
+    ($($method:ident($($argument:ident: $type:ty),*) -> $compound:ident;)*) => {$(
+        #[inline]
+        fn $method(self, $($argument: $type),*) -> Result<Self::$compound, S::Error> {
+            Ok(UniformCompound { depth: self.deeper()?, inner: self.inner.$method($($argument),*)? })
         }
     )*};
 }
@@ -115,9 +125,23 @@ impl<S: Serializer, const JSON: bool> Serializer for UniformSerializer<S, JSON> 
     }
 
     as_it_is! {
-        serialize_bool: bool, serialize_char: char, serialize_str: &str, serialize_bytes: &[u8],
-        serialize_i8: i8, serialize_i16: i16, serialize_i32: i32, serialize_i64: i64,
-        serialize_u8: u8, serialize_u16: u16, serialize_u32: u32, serialize_u64: u64,
+        serialize_bool(value: bool), serialize_char(value: char), serialize_str(value: &str),
+        serialize_bytes(value: &[u8]), serialize_i8(value: i8), serialize_i16(value: i16), serialize_i32(value: i32),
+        serialize_i64(value: i64), serialize_u8(value: u8), serialize_u16(value: u16), serialize_u32(value: u32),
+        serialize_u64(value: u64), serialize_none(), serialize_unit(),
+        serialize_unit_variant(name: &'static str, index: u32, variant: &'static str),
+    }
+
+    compounds! {
+        serialize_seq(len: Option<usize>) -> SerializeSeq;
+        serialize_tuple(len: usize) -> SerializeTuple;
+        serialize_tuple_struct(name: &'static str, len: usize) -> SerializeTupleStruct;
+        serialize_tuple_variant(name: &'static str, index: u32, variant: &'static str, len: usize)
+            -> SerializeTupleVariant;
+        serialize_map(len: Option<usize>) -> SerializeMap;
+        serialize_struct(name: &'static str, len: usize) -> SerializeStruct;
+        serialize_struct_variant(name: &'static str, index: u32, variant: &'static str, len: usize)
+            -> SerializeStructVariant;
     }
 
     fn serialize_i128(self, value: i128) -> Result<S::Ok, S::Error> {
@@ -147,26 +171,14 @@ impl<S: Serializer, const JSON: bool> Serializer for UniformSerializer<S, JSON> 
         if JSON && !value.is_finite() { Err(S::Error::custom(NOT_FINITE)) } else { self.inner.serialize_f64(value) }
     }
 
-    fn serialize_none(self) -> Result<S::Ok, S::Error> {
-        self.inner.serialize_none()
-    }
-
     #[inline]
     fn serialize_some<T: Serialize + ?Sized>(self, value: &T) -> Result<S::Ok, S::Error> {
         let value = self.same(value);
         self.inner.serialize_some(&value)
     }
 
-    fn serialize_unit(self) -> Result<S::Ok, S::Error> {
-        self.inner.serialize_unit()
-    }
-
     fn serialize_unit_struct(self, _: &'static str) -> Result<S::Ok, S::Error> {
         self.inner.serialize_unit()
-    }
-
-    fn serialize_unit_variant(self, name: &'static str, index: u32, variant: &'static str) -> Result<S::Ok, S::Error> {
-        self.inner.serialize_unit_variant(name, index, variant)
     }
 
     #[inline]
@@ -194,56 +206,6 @@ impl<S: Serializer, const JSON: bool> Serializer for UniformSerializer<S, JSON> 
     ) -> Result<S::Ok, S::Error> {
         let value = UniformPart::<T, JSON> { value, depth: self.deeper()?, is_exact: false };
         self.inner.serialize_newtype_variant(name, index, variant, &value)
-    }
-
-    #[inline]
-    fn serialize_seq(self, len: Option<usize>) -> Result<Self::SerializeSeq, S::Error> {
-        Ok(UniformCompound { depth: self.deeper()?, inner: self.inner.serialize_seq(len)? })
-    }
-
-    #[inline]
-    fn serialize_tuple(self, len: usize) -> Result<Self::SerializeTuple, S::Error> {
-        Ok(UniformCompound { depth: self.deeper()?, inner: self.inner.serialize_tuple(len)? })
-    }
-
-    fn serialize_tuple_struct(self, name: &'static str, len: usize) -> Result<Self::SerializeTupleStruct, S::Error> {
-        Ok(UniformCompound { depth: self.deeper()?, inner: self.inner.serialize_tuple_struct(name, len)? })
-    }
-
-    fn serialize_tuple_variant(
-        self,
-        name: &'static str,
-        index: u32,
-        variant: &'static str,
-        len: usize,
-    ) -> Result<Self::SerializeTupleVariant, S::Error> {
-        Ok(UniformCompound {
-            depth: self.deeper()?,
-            inner: self.inner.serialize_tuple_variant(name, index, variant, len)?,
-        })
-    }
-
-    #[inline]
-    fn serialize_map(self, len: Option<usize>) -> Result<Self::SerializeMap, S::Error> {
-        Ok(UniformCompound { depth: self.deeper()?, inner: self.inner.serialize_map(len)? })
-    }
-
-    #[inline]
-    fn serialize_struct(self, name: &'static str, len: usize) -> Result<Self::SerializeStruct, S::Error> {
-        Ok(UniformCompound { depth: self.deeper()?, inner: self.inner.serialize_struct(name, len)? })
-    }
-
-    fn serialize_struct_variant(
-        self,
-        name: &'static str,
-        index: u32,
-        variant: &'static str,
-        len: usize,
-    ) -> Result<Self::SerializeStructVariant, S::Error> {
-        Ok(UniformCompound {
-            depth: self.deeper()?,
-            inner: self.inner.serialize_struct_variant(name, index, variant, len)?,
-        })
     }
 
     fn collect_str<T: Display + ?Sized>(self, value: &T) -> Result<S::Ok, S::Error> {
