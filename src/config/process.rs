@@ -1,6 +1,7 @@
 //! The keys of stages whose replicas are processes: kind `process`, a command, and kind `python`, a service.
 
 use std::collections::BTreeMap;
+use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -34,6 +35,9 @@ pub struct ProcessKeys {
     /// The most bytes of address space of a child. No limit by default.
     #[serde(default, deserialize_with = "bytes")]
     pub memory_limit: Option<u64>,
+    /// How many calls a child works on at once; see [`ProcessConfig::concurrency`]. By default one batch at a time.
+    #[serde(default)]
+    pub concurrency: Option<NonZeroU32>,
 }
 
 /// The keys of kind `python`.
@@ -60,6 +64,9 @@ pub struct PythonKeys {
     /// The most bytes of address space of a child. No limit by default.
     #[serde(default, deserialize_with = "bytes")]
     pub memory_limit: Option<u64>,
+    /// How many calls a child works on at once; see [`ProcessConfig::concurrency`]. By default one batch at a time.
+    #[serde(default)]
+    pub concurrency: Option<NonZeroU32>,
 }
 
 /// Sets in a process what the keys of its stage set.
@@ -71,6 +78,7 @@ macro_rules! apply {
         process.stop_timeout = keys.stop_timeout.unwrap_or(process.stop_timeout);
         process.max_batch_bytes = keys.max_batch_bytes.unwrap_or(process.max_batch_bytes);
         process.memory_limit = keys.memory_limit;
+        process.concurrency = keys.concurrency;
     }};
 }
 

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
+use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -31,6 +32,9 @@ pub struct ProcessConfig {
     pub max_batch_bytes: u64,
     /// The most bytes of address space. No limit by default. Linux only.
     pub memory_limit: Option<u64>,
+    /// How many calls a child works on at once, each in a batch of its own; it must be made for it. By default a child
+    /// has one batch at a time.
+    pub concurrency: Option<NonZeroU32>,
 }
 
 impl ProcessConfig {
@@ -44,6 +48,7 @@ impl ProcessConfig {
             stop_timeout: DEFAULT_STOP_TIMEOUT,
             max_batch_bytes: DEFAULT_MAX_BATCH_BYTES,
             memory_limit: None,
+            concurrency: None,
         }
     }
 

@@ -49,15 +49,9 @@ pub(crate) fn write_frame<'p>(
     head: &[u8],
     parts: impl ExactSizeIterator<Item = (usize, &'p [Bytes])> + Clone,
 ) -> io::Result<()> {
-    let mut start = Vec::with_capacity(START_BYTES + 8 * parts.len() + head.len());
-    start.extend_from_slice(&u32::try_from(head.len()).map_err(io::Error::other)?.to_le_bytes());
-    start.extend_from_slice(&u32::try_from(parts.len()).map_err(io::Error::other)?.to_le_bytes());
-    let mut all = 0;
-    for (bytes, _) in parts.clone() {
-        start.extend_from_slice(&(bytes as u64).to_le_bytes());
-        all += bytes;
-    }
-    start.extend_from_slice(head);
+    let lengths = parts.clone().map(|(bytes, _)| bytes);
+    let all: usize = lengths.clone().sum();
+    let mut start = frame_start(head, lengths)?;
     let pieces = parts.flat_map(|(_, pieces)| pieces);
     if start.len() + all <= ONE_PIECE_BYTES {
         pieces.for_each(|piece| start.extend_from_slice(piece));
@@ -65,6 +59,16 @@ pub(crate) fn write_frame<'p>(
     }
     stream.write_all(&start)?;
     pieces.into_iter().try_for_each(|piece| stream.write_all(piece))
+}
+
+/// The bytes of a frame before its parts, which have these lengths.
+pub(crate) fn frame_start(head: &[u8], lengths: impl ExactSizeIterator<Item = usize>) -> io::Result<Vec<u8>> {
+    let mut start = Vec::with_capacity(START_BYTES + 8 * lengths.len() + head.len());
+    start.extend_from_slice(&u32::try_from(head.len()).map_err(io::Error::other)?.to_le_bytes());
+    start.extend_from_slice(&u32::try_from(lengths.len()).map_err(io::Error::other)?.to_le_bytes());
+    lengths.for_each(|bytes| start.extend_from_slice(&(bytes as u64).to_le_bytes()));
+    start.extend_from_slice(head);
+    Ok(start)
 }
 
 /// Reads frames from a stream that may have no more bytes for now.

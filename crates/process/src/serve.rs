@@ -81,7 +81,7 @@ pub fn serve_worker<W>(
                     }
                 }
                 let version = concat!("rust, callboard ", env!("CARGO_PKG_VERSION")).to_owned();
-                send(&FromChild::Ready { protocol: PROTOCOL, worker: version }, &[])?;
+                send(&FromChild::Ready { protocol: PROTOCOL, worker: version, max_batches: 1 }, &[])?;
             }
             (ToChild::Batch { id, .. }, Some(worker)) => {
                 let (mut items, mut parts) = (Vec::with_capacity(frame.parts.len()), Vec::new());
@@ -103,7 +103,8 @@ pub fn serve_worker<W>(
                 send(&FromChild::Outcomes { id, items }, &parts)?;
             }
             // An item that runs is not interrupted.
-            (ToChild::Cancel { .. }, _) => {}
+            (ToChild::Cancel { .. } | ToChild::Credit { .. } | ToChild::Result { .. }, _) => {}
+            (ToChild::Ping, _) => send(&FromChild::Pong, &[])?,
             (ToChild::Stop, _) => return Ok(()),
             (ToChild::Start(_) | ToChild::Batch { .. }, _) => {
                 return Err(ServeWorkerError::Protocol("a batch before the start, or a second start".to_owned()));

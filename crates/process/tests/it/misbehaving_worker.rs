@@ -2,6 +2,8 @@
 
 #![allow(clippy::print_stdout, clippy::print_stderr, clippy::exit, reason = "it misbehaves")]
 
+mod calling_worker;
+
 use std::io::Write;
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::{Command, abort, exit};
@@ -26,6 +28,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     match mode.as_str() {
         "silent" => sleep(),
         "garbage" => print_garbage()?,
+        "calls" => return Ok(calling_worker::serve(socket().into())?),
         "exits" => {
             println!("no licence was found");
             exit(3);
