@@ -11,7 +11,7 @@ use ractor::ActorId;
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct EarlyDeath {
     pub(crate) who: ActorId,
-    pub(crate) crashed: bool,
+    pub(crate) has_crashed: bool,
     pub(crate) why: String,
 }
 
@@ -41,7 +41,7 @@ mod tests {
 
     #[test]
     fn a_death_is_reported_once_and_the_oldest_is_dropped() {
-        let death = |pid| EarlyDeath { who: ActorId::Local(pid), crashed: true, why: format!("{pid}") };
+        let death = |pid| EarlyDeath { who: ActorId::Local(pid), has_crashed: true, why: format!("{pid}") };
         let mut deaths = EarlyDeaths::default();
         (0..4).for_each(|pid| deaths.keep(death(pid), 3));
         assert_eq!(deaths.take(ActorId::Local(0)), None, "forgotten");

@@ -20,7 +20,7 @@ use crate::respond::stream::{STREAM_FORMS, StreamForm};
 use crate::respond::{ReplyForm, offers};
 
 /// The `POST` of a route.
-pub(super) fn of_route(route: &Route, operation_id: String, audience: Audience, components: &mut Components) -> Value {
+pub(super) fn for_route(route: &Route, operation_id: String, audience: Audience, components: &mut Components) -> Value {
     json!({
         "tags": ["routes"],
         "operationId": operation_id,
@@ -35,7 +35,7 @@ pub(super) fn of_route(route: &Route, operation_id: String, audience: Audience, 
 }
 
 /// The `POST` that calls any route as a function.
-pub(super) fn of_calls(components: &mut Components) -> Value {
+pub(super) fn for_calls(components: &mut Components) -> Value {
     let reference = components.insert("FunctionCall", function_call());
     let formats = arguments().formats().into_iter().map(Format::media_type);
     let also = others(formats.chain([MULTIPART, StreamForm::Envelopes.media_type()]));
