@@ -18,12 +18,24 @@ def echo(value: Any) -> Any:
     return value.upper() if isinstance(value, str) else value
 
 
+@cb.service
+class Caller:
+    """As `echo`, and calls."""
+
+    called = cb.depends("/called")
+
+    async def predict(self, value: Any) -> Any:
+        if isinstance(value, dict) and list(value) == ["call"]:
+            return await self.called(value["call"])
+        return echo(value)
+
+
 class Faulty(Worker):
     """Breaks the rule that the command line names."""
 
     fault = ""
 
-    def _finish(self, batch: Batch, results: list[Any], runner: Any) -> None:
+    def _finish(self, batch: Batch, results: list[Any], runner: Any, unwell: str | None) -> None:
         if self.fault == "count":
             results = results[:31]
         if self.fault == "order" and len(results) > 1:
@@ -34,9 +46,10 @@ class Faulty(Worker):
             for result in results:
                 if isinstance(result, dict) and "a" in result:
                     result["a"][1] = 1
-        super()._finish(batch, results, runner)
+        super()._finish(batch, results, runner, unwell)
 
     def _ready(self) -> None:
+        self._may_call = self.fault == "silent"
         super()._ready()
         if self.fault == "unasked":
             self._send({"type": "output", "id": 1, "item": 0})

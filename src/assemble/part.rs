@@ -2,6 +2,8 @@
 
 use callboard_codec::{DataType, RawBody, Value};
 use callboard_core::{Pipeline, Rows as _, Stage, StreamPipeline};
+#[cfg(feature = "process")]
+use callboard_process::PythonRawBody;
 use callboard_stages::{StageConfigError, image, labels};
 use serde_json::json;
 
@@ -15,6 +17,8 @@ pub(super) struct Part {
     /// Its input, with a generated example if possible. `None`: not known here.
     pub(super) needs: Option<Needs>,
     pub(super) output: DataType,
+    /// The routes that its code calls, by the attributes that name them.
+    pub(super) calls: Vec<(String, String)>,
 }
 
 /// The code of a stage.
@@ -34,6 +38,7 @@ impl Part {
             code: Code::Single(with_knobs(stage, planned).into()),
             needs: Some(Needs { input, example: None }),
             output,
+            calls: Vec::new(),
         };
         match &planned.kind {
             StageKind::Image(config) => {
@@ -60,16 +65,20 @@ impl Part {
                     let place = plan.place(&planned.name.source, format!("stage `{name}`"));
                     BuildError::Python { place, source: Box::new(source) }
                 })?;
+                let calls = service.depends.iter().map(|call| (call.attribute.clone(), call.route.clone())).collect();
                 let typed = |schema| DataType::value().with_name(name).with_schema(schema);
-                let process = keys.process(base, &service);
-                let (input, output) = (typed(service.input), typed(service.output));
+                let (process, mut input, output) =
+                    (keys.process(base, &service), typed(service.input), typed(service.output));
+                if let Some(PythonRawBody { field, media_types }) = service.raw_body {
+                    input = input.with_raw_body(RawBody { field, media_types });
+                }
                 if !service.streams {
-                    return Ok(part(callboard_process::stage(name, &process), input, output));
+                    return Ok(Self { calls, ..part(callboard_process::stage(name, &process), input, output) });
                 }
                 let settings = with_knobs(callboard_process::stage(name, &process), planned).settings().clone();
                 let stage = callboard_process::stream_stage(name, &process).with_settings(settings);
                 let needs = Some(Needs { input, example: None });
-                Ok(Self { code: Code::Stream(stage.into()), needs, output })
+                Ok(Self { code: Code::Stream(stage.into()), needs, output, calls })
             }
             StageKind::Remote(config) => Ok(remote(name, config)),
         }
@@ -83,7 +92,7 @@ fn remote(name: &str, config: &RemoteConfig) -> Part {
         let raw_body = RawBody { field: field.clone(), media_types: FILES.map(str::to_owned).to_vec() };
         Needs { input: known("takes").with_raw_body(raw_body), example: None }
     });
-    Part { code: Code::Single(Pipeline::remote(name)), needs, output: known("gives") }
+    Part { code: Code::Single(Pipeline::remote(name)), needs, output: known("gives"), calls: Vec::new() }
 }
 
 /// Media types of bodies that are not values.
@@ -169,6 +178,7 @@ mod model {
             code: Code::Single(with_knobs(callboard_onnx::stage(name, &model), planned).into()),
             needs: Some(Needs { input: model.input_type(), example: zeros(model.signature()) }),
             output: model.output_type(),
+            calls: Vec::new(),
         })
     }
 

@@ -14,8 +14,11 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bytes::Bytes;
-use callboard_codec::{DecodeLimits, Envelope, Value};
-use callboard_core::{AsyncStreamWorker, AsyncWorker, Batch, CallContext, ExitPort, Failure, Replica, WorkerExit};
+use callboard_codec::{DecodeLimits, Envelope, Format, Value};
+use callboard_core::{
+    AsyncStreamWorker, AsyncWorker, Batch, CallContext, CallError, CallOptions, ErrorKind, ExitPort, Failure, Replica,
+    StartedCall, WorkerExit,
+};
 use futures_util::future::join_all;
 use futures_util::{Stream, stream};
 use parking_lot::Mutex;
@@ -26,6 +29,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, timeout};
 
+use crate::calls::{self, MAX_OPEN};
 use crate::config::ProcessConfig;
 use crate::fork_server::ForkServer;
 use crate::frame::{Frame, frame_start};
@@ -73,6 +77,7 @@ struct RunningChild {
 struct OpenCalls {
     next_id: u64,
     calls: HashMap<u64, OpenCall>,
+    made: HashMap<u64, ChildCall>,
     /// More frames wait to be written than a child that reads would leave.
     is_stuck: bool,
     /// Why there is no child any more.
@@ -80,8 +85,16 @@ struct OpenCalls {
 }
 
 struct OpenCall {
+    context: CallContext,
     answers: mpsc::Sender<Answer>,
     _room: OwnedSemaphorePermit,
+}
+
+/// A call that the child makes to a route of its node. Dropping it cancels the call.
+struct ChildCall {
+    /// The call that it is made for.
+    made_for: u64,
+    _started: StartedCall,
 }
 
 /// What the child says about a call.
@@ -132,7 +145,7 @@ impl RunningChild {
         let socket = worker.socket()?;
         socket.set_nonblocking(true)?;
         let socket = Arc::new(UnixStream::from_std(socket)?);
-        let (frames, outgoing) = mpsc::channel(FRAMES_OF_CALL * worker.max_batches());
+        let (frames, outgoing) = mpsc::channel(FRAMES_OF_CALL * worker.max_batches() + MAX_OPEN);
         let (ended, has_ended) = oneshot::channel();
         let open = Arc::<Mutex<OpenCalls>>::default();
         let room = Arc::new(Semaphore::new(worker.max_batches()));
@@ -142,6 +155,7 @@ impl RunningChild {
             worker,
             socket,
             open: Arc::clone(&open),
+            last_call: None,
             frames: frames.downgrade(),
             liveness: replica.timeout(),
             exit_port: replica.exit_port(),
@@ -168,7 +182,7 @@ impl RunningChild {
             }
             let id = open.next_id;
             open.next_id += 1;
-            open.calls.insert(id, OpenCall { answers, _room: room });
+            open.calls.insert(id, OpenCall { context: context.clone(), answers, _room: room });
             id
         };
         self.send(&ToChild::Batch { id, items: vec![call_head(context)] }, Some(part));
@@ -176,9 +190,7 @@ impl RunningChild {
     }
 
     fn send(&self, message: &ToChild, part: Option<Envelope>) {
-        if let Err(TrySendError::Full(_)) = send(&self.frames, message, part) {
-            self.open.lock().is_stuck = true;
-        }
+        send(&self.frames, &self.open, message, part);
     }
 
     async fn stop(&self) {
@@ -192,14 +204,12 @@ impl RunningChild {
 }
 
 /// Queues a frame. Without a writer there is no child, and its calls are told so.
-fn send(
-    frames: &mpsc::Sender<OutgoingFrame>,
-    message: &ToChild,
-    part: Option<Envelope>,
-) -> Result<(), TrySendError<OutgoingFrame>> {
+fn send(frames: &mpsc::Sender<OutgoingFrame>, open: &Mutex<OpenCalls>, message: &ToChild, part: Option<Envelope>) {
     // The head has numbers and texts, which can be written.
     let head = message::encode(message).unwrap_or_default();
-    frames.try_send(OutgoingFrame { head, part })
+    if let Err(TrySendError::Full(_)) = frames.try_send(OutgoingFrame { head, part }) {
+        open.lock().is_stuck = true;
+    }
 }
 
 /// A call in the child. Cancels it when it is dropped before its outcome.
@@ -360,7 +370,7 @@ struct Silence {
 
 impl Silence {
     /// Whether it has lasted for `limit`. Calls `ping` once, after half of it.
-    fn is_too_long<T>(&mut self, limit: Duration, ping: impl FnOnce() -> T) -> bool {
+    fn is_too_long(&mut self, limit: Duration, ping: impl FnOnce()) -> bool {
         let silence = self.since.get_or_insert_with(Instant::now).elapsed();
         if silence >= limit / 2 && !self.is_pinged {
             self.is_pinged = true;
@@ -375,6 +385,8 @@ struct ReaderTask {
     worker: ProcessWorker,
     socket: Arc<UnixStream>,
     open: Arc<Mutex<OpenCalls>>,
+    /// The id of the child's last call.
+    last_call: Option<u64>,
     /// Weak: the task ends when the worker is dropped.
     frames: mpsc::WeakSender<OutgoingFrame>,
     /// A child with open calls answers a ping within this time.
@@ -416,7 +428,7 @@ impl ReaderTask {
             match received {
                 Ok(Some(frame)) => {
                     silence = Silence::default();
-                    if let Err(lost) = self.take(&frame) {
+                    if let Err(lost) = self.take(&frames, &frame) {
                         return Some(lost);
                     }
                     tokio::task::consume_budget().await;
@@ -425,7 +437,7 @@ impl ReaderTask {
                 Err(error) if is_not_ready(&error) => {
                     if let Some(limit) = self.liveness
                         && !self.open.lock().calls.is_empty()
-                        && silence.is_too_long(limit, || send(&frames, &ToChild::Ping, None))
+                        && silence.is_too_long(limit, || send(&frames, &self.open, &ToChild::Ping, None))
                     {
                         return Some(Lost::Broken(format!("it has said nothing for {limit:?}")));
                     }
@@ -441,7 +453,7 @@ impl ReaderTask {
         self.socket.try_io(Interest::READABLE, || self.worker.try_receive())
     }
 
-    fn take(&self, frame: &Frame) -> Result<(), Lost> {
+    fn take(&mut self, frames: &mpsc::Sender<OutgoingFrame>, frame: &Frame) -> Result<(), Lost> {
         let unasked = || Lost::Broken("it answered what it was not asked".to_owned());
         match head(frame)? {
             FromChild::Output { id, item: 0 } if frame.parts.len() == 1 => {
@@ -457,7 +469,11 @@ impl ReaderTask {
                     Err(TrySendError::Full(_)) => Err(unasked()),
                 }
             }
-            FromChild::Outcomes { id, items } => {
+            FromChild::Outcomes { id, items, last } => {
+                if last {
+                    // Another replica takes its place; its open calls are finished.
+                    self.exit_port.report(&WorkerExit::new("the process has said that it ends"));
+                }
                 let [outcome] = <[_; 1]>::try_from(items)
                     .map_err(|items| Lost::Broken(format!("it answered {} outcomes for 1 item", items.len())))?;
                 let outcome = match (outcome, frame.parts.as_slice()) {
@@ -468,12 +484,29 @@ impl ReaderTask {
                         return Err(Lost::Broken("it answered another number of outputs than of successes".to_owned()));
                     }
                 };
-                let call = self.open.lock().calls.remove(&id).ok_or_else(unasked)?;
+                let mut open = self.open.lock();
+                let call = open.calls.remove(&id).ok_or_else(unasked)?;
+                open.made.retain(|_, made| made.made_for != id);
                 let _ = call.answers.try_send(Answer::Outcome(outcome));
                 Ok(())
             }
             FromChild::Log { level, target, message, request_id } => {
                 self.worker.log(&level, &target, message, request_id.as_deref());
+                Ok(())
+            }
+            FromChild::Call { id, batch, item, route } => {
+                if frame.parts.len() != 1 || self.last_call.replace(id).is_some_and(|last| last >= id) {
+                    let rule = "a call of it has one input, and an id above those of its earlier calls";
+                    return Err(Lost::Broken(rule.to_owned()));
+                }
+                if let Err(error) = self.call(frames, id, batch, item, &route, &frame.parts[0]) {
+                    let (message, _) = calls::result(id, Err(error), 0);
+                    send(frames, &self.open, &message, None);
+                }
+                Ok(())
+            }
+            FromChild::CancelCall { id } => {
+                self.open.lock().made.remove(&id);
                 Ok(())
             }
             FromChild::Pong => Ok(()),
@@ -482,5 +515,36 @@ impl ReaderTask {
                 Err(Lost::Broken("it said twice whether it has started".to_owned()))
             }
         }
+    }
+
+    /// Makes a call of the child to a route of its node, for a call that runs. Its result goes to the child at once.
+    fn call(
+        &self,
+        frames: &mpsc::Sender<OutgoingFrame>,
+        id: u64,
+        made_for: u64,
+        item: Option<usize>,
+        route: &str,
+        input: &Bytes,
+    ) -> Result<(), CallError> {
+        let limits = self.worker.limits();
+        let (input, max_bytes) = (Value::decode(Format::Envelope, input, limits)?, limits.max_bytes);
+        let mut open = self.open.lock();
+        let call = open.calls.get(&made_for).filter(|_| item.is_none_or(|item| item == 0));
+        let within = call.ok_or_else(|| CallError::new(ErrorKind::Cancelled, "the call that it belongs to is over"))?;
+        if open.made.len() >= MAX_OPEN {
+            return Err(calls::too_many());
+        }
+        let client = within.context.client()?;
+        let (frames, shared) = (frames.downgrade(), Arc::clone(&self.open));
+        let _started = client.start_call::<Value, Value>(route, input, CallOptions::new(), move |outcome| {
+            let is_awaited = shared.lock().made.remove(&id).is_some();
+            if let Some(frames) = frames.upgrade().filter(|_| is_awaited) {
+                let (message, output) = calls::result(id, outcome, max_bytes);
+                send(&frames, &shared, &message, output);
+            }
+        });
+        open.made.insert(id, ChildCall { made_for, _started });
+        Ok(())
     }
 }

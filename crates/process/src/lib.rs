@@ -11,6 +11,7 @@
 //!
 //! A worker in Rust is a [`Worker`](callboard_core::Worker) that a program passes to [`serve_worker`].
 
+mod calls;
 mod child;
 mod concurrent;
 mod config;
@@ -25,6 +26,6 @@ mod stage;
 mod worker;
 
 pub use config::ProcessConfig;
-pub use python::{PythonConfig, PythonError, PythonService, configuration, python_files};
+pub use python::{PythonApp, PythonConfig, PythonDependency, PythonError, PythonRawBody, PythonService, python_files};
 pub use serve::{ServeWorkerError, serve_worker};
 pub use stage::{stage, stream_stage};

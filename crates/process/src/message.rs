@@ -27,9 +27,24 @@ const MAX_DEPTH: usize = 64;
 #[serde(tag = "type", rename_all = "snake_case")]
 pub(crate) enum ToChild {
     Start(Start),
-    Batch { id: u64, items: Vec<CallHead> },
-    Cancel { id: u64, item: usize },
-    Credit { id: u64, item: usize, outputs: usize },
+    Batch {
+        id: u64,
+        items: Vec<CallHead>,
+    },
+    Cancel {
+        id: u64,
+        item: usize,
+    },
+    Credit {
+        id: u64,
+        item: usize,
+        outputs: usize,
+    },
+    Result {
+        id: u64,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        error: Option<ItemError>,
+    },
     Ping,
     Stop,
 }
@@ -104,10 +119,23 @@ pub(crate) enum FromChild {
         id: u64,
         item: usize,
     },
+    Call {
+        id: u64,
+        batch: u64,
+        #[serde(default)]
+        item: Option<usize>,
+        route: String,
+    },
+    CancelCall {
+        id: u64,
+    },
     Outcomes {
         id: u64,
         #[serde(deserialize_with = "limited")]
         items: Vec<Option<ItemError>>,
+        /// The child ends by itself after this.
+        #[serde(default)]
+        last: bool,
     },
     Pong,
     Log {
@@ -121,12 +149,17 @@ pub(crate) enum FromChild {
     },
 }
 
-/// The failure of one item.
+/// The failure of one item, or of one call of a child.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct ItemError {
     pub(crate) message: String,
     #[serde(default, skip_serializing_if = "is_false")]
     pub(crate) invalid: bool,
+    /// The name of the kind, of the error of a call.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) kind: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) stage: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) status: Option<u16>,
     #[serde(default, rename = "type", skip_serializing_if = "Option::is_none")]

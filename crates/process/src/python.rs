@@ -40,6 +40,9 @@ pub struct PythonService {
     pub route: String,
     /// The JSON schema of its input.
     pub input: Json,
+    /// The parameter that a body without fields is.
+    #[serde(default)]
+    pub raw_body: Option<PythonRawBody>,
     /// The JSON schema of its output, or of one of its outputs.
     pub output: Json,
     /// Whether it answers with a stream of outputs.
@@ -66,6 +69,61 @@ pub struct PythonService {
     /// What it does, in one line.
     #[serde(default)]
     pub description: Option<String>,
+    /// Valid inputs.
+    #[serde(default)]
+    pub examples: Vec<Json>,
+    /// The routes that its code calls.
+    #[serde(default)]
+    pub depends: Vec<PythonDependency>,
+    /// Whether it is a step of pipelines, and has no route of its own.
+    #[serde(default)]
+    pub is_step: bool,
+}
+
+/// A parameter that is the whole body of some requests.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+pub struct PythonRawBody {
+    /// The name of the parameter.
+    pub field: String,
+    /// Media types or ranges of the bodies.
+    pub media_types: Vec<String>,
+}
+
+/// A route that a service calls.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+pub struct PythonDependency {
+    /// The attribute of the class.
+    pub attribute: String,
+    /// The path of the route.
+    pub route: String,
+}
+
+/// All that a Python file serves.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+pub struct PythonApp {
+    /// Its services and functions.
+    pub services: Vec<PythonService>,
+    /// The stages of its pipelines that are no Python.
+    #[serde(default)]
+    stages: Vec<NodeStage>,
+    #[serde(default)]
+    pipelines: Vec<PythonPipeline>,
+}
+
+/// A model or a built-in stage, with its keys in a configuration file.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+struct NodeStage {
+    name: String,
+    kind: String,
+    keys: serde_json::Map<String, Json>,
+}
+
+/// Steps under a route, as in a configuration file.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+struct PythonPipeline {
+    name: String,
+    route: String,
+    steps: Json,
 }
 
 fn yes() -> bool {
@@ -77,12 +135,6 @@ const IMPORT_LIMIT: Duration = Duration::from_secs(120);
 
 /// Keeps files beside the app from taking the place of Python's own modules. The package removes it for the app.
 const SAFE_PATH: (&str, &str) = ("PYTHONSAFEPATH", "1");
-
-/// The answer of `python -m callboard.describe`.
-#[derive(Deserialize)]
-struct Description {
-    services: Vec<PythonService>,
-}
 
 /// Why a Python file cannot be served.
 #[derive(Debug, thiserror::Error)]
@@ -151,7 +203,7 @@ impl PythonConfig {
     /// # Errors
     ///
     /// Without an interpreter or our package, or when the file cannot be imported.
-    pub fn services(&self, base: &Path) -> Result<Vec<PythonService>, PythonError> {
+    pub fn served(&self, base: &Path) -> Result<PythonApp, PythonError> {
         let python = self.interpreter(base);
         // A path may have a colon, a name has none.
         let file = match self.app.rsplit_once(':') {
@@ -162,24 +214,32 @@ impl PythonConfig {
         let is_file = path.is_file();
         let imported = Imported { python: python.clone(), path, files: python_files(base) };
         let latest = LATEST.lock().clone();
-        if let Some((_, services)) = latest.filter(|(of, _)| *of == imported && is_file) {
-            return Ok(services);
+        if let Some((_, app)) = latest.filter(|(of, _)| *of == imported && is_file) {
+            return Ok(app);
         }
-        let services = describe(&python, file, base)?;
-        *LATEST.lock() = Some((imported, services.clone()));
-        Ok(services)
+        let app = describe(&python, file, base)?;
+        *LATEST.lock() = Some((imported, app.clone()));
+        Ok(app)
     }
 
     /// The service that this names.
     ///
     /// # Errors
     ///
-    /// As [`services`](Self::services), and if nothing has the name.
+    /// As [`served`](Self::served), and if nothing has the name.
     pub fn service(&self, base: &Path) -> Result<PythonService, PythonError> {
-        let services = self.services(base)?;
+        let PythonApp { services, .. } = self.served(base)?;
         let known = || services.iter().map(|service| service.target.clone()).collect();
         let found = services.iter().find(|service| service.target == self.app);
         found.cloned().ok_or_else(|| PythonError::UnknownName { app: self.app.clone(), known: known() })
+    }
+
+    /// A module of the package, such as `callboard.prepare`, to be run for this app with files in `base`.
+    #[must_use]
+    pub fn tool(&self, base: &Path, module: &str) -> Command {
+        let mut command = Command::new(self.interpreter(base));
+        command.args(["-m", module]).arg(&self.app).env(SAFE_PATH.0, SAFE_PATH.1).current_dir(directory(base));
+        command
     }
 
     /// The command of a worker for files in `base`, and that of its fork server.
@@ -205,7 +265,7 @@ struct Imported {
 }
 
 /// The file that was imported last, and what it serves.
-static LATEST: Mutex<Option<(Imported, Vec<PythonService>)>> = Mutex::new(None);
+static LATEST: Mutex<Option<(Imported, PythonApp)>> = Mutex::new(None);
 
 /// The most files and levels of a directory that are looked at.
 const MAX_FILES: usize = 10_000;
@@ -242,7 +302,7 @@ pub fn python_files(directory: &Path) -> BTreeMap<PathBuf, SystemTime> {
 }
 
 /// Asks an interpreter what a file or module in `base` serves.
-fn describe(python: &Path, file: &str, base: &Path) -> Result<Vec<PythonService>, PythonError> {
+fn describe(python: &Path, file: &str, base: &Path) -> Result<PythonApp, PythonError> {
     let failed = |source| PythonError::NoInterpreter { python: python.to_owned(), source };
     let mut command = Command::new(python);
     command.args(["-m", "callboard.describe", file]).env(SAFE_PATH.0, SAFE_PATH.1).current_dir(directory(base));
@@ -273,10 +333,9 @@ fn describe(python: &Path, file: &str, base: &Path) -> Result<Vec<PythonService>
             PythonError::Refused { message }
         });
     }
-    let described: Description = serde_json::from_slice(&stdout).map_err(|error| PythonError::Refused {
+    serde_json::from_slice(&stdout).map_err(|error| PythonError::Refused {
         message: format!("`{}` described {file} as something that is not known: {error}", python.display()),
-    })?;
-    Ok(described.services)
+    })
 }
 
 /// A path that a process can change to.
@@ -292,30 +351,183 @@ impl PythonService {
     }
 }
 
-/// The configuration file that these services mean.
-#[must_use]
-pub fn configuration(services: &[PythonService]) -> String {
-    let mut text = String::new();
-    // JSON's texts are also TOML's, but for this character.
-    let quoted = |value: &str| Json::from(value).to_string().replace('\u{7f}', "\\u007f");
-    for service in services {
-        let name = quoted(&service.stage_name());
-        let _ = writeln!(text, "[[stage]]\nname = {name}\nkind = \"python\"\napp = {}", quoted(&service.target));
-        let mut line = |key: &str, value: Option<String>| {
-            let _ = value.map(|value| writeln!(text, "{key} = {value}"));
-        };
-        line("max_batch_size", service.max_batch_size.filter(|size| *size > 1).map(|size| size.to_string()));
-        line("concurrency", service.concurrency.filter(|calls| *calls > 1).map(|calls| calls.to_string()));
-        line("replicas", service.replicas.filter(|replicas| *replicas > 1).map(|replicas| replicas.to_string()));
-        line("timeout", service.timeout_ms.map(|timeout| format!("\"{timeout}ms\"")));
-        line("contract", service.contract.as_deref().filter(|contract| *contract != "at_most_once").map(quoted));
-        line("warm", (!service.warm).then(|| "false".to_owned()));
-        let _ = writeln!(text, "\n[[route]]\npath = {}\nstages = {name}", quoted(&service.route));
-        let mut line = |key: &str, value: Option<String>| {
-            let _ = value.map(|value| writeln!(text, "{key} = {value}"));
-        };
-        line("summary", service.description.as_deref().filter(|text| !text.is_empty()).map(quoted));
-        text.push('\n');
+impl PythonApp {
+    /// A service, function or pipeline of `file` alone, with what it uses; `None` if nothing has the name.
+    #[must_use]
+    pub fn only(mut self, file: &str, name: &str) -> Option<Self> {
+        let own = format!("{file}:{name}");
+        let methods = format!("{own}.");
+        let mut kept = Self::default();
+        let (mut pipelines, mut services): (Vec<_>, Vec<_>) = (Vec::new(), Vec::new());
+        pipelines.extend(self.pipelines.extract_if(.., |pipeline| pipeline.name == name));
+        let is_own = |service: &mut PythonService| service.target == own || service.target.starts_with(&methods);
+        services.extend(self.services.extract_if(.., |service| is_own(service)));
+        // It is asked for by its name, as a route.
+        services.iter_mut().for_each(|service| service.is_step &= !pipelines.is_empty());
+        while !pipelines.is_empty() || !services.is_empty() {
+            let stages: Vec<&str> = pipelines.iter().flat_map(|pipeline| stages_of(&pipeline.steps)).collect();
+            kept.stages.extend(self.stages.extract_if(.., |stage| stages.contains(&&*stage.name)));
+            let routes: Vec<&str> = services.iter().flat_map(|each| &each.depends).map(|each| &*each.route).collect();
+            let is_used = |service: &mut PythonService| {
+                stages.contains(&&*service.stage_name()) || routes.contains(&&*service.route)
+            };
+            let used: Vec<_> = self.services.extract_if(.., |service| is_used(service)).collect();
+            let called: Vec<_> = self.pipelines.extract_if(.., |each| routes.contains(&&*each.route)).collect();
+            kept.pipelines.append(&mut pipelines);
+            kept.services.append(&mut services);
+            (pipelines, services) = (called, used);
+        }
+        (!kept.pipelines.is_empty() || !kept.services.is_empty()).then_some(kept)
     }
-    text
+
+    /// The configuration file that it means.
+    #[must_use]
+    pub fn configuration(&self) -> String {
+        let mut text = String::new();
+        for service in &self.services {
+            let name = quoted(&service.stage_name());
+            let _ = writeln!(text, "[[stage]]\nname = {name}\nkind = \"python\"\napp = {}", quoted(&service.target));
+            let mut line = |key: &str, value: Option<String>| {
+                let _ = value.map(|value| writeln!(text, "{key} = {value}"));
+            };
+            line("max_batch_size", service.max_batch_size.filter(|size| *size > 1).map(|size| size.to_string()));
+            line("concurrency", service.concurrency.filter(|calls| *calls > 1).map(|calls| calls.to_string()));
+            line("replicas", service.replicas.filter(|replicas| *replicas > 1).map(|replicas| replicas.to_string()));
+            line("timeout", service.timeout_ms.map(|timeout| format!("\"{timeout}ms\"")));
+            line("contract", service.contract.as_deref().filter(|contract| *contract != "at_most_once").map(quoted));
+            line("warm", (!service.warm).then(|| "false".to_owned()));
+            if !service.is_step {
+                let _ = writeln!(text, "\n[[route]]\npath = {}\nstages = {name}", quoted(&service.route));
+                let summary = service.description.as_deref().filter(|text| !text.is_empty());
+                let _ = summary.map(|summary| writeln!(text, "summary = {}", quoted(summary)));
+                let examples: Vec<String> = service.examples.iter().filter_map(inline).collect();
+                if !examples.is_empty() {
+                    let examples: Vec<String> = examples.iter().map(|each| format!("{{ json = {each} }}")).collect();
+                    let _ = writeln!(text, "examples = [{}]", examples.join(", "));
+                }
+            }
+            text.push('\n');
+        }
+        for NodeStage { name, kind, keys } in &self.stages {
+            let _ = writeln!(text, "[[stage]]\nname = {}\nkind = {}", quoted(name), quoted(kind));
+            for (key, value) in keys {
+                let _ = inline(value).map(|value| writeln!(text, "{key} = {value}"));
+            }
+            text.push('\n');
+        }
+        for PythonPipeline { route, steps, .. } in &self.pipelines {
+            let _ =
+                writeln!(text, "[[route]]\npath = {}\nstages = {}\n", quoted(route), inline(steps).unwrap_or_default());
+        }
+        text
+    }
+}
+
+/// The names of the stages of steps.
+fn stages_of(steps: &Json) -> Vec<&str> {
+    match steps {
+        Json::String(name) => vec![name],
+        Json::Array(steps) => steps.iter().flat_map(stages_of).collect(),
+        Json::Object(step) => {
+            let named = ["ensemble", "cases"].into_iter().filter_map(|key| step.get(key)?.as_object());
+            named.flat_map(serde_json::Map::values).chain(step.get("default")).flat_map(stages_of).collect()
+        }
+        _ => Vec::new(),
+    }
+}
+
+/// A text in TOML. JSON's texts are also TOML's, but for one character.
+fn quoted(text: &str) -> String {
+    Json::from(text).to_string().replace('\u{7f}', "\\u007f")
+}
+
+/// A value of TOML on one line, without what is null; `None` if nothing else would be left, or a number is too large.
+fn inline(value: &Json) -> Option<String> {
+    match value {
+        Json::Null => None,
+        Json::Bool(_) => Some(value.to_string()),
+        Json::Number(number) => (number.is_i64() || number.is_f64()).then(|| number.to_string()),
+        Json::String(text) => Some(quoted(text)),
+        Json::Array(items) => {
+            let items: Option<Vec<String>> = items.iter().map(inline).collect();
+            Some(format!("[{}]", items?.join(", ")))
+        }
+        Json::Object(entries) => {
+            let kept = entries.iter().filter(|(_, value)| !value.is_null());
+            let entries = kept.map(|(key, value)| Some(format!("{} = {}", key_of(key), inline(value)?)));
+            Some(format!("{{ {} }}", entries.collect::<Option<Vec<_>>>()?.join(", ")))
+        }
+    }
+}
+
+fn key_of(key: &str) -> String {
+    let is_bare = |c: char| c.is_ascii_alphanumeric() || "-_".contains(c);
+    if !key.is_empty() && key.chars().all(is_bare) { key.to_owned() } else { quoted(key) }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn app() -> PythonApp {
+        let service = |name: &str, is_step: bool, depends: &str| {
+            format!(
+                r#"{{"target": "app.py:{name}", "route": "/{name}", "input": {{}}, "output": {{}}, "is_step": {is_step},
+                    "depends": [{depends}]}}"#
+            )
+        };
+        let services = [
+            service("decode", true, ""),
+            service("best", true, r#"{"attribute": "a", "route": "/other"}"#),
+            service("other", false, ""),
+            service("alone", false, ""),
+        ];
+        let text = format!(
+            r#"{{"services": [{}],
+                "stages": [{{"name": "m", "kind": "onnx", "keys": {{"model": "m.onnx", "max_batch_size": 32}}}},
+                           {{"name": "n", "kind": "onnx", "keys": {{"model": "n.onnx"}}}}],
+                "pipelines": [
+                    {{"name": "app", "route": "/app", "steps": ["decode", "m", {{"switch": "n", "cases": {{"a b": "best"}}}}]}},
+                    {{"name": "more", "route": "/more", "steps": {{"ensemble": {{"x": ["n"]}}}}}}]}}"#,
+            services.join(",")
+        );
+        serde_json::from_str(&text).unwrap()
+    }
+
+    #[test]
+    fn pipelines_are_routes_and_steps_have_none() {
+        let text = app().configuration();
+        assert!(text.contains("[[stage]]\nname = \"m\"\nkind = \"onnx\"\nmodel = \"m.onnx\"\nmax_batch_size = 32\n"));
+        let steps = r#"stages = ["decode", "m", { switch = "n", cases = { "a b" = "best" } }]"#;
+        assert!(text.contains(&format!("path = \"/app\"\n{steps}\n")), "{text}");
+        assert!(text.contains("path = \"/other\"") && !text.contains("path = \"/decode\""), "{text}");
+    }
+
+    #[test]
+    fn a_name_is_served_with_all_that_it_uses() {
+        let names = |app: &PythonApp| {
+            let mut names: Vec<String> = app.services.iter().map(PythonService::stage_name).collect();
+            names.extend(app.stages.iter().map(|stage| stage.name.clone()));
+            names.join(" ")
+        };
+        assert_eq!(names(&app().only("app.py", "app").unwrap()), "decode best other m");
+        assert_eq!(names(&app().only("app.py", "more").unwrap()), "n");
+        let best = app().only("app.py", "best").unwrap();
+        assert_eq!(names(&best), "best other");
+        assert!(best.configuration().contains("path = \"/best\""), "it is asked for by name");
+        assert_eq!(app().only("app.py", "nothing"), None);
+    }
+
+    #[test]
+    fn an_example_is_a_value_of_toml_if_it_can_be() {
+        let example =
+            json!({ "text": "a\u{7f}\"", "top": 3, "scale": 0.5, "none": null, "names": [["a"], []], "on": true });
+        let expected = r#"{ text = "a\u007f\"", top = 3, scale = 0.5, names = [["a"], []], on = true }"#;
+        assert_eq!(inline(&example).as_deref(), Some(expected));
+        for none in [json!(null), json!([1, null]), json!({ "a": u64::MAX })] {
+            assert_eq!(inline(&none), None, "{none}");
+        }
+    }
 }

@@ -100,10 +100,10 @@ pub fn serve_worker<W>(
                         Err(failure) => items.push(Some(item_error(&failure))),
                     }
                 }
-                send(&FromChild::Outcomes { id, items }, &parts)?;
+                send(&FromChild::Outcomes { id, items, last: false }, &parts)?;
             }
             // An item that runs is not interrupted.
-            (ToChild::Cancel { .. } | ToChild::Credit { .. }, _) => {}
+            (ToChild::Cancel { .. } | ToChild::Credit { .. } | ToChild::Result { .. }, _) => {}
             (ToChild::Ping, _) => send(&FromChild::Pong, &[])?,
             (ToChild::Stop, _) => return Ok(()),
             (ToChild::Start(_) | ToChild::Batch { .. }, _) => {

@@ -2,13 +2,18 @@
 
 use std::io::{self, BufReader, Read, Write};
 use std::num::NonZeroU32;
+use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use callboard_codec::{DecodeError, DecodeLimits, Envelope, Format, Value};
-use callboard_core::{Batch, CallContext, Failure, Outputs, Replica, StreamWorker, Worker, WorkerExit};
+use callboard_core::edge::ErrorParts;
+use callboard_core::{
+    Batch, CallContext, CallError, ErrorKind, Failure, Outputs, Replica, StageName, StreamWorker, Worker, WorkerExit,
+};
 
+use crate::calls::{self, CallOutcome, Calls};
 use crate::child::{ChildProcess, TICK};
 use crate::concurrent::CREDIT;
 use crate::config::ProcessConfig;
@@ -19,6 +24,9 @@ use crate::message::{self, CallHead, FromChild, ItemError, MAX_ITEMS, MAX_TRACE_
 /// The status of an input that does not have the service's type.
 const INVALID_STATUS: u16 = 422;
 
+/// The time for which a child that has said that it ends may do so.
+const LEAVE_GRACE: Duration = Duration::from_millis(500);
+
 /// The most characters of a record in the log.
 const MAX_LOG_CHARS: usize = 8_000;
 
@@ -26,6 +34,8 @@ const MAX_LOG_CHARS: usize = 8_000;
 pub(crate) struct ProcessWorker {
     child: ChildProcess,
     reader: FrameReader,
+    /// `None` until the child calls.
+    calls: Option<Calls>,
     limits: DecodeLimits,
     next_id: u64,
     next_tick: Instant,
@@ -34,6 +44,8 @@ pub(crate) struct ProcessWorker {
     replica: usize,
     /// The batches that the child works on at once.
     max_batches: usize,
+    /// It has said that it ends by itself.
+    is_leaving: bool,
 }
 
 /// Why a child did not answer.
@@ -64,6 +76,7 @@ impl ProcessWorker {
         let mut worker = Self {
             child: ChildProcess::start(config, fork_server, replica)?,
             reader: FrameReader::new(config.max_batch_bytes),
+            calls: None,
             limits: limits(config.max_batch_bytes),
             next_id: 0,
             next_tick: Instant::now(),
@@ -71,6 +84,7 @@ impl ProcessWorker {
             stage: replica.stage().to_string(),
             replica: replica.index(),
             max_batches: 1,
+            is_leaving: false,
         };
         let concurrency = config.concurrency.map(NonZeroU32::get);
         let credit = concurrency.map(|_| CREDIT);
@@ -158,12 +172,15 @@ impl ProcessWorker {
                 FromChild::Output { .. } | FromChild::Outcomes { .. } | FromChild::Pong => {
                     return Err(Lost::Broken("it answered before it was ready".to_owned()));
                 }
+                FromChild::Call { .. } | FromChild::CancelCall { .. } => {
+                    return Err(Lost::Broken("it called before it was ready".to_owned()));
+                }
             }
         }
     }
 
-    /// Runs the items of a part of a batch: sends them, passes outputs on, tells the child of callers that leave, and
-    /// waits for the outcomes.
+    /// Runs the items of a part of a batch: sends them, passes outputs on, makes the child's calls, tells the child of
+    /// callers that leave, and waits for the outcomes.
     fn exchange(
         &mut self,
         part: BatchPart,
@@ -183,19 +200,25 @@ impl ProcessWorker {
                 if worker.child.is_given_up() {
                     return Err(Lost::Broken("nobody waits for its answer any more".to_owned()));
                 }
+                worker.deliver(|| latest(&*callers, &indices))?;
                 for (item, is_cancelled) in is_cancelled.iter_mut().enumerate() {
                     if !*is_cancelled && callers.has_left(indices[item]) {
                         *is_cancelled = worker.cancel(running, item)?;
                         if !*is_cancelled {
                             break;
                         }
+                        if let Some(calls) = &mut worker.calls {
+                            calls.cancel_item(item, latest(&*callers, &indices).is_none());
+                        }
                     }
                 }
                 Ok(())
             })?;
             match head(&frame)? {
-                FromChild::Outcomes { id, items } if id == running => {
+                FromChild::Outcomes { id, items, last } if id == running => {
                     if items.len() == count {
+                        self.calls.iter_mut().for_each(Calls::end);
+                        self.is_leaving |= last;
                         return Ok((frame, items));
                     }
                     return Err(Lost::Broken(format!("it answered {} outcomes for {count} items", items.len())));
@@ -203,6 +226,15 @@ impl ProcessWorker {
                 FromChild::Output { id, item } if id == running && item < count && frame.parts.len() == 1 => {
                     callers.take_output(indices[item], decode(&frame.parts[0], &self.limits))?;
                 }
+                FromChild::Call { id, batch, item, route } => {
+                    let within = match item.map(|item| indices.get(item)) {
+                        _ if batch != running => None,
+                        Some(index) => index.map(|index| callers.context(*index)),
+                        None => latest(&*callers, &indices),
+                    };
+                    self.call(id, item, within, route, &frame)?;
+                }
+                FromChild::CancelCall { id } => self.calls.iter_mut().for_each(|calls| calls.cancel(id)),
                 FromChild::Outcomes { .. } | FromChild::Output { .. } | FromChild::Pong => {
                     return Err(Lost::Broken("it answered what it was not asked".to_owned()));
                 }
@@ -216,11 +248,54 @@ impl ProcessWorker {
         }
     }
 
+    /// Makes a call of the child, for an item that runs.
+    fn call(
+        &mut self,
+        id: u64,
+        item: Option<usize>,
+        within: Option<CallContext>,
+        route: String,
+        frame: &Frame,
+    ) -> Result<(), Lost> {
+        let calls = match &mut self.calls {
+            Some(calls) => calls,
+            none => none.insert(Calls::new()?),
+        };
+        if frame.parts.len() != 1 || !calls.is_new(id) {
+            return Err(Lost::Broken(
+                "a call of it has one input, and an id above those of its earlier calls".to_owned(),
+            ));
+        }
+        let over = || CallError::new(ErrorKind::Cancelled, "the call that it belongs to is over");
+        let input = Value::decode(Format::Envelope, &frame.parts[0], &self.limits).map_err(CallError::from);
+        match within.ok_or_else(over).and_then(|within| Ok((within, input?))) {
+            Ok((within, input)) => calls.start(id, item, &within, route, input),
+            Err(error) => calls.refuse(id, error),
+        }
+        Ok(())
+    }
+
+    /// Sends the results of calls that have come.
+    fn deliver(&mut self, another: impl Fn() -> Option<CallContext>) -> Result<(), Lost> {
+        let outcomes = self.calls.as_mut().map(|calls| calls.take(another));
+        outcomes.into_iter().flatten().try_for_each(|(id, outcome)| self.send_result(id, outcome))
+    }
+
+    fn send_result(&self, id: u64, outcome: CallOutcome) -> Result<(), Lost> {
+        let (message, output) = calls::result(id, outcome, self.limits.max_bytes);
+        self.send(&message, output.as_slice(), None)
+    }
+
     /// Runs a batch and marks the child as busy meanwhile. A child that is lost ends the replica.
     fn run<T>(&mut self, exchange: impl FnOnce(&mut Self) -> Result<T, Lost>) -> T {
         self.child.set_busy(true);
         match exchange(self) {
             Ok(outcomes) => {
+                // Its end is reported before the replica takes another batch.
+                if self.is_leaving && !self.child.has_ended_within(LEAVE_GRACE) {
+                    self.child.kill_for("it has not ended, as it said");
+                    self.child.has_ended_within(LEAVE_GRACE);
+                }
                 self.child.set_busy(false);
                 outcomes
             }
@@ -265,16 +340,20 @@ impl ProcessWorker {
         }
     }
 
-    /// Waits for a frame. `tick` is called at least every [`TICK`].
+    /// Waits for a frame. `tick` is called at least every [`TICK`], and when results of calls have come.
     fn receive(&mut self, mut tick: impl FnMut(&mut Self) -> Result<(), Lost>) -> Result<Frame, Lost> {
         loop {
-            if Instant::now() >= self.next_tick {
+            let is_due = Instant::now() >= self.next_tick;
+            if is_due || self.calls.as_ref().is_some_and(Calls::has_outcomes) {
                 tick(self)?;
+            }
+            if is_due {
                 self.next_tick = Instant::now() + TICK;
             }
             // Looked at before the socket: what a child has sent before its end is read.
             let has_ended = self.child.has_ended();
-            let mut stream = PatientReader { stream: &mut self.child.stream, until: self.next_tick };
+            let calls = self.calls.as_ref().filter(|calls| calls.is_waiting());
+            let mut stream = PatientReader { stream: &mut self.child.stream, until: self.next_tick, calls };
             match self.reader.read(&mut stream) {
                 Ok(Some(frame)) => return Ok(frame),
                 Ok(None) => return Err(Lost::Ended),
@@ -303,16 +382,23 @@ pub(crate) fn is_not_ready(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
 }
 
-/// Reads until a moment, also from a child that sends a few bytes at a time.
+/// Reads until a moment, also from a child that sends a few bytes at a time, or until a result of a call has come.
 struct PatientReader<'s> {
     stream: &'s mut BufReader<UnixStream>,
     until: Instant,
+    calls: Option<&'s Calls>,
 }
 
 impl Read for PatientReader<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        if self.stream.buffer().is_empty() && Instant::now() >= self.until {
-            return Err(io::ErrorKind::WouldBlock.into());
+        if self.stream.buffer().is_empty() {
+            let is_over = match self.calls {
+                Some(calls) => !calls.wait(self.stream.get_ref().as_fd(), self.until)?,
+                None => Instant::now() >= self.until,
+            };
+            if is_over {
+                return Err(io::ErrorKind::WouldBlock.into());
+            }
         }
         self.stream.read(buffer)
     }
@@ -348,6 +434,9 @@ impl Write for PatientWriter<'_> {
 
 /// The callers of a batch, by the index of their item.
 trait Callers {
+    /// The call of this item.
+    fn context(&self, index: usize) -> CallContext;
+
     /// Whether the caller of this item has left, or its deadline has passed.
     fn has_left(&mut self, index: usize) -> bool;
 
@@ -355,10 +444,21 @@ trait Callers {
     fn take_output(&mut self, index: usize, output: Result<Value, Failure>) -> Result<(), Lost>;
 }
 
+/// The call with the latest deadline whose caller still waits.
+fn latest(callers: &dyn Callers, indices: &[usize]) -> Option<CallContext> {
+    let now = callboard_core::Instant::now();
+    let wanted = indices.iter().map(|index| callers.context(*index)).filter(|context| context.is_wanted(now));
+    wanted.max_by_key(CallContext::deadline)
+}
+
 /// Callers that wait for one output each.
 struct SingleCallers<'b>(&'b Batch<Value>);
 
 impl Callers for SingleCallers<'_> {
+    fn context(&self, index: usize) -> CallContext {
+        self.0.context(index)
+    }
+
     fn has_left(&mut self, index: usize) -> bool {
         !self.0.context(index).is_wanted(callboard_core::Instant::now())
     }
@@ -397,16 +497,23 @@ impl Worker for ProcessWorker {
 /// A worker that answers each item with a stream.
 pub(crate) struct StreamingProcessWorker(pub(crate) ProcessWorker);
 
-impl Callers for &mut Outputs<Value> {
+/// Callers that read a stream each.
+struct StreamCallers<'b>(&'b Batch<Value>, &'b mut Outputs<Value>);
+
+impl Callers for StreamCallers<'_> {
+    fn context(&self, index: usize) -> CallContext {
+        self.0.context(index)
+    }
+
     fn has_left(&mut self, index: usize) -> bool {
-        !self.is_wanted(index)
+        !self.1.is_wanted(index)
     }
 
     fn take_output(&mut self, index: usize, output: Result<Value, Failure>) -> Result<(), Lost> {
         match output {
             // A caller that has left is noticed at the next tick.
-            Ok(output) => _ = self.emit(index, output),
-            Err(failure) => self.fail(index, failure),
+            Ok(output) => _ = self.1.emit(index, output),
+            Err(failure) => self.1.fail(index, failure),
         }
         Ok(())
     }
@@ -416,7 +523,7 @@ impl StreamWorker for StreamingProcessWorker {
     type In = Value;
     type Out = Value;
 
-    fn call(&mut self, batch: Batch<Value>, mut outputs: &mut Outputs<Value>) {
+    fn call(&mut self, batch: Batch<Value>, outputs: &mut Outputs<Value>) {
         let (parts, outcomes) = parts(&batch, self.0.limits.max_bytes);
         for (index, outcome) in outcomes.into_iter().enumerate() {
             outcome.and_then(Result::err).into_iter().for_each(|failure| outputs.fail(index, failure));
@@ -427,7 +534,7 @@ impl StreamWorker for StreamingProcessWorker {
         self.0.run(|worker| {
             for part in parts {
                 let indices = part.indices.clone();
-                let (frame, errors) = worker.exchange(part, &mut outputs)?;
+                let (frame, errors) = worker.exchange(part, &mut StreamCallers(&batch, outputs))?;
                 if !frame.parts.is_empty() {
                     return Err(Lost::Broken("it answered with single outputs, and the stage streams".to_owned()));
                 }
@@ -530,9 +637,16 @@ pub(crate) fn call_head(context: &CallContext) -> CallHead {
 }
 
 pub(crate) fn failure(error: ItemError) -> Failure {
-    let ItemError { message, invalid, status, error_type, details, retry_after_ms, trace } = error;
-    let mut failure =
-        if invalid { Failure::invalid_input(message).with_status(INVALID_STATUS) } else { Failure::new(message) };
+    let ItemError { message, invalid, kind, stage, status, error_type, details, retry_after_ms, trace } = error;
+    let mut failure = if let Some(kind) = kind.as_deref().and_then(ErrorKind::from_name) {
+        // The error of a call that the child has made, which it passes on.
+        let stage = stage.as_deref().map(StageName::new);
+        Failure::from(CallError::from(ErrorParts { stage, ..ErrorParts::new(kind, message) }))
+    } else if invalid {
+        Failure::invalid_input(message).with_status(INVALID_STATUS)
+    } else {
+        Failure::new(message)
+    };
     if let Some(status) = status {
         failure = failure.with_status(status);
     }

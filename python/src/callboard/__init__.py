@@ -17,6 +17,7 @@
 from msgspec import Meta as Field
 
 from callboard._api import (
+    CallError,
     Context,
     HTTPException,
     InvalidInput,
@@ -28,30 +29,49 @@ from callboard._api import (
     route,
     service,
 )
+from callboard._compose import ensemble, onnx, pick, pipeline, rename, stage, switch
+from callboard._depends import depends
+from callboard._media import Audio, File, Image
 from callboard._version import __version__
 from callboard.testing import test_client
 
 __all__ = [
+    "Audio",
+    "CallError",
     "Context",
     "Field",
+    "File",
     "HTTPException",
+    "Image",
     "InvalidInput",
     "SetupContext",
     "__version__",
     "batched",
     "concurrent",
+    "depends",
+    "ensemble",
     "function",
+    "onnx",
+    "pick",
+    "pipeline",
+    "rename",
     "route",
     "service",
+    "stage",
+    "switch",
     "test_client",
 ]
 
 # Names of other systems, and the name here.
 _ELSEWHERE = {
+    "Path": "File",
+    "UploadFile": "File",
     "api": "route",
     "app": "service",
     "batch": "batched",
     "batchable": "batched",
+    "bind": "pipeline",
+    "chain": "pipeline",
     "cls": "service",
     "deployment": "service",
     "endpoint": "route",

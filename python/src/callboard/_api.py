@@ -11,7 +11,8 @@ import difflib
 import http
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Literal, NoReturn, TypeVar, overload
 
 Contract = Literal["at_most_once", "idempotent", "pure"]
@@ -65,7 +66,35 @@ def _phrase(status_code: int) -> str:
 
 
 class InvalidInput(ValueError):
-    """The input does not have the form that the type hints ask for: status 422."""
+    """The input does not have the form that the type hints ask for: status 422.
+
+    `fields` are the places in the input with what is wrong there; clients get them as `details.fields`.
+    """
+
+    def __init__(self, message: str = "", fields: Iterable[tuple[str, str]] = ()) -> None:
+        super().__init__(message)
+        self.fields = list(fields)
+
+
+class CallError(Exception):
+    """A call of a dependency has failed. Left alone, it is the failure of the call that made it, as it is.
+
+    `kind` is one of the words in `docs/errors.md`, such as `"invalid_input"`, `"overloaded"` or `"failed"`.
+    """
+
+    def __init__(self, message: str, *, kind: str = "failed", status_code: int | None = None, **more: Any) -> None:
+        super().__init__(message)
+        self.message = message
+        self.kind = kind
+        self.status_code = status_code
+        self.type: str | None = more.get("type")
+        self.details: Any = more.get("details")
+        self.retry_after_ms: int | None = more.get("retry_after_ms")
+        self.trace: str | None = more.get("trace")
+        self.stage: str | None = more.get("stage")
+
+    def __str__(self) -> str:
+        return f"{self.kind}: {self.message}"
 
 
 def _nothing() -> None: ...
@@ -86,6 +115,8 @@ class Context:
     # On the clock of `time.monotonic()`; None without a deadline.
     deadline: float | None = None
     _cancelled: bool = dataclasses.field(default=False, repr=False)
+    # The batch and the item of it, where a node is.
+    _place: tuple[int, int] | None = dataclasses.field(default=None, repr=False)
 
     def remaining(self) -> float | None:
         """Seconds until the deadline, at least 0; None without a deadline."""
@@ -108,6 +139,8 @@ class SetupContext:
     generation: int = 0
     device: str = "cpu"
     settings: dict[str, Any] = dataclasses.field(default_factory=dict)
+    # The directory that `prepare` has filled.
+    cache: Path | None = None
 
 
 # ---- Services and functions ------------------------------------------------------------------------------------------
@@ -128,6 +161,9 @@ class Service:
     # Replicas are forked from a process that has imported the module, and with `share_setup` run `setup` as well.
     warm: bool = True
     share_setup: bool = False
+    # Whether `route` was given, and is no name of the class.
+    has_own_route: bool = False
+    examples: tuple[Any, ...] = ()
 
 
 @dataclasses.dataclass
@@ -138,6 +174,7 @@ class Method:
     max_batch_size: int | None = None
     concurrency: int = 1
     route: str | None = None
+    examples: tuple[Any, ...] = ()
 
 
 @overload
@@ -154,14 +191,16 @@ def service(
     device: str | None = ...,
     warm: bool = ...,
     share_setup: bool = ...,
+    examples: Sequence[Any] = ...,
 ) -> Callable[[C], C]: ...
 
 
 def service(cls: Any = None, /, **options: Any) -> Any:
     """Makes a class a service: `@service` or `@service(replicas=2, timeout="5s", contract="idempotent")`.
 
-    `timeout` is in seconds, or a text such as `"200ms"`. The route is the name in lower case with hyphens. With
-    `share_setup`, `setup` runs once, before the replicas are forked; with `warm=False` each replica imports the module.
+    `timeout` is in seconds, or a text such as `"200ms"`. The route is the name in lower case with hyphens. `examples`
+    are valid inputs: each replica warms up by them, and the documentation shows them. With `share_setup`, `setup` runs
+    once, before the replicas are forked; with `warm=False` each replica imports the module.
     """
     _check_names("service", options, _SERVICE_OPTIONS)
 
@@ -187,6 +226,7 @@ def function(
     max_batch_size: int | None = ...,
     device: str | None = ...,
     warm: bool = ...,
+    examples: Sequence[Any] = ...,
 ) -> Callable[[F], F]: ...
 
 
@@ -206,7 +246,7 @@ def function(fn: Any = None, /, **options: Any) -> Any:
     return decorate if fn is None else decorate(fn)
 
 
-_FUNCTION_OPTIONS = ("name", "route", "replicas", "timeout", "contract", "max_batch_size", "device", "warm")
+_FUNCTION_OPTIONS = ("name", "route", "replicas", "timeout", "contract", "max_batch_size", "device", "examples", "warm")
 _SERVICE_OPTIONS = (*_FUNCTION_OPTIONS, "share_setup")
 
 
@@ -223,6 +263,7 @@ def _service(
     device: str | None = None,
     warm: bool = True,
     share_setup: bool = False,
+    examples: Sequence[Any] = (),
 ) -> Service:
     name = name or target.__name__
     if contract not in CONTRACTS:
@@ -238,6 +279,8 @@ def _service(
         device=device,
         warm=warm,
         share_setup=share_setup,
+        has_own_route=bool(route),
+        examples=_examples(examples),
     )
 
 
@@ -277,13 +320,14 @@ def concurrent(*, max: int) -> Callable[[F], F]:
     return decorate
 
 
-def route(path: str) -> Callable[[F], F]:
-    """Makes a further method of a class a route of its own."""
+def route(path: str, *, examples: Sequence[Any] = ()) -> Callable[[F], F]:
+    """Makes a further method of a class a route of its own. `examples` are as of `service`."""
     if not isinstance(path, str):
         raise TypeError('route takes a path: @route("/path")')
 
     def decorate(fn: F) -> F:
-        _method(fn).route = _route(path)
+        method = _method(fn)
+        method.route, method.examples = _route(path), _examples(examples)
         return fn
 
     return decorate
@@ -340,6 +384,12 @@ def _check_names(decorator: str, options: Iterable[str], names: tuple[str, ...])
 def _unknown_option(decorator: str, option: str, names: tuple[str, ...]) -> NoReturn:
     message = f"{decorator} has no option {option!r}{_nearest(option, names)}"
     raise TypeError(f"{message} There are {', '.join(names)}" if message.endswith("?") else f"{message}: {names}")
+
+
+def _examples(examples: Any) -> tuple[Any, ...]:
+    if not isinstance(examples, (list, tuple)):
+        raise TypeError(f"examples={examples!r}: must be a list of inputs")
+    return tuple(examples)
 
 
 def _positive(name: str, value: Any) -> int:

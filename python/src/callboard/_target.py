@@ -12,8 +12,11 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
+import msgspec
+
 from callboard._api import METHOD, SERVICE, Method, Service, hyphened, nearest_name
-from callboard._signature import Signature
+from callboard._envelope import decode, encode
+from callboard._signature import Signature, _plain
 
 # The batch size of `@batched` without a number.
 DEFAULT_BATCH_SIZE = 32
@@ -44,10 +47,34 @@ class Route:
         return self.service.max_batch_size or 1
 
     @property
+    def examples(self) -> tuple[Any, ...]:
+        """Valid inputs. Those of a service are for `predict`; a class may have them as an attribute, too."""
+        if self.attribute not in (None, "predict") or self.method.examples:
+            return self.method.examples
+        return self.service.examples or tuple(getattr(self.owner, "examples", ()))
+
+    def examples_as_json(self) -> list[Any]:
+        """The examples as JSON has them: arrays as lists, files as base64. `TargetError` names a wrong one."""
+        found = []
+        for number, example in enumerate(self.examples, 1):
+            try:
+                plain = decode(encode(example))
+                self.signature.arguments(plain)
+                found.append(msgspec.json.decode(msgspec.json.encode(_plain(plain))))
+            except (TypeError, ValueError) as error:
+                raise TargetError(f"{self.signature.where}: example {number}: {error}") from error
+        return found
+
+    @property
     def description(self) -> str:
         own = getattr(self.owner, self.attribute).__doc__ if self.attribute else None
         text = inspect.cleandoc(own or self.owner.__doc__ or "")
         return " ".join(text.partition("\n\n")[0].split())
+
+    @property
+    def stage(self) -> str:
+        """The name of its stage."""
+        return self.path.lstrip("/").replace("/", "-")
 
     def instance(self) -> Any:
         """A new instance of the class, before its `setup`; None for a function."""
@@ -65,7 +92,9 @@ class Route:
             "route": self.path,
             "method": self.attribute,
             "input": self.signature.input_schema(),
+            "raw_body": self.signature.raw_body(),
             "output": self.signature.output_schema(),
+            "examples": self.examples_as_json(),
             "streams": self.signature.streams,
             "batched": self.method.batched,
             "max_batch_size": self.max_batch_size,
@@ -86,31 +115,17 @@ def load_route(target: str) -> Route:
         raise TargetError(f"the target {target!r} has no name: write {target}:Name")
     class_name, _, attribute = name.partition(".")
     owner = named(load_module(source), class_name)
-    routes = routes_of(owner, f"{source}:{class_name}")
+    return main_route(routes_of(owner, f"{source}:{class_name}"), class_name, attribute)
+
+
+def main_route(routes: list[Route], class_name: str, attribute: str = "") -> Route:
+    """The route of this method; without one of `predict`, or of a single method, or of a function."""
     for route in routes:
         if route.attribute == (attribute or "predict") or route.attribute is None:
             return route
     if not attribute and len(routes) == 1:
         return routes[0]
     raise TargetError(f"{class_name} has no method `{attribute or 'predict'}` that is a route")
-
-
-def load_routes(target: str) -> list[Route]:
-    """All routes of a file or module, or of one name in it."""
-    source, name = split(target)
-    module = load_module(source)
-    if name:
-        return routes_of(named(module, name), f"{source}:{name}")
-    found: dict[int, tuple[str, Any]] = {}
-    for name, value in vars(module).items():
-        if SERVICE in getattr(value, "__dict__", {}):
-            found.setdefault(id(value), (name, value))
-    # What is imported from elsewhere is only served if the module has nothing of its own.
-    own = [(name, value) for name, value in found.values() if value.__module__ == module.__name__]
-    routes = [route for name, value in own or found.values() for route in routes_of(value, f"{source}:{name}")]
-    if not routes:
-        raise TargetError(f"{source} has no service: decorate a class with @service, or a function with @function")
-    return routes
 
 
 def split(target: str) -> tuple[str, str]:

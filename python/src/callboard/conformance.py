@@ -1,8 +1,9 @@
 """Checks a worker in any language: `python -m callboard.conformance [--timeout SECONDS] COMMAND ARGS…`.
 
 This is the node's side of `docs/worker-protocol.md`. The worker must implement the echo contract: for a text it answers
-the text in upper case, for the text "fail" an error, for any other value the same value. Each check starts the command
-anew, and kills what is left of it. The exit code is 1 if a check has failed.
+the text in upper case, for the text "fail" an error, for any other value the same value. If it says in `ready` that it
+calls, it answers a map with the one key `call` with what the route `/called` answers for the value of that key. Each
+check starts the command anew, and kills what is left of it. The exit code is 1 if a check has failed.
 """
 
 from __future__ import annotations
@@ -41,12 +42,17 @@ class Violation(Exception):
     """The worker has broken the protocol or the echo contract."""
 
 
+class NotForIt(Exception):
+    """The check is for something that the worker does not do."""
+
+
 # ---- Messages of the worker ------------------------------------------------------------------------------------------
 
 
 class Ready(msgspec.Struct, tag="ready", tag_field="type"):
     protocol: int
     worker: str = ""
+    calls: bool = False
 
 
 class Failed(msgspec.Struct, tag="failed", tag_field="type"):
@@ -74,6 +80,17 @@ class Outcomes(msgspec.Struct, tag="outcomes", tag_field="type"):
     items: list[Error | None]
 
 
+class Call(msgspec.Struct, tag="call", tag_field="type"):
+    id: Annotated[int, msgspec.Meta(ge=0)]
+    batch: int
+    route: str
+    item: Annotated[int, msgspec.Meta(ge=0)] | None = None
+
+
+class CancelCall(msgspec.Struct, tag="cancel_call", tag_field="type"):
+    id: int
+
+
 class Log(msgspec.Struct, tag="log", tag_field="type"):
     message: str
     level: Literal["error", "warn", "info", "debug"] = "info"
@@ -81,7 +98,7 @@ class Log(msgspec.Struct, tag="log", tag_field="type"):
     request_id: str | None = None
 
 
-Message = Ready | Failed | Output | Outcomes | Log
+Message = Ready | Failed | Output | Outcomes | Call | CancelCall | Log
 _decode_head = msgspec.msgpack.Decoder(Message).decode
 
 
@@ -94,6 +111,8 @@ class Worker:
     def __init__(self, command: Sequence[str], timeout: float) -> None:
         self._timeout = timeout
         self._batches = 0
+        self._last_call = -1
+        self.calls = False
         self._socket, theirs = socket.socketpair()
         self._socket.settimeout(timeout)
         self._reader = Reader(self._socket)
@@ -162,11 +181,27 @@ class Worker:
             raise Violation(f"{self._name(message, parts)}, where `ready` was expected")
         if message.protocol != PROTOCOL:
             raise Violation(f"it speaks protocol {message.protocol} instead of {PROTOCOL}")
+        self.calls = message.calls
 
     def batch(self, values: list[Any], item: dict[str, Any] | None = None, **more: Any) -> bytes:
         """The frame of a new batch."""
         self._batches += 1
         return frame({"type": "batch", "id": self._batches, "items": [item or {}] * len(values), **more}, values)
+
+    def call(self) -> tuple[Call, Any]:
+        """The next call of the running batch, and its input."""
+        message, parts = self.receive("`call`")
+        if not isinstance(message, Call) or len(parts) != 1:
+            raise Violation(f"{self._name(message, parts)}, where `call` was expected")
+        if message.batch != self._batches or message.id <= self._last_call:
+            raise Violation(f"call {message.id} of batch {message.batch} after call {self._last_call}")
+        if message.route != "/called":
+            raise Violation(f"a call of {message.route!r}, where '/called' was expected")
+        self._last_call = message.id
+        return message, decode(parts[0])
+
+    def result(self, call: int, *values: Any, **error: Any) -> None:
+        self.write(frame({"type": "result", "id": call, "unknown": 1, **({"error": error} if error else {})}, values))
 
     def outcomes(self, count: int) -> list[Any]:
         """The output or `Error` of each item of the last batch."""
@@ -356,6 +391,56 @@ def _cancel_running(worker: Worker) -> None:
     worker.finish()
 
 
+def _calls(check: Callable[[Worker], None]) -> Callable[[Worker], None]:
+    """A check for workers that call."""
+
+    def checked(worker: Worker) -> None:
+        if not worker.calls:
+            raise NotForIt
+        check(worker)
+        worker.echo("after")
+        worker.finish()
+
+    return checked
+
+
+@_calls
+def _two_calls(worker: Worker) -> None:
+    large = bytes(range(256)) * 1024
+    worker.write(worker.batch([{"call": "a"}, {"call": large}]))
+    for _ in range(2):
+        call, value = worker.call()
+        worker.result(call.id, [value])
+    worker.compare(["a"], [large])
+
+
+@_calls
+def _failed_call(worker: Worker) -> None:
+    worker.write(worker.batch([{"call": 1}]))
+    worker.result(worker.call()[0].id, message="no room", kind="overloaded", retry_after_ms=1000, unknown=[1])
+    if not isinstance(worker.outcomes(1)[0], Error):
+        raise Violation("an output, although its call has failed")
+
+
+@_calls
+def _left_call(worker: Worker) -> None:
+    worker.write(worker.batch([{"call": 1}]))
+    call, _ = worker.call()
+    worker.write(frame({"type": "cancel", "id": call.batch, "item": 0}))
+    worker.result(call.id, message="the caller has left", kind="cancelled")
+    message, parts = worker.receive("`outcomes`")
+    if isinstance(message, CancelCall) and message.id == call.id:
+        message, parts = worker.receive("`outcomes`")
+    if not isinstance(message, Outcomes) or len(message.items) != 1:
+        raise Violation(f"{worker._name(message, parts)}, where `outcomes` was expected")
+
+
+@_calls
+def _unknown_result(worker: Worker) -> None:
+    worker.result(2**40, "nobody asked")
+    worker.echo("before")
+
+
 def _nothing_unasked(worker: Worker) -> None:
     time.sleep(_QUIET_SECONDS)
     worker.echo("a")
@@ -408,6 +493,10 @@ CHECKS: list[tuple[str, Callable[[Worker], None]]] = [
     ("two frames in one write", _two_frames),
     ("cancel of an unknown item", _cancel_unknown),
     ("cancel of a running item", _cancel_running),
+    ("two calls", _two_calls),
+    ("a call that fails", _failed_call),
+    ("a call whose item is cancelled", _left_call),
+    ("a result of no call", _unknown_result),
     ("nothing unasked", _nothing_unasked),
     ("stop", _stop),
     ("the end of the socket", _socket_ends),
@@ -440,7 +529,11 @@ def main(arguments: list[str]) -> int:
     options = parser.parse_args(arguments)
     code = 0
     for name, check in CHECKS:
-        why = failure(check, [options.command, *options.arguments], options.timeout)
+        try:
+            why = failure(check, [options.command, *options.arguments], options.timeout)
+        except NotForIt:
+            print(f"skipped {name}: it does not call", flush=True)
+            continue
         print(f"ok {name}" if why is None else f"FAILED {name}: {why}", flush=True)
         if why is not None:
             code = 1

@@ -120,7 +120,7 @@ def _prepare(route: Route, start: Start) -> Prepared:
     if inspect.iscoroutinefunction(setup):
         raise TypeError(f"{route.name}: share_setup needs a `def setup`: a forked process has no event loop")
     if setup is not None:
-        arguments = setup_arguments(setup, worker.setup_context(route, start))
+        arguments = setup_arguments(setup, worker.setup_context(route, start, instance))
         if "replica" in arguments:
             raise TypeError(f"{route.name}: with share_setup, `setup` has no `replica`: it runs once for all")
         setup(**arguments)

@@ -29,10 +29,12 @@ from typing import Any, NoReturn
 
 import msgspec
 
-from callboard import _api
-from callboard._api import Context, HTTPException, InvalidInput, SetupContext
+from callboard import _api, _depends
+from callboard._api import CallError, Context, HTTPException, InvalidInput, SetupContext
+from callboard._calls import Result, WorkerCalls
 from callboard._envelope import Buffer, Decoder, EnvelopeError, encode_pieces
 from callboard._frames import MAX_HEAD_BYTES, FrameError, Reader, Writer
+from callboard._hooks import Health, Preparation, finish, warm_up
 from callboard._runner import CURRENT, Cancelled, Failure, Runner, setup_arguments
 from callboard._signature import _plain
 from callboard._target import Route, TargetError, load_route
@@ -42,6 +44,8 @@ PROTOCOL = 1
 
 # The longest text of an error or log record. A head has at most 4 MiB.
 _MAX_TEXT = 16 << 10
+# As many wrong fields as the HTTP edge lists.
+_MAX_FIELDS = 32
 # A node reads a head of 64 levels.
 _MAX_DETAIL_LEVELS = 32
 _PACKAGE = os.path.dirname(os.path.abspath(__file__))
@@ -50,6 +54,7 @@ _HANG_UP = select.POLLHUP | getattr(select, "POLLRDHUP", 0)
 _WATCH_SECONDS = 0.05
 
 _encode_head = msgspec.msgpack.Encoder().encode
+log = logging.getLogger("callboard")
 
 
 # ---- Messages of the node --------------------------------------------------------------------------------------------
@@ -107,7 +112,7 @@ class Batch:
         now = time.monotonic()
         self.id = head.id
         self.parts = parts
-        self.contexts = [_context(item, now) for item in head.items]
+        self.contexts = [_context(item, now, (head.id, index)) for index, item in enumerate(head.items)]
         self.on_cancel: Callable[[int], object] | None = None
         # For each item, what its outputs wait for.
         self.credit = [asyncio.Semaphore(credit) for _ in head.items] if credit else None
@@ -119,13 +124,14 @@ class Batch:
                 self.on_cancel(index)
 
 
-def _context(item: Item, now: float) -> Context:
+def _context(item: Item, now: float, place: tuple[int, int]) -> Context:
     return Context(
         request_id=item.request_id,
         route=item.route,
         caller=item.caller,
         traceparent=item.traceparent,
         deadline=None if item.remaining_ms is None else now + item.remaining_ms / 1000,
+        _place=place,
     )
 
 
@@ -150,7 +156,7 @@ class Worker:
         self._prepared = prepared
         self._socket = sock
         self._reader = Reader(sock)
-        self._decode = msgspec.msgpack.Decoder(Start | BatchHead | Cancel | Credit | Ping | Stop).decode
+        self._decode = msgspec.msgpack.Decoder(Start | BatchHead | Cancel | Credit | Result | Ping | Stop).decode
         self._writer = Writer(sock, self._look)
         # The thread that has it reads.
         self._reading = threading.Lock()
@@ -158,12 +164,17 @@ class Worker:
         self._messages: deque[Start | Batch | Stop] = deque()
         self._running: dict[int, Batch] = {}
         self._max_batches = 1
+        # Why no further batch is taken.
+        self._unwell: str | None = None
         self._credit: int | None = None
         # The event loop, where there is one, and what wakes it.
         self._loop: asyncio.AbstractEventLoop | None = None
         self._wake: Callable[[], object] | None = None
         self._max_bytes = 0
+        self._may_call = False
+        self._is_unwell = False
         self._decoder = Decoder()
+        self._calls = WorkerCalls(self._send, lambda: self._read(wait=True), self._reading, self._running)
 
     def main(self) -> int:
         """Serves until `stop`, and returns the exit code."""
@@ -186,9 +197,12 @@ class Worker:
             if shared is not None and shared.settings != start.settings:
                 raise TypeError(f"{route.name}: share_setup needs the same settings for all replicas")
             instance = route.instance() if shared is None else prepared.instance
-        context = setup_context(route, start)
+            context = setup_context(route, start, instance)
+        self._may_call = bool(_depends.depends_of(route.owner))
+        self._calls.max_bytes, self._calls.awaits = start.max_bytes, route.signature.is_async
+        _depends.current = self._calls
         setup = getattr(instance, "setup", None) if shared is None else None
-        hooks = [setup, getattr(instance, "cleanup", None)]
+        hooks = [setup, *(getattr(instance, name, None) for name in ("cleanup", "health"))]
         # Async code needs a loop from its setup on.
         if route.signature.is_async or any(map(inspect.iscoroutinefunction, hooks)):
             return asyncio.run(self._serve_async(route, instance, setup, context, start))
@@ -198,7 +212,11 @@ class Worker:
         with self._starting():
             if setup is not None:
                 setup(**setup_arguments(setup, context))
-        runner = Runner(route, instance)
+            runner = Runner(route, instance)
+            # A dependency is called for an item only.
+            if not self._may_call:
+                finish(warm_up(route, runner))
+        self._health = Health(instance)
         self._ready()
         while isinstance(message := self._next(), Batch):
             self._run(message, runner)
@@ -226,7 +244,10 @@ class Worker:
         with self._starting():
             if setup is not None:
                 await _maybe(setup(**setup_arguments(setup, context)))
-        runner = Runner(route, instance)
+            runner = Runner(route, instance)
+            if not self._may_call:
+                await warm_up(route, runner)
+        self._health = Health(instance)
         if runner.signature.is_async and not runner.signature.batched:
             self._max_batches = min(start.max_batches, runner.concurrency)
             self._credit = start.credit
@@ -255,7 +276,8 @@ class Worker:
 
     async def _run_in_loop(self, batch: Batch, runner: Runner, loop: asyncio.AbstractEventLoop) -> None:
         if not runner.signature.is_async:
-            self._run(batch, runner)
+            results = runner.run(self._inputs(batch), batch.contexts, self._emitter(batch))
+            self._finish(batch, results, runner, await self._health.reason())
             return
 
         def started(cancel: Callable[[int], None]) -> None:
@@ -268,7 +290,8 @@ class Worker:
                 await batch.credit[index].acquire()
             send(index, output)
 
-        self._finish(batch, await runner.run_async(inputs, batch.contexts, emit, started), runner)
+        results = await runner.run_async(inputs, batch.contexts, emit, started)
+        self._finish(batch, results, runner, await self._health.reason())
 
     async def _next_in_loop(self, arrived: asyncio.Event) -> Start | Batch | Stop:
         while not self._messages:
@@ -319,7 +342,7 @@ class Worker:
         except Exception as error:
             self._end(f"a frame that is not of the protocol: {error}", 1)
 
-    def _take(self, message: Start | BatchHead | Cancel | Credit | Ping | Stop, parts: list[Buffer]) -> None:
+    def _take(self, message: Start | BatchHead | Cancel | Credit | Result | Ping | Stop, parts: list[Buffer]) -> None:
         if isinstance(message, (Cancel, Credit)):
             # The batch may just have ended.
             batch = self._running.get(message.id)
@@ -334,6 +357,11 @@ class Worker:
             # The loop answers: code that blocks it has stopped.
             if self._loop is not None:
                 self._loop.call_soon_threadsafe(self._send, {"type": "pong"})
+            return
+        if isinstance(message, Result):
+            if len(parts) != (message.error is None):
+                raise FrameError(f"a result with {len(parts)} parts")
+            self._calls.take(message, parts)
             return
         if isinstance(message, BatchHead):
             if len(parts) != len(message.items):
@@ -356,7 +384,8 @@ class Worker:
     # ---- Running -----------------------------------------------------------------------------------------------------
 
     def _run(self, batch: Batch, runner: Runner) -> None:
-        self._finish(batch, runner.run(self._inputs(batch), batch.contexts, self._emitter(batch)), runner)
+        results = runner.run(self._inputs(batch), batch.contexts, self._emitter(batch))
+        self._finish(batch, results, runner, finish(self._health.reason()))
 
     def _inputs(self, batch: Batch) -> list[Any]:
         inputs: list[Any] = []
@@ -377,8 +406,8 @@ class Worker:
 
         return emit
 
-    def _finish(self, batch: Batch, results: list[Any], runner: Runner) -> None:
-        """Sends the outcome of each item."""
+    def _finish(self, batch: Batch, results: list[Any], runner: Runner, unwell: str | None) -> None:
+        """Sends the outcome of each item. A replica that is not well ends after it."""
         items: list[dict[str, Any] | None] = []
         lengths: list[int] = []
         parts: list[Buffer] = []
@@ -400,7 +429,18 @@ class Worker:
             items.append(None)
         # A batch may follow as soon as this one is answered.
         del self._running[batch.id]
-        self._send({"type": "outcomes", "id": batch.id, "items": items}, lengths, parts)
+        self._calls.end(batch.id)
+        head = {"type": "outcomes", "id": batch.id, "items": items}
+        if unwell is None and self._unwell is None:
+            self._send(head, lengths, parts)
+            return
+        if self._unwell is None:
+            log.error("this replica ends, and is started again: %s", unwell)
+        self._unwell = self._unwell or unwell
+        self._send({**head, "last": True}, lengths, parts)
+        # Calls that have begun are finished.
+        if not self._running:
+            self._end(None, 1)
 
     def _checked(self, total: int) -> int:
         if total > self._max_bytes:
@@ -411,7 +451,11 @@ class Worker:
 
     def _ready(self) -> None:
         head: dict[str, Any] = {"type": "ready", "protocol": PROTOCOL, "worker": version()}
-        self._send(head if self._max_batches == 1 else {**head, "max_batches": self._max_batches})
+        if self._max_batches > 1:
+            head["max_batches"] = self._max_batches
+        if self._may_call:
+            head["calls"] = True
+        self._send(head)
 
     def send_log(self, level: str, target: str, message: str, request_id: str | None) -> None:
         head = {"type": "log", "level": level, "target": target, "message": _clip(message)}
@@ -453,10 +497,13 @@ def version() -> str:
     return f"{platform.python_implementation()} {platform.python_version()}, callboard {__version__}"
 
 
-def setup_context(route: Route, start: Start) -> SetupContext:
+def setup_context(route: Route, start: Start, instance: Any) -> SetupContext:
+    """Where the instance starts, with what it has prepared."""
     settings = start.settings or {}
     device = str(settings.get("device") or route.service.device or "cpu")
-    return SetupContext(start.stage, start.replica, start.generation, device, settings)
+    preparation = Preparation(route.owner, settings.get("cache"))
+    preparation.run(instance)
+    return SetupContext(start.stage, start.replica, start.generation, device, settings, preparation.cache)
 
 
 # ---- Errors ----------------------------------------------------------------------------------------------------------
@@ -469,10 +516,15 @@ def failed(error: BaseException) -> dict[str, Any]:
 
 def error_map(error: BaseException) -> dict[str, Any]:
     """An exception as the protocol's map."""
+    if isinstance(error, InvalidInput) and error.fields:
+        fields = [{"path": _clip(path), "message": _clip(message)} for path, message in error.fields[:_MAX_FIELDS]]
+        return {"message": _clip(str(error)), "invalid": True, "details": {"fields": fields}}
     if isinstance(error, (InvalidInput, EnvelopeError)):
         return {"message": _clip(str(error)), "invalid": True}
     if isinstance(error, HTTPException):
         return _http_error(error)
+    if isinstance(error, CallError):
+        return _passed_on(error)
     if isinstance(error, (Cancelled, asyncio.CancelledError)):
         return {"message": "cancelled: the caller has left", "type": "Cancelled"}
     found: dict[str, Any] = {"message": _clip(_message(error)), "type": _type_name(error)}
@@ -489,6 +541,21 @@ def _http_error(error: HTTPException) -> dict[str, Any]:
     if error.retry_after_ms is not None:
         found["retry_after_ms"] = error.retry_after_ms
     return found
+
+
+def _passed_on(error: CallError) -> dict[str, Any]:
+    """The error of a call that this one has made."""
+    more = {
+        "status": error.status_code,
+        "type": error.type,
+        "retry_after_ms": error.retry_after_ms,
+        "stage": error.stage,
+    }
+    found = {"message": _clip(error.message), "kind": error.kind, **{key: more[key] for key in more if more[key]}}
+    if error.details is not None:
+        found["details"] = _details(error.details)
+    trace = error.trace or _trace(error)
+    return {**found, "trace": _clip(trace)} if trace else found
 
 
 def _details(detail: Any) -> Any:

@@ -1,10 +1,11 @@
 //! Children that work on several calls at once.
 
 use std::num::NonZeroU32;
+use std::sync::Arc;
 use std::time::Duration;
 
 use callboard_codec::Value;
-use callboard_core::{App, CallError, Contract, Drained, ErrorKind, Node, Stage};
+use callboard_core::{App, CallError, Contract, Drained, ErrorKind, Failure, Node, Stage};
 use callboard_process::{ProcessConfig, stage, stream_stage};
 use futures_util::future::join_all;
 use rustix::process::{Signal, kill_process};
@@ -160,6 +161,22 @@ async fn a_child_that_answers_no_ping_is_killed() {
     until_gone(first).await;
     until("the replica is back", || restarts(&node) == 1).await;
     assert_eq!(call(&node, "again").await.unwrap(), Value::from("again"));
+}
+
+#[tokio::test]
+async fn children_call_routes_of_their_node_for_several_callers_at_once() {
+    let echo = Stage::each("echo", |item: &Value| Ok(item.clone()));
+    let never = Stage::each_async("never", |_: Arc<Value>| std::future::pending::<Result<Value, Failure>>());
+    let app = App::new().route("/child", worker()).route("/echo", echo).route("/never", never);
+    let node = app.start().await.unwrap();
+    let waiting = spawn_call(&node, "/never");
+    until_open(&node, 1).await;
+    assert_eq!(call(&node, "/echo").await.unwrap(), Value::from("from a child"));
+    assert_eq!(call(&node, "/missing").await.unwrap(), Value::from("not_found"));
+    // The inner call ends with the call that it is made for.
+    waiting.abort();
+    until("no call is left", || node.describe().in_flight == 0).await;
+    assert_eq!(restarts(&node), 0);
 }
 
 #[tokio::test]

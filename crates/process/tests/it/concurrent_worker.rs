@@ -24,11 +24,13 @@ struct Worker {
     socket: File,
     open: BTreeMap<u64, Open>,
     cancelled: u64,
+    /// The batch of each call.
+    calls: Vec<u64>,
 }
 
 fn main() -> io::Result<()> {
     let socket = File::from(io::stdin().as_fd().try_clone_to_owned()?);
-    let mut worker = Worker { socket, open: BTreeMap::new(), cancelled: 0 };
+    let mut worker = Worker { socket, open: BTreeMap::new(), cancelled: 0, calls: Vec::new() };
     loop {
         let (head, part) = worker.read()?;
         let id = head["id"].as_u64().unwrap_or_default();
@@ -38,6 +40,11 @@ fn main() -> io::Result<()> {
             "cancel" => {
                 worker.cancelled += 1;
                 worker.end(id)?;
+            }
+            "result" => {
+                let batch = worker.calls[usize::try_from(id).unwrap()];
+                let answer = part.unwrap_or_else(|| Value::from(head["error"]["kind"].as_str().unwrap()));
+                worker.answer(batch, answer)?;
             }
             "credit" => worker.stream(id, head["outputs"].as_u64().unwrap())?,
             "ping" => worker.send(json!({ "type": "pong" }), None)?,
@@ -61,6 +68,12 @@ impl Worker {
             Some("pid") => self.answer(id, Value::from(u64::from(std::process::id())))?,
             Some("abort") => abort(),
             Some("block") => block(),
+            Some(route) if route.starts_with('/') => {
+                let head = json!({ "type": "call", "id": self.calls.len(), "batch": id, "item": 0, "route": route });
+                self.calls.push(id);
+                self.open.insert(id, Open::Waiting);
+                self.send(head, Some(Value::from("from a child")))?;
+            }
             Some("flood") => (0..1000).try_for_each(|_| self.output(id))?,
             Some("stream") => {
                 self.open.insert(id, Open::Streaming { left: 100, credit: 0 });

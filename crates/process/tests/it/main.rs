@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot continue panics")]
 
+mod calls;
 mod concurrent;
 mod forked;
 
@@ -121,6 +122,17 @@ async fn a_child_that_dies_while_it_is_idle_is_started_again_before_the_next_cal
     until("the replica is back", || restarts(&node) == 1).await;
     assert_ne!(pid(&node).await, first);
     until_gone(first).await;
+}
+
+/// Its stage runs nothing twice: a call that reached the old child would fail.
+#[tokio::test]
+async fn a_child_that_says_that_it_leaves_is_replaced_before_the_next_call() {
+    for item in ["leave", "leave and stay"] {
+        let node = started(worker()).await;
+        assert_eq!(call(&node, item).await.unwrap(), Value::from("goodbye"));
+        assert_eq!(call(&node, "next").await.unwrap(), Value::from("next"), "{item}");
+        assert_eq!(restarts(&node), 1, "{item}");
+    }
 }
 
 #[tokio::test]
