@@ -54,8 +54,8 @@ fuzz target runs="1000000":
     cargo +nightly fuzz run {{target}} fuzz/corpus/{{target}} fuzz/seeds/{{target}} -- -runs={{runs}} -max_len=2048 -timeout=20
 
 # Mutants of limits and decoders that no test notices, of all files or one; needs cargo-mutants. Hours for all.
-mutants file=mutated:
-    cargo mutants --package callboard-codec --file '{{file}}' --timeout 120 --build-timeout 600 --jobs 1 --output target
+mutants file=mutated package="callboard-codec":
+    cargo mutants --package {{package}} --file '{{file}}' --timeout 120 --build-timeout 600 --jobs 1 --output target
 
 mutated := "crates/codec/src/{account.rs,metered/*.rs,limits.rs,msgpack/decode.rs,typed/msgpack.rs,json/decode.rs,npy/*.rs,value/data_frame/check.rs,envelope/layout.rs}"
 

@@ -32,6 +32,8 @@ class Sentiment:
     The second paragraph is not in the description.
     """
 
+    examples = ("good", "fine")
+
     def setup(self, device: str, replica: int, context: cb.SetupContext, word: str = "good") -> None:
         self.place = f"{device} {replica} {context.stage}"
         self.word = word

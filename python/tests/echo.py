@@ -35,7 +35,7 @@ class Faulty(Worker):
 
     fault = ""
 
-    def _finish(self, batch: Batch, results: list[Any], runner: Any) -> None:
+    def _finish(self, batch: Batch, results: list[Any], runner: Any, unwell: str | None) -> None:
         if self.fault == "count":
             results = results[:31]
         if self.fault == "order" and len(results) > 1:
@@ -46,7 +46,7 @@ class Faulty(Worker):
             for result in results:
                 if isinstance(result, dict) and "a" in result:
                     result["a"][1] = 1
-        super()._finish(batch, results, runner)
+        super()._finish(batch, results, runner, unwell)
 
     def _ready(self) -> None:
         self._may_call = self.fault == "silent"

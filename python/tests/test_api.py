@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 import callboard as cb
 from callboard._api import hyphened, timeout_ms
 from callboard._target import routes_of
+from callboard.doctor import examine
 
 HERE = Path(__file__).parent
 
@@ -52,7 +53,9 @@ def test_each_route_is_described() -> None:
         "route": "/sentiment",
         "method": "predict",
         "input": {"type": "string"},
+        "raw_body": None,
         "output": {"title": "Label", "type": "object", "properties": label, "required": ["name", "score"]},
+        "examples": ["good", "fine"],
         "streams": False,
         "batched": True,
         "max_batch_size": 32,
@@ -256,8 +259,12 @@ def test_models_of_pydantic_are_validated() -> None:
     search.__annotations__["queries"] = list[Query]
     with cb.test_client(search) as client:
         assert client.call([{"text": "a"}]) == {"text": "a", "top": 1}
-        with pytest.raises(cb.InvalidInput, match=r"top: Input should be greater than or equal to 1 - at `\$\[0\]`"):
-            client.call([{"text": "a", "top": 0}])
+        with pytest.raises(cb.InvalidInput, match=r"top: Input should be .* to 1 - at `\$\[0\]`") as refused:
+            client.call([{"text": 7, "top": 0}])
+        assert refused.value.fields == [
+            ("$[0].text", "Input should be a valid string"),
+            ("$[0].top", "Input should be greater than or equal to 1"),
+        ]
     (route,) = routes_of(search, "search")
     assert route.signature.input_schema()["items"]["properties"]["top"]["minimum"] == 1
 
@@ -288,3 +295,32 @@ def test_the_test_client_calls_as_a_worker_does() -> None:
             client.call("")
     with cb.test_client(app.twice) as client:
         assert client.batch([1, "x", 3])[::2] == [2.0, 6.0]
+
+
+# ---- The doctor ------------------------------------------------------------------------------------------------------
+
+
+def test_the_doctor_names_what_an_app_lacks_with_its_cure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Whatever is installed here.
+    monkeypatch.setattr("callboard.doctor._is_there", {"json", "beside", "app"}.__contains__)
+    (tmp_path / "app.py").write_text(
+        "import json, sklearn.svm\nfrom . import x\nfrom beside import y\n"
+        "try:\n    import rare\nexcept ImportError: ...\n"
+        "def f():\n    import other.part\n"
+    )
+    (tmp_path / "beside.py").write_text("import PIL\nimport app\n")
+    said = list(examine(str(tmp_path / "app.py"), "0.0"))
+    assert said[0].startswith("ok: the interpreter is ") and sys.executable in said[0]
+    assert said[1].startswith(f"problem: the package callboard is {cb.__version__}, and the program 0.0; ")
+    assert "lacks the modules sklearn, PIL, other; " in said[2]
+    assert said[2].endswith("-m pip install scikit-learn pillow other")
+    (tmp_path / "requirements.txt").write_text("")
+    assert "-m pip install -r " in list(examine(str(tmp_path / "app.py"), None))[2]
+    (tmp_path / "app.py").write_text("import json")
+    assert list(examine(str(tmp_path / "app.py"), None))[1:] == [
+        f"ok: the package callboard {cb.__version__}",
+        f"ok: {tmp_path / 'app.py'} finds its 1 modules",
+    ]
+    (tmp_path / "app.py").write_text("def")
+    assert "line 1: invalid syntax; correct it" in list(examine(str(tmp_path / "app.py"), None))[2]
+    assert "there is no file none.py" in list(examine("none.py", None))[2]

@@ -5,11 +5,17 @@ from __future__ import annotations
 import signal
 import struct
 import time
+from typing import Any
 
 import msgspec
 import numpy as np
 import pytest
 from node import Node
+
+
+def wrong_field(path: str, message: str) -> dict[str, Any]:
+    details = {"fields": [{"path": path, "message": message}]}
+    return {"message": f"{message} - at `{path}`", "invalid": True, "details": details}
 
 
 def test_a_batch_is_answered_in_order() -> None:
@@ -28,7 +34,7 @@ def test_a_batch_is_answered_in_order() -> None:
 def test_a_bad_item_fails_alone() -> None:
     with Node("app.py:Sentiment").ready() as node:
         first, second = node.call(7, "ab")
-        assert first == {"message": "Expected `str`, got `int` - at `$`", "invalid": True}
+        assert first == wrong_field("$", "Expected `str`, got `int`")
         assert second["score"] == 1.0
 
 
@@ -94,7 +100,7 @@ def test_a_generator_sends_its_outputs() -> None:
         (first, second, third), streamed = node.outcomes()
         assert first is None
         assert second["message"] == "ValueError: unlucky"
-        assert third == {"message": "Expected `int` >= 0 - at `$.count`", "invalid": True}
+        assert third == wrong_field("$.count", "Expected `int` >= 0")
         assert [item for item, _ in streamed] == [0] * 2 + [1] * 13
         assert streamed[1] == (0, {"n": 1})
 
@@ -207,7 +213,7 @@ def test_arrays_cross_in_both_directions() -> None:
         large, small, wrong = node.call({"x": array}, {"x": [[1, 2]], "factor": 3}, {"x": np.zeros(2)})
         assert large.dtype == np.float32 and np.array_equal(large, 2 * array)
         assert small.tolist() == [[3.0, 6.0]]
-        assert wrong == {"message": "Expected an array of float32, got float64 - at `$.x`", "invalid": True}
+        assert wrong == wrong_field("$.x", "Expected an array of float32, got float64")
 
 
 def test_functions_and_further_methods_are_targets() -> None:

@@ -2,6 +2,8 @@
 
 use callboard_codec::{DataType, RawBody, Value};
 use callboard_core::{Pipeline, Rows as _, Stage, StreamPipeline};
+#[cfg(feature = "process")]
+use callboard_process::PythonRawBody;
 use callboard_stages::{StageConfigError, image, labels};
 use serde_json::json;
 
@@ -65,7 +67,10 @@ impl Part {
                 })?;
                 let calls = service.depends.iter().map(|call| (call.attribute.clone(), call.route.clone())).collect();
                 let typed = |schema| DataType::value().with_name(name).with_schema(schema);
-                let (process, input, output) = (keys.process(base), typed(service.input), typed(service.output));
+                let (process, mut input, output) = (keys.process(base), typed(service.input), typed(service.output));
+                if let Some(PythonRawBody { field, media_types }) = service.raw_body {
+                    input = input.with_raw_body(RawBody { field, media_types });
+                }
                 if !service.streams {
                     return Ok(Self { calls, ..part(callboard_process::stage(name, &process), input, output) });
                 }

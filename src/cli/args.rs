@@ -7,7 +7,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use clap::builder::{EnumValueParser, PossibleValue, UnknownArgumentValueParser};
-use clap::{Arg, ArgMatches, Command, ValueEnum, value_parser};
+use clap::{Arg, ArgAction, ArgMatches, Command, ValueEnum, value_parser};
 use clap_complete::Shell;
 
 use super::client::args::value_of;
@@ -45,6 +45,15 @@ pub(crate) enum CliCommand {
     },
     /// Write the configuration file that a Python file means.
     Export,
+    /// Run what services do once on a node, or say whether that is needed.
+    Prepare {
+        /// Only look.
+        only_check: bool,
+    },
+    /// Say what this machine lacks.
+    Doctor,
+    /// Write a small project into this directory.
+    Init(PathBuf),
     /// Print programs that call the routes.
     Examples(Language),
     /// Print the resolved plan and stop.
@@ -118,6 +127,9 @@ pub(crate) fn parse(program: Program, args: impl IntoIterator<Item = OsString>) 
             CliCommand::Examples(found.expect("clap knows the languages").1)
         }
         ("export", None) => CliCommand::Export,
+        ("prepare", None) => CliCommand::Prepare { only_check: matches.get_flag("check") },
+        ("doctor", None) => CliCommand::Doctor,
+        ("init", None) => CliCommand::Init(value_of(matches, "directory")),
         ("cluster", None) => CliCommand::Cluster(Box::new(ClusterArgs::from_matches(matches))),
         ("status", None) => CliCommand::Status(Box::new(StatusArgs::from_matches(matches))),
         ("completions", None) => CliCommand::Completions(value_of(matches, "shell")),
@@ -188,6 +200,11 @@ pub(crate) fn command(program: Program) -> Command {
         let command = command.arg(target(program)).args(settings);
         if shown.is_some() { command.after_help(OTHER_SETTINGS) } else { command }
     };
+    let with_target = |command: Command| match command.get_name() {
+        "init" => command,
+        "doctor" => with_settings(command),
+        _ => command.arg(target(program)),
+    };
     let command = match program {
         Program::Callboard => Command::new("callboard").version(env!("CARGO_PKG_VERSION")),
         // Another program has its own name, and its version is unknown here.
@@ -199,13 +216,24 @@ pub(crate) fn command(program: Program) -> Command {
         .subcommand_required(true)
         .arg_required_else_help(true)
         .subcommands([serve, check, openapi, examples].map(with_settings))
-        .subcommands((program == Program::Callboard).then(|| export().arg(target(program))))
+        .subcommands(if program == Program::Callboard { for_files().map(with_target).to_vec() } else { Vec::new() })
         .subcommands([CallArgs::command(), BenchArgs::command(), StatusArgs::command(), ClusterArgs::command()])
         .subcommands([completions(), man()])
 }
 
-fn export() -> Command {
-    Command::new("export").about("Write the configuration file that a Python file means, to be changed and served")
+/// The commands for files: a program has its routes in its code.
+fn for_files() -> [Command; 4] {
+    let check =
+        Arg::new("check").long("check").action(ArgAction::SetTrue).help("Only say whether it is needed: exit code 1");
+    let directory = Arg::new("directory").value_name("NAME").required(true).value_parser(value_parser!(PathBuf));
+    [
+        Command::new("export").about("Write the configuration file that a Python file means, to be changed and served"),
+        Command::new("prepare").about("Run what services in Python do once on a node, such as downloads").arg(check),
+        Command::new("doctor").about("Say what this machine lacks to serve, each with its cure"),
+        Command::new("init")
+            .about("Write a small project in Python that serves and tests itself")
+            .arg(directory.help("Its directory, which must be new or empty")),
+    ]
 }
 
 fn completions() -> Command {
@@ -227,6 +255,7 @@ const LANGUAGES: [(&str, Language); 3] =
 /// well, so that the arguments of `serve` can be used again.
 fn settings_in_help(command: &str) -> Option<&'static [&'static str]> {
     match command {
+        "doctor" => Some(&["http.listen", "http.max_connections", "limits.max_in_flight_bytes"]),
         "openapi" => Some(&["api.title", "api.version", "http.api_keys", "log.filter", "log.format"]),
         "examples" => {
             Some(&["http.listen", "http.tls_certificate", "http.tls_key", "http.api_keys", "log.filter", "log.format"])

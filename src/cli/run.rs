@@ -8,7 +8,9 @@ use callboard_http::ApiInfo;
 use tracing::Level;
 
 use super::args::{self, CliCommand, ParsedArgs, Program};
-use super::commands::{bench, call, check, cluster, examples, explain, export, openapi, serve, status, words};
+use super::commands::{bench, call, check, cluster, examples, explain, export, init, openapi, serve, status, words};
+#[cfg(feature = "process")]
+use super::commands::{doctor, prepare};
 use super::complaint::complaint;
 use super::error::CliError;
 use super::logging::Log;
@@ -73,6 +75,19 @@ fn carry_out(
         CliCommand::Completions(shell) => return words::completions(program, &low.name, shell),
         CliCommand::Man(of) => return words::man(program, &low.name, of.as_deref()),
         CliCommand::Export => return export::run(&target::open(program, low.target)?),
+        CliCommand::Init(directory) => return init::run(&directory),
+        #[cfg(feature = "process")]
+        CliCommand::Doctor => return doctor::run(low.target, &low.flags, &environment(variables)?),
+        #[cfg(feature = "process")]
+        CliCommand::Prepare { only_check } => {
+            let plan = Plan::resolve(target::open(program, low.target)?, &low.flags, &environment(variables)?)?;
+            return prepare::run(&plan, only_check);
+        }
+        #[cfg(not(feature = "process"))]
+        CliCommand::Doctor | CliCommand::Prepare { .. } => {
+            let message = "this program was built without the feature `process`, which services in Python need";
+            return Err(CliError::Usage(message.to_owned()));
+        }
         CliCommand::Serve
         | CliCommand::Check
         | CliCommand::OpenApi { .. }
@@ -97,7 +112,7 @@ fn carry_out(
             let reload = (program == Program::Callboard).then(|| Box::new(read) as ReloadFn);
             serve::run(plan, app, reload, info, log)
         }
-        CliCommand::Check => check::run(Service::new(plan, app)?),
+        CliCommand::Check => check::run(Service::new(with_one_replica(plan), app)?),
         CliCommand::OpenApi { output } => openapi::run(Service::new(plan, app)?, &info, output.as_deref()),
         CliCommand::Examples(language) => examples::run(Service::new(plan, app)?, language),
         CliCommand::Explain(_)
@@ -105,8 +120,19 @@ fn carry_out(
         | CliCommand::Call(_)
         | CliCommand::Status(_)
         | CliCommand::Cluster(_) => Ok(()),
-        CliCommand::Completions(_) | CliCommand::Man(_) | CliCommand::Export => Ok(()),
+        CliCommand::Completions(_)
+        | CliCommand::Man(_)
+        | CliCommand::Export
+        | CliCommand::Prepare { .. }
+        | CliCommand::Doctor
+        | CliCommand::Init(_) => Ok(()),
     }
+}
+
+/// One replica of each stage shows what all of them would.
+fn with_one_replica(mut plan: Plan) -> Plan {
+    plan.stages.iter_mut().for_each(|stage| stage.replicas.value = 1);
+    plan
 }
 
 /// A variable that is not UTF-8 is no valid value of any setting: its form refuses the replaced bytes.

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-/// What a box stands for.
+/// The kind of a box.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Shape {
     /// A stage: a queue and its workers.

@@ -1,4 +1,4 @@
-//! An app before it runs, and a node while it runs, as pictures: pure functions over what is declared or described.
+//! Pictures of an app before it runs, and of a running node: pure functions of the declaration or the description.
 
 mod drawing;
 #[cfg(test)]
@@ -23,7 +23,7 @@ use self::drawing::{Drawing, Shape};
 pub struct Diagram(Drawing);
 
 impl Diagram {
-    /// What an app would serve: its routes and the steps behind them.
+    /// The routes of an app, with their steps.
     #[must_use]
     pub fn for_app(app: &App) -> Self {
         Self::for_routes(app.routes().iter().map(|route| (route.name(), route.shape())))
@@ -64,7 +64,7 @@ impl Diagram {
     }
 }
 
-/// Where arrows begin that have no end yet, and what is written on them.
+/// The begins of arrows without an end yet, with their labels.
 type Ends = Vec<(usize, String)>;
 
 fn draw_steps(

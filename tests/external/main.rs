@@ -17,6 +17,7 @@ mod openapi;
 mod process;
 mod python;
 mod python_apps;
+mod python_examples;
 mod quic;
 mod refusals;
 #[path = "../cli/support.rs"]

@@ -14,30 +14,30 @@ use crate::support::{Answer, Server, TEST_TIMEOUT, callboard, directory, failure
 use crate::tool::NODE;
 
 /// The interpreter with what the package needs.
-fn python() -> Option<Python> {
+pub(crate) fn python() -> Option<Python> {
     Python::with("callboard")
 }
 
-fn package() -> PathBuf {
+pub(crate) fn package() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("python")
 }
 
 /// A command of `callboard` whose workers find the package.
-fn command(python: &Python, args: &[&str]) -> Command {
+pub(crate) fn command(python: &Python, args: &[&str]) -> Command {
     let mut command = callboard(args);
     command.env("VIRTUAL_ENV", python.environment()).env("PYTHONPATH", package().join("src"));
     command
 }
 
-fn serve(python: &Python, target: &str) -> Server {
+pub(crate) fn serve(python: &Python, target: &str) -> Server {
     Server::start(command(python, &["serve", target, "--http", "127.0.0.1:0"]))
 }
 
-fn post(server: &Server, path: &str, input: &Value) -> Answer {
+pub(crate) fn post(server: &Server, path: &str, input: &Value) -> Answer {
     server.request(&format!("POST {path} HTTP/1.1\r\ncontent-type: application/json"), input.to_string().as_bytes())
 }
 
-fn answer(server: &Server, path: &str, input: &Value) -> (u16, Value) {
+pub(crate) fn answer(server: &Server, path: &str, input: &Value) -> (u16, Value) {
     let answer = post(server, path, input);
     (answer.status, serde_json::from_str(&answer.body).unwrap())
 }

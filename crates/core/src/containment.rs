@@ -1,5 +1,4 @@
-//! User code may panic wherever it runs, and its values may panic where they are dropped. Here that stays with the one
-//! call it belongs to.
+//! Contains panics of user code, and of the destructors of users' values: a panic affects only its own call.
 
 use std::any::Any;
 use std::cell::RefCell;
@@ -13,7 +12,7 @@ use parking_lot::Mutex;
 
 use crate::text::limit_error_text;
 
-/// What user code panicked with, and where. Its text is the message.
+/// The payload of a panic as text, and its place. It displays as the message.
 #[derive(Clone, Debug)]
 pub struct CaughtPanic {
     message: String,
@@ -23,7 +22,7 @@ pub struct CaughtPanic {
 }
 
 impl CaughtPanic {
-    /// Takes what this thread panicked with, which is a user's value and is dropped as one.
+    /// Takes the payload of the panic. It is a user's value: its destructor may panic.
     pub(crate) fn from_payload(panic: Box<dyn Any + Send>) -> Self {
         let panic = match panic.downcast::<WorkerExit>() {
             Ok(exit) => {
@@ -49,7 +48,7 @@ impl CaughtPanic {
     }
 
     /// What happened to the worker.
-    pub(crate) fn of_worker(&self) -> String {
+    pub(crate) fn in_worker(&self) -> String {
         let verb = if self.is_exit { "ended" } else { "panicked" };
         format!("the worker {verb}: {}", self.message)
     }
@@ -61,7 +60,7 @@ impl fmt::Display for CaughtPanic {
     }
 }
 
-/// A worker cannot go on: what it needs has ended, such as its child process.
+/// A worker cannot continue, because a part of it has ended, such as its child process.
 ///
 /// Inside a call it ends the replica as a panic would, with the same rules for the entries of the batch, but nothing is
 /// printed, and the error says "ended" in place of "panicked".
@@ -71,7 +70,7 @@ pub struct WorkerExit {
 }
 
 impl WorkerExit {
-    /// For this reason, which follows "the worker ended: ".
+    /// An exit for this reason. The message is "the worker ended: " and the reason.
     #[must_use]
     pub fn new(reason: impl Into<String>) -> Self {
         Self { reason: reason.into() }
@@ -114,7 +113,7 @@ pub fn contain<T>(code: impl FnOnce() -> T) -> Result<T, CaughtPanic> {
     catch_unwind(AssertUnwindSafe(code)).map_err(CaughtPanic::from_payload)
 }
 
-/// Panics with `message` as user code would, and has nothing printed: a simulation means it.
+/// Panics with `message` as user code would, but prints nothing: for simulations.
 pub(crate) fn panic_quietly(message: &'static str) -> ! {
     PLACE.replace(Some("a simulation".to_owned()));
     panic::resume_unwind(Box::new(message))
@@ -137,7 +136,7 @@ thread_local! {
 /// Threads that are in a panic hook.
 static IN_HOOKS: AtomicUsize = AtomicUsize::new(0);
 
-/// How often the hook was put around others.
+/// How many times the hook wraps other hooks.
 static HOOKS: Mutex<u32> = Mutex::new(0);
 
 /// How often this hook wraps a later hook of the program. Only a program that sets hooks repeatedly exceeds it.
@@ -179,7 +178,7 @@ pub(crate) fn a_panic_is_printed() -> bool {
 pub(crate) fn drop_contained<T>(value: T) {
     if let Err(panic) = catch_unwind(AssertUnwindSafe(|| drop(value))) {
         tracing::error!(panic = panic_message(panic.as_ref()), "a destructor panicked");
-        // Whatever it panicked with is not given a second chance: it is leaked.
+        // The payload of this panic is leaked: its destructor could panic as well.
         Box::leak(panic);
     }
 }

@@ -66,3 +66,16 @@ impl From<Duration> for Deadline {
         Self::after(clock::now(), timeout)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_deadline_is_expired_at_its_own_instant() {
+        let now = clock::now();
+        let (deadline, step) = (Deadline::after(now, Duration::from_millis(50)), Duration::from_nanos(1));
+        let expired = [deadline.instant() - step, deadline.instant(), deadline.instant() + step];
+        assert_eq!(expired.map(|now| deadline.is_expired(now)), [false, true, true]);
+    }
+}

@@ -1,4 +1,4 @@
-//! The node, as the parts below it see it: they carry it for user code, which may call the node's routes.
+//! The interface of the node for the parts below it: they carry it for user code, which may call the node's routes.
 
 use std::any::Any;
 use std::fmt;
@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crate::id::{RouteIndex, RouteName};
 
-/// What the gateway knows of its node.
+/// The node, for the gateway.
 pub(crate) trait HostNode: fmt::Debug + Send + Sync + 'static {
     /// The name of a route that takes calls, or still has some.
     fn route_name(&self, index: RouteIndex) -> Option<RouteName>;

@@ -1,4 +1,4 @@
-//! Names and numbers of things, as types of their own so that they cannot be mixed up.
+//! Names and numbers as separate types, so that they cannot be confused.
 
 use std::borrow::Borrow;
 use std::fmt;
@@ -69,7 +69,7 @@ name_type! {
     RouteName
 }
 
-/// The number of a route on this node, never used twice: what the ledger writes instead of the name.
+/// The number of a route on this node, never used twice: the ledger stores it instead of the name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct RouteIndex(pub(crate) u32);
 

@@ -62,7 +62,7 @@ impl Offload {
         let (waiting, free) = (self.wait()?, Arc::clone(&self.free));
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
-        let account: Arc<dyn Account> = Arc::new(Stoppable { account, stop: Arc::clone(&stop), deadline });
+        let account: Arc<dyn Account> = Arc::new(StoppableAccount { account, stop: Arc::clone(&stop), deadline });
         // A separate task, which the runtime polls: a caller that is not polled, such as a stream whose reader pauses,
         // would keep its place in the queue and block the work after it.
         let task = runtime.spawn(async move {
@@ -138,13 +138,13 @@ impl Drop for StopOnDrop {
 }
 
 /// A call's account that refuses every charge after the call was stopped or its deadline passed.
-struct Stoppable {
+struct StoppableAccount {
     account: Arc<dyn Account>,
     stop: Arc<AtomicBool>,
     deadline: Deadline,
 }
 
-impl Account for Stoppable {
+impl Account for StoppableAccount {
     fn charge(&self, bytes: usize) -> Result<(), ChargeError> {
         if self.stop.load(Ordering::Relaxed) || self.deadline.is_expired(clock::now()) {
             Err(ChargeError::Stopped)

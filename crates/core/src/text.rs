@@ -1,16 +1,16 @@
-//! The longest text that an error or a log line carries: texts come from users' code and users' inputs, of any length.
+//! The length limits of texts in errors and log lines: users' code and users' inputs are of any length.
 
-/// The longest message and trace of an error, on whichever way it reaches its caller, and the longest text in a line of
-/// the log, in characters. What is longer is cut and says so: `… (12000 more characters)`.
+/// The longest message and trace of an error, and the longest text in a line of the log, in characters. A longer text
+/// is cut, with a note: `… (12000 more characters)`.
 pub const MAX_ERROR_CHARS: usize = 8_000;
 
 /// The longest name of an error's type, in characters.
 pub(crate) const MAX_ERROR_TYPE_CHARS: usize = 256;
 
-/// What the words about the rest take at most.
+/// The most bytes of that note.
 const ROOM_FOR_THE_REST: usize = 48;
 
-/// Cuts a text that is longer than [`MAX_ERROR_CHARS`] at the end of a character, and says how much is missing.
+/// Cuts a text that is longer than [`MAX_ERROR_CHARS`] at the end of a character, and adds a note about the rest.
 ///
 /// ```
 /// use callboard_core::edge::{MAX_ERROR_CHARS, limit_error_text};

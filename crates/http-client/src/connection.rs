@@ -52,7 +52,7 @@ impl Connection {
     ///
     /// # Cancellation
     ///
-    /// What has been opened so far is closed.
+    /// The opened connection is closed.
     pub async fn open(origin: &Origin, protocol: Protocol) -> Result<Self, ClientError> {
         Self::open_trusting(origin, protocol, None).await
     }

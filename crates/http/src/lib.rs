@@ -62,8 +62,9 @@
 //!
 //! Forms of bodies and replies: `application/json`, `application/msgpack` and `application/vnd.callboard.envelope` for
 //! every type; `application/x-npy` for arrays; `application/vnd.apache.arrow.stream` and `.file` for tables;
-//! `text/plain` for texts; `application/octet-stream` for files ([`Media`](callboard_codec::Media)). A dynamic value
-//! may have any of them, and `application/x-npz`. The accepted forms are tried in order: an outcome that is no array is
+//! `text/plain` for texts; `application/octet-stream` for files ([`Media`](callboard_codec::Media)), and as replies
+//! `image/png` and other types of files if the schema names them by `contentMediaType`. A dynamic value may have any of
+//! the former, and `application/x-npz`. The accepted forms are tried in order: an outcome that is no array is
 //! sent in the next form, and 406 if there is none. A large body is read into one buffer, which its arrays share.
 //! `docs/wire.md` has every detail.
 //!

@@ -462,7 +462,11 @@ impl ReaderTask {
                     Err(TrySendError::Full(_)) => Err(unasked()),
                 }
             }
-            FromChild::Outcomes { id, items } => {
+            FromChild::Outcomes { id, items, last } => {
+                if last {
+                    // Another replica takes its place; its open calls are finished.
+                    self.exit_port.report(&WorkerExit::new("the process has said that it ends"));
+                }
                 let [outcome] = <[_; 1]>::try_from(items)
                     .map_err(|items| Lost::Broken(format!("it answered {} outcomes for 1 item", items.len())))?;
                 let outcome = match (outcome, frame.parts.as_slice()) {

@@ -24,6 +24,6 @@ mod stage;
 mod worker;
 
 pub use config::ProcessConfig;
-pub use python::{PythonApp, PythonConfig, PythonDependency, PythonError, PythonService};
+pub use python::{PythonApp, PythonConfig, PythonDependency, PythonError, PythonRawBody, PythonService};
 pub use serve::{ServeWorkerError, serve_worker};
 pub use stage::{stage, stream_stage};

@@ -111,6 +111,9 @@ pub(crate) enum FromChild {
         id: u64,
         #[serde(deserialize_with = "limited")]
         items: Vec<Option<ItemError>>,
+        /// The child ends by itself after this.
+        #[serde(default)]
+        last: bool,
     },
     Pong,
     Log {

@@ -38,6 +38,9 @@ pub struct PythonService {
     pub route: String,
     /// The JSON schema of its input.
     pub input: Json,
+    /// The parameter that a body without fields is.
+    #[serde(default)]
+    pub raw_body: Option<PythonRawBody>,
     /// The JSON schema of its output, or of one of its outputs.
     pub output: Json,
     /// Whether it answers with a stream of outputs.
@@ -61,12 +64,24 @@ pub struct PythonService {
     /// What it does, in one line.
     #[serde(default)]
     pub description: Option<String>,
+    /// Valid inputs.
+    #[serde(default)]
+    pub examples: Vec<Json>,
     /// The routes that its code calls.
     #[serde(default)]
     pub depends: Vec<PythonDependency>,
     /// Whether it is a step of pipelines, and has no route of its own.
     #[serde(default)]
     pub is_step: bool,
+}
+
+/// A parameter that is the whole body of some requests.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+pub struct PythonRawBody {
+    /// The name of the parameter.
+    pub field: String,
+    /// Media types or ranges of the bodies.
+    pub media_types: Vec<String>,
 }
 
 /// A route that a service calls.
@@ -210,6 +225,14 @@ impl PythonConfig {
         found.cloned().ok_or_else(|| PythonError::UnknownName { app: self.app.clone(), known: known() })
     }
 
+    /// A module of the package, such as `callboard.prepare`, to be run for this app with files in `base`.
+    #[must_use]
+    pub fn tool(&self, base: &Path, module: &str) -> Command {
+        let mut command = Command::new(self.interpreter(base));
+        command.args(["-m", module]).arg(&self.app).env(SAFE_PATH.0, SAFE_PATH.1).current_dir(directory(base));
+        command
+    }
+
     /// The command of a worker for files in `base`.
     #[must_use]
     pub fn process(&self, base: &Path) -> ProcessConfig {
@@ -331,18 +354,24 @@ impl PythonApp {
                 let _ = writeln!(text, "\n[[route]]\npath = {}\nstages = {name}", quoted(&service.route));
                 let summary = service.description.as_deref().filter(|text| !text.is_empty());
                 let _ = summary.map(|summary| writeln!(text, "summary = {}", quoted(summary)));
+                let examples: Vec<String> = service.examples.iter().filter_map(inline).collect();
+                if !examples.is_empty() {
+                    let examples: Vec<String> = examples.iter().map(|each| format!("{{ json = {each} }}")).collect();
+                    let _ = writeln!(text, "examples = [{}]", examples.join(", "));
+                }
             }
             text.push('\n');
         }
         for NodeStage { name, kind, keys } in &self.stages {
             let _ = writeln!(text, "[[stage]]\nname = {}\nkind = {}", quoted(name), quoted(kind));
             for (key, value) in keys {
-                let _ = writeln!(text, "{key} = {}", written(value));
+                let _ = inline(value).map(|value| writeln!(text, "{key} = {value}"));
             }
             text.push('\n');
         }
         for PythonPipeline { route, steps, .. } in &self.pipelines {
-            let _ = writeln!(text, "[[route]]\npath = {}\nstages = {}\n", quoted(route), written(steps));
+            let _ =
+                writeln!(text, "[[route]]\npath = {}\nstages = {}\n", quoted(route), inline(steps).unwrap_or_default());
         }
         text
     }
@@ -366,16 +395,22 @@ fn quoted(text: &str) -> String {
     Json::from(text).to_string().replace('\u{7f}', "\\u007f")
 }
 
-/// A value in TOML, on one line.
-fn written(value: &Json) -> String {
+/// A value of TOML on one line, without what is null; `None` if nothing else would be left, or a number is too large.
+fn inline(value: &Json) -> Option<String> {
     match value {
-        Json::String(text) => quoted(text),
-        Json::Array(items) => format!("[{}]", items.iter().map(written).collect::<Vec<_>>().join(", ")),
-        Json::Object(entries) => {
-            let entries = entries.iter().map(|(key, value)| format!("{} = {}", key_of(key), written(value)));
-            format!("{{ {} }}", entries.collect::<Vec<_>>().join(", "))
+        Json::Null => None,
+        Json::Bool(_) => Some(value.to_string()),
+        Json::Number(number) => (number.is_i64() || number.is_f64()).then(|| number.to_string()),
+        Json::String(text) => Some(quoted(text)),
+        Json::Array(items) => {
+            let items: Option<Vec<String>> = items.iter().map(inline).collect();
+            Some(format!("[{}]", items?.join(", ")))
         }
-        other => other.to_string(),
+        Json::Object(entries) => {
+            let kept = entries.iter().filter(|(_, value)| !value.is_null());
+            let entries = kept.map(|(key, value)| Some(format!("{} = {}", key_of(key), inline(value)?)));
+            Some(format!("{{ {} }}", entries.collect::<Option<Vec<_>>>()?.join(", ")))
+        }
     }
 }
 
@@ -386,6 +421,8 @@ fn key_of(key: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     fn app() -> PythonApp {
@@ -435,5 +472,16 @@ mod tests {
         assert_eq!(names(&best), "best other");
         assert!(best.configuration().contains("path = \"/best\""), "it is asked for by name");
         assert_eq!(app().only("app.py", "nothing"), None);
+    }
+
+    #[test]
+    fn an_example_is_a_value_of_toml_if_it_can_be() {
+        let example =
+            json!({ "text": "a\u{7f}\"", "top": 3, "scale": 0.5, "none": null, "names": [["a"], []], "on": true });
+        let expected = r#"{ text = "a\u007f\"", top = 3, scale = 0.5, names = [["a"], []], on = true }"#;
+        assert_eq!(inline(&example).as_deref(), Some(expected));
+        for none in [json!(null), json!([1, null]), json!({ "a": u64::MAX })] {
+            assert_eq!(inline(&none), None, "{none}");
+        }
     }
 }

@@ -100,7 +100,7 @@ pub fn serve_worker<W>(
                         Err(failure) => items.push(Some(item_error(&failure))),
                     }
                 }
-                send(&FromChild::Outcomes { id, items }, &parts)?;
+                send(&FromChild::Outcomes { id, items, last: false }, &parts)?;
             }
             // An item that runs is not interrupted.
             (ToChild::Cancel { .. } | ToChild::Credit { .. } | ToChild::Result { .. }, _) => {}

@@ -23,6 +23,9 @@ use crate::message::{self, CallHead, FromChild, ItemError, MAX_ITEMS, PROTOCOL, 
 /// The status of an input that does not have the service's type.
 const INVALID_STATUS: u16 = 422;
 
+/// The time for which a child that has said that it ends may do so.
+const LEAVE_GRACE: Duration = Duration::from_millis(500);
+
 /// The most lines of a traceback in the log, and the most characters of a record.
 const MAX_TRACE_LINES: usize = 200;
 const MAX_LOG_CHARS: usize = 8_000;
@@ -41,6 +44,8 @@ pub(crate) struct ProcessWorker {
     replica: usize,
     /// The batches that the child works on at once.
     max_batches: usize,
+    /// It has said that it ends by itself.
+    is_leaving: bool,
 }
 
 /// Why a child did not answer.
@@ -79,6 +84,7 @@ impl ProcessWorker {
             stage: replica.stage().to_string(),
             replica: replica.index(),
             max_batches: 1,
+            is_leaving: false,
         };
         let concurrency = config.concurrency.map(NonZeroU32::get);
         let start = ToChild::Start(Start {
@@ -218,9 +224,10 @@ impl ProcessWorker {
                 Ok(())
             })?;
             match head(&frame)? {
-                FromChild::Outcomes { id, items } if id == running => {
+                FromChild::Outcomes { id, items, last } if id == running => {
                     if items.len() == count {
                         self.calls.iter_mut().for_each(Calls::end);
+                        self.is_leaving |= last;
                         return Ok((frame, items));
                     }
                     return Err(Lost::Broken(format!("it answered {} outcomes for {count} items", items.len())));
@@ -293,6 +300,11 @@ impl ProcessWorker {
         self.child.set_busy(true);
         match exchange(self) {
             Ok(outcomes) => {
+                // Its end is reported before the replica takes another batch.
+                if self.is_leaving && !self.child.has_ended_within(LEAVE_GRACE) {
+                    self.child.kill_for("it has not ended, as it said");
+                    self.child.has_ended_within(LEAVE_GRACE);
+                }
                 self.child.set_busy(false);
                 outcomes
             }

@@ -1,4 +1,4 @@
-//! What an edge tells operators of its requests: spans of sampled requests and an access record of each.
+//! Telemetry of an edge's requests, for operators: spans of sampled requests, and an access record of each request.
 //!
 //! ```text
 //!  request ─► TraceContext ─► Tracer ─► RequestSpan ─► Vec<Span> ─► SpanSink ─► SpanExporter (OTLP, feature `otlp`)

@@ -31,14 +31,18 @@ from callboard._api import (
 )
 from callboard._compose import ensemble, onnx, pick, pipeline, rename, stage, switch
 from callboard._depends import depends
+from callboard._media import Audio, File, Image
 from callboard._version import __version__
 from callboard.testing import test_client
 
 __all__ = [
+    "Audio",
     "CallError",
     "Context",
     "Field",
+    "File",
     "HTTPException",
+    "Image",
     "InvalidInput",
     "SetupContext",
     "__version__",
@@ -60,6 +64,8 @@ __all__ = [
 
 # Names of other systems, and the name here.
 _ELSEWHERE = {
+    "Path": "File",
+    "UploadFile": "File",
     "api": "route",
     "app": "service",
     "batch": "batched",

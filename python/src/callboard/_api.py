@@ -11,7 +11,8 @@ import difflib
 import http
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Literal, NoReturn, TypeVar, overload
 
 Contract = Literal["at_most_once", "idempotent", "pure"]
@@ -65,7 +66,14 @@ def _phrase(status_code: int) -> str:
 
 
 class InvalidInput(ValueError):
-    """The input does not have the form that the type hints ask for: status 422."""
+    """The input does not have the form that the type hints ask for: status 422.
+
+    `fields` are the places in the input with what is wrong there; clients get them as `details.fields`.
+    """
+
+    def __init__(self, message: str = "", fields: Iterable[tuple[str, str]] = ()) -> None:
+        super().__init__(message)
+        self.fields = list(fields)
 
 
 class CallError(Exception):
@@ -131,6 +139,8 @@ class SetupContext:
     generation: int = 0
     device: str = "cpu"
     settings: dict[str, Any] = dataclasses.field(default_factory=dict)
+    # The directory that `prepare` has filled.
+    cache: Path | None = None
 
 
 # ---- Services and functions ------------------------------------------------------------------------------------------
@@ -150,6 +160,7 @@ class Service:
     device: str | None = None
     # Whether `route` was given, and is no name of the class.
     has_own_route: bool = False
+    examples: tuple[Any, ...] = ()
 
 
 @dataclasses.dataclass
@@ -160,6 +171,7 @@ class Method:
     max_batch_size: int | None = None
     concurrency: int = 1
     route: str | None = None
+    examples: tuple[Any, ...] = ()
 
 
 @overload
@@ -174,13 +186,15 @@ def service(
     contract: Contract = ...,
     max_batch_size: int | None = ...,
     device: str | None = ...,
+    examples: Sequence[Any] = ...,
 ) -> Callable[[C], C]: ...
 
 
 def service(cls: Any = None, /, **options: Any) -> Any:
     """Makes a class a service: `@service` or `@service(replicas=2, timeout="5s", contract="idempotent")`.
 
-    `timeout` is in seconds, or a text such as `"200ms"`. The route is the name in lower case with hyphens.
+    `timeout` is in seconds, or a text such as `"200ms"`. The route is the name in lower case with hyphens. `examples`
+    are valid inputs: each replica warms up by them, and the documentation shows them.
     """
     _check_names("service", options, _SERVICE_OPTIONS)
 
@@ -205,6 +219,7 @@ def function(
     contract: Contract = ...,
     max_batch_size: int | None = ...,
     device: str | None = ...,
+    examples: Sequence[Any] = ...,
 ) -> Callable[[F], F]: ...
 
 
@@ -224,7 +239,7 @@ def function(fn: Any = None, /, **options: Any) -> Any:
     return decorate if fn is None else decorate(fn)
 
 
-_SERVICE_OPTIONS = ("name", "route", "replicas", "timeout", "contract", "max_batch_size", "device")
+_SERVICE_OPTIONS = ("name", "route", "replicas", "timeout", "contract", "max_batch_size", "device", "examples")
 
 
 def _service(
@@ -238,6 +253,7 @@ def _service(
     contract: str = "at_most_once",
     max_batch_size: int | None = None,
     device: str | None = None,
+    examples: Sequence[Any] = (),
 ) -> Service:
     name = name or target.__name__
     if contract not in CONTRACTS:
@@ -252,6 +268,7 @@ def _service(
         max_batch_size=None if max_batch_size is None else _positive("max_batch_size", max_batch_size),
         device=device,
         has_own_route=bool(route),
+        examples=_examples(examples),
     )
 
 
@@ -291,13 +308,14 @@ def concurrent(*, max: int) -> Callable[[F], F]:
     return decorate
 
 
-def route(path: str) -> Callable[[F], F]:
-    """Makes a further method of a class a route of its own."""
+def route(path: str, *, examples: Sequence[Any] = ()) -> Callable[[F], F]:
+    """Makes a further method of a class a route of its own. `examples` are as of `service`."""
     if not isinstance(path, str):
         raise TypeError('route takes a path: @route("/path")')
 
     def decorate(fn: F) -> F:
-        _method(fn).route = _route(path)
+        method = _method(fn)
+        method.route, method.examples = _route(path), _examples(examples)
         return fn
 
     return decorate
@@ -354,6 +372,12 @@ def _check_names(decorator: str, options: Iterable[str], names: tuple[str, ...])
 def _unknown_option(decorator: str, option: str, names: tuple[str, ...]) -> NoReturn:
     message = f"{decorator} has no option {option!r}{_nearest(option, names)}"
     raise TypeError(f"{message} There are {', '.join(names)}" if message.endswith("?") else f"{message}: {names}")
+
+
+def _examples(examples: Any) -> tuple[Any, ...]:
+    if not isinstance(examples, (list, tuple)):
+        raise TypeError(f"examples={examples!r}: must be a list of inputs")
+    return tuple(examples)
 
 
 def _positive(name: str, value: Any) -> int:

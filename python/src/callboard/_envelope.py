@@ -21,6 +21,8 @@ import msgspec
 import numpy as np
 from msgspec.msgpack import Ext
 
+from callboard import _media, _torch
+
 Buffer = bytes | bytearray | memoryview
 
 MAGIC = b"\x89CBE"
@@ -186,6 +188,11 @@ class _Writer:
             return self.frame(value)
         if hasattr(value, "model_dump"):
             return self.map(value.model_dump(), depth)
+        if _torch.is_tensor(type(value)):
+            return self.array(_torch.to_array(value))
+        data = _media.as_bytes(value)
+        if data is not None:
+            return self.lower(data, depth)
         if hasattr(value, "__array__"):
             return self.array(np.asarray(value))
         raise _Unwritable(f"a value of type `{_type_name(value)}` cannot be sent")

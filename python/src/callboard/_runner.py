@@ -231,16 +231,22 @@ async def _aclosing(outputs: Any) -> AsyncIterator[None]:
 
 
 def setup_arguments(setup: Callable[..., Any], context: SetupContext) -> dict[str, Any]:
-    """The arguments of `setup` by name: device, replica, context, settings, and each setting under its own name."""
+    """The arguments of `setup` by name: device, replica, cache, context, settings, and each setting as itself."""
     known = {
+        "cache": context.cache,
         **context.settings,
         "device": context.device,
         "replica": context.replica,
         "settings": context.settings,
         "context": context,
     }
+    return hook_arguments(setup, known)
+
+
+def hook_arguments(hook: Callable[..., Any], known: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of a hook by name."""
     arguments = {}
-    for parameter in inspect.signature(setup).parameters.values():
+    for parameter in inspect.signature(hook).parameters.values():
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             continue
         if parameter.name in known:
@@ -248,5 +254,5 @@ def setup_arguments(setup: Callable[..., Any], context: SetupContext) -> dict[st
         elif parameter.default is parameter.empty:
             near = nearest_name(parameter.name, known)
             hint = f": did you mean `{near}`?" if near else f": there are {', '.join(sorted(known))}"
-            raise TypeError(f"setup has a parameter `{parameter.name}` that nothing is known for{hint}")
+            raise TypeError(f"{hook.__name__} has a parameter `{parameter.name}` that nothing is known for{hint}")
     return arguments

@@ -1,7 +1,7 @@
 """Type hints as the schema of a route: how an input becomes arguments, and the JSON Schema of both sides.
 
 A hint may be a builtin type, a dataclass, a TypedDict, a `msgspec.Struct`, a model of pydantic, `np.ndarray` or
-`NDArray[np.float32]`, and any of these inside of lists, maps, `Optional` and so on.
+`NDArray[np.float32]`, a file such as `Image`, and any of these inside of lists, maps, `Optional` and so on.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Annotated, Any, Union, get_args, get_origin
 import msgspec
 import numpy as np
 
+from callboard import _media, _torch
 from callboard._api import Context, InvalidInput
 
 _LISTS = (list, collections.abc.Sequence, collections.abc.Iterable, collections.abc.Collection)
@@ -58,7 +59,13 @@ class Signature:
         if batched and not self.hints:
             raise TypeError(f"{where}: a batched method takes a list, but there is no parameter")
         self.output = self._output(returned)
-        self._struct = self._arguments_struct() if len(self.hints) != 1 else None
+        # The body is one value, or an object of all parameters. A form has fields, so a file has a name, too.
+        self.is_value = len(self.hints) == 1 and not any(map(_media.has_file, self.hints.values()))
+        self._struct = None if self.is_value else self._arguments_struct()
+        files = [name for name, hint in self.hints.items() if _media.is_file(hint)]
+        others = set(self.hints) - set(files) - set(self.defaults)
+        # The parameter that a body without fields is.
+        self.file = files[0] if len(files) == 1 and not others else None
 
     def _take(self, parameter: inspect.Parameter, hint: Any) -> None:
         name, place = parameter.name, f"{self.where}: the parameter `{parameter.name}`"
@@ -100,13 +107,15 @@ class Signature:
             return {name: convert(value, hint)}
         if value is None and not self.hints:
             return {}
+        if self.file and not isinstance(value, dict):
+            value = {self.file: value}
         struct = convert(value, self._struct)
         return {name: getattr(struct, name) for name in self.hints}
 
     # ---- Schemas -----------------------------------------------------------------------------------------------------
 
     def input_schema(self) -> dict[str, Any]:
-        if len(self.hints) == 1:
+        if self.is_value:
             return schema(next(iter(self.hints.values())))
         properties = {name: schema(hint) for name, hint in self.hints.items()}
         for name, default in self.defaults.items():
@@ -114,6 +123,13 @@ class Signature:
                 properties[name] = {**properties[name], "default": default}
         required = [name for name in self.hints if name not in self.defaults]
         return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
+
+    def raw_body(self) -> dict[str, Any] | None:
+        """The parameter that a body of one of these media types is."""
+        if self.file is None:
+            return None
+        media_range = _media.media_range_of(self.hints[self.file])
+        return {"field": self.file, "media_types": list(dict.fromkeys((media_range, _media.BYTES)))}
 
     def output_schema(self) -> dict[str, Any]:
         try:
@@ -228,8 +244,11 @@ def convert(value: Any, hint: Any) -> Any:
 
 
 def _invalid(error: msgspec.ValidationError) -> InvalidInput:
-    message = str(error)
-    return InvalidInput(message if " - at `" in message else f"{message} - at `$`")
+    message, _, place = str(error).rpartition(" - at `")
+    message, place = (message, place.rstrip("`")) if message else (str(error), "$")
+    cause = error.__cause__
+    fields = cause.fields if isinstance(cause, _WrongFields) else [("", message)]
+    return InvalidInput(f"{message} - at `{place}`", [(place + inner, text) for inner, text in fields])
 
 
 def _plain(value: Any) -> Any:
@@ -253,6 +272,11 @@ def _from_plain(hint: Any, value: Any) -> Any:
     origin = get_origin(hint) or hint
     if origin is np.ndarray:
         return to_array(value, array_dtype(hint))
+    if _media.is_file(origin):
+        return _media.convert(origin, value)
+    if isinstance(origin, type) and _torch.is_tensor(origin) and not isinstance(value, origin):
+        was_list = not isinstance(value, (np.ndarray, np.generic))
+        return _torch.from_array(to_array(value, None), was_list=was_list)
     if isinstance(origin, type) and isinstance(value, origin):
         return value
     if _is_pydantic(origin):
@@ -317,14 +341,25 @@ def _is_pydantic(origin: Any) -> bool:
     return isinstance(origin, type) and hasattr(origin, "model_validate") and hasattr(origin, "model_json_schema")
 
 
+class _WrongFields(ValueError):
+    """All that is wrong in a model of pydantic."""
+
+    def __init__(self, errors: list[tuple[tuple[Any, ...], str]]) -> None:
+        super().__init__("; ".join(f"{'.'.join(map(str, place)) or '$'}: {message}" for place, message in errors))
+        self.fields = [("".join(map(_step, place)), message) for place, message in errors]
+
+
+def _step(key: Any) -> str:
+    return f"[{key}]" if isinstance(key, int) else f".{key}"
+
+
 def _to_model(model: Any, value: Any) -> Any:
     try:
         return model.model_validate(_plain(value))
     except ValueError as error:
         if not hasattr(error, "errors"):
             raise
-        found = [f"{'.'.join(map(str, each['loc'])) or '$'}: {each['msg']}" for each in error.errors()]
-        raise ValueError("; ".join(found)) from error
+        raise _WrongFields([(each["loc"], each["msg"]) for each in error.errors()]) from error
 
 
 def _to_frame(origin: Any, value: Any) -> Any:
@@ -376,6 +411,10 @@ def _named_arrays(hint: Any) -> Any:
 def _schema_hook(kind: type) -> dict[str, Any]:
     if kind is np.ndarray:
         return {"type": "array"}
+    if _media.is_file(kind):
+        return _media.schema(kind)
+    if _torch.is_tensor(kind):
+        return {"type": "array", "description": "an array, as a tensor of PyTorch"}
     if _is_pydantic(kind):
         model: dict[str, Any] = kind.model_json_schema()  # type: ignore[attr-defined]
         return _inline(model, model.pop("$defs", {}), ())  # type: ignore[no-any-return]

@@ -12,8 +12,11 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
+import msgspec
+
 from callboard._api import METHOD, SERVICE, Method, Service, hyphened, nearest_name
-from callboard._signature import Signature
+from callboard._envelope import decode, encode
+from callboard._signature import Signature, _plain
 
 # The batch size of `@batched` without a number.
 DEFAULT_BATCH_SIZE = 32
@@ -44,6 +47,25 @@ class Route:
         return self.service.max_batch_size or 1
 
     @property
+    def examples(self) -> tuple[Any, ...]:
+        """Valid inputs. Those of a service are for `predict`; a class may have them as an attribute, too."""
+        if self.attribute not in (None, "predict") or self.method.examples:
+            return self.method.examples
+        return self.service.examples or tuple(getattr(self.owner, "examples", ()))
+
+    def examples_as_json(self) -> list[Any]:
+        """The examples as JSON has them: arrays as lists, files as base64. `TargetError` names a wrong one."""
+        found = []
+        for number, example in enumerate(self.examples, 1):
+            try:
+                plain = decode(encode(example))
+                self.signature.arguments(plain)
+                found.append(msgspec.json.decode(msgspec.json.encode(_plain(plain))))
+            except (TypeError, ValueError) as error:
+                raise TargetError(f"{self.signature.where}: example {number}: {error}") from error
+        return found
+
+    @property
     def description(self) -> str:
         own = getattr(self.owner, self.attribute).__doc__ if self.attribute else None
         text = inspect.cleandoc(own or self.owner.__doc__ or "")
@@ -70,7 +92,9 @@ class Route:
             "route": self.path,
             "method": self.attribute,
             "input": self.signature.input_schema(),
+            "raw_body": self.signature.raw_body(),
             "output": self.signature.output_schema(),
+            "examples": self.examples_as_json(),
             "streams": self.signature.streams,
             "batched": self.method.batched,
             "max_batch_size": self.max_batch_size,

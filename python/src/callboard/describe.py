@@ -39,6 +39,14 @@ def _cure(error: BaseException) -> str:
     return ""
 
 
+def said(error: BaseException) -> str:
+    """One line about an error. Standard error has the traceback of what user code has raised."""
+    if isinstance(error, TargetError):
+        return str(error)
+    traceback.print_exception(error)
+    return f"{_place(error)}{type(error).__name__}: {error}{_cure(error)}"
+
+
 def main(arguments: list[str]) -> int:
     if len(arguments) != 1:
         print("usage: python -m callboard.describe TARGET, such as app.py or app.py:Name", file=sys.stderr)
@@ -49,12 +57,8 @@ def main(arguments: list[str]) -> int:
     os.dup2(2, 1)
     try:
         document = msgspec.json.encode(describe(arguments[0]))
-    except TargetError as error:
-        print(f"callboard.describe: {error}", file=sys.stderr)
-        return 2
     except (Exception, SystemExit) as error:
-        traceback.print_exc()
-        print(f"callboard.describe: {_place(error)}{type(error).__name__}: {error}{_cure(error)}", file=sys.stderr)
+        print(f"callboard.describe: {said(error)}", file=sys.stderr)
         return 2
     with output:
         output.write(document + b"\n")

@@ -12,6 +12,7 @@ from callboard._api import Context, InvalidInput, SetupContext
 from callboard._compose import AnyStep, Ensemble, NodeStage, Pick, Pipeline, Rename, Step, Switch, walk
 from callboard._depends import LOCAL, call_error
 from callboard._envelope import Decoder, encode
+from callboard._hooks import Preparation
 from callboard._runner import Failure, Runner, setup_arguments
 from callboard._target import TargetError, routes_of
 
@@ -35,11 +36,14 @@ class TestClient:
         self._routes = {route.attribute or route.name: route for route in routes_of(app, name)}
         self._instance = next(iter(self._routes.values())).instance()
         device = str(settings.get("device") or "cpu")
-        self._context = SetupContext(stage=name, device=device, settings=settings)
+        self._preparation = Preparation(next(iter(self._routes.values())).owner, settings.get("cache"))
+        cache = self._preparation.cache
+        self._context = SetupContext(stage=name, device=device, settings=settings, cache=cache)
         self._loop = asyncio.new_event_loop()
         self._decoder = Decoder()
 
     def __enter__(self) -> TestClient:
+        self._preparation.run(self._instance)
         setup = getattr(self._instance, "setup", None)
         if setup is not None:
             self._wait(setup(**setup_arguments(setup, self._context)))

@@ -33,6 +33,7 @@ from callboard._api import CallError, Context, HTTPException, InvalidInput, Setu
 from callboard._calls import Result, WorkerCalls
 from callboard._envelope import Buffer, Decoder, EnvelopeError, encode_pieces
 from callboard._frames import MAX_HEAD_BYTES, FrameError, Reader, Writer
+from callboard._hooks import Health, Preparation, finish, warm_up
 from callboard._runner import CURRENT, Cancelled, Failure, Runner, setup_arguments
 from callboard._signature import _plain
 from callboard._target import Route, TargetError, load_route
@@ -42,6 +43,8 @@ PROTOCOL = 1
 
 # The longest text of an error or log record. A head has at most 4 MiB.
 _MAX_TEXT = 16 << 10
+# As many wrong fields as the HTTP edge lists.
+_MAX_FIELDS = 32
 # A node reads a head of 64 levels.
 _MAX_DETAIL_LEVELS = 32
 _PACKAGE = os.path.dirname(os.path.abspath(__file__))
@@ -50,6 +53,7 @@ _HANG_UP = select.POLLHUP | getattr(select, "POLLRDHUP", 0)
 _WATCH_SECONDS = 0.05
 
 _encode_head = msgspec.msgpack.Encoder().encode
+log = logging.getLogger("callboard")
 
 
 # ---- Messages of the node --------------------------------------------------------------------------------------------
@@ -148,12 +152,15 @@ class Worker:
         self._messages: deque[Start | Batch | Stop] = deque()
         self._running: dict[int, Batch] = {}
         self._max_batches = 1
+        # Why no further batch is taken.
+        self._unwell: str | None = None
         self._credit: int | None = None
         # The event loop, where there is one, and what wakes it.
         self._loop: asyncio.AbstractEventLoop | None = None
         self._wake: Callable[[], object] | None = None
         self._max_bytes = 0
         self._may_call = False
+        self._is_unwell = False
         self._decoder = Decoder()
         self._calls = WorkerCalls(self._send, lambda: self._read(wait=True), self._reading, self._running)
 
@@ -171,11 +178,11 @@ class Worker:
                 raise TargetError(f"protocol {start.protocol}: this worker speaks {PROTOCOL}")
             route = load_route(self._target)
             instance = route.instance()
+            context = _setup_context(route, start, instance)
         self._may_call = bool(_depends.depends_of(route.owner))
         self._calls.max_bytes, self._calls.awaits = start.max_bytes, route.signature.is_async
         _depends.current = self._calls
-        context = _setup_context(route, start)
-        hooks = [getattr(instance, name, None) for name in ("setup", "cleanup")]
+        hooks = [getattr(instance, name, None) for name in ("setup", "cleanup", "health")]
         # Async code needs a loop from its setup on.
         if route.signature.is_async or any(map(inspect.iscoroutinefunction, hooks)):
             return asyncio.run(self._serve_async(route, instance, context, start))
@@ -185,7 +192,11 @@ class Worker:
         with self._starting():
             if hasattr(instance, "setup"):
                 instance.setup(**setup_arguments(instance.setup, context))
-        runner = Runner(route, instance)
+            runner = Runner(route, instance)
+            # A dependency is called for an item only.
+            if not self._may_call:
+                finish(warm_up(route, runner))
+        self._health = Health(instance)
         self._ready()
         while isinstance(message := self._next(), Batch):
             self._run(message, runner)
@@ -211,7 +222,10 @@ class Worker:
         with self._starting():
             if hasattr(instance, "setup"):
                 await _maybe(instance.setup(**setup_arguments(instance.setup, context)))
-        runner = Runner(route, instance)
+            runner = Runner(route, instance)
+            if not self._may_call:
+                await warm_up(route, runner)
+        self._health = Health(instance)
         if runner.signature.is_async and not runner.signature.batched:
             self._max_batches = min(start.max_batches, runner.concurrency)
             self._credit = start.credit
@@ -241,7 +255,8 @@ class Worker:
 
     async def _run_in_loop(self, batch: Batch, runner: Runner, loop: asyncio.AbstractEventLoop) -> None:
         if not runner.signature.is_async:
-            self._run(batch, runner)
+            results = runner.run(self._inputs(batch), batch.contexts, self._emitter(batch))
+            self._finish(batch, results, runner, await self._health.reason())
             return
 
         def started(cancel: Callable[[int], None]) -> None:
@@ -254,7 +269,8 @@ class Worker:
                 await batch.credit[index].acquire()
             send(index, output)
 
-        self._finish(batch, await runner.run_async(inputs, batch.contexts, emit, started), runner)
+        results = await runner.run_async(inputs, batch.contexts, emit, started)
+        self._finish(batch, results, runner, await self._health.reason())
 
     async def _next_in_loop(self, arrived: asyncio.Event) -> Start | Batch | Stop:
         while not self._messages:
@@ -347,7 +363,8 @@ class Worker:
     # ---- Running -----------------------------------------------------------------------------------------------------
 
     def _run(self, batch: Batch, runner: Runner) -> None:
-        self._finish(batch, runner.run(self._inputs(batch), batch.contexts, self._emitter(batch)), runner)
+        results = runner.run(self._inputs(batch), batch.contexts, self._emitter(batch))
+        self._finish(batch, results, runner, finish(self._health.reason()))
 
     def _inputs(self, batch: Batch) -> list[Any]:
         inputs: list[Any] = []
@@ -368,8 +385,8 @@ class Worker:
 
         return emit
 
-    def _finish(self, batch: Batch, results: list[Any], runner: Runner) -> None:
-        """Sends the outcome of each item."""
+    def _finish(self, batch: Batch, results: list[Any], runner: Runner, unwell: str | None) -> None:
+        """Sends the outcome of each item. A replica that is not well ends after it."""
         items: list[dict[str, Any] | None] = []
         lengths: list[int] = []
         parts: list[Buffer] = []
@@ -392,7 +409,17 @@ class Worker:
         # A batch may follow as soon as this one is answered.
         del self._running[batch.id]
         self._calls.end(batch.id)
-        self._send({"type": "outcomes", "id": batch.id, "items": items}, lengths, parts)
+        head = {"type": "outcomes", "id": batch.id, "items": items}
+        if unwell is None and self._unwell is None:
+            self._send(head, lengths, parts)
+            return
+        if self._unwell is None:
+            log.error("this replica ends, and is started again: %s", unwell)
+        self._unwell = self._unwell or unwell
+        self._send({**head, "last": True}, lengths, parts)
+        # Calls that have begun are finished.
+        if not self._running:
+            self._end(None, 1)
 
     def _checked(self, total: int) -> int:
         if total > self._max_bytes:
@@ -445,10 +472,13 @@ async def _maybe(result: Any) -> None:
         await result
 
 
-def _setup_context(route: Route, start: Start) -> SetupContext:
+def _setup_context(route: Route, start: Start, instance: Any) -> SetupContext:
+    """Where the instance starts, with what it has prepared."""
     settings = start.settings or {}
     device = str(settings.get("device") or route.service.device or "cpu")
-    return SetupContext(start.stage, start.replica, start.generation, device, settings)
+    preparation = Preparation(route.owner, settings.get("cache"))
+    preparation.run(instance)
+    return SetupContext(start.stage, start.replica, start.generation, device, settings, preparation.cache)
 
 
 # ---- Errors ----------------------------------------------------------------------------------------------------------
@@ -456,6 +486,9 @@ def _setup_context(route: Route, start: Start) -> SetupContext:
 
 def error_map(error: BaseException) -> dict[str, Any]:
     """An exception as the protocol's map."""
+    if isinstance(error, InvalidInput) and error.fields:
+        fields = [{"path": _clip(path), "message": _clip(message)} for path, message in error.fields[:_MAX_FIELDS]]
+        return {"message": _clip(str(error)), "invalid": True, "details": {"fields": fields}}
     if isinstance(error, (InvalidInput, EnvelopeError)):
         return {"message": _clip(str(error)), "invalid": True}
     if isinstance(error, HTTPException):

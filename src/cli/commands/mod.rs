@@ -6,10 +6,15 @@ pub(crate) mod call;
 pub(crate) mod call_quic;
 pub(crate) mod check;
 pub(crate) mod cluster;
+#[cfg(feature = "process")]
+pub(crate) mod doctor;
 pub(crate) mod examples;
 pub(crate) mod explain;
 pub(crate) mod export;
+pub(crate) mod init;
 pub(crate) mod openapi;
+#[cfg(feature = "process")]
+pub(crate) mod prepare;
 pub(crate) mod serve;
 pub(crate) mod status;
 pub(crate) mod words;

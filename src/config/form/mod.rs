@@ -16,7 +16,7 @@ use toml::de::DeValue;
 use super::units;
 
 pub use self::network::AdminAddress;
-pub(crate) use self::network::{AdminListen, Collector, HostNames, Listen, MaybeListen, Offers, Pages, Peers};
+pub(crate) use self::network::{AdminListen, Collector, HostNames, Listen, Offers, OptionalListen, Pages, Peers};
 pub(crate) use self::weights::Weights;
 pub(crate) use self::words::{FilePath, KeysFrom, Label, LogFilter, LogForm};
 pub use self::words::{LogFormat, SecretSource};
@@ -167,11 +167,34 @@ impl<T: Copy + PartialEq> Form for OneOf<T> {
     }
 }
 
-/// A value that may be missing, written `none`.
+/// A value, or `none`.
 #[derive(Clone, Debug)]
-pub(crate) struct Maybe<F>(pub(crate) F);
+pub(crate) struct OrNone<F>(pub(crate) F);
 
-impl<F: Form> Form for Maybe<F> {
+impl<F: Form> Form for OrNone<F> {
+    type Value = Option<F::Value>;
+
+    fn read(&self, raw: Raw<'_>) -> Option<Option<F::Value>> {
+        match raw.text() {
+            Some(NONE) => Some(None),
+            _ => self.0.read(raw).map(Some),
+        }
+    }
+
+    fn expected(&self) -> String {
+        format!("{}, or \"{NONE}\"", self.0.expected())
+    }
+
+    fn show(&self, value: &Option<F::Value>) -> String {
+        show_or_none(&self.0, value.as_ref())
+    }
+}
+
+/// A value that may be missing, shown as `none`.
+#[derive(Clone, Debug)]
+pub(crate) struct Optional<F>(pub(crate) F);
+
+impl<F: Form> Form for Optional<F> {
     type Value = Option<F::Value>;
 
     fn read(&self, raw: Raw<'_>) -> Option<Option<F::Value>> {
@@ -183,8 +206,12 @@ impl<F: Form> Form for Maybe<F> {
     }
 
     fn show(&self, value: &Option<F::Value>) -> String {
-        value.as_ref().map_or_else(|| "none".to_owned(), |value| self.0.show(value))
+        show_or_none(&self.0, value.as_ref())
     }
+}
+
+fn show_or_none<F: Form>(form: &F, value: Option<&F::Value>) -> String {
+    value.map_or_else(|| NONE.to_owned(), |value| form.show(value))
 }
 
 /// A list of different CPU cores by their numbers.
@@ -237,27 +264,24 @@ impl Form for Flag {
     }
 }
 
-/// A number of requests in a time, or `none`.
+/// A number of requests in a time.
 #[derive(Clone, Debug)]
 pub(crate) struct Rate;
 
 impl Form for Rate {
-    type Value = Option<RateLimit>;
+    type Value = RateLimit;
 
-    fn read(&self, raw: Raw<'_>) -> Option<Option<RateLimit>> {
-        match raw.text()? {
-            NONE => Some(None),
-            text => RateLimit::parse(text).ok().map(Some),
-        }
+    fn read(&self, raw: Raw<'_>) -> Option<RateLimit> {
+        RateLimit::parse(raw.text()?).ok()
     }
 
     fn expected(&self) -> String {
         let most = RateLimit::MAX_REQUESTS;
-        format!("1 to {most} requests in a time, such as \"20/s\", \"600/m\" or \"5000/h\", or \"{NONE}\"")
+        format!("1 to {most} requests in a time, such as \"20/s\", \"600/m\" or \"5000/h\"")
     }
 
-    fn show(&self, value: &Option<RateLimit>) -> String {
-        value.map_or_else(|| NONE.to_owned(), |limit| limit.to_string())
+    fn show(&self, value: &RateLimit) -> String {
+        value.to_string()
     }
 }
 
@@ -282,29 +306,6 @@ impl Form for Ratio {
 
     fn show(&self, value: &SampleRatio) -> String {
         value.to_string()
-    }
-}
-
-/// A number of bytes within limits, or `none`.
-#[derive(Clone, Debug)]
-pub(crate) struct MaybeBytes(pub(crate) Bytes);
-
-impl Form for MaybeBytes {
-    type Value = Option<u64>;
-
-    fn read(&self, raw: Raw<'_>) -> Option<Option<u64>> {
-        match raw.text()? {
-            NONE => Some(None),
-            _ => self.0.read(raw).map(Some),
-        }
-    }
-
-    fn expected(&self) -> String {
-        format!("{}, or \"{NONE}\"", self.0.expected())
-    }
-
-    fn show(&self, value: &Option<u64>) -> String {
-        value.as_ref().map_or_else(|| NONE.to_owned(), |bytes| self.0.show(bytes))
     }
 }
 

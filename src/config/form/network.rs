@@ -36,9 +36,9 @@ impl Form for Listen {
 
 /// An address to listen on, or `none`.
 #[derive(Clone, Debug)]
-pub(crate) struct MaybeListen;
+pub(crate) struct OptionalListen;
 
-impl Form for MaybeListen {
+impl Form for OptionalListen {
     type Value = Option<SocketAddr>;
 
     fn read(&self, raw: Raw<'_>) -> Option<Option<SocketAddr>> {
@@ -164,28 +164,26 @@ impl Form for Offers {
     }
 }
 
-/// The URL of the collector of spans, or `none`.
+/// The URL of the collector of spans.
 #[derive(Clone, Debug)]
 pub(crate) struct Collector;
 
 impl Form for Collector {
-    type Value = Option<Origin>;
+    type Value = Origin;
 
-    fn read(&self, raw: Raw<'_>) -> Option<Option<Origin>> {
-        match raw.text()? {
-            NONE => Some(None),
-            // A URL without a scheme would parse as well, but is probably a mistake.
-            url if url.starts_with("http://") || url.starts_with("https://") => url.parse().ok().map(Some),
-            _ => None,
-        }
+    fn read(&self, raw: Raw<'_>) -> Option<Origin> {
+        let url = raw.text()?;
+        // A URL without a scheme would parse as well, but is probably a mistake.
+        let has_scheme = url.starts_with("http://") || url.starts_with("https://");
+        has_scheme.then(|| url.parse().ok()).flatten()
     }
 
     fn expected(&self) -> String {
-        format!("a URL such as \"http://127.0.0.1:4318\" or \"{NONE}\"")
+        "a URL such as \"http://127.0.0.1:4318\"".to_owned()
     }
 
-    fn show(&self, value: &Option<Origin>) -> String {
-        value.as_ref().map_or_else(|| NONE.to_owned(), Origin::to_string)
+    fn show(&self, value: &Origin) -> String {
+        value.to_string()
     }
 }
 

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use super::form::{
     AdminListen, Bytes, Collector, Count, FilePath, Flag, HostNames, KeysFrom, Label, Listen, LogFilter, LogForm,
-    MaybeBytes, MaybeListen, Offers, Pages, Peers, Rate, Ratio, Span,
+    Offers, OptionalListen, OrNone, Pages, Peers, Rate, Ratio, Span,
 };
 
 /// The names of a setting: in the file, on the command line and in the environment.
@@ -127,7 +127,7 @@ settings! {
     API_KEYS: KeysFrom = KeysFrom, key "http.api_keys", flag "api-keys",
         value "FILE", default "none",
         "Require an API key: a file that lists the keys, or env:NAME for a variable that does";
-    RATE_LIMIT: Rate = Rate, key "http.rate_limit", flag "rate-limit",
+    RATE_LIMIT: OrNone<Rate> = OrNone(Rate), key "http.rate_limit", flag "rate-limit",
         value "RATE", default "none", "Rate limit for keys without their own, such as 20/s";
     CORS: Pages = Pages, key "http.cors", flag "cors",
         value "ORIGINS", default "none",
@@ -140,7 +140,7 @@ settings! {
         key "http.stream_heartbeat", flag "stream-heartbeat",
         value "DURATION", default "15s", "Longest silence of an event stream before a comment is sent";
     /// Below a few hundred bytes a compressed answer is longer.
-    COMPRESS_FROM_BYTES: MaybeBytes = MaybeBytes(Bytes(SIZE_RANGE)),
+    COMPRESS_FROM_BYTES: OrNone<Bytes> = OrNone(Bytes(SIZE_RANGE)),
         key "http.compress_from_bytes", flag "compress-from-bytes",
         value "SIZE", default "1KiB", "Smallest answer to compress, for clients that accept it; none to disable";
     /// On: a timeline says no more than `/metrics`, which the same listener serves.
@@ -150,7 +150,7 @@ settings! {
     MODEL_CONTROL: Flag = Flag, key "http.model_control", flag "model-control",
         value "true|false", default "false", "Whether clients may load and unload models";
     /// Off: an open port must be requested.
-    QUIC: MaybeListen = MaybeListen, key "quic.listen", flag "quic",
+    QUIC: OptionalListen = OptionalListen, key "quic.listen", flag "quic",
         value "ADDR", default "none", "Address and port to serve QUIC on, for clients and other nodes; none to disable";
     JOIN: Peers = Peers, key "quic.join", flag "join",
         value "HOST:PORT[,HOST:PORT…]", default "none", "Peer nodes that may run stages for this node";
@@ -186,7 +186,7 @@ settings! {
     ACCESS_LOG: Flag = Flag, key "log.access", flag "access-log",
         value "true|false", default "true", "Whether to write a line to stderr for every request";
     /// None: traces need a collector.
-    OTLP_ENDPOINT: Collector = Collector, key "traces.endpoint", flag "otlp-endpoint",
+    OTLP_ENDPOINT: OrNone<Collector> = OrNone(Collector), key "traces.endpoint", flag "otlp-endpoint",
         value "URL", default "none", "OpenTelemetry collector to send spans to";
     /// The system's, as for the commands that call.
     OTLP_CA_FILE: FilePath = FilePath, key "traces.ca_file", flag "otlp-ca-file",

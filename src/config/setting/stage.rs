@@ -2,7 +2,7 @@
 
 use callboard_core::Contract;
 
-use super::super::form::{Cores, Maybe, OneOf, Weights};
+use super::super::form::{Cores, OneOf, Optional, Weights};
 use super::super::stage::CostUnit;
 use super::{Count, Duration, HOUR, QUEUE_RANGE, Span};
 
@@ -35,11 +35,11 @@ pub(crate) static CONTRACT_FORM: OneOf<Contract> = OneOf(&[
 /// Eleven crashes in a row are not chance.
 pub(crate) static CRASH_RETRIES_FORM: Count = Count(0..=10);
 /// A batch that may take longer than any call has no bound.
-pub(crate) static TIMEOUT_FORM: Maybe<Span> = Maybe(Span(Duration::from_millis(1)..=HOUR));
+pub(crate) static TIMEOUT_FORM: Optional<Span> = Optional(Span(Duration::from_millis(1)..=HOUR));
 /// With 0, the first call that hangs takes the stage out. More than a few hundred hanging threads are a leak.
 pub(crate) static MAX_ABANDONED_THREADS_FORM: Count = Count(0..=256);
 pub(crate) static COST_FORM: OneOf<CostUnit> = OneOf(&[("entries", CostUnit::Entries), ("rows", CostUnit::Rows)]);
-pub(crate) static MAX_COST_FORM: Maybe<Count> = Maybe(Count(1..=1_000_000_000));
+pub(crate) static MAX_COST_FORM: Optional<Count> = Optional(Count(1..=1_000_000_000));
 /// At 0 there would be no priority classes; beyond the longest call there is no ageing.
 pub(crate) static AGEING_FORM: Span = Span(Duration::from_millis(1)..=HOUR);
 /// The most cores that Linux can be built for.

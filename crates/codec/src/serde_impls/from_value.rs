@@ -19,12 +19,12 @@ use crate::value::{MapIter, Scalar, Value};
 pub(super) struct ValueDeserializer<'v> {
     value: &'v Value,
     /// Whether the exact form was requested (see [`exact`]).
-    exact: bool,
+    is_exact: bool,
 }
 
 impl<'v> ValueDeserializer<'v> {
     pub(super) fn new(value: &'v Value) -> Self {
-        Self { value, exact: false }
+        Self { value, is_exact: false }
     }
 
     /// Hands over the value itself: the exact form is requested only by [`Value`]'s own `Deserialize`.
@@ -39,7 +39,7 @@ impl<'de> Deserializer<'de> for ValueDeserializer<'_> {
     type Error = DecodeError;
 
     fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, DecodeError> {
-        if self.exact {
+        if self.is_exact {
             return self.visit_exact(visitor);
         }
         match self.value {
@@ -81,7 +81,7 @@ impl<'de> Deserializer<'de> for ValueDeserializer<'_> {
         name: &'static str,
         visitor: V,
     ) -> Result<V::Value, DecodeError> {
-        visitor.visit_newtype_struct(Self { exact: name == exact::EXACT, ..self })
+        visitor.visit_newtype_struct(Self { is_exact: name == exact::EXACT, ..self })
     }
 
     /// A byte string can be read as a list of its bytes: a `Vec<u8>` field takes an uploaded file.

@@ -17,14 +17,14 @@ use crate::value::{Map, Value};
 pub(super) struct ValueSerializer {
     depth: usize,
     /// Whether the next value takes its exact form, because it is inside our own wrapper.
-    exact: bool,
+    is_exact: bool,
     /// The kind of value for a tuple.
     tuple: fn(Vec<Value>) -> Value,
 }
 
 impl ValueSerializer {
     pub(super) fn new() -> Self {
-        Self { depth: 0, exact: false, tuple: Value::Tuple }
+        Self { depth: 0, is_exact: false, tuple: Value::Tuple }
     }
 
     /// Makes tuples into lists, as every format does.
@@ -34,7 +34,7 @@ impl ValueSerializer {
 
     fn deeper(self) -> Result<Self, EncodeError> {
         if self.depth < MAX_DEPTH {
-            Ok(Self { depth: self.depth + 1, exact: false, ..self })
+            Ok(Self { depth: self.depth + 1, is_exact: false, ..self })
         } else {
             Err(EncodeError::too_deep("", MAX_DEPTH))
         }
@@ -88,7 +88,7 @@ impl Serializer for ValueSerializer {
     type SerializeStructVariant = MapSerializer;
 
     fn is_human_readable(&self) -> bool {
-        !self.exact
+        !self.is_exact
     }
 
     converted! {
@@ -148,7 +148,7 @@ impl Serializer for ValueSerializer {
     ) -> Result<Value, EncodeError> {
         match name {
             exact::EXACT => {
-                let (written, shared) = handover::ask(|| value.serialize(Self { exact: true, ..self }));
+                let (written, shared) = handover::ask(|| value.serialize(Self { is_exact: true, ..self }));
                 written.map(|written| shared.unwrap_or(written))
             }
             exact::EXTENSION => from_extension(value.serialize(self)?),

@@ -36,25 +36,25 @@ pub(crate) struct UniformSerializer<S, const JSON: bool> {
     inner: S,
     depth: usize,
     /// Whether the next value is one of our own types, in its exact form.
-    exact: bool,
+    is_exact: bool,
 }
 
 /// A part of a type, one level deeper.
 struct UniformPart<'a, T: ?Sized, const JSON: bool> {
     value: &'a T,
     depth: usize,
-    exact: bool,
+    is_exact: bool,
 }
 
 impl<S> UniformSerializer<S, true> {
     pub(crate) fn json(inner: S) -> Self {
-        Self { inner, depth: 0, exact: false }
+        Self { inner, depth: 0, is_exact: false }
     }
 }
 
 impl<S> UniformSerializer<S, false> {
     pub(crate) fn msgpack(inner: S) -> Self {
-        Self { inner, depth: 0, exact: false }
+        Self { inner, depth: 0, is_exact: false }
     }
 }
 
@@ -79,22 +79,32 @@ impl<S: Serializer, const JSON: bool> UniformSerializer<S, JSON> {
     }
 
     fn same<'a, T: ?Sized>(&self, value: &'a T) -> UniformPart<'a, T, JSON> {
-        UniformPart { value, depth: self.depth, exact: self.exact }
+        UniformPart { value, depth: self.depth, is_exact: self.is_exact }
     }
 }
 
 impl<T: Serialize + ?Sized, const JSON: bool> Serialize for UniformPart<'_, T, JSON> {
     #[inline]
     fn serialize<S: Serializer>(&self, inner: S) -> Result<S::Ok, S::Error> {
-        self.value.serialize(UniformSerializer::<S, JSON> { inner, depth: self.depth, exact: self.exact })
+        self.value.serialize(UniformSerializer::<S, JSON> { inner, depth: self.depth, is_exact: self.is_exact })
     }
 }
 
 macro_rules! as_it_is {
-    ($($method:ident: $type:ty),* $(,)?) => {$(
+    ($($method:ident($($argument:ident: $type:ty),*)),* $(,)?) => {$(
         #[inline]
-        fn $method(self, value: $type) -> Result<S::Ok, S::Error> {
-            self.inner.$method(value)
+        fn $method(self, $($argument: $type),*) -> Result<S::Ok, S::Error> {
+            self.inner.$method($($argument),*)
+        }
+    )*};
+}
+
+/// Each begins a list, tuple, map or struct: one level deeper.
+macro_rules! compounds {
+    ($($method:ident($($argument:ident: $type:ty),*) -> $compound:ident;)*) => {$(
+        #[inline]
+        fn $method(self, $($argument: $type),*) -> Result<Self::$compound, S::Error> {
+            Ok(UniformCompound { depth: self.deeper()?, inner: self.inner.$method($($argument),*)? })
         }
     )*};
 }
@@ -111,13 +121,27 @@ impl<S: Serializer, const JSON: bool> Serializer for UniformSerializer<S, JSON> 
     type SerializeStructVariant = UniformCompound<S::SerializeStructVariant, JSON>;
 
     fn is_human_readable(&self) -> bool {
-        !self.exact
+        !self.is_exact
     }
 
     as_it_is! {
-        serialize_bool: bool, serialize_char: char, serialize_str: &str, serialize_bytes: &[u8],
-        serialize_i8: i8, serialize_i16: i16, serialize_i32: i32, serialize_i64: i64,
-        serialize_u8: u8, serialize_u16: u16, serialize_u32: u32, serialize_u64: u64,
+        serialize_bool(value: bool), serialize_char(value: char), serialize_str(value: &str),
+        serialize_bytes(value: &[u8]), serialize_i8(value: i8), serialize_i16(value: i16), serialize_i32(value: i32),
+        serialize_i64(value: i64), serialize_u8(value: u8), serialize_u16(value: u16), serialize_u32(value: u32),
+        serialize_u64(value: u64), serialize_none(), serialize_unit(),
+        serialize_unit_variant(name: &'static str, index: u32, variant: &'static str),
+    }
+
+    compounds! {
+        serialize_seq(len: Option<usize>) -> SerializeSeq;
+        serialize_tuple(len: usize) -> SerializeTuple;
+        serialize_tuple_struct(name: &'static str, len: usize) -> SerializeTupleStruct;
+        serialize_tuple_variant(name: &'static str, index: u32, variant: &'static str, len: usize)
+            -> SerializeTupleVariant;
+        serialize_map(len: Option<usize>) -> SerializeMap;
+        serialize_struct(name: &'static str, len: usize) -> SerializeStruct;
+        serialize_struct_variant(name: &'static str, index: u32, variant: &'static str, len: usize)
+            -> SerializeStructVariant;
     }
 
     fn serialize_i128(self, value: i128) -> Result<S::Ok, S::Error> {
@@ -147,33 +171,21 @@ impl<S: Serializer, const JSON: bool> Serializer for UniformSerializer<S, JSON> 
         if JSON && !value.is_finite() { Err(S::Error::custom(NOT_FINITE)) } else { self.inner.serialize_f64(value) }
     }
 
-    fn serialize_none(self) -> Result<S::Ok, S::Error> {
-        self.inner.serialize_none()
-    }
-
     #[inline]
     fn serialize_some<T: Serialize + ?Sized>(self, value: &T) -> Result<S::Ok, S::Error> {
         let value = self.same(value);
         self.inner.serialize_some(&value)
     }
 
-    fn serialize_unit(self) -> Result<S::Ok, S::Error> {
-        self.inner.serialize_unit()
-    }
-
     fn serialize_unit_struct(self, _: &'static str) -> Result<S::Ok, S::Error> {
         self.inner.serialize_unit()
-    }
-
-    fn serialize_unit_variant(self, name: &'static str, index: u32, variant: &'static str) -> Result<S::Ok, S::Error> {
-        self.inner.serialize_unit_variant(name, index, variant)
     }
 
     #[inline]
     fn serialize_newtype_struct<T: Serialize + ?Sized>(self, name: &'static str, value: &T) -> Result<S::Ok, S::Error> {
         match name {
             exact::EXACT if !JSON => {
-                let value = UniformPart::<T, JSON> { value, depth: self.depth, exact: true };
+                let value = UniformPart::<T, JSON> { value, depth: self.depth, is_exact: true };
                 self.inner.serialize_newtype_struct(name, &value)
             }
             // A code and bytes, in the shape that rmp-serde expects.
@@ -192,58 +204,8 @@ impl<S: Serializer, const JSON: bool> Serializer for UniformSerializer<S, JSON> 
         variant: &'static str,
         value: &T,
     ) -> Result<S::Ok, S::Error> {
-        let value = UniformPart::<T, JSON> { value, depth: self.deeper()?, exact: false };
+        let value = UniformPart::<T, JSON> { value, depth: self.deeper()?, is_exact: false };
         self.inner.serialize_newtype_variant(name, index, variant, &value)
-    }
-
-    #[inline]
-    fn serialize_seq(self, len: Option<usize>) -> Result<Self::SerializeSeq, S::Error> {
-        Ok(UniformCompound { depth: self.deeper()?, inner: self.inner.serialize_seq(len)? })
-    }
-
-    #[inline]
-    fn serialize_tuple(self, len: usize) -> Result<Self::SerializeTuple, S::Error> {
-        Ok(UniformCompound { depth: self.deeper()?, inner: self.inner.serialize_tuple(len)? })
-    }
-
-    fn serialize_tuple_struct(self, name: &'static str, len: usize) -> Result<Self::SerializeTupleStruct, S::Error> {
-        Ok(UniformCompound { depth: self.deeper()?, inner: self.inner.serialize_tuple_struct(name, len)? })
-    }
-
-    fn serialize_tuple_variant(
-        self,
-        name: &'static str,
-        index: u32,
-        variant: &'static str,
-        len: usize,
-    ) -> Result<Self::SerializeTupleVariant, S::Error> {
-        Ok(UniformCompound {
-            depth: self.deeper()?,
-            inner: self.inner.serialize_tuple_variant(name, index, variant, len)?,
-        })
-    }
-
-    #[inline]
-    fn serialize_map(self, len: Option<usize>) -> Result<Self::SerializeMap, S::Error> {
-        Ok(UniformCompound { depth: self.deeper()?, inner: self.inner.serialize_map(len)? })
-    }
-
-    #[inline]
-    fn serialize_struct(self, name: &'static str, len: usize) -> Result<Self::SerializeStruct, S::Error> {
-        Ok(UniformCompound { depth: self.deeper()?, inner: self.inner.serialize_struct(name, len)? })
-    }
-
-    fn serialize_struct_variant(
-        self,
-        name: &'static str,
-        index: u32,
-        variant: &'static str,
-        len: usize,
-    ) -> Result<Self::SerializeStructVariant, S::Error> {
-        Ok(UniformCompound {
-            depth: self.deeper()?,
-            inner: self.inner.serialize_struct_variant(name, index, variant, len)?,
-        })
     }
 
     fn collect_str<T: Display + ?Sized>(self, value: &T) -> Result<S::Ok, S::Error> {
@@ -259,7 +221,7 @@ pub(crate) struct UniformCompound<C, const JSON: bool> {
 
 impl<C, const JSON: bool> UniformCompound<C, JSON> {
     fn part<'a, T: ?Sized>(&self, value: &'a T) -> UniformPart<'a, T, JSON> {
-        UniformPart { value, depth: self.depth, exact: false }
+        UniformPart { value, depth: self.depth, is_exact: false }
     }
 }
 

@@ -88,13 +88,13 @@ impl Serialize for TupleItems<'_> {
 
 impl<'de> Deserialize<'de> for Value {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_newtype_struct(exact::EXACT, ValueVisitor { wrapped: true })
+        deserializer.deserialize_newtype_struct(exact::EXACT, ValueVisitor { is_wrapped: true })
     }
 }
 
 /// Takes any value. The first newtype is our own request for the exact form, a newtype inside it is an extension.
 struct ValueVisitor {
-    wrapped: bool,
+    is_wrapped: bool,
 }
 
 impl<'de> Visitor<'de> for ValueVisitor {
@@ -105,8 +105,8 @@ impl<'de> Visitor<'de> for ValueVisitor {
     }
 
     fn visit_newtype_struct<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
-        if self.wrapped {
-            return deserializer.deserialize_any(Self { wrapped: false });
+        if self.is_wrapped {
+            return deserializer.deserialize_any(Self { is_wrapped: false });
         }
         if let Some(value) = handover::take() {
             return Ok(value);

@@ -1,4 +1,4 @@
-//! What an actor knows of itself and its node, and its timers.
+//! The context of an actor: its name, its node, its timers.
 
 use std::fmt;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use crate::host::OpaqueHandle;
 /// The shortest period of a repeated message.
 const SHORTEST_PERIOD: Duration = Duration::from_millis(1);
 
-/// What an actor uses to reach itself and its node: name, reference, timers, client. Each life has its own context.
+/// The access of an actor to itself and to its node: name, reference, timers, client. Each life has its own context.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread", start_paused = true)]

@@ -145,13 +145,13 @@ pub(crate) type SpawnPort = Box<dyn Fn(SpawnActors) -> bool + Send + Sync>;
 
 /// The actors of one node by name.
 pub(crate) struct Directory {
-    listed: Mutex<Vec<Listed>>,
+    listed: Mutex<Vec<DirectoryEntry>>,
     root: Mutex<Option<SpawnPort>>,
     /// One permit per group that waits for its start: the bound of the root's mailbox.
     turns: Arc<Semaphore>,
 }
 
-struct Listed {
+struct DirectoryEntry {
     status: Arc<ActorStatus>,
     /// A `Mailbox<M>` for some `M`.
     mailbox: Arc<dyn Any + Send + Sync>,
@@ -188,7 +188,7 @@ impl Directory {
                 return Err(status.name().to_owned());
             }
         }
-        listed.extend(actors.into_iter().map(|(status, mailbox)| Listed { status, mailbox }));
+        listed.extend(actors.into_iter().map(|(status, mailbox)| DirectoryEntry { status, mailbox }));
         Ok(())
     }
 

@@ -65,14 +65,14 @@ pub(crate) struct GroupState {
     expected: Vec<ActorId>,
     /// Actors that died before their start was read.
     early_deaths: EarlyDeaths,
-    stopping: bool,
+    is_stopping: bool,
 }
 
 #[derive(Default)]
 struct ChildLife {
     starts: u64,
     actor: Option<ActorCell>,
-    over: bool,
+    is_over: bool,
     /// The count of stops and back-offs that delay the next start.
     held_by: u32,
 }
@@ -103,7 +103,7 @@ impl Actor for GroupActor {
             refused: None,
             expected: Vec::new(),
             early_deaths: EarlyDeaths::default(),
-            stopping: false,
+            is_stopping: false,
         };
         state.list(&myself);
         Ok(state)
@@ -117,7 +117,7 @@ impl Actor for GroupActor {
     ) -> Result<(), ActorProcessingErr> {
         match message {
             GroupMessage::Started(index, outcome) => state.has_started(&myself, index, outcome),
-            GroupMessage::Restart(indices) if !state.stopping => {
+            GroupMessage::Restart(indices) if !state.is_stopping => {
                 state.release(&indices);
                 state.enqueue(indices);
                 state.start_next(&myself);
@@ -202,7 +202,7 @@ impl GroupState {
     fn enqueue(&mut self, indices: Vec<usize>) {
         let is_missing = |index: &usize| {
             let life = &self.lives[*index];
-            !life.over
+            !life.is_over
                 && life.actor.is_none()
                 && life.held_by == 0
                 && self.starting != Some(*index)
@@ -213,12 +213,12 @@ impl GroupState {
     }
 
     fn start_next(&mut self, myself: &EngineRef<GroupMessage>) {
-        if self.stopping || self.starting.is_some() {
+        if self.is_stopping || self.starting.is_some() {
             return;
         }
         let Some(index) = self.queue.pop_front() else {
             // An actor that crashed in the meantime starts again first, with the actors that were still queued.
-            let all_up = self.lives.iter().all(|life| life.over || life.actor.is_some());
+            let all_up = self.lives.iter().all(|life| life.is_over || life.actor.is_some());
             if all_up && let Some(started) = self.started.take() {
                 let _ = started.send(Ok(()));
             }
@@ -239,7 +239,7 @@ impl GroupState {
 
     fn has_started(&mut self, myself: &EngineRef<GroupMessage>, index: usize, outcome: Result<ActorCell, String>) {
         self.starting = None;
-        if self.stopping {
+        if self.is_stopping {
             if let Ok(actor) = outcome {
                 actor.kill();
             }
@@ -260,8 +260,8 @@ impl GroupState {
                 let id = actor.get_id();
                 self.child(index).status.enter(ActorState::Up, clock::now(), None);
                 self.lives[index].actor = Some(actor);
-                if let Some(EarlyDeath { crashed, why, .. }) = self.early_deaths.take(id) {
-                    self.child_ended(myself, id, crashed, &why);
+                if let Some(EarlyDeath { has_crashed, why, .. }) = self.early_deaths.take(id) {
+                    self.child_ended(myself, id, has_crashed, &why);
                 }
             }
             Err(message) if self.started.is_some() => {
@@ -273,28 +273,28 @@ impl GroupState {
         self.start_next(myself);
     }
 
-    fn child_ended(&mut self, myself: &EngineRef<GroupMessage>, who: ActorId, crashed: bool, why: &str) {
+    fn child_ended(&mut self, myself: &EngineRef<GroupMessage>, who: ActorId, has_crashed: bool, why: &str) {
         if let Some(ordered) = self.expected.iter().position(|expected| *expected == who) {
             self.expected.swap_remove(ordered);
             return;
         }
-        if self.stopping {
+        if self.is_stopping {
             return;
         }
         let is_it = |life: &ChildLife| life.actor.as_ref().is_some_and(|actor| actor.get_id() == who);
         let Some(index) = self.lives.iter().position(is_it) else {
-            self.early_deaths.keep(EarlyDeath { who, crashed, why: why.to_owned() }, self.lives.len() + 1);
+            self.early_deaths.keep(EarlyDeath { who, has_crashed, why: why.to_owned() }, self.lives.len() + 1);
             return;
         };
         self.lives[index].actor = None;
-        if self.child(index).restart.after(crashed) {
+        if self.child(index).restart.after(has_crashed) {
             self.crashed(myself, index, why);
-        } else if crashed {
+        } else if has_crashed {
             self.end(index, ActorState::Failed, why);
         } else {
             self.end(index, ActorState::Ended, why);
         }
-        if !self.stopping && self.lives.iter().all(|life| life.over) {
+        if !self.is_stopping && self.lives.iter().all(|life| life.is_over) {
             // All actors were up, if only for a moment.
             if let Some(started) = self.started.take() {
                 let _ = started.send(Ok(()));
@@ -304,7 +304,7 @@ impl GroupState {
     }
 
     fn end(&mut self, index: usize, state: ActorState, why: &str) {
-        self.lives[index].over = true;
+        self.lives[index].is_over = true;
         let child = self.child(index);
         child.status.enter(state, clock::now(), Some(why));
         (child.set_over)();
@@ -323,7 +323,7 @@ impl GroupState {
         let affected = self.group.strategy.affected(index, self.lives.len());
         let mut stopping = Vec::new();
         for other in affected.clone().rev() {
-            if self.lives[other].over {
+            if self.lives[other].is_over {
                 continue;
             }
             let reason = if other == index { why.to_owned() } else { format!("`{name}` died") };
@@ -336,7 +336,7 @@ impl GroupState {
         }
         // Includes the actors that were still queued.
         let queued = std::mem::take(&mut self.queue);
-        let mut again: Vec<usize> = affected.filter(|index| !self.lives[*index].over).chain(queued).collect();
+        let mut again: Vec<usize> = affected.filter(|index| !self.lives[*index].is_over).chain(queued).collect();
         again.sort_unstable();
         again.dedup();
 
@@ -360,7 +360,7 @@ impl GroupState {
         let reason = &*limit_error_text(reason);
         tracing::error!(group = %self.group.name, reason, "a group of actors has failed");
         for index in 0..self.lives.len() {
-            if !self.lives[index].over {
+            if !self.lives[index].is_over {
                 self.end(index, ActorState::Failed, reason);
             }
         }
@@ -368,7 +368,7 @@ impl GroupState {
             let (name, message) = (self.group.name.to_string(), reason.to_owned());
             return self.refuse_start(myself, ActorError::Start { name, message });
         }
-        self.stopping = true;
+        self.is_stopping = true;
         let actors: Vec<_> = self.lives.iter_mut().rev().filter_map(|life| life.actor.take()).collect();
         // The supervisor stays: the reason of the failure remains visible until the node ends.
         let keep = myself.clone();
@@ -384,7 +384,7 @@ impl GroupState {
     }
 
     fn stop(&mut self, myself: &EngineRef<GroupMessage>, stopped: Option<oneshot::Sender<()>>) {
-        self.stopping = true;
+        self.is_stopping = true;
         let actors: Vec<_> = self.lives.iter_mut().rev().filter_map(|life| life.actor.take()).collect();
         let myself = myself.clone();
         tokio::spawn(async move {

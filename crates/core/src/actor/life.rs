@@ -140,9 +140,9 @@ pub(super) struct ActorLife<A: Actor> {
 }
 
 /// The state of one life and its context, until that life is over.
-pub(super) struct Held<A: Actor>(Option<(A, ActorContext<A>)>);
+pub(super) struct LifeState<A: Actor>(Option<(A, ActorContext<A>)>);
 
-impl<A: Actor> Drop for Held<A> {
+impl<A: Actor> Drop for LifeState<A> {
     /// The engine drops the rest in its own tasks, which a panic of a user's destructor must not end.
     fn drop(&mut self) {
         drop_contained(self.0.take());
@@ -151,15 +151,15 @@ impl<A: Actor> Drop for Held<A> {
 
 /// A hook that runs on the state. If the hook fails or its future is dropped, the state is dropped with it. The engine
 /// reports the end of a life before it drops the state, and by then the next life may start.
-struct Hook<'a, A: Actor> {
-    held: &'a mut Held<A>,
-    life_goes_on: bool,
+struct RunningHook<'a, A: Actor> {
+    state: &'a mut LifeState<A>,
+    has_succeeded: bool,
 }
 
-impl<A: Actor> Drop for Hook<'_, A> {
+impl<A: Actor> Drop for RunningHook<'_, A> {
     fn drop(&mut self) {
-        if !self.life_goes_on {
-            drop_contained(self.held.0.take());
+        if !self.has_succeeded {
+            drop_contained(self.state.0.take());
         }
     }
 }
@@ -167,38 +167,38 @@ impl<A: Actor> Drop for Hook<'_, A> {
 impl<A: Actor> ractor::Actor for ActorLife<A> {
     type Msg = Delivery<A::Message>;
     /// Empty once the actor has ended: the engine hands it to the supervisor, which must run no user's destructor.
-    type State = Held<A>;
+    type State = LifeState<A>;
     type Arguments = ();
 
     async fn pre_start(&self, myself: EngineRef<Self::Msg>, (): ()) -> Result<Self::State, ActorProcessingErr> {
         let context = ActorContext::new(self.node.clone(), self.reference.clone(), myself, self.number);
         let actor = contain(|| (self.build)(&context)).map_err(panicked)?;
-        let mut held = Held(Some((actor, context)));
-        if let Some((actor, context)) = &mut held.0 {
+        let mut state = LifeState(Some((actor, context)));
+        if let Some((actor, context)) = &mut state.0 {
             let started = contain_future(actor.started(context)).await.map_err(panicked)?;
             started.map_err(|failure| failure.to_string())?;
         }
-        Ok(held)
+        Ok(state)
     }
 
     async fn handle(
         &self,
         _: EngineRef<Self::Msg>,
         delivery: Self::Msg,
-        held: &mut Self::State,
+        state: &mut Self::State,
     ) -> Result<(), ActorProcessingErr> {
-        let mut hook = Hook { held, life_goes_on: false };
-        if let (Some((actor, context)), Some(message)) = (&mut hook.held.0, delivery.open()) {
+        let mut hook = RunningHook { state, has_succeeded: false };
+        if let (Some((actor, context)), Some(message)) = (&mut hook.state.0, delivery.open()) {
             let handled = contain_future(async { actor.handle(message, context).await });
             handled.await.map_err(panicked)?.map_err(|failure| failure.to_string())?;
         }
-        hook.life_goes_on = true;
+        hook.has_succeeded = true;
         Ok(())
     }
 
-    async fn post_stop(&self, _: EngineRef<Self::Msg>, held: &mut Self::State) -> Result<(), ActorProcessingErr> {
-        let hook = Hook { held, life_goes_on: false };
-        if let Some((actor, context)) = &mut hook.held.0 {
+    async fn post_stop(&self, _: EngineRef<Self::Msg>, state: &mut Self::State) -> Result<(), ActorProcessingErr> {
+        let hook = RunningHook { state, has_succeeded: false };
+        if let Some((actor, context)) = &mut hook.state.0 {
             contain_future(actor.stopped(context)).await.map_err(panicked)?;
         }
         Ok(())

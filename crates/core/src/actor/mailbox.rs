@@ -25,15 +25,15 @@ pub(super) struct Delivery<M> {
     /// `None` once it is opened.
     message: Option<M>,
     place: Option<OwnedSemaphorePermit>,
-    way_back: Option<WayBack<M>>,
+    way_back: Option<ReturnPort<M>>,
 }
 
 /// Tells a waiting sender: `None` when the actor takes the message, else the message.
-type WayBack<M> = oneshot::Sender<Option<M>>;
+type ReturnPort<M> = oneshot::Sender<Option<M>>;
 
 impl<M> Delivery<M> {
     /// A message that needs no place, or has none yet.
-    pub(super) fn new(message: M, way_back: Option<WayBack<M>>) -> Self {
+    pub(super) fn new(message: M, way_back: Option<ReturnPort<M>>) -> Self {
         Self { message: Some(message), place: None, way_back }
     }
 
@@ -143,7 +143,7 @@ impl<M: Send + 'static> ActorRef<M> {
     fn put(
         &self,
         message: M,
-        way_back: Option<WayBack<M>>,
+        way_back: Option<ReturnPort<M>>,
         place: Option<OwnedSemaphorePermit>,
     ) -> Result<(), TellError<M>> {
         let actor = match &*self.0.target.borrow() {
@@ -188,7 +188,7 @@ impl<M: Send + 'static> ActorRef<M> {
         self.wait(deadline, message(port), answer).await
     }
 
-    async fn wait<T>(&self, deadline: Deadline, mut message: M, answer: Answered<T>) -> Result<T, AskError> {
+    async fn wait<T>(&self, deadline: Deadline, mut message: M, answer: AnswerReceiver<T>) -> Result<T, AskError> {
         let mut target = self.0.target.subscribe();
         // A message that had a place in an earlier life waits for a place in this life.
         let (mut had_a_place, mut place) = (false, None);
@@ -269,10 +269,10 @@ pub struct ReplyPort<T> {
 }
 
 /// The other end of the port.
-type Answered<T> = oneshot::Receiver<Result<T, Failure>>;
+type AnswerReceiver<T> = oneshot::Receiver<Result<T, Failure>>;
 
 impl<T> ReplyPort<T> {
-    fn pair(deadline: Deadline) -> (Self, Answered<T>) {
+    fn pair(deadline: Deadline) -> (Self, AnswerReceiver<T>) {
         let (sender, answer) = oneshot::channel();
         (Self { sender, deadline }, answer)
     }

@@ -39,9 +39,9 @@ pub(crate) struct BatcherState {
     empty_yields: u32,
     /// The armed delay, so that no second timer is armed for the same moment.
     due_at: Option<Instant>,
-    draining: bool,
+    is_draining: bool,
     /// The stage has failed: every entry is refused at once.
-    closed: bool,
+    is_closed: bool,
 }
 
 /// Entries that run together, and how often a single one has killed its worker: kept here rather than in each entry,
@@ -74,8 +74,8 @@ impl Actor for BatcherActor {
             yielded_at: 0,
             empty_yields: 0,
             due_at: None,
-            draining: false,
-            closed: false,
+            is_draining: false,
+            is_closed: false,
         })
     }
 
@@ -110,10 +110,10 @@ impl Actor for BatcherActor {
             BatcherMessage::Isolate { entries, lone_crashes } => state.isolate(entries, lone_crashes),
             BatcherMessage::Yielded => state.end_yield(),
             BatcherMessage::Due => state.due_at = None,
-            BatcherMessage::Close => state.closed = true,
-            BatcherMessage::Drain => state.draining = true,
+            BatcherMessage::Close => state.is_closed = true,
+            BatcherMessage::Drain => state.is_draining = true,
         }
-        if state.closed {
+        if state.is_closed {
             state.answer_all_unavailable();
         }
         state.pool.note_queued(state.queue.load());
@@ -224,7 +224,7 @@ impl BatcherState {
             estimate: if has_delay { self.pool.cost.line().batch(load.cost) } else { Duration::ZERO },
             last_batch: self.last_batch,
             empty_yields: self.empty_yields,
-            draining: self.draining,
+            is_draining: self.is_draining,
         }
     }
 

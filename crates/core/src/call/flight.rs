@@ -26,7 +26,7 @@ pub(crate) struct Flight {
     pub(crate) priority: Priority,
     pub(crate) session: Option<SessionKey>,
     /// Whether it waits for a permit of a full queue instead of being refused.
-    pub(crate) patient: bool,
+    pub(crate) is_patient: bool,
     abandoned: AtomicBool,
     /// Whether it was given up because of its deadline, not because its caller had left.
     late: AtomicBool,
@@ -50,7 +50,7 @@ impl Flight {
             deadline,
             priority,
             session: None,
-            patient: false,
+            is_patient: false,
             abandoned,
             late,
             stays_here: false,
@@ -64,7 +64,7 @@ impl Flight {
 
     /// A call whose caller limits its own calls: it waits for capacity instead of being refused.
     pub(crate) fn patient(deadline: Deadline, priority: Priority) -> Self {
-        Self { patient: true, ..Self::new(deadline, priority) }
+        Self { is_patient: true, ..Self::new(deadline, priority) }
     }
 
     /// The same call with its permit and its caller's options. An inner call inherits options from its outer call, and
@@ -88,9 +88,9 @@ impl Flight {
 
     /// A part of a call that can be given up alone.
     pub(crate) fn branch_of(parent: &Arc<Self>) -> Self {
-        let (patient, own) = (parent.patient, Self::new(parent.deadline, parent.priority));
+        let (is_patient, own) = (parent.is_patient, Self::new(parent.deadline, parent.priority));
         Self {
-            patient,
+            is_patient,
             session: parent.session,
             stays_here: parent.stays_here,
             permit: parent.permit.clone(),

@@ -242,17 +242,17 @@ pub(crate) struct AdmittedCall {
     pub(crate) admission: Admission,
     pub(crate) flight: Arc<Flight>,
     /// Whether its outcome is not counted yet.
-    open: bool,
+    is_open: bool,
 }
 
 impl AdmittedCall {
     pub(crate) fn new(admission: Admission, flight: Arc<Flight>) -> Self {
-        Self { admission, flight, open: true }
+        Self { admission, flight, is_open: true }
     }
 
     /// A call whose outcome is counted by the node that owns it.
     pub(crate) fn for_peer(admission: Admission, flight: Arc<Flight>) -> Self {
-        Self { admission, flight, open: false }
+        Self { admission, flight, is_open: false }
     }
 
     fn admitted_at(&self) -> Instant {
@@ -281,7 +281,7 @@ impl AdmittedCall {
         if !matches!(outcome, Err(ErrorKind::DeadlineExceeded | ErrorKind::Cancelled)) {
             self.settle();
         }
-        if !std::mem::take(&mut self.open) {
+        if !std::mem::take(&mut self.is_open) {
             return;
         }
         let metrics = self.admission.route().metrics();
@@ -297,7 +297,7 @@ impl AdmittedCall {
 
 impl Drop for AdmittedCall {
     fn drop(&mut self) {
-        if self.open {
+        if self.is_open {
             let now = clock::now();
             let kind = if self.flight.is_late(now) { ErrorKind::DeadlineExceeded } else { ErrorKind::Cancelled };
             let total = now.saturating_duration_since(self.admission.admitted_at());

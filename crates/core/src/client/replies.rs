@@ -132,7 +132,7 @@ impl<Out> fmt::Debug for Replies<Out> {
 }
 
 /// The call and its permits, until it has its outcome.
-type Open = Arc<Mutex<Option<OpenCall>>>;
+type SharedCall = Arc<Mutex<Option<OpenCall>>>;
 
 /// A call with a reader, and the further routes that keep its stages. All are dropped with its outcome.
 pub(crate) struct OpenCall {
@@ -141,14 +141,14 @@ pub(crate) struct OpenCall {
 }
 
 /// Ends a call at its deadline, even if its reader has stopped polling: the reader must not keep the permit.
-async fn end_at_deadline(call: Open, flight: Arc<Flight>) {
+async fn end_at_deadline(call: SharedCall, flight: Arc<Flight>) {
     tokio::time::sleep_until(flight.deadline.instant()).await;
     flight.expire();
     close(&call, Err(ErrorKind::DeadlineExceeded));
 }
 
 /// Gives the call its outcome and frees its permits, unless it already has an outcome.
-fn close(call: &Open, outcome: Result<(), ErrorKind>) -> bool {
+fn close(call: &SharedCall, outcome: Result<(), ErrorKind>) -> bool {
     let open = call.lock().take();
     open.map(|mut open| open.call.close(outcome)).is_some()
 }
@@ -183,7 +183,7 @@ impl CallSteps {
 
 /// A call whose outputs are being read.
 struct ReplyStream {
-    call: Open,
+    call: SharedCall,
     /// The task that ends the call at its deadline.
     end: AbortHandle,
     steps: CallSteps,

@@ -27,8 +27,8 @@ impl LocalClient {
 }
 
 impl EdgeHandle<'_> {
-    /// How long a call of this route may take whose caller asked for `timeout`, or did not say: never longer than the
-    /// route and the node allow.
+    /// The time for a call of this route: the caller's `timeout` or the default, within the limits of the route and the
+    /// node.
     #[must_use]
     pub fn timeout_of(self, route: &Route, timeout: Option<Duration>) -> Duration {
         self.0.shared.gateway.timeout_of(route, timeout)
@@ -61,7 +61,8 @@ impl EdgeHandle<'_> {
         self.0.let_in(arrived, self.0.hold_route(route)?, bytes)
     }
 
-    /// Whether a call of this many bytes could be let in now. Takes nothing: for calls whose bodies are still to come.
+    /// Whether the node has room for a call of this many bytes now. Takes no permit: for calls whose bodies have not
+    /// begun to arrive.
     ///
     /// # Errors
     ///
@@ -86,14 +87,14 @@ impl EdgeHandle<'_> {
         self.0.shared.gateway.limits()
     }
 
-    /// An account of its own, for bytes that are read before there is a call for them.
+    /// A separate account, for bytes that are read before their call exists.
     #[must_use]
     pub fn held_bytes(self) -> HeldBytes {
         HeldBytes::none_of(&self.0.shared.gateway)
     }
 
-    /// Runs `work` away from the runtime's threads at the expense of `account`: for reading and writing large payloads.
-    /// The thread holds `owner`, such as the call's [`Admission`], until the work returns, and gives it back with the
+    /// Runs `work` off the runtime's threads and charges `account`: for decoding and encoding large payloads. The
+    /// thread holds `owner`, such as the call's [`Admission`], until the work returns, and gives it back with the
     /// result.
     ///
     /// # Errors
@@ -119,7 +120,7 @@ impl EdgeHandle<'_> {
         gateway.offload().run(runtime, owner, account, deadline, work).await
     }
 
-    /// Runs an admitted call. This is where every call gets its one outcome, and where it is counted.
+    /// Runs an admitted call to its one outcome, and counts it.
     ///
     /// # Errors
     ///
@@ -137,8 +138,8 @@ impl EdgeHandle<'_> {
         self.0.submit_at(clock::now(), admission, payload, options).await
     }
 
-    /// As [`submit`](Self::submit), for an edge that still has to write the outcome: the call has ended when
-    /// [`PendingOutcome::end`] was called.
+    /// As [`submit`](Self::submit), for an edge that has to write the outcome: the call ends with
+    /// [`PendingOutcome::end`].
     ///
     /// # Errors
     ///
@@ -171,7 +172,7 @@ impl EdgeHandle<'_> {
         self.0.shared.gateway.bytes()
     }
 
-    /// The largest sum of all accounts since this was last asked for.
+    /// The largest sum of all accounts since the last call of this method.
     #[cfg(feature = "testing")]
     #[doc(hidden)]
     #[must_use]
@@ -180,13 +181,13 @@ impl EdgeHandle<'_> {
     }
 }
 
-/// A call whose outcome is there, and still to be written by its edge. Dropped before that, its caller has left.
+/// A call whose outcome its edge has to write. If it is dropped before, its caller has left.
 #[derive(Debug)]
 #[must_use = "dropped, it counts as cancelled"]
 pub struct PendingOutcome(AdmittedCall);
 
 impl PendingOutcome {
-    /// The outcome was written, or could not be for an error of this kind. The call is counted so.
+    /// Counts the call: its outcome was written, or could not be written because of an error of this kind.
     pub fn end(mut self, written: Result<(), ErrorKind>) {
         self.0.close(written);
     }

@@ -1,4 +1,5 @@
-//! What an edge needs of a node: permits before a call's bytes are read, accounts, payloads as they are.
+//! The interface of a node for its edges: permits before the bytes of a call are read, accounts, payloads without a
+//! type.
 //!
 //! An edge brings calls from outside, such as the HTTP server. It calls the methods of [`EdgeHandle`], which
 //! [`LocalClient::edge`](crate::LocalClient::edge) returns. Other programs need none of this.
@@ -6,8 +7,8 @@
 mod calls;
 mod stages;
 
-/// The step in which the bytes of a body are charged ahead of their arrival, up to the announced length: fewer locks than
-/// packets.
+/// The step in which the bytes of a body are charged ahead of their arrival, at most up to the announced length: a lock
+/// for each packet would cost more.
 pub const BODY_STEP_BYTES: u64 = 256 * 1024;
 
 pub use self::calls::{EdgeHandle, PendingOutcome};

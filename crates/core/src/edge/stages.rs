@@ -1,8 +1,7 @@
 //! Calls of stages by other nodes: another node owns the call, this node gives the permits and does the work.
 //!
-//! A call may name several stages in a row. Where a later one has no capacity, the output of the stages before it goes
-//! back, and the owner calls another node; no stage runs twice. This node sends nothing on and counts no outcome: the
-//! owner does.
+//! A call may name several stages in a row. If a later stage has no capacity, the output so far goes back, and the
+//! owner calls another node; no stage runs twice. Only the owner sends calls on and counts outcomes.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -86,7 +85,7 @@ pub struct OfferedStage {
     pub name: String,
     /// Whether it may run a second time.
     pub contract: Contract,
-    /// It answers one input with many outputs.
+    /// Whether it answers one input with many outputs.
     pub streams: bool,
     /// Its revision.
     pub revision: u64,
@@ -114,7 +113,7 @@ impl EdgeHandle<'_> {
         offered
     }
 
-    /// How long a call may take when neither its caller nor its route says.
+    /// The time for a call without a timeout of its caller or its route.
     #[must_use]
     pub fn default_timeout(self) -> Duration {
         self.0.shared.gateway.default_timeout()
@@ -149,8 +148,8 @@ impl EdgeHandle<'_> {
         Ok(StageAdmission { admission, pools, _held: held })
     }
 
-    /// Runs an admitted call of stages, here and nowhere else. Where a later stage refuses, it says how many ran before
-    /// that.
+    /// Runs an admitted call of stages on this node. If a later stage refuses, the reply has the count of stages that
+    /// ran.
     ///
     /// # Errors
     ///
@@ -185,8 +184,8 @@ impl EdgeHandle<'_> {
         }
     }
 
-    /// Runs an admitted call whose first stage streams, here and nowhere else, as its outputs are read. Those behind it
-    /// run for each output.
+    /// Runs an admitted call whose first stage streams on this node, as its outputs are read. The next stages run for
+    /// each output.
     #[must_use = "a call runs as its replies are read"]
     pub fn submit_stages_streaming(
         self,
@@ -202,7 +201,7 @@ impl EdgeHandle<'_> {
     }
 }
 
-/// A call that is not sent on: its owner has made the choice.
+/// A call that stays on this node: its owner has chosen the node.
 fn here_only(admission: &StageAdmission, options: &CallOptions) -> Arc<Flight> {
     let mut flight = LocalClient::new_flight(&admission.admission, options, Admission::latest_deadline_of_node);
     flight.stays_here = true;

@@ -6,7 +6,7 @@ use super::{CallError, ErrorKind, Failure, RETRY_AFTER};
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum AskError {
-    /// As many messages wait as may wait. The message was not handled: try again later.
+    /// The mailbox is full. The message was not handled: try again later.
     #[error("the mailbox is full")]
     Full,
     /// The actor has ended and will not start again. The message was not handled.
@@ -18,9 +18,8 @@ pub enum AskError {
     /// The deadline passed.
     #[error("the deadline passed before {}", if *taken { "the answer" } else { "the actor took the message" })]
     DeadlineExceeded {
-        /// Whether the actor has the message, and acts on it unless it looks at
-        /// [`ReplyPort::is_wanted`](crate::actor::ReplyPort::is_wanted). A message that was not taken by now is never
-        /// handled.
+        /// Whether the actor took the message. It may act on it, unless it checks
+        /// [`ReplyPort::is_wanted`](crate::actor::ReplyPort::is_wanted). A message that was not taken is never handled.
         taken: bool,
     },
     /// The actor answered [with a failure](crate::actor::ReplyPort::fail).

@@ -1,4 +1,4 @@
-//! What user code says when an item did not work out.
+//! The error of one item, as user code returns it.
 
 use std::any::{TypeId, type_name};
 use std::borrow::Cow;
@@ -13,13 +13,13 @@ use crate::text::{MAX_ERROR_TYPE_CHARS, limit, limit_error_text};
 
 /// The error of one item, returned by a worker.
 ///
-/// A failure is an answer, not an accident: it reaches that item's caller with its message, type, status and details,
-/// is never retried by the node, and leaves the rest of the batch alone.
+/// A failure is an answer: it reaches the item's caller with its message, type, status and details. The node does not
+/// retry it, and it does not affect the rest of the batch.
 ///
-/// Whatever converts into a boxed [`Error`] converts into one with `?`: errors of every kind, which keep their type's
-/// name, and texts. For that reason `Failure` is not an `Error` itself. The error of an inner call, a [`CallError`] or
-/// an [`AskError`], passes through: kind, status, details, type, time to retry and remote trace reach the outer caller,
-/// also when another error has it as its [`source`](Error::source), which then adds its words to the message. In an
+/// `?` converts every type that converts into a boxed [`Error`]: errors, which keep the name of their type, and texts.
+/// For that reason `Failure` is not an `Error` itself. The error of an inner call, a [`CallError`] or an [`AskError`],
+/// passes through: kind, status, details, type, time to retry and remote trace reach the outer caller, also when
+/// another error has it as its [`source`](Error::source), which then adds its words to the message. In an
 /// `anyhow::Error` it is found with the feature `anyhow`; without that feature such an error is its message.
 ///
 /// ```
@@ -50,7 +50,7 @@ impl Failure {
         Self::with_kind(ErrorKind::InvalidInput, message)
     }
 
-    /// What an input is refused with that cannot be read as the stage's type.
+    /// The failure of an input that cannot be read as the stage's type.
     pub(crate) fn from_decode_error(error: DecodeError) -> Self {
         let kind = match error.kind() {
             DecodeErrorKind::Exhausted => ErrorKind::Overloaded,
@@ -68,8 +68,8 @@ impl Failure {
         Self::not_done(ErrorKind::Overloaded, message).with_retry_after(RETRY_AFTER)
     }
 
-    /// Something that the item needs is away: kind [`Unavailable`](ErrorKind::Unavailable). It says that nothing was
-    /// done for the item, so the caller [may send it again](CallError::is_retryable), elsewhere or later.
+    /// A resource that the item needs is not available: kind [`Unavailable`](ErrorKind::Unavailable). It says that
+    /// nothing was done for the item, so the caller [may send it again](CallError::is_retryable), elsewhere or later.
     #[must_use]
     pub fn unavailable(message: impl Into<String>) -> Self {
         Self::not_done(ErrorKind::Unavailable, message)
@@ -85,7 +85,7 @@ impl Failure {
         Self(Box::new(ErrorParts::new(kind, message)))
     }
 
-    /// Chooses the HTTP status. Anything outside 400–599 is not a failure's status and is left out.
+    /// Chooses the HTTP status. A number outside 400–599 is ignored.
     #[must_use]
     pub fn with_status(mut self, status: u16) -> Self {
         self.0.status = (400..600).contains(&status).then_some(status);
@@ -127,7 +127,7 @@ impl Failure {
         self.0.kind
     }
 
-    /// What happened.
+    /// The message.
     #[must_use]
     pub fn message(&self) -> &str {
         &self.0.message
@@ -155,7 +155,7 @@ impl Failure {
         Self(Box::new(parts))
     }
 
-    /// What an actor answered, as the failure of the stage that asked: the stage had begun.
+    /// The failure of an actor's answer, as that of the stage that asked: the stage had begun.
     fn handed_on(&self) -> Self {
         let mut failure = self.clone();
         failure.0.may_repeat = false;
@@ -207,7 +207,7 @@ impl<E: Into<Box<dyn Error + Send + Sync>> + 'static> From<E> for Failure {
         let is_text =
             [TypeId::of::<&str>(), TypeId::of::<String>(), TypeId::of::<Cow<'_, str>>()].contains(&TypeId::of::<E>());
         let mut failure = from_any(error);
-        // A text, and an error whose type is not known any more, have no type to tell.
+        // A text has no type, nor has an error whose type is lost.
         if failure.0.error_type.is_none()
             && !is_text
             && TypeId::of::<E>() != TypeId::of::<Box<dyn Error + Send + Sync>>()
@@ -218,8 +218,7 @@ impl<E: Into<Box<dyn Error + Send + Sync>> + 'static> From<E> for Failure {
     }
 }
 
-/// Looks for the error of an inner call. An `anyhow::Error` that was boxed does not show what it was made of, so it is
-/// asked before.
+/// Looks for the error of an inner call. An `anyhow::Error` hides its source once it is boxed, so it is searched first.
 fn from_any<E: Into<Box<dyn Error + Send + Sync>> + 'static>(error: E) -> Failure {
     #[cfg(feature = "anyhow")]
     if let Some(error) = (&error as &dyn std::any::Any).downcast_ref::<anyhow::Error>() {

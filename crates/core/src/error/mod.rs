@@ -19,7 +19,7 @@ use crate::timeline::Timing;
 pub use self::ask::AskError;
 pub use self::failure::Failure;
 
-/// When a refused caller may come again: the time in which a node at its bound has surely finished something.
+/// The retry time of refused callers: by then a node at its bound has surely finished some calls.
 pub(crate) const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 callboard_codec::words! {
@@ -71,7 +71,7 @@ impl ErrorKind {
         Self::ALL.into_iter().find(|kind| kind.as_str() == name)
     }
 
-    /// Whether user code, or the loss of it, is what such an error comes from.
+    /// Whether such an error is caused by user code or by its loss.
     const fn comes_after_start(self) -> bool {
         matches!(self, Self::Failed | Self::WorkerFailed | Self::Internal)
     }
@@ -87,7 +87,7 @@ impl ErrorKind {
     }
 }
 
-/// What a kind alone does not tell. Edges may answer it in words of their own: HTTP has statuses for both.
+/// The reason of an error, where its kind is not precise enough. Edges may translate it: HTTP has a status for each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorReason {
@@ -126,14 +126,14 @@ pub struct ErrorParts {
     pub stage: Option<StageName>,
     /// See [`CallError::was_started`].
     pub started: bool,
-    /// If it was started, it may run once more all the same: nothing was done for it, or what was done permits it.
+    /// Whether a started call may run once more: nothing was done for it, or its contract permits it.
     pub may_repeat: bool,
     /// See [`CallError::timing`].
     pub timing: Option<Timing>,
 }
 
 impl ErrorParts {
-    /// An error of this kind that says nothing else, before any user code.
+    /// An error of this kind, before any user code.
     #[must_use]
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
         Self {
@@ -163,13 +163,13 @@ impl From<ErrorParts> for CallError {
 }
 
 impl CallError {
-    /// An error of this kind with a message for its reader: lowercase, no full stop, naming field and limit.
+    /// An error of this kind with a message: lowercase, without a full stop, with field and limit.
     #[must_use]
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
         Self(Box::new(ErrorParts::new(kind, message)))
     }
 
-    /// All of it.
+    /// Its parts.
     #[must_use]
     pub fn into_parts(self) -> ErrorParts {
         *self.0
@@ -185,8 +185,8 @@ impl CallError {
         Self::new(ErrorKind::DeadlineExceeded, format!("the deadline passed {place}"))
     }
 
-    /// What user code reported, as its caller sees it. The error of an inner call names the stages that it came
-    /// through.
+    /// The error of a failure of user code, as its caller gets it. The error of an inner call names the stages that it
+    /// passed.
     pub(crate) fn from_failure(failure: Failure, stage: &StageName) -> Self {
         let mut error = Self::from_failure_outside(failure);
         let path =
@@ -195,12 +195,12 @@ impl CallError {
         error
     }
 
-    /// What user code reported that belongs to no stage: the caller's own.
+    /// The error of a failure outside any stage: in the caller's own code.
     pub(crate) fn from_failure_outside(failure: Failure) -> Self {
         Self(Box::new(failure.into_parts()))
     }
 
-    /// The same error in other words: a composite says what it means for the whole.
+    /// The same error with another message: a composite step adds its own context.
     #[must_use]
     pub(crate) fn with_message(mut self, message: String) -> Self {
         self.0.message = limit_error_text(message);
@@ -263,7 +263,7 @@ impl CallError {
         self.0.kind
     }
 
-    /// What happened, for people: at most [`MAX_ERROR_CHARS`](crate::edge::MAX_ERROR_CHARS) characters.
+    /// The message for people: at most [`MAX_ERROR_CHARS`](crate::edge::MAX_ERROR_CHARS) characters.
     #[must_use]
     pub fn message(&self) -> &str {
         &self.0.message
@@ -275,7 +275,7 @@ impl CallError {
         self.0.error_type.as_deref()
     }
 
-    /// What the kind alone does not tell, if there is such a reason.
+    /// A more precise reason than the kind, if there is one.
     #[must_use]
     pub fn reason(&self) -> Option<ErrorReason> {
         self.0.reason
@@ -288,7 +288,7 @@ impl CallError {
         self.0.status
     }
 
-    /// What user code attached for programs.
+    /// The details for programs that user code attached.
     #[must_use]
     pub fn details(&self) -> Option<&Value> {
         self.0.details.as_ref()
@@ -308,8 +308,8 @@ impl CallError {
         self.0.remote_trace.as_deref()
     }
 
-    /// The stage in which it happened, if the call got that far. Where a stage handed on the error of a call that it
-    /// made itself, the way to it: `outer > inner`.
+    /// The stage of the error, if the call reached one. If a stage passed on the error of its own inner call, the path
+    /// to that: `outer > inner`.
     #[must_use]
     pub fn stage(&self) -> Option<&str> {
         self.0.stage.as_ref().map(StageName::as_str)

@@ -24,10 +24,10 @@ pub(crate) enum ReplicaReport {
 /// Sends a report. False: the supervisor is gone.
 pub(crate) type ReportPort = Box<dyn Fn(ReplicaReport) -> bool + Send + Sync>;
 
-/// The actor of one replica for one life: a restart is a new actor with a new slot.
+/// The actor of one replica for one life: a restart is a new actor with a new handle.
 pub(crate) struct WorkerActor;
 
-/// What a replica needs to start.
+/// The arguments of a replica's start.
 pub(crate) struct WorkerArgs {
     pub(crate) pool: Arc<Pool>,
     pub(crate) replica: Replica,
@@ -44,7 +44,7 @@ pub(crate) struct WorkerState {
     runs: u64,
     /// Wakes the actor when the last batch is overdue.
     alarm: Option<AbortHandle>,
-    /// Tells a worker that may still run that this is over.
+    /// Tells a worker that may still run that its replica has ended.
     exit: ExitPort,
 }
 

@@ -13,7 +13,7 @@ use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
-use super::watchdog::Watched;
+use super::watchdog::WatchedTask;
 use crate::containment::{CaughtPanic, contain, contain_future, drop_contained};
 use crate::error::Failure;
 use crate::pool::{BatchRun, Death, Pool, ReplicaHandle, RunError, WorkerMessage};
@@ -40,14 +40,14 @@ impl ExecutorContext {
 /// Where the code of one replica runs.
 pub(crate) enum Executor {
     /// On the runtime, watched by the watchdog.
-    Task { worker: Box<dyn DynWorker>, watched: Arc<Watched> },
+    Task { worker: Box<dyn DynWorker>, watched: Arc<WatchedTask> },
     /// On its own thread.
     Thread { batches: SyncSender<ThreadRun>, ended: oneshot::Receiver<()> },
     /// As futures on the runtime, one per batch.
     Futures { worker: Arc<dyn DynAsyncWorker>, running: JoinSet<()> },
 }
 
-/// A batch for a thread, and what keeps a paused clock still until it is done.
+/// A batch for a thread, and the hold on a paused clock until the batch is done.
 type ThreadRun = (BatchRun, Option<ClockHold>);
 
 /// The replica cannot take another batch.
@@ -61,7 +61,7 @@ pub(crate) enum ExecutorError {
 
 impl Executor {
     /// Builds a worker in place.
-    pub(crate) fn on_task(build: BuildWorker, pool: &Pool, watched: Arc<Watched>) -> Result<Self, Failure> {
+    pub(crate) fn on_task(build: BuildWorker, pool: &Pool, watched: Arc<WatchedTask>) -> Result<Self, Failure> {
         Ok(Self::Task { worker: build_and_warm_up(build, pool)?, watched })
     }
 

@@ -25,14 +25,14 @@ const MAX_TICKS: u64 = (MAX_TASK_CALL.as_millis() / TICK.as_millis()) as u64;
 
 /// One task, as seen by the watchdog.
 #[derive(Debug)]
-pub(crate) struct Watched {
+pub(crate) struct WatchedTask {
     pool: Weak<Pool>,
     ticks: Arc<AtomicU64>,
     /// The tick at which the running call began, or 0 while none runs.
     began: AtomicU64,
 }
 
-impl Watched {
+impl WatchedTask {
     /// A call begins.
     pub(crate) fn begin(&self) {
         self.began.store(self.ticks.load(Ordering::Relaxed), Ordering::Relaxed);
@@ -53,7 +53,7 @@ impl Watched {
 #[derive(Debug)]
 pub(crate) struct Watchdog {
     ticks: Arc<AtomicU64>,
-    watched: Arc<Mutex<Vec<Weak<Watched>>>>,
+    watched: Arc<Mutex<Vec<Weak<WatchedTask>>>>,
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
@@ -62,7 +62,7 @@ impl Watchdog {
     /// Starts the watching thread.
     pub(crate) fn spawn() -> std::io::Result<Self> {
         let ticks = Arc::new(AtomicU64::new(1));
-        let watched: Arc<Mutex<Vec<Weak<Watched>>>> = Arc::default();
+        let watched: Arc<Mutex<Vec<Weak<WatchedTask>>>> = Arc::default();
         let stop = Arc::new(AtomicBool::new(false));
         let thread = thread::Builder::new().name("callboard-watchdog".to_owned()).spawn({
             let (ticks, watched, stop) = (Arc::clone(&ticks), Arc::clone(&watched), Arc::clone(&stop));
@@ -83,9 +83,12 @@ impl Watchdog {
 
     /// Watches a new task of `pool` while the task keeps the returned handle. It does not watch tests on virtual time,
     /// which are not served: a busy machine would decide where their code runs.
-    pub(crate) fn watch(&self, pool: &Arc<Pool>) -> Arc<Watched> {
-        let watched =
-            Arc::new(Watched { pool: Arc::downgrade(pool), ticks: Arc::clone(&self.ticks), began: AtomicU64::new(0) });
+    pub(crate) fn watch(&self, pool: &Arc<Pool>) -> Arc<WatchedTask> {
+        let watched = Arc::new(WatchedTask {
+            pool: Arc::downgrade(pool),
+            ticks: Arc::clone(&self.ticks),
+            began: AtomicU64::new(0),
+        });
         if !pool.settings().has_virtual_time() {
             self.watched.lock().push(Arc::downgrade(&watched));
         }
@@ -93,7 +96,7 @@ impl Watchdog {
     }
 }
 
-fn look_at(watched: &mut Vec<Weak<Watched>>, tick: u64) {
+fn look_at(watched: &mut Vec<Weak<WatchedTask>>, tick: u64) {
     watched.retain(|watched| {
         let Some(watched) = watched.upgrade() else { return false };
         if watched.overran(tick)

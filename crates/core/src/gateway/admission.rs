@@ -84,7 +84,7 @@ pub(crate) struct LedgerLine {
     pub(crate) since: Instant,
     bytes: u64,
     /// Whether the call uses the permit of its outer call.
-    rides: bool,
+    is_inner: bool,
     /// The call has its outcome. Its bytes are still charged.
     is_closed: bool,
 }
@@ -100,7 +100,7 @@ pub(crate) struct Ledger {
     #[cfg(feature = "testing")]
     peak_bytes: u64,
     admitted: u64,
-    draining: bool,
+    is_draining: bool,
 }
 
 impl Ledger {
@@ -113,19 +113,25 @@ impl Ledger {
             #[cfg(feature = "testing")]
             peak_bytes: 0,
             admitted: 0,
-            draining: false,
+            is_draining: false,
         }
     }
 
     /// Admits a call, or returns the reason of the refusal. The key closes the line again. An inner call needs no
     /// permit, not even on a draining node, because its outer call cannot end without it.
-    pub(crate) fn admit(&mut self, now: Instant, route: RouteIndex, bytes: u64, rides: bool) -> Result<u32, Refusal> {
-        self.check(bytes, rides)?;
+    pub(crate) fn admit(
+        &mut self,
+        now: Instant,
+        route: RouteIndex,
+        bytes: u64,
+        is_inner: bool,
+    ) -> Result<u32, Refusal> {
+        self.check(bytes, is_inner)?;
         self.take_bytes(bytes)?;
         let id = CallId(self.admitted);
         self.admitted += 1;
-        self.open += usize::from(!rides);
-        let key = self.lines.insert(LedgerLine { id, route, since: now, bytes, rides, is_closed: false });
+        self.open += usize::from(!is_inner);
+        let key = self.lines.insert(LedgerLine { id, route, since: now, bytes, is_inner, is_closed: false });
         Ok(u32::try_from(key).expect("fewer calls in flight than 2³²"))
     }
 
@@ -148,11 +154,11 @@ impl Ledger {
     }
 
     /// Whether a call of this many bytes could be admitted. Changes nothing.
-    pub(crate) fn check(&self, bytes: u64, rides: bool) -> Result<(), Refusal> {
+    pub(crate) fn check(&self, bytes: u64, is_inner: bool) -> Result<(), Refusal> {
         let limit = self.limits.max_in_flight_bytes;
         match () {
-            () if self.draining && !rides => Err(Refusal::Draining),
-            () if self.open >= self.limits.max_in_flight && !rides => {
+            () if self.is_draining && !is_inner => Err(Refusal::Draining),
+            () if self.open >= self.limits.max_in_flight && !is_inner => {
                 Err(Refusal::TooManyCalls { limit: self.limits.max_in_flight })
             }
             () if self.bytes.saturating_add(bytes) > limit => Err(Refusal::TooManyBytes { asked: bytes, limit }),
@@ -182,8 +188,8 @@ impl Ledger {
     pub(crate) fn close(&mut self, key: usize) -> bool {
         let line = &mut self.lines[key];
         line.is_closed = true;
-        self.open -= usize::from(!line.rides);
-        line.rides
+        self.open -= usize::from(!line.is_inner);
+        line.is_inner
     }
 
     /// Gives back the remaining bytes of a closed call: no more work runs for it.
@@ -222,11 +228,11 @@ impl Ledger {
     }
 
     pub(crate) fn drain(&mut self) {
-        self.draining = true;
+        self.is_draining = true;
     }
 
     pub(crate) fn is_draining(&self) -> bool {
-        self.draining
+        self.is_draining
     }
 
     pub(crate) fn in_flight(&self) -> usize {
@@ -368,6 +374,7 @@ mod tests {
     fn an_inner_call_needs_room_for_its_bytes_only() {
         let (mut ledger, now) = (ledger(1, 100), Instant::now());
         let outer = ledger.admit(now, RouteIndex(7), 10, false).unwrap() as usize;
+        assert!(!ledger.is_draining());
         ledger.drain();
         assert!(ledger.is_draining());
         assert_eq!(ledger.check(10, false), Err(Refusal::Draining));

@@ -81,6 +81,26 @@ mod tests {
         assert_eq!([0, 1, 2, 3, 4, 5, 64, 65, 1_000].map(of), [0, 0, 1, 2, 2, 3, 6, 7, 7]);
     }
 
+    #[test]
+    fn the_exported_bounds_and_sum_are_scaled() {
+        let histogram = PowerHistogram::<4>::new(0.5);
+        [1, 3, 100].into_iter().for_each(|units| histogram.observe(units));
+        assert_eq!(histogram.sum(), 104);
+        let mut registry = prometheus_client::registry::Registry::default();
+        registry.register("x", "help", histogram);
+        let mut text = String::new();
+        prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
+        let values: Vec<&str> = text.lines().filter(|line| !line.starts_with('#')).collect();
+        let buckets = [
+            r#"x_bucket{le="0.5"} 1"#,
+            r#"x_bucket{le="1.0"} 1"#,
+            r#"x_bucket{le="2.0"} 2"#,
+            r#"x_bucket{le="+Inf"} 3"#,
+        ];
+        assert_eq!(values[..2], ["x_sum 52.0", "x_count 3"]);
+        assert_eq!(values[2..], buckets);
+    }
+
     proptest! {
         #[test]
         fn every_value_is_within_the_bounds_of_its_bucket(units: u64) {

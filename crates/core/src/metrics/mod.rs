@@ -1,7 +1,7 @@
-//! What the node counts and measures, as Prometheus families in a registry of its own.
+//! The counts and measurements of a node, as Prometheus families in its own registry.
 //!
 //! Every node has its own registry, so two nodes in one process do not mix. Handles are made once per stage and route
-//! and kept; labels are route and stage names and small enumerations, never anything that a request brings along.
+//! and kept; labels are route and stage names and small enumerations, never data of a request.
 
 mod families;
 mod handles;
@@ -18,7 +18,7 @@ pub(crate) use self::handles::{RouteMetrics, StageMetrics};
 use self::histogram::PowerHistogram;
 pub use self::statistics::{RouteStatistics, StageStatistics};
 
-/// Whether what happens on the path of a call is counted. Off only in a build that finds out what counting costs: see
+/// Whether the path of a call is counted. Off only in a build that measures the cost of counting: see
 /// `benches/metrics-cost.sh`. Not a feature: a dependent crate must not turn it off.
 pub(crate) const COUNTING: bool = !cfg!(callboard_no_metrics);
 
@@ -105,7 +105,7 @@ fn micros(duration: Duration) -> u64 {
     u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
 }
 
-/// Shared by everything on the node that counts.
+/// Shared by all parts of the node.
 pub(crate) type SharedMetrics = Arc<NodeMetrics>;
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::id::StageName;
 
-/// What was counted of a route since the start, over all its revisions.
+/// The counts of a route since the start, over all its revisions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RouteStatistics {
@@ -16,15 +16,15 @@ pub struct RouteStatistics {
     pub failed: u64,
     /// Their time from admission to outcome, in sum.
     pub failed_time: Duration,
-    /// Each stage behind the route, in order. A stage that several routes share has one count.
+    /// Its stages, in order. A stage that several routes share has one count.
     pub stages: Vec<StageStatistics>,
 }
 
-/// What was counted of a stage since the start.
+/// The counts of a stage since the start.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct StageStatistics {
-    /// Which stage.
+    /// Its name.
     pub name: StageName,
     /// Batches that were released.
     pub batches: u64,

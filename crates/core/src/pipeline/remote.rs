@@ -377,7 +377,7 @@ async fn leave_patiently(
     mut call: StageCall,
     flight: &Flight,
 ) -> Result<(Reply, usize), CallError> {
-    if !flight.patient {
+    if !flight.is_patient {
         return leave(cluster, call, flight).await;
     }
     let mut attempt = 0_u32;

@@ -159,7 +159,8 @@ impl Pool {
         entry.refuse(CallError::deadline_exceeded("before a worker was free").at_stage(self.name()));
     }
 
-    /// Feeds the cost model with a batch: it took its slot for `batch`, until user code began, and for `compute`.
+    /// Feeds the cost model with a batch, which took its slot for `batch` until user code began, and then for
+    /// `compute`.
     pub(crate) fn record_run(&self, cost: u64, batch: Duration, compute: Duration, finished_at: Instant) {
         self.metrics.computed(compute);
         // A streaming batch lasts as long as its readers take, which does not predict the next one.

@@ -28,7 +28,7 @@ pub(crate) struct InFlightBatch {
     facts: BatchFacts,
     /// How often its one entry was alone when a worker died.
     lone_crashes: u32,
-    /// Where a member is traced.
+    /// Present if a member is traced.
     trace: Option<Box<BatchTrace>>,
 }
 
@@ -49,7 +49,7 @@ impl InFlightBatch {
         let mut items = Vec::with_capacity(entries.len());
         entries.retain_mut(|entry| {
             let payload = if keeps_inputs { entry.payload.get().cloned() } else { entry.payload.take() };
-            // Always there: only a run takes it, and a run without kept inputs is not repeated.
+            // Always present: only a run takes the input, and a run without kept inputs is not repeated.
             let Some(payload) = payload else { return false };
             items.push(Item { payload, flight: entry.flight.clone(), outputs: entry.outputs.take() });
             true
@@ -207,7 +207,7 @@ impl InFlightBatch {
 }
 
 fn panicked(pool: &Pool, words: &CaughtPanic) -> CallError {
-    let error = CallError::new(ErrorKind::WorkerFailed, words.of_worker());
+    let error = CallError::new(ErrorKind::WorkerFailed, words.in_worker());
     error.at_stage(pool.name()).with_trace(words.trace())
 }
 
@@ -221,7 +221,7 @@ struct BatchTrace {
 }
 
 impl BatchTrace {
-    /// A batch has a trace of its own, because it belongs to all of its members alike.
+    /// A batch has a separate trace, because it belongs to all of its members equally.
     fn for_entries(entries: &[Entry], started_at: Instant) -> Option<Box<Self>> {
         let mut traced = entries.iter().filter_map(|entry| entry.flight.recorder()?.traced());
         let (first, observer) = traced.next()?;

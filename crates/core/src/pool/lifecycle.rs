@@ -19,11 +19,11 @@ callboard_codec::words! {
         Ready => "ready",
         /// It serves, but a replica is missing or was replaced after a crash loop began.
         Degraded => "degraded",
-        /// It finishes what is in hand and takes nothing new.
+        /// It finishes its entries and takes no new ones.
         Draining => "draining",
-        /// It is over.
+        /// It has ended.
         Stopped => "stopped",
-        /// It has given up; its reason says why. Its routes answer `Unavailable`.
+        /// It has failed, for the given reason. Its routes answer `Unavailable`.
         Failed => "failed",
     }
 }
@@ -77,7 +77,7 @@ impl Lifecycle {
         self.reason.as_deref()
     }
 
-    /// Enters `next` if a life can go that way; says whether it did.
+    /// Enters `next` if that step is allowed; returns whether it was.
     pub(crate) fn enter(&mut self, next: StageState, reason: Option<String>) -> bool {
         let (next, reason) = match &self.complaint {
             Some(complaint) if next == StageState::Ready => (StageState::Degraded, Some(complaint.clone())),

@@ -1,10 +1,10 @@
 //! An input that is too large for one batch, run in parts: one call, one permit, one outcome.
 //!
 //! The parts queue like entries of their own, under a flight that branches off the call's, so that they are given up
-//! together. Only a few per replica do so at a time: more urgent entries get their turn between them, and the queue's
-//! bound keeps its meaning. The first of them takes a permit as any call does; the others need none, because half a
-//! call is useless. The first that fails, whichever it is, is the call's outcome. Where the stage may not run an entry
-//! twice, that outcome says that the call was started: another part may have run.
+//! together. Only a few parts per replica queue at a time: more urgent entries get their turn between them, and the
+//! queue stays bounded. The first part takes a permit as any call does; the others need none, because half a call is
+//! useless. The first error is the call's outcome. If the stage may not run an entry twice, that outcome says that the
+//! call was started: another part may have run.
 
 use std::sync::Arc;
 
@@ -40,7 +40,7 @@ impl Pool {
         let splitting = self.spec.sizing().splitting().ok_or_else(|| self.too_large(cost))?;
         let parts = self.split(splitting, payload)?;
         let (permit, now) = self.take_or_await_permit(flight, now).await?;
-        // Whatever ends one part, another may have begun by then.
+        // When one part ends, another may have begun.
         let may_have_begun = parts.len() > 1 && !self.spec.contract().may_run_again();
         let outcome = self.run_parts(splitting, parts, permit, &Arc::new(Flight::branch_of(flight)), now).await;
         outcome.map_err(|error| error.after_start(may_have_begun))
@@ -80,14 +80,14 @@ impl Pool {
         }
 
         let payload = self.guarded("join", || splitting.join(outputs.into_iter().flatten().collect()))?;
-        // To its caller the call waited until its first part ran, and ran from then on.
+        // For its caller the call waited until its first part ran, and ran from then on.
         let Timing { queue, batch, .. } = first;
         let total = clock::now().saturating_duration_since(now);
         let timing = Timing { queue, batch, compute: total.saturating_sub(queue + batch) };
         Ok(EntryReply::new(payload, timing))
     }
 
-    /// The parts and what each costs: at least one, and none too large.
+    /// The parts with their costs: at least one part, and none too large.
     fn split(&self, splitting: &Splitting, payload: Payload) -> Result<Vec<(Payload, u64)>, CallError> {
         let max_cost = self.policy().bounds().1;
         let parts = self.guarded("split", || splitting.split(payload, max_cost))?;

@@ -1,6 +1,6 @@
-//! How much of a stage's traffic kills its workers: a pure decision.
+//! The share of a stage's entries that kill their workers: a pure decision.
 
-/// Runs of fewer entries than this decide nothing.
+/// With fewer entries there is no decision.
 const ENOUGH: f64 = 20.0;
 
 /// When this many entries are counted, all counts are halved, so that old ones fade.
@@ -33,13 +33,13 @@ impl PoisonShare {
         self.record_runs(1);
     }
 
-    /// The share, where it is more than a stage should have.
+    /// The share, if it exceeds the tolerated one.
     pub(crate) fn excess(&self) -> Option<f64> {
         let share = self.poison / self.entries;
         (self.entries >= ENOUGH && share > TOLERATED).then_some(share)
     }
 
-    /// Whether there is nothing to remember.
+    /// Whether the counts have faded.
     pub(crate) fn is_negligible(&self) -> bool {
         self.poison < 0.5
     }

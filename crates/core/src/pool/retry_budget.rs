@@ -1,15 +1,15 @@
-//! How much work may be done a second time: a pure decision.
+//! The number of entries that may run again after the loss of their worker: a pure decision.
 //!
-//! Retries are paid for by successes. When a stage is well, there is always enough for the odd one; when it is not,
-//! retries end before they become the load that keeps it down.
+//! Completed entries pay for retries. A healthy stage always has retries for single losses; on a failing stage retries
+//! end before they become the load that keeps it down.
 //!
-//! The client over a network has another budget, by time, as each call pays into it, lost or not. Here each lost entry
+//! The cluster's client has another budget, by time, and every call pays into it, also a lost one. Here each lost entry
 //! has cost a worker: a reserve that returns with time would let a broken stage kill one worker after the other.
 
-/// What every completed entry pays in: one retry for ten.
+/// The deposit of each completed entry: ten pay for one retry.
 const DEPOSIT: f64 = 0.1;
 
-/// The budget at the start, and its maximum: an unused stage may have a bad moment as well.
+/// The budget at the start, and its maximum: a stage without traffic may lose entries as well.
 const RESERVE: f64 = 10.0;
 
 /// The retries that a stage may still make.
@@ -28,7 +28,7 @@ impl RetryBudget {
         self.0 = (self.0 + DEPOSIT * entries as f64).min(RESERVE);
     }
 
-    /// Takes as many retries as there are, at most this many, and says how many.
+    /// Takes at most this many retries, and returns the number.
     #[must_use]
     pub(crate) fn take(&mut self, retries: usize) -> usize {
         let taken = retries.min(self.0 as usize);

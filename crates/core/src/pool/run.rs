@@ -38,7 +38,7 @@ pub(crate) struct BatchRun {
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum RunError {
     /// User code panicked.
-    #[error("{}", .0.of_worker())]
+    #[error("{}", .0.in_worker())]
     Panicked(CaughtPanic),
     /// User code came back after the stage's timeout, when its callers had been answered.
     #[error("the worker came back after it was given up")]

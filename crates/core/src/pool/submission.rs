@@ -49,8 +49,8 @@ impl Pool {
         payload: Payload,
         flight: &'a Arc<Flight>,
         now: Instant,
-    ) -> Submitted<'a> {
-        self.try_submit(payload, flight, now).unwrap_or_else(|error| Submitted::Refused(Some(error)))
+    ) -> Submission<'a> {
+        self.try_submit(payload, flight, now).unwrap_or_else(|error| Submission::Refused(Some(error)))
     }
 
     fn try_submit<'a>(
@@ -58,7 +58,7 @@ impl Pool {
         payload: Payload,
         flight: &'a Arc<Flight>,
         now: Instant,
-    ) -> Result<Submitted<'a>, CallError> {
+    ) -> Result<Submission<'a>, CallError> {
         self.check_open()?;
         self.check_time(flight, now)?;
         if self.spec.is_streaming() {
@@ -68,22 +68,22 @@ impl Pool {
         let (payload, cost) = if self.spec.sizing().has_cost() { self.measure(payload)? } else { (payload, 1) };
         // Rare cases are boxed: inside the caller's future they would be moved and kept with each call.
         if cost > self.policy().bounds().1 {
-            return Ok(Submitted::Boxed(Box::pin(self.submit_in_parts(payload, cost, flight, now))));
+            return Ok(Submission::Boxed(Box::pin(self.submit_in_parts(payload, cost, flight, now))));
         }
         let permit = match self.entrance.permits.take() {
             Some(permit) => permit,
-            None if flight.patient => {
-                return Ok(Submitted::Boxed(Box::pin(async move {
+            None if flight.is_patient => {
+                return Ok(Submission::Boxed(Box::pin(async move {
                     let (permit, now) = self.await_permit(flight).await?;
                     self.enqueue(None, permit, payload, cost, flight, now)?.await
                 })));
             }
             None => return Err(self.refuse()),
         };
-        Ok(Submitted::Queued(self.enqueue(None, permit, payload, cost, flight, now)?))
+        Ok(Submission::Queued(self.enqueue(None, permit, payload, cost, flight, now)?))
     }
 
-    /// Runs one payload through this stage, which streams its outputs. The outcome comes behind the last of them.
+    /// Runs one payload through this stage, which streams its outputs. The outcome comes after the last of them.
     ///
     /// # Errors
     ///
@@ -122,7 +122,7 @@ impl Pool {
         cost: u64,
         flight: &'a Arc<Flight>,
         now: Instant,
-    ) -> Result<Enqueued<'a>, CallError> {
+    ) -> Result<QueuedEntry<'a>, CallError> {
         let sequence = self.entrance.next_sequence();
         let (reply, outcome) = OutcomePort::pair();
         let entry = Entry {
@@ -140,7 +140,7 @@ impl Pool {
         if !self.entrance.put(entry) {
             return Err(self.unavailable());
         }
-        Ok(Enqueued { pool: self, flight, sequence, outcome: Some(outcome) })
+        Ok(QueuedEntry { pool: self, flight, sequence, outcome: Some(outcome) })
     }
 
     /// Calls the stage's cost function.
@@ -189,7 +189,7 @@ impl Pool {
             }
         }
         // A caller that waits for a permit also waits for the queue.
-        if entry.flight.patient && matches!(decision, AdmissionDecision::QueueTooLong { .. }) {
+        if entry.flight.is_patient && matches!(decision, AdmissionDecision::QueueTooLong { .. }) {
             return None;
         }
         self.refuse_late(decision, remaining)
@@ -234,7 +234,7 @@ impl Pool {
     ) -> Result<(QueuePermit, Instant), CallError> {
         match self.entrance.permits.take() {
             Some(permit) => Ok((permit, now)),
-            None if flight.patient => self.await_permit(flight).await,
+            None if flight.is_patient => self.await_permit(flight).await,
             None => Err(self.refuse()),
         }
     }
@@ -279,16 +279,16 @@ impl Pool {
 
 /// The state of a submission. It is small, because every waiting call holds one.
 #[must_use = "an entry is abandoned when this is dropped"]
-pub(crate) enum Submitted<'a> {
+pub(crate) enum Submission<'a> {
     /// It was not queued. `None` once the error was returned.
     Refused(Option<CallError>),
     /// It is in the queue or beyond.
-    Queued(Enqueued<'a>),
+    Queued(QueuedEntry<'a>),
     /// It waits for a permit, or runs in parts.
     Boxed(Pin<Box<dyn Future<Output = EntryOutcome> + Send + 'a>>),
 }
 
-impl Future for Submitted<'_> {
+impl Future for Submission<'_> {
     type Output = EntryOutcome;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<EntryOutcome> {
@@ -302,7 +302,7 @@ impl Future for Submitted<'_> {
 
 /// An entry on its way to its outcome. Dropped before that, it abandons the entry.
 #[derive(Debug)]
-pub(crate) struct Enqueued<'a> {
+pub(crate) struct QueuedEntry<'a> {
     pool: &'a Pool,
     flight: &'a Flight,
     sequence: u64,
@@ -310,7 +310,7 @@ pub(crate) struct Enqueued<'a> {
     outcome: Option<oneshot::Receiver<EntryOutcome>>,
 }
 
-impl Future for Enqueued<'_> {
+impl Future for QueuedEntry<'_> {
     type Output = EntryOutcome;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<EntryOutcome> {
@@ -321,7 +321,7 @@ impl Future for Enqueued<'_> {
     }
 }
 
-impl Drop for Enqueued<'_> {
+impl Drop for QueuedEntry<'_> {
     fn drop(&mut self) {
         if let Some(mut outcome) = self.outcome.take() {
             outcome.close();

@@ -1,8 +1,8 @@
-//! Whether an entry can make its deadline behind the entries before it: a pure decision, taken before it queues.
+//! Whether an entry can meet its deadline after the entries before it: a pure decision, taken before the entry queues.
 //!
-//! A call that cannot make it is refused at once, while its caller can still react, and no worker runs it in vain.
-//! Without knowledge no call is refused: not before the cost model is warm, and not by a model without a recent
-//! measurement while a worker is idle. The entry that is admitted then is the measurement.
+//! A call that cannot meet it is refused at once: its caller can still react, and no worker runs it in vain. No call is
+//! refused before the cost model is warm, nor while a worker is idle and the last measurement is old. The admitted
+//! entry is then the next measurement.
 
 use std::time::Duration;
 
@@ -16,34 +16,34 @@ const BENEFIT_OF_DOUBT: f64 = 0.8;
 /// its permit to another.
 const CAUTION: f64 = 1.1;
 
-/// How long a measurement may justify a refusal while a worker is free.
+/// The longest age of a measurement that may refuse a call while a worker is free.
 pub(crate) const CONFIRMED_FOR: Duration = Duration::from_secs(1);
 
-/// What the decision looks at.
+/// The facts of the decision.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DeadlineCheck {
-    /// How long batches take.
+    /// The duration of batches by cost.
     pub(crate) line: CostLine,
     /// The time left.
     pub(crate) remaining: Duration,
     /// The cost of the entry.
     pub(crate) cost: u64,
-    /// The load that leaves the queue before it.
+    /// The load of the entries that leave the queue before it.
     pub(crate) before: Load,
-    /// The cost of each running batch, where no worker is free.
+    /// The cost of each running batch, if no worker is free.
     pub(crate) running: Option<u64>,
     /// The number of batches that run at once.
     pub(crate) slots: usize,
 }
 
-/// What to do with the entry.
+/// The decision on the entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AdmissionDecision {
-    /// It may make it.
+    /// Its deadline may be met.
     Queue,
-    /// It could make it alone, but not behind the queue, which is too long by this time.
+    /// Its deadline could be met without the queue, which is too long by this time.
     QueueTooLong { behind: Duration },
-    /// It cannot make it even alone, because that takes this long.
+    /// Its deadline cannot be met even without the queue: the entry alone takes this long.
     DeadlineTooShort { needs: Duration },
 }
 
@@ -54,7 +54,7 @@ impl DeadlineCheck {
         if alone * BENEFIT_OF_DOUBT > remaining {
             return AdmissionDecision::DeadlineTooShort { needs: nanos(alone) };
         }
-        // Behind nothing, the benefit of the doubt was the whole question.
+        // Without earlier entries, the check of the entry alone was sufficient.
         if self.is_first() {
             return AdmissionDecision::Queue;
         }
@@ -71,16 +71,16 @@ impl DeadlineCheck {
         self.before.entries == 0 && self.running.is_none()
     }
 
-    /// When the batch that takes the entry will be over, in nanoseconds from now.
+    /// The end of the entry's batch, in nanoseconds from now.
     fn finish(&self, policy: &BatchPolicy) -> f64 {
         let slots = self.slots.max(1) as f64;
-        // Of n batches that began at any time, the first is over after one part of n + 1.
+        // Of n batches that began at random times, the first is expected to end after 1/(n + 1) of its duration.
         let first_free = self.running.map_or(0.0, |cost| self.line.at(cost as f64) / (slots + 1.0));
         let batches = self.before.batches(policy);
         let (start, own) = if batches < 1.0 {
             (0.0, (self.before.cost + self.cost) as f64)
         } else {
-            // Behind a full batch there is a crowd, and the entry's own batch will be full as well.
+            // With a full batch before it, the load is high: the entry's own batch will be full as well.
             let full = self.before.cost as f64 / batches;
             (batches.floor() * self.line.at(full) / slots, full.max(self.cost as f64))
         };

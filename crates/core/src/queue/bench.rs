@@ -1,4 +1,4 @@
-//! The queue as a bench sees it. Not part of the interface: nothing but the crate's own benches may use it.
+//! The queue for the crate's own benches. Not part of the interface.
 
 use std::time::Duration;
 
@@ -27,25 +27,25 @@ impl Queue {
         self.queue.push(key, self.now, 1, sequence);
     }
 
-    /// Takes the next.
+    /// Takes the next entry.
     pub fn pop(&mut self) -> Option<u64> {
         self.queue.age(self.now);
         let head = self.queue.head()?;
         Some(self.queue.take(head))
     }
 
-    /// Takes this one out.
+    /// Removes this entry.
     pub fn remove(&mut self, sequence: u64, slack: Duration) -> Option<u64> {
         self.queue.remove(self.key(sequence, slack))
     }
 
-    /// How many would leave before it.
+    /// The number of entries that would leave before it.
     #[must_use]
     pub fn before(&self, sequence: u64, slack: Duration) -> usize {
         self.queue.before(self.key(sequence, slack)).entries
     }
 
-    /// Lets time pass.
+    /// Advances the time.
     pub fn wait(&mut self, time: Duration) {
         self.now += time;
     }

@@ -1,14 +1,14 @@
 //! How long a batch takes, learned from the batches that ran: `a·x + b`. Pure.
 //!
-//! A batch takes as long as its worker is taken for it: hand-over, wake-up of its thread, user code.
+//! The duration of a batch is the time for which it occupies its worker: hand-over, wake-up of the thread, user code.
 //!
-//! `x` is the cost of a batch: the sum of what the stage's cost function says of its entries, or their number where
-//! there is none. `a` is what one unit of cost takes, `b` what every batch takes beside that.
+//! `x` is the cost of a batch: the sum of the costs of its entries by the stage's cost function, or their number
+//! without such a function. `a` is the time of one unit of cost, `b` the constant time of every batch.
 //!
 //! The line is the least-squares fit over exponentially forgotten moments (mean, variance, covariance), which is
-//! recursive least squares with forgetting in its centred form. It goes through the mean, so that it is right where the
-//! stage works even when nothing is known elsewhere: batches all of one size say nothing about `a` and `b` apart, and
-//! then the line is the proportional one (`b = 0`), towards which the fit is always pulled a little.
+//! recursive least squares with forgetting in its centred form. It goes through the mean, so it is right for the usual
+//! sizes even if other sizes are unknown. Batches of a single size do not determine `a` and `b`: the line is then
+//! proportional (`b = 0`). The fit always has a slight pull towards the proportional line.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -18,23 +18,23 @@ use parking_lot::Mutex;
 use super::policy::BatchPolicy;
 use crate::clock::Instant;
 
-/// How much the newest batch counts once many were seen: the last twenty make up two thirds of the estimate. Fast
-/// enough to follow a model that was swapped, slow enough for the noise of a shared machine.
+/// The weight of the newest batch after many: the last twenty are two thirds of the estimate. Fast enough to follow a
+/// replaced model, slow enough for the noise of a shared machine.
 const NEWEST_WEIGHT: f64 = 0.05;
 
 /// How strongly the fit is pulled to the proportional line, as a variance in units of the squared mean size: sizes that
 /// vary by less than about three per cent are all one size.
 const ONE_SIZE: f64 = 1e-3;
 
-/// A measurement counts as at most this many times what was expected, and as no less than that part of it: a stall of
-/// the machine moves the estimate a little, a stage that really became slower moves it within a few batches.
+/// A measurement is limited to this multiple of the expected time, and to the same fraction of it: a stall of the
+/// machine moves the estimate a little, a stage that became slower moves it within a few batches.
 const OUTLIER: f64 = 4.0;
 
 /// Batches before the estimate may refuse a call: the first ones run with cold caches.
 const WARM: u32 = 5;
 
-/// What is left of them when the estimate is doubted: two more batches make it trusted again, having moved it by two
-/// fifths of whatever they took, without bounds.
+/// The count of batches after a doubt: two more batches make the estimate trusted again. They move it by two fifths,
+/// without limits.
 const DOUBTED: u32 = 3;
 
 /// A number of entries and their cost in sum.
@@ -59,7 +59,7 @@ impl Load {
         Self { entries: self.entries - other.entries, cost: self.cost - other.cost }
     }
 
-    /// How many full batches this is; a part of one counts as that part.
+    /// The number of full batches, with fractions.
     pub(crate) fn batches(self, policy: &BatchPolicy) -> f64 {
         let by_entries = self.entries as f64 / policy.max_batch_size.get() as f64;
         match policy.max_cost {
@@ -69,7 +69,7 @@ impl Load {
     }
 }
 
-/// The fit as it stands: nanoseconds per unit of cost and per batch, both never negative. The default knows nothing.
+/// The current fit: nanoseconds per unit of cost and per batch, neither negative. The default has no measurement.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct CostLine {
     per_unit: f32,
@@ -82,18 +82,18 @@ impl CostLine {
         self.per_unit > 0.0 || self.per_batch > 0.0
     }
 
-    /// How long one batch of this cost takes.
+    /// The duration of one batch of this cost.
     pub(crate) fn batch(self, cost: u64) -> Duration {
         nanos(self.at(cost as f64))
     }
 
-    /// How long `replicas` need to work off this load in full batches.
+    /// The time in which `replicas` run this load in full batches.
     pub(crate) fn drain(self, load: Load, policy: &BatchPolicy, replicas: usize) -> Duration {
         let work = f64::from(self.per_unit) * load.cost as f64 + f64::from(self.per_batch) * load.batches(policy);
         nanos(work / replicas.max(1) as f64)
     }
 
-    /// What one unit of cost takes.
+    /// The time of one unit of cost.
     pub(crate) fn per_unit(self) -> Duration {
         nanos(f64::from(self.per_unit))
     }
@@ -153,7 +153,7 @@ impl CostModel {
         let proportional = self.mean_nanos / self.mean_cost;
         let pull = ONE_SIZE * self.mean_cost * self.mean_cost;
         let slope = (self.covariance + pull * proportional) / (self.variance + pull);
-        // Neither more cost nor no cost at all can take less than no time.
+        // Neither time can be negative.
         let per_unit = slope.clamp(0.0, proportional);
         let per_batch = (self.mean_nanos - per_unit * self.mean_cost).max(0.0);
         CostLine { per_unit: per_unit as f32, per_batch: per_batch as f32 }
@@ -164,12 +164,12 @@ impl CostModel {
         self.batches >= WARM
     }
 
-    /// Something else may be true by now: trust is to be earned anew.
+    /// Doubts the estimate: it has to become warm again.
     pub(crate) fn doubt(&mut self) {
         self.batches = self.batches.min(DOUBTED);
     }
 
-    /// How long the batches took lately, whatever their cost.
+    /// The recent mean duration of batches of any cost.
     pub(crate) fn mean(&self) -> Duration {
         nanos(self.mean_nanos)
     }
@@ -178,7 +178,7 @@ impl CostModel {
         if !self.is_warm() {
             return nanos;
         }
-        // The mean beside the line, because far from the sizes seen so far the line is a guess.
+        // The mean as well, because the line is a guess for sizes that are far from the measured ones.
         let expected = self.line().at(cost);
         let (least, most) = (expected.min(self.mean_nanos) / OUTLIER, expected.max(self.mean_nanos) * OUTLIER);
         nanos.clamp(least, most)
@@ -188,14 +188,14 @@ impl CostModel {
 /// The model of one stage, written by its workers.
 #[derive(Debug, Default)]
 pub(crate) struct SharedCost {
-    model: Mutex<Measured>,
+    model: Mutex<Measurements>,
     /// The line in one word, so that it is read whole and without a lock.
     line: AtomicU64,
     warm: AtomicBool,
 }
 
 #[derive(Debug, Default)]
-struct Measured {
+struct Measurements {
     model: CostModel,
     last: Option<Instant>,
 }
@@ -222,7 +222,7 @@ impl SharedCost {
         self.warm.load(Ordering::Relaxed).then(|| self.line())
     }
 
-    /// How long batches took lately.
+    /// The recent mean duration of a batch.
     pub(crate) fn mean(&self) -> Duration {
         self.model.lock().model.mean()
     }

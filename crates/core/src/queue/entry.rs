@@ -94,12 +94,12 @@ pub(crate) struct Entry {
     pub(crate) sequence: u64,
     /// Its cost by the stage's cost function; 1 where there is none.
     pub(crate) cost: u64,
-    /// Empty once a run has begun that does not keep its inputs.
+    /// Empty after the begin of a run that does not keep its inputs.
     pub(crate) payload: ContainedPayload,
     pub(crate) flight: Arc<Flight>,
     pub(crate) enqueued_at: Instant,
     pub(crate) reply: OutcomePort,
-    /// Where a streaming stage's outputs go, until a worker has it.
+    /// The channel for the outputs of a streaming stage, until a worker takes it.
     pub(crate) outputs: Option<OutputSender>,
     /// Its permit, while it is in the queue.
     pub(crate) permit: Option<QueuePermit>,

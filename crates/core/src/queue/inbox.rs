@@ -24,7 +24,7 @@ pub(crate) struct Inbox(Mutex<InboxState>);
 #[derive(Debug, Default)]
 struct InboxState {
     entries: Vec<Entry>,
-    closed: bool,
+    is_closed: bool,
 }
 
 impl Inbox {
@@ -35,7 +35,7 @@ impl Inbox {
     /// Gives the entry back when the batcher has ended.
     pub(crate) fn put(&self, entry: Entry) -> Result<bool, Entry> {
         let mut state = self.0.lock();
-        if state.closed {
+        if state.is_closed {
             return Err(entry);
         }
         state.entries.push(entry);
@@ -51,7 +51,7 @@ impl Inbox {
     pub(crate) fn close(&self) {
         let dropped = {
             let mut state = self.0.lock();
-            state.closed = true;
+            state.is_closed = true;
             std::mem::take(&mut state.entries)
         };
         // Without the lock: the drop answers their callers.

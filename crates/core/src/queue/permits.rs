@@ -152,6 +152,27 @@ mod tests {
         assert!(second.as_mut().now_or_never().is_some_and(|permit| permit.is_ok()));
     }
 
+    /// How often a caller checks that begins to wait while `held` is taken.
+    fn checks(permits: &QueuePermits, held: Option<QueuePermit>) -> usize {
+        let checks = Cell::new(0);
+        let mut late = pin!(permits.wait(|| {
+            checks.set(checks.get() + 1);
+            always()
+        }));
+        assert!(held.is_some() && late.as_mut().now_or_never().is_none());
+        checks.get()
+    }
+
+    #[test]
+    fn room_that_came_before_a_caller_waits_does_not_wake_it() {
+        let permits = QueuePermits::new(1);
+        drop(permits.take());
+        assert_eq!(checks(&permits, permits.take()), 1);
+        // A caller that got a permit leaves no wake-up behind.
+        let held = permits.wait(always).now_or_never().expect("there is room").ok();
+        assert_eq!(checks(&permits, held), 1);
+    }
+
     #[test]
     fn all_waiting_callers_check_again() {
         let (permits, open) = (QueuePermits::new(1), Cell::new(true));

@@ -8,8 +8,7 @@ use crate::clock::Instant;
 use crate::deadline::{Deadline, MAX_TIMEOUT};
 use crate::timeline::ReleaseReason;
 
-/// How long an entry waits before it gains a priority class. An entry passes two classes in 10 s, a third of the
-/// default timeout.
+/// The time after which an entry gains a priority class. Two classes take 10 s, a third of the default timeout.
 pub const DEFAULT_AGEING: Duration = Duration::from_secs(5);
 
 /// How many yields in a row wait for callers of the last batch to call again: waking them from a worker's thread takes
@@ -18,26 +17,26 @@ const MAX_EMPTY_YIELDS: u32 = 4;
 
 /// How a stage gathers entries, and in which order.
 ///
-/// The defaults never make anyone wait: no batching, no delay.
+/// By default no entry waits for others: no batching, no delay.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BatchPolicy {
-    /// The largest number of entries in one batch. Default 1: a stage has to say that it batches. What it costs: the
-    /// worker holds this many inputs and outputs at once. It adds no latency while workers are free.
+    /// The largest number of entries in one batch. Default 1: a stage has to ask for batches. Cost: the worker holds
+    /// this many inputs and outputs at once. It adds no latency while workers are free.
     pub max_batch_size: NonZeroUsize,
-    /// How long, from the arrival of the oldest entry, a batch that is not full waits for more although a worker is
-    /// free. Default zero. Turn it up only for stages whose cost is mostly per batch and whose load comes in trickles:
-    /// every request at low load then pays it in full. It never exceeds the slack of any member's deadline. Pairs with
+    /// How long a batch that is not full waits for more entries while a worker is free, from the arrival of the oldest
+    /// entry. Default zero. Increase it only for stages whose cost is mostly per batch, under a low but steady load: at
+    /// low load every request waits that long. It never exceeds the slack of any member's deadline. Pairs with
     /// [`max_batch_size`](Self::max_batch_size).
     pub max_delay: Duration,
     /// The largest cost of one batch, in the units of the stage's cost function, or in entries where it has none.
-    /// Default `None`: only [`max_batch_size`](Self::max_batch_size) bounds a batch, as it does beside this. An input
-    /// that alone costs more is split where the stage knows how, and refused with `InvalidInput` where it does not. Set
-    /// it where memory or time goes with rows, tokens or bytes and inputs differ in size.
+    /// Default `None`. [`max_batch_size`](Self::max_batch_size) applies in any case. An input that alone costs more is
+    /// split if the stage can split it, else refused with `InvalidInput`. Set it if memory or time depends on rows,
+    /// tokens or bytes, and inputs differ in size.
     pub max_cost: Option<NonZeroU64>,
     /// How long an entry waits before it gains a priority class, and again for the next. Default [`DEFAULT_AGEING`]. It
-    /// bounds how long a flood of a higher class can hold up a lower one: after two of these every entry stands in the
-    /// first class, where only what is due before it goes before it. Shorter makes the classes matter less under load;
-    /// longer than the callers' timeouts turns it off.
+    /// bounds the delay of a lower class by a flood of a higher one: after two of these times every entry is in the
+    /// first class, where only entries with an earlier deadline precede it. A shorter time weakens the classes under
+    /// load; a time beyond the callers' timeouts disables ageing.
     pub ageing: Duration,
 }
 
@@ -47,26 +46,26 @@ impl Default for BatchPolicy {
     }
 }
 
-/// What the decision looks at, while a worker is free.
+/// The facts of the decision, while a worker is free.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct QueueState {
-    /// What the queue holds.
+    /// The load of the queue.
     pub(crate) load: Load,
-    /// When the oldest of them arrived; read only where there is a delay.
+    /// The arrival of the oldest entry; only with a delay.
     pub(crate) oldest_arrival: Option<Instant>,
-    /// The first deadline among them.
+    /// The earliest deadline; only with a delay.
     pub(crate) first_deadline: Option<Deadline>,
-    /// How long a batch of what waits would take, as measured.
+    /// The measured duration of a batch of this load.
     pub(crate) estimate: Duration,
-    /// How many entries the last batch had.
+    /// The size of the last batch.
     pub(crate) last_batch: usize,
     /// Yields in a row without an arrival, since the last batch or arrival.
     pub(crate) empty_yields: u32,
     /// No more entries will come.
-    pub(crate) draining: bool,
+    pub(crate) is_draining: bool,
 }
 
-/// What to do while a worker is free.
+/// The decision, while a worker is free.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Release {
     /// Form a batch now.
@@ -90,7 +89,7 @@ impl BatchPolicy {
         if waiting.load.entries >= max || waiting.load.cost >= max_cost {
             return Release::Now(ReleaseReason::Full);
         }
-        if waiting.draining {
+        if waiting.is_draining {
             return Release::Now(ReleaseReason::Drain);
         }
         if let Some(release) = self.delay(now, waiting) {
@@ -111,7 +110,7 @@ impl BatchPolicy {
         (self.max_batch_size.get(), self.max_cost.map_or(u64::MAX, NonZeroU64::get))
     }
 
-    /// What the maximal delay says, if there is one.
+    /// The decision by the maximum delay, if there is one.
     fn delay(&self, now: Instant, waiting: &QueueState) -> Option<Release> {
         if self.max_delay.is_zero() {
             return None;
@@ -145,7 +144,7 @@ mod tests {
             estimate: Duration::ZERO,
             last_batch: 0,
             empty_yields: 0,
-            draining: false,
+            is_draining: false,
         }
     }
 
@@ -224,14 +223,14 @@ mod tests {
         fn never_waits_longer_than_the_delay_or_the_slack(
             max in 1usize..64, len in 0usize..128, delay in 0u64..50, waited in 0u64..50,
             slack in 0u64..100, estimate in 0u64..20, last in 0usize..64,
-            empty_yields in 0u32..8, draining: bool,
+            empty_yields in 0u32..8, is_draining: bool,
         ) {
             let oldest = Instant::now();
             let now = oldest + Duration::from_millis(waited);
             let deadline = Deadline::after(now, Duration::from_millis(slack));
             let waiting = QueueState {
                 load: Load::new(len, len as u64), oldest_arrival: Some(oldest), first_deadline: Some(deadline),
-                estimate: Duration::from_millis(estimate), last_batch: last, empty_yields, draining,
+                estimate: Duration::from_millis(estimate), last_batch: last, empty_yields, is_draining,
             };
             let policy = policy(max, Duration::from_millis(delay));
             match policy.decide(now, &waiting) {
@@ -245,7 +244,7 @@ mod tests {
                     prop_assert!(empty_yields < MAX_EMPTY_YIELDS, "empty turns are bounded");
                 }
                 Release::At(at) => {
-                    prop_assert!(len < max && !draining && at > now);
+                    prop_assert!(len < max && !is_draining && at > now);
                     prop_assert!(at <= oldest + Duration::from_millis(delay));
                     prop_assert!(at <= deadline.instant());
                 }

@@ -30,7 +30,7 @@ pub(crate) struct SessionQueues<T> {
     own_load: Load,
 }
 
-/// The entry that is next in order for one replica.
+/// The next entry for one replica.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LaneHead {
     head: Head,
@@ -55,7 +55,7 @@ impl<T> SessionQueues<T> {
         }
     }
 
-    /// Sets the replicas that are up. Sessions of the others move.
+    /// Sets the replicas that are up. The sessions of other replicas move.
     pub(crate) fn set_replicas(&mut self, replicas: impl Iterator<Item = usize>) {
         self.replicas.clear();
         self.replicas.extend(replicas);
@@ -78,7 +78,7 @@ impl<T> SessionQueues<T> {
         self.own_load = self.own_load.plus(Load::new(1, cost));
     }
 
-    /// Lets what this replica may take gain the classes for which it has waited.
+    /// Lets the entries for this replica gain the classes for which they have waited.
     pub(crate) fn age(&mut self, replica: usize, now: Instant) {
         self.common.age(now);
         if let Some(own) = self.own.get_mut(&replica) {
@@ -86,7 +86,7 @@ impl<T> SessionQueues<T> {
         }
     }
 
-    /// What is next in order for this replica, as the classes stand since [`age`](Self::age).
+    /// The next entry for this replica, in the classes of the last [`age`](Self::age).
     pub(crate) fn head(&self, replica: usize) -> Option<LaneHead> {
         let common = self.common.head().map(|head| LaneHead { head, own: None });
         if self.own.is_empty() {
@@ -97,7 +97,7 @@ impl<T> SessionQueues<T> {
         [common, own].into_iter().flatten().min_by_key(|lane| lane.head)
     }
 
-    /// Takes what [`head`](Self::head) found.
+    /// Takes the entry of [`head`](Self::head).
     pub(crate) fn take(&mut self, found: LaneHead) -> T {
         let Some(replica) = found.own else { return self.common.take(found.head) };
         let lane = self.own.get_mut(&replica).expect("it was looked into just now");
@@ -109,7 +109,7 @@ impl<T> SessionQueues<T> {
         entry
     }
 
-    /// Takes an entry out of the middle: its caller has gone.
+    /// Removes an entry whose caller has left.
     pub(crate) fn remove(&mut self, key: EntryKey) -> Option<T> {
         if let Some(entry) = self.common.remove(key) {
             return Some(entry);
@@ -123,7 +123,7 @@ impl<T> SessionQueues<T> {
         Some(entry.3)
     }
 
-    /// Takes anything, for the end of everything.
+    /// Takes any entry, when the stage ends.
     pub(crate) fn pop_any(&mut self) -> Option<T> {
         if let Some((entry, _)) = self.common.pop_any() {
             return Some(entry);
@@ -147,21 +147,22 @@ impl<T> SessionQueues<T> {
         !self.own.is_empty()
     }
 
-    /// Everything that waits.
+    /// The load of all waiting entries.
     pub(crate) fn load(&self) -> Load {
         self.common.load().plus(self.own_load)
     }
 
-    /// What this replica may take.
+    /// The load of the entries for this replica.
     pub(crate) fn load_for(&self, replica: usize) -> Load {
         self.common.load().plus(self.own.get(&replica).map_or(Load::NONE, BatchQueue::load))
     }
 
-    /// What would leave before such an entry, and how many replicas would work it off: all of them, or the session's
-    /// own.
+    /// The load that would leave before such an entry, and the number of replicas that may take the entry; `None` for
+    /// all of them.
     pub(crate) fn before(&self, session: Option<SessionKey>, key: EntryKey) -> (Load, Option<usize>) {
         match session {
-            // A session's replica also takes from the common lane, but so do the others: who knows how much.
+            // The replica of a session also takes from the common queue, but the others do as well, by an unknown
+            // share.
             Some(session) => {
                 let home = home(session, &self.replicas);
                 (self.own.get(&home).map_or(Load::NONE, |lane| lane.before(key)), Some(1))
@@ -170,20 +171,20 @@ impl<T> SessionQueues<T> {
         }
     }
 
-    /// When the entry that waits longest for this replica arrived.
+    /// The arrival of the entry that waits longest for this replica.
     pub(crate) fn oldest_arrival(&self, replica: usize) -> Option<Instant> {
         let own = self.own.get(&replica).and_then(BatchQueue::oldest_arrival);
         self.common.oldest_arrival().into_iter().chain(own).min()
     }
 
-    /// The earliest deadline of what this replica may take.
+    /// The earliest deadline of the entries for this replica.
     pub(crate) fn first_deadline(&self, replica: usize) -> Option<Deadline> {
         let own = self.own.get(&replica).and_then(BatchQueue::first_deadline);
         self.common.first_deadline().into_iter().chain(own).min()
     }
 }
 
-/// The replica on which a session and it agree best.
+/// The replica with the highest score for a session.
 fn home(session: SessionKey, replicas: &[usize]) -> usize {
     replicas.iter().copied().max_by_key(|replica| (session.affinity(*replica), *replica)).unwrap_or(NOBODY)
 }

@@ -1,9 +1,8 @@
-//! Ordered trees that share one arena and know how much waits before any place in them. Pure.
+//! Ordered trees in one arena, which know the load before any position. Pure.
 //!
 //! They are treaps (Seidel and Aragon, "Randomized search trees", 1996): ordered by key, heaped by a number that is
 //! hashed from the key, so that their depth is O(log n) whatever the order of arrival, and the same in every run. Each
-//! node also knows the load of the tree below it, which the standard library's maps cannot tell: it is what admission
-//! asks for.
+//! node also stores the load of its subtree, for admission; the maps of the standard library cannot do so.
 
 use std::num::NonZeroU32;
 
@@ -14,7 +13,7 @@ use crate::splitmix64::splitmix64;
 /// The order inside a class: deadline, then arrival.
 pub(crate) type Key = (Deadline, u64);
 
-/// A node's place in the arena, from 1, so that "none" costs nothing.
+/// The index of a node in the arena, from 1, so that `Option` takes no space.
 pub(crate) type Id = NonZeroU32;
 
 /// The root of one tree.
@@ -27,7 +26,7 @@ struct TreeNode<T> {
     left: Link,
     right: Link,
     cost: u64,
-    /// Of this node and all below it.
+    /// The load of this node and its subtree.
     entries: u32,
     sum: u64,
     value: T,
@@ -52,7 +51,7 @@ impl<T> Arena<T> {
         u32::try_from(index + 1).ok().and_then(Id::new).expect("entries hold places in a bounded queue, far below 2³²")
     }
 
-    /// Gives up a node that is in no tree any more.
+    /// Frees a node that is in no tree any more.
     pub(crate) fn unmake(&mut self, id: Id) -> T {
         self.nodes.remove(index(id)).value
     }
@@ -73,7 +72,7 @@ impl<T> Arena<T> {
         self.node(id).cost
     }
 
-    /// Everything in the tree.
+    /// The load of the tree.
     pub(crate) fn load(&self, root: Link) -> Load {
         root.map(|id| self.node(id)).map_or(Load::NONE, |node| Load::new(node.entries as usize, node.sum))
     }
@@ -100,7 +99,7 @@ impl<T> Arena<T> {
         None
     }
 
-    /// What stands before `key`, whether it is in the tree or not.
+    /// The load of the nodes before `key`, which need not be in the tree.
     pub(crate) fn before(&self, root: Link, key: Key) -> Load {
         let (mut at, mut load) = (root, Load::default());
         while let Some(id) = at {
@@ -115,7 +114,7 @@ impl<T> Arena<T> {
         load
     }
 
-    /// Puts a node that is in no tree into this one.
+    /// Inserts a node that is in no tree.
     pub(crate) fn insert(&mut self, root: Link, id: Id) -> Link {
         let (key, heap, cost) = {
             let node = self.node(id);
@@ -137,7 +136,7 @@ impl<T> Arena<T> {
         self.put_below(root, parent, Some(id))
     }
 
-    /// Takes a node that is in this tree out of it.
+    /// Removes a node of this tree.
     pub(crate) fn remove(&mut self, root: Link, id: Id) -> Link {
         let (key, cost, left, right) = {
             let node = self.node(id);
@@ -166,7 +165,7 @@ impl<T> Arena<T> {
         root
     }
 
-    /// Cuts a tree into what stands before `key` and what stands after it.
+    /// Splits a tree into the nodes before `key` and the nodes after it.
     fn split(&mut self, at: Link, key: Key) -> (Link, Link) {
         let Some(id) = at else { return (None, None) };
         let (node_key, left, right) = {
@@ -186,7 +185,7 @@ impl<T> Arena<T> {
         }
     }
 
-    /// Joins two trees of which the first stands before the second.
+    /// Joins two trees: all keys of the first are before those of the second.
     fn merge(&mut self, first: Link, second: Link) -> Link {
         let (Some(a), Some(b)) = (first, second) else { return first.or(second) };
         if self.node(a).heap >= self.node(b).heap {

@@ -1,8 +1,8 @@
 //! The order in which entries leave a stage's queue: priority class, then deadline, then arrival. Pure.
 //!
-//! An entry gains a class each time it has waited for the ageing time, so that a flood of a higher class delays a lower
-//! one and does not starve it: after two ageing times every entry is in the first class, where only what is due before
-//! it goes before it.
+//! An entry gains a class after each ageing time, so that a flood of a higher class delays a lower one but does not
+//! starve it: after two ageing times every entry is in the first class, where only entries with an earlier deadline
+//! precede it.
 //!
 //! The queue itself has no bound: admission holds a place for every entry before it comes here.
 
@@ -16,10 +16,10 @@ use crate::deadline::Deadline;
 
 const CLASSES: usize = Priority::ALL.len();
 
-/// One line per class of origin and number of classes gained, each in the order of arrival: 1 + 2 + 3.
+/// One list per class of origin and number of gained classes, each in the order of arrival: 1 + 2 + 3.
 const LINES: usize = CLASSES * (CLASSES + 1) / 2;
 
-/// Where an entry stands in the order, and how it is found again. Unique per queue by its sequence number.
+/// The position of an entry in the order. Unique per queue by its sequence number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct EntryKey {
     pub(crate) priority: Priority,
@@ -27,12 +27,12 @@ pub(crate) struct EntryKey {
     pub(crate) sequence: u64,
 }
 
-/// Waiting entries in the order in which they will leave. Every operation is O(log n), that of ageing amortised: an
-/// entry moves up at most twice.
+/// Waiting entries in the order in which they leave. Every operation is O(log n); ageing is so in amortised time,
+/// because an entry moves at most twice.
 #[derive(Debug)]
 pub(crate) struct BatchQueue<T> {
     arena: Arena<Waiter<T>>,
-    /// One tree per class as it stands now, the first class to leave first.
+    /// One tree per current class; the first class leaves first.
     classes: [Link; CLASSES],
     lines: [Line; LINES],
     ageing: Duration,
@@ -43,9 +43,9 @@ pub(crate) struct BatchQueue<T> {
 struct Waiter<T> {
     entry: T,
     arrival: Instant,
-    /// The class in which it came.
+    /// Its class at arrival.
     origin: u8,
-    /// How many classes it has gained.
+    /// The number of gained classes.
     gained: u8,
     earlier: Link,
     later: Link,
@@ -93,7 +93,7 @@ impl<T> BatchQueue<T> {
         self.load = self.load.plus(Load::new(1, cost));
     }
 
-    /// The entry that is next in order, as the classes stand since [`age`](Self::age).
+    /// The next entry, in the classes of the last [`age`](Self::age).
     pub(crate) fn head(&self) -> Option<Head> {
         self.classes.iter().enumerate().find_map(|(class, root)| {
             let id = self.arena.first(*root)?;
@@ -101,12 +101,12 @@ impl<T> BatchQueue<T> {
         })
     }
 
-    /// Takes what [`head`](Self::head) found.
+    /// Takes the entry of [`head`](Self::head).
     pub(crate) fn take(&mut self, head: Head) -> T {
         self.remove_node(head.id).0
     }
 
-    /// Takes an entry out of the middle: its caller has gone.
+    /// Removes an entry whose caller has left.
     pub(crate) fn remove(&mut self, key: EntryKey) -> Option<T> {
         self.remove_with_cost(key).map(|(entry, _)| entry)
     }
@@ -118,7 +118,7 @@ impl<T> BatchQueue<T> {
         Some(self.remove_node(id))
     }
 
-    /// Takes any entry, and says what it costs.
+    /// Takes any entry, with its cost.
     pub(crate) fn pop_any(&mut self) -> Option<(T, u64)> {
         let id = self.classes.iter().flatten().next().copied()?;
         Some(self.remove_node(id))
@@ -128,19 +128,19 @@ impl<T> BatchQueue<T> {
         self.load.entries
     }
 
-    /// Everything that waits.
+    /// The load of all waiting entries.
     pub(crate) fn load(&self) -> Load {
         self.load
     }
 
-    /// What would leave before an entry with this key, as the classes stand now.
+    /// The load that would leave before an entry with this key, in the current classes.
     pub(crate) fn before(&self, key: EntryKey) -> Load {
         let class = key.priority as usize;
         let above = self.classes[..class].iter().fold(Load::default(), |sum, root| sum.plus(self.arena.load(*root)));
         above.plus(self.arena.before(self.classes[class], (key.deadline, key.sequence)))
     }
 
-    /// When the entry that waits longest arrived.
+    /// The arrival of the entry that waits longest.
     pub(crate) fn oldest_arrival(&self) -> Option<Instant> {
         self.lines.iter().filter_map(|line| line.first).map(|id| self.arena.value(id).arrival).min()
     }
@@ -152,7 +152,7 @@ impl<T> BatchQueue<T> {
 
     /// Lets every entry gain the classes for which it has waited.
     pub(crate) fn age(&mut self, now: Instant) {
-        // From the last class up, so that one that has waited long enough gains both at once.
+        // From the last class on, so that an entry that has waited long enough gains two classes at once.
         for (origin, gained) in [(2u8, 0u8), (2, 1), (1, 0)] {
             let line = line_of(origin, gained);
             let patience = self.ageing.saturating_mul(u32::from(gained) + 1);
@@ -167,14 +167,14 @@ impl<T> BatchQueue<T> {
         }
     }
 
-    /// Puts a node into the tree of its class and the line of its age.
+    /// Inserts a node into the tree of its class and the list of its age.
     fn enter(&mut self, id: Id) {
         let (class, line) = self.place_of(id);
         self.classes[class] = self.arena.insert(self.classes[class], id);
         self.line_up(line, id);
     }
 
-    /// Takes a node out of both.
+    /// Removes a node from both.
     fn leave(&mut self, id: Id) {
         let (class, line) = self.place_of(id);
         self.classes[class] = self.arena.remove(self.classes[class], id);
@@ -202,9 +202,9 @@ impl<T> BatchQueue<T> {
         (usize::from(origin - gained), line_of(origin, gained))
     }
 
-    /// Puts a node into its line by its sequence number. Nearly always that is the end; two threads that arrive at once
-    /// may come out of order, and a batch that could not be handed over comes back to the front: so it is sought from
-    /// both ends.
+    /// Inserts a node into its list by its sequence number. The position is nearly always the end; entries of two
+    /// threads may come out of order, and a batch that could not be handed over returns to the front. So the search
+    /// begins at both ends.
     fn line_up(&mut self, line: usize, id: Id) {
         let sequence = self.arena.key(id).1;
         let comes_after = |arena: &Arena<Waiter<T>>, other: Id| arena.key(other).1 < sequence;

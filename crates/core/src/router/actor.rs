@@ -11,7 +11,7 @@ use futures_util::future::join_all;
 use ractor::{Actor, ActorCell, ActorId, ActorProcessingErr, ActorRef};
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
-use super::change::{AppliedChange, ChangeError, RouteChange, Unsettled};
+use super::change::{AppliedChange, ChangeError, RouteChange, SettlementGuard};
 use super::deployed_stage::DeployedStage;
 use super::handle::Router;
 use super::message::{ChangeReply, RouterMessage};
@@ -50,7 +50,7 @@ pub(crate) struct RouterState {
     current: Option<Work>,
     /// The deaths of supervisors by stage.
     windows: HashMap<StageName, RestartWindow>,
-    stopping: bool,
+    is_stopping: bool,
 }
 
 /// Work that is done one after the other.
@@ -85,7 +85,7 @@ impl Actor for RouterActor {
             waiting: VecDeque::new(),
             current: None,
             windows: HashMap::new(),
-            stopping: false,
+            is_stopping: false,
         };
         state.take_over(&myself);
         Ok(state)
@@ -138,7 +138,7 @@ impl RouterState {
         let (specs, replicas, work, reply) = match work {
             Work::Change { reply: Some(reply), .. } if reply.is_closed() => return,
             Work::Change { change, mut reply, _turn } => {
-                let plan = if self.stopping { Err(ChangeError::Ending) } else { self.table.plan(&change) };
+                let plan = if self.is_stopping { Err(ChangeError::Ending) } else { self.table.plan(&change) };
                 let asker = reply.take();
                 match plan {
                     Ok(specs) => {
@@ -149,7 +149,7 @@ impl RouterState {
                 }
             }
             // A change has replaced the stage.
-            Work::Renew(dead) if self.stopping || !self.table.is_routed(&dead) => return,
+            Work::Renew(dead) if self.is_stopping || !self.table.is_routed(&dead) => return,
             Work::Renew(dead) => {
                 let replicas = dead.pool.replicas.target();
                 (vec![Arc::clone(dead.spec())], Some(replicas), Work::Renew(dead), None)
@@ -202,7 +202,7 @@ impl RouterState {
         reply: Option<ChangeReply>,
     ) {
         let Some(work) = self.current.take() else { return };
-        let outcome = if self.stopping { Err(ChangeError::Ending) } else { outcome };
+        let outcome = if self.is_stopping { Err(ChangeError::Ending) } else { outcome };
         match (work, outcome) {
             (Work::Change { change, .. }, Ok(())) => {
                 let closed = self.table.apply(change, &self.parts.metrics);
@@ -230,7 +230,7 @@ impl RouterState {
     }
 
     /// Publishes the table first, then closes the old routes, so that a refused caller finds the new ones.
-    fn take_effect(&self, myself: &ActorRef<RouterMessage>, closed: Vec<Arc<Route>>, unsettled: &Unsettled) {
+    fn take_effect(&self, myself: &ActorRef<RouterMessage>, closed: Vec<Arc<Route>>, unsettled: &SettlementGuard) {
         self.publish();
         for route in closed {
             route.close();
@@ -238,7 +238,7 @@ impl RouterState {
         }
     }
 
-    fn await_empty(&self, myself: &ActorRef<RouterMessage>, route: Arc<Route>, unsettled: Unsettled) {
+    fn await_empty(&self, myself: &ActorRef<RouterMessage>, route: Arc<Route>, unsettled: SettlementGuard) {
         let myself = myself.clone();
         tokio::spawn(async move {
             route.emptied().await;
@@ -246,7 +246,7 @@ impl RouterState {
         });
     }
 
-    fn route_emptied(&mut self, myself: &ActorRef<RouterMessage>, index: RouteIndex, unsettled: &Unsettled) {
+    fn route_emptied(&mut self, myself: &ActorRef<RouterMessage>, index: RouteIndex, unsettled: &SettlementGuard) {
         let Some(route) = self.table.retiring().iter().find(|route| route.index() == index).cloned() else { return };
         self.table.remove_route(index);
         let mut named = self.table.routes().iter().chain(self.table.retiring());
@@ -260,7 +260,7 @@ impl RouterState {
     }
 
     /// Stops an unused stage. `StageEnded` reports its end.
-    fn end(&self, myself: &ActorRef<RouterMessage>, stage: Arc<DeployedStage>, unsettled: Option<Unsettled>) {
+    fn end(&self, myself: &ActorRef<RouterMessage>, stage: Arc<DeployedStage>, unsettled: Option<SettlementGuard>) {
         let stopped = stage.stop(STOP_WITHIN);
         let myself = myself.clone();
         tokio::spawn(async move {
@@ -292,7 +292,7 @@ impl RouterState {
         // For a starting or ending stage, a waiting task notices the death.
         let serving = self.table.serving();
         let Some(dead) = serving.iter().find(|stage| stage.is_supervised_by(who)).cloned() else { return };
-        if self.stopping {
+        if self.is_stopping {
             return;
         }
         tracing::error!(stage = %dead.name(), why, "the supervisor of a stage died: this is a defect");
@@ -310,7 +310,7 @@ impl RouterState {
     }
 
     fn stop(&mut self, within: Duration, stopped: oneshot::Sender<()>) {
-        self.stopping = true;
+        self.is_stopping = true;
         let stopping: Vec<_> = self.table.stages().filter_map(|stage| stage.stop(within)).collect();
         tokio::spawn(async move {
             join_all(stopping).await;

@@ -78,9 +78,9 @@ pub struct AppliedChange {
 }
 
 impl AppliedChange {
-    pub(super) fn pair(revision: u64) -> (Unsettled, Self) {
+    pub(super) fn pair(revision: u64) -> (SettlementGuard, Self) {
         let (unsettled, settled) = mpsc::channel(1);
-        (Unsettled(unsettled), Self { revision, settled })
+        (SettlementGuard(unsettled), Self { revision, settled })
     }
 
     /// The number of the change; the start has number 1. New stages and routes carry it.
@@ -103,7 +103,7 @@ impl AppliedChange {
 
 /// Held by every part that a change still waits for. Never sends; its drop is the message.
 #[derive(Clone, Debug)]
-pub(crate) struct Unsettled(#[expect(dead_code, reason = "kept for its drop")] mpsc::Sender<()>);
+pub(crate) struct SettlementGuard(#[expect(dead_code, reason = "kept for its drop")] mpsc::Sender<()>);
 
 /// Why a change did not happen. Nothing has changed, and the stages started for it end.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -6,7 +6,7 @@ use std::time::Duration;
 use ractor::ActorId;
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
-use super::change::{AppliedChange, ChangeError, RouteChange, Unsettled};
+use super::change::{AppliedChange, ChangeError, RouteChange, SettlementGuard};
 use super::deployed_stage::DeployedStage;
 use crate::id::RouteIndex;
 
@@ -29,9 +29,9 @@ pub(crate) enum RouterMessage {
     /// The starting stages are warm, or one of them failed. From the task that waited.
     Started(Result<(), ChangeError>, Option<ChangeReply>),
     /// The last call has left this closed route. From the task that waited.
-    RouteEmptied(RouteIndex, Unsettled),
+    RouteEmptied(RouteIndex, SettlementGuard),
     /// A stage has ended. From the task that waited.
-    StageEnded(Arc<DeployedStage>, Option<Unsettled>),
+    StageEnded(Arc<DeployedStage>, Option<SettlementGuard>),
     /// The supervisor of a stage is gone. From the root.
     SupervisorDied {
         /// The id of the actor.

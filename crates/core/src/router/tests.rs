@@ -10,6 +10,7 @@ use super::deployed_stage::DeployedStage;
 use super::table::Table;
 use super::{ChangeError, RouteChange, RouteSpec};
 use crate::app::App;
+use crate::id::StageName;
 use crate::metrics::NodeMetrics;
 use crate::node::Node;
 use crate::pipeline::Pipeline;
@@ -75,6 +76,10 @@ fn empty(table: &mut Table, which: usize) {
     }
 }
 
+fn stages_of_routes(table: &Table) -> Vec<Vec<StageName>> {
+    table.routes().iter().map(|route| route.stages()).collect()
+}
+
 fn check(table: &Table) -> Result<(), TestCaseError> {
     let serving: HashSet<_> = table.serving().iter().map(|stage| Arc::as_ptr(&stage.pool)).collect();
     for route in table.routes().iter().chain(table.retiring()) {
@@ -107,6 +112,9 @@ fn check(table: &Table) -> Result<(), TestCaseError> {
         let name = format!("stage-{name}");
         prop_assert_eq!(table.routed_stage(&name).is_some(), table.stage(&name).is_some());
     }
+    for route in table.routes().iter().chain(table.retiring()) {
+        prop_assert_eq!(table.name_of(route.index()), Some(route.id()));
+    }
     let indices: HashSet<_> = table.routes().iter().chain(table.retiring()).map(|route| route.index().0).collect();
     prop_assert_eq!(indices.len(), table.routes().len() + table.retiring().len());
     Ok(())
@@ -131,6 +139,7 @@ proptest! {
                             specs.into_iter().map(|spec| DeployedStage::new(spec, revision, &metrics)).collect();
                         table.begin(&change);
                         table.start(&started);
+                        prop_assert!(table.starting().iter().map(Arc::as_ptr).eq(started.iter().map(Arc::as_ptr)));
                         for which in emptied_meanwhile {
                             empty(&mut table, which);
                         }
@@ -144,6 +153,7 @@ proptest! {
                             prop_assert!(before.route(route.name()).is_some());
                             prop_assert!(table.retiring().iter().any(|other| Arc::ptr_eq(other, &route)));
                         }
+                        prop_assert_eq!(table.next_revision(), revision + 1);
                     }
                 }
                 Step::Empty(which) => empty(&mut table, which),
@@ -156,7 +166,9 @@ proptest! {
                     if let Some(dead) = nth(table.serving(), which).filter(|dead| table.is_routed(dead)) {
                         let life = DeployedStage::new(Arc::clone(dead.spec()), table.next_revision(), &metrics);
                         table.start(&[Arc::clone(&life)]);
+                        let before = stages_of_routes(&table);
                         table.renew(&dead, &metrics);
+                        prop_assert_eq!(stages_of_routes(&table), before);
                         prop_assert!(table.is_routed(&life) && !table.is_routed(&dead));
                         // Calls of the dead life end with it.
                         for route in table.retiring().to_vec() {

@@ -24,14 +24,14 @@ pub trait Rows: Data + Clone {
     ///
     /// # Errors
     ///
-    /// Where there is no first axis, or the lengths do not add up.
+    /// If there is no first axis, or the lengths do not add up.
     fn cut(&self, lengths: &[usize]) -> Result<Vec<Self>, Failure>;
 
     /// Puts parts together, in order. There is at least one.
     ///
     /// # Errors
     ///
-    /// Where the parts do not fit together.
+    /// If the parts do not fit together.
     fn paste(parts: Vec<Self>) -> Result<Self, Failure>;
 }
 

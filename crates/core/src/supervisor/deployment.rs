@@ -49,7 +49,7 @@ pub(crate) struct DeploymentState {
     scaling: Option<Scaling>,
     /// The batches that asynchronous replicas left running when they died. They end with the stage at the latest.
     left_running: Vec<JoinSet<()>>,
-    stopping: bool,
+    is_stopping: bool,
 }
 
 /// A change of the number of replicas in progress.
@@ -68,7 +68,7 @@ struct ReplicaRecord {
     /// Restarts in a row without a completed batch between them.
     attempt: u32,
     /// Whether the back-off's timer is running.
-    restart_due: bool,
+    is_restart_due: bool,
     /// The current life, once it is up.
     handle: Option<Arc<ReplicaHandle>>,
     /// The count of consecutive lives without a completed batch.
@@ -102,7 +102,7 @@ impl Actor for DeploymentActor {
             early_deaths: EarlyDeaths::default(),
             scaling: None,
             left_running: Vec::new(),
-            stopping: false,
+            is_stopping: false,
         };
         state.start_replicas(&myself, 0..count);
         Ok(state)
@@ -121,7 +121,7 @@ impl Actor for DeploymentActor {
                     state.replica_not_started(&myself, index, &message);
                 }
             }
-            DeploymentMessage::Restart(index) if !state.stopping && state.awaits_restart(index) => {
+            DeploymentMessage::Restart(index) if !state.is_stopping && state.awaits_restart(index) => {
                 state.start_replica(&myself, index);
             }
             DeploymentMessage::Restart(_) => {}
@@ -199,7 +199,7 @@ impl DeploymentState {
         let replica = &mut self.replicas[index];
         let generation = replica.starts;
         replica.starts += 1;
-        replica.restart_due = false;
+        replica.is_restart_due = false;
         let args = WorkerArgs {
             pool: Arc::clone(&self.pool),
             replica: Replica {
@@ -229,7 +229,7 @@ impl DeploymentState {
         if handle.generation() > 0 {
             tracing::info!(stage = %self.pool.name(), replica = handle.index(), "replica is back");
         }
-        if self.stopping {
+        if self.is_stopping {
             // It came up after its stage had ended, so stop it here.
             handle.actor().stop(None);
             return;
@@ -261,7 +261,7 @@ impl DeploymentState {
     }
 
     fn replica_not_started(&mut self, myself: &ActorRef<DeploymentMessage>, index: usize, message: &str) {
-        if self.stopping {
+        if self.is_stopping {
             return;
         }
         let message = limit_error_text(message.to_owned());
@@ -281,7 +281,7 @@ impl DeploymentState {
     }
 
     fn child_died(&mut self, myself: &ActorRef<DeploymentMessage>, who: &ActorCell, why: &str) {
-        if self.stopping {
+        if self.is_stopping {
             return;
         }
         if who.get_id() == self.batcher.get_id() {
@@ -296,7 +296,7 @@ impl DeploymentState {
         match self.replicas.iter().position(|replica| replica.is(who)) {
             Some(index) => self.replica_died(myself, index, why),
             None => {
-                let death = EarlyDeath { who: who.get_id(), crashed: true, why: why.to_owned() };
+                let death = EarlyDeath { who: who.get_id(), has_crashed: true, why: why.to_owned() };
                 self.early_deaths.keep(death, 2 * MAX_REPLICAS);
             }
         }
@@ -326,8 +326,8 @@ impl DeploymentState {
         // count as a loop.
         let replica = &mut self.replicas[index];
         replica.fruitless = if handle.batches() == 0 { replica.fruitless + 1 } else { 0 };
-        let in_a_loop = replica.fruitless > 1;
-        self.restart_or_give_up(myself, index, in_a_loop, reason);
+        let is_in_loop = replica.fruitless > 1;
+        self.restart_or_give_up(myself, index, is_in_loop, reason);
     }
 
     /// A crash counts against the intensity only in a loop: lives without a completed batch, or failed constructions.
@@ -335,21 +335,21 @@ impl DeploymentState {
         &mut self,
         myself: &ActorRef<DeploymentMessage>,
         index: usize,
-        in_a_loop: bool,
+        is_in_loop: bool,
         reason: String,
     ) {
-        if in_a_loop && self.window.record(clock::now()) == RestartDecision::GiveUp {
+        if is_in_loop && self.window.record(clock::now()) == RestartDecision::GiveUp {
             let RestartIntensity { max_restarts, within } = self.pool.settings().intensity();
             self.give_up(format!("more than {max_restarts} crashes in {within:?}, the last: {reason}"));
             return;
         }
         let replica = &mut self.replicas[index];
-        if !in_a_loop {
+        if !is_in_loop {
             replica.attempt = 0;
         }
         let delay = self.pool.settings().backoff().delay(replica.attempt, fastrand::f64());
         replica.attempt += 1;
-        replica.restart_due = true;
+        replica.is_restart_due = true;
         self.pool.replicas.note_restart(index, clock::now(), reason.clone());
         self.pool.enter(StageState::Degraded, Some(reason));
         self.pool.metrics.restarts.inc();
@@ -368,7 +368,7 @@ impl DeploymentState {
         scaled: oneshot::Sender<Result<(), ScaleError>>,
         turn: OwnedSemaphorePermit,
     ) {
-        if self.stopping {
+        if self.is_stopping {
             let refusal = match self.pool.health.state_and_reason() {
                 (StageState::Failed, Some(message)) => ScaleError::NotStarted(message),
                 _ => ScaleError::Ending,
@@ -397,7 +397,7 @@ impl DeploymentState {
     fn part_with_surplus(&mut self, keep: usize) {
         self.pool.replicas.set_target(keep);
         for index in keep..self.replicas.len() {
-            self.replicas[index].restart_due = false;
+            self.replicas[index].is_restart_due = false;
             if let Some(handle) = self.replicas[index].handle.take() {
                 self.part_with(&handle);
             }
@@ -425,14 +425,14 @@ impl DeploymentState {
     }
 
     fn awaits_restart(&self, index: usize) -> bool {
-        index < self.pool.replicas.target() && self.replicas[index].restart_due
+        index < self.pool.replicas.target() && self.replicas[index].is_restart_due
     }
 
     /// The stage has failed; the node continues without it.
     fn give_up(&mut self, reason: String) {
         let reason = limit_error_text(reason);
         tracing::error!(stage = %self.pool.name(), reason, "stage has failed");
-        self.stopping = true;
+        self.is_stopping = true;
         if let Some(scaling) = self.scaling.take() {
             let _ = scaling.scaled.send(Err(ScaleError::NotStarted(reason.clone())));
         }
@@ -455,7 +455,7 @@ impl DeploymentState {
     /// Stops the workers concurrently and then the batcher. A worker that does not end in time is killed; a hung thread
     /// is abandoned.
     async fn stop(&mut self, within: Duration) {
-        self.stopping = true;
+        self.is_stopping = true;
         self.pool.enter(StageState::Draining, None);
         self.pool.tell_batcher(BatcherMessage::Drain);
         let workers = self.pool.replicas.all();

@@ -11,7 +11,7 @@ use ractor::ActorId;
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct EarlyDeath {
     pub(crate) who: ActorId,
-    pub(crate) crashed: bool,
+    pub(crate) has_crashed: bool,
     pub(crate) why: String,
 }
 
@@ -41,10 +41,11 @@ mod tests {
 
     #[test]
     fn a_death_is_reported_once_and_the_oldest_is_dropped() {
-        let death = |pid| EarlyDeath { who: ActorId::Local(pid), crashed: true, why: format!("{pid}") };
+        let death = |pid| EarlyDeath { who: ActorId::Local(pid), has_crashed: true, why: format!("{pid}") };
         let mut deaths = EarlyDeaths::default();
         (0..4).for_each(|pid| deaths.keep(death(pid), 3));
         assert_eq!(deaths.take(ActorId::Local(0)), None, "forgotten");
+        assert_eq!(deaths.take(ActorId::Local(1)), Some(death(1)));
         assert_eq!(deaths.take(ActorId::Local(2)), Some(death(2)));
         assert_eq!(deaths.take(ActorId::Local(2)), None, "reported once");
         assert_eq!(deaths.take(ActorId::Local(3)), Some(death(3)));

@@ -8,4 +8,4 @@ mod simulation;
 pub use app::TestApp;
 pub use chance::Chance;
 pub use peer::TestPeer;
-pub use simulation::{Simulated, Simulation};
+pub use simulation::{Simulation, SimulationRun};

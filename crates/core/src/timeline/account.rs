@@ -99,6 +99,7 @@ mod tests {
         assert!(!account.has_started());
         account.enter(Phase::Queue, deadline, start + at(10));
         account.enter(Phase::Batch, deadline, start + at(30));
+        assert!(!account.has_started());
         account.enter(Phase::Compute, deadline, start + at(33));
         account.enter(Phase::Outside, deadline, start + at(83));
         account.enter(Phase::Queue, deadline, start + at(90));

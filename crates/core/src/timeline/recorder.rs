@@ -47,18 +47,18 @@ struct RecorderState {
     traced: Option<(SpanId, Arc<dyn BatchObserver>)>,
     /// Called with the record when its last clone is dropped.
     on_complete: Option<OnComplete>,
-    notes: Mutex<Notes>,
+    notes: Mutex<VisitList>,
 }
 
 type OnComplete = Box<dyn FnOnce(Timeline) + Send + Sync>;
 
 #[derive(Default)]
-struct Notes {
-    visits: Vec<VisitNote>,
+struct VisitList {
+    visits: Vec<VisitRecord>,
     omitted: usize,
 }
 
-struct VisitNote {
+struct VisitRecord {
     stage: StageName,
     /// Its number in the stage's queue; `None` on another node.
     sequence: Option<u64>,
@@ -66,17 +66,17 @@ struct VisitNote {
     left: Option<Instant>,
     /// The facts from the other node.
     there: Option<NodeFacts>,
-    runs: Vec<RunNote>,
+    runs: Vec<RunRecord>,
 }
 
-struct RunNote {
+struct RunRecord {
     queued: Instant,
     taken: Option<(Instant, BatchFacts)>,
     started: Option<Instant>,
     ended: Option<(Instant, RunEnd)>,
 }
 
-impl RunNote {
+impl RunRecord {
     fn new(queued: Instant) -> Self {
         Self { queued, taken: None, started: None, ended: None }
     }
@@ -138,11 +138,11 @@ impl Recorder {
 
     /// The call waits in the queue of a stage. `sequence` is its number there.
     pub(crate) fn queued(&self, stage: &StageName, sequence: u64, now: Instant) {
-        let _ = self.visit(stage, Some(sequence), now, vec![RunNote::new(now)]);
+        let _ = self.visit(stage, Some(sequence), now, vec![RunRecord::new(now)]);
     }
 
-    /// The call leaves for another node. Returns the index of the visit, if there was room for it: a call may be away
-    /// several times at once at the same stage.
+    /// The call leaves for another node. Returns the index of the visit, if there was room for it: a call may have
+    /// several such visits to one stage at once.
     pub(crate) fn sent(&self, stage: &StageName, now: Instant) -> Option<usize> {
         self.visit(stage, None, now, Vec::new())
     }
@@ -184,27 +184,27 @@ impl Recorder {
             if let Some(run) = visit.runs.last_mut() {
                 run.ended = Some((now, end));
             }
-            visit.runs.push(RunNote::new(now));
+            visit.runs.push(RunRecord::new(now));
         });
     }
 
     /// Adds a visit and returns its index.
-    fn visit(&self, stage: &StageName, sequence: Option<u64>, now: Instant, runs: Vec<RunNote>) -> Option<usize> {
+    fn visit(&self, stage: &StageName, sequence: Option<u64>, now: Instant, runs: Vec<RunRecord>) -> Option<usize> {
         let mut notes = self.0.notes.lock();
         if notes.visits.len() == MAX_VISITS {
             notes.omitted += 1;
             return None;
         }
-        notes.visits.push(VisitNote { stage: stage.clone(), sequence, arrived: now, left: None, there: None, runs });
+        notes.visits.push(VisitRecord { stage: stage.clone(), sequence, arrived: now, left: None, there: None, runs });
         Some(notes.visits.len() - 1)
     }
 
-    fn note_run(&self, stage: &StageName, sequence: u64, write: impl FnOnce(&mut RunNote)) {
+    fn note_run(&self, stage: &StageName, sequence: u64, write: impl FnOnce(&mut RunRecord)) {
         self.note(stage, sequence, |visit| visit.runs.last_mut().map_or((), write));
     }
 
     /// Usually the last visit is the right one.
-    fn note(&self, stage: &StageName, sequence: u64, write: impl FnOnce(&mut VisitNote)) {
+    fn note(&self, stage: &StageName, sequence: u64, write: impl FnOnce(&mut VisitRecord)) {
         let mut notes = self.0.notes.lock();
         let mut visits = notes.visits.iter_mut().rev();
         if let Some(visit) = visits.find(|visit| visit.sequence == Some(sequence) && visit.stage == *stage) {
@@ -217,7 +217,7 @@ impl RecorderState {
     fn timeline(&self, now: Instant) -> Timeline {
         let since = |at: Instant| at.saturating_duration_since(self.began);
         let notes = self.notes.lock();
-        let run = |run: &RunNote| {
+        let run = |run: &RunRecord| {
             let (ended, taken) = (run.ended.map_or(now, |(at, _)| at), run.taken.map(|(at, _)| at));
             let batch_wait = taken.map(|at| run.started.unwrap_or(ended).saturating_duration_since(at));
             StageRun {
@@ -229,7 +229,7 @@ impl RecorderState {
                 end: run.ended.map(|(_, end)| end),
             }
         };
-        let visit = |visit: &VisitNote| StageVisit {
+        let visit = |visit: &VisitRecord| StageVisit {
             stage: visit.stage.clone(),
             arrived: since(visit.arrived),
             left: visit.left.map(since),

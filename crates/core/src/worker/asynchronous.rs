@@ -10,7 +10,7 @@ use callboard_codec::{Data, Payload};
 use futures_util::future::{BoxFuture, join_all};
 use tracing::{Instrument, Span};
 
-use super::erased::{Gathered, Item, ItemOutcome, WrongCount, read_input};
+use super::erased::{Item, ItemOutcome, UnreadableItems, WrongCount, read_input};
 use super::{Batch, span};
 use crate::call::Flight;
 use crate::containment::contain_future;
@@ -114,10 +114,10 @@ impl<W: AsyncWorker> DynAsyncWorker for ErasedAsync<W> {
         items: Vec<Item>,
     ) -> BoxFuture<'a, Result<Vec<ItemOutcome>, WrongCount>> {
         Box::pin(async move {
-            let (batch, gathered) = Gathered::gather(stage, items);
+            let (batch, unreadable) = UnreadableItems::separate(stage, items);
             let results = if batch.is_empty() { Vec::new() } else { self.0.call(batch).await };
             let mut outcomes = Vec::with_capacity(results.len());
-            gathered.lay_out(results, &mut outcomes)?;
+            unreadable.lay_out(results, &mut outcomes)?;
             Ok(outcomes)
         })
     }

@@ -91,9 +91,9 @@ impl<W: Worker> DynWorker for Erased<W> {
         items: &mut Vec<Item>,
         outcomes: &mut Vec<ItemOutcome>,
     ) -> Result<(), WrongCount> {
-        let (batch, gathered) = Gathered::gather(stage, items.drain(..));
+        let (batch, unreadable) = UnreadableItems::separate(stage, items.drain(..));
         let results = if batch.is_empty() { Vec::new() } else { self.0.call(batch) };
-        gathered.lay_out(results, outcomes)
+        unreadable.lay_out(results, outcomes)
     }
 
     fn cleanup(&mut self) {
@@ -102,15 +102,15 @@ impl<W: Worker> DynWorker for Erased<W> {
 }
 
 /// The items that failed before the worker's call.
-pub(crate) struct Gathered {
+pub(crate) struct UnreadableItems {
     expected: usize,
     /// The position and failure of each unreadable item, to restore the order of the outcomes.
     failed: Vec<(usize, Failure)>,
 }
 
-impl Gathered {
+impl UnreadableItems {
     /// Reads the items. Unreadable items do not enter the batch.
-    pub(crate) fn gather<In: Data>(
+    pub(crate) fn separate<In: Data>(
         stage: &StageName,
         items: impl IntoIterator<Item = Item, IntoIter: ExactSizeIterator>,
     ) -> (Batch<In>, Self) {

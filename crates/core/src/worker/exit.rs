@@ -1,4 +1,4 @@
-//! What a worker and its replica tell each other beside batches: that the worker has ended, and that its replica has.
+//! The signals between a worker and its replica outside of batches: the end of the worker, and the end of the replica.
 
 use std::fmt;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ impl ExitPort {
         Self { report: Arc::new(report), is_over: Arc::default() }
     }
 
-    /// The replica is over: its callers have been answered.
+    /// The replica has ended: its callers have their answers.
     pub(crate) fn close(&self) {
         self.is_over.store(true, Ordering::Relaxed);
     }
@@ -35,8 +35,8 @@ impl ExitPort {
         (self.report)(exit.to_string());
     }
 
-    /// Whether the replica is over, and nobody waits for the batch that its worker may still run: its stage's timeout
-    /// has passed, or its node has stopped.
+    /// Whether the replica has ended. The batch that its worker may still run has no callers: the stage's timeout has
+    /// passed, or the node has stopped.
     #[must_use]
     pub fn is_over(&self) -> bool {
         self.is_over.load(Ordering::Relaxed)

@@ -180,12 +180,12 @@ struct Port {
 /// The outputs of the items of one batch.
 pub struct Outputs<Out> {
     ports: Vec<Port>,
-    /// How long readers without credit are waited for, if the stage has a timeout: they must not look like a hung
+    /// The longest wait for readers without credit, if the stage has a timeout: slow readers must not look like a hung
     /// worker.
     patience: Option<Instant>,
     /// Waits for credit, also on threads of the worker itself.
     runtime: Handle,
-    /// Keeps a paused clock still while the worker does not wait, in tests.
+    /// In tests, keeps a paused clock still while the worker does not wait.
     clock: Option<ClockHold>,
     types: PhantomData<fn(Out)>,
 }

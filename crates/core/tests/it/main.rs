@@ -26,6 +26,7 @@ mod isolation;
 mod load;
 mod overload;
 mod preprocess;
+mod remote_stages;
 mod replicas;
 mod replies;
 mod scaling;

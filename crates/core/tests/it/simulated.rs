@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use callboard_core::testing::{Chance, Simulated, Simulation, TestApp};
+use callboard_core::testing::{Chance, Simulation, SimulationRun, TestApp};
 use callboard_core::{App, AsyncWorker, Batch, CallError, ErrorKind, Failure, Limits, Pipeline, Replica, Stage};
 use futures_util::{FutureExt, stream};
 
@@ -72,17 +72,19 @@ async fn complaint_of(simulation: Simulation) -> String {
 
 #[test]
 fn all_faults_happen_and_every_promise_holds() {
-    let runs: Vec<Simulated> = paused(async { stream_of(0..60).await.into_iter().collect() });
-    let sum = |count: &dyn Fn(&Simulated) -> usize| runs.iter().map(count).sum::<usize>();
+    let runs: Vec<SimulationRun> = paused(async { stream_of(0..60).await.into_iter().collect() });
+    let sum = |count: &dyn Fn(&SimulationRun) -> usize| runs.iter().map(count).sum::<usize>();
     let failed = |kind| sum(&|run| run.failed(kind));
     let failed_calls = [ErrorKind::Overloaded, ErrorKind::DeadlineExceeded, ErrorKind::WorkerFailed].map(failed);
     assert!(failed_calls.iter().all(|count| *count > 50), "{failed_calls:?}");
-    assert!(sum(&Simulated::answered) > 3_000 && sum(&Simulated::left) > 50 && sum(&Simulated::crashes) > 100);
-    let ended = sum(&Simulated::answered) + sum(&Simulated::left) + failed_calls.iter().sum::<usize>();
+    assert!(
+        sum(&SimulationRun::answered) > 3_000 && sum(&SimulationRun::left) > 50 && sum(&SimulationRun::crashes) > 100
+    );
+    let ended = sum(&SimulationRun::answered) + sum(&SimulationRun::left) + failed_calls.iter().sum::<usize>();
     assert_eq!(ended, 60 * 160, "each call has one outcome");
 }
 
-async fn stream_of(seeds: std::ops::Range<u64>) -> Vec<Simulated> {
+async fn stream_of(seeds: std::ops::Range<u64>) -> Vec<SimulationRun> {
     let mut runs = Vec::new();
     for seed in seeds {
         runs.push(with_all_faults(app(), seed).run().await);

@@ -7,7 +7,7 @@
 mod answer;
 pub(crate) mod catch_panic;
 mod mapping;
-pub(crate) mod misfits;
+pub(crate) mod mismatches;
 mod problem;
 
 use std::borrow::Cow;
@@ -22,7 +22,7 @@ use callboard_core::edge::limit_error_text;
 use callboard_core::{CallError, ChangeError, ErrorKind, Failure, Timing};
 
 use self::mapping::{status_of, status_of_call};
-use self::misfits::Misfit;
+use self::mismatches::SchemaMismatch;
 
 pub use self::answer::{Problem, http_status};
 pub(crate) use self::problem::PROBLEM_JSON;
@@ -45,7 +45,7 @@ struct ErrorFields {
     error_type: Option<Cow<'static, str>>,
     retry_after: Option<Duration>,
     /// Whether the same request may be sent again.
-    retryable: bool,
+    is_retryable: bool,
     remote_trace: Option<String>,
     stage: Option<String>,
     details: Option<Value>,
@@ -85,7 +85,7 @@ impl ApiError {
             message,
             error_type: None,
             retry_after: None,
-            retryable: kind.is_retryable(),
+            is_retryable: kind.is_retryable(),
             remote_trace: None,
             stage: None,
             details: None,
@@ -161,7 +161,7 @@ impl ApiError {
         let message = format!("{items} items at once are over the limit of key `{key}`, {limit}; send fewer at a time");
         let mut error = Self::new(ErrorKind::Overloaded, message);
         error.0.error_type = Some("rate_limited".into());
-        error.0.retryable = false;
+        error.0.is_retryable = false;
         error
     }
 
@@ -175,7 +175,7 @@ impl ApiError {
     /// 503 for a call that had not finished when the node ended. It may have run.
     pub(crate) fn ending() -> Self {
         let mut error = Self::new(ErrorKind::Unavailable, "the node is ending and did not finish this call in time");
-        error.0.retryable = false;
+        error.0.is_retryable = false;
         error
     }
 
@@ -341,13 +341,13 @@ impl ApiError {
 
     /// 422 that names every field of `value` that does not fit, after `error` ended its reading.
     pub(crate) fn unfit(error: DecodeError, input: &DataType, value: &Value) -> Self {
-        let misfits = misfits::misfits(input.schema(), value, &error);
-        let others = misfits.len().saturating_sub(1);
+        let mismatches = mismatches::mismatches(input.schema(), value, &error);
+        let others = mismatches.len().saturating_sub(1);
         let mut answer = Self::from(error);
         if others > 0 {
             answer.0.message = format!("{}; {others} more in `details.fields`", answer.0.message).into();
         }
-        answer.with_details(Some(fields_of(misfits)))
+        answer.with_details(Some(fields_of(mismatches)))
     }
 
     /// 500 for a panic in the edge or in a codec of user code.
@@ -414,7 +414,7 @@ impl From<CallError> for ApiError {
         answer.0.status = status_of_call(&error);
         answer.0.error_type = error.error_type().map(|name| name.to_owned().into());
         answer.0.retry_after = error.retry_after();
-        answer.0.retryable = error.is_retryable();
+        answer.0.is_retryable = error.is_retryable();
         answer.0.remote_trace = error.remote_trace().map(str::to_owned);
         answer.0.stage = error.stage().map(str::to_owned);
         answer.0.details = error.details().cloned();
@@ -450,7 +450,7 @@ impl From<DecodeError> for ApiError {
         };
         let answer = Self::edge(status, error_type, error.to_string());
         match error.kind() {
-            DecodeErrorKind::Mismatch => answer.with_details(Some(fields_of(vec![Misfit::from_error(&error)]))),
+            DecodeErrorKind::Mismatch => answer.with_details(Some(fields_of(vec![SchemaMismatch::from_error(&error)]))),
             _ => answer,
         }
     }
@@ -471,8 +471,8 @@ impl From<ChangeError> for ApiError {
 }
 
 /// The places that do not fit, in the form that stages use.
-fn fields_of(misfits: Vec<Misfit>) -> Value {
-    let fields = misfits.into_iter().map(Misfit::into_value).collect();
+fn fields_of(mismatches: Vec<SchemaMismatch>) -> Value {
+    let fields = mismatches.into_iter().map(SchemaMismatch::into_value).collect();
     Map::from_iter([("fields", Value::List(fields))]).into()
 }
 

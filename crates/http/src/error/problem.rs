@@ -52,7 +52,7 @@ impl ApiError {
             stage: error.stage.as_deref(),
             details: error.details.as_ref(),
             remote_trace: error.remote_trace.as_deref(),
-            retryable: error.retryable,
+            retryable: error.is_retryable,
             request_id,
         };
         // Details are a value of user code and may not fit JSON; the other members always do.

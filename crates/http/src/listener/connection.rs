@@ -25,7 +25,7 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use super::activity::{Activity, MisuseLimits, WatchOutcome};
-use super::linger::{Lingering, ReceivedBody};
+use super::linger::{LingerPool, ReceivedBody};
 use super::response_body::{Http1Body, Http2Body};
 use super::stream::{Socket, Stream, StreamLimits, Version};
 use super::{AcceptMetrics, PeerInfo, Responder};
@@ -91,7 +91,7 @@ impl ConnectionSettings {
             stream: StreamLimits {
                 write_timeout: config.write_progress_timeout,
                 write_bytes: config.least_bytes_in(config.write_progress_timeout),
-                lingering: Lingering::new(config),
+                lingering: LingerPool::new(config),
             },
             misuse: MisuseLimits {
                 idle_period: config.header_read_timeout,

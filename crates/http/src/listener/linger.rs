@@ -5,7 +5,7 @@
 //! ([`Stream`](super::stream::Stream)); HTTP/2 lingers when the [body](ReceivedBody) is dropped, which would otherwise
 //! reset its stream right after the response.
 //!
-//! * **Bounds**: discarded bytes are charged to no account and not kept. Lingering ends after [a time](Lingering) and a
+//! * **Bounds**: discarded bytes are charged to no account and not kept. Lingering ends after [a time](LingerPool) and a
 //!   number of bytes.
 //! * **Full**: a share of the connections may linger, and as many streams of HTTP/2, but few of one connection. One
 //!   address has a share of both. Further clients get a reset.
@@ -45,7 +45,7 @@ const STREAMS_OF_CONNECTION: usize = 4;
 
 /// The lingering clients of one listener.
 #[derive(Debug)]
-pub(crate) struct Lingering {
+pub(crate) struct LingerPool {
     time: Duration,
     connections: LingerPermits,
     streams: LingerPermits,
@@ -61,7 +61,7 @@ struct LingerPermits {
 /// The lingering streams of one HTTP/2 connection.
 #[derive(Clone, Debug)]
 pub(crate) struct LingeringStreams {
-    all: Arc<Lingering>,
+    all: Arc<LingerPool>,
     connection_permits: Arc<Semaphore>,
     client: IpAddr,
 }
@@ -78,7 +78,7 @@ impl LingerPermits {
     }
 }
 
-impl Lingering {
+impl LingerPool {
     pub(crate) fn new(config: &HttpConfig) -> Arc<Self> {
         let new_permits = || LingerPermits::new(config.max_connections.div_ceil(LISTENER_SHARE));
         Arc::new(Self { time: config.close_linger, connections: new_permits(), streams: new_permits() })
@@ -217,8 +217,8 @@ impl HttpBody for ReceivedBody {
 mod tests {
     use super::*;
 
-    fn lingering(max_connections: usize) -> Arc<Lingering> {
-        Lingering::new(&HttpConfig { max_connections, ..HttpConfig::default() })
+    fn lingering(max_connections: usize) -> Arc<LingerPool> {
+        LingerPool::new(&HttpConfig { max_connections, ..HttpConfig::default() })
     }
 
     fn client(last: u8) -> IpAddr {

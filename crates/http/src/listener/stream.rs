@@ -17,7 +17,7 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, ReadBuf};
 use tokio::time::Sleep;
 
 use super::activity::Activity;
-use super::linger::{Linger, Lingering};
+use super::linger::{Linger, LingerPool};
 use crate::runtime::coop;
 
 /// The first bytes of HTTP/2 with prior knowledge (RFC 9113 §3.4).
@@ -43,7 +43,7 @@ pub(crate) struct Stream<S> {
     limits: StreamLimits,
     activity: Arc<Activity>,
     /// Set while the client reads too little.
-    blocked: Option<Blocked>,
+    blocked: Option<WriteStall>,
     /// Set while a flush waits, which only TLS does: the client must take its buffer within one timeout.
     flushing: Option<Pin<Box<Sleep>>>,
     /// Set once our side is closed.
@@ -58,12 +58,12 @@ pub(crate) struct StreamLimits {
     /// The bytes that the client must read in that time, unless there are fewer.
     pub(crate) write_bytes: u64,
     /// The limits of reading a closed connection.
-    pub(crate) lingering: Arc<Lingering>,
+    pub(crate) lingering: Arc<LingerPool>,
 }
 
 /// Bytes wait for a client that does not read.
 #[derive(Debug)]
-struct Blocked {
+struct WriteStall {
     timer: Pin<Box<Sleep>>,
     taken_bytes: u64,
 }
@@ -159,7 +159,7 @@ impl<S: Socket> Stream<S> {
                 let timeout = self.limits.write_timeout;
                 let blocked = self
                     .blocked
-                    .get_or_insert_with(|| Blocked { timer: Box::pin(tokio::time::sleep(timeout)), taken_bytes: 0 });
+                    .get_or_insert_with(|| WriteStall { timer: Box::pin(tokio::time::sleep(timeout)), taken_bytes: 0 });
                 ready!(blocked.timer.as_mut().poll(cx));
                 Poll::Ready(Err(does_not_read()))
             }

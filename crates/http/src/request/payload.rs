@@ -12,7 +12,7 @@ use crate::error::ApiError;
 use crate::request::form_fields;
 use crate::request::multipart::MultipartForm;
 
-/// Larger values are not read again to name every misfit; only the first is named.
+/// Larger values are not read again to name every mismatch; only the first is named.
 pub(crate) const EXPLAINED_BYTES: usize = 1024 * 1024;
 
 /// Decodes the payload of a call of `route`.
@@ -46,8 +46,8 @@ pub(crate) fn payload_from(
     rebuild: impl FnOnce() -> Option<Value>,
 ) -> Result<Payload, ApiError> {
     input.from_value(value).map_err(|error| {
-        let is_misfit = error.kind() == DecodeErrorKind::Mismatch;
-        match is_misfit.then(rebuild).flatten().filter(|value| value.resident_bytes() <= EXPLAINED_BYTES) {
+        let is_mismatch = error.kind() == DecodeErrorKind::Mismatch;
+        match is_mismatch.then(rebuild).flatten().filter(|value| value.resident_bytes() <= EXPLAINED_BYTES) {
             Some(value) => ApiError::unfit(error, input, &value),
             None => error.into(),
         }

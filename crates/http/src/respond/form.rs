@@ -11,8 +11,9 @@ use callboard_codec::{DataType, Format, MediaType};
 
 use super::plain_msgpack::{WITH_EXTENSIONS, asks_for_extensions};
 use crate::error::ApiError;
+use crate::file_type::known_types;
 use crate::request::coding::Compressibility;
-use crate::request::media::{OCTET_STREAM, TEXT_PLAIN, plain_types};
+use crate::request::media::{OCTET_STREAM, TEXT_PLAIN, is_file, plain_types};
 
 /// A form of an outcome.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,6 +26,8 @@ pub(crate) enum ReplyForm {
     Text,
     /// A byte string as it is.
     Bytes,
+    /// A byte string that begins as a file of this media type.
+    File(&'static str),
 }
 
 impl ReplyForm {
@@ -43,6 +46,7 @@ impl ReplyForm {
             Self::PlainMsgpack => Format::Msgpack.media_type(),
             Self::Text => TEXT_PLAIN,
             Self::Bytes => OCTET_STREAM,
+            Self::File(media_type) => media_type,
         }
     }
 
@@ -51,7 +55,7 @@ impl ReplyForm {
         match self {
             Self::Text => "text/plain; charset=utf-8",
             Self::Encoded(Format::Msgpack) => WITH_EXTENSIONS,
-            Self::Encoded(_) | Self::PlainMsgpack | Self::Bytes => self.media_type(),
+            Self::Encoded(_) | Self::PlainMsgpack | Self::Bytes | Self::File(_) => self.media_type(),
         }
     }
 
@@ -66,7 +70,7 @@ impl ReplyForm {
         match self {
             Self::Encoded(Format::Json) | Self::Text => Compressibility::Text,
             Self::Encoded(format) if format.is_table() => Compressibility::Table,
-            Self::Encoded(_) | Self::PlainMsgpack | Self::Bytes => Compressibility::Dense,
+            Self::Encoded(_) | Self::PlainMsgpack | Self::Bytes | Self::File(_) => Compressibility::Dense,
         }
     }
 }
@@ -74,7 +78,13 @@ impl ReplyForm {
 /// The forms of an outcome of this type, JSON first.
 pub(crate) fn offers(output: &DataType) -> Vec<ReplyForm> {
     let plain = plain_types(output).map(|plain| if plain == TEXT_PLAIN { ReplyForm::Text } else { ReplyForm::Bytes });
-    output.formats().into_iter().map(|format| ReplyForm::for_format(format, "")).chain(plain).collect()
+    let files = file_range(output).map(known_types).unwrap_or_default().into_iter().map(ReplyForm::File);
+    output.formats().into_iter().map(|format| ReplyForm::for_format(format, "")).chain(plain).chain(files).collect()
+}
+
+/// The media types of the files that an outcome of this type is, if its schema names them.
+fn file_range(output: &DataType) -> Option<&str> {
+    output.schema()["contentMediaType"].as_str().filter(|_| is_file(output.schema()))
 }
 
 /// The forms that a request accepts.
@@ -159,6 +169,21 @@ mod tests {
         for refused in ["text/html", "application/json;q=0", "*/*;q=0", "nonsense"] {
             assert_eq!(best(refused, &any), Err(406), "{refused}");
         }
+    }
+
+    #[test]
+    fn a_file_is_offered_in_the_media_types_that_its_schema_names() {
+        let file = |range: &str| {
+            let schema = serde_json::json!({
+                "type": "string", "contentEncoding": "base64", "contentMediaType": range,
+            });
+            DataType::value().with_schema(schema)
+        };
+        assert_eq!(best("image/jpeg, */*;q=0.1", &file("image/*")), Ok("image/jpeg"));
+        assert_eq!(best("image/*", &file("image/*")), Ok("image/png"));
+        assert_eq!(best("image/jpeg, */*;q=0.1", &file("image/png")), Ok("application/json"));
+        assert_eq!(best("image/png", &file("audio/*")), Err(406));
+        assert_eq!(best("image/png", &DataType::for_type::<callboard_codec::Media>()), Err(406));
     }
 
     #[test]

@@ -18,6 +18,7 @@ use super::parts;
 use super::plain_msgpack;
 use crate::config::HttpConfig;
 use crate::error::ApiError;
+use crate::file_type::begins_as;
 use crate::request::codec_budget::CodecBudget;
 use crate::request::coding::{Compressibility, ContentCoding};
 
@@ -35,10 +36,6 @@ impl ResponseCompression {
     #[must_use]
     pub fn new(accept_encoding: Option<&HeaderValue>, config: &HttpConfig) -> Self {
         Self { accept_encoding: accept_encoding.cloned(), from_bytes: config.compress_from_bytes }
-    }
-
-    fn of(&self, form: ReplyForm, bytes: usize) -> Option<ContentCoding> {
-        self.for_bytes(form.compressibility(), bytes)
     }
 
     /// The coding for this many bytes.
@@ -79,9 +76,9 @@ pub(crate) async fn whole(
             Err((error, _)) if best.is_universal() || error.kind() != EncodeErrorKind::Unsupported => {
                 return Err(ApiError::unencodable(error));
             }
-            Err((misfit, back)) => match others.next() {
+            Err((mismatch, back)) => match others.next() {
                 Some(next) => (best, payload) = (next, back),
-                None => return Err(ApiError::outcome_not_acceptable(best.media_type(), &misfit)),
+                None => return Err(ApiError::outcome_not_acceptable(best.media_type(), &mismatch)),
             },
         }
     }
@@ -113,10 +110,10 @@ async fn encode(
 ) -> Result<Result<Encoded, (EncodeError, Payload)>, ApiError> {
     let known = match form {
         // Large parts are shared, not encoded.
-        ReplyForm::Encoded(Format::Envelope) | ReplyForm::Bytes => 0,
+        ReplyForm::Encoded(Format::Envelope) | ReplyForm::Bytes | ReplyForm::File(_) => 0,
         _ => payload.size_up_to(LARGE_BYTES),
     };
-    let write = move || encode_sync(&payload, form).map_err(|misfit| (misfit, payload.clone()));
+    let write = move || encode_sync(&payload, form).map_err(|mismatch| (mismatch, payload.clone()));
     Ok(match budget.run((), known, write).await?.1 {
         Ok(Encoded::Bytes(bytes)) if form == ReplyForm::PlainMsgpack => {
             Ok(Encoded::Bytes(plainly(bytes, budget).await?))
@@ -132,6 +129,10 @@ fn encode_sync(payload: &Payload, form: ReplyForm) -> Result<Encoded, EncodeErro
         ReplyForm::PlainMsgpack => payload.encode(Format::Msgpack).map(Encoded::Bytes),
         ReplyForm::Text => text_of(payload).map(|text| Encoded::Bytes(text.into())),
         ReplyForm::Bytes => bytes_of(payload).map(Encoded::Bytes),
+        ReplyForm::File(media_type) => match bytes_of(payload)? {
+            bytes if begins_as(&bytes, media_type) => Ok(Encoded::Bytes(bytes)),
+            _ => Err(misfit(payload, &format!("no {media_type}"))),
+        },
     }
 }
 
@@ -157,7 +158,9 @@ async fn response(
         Encoded::Envelope(envelope) => envelope.len(),
     };
     budget.settle(length)?;
-    let coding = compression.of(form, length).filter(|coding| budget.can_compress(coding.compressor_bytes(), length));
+    let coding = compression
+        .for_bytes(form.compressibility(), length)
+        .filter(|coding| budget.can_compress(coding.compressor_bytes(), length));
     let body = match (encoded, coding) {
         (Encoded::Bytes(bytes), None) => Body::from(budget.charged(bytes)),
         (Encoded::Envelope(envelope), None) => {
@@ -179,7 +182,7 @@ async fn response(
 fn text_of(payload: &Payload) -> Result<String, EncodeError> {
     match (payload.downcast_ref::<String>(), payload.downcast_ref::<Value>()) {
         (Some(text), _) | (_, Some(Value::Str(text))) => Ok(text.clone()),
-        _ => Err(misfit(payload, "no text")),
+        _ => Err(mismatch(payload, "no text")),
     }
 }
 
@@ -187,11 +190,11 @@ fn bytes_of(payload: &Payload) -> Result<Bytes, EncodeError> {
     match (payload.downcast_ref::<Media>(), payload.downcast_ref::<Value>()) {
         (Some(media), _) => Ok(media.bytes().clone()),
         (_, Some(Value::Bytes(bytes))) => Ok(bytes.clone()),
-        _ => Err(misfit(payload, "no byte string")),
+        _ => Err(mismatch(payload, "no byte string")),
     }
 }
 
-fn misfit(payload: &Payload, reason: &str) -> EncodeError {
+fn mismatch(payload: &Payload, reason: &str) -> EncodeError {
     let kind = payload.downcast_ref::<Value>().map_or_else(|| payload.type_name(), Value::kind);
     serde::ser::Error::custom(format!("the outcome, a `{kind}`, is {reason}"))
 }

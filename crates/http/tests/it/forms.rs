@@ -1,6 +1,6 @@
 //! The parts of a form as a type, the limit on their sum, and the required start of a form.
 
-use callboard_codec::{Format, Map, Media, Value};
+use callboard_codec::{DataType, Format, Map, Media, Value};
 use callboard_core::{App, Stage};
 use callboard_http::HttpConfig;
 use schemars::JsonSchema;
@@ -194,6 +194,38 @@ async fn a_file_is_a_raw_body() {
     assert_eq!((answer.header("content-type"), &answer.body[..]), (Some(bytes.1), &b"\x00\xff"[..]));
     assert_eq!(client.post("/file", &[bytes], b"\x00\xff").await.text(), "\"AP8=\"");
     assert_eq!(client.post("/file", &[("content-type", "text/plain")], "AP8=").await.status, 415);
+}
+
+/// The first bytes of the outcome decide which of the accepted types it has.
+#[tokio::test]
+async fn a_file_with_a_media_type_in_its_schema_is_answered_as_that_file() {
+    let picture = DataType::value().with_schema(json!({
+        "type": "string", "contentEncoding": "base64", "contentMediaType": "image/*",
+    }));
+    let echo = Stage::each("echo", |value: &Value| Ok(value.clone()));
+    let app = App::new().route_described("/picture", echo, DataType::value(), picture);
+    let server = Server::for_app(app, HttpConfig::default()).await;
+    let mut client = server.connect().await;
+    let (png, gif) = (b"\x89PNG\r\n\x1a\n rest", b"GIF89a rest");
+    for (accept, body, status, media_type) in [
+        ("image/*", &png[..], 200, "image/png"),
+        ("image/png, image/gif;q=0.5", &gif[..], 200, "image/gif"),
+        ("image/png, */*;q=0.1", &gif[..], 200, "application/json"),
+        ("*/*", &png[..], 200, "application/json"),
+        ("image/png", &gif[..], 406, "application/problem+json"),
+        ("image/*", &b"text"[..], 406, "application/problem+json"),
+    ] {
+        let headers = [("content-type", "application/octet-stream"), ("accept", accept)];
+        let answer = client.post("/picture", &headers, body).await;
+        assert_eq!((answer.status, answer.header("content-type")), (status, Some(media_type)), "{accept}");
+        assert!(!media_type.starts_with("image/") || answer.body == body, "{accept}");
+    }
+    let document = server.get("/openapi.json?forms").await.json();
+    let content = &document["paths"]["/picture"]["post"]["responses"]["200"]["content"];
+    assert_eq!(content["image/gif"]["schema"], json!({ "type": "string", "format": "binary" }));
+    let plain = server.get("/openapi.json").await.json();
+    let content = &plain["paths"]["/picture"]["post"]["responses"]["200"]["content"];
+    assert!(content.get("image/gif").is_none(), "clients have one type of answer");
 }
 
 #[tokio::test]

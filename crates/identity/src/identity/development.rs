@@ -10,7 +10,7 @@ use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, 
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 
-use super::{Identity, Origin, Presented};
+use super::{Identity, Origin, PresentedCertificate};
 use crate::authority::{CERTIFICATE, KEY};
 use crate::certificate::{Member, Role, Validity, fingerprint, has_public_key};
 use crate::error::{IdentityError, unusable};
@@ -70,14 +70,14 @@ fn authority() -> CertificateParams {
     params
 }
 
-fn issue(authority_key: KeyPair) -> Result<Presented, IdentityError> {
+fn issue(authority_key: KeyPair) -> Result<PresentedCertificate, IdentityError> {
     let defaults = CertificateParams::default();
     let validity = Validity { not_before: defaults.not_before.into(), not_after: defaults.not_after.into() };
     let member = Member { role: Role::Node, name: String::new(), id: String::new(), validity };
     let key = KeyPair::generate().map_err(unusable)?;
     let params = member.params(false).map_err(unusable)?;
     let certificate = params.signed_by(&key, &Issuer::new(authority(), authority_key)).map_err(unusable)?;
-    Presented::try_new(vec![certificate.into()], &key.serialize_der())
+    PresentedCertificate::try_new(vec![certificate.into()], &key.serialize_der())
 }
 
 fn read_authority(directory: &Path) -> Result<(CertificateDer<'static>, KeyPair), IdentityError> {

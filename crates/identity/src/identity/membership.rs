@@ -18,7 +18,7 @@ use ring::rand::{self, SecureRandom};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer};
 
-use super::{Identity, Origin, Presented};
+use super::{Identity, Origin, PresentedCertificate};
 use crate::address::QuicUrl;
 use crate::authority::{Authority, DEFAULT_CERTIFICATE_LIFE, KEY};
 use crate::certificate::{Member, cluster_name, pin};
@@ -80,9 +80,9 @@ impl Identity {
 }
 
 /// Issues the own certificate. The chain includes the authority's, because joining processes know only its pin.
-pub(super) fn issue_own(authority: &Authority) -> Result<Presented, IdentityError> {
+pub(super) fn issue_own(authority: &Authority) -> Result<PresentedCertificate, IdentityError> {
     let (certificate, key) = authority.issue_own(DEFAULT_CERTIFICATE_LIFE)?;
-    Presented::try_new(vec![certificate, authority.certificate().clone()], &key.serialize_der())
+    PresentedCertificate::try_new(vec![certificate, authority.certificate().clone()], &key.serialize_der())
 }
 
 /// A new key, and a certificate request for it, in PEM.
@@ -145,7 +145,7 @@ pub fn save_member(directory: &Path, issuers: &QuicUrl, key: &KeyPair, chain: &s
 
 impl Membership {
     /// Reads the certificate from the directory: another process of this member may have renewed it.
-    pub(crate) fn read(&self, member: &Member) -> Result<Presented, IdentityError> {
+    pub(crate) fn read(&self, member: &Member) -> Result<PresentedCertificate, IdentityError> {
         let (presented, authority) = read_presented(&self.directory)?;
         if self.is_same_member(member, &presented, &authority) {
             return Ok(presented);
@@ -154,9 +154,14 @@ impl Membership {
     }
 
     /// Saves a new certificate of this member in the directory.
-    pub(super) fn save(&self, member: &Member, key: &KeyPair, chain: &str) -> Result<Presented, IdentityError> {
+    pub(super) fn save(
+        &self,
+        member: &Member,
+        key: &KeyPair,
+        chain: &str,
+    ) -> Result<PresentedCertificate, IdentityError> {
         let [certificate, authority] = read_chain(chain.as_bytes())?;
-        let presented = Presented::try_new(vec![certificate], &key.serialize_der())?;
+        let presented = PresentedCertificate::try_new(vec![certificate], &key.serialize_der())?;
         if !self.is_same_member(member, &presented, &authority) {
             return Err(IdentityError::Unusable("the new certificate is of another member".into()));
         }
@@ -165,7 +170,12 @@ impl Membership {
     }
 
     /// Whether a certificate is of the same member of the same cluster: a running process does not change its member.
-    fn is_same_member(&self, member: &Member, presented: &Presented, authority: &CertificateDer<'_>) -> bool {
+    fn is_same_member(
+        &self,
+        member: &Member,
+        presented: &PresentedCertificate,
+        authority: &CertificateDer<'_>,
+    ) -> bool {
         let Member { role, name, id, .. } = &presented.member;
         pin(authority) == self.authority && (role, name, id) == (&member.role, &member.name, &member.id)
     }
@@ -176,12 +186,12 @@ fn save_presented(directory: &Path, key: &KeyPair, chain: &str) -> Result<(), Id
 }
 
 /// Reads the presented certificate, and the authority's.
-fn read_presented(directory: &Path) -> Result<(Presented, CertificateDer<'static>), IdentityError> {
+fn read_presented(directory: &Path) -> Result<(PresentedCertificate, CertificateDer<'static>), IdentityError> {
     let path = directory.join(IDENTITY);
     let text = read_private(&path)?;
     let damaged = |reason: String| IdentityError::Damaged { path: path.clone(), reason };
     let key = PrivatePkcs8KeyDer::from_pem_slice(text.as_bytes()).map_err(|error| damaged(error.to_string()))?;
     let [certificate, authority] = read_chain(text.as_bytes()).map_err(|error| damaged(error.to_string()))?;
-    let presented = Presented::try_new(vec![certificate], key.secret_pkcs8_der());
+    let presented = PresentedCertificate::try_new(vec![certificate], key.secret_pkcs8_der());
     Ok((presented.map_err(|error| damaged(error.to_string()))?, authority))
 }

@@ -43,7 +43,7 @@ pub struct Identity(Arc<Inner>);
 
 struct Inner {
     cluster: String,
-    presented: ArcSwap<Presented>,
+    presented: ArcSwap<PresentedCertificate>,
     authorities: Arc<RootCertStore>,
     /// Derives the keys that must survive a restart.
     secret: Vec<u8>,
@@ -70,12 +70,12 @@ pub(crate) enum Origin {
 
 /// The certificate that is presented to peers, until the next renewal.
 #[derive(Debug)]
-pub(crate) struct Presented {
+pub(crate) struct PresentedCertificate {
     key: Arc<CertifiedKey>,
     pub(crate) member: Member,
 }
 
-impl Presented {
+impl PresentedCertificate {
     fn try_new(chain: Vec<CertificateDer<'static>>, key: &[u8]) -> Result<Self, IdentityError> {
         let member = chain.first().and_then(Member::from_certificate);
         let member = member.ok_or_else(|| IdentityError::Unusable("the certificate names no role".into()))?;
@@ -88,7 +88,7 @@ impl Presented {
 impl Identity {
     fn new(
         cluster: String,
-        presented: Presented,
+        presented: PresentedCertificate,
         authority: &CertificateDer<'static>,
         secret: Vec<u8>,
         origin: Origin,
@@ -100,7 +100,7 @@ impl Identity {
 
     fn from_parts(
         cluster: String,
-        presented: Presented,
+        presented: PresentedCertificate,
         authorities: Arc<RootCertStore>,
         secret: Vec<u8>,
         origin: Origin,
@@ -289,7 +289,7 @@ impl Identity {
     }
 
     #[cfg(test)]
-    pub(crate) fn presented(&self) -> Arc<Presented> {
+    pub(crate) fn presented(&self) -> Arc<PresentedCertificate> {
         self.0.presented.load_full()
     }
 }

@@ -17,7 +17,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime};
 
 use super::membership::{certificate_request, issue_own};
-use super::{Identity, Origin, Presented};
+use super::{Identity, Origin, PresentedCertificate};
 use crate::address::QuicUrl;
 use crate::certificate::Validity;
 use crate::error::IdentityError;
@@ -121,7 +121,7 @@ impl Identity {
         Ok(())
     }
 
-    pub(crate) async fn next_presented(&self, issuers: &impl IssuerClient) -> Result<Presented, BoxError> {
+    pub(crate) async fn next_presented(&self, issuers: &impl IssuerClient) -> Result<PresentedCertificate, BoxError> {
         match &self.0.origin {
             Origin::Development(_) => Err(IdentityError::Unusable("it is not renewed".into()).into()),
             Origin::Authority(authority) => {

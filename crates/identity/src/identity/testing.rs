@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use rustls::ClientConfig;
 
-use super::{Identity, Origin, Presented};
+use super::{Identity, Origin, PresentedCertificate};
 use crate::authority::Authority;
 use crate::certificate::Member;
 use crate::clock::Clock;
@@ -22,7 +22,7 @@ impl Identity {
     pub fn issued(authority: &Authority, member: &Member) -> Result<Self, IdentityError> {
         let (certificate, key) = authority.issue(member, false)?;
         let secret = key.serialize_der();
-        let presented = Presented::try_new(vec![certificate], &secret)?;
+        let presented = PresentedCertificate::try_new(vec![certificate], &secret)?;
         let (cluster, origin) = (authority.cluster().to_owned(), Origin::Development(PathBuf::new()));
         Self::new(cluster, presented, authority.certificate(), secret, origin)
     }
@@ -56,7 +56,7 @@ impl Identity {
 
     fn like_this(&self, other: &Self, origin: Origin, clock: Clock) -> Self {
         let presented = other.0.presented.load();
-        let presented = Presented { key: Arc::clone(&presented.key), member: presented.member.clone() };
+        let presented = PresentedCertificate { key: Arc::clone(&presented.key), member: presented.member.clone() };
         let (authorities, secret) = (Arc::clone(&self.0.authorities), self.0.secret.clone());
         Self::from_parts(self.0.cluster.clone(), presented, authorities, secret, origin, clock)
     }

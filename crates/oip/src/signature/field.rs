@@ -17,7 +17,7 @@ pub(crate) struct Field {
     pub(crate) is_required: bool,
 }
 
-/// What the array is in the value.
+/// The role of the array in the value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FieldKind {
     /// A tensor.

@@ -123,6 +123,17 @@ async fn a_child_that_dies_while_it_is_idle_is_started_again_before_the_next_cal
     until_gone(first).await;
 }
 
+/// Its stage runs nothing twice: a call that reached the old child would fail.
+#[tokio::test]
+async fn a_child_that_says_that_it_leaves_is_replaced_before_the_next_call() {
+    for item in ["leave", "leave and stay"] {
+        let node = started(worker()).await;
+        assert_eq!(call(&node, item).await.unwrap(), Value::from("goodbye"));
+        assert_eq!(call(&node, "next").await.unwrap(), Value::from("next"), "{item}");
+        assert_eq!(restarts(&node), 1, "{item}");
+    }
+}
+
 #[tokio::test]
 async fn a_child_that_hangs_is_killed_after_the_timeout_of_its_stage() {
     let node = started(worker().timeout(Duration::from_millis(300))).await;

@@ -11,7 +11,7 @@ use std::sync::OnceLock;
 use std::thread;
 use std::time::Duration;
 
-use callboard_codec::Value;
+use callboard_codec::{Format, Value};
 use callboard_core::Failure;
 use callboard_process::serve_worker;
 
@@ -51,6 +51,14 @@ fn run(calls: &mut u64, item: &Value) -> Result<Value, Failure> {
             Command::new("sleep").arg("1000").stdin(socket()).spawn()?;
             exit(7)
         }
+        Some("leave") => {
+            say_goodbye();
+            exit(0)
+        }
+        Some("leave and stay") => {
+            say_goodbye();
+            sleep()
+        }
         Some("hang") => sleep(),
         Some("print") => {
             println!("a line on standard output");
@@ -72,6 +80,21 @@ fn sleep() -> ! {
     loop {
         thread::sleep(Duration::from_secs(1000));
     }
+}
+
+/// Answers the first batch of one item, and says that this process ends by itself.
+fn say_goodbye() {
+    let entries = [
+        ("type", Value::from("outcomes")),
+        ("id", Value::from(0)),
+        ("items", Value::List(vec![Value::Null])),
+        ("last", Value::Bool(true)),
+    ];
+    let head = Value::Map(entries.into_iter().collect()).encode(Format::Msgpack).expect("a head");
+    let part = Value::from("goodbye").encode(Format::Envelope).expect("a part");
+    let counts = [head.len() as u32, 1].map(u32::to_le_bytes).concat();
+    let frame = [&counts[..], &(part.len() as u64).to_le_bytes(), &head, &part].concat();
+    std::fs::File::from(socket()).write_all(&frame).expect("a node that reads");
 }
 
 fn print_garbage() -> std::io::Result<()> {

@@ -1,4 +1,4 @@
-//! One record per request: who asked for what, and the outcome.
+//! One record per request: its client, its path and its outcome.
 //!
 //! A record has no header, no query and no body, so that no secret gets into the log; of a key it has the name. Every
 //! request pays for its record, so it is a borrowed value ([`AccessRecord`]) that a sink writes at once.

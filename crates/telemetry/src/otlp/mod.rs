@@ -198,7 +198,7 @@ struct ExportTask {
     config: OtlpConfig,
     connection: Option<Connection>,
     metrics: SpanMetrics,
-    /// The last message was dropped, and the log says so.
+    /// Whether the last message was dropped, which was logged.
     is_unreachable: bool,
 }
 

@@ -328,7 +328,7 @@ impl<S: Stream, Out, P: Prepare<S::Item>> fmt::Debug for Ordered<S, Out, P> {
     }
 }
 
-/// The one timer of a stream, for whatever it waits for next. Created on first use.
+/// The timer of a stream, for its next event. Created on first use.
 #[derive(Default)]
 struct StreamTimer(Option<Pin<Box<Sleep>>>);
 

@@ -61,6 +61,16 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    #[test]
+    fn the_deadline_of_a_lone_call_does_not_depend_on_answered_ones() {
+        let (mut window, now, timeout) = (Window::default(), Instant::now(), Duration::from_secs(1));
+        (0..3).for_each(|_| window.pull());
+        assert_eq!(window.deadline(now, timeout), Deadline::after(now, 3 * timeout));
+        (0..3).for_each(|index| assert_eq!(window.yield_next(), index));
+        window.pull();
+        assert_eq!(window.deadline(now, timeout), Deadline::after(now, timeout));
+    }
+
     proptest! {
         /// The window never exceeds its look-ahead. A deadline leaves time for its call and the calls ahead of it,
         /// never exceeds the cap, and is never earlier than that of an earlier outstanding call.

@@ -66,7 +66,7 @@ impl ModelWorld {
             estimate: self.cost.line().batch(load.cost),
             last_batch: self.last_batch,
             empty_yields: self.empty_yields,
-            draining: self.draining,
+            is_draining: self.is_draining,
         }
     }
 

@@ -67,7 +67,7 @@ pub(super) struct ModelWorld {
     yielded_at: usize,
     empty_yields: u32,
     due_at: Option<u64>,
-    draining: bool,
+    is_draining: bool,
     chance: Chance,
 }
 
@@ -116,7 +116,7 @@ impl ModelWorld {
             yielded_at: 0,
             empty_yields: 0,
             due_at: None,
-            draining: false,
+            is_draining: false,
             chance: Chance::new(!script.seed),
             script,
         };
@@ -181,7 +181,7 @@ impl ModelWorld {
             Event::Die(index) => self.die(index),
             Event::Drain => {
                 self.ledger.drain();
-                self.draining = true;
+                self.is_draining = true;
                 self.note("drain".to_owned());
             }
         }

@@ -17,12 +17,12 @@ const LAST_EVENTS: usize = 40;
 #[derive(Debug)]
 pub(super) struct Journal {
     started: Instant,
-    book: Mutex<Simulated>,
+    book: Mutex<SimulationRun>,
 }
 
 /// One finished run of a [`Simulation`](super::Simulation). It prints as its trace, a line for each event.
 #[derive(Clone, Debug, Default)]
-pub struct Simulated {
+pub struct SimulationRun {
     seed: u64,
     trace: Vec<String>,
     outcomes: BTreeMap<&'static str, usize>,
@@ -31,7 +31,7 @@ pub struct Simulated {
     violations: Vec<String>,
 }
 
-impl Simulated {
+impl SimulationRun {
     /// What happened, in order, with the virtual time of each event. The same seed gives the same trace.
     #[must_use]
     pub fn trace(&self) -> &[String] {
@@ -77,7 +77,7 @@ impl Simulated {
     }
 }
 
-impl fmt::Display for Simulated {
+impl fmt::Display for SimulationRun {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.trace.iter().try_for_each(|line| writeln!(f, "{line}"))
     }
@@ -85,7 +85,7 @@ impl fmt::Display for Simulated {
 
 impl Journal {
     pub(super) fn new(seed: u64) -> Self {
-        Self { started: clock::now(), book: Mutex::new(Simulated { seed, ..Simulated::default() }) }
+        Self { started: clock::now(), book: Mutex::new(SimulationRun { seed, ..SimulationRun::default() }) }
     }
 
     pub(super) fn event(&self, what: impl fmt::Display) {
@@ -126,7 +126,7 @@ impl Journal {
         self.event(format_args!("stage {stage}: a batch takes {delay:?} longer"));
     }
 
-    pub(super) fn take(&self) -> Simulated {
+    pub(super) fn take(&self) -> SimulationRun {
         std::mem::take(&mut *self.book.lock())
     }
 

@@ -19,7 +19,7 @@ use tokio::time::{sleep, sleep_until, timeout};
 
 use self::faults::{CRASH, Faults, Plan, with_faults};
 use self::journal::Journal;
-pub use self::journal::Simulated;
+pub use self::journal::SimulationRun;
 use super::{Chance, TestApp};
 use crate::call::CallOptions;
 use crate::client::LocalClient;
@@ -170,7 +170,7 @@ impl Simulation {
     ///
     /// If a promise was broken, with the seed and the last events; if the clock runs or the app does not start; if no
     /// route has a named stage, or that stage cannot be simulated.
-    pub async fn run(self) -> Simulated {
+    pub async fn run(self) -> SimulationRun {
         expect_a_paused_clock();
         // This thread draws the jitter of back-offs.
         fastrand::seed(self.seed);

@@ -80,11 +80,11 @@ fn document(routes: &[Arc<Route>], info: &ApiInfo, protocol: Option<&dyn Protoco
     let mut paths: serde_json::Map<String, Value> = routes
         .iter()
         .map(|route| {
-            let operation = operation::of_route(route, ids.next(route.name()), audience, &mut components);
+            let operation = operation::for_route(route, ids.next(route.name()), audience, &mut components);
             (route.name().to_owned(), json!({ "post": operation }))
         })
         .collect();
-    paths.insert("/v1/call/{name}".to_owned(), json!({ "post": operation::of_calls(&mut components) }));
+    paths.insert("/v1/call/{name}".to_owned(), json!({ "post": operation::for_calls(&mut components) }));
     let mut tags = vec![json!({ "name": "routes", "description": "What this node serves." })];
     let mut error_responses = operation::error_responses();
     if let Some(protocol) = protocol {

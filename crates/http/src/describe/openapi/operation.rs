@@ -20,7 +20,7 @@ use crate::respond::stream::{STREAM_FORMS, StreamForm};
 use crate::respond::{ReplyForm, offers};
 
 /// The `POST` of a route.
-pub(super) fn of_route(route: &Route, operation_id: String, audience: Audience, components: &mut Components) -> Value {
+pub(super) fn for_route(route: &Route, operation_id: String, audience: Audience, components: &mut Components) -> Value {
     json!({
         "tags": ["routes"],
         "operationId": operation_id,
@@ -30,12 +30,12 @@ pub(super) fn of_route(route: &Route, operation_id: String, audience: Audience, 
         },
         "parameters": PARAMETERS.map(|(name, ..)| json!({ "$ref": format!("#/components/parameters/{name}") })),
         "requestBody": request_body(route, audience, components),
-        "responses": responses(route, components),
+        "responses": responses(route, audience, components),
     })
 }
 
 /// The `POST` that calls any route as a function.
-pub(super) fn of_calls(components: &mut Components) -> Value {
+pub(super) fn for_calls(components: &mut Components) -> Value {
     let reference = components.insert("FunctionCall", function_call());
     let formats = arguments().formats().into_iter().map(Format::media_type);
     let also = others(formats.chain([MULTIPART, StreamForm::Envelopes.media_type()]));
@@ -123,15 +123,13 @@ const JSON: &str = Format::Json.media_type();
 /// Next to a content in JSON: the other media types of the same value.
 const ALSO: &str = "x-callboard-media-types";
 
-/// A form with files: the raw body of a route that takes one, else the fields of the type if one of them is a file.
+/// A form with files: the fields of the type if one of them is a file, else the raw body of a route that takes one.
 /// Other forms add nothing to JSON.
 fn form_schema(input: &DataType, components: &mut Components) -> Option<Value> {
-    let form = match input.raw_body() {
-        Some(raw) => {
-            json!({ "type": "object", "required": [raw.field], "properties": { raw.field.as_str(): binary() } })
-        }
-        None => with_files(input.schema())?,
-    };
+    let form = with_files(input.schema()).or_else(|| {
+        let field = &input.raw_body()?.field;
+        Some(json!({ "type": "object", "required": [field], "properties": { field.as_str(): binary() } }))
+    })?;
     Some(components.insert(&format!("{}Form", input.name()), form))
 }
 
@@ -139,6 +137,8 @@ fn form_schema(input: &DataType, components: &mut Components) -> Option<Value> {
 fn with_files(schema: &Value) -> Option<Value> {
     let file_of = |field: &Value| match field {
         field if is_file(field) => Some(binary()),
+        // A file that may be missing.
+        field if field["anyOf"].as_array().is_some_and(|choices| choices.iter().any(is_file)) => Some(binary()),
         field if is_file(&field["items"]) => Some(json!({ "type": "array", "items": binary() })),
         _ => None,
     };
@@ -173,14 +173,19 @@ const MAX_EXAMPLE_BYTES: usize = 4 * 1024;
 /// A larger value is not even encoded to measure it.
 const MAX_EXAMPLE_MEMORY: usize = 64 * MAX_EXAMPLE_BYTES;
 
-fn responses(route: &Route, components: &mut Components) -> Value {
+fn responses(route: &Route, audience: Audience, components: &mut Components) -> Value {
     let output = route.output();
     let reference = components.insert(output.name(), output.schema().clone());
-    let (description, content) = if route.streams() {
+    let (description, mut content) = if route.streams() {
         ("A stream of outcomes, as they become available; an error ends it.", stream_content(&reference))
     } else {
         ("The outcome.", content_of(&reference, offers(output).into_iter().map(ReplyForm::media_type)))
     };
+    // The page has a choice, and shows a picture.
+    let files = offers(output).into_iter().filter(|form| matches!(form, ReplyForm::File(_)));
+    for form in files.filter(|_| audience == Audience::People && !route.streams()) {
+        content.insert(form.media_type().to_owned(), json!({ "schema": binary() }));
+    }
     responses_with(description, content)
 }
 

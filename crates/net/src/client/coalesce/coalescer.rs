@@ -7,7 +7,8 @@
 //!
 //! * **No room:** while the node accepts no further stream, calls gather, and share streams with more calls. A caller
 //!   that prefers another node gets the error that its call was not started.
-//!   refused. No place is reserved: callers that are polled would wait for callers that are not.
+//! * **Full:** a call waits for a place in the queue. No place is reserved: callers that are polled would wait for
+//!   callers that are not.
 //! * **Late:** a call that has waited is sent with less remaining time.
 //! * **Cancelled:** a call that is cancelled while it waits is never sent.
 

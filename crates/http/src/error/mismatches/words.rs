@@ -1,4 +1,4 @@
-//! The texts of misfits: names of types and values, and paths.
+//! The texts of mismatches: names of types and values, and paths.
 
 use callboard_codec::Value;
 use serde_json::Value as Schema;

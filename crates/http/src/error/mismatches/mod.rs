@@ -5,7 +5,7 @@
 //! that a schema cannot describe (bytes, arrays, tables) fit everything here.
 //!
 //! The work is bounded for every input: the number of visited places, with long texts and names counting several times,
-//! and the number of listed misfits.
+//! and the number of listed mismatches.
 
 #[cfg(test)]
 mod tests;
@@ -30,25 +30,25 @@ const MAX_DEPTH: usize = 64;
 
 /// A place in a value that does not fit, and the reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Misfit {
+pub(crate) struct SchemaMismatch {
     /// As in [`DecodeError::path`].
     pub(crate) path: String,
     pub(crate) message: String,
 }
 
-/// The misfits of `value`, which was refused with `error`. That error comes first if the schema does not find it.
-pub(crate) fn misfits(schema: &Schema, value: &Value, error: &DecodeError) -> Vec<Misfit> {
-    let mut walk = Walk { root: schema, steps: MAX_STEPS };
-    let mut misfits = walk.visit(schema, value, "$", 0);
-    let is_listed = misfits.iter().any(|misfit| misfit.path.starts_with(error.path()));
+/// The mismatches of `value`, which was refused with `error`. That error comes first if the schema does not find it.
+pub(crate) fn mismatches(schema: &Schema, value: &Value, error: &DecodeError) -> Vec<SchemaMismatch> {
+    let mut walk = SchemaWalk { root: schema, steps: MAX_STEPS };
+    let mut mismatches = walk.visit(schema, value, "$", 0);
+    let is_listed = mismatches.iter().any(|mismatch| mismatch.path.starts_with(error.path()));
     if !is_listed {
-        misfits.insert(0, Misfit::from_error(error));
+        mismatches.insert(0, SchemaMismatch::from_error(error));
     }
-    misfits.truncate(MAX_FIELDS);
-    misfits
+    mismatches.truncate(MAX_FIELDS);
+    mismatches
 }
 
-impl Misfit {
+impl SchemaMismatch {
     /// The place of the error that ended the reading.
     pub(crate) fn from_error(error: &DecodeError) -> Self {
         let path = if error.path().is_empty() { "$" } else { error.path() };
@@ -62,12 +62,12 @@ impl Misfit {
 }
 
 /// A walk over a value and its schema.
-struct Walk<'a> {
+struct SchemaWalk<'a> {
     root: &'a Schema,
     steps: usize,
 }
 
-impl<'a> Walk<'a> {
+impl<'a> SchemaWalk<'a> {
     /// Counts a step, and one more for each piece of a text. `false` when no step is left.
     fn step(&mut self, text_bytes: usize) -> bool {
         let steps = 1 + text_bytes / STEP_BYTES;
@@ -76,14 +76,14 @@ impl<'a> Walk<'a> {
         is_allowed
     }
 
-    fn visit(&mut self, schema: &'a Schema, value: &Value, path: &str, depth: usize) -> Vec<Misfit> {
+    fn visit(&mut self, schema: &'a Schema, value: &Value, path: &str, depth: usize) -> Vec<SchemaMismatch> {
         let text_bytes = value.as_str().map_or(0, str::len);
         if depth > MAX_DEPTH || is_opaque(value) || !self.step(text_bytes) {
             return Vec::new();
         }
         let mut found = Vec::new();
         if *schema == Schema::Bool(false) {
-            found.push(misfit(path, "is not allowed here"));
+            found.push(mismatch(path, "is not allowed here"));
         }
         if let Some(target) = schema["$ref"].as_str().and_then(|reference| self.resolve(reference)) {
             found.extend(self.visit(target, value, path, depth + 1));
@@ -96,7 +96,7 @@ impl<'a> Walk<'a> {
         }
         if let Some(message) = own_misfit(schema, value) {
             // The parts of a value of another type are not visited.
-            found.push(misfit(path, message));
+            found.push(mismatch(path, message));
             return found;
         }
         match value {
@@ -111,11 +111,11 @@ impl<'a> Walk<'a> {
         self.root.pointer(reference.strip_prefix('#')?)
     }
 
-    fn object(&mut self, schema: &'a Schema, map: &Map, path: &str, depth: usize, found: &mut Vec<Misfit>) {
+    fn object(&mut self, schema: &'a Schema, map: &Map, path: &str, depth: usize, found: &mut Vec<SchemaMismatch>) {
         let properties = schema["properties"].as_object();
         let required = schema["required"].as_array().into_iter().flatten().filter_map(Schema::as_str);
         for name in required.filter(|name| !map.contains_key(name)) {
-            found.push(misfit(&step(path, name), "is missing"));
+            found.push(mismatch(&step(path, name), "is missing"));
         }
         for (name, value) in map {
             if found.len() >= MAX_FIELDS || !self.step(name.len()) {
@@ -124,7 +124,7 @@ impl<'a> Walk<'a> {
             match properties.and_then(|properties| properties.get(name)) {
                 Some(property) => found.extend(self.visit(property, value, &step(path, name), depth + 1)),
                 None if schema["additionalProperties"] == Schema::Bool(false) => {
-                    found.push(misfit(&step(path, name), "is not a field of this type"));
+                    found.push(mismatch(&step(path, name), "is not a field of this type"));
                 }
                 None if schema["additionalProperties"].is_object() => {
                     found.extend(self.visit(&schema["additionalProperties"], value, &step(path, name), depth + 1));
@@ -134,12 +134,19 @@ impl<'a> Walk<'a> {
         }
     }
 
-    fn array(&mut self, schema: &'a Schema, items: &[Value], path: &str, depth: usize, found: &mut Vec<Misfit>) {
+    fn array(
+        &mut self,
+        schema: &'a Schema,
+        items: &[Value],
+        path: &str,
+        depth: usize,
+        found: &mut Vec<SchemaMismatch>,
+    ) {
         let least = schema["minItems"].as_u64().filter(|least| (items.len() as u64) < *least);
         let most = schema["maxItems"].as_u64().filter(|most| items.len() as u64 > *most);
         if let Some(bound) = least.or(most) {
             let side = if least.is_some() { "at least" } else { "at most" };
-            found.push(misfit(path, format!("has {} items and must have {side} {bound}", items.len())));
+            found.push(mismatch(path, format!("has {} items and must have {side} {bound}", items.len())));
         }
         let first = schema["prefixItems"].as_array().map_or(&[][..], Vec::as_slice);
         for (index, item) in items.iter().enumerate() {
@@ -154,18 +161,18 @@ impl<'a> Walk<'a> {
     }
 
     /// One alternative has to fit. Otherwise the closest alternative says what is wrong: the only one that is not null,
-    /// or one of the value's kind whose misfits are deeper.
-    fn choice(&mut self, choices: &'a [Schema], value: &Value, path: &str, depth: usize) -> Vec<Misfit> {
+    /// or one of the value's kind whose mismatches are deeper.
+    fn choice(&mut self, choices: &'a [Schema], value: &Value, path: &str, depth: usize) -> Vec<SchemaMismatch> {
         if let Some((tag, constants)) = tag_of(choices)
             && let Value::Map(map) = value
         {
             let named = map.get(tag).and_then(|tag| constants.iter().position(|constant| is_equal(constant, tag)));
             return match named {
                 Some(index) => self.visit(&choices[index], value, path, depth + 1),
-                None => vec![misfit(&step(path, tag), none_of(constants))],
+                None => vec![mismatch(&step(path, tag), none_of(constants))],
             };
         }
-        let mut tried: Vec<Vec<Misfit>> = Vec::new();
+        let mut tried: Vec<Vec<SchemaMismatch>> = Vec::new();
         for choice in choices {
             let found = self.visit(choice, value, path, depth + 1);
             if found.is_empty() {
@@ -177,14 +184,14 @@ impl<'a> Walk<'a> {
         }
         let constants: Option<Vec<&Schema>> = choices.iter().map(|choice| choice.get("const")).collect();
         if let Some(constants) = constants {
-            return vec![misfit(path, none_of(constants))];
+            return vec![mismatch(path, none_of(constants))];
         }
         if tried.len() == 1 {
             return tried.swap_remove(0);
         }
-        let inner = tried.into_iter().filter(|found| found.iter().all(|misfit| misfit.path != path));
+        let inner = tried.into_iter().filter(|found| found.iter().all(|mismatch| mismatch.path != path));
         let nearest = inner.min_by_key(Vec::len);
-        nearest.unwrap_or_else(|| vec![misfit(path, format!("fits none of {} alternatives", choices.len()))])
+        nearest.unwrap_or_else(|| vec![mismatch(path, format!("fits none of {} alternatives", choices.len()))])
     }
 }
 
@@ -213,7 +220,7 @@ fn is_opaque(value: &Value) -> bool {
     !is_describable
 }
 
-/// The misfit of the value itself, without its parts.
+/// The mismatch of the value itself, without its parts.
 fn own_misfit(schema: &Schema, value: &Value) -> Option<String> {
     let types: Vec<&str> = match &schema["type"] {
         Schema::String(name) => vec![name],
@@ -234,7 +241,7 @@ fn own_misfit(schema: &Schema, value: &Value) -> Option<String> {
     {
         return Some(none_of([constant]));
     }
-    out_of_range(schema, value).or_else(|| of_wrong_length(schema, value))
+    out_of_range(schema, value).or_else(|| wrong_length(schema, value))
 }
 
 fn out_of_range(schema: &Schema, value: &Value) -> Option<String> {
@@ -256,7 +263,7 @@ fn out_of_range(schema: &Schema, value: &Value) -> Option<String> {
     least.or_else(most).or_else(above).or_else(below)
 }
 
-fn of_wrong_length(schema: &Schema, value: &Value) -> Option<String> {
+fn wrong_length(schema: &Schema, value: &Value) -> Option<String> {
     let length = value.as_str()?.chars().count() as u64;
     let short = schema["minLength"].as_u64().filter(|least| length < *least);
     let long = schema["maxLength"].as_u64().filter(|most| length > *most);
@@ -289,6 +296,6 @@ fn is_equal(constant: &Schema, value: &Value) -> bool {
     }
 }
 
-fn misfit(path: &str, message: impl Into<String>) -> Misfit {
-    Misfit { path: path.to_owned(), message: message.into() }
+fn mismatch(path: &str, message: impl Into<String>) -> SchemaMismatch {
+    SchemaMismatch { path: path.to_owned(), message: message.into() }
 }

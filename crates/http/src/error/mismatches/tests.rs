@@ -1,4 +1,4 @@
-//! The misfits of wrong bodies, and the work that a hostile body causes.
+//! The mismatches of wrong bodies, and the work that a hostile body causes.
 
 use callboard_codec::{DataType, DecodeLimits, Format};
 use schemars::JsonSchema;
@@ -39,12 +39,12 @@ enum Action {
     Drop { force: bool },
 }
 
-fn misfits_of(body: serde_json::Value) -> Vec<(String, String)> {
+fn mismatches_of(body: serde_json::Value) -> Vec<(String, String)> {
     let (order, limits) = (DataType::for_type::<Order>(), DecodeLimits::default());
     let bytes = body.to_string().into();
     let error = order.decode(Format::Json, &bytes, &limits).unwrap_err();
     let value = Value::decode(Format::Json, &bytes, &limits).unwrap();
-    misfits(order.schema(), &value, &error).into_iter().map(|misfit| (misfit.path, misfit.message)).collect()
+    mismatches(order.schema(), &value, &error).into_iter().map(|mismatch| (mismatch.path, mismatch.message)).collect()
 }
 
 fn good() -> serde_json::Value {
@@ -72,7 +72,7 @@ fn paths(listed: &[(String, String)]) -> Vec<&str> {
 
 #[test]
 fn every_wrong_field_is_listed_with_its_path() {
-    let listed = misfits_of(good_with(&[
+    let listed = mismatches_of(good_with(&[
         ("/name", json!(7)),
         ("/count", json!(300)),
         ("/note", json!([])),
@@ -93,7 +93,7 @@ fn every_wrong_field_is_listed_with_its_path() {
 
 #[test]
 fn missing_and_unknown_fields_are_listed() {
-    let listed = misfits_of(json!({ "name": "a", "count": 1, "kind": "small", "size": [1, 2], "colour": "red" }));
+    let listed = mismatches_of(json!({ "name": "a", "count": 1, "kind": "small", "size": [1, 2], "colour": "red" }));
     assert_eq!(
         listed,
         [
@@ -101,12 +101,12 @@ fn missing_and_unknown_fields_are_listed() {
             ("$.colour".to_owned(), "is not a field of this type".to_owned()),
         ]
     );
-    assert_eq!(paths(&misfits_of(json!([]))), ["$"]);
+    assert_eq!(paths(&mismatches_of(json!([]))), ["$"]);
 }
 
 #[test]
 fn a_value_that_fits_no_alternative_is_listed_once() {
-    let listed = misfits_of(good_with(&[("/items/0/action", json!({ "do": "dance" })), ("/count", json!("1"))]));
+    let listed = mismatches_of(good_with(&[("/items/0/action", json!({ "do": "dance" })), ("/count", json!("1"))]));
     assert_eq!(paths(&listed), ["$.count", "$.items[0].action.do"], "{listed:?}");
     assert_eq!(listed[1].1, r#"must be "add" or "drop""#);
 }
@@ -124,14 +124,14 @@ fn an_error_that_only_serde_finds_is_listed_first() {
     }
     let (even, limits) = (DataType::for_type::<Even>(), DecodeLimits::default());
     let error = even.decode(Format::Json, &"7".into(), &limits).unwrap_err();
-    let listed = misfits(even.schema(), &Value::Int(7), &error);
+    let listed = mismatches(even.schema(), &Value::Int(7), &error);
     assert_eq!((listed.len(), listed[0].path.as_str(), listed[0].message.as_str()), (1, "$", "must be even"));
 }
 
 #[test]
 fn a_hostile_value_has_bounded_steps_and_a_bounded_list() {
     let many = json!(vec![json!({ "id": "x" }); 50_000]);
-    let listed = misfits_of(good_with(&[("/items", many), ("/name", json!(1))]));
+    let listed = mismatches_of(good_with(&[("/items", many), ("/name", json!(1))]));
     assert_eq!(listed.len(), MAX_FIELDS);
     let a = json!({ "anyOf": [{ "$ref": "#/$defs/A" }, { "$ref": "#/$defs/A" }], "type": "string" });
     let schema = json!({ "$defs": { "A": a }, "$ref": "#/$defs/A" });
@@ -155,7 +155,7 @@ fn each_visit_of_a_large_value_takes_its_steps() {
 
 /// The steps of a walk over this value.
 fn steps(schema: &Schema, value: &Value) -> usize {
-    let mut walk = Walk { root: schema, steps: MAX_STEPS };
+    let mut walk = SchemaWalk { root: schema, steps: MAX_STEPS };
     walk.visit(schema, value, "$", 0);
     MAX_STEPS - walk.steps
 }

@@ -1,0 +1,152 @@
+"""What a service does besides its calls: it prepares its node, warms up, and says whether it is well."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import hashlib
+import inspect
+import logging
+import os
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from callboard._api import Context
+from callboard._envelope import decode, encode
+from callboard._runner import Cancelled, Failure, Runner, hook_arguments
+from callboard._target import Route
+
+log = logging.getLogger("callboard")
+
+# A replica is asked for its health at most this often.
+HEALTH_SECONDS = 1.0
+
+
+# ---- Preparation -----------------------------------------------------------------------------------------------------
+
+
+class Preparation:
+    """The cache directory of a class, and what `prepare` has put there.
+
+    It is below `$XDG_CACHE_HOME/callboard`, or `~/.cache/callboard`, under a name that belongs to the class and to the
+    place of its file. A mark in it says with which code `prepare` has run; a lock beside it lets one process at a time
+    do so.
+    """
+
+    def __init__(self, owner: Any, cache: str | os.PathLike[str] | None = None) -> None:
+        self.name = owner.__name__
+        self._prepare = getattr(owner, "prepare", None)
+        file = Path(getattr(sys.modules.get(owner.__module__), "__file__", None) or owner.__module__)
+        home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+        place = hashlib.sha256(os.fsencode(file.absolute().parent)).hexdigest()[:8]
+        self.cache = Path(cache) if cache else Path(home) / "callboard" / f"{file.stem}-{self.name}-{place}"
+        self._mark = self.cache / ".prepared"
+
+    def exists(self) -> bool:
+        """Whether there is something to prepare."""
+        return callable(self._prepare)
+
+    def is_needed(self) -> bool:
+        """Whether `prepare` has not run here, or was changed since."""
+        if not self.exists():
+            return False
+        try:
+            return self._mark.read_text() != self._code()
+        except OSError:
+            return True
+
+    def run(self, instance: Any) -> bool:
+        """Runs `prepare` of an instance if that is needed, while other processes wait. Returns whether it ran."""
+        if not self.is_needed():
+            return False
+        with self._lock():
+            if not self.is_needed():
+                return False
+            self.cache.mkdir(parents=True, exist_ok=True)
+            result = instance.prepare(**hook_arguments(instance.prepare, {"cache": self.cache}))
+            if inspect.isawaitable(result):
+                asyncio.run(_awaited(result))
+            self._mark.write_text(self._code())
+            return True
+
+    def _code(self) -> str:
+        try:
+            source = inspect.getsource(inspect.unwrap(self._prepare))  # type: ignore[arg-type]
+        except (OSError, TypeError):
+            source = ""
+        return hashlib.sha256(source.encode()).hexdigest()
+
+    @contextlib.contextmanager
+    def _lock(self) -> Iterator[None]:
+        self.cache.parent.mkdir(parents=True, exist_ok=True)
+        with open(f"{self.cache}.lock", "w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+
+
+async def _awaited(result: Any) -> None:
+    await result
+
+
+# ---- Examples --------------------------------------------------------------------------------------------------------
+
+
+async def warm_up(route: Route, runner: Runner) -> None:
+    """Runs each example once. A failure is a warning: `callboard check` is for finding it."""
+    for number, example in enumerate(route.examples, 1):
+        context = Context(route=route.path)
+
+        def stop(index: int, output: Any, context: Context = context) -> None:
+            # The first output of a stream is warm enough.
+            context._cancelled = True
+
+        async def stop_async(index: int, output: Any, context: Context = context) -> None:
+            context._cancelled = True
+            raise Cancelled
+
+        begin = time.monotonic()
+        inputs = [decode(encode(example))]
+        if runner.signature.is_async:
+            (outcome,) = await runner.run_async(inputs, [context], stop_async, lambda cancel: None)
+        else:
+            (outcome,) = runner.run(inputs, [context], stop)
+        if isinstance(outcome, Failure) and not context._cancelled:
+            log.warning("%s: example %d failed at warm-up: %s", runner.name, number, outcome.error)
+        else:
+            log.debug("%s: example %d ran in %.0f ms", runner.name, number, 1000 * (time.monotonic() - begin))
+
+
+# ---- Health ----------------------------------------------------------------------------------------------------------
+
+
+class Health:
+    """Asks an instance whether it is well, between batches."""
+
+    def __init__(self, instance: Any) -> None:
+        self._ask = getattr(instance, "health", None)
+        self._next = 0.0
+
+    async def reason(self) -> str | None:
+        """Why the replica must end; None if it is well, or was so a moment ago."""
+        if not callable(self._ask) or time.monotonic() < self._next:
+            return None
+        self._next = time.monotonic() + HEALTH_SECONDS
+        try:
+            answer = self._ask()
+            answer = await answer if inspect.isawaitable(answer) else answer
+        except Exception as error:
+            return f"health() raised {type(error).__name__}: {error}"
+        return None if answer or answer is None else f"health() is {answer!r}"
+
+
+def finish(coroutine: Any) -> Any:
+    """Runs a coroutine to its end that waits for nothing, without a loop: a hook of a service without async code."""
+    try:
+        coroutine.send(None)
+    except StopIteration as done:
+        return done.value
+    raise RuntimeError("a hook has waited where there is no loop")

@@ -1,0 +1,281 @@
+"""Files as types of arguments and results: pictures, sounds, and any other bytes.
+
+An argument comes as a file of a form, as a body of its own media type, as bytes, or as base64 in a text. A result goes
+as bytes, which JSON writes as base64.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import io
+import os
+import re
+import sys
+import types
+import typing
+import wave
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar, get_args, get_origin
+
+import numpy as np
+from numpy.typing import NDArray
+
+from callboard._api import InvalidInput
+
+if TYPE_CHECKING:
+    import PIL.Image
+
+F = TypeVar("F", bound="File")
+
+BYTES = "application/octet-stream"
+
+# The hints that a file may be inside of.
+_WRAPPERS = (list, tuple, types.UnionType, typing.Union)
+
+# Where a file of a media type has which bytes. The HTTP edge has the same list, in `file_type.rs`.
+_SIGNATURES = (
+    (0, b"\x89PNG\r\n\x1a\n", "image/png"),
+    (0, b"\xff\xd8\xff", "image/jpeg"),
+    (0, b"GIF8", "image/gif"),
+    (8, b"WEBP", "image/webp"),
+    (4, b"ftypavif", "image/avif"),
+    (0, b"II*\0", "image/tiff"),
+    (0, b"MM\0*", "image/tiff"),
+    (0, b"BM", "image/bmp"),
+    (8, b"WAVE", "audio/wav"),
+    (0, b"OggS", "audio/ogg"),
+    (0, b"fLaC", "audio/flac"),
+    (0, b"ID3", "audio/mpeg"),
+    (0, b"\xff\xfb", "audio/mpeg"),
+    (0, b"%PDF-", "application/pdf"),
+    (0, b"PK\3\4", "application/zip"),
+)
+
+# The modes of Pillow that PNG has; others become RGB.
+_PNG_MODES = ("1", "L", "LA", "P", "RGB", "RGBA", "I", "I;16")
+
+
+class File:
+    """The bytes of a file. Without a `media_type` its first bytes say what it is."""
+
+    # The media types of its files, as the documentation shows them.
+    media_range: ClassVar[str] = BYTES
+
+    __slots__ = ("_media_type", "data")
+
+    def __init__(self, data: bytes, media_type: str | None = None) -> None:
+        self.data = data
+        self._media_type = media_type
+
+    @classmethod
+    def open(cls: type[F], path: str | os.PathLike[str]) -> F:
+        """The file of this name."""
+        with open(path, "rb") as file:
+            return cls(file.read())
+
+    @property
+    def media_type(self) -> str:
+        """Such as `image/png`; `application/octet-stream` of unknown bytes."""
+        return self._media_type or media_type_of(self.data)
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, File) and type(other) is type(self) and other.data == self.data
+
+    def __hash__(self) -> int:
+        return hash(self.data)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({len(self.data)} bytes of {self.media_type})"
+
+
+class Image(File):
+    """A picture."""
+
+    media_range: ClassVar[str] = "image/*"
+
+    __slots__ = ()
+
+    def pil(self, mode: str | None = None) -> PIL.Image.Image:
+        """The picture as Pillow's, in a mode such as `"RGB"` if one is given. Needs Pillow.
+
+        `InvalidInput`, which is status 422, if the bytes are no picture, or one that is too large for Pillow.
+        """
+        pillow = _pillow()
+        try:
+            image: PIL.Image.Image = pillow.open(io.BytesIO(self.data))
+            image.load()
+        except (OSError, SyntaxError, ValueError, EOFError, pillow.DecompressionBombError) as error:
+            message = str(error) if isinstance(error, pillow.DecompressionBombError) else "it cannot be decoded"
+            raise InvalidInput(f"a picture of {len(self.data)} bytes ({self.media_type}): {message}") from error
+        return image if mode is None or image.mode == mode else image.convert(mode)
+
+    def array(self, mode: str = "RGB") -> NDArray[np.uint8]:
+        """The pixels: height by width by channels, from 0 to 255; of mode `"L"` height by width. Needs Pillow."""
+        return np.asarray(self.pil(mode))
+
+    @classmethod
+    def from_pil(cls, image: PIL.Image.Image, format: str | None = None) -> Image:
+        """A picture of Pillow's as a file; without a `format`, such as `"JPEG"`, as PNG."""
+        format = format or "PNG"
+        if format == "PNG" and image.mode not in _PNG_MODES:
+            image = image.convert("RGB")
+        file = io.BytesIO()
+        image.save(file, format)
+        return cls(file.getvalue())
+
+    @classmethod
+    def from_array(cls, pixels: NDArray[Any], format: str | None = None) -> Image:
+        """Pixels as `array` gives them, as a file. Needs Pillow."""
+        return cls.from_pil(_pillow().fromarray(np.ascontiguousarray(pixels)), format)
+
+
+class Audio(File):
+    """A sound."""
+
+    media_range: ClassVar[str] = "audio/*"
+
+    __slots__ = ()
+
+    def array(self) -> tuple[NDArray[np.float32], int]:
+        """The samples, frames by channels from -1 to 1, and how many frames a second has.
+
+        WAV files of integers need nothing else; other files need the package `soundfile`. `InvalidInput`, which is
+        status 422, if the bytes are no sound.
+        """
+        try:
+            with wave.open(io.BytesIO(self.data)) as file:
+                return _samples(file), file.getframerate()
+        except (wave.Error, EOFError, OSError, ValueError):
+            return self._by_soundfile()
+
+    def _by_soundfile(self) -> tuple[NDArray[np.float32], int]:
+        try:
+            import soundfile
+        except (ImportError, OSError):
+            if self.media_type == BYTES:
+                raise InvalidInput(f"a sound of {len(self.data)} bytes: it cannot be decoded") from None
+            raise _missing("soundfile", f"reading {self.media_type}") from None
+        try:
+            samples, rate = soundfile.read(io.BytesIO(self.data), dtype="float32", always_2d=True)
+        except RuntimeError as error:
+            message = f"a sound of {len(self.data)} bytes ({self.media_type}): it cannot be decoded"
+            raise InvalidInput(message) from error
+        return samples, int(rate)
+
+    @classmethod
+    def from_array(cls, samples: NDArray[Any], rate: int) -> Audio:
+        """Samples from -1 to 1, frames or frames by channels, as a WAV file of 16 bits."""
+        frames = samples.reshape(len(samples), -1)
+        file = io.BytesIO()
+        with wave.open(file, "wb") as writer:
+            writer.setnchannels(frames.shape[1])
+            writer.setsampwidth(2)
+            writer.setframerate(rate)
+            writer.writeframes((np.clip(frames, -1, 1) * 32767).round().astype("<i2").tobytes())
+        return cls(file.getvalue())
+
+
+def media_type_of(data: bytes) -> str:
+    """What the first bytes of a file say that it is."""
+    found = (name for place, mark, name in _SIGNATURES if data[place : place + len(mark)] == mark)
+    return next(found, BYTES)
+
+
+def _samples(file: wave.Wave_read) -> NDArray[np.float32]:
+    width, raw = file.getsampwidth(), file.readframes(file.getnframes())
+    if width == 1:
+        # The only width without a sign.
+        wide = (np.frombuffer(raw, np.uint8).astype(np.int32) - 128) << 24
+    elif width == 3:
+        padded = np.zeros((len(raw) // 3, 4), np.uint8)
+        padded[:, 1:] = np.frombuffer(raw, np.uint8).reshape(-1, 3)
+        wide = padded.view("<i4")
+    else:
+        wide = np.frombuffer(raw, f"<i{width}").astype(np.int32) << (32 - 8 * width)
+    return (wide.reshape(-1, file.getnchannels()) / 2**31).astype(np.float32)
+
+
+def _pillow() -> Any:
+    try:
+        import PIL.Image
+    except ImportError:
+        raise _missing("pillow", "reading and writing pictures") from None
+    return PIL.Image
+
+
+def _missing(package: str, purpose: str) -> ModuleNotFoundError:
+    message = f"{purpose} needs {package}; install it: {sys.executable} -m pip install {package}"
+    return ModuleNotFoundError(message, name=package)
+
+
+# ---- Hints -----------------------------------------------------------------------------------------------------------
+
+
+def is_file(hint: Any) -> bool:
+    """Whether an argument of this hint is one file."""
+    hint = get_args(hint)[0] if get_origin(hint) is Annotated else hint
+    return isinstance(hint, type) and (issubclass(hint, File) or is_pillow(hint))
+
+
+def has_file(hint: Any) -> bool:
+    """Whether an argument of this hint is a file, a list of files, or may be one."""
+    return is_file(hint) or (get_origin(hint) in _WRAPPERS and any(map(has_file, get_args(hint))))
+
+
+def is_pillow(kind: type) -> bool:
+    """Whether this is Pillow's type of pictures."""
+    return kind.__module__.partition(".")[0] == "PIL" and hasattr(kind, "tobitmap")
+
+
+def media_range_of(hint: Any) -> str:
+    """The media types of the files of a hint, such as `image/*`."""
+    hint = get_args(hint)[0] if get_origin(hint) is Annotated else hint
+    return hint.media_range if issubclass(hint, File) else Image.media_range
+
+
+def schema(kind: type) -> dict[str, Any]:
+    """The JSON Schema of a file."""
+    media_range = media_range_of(kind)
+    known = {} if media_range == BYTES else {"contentMediaType": media_range}
+    return {"type": "string", "contentEncoding": "base64", **known, "description": "a file: bytes, or base64 as text"}
+
+
+def convert(kind: type, value: Any) -> Any:
+    """An input as a file of this type. `ValueError` says what it is instead."""
+    if is_pillow(kind):
+        return convert(Image, value).pil()
+    if isinstance(value, File):
+        return kind(value.data, value.media_type)
+    if isinstance(value, str):
+        data, media_type = _from_text(value)
+        return kind(data, media_type)
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return kind(bytes(value))
+    raise ValueError(f"Expected a file, as bytes or as base64 in a text, got `{type(value).__name__}`")
+
+
+def _from_text(text: str) -> tuple[bytes, str | None]:
+    """Base64 as in mail (RFC 4648, with padding), or a `data:` URL of it (RFC 2397)."""
+    if re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", text):
+        raise ValueError("Expected a file, got a URL: URLs are not fetched; send the file in a form, or as base64")
+    media_type = None
+    head = re.match(r"data:([^;,]*)(?:;[^;,]*)*?;base64,", text, re.IGNORECASE)
+    if head:
+        media_type, text = head[1].lower() or None, text[head.end() :]
+    try:
+        return base64.b64decode(re.sub(r"[ \t\r\n]", "", text), validate=True), media_type
+    except (binascii.Error, ValueError) as error:
+        raise ValueError(f"Expected a file, got a text that is not base64: {error}") from None
+
+
+# ---- Results ---------------------------------------------------------------------------------------------------------
+
+
+def as_bytes(value: Any) -> bytes | None:
+    """The bytes of a file or of Pillow's picture; None of other values."""
+    if isinstance(value, File):
+        return value.data
+    return Image.from_pil(value).data if is_pillow(type(value)) else None

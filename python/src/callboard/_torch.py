@@ -1,0 +1,43 @@
+"""Tensors of PyTorch as arguments and results. On the CPU they share the memory of their array in both directions."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from typing import Any
+
+import numpy as np
+
+
+def is_tensor(kind: type) -> bool:
+    """Whether this is a type of tensors. PyTorch is only looked at if user code has imported it."""
+    tensor = getattr(sys.modules.get("torch"), "Tensor", None)
+    return tensor is not None and issubclass(kind, tensor)
+
+
+def from_array(array: np.ndarray[Any, Any], *, was_list: bool) -> Any:
+    """The array as a tensor, which must not be written into. Lists become what `torch.tensor` makes of them."""
+    import torch
+
+    if array.dtype.name == "bfloat16":
+        return from_array(array.view(np.int16), was_list=False).view(torch.bfloat16)
+    if was_list and array.dtype == np.float64:
+        array = array.astype(np.float32)
+    with warnings.catch_warnings():
+        # The array is a view of received bytes, which nobody else reads.
+        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+        return torch.from_numpy(array)
+
+
+def to_array(tensor: Any) -> np.ndarray[Any, Any]:
+    """The tensor as an array; from another device it is copied."""
+    import torch
+
+    tensor = tensor.detach().cpu()
+    if tensor.dtype == torch.bfloat16:
+        import ml_dtypes
+
+        halves: np.ndarray[Any, Any] = tensor.contiguous().view(torch.int16).numpy()
+        return halves.view(ml_dtypes.bfloat16)
+    array: np.ndarray[Any, Any] = tensor.numpy()
+    return array

@@ -1,0 +1,110 @@
+"""Says what an interpreter lacks for an app: `python -m callboard.doctor TARGET [VERSION]`, one line for each thing.
+
+A line begins with `ok: ` or `problem: `, and a problem ends with its cure. The app is read, not imported: an import
+ends at the first module that is missing.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import os
+import platform
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from callboard._target import split
+from callboard._version import __version__
+
+# Modules whose package has another name.
+_PACKAGES = {
+    "PIL": "pillow",
+    "bs4": "beautifulsoup4",
+    "cv2": "opencv-python-headless",
+    "dotenv": "python-dotenv",
+    "fitz": "pymupdf",
+    "sentence_transformers": "sentence-transformers",
+    "skimage": "scikit-image",
+    "sklearn": "scikit-learn",
+    "yaml": "pyyaml",
+}
+_LEAST = (3, 10)
+
+
+def examine(target: str, version: str | None) -> Iterator[str]:
+    """Looks at the interpreter, the package, and the modules that the app imports."""
+    own = f"{sys.executable} (Python {platform.python_version()})"
+    if sys.version_info < _LEAST:
+        yield f"problem: {own} is too old; install Python {_LEAST[0]}.{_LEAST[1]} or later"
+    else:
+        yield f"ok: the interpreter is {own}"
+    if version is None or version == __version__:
+        yield f"ok: the package callboard {__version__}"
+    else:
+        cure = f"{sys.executable} -m pip install callboard=={version}"
+        yield f"problem: the package callboard is {__version__}, and the program {version}; {cure}"
+    source, _ = split(target)
+    if not source.endswith(".py"):
+        source = source.replace(".", "/") + ".py"
+    file = Path(source)
+    if not file.is_file():
+        yield f"problem: there is no file {source}; name one that exists"
+        return
+    sys.path.insert(0, str(file.absolute().parent))
+    names: dict[str, None] = {}
+    try:
+        _gather(file, names, set())
+    except SyntaxError as error:
+        yield f"problem: {source}, line {error.lineno}: {error.msg}; correct it"
+        return
+    missing = [name for name in names if not _is_there(name)]
+    if not missing:
+        yield f"ok: {source} finds its {len(names)} modules"
+        return
+    packages = " ".join(_PACKAGES.get(name, name) for name in missing)
+    listed = file.parent / "requirements.txt"
+    cure = f"-r {os.path.relpath(listed)}" if listed.is_file() else packages
+    word = "module" if len(missing) == 1 else "modules"
+    yield f"problem: {source} lacks the {word} {', '.join(missing)}; {sys.executable} -m pip install {cure}"
+
+
+def _gather(file: Path, names: dict[str, None], seen: set[Path]) -> None:
+    """The names of all modules that a file imports, and the files beside it that it imports."""
+    seen.add(file)
+    for name in _imports(ast.parse(file.read_bytes(), str(file))):
+        names.setdefault(name)
+        beside = file.with_name(f"{name}.py")
+        if beside.is_file() and beside not in seen:
+            _gather(beside, names, seen)
+
+
+def _imports(tree: ast.AST) -> Iterator[str]:
+    """The first names of imports. An import inside of `try` may fail."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name.partition(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
+            yield node.module.partition(".")[0]
+        elif not isinstance(node, ast.Try):
+            yield from _imports(node)
+
+
+def _is_there(name: str) -> bool:
+    try:
+        return name in sys.modules or importlib.util.find_spec(name) is not None
+    except (ImportError, ValueError):
+        return False
+
+
+def main(arguments: list[str]) -> int:
+    if not 1 <= len(arguments) <= 2:
+        print("usage: python -m callboard.doctor TARGET [VERSION], such as app.py", file=sys.stderr)
+        return 2
+    for line in examine(arguments[0], arguments[1] if len(arguments) == 2 else None):
+        print(line)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

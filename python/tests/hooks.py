@@ -1,0 +1,81 @@
+"""Services with hooks: what they prepare, how they warm up, and whether they are well."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+import callboard as cb
+
+
+@cb.service
+class Prepared:
+    def prepare(self, cache: Path) -> None:
+        with open(cache / "runs", "a") as runs:
+            runs.write("x")
+
+    def setup(self, cache: Path) -> None:
+        self.runs = (cache / "runs").read_text()
+
+    def predict(self, value: Any) -> str:
+        return self.runs
+
+
+@cb.service
+class PreparedLater:
+    @classmethod
+    async def prepare(cls, cache: Path) -> None:
+        await asyncio.sleep(0)
+        (cache / "model").write_text("weights")
+
+    def predict(self, value: Any) -> Any:
+        return value
+
+
+@cb.service(examples=["a", "fail"])
+class Warm:
+    def setup(self) -> None:
+        self.seen: list[str] = []
+
+    def predict(self, text: str) -> list[str]:
+        self.seen.append(text)
+        if text == "fail":
+            raise ValueError("no such text")
+        return self.seen
+
+    @cb.route("/endless", examples=[np.ones(2, np.float32)])
+    def endless(self, start: NDArray[np.float32]) -> Iterator[float]:
+        while True:
+            yield float(start[0])
+
+
+@cb.service
+class Unwell:
+    def setup(self) -> None:
+        self.answer: Any = True
+
+    def predict(self, answer: Any) -> int:
+        self.answer = answer
+        return os.getpid()
+
+    def health(self) -> bool:
+        if self.answer == "raise":
+            raise RuntimeError("the device is lost")
+        return self.answer
+
+
+@cb.service
+class UnwellLater:
+    async def predict(self, answer: bool) -> bool:
+        self.answer = answer
+        return answer
+
+    async def health(self) -> bool:
+        await asyncio.sleep(0)
+        return self.answer

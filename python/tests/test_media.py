@@ -1,0 +1,217 @@
+"""Files as arguments and results."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import sys
+import wave
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import callboard as cb
+from callboard._envelope import decode, encode
+from callboard._media import media_type_of
+from callboard._target import routes_of
+
+PNG = b"\x89PNG\r\n\x1a\n" + 8 * b"\0"
+
+
+@cb.function
+def weigh(image: cb.Image, scale: float = 1.0) -> dict[str, Any]:
+    return {"type": image.media_type, "weight": len(image) * scale}
+
+
+def weight(value: Any) -> Any:
+    with cb.test_client(weigh) as client:
+        return client.call(value)
+
+
+def test_a_file_comes_as_bytes_or_as_base64() -> None:
+    text = base64.b64encode(PNG).decode()
+    expected = {"type": "image/png", "weight": 16.0}
+    lines = "\r\n".join(text[start : start + 8] for start in range(0, len(text), 8))
+    for value in (PNG, cb.Image(PNG), text, lines, f"data:image/png;base64,{text}", f"DATA:;Base64,{text}"):
+        assert weight({"image": value}) == expected
+        # A body that is the file itself, and the output of another stage.
+        assert weight(value) == expected
+    assert weight({"image": f"data:image/x-other;name=a;base64,{text}"})["type"] == "image/x-other"
+    assert weight({"image": PNG, "scale": 2})["weight"] == 32
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ({"image": "https://example.org/a.png"}, "got a URL: URLs are not fetched; send the file in a form"),
+        ({"image": "no base64!"}, r"got a text that is not base64: .* - at `\$.image`"),
+        ({"image": "AP8"}, "not base64"),
+        ({"image": 7}, r"Expected a file, as bytes or as base64 in a text, got `int` - at `\$.image`"),
+        ({}, "missing required field `image`"),
+        (None, "got `NoneType`"),
+    ],
+)
+def test_what_is_no_file_is_refused_with_its_place(value: Any, message: str) -> None:
+    with pytest.raises(cb.InvalidInput, match=message):
+        weight(value)
+
+
+@dataclass
+class Page:
+    title: str
+    scans: list[cb.File]
+
+
+@cb.function
+def pages(page: Page, cover: cb.Image | None = None) -> int:
+    return sum(map(len, page.scans))
+
+
+@cb.function
+def album(pictures: list[cb.Image]) -> list[cb.Image]:
+    return pictures
+
+
+def test_files_are_inside_of_other_types() -> None:
+    with cb.test_client(pages) as client:
+        assert client.call({"page": {"title": "a", "scans": [b"\0\1", "AAA="]}}) == 4
+    with cb.test_client(album) as client:
+        assert client.call({"pictures": [PNG, b"x"]}) == [PNG, b"x"]
+
+
+def described(app: Any) -> dict[str, Any]:
+    (route,) = routes_of(app, "app")
+    return json.loads(json.dumps(route.describe()))
+
+
+def test_a_form_has_a_field_for_each_file() -> None:
+    found = described(weigh)
+    assert found["input"]["properties"]["image"] == {
+        "type": "string",
+        "contentEncoding": "base64",
+        "contentMediaType": "image/*",
+        "description": "a file: bytes, or base64 as text",
+    }
+    assert (found["input"]["type"], found["input"]["required"]) == ("object", ["image"])
+    assert found["raw_body"] == {"field": "image", "media_types": ["image/*", "application/octet-stream"]}
+    # Two files, or one that may be missing: no body is one of them.
+    assert described(pages)["raw_body"] is None and described(album)["raw_body"] is None
+    assert described(album)["input"]["properties"]["pictures"]["items"]["contentEncoding"] == "base64"
+    assert described(album)["output"]["items"]["contentMediaType"] == "image/*"
+
+
+def test_a_batch_of_files_is_a_list_of_them() -> None:
+    @cb.function
+    @cb.batched
+    def sizes(files: list[cb.File]) -> list[int]:
+        return [len(file) for file in files]
+
+    assert described(sizes)["raw_body"] == {"field": "files", "media_types": ["application/octet-stream"]}
+    with cb.test_client(sizes) as client:
+        assert client.batch([b"a", {"files": b"ab"}, {"files": "AAAA"}]) == [1, 2, 3]
+
+
+def test_the_first_bytes_say_what_a_file_is(tmp_path: Path) -> None:
+    types = {
+        PNG: "image/png",
+        b"RIFF....WAVEfmt ": "audio/wav",
+        b"%PDF-1.7": "application/pdf",
+        b"": cb.File(b"").media_type,
+    }
+    for data, name in types.items():
+        assert media_type_of(data) == name
+    assert cb.File(PNG, "text/csv").media_type == "text/csv"
+    (tmp_path / "a.png").write_bytes(PNG)
+    image = cb.Image.open(tmp_path / "a.png")
+    assert (image.data, repr(image)) == (PNG, "Image(16 bytes of image/png)")
+    assert image == cb.Image(PNG) and image != cb.File(PNG) and len({image, cb.Image(PNG)}) == 1
+
+
+# ---- Pictures --------------------------------------------------------------------------------------------------------
+
+
+def test_a_picture_is_pixels_and_back() -> None:
+    pytest.importorskip("PIL")
+    pixels = np.arange(2 * 3 * 3, dtype=np.uint8).reshape(2, 3, 3)
+    image = cb.Image.from_array(pixels)
+    assert image.media_type == "image/png" and np.array_equal(image.array(), pixels)
+    assert image.pil().size == (3, 2) and image.array("L").shape == (2, 3)
+    assert cb.Image.from_array(pixels, "JPEG").media_type == "image/jpeg"
+    # A mode that PNG lacks.
+    assert cb.Image.from_pil(image.pil("CMYK")).pil().mode == "RGB"
+
+
+def test_pictures_of_pillow_are_arguments_and_results() -> None:
+    pillow = pytest.importorskip("PIL.Image")
+
+    @cb.function
+    def turn(image: Any) -> Any:
+        return image.rotate(90, expand=True)
+
+    turn.__annotations__.update({"image": pillow.Image, "return": pillow.Image})
+    found = described(turn)
+    assert found["raw_body"]["field"] == "image" and found["output"]["contentMediaType"] == "image/*"
+    with cb.test_client(turn) as client:
+        answer = client.call(cb.Image.from_array(np.zeros((2, 3), np.uint8)))
+    assert cb.Image(answer).pil().size == (2, 3)
+
+
+def test_what_is_no_picture_is_invalid_input() -> None:
+    pillow = pytest.importorskip("PIL.Image")
+    whole = cb.Image.from_array(np.zeros((50, 50, 3), np.uint8)).data
+    for data in (b"", b"not a picture", PNG, whole[: len(whole) // 2]):
+        with pytest.raises(cb.InvalidInput, match=f"a picture of {len(data)} bytes .*: it cannot be decoded"):
+            cb.Image(data).pil()
+    most, pillow.MAX_IMAGE_PIXELS = pillow.MAX_IMAGE_PIXELS, 100
+    try:
+        with pytest.raises(cb.InvalidInput, match="exceeds limit of"):
+            cb.Image(whole).pil()
+    finally:
+        pillow.MAX_IMAGE_PIXELS = most
+
+
+def test_a_missing_package_is_named_with_its_cure(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "PIL", None)
+    monkeypatch.setitem(sys.modules, "PIL.Image", None)
+    monkeypatch.setitem(sys.modules, "soundfile", None)
+    with pytest.raises(ModuleNotFoundError, match=r"pictures needs pillow; install it: .* -m pip install pillow"):
+        cb.Image(PNG).pil()
+    with pytest.raises(ModuleNotFoundError, match="audio/flac needs soundfile; install it"):
+        cb.Audio(b"fLaC....").array()
+    with pytest.raises(cb.InvalidInput, match="a sound of 1 bytes"):
+        cb.Audio(b"x").array()
+
+
+# ---- Sounds ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_sound_is_samples_and_back() -> None:
+    samples = np.array([[0.0, 0.5], [-1.0, 1.0]], np.float32)
+    sound = cb.Audio.from_array(samples, 8000)
+    read, rate = sound.array()
+    assert (sound.media_type, rate, read.dtype) == ("audio/wav", 8000, np.float32)
+    assert np.allclose(read, samples, atol=1e-4)
+    assert cb.Audio.from_array(samples[:, 0], 8000).array()[0].shape == (2, 1)
+
+
+@pytest.mark.parametrize(("width", "raw"), [(1, b"\xc0\x00"), (2, b"\0\x40\0\x80"), (3, b"\0\0\x40\0\0\x80")])
+def test_integers_of_each_width_are_from_minus_one_to_one(width: int, raw: bytes) -> None:
+    file = io.BytesIO()
+    with wave.open(file, "wb") as writer:
+        writer.setnchannels(1)
+        writer.setsampwidth(width)
+        writer.setframerate(100)
+        writer.writeframes(raw)
+    assert cb.Audio(file.getvalue()).array()[0].tolist() == [[0.5], [-1.0]]
+
+
+# ---- Results ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_file_is_sent_as_its_bytes() -> None:
+    large = bytes(range(256)) * 8
+    assert decode(encode({"a": cb.File(PNG), "b": [cb.Image(large)]})) == {"a": PNG, "b": [large]}
