@@ -117,8 +117,10 @@ class WorkerCalls:
 
     def end(self, batch: int) -> None:
         """The batch is over, and its calls with it."""
-        for ident in [ident for ident, call in self._open.items() if call.batch == batch]:
-            self._open.pop(ident).end(CallError("the call that this one belongs to is over", kind="cancelled"))
+        # Threads of the app may begin and end calls meanwhile.
+        for ident, call in list(self._open.items()):
+            if call.batch == batch and self._open.pop(ident, None) is not None:
+                call.end(CallError("the call that this one belongs to is over", kind="cancelled"))
 
     # ---- One call ----------------------------------------------------------------------------------------------------
 

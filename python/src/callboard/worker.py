@@ -172,7 +172,6 @@ class Worker:
         self._wake: Callable[[], object] | None = None
         self._max_bytes = 0
         self._may_call = False
-        self._is_unwell = False
         self._decoder = Decoder()
         self._calls = WorkerCalls(self._send, lambda: self._read(wait=True), self._reading, self._running)
 

@@ -1,8 +1,8 @@
 //! A child that calls routes of its node, frame by frame: an item says what it calls, and its output is what came back.
 //!
 //! An item is a map: `route`, `input`, `count` of calls, and optionally `after` (they are made one after the other),
-//! `whole` (they belong to the whole batch), `give_up` (each is cancelled at once), `then` (a route that is called
-//! afterwards), `forget` (no result is waited for), `same_id` and `batch` (mistakes).
+//! `whole` (they belong to the whole batch), `give_up` (each is cancelled after a call of this route), `then` (a route
+//! that is called afterwards), `forget` (no result is waited for), `same_id` and `batch` (mistakes).
 
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -73,7 +73,10 @@ impl Child {
         }
         self.send(map(head), vec![field(asked, "input")])?;
         if has(asked, "give_up") {
-            self.send(map([("type", "cancel_call".into()), ("id", self.last_id.into())]), None)?;
+            let given_up = self.last_id;
+            self.call(batch, item, &map([("route", field(asked, "give_up"))]))?;
+            self.result()?;
+            self.send(map([("type", "cancel_call".into()), ("id", given_up.into())]), None)?;
             return Ok(0);
         }
         Ok(1)

@@ -188,8 +188,17 @@ async fn a_call_of_all_items_is_made_again_when_the_caller_of_a_queued_one_leave
 #[tokio::test]
 async fn a_call_that_the_child_gives_up_ends() {
     let (begun, left) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
-    let node = app(calling()).route("/wait", waiting(&begun, &left)).start().await.unwrap();
-    let asked = asked("/wait", &[("give_up", Value::from(true)), ("then", Value::from("/wait"))]);
+    let seen = Arc::clone(&begun);
+    let has_begun = Stage::each_async("begun", move |item: Arc<Value>| {
+        let seen = Arc::clone(&seen);
+        async move {
+            seen.notified().await;
+            Ok((*item).clone())
+        }
+    });
+    let app = app(calling()).route("/wait", waiting(&begun, &left)).route("/begun", has_begun);
+    let node = app.start().await.unwrap();
+    let asked = asked("/wait", &[("give_up", Value::from("/begun")), ("then", Value::from("/wait"))]);
     let client = node.client();
     let outer = tokio::spawn(async move { client.call::<Value, Value>("/child", asked).await });
     notified(&left).await;
