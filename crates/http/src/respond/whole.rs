@@ -131,7 +131,7 @@ fn encode_sync(payload: &Payload, form: ReplyForm) -> Result<Encoded, EncodeErro
         ReplyForm::Bytes => bytes_of(payload).map(Encoded::Bytes),
         ReplyForm::File(media_type) => match bytes_of(payload)? {
             bytes if begins_as(&bytes, media_type) => Ok(Encoded::Bytes(bytes)),
-            _ => Err(misfit(payload, &format!("no {media_type}"))),
+            _ => Err(mismatch(payload, &format!("no {media_type}"))),
         },
     }
 }
