@@ -22,6 +22,7 @@ use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, wa
 
 use crate::config::ProcessConfig;
 use crate::exit;
+use crate::socket::Inbox;
 
 /// How often the thread that waits for a child looks at its batch: a caller that leaves is noticed within this time.
 pub(crate) const TICK: Duration = Duration::from_millis(20);
@@ -36,7 +37,7 @@ const MAX_LINE_BYTES: u64 = 8 * 1024;
 #[derive(Debug)]
 pub(crate) struct ChildProcess {
     group: ProcessGroup,
-    pub(crate) stream: BufReader<UnixStream>,
+    pub(crate) stream: BufReader<Inbox>,
     life: Arc<Life>,
     ended: Receiver<()>,
     last_line: LastLine,
@@ -92,7 +93,7 @@ impl ChildProcess {
         life.is_busy.store(true, Ordering::SeqCst);
         let (last_line, logged) = log_lines(lines, replica).map_err(failed)?;
         let ended = wait_for_end(group.pid(), exit_port.clone(), Arc::clone(&life)).map_err(failed)?;
-        let stream = BufReader::new(ours);
+        let stream = BufReader::new(Inbox::new(ours));
         Ok(Self { group, stream, life, ended, last_line, logged, exit_port, cause: None })
     }
 

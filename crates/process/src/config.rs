@@ -31,6 +31,9 @@ pub struct ProcessConfig {
     pub max_batch_bytes: u64,
     /// The most bytes of address space. No limit by default. Linux only.
     pub memory_limit: Option<u64>,
+    /// Whether frames of 256 KiB and more go through shared memory where both sides can, instead of the socket. Each
+    /// replica then keeps up to twice the bytes of its largest recent batch, and as many for its outcomes. Default true.
+    pub shared_memory: bool,
 }
 
 impl ProcessConfig {
@@ -44,6 +47,7 @@ impl ProcessConfig {
             stop_timeout: DEFAULT_STOP_TIMEOUT,
             max_batch_bytes: DEFAULT_MAX_BATCH_BYTES,
             memory_limit: None,
+            shared_memory: true,
         }
     }
 

@@ -1,11 +1,15 @@
 //! Frames: a head and its parts, with all lengths known before them.
 //!
-//! Lengths are checked against the limits before anything is allocated, and memory grows only as bytes arrive.
+//! Lengths are checked against the limits before anything is allocated, and memory grows only as bytes arrive. The parts
+//! lie in the stream, or in shared memory.
 
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 
 use bytes::Bytes;
 use callboard_codec::{DecodeLimits, MAX_DEPTH};
+
+use crate::shared_memory::{Incoming, MemoryError};
+use crate::socket::Source;
 
 /// The most bytes of a head.
 const MAX_HEAD_BYTES: usize = 4 * 1024 * 1024;
@@ -33,7 +37,7 @@ pub(crate) struct Frame {
 }
 
 /// The sender broke the protocol.
-#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, thiserror::Error)]
 pub(crate) enum FrameError {
     #[error("a frame's head has {0} bytes, more than {MAX_HEAD_BYTES}")]
     Head(usize),
@@ -41,23 +45,30 @@ pub(crate) enum FrameError {
     Parts(usize),
     #[error("a frame has {bytes} bytes, more than the limit of {limit} (max_bytes)")]
     Bytes { bytes: u64, limit: u64 },
+    #[error(transparent)]
+    Memory(#[from] MemoryError),
 }
 
-/// Sends a frame. Each part may be in pieces.
+/// Sends a frame. Each part may be in pieces. All of them lie in `memory` already unless this is 0.
 pub(crate) fn write_frame<'p>(
     stream: &mut impl Write,
     head: &[u8],
     parts: impl ExactSizeIterator<Item = (usize, &'p [Bytes])> + Clone,
+    memory: u8,
 ) -> io::Result<()> {
     let mut start = Vec::with_capacity(START_BYTES + 8 * parts.len() + head.len());
     start.extend_from_slice(&u32::try_from(head.len()).map_err(io::Error::other)?.to_le_bytes());
-    start.extend_from_slice(&u32::try_from(parts.len()).map_err(io::Error::other)?.to_le_bytes());
+    start.extend_from_slice(&u32::try_from(parts.len()).map_err(io::Error::other)?.to_le_bytes()[..3]);
+    start.push(memory);
     let mut all = 0;
     for (bytes, _) in parts.clone() {
         start.extend_from_slice(&(bytes as u64).to_le_bytes());
         all += bytes;
     }
     start.extend_from_slice(head);
+    if memory != 0 {
+        return stream.write_all(&start);
+    }
     let pieces = parts.flat_map(|(_, pieces)| pieces);
     if start.len() + all <= ONE_PIECE_BYTES {
         pieces.for_each(|piece| start.extend_from_slice(piece));
@@ -71,8 +82,11 @@ pub(crate) fn write_frame<'p>(
 #[derive(Debug)]
 pub(crate) struct FrameReader {
     max_bytes: u64,
+    memories: Option<Incoming>,
     section: Section,
     buffer: Vec<u8>,
+    /// The memory that the parts lie in, or 0.
+    memory: u8,
     lengths: Vec<usize>,
     frame: Frame,
 }
@@ -89,7 +103,13 @@ enum Section {
 impl FrameReader {
     pub(crate) fn new(max_bytes: u64) -> Self {
         let (buffer, lengths) = (Vec::new(), Vec::new());
-        Self { max_bytes, section: Section::Start, buffer, lengths, frame: Frame::default() }
+        let (section, frame) = (Section::Start, Frame::default());
+        Self { max_bytes, memories: None, section, buffer, memory: 0, lengths, frame }
+    }
+
+    /// Lets frames lie in shared memory.
+    pub(crate) fn set_memories(&mut self, memories: Incoming) {
+        self.memories = Some(memories);
     }
 
     /// Changes the limit of frames that have not begun.
@@ -99,8 +119,12 @@ impl FrameReader {
 
     /// Reads until a frame is complete. `None`: the stream has ended. An error of kind `WouldBlock` or `TimedOut` loses
     /// nothing: the next call continues.
-    pub(crate) fn read(&mut self, stream: &mut impl Read) -> io::Result<Option<Frame>> {
+    pub(crate) fn read(&mut self, stream: &mut impl Source) -> io::Result<Option<Frame>> {
+        let broken = |error: FrameError| io::Error::new(io::ErrorKind::InvalidData, error);
         loop {
+            if matches!(self.section, Section::Parts) && self.memory != 0 {
+                self.take_memory(stream).map_err(|error| broken(error.into()))?;
+            }
             let needed = match self.section {
                 Section::Start => START_BYTES,
                 Section::Lengths { parts, .. } => 8 * parts,
@@ -109,6 +133,9 @@ impl FrameReader {
                     Some(bytes) => *bytes,
                     None => {
                         self.section = Section::Start;
+                        if stream.has_stray_descriptor() {
+                            return Err(broken(MemoryError::StrayDescriptor.into()));
+                        }
                         return Ok(Some(std::mem::take(&mut self.frame)));
                     }
                 },
@@ -116,12 +143,24 @@ impl FrameReader {
             if !self.fill(stream, needed)? {
                 return Ok(None);
             }
-            self.take().map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
+            self.take().map_err(broken)?;
         }
     }
 
+    /// Takes the parts from shared memory.
+    fn take_memory(&mut self, stream: &mut impl Source) -> Result<(), MemoryError> {
+        let memory = std::mem::take(&mut self.memory);
+        let memories = self.memories.as_mut().ok_or(MemoryError::NotAgreed)?;
+        let descriptor = match Incoming::is_new(memory) {
+            true => Some(stream.take_descriptor().ok_or(MemoryError::NoDescriptor)?),
+            false => None,
+        };
+        self.frame.parts = memories.read(memory, descriptor, &self.lengths)?;
+        Ok(())
+    }
+
     /// Whether the stream had this many bytes.
-    fn fill(&mut self, stream: &mut impl Read, needed: usize) -> io::Result<bool> {
+    fn fill(&mut self, stream: &mut impl Source, needed: usize) -> io::Result<bool> {
         while self.buffer.len() < needed {
             let have = self.buffer.len();
             let growth = have.clamp(FIRST_BYTES, GROWTH_BYTES);
@@ -145,7 +184,8 @@ impl FrameReader {
         let buffer = std::mem::take(&mut self.buffer);
         self.section = match self.section {
             Section::Start => {
-                let (head, parts) = (number(&buffer[..4]), number(&buffer[4..]));
+                let (head, parts) = (number(&buffer[..4]), number(&buffer[4..7]));
+                self.memory = buffer[7];
                 let (head, parts) = (saturated(head), saturated(parts));
                 if head > MAX_HEAD_BYTES {
                     return Err(FrameError::Head(head));
@@ -200,9 +240,13 @@ fn saturated(number: u64) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Read;
+
     use proptest::prelude::*;
 
     use super::*;
+
+    impl Source for &[u8] {}
 
     /// Gives `step` bytes at a time, and is not ready before each.
     struct Slow<'b> {
@@ -210,6 +254,8 @@ mod tests {
         step: usize,
         is_ready: bool,
     }
+
+    impl Source for Slow<'_> {}
 
     impl Read for Slow<'_> {
         fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
@@ -224,7 +270,7 @@ mod tests {
         }
     }
 
-    fn read(reader: &mut FrameReader, stream: &mut impl Read) -> io::Result<Option<Frame>> {
+    fn read(reader: &mut FrameReader, stream: &mut impl Source) -> io::Result<Option<Frame>> {
         loop {
             match reader.read(stream) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
@@ -236,7 +282,7 @@ mod tests {
     fn written(head: &[u8], parts: &[Vec<Bytes>]) -> Vec<u8> {
         let mut all = Vec::new();
         let parts = parts.iter().map(|pieces| (pieces.iter().map(Bytes::len).sum(), pieces.as_slice()));
-        write_frame(&mut all, head, parts).unwrap();
+        write_frame(&mut all, head, parts, 0).unwrap();
         all
     }
 

@@ -18,6 +18,8 @@ mod frame;
 mod message;
 mod python;
 mod serve;
+mod shared_memory;
+mod socket;
 mod stage;
 mod worker;
 

@@ -35,6 +35,9 @@ pub(crate) struct Start {
     pub(crate) generation: u64,
     pub(crate) max_batch_size: usize,
     pub(crate) max_bytes: u64,
+    /// Whether frames may lie in shared memory, in either direction.
+    #[serde(default)]
+    pub(crate) shared_memory: bool,
     pub(crate) settings: Map,
 }
 
@@ -61,6 +64,9 @@ pub(crate) enum FromChild {
         protocol: u32,
         #[serde(default)]
         worker: String,
+        /// Whether it reads frames from shared memory, if the node can.
+        #[serde(default)]
+        shared_memory: bool,
     },
     Failed {
         message: String,

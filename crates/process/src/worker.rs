@@ -1,7 +1,7 @@
 //! A worker whose code runs in a child process.
 
 use std::io::{self, BufReader, Read, Write};
-use std::os::unix::net::UnixStream;
+use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -12,6 +12,8 @@ use crate::child::{ChildProcess, TICK};
 use crate::config::ProcessConfig;
 use crate::frame::{Frame, FrameReader, limits, write_frame};
 use crate::message::{self, CallHead, FromChild, ItemError, MAX_ITEMS, PROTOCOL, Start, ToChild};
+use crate::shared_memory::{self, Incoming, Outgoing, Placed, Reading};
+use crate::socket::{Inbox, Outbox, Source};
 
 /// The status of an input that does not have the service's type.
 const INVALID_STATUS: u16 = 422;
@@ -24,6 +26,8 @@ const MAX_LOG_CHARS: usize = 8_000;
 pub(crate) struct ProcessWorker {
     child: ChildProcess,
     reader: FrameReader,
+    /// If both sides share memory.
+    memories: Option<Outgoing>,
     limits: DecodeLimits,
     next_id: u64,
     next_tick: Instant,
@@ -60,6 +64,7 @@ impl ProcessWorker {
         let mut worker = Self {
             child: ChildProcess::start(config, replica)?,
             reader: FrameReader::new(config.max_batch_bytes),
+            memories: None,
             limits: limits(config.max_batch_bytes),
             next_id: 0,
             next_tick: Instant::now(),
@@ -67,6 +72,10 @@ impl ProcessWorker {
             stage: replica.stage().to_string(),
             replica: replica.index(),
         };
+        let shared_memory = config.shared_memory && shared_memory::IS_SUPPORTED;
+        if shared_memory {
+            worker.reader.set_memories(Incoming::new(Reading::Copies));
+        }
         let start = ToChild::Start(Start {
             protocol: PROTOCOL,
             stage: replica.stage().to_string(),
@@ -74,10 +83,12 @@ impl ProcessWorker {
             generation: replica.generation(),
             max_batch_size: replica.max_batch_size(),
             max_bytes: config.max_batch_bytes,
+            shared_memory,
             settings: replica.settings().clone(),
         });
         match worker.until_ready(&start, config.start_timeout) {
-            Ok(()) => {
+            Ok(child_shares) => {
+                worker.memories = (shared_memory && child_shares).then(Outgoing::default);
                 worker.child.set_busy(false);
                 Ok(worker)
             }
@@ -110,7 +121,8 @@ impl ProcessWorker {
         self.child.exit()
     }
 
-    fn until_ready(&mut self, start: &ToChild, timeout: Duration) -> Result<(), Lost> {
+    /// Returns whether the child shares memory.
+    fn until_ready(&mut self, start: &ToChild, timeout: Duration) -> Result<bool, Lost> {
         let end = Instant::now().checked_add(timeout);
         self.send(start, &[], end)?;
         loop {
@@ -119,10 +131,10 @@ impl ProcessWorker {
                 if is_late { Err(Lost::Broken(format!("it was not ready within {timeout:?}"))) } else { Ok(()) }
             })?;
             match head(&frame)? {
-                FromChild::Ready { protocol: PROTOCOL, worker } => {
+                FromChild::Ready { protocol: PROTOCOL, worker, shared_memory } => {
                     let (stage, replica) = (&self.stage, self.replica);
                     tracing::debug!(stage, replica, worker, "the child is ready");
-                    return Ok(());
+                    return Ok(shared_memory);
                 }
                 FromChild::Ready { protocol, .. } => {
                     return Err(Lost::Broken(format!("it speaks version {protocol} of the protocol, not {PROTOCOL}")));
@@ -226,18 +238,20 @@ impl ProcessWorker {
     }
 
     /// Sends a frame. A child that has not read it until `end`, or when its replica is over, must be killed.
-    fn send(&self, message: &ToChild, parts: &[Envelope], end: Option<Instant>) -> Result<(), Lost> {
+    fn send(&mut self, message: &ToChild, parts: &[Envelope], end: Option<Instant>) -> Result<(), Lost> {
         let head = message::encode(message).map_err(|error| Lost::Broken(error.to_string()))?;
         let parts = parts.iter().map(|part| (part.len(), part.parts()));
-        Ok(write_frame(&mut PatientWriter { child: &self.child, end }, &head, parts)?)
+        let Placed { memory, descriptor } =
+            self.memories.as_mut().map_or_else(Placed::default, |memories| memories.place(parts.clone()));
+        Ok(write_frame(&mut PatientWriter::new(&self.child, descriptor, end), &head, parts, memory)?)
     }
 
     /// Tells the child that a caller has left. False: it reads nothing for now, and is told later.
     fn cancel(&self, id: u64, item: usize) -> Result<bool, Lost> {
         let head = message::encode(&ToChild::Cancel { id, item }).map_err(|error| Lost::Broken(error.to_string()))?;
-        let mut writer = PatientWriter { child: &self.child, end: Some(Instant::now()) };
+        let mut writer = PatientWriter::new(&self.child, None, Some(Instant::now()));
         // A frame of this size is written whole or not at all.
-        match write_frame(&mut writer, &head, std::iter::empty()) {
+        match write_frame(&mut writer, &head, std::iter::empty(), 0) {
             Err(error) if error.kind() == io::ErrorKind::TimedOut => Ok(false),
             written => Ok(written.map(|()| true)?),
         }
@@ -283,7 +297,7 @@ fn is_not_ready(error: &io::Error) -> bool {
 
 /// Reads until a moment, also from a child that sends a few bytes at a time.
 struct PatientReader<'s> {
-    stream: &'s mut BufReader<UnixStream>,
+    stream: &'s mut BufReader<Inbox>,
     until: Instant,
 }
 
@@ -296,16 +310,33 @@ impl Read for PatientReader<'_> {
     }
 }
 
+impl Source for PatientReader<'_> {
+    fn take_descriptor(&mut self) -> Option<OwnedFd> {
+        self.stream.take_descriptor()
+    }
+
+    fn has_stray_descriptor(&self) -> bool {
+        self.stream.has_stray_descriptor()
+    }
+}
+
 /// Writes to a child that may not read for now.
 struct PatientWriter<'c> {
     child: &'c ChildProcess,
+    outbox: Outbox<'c>,
     end: Option<Instant>,
+}
+
+impl<'c> PatientWriter<'c> {
+    fn new(child: &'c ChildProcess, descriptor: Option<OwnedFd>, end: Option<Instant>) -> Self {
+        Self { child, outbox: child.stream.get_ref().outbox(descriptor), end }
+    }
 }
 
 impl Write for PatientWriter<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         loop {
-            match self.child.stream.get_ref().write(bytes) {
+            match self.outbox.write(bytes) {
                 Err(error) if is_not_ready(&error) => {
                     if self.child.is_given_up() || self.end.is_some_and(|end| Instant::now() >= end) {
                         return Err(io::ErrorKind::TimedOut.into());

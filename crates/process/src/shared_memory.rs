@@ -1,0 +1,360 @@
+//! Memory that a node and its child share, for frames of many bytes: `docs/worker-protocol.md`, "Shared memory".
+//!
+//! The sender of a frame writes the parts into memory of its own, which the receiver has as a descriptor. The first
+//! byte says whether the receiver uses the memory; the sender writes into it again when it does not. Memory that stays
+//! is what makes this fast: the system takes longer to clear fresh pages than to copy into old ones.
+//!
+//! **What may go wrong between two processes.** The node does not map the memory of a child: the kernel copies from it,
+//! so a child that writes or truncates meanwhile spoils only its own answer. Each side maps what it has made itself, to
+//! write into it. A child also maps the memory of its node, which it trusts. Every mapped memory is sealed against
+//! shrinking: a page of it cannot vanish, which would end the process by SIGBUS.
+#![allow(unsafe_code, reason = "mapped memory is a pointer; the two uses of it are below")]
+
+use std::fs::File;
+use std::io;
+use std::ops::Range;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use memmap2::{MmapMut, MmapOptions, MmapRaw};
+
+/// Whether this system has sealed memory.
+pub(crate) const IS_SUPPORTED: bool = cfg!(target_os = "linux");
+
+/// The highest number of a memory.
+const MAX_NUMBER: u8 = 4;
+
+/// Set in the number of a memory that is new.
+const IS_NEW: u8 = 0x80;
+
+/// Frames with fewer bytes go through the socket, which is as fast.
+const LEAST_BYTES: usize = 256 * 1024;
+
+/// Where the first part begins. The first byte is not 0 while the receiver uses the memory.
+const FIRST_PART: usize = 64;
+
+/// Each part begins at a multiple of this, as envelopes need it.
+const ALIGNMENT: usize = 64;
+
+/// The memories of a sender: one that the receiver may still use, and the next.
+const OWN_MEMORIES: usize = 2;
+
+/// After this many frames in a row that need less than a quarter of it, a memory is replaced by a smaller one.
+const SMALL_USES: u32 = 32;
+
+/// A child that keeps values of this many memories gets copies from then on: each has a descriptor.
+const MAX_MAPPED: usize = 64;
+
+/// From this size on, a copy lies in memory of its own, for which the system is asked for huge pages.
+const HUGE_BYTES: usize = 2 * 1024 * 1024;
+
+/// The sender of a memory broke the protocol.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum MemoryError {
+    #[error("a frame lies in shared memory, which was not agreed upon")]
+    NotAgreed,
+    #[error("a frame lies in memory {0}, which is not known")]
+    Unknown(u8),
+    #[error("a frame has new memory, but no descriptor")]
+    NoDescriptor,
+    #[error("a descriptor came that belongs to no frame")]
+    StrayDescriptor,
+    #[error("a descriptor is not memory that is sealed against shrinking")]
+    NotSealed,
+    #[error("a frame needs {needed} bytes of a memory that has {bytes}")]
+    TooSmall { needed: usize, bytes: usize },
+    #[error("shared memory cannot be read: {0}")]
+    Io(#[from] io::Error),
+}
+
+/// The places of parts of these lengths.
+fn places(lengths: impl IntoIterator<Item = usize>) -> Option<Vec<Range<usize>>> {
+    let mut end = FIRST_PART;
+    let place = |length: usize| {
+        let start = end.checked_next_multiple_of(ALIGNMENT)?;
+        end = start.checked_add(length)?;
+        Some(start..end)
+    };
+    lengths.into_iter().map(place).collect()
+}
+
+// ---- The sender ------------------------------------------------------------------------------------------------------
+
+/// Memories that this process writes.
+#[derive(Debug, Default)]
+pub(crate) struct Outgoing {
+    memories: [Option<OwnMemory>; OWN_MEMORIES],
+    /// The one that is given up next when the receiver uses all.
+    oldest: usize,
+}
+
+/// What a frame says about its memory.
+#[derive(Debug, Default)]
+pub(crate) struct Placed {
+    /// Its number, and whether it is new. 0: the parts go through the socket.
+    pub(crate) memory: u8,
+    /// For the receiver of a new one.
+    pub(crate) descriptor: Option<OwnedFd>,
+}
+
+#[derive(Debug)]
+struct OwnMemory {
+    file: File,
+    mapping: MmapRaw,
+    /// The bytes from the first for which the system has given memory.
+    allocated: usize,
+    small_uses: u32,
+}
+
+impl Outgoing {
+    /// Writes parts, each of which may be in pieces, unless they go through the socket as fast.
+    pub(crate) fn place<'p>(&mut self, parts: impl Iterator<Item = (usize, &'p [Bytes])> + Clone) -> Placed {
+        if parts.clone().fold(0, |bytes: usize, (length, _)| bytes.saturating_add(length)) < LEAST_BYTES {
+            return Placed::default();
+        }
+        let placed = self.try_place(parts);
+        // A system without memory or descriptors for this still has a socket.
+        placed.inspect_err(|error| tracing::debug!(%error, "no shared memory")).unwrap_or_default()
+    }
+
+    fn try_place<'p>(&mut self, parts: impl Iterator<Item = (usize, &'p [Bytes])> + Clone) -> io::Result<Placed> {
+        let places = places(parts.clone().map(|(length, _)| length)).ok_or(io::ErrorKind::OutOfMemory)?;
+        let end = places.last().map_or(FIRST_PART, |place| place.end);
+        let (index, descriptor) = self.memory(end)?;
+        let memory = self.memories[index].as_mut().ok_or(io::ErrorKind::NotFound)?;
+        memory.allocate(end)?;
+        memory.write(0, &[1]);
+        for ((_, pieces), place) in parts.zip(places) {
+            let mut offset = place.start;
+            for piece in pieces {
+                memory.write(offset, piece);
+                offset += piece.len();
+            }
+        }
+        let number = u8::try_from(index + 1).map_err(io::Error::other)?;
+        Ok(Placed { memory: number | if descriptor.is_some() { IS_NEW } else { 0 }, descriptor })
+    }
+
+    /// A memory that the receiver does not use, and its descriptor if it is new.
+    fn memory(&mut self, bytes: usize) -> io::Result<(usize, Option<OwnedFd>)> {
+        let rank = |index: &usize| match &self.memories[*index] {
+            Some(memory) if memory.is_free() => usize::from(memory.mapping.len() < bytes),
+            None => 2,
+            Some(_) => 3 + usize::from(*index != self.oldest),
+        };
+        let index = (0..OWN_MEMORIES).min_by_key(rank).unwrap_or_default();
+        if let Some(memory) = &mut self.memories[index]
+            && memory.mapping.len() >= bytes
+            && memory.is_free()
+            && memory.is_of_use_for(bytes)
+        {
+            return Ok((index, None));
+        }
+        self.oldest = (index + 1) % OWN_MEMORIES;
+        let memory = OwnMemory::new(bytes)?;
+        let descriptor = memory.file.try_clone()?.into();
+        self.memories[index] = Some(memory);
+        Ok((index, Some(descriptor)))
+    }
+}
+
+impl OwnMemory {
+    fn new(bytes: usize) -> io::Result<Self> {
+        let capacity = bytes.checked_next_power_of_two().ok_or(io::ErrorKind::OutOfMemory)?;
+        let file = new_memory(capacity as u64)?;
+        let mapping = MmapOptions::new().len(capacity).map_raw(&file)?;
+        let mut memory = Self { file, mapping, allocated: 0, small_uses: 0 };
+        memory.allocate(bytes)?;
+        Ok(memory)
+    }
+
+    fn is_free(&self) -> bool {
+        let mut state = [1];
+        self.file.read_exact_at(&mut state, 0).is_ok() && state == [0]
+    }
+
+    /// Whether it is not too large for what frames need lately.
+    fn is_of_use_for(&mut self, bytes: usize) -> bool {
+        self.small_uses = if bytes > self.mapping.len() / 4 { 0 } else { self.small_uses + 1 };
+        self.small_uses < SMALL_USES
+    }
+
+    /// Takes the memory from the system, so that a lack of it is an error here and no signal in `write`.
+    fn allocate(&mut self, end: usize) -> io::Result<()> {
+        if end > self.allocated {
+            allocate(&self.file, end as u64)?;
+            self.allocated = end;
+        }
+        Ok(())
+    }
+
+    fn write(&self, offset: usize, bytes: &[u8]) {
+        let is_inside = offset.checked_add(bytes.len()).is_some_and(|end| end <= self.mapping.len());
+        assert!(is_inside, "the memory was made for these parts");
+        // SAFETY: the target lies inside the mapping, as was just asserted. Its pages stay: the file is sealed against
+        // shrinking. `bytes` is in no memory of ours that is written: there are no references into `mapping`, so it
+        // does not overlap, and what the other process does there breaks no rule about references.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.mapping.as_mut_ptr().add(offset), bytes.len()) }
+    }
+}
+
+// ---- The receiver ----------------------------------------------------------------------------------------------------
+
+/// How the parts of a frame are taken out of shared memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reading {
+    /// By a copy: the writer is not trusted.
+    Copies,
+    /// In place: the writer is trusted not to write before it may.
+    Views,
+}
+
+/// Memories that the other process writes.
+#[derive(Debug)]
+pub(crate) struct Incoming {
+    reading: Reading,
+    memories: [Option<Arc<TheirMemory>>; MAX_NUMBER as usize],
+    /// Each memory that is mapped has one.
+    mapped: Arc<()>,
+}
+
+#[derive(Debug)]
+struct TheirMemory {
+    file: File,
+    bytes: usize,
+    /// Only to read in place.
+    mapping: Option<(MmapRaw, Arc<()>)>,
+}
+
+/// The memory of a frame while something refers to it.
+struct View(Arc<TheirMemory>);
+
+impl Incoming {
+    pub(crate) fn new(reading: Reading) -> Self {
+        Self { reading, memories: [const { None }; MAX_NUMBER as usize], mapped: Arc::new(()) }
+    }
+
+    /// The parts of a frame. `descriptor` gives the descriptor of a new memory.
+    pub(crate) fn read(
+        &mut self,
+        memory: u8,
+        descriptor: Option<OwnedFd>,
+        lengths: &[usize],
+    ) -> Result<Vec<Bytes>, MemoryError> {
+        let number = memory & !IS_NEW;
+        let index = usize::from(number).wrapping_sub(1);
+        let slot = self.memories.get_mut(index).ok_or(MemoryError::Unknown(number))?;
+        if let Some(descriptor) = descriptor {
+            let may_map = self.reading == Reading::Views && Arc::strong_count(&self.mapped) <= MAX_MAPPED;
+            *slot = Some(Arc::new(TheirMemory::new(descriptor, may_map.then_some(&self.mapped))?));
+        }
+        let memory = slot.as_ref().ok_or(MemoryError::Unknown(number))?;
+        let places = places(lengths.iter().copied());
+        let needed = places.as_ref().map_or(usize::MAX, |places| places.last().map_or(FIRST_PART, |place| place.end));
+        let places = places.filter(|_| needed <= memory.bytes);
+        let places = places.ok_or(MemoryError::TooSmall { needed, bytes: memory.bytes })?;
+        if memory.mapping.is_some() {
+            let all = Bytes::from_owner(View(Arc::clone(memory)));
+            return Ok(places.into_iter().map(|place| all.slice(place)).collect());
+        }
+        let parts = places.into_iter().map(|place| memory.copy(place)).collect::<io::Result<_>>()?;
+        memory.release();
+        Ok(parts)
+    }
+
+    /// Whether a frame brings the descriptor of a new memory.
+    pub(crate) fn is_new(memory: u8) -> bool {
+        memory & IS_NEW != 0
+    }
+}
+
+impl TheirMemory {
+    fn new(descriptor: OwnedFd, mapped: Option<&Arc<()>>) -> Result<Self, MemoryError> {
+        // Reading any other file may block.
+        if !is_sealed_memory(&descriptor) {
+            return Err(MemoryError::NotSealed);
+        }
+        let file = File::from(descriptor);
+        let bytes = usize::try_from(file.metadata()?.len()).map_err(io::Error::other)?;
+        // Without address space for it, it is copied.
+        let map = |mapped| Some((MmapOptions::new().len(bytes).map_raw_read_only(&file).ok()?, Arc::clone(mapped)));
+        let mapping = mapped.and_then(map);
+        Ok(Self { file, bytes, mapping })
+    }
+
+    fn copy(&self, place: Range<usize>) -> io::Result<Bytes> {
+        let (offset, bytes) = (place.start as u64, place.len());
+        if bytes < HUGE_BYTES {
+            let mut copy = vec![0; bytes];
+            self.file.read_exact_at(&mut copy, offset)?;
+            return Ok(copy.into());
+        }
+        let mut copy = MmapMut::map_anon(bytes)?;
+        // Thirty-two page faults instead of sixteen thousand for 64 MiB; without, it is slower.
+        #[cfg(target_os = "linux")]
+        let _ = copy.advise(memmap2::Advice::HugePage);
+        self.file.read_exact_at(&mut copy, offset)?;
+        Ok(Bytes::from_owner(copy))
+    }
+
+    /// Lets the sender write again. A sender that has made this impossible has other memory.
+    fn release(&self) {
+        let _ = self.file.write_at(&[0], 0);
+    }
+}
+
+impl AsRef<[u8]> for View {
+    fn as_ref(&self) -> &[u8] {
+        let Some((mapping, _)) = &self.0.mapping else { return &[] };
+        // SAFETY: the mapping has this many bytes, and lives as long as `self`. Its pages stay: the file is sealed
+        // against shrinking. Only the node writes them, and it does not before `release`, which is called when the last
+        // view of them is dropped; a child trusts its node.
+        unsafe { std::slice::from_raw_parts(mapping.as_ptr(), mapping.len()) }
+    }
+}
+
+impl Drop for View {
+    fn drop(&mut self) {
+        self.0.release();
+    }
+}
+
+// ---- The system ------------------------------------------------------------------------------------------------------
+
+/// Memory whose size cannot change.
+#[cfg(target_os = "linux")]
+fn new_memory(bytes: u64) -> io::Result<File> {
+    use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
+    let file = File::from(memfd_create("callboard", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?);
+    file.set_len(bytes)?;
+    fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
+    Ok(file)
+}
+
+#[cfg(target_os = "linux")]
+fn allocate(file: &File, end: u64) -> io::Result<()> {
+    Ok(rustix::fs::fallocate(file, rustix::fs::FallocateFlags::empty(), 0, end)?)
+}
+
+#[cfg(target_os = "linux")]
+fn is_sealed_memory(descriptor: &OwnedFd) -> bool {
+    use rustix::fs::{SealFlags, fcntl_get_seals};
+    fcntl_get_seals(descriptor).is_ok_and(|seals| seals.contains(SealFlags::SHRINK))
+}
+
+#[cfg(not(target_os = "linux"))]
+fn new_memory(_: u64) -> io::Result<File> {
+    Err(io::ErrorKind::Unsupported.into())
+}
+
+#[cfg(not(target_os = "linux"))]
+fn allocate(_: &File, _: u64) -> io::Result<()> {
+    Err(io::ErrorKind::Unsupported.into())
+}
+
+#[cfg(not(target_os = "linux"))]
+fn is_sealed_memory(_: &OwnedFd) -> bool {
+    false
+}
