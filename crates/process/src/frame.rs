@@ -241,10 +241,25 @@ fn saturated(number: u64) -> usize {
 #[cfg(test)]
 mod tests {
     use std::io::Read;
+    #[cfg(target_os = "linux")]
+    use std::{
+        fs::File,
+        io::BufReader,
+        mem::MaybeUninit,
+        os::fd::{AsFd, OwnedFd},
+        os::unix::net::UnixStream,
+    };
 
     use proptest::prelude::*;
+    #[cfg(target_os = "linux")]
+    use rustix::{
+        fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create},
+        net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg},
+    };
 
     use super::*;
+    #[cfg(target_os = "linux")]
+    use crate::{shared_memory::Reading, socket::Inbox};
 
     impl Source for &[u8] {}
 
@@ -312,11 +327,73 @@ mod tests {
         }
     }
 
+    /// A frame with one part of 64 bytes in memory, sent with these descriptors: what the reader says.
+    #[cfg(target_os = "linux")]
+    fn sent_with(memory: u8, descriptors: &[File], memories: Option<Incoming>) -> String {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let mut frame = vec![1, 0, 0, 0, u8::from(memory != 0), 0, 0, memory];
+        frame.extend([64, 0, 0, 0, 0, 0, 0, 0].repeat(usize::from(memory != 0)));
+        frame.push(0xC0);
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(10))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        let descriptors: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
+        assert!(descriptors.is_empty() || control.push(SendAncillaryMessage::ScmRights(&descriptors)));
+        sendmsg(&ours, &[io::IoSlice::new(&frame)], &mut control, SendFlags::empty()).unwrap();
+        let (mut stream, mut reader) = (BufReader::new(Inbox::new(theirs)), FrameReader::new(1000));
+        memories.into_iter().for_each(|memories| reader.set_memories(memories));
+        reader.read(&mut stream).map_or_else(|error| error.to_string(), |frame| format!("{:?}", frame.unwrap().parts))
+    }
+
+    /// A pipe is open for writing as long as somebody has its end: what is received and refused is closed.
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn descriptors_that_break_the_rules_are_refused_and_closed() {
+        let memory = |bytes, seals| {
+            let memory = File::from(memfd_create("test", MemfdFlags::ALLOW_SEALING).unwrap());
+            memory.set_len(bytes).unwrap();
+            fcntl_add_seals(&memory, seals).unwrap();
+            memory
+        };
+        let good = || memory(128, SealFlags::SHRINK);
+        let pipe = || io::pipe().unwrap();
+        let can = || Some(Incoming::new(Reading::Copies));
+        assert_eq!(sent_with(0x81, &[good()], can()), format!("[{:?}]", Bytes::from(vec![0; 64])));
+        for (number, descriptors, memories, reason) in [
+            (0, vec![good()], can(), "belongs to no frame"),
+            (0, vec![], None, "[]"),
+            (0, vec![good()], None, "belongs to no frame"),
+            (0x81, vec![good()], None, "not agreed upon"),
+            (0x81, vec![], can(), "no descriptor"),
+            (0x81, vec![good(), good()], can(), "more than one descriptor"),
+            (0x81, (0..9).map(|_| good()).collect(), can(), "more than one descriptor"),
+            (0x81, vec![memory(128, SealFlags::empty())], can(), "not memory that is sealed"),
+            (0x81, vec![memory(128, SealFlags::WRITE | SealFlags::GROW)], can(), "not memory that is sealed"),
+            (0x81, vec![memory(127, SealFlags::SHRINK)], can(), "128 bytes of a memory that has 127"),
+            (0x81, vec![File::open("/proc/self/exe").unwrap()], can(), "not memory that is sealed"),
+            (0x81, vec![File::open("/dev/zero").unwrap()], can(), "not memory that is sealed"),
+            (0x80, vec![good()], can(), "memory 0, which is not known"),
+            (0x85, vec![good()], can(), "memory 5, which is not known"),
+            (0x01, vec![], can(), "memory 1, which is not known"),
+        ] {
+            let said = sent_with(number, &descriptors, memories);
+            assert!(said.contains(reason), "{reason}: {said}");
+        }
+        for count in [1, 2, 9] {
+            let (mut end, start) = pipe();
+            let copies: Vec<File> = (0..count).map(|_| OwnedFd::from(start.try_clone().unwrap()).into()).collect();
+            let said = sent_with(0x81, &copies, can());
+            assert!(said.contains("not memory") || said.contains("more than one"), "{said}");
+            drop((start, copies));
+            assert_eq!(end.read(&mut [0]).unwrap(), 0, "all copies are closed");
+        }
+    }
+
     #[test]
     fn lengths_beyond_the_limits_are_refused_before_memory_is_taken() {
         let error = |bytes: &[u8]| FrameReader::new(10).read(&mut &*bytes).unwrap_err().to_string();
         assert!(error(&[255; 8]).contains("head"));
         assert!(error(&[0, 0, 0, 0, 1, 0, 1, 0]).contains("65537 parts"));
+        assert!(error(&[0, 0, 0, 0, 0, 0, 0, 1]).contains("not agreed"));
         let mut long = vec![0, 0, 0, 0, 2, 0, 0, 0];
         long.extend([10, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0]);
         assert!(error(&long).contains("11 bytes, more than the limit of 10"));

@@ -61,13 +61,14 @@ pub fn serve_worker<W>(
     let mut stream = BufReader::new(Inbox::new(socket.try_clone()?));
     let socket = Inbox::new(socket);
     let mut reader = FrameReader::new(START_BYTES);
-    let send = |message: &FromChild, parts: &[Envelope], memories: Option<&mut Outgoing>| -> Result<(), ServeWorkerError> {
-        let head = message::encode(message).map_err(|error| ServeWorkerError::Protocol(error.to_string()))?;
-        let parts = parts.iter().map(|part| (part.len(), part.parts()));
-        let Placed { memory, descriptor } =
-            memories.map_or_else(Placed::default, |memories| memories.place(parts.clone()));
-        Ok(write_frame(&mut socket.outbox(descriptor), &head, parts, memory)?)
-    };
+    let send =
+        |message: &FromChild, parts: &[Envelope], memories: Option<&mut Outgoing>| -> Result<(), ServeWorkerError> {
+            let head = message::encode(message).map_err(|error| ServeWorkerError::Protocol(error.to_string()))?;
+            let parts = parts.iter().map(|part| (part.len(), part.parts()));
+            let Placed { memory, descriptor } =
+                memories.map_or_else(Placed::default, |memories| memories.place(parts.clone()));
+            Ok(write_frame(&mut socket.outbox(descriptor), &head, parts, memory)?)
+        };
     let mut load = Some(load);
     let (mut worker, mut decode, mut memories) = (None, limits(START_BYTES), None);
     while let Some(frame) = reader.read(&mut stream)? {

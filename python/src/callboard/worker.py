@@ -33,6 +33,7 @@ from callboard._api import Context, HTTPException, InvalidInput, SetupContext
 from callboard._envelope import Buffer, Decoder, EnvelopeError, encode_pieces
 from callboard._frames import MAX_HEAD_BYTES, FrameError, Reader, Writer
 from callboard._runner import CURRENT, Cancelled, Failure, Runner, setup_arguments
+from callboard._shared_memory import IS_SUPPORTED, Incoming, Outgoing
 from callboard._signature import _plain
 from callboard._target import Route, TargetError, load_route
 from callboard._version import __version__
@@ -61,6 +62,7 @@ class Start(msgspec.Struct, tag="start", tag_field="type"):
     generation: int = 0
     max_batch_size: int = 1
     max_bytes: int = 64 << 20
+    shared_memory: bool = False
     settings: dict[str, Any] | None = None
 
 
@@ -283,6 +285,8 @@ class Worker:
                 if self._reader.max_bytes:
                     raise FrameError("a second `start`")
                 self._reader.max_bytes = message.max_bytes
+                if message.shared_memory and IS_SUPPORTED:
+                    self._reader.memories, self._writer.memories = Incoming(), Outgoing()
             self._messages.append(message)
         if self._wake is not None:
             self._wake()
@@ -345,7 +349,8 @@ class Worker:
 
     def _ready(self) -> None:
         worker = f"{platform.python_implementation()} {platform.python_version()}, callboard {__version__}"
-        self._send({"type": "ready", "protocol": PROTOCOL, "worker": worker})
+        shares = self._reader.memories is not None
+        self._send({"type": "ready", "protocol": PROTOCOL, "worker": worker, "shared_memory": shares})
 
     def send_log(self, level: str, target: str, message: str, request_id: str | None) -> None:
         head = {"type": "log", "level": level, "target": target, "message": _clip(message)}
