@@ -36,6 +36,11 @@ class Faulty(Worker):
                     result["a"][1] = 1
         super()._finish(batch, results, runner)
 
+    def _inputs(self, batch: Batch) -> list[Any]:
+        if self.fault == "keeps":
+            self.kept = batch.parts
+        return super()._inputs(batch)
+
     def _ready(self) -> None:
         super()._ready()
         if self.fault == "unasked":

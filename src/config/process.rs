@@ -34,6 +34,9 @@ pub struct ProcessKeys {
     /// The most bytes of address space of a child. No limit by default.
     #[serde(default, deserialize_with = "bytes")]
     pub memory_limit: Option<u64>,
+    /// See [`ProcessConfig::shared_memory`]. Default true.
+    #[serde(default)]
+    pub shared_memory: Option<bool>,
 }
 
 /// The keys of kind `python`.
@@ -60,6 +63,9 @@ pub struct PythonKeys {
     /// The most bytes of address space of a child. No limit by default.
     #[serde(default, deserialize_with = "bytes")]
     pub memory_limit: Option<u64>,
+    /// See [`ProcessConfig::shared_memory`]. Default true.
+    #[serde(default)]
+    pub shared_memory: Option<bool>,
 }
 
 /// Sets in a process what the keys of its stage set.
@@ -71,6 +77,7 @@ macro_rules! apply {
         process.stop_timeout = keys.stop_timeout.unwrap_or(process.stop_timeout);
         process.max_batch_bytes = keys.max_batch_bytes.unwrap_or(process.max_batch_bytes);
         process.memory_limit = keys.memory_limit;
+        process.shared_memory = keys.shared_memory.unwrap_or(process.shared_memory);
     }};
 }
 

@@ -87,6 +87,7 @@ class Reader:
         head = self._exact(head_bytes)
         parts = self._shared(memory, lengths) if memory else [self._exact(length) for length in lengths]
         if self._descriptors and self._start == self._end:
+            os.close(self._descriptors.popleft())
             raise FrameError("a descriptor that belongs to no frame")
         return head, parts
 

@@ -63,12 +63,21 @@ class Incoming:
         """The parts of a frame. `descriptor` is that of a new memory."""
         number = memory & ~IS_NEW
         if descriptor is not None:
-            taken = _TheirMemory(descriptor)
-            if 0 < number <= MAX_NUMBER:
-                self._memories[number] = taken
+            if not 0 < number <= MAX_NUMBER or not _is_sealed(descriptor):
+                os.close(descriptor)
+                raise SharedMemoryError(f"memory {number} is not sealed against shrinking, or not known")
+            self._memories[number] = _TheirMemory(descriptor)
         if number not in self._memories:
             raise SharedMemoryError(f"memory {number} is not known")
         return self._memories[number].read(places(lengths))
+
+
+def _is_sealed(descriptor: int) -> bool:
+    """Whether it is memory of which no page can vanish, which ends a process that reads it."""
+    try:
+        return bool(fcntl.fcntl(descriptor, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK)
+    except OSError:
+        return False
 
 
 class _TheirMemory:
@@ -79,13 +88,6 @@ class _TheirMemory:
         self._mapping: mmap.mmap | None = None
         # A process that user code forks has copies of all views, and does not read.
         self._pid = os.getpid()
-        try:
-            seals = fcntl.fcntl(descriptor, fcntl.F_GET_SEALS)
-        except OSError:
-            seals = 0
-        # In other memory a page could vanish, which ends the process.
-        if not seals & fcntl.F_SEAL_SHRINK:
-            raise SharedMemoryError("a descriptor is not memory that is sealed against shrinking")
         self._bytes = os.fstat(descriptor).st_size
         if _TheirMemory.mapped < _MAX_MAPPED:
             # Without address space for it, it is copied.
@@ -132,6 +134,10 @@ class Outgoing:
     def __init__(self) -> None:
         self._memories: list[_OwnMemory | None] = [None] * _OWN_MEMORIES
         self._oldest = 0
+
+    def is_free(self) -> bool:
+        """Whether the receiver uses none of them."""
+        return all(memory.is_free() for memory in self._memories if memory is not None)
 
     def place(self, lengths: Sequence[int], pieces: Sequence[Buffer]) -> tuple[int, int | None]:
         """Writes parts, which are in pieces. The number of their memory, and its descriptor if it is new.
