@@ -32,7 +32,8 @@ pub struct ProcessConfig {
     /// The most bytes of address space. No limit by default. Linux only.
     pub memory_limit: Option<u64>,
     /// Whether frames of 256 KiB and more go through shared memory where both sides can, instead of the socket. Each
-    /// replica then keeps up to twice the bytes of its largest recent batch, and as many for its outcomes. Default true.
+    /// replica then keeps what its largest recent batch took, and twice its largest recent outcomes, or twice that if
+    /// memory is still in use when the next batch comes. Default true.
     pub shared_memory: bool,
 }
 

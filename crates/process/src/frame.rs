@@ -151,9 +151,10 @@ impl FrameReader {
     fn take_memory(&mut self, stream: &mut impl Source) -> Result<(), MemoryError> {
         let memory = std::mem::take(&mut self.memory);
         let memories = self.memories.as_mut().ok_or(MemoryError::NotAgreed)?;
-        let descriptor = match Incoming::is_new(memory) {
-            true => Some(stream.take_descriptor().ok_or(MemoryError::NoDescriptor)?),
-            false => None,
+        let descriptor = if Incoming::is_new(memory) {
+            Some(stream.take_descriptor().ok_or(MemoryError::NoDescriptor)?)
+        } else {
+            None
         };
         self.frame.parts = memories.read(memory, descriptor, &self.lengths)?;
         Ok(())

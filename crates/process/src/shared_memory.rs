@@ -19,6 +19,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use memmap2::{MmapMut, MmapOptions, MmapRaw};
+use parking_lot::Mutex;
 
 /// Whether this system has sealed memory.
 pub(crate) const IS_SUPPORTED: bool = cfg!(target_os = "linux");
@@ -47,7 +48,7 @@ const SMALL_USES: u32 = 32;
 /// A child that keeps values of this many memories gets copies from then on: each has a descriptor.
 const MAX_MAPPED: usize = 64;
 
-/// From this size on, a copy lies in memory of its own, for which the system is asked for huge pages.
+/// From this size on, a copy lies in memory that is used again, for which the system is asked for huge pages.
 const HUGE_BYTES: usize = 2 * 1024 * 1024;
 
 /// The sender of a memory broke the protocol.
@@ -218,6 +219,18 @@ pub(crate) struct Incoming {
     memories: [Option<Arc<TheirMemory>>; MAX_NUMBER as usize],
     /// Each memory that is mapped has one.
     mapped: Arc<()>,
+    spare: Spare,
+}
+
+/// The memory of the last large copy that is not used any more.
+#[derive(Clone, Debug, Default)]
+struct Spare(Arc<Mutex<Option<MmapMut>>>);
+
+/// A large copy.
+struct LargeCopy {
+    memory: Option<MmapMut>,
+    bytes: usize,
+    spare: Spare,
 }
 
 #[derive(Debug)]
@@ -233,7 +246,7 @@ struct View(Arc<TheirMemory>);
 
 impl Incoming {
     pub(crate) fn new(reading: Reading) -> Self {
-        Self { reading, memories: [const { None }; MAX_NUMBER as usize], mapped: Arc::new(()) }
+        Self { reading, memories: [const { None }; MAX_NUMBER as usize], mapped: Arc::new(()), spare: Spare::default() }
     }
 
     /// The parts of a frame. `descriptor` gives the descriptor of a new memory.
@@ -259,7 +272,7 @@ impl Incoming {
             let all = Bytes::from_owner(View(Arc::clone(memory)));
             return Ok(places.into_iter().map(|place| all.slice(place)).collect());
         }
-        let parts = places.into_iter().map(|place| memory.copy(place)).collect::<io::Result<_>>()?;
+        let parts = places.into_iter().map(|place| memory.copy(place, &self.spare)).collect::<io::Result<_>>()?;
         memory.release();
         Ok(parts)
     }
@@ -283,18 +296,15 @@ impl TheirMemory {
         Ok(Self { file, bytes, mapping })
     }
 
-    fn copy(&self, place: Range<usize>) -> io::Result<Bytes> {
+    fn copy(&self, place: Range<usize>, spare: &Spare) -> io::Result<Bytes> {
         if place.len() < HUGE_BYTES {
             let mut copy = vec![0; place.len()];
             self.copy_to(&mut copy, place.start)?;
             return Ok(copy.into());
         }
-        let mut copy = MmapMut::map_anon(place.len())?;
-        // Thirty-two page faults instead of sixteen thousand for 64 MiB; without, it is slower.
-        #[cfg(target_os = "linux")]
-        let _ = copy.advise(memmap2::Advice::HugePage);
-        self.copy_to(&mut copy, place.start)?;
-        Ok(Bytes::from_owner(copy))
+        let mut memory = spare.take(place.len())?;
+        self.copy_to(&mut memory[..place.len()], place.start)?;
+        Ok(Bytes::from_owner(LargeCopy { memory: Some(memory), bytes: place.len(), spare: spare.clone() }))
     }
 
     fn copy_to(&self, target: &mut [u8], offset: usize) -> io::Result<()> {
@@ -311,6 +321,34 @@ impl TheirMemory {
     /// Lets the sender write again. A sender that has made this impossible has other memory.
     fn release(&self) {
         let _ = self.file.write_at(&[0], 0);
+    }
+}
+
+impl Spare {
+    fn take(&self, bytes: usize) -> io::Result<MmapMut> {
+        let spare = self.0.lock().take_if(|spare| (bytes..=bytes.saturating_mul(4)).contains(&spare.len()));
+        if let Some(spare) = spare {
+            return Ok(spare);
+        }
+        let memory = MmapMut::map_anon(bytes)?;
+        // Thirty-two page faults instead of sixteen thousand for 64 MiB; without, it is slower.
+        #[cfg(target_os = "linux")]
+        let _ = memory.advise(memmap2::Advice::HugePage);
+        Ok(memory)
+    }
+}
+
+impl AsRef<[u8]> for LargeCopy {
+    fn as_ref(&self) -> &[u8] {
+        self.memory.as_ref().map_or(&[], |memory| &memory[..self.bytes])
+    }
+}
+
+impl Drop for LargeCopy {
+    fn drop(&mut self) {
+        let former = std::mem::replace(&mut *self.spare.0.lock(), self.memory.take());
+        // Not under the lock: it takes its time.
+        drop(former);
     }
 }
 
@@ -349,11 +387,11 @@ fn allocate(file: &File, end: u64) -> io::Result<()> {
 
 #[cfg(target_os = "linux")]
 fn is_sealed_memory(descriptor: &OwnedFd) -> bool {
-    use rustix::fs::{SealFlags, fcntl_get_seals, fstatfs};
+    use rustix::fs::{FsWord, SealFlags, fcntl_get_seals, fstatfs};
     // Of the two file systems that have seals, hugetlbfs may lack a page although the file has its size.
-    const TMPFS: i64 = 0x0102_1994;
+    const TMPFS: FsWord = 0x0102_1994;
     fcntl_get_seals(descriptor).is_ok_and(|seals| seals.contains(SealFlags::SHRINK))
-        && fstatfs(descriptor).is_ok_and(|system| i64::from(system.f_type) == TMPFS)
+        && fstatfs(descriptor).is_ok_and(|system| system.f_type == TMPFS)
 }
 
 #[cfg(not(target_os = "linux"))]
@@ -371,7 +409,8 @@ fn is_sealed_memory(_: &OwnedFd) -> bool {
     false
 }
 
-#[cfg(all(test, target_os = "linux"))]
+#[cfg(test)]
+#[cfg(target_os = "linux")]
 mod tests {
     use super::*;
 
@@ -449,6 +488,21 @@ mod tests {
         assert_eq!(size(&outgoing), large);
         assert_eq!(send(&mut outgoing, &mut incoming, 1, &[LARGE]).0, 1 | IS_NEW);
         assert!(size(&outgoing) < large);
+    }
+
+    #[test]
+    fn the_memory_of_a_large_copy_is_used_again_when_the_copy_is_gone() {
+        let (mut outgoing, mut incoming) = (Outgoing::default(), Incoming::new(Reading::Copies));
+        let first = send(&mut outgoing, &mut incoming, 1, &[HUGE_BYTES]).1;
+        let second = send(&mut outgoing, &mut incoming, 2, &[2 * HUGE_BYTES]).1;
+        assert_eq!(first[0], vec![1; HUGE_BYTES]);
+        let place = second[0].as_ptr();
+        drop(second);
+        let third = send(&mut outgoing, &mut incoming, 3, &[HUGE_BYTES + 1]).1;
+        assert_eq!((third[0].as_ptr(), &third[0]), (place, &Bytes::from(vec![3; HUGE_BYTES + 1])));
+        drop((first, third));
+        let spare = incoming.spare.0.lock().as_ref().map(|spare| spare.len());
+        assert_eq!(spare, Some(2 * HUGE_BYTES), "the last one that was given back");
     }
 
     #[test]
