@@ -53,7 +53,7 @@
 //! |---|---|
 //! | How do I write a stage? | [`Stage`], [`Worker`], [`AsyncWorker`], [`Batch`] |
 //! | How do I prepare inputs in parallel, off the worker's thread? | [`Stage::preprocess`] |
-//! | How do I answer with many outputs? | [`StreamStage`], [`StreamWorker`], [`Caller::replies`] |
+//! | How do I answer with many outputs? | [`StreamStage`], [`StreamWorker`], [`AsyncStreamWorker`], [`Caller::replies`] |
 //! | How do I call? | [`LocalClient`]: `call`, `send`, `call_detached`, `stream`, `replies`, `blocking` |
 //! | How do I call over a network? | `Client::connect`, or `Client::builder` with settings: [see below](#over-a-network) |
 //! | How do I change what is served? | [`NodeHandle`], [`RouteChange`] |
@@ -114,7 +114,7 @@
 
 // Stages: the user's code, and its execution.
 pub use callboard_core::{
-    AsyncWorker, BackoffPolicy, Batch, BatchPolicy, Contract, DEFAULT_AGEING, DEFAULT_CONCURRENCY,
+    AsyncStreamWorker, AsyncWorker, BackoffPolicy, Batch, BatchPolicy, Contract, DEFAULT_AGEING, DEFAULT_CONCURRENCY,
     DEFAULT_CRASH_RETRIES, DEFAULT_CREDIT, DEFAULT_MAX_ABANDONED_THREADS, DEFAULT_QUEUE_ENTRIES, Failure, NotEmitted,
     Outputs, Placement, ReleaseReason, Replica, RestartIntensity, Rows, Stage, StageName, StageSettings, StreamStage,
     StreamWorker, Worker,

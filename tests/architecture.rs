@@ -125,6 +125,21 @@ fn core_uses_no_sockets() {
     }
 }
 
+/// The decisions of core that are plain values know no actor: they are tested without a runtime.
+#[test]
+fn decisions_of_core_know_no_actor() {
+    let pure = ["queue", "restart", "router/table.rs", "gateway/admission.rs", "pool/lifecycle.rs", "pool/health.rs"];
+    for part in pure.map(|part| root().join("crates/core/src").join(part)) {
+        assert!(part.exists(), "{} does not exist", part.display());
+        let files = if part.is_dir() { sources(&part) } else { vec![part] };
+        for file in files {
+            for (line, code) in code_of(&file) {
+                assert!(!identifiers(&code).any(|name| name == "ractor"), "{}:{line}", file.display());
+            }
+        }
+    }
+}
+
 /// ractor runs the actors but is not part of the API: a new version changes nothing for users.
 #[test]
 fn no_public_item_of_core_names_ractor() {

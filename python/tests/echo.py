@@ -18,6 +18,18 @@ def echo(value: Any) -> Any:
     return value.upper() if isinstance(value, str) else value
 
 
+@cb.service
+class Caller:
+    """As `echo`, and calls."""
+
+    called = cb.depends("/called")
+
+    async def predict(self, value: Any) -> Any:
+        if isinstance(value, dict) and list(value) == ["call"]:
+            return await self.called(value["call"])
+        return echo(value)
+
+
 class Faulty(Worker):
     """Breaks the rule that the command line names."""
 
@@ -42,6 +54,7 @@ class Faulty(Worker):
         return super()._inputs(batch)
 
     def _ready(self) -> None:
+        self._may_call = self.fault == "silent"
         super()._ready()
         if self.fault == "unasked":
             self._send({"type": "output", "id": 1, "item": 0})

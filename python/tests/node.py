@@ -80,9 +80,9 @@ class Node:
 
     # ---- Messages ----------------------------------------------------------------------------------------------------
 
-    def ready(self) -> Node:
+    def ready(self, max_batches: int = 1) -> Node:
         head, _ = self.receive()
-        assert head["type"] == "ready", head
+        assert (head["type"], head.get("max_batches", 1)) == ("ready", max_batches), head
         return self
 
     def batch(self, values: list[Any], ident: int = 1, items: list[dict[str, Any]] | None = None) -> None:

@@ -67,7 +67,7 @@ def test_each_route_is_described() -> None:
     assert services["Sentiment.where"]["route"] == "/where"
     assert services["Numbers"]["streams"] and services["Numbers"]["output"]["type"] == "object"
     assert services["Numbers"]["input"]["properties"]["count"] == {"type": "integer", "minimum": 0}
-    assert (services["Chat"]["concurrency"], services["Chat"]["max_batch_size"]) == (64, 64)
+    assert (services["Chat"]["concurrency"], services["Chat"]["max_batch_size"]) == (64, 1)
     array = {"type": "array", "description": "an array of float32", "examples": [[1.0, 1.0]]}
     assert services["Scale"]["input"]["properties"]["x"] == array
     assert services["add"]["input"] == {

@@ -12,7 +12,8 @@ from node import ENVIRONMENT, HERE
 from callboard.conformance import CHECKS, SHARED_MEMORY, failure
 
 NAMES = [name for name, _ in CHECKS]
-LINES = [f"ok {name}" for name in NAMES]
+CALLING = ("two calls", "a call that fails", "a call whose item is cancelled", "a result of no call")
+WITHOUT_CALLS = [f"skipped {name}: it does not call" if name in CALLING else f"ok {name}" for name in NAMES]
 WORKER_JS = HERE.parents[1] / "examples/worker-js/worker.js"
 
 
@@ -24,19 +25,27 @@ def suite(*command: str, timeout: str = "20") -> tuple[int, list[str]]:
 
 
 def test_the_worker_of_this_package_passes() -> None:
-    assert suite(sys.executable, "-m", "callboard.worker", "echo.py:echo") == (0, LINES)
+    assert suite(sys.executable, "-m", "callboard.worker", "echo.py:echo") == (0, WITHOUT_CALLS)
+
+
+def test_a_worker_of_this_package_that_calls_passes() -> None:
+    command = (sys.executable, "-m", "callboard.worker", "echo.py:Caller")
+    assert suite(*command) == (0, [f"ok {name}" for name in NAMES])
 
 
 @pytest.mark.skipif(shutil.which("node") is None, reason="needs Node.js")
 def test_the_worker_in_javascript_passes() -> None:
-    lines = [f"skipped {name}" if name in SHARED_MEMORY else f"ok {name}" for name in NAMES]
+    lines = [
+        f"skipped {name}: it does not share memory" if name in SHARED_MEMORY else line
+        for name, line in zip(NAMES, WITHOUT_CALLS, strict=True)
+    ]
     assert suite("node", str(WORKER_JS)) == (0, lines)
 
 
 def test_a_wrong_count_fails_the_checks_that_see_it() -> None:
     code, lines = suite(sys.executable, "echo.py", "count")
     assert (code, len(lines)) == (1, len(NAMES))
-    assert [line for line in lines if not line.startswith("ok ")] == [
+    assert [line for line in lines if line.startswith("FAILED ")] == [
         "FAILED a batch of 32 with errors: 31 outcomes for 32 items",
         "FAILED integers: 31 outcomes for 32 items",
     ]
@@ -52,6 +61,7 @@ def test_a_wrong_count_fails_the_checks_that_see_it() -> None:
         ("unasked", "a batch of one", "`output` with 0 parts, where `outcomes` was expected"),
         ("stays", "the end of the socket", "it has not ended within 4 s after the end of the socket"),
         ("true", "lists and maps", "item 2['a'][1]: 1, where True was expected"),
+        ("silent", "two calls", "`outcomes` with 2 parts, where `call` was expected"),
         ("stays", "a head beyond 4 MiB", "it has not ended within 4 s after the frame"),
         ("stays", "unknown memory", "it has not ended within 4 s after the frame"),
         ("keeps", "shared memory", "it uses the memory of a batch 4 s after its outcomes"),

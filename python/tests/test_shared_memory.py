@@ -179,7 +179,7 @@ def test_a_worker_shares_memory_only_if_the_node_does() -> None:
     for start, shares in (({}, False), ({"shared_memory": True}, True)):
         with Node("app.py:Scale", max_bytes=1 << 24, **start) as node:
             head, _ = node.receive()
-            assert head["shared_memory"] is shares
+            assert head.get("shared_memory", False) is shares
             if not shares:
                 (found,) = node.call({"x": numbers(1)})
                 np.testing.assert_array_equal(found, 2 * numbers(1))

@@ -122,6 +122,35 @@ def test_concurrent_items_run_at_the_same_time() -> None:
         assert node.call(3, 3, 3) == [3, 3, 3]
 
 
+def test_several_batches_run_at_the_same_time_if_the_node_says_so() -> None:
+    with Node("app.py:Together", max_batches=64).ready(max_batches=3) as node:
+        for ident in (1, 2, 3):
+            node.batch([3], ident=ident)
+        assert sorted(node.receive()[0]["id"] for _ in range(3)) == [1, 2, 3]
+        # A fourth is one too many.
+        for ident in (4, 5, 6, 7):
+            node.batch([5], ident=ident)
+        assert "batch 7 while batch 4 runs" in node.end()[2]
+
+
+def test_a_stream_waits_for_credit_and_a_cancelled_one_ends() -> None:
+    with Node("app.py:Chat", max_batches=64, credit=2).ready(max_batches=64) as node:
+        node.batch(["a b c d e"], ident=1)
+        node.batch(["x wait"], ident=2)
+        received = [node.receive()[1][0] for _ in range(3)]
+        assert sorted(received) == ["a", "b", "x"]
+        node.send({"type": "ping"})
+        assert node.receive()[0] == {"type": "pong"}
+        node.send({"type": "credit", "id": 1, "item": 0, "outputs": 3})
+        assert [node.receive()[1] for _ in range(3)] == [["c"], ["d"], ["e"]]
+        assert node.receive()[0] == {"type": "outcomes", "id": 1, "items": [None]}
+        node.send({"type": "credit", "id": 1, "item": 0, "outputs": 3})
+        node.send({"type": "cancel", "id": 2, "item": 0})
+        (outcome,), _ = node.outcomes()
+        assert outcome["type"] == "Cancelled"
+        assert node.stop()[0] == 0
+
+
 def test_sync_code_sees_a_cancellation() -> None:
     with Node("app.py:Waits").ready() as node:
         node.batch([60.0, 60.0])

@@ -4,6 +4,7 @@
 //! [`App::start`] does that.
 
 mod graph;
+mod inner_calls;
 mod part;
 mod steps;
 mod types;
@@ -88,6 +89,7 @@ pub fn routes(plan: &Plan) -> Result<Vec<RouteSpec>, BuildError> {
         is_used.then(|| Part::build(plan, stage)).transpose()
     });
     let parts = parts.collect::<Result<Vec<_>, _>>()?;
+    inner_calls::check(plan, &parts)?;
     let codes: Vec<_> = parts.iter().map(|part| part.as_ref().map(|part| part.code.clone())).collect();
     let route = |route: &RoutePlan| {
         let types = Types(&parts);

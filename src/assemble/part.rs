@@ -15,6 +15,8 @@ pub(super) struct Part {
     /// Its input, with a generated example if possible. `None`: not known here.
     pub(super) needs: Option<Needs>,
     pub(super) output: DataType,
+    /// The routes that its code calls, by the attributes that name them.
+    pub(super) calls: Vec<(String, String)>,
 }
 
 /// The code of a stage.
@@ -34,6 +36,7 @@ impl Part {
             code: Code::Single(with_knobs(stage, planned).into()),
             needs: Some(Needs { input, example: None }),
             output,
+            calls: Vec::new(),
         };
         match &planned.kind {
             StageKind::Image(config) => {
@@ -60,15 +63,16 @@ impl Part {
                     let place = plan.place(&planned.name.source, format!("stage `{name}`"));
                     BuildError::Python { place, source: Box::new(source) }
                 })?;
+                let calls = service.depends.iter().map(|call| (call.attribute.clone(), call.route.clone())).collect();
                 let typed = |schema| DataType::value().with_name(name).with_schema(schema);
                 let (process, input, output) = (keys.process(base), typed(service.input), typed(service.output));
                 if !service.streams {
-                    return Ok(part(callboard_process::stage(name, &process), input, output));
+                    return Ok(Self { calls, ..part(callboard_process::stage(name, &process), input, output) });
                 }
                 let settings = with_knobs(callboard_process::stage(name, &process), planned).settings().clone();
                 let stage = callboard_process::stream_stage(name, &process).with_settings(settings);
                 let needs = Some(Needs { input, example: None });
-                Ok(Self { code: Code::Stream(stage.into()), needs, output })
+                Ok(Self { code: Code::Stream(stage.into()), needs, output, calls })
             }
             StageKind::Remote(config) => Ok(remote(name, config)),
         }
@@ -82,7 +86,7 @@ fn remote(name: &str, config: &RemoteConfig) -> Part {
         let raw_body = RawBody { field: field.clone(), media_types: FILES.map(str::to_owned).to_vec() };
         Needs { input: known("takes").with_raw_body(raw_body), example: None }
     });
-    Part { code: Code::Single(Pipeline::remote(name)), needs, output: known("gives") }
+    Part { code: Code::Single(Pipeline::remote(name)), needs, output: known("gives"), calls: Vec::new() }
 }
 
 /// Media types of bodies that are not values.
@@ -168,6 +172,7 @@ mod model {
             code: Code::Single(with_knobs(callboard_onnx::stage(name, &model), planned).into()),
             needs: Some(Needs { input: model.input_type(), example: zeros(model.signature()) }),
             output: model.output_type(),
+            calls: Vec::new(),
         })
     }
 

@@ -60,20 +60,17 @@ fn python_file(path: &Path) -> Option<(PathBuf, Option<String>)> {
 /// What a Python file means, as a configuration file.
 #[cfg(feature = "process")]
 fn python(path: PathBuf, name: Option<String>) -> Result<Target, ConfigError> {
-    use callboard_process::{PythonConfig, configuration};
+    use callboard_process::PythonConfig;
 
     fs::metadata(&path).map_err(|error| problem(&path, &unreadable(&error)))?;
     let base = path.parent().map_or_else(PathBuf::new, Path::to_owned);
     let file = path.file_name().map(|file| file.to_string_lossy().into_owned()).unwrap_or_default();
-    let mut services = PythonConfig::new(&*file).services(&base).map_err(|error| problem(&path, &error.to_string()))?;
+    let mut app = PythonConfig::new(&*file).served(&base).map_err(|error| problem(&path, &error.to_string()))?;
     if let Some(name) = name {
-        let own = format!("{file}:{name}");
-        services.retain(|service| service.target == own || service.target.starts_with(&format!("{own}.")));
-        if services.is_empty() {
-            return Err(problem(&path, &format!("it has no service `{name}`")));
-        }
+        let missing = || problem(&path, &format!("it has no service or pipeline `{name}`"));
+        app = app.only(&file, &name).ok_or_else(missing)?;
     }
-    Ok(Target::File { text: configuration(&services), path })
+    Ok(Target::File { text: app.configuration(), path })
 }
 
 /// Reads a configuration file, up to a limit.

@@ -35,6 +35,10 @@ impl fmt::Display for Place {
             Self::File { path, line, part } if part.is_empty() => {
                 write!(f, "{}:{line}", path.display())
             }
+            // The lines of a Python file are not those of the configuration that it means.
+            Self::File { path, part, .. } if path.extension().is_some_and(|extension| extension == "py") => {
+                write!(f, "{}: {part}", path.display())
+            }
             Self::File { path, line, part } => write!(f, "{}:{line}: {part}", path.display()),
             Self::Env(name) => f.write_str(name),
             Self::Flag(name) => write!(f, "--{name}"),

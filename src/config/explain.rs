@@ -64,6 +64,9 @@ impl From<(&'static SettingName, String, &Source)> for Row {
 
 fn title(target: &Target) -> String {
     match target {
+        Target::File { path, .. } if path.extension().is_some_and(|extension| extension == "py") => {
+            format!("plan of {} (lines are those of `callboard export`)", path.display())
+        }
         Target::File { path, .. } => format!("plan of {} (lines are its lines)", path.display()),
         Target::Model { path } => format!("plan of the model {}", path.display()),
         Target::Program { file: Some((path, _)) } => {

@@ -1,6 +1,7 @@
 //! The keys of stages whose replicas are processes: kind `process`, a command, and kind `python`, a service.
 
 use std::collections::BTreeMap;
+use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -37,6 +38,9 @@ pub struct ProcessKeys {
     /// See [`ProcessConfig::shared_memory`]. Default true.
     #[serde(default)]
     pub shared_memory: Option<bool>,
+    /// How many calls a child works on at once; see [`ProcessConfig::concurrency`]. By default one batch at a time.
+    #[serde(default)]
+    pub concurrency: Option<NonZeroU32>,
 }
 
 /// The keys of kind `python`.
@@ -66,6 +70,9 @@ pub struct PythonKeys {
     /// See [`ProcessConfig::shared_memory`]. Default true.
     #[serde(default)]
     pub shared_memory: Option<bool>,
+    /// How many calls a child works on at once; see [`ProcessConfig::concurrency`]. By default one batch at a time.
+    #[serde(default)]
+    pub concurrency: Option<NonZeroU32>,
 }
 
 /// Sets in a process what the keys of its stage set.
@@ -78,6 +85,7 @@ macro_rules! apply {
         process.max_batch_bytes = keys.max_batch_bytes.unwrap_or(process.max_batch_bytes);
         process.memory_limit = keys.memory_limit;
         process.shared_memory = keys.shared_memory.unwrap_or(process.shared_memory);
+        process.concurrency = keys.concurrency;
     }};
 }
 

@@ -96,6 +96,85 @@ fn python_onnx_and_rust_are_steps_of_one_pipeline() {
     assert_eq!((status, problem["stage"].as_str()), (422, Some("centre")));
 }
 
+/// One file: a pipeline of Python, a model and Rust, and an asynchronous service that calls it and another service.
+#[test]
+fn a_service_calls_a_pipeline_with_a_model_and_another_service() {
+    let Some(python) = python() else { return };
+    let app = "examples/python-depends/app.py";
+    let server = serve(&python, app);
+    let seven: Value = serde_json::from_slice(&fs::read("examples/python-digits/seven.json").unwrap()).unwrap();
+    assert_eq!(answer(&server, "/digit", &seven).1["label"], "7");
+    let (status, number) = answer(&server, "/read-number", &json!([seven, seven, seven]));
+    assert_eq!((status, number["number"].as_str()), (200, Some("777")), "{number}");
+    assert!(number["ink"].as_f64().unwrap() > 0.1, "{number}");
+    // The error of a call is passed on, with the way to it.
+    let (status, problem) = answer(&server, "/read-number", &json!([seven, [[1]]]));
+    assert_eq!((status, problem["stage"].as_str()), (422, Some("read-number > centre")), "{problem}");
+    assert_eq!(answer(&server, "/centre", &seven).0, 404, "a step has no route of its own");
+
+    let output = |args: &[&str]| {
+        let output = command(&python, args).output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    output(&["check", app]);
+    let exported = output(&["export", app]);
+    assert!(exported.contains("stages = [\"centre\", \"digits\", \"labels\"]"), "{exported}");
+    assert!(exported.contains("model = \"../digits/digits.onnx\"\nmax_batch_size = 32\n"), "{exported}");
+    let explained = output(&["serve", app, "--explain"]);
+    assert!(explained.contains("centre → digits → labels"), "{explained}");
+    let alone = output(&["export", &format!("{app}:digit")]);
+    assert!(alone.contains("/digit") && !alone.contains("/read-number"), "{alone}");
+}
+
+#[test]
+fn mistakes_in_a_composition_are_one_clear_line() {
+    let Some(python) = python() else { return };
+    let app = directory().join("app.py");
+    let start = "import callboard as cb\n@cb.function\ndef text(x: str) -> str:\n    return x\n\
+                 @cb.function\ndef count(x: int) -> int:\n    return x\n";
+    let service = |name: &str, called: &str| {
+        let method = "def predict(self, x: str) -> str:\n        return x";
+        format!("@cb.service\nclass {name}:\n    other = cb.depends({called})\n    {method}\n")
+    };
+    for (code, message) in [
+        ("app = cb.pipeline(text, count)".to_owned(), "text gives `str`, and count takes `int`"),
+        ("app = cb.pipeline(text, cb.onnx('no.onnx'))".to_owned(), "cb.onnx('no.onnx'): there is no file"),
+        ("app = cb.pipeline(text, 'count')".to_owned(), "line 8: TypeError: pipeline: step 2: 'count' is no step"),
+        (service("A", "'/tex'"), "stage `a`: other: unknown route `/tex`; did you mean `/text`?"),
+        (service("A", "'/b'") + &service("B", "A"), "it calls `b`, which calls `a`: all their replicas could wait"),
+    ] {
+        fs::write(&app, format!("{start}{code}\n")).unwrap();
+        let printed = failure(command(&python, &["serve", app.to_str().unwrap(), "--http", "127.0.0.1:0"])).0;
+        assert!(printed.contains(message) && !printed.contains("Traceback"), "{printed}");
+    }
+}
+
+/// The client leaves: the call that the service has made ends, and both run for others again.
+#[test]
+fn a_call_ends_with_its_caller() {
+    let Some(python) = python() else { return };
+    let app = directory().join("app.py");
+    let code = "import asyncio\nimport callboard as cb\n\n@cb.service\nclass Slow:\n    left = 0\n    \
+                async def predict(self, seconds: float) -> int:\n        open('begun', 'w').close()\n        try:\n            \
+                await asyncio.sleep(seconds)\n        except asyncio.CancelledError:\n            \
+                self.left += 1\n            raise\n        return self.left\n\n\
+                @cb.service\nclass Outer:\n    slow = cb.depends(Slow)\n    \
+                async def predict(self, seconds: float) -> int:\n        return await self.slow(seconds)\n";
+    fs::write(&app, code).unwrap();
+    let server = serve(&python, app.to_str().unwrap());
+    let mut left = server.connect();
+    let head = "POST /outer HTTP/1.1\r\nhost: test\r\ncontent-type: application/json\r\ncontent-length: 3\r\n\r\n600";
+    left.write_all(head.as_bytes()).unwrap();
+    let (begun, start) = (app.with_file_name("begun"), Instant::now());
+    while !begun.exists() && start.elapsed() < TEST_TIMEOUT {
+        std::thread::yield_now();
+    }
+    drop(left);
+    // One replica each: it would wait for 10 minutes.
+    assert_eq!(answer(&server, "/outer", &json!(0)), (200, json!(1)));
+}
+
 #[test]
 fn a_killed_interpreter_is_replaced_and_its_call_is_explained() {
     let Some(python) = python() else { return };
@@ -130,6 +209,30 @@ fn an_endless_stream_ends_with_its_reader() {
         let mut begun = [0; 4096];
         stream.read_exact(&mut begun).unwrap();
         assert!(begun.starts_with(b"HTTP/1.1 200"), "{}", String::from_utf8_lossy(&begun));
+    }
+}
+
+/// Each call waits until three have begun.
+#[test]
+fn calls_of_a_concurrent_service_run_at_the_same_time() {
+    let Some(python) = python() else { return };
+    let app = directory().join("app.py");
+    let code = "import asyncio\nimport callboard as cb\n\n@cb.service\nclass Meet:\n    def __init__(self):\n        \
+                self.count, self.all = 0, asyncio.Event()\n\n    @cb.concurrent(max=8)\n    \
+                async def predict(self, name: str) -> str:\n        self.count += 1\n        \
+                if self.count == 3:\n            self.all.set()\n        await self.all.wait()\n        return name\n";
+    fs::write(&app, code).unwrap();
+    let server = serve(&python, app.to_str().unwrap());
+    let calls = ["a", "b", "c"].map(|name| {
+        let mut stream = server.connect();
+        let head = "POST /meet HTTP/1.1\r\nhost: test\r\ncontent-type: application/json\r\nconnection: close";
+        write!(stream, "{head}\r\ncontent-length: 3\r\n\r\n\"{name}\"").unwrap();
+        (name, stream)
+    });
+    for (name, mut stream) in calls {
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        assert!(answer.starts_with("HTTP/1.1 200") && answer.ends_with(&format!("\"{name}\"")), "{answer}");
     }
 }
 

@@ -57,6 +57,7 @@ mod data_type;
 pub mod envelope;
 mod error;
 mod format;
+pub mod hex;
 pub mod json;
 mod limits;
 mod local;
@@ -74,6 +75,7 @@ mod tensor_fields;
 mod typed;
 mod value;
 pub mod wire;
+mod words;
 
 pub use account::{Account, ChargeError, ExceededLimit, STEP_BYTES, charged_to, charged_up_to};
 pub use data_type::{DataType, RawBody};

@@ -93,33 +93,24 @@ impl Default for DecodeLimits {
 impl DecodeLimits {
     /// Refuses an input longer than [`max_bytes`](Self::max_bytes), before it is read.
     pub(crate) fn check_bytes(&self, len: usize) -> Result<(), DecodeError> {
-        if len > self.max_bytes {
-            return Err(DecodeError::limit_exceeded(
-                "max_bytes",
-                self.max_bytes,
-                format!("input of {len} bytes exceeds"),
-            ));
-        }
-        Ok(())
+        check("max_bytes", self.max_bytes, len, |len| format!("input of {len} bytes exceeds"))
     }
 
     /// Allows a byte string or tensor of `len` bytes.
     pub(crate) fn check_segment(&self, len: usize) -> Result<(), DecodeError> {
-        if len > self.max_segment_bytes {
-            let max = self.max_segment_bytes;
-            return Err(DecodeError::limit_exceeded(
-                "max_segment_bytes",
-                max,
-                format!("segment of {len} bytes exceeds"),
-            ));
-        }
-        Ok(())
+        check("max_segment_bytes", self.max_segment_bytes, len, |len| format!("segment of {len} bytes exceeds"))
     }
 
     /// The effective depth limit.
     pub(crate) fn depth(&self) -> usize {
         self.max_depth.min(MAX_DEPTH)
     }
+}
+
+/// Refuses more bytes than a limit allows.
+#[inline]
+fn check(name: &'static str, max: usize, bytes: usize, words: fn(usize) -> String) -> Result<(), DecodeError> {
+    if bytes > max { Err(DecodeError::limit_exceeded(name, max, words(bytes))) } else { Ok(()) }
 }
 
 /// The remaining limits while one input is decoded.
@@ -148,17 +139,12 @@ impl<'a> Budget<'a> {
 
     /// Spends `count` elements; called before room for them is reserved.
     pub(crate) fn take_elements(&mut self, count: usize) -> Result<(), DecodeError> {
-        match self.elements.checked_sub(count) {
-            Some(left) => {
-                self.elements = left;
-                Ok(())
-            }
-            None => Err(DecodeError::limit_exceeded(
-                "max_elements",
-                self.limits.max_elements,
-                "more elements than".to_owned(),
-            )),
-        }
+        let Some(left) = self.elements.checked_sub(count) else {
+            let max = self.limits.max_elements;
+            return Err(DecodeError::limit_exceeded("max_elements", max, "more elements than".to_owned()));
+        };
+        self.elements = left;
+        Ok(())
     }
 
     /// Allows a container at `depth`, counted from 1 for the outermost one.
@@ -170,11 +156,7 @@ impl<'a> Budget<'a> {
     }
 
     pub(crate) fn check_string(&self, len: usize) -> Result<(), DecodeError> {
-        if len > self.limits.max_string_bytes {
-            let max = self.limits.max_string_bytes;
-            return Err(DecodeError::limit_exceeded("max_string_bytes", max, format!("string of {len} bytes exceeds")));
-        }
-        Ok(())
+        check("max_string_bytes", self.limits.max_string_bytes, len, |len| format!("string of {len} bytes exceeds"))
     }
 
     pub(crate) fn check_segment(&self, len: usize) -> Result<(), DecodeError> {
@@ -190,32 +172,19 @@ impl<'a> Budget<'a> {
 
     /// Allows memory that is taken only while a compressed part is unpacked.
     pub(crate) fn check_decompressing(&self, working: usize) -> Result<(), DecodeError> {
-        let total = self.decompressed.saturating_add(working);
-        if total > self.limits.max_decompressed_bytes {
-            let max = self.limits.max_decompressed_bytes;
-            return Err(DecodeError::limit_exceeded(
-                "max_decompressed_bytes",
-                max,
-                format!("{total} bytes unpacked exceed"),
-            ));
-        }
-        Ok(())
+        let (max, total) = (self.limits.max_decompressed_bytes, self.decompressed.saturating_add(working));
+        check("max_decompressed_bytes", max, total, |total| format!("{total} bytes unpacked exceed"))
     }
 
     /// Spends memory on structure; called before it is allocated.
     pub(crate) fn take_memory(&mut self, bytes: usize) -> Result<(), DecodeError> {
-        match self.memory.checked_sub(bytes) {
-            Some(left) => {
-                charge(bytes)?;
-                self.memory = left;
-                Ok(())
-            }
-            None => Err(DecodeError::limit_exceeded(
-                "max_tree_bytes",
-                self.limits.max_tree_bytes,
-                "more structure than".to_owned(),
-            )),
-        }
+        let Some(left) = self.memory.checked_sub(bytes) else {
+            let max = self.limits.max_tree_bytes;
+            return Err(DecodeError::limit_exceeded("max_tree_bytes", max, "more structure than".to_owned()));
+        };
+        charge(bytes)?;
+        self.memory = left;
+        Ok(())
     }
 
     /// Gives back memory that was freed.

@@ -65,7 +65,7 @@ impl fmt::Display for CaughtPanic {
 ///
 /// Inside a call it ends the replica as a panic would, with the same rules for the entries of the batch, but nothing is
 /// printed, and the error says "ended" in place of "panicked".
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct WorkerExit {
     pub(crate) reason: String,
 }

@@ -1,5 +1,5 @@
-//! A running node as it describes itself, by [`Node::describe`](crate::Node::describe) and
-//! [`Node::health`](crate::Node::health), and the shape of a pipeline.
+//! A running node as it describes itself, by [`NodeHandle::describe`](crate::NodeHandle::describe)
+//! and [`NodeHandle::health`](crate::NodeHandle::health), and the shape of a pipeline.
 
 pub use crate::metrics::{RouteStatistics, StageStatistics};
 pub use crate::node::{

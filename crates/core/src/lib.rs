@@ -76,7 +76,7 @@ pub use app::App;
 pub use call::{CallContext, CallOptions, FunctionCall, Priority, Reply, SessionKey};
 pub use client::{
     BlockingClient, BlockingStream, CallStream, CallStreamWithInputs, Caller, LocalClient, LocalPrepared, NO_ARGS,
-    NoPreprocess, Prepare, Preprocess, Replies, RouteService, TypedRoute,
+    NoPreprocess, Prepare, Preprocess, Replies, RouteService, StartedCall, TypedRoute,
 };
 pub use clock::Instant;
 pub use containment::WorkerExit;
@@ -96,4 +96,4 @@ pub use stage::{
     DEFAULT_QUEUE_ENTRIES, MAX_REPLICAS, Placement, Rows, Stage, StageSettings, StreamStage,
 };
 pub use timeline::{ReleaseReason, Timing};
-pub use worker::{AsyncWorker, Batch, ExitPort, NotEmitted, Outputs, Replica, StreamWorker, Worker};
+pub use worker::{AsyncStreamWorker, AsyncWorker, Batch, ExitPort, NotEmitted, Outputs, Replica, StreamWorker, Worker};

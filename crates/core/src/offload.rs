@@ -23,6 +23,10 @@ use crate::clock;
 use crate::deadline::Deadline;
 use crate::error::{CallError, ErrorKind, RETRY_AFTER};
 
+/// From this size on, decoding and encoding run on another thread: about a millisecond of JSON. Below it, handing the
+/// work over would take longer than doing it.
+pub const LARGE_BYTES: usize = 256 * 1024;
+
 /// The maximum count of pieces that wait for a thread. Their memory is already charged to their calls.
 const MAX_WAITING: usize = 1024;
 

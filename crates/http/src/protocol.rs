@@ -32,7 +32,7 @@ pub use crate::observe::health::{not_ready_reason, unreachable_reason};
 pub use crate::observe::metrics::EdgeMetrics;
 pub use crate::observe::server_timing::{SERVER_TIMING, first, server_timing, total};
 pub use crate::request::body::{BodyLimits, IncomingBody, PendingAdmission, RequestBody};
-pub use crate::request::codec_budget::{CodecBudget, LARGE_BYTES};
+pub use crate::request::codec_budget::CodecBudget;
 pub use crate::request::coding::{Compressibility, ContentCoding};
 pub use crate::request::head::RequestHead;
 pub use crate::request::pace::PaceLimits;
@@ -44,6 +44,7 @@ pub use crate::respond::compressor::compress_off_thread;
 pub use crate::respond::stream::{AbandonGuard, HEARTBEAT, Heartbeat, next_reply, one_line};
 pub use crate::respond::{ResponseCompression, body_of_parts};
 pub use crate::runtime::shutdown::ShutdownSignal;
+pub use callboard_core::edge::LARGE_BYTES;
 
 /// The body of a request from any transport.
 pub type DynBody<'a> = dyn HttpBody<Data = Bytes, Error = BoxError> + Send + Unpin + 'a;

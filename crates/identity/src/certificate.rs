@@ -4,16 +4,14 @@
 //! `issuer.callboard` marks a node that has the authority's key, `NAME.name.callboard` and `ID.member.callboard`
 //! identify the member. The extended key usage keeps clients from serving.
 
-use std::fmt;
 use std::str::FromStr;
 use std::time::{Duration, SystemTime};
 
+use callboard_codec::hex;
 use rcgen::{CertificateParams, DnType, ExtendedKeyUsagePurpose, KeyUsagePurpose};
 use ring::digest;
 use rustls::pki_types::CertificateDer;
 use x509_parser::extensions::GeneralName;
-
-use crate::text::hex;
 
 /// The name in every node's certificate: it proves a node of the cluster. Other names tell which node.
 pub const NODE_NAME: &str = "node.callboard";
@@ -26,40 +24,24 @@ const MEMBER_ID: &str = ".member.callboard";
 /// The tolerated difference of two machines' clocks. Beyond it a certificate is refused as not yet valid.
 const CLOCK_SKEW: Duration = Duration::from_secs(60);
 
-/// The rights of a certificate's holder.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum Role {
-    /// Serve, call routes, and run and call stages as a peer.
-    Node,
-    /// Call routes.
-    Client,
+callboard_codec::words! {
+    /// The rights of a certificate's holder.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    #[non_exhaustive]
+    pub enum Role {
+        /// Serve, call routes, and run and call stages as a peer.
+        Node => "node",
+        /// Call routes.
+        Client => "client",
+    }
 }
 
 impl Role {
-    /// Every role.
-    pub const ALL: [Self; 2] = [Self::Node, Self::Client];
-
-    /// Its name.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Node => "node",
-            Self::Client => "client",
-        }
-    }
-
     const fn dns_name(self) -> &'static str {
         match self {
             Self::Node => NODE_NAME,
             Self::Client => CLIENT_NAME,
         }
-    }
-}
-
-impl fmt::Display for Role {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
     }
 }
 
@@ -178,7 +160,7 @@ pub(crate) fn has_public_key(certificate: &CertificateDer<'_>, key: &[u8]) -> bo
 
 /// The first 8 bytes of a certificate's digest, in hexadecimal digits: for people and for names.
 pub(crate) fn fingerprint(certificate: &CertificateDer<'_>) -> String {
-    hex(&pin(certificate)[..8])
+    hex::encode(&pin(certificate)[..8])
 }
 
 /// The first 16 bytes of a certificate's digest: no other certificate with them can be made.

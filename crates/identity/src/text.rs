@@ -1,4 +1,4 @@
-//! Texts for people and for files: hexadecimal digits, quoted input of others, an error with its sources.
+//! Texts for people: quoted input of others, an error with its sources.
 
 use std::error::Error;
 
@@ -24,17 +24,6 @@ pub fn with_sources(error: &dyn Error) -> String {
     text
 }
 
-pub(crate) fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-pub(crate) fn unhex(text: &str) -> Option<Vec<u8>> {
-    let digits = text.as_bytes();
-    let digit = |byte: u8| char::from(byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
-    digits.len().is_multiple_of(2).then_some(())?;
-    digits.chunks(2).map(|pair| Some(digit(pair[0])? << 4 | digit(pair[1])?)).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -46,14 +35,5 @@ mod tests {
         let long = quoted(&"\u{7}".repeat(65_000));
         assert!(long.ends_with("\"…") && long.len() < 500, "{long}");
         assert!(quoted(&"x".repeat(64)).ends_with("x\""));
-    }
-
-    #[test]
-    fn hexadecimal_digits_round_trip_and_other_text_is_refused() {
-        assert_eq!(unhex(&hex(&[0, 1, 0xab, 0xff])), Some(vec![0, 1, 0xab, 0xff]));
-        assert_eq!(unhex(""), Some(Vec::new()));
-        for wrong in ["0", "0g", "é", "+1", "0x"] {
-            assert_eq!(unhex(wrong), None, "{wrong}");
-        }
     }
 }

@@ -15,18 +15,21 @@
 use std::fmt;
 use std::str::FromStr;
 
+use callboard_codec::hex;
 use ring::rand::SecureRandom;
-use ring::signature::{ED25519, Ed25519KeyPair, KeyPair, UnparsedPublicKey};
+use ring::signature::{ED25519, ED25519_PUBLIC_KEY_LEN, Ed25519KeyPair, KeyPair, UnparsedPublicKey};
 use ring::{digest, rand};
 
 use crate::error::IdentityError;
-use crate::text::{hex, unhex};
 
 /// The beginning of every token.
 const PREFIX: &str = "cbt1-";
 
 /// The label of the connection's exported secret.
 pub const EXPORTER_LABEL: &[u8] = b"EXPORTER-callboard-join-1";
+
+/// The length of an Ed25519 signature.
+const SIGNATURE_BYTES: usize = 64;
 
 /// The length of the exported secret.
 pub const EXPORTED_BYTES: usize = 32;
@@ -62,18 +65,18 @@ impl JoinToken {
     /// Identifies the token at its authority.
     #[must_use]
     pub fn id(&self) -> String {
-        hex(&self.id)
+        hex::encode(&self.id)
     }
 
     /// The public key that the authority stores.
     pub(crate) fn public_key(&self) -> String {
-        hex(self.key().public_key().as_ref())
+        hex::encode(self.key().public_key().as_ref())
     }
 
     /// Proves the token on the connection that exported these bytes, for this name and request only.
     #[must_use]
     pub fn proof(&self, exported: &[u8; EXPORTED_BYTES], name: &str, request: &[u8]) -> String {
-        hex(self.key().sign(&signed(exported, name, request)).as_ref())
+        hex::encode(self.key().sign(&signed(exported, name, request)).as_ref())
     }
 
     fn key(&self) -> Ed25519KeyPair {
@@ -90,7 +93,9 @@ pub(crate) fn is_proven(
     name: &str,
     request: &[u8],
 ) -> bool {
-    let (Some(key), Some(proof)) = (unhex(public_key), unhex(proof)) else { return false };
+    let key: Option<[u8; ED25519_PUBLIC_KEY_LEN]> = hex::decode(public_key.as_bytes());
+    let proof: Option<[u8; SIGNATURE_BYTES]> = hex::decode(proof.as_bytes());
+    let (Some(key), Some(proof)) = (key, proof) else { return false };
     UnparsedPublicKey::new(&ED25519, key).verify(&signed(exported, name, request), &proof).is_ok()
 }
 
@@ -102,7 +107,7 @@ fn signed(exported: &[u8; EXPORTED_BYTES], name: &str, request: &[u8]) -> Vec<u8
 
 impl fmt::Display for JoinToken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{PREFIX}{}-{}-{}", hex(&self.pin), hex(&self.id), hex(&self.secret))
+        write!(f, "{PREFIX}{}-{}-{}", hex::encode(&self.pin), hex::encode(&self.id), hex::encode(&self.secret))
     }
 }
 
@@ -124,7 +129,7 @@ impl FromStr for JoinToken {
 }
 
 fn part<const N: usize>(text: Option<&str>) -> Result<[u8; N], InvalidToken> {
-    text.and_then(unhex).and_then(|bytes| bytes.try_into().ok()).ok_or(InvalidToken)
+    text.and_then(|digits| hex::decode(digits.as_bytes())).ok_or(InvalidToken)
 }
 
 #[cfg(test)]

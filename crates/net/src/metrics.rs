@@ -1,19 +1,20 @@
 //! A node's metrics about the peers that it calls. The cluster counts, and the server shows them with its own metrics.
 
+use callboard_core::families;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
-use prometheus_client::registry::Registry;
 
-/// The counters of a cluster. Clones share them.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct PeerMetrics {
-    calls: Family<PeerCallLabels, Counter>,
-    retries: Counter,
-    connected: Gauge,
-    name_conflicts: Counter,
-    offers_refused: Counter,
+families! {
+    /// The counters of a cluster. Clones share them.
+    pub(crate) struct PeerMetrics {
+        connected: Gauge = "peers_connected", "Connected peers that may be called";
+        calls: Family<PeerCallLabels, Counter> = "peer_calls", "Calls to peers, by outcome";
+        name_conflicts: Counter = "peer_name_conflicts", "Duplicate node names: connections refused";
+        offers_refused: Counter = "offers_refused", "Stages that peers offered without permission";
+        retries: Counter = "peer_retries", "Calls retried on another peer";
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -31,16 +32,6 @@ pub(crate) enum PeerOutcome {
 }
 
 impl PeerMetrics {
-    pub(crate) fn register(&self, registry: &mut Registry) {
-        registry.register("peers_connected", "Connected peers that may be called", self.connected.clone());
-        registry.register("peer_calls", "Calls to peers, by outcome", self.calls.clone());
-        let conflicts = "Duplicate node names: connections refused";
-        registry.register("peer_name_conflicts", conflicts, self.name_conflicts.clone());
-        let refused = "Stages that peers offered without permission";
-        registry.register("offers_refused", refused, self.offers_refused.clone());
-        registry.register("peer_retries", "Calls retried on another peer", self.retries.clone());
-    }
-
     /// Counts a call to a peer. A streaming call counts when its stream begins.
     pub(crate) fn called(&self, outcome: PeerOutcome) {
         let outcome = match outcome {

@@ -11,13 +11,11 @@ use std::sync::{Arc, LazyLock};
 use std::thread::available_parallelism;
 
 use callboard_codec::{Account, charged_to};
+pub(crate) use callboard_core::edge::LARGE_BYTES;
 use callboard_core::{CallError, Deadline, ErrorKind, LocalClient, edge};
 use futures_util::future::{Either, ready};
 use tokio::sync::Semaphore;
 use tokio::task::AbortHandle;
-
-/// From this size on, work is handed over. The HTTP edge has the same limit.
-pub(crate) const LARGE_BYTES: usize = 256 * 1024;
 
 /// The threads for work that has no node. Work keeps its thread until it returns.
 static FREE_THREADS: LazyLock<Arc<Semaphore>> = LazyLock::new(|| {

@@ -4,84 +4,68 @@
 //! added for people on both sides. TLS refuses with an alert, which becomes a reason on either side.
 
 use callboard_codec::wire::{ResetCode, WireError};
+use callboard_codec::words;
 use callboard_identity::JoinDenied;
 use quinn::{Connection, ConnectionError, VarInt};
 
-macro_rules! refusal_reasons {
-    ($($variant:ident = $word:literal,)*) => {
-        /// The reason why a connection is refused.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-        pub(crate) enum RefusalReason {
-            $($variant,)*
-        }
-
-        impl RefusalReason {
-            const ALL: &[Self] = &[$(Self::$variant,)*];
-
-            /// Its word, for metrics, programs and the wire.
-            pub(crate) const fn as_str(self) -> &'static str {
-                match self {
-                    $(Self::$variant => $word,)*
-                }
-            }
-        }
-    };
-}
-
-refusal_reasons! {
-    UnknownAuthority = "unknown_authority",
-    UnknownCertificate = "unknown_certificate",
-    BadCertificate = "bad_certificate",
-    RevokedCertificate = "revoked_certificate",
-    ExpiredCertificate = "expired_certificate",
-    OutlivedCertificate = "outlived_certificate",
-    NotYetValidCertificate = "not_yet_valid_certificate",
-    NoCertificate = "no_certificate",
-    OtherCluster = "other_cluster",
-    WrongRole = "wrong_role",
-    OtherRole = "other_role",
-    OtherName = "other_name",
-    OtherProtocol = "other_protocol",
-    QuicVersion = "quic_version",
-    NoCommonVersion = "no_common_version",
-    StaleGeneration = "stale_generation",
-    NoHello = "no_hello",
-    NotAFrame = "not_a_frame",
-    FrameVersion = "version",
-    FrameKind = "kind",
-    FrameFlags = "flags",
-    FrameHeader = "header",
-    HeaderTooLarge = "header_too_large",
-    BodyTooLarge = "body_too_large",
-    Truncated = "truncated",
-    Encode = "encode",
-    Refused = "refused",
-    HelloTimeout = "hello_timeout",
-    TimedOut = "timed_out",
-    Left = "left",
-    Lost = "lost",
-    Closed = "closed",
-    Handshake = "handshake",
-    TooMany = "too_many",
-    Busy = "busy",
-    Starting = "starting",
-    NoRequest = "no_request",
-    BadRequest = "bad_request",
-    UnknownToken = "unknown_token",
-    ExpiredToken = "expired_token",
-    UsedUpToken = "used_up_token",
-    RevokedToken = "revoked_token",
-    ReplayedToken = "replayed_token",
-    NameTaken = "name_taken",
-    BadName = "bad_name",
-    RemovedMember = "removed_member",
-    AuthorityFailed = "authority_failed",
+words! {
+    /// The reason why a connection is refused.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    pub(crate) enum RefusalReason {
+        UnknownAuthority => "unknown_authority",
+        UnknownCertificate => "unknown_certificate",
+        BadCertificate => "bad_certificate",
+        RevokedCertificate => "revoked_certificate",
+        ExpiredCertificate => "expired_certificate",
+        OutlivedCertificate => "outlived_certificate",
+        NotYetValidCertificate => "not_yet_valid_certificate",
+        NoCertificate => "no_certificate",
+        OtherCluster => "other_cluster",
+        WrongRole => "wrong_role",
+        OtherRole => "other_role",
+        OtherName => "other_name",
+        OtherProtocol => "other_protocol",
+        QuicVersion => "quic_version",
+        NoCommonVersion => "no_common_version",
+        StaleGeneration => "stale_generation",
+        NoHello => "no_hello",
+        NotAFrame => "not_a_frame",
+        FrameVersion => "version",
+        FrameKind => "kind",
+        FrameFlags => "flags",
+        FrameHeader => "header",
+        HeaderTooLarge => "header_too_large",
+        BodyTooLarge => "body_too_large",
+        Truncated => "truncated",
+        Encode => "encode",
+        Refused => "refused",
+        HelloTimeout => "hello_timeout",
+        TimedOut => "timed_out",
+        Left => "left",
+        Lost => "lost",
+        Closed => "closed",
+        Handshake => "handshake",
+        TooMany => "too_many",
+        Busy => "busy",
+        Starting => "starting",
+        NoRequest => "no_request",
+        BadRequest => "bad_request",
+        UnknownToken => "unknown_token",
+        ExpiredToken => "expired_token",
+        UsedUpToken => "used_up_token",
+        RevokedToken => "revoked_token",
+        ReplayedToken => "replayed_token",
+        NameTaken => "name_taken",
+        BadName => "bad_name",
+        RemovedMember => "removed_member",
+        AuthorityFailed => "authority_failed",
+    }
 }
 
 impl RefusalReason {
     /// The reason of a word. `None`: a later version may have further words.
     pub(crate) fn from_word(word: &str) -> Option<Self> {
-        Self::ALL.iter().copied().find(|reason| reason.as_str() == word)
+        Self::ALL.into_iter().find(|reason| reason.as_str() == word)
     }
 
     /// The reason of a TLS alert (RFC 8446, B.2) that ended a handshake. `None`: TLS did not end it.
@@ -253,7 +237,7 @@ mod tests {
     #[test]
     fn a_word_has_its_reason_and_an_unknown_word_has_none() {
         for reason in RefusalReason::ALL {
-            assert_eq!(RefusalReason::from_word(reason.as_str()), Some(*reason));
+            assert_eq!(RefusalReason::from_word(reason.as_str()), Some(reason));
         }
         assert_eq!(RefusalReason::from_word("another"), None);
         assert_eq!(explained("another"), "another");

@@ -77,7 +77,7 @@ pub(crate) async fn generate_stream(call: ModelCall<'_>, request: ProtocolReques
         id,
         request_id: request_id.clone(),
         route: call.route.name().to_owned(),
-        panics: metrics.panics.clone(),
+        panics: metrics.requests.panics.clone(),
         heartbeat: Heartbeat::new(config.stream_heartbeat),
         abandon_guard: None,
         _span: span.cloned(),
@@ -85,7 +85,7 @@ pub(crate) async fn generate_stream(call: ModelCall<'_>, request: ProtocolReques
     // The first event decides the status.
     let first_event = stream_state.next().await.transpose()?;
     call.model.inferred();
-    stream_state.abandon_guard = Some(AbandonGuard::new(metrics.abandoned.clone()));
+    stream_state.abandon_guard = Some(AbandonGuard::new(metrics.requests.abandoned.clone()));
     let rest = stream::unfold(Some(stream_state), async |stream_state| {
         let mut stream_state = stream_state?;
         match stream_state.next().await {

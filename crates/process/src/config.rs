@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
+use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -35,6 +36,9 @@ pub struct ProcessConfig {
     /// replica then keeps what its largest recent batch took, and twice its largest recent outcomes, or twice that if
     /// memory is still in use when the next batch comes. Default true.
     pub shared_memory: bool,
+    /// How many calls a child works on at once, each in a batch of its own; it must be made for it. By default a child
+    /// has one batch at a time.
+    pub concurrency: Option<NonZeroU32>,
 }
 
 impl ProcessConfig {
@@ -49,6 +53,7 @@ impl ProcessConfig {
             max_batch_bytes: DEFAULT_MAX_BATCH_BYTES,
             memory_limit: None,
             shared_memory: true,
+            concurrency: None,
         }
     }
 

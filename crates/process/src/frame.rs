@@ -56,16 +56,9 @@ pub(crate) fn write_frame<'p>(
     parts: impl ExactSizeIterator<Item = (usize, &'p [Bytes])> + Clone,
     memory: u8,
 ) -> io::Result<()> {
-    let mut start = Vec::with_capacity(START_BYTES + 8 * parts.len() + head.len());
-    start.extend_from_slice(&u32::try_from(head.len()).map_err(io::Error::other)?.to_le_bytes());
-    start.extend_from_slice(&u32::try_from(parts.len()).map_err(io::Error::other)?.to_le_bytes()[..3]);
-    start.push(memory);
-    let mut all = 0;
-    for (bytes, _) in parts.clone() {
-        start.extend_from_slice(&(bytes as u64).to_le_bytes());
-        all += bytes;
-    }
-    start.extend_from_slice(head);
+    let lengths = parts.clone().map(|(bytes, _)| bytes);
+    let all: usize = lengths.clone().sum();
+    let mut start = frame_start(head, lengths, memory)?;
     if memory != 0 {
         return stream.write_all(&start);
     }
@@ -76,6 +69,21 @@ pub(crate) fn write_frame<'p>(
     }
     stream.write_all(&start)?;
     pieces.into_iter().try_for_each(|piece| stream.write_all(piece))
+}
+
+/// The bytes of a frame before its parts, which have these lengths.
+pub(crate) fn frame_start(
+    head: &[u8],
+    lengths: impl ExactSizeIterator<Item = usize>,
+    memory: u8,
+) -> io::Result<Vec<u8>> {
+    let mut start = Vec::with_capacity(START_BYTES + 8 * lengths.len() + head.len());
+    start.extend_from_slice(&u32::try_from(head.len()).map_err(io::Error::other)?.to_le_bytes());
+    start.extend_from_slice(&u32::try_from(lengths.len()).map_err(io::Error::other)?.to_le_bytes()[..3]);
+    start.push(memory);
+    lengths.for_each(|bytes| start.extend_from_slice(&(bytes as u64).to_le_bytes()));
+    start.extend_from_slice(head);
+    Ok(start)
 }
 
 /// Reads frames from a stream that may have no more bytes for now.

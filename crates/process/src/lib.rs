@@ -11,7 +11,9 @@
 //!
 //! A worker in Rust is a [`Worker`](callboard_core::Worker) that a program passes to [`serve_worker`].
 
+mod calls;
 mod child;
+mod concurrent;
 mod config;
 mod exit;
 mod frame;
@@ -24,6 +26,6 @@ mod stage;
 mod worker;
 
 pub use config::ProcessConfig;
-pub use python::{PythonConfig, PythonError, PythonService, configuration};
+pub use python::{PythonApp, PythonConfig, PythonDependency, PythonError, PythonService};
 pub use serve::{ServeWorkerError, serve_worker};
 pub use stage::{stage, stream_stage};

@@ -21,8 +21,25 @@ const MAX_DEPTH: usize = 64;
 #[serde(tag = "type", rename_all = "snake_case")]
 pub(crate) enum ToChild {
     Start(Start),
-    Batch { id: u64, items: Vec<CallHead> },
-    Cancel { id: u64, item: usize },
+    Batch {
+        id: u64,
+        items: Vec<CallHead>,
+    },
+    Cancel {
+        id: u64,
+        item: usize,
+    },
+    Credit {
+        id: u64,
+        item: usize,
+        outputs: usize,
+    },
+    Result {
+        id: u64,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        error: Option<ItemError>,
+    },
+    Ping,
     Stop,
 }
 
@@ -39,6 +56,12 @@ pub(crate) struct Start {
     #[serde(default)]
     pub(crate) shared_memory: bool,
     pub(crate) settings: Map,
+    /// How many batches may be open at once, if more than one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) max_batches: Option<u32>,
+    /// How many outputs of an item may be sent before `credit`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) credit: Option<usize>,
 }
 
 /// The call of an item.
@@ -67,6 +90,9 @@ pub(crate) enum FromChild {
         /// Whether it reads frames from shared memory, if the node can.
         #[serde(default)]
         shared_memory: bool,
+        /// How many batches it works on at once.
+        #[serde(default = "one", skip_serializing_if = "is_one")]
+        max_batches: usize,
     },
     Failed {
         message: String,
@@ -77,11 +103,22 @@ pub(crate) enum FromChild {
         id: u64,
         item: usize,
     },
+    Call {
+        id: u64,
+        batch: u64,
+        #[serde(default)]
+        item: Option<usize>,
+        route: String,
+    },
+    CancelCall {
+        id: u64,
+    },
     Outcomes {
         id: u64,
         #[serde(deserialize_with = "limited")]
         items: Vec<Option<ItemError>>,
     },
+    Pong,
     Log {
         #[serde(default)]
         level: String,
@@ -93,12 +130,17 @@ pub(crate) enum FromChild {
     },
 }
 
-/// The failure of one item.
+/// The failure of one item, or of one call of a child.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct ItemError {
     pub(crate) message: String,
     #[serde(default, skip_serializing_if = "is_false")]
     pub(crate) invalid: bool,
+    /// The name of the kind, of the error of a call.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) kind: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) stage: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) status: Option<u16>,
     #[serde(default, rename = "type", skip_serializing_if = "Option::is_none")]
@@ -140,6 +182,15 @@ fn limited<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Option<Item
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
 fn is_false(flag: &bool) -> bool {
     !flag
+}
+
+fn one() -> usize {
+    1
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
+fn is_one(number: &usize) -> bool {
+    *number == 1
 }
 
 /// Writes a head.

@@ -55,9 +55,55 @@ pub struct PythonService {
     /// The contract that it says.
     #[serde(default)]
     pub contract: Option<String>,
+    /// How many calls a replica works on at once; 1 if it does not say.
+    #[serde(default)]
+    pub concurrency: Option<u32>,
     /// What it does, in one line.
     #[serde(default)]
     pub description: Option<String>,
+    /// The routes that its code calls.
+    #[serde(default)]
+    pub depends: Vec<PythonDependency>,
+    /// Whether it is a step of pipelines, and has no route of its own.
+    #[serde(default)]
+    pub is_step: bool,
+}
+
+/// A route that a service calls.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+pub struct PythonDependency {
+    /// The attribute of the class.
+    pub attribute: String,
+    /// The path of the route.
+    pub route: String,
+}
+
+/// All that a Python file serves.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+pub struct PythonApp {
+    /// Its services and functions.
+    pub services: Vec<PythonService>,
+    /// The stages of its pipelines that are no Python.
+    #[serde(default)]
+    stages: Vec<NodeStage>,
+    #[serde(default)]
+    pipelines: Vec<PythonPipeline>,
+}
+
+/// A model or a built-in stage, with its keys in a configuration file.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+struct NodeStage {
+    name: String,
+    kind: String,
+    keys: serde_json::Map<String, Json>,
+}
+
+/// Steps under a route, as in a configuration file.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+struct PythonPipeline {
+    name: String,
+    route: String,
+    steps: Json,
 }
 
 /// An import that takes longer does not end.
@@ -65,12 +111,6 @@ const IMPORT_LIMIT: Duration = Duration::from_secs(120);
 
 /// Keeps files beside the app from taking the place of Python's own modules. The package removes it for the app.
 const SAFE_PATH: (&str, &str) = ("PYTHONSAFEPATH", "1");
-
-/// The answer of `python -m callboard.describe`.
-#[derive(Deserialize)]
-struct Description {
-    services: Vec<PythonService>,
-}
 
 /// Why a Python file cannot be served.
 #[derive(Debug, thiserror::Error)]
@@ -139,7 +179,7 @@ impl PythonConfig {
     /// # Errors
     ///
     /// Without an interpreter or our package, or when the file cannot be imported.
-    pub fn services(&self, base: &Path) -> Result<Vec<PythonService>, PythonError> {
+    pub fn served(&self, base: &Path) -> Result<PythonApp, PythonError> {
         let python = self.interpreter(base);
         // A path may have a colon, a name has none.
         let file = match self.app.rsplit_once(':') {
@@ -150,21 +190,21 @@ impl PythonConfig {
         let modified = path.metadata().and_then(|metadata| metadata.modified()).ok();
         let imported = Imported { python: python.clone(), path, modified };
         let latest = LATEST.lock().clone();
-        if let Some((_, services)) = latest.filter(|(of, _)| *of == imported && modified.is_some()) {
-            return Ok(services);
+        if let Some((_, app)) = latest.filter(|(of, _)| *of == imported && modified.is_some()) {
+            return Ok(app);
         }
-        let services = describe(&python, file, base)?;
-        *LATEST.lock() = Some((imported, services.clone()));
-        Ok(services)
+        let app = describe(&python, file, base)?;
+        *LATEST.lock() = Some((imported, app.clone()));
+        Ok(app)
     }
 
     /// The service that this names.
     ///
     /// # Errors
     ///
-    /// As [`services`](Self::services), and if nothing has the name.
+    /// As [`served`](Self::served), and if nothing has the name.
     pub fn service(&self, base: &Path) -> Result<PythonService, PythonError> {
-        let services = self.services(base)?;
+        let PythonApp { services, .. } = self.served(base)?;
         let known = || services.iter().map(|service| service.target.clone()).collect();
         let found = services.iter().find(|service| service.target == self.app);
         found.cloned().ok_or_else(|| PythonError::UnknownName { app: self.app.clone(), known: known() })
@@ -191,10 +231,10 @@ struct Imported {
 }
 
 /// The file that was imported last, and what it serves.
-static LATEST: Mutex<Option<(Imported, Vec<PythonService>)>> = Mutex::new(None);
+static LATEST: Mutex<Option<(Imported, PythonApp)>> = Mutex::new(None);
 
 /// Asks an interpreter what a file or module in `base` serves.
-fn describe(python: &Path, file: &str, base: &Path) -> Result<Vec<PythonService>, PythonError> {
+fn describe(python: &Path, file: &str, base: &Path) -> Result<PythonApp, PythonError> {
     let failed = |source| PythonError::NoInterpreter { python: python.to_owned(), source };
     let mut command = Command::new(python);
     command.args(["-m", "callboard.describe", file]).env(SAFE_PATH.0, SAFE_PATH.1).current_dir(directory(base));
@@ -225,10 +265,9 @@ fn describe(python: &Path, file: &str, base: &Path) -> Result<Vec<PythonService>
             PythonError::Refused { message }
         });
     }
-    let described: Description = serde_json::from_slice(&stdout).map_err(|error| PythonError::Refused {
+    serde_json::from_slice(&stdout).map_err(|error| PythonError::Refused {
         message: format!("`{}` described {file} as something that is not known: {error}", python.display()),
-    })?;
-    Ok(described.services)
+    })
 }
 
 /// A path that a process can change to.
@@ -244,28 +283,157 @@ impl PythonService {
     }
 }
 
-/// The configuration file that these services mean.
-#[must_use]
-pub fn configuration(services: &[PythonService]) -> String {
-    let mut text = String::new();
-    // JSON's texts are also TOML's, but for this character.
-    let quoted = |value: &str| Json::from(value).to_string().replace('\u{7f}', "\\u007f");
-    for service in services {
-        let name = quoted(&service.stage_name());
-        let _ = writeln!(text, "[[stage]]\nname = {name}\nkind = \"python\"\napp = {}", quoted(&service.target));
-        let mut line = |key: &str, value: Option<String>| {
-            let _ = value.map(|value| writeln!(text, "{key} = {value}"));
-        };
-        line("max_batch_size", service.max_batch_size.filter(|size| *size > 1).map(|size| size.to_string()));
-        line("replicas", service.replicas.filter(|replicas| *replicas > 1).map(|replicas| replicas.to_string()));
-        line("timeout", service.timeout_ms.map(|timeout| format!("\"{timeout}ms\"")));
-        line("contract", service.contract.as_deref().filter(|contract| *contract != "at_most_once").map(quoted));
-        let _ = writeln!(text, "\n[[route]]\npath = {}\nstages = {name}", quoted(&service.route));
-        let mut line = |key: &str, value: Option<String>| {
-            let _ = value.map(|value| writeln!(text, "{key} = {value}"));
-        };
-        line("summary", service.description.as_deref().filter(|text| !text.is_empty()).map(quoted));
-        text.push('\n');
+impl PythonApp {
+    /// A service, function or pipeline of `file` alone, with what it uses; `None` if nothing has the name.
+    #[must_use]
+    pub fn only(mut self, file: &str, name: &str) -> Option<Self> {
+        let own = format!("{file}:{name}");
+        let methods = format!("{own}.");
+        let mut kept = Self::default();
+        let (mut pipelines, mut services): (Vec<_>, Vec<_>) = (Vec::new(), Vec::new());
+        pipelines.extend(self.pipelines.extract_if(.., |pipeline| pipeline.name == name));
+        let is_own = |service: &mut PythonService| service.target == own || service.target.starts_with(&methods);
+        services.extend(self.services.extract_if(.., |service| is_own(service)));
+        // It is asked for by its name, as a route.
+        services.iter_mut().for_each(|service| service.is_step &= !pipelines.is_empty());
+        while !pipelines.is_empty() || !services.is_empty() {
+            let stages: Vec<&str> = pipelines.iter().flat_map(|pipeline| stages_of(&pipeline.steps)).collect();
+            kept.stages.extend(self.stages.extract_if(.., |stage| stages.contains(&&*stage.name)));
+            let routes: Vec<&str> = services.iter().flat_map(|each| &each.depends).map(|each| &*each.route).collect();
+            let is_used = |service: &mut PythonService| {
+                stages.contains(&&*service.stage_name()) || routes.contains(&&*service.route)
+            };
+            let used: Vec<_> = self.services.extract_if(.., |service| is_used(service)).collect();
+            let called: Vec<_> = self.pipelines.extract_if(.., |each| routes.contains(&&*each.route)).collect();
+            kept.pipelines.append(&mut pipelines);
+            kept.services.append(&mut services);
+            (pipelines, services) = (called, used);
+        }
+        (!kept.pipelines.is_empty() || !kept.services.is_empty()).then_some(kept)
     }
-    text
+
+    /// The configuration file that it means.
+    #[must_use]
+    pub fn configuration(&self) -> String {
+        let mut text = String::new();
+        for service in &self.services {
+            let name = quoted(&service.stage_name());
+            let _ = writeln!(text, "[[stage]]\nname = {name}\nkind = \"python\"\napp = {}", quoted(&service.target));
+            let mut line = |key: &str, value: Option<String>| {
+                let _ = value.map(|value| writeln!(text, "{key} = {value}"));
+            };
+            line("max_batch_size", service.max_batch_size.filter(|size| *size > 1).map(|size| size.to_string()));
+            line("concurrency", service.concurrency.filter(|calls| *calls > 1).map(|calls| calls.to_string()));
+            line("replicas", service.replicas.filter(|replicas| *replicas > 1).map(|replicas| replicas.to_string()));
+            line("timeout", service.timeout_ms.map(|timeout| format!("\"{timeout}ms\"")));
+            line("contract", service.contract.as_deref().filter(|contract| *contract != "at_most_once").map(quoted));
+            if !service.is_step {
+                let _ = writeln!(text, "\n[[route]]\npath = {}\nstages = {name}", quoted(&service.route));
+                let summary = service.description.as_deref().filter(|text| !text.is_empty());
+                let _ = summary.map(|summary| writeln!(text, "summary = {}", quoted(summary)));
+            }
+            text.push('\n');
+        }
+        for NodeStage { name, kind, keys } in &self.stages {
+            let _ = writeln!(text, "[[stage]]\nname = {}\nkind = {}", quoted(name), quoted(kind));
+            for (key, value) in keys {
+                let _ = writeln!(text, "{key} = {}", written(value));
+            }
+            text.push('\n');
+        }
+        for PythonPipeline { route, steps, .. } in &self.pipelines {
+            let _ = writeln!(text, "[[route]]\npath = {}\nstages = {}\n", quoted(route), written(steps));
+        }
+        text
+    }
+}
+
+/// The names of the stages of steps.
+fn stages_of(steps: &Json) -> Vec<&str> {
+    match steps {
+        Json::String(name) => vec![name],
+        Json::Array(steps) => steps.iter().flat_map(stages_of).collect(),
+        Json::Object(step) => {
+            let named = ["ensemble", "cases"].into_iter().filter_map(|key| step.get(key)?.as_object());
+            named.flat_map(serde_json::Map::values).chain(step.get("default")).flat_map(stages_of).collect()
+        }
+        _ => Vec::new(),
+    }
+}
+
+/// A text in TOML. JSON's texts are also TOML's, but for one character.
+fn quoted(text: &str) -> String {
+    Json::from(text).to_string().replace('\u{7f}', "\\u007f")
+}
+
+/// A value in TOML, on one line.
+fn written(value: &Json) -> String {
+    match value {
+        Json::String(text) => quoted(text),
+        Json::Array(items) => format!("[{}]", items.iter().map(written).collect::<Vec<_>>().join(", ")),
+        Json::Object(entries) => {
+            let entries = entries.iter().map(|(key, value)| format!("{} = {}", key_of(key), written(value)));
+            format!("{{ {} }}", entries.collect::<Vec<_>>().join(", "))
+        }
+        other => other.to_string(),
+    }
+}
+
+fn key_of(key: &str) -> String {
+    let is_bare = |c: char| c.is_ascii_alphanumeric() || "-_".contains(c);
+    if !key.is_empty() && key.chars().all(is_bare) { key.to_owned() } else { quoted(key) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn app() -> PythonApp {
+        let service = |name: &str, is_step: bool, depends: &str| {
+            format!(
+                r#"{{"target": "app.py:{name}", "route": "/{name}", "input": {{}}, "output": {{}}, "is_step": {is_step},
+                    "depends": [{depends}]}}"#
+            )
+        };
+        let services = [
+            service("decode", true, ""),
+            service("best", true, r#"{"attribute": "a", "route": "/other"}"#),
+            service("other", false, ""),
+            service("alone", false, ""),
+        ];
+        let text = format!(
+            r#"{{"services": [{}],
+                "stages": [{{"name": "m", "kind": "onnx", "keys": {{"model": "m.onnx", "max_batch_size": 32}}}},
+                           {{"name": "n", "kind": "onnx", "keys": {{"model": "n.onnx"}}}}],
+                "pipelines": [
+                    {{"name": "app", "route": "/app", "steps": ["decode", "m", {{"switch": "n", "cases": {{"a b": "best"}}}}]}},
+                    {{"name": "more", "route": "/more", "steps": {{"ensemble": {{"x": ["n"]}}}}}}]}}"#,
+            services.join(",")
+        );
+        serde_json::from_str(&text).unwrap()
+    }
+
+    #[test]
+    fn pipelines_are_routes_and_steps_have_none() {
+        let text = app().configuration();
+        assert!(text.contains("[[stage]]\nname = \"m\"\nkind = \"onnx\"\nmodel = \"m.onnx\"\nmax_batch_size = 32\n"));
+        let steps = r#"stages = ["decode", "m", { switch = "n", cases = { "a b" = "best" } }]"#;
+        assert!(text.contains(&format!("path = \"/app\"\n{steps}\n")), "{text}");
+        assert!(text.contains("path = \"/other\"") && !text.contains("path = \"/decode\""), "{text}");
+    }
+
+    #[test]
+    fn a_name_is_served_with_all_that_it_uses() {
+        let names = |app: &PythonApp| {
+            let mut names: Vec<String> = app.services.iter().map(PythonService::stage_name).collect();
+            names.extend(app.stages.iter().map(|stage| stage.name.clone()));
+            names.join(" ")
+        };
+        assert_eq!(names(&app().only("app.py", "app").unwrap()), "decode best other m");
+        assert_eq!(names(&app().only("app.py", "more").unwrap()), "n");
+        let best = app().only("app.py", "best").unwrap();
+        assert_eq!(names(&best), "best other");
+        assert!(best.configuration().contains("path = \"/best\""), "it is asked for by name");
+        assert_eq!(app().only("app.py", "nothing"), None);
+    }
 }

@@ -92,7 +92,8 @@ pub fn serve_worker<W>(
                     reader.set_memories(Incoming::new(Reading::Views));
                     memories = Some(Outgoing::default());
                 }
-                send(&FromChild::Ready { protocol: PROTOCOL, worker: version, shared_memory }, &[], None)?;
+                let ready = FromChild::Ready { protocol: PROTOCOL, worker: version, shared_memory, max_batches: 1 };
+                send(&ready, &[], None)?;
             }
             (ToChild::Batch { id, .. }, Some(worker)) => {
                 let (mut items, mut parts) = (Vec::with_capacity(frame.parts.len()), Vec::new());
@@ -114,7 +115,8 @@ pub fn serve_worker<W>(
                 send(&FromChild::Outcomes { id, items }, &parts, memories.as_mut())?;
             }
             // An item that runs is not interrupted.
-            (ToChild::Cancel { .. }, _) => {}
+            (ToChild::Cancel { .. } | ToChild::Credit { .. } | ToChild::Result { .. }, _) => {}
+            (ToChild::Ping, _) => send(&FromChild::Pong, &[], None)?,
             (ToChild::Stop, _) => return Ok(()),
             (ToChild::Start(_) | ToChild::Batch { .. }, _) => {
                 return Err(ServeWorkerError::Protocol("a batch before the start, or a second start".to_owned()));

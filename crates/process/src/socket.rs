@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::io::{self, BufReader, Read, Write};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 
 /// Descriptors that no frame has taken yet. Between two reads there is at most the one of a frame that has begun, and
@@ -39,9 +39,20 @@ impl Inbox {
         Self { stream, descriptors: VecDeque::new() }
     }
 
+    /// The socket, for a writer without descriptors.
+    pub(crate) fn try_clone(&self) -> io::Result<UnixStream> {
+        self.stream.try_clone()
+    }
+
     /// The writing side, with a descriptor for the first byte.
     pub(crate) fn outbox(&self, descriptor: Option<OwnedFd>) -> Outbox<'_> {
         Outbox { stream: &self.stream, descriptor }
+    }
+}
+
+impl AsFd for Inbox {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.stream.as_fd()
     }
 }
 
@@ -109,7 +120,6 @@ fn receive(stream: &UnixStream, buffer: &mut [u8], descriptors: &mut VecDeque<Ow
 #[cfg(target_os = "linux")]
 fn send(stream: &UnixStream, bytes: &[u8], descriptor: &OwnedFd) -> io::Result<usize> {
     use std::mem::MaybeUninit;
-    use std::os::fd::AsFd;
 
     use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 

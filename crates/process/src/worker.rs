@@ -1,14 +1,21 @@
 //! A worker whose code runs in a child process.
 
 use std::io::{self, BufReader, Read, Write};
-use std::os::fd::OwnedFd;
+use std::num::NonZeroU32;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use callboard_codec::{DecodeError, DecodeLimits, Envelope, Format, Value};
-use callboard_core::{Batch, Failure, Outputs, Replica, StreamWorker, Worker, WorkerExit};
+use callboard_core::edge::ErrorParts;
+use callboard_core::{
+    Batch, CallContext, CallError, ErrorKind, Failure, Outputs, Replica, StageName, StreamWorker, Worker, WorkerExit,
+};
 
+use crate::calls::{self, CallOutcome, Calls};
 use crate::child::{ChildProcess, TICK};
+use crate::concurrent::CREDIT;
 use crate::config::ProcessConfig;
 use crate::frame::{Frame, FrameReader, limits, write_frame};
 use crate::message::{self, CallHead, FromChild, ItemError, MAX_ITEMS, PROTOCOL, Start, ToChild};
@@ -28,16 +35,20 @@ pub(crate) struct ProcessWorker {
     reader: FrameReader,
     /// If both sides share memory.
     memories: Option<Outgoing>,
+    /// `None` until the child calls.
+    calls: Option<Calls>,
     limits: DecodeLimits,
     next_id: u64,
     next_tick: Instant,
     stop_timeout: Duration,
     stage: String,
     replica: usize,
+    /// The batches that the child works on at once.
+    max_batches: usize,
 }
 
 /// Why a child did not answer.
-enum Lost {
+pub(crate) enum Lost {
     /// It has ended, or closed its socket.
     Ended,
     /// It must be killed.
@@ -65,17 +76,20 @@ impl ProcessWorker {
             child: ChildProcess::start(config, replica)?,
             reader: FrameReader::new(config.max_batch_bytes),
             memories: None,
+            calls: None,
             limits: limits(config.max_batch_bytes),
             next_id: 0,
             next_tick: Instant::now(),
             stop_timeout: config.stop_timeout,
             stage: replica.stage().to_string(),
             replica: replica.index(),
+            max_batches: 1,
         };
         let shared_memory = config.shared_memory && shared_memory::IS_SUPPORTED;
         if shared_memory {
             worker.reader.set_memories(Incoming::new(Reading::Copies));
         }
+        let concurrency = config.concurrency.map(NonZeroU32::get);
         let start = ToChild::Start(Start {
             protocol: PROTOCOL,
             stage: replica.stage().to_string(),
@@ -85,8 +99,10 @@ impl ProcessWorker {
             max_bytes: config.max_batch_bytes,
             shared_memory,
             settings: replica.settings().clone(),
+            max_batches: concurrency,
+            credit: concurrency.map(|_| CREDIT),
         });
-        match worker.until_ready(&start, config.start_timeout) {
+        match worker.until_ready(&start, concurrency.unwrap_or(1) as usize, config.start_timeout) {
             Ok(child_shares) => {
                 worker.memories = (shared_memory && child_shares).then(Outgoing::default);
                 worker.child.set_busy(false);
@@ -94,6 +110,28 @@ impl ProcessWorker {
             }
             Err(lost) => Err(worker.not_started(lost, config)),
         }
+    }
+
+    /// Another handle of its socket.
+    pub(crate) fn socket(&self) -> io::Result<UnixStream> {
+        self.child.stream.get_ref().try_clone()
+    }
+
+    pub(crate) fn max_batches(&self) -> usize {
+        self.max_batches
+    }
+
+    pub(crate) fn limits(&self) -> &DecodeLimits {
+        &self.limits
+    }
+
+    pub(crate) fn has_ended(&self) -> bool {
+        self.child.has_ended()
+    }
+
+    /// Reads a frame from a socket that does not block.
+    pub(crate) fn try_receive(&mut self) -> io::Result<Option<Frame>> {
+        self.reader.read(&mut self.child.stream)
     }
 
     /// The error of a start: one line, of which the log has the details.
@@ -114,7 +152,7 @@ impl ProcessWorker {
     }
 
     /// Ends the child and says how it ended.
-    fn end(&mut self, lost: Lost) -> WorkerExit {
+    pub(crate) fn end(&mut self, lost: Lost) -> WorkerExit {
         if let Lost::Broken(cause) = lost {
             self.child.kill_for(cause);
         }
@@ -122,7 +160,7 @@ impl ProcessWorker {
     }
 
     /// Returns whether the child shares memory.
-    fn until_ready(&mut self, start: &ToChild, timeout: Duration) -> Result<bool, Lost> {
+    fn until_ready(&mut self, start: &ToChild, wanted: usize, timeout: Duration) -> Result<bool, Lost> {
         let end = Instant::now().checked_add(timeout);
         self.send(start, &[], end)?;
         loop {
@@ -131,7 +169,8 @@ impl ProcessWorker {
                 if is_late { Err(Lost::Broken(format!("it was not ready within {timeout:?}"))) } else { Ok(()) }
             })?;
             match head(&frame)? {
-                FromChild::Ready { protocol: PROTOCOL, worker, shared_memory } => {
+                FromChild::Ready { protocol: PROTOCOL, worker, shared_memory, max_batches } => {
+                    self.max_batches = max_batches.min(wanted).max(1);
                     let (stage, replica) = (&self.stage, self.replica);
                     tracing::debug!(stage, replica, worker, "the child is ready");
                     return Ok(shared_memory);
@@ -145,15 +184,18 @@ impl ProcessWorker {
                 FromChild::Log { level, target, message, request_id } => {
                     self.log(&level, &target, message, request_id.as_deref());
                 }
-                FromChild::Output { .. } | FromChild::Outcomes { .. } => {
+                FromChild::Output { .. } | FromChild::Outcomes { .. } | FromChild::Pong => {
                     return Err(Lost::Broken("it answered before it was ready".to_owned()));
+                }
+                FromChild::Call { .. } | FromChild::CancelCall { .. } => {
+                    return Err(Lost::Broken("it called before it was ready".to_owned()));
                 }
             }
         }
     }
 
-    /// Runs the items of a part of a batch: sends them, passes outputs on, tells the child of callers that leave, and
-    /// waits for the outcomes.
+    /// Runs the items of a part of a batch: sends them, passes outputs on, makes the child's calls, tells the child of
+    /// callers that leave, and waits for the outcomes.
     fn exchange(
         &mut self,
         part: BatchPart,
@@ -173,11 +215,15 @@ impl ProcessWorker {
                 if worker.child.is_given_up() {
                     return Err(Lost::Broken("nobody waits for its answer any more".to_owned()));
                 }
+                worker.deliver(|| latest(&*callers, &indices))?;
                 for (item, is_cancelled) in is_cancelled.iter_mut().enumerate() {
                     if !*is_cancelled && callers.has_left(indices[item]) {
                         *is_cancelled = worker.cancel(running, item)?;
                         if !*is_cancelled {
                             break;
+                        }
+                        if let Some(calls) = &mut worker.calls {
+                            calls.cancel_item(item, latest(&*callers, &indices).is_none());
                         }
                     }
                 }
@@ -186,6 +232,7 @@ impl ProcessWorker {
             match head(&frame)? {
                 FromChild::Outcomes { id, items } if id == running => {
                     if items.len() == count {
+                        self.calls.iter_mut().for_each(Calls::end);
                         return Ok((frame, items));
                     }
                     return Err(Lost::Broken(format!("it answered {} outcomes for {count} items", items.len())));
@@ -193,7 +240,16 @@ impl ProcessWorker {
                 FromChild::Output { id, item } if id == running && item < count && frame.parts.len() == 1 => {
                     callers.take_output(indices[item], decode(&frame.parts[0], &self.limits))?;
                 }
-                FromChild::Outcomes { .. } | FromChild::Output { .. } => {
+                FromChild::Call { id, batch, item, route } => {
+                    let within = match item.map(|item| indices.get(item)) {
+                        _ if batch != running => None,
+                        Some(index) => index.map(|index| callers.context(*index)),
+                        None => latest(&*callers, &indices),
+                    };
+                    self.call(id, item, within, route, &frame)?;
+                }
+                FromChild::CancelCall { id } => self.calls.iter_mut().for_each(|calls| calls.cancel(id)),
+                FromChild::Outcomes { .. } | FromChild::Output { .. } | FromChild::Pong => {
                     return Err(Lost::Broken("it answered what it was not asked".to_owned()));
                 }
                 FromChild::Log { level, target, message, request_id } => {
@@ -204,6 +260,44 @@ impl ProcessWorker {
                 }
             }
         }
+    }
+
+    /// Makes a call of the child, for an item that runs.
+    fn call(
+        &mut self,
+        id: u64,
+        item: Option<usize>,
+        within: Option<CallContext>,
+        route: String,
+        frame: &Frame,
+    ) -> Result<(), Lost> {
+        let calls = match &mut self.calls {
+            Some(calls) => calls,
+            none => none.insert(Calls::new()?),
+        };
+        if frame.parts.len() != 1 || !calls.is_new(id) {
+            return Err(Lost::Broken(
+                "a call of it has one input, and an id above those of its earlier calls".to_owned(),
+            ));
+        }
+        let over = || CallError::new(ErrorKind::Cancelled, "the call that it belongs to is over");
+        let input = Value::decode(Format::Envelope, &frame.parts[0], &self.limits).map_err(CallError::from);
+        match within.ok_or_else(over).and_then(|within| Ok((within, input?))) {
+            Ok((within, input)) => calls.start(id, item, &within, route, input),
+            Err(error) => calls.refuse(id, error),
+        }
+        Ok(())
+    }
+
+    /// Sends the results of calls that have come.
+    fn deliver(&mut self, another: impl Fn() -> Option<CallContext>) -> Result<(), Lost> {
+        let outcomes = self.calls.as_mut().map(|calls| calls.take(another));
+        outcomes.into_iter().flatten().try_for_each(|(id, outcome)| self.send_result(id, outcome))
+    }
+
+    fn send_result(&mut self, id: u64, outcome: CallOutcome) -> Result<(), Lost> {
+        let (message, output) = calls::result(id, outcome, self.limits.max_bytes);
+        self.send(&message, output.as_slice(), None)
     }
 
     /// Runs a batch and marks the child as busy meanwhile. A child that is lost ends the replica.
@@ -257,16 +351,20 @@ impl ProcessWorker {
         }
     }
 
-    /// Waits for a frame. `tick` is called at least every [`TICK`].
+    /// Waits for a frame. `tick` is called at least every [`TICK`], and when results of calls have come.
     fn receive(&mut self, mut tick: impl FnMut(&mut Self) -> Result<(), Lost>) -> Result<Frame, Lost> {
         loop {
-            if Instant::now() >= self.next_tick {
+            let is_due = Instant::now() >= self.next_tick;
+            if is_due || self.calls.as_ref().is_some_and(Calls::has_outcomes) {
                 tick(self)?;
+            }
+            if is_due {
                 self.next_tick = Instant::now() + TICK;
             }
             // Looked at before the socket: what a child has sent before its end is read.
             let has_ended = self.child.has_ended();
-            let mut stream = PatientReader { stream: &mut self.child.stream, until: self.next_tick };
+            let calls = self.calls.as_ref().filter(|calls| calls.is_waiting());
+            let mut stream = PatientReader { stream: &mut self.child.stream, until: self.next_tick, calls };
             match self.reader.read(&mut stream) {
                 Ok(Some(frame)) => return Ok(frame),
                 Ok(None) => return Err(Lost::Ended),
@@ -277,7 +375,7 @@ impl ProcessWorker {
         }
     }
 
-    fn log(&self, level: &str, target: &str, mut message: String, request_id: Option<&str>) {
+    pub(crate) fn log(&self, level: &str, target: &str, mut message: String, request_id: Option<&str>) {
         if let Some((end, _)) = message.char_indices().nth(MAX_LOG_CHARS) {
             message.truncate(end);
         }
@@ -291,20 +389,27 @@ impl ProcessWorker {
     }
 }
 
-fn is_not_ready(error: &io::Error) -> bool {
+pub(crate) fn is_not_ready(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
 }
 
-/// Reads until a moment, also from a child that sends a few bytes at a time.
+/// Reads until a moment, also from a child that sends a few bytes at a time, or until a result of a call has come.
 struct PatientReader<'s> {
     stream: &'s mut BufReader<Inbox>,
     until: Instant,
+    calls: Option<&'s Calls>,
 }
 
 impl Read for PatientReader<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        if self.stream.buffer().is_empty() && Instant::now() >= self.until {
-            return Err(io::ErrorKind::WouldBlock.into());
+        if self.stream.buffer().is_empty() {
+            let is_over = match self.calls {
+                Some(calls) => !calls.wait(self.stream.get_ref().as_fd(), self.until)?,
+                None => Instant::now() >= self.until,
+            };
+            if is_over {
+                return Err(io::ErrorKind::WouldBlock.into());
+            }
         }
         self.stream.read(buffer)
     }
@@ -357,6 +462,9 @@ impl Write for PatientWriter<'_> {
 
 /// The callers of a batch, by the index of their item.
 trait Callers {
+    /// The call of this item.
+    fn context(&self, index: usize) -> CallContext;
+
     /// Whether the caller of this item has left, or its deadline has passed.
     fn has_left(&mut self, index: usize) -> bool;
 
@@ -364,10 +472,21 @@ trait Callers {
     fn take_output(&mut self, index: usize, output: Result<Value, Failure>) -> Result<(), Lost>;
 }
 
+/// The call with the latest deadline whose caller still waits.
+fn latest(callers: &dyn Callers, indices: &[usize]) -> Option<CallContext> {
+    let now = callboard_core::Instant::now();
+    let wanted = indices.iter().map(|index| callers.context(*index)).filter(|context| context.is_wanted(now));
+    wanted.max_by_key(CallContext::deadline)
+}
+
 /// Callers that wait for one output each.
 struct SingleCallers<'b>(&'b Batch<Value>);
 
 impl Callers for SingleCallers<'_> {
+    fn context(&self, index: usize) -> CallContext {
+        self.0.context(index)
+    }
+
     fn has_left(&mut self, index: usize) -> bool {
         !self.0.context(index).is_wanted(callboard_core::Instant::now())
     }
@@ -406,16 +525,23 @@ impl Worker for ProcessWorker {
 /// A worker that answers each item with a stream.
 pub(crate) struct StreamingProcessWorker(pub(crate) ProcessWorker);
 
-impl Callers for &mut Outputs<Value> {
+/// Callers that read a stream each.
+struct StreamCallers<'b>(&'b Batch<Value>, &'b mut Outputs<Value>);
+
+impl Callers for StreamCallers<'_> {
+    fn context(&self, index: usize) -> CallContext {
+        self.0.context(index)
+    }
+
     fn has_left(&mut self, index: usize) -> bool {
-        !self.is_wanted(index)
+        !self.1.is_wanted(index)
     }
 
     fn take_output(&mut self, index: usize, output: Result<Value, Failure>) -> Result<(), Lost> {
         match output {
             // A caller that has left is noticed at the next tick.
-            Ok(output) => _ = self.emit(index, output),
-            Err(failure) => self.fail(index, failure),
+            Ok(output) => _ = self.1.emit(index, output),
+            Err(failure) => self.1.fail(index, failure),
         }
         Ok(())
     }
@@ -425,7 +551,7 @@ impl StreamWorker for StreamingProcessWorker {
     type In = Value;
     type Out = Value;
 
-    fn call(&mut self, batch: Batch<Value>, mut outputs: &mut Outputs<Value>) {
+    fn call(&mut self, batch: Batch<Value>, outputs: &mut Outputs<Value>) {
         let (parts, outcomes) = parts(&batch, self.0.limits.max_bytes);
         for (index, outcome) in outcomes.into_iter().enumerate() {
             outcome.and_then(Result::err).into_iter().for_each(|failure| outputs.fail(index, failure));
@@ -436,7 +562,7 @@ impl StreamWorker for StreamingProcessWorker {
         self.0.run(|worker| {
             for part in parts {
                 let indices = part.indices.clone();
-                let (frame, errors) = worker.exchange(part, &mut outputs)?;
+                let (frame, errors) = worker.exchange(part, &mut StreamCallers(&batch, outputs))?;
                 if !frame.parts.is_empty() {
                     return Err(Lost::Broken("it answered with single outputs, and the stage streams".to_owned()));
                 }
@@ -466,15 +592,10 @@ fn parts(batch: &Batch<Value>, max_bytes: usize) -> (Vec<BatchPart>, Vec<Option<
     let (mut all, mut part, mut bytes) = (Vec::new(), BatchPart::default(), 0);
     let mut outcomes = Vec::with_capacity(batch.len());
     for (index, item) in batch.iter().enumerate() {
-        let input = match item.to_envelope() {
-            Ok(input) if input.len() <= max_bytes => input,
-            Ok(input) => {
-                let message = format!("the item has {} bytes, more than {max_bytes} (max_batch_bytes)", input.len());
-                outcomes.push(Some(Err(Failure::invalid_input(message))));
-                continue;
-            }
-            Err(error) => {
-                outcomes.push(Some(Err(error.into())));
+        let input = match envelope(item, max_bytes) {
+            Ok(input) => input,
+            Err(failure) => {
+                outcomes.push(Some(Err(failure)));
                 continue;
             }
         };
@@ -484,7 +605,7 @@ fn parts(batch: &Batch<Value>, max_bytes: usize) -> (Vec<BatchPart>, Vec<Option<
         }
         bytes += input.len();
         part.indices.push(index);
-        part.calls.push(call_head(batch, index));
+        part.calls.push(call_head(&batch.context(index)));
         part.inputs.push(input);
         outcomes.push(None);
     }
@@ -492,6 +613,17 @@ fn parts(batch: &Batch<Value>, max_bytes: usize) -> (Vec<BatchPart>, Vec<Option<
         all.push(part);
     }
     (all, outcomes)
+}
+
+/// An item as a part of a frame.
+pub(crate) fn envelope(item: &Value, max_bytes: usize) -> Result<Envelope, Failure> {
+    let input = item.to_envelope()?;
+    if input.len() > max_bytes {
+        let bytes = input.len();
+        let message = format!("the item has {bytes} bytes, more than {max_bytes} (max_batch_bytes)");
+        return Err(Failure::invalid_input(message));
+    }
+    Ok(input)
 }
 
 /// The outcomes of single outputs: an error, or the next part.
@@ -512,17 +644,16 @@ fn single_outputs(
 }
 
 /// An output that cannot be read is the failure of its item.
-fn decode(part: &Bytes, limits: &DecodeLimits) -> Result<Value, Failure> {
+pub(crate) fn decode(part: &Bytes, limits: &DecodeLimits) -> Result<Value, Failure> {
     let refused = |error: DecodeError| Failure::new(format!("the worker's output cannot be read: {error}"));
     Value::decode(Format::Envelope, part, limits).map_err(refused)
 }
 
-fn head(frame: &Frame) -> Result<FromChild, Lost> {
+pub(crate) fn head(frame: &Frame) -> Result<FromChild, Lost> {
     message::decode(&frame.head).map_err(|error| Lost::Broken(format!("it sent a message that is not known: {error}")))
 }
 
-fn call_head(batch: &Batch<Value>, index: usize) -> CallHead {
-    let context = batch.context(index);
+pub(crate) fn call_head(context: &CallContext) -> CallHead {
     let remaining = context.deadline().remaining(callboard_core::Instant::now());
     CallHead {
         remaining_ms: u64::try_from(remaining.as_millis()).ok(),
@@ -533,10 +664,17 @@ fn call_head(batch: &Batch<Value>, index: usize) -> CallHead {
     }
 }
 
-fn failure(error: ItemError) -> Failure {
-    let ItemError { message, invalid, status, error_type, details, retry_after_ms, trace } = error;
-    let mut failure =
-        if invalid { Failure::invalid_input(message).with_status(INVALID_STATUS) } else { Failure::new(message) };
+pub(crate) fn failure(error: ItemError) -> Failure {
+    let ItemError { message, invalid, kind, stage, status, error_type, details, retry_after_ms, trace } = error;
+    let mut failure = if let Some(kind) = kind.as_deref().and_then(ErrorKind::from_name) {
+        // The error of a call that the child has made, which it passes on.
+        let stage = stage.as_deref().map(StageName::new);
+        Failure::from(CallError::from(ErrorParts { stage, ..ErrorParts::new(kind, message) }))
+    } else if invalid {
+        Failure::invalid_input(message).with_status(INVALID_STATUS)
+    } else {
+        Failure::new(message)
+    };
     if let Some(status) = status {
         failure = failure.with_status(status);
     }

@@ -17,6 +17,7 @@
 from msgspec import Meta as Field
 
 from callboard._api import (
+    CallError,
     Context,
     HTTPException,
     InvalidInput,
@@ -28,10 +29,13 @@ from callboard._api import (
     route,
     service,
 )
+from callboard._compose import ensemble, onnx, pick, pipeline, rename, stage, switch
+from callboard._depends import depends
 from callboard._version import __version__
 from callboard.testing import test_client
 
 __all__ = [
+    "CallError",
     "Context",
     "Field",
     "HTTPException",
@@ -40,9 +44,17 @@ __all__ = [
     "__version__",
     "batched",
     "concurrent",
+    "depends",
+    "ensemble",
     "function",
+    "onnx",
+    "pick",
+    "pipeline",
+    "rename",
     "route",
     "service",
+    "stage",
+    "switch",
     "test_client",
 ]
 
@@ -52,6 +64,8 @@ _ELSEWHERE = {
     "app": "service",
     "batch": "batched",
     "batchable": "batched",
+    "bind": "pipeline",
+    "chain": "pipeline",
     "cls": "service",
     "deployment": "service",
     "endpoint": "route",

@@ -68,6 +68,27 @@ class InvalidInput(ValueError):
     """The input does not have the form that the type hints ask for: status 422."""
 
 
+class CallError(Exception):
+    """A call of a dependency has failed. Left alone, it is the failure of the call that made it, as it is.
+
+    `kind` is one of the words in `docs/errors.md`, such as `"invalid_input"`, `"overloaded"` or `"failed"`.
+    """
+
+    def __init__(self, message: str, *, kind: str = "failed", status_code: int | None = None, **more: Any) -> None:
+        super().__init__(message)
+        self.message = message
+        self.kind = kind
+        self.status_code = status_code
+        self.type: str | None = more.get("type")
+        self.details: Any = more.get("details")
+        self.retry_after_ms: int | None = more.get("retry_after_ms")
+        self.trace: str | None = more.get("trace")
+        self.stage: str | None = more.get("stage")
+
+    def __str__(self) -> str:
+        return f"{self.kind}: {self.message}"
+
+
 def _nothing() -> None: ...
 
 
@@ -86,6 +107,8 @@ class Context:
     # On the clock of `time.monotonic()`; None without a deadline.
     deadline: float | None = None
     _cancelled: bool = dataclasses.field(default=False, repr=False)
+    # The batch and the item of it, where a node is.
+    _place: tuple[int, int] | None = dataclasses.field(default=None, repr=False)
 
     def remaining(self) -> float | None:
         """Seconds until the deadline, at least 0; None without a deadline."""
@@ -125,6 +148,8 @@ class Service:
     contract: str = "at_most_once"
     max_batch_size: int | None = None
     device: str | None = None
+    # Whether `route` was given, and is no name of the class.
+    has_own_route: bool = False
 
 
 @dataclasses.dataclass
@@ -226,6 +251,7 @@ def _service(
         contract=contract,
         max_batch_size=None if max_batch_size is None else _positive("max_batch_size", max_batch_size),
         device=device,
+        has_own_route=bool(route),
     )
 
 

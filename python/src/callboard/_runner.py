@@ -7,7 +7,7 @@ import contextlib
 import contextvars
 import dataclasses
 import inspect
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from typing import Any
 
 from callboard._api import Context, SetupContext, nearest_name
@@ -18,6 +18,7 @@ CURRENT: contextvars.ContextVar[Context | None] = contextvars.ContextVar("callbo
 
 # Takes the index of an item, and its next output.
 Emit = Callable[[int, Any], None]
+EmitAsync = Callable[[int, Any], Awaitable[None]]
 
 
 @dataclasses.dataclass
@@ -94,7 +95,11 @@ class Runner:
     # ---- At the same time --------------------------------------------------------------------------------------------
 
     async def run_async(
-        self, inputs: list[Any], contexts: list[Context], emit: Emit, started: Callable[[Callable[[int], None]], None]
+        self,
+        inputs: list[Any],
+        contexts: list[Context],
+        emit: EmitAsync,
+        started: Callable[[Callable[[int], None]], None],
     ) -> list[Any]:
         """As `run`, for async code. `started` receives what cancels one item."""
         arguments = self._arguments(inputs, contexts)
@@ -109,7 +114,7 @@ class Runner:
         return [await _result(task) for task in tasks]
 
     async def _one_async(
-        self, index: int, item: dict[str, Any] | Failure, context: Context, emit: Emit, room: asyncio.Semaphore
+        self, index: int, item: dict[str, Any] | Failure, context: Context, emit: EmitAsync, room: asyncio.Semaphore
     ) -> Any:
         if isinstance(item, Failure):
             return item
@@ -124,7 +129,7 @@ class Runner:
                 return _outcome(result)
             async with _aclosing(result):
                 async for output in result:
-                    emit(index, output)
+                    await emit(index, output)
             return None
 
     async def _batch_async(self, arguments: list[Any], contexts: list[Context]) -> list[Any]:

@@ -41,13 +41,18 @@ class Route:
     def max_batch_size(self) -> int:
         if self.method.batched:
             return self.method.max_batch_size or self.service.max_batch_size or DEFAULT_BATCH_SIZE
-        return self.service.max_batch_size or self.method.concurrency
+        return self.service.max_batch_size or 1
 
     @property
     def description(self) -> str:
         own = getattr(self.owner, self.attribute).__doc__ if self.attribute else None
         text = inspect.cleandoc(own or self.owner.__doc__ or "")
         return " ".join(text.partition("\n\n")[0].split())
+
+    @property
+    def stage(self) -> str:
+        """The name of its stage."""
+        return self.path.lstrip("/").replace("/", "-")
 
     def instance(self) -> Any:
         """A new instance of the class, before its `setup`; None for a function."""
@@ -85,31 +90,17 @@ def load_route(target: str) -> Route:
         raise TargetError(f"the target {target!r} has no name: write {target}:Name")
     class_name, _, attribute = name.partition(".")
     owner = named(load_module(source), class_name)
-    routes = routes_of(owner, f"{source}:{class_name}")
+    return main_route(routes_of(owner, f"{source}:{class_name}"), class_name, attribute)
+
+
+def main_route(routes: list[Route], class_name: str, attribute: str = "") -> Route:
+    """The route of this method; without one of `predict`, or of a single method, or of a function."""
     for route in routes:
         if route.attribute == (attribute or "predict") or route.attribute is None:
             return route
     if not attribute and len(routes) == 1:
         return routes[0]
     raise TargetError(f"{class_name} has no method `{attribute or 'predict'}` that is a route")
-
-
-def load_routes(target: str) -> list[Route]:
-    """All routes of a file or module, or of one name in it."""
-    source, name = split(target)
-    module = load_module(source)
-    if name:
-        return routes_of(named(module, name), f"{source}:{name}")
-    found: dict[int, tuple[str, Any]] = {}
-    for name, value in vars(module).items():
-        if SERVICE in getattr(value, "__dict__", {}):
-            found.setdefault(id(value), (name, value))
-    # What is imported from elsewhere is only served if the module has nothing of its own.
-    own = [(name, value) for name, value in found.values() if value.__module__ == module.__name__]
-    routes = [route for name, value in own or found.values() for route in routes_of(value, f"{source}:{name}")]
-    if not routes:
-        raise TargetError(f"{source} has no service: decorate a class with @service, or a function with @function")
-    return routes
 
 
 def split(target: str) -> tuple[str, str]:

@@ -1,9 +1,10 @@
 """Checks a worker in any language: `python -m callboard.conformance [--timeout SECONDS] COMMAND ARGS…`.
 
 This is the node's side of `docs/worker-protocol.md`. The worker must implement the echo contract: for a text it answers
-the text in upper case, for the text "fail" an error, for any other value the same value. Each check starts the command
-anew, and kills what is left of it; those of shared memory are skipped if the worker has none. The exit code is 1 if a
-check has failed.
+the text in upper case, for the text "fail" an error, for any other value the same value. If it says in `ready` that it
+calls, it answers a map with the one key `call` with what the route `/called` answers for the value of that key. Each
+check starts the command anew, and kills what is left of it; those of shared memory are skipped if the worker has none.
+The exit code is 1 if a check has failed.
 """
 
 from __future__ import annotations
@@ -43,8 +44,8 @@ class Violation(Exception):
     """The worker has broken the protocol or the echo contract."""
 
 
-class Skipped(Exception):
-    """The check is about what the worker, or this system, has not."""
+class NotForIt(Exception):
+    """The check is for something that the worker does not do."""
 
 
 # ---- Messages of the worker ------------------------------------------------------------------------------------------
@@ -54,6 +55,7 @@ class Ready(msgspec.Struct, tag="ready", tag_field="type"):
     protocol: int
     worker: str = ""
     shared_memory: bool = False
+    calls: bool = False
 
 
 class Failed(msgspec.Struct, tag="failed", tag_field="type"):
@@ -81,6 +83,17 @@ class Outcomes(msgspec.Struct, tag="outcomes", tag_field="type"):
     items: list[Error | None]
 
 
+class Call(msgspec.Struct, tag="call", tag_field="type"):
+    id: Annotated[int, msgspec.Meta(ge=0)]
+    batch: int
+    route: str
+    item: Annotated[int, msgspec.Meta(ge=0)] | None = None
+
+
+class CancelCall(msgspec.Struct, tag="cancel_call", tag_field="type"):
+    id: int
+
+
 class Log(msgspec.Struct, tag="log", tag_field="type"):
     message: str
     level: Literal["error", "warn", "info", "debug"] = "info"
@@ -88,7 +101,7 @@ class Log(msgspec.Struct, tag="log", tag_field="type"):
     request_id: str | None = None
 
 
-Message = Ready | Failed | Output | Outcomes | Log
+Message = Ready | Failed | Output | Outcomes | Call | CancelCall | Log
 _decode_head = msgspec.msgpack.Decoder(Message).decode
 
 
@@ -101,6 +114,8 @@ class Worker:
     def __init__(self, command: Sequence[str], timeout: float) -> None:
         self._timeout = timeout
         self._batches = 0
+        self._last_call = -1
+        self.calls = False
         self._socket, theirs = socket.socketpair()
         self._socket.settimeout(timeout)
         self._reader = Reader(self._socket)
@@ -162,7 +177,7 @@ class Worker:
     def start(self, *, shared_memory: bool = False) -> None:
         """Sends `start`, and awaits `ready`."""
         if shared_memory and not IS_SUPPORTED:
-            raise Skipped
+            raise NotForIt("share memory")
         head = {"type": "start", "protocol": PROTOCOL, "stage": "echo", "replica": 0, "generation": 0}
         limits = {"max_batch_size": MAX_BATCH_SIZE, "max_bytes": MAX_BYTES, "settings": {}}
         if shared_memory:
@@ -177,9 +192,10 @@ class Worker:
         if message.protocol != PROTOCOL:
             raise Violation(f"it speaks protocol {message.protocol} instead of {PROTOCOL}")
         if shared_memory and not message.shared_memory:
-            raise Skipped
+            raise NotForIt("share memory")
         if message.shared_memory and not shared_memory:
             raise Violation("it says `shared_memory`, which `start` did not")
+        self.calls = message.calls
 
     def batch(self, values: list[Any], item: dict[str, Any] | None = None, **more: Any) -> bytes:
         """The frame of a new batch."""
@@ -200,6 +216,21 @@ class Worker:
             if time.monotonic() > deadline:
                 raise Violation(f"it uses the memory of a batch {self._timeout:g} s after its outcomes")
             time.sleep(_BYTE_SECONDS)
+
+    def call(self) -> tuple[Call, Any]:
+        """The next call of the running batch, and its input."""
+        message, parts = self.receive("`call`")
+        if not isinstance(message, Call) or len(parts) != 1:
+            raise Violation(f"{self._name(message, parts)}, where `call` was expected")
+        if message.batch != self._batches or message.id <= self._last_call:
+            raise Violation(f"call {message.id} of batch {message.batch} after call {self._last_call}")
+        if message.route != "/called":
+            raise Violation(f"a call of {message.route!r}, where '/called' was expected")
+        self._last_call = message.id
+        return message, decode(parts[0])
+
+    def result(self, call: int, *values: Any, **error: Any) -> None:
+        self.write(frame({"type": "result", "id": call, "unknown": 1, **({"error": error} if error else {})}, values))
 
     def outcomes(self, count: int) -> list[Any]:
         """The output or `Error` of each item of the last batch."""
@@ -389,6 +420,56 @@ def _cancel_running(worker: Worker) -> None:
     worker.finish()
 
 
+def _calls(check: Callable[[Worker], None]) -> Callable[[Worker], None]:
+    """A check for workers that call."""
+
+    def checked(worker: Worker) -> None:
+        if not worker.calls:
+            raise NotForIt("call")
+        check(worker)
+        worker.echo("after")
+        worker.finish()
+
+    return checked
+
+
+@_calls
+def _two_calls(worker: Worker) -> None:
+    large = bytes(range(256)) * 1024
+    worker.write(worker.batch([{"call": "a"}, {"call": large}]))
+    for _ in range(2):
+        call, value = worker.call()
+        worker.result(call.id, [value])
+    worker.compare(["a"], [large])
+
+
+@_calls
+def _failed_call(worker: Worker) -> None:
+    worker.write(worker.batch([{"call": 1}]))
+    worker.result(worker.call()[0].id, message="no room", kind="overloaded", retry_after_ms=1000, unknown=[1])
+    if not isinstance(worker.outcomes(1)[0], Error):
+        raise Violation("an output, although its call has failed")
+
+
+@_calls
+def _left_call(worker: Worker) -> None:
+    worker.write(worker.batch([{"call": 1}]))
+    call, _ = worker.call()
+    worker.write(frame({"type": "cancel", "id": call.batch, "item": 0}))
+    worker.result(call.id, message="the caller has left", kind="cancelled")
+    message, parts = worker.receive("`outcomes`")
+    if isinstance(message, CancelCall) and message.id == call.id:
+        message, parts = worker.receive("`outcomes`")
+    if not isinstance(message, Outcomes) or len(message.items) != 1:
+        raise Violation(f"{worker._name(message, parts)}, where `outcomes` was expected")
+
+
+@_calls
+def _unknown_result(worker: Worker) -> None:
+    worker.result(2**40, "nobody asked")
+    worker.echo("before")
+
+
 def _nothing_unasked(worker: Worker) -> None:
     time.sleep(_QUIET_SECONDS)
     worker.echo("a")
@@ -460,6 +541,10 @@ CHECKS: list[tuple[str, Callable[[Worker], None]]] = [
     ("two frames in one write", _two_frames),
     ("cancel of an unknown item", _cancel_unknown),
     ("cancel of a running item", _cancel_running),
+    ("two calls", _two_calls),
+    ("a call that fails", _failed_call),
+    ("a call whose item is cancelled", _left_call),
+    ("a result of no call", _unknown_result),
     ("nothing unasked", _nothing_unasked),
     ("stop", _stop),
     ("the end of the socket", _socket_ends),
@@ -500,8 +585,8 @@ def main(arguments: list[str]) -> int:
     for name, _ in CHECKS:
         try:
             why = failure(name, [options.command, *options.arguments], options.timeout)
-        except Skipped:
-            print(f"skipped {name}", flush=True)
+        except NotForIt as error:
+            print(f"skipped {name}: it does not {error}", flush=True)
             continue
         print(f"ok {name}" if why is None else f"FAILED {name}: {why}", flush=True)
         if why is not None:

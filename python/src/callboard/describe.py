@@ -13,14 +13,15 @@ import traceback
 
 import msgspec
 
-from callboard._target import TargetError, load_routes
+from callboard._app import load_app
+from callboard._target import TargetError
 
 PROTOCOL = 1
 
 
 def describe(target: str) -> dict[str, object]:
-    """All routes of a target. Raises `TargetError`, and what the import raises."""
-    return {"protocol": PROTOCOL, "services": [route.describe() for route in load_routes(target)]}
+    """All that a target serves. Raises `TargetError`, and what the import raises."""
+    return {"protocol": PROTOCOL, **load_app(target).describe()}
 
 
 def _place(error: BaseException) -> str:

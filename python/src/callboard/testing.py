@@ -1,4 +1,4 @@
-"""Runs a service in this process, for tests: no node, no socket, the same conversions as in a worker."""
+"""Runs a service or pipeline in this process, for tests: no node, no socket, the same conversions as in a worker."""
 
 from __future__ import annotations
 
@@ -8,15 +8,17 @@ import inspect
 from collections.abc import Iterator
 from typing import Any
 
-from callboard._api import Context, SetupContext
+from callboard._api import Context, InvalidInput, SetupContext
+from callboard._compose import AnyStep, Ensemble, NodeStage, Pick, Pipeline, Rename, Step, Switch, walk
+from callboard._depends import LOCAL, call_error
 from callboard._envelope import Decoder, encode
 from callboard._runner import Failure, Runner, setup_arguments
 from callboard._target import TargetError, routes_of
 
 
 def test_client(app: Any, **settings: Any) -> TestClient:
-    """A client of a class or function: `with test_client(Sentiment) as client: client.call("good")`."""
-    return TestClient(app, settings)
+    """A client of a class, function or pipeline: `with test_client(Sentiment) as client: client.call("good")`."""
+    return PipelineClient(app, settings) if isinstance(app, Step) else TestClient(app, settings)
 
 
 # Not a test, whatever its name says to a collector of tests.
@@ -48,6 +50,7 @@ class TestClient:
             cleanup = getattr(self._instance, "cleanup", None)
             if cleanup is not None:
                 self._wait(cleanup())
+            LOCAL.close()
         finally:
             self._loop.close()
 
@@ -79,8 +82,11 @@ class TestClient:
         def emit(index: int, output: Any) -> None:
             outputs[index].append(self._sent(output))
 
+        async def emit_async(index: int, output: Any) -> None:
+            emit(index, output)
+
         if runner.signature.is_async:
-            outcomes = self._loop.run_until_complete(runner.run_async(inputs, contexts, emit, lambda _: None))
+            outcomes = self._loop.run_until_complete(runner.run_async(inputs, contexts, emit_async, lambda _: None))
         else:
             outcomes = runner.run(inputs, contexts, emit)
         outcomes = [outcome if isinstance(outcome, Failure) else self._sent(outcome) for outcome in outcomes]
@@ -93,3 +99,77 @@ class TestClient:
     def _wait(self, result: Any) -> None:
         if inspect.isawaitable(result):
             self._loop.run_until_complete(result)
+
+
+class PipelineClient(TestClient):
+    """Runs the steps of a pipeline one after the other, each in a client of its own."""
+
+    def __init__(self, app: Step, settings: dict[str, Any]) -> None:
+        for part in walk(app):
+            if isinstance(part, NodeStage):
+                raise TargetError(f"{part} is run by the node: serve the app, or test the steps in Python one by one")
+        self._app = app
+        leaves = [part for part in walk(app) if not isinstance(part, Step)]
+        self._clients = {id(leaf): TestClient(leaf, settings) for leaf in leaves}
+
+    def __enter__(self) -> TestClient:
+        for client in self._clients.values():
+            client.__enter__()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for client in reversed(self._clients.values()):
+            client.__exit__()
+
+    def call(self, value: Any = None, *, method: str | None = None, context: Context | None = None) -> Any:
+        return self._run_step(self._app, value, context)
+
+    def batch(self, values: list[Any], *, method: str | None = None) -> list[Any]:
+        return [self._outcome(value) for value in values]
+
+    def _outcome(self, value: Any) -> Any:
+        try:
+            return self.call(value)
+        except Exception as error:
+            return error
+
+    def _run_step(self, step: AnyStep, value: Any, context: Context | None) -> Any:
+        if isinstance(step, Pipeline):
+            for part in step.steps:
+                value = self._run_step(part, value, context)
+            return value
+        if isinstance(step, Ensemble):
+            return {name: self._member(step, part, value, context) for name, part in step.members.items()}
+        if isinstance(step, Switch):
+            chosen = step.cases.get(_case(value, step.field), step.default)
+            if chosen is None:
+                raise InvalidInput(f"`{step.field}` must be one of {', '.join(step.cases)}")
+            return self._run_step(chosen, value, context)
+        if isinstance(step, Pick):
+            return _fields(value, [step.field])[step.field]
+        if isinstance(step, Rename):
+            return {step.names.get(name, name): field for name, field in _fields(value, list(step.names)).items()}
+        return self._clients[id(step)].call(value, context=context)
+
+    def _member(self, step: Ensemble, part: AnyStep, value: Any, context: Context | None) -> Any:
+        try:
+            return self._run_step(part, value, context)
+        except Exception as error:
+            if not step.partial:
+                raise
+            found = call_error(error)
+            return {"error": {"kind": found.kind, "message": found.message}}
+
+
+def _fields(value: Any, names: list[str]) -> dict[str, Any]:
+    missing = [name for name in names if not isinstance(value, dict) or name not in value]
+    if missing:
+        raise InvalidInput(f"the item has no field `{missing[0]}`")
+    found: dict[str, Any] = value
+    return found
+
+
+def _case(value: Any, field: str) -> str:
+    """The value of the field as a case is written."""
+    chosen = value.get(field) if isinstance(value, dict) else None
+    return str(chosen).lower() if isinstance(chosen, bool) else str(chosen)

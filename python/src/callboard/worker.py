@@ -28,8 +28,9 @@ from typing import Any, NoReturn
 
 import msgspec
 
-from callboard import _api
-from callboard._api import Context, HTTPException, InvalidInput, SetupContext
+from callboard import _api, _depends
+from callboard._api import CallError, Context, HTTPException, InvalidInput, SetupContext
+from callboard._calls import Result, WorkerCalls
 from callboard._envelope import Buffer, Decoder, EnvelopeError, encode_pieces
 from callboard._frames import MAX_HEAD_BYTES, FrameError, Reader, Writer
 from callboard._runner import CURRENT, Cancelled, Failure, Runner, setup_arguments
@@ -64,6 +65,9 @@ class Start(msgspec.Struct, tag="start", tag_field="type"):
     max_bytes: int = 64 << 20
     shared_memory: bool = False
     settings: dict[str, Any] | None = None
+    # How many batches may be open at once, and how many outputs of an item may wait for their reader.
+    max_batches: int = 1
+    credit: int | None = None
 
 
 class Item(msgspec.Struct):
@@ -84,19 +88,31 @@ class Cancel(msgspec.Struct, tag="cancel", tag_field="type"):
     item: int
 
 
+class Credit(msgspec.Struct, tag="credit", tag_field="type"):
+    id: int
+    item: int
+    outputs: int
+
+
+class Ping(msgspec.Struct, tag="ping", tag_field="type"):
+    pass
+
+
 class Stop(msgspec.Struct, tag="stop", tag_field="type"):
     pass
 
 
 class Batch:
-    """The batch that runs."""
+    """A batch that runs."""
 
-    def __init__(self, head: BatchHead, parts: list[Buffer]) -> None:
+    def __init__(self, head: BatchHead, parts: list[Buffer], credit: int | None) -> None:
         now = time.monotonic()
         self.id = head.id
         self.parts = parts
-        self.contexts = [_context(item, now) for item in head.items]
+        self.contexts = [_context(item, now, (head.id, index)) for index, item in enumerate(head.items)]
         self.on_cancel: Callable[[int], object] | None = None
+        # For each item, what its outputs wait for.
+        self.credit = [asyncio.Semaphore(credit) for _ in head.items] if credit else None
 
     def cancel(self, index: int) -> None:
         if 0 <= index < len(self.contexts):
@@ -105,13 +121,14 @@ class Batch:
                 self.on_cancel(index)
 
 
-def _context(item: Item, now: float) -> Context:
+def _context(item: Item, now: float, place: tuple[int, int]) -> Context:
     return Context(
         request_id=item.request_id,
         route=item.route,
         caller=item.caller,
         traceparent=item.traceparent,
         deadline=None if item.remaining_ms is None else now + item.remaining_ms / 1000,
+        _place=place,
     )
 
 
@@ -125,17 +142,22 @@ class Worker:
         self._target = target
         self._socket = sock
         self._reader = Reader(sock)
-        self._decode = msgspec.msgpack.Decoder(Start | BatchHead | Cancel | Stop).decode
+        self._decode = msgspec.msgpack.Decoder(Start | BatchHead | Cancel | Credit | Result | Ping | Stop).decode
         self._writer = Writer(sock, self._look)
         # The thread that has it reads.
         self._reading = threading.Lock()
-        # At most a batch and `stop`.
+        # The batches that have not begun, and `stop`.
         self._messages: deque[Start | Batch | Stop] = deque()
-        self._running: Batch | None = None
-        # Wakes the event loop, where there is one.
+        self._running: dict[int, Batch] = {}
+        self._max_batches = 1
+        self._credit: int | None = None
+        # The event loop, where there is one, and what wakes it.
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._wake: Callable[[], object] | None = None
         self._max_bytes = 0
+        self._may_call = False
         self._decoder = Decoder()
+        self._calls = WorkerCalls(self._send, lambda: self._read(wait=True), self._reading, self._running)
 
     def main(self) -> int:
         """Serves until `stop`, and returns the exit code."""
@@ -151,11 +173,14 @@ class Worker:
                 raise TargetError(f"protocol {start.protocol}: this worker speaks {PROTOCOL}")
             route = load_route(self._target)
             instance = route.instance()
+        self._may_call = bool(_depends.depends_of(route.owner))
+        self._calls.max_bytes, self._calls.awaits = start.max_bytes, route.signature.is_async
+        _depends.current = self._calls
         context = _setup_context(route, start)
         hooks = [getattr(instance, name, None) for name in ("setup", "cleanup")]
         # Async code needs a loop from its setup on.
         if route.signature.is_async or any(map(inspect.iscoroutinefunction, hooks)):
-            return asyncio.run(self._serve_async(route, instance, context))
+            return asyncio.run(self._serve_async(route, instance, context, start))
         return self._serve(route, instance, context)
 
     def _serve(self, route: Route, instance: Any, context: SetupContext) -> int:
@@ -170,7 +195,7 @@ class Worker:
             instance.cleanup()
         return 0
 
-    async def _serve_async(self, route: Route, instance: Any, context: SetupContext) -> int:
+    async def _serve_async(self, route: Route, instance: Any, context: SetupContext, start: Start) -> int:
         """The loop runs all the time, so that tasks of the user's own go on between batches."""
         loop, arrived = asyncio.get_running_loop(), asyncio.Event()
         own = threading.get_ident()
@@ -181,7 +206,7 @@ class Worker:
             else:
                 loop.call_soon_threadsafe(arrived.set)
 
-        self._wake = wake
+        self._loop, self._wake = loop, wake
         loop.add_reader(self._socket, self._look)
         # What has come with `start` does not wake the loop.
         self._look()
@@ -189,9 +214,19 @@ class Worker:
             if hasattr(instance, "setup"):
                 await _maybe(instance.setup(**setup_arguments(instance.setup, context)))
         runner = Runner(route, instance)
+        if runner.signature.is_async and not runner.signature.batched:
+            self._max_batches = min(start.max_batches, runner.concurrency)
+            self._credit = start.credit
         self._ready()
+        tasks: set[asyncio.Task[None]] = set()
         while isinstance(message := await self._next_in_loop(arrived), Batch):
-            await self._run_in_loop(message, runner, loop)
+            if self._max_batches == 1:
+                await self._run_in_loop(message, runner, loop)
+                continue
+            task = asyncio.create_task(self._run_in_loop(message, runner, loop))
+            tasks.add(task)
+            task.add_done_callback(tasks.discard)
+        await asyncio.gather(*tasks)
         if hasattr(instance, "cleanup"):
             await _maybe(instance.cleanup())
         return 0
@@ -214,7 +249,13 @@ class Worker:
         def started(cancel: Callable[[int], None]) -> None:
             batch.on_cancel = lambda index: loop.call_soon_threadsafe(cancel, index)
 
-        inputs, emit = self._inputs(batch), self._emitter(batch)
+        inputs, send = self._inputs(batch), self._emitter(batch)
+
+        async def emit(index: int, output: Any) -> None:
+            if batch.credit is not None:
+                await batch.credit[index].acquire()
+            send(index, output)
+
         self._finish(batch, await runner.run_async(inputs, batch.contexts, emit, started), runner)
 
     async def _next_in_loop(self, arrived: asyncio.Event) -> Start | Batch | Stop:
@@ -266,20 +307,36 @@ class Worker:
         except Exception as error:
             self._end(f"a frame that is not of the protocol: {error}", 1)
 
-    def _take(self, message: Start | BatchHead | Cancel | Stop, parts: list[Buffer]) -> None:
-        if isinstance(message, Cancel):
-            running = self._running
+    def _take(self, message: Start | BatchHead | Cancel | Credit | Result | Ping | Stop, parts: list[Buffer]) -> None:
+        if isinstance(message, (Cancel, Credit)):
             # The batch may just have ended.
-            if running is not None and running.id == message.id:
-                running.cancel(message.item)
+            batch = self._running.get(message.id)
+            if batch is None:
+                return
+            if isinstance(message, Cancel):
+                batch.cancel(message.item)
+            elif self._loop is not None and batch.credit is not None:
+                self._loop.call_soon_threadsafe(_give_credit, batch.credit[message.item], message.outputs)
+            return
+        if isinstance(message, Ping):
+            # The loop answers: code that blocks it has stopped.
+            if self._loop is not None:
+                self._loop.call_soon_threadsafe(self._send, {"type": "pong"})
+            return
+        if isinstance(message, Result):
+            if len(parts) != (message.error is None):
+                raise FrameError(f"a result with {len(parts)} parts")
+            self._calls.take(message, parts)
             return
         if isinstance(message, BatchHead):
             if len(parts) != len(message.items):
                 raise FrameError(f"a batch of {len(message.items)} items with {len(parts)} parts")
-            if self._running is not None:
-                raise FrameError(f"batch {message.id} while batch {self._running.id} runs")
-            self._running = Batch(message, parts)
-            self._messages.append(self._running)
+            if len(self._running) == self._max_batches:
+                raise FrameError(f"batch {message.id} while batch {next(iter(self._running))} runs")
+            if message.id in self._running:
+                raise FrameError(f"batch {message.id} runs already")
+            batch = self._running[message.id] = Batch(message, parts, self._credit)
+            self._messages.append(batch)
         else:
             if isinstance(message, Start):
                 if self._reader.max_bytes:
@@ -337,7 +394,8 @@ class Worker:
                 parts += pieces
             items.append(None)
         # A batch may follow as soon as this one is answered.
-        self._running = None
+        del self._running[batch.id]
+        self._calls.end(batch.id)
         self._send({"type": "outcomes", "id": batch.id, "items": items}, lengths, parts)
 
     def _checked(self, total: int) -> int:
@@ -349,8 +407,14 @@ class Worker:
 
     def _ready(self) -> None:
         worker = f"{platform.python_implementation()} {platform.python_version()}, callboard {__version__}"
-        shares = self._reader.memories is not None
-        self._send({"type": "ready", "protocol": PROTOCOL, "worker": worker, "shared_memory": shares})
+        head: dict[str, Any] = {"type": "ready", "protocol": PROTOCOL, "worker": worker}
+        if self._reader.memories is not None:
+            head["shared_memory"] = True
+        if self._max_batches > 1:
+            head["max_batches"] = self._max_batches
+        if self._may_call:
+            head["calls"] = True
+        self._send(head)
 
     def send_log(self, level: str, target: str, message: str, request_id: str | None) -> None:
         head = {"type": "log", "level": level, "target": target, "message": _clip(message)}
@@ -377,6 +441,11 @@ class Worker:
         os._exit(code)
 
 
+def _give_credit(credit: asyncio.Semaphore, outputs: int) -> None:
+    for _ in range(outputs):
+        credit.release()
+
+
 async def _maybe(result: Any) -> None:
     if inspect.isawaitable(result):
         await result
@@ -397,6 +466,8 @@ def error_map(error: BaseException) -> dict[str, Any]:
         return {"message": _clip(str(error)), "invalid": True}
     if isinstance(error, HTTPException):
         return _http_error(error)
+    if isinstance(error, CallError):
+        return _passed_on(error)
     if isinstance(error, (Cancelled, asyncio.CancelledError)):
         return {"message": "cancelled: the caller has left", "type": "Cancelled"}
     found: dict[str, Any] = {"message": _clip(_message(error)), "type": _type_name(error)}
@@ -413,6 +484,21 @@ def _http_error(error: HTTPException) -> dict[str, Any]:
     if error.retry_after_ms is not None:
         found["retry_after_ms"] = error.retry_after_ms
     return found
+
+
+def _passed_on(error: CallError) -> dict[str, Any]:
+    """The error of a call that this one has made."""
+    more = {
+        "status": error.status_code,
+        "type": error.type,
+        "retry_after_ms": error.retry_after_ms,
+        "stage": error.stage,
+    }
+    found = {"message": _clip(error.message), "kind": error.kind, **{key: more[key] for key in more if more[key]}}
+    if error.details is not None:
+        found["details"] = _details(error.details)
+    trace = error.trace or _trace(error)
+    return {**found, "trace": _clip(trace)} if trace else found
 
 
 def _details(detail: Any) -> Any:

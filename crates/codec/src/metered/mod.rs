@@ -108,30 +108,27 @@ impl<D> Metered<D> {
     }
 }
 
-macro_rules! plain {
-    ($($method:ident)*) => {$(
-        fn $method<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Self::Error> {
-            let visitor = self.counted(visitor, 0);
-            self.inner.$method(visitor).map_err(ShortError)
-        }
-    )*};
-}
-
+/// Methods that count this growth.
 macro_rules! counted {
-    ($($method:ident)*) => {$(
-        fn $method<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Self::Error> {
-            let visitor = self.counted(visitor, GROWTH);
-            self.inner.$method(visitor).map_err(ShortError)
+    ($($growth:expr => $($method:ident $(($argument:ident: $type:ty))?)*;)*) => {$($(
+        fn $method<V: Visitor<'de>>(self, $($argument: $type,)? visitor: V) -> Result<V::Value, Self::Error> {
+            let visitor = self.counted(visitor, $growth);
+            self.inner.$method($($argument,)? visitor).map_err(ShortError)
         }
-    )*};
+    )*)*};
 }
 
 /// serde_json is asked for any type, so that it does not quote an unexpected text.
 macro_rules! requested {
-    ($($requested:ident($growth:expr): $($method:ident)*;)*) => {$($(
-        fn $method<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Self::Error> {
+    ($($requested:ident($growth:expr): $($method:ident $(($($argument:ident: $type:ty),*))?)*;)*) => {$($(
+        fn $method<V: Visitor<'de>>(self, $($($argument: $type,)*)? visitor: V) -> Result<V::Value, Self::Error> {
             let visitor = self.counted(visitor, $growth);
-            if self.asks_for_anything(RequestedKind::$requested) { self.inner.deserialize_any(KindVisitor { visitor, requested: RequestedKind::$requested }) } else { self.inner.$method(visitor) }
+            let requested = RequestedKind::$requested;
+            if self.asks_for_anything(requested) {
+                self.inner.deserialize_any(KindVisitor { visitor, requested })
+            } else {
+                self.inner.$method($($($argument,)*)? visitor)
+            }
             .map_err(ShortError)
         }
     )*)*};
@@ -151,20 +148,24 @@ fn is_shown(requested: RequestedKind, numbers: bool) -> bool {
 impl<'de, D: Deserializer<'de>> Deserializer<'de> for Metered<D> {
     type Error = ShortError<D::Error>;
 
-    // serde_json quotes nothing where it expects these.
-    plain! { deserialize_i128 deserialize_u128 deserialize_char }
+    counted! {
+        // serde_json quotes nothing where it expects these.
+        0 => deserialize_i128 deserialize_u128 deserialize_char;
+        GROWTH => deserialize_any deserialize_str deserialize_string deserialize_bytes deserialize_byte_buf
+            deserialize_option deserialize_newtype_struct(name: &'static str);
+    }
 
     requested! {
         Bool(0): deserialize_bool;
         Number(0): deserialize_i8 deserialize_i16 deserialize_i32 deserialize_i64 deserialize_u8 deserialize_u16
             deserialize_u32 deserialize_u64 deserialize_f32 deserialize_f64;
-        Unit(0): deserialize_unit;
+        Unit(0): deserialize_unit deserialize_unit_struct(name: &'static str);
         List(GROWTH): deserialize_seq;
         Map(GROWTH): deserialize_map;
-    }
-
-    counted! {
-        deserialize_any deserialize_str deserialize_string deserialize_bytes deserialize_byte_buf deserialize_option
+        // The parts of a tuple or struct lie in it: they cost no more than it does.
+        List(0): deserialize_tuple(len: usize) deserialize_tuple_struct(name: &'static str, len: usize);
+        ListOrMap(0): deserialize_struct(name: &'static str, fields: &'static [&'static str]);
+        Enum(0): deserialize_enum(name: &'static str, variants: &'static [&'static str]);
     }
 
     /// A name is compared and not kept.
@@ -179,82 +180,6 @@ impl<'de, D: Deserializer<'de>> Deserializer<'de> for Metered<D> {
         self.nesting.is_free = true;
         let visitor = self.counted(visitor, 0);
         self.inner.deserialize_any(visitor).map_err(ShortError)
-    }
-
-    fn deserialize_unit_struct<V: Visitor<'de>>(self, name: &'static str, visitor: V) -> Result<V::Value, Self::Error> {
-        let visitor = self.counted(visitor, 0);
-        if self.asks_for_anything(RequestedKind::Unit) {
-            self.inner.deserialize_any(KindVisitor { visitor, requested: RequestedKind::Unit })
-        } else {
-            self.inner.deserialize_unit_struct(name, visitor)
-        }
-        .map_err(ShortError)
-    }
-
-    fn deserialize_newtype_struct<V: Visitor<'de>>(
-        self,
-        name: &'static str,
-        visitor: V,
-    ) -> Result<V::Value, Self::Error> {
-        let visitor = self.counted(visitor, GROWTH);
-        self.inner.deserialize_newtype_struct(name, visitor).map_err(ShortError)
-    }
-
-    // The parts of a tuple or struct lie in it: they cost no more than it does.
-
-    fn deserialize_tuple<V: Visitor<'de>>(self, len: usize, visitor: V) -> Result<V::Value, Self::Error> {
-        let visitor = self.counted(visitor, 0);
-        if self.asks_for_anything(RequestedKind::List) {
-            self.inner.deserialize_any(KindVisitor { visitor, requested: RequestedKind::List })
-        } else {
-            self.inner.deserialize_tuple(len, visitor)
-        }
-        .map_err(ShortError)
-    }
-
-    fn deserialize_tuple_struct<V: Visitor<'de>>(
-        self,
-        name: &'static str,
-        len: usize,
-        visitor: V,
-    ) -> Result<V::Value, Self::Error> {
-        let visitor = self.counted(visitor, 0);
-        if self.asks_for_anything(RequestedKind::List) {
-            self.inner.deserialize_any(KindVisitor { visitor, requested: RequestedKind::List })
-        } else {
-            self.inner.deserialize_tuple_struct(name, len, visitor)
-        }
-        .map_err(ShortError)
-    }
-
-    fn deserialize_struct<V: Visitor<'de>>(
-        self,
-        name: &'static str,
-        fields: &'static [&'static str],
-        visitor: V,
-    ) -> Result<V::Value, Self::Error> {
-        let visitor = self.counted(visitor, 0);
-        if self.asks_for_anything(RequestedKind::ListOrMap) {
-            self.inner.deserialize_any(KindVisitor { visitor, requested: RequestedKind::ListOrMap })
-        } else {
-            self.inner.deserialize_struct(name, fields, visitor)
-        }
-        .map_err(ShortError)
-    }
-
-    fn deserialize_enum<V: Visitor<'de>>(
-        self,
-        name: &'static str,
-        variants: &'static [&'static str],
-        visitor: V,
-    ) -> Result<V::Value, Self::Error> {
-        let visitor = self.counted(visitor, 0);
-        if self.asks_for_anything(RequestedKind::Enum) {
-            self.inner.deserialize_any(KindVisitor { visitor, requested: RequestedKind::Enum })
-        } else {
-            self.inner.deserialize_enum(name, variants, visitor)
-        }
-        .map_err(ShortError)
     }
 
     fn is_human_readable(&self) -> bool {

@@ -5,25 +5,25 @@
 #[non_exhaustive]
 pub enum ResetCode {
     /// The caller no longer waits for the answer.
-    Cancelled,
+    Cancelled = 0x10,
     /// The deadline has passed.
-    Deadline,
+    Deadline = 0x11,
     /// There is no room for another call; nothing was started.
-    Busy,
+    Busy = 0x12,
     /// The node takes no new work; nothing was started.
-    Draining,
+    Draining = 0x13,
     /// The received bytes are not of this protocol.
-    Protocol,
+    Protocol = 0x14,
     /// A length is beyond a limit.
-    TooLarge,
+    TooLarge = 0x15,
     /// A defect of the sender of this code.
-    Internal,
+    Internal = 0x16,
     /// A newer generation of the same node is connected.
-    StaleGeneration,
+    StaleGeneration = 0x17,
     /// The peer belongs to another cluster, or is not allowed to do this.
-    Refused,
+    Refused = 0x18,
     /// The other side has ended normally.
-    Done,
+    Done = 0x19,
 }
 
 impl ResetCode {
@@ -44,18 +44,7 @@ impl ResetCode {
     /// The number on the wire, never given to another reason.
     #[must_use]
     pub const fn number(self) -> u32 {
-        match self {
-            Self::Cancelled => 0x10,
-            Self::Deadline => 0x11,
-            Self::Busy => 0x12,
-            Self::Draining => 0x13,
-            Self::Protocol => 0x14,
-            Self::TooLarge => 0x15,
-            Self::Internal => 0x16,
-            Self::StaleGeneration => 0x17,
-            Self::Refused => 0x18,
-            Self::Done => 0x19,
-        }
+        self as u32
     }
 
     /// The reason of a number, if it is known.

@@ -1,7 +1,5 @@
 //! Writes and reads the head of a frame: the fixed prelude and the header.
 
-use std::fmt;
-
 use bytes::{BufMut, Bytes};
 use rmp::Marker;
 use serde::Serialize;
@@ -26,104 +24,49 @@ const LAYOUT: u8 = 1;
 /// The length of the prelude.
 pub const PRELUDE_BYTES: usize = 20;
 
-/// The kind of a frame.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum FrameKind {
-    /// The first frame of a connection, by the side that opened it.
-    Hello,
-    /// The answer to it.
-    Welcome,
-    /// One call; its body is the input.
-    Call,
-    /// Cancels one call of a pack. No header, no body.
-    Cancel,
-    /// One output of a streaming call.
-    Item,
-    /// A call's successful outcome; its body is the output, unless it streamed.
-    Done,
-    /// A call's outcome that is an error; its body has the details from user code.
-    Fail,
-    /// The reader of a streaming call has room for more outputs.
-    Credit,
-    /// The node takes no new work on this connection.
-    Goaway,
-    /// The offers of a node and its load.
-    Offers,
-    /// Asks for a certificate with a token; its body is a request for one, in PEM.
-    Join,
-    /// Asks for a new certificate instead of the presented one; its body is a request for one, in PEM.
-    Renew,
-    /// The answer to both; its body is the certificate, and the authority's, in PEM.
-    Certificate,
+crate::words! {
+    /// The kind of a frame.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    #[non_exhaustive]
+    pub enum FrameKind {
+        /// The first frame of a connection, by the side that opened it.
+        Hello = 1 => "hello",
+        /// The answer to it.
+        Welcome = 2 => "welcome",
+        /// One call; its body is the input.
+        Call = 3 => "call",
+        /// Cancels one call of a pack. No header, no body.
+        Cancel = 4 => "cancel",
+        /// One output of a streaming call.
+        Item = 5 => "item",
+        /// A call's successful outcome; its body is the output, unless it streamed.
+        Done = 6 => "done",
+        /// A call's outcome that is an error; its body has the details from user code.
+        Fail = 7 => "fail",
+        /// The reader of a streaming call has room for more outputs.
+        Credit = 8 => "credit",
+        /// The node takes no new work on this connection.
+        Goaway = 9 => "goaway",
+        /// The offers of a node and its load.
+        Offers = 10 => "offers",
+        /// Asks for a certificate with a token; its body is a request for one, in PEM.
+        Join = 11 => "join",
+        /// Asks for a new certificate instead of the presented one; its body is a request for one, in PEM.
+        Renew = 12 => "renew",
+        /// The answer to both; its body is the certificate, and the authority's, in PEM.
+        Certificate = 13 => "certificate",
+    }
 }
 
 impl FrameKind {
-    /// Every kind.
-    pub const ALL: [Self; 13] = [
-        Self::Hello,
-        Self::Welcome,
-        Self::Call,
-        Self::Cancel,
-        Self::Item,
-        Self::Done,
-        Self::Fail,
-        Self::Credit,
-        Self::Goaway,
-        Self::Offers,
-        Self::Join,
-        Self::Renew,
-        Self::Certificate,
-    ];
-
     /// The number on the wire, never given to another kind.
     #[must_use]
     pub const fn number(self) -> u8 {
-        match self {
-            Self::Hello => 1,
-            Self::Welcome => 2,
-            Self::Call => 3,
-            Self::Cancel => 4,
-            Self::Item => 5,
-            Self::Done => 6,
-            Self::Fail => 7,
-            Self::Credit => 8,
-            Self::Goaway => 9,
-            Self::Offers => 10,
-            Self::Join => 11,
-            Self::Renew => 12,
-            Self::Certificate => 13,
-        }
+        self as u8
     }
 
     fn from_number(number: u8) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| kind.number() == number)
-    }
-
-    /// The name for messages.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Hello => "hello",
-            Self::Welcome => "welcome",
-            Self::Call => "call",
-            Self::Cancel => "cancel",
-            Self::Item => "item",
-            Self::Done => "done",
-            Self::Fail => "fail",
-            Self::Credit => "credit",
-            Self::Goaway => "goaway",
-            Self::Offers => "offers",
-            Self::Join => "join",
-            Self::Renew => "renew",
-            Self::Certificate => "certificate",
-        }
-    }
-}
-
-impl fmt::Display for FrameKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
     }
 }
 

@@ -20,32 +20,22 @@ const REMEMBERED: usize = 8;
 /// The maximum count of groups that wait for their start. One more is refused with [`ActorError::Busy`].
 const MAX_WAITING_STARTS: usize = 64;
 
-/// The state of an actor.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-#[non_exhaustive]
-pub enum ActorState {
-    /// The first start is in progress.
-    Starting,
-    /// The actor takes messages.
-    Up,
-    /// The actor crashed, or was stopped with another actor, and will start again.
-    Restarting,
-    /// The actor has done its work.
-    Ended,
-    /// Its group has given up.
-    Failed,
-}
-
-impl fmt::Display for ActorState {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Starting => "starting",
-            Self::Up => "up",
-            Self::Restarting => "restarting",
-            Self::Ended => "ended",
-            Self::Failed => "failed",
-        })
+callboard_codec::words! {
+    /// The state of an actor.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+    #[serde(rename_all = "snake_case")]
+    #[non_exhaustive]
+    pub enum ActorState {
+        /// The first start is in progress.
+        Starting => "starting",
+        /// The actor takes messages.
+        Up => "up",
+        /// The actor crashed, or was stopped with another actor, and will start again.
+        Restarting => "restarting",
+        /// The actor has done its work.
+        Ended => "ended",
+        /// Its group has given up.
+        Failed => "failed",
     }
 }
 

@@ -27,6 +27,8 @@ pub(crate) struct BatcherState {
     /// Halves of batches that killed their worker. Each runs by itself, before the queue.
     suspects: VecDeque<PoisonSuspects>,
     workers: Vec<Arc<ReplicaHandle>>,
+    /// Batches that were handed over.
+    batches: u64,
     last_batch: usize,
     last_cost: u64,
     /// The batcher has yielded its turn: `Yielded` is on its way.
@@ -65,6 +67,7 @@ impl Actor for BatcherActor {
             arrived: Vec::new(),
             suspects: VecDeque::new(),
             workers: Vec::new(),
+            batches: 0,
             last_batch: 0,
             last_cost: 0,
             is_yielding: false,
@@ -128,7 +131,7 @@ impl BatcherState {
     /// Queues the entries that arrived since the last look.
     fn admit_arrived(&mut self) {
         let mut arrived = std::mem::take(&mut self.arrived);
-        self.pool.inbox.take(&mut arrived);
+        self.pool.entrance.inbox.take(&mut arrived);
         for entry in arrived.drain(..) {
             self.admit(entry);
         }
@@ -167,7 +170,7 @@ impl BatcherState {
             for entry in &mut group.entries {
                 entry.permit = None;
             }
-            self.pool.metrics().isolating();
+            self.pool.metrics.isolations.inc();
             self.hand_over(&worker, group, clock::now(), None);
         }
         // With sessions each worker has its own entries: a worker that waits for more does not delay the others.
@@ -218,7 +221,7 @@ impl BatcherState {
             load,
             oldest_arrival: if has_delay { self.queue.oldest_arrival(replica) } else { None },
             first_deadline: if has_delay { self.queue.first_deadline(replica) } else { None },
-            estimate: if has_delay { self.pool.cost().line().batch(load.cost) } else { Duration::ZERO },
+            estimate: if has_delay { self.pool.cost.line().batch(load.cost) } else { Duration::ZERO },
             last_batch: self.last_batch,
             empty_yields: self.empty_yields,
             draining: self.draining,
@@ -250,14 +253,21 @@ impl BatcherState {
         }
         self.last_batch = entries.len();
         self.last_cost = entries.iter().map(|entry| entry.cost).sum();
-        self.pool.record_release(reason, entries.len());
+        self.pool.metrics.released(reason, entries.len());
         self.hand_over(worker, PoisonSuspects { entries, lone_crashes: 0 }, now, Some(reason));
     }
 
     /// Without a reason, the group is a part of a batch under bisection.
-    fn hand_over(&self, worker: &ReplicaHandle, group: PoisonSuspects, now: Instant, reason: Option<ReleaseReason>) {
+    fn hand_over(
+        &mut self,
+        worker: &ReplicaHandle,
+        group: PoisonSuspects,
+        now: Instant,
+        reason: Option<ReleaseReason>,
+    ) {
         let PoisonSuspects { entries, lone_crashes } = group;
-        let (id, size, replica) = (self.pool.next_batch(), entries.len(), worker.index());
+        self.batches += 1;
+        let (id, size, replica) = (self.batches, entries.len(), worker.index());
         let facts = BatchFacts { id, size, replica, reason, span: None };
         for entry in &entries {
             entry.note_taken(self.pool.name(), now, facts);
@@ -320,7 +330,7 @@ impl BatcherState {
         let mut waiting = Vec::with_capacity(entries.len());
         for mut entry in entries {
             if entry.flight.is_wanted(now) {
-                entry.permit = Some(self.pool.take_permit_again());
+                entry.permit = Some(self.pool.entrance.permits.take_again());
                 waiting.push(entry);
             } else {
                 self.pool.discard(entry, now, DiscardPlace::Queue);
@@ -362,6 +372,6 @@ impl BatcherState {
 impl Drop for BatcherState {
     /// The actor has ended, for whatever reason: the inbox has no reader any more.
     fn drop(&mut self) {
-        self.pool.inbox.close();
+        self.pool.entrance.inbox.close();
     }
 }

@@ -50,3 +50,25 @@ impl From<String> for SessionKey {
         Self::new(&name)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::SessionKey;
+
+    #[test]
+    fn a_key_crosses_the_network_as_its_number() {
+        let key = SessionKey::new("a user");
+        assert_eq!(SessionKey::from_number(key.number()), Some(key));
+        assert_eq!(SessionKey::from_number(7).map(SessionKey::number), Some(7));
+        assert_eq!(SessionKey::from_number(0), None);
+    }
+
+    #[test]
+    fn keys_with_similar_numbers_are_spread_evenly() {
+        let mut counts = [0; 5];
+        for key in (1..=10_000).filter_map(SessionKey::from_number) {
+            counts[(0..5).max_by_key(|replica| key.affinity(*replica)).unwrap()] += 1;
+        }
+        assert!(counts.iter().all(|count| (1_800..2_200).contains(count)), "{counts:?}");
+    }
+}

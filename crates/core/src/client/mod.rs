@@ -7,6 +7,7 @@ mod function;
 mod inner;
 mod replies;
 mod shared;
+mod started;
 mod stream;
 mod typed;
 
@@ -16,6 +17,7 @@ pub use function::NO_ARGS;
 pub use replies::Replies;
 pub(crate) use replies::{CallSteps, OpenCall};
 pub(crate) use shared::Shared;
+pub use started::StartedCall;
 pub use stream::{CallStream, CallStreamWithInputs, NoPreprocess, Prepare, PreparedInput, Preprocess};
 pub use typed::{RouteService, TypedRoute};
 

@@ -21,7 +21,7 @@ use crate::call::{CallOptions, Flight, PayloadReplies};
 use crate::clock::{self, Instant};
 use crate::error::{CallError, ErrorKind};
 use crate::id::RouteName;
-use crate::pipeline::{Graph, StageOutputs, StreamPlace, may_repeat, place_stream, stream_remote};
+use crate::pipeline::{Graph, StageOutputs, StageStep, StreamPlace, may_repeat, place_stream, stream_remote};
 use crate::pool::Pool;
 use crate::queue::EntryOutcome;
 use crate::router::{Admission, HeldRoute, Route};
@@ -269,14 +269,13 @@ impl ReplyStream {
     ) -> Result<Option<Payload>, CallError> {
         let steps = call_steps.steps();
         let streams_at = call_steps.streams_at();
+        let first = steps.get(streams_at).and_then(Graph::stage_step);
         if matches!(phase, StreamPhase::Begin(_))
             && let StreamPhase::Begin(payload) = std::mem::replace(phase, StreamPhase::Ending)
         {
             let head = Graph::run_steps(&steps[..streams_at], payload, flight, clock::now()).await?;
-            if streams_at == steps.len() {
-                return Ok(Some(head.payload));
-            }
-            let started = Self::begin_streaming(flight, &steps[streams_at..], head.payload).await;
+            let Some(first) = first else { return Ok(Some(head.payload)) };
+            let started = Self::begin_streaming(flight, first, &steps[streams_at..], head.payload).await;
             *phase =
                 started.map_err(|error| error.after_runs(streams_at > 0, may_repeat(&steps[..streams_at], flight)))?;
         }
@@ -316,28 +315,21 @@ impl ReplyStream {
         Ok(Some(reply.map_err(|error| error.after_start(true))?.payload))
     }
 
-    /// Begins the stream of the first step, on this node or on another.
+    /// Begins the stream of a stage, on this node or on another. `steps` begin with the stage.
     async fn begin_streaming(
         flight: &Arc<Flight>,
+        stage: StageStep<'_>,
         steps: &[Graph<Arc<Pool>>],
         payload: Payload,
     ) -> Result<StreamPhase, CallError> {
-        let pool = match &steps[0] {
-            Graph::Stage(pool) => Some(pool),
-            _ => None,
-        };
-        let spare = match place_stream(&steps[0], flight) {
-            StreamPlace::Remote(revision) => {
-                let started = stream_remote(steps, payload.clone(), flight, revision).await;
-                match started {
-                    Err(error) if error.is_refusal() && pool.is_some() => None,
-                    started => return started.map(remote_phase),
+        let (pool, spare) = match place_stream(stage, flight) {
+            StreamPlace::Remote { revision, pool } => {
+                match (stream_remote(steps, payload.clone(), flight, revision).await, pool) {
+                    (Err(error), Some(pool)) if error.is_refusal() => (pool, None),
+                    (started, _) => return started.map(remote_phase),
                 }
             }
-            StreamPlace::Here { may_leave, revision } => may_leave.then(|| (payload.clone(), revision)),
-        };
-        let Some(pool) = pool else {
-            return Err(CallError::new(ErrorKind::Internal, "the streaming step is not a stage"));
+            StreamPlace::Here { pool, may_leave, revision } => (pool, may_leave.then(|| (payload.clone(), revision))),
         };
         let (sender, outputs) = mpsc::channel(pool.settings().credit().get());
         let (pool, flight) = (Arc::clone(pool), Arc::clone(flight));

@@ -6,6 +6,10 @@
 mod calls;
 mod stages;
 
+/// The step in which the bytes of a body are charged ahead of their arrival, up to the announced length: fewer locks than
+/// packets.
+pub const BODY_STEP_BYTES: u64 = 256 * 1024;
+
 pub use self::calls::{EdgeHandle, PendingOutcome};
 pub use self::stages::{OfferedStage, StageAdmission, StageQueue};
 
@@ -15,5 +19,6 @@ pub use crate::containment::{CaughtPanic, contain, contain_future};
 pub use crate::error::ErrorParts;
 pub use crate::gateway::{HeldBytes, PendingBody};
 pub use crate::id::CallId;
+pub use crate::offload::LARGE_BYTES;
 pub use crate::router::{Admission, Route, RouteData};
 pub use crate::text::{MAX_ERROR_CHARS, limit_error_text};

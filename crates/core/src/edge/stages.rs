@@ -35,7 +35,7 @@ impl StageAdmission {
     /// Whether the first stage answers one input with many outputs.
     #[must_use]
     pub fn streams(&self) -> bool {
-        self.pools.first().is_some_and(|pool| pool.streams())
+        self.pools.first().is_some_and(|pool| pool.spec.is_streaming())
     }
 
     /// Charges `bytes` more: more of the input has arrived.
@@ -100,12 +100,12 @@ impl EdgeHandle<'_> {
         for route in self.0.routes() {
             for pool in route.graph().stages() {
                 let name = pool.name().as_str();
-                let open = pool.stage_state().accepts_entries();
+                let open = pool.health.state().accepts_entries();
                 if open && names.insert(name.to_owned()) {
                     offered.push(OfferedStage {
                         name: name.to_owned(),
-                        contract: pool.contract(),
-                        streams: pool.streams(),
+                        contract: pool.spec.contract(),
+                        streams: pool.spec.is_streaming(),
                         revision: pool.settings().revision(),
                     });
                 }
@@ -135,7 +135,7 @@ impl EdgeHandle<'_> {
                 let message = format!("this node does not run the stage `{stage}`");
                 return Err(CallError::new(ErrorKind::Unavailable, message));
             };
-            if pool.streams() && !pools.is_empty() {
+            if pool.spec.is_streaming() && !pools.is_empty() {
                 let message = format!("the stage `{stage}` streams: it has to be the first of the call");
                 return Err(CallError::new(ErrorKind::InvalidInput, message));
             }
@@ -215,7 +215,7 @@ async fn run(pools: &[Arc<Pool>], mut payload: Payload, flight: &Arc<Flight>) ->
         // The input of the next stage on another node.
         let so_far = (ran > 0).then(|| payload.clone());
         let timing;
-        let again = || pools[..ran].iter().all(|pool| pool.contract().may_run_again());
+        let again = || pools[..ran].iter().all(|pool| pool.spec.contract().may_run_again());
         (payload, timing) = match (pool.submit(payload, flight, clock::now()).await, so_far) {
             (Ok(reply), _) => reply.into_parts(),
             (Err(refusal), Some(so_far)) if refusal.is_refusal() => {

@@ -22,81 +22,49 @@ pub use self::failure::Failure;
 /// When a refused caller may come again: the time in which a node at its bound has surely finished something.
 pub(crate) const RETRY_AFTER: Duration = Duration::from_secs(1);
 
-/// The kind of error of a failed call.
-///
-/// Litmus tests between look-alikes:
-///
-/// * The caller can change the request and succeed: [`InvalidInput`](Self::InvalidInput). User code ran and said no:
-///   [`Failed`](Self::Failed). User code did not survive: [`WorkerFailed`](Self::WorkerFailed). We have a bug:
-///   [`Internal`](Self::Internal).
-/// * Try again a little later, here: [`Overloaded`](Self::Overloaded). Try somewhere else, or much later:
-///   [`Unavailable`](Self::Unavailable).
-/// * The caller stopped waiting because time ran out: [`DeadlineExceeded`](Self::DeadlineExceeded); because the caller
-///   left: [`Cancelled`](Self::Cancelled).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "snake_case")]
-#[non_exhaustive]
-pub enum ErrorKind {
-    /// The request itself is wrong; sending it again will not help. Names the field and what was expected.
-    InvalidInput,
-    /// The caller did not authenticate itself.
-    Unauthenticated,
-    /// The caller is known and may not do this.
-    PermissionDenied,
-    /// No such route, stage or function.
-    NotFound,
-    /// A bound was reached, or calls that wait before this one leave it too little time: retry after
-    /// [`CallError::retry_after`]. Nothing was started.
-    Overloaded,
-    /// The caller left. The answer has no reader; it is for logs and metrics.
-    Cancelled,
-    /// User code returned or raised an error, or gave an outcome that cannot be written. Never retried, not counted
-    /// against the worker.
-    Failed,
-    /// The worker died, or broke its contract (a wrong number of results). Carries its last message.
-    WorkerFailed,
-    /// A defect of this framework.
-    Internal,
-    /// The node is not ready or drains, or the stage has failed. Try another node, or later.
-    Unavailable,
-    /// The deadline passed before there was an outcome, or leaves too little time even with nothing before the call.
-    DeadlineExceeded,
+callboard_codec::words! {
+    /// The kind of error of a failed call.
+    ///
+    /// Litmus tests between look-alikes:
+    ///
+    /// * The caller can change the request and succeed: [`InvalidInput`](Self::InvalidInput). User code ran and
+    ///   refused: [`Failed`](Self::Failed). User code did not survive: [`WorkerFailed`](Self::WorkerFailed). The framework has a
+    ///   defect: [`Internal`](Self::Internal).
+    /// * Try again a little later, here: [`Overloaded`](Self::Overloaded). Try somewhere else, or much later:
+    ///   [`Unavailable`](Self::Unavailable).
+    /// * Time ran out: [`DeadlineExceeded`](Self::DeadlineExceeded). The caller left: [`Cancelled`](Self::Cancelled).
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+    #[serde(rename_all = "snake_case")]
+    #[non_exhaustive]
+    pub enum ErrorKind {
+        /// The request itself is wrong; sending it again will not help. Names the field and what was expected.
+        InvalidInput => "invalid_input",
+        /// The caller did not authenticate itself.
+        Unauthenticated => "unauthenticated",
+        /// The caller is known and may not do this.
+        PermissionDenied => "permission_denied",
+        /// No such route, stage or function.
+        NotFound => "not_found",
+        /// A bound was reached, or calls that wait before this one leave it too little time: retry after
+        /// [`CallError::retry_after`]. Nothing was started.
+        Overloaded => "overloaded",
+        /// The caller left. The answer has no reader; it is for logs and metrics.
+        Cancelled => "cancelled",
+        /// User code returned or raised an error, or gave an outcome that cannot be written. Never retried, not counted
+        /// against the worker.
+        Failed => "failed",
+        /// The worker died, or broke its contract (a wrong number of results). Carries its last message.
+        WorkerFailed => "worker_failed",
+        /// A defect of this framework.
+        Internal => "internal",
+        /// The node is not ready or drains, or the stage has failed. Try another node, or later.
+        Unavailable => "unavailable",
+        /// The deadline passed before there was an outcome, or it leaves too little time even for the call alone.
+        DeadlineExceeded => "deadline_exceeded",
+    }
 }
 
 impl ErrorKind {
-    /// Every kind, in the order of the documentation's table.
-    pub const ALL: [Self; 11] = [
-        Self::InvalidInput,
-        Self::Unauthenticated,
-        Self::PermissionDenied,
-        Self::NotFound,
-        Self::Overloaded,
-        Self::Cancelled,
-        Self::Failed,
-        Self::WorkerFailed,
-        Self::Internal,
-        Self::Unavailable,
-        Self::DeadlineExceeded,
-    ];
-
-    /// The one word for metric labels, log fields and problem documents.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::InvalidInput => "invalid_input",
-            Self::Unauthenticated => "unauthenticated",
-            Self::PermissionDenied => "permission_denied",
-            Self::NotFound => "not_found",
-            Self::Overloaded => "overloaded",
-            Self::Cancelled => "cancelled",
-            Self::Failed => "failed",
-            Self::WorkerFailed => "worker_failed",
-            Self::Internal => "internal",
-            Self::Unavailable => "unavailable",
-            Self::DeadlineExceeded => "deadline_exceeded",
-        }
-    }
-
     /// The kind of this word.
     #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {
@@ -116,12 +84,6 @@ impl ErrorKind {
     #[must_use]
     pub const fn is_retryable(self) -> bool {
         matches!(self, Self::Overloaded | Self::Unavailable)
-    }
-}
-
-impl fmt::Display for ErrorKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
     }
 }
 

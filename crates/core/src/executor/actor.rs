@@ -10,7 +10,7 @@ use super::Watchdog;
 use super::kind::{Executor, ExecutorContext};
 use crate::error::Failure;
 use crate::pool::{BatchRun, BatcherMessage, Death, Pool, ReplicaHandle, WorkerMessage};
-use crate::stage::{Factory, StageSpec};
+use crate::stage::Factory;
 use crate::worker::{ExitPort, Replica};
 
 /// A replica's reports to its supervisor.
@@ -29,7 +29,6 @@ pub(crate) struct WorkerActor;
 
 /// What a replica needs to start.
 pub(crate) struct WorkerArgs {
-    pub(crate) spec: Arc<StageSpec>,
     pub(crate) pool: Arc<Pool>,
     pub(crate) replica: Replica,
     pub(crate) watchdog: Arc<Watchdog>,
@@ -59,15 +58,15 @@ impl Actor for WorkerActor {
         myself: ActorRef<WorkerMessage>,
         args: WorkerArgs,
     ) -> Result<WorkerState, ActorProcessingErr> {
-        let WorkerArgs { spec, pool, mut replica, watchdog, report } = args;
+        let WorkerArgs { pool, mut replica, watchdog, report } = args;
         let actor = myself.clone();
         // An actor that has stopped needs no report.
         replica.exit = ExitPort::new(move |words| _ = actor.cast(WorkerMessage::Crashed(words)));
         let exit = replica.exit.clone();
-        let slots = if spec.is_async() { spec.settings().concurrency().get() } else { 1 };
+        let slots = if pool.spec.is_async() { pool.settings().concurrency().get() } else { 1 };
         let handle = Arc::new(ReplicaHandle::new(replica.index(), replica.generation(), slots, myself.clone()));
         let context = ExecutorContext { pool, handle, actor: myself };
-        let executor = build_executor(&spec, replica, &watchdog, &context).await;
+        let executor = build_executor(replica, &watchdog, &context).await;
         let executor = executor.map_err(|failure| failure.message().to_owned())?;
         Ok(WorkerState { executor: Some(executor), context, report, runs: 0, alarm: None, exit })
     }
@@ -137,19 +136,14 @@ async fn close(executor: Executor, context: &ExecutorContext) {
 }
 
 /// Builds the worker in the place that its stage requires.
-async fn build_executor(
-    spec: &Arc<StageSpec>,
-    replica: Replica,
-    watchdog: &Watchdog,
-    context: &ExecutorContext,
-) -> Result<Executor, Failure> {
+async fn build_executor(replica: Replica, watchdog: &Watchdog, context: &ExecutorContext) -> Result<Executor, Failure> {
     let pool = &context.pool;
-    match spec.factory() {
+    match pool.spec.factory() {
         Factory::Async(build) => Executor::on_futures(|| build(&replica), pool).await,
         Factory::Sync(build) => {
             let build = Arc::clone(build);
             let build = Box::new(move || build(&replica));
-            if spec.settings().runs_as_task() && !pool.replicas().is_moved_to_threads() {
+            if pool.settings().runs_as_task() && !pool.replicas.is_moved_to_threads() {
                 Executor::on_task(build, pool, watchdog.watch(pool))
             } else {
                 Executor::on_thread(build, context.clone()).await
@@ -177,7 +171,7 @@ impl WorkerState {
 
     /// The watchdog found this stage too slow for the runtime.
     fn leave_the_runtime_if_told(&mut self) -> Result<(), ActorProcessingErr> {
-        if self.context.pool.replicas().is_moved_to_threads()
+        if self.context.pool.replicas.is_moved_to_threads()
             && let Some(executor) = self.executor.take_if(|executor| executor.is_task())
         {
             let moved = executor.move_to_thread(self.context.clone());
@@ -216,7 +210,7 @@ impl Drop for WorkerState {
         // a hung thread are answered here.
         self.exit.close();
         self.context.handle.retire();
-        if self.context.pool.is_ending()
+        if self.context.pool.health.state().is_ending()
             && let Some(batch) = self.context.handle.take_batch()
         {
             self.context.pool.abandon_thread();

@@ -203,7 +203,7 @@ fn work(mut worker: Box<dyn DynWorker>, inbox: &std::sync::mpsc::Receiver<Thread
         }
         Ok(Err(RunError::Panicked(words))) => Some(words.to_string()),
         Ok(Err(RunError::Abandoned)) => {
-            context.pool.replicas().thread_came_back();
+            context.pool.replicas.thread_came_back();
             None
         }
         Err(words) => {

@@ -308,18 +308,31 @@ mod tests {
             for operation in operations {
                 let before = (ledger.in_flight(), ledger.bytes());
                 match operation {
-                    Operation::Admit(bytes) => match ledger.admit(now, RouteIndex(0), bytes, false) {
-                        Ok(key) => open.push(key as usize),
-                        Err(_) => {
-                            prop_assert!(before.0 == 4 || before.1 + bytes > 100);
-                            prop_assert_eq!(before, (ledger.in_flight(), ledger.bytes()));
+                    Operation::Admit(bytes) => {
+                        let checked = ledger.check(bytes, false);
+                        let admitted = ledger.admit(now, RouteIndex(0), bytes, false);
+                        prop_assert_eq!(&checked, &admitted.as_ref().map(|_| ()).map_err(Refusal::clone));
+                        match admitted {
+                            Ok(key) => {
+                                open.push(key as usize);
+                                prop_assert_eq!(ledger.bytes(), before.1 + bytes);
+                            }
+                            Err(_) => {
+                                prop_assert!(before.0 == 4 || before.1 + bytes > 100);
+                                prop_assert_eq!(before, (ledger.in_flight(), ledger.bytes()));
+                            }
                         }
-                    },
+                    }
                     Operation::Grow { nth, bytes } if nth < open.len() => {
                         let grown = ledger.grow(open[nth], bytes).is_ok();
-                        prop_assert!(grown || before == (ledger.in_flight(), ledger.bytes()));
+                        prop_assert_eq!(grown, before.1 + bytes <= 100);
+                        prop_assert_eq!(ledger.bytes(), before.1 + if grown { bytes } else { 0 });
                     }
-                    Operation::Shrink { nth, bytes } if nth < open.len() => ledger.shrink(open[nth], bytes),
+                    Operation::Shrink { nth, bytes } if nth < open.len() => {
+                        let charged = ledger.lines[open[nth]].bytes;
+                        ledger.shrink(open[nth], bytes);
+                        prop_assert_eq!(ledger.bytes(), before.1 - bytes.min(charged));
+                    }
                     Operation::Close { nth } if nth < open.len() => {
                         let key = open.swap_remove(nth);
                         ledger.close(key);
@@ -337,6 +350,73 @@ mod tests {
             open.into_iter().chain(closed).for_each(|key| ledger.remove(key));
             prop_assert_eq!((ledger.in_flight(), ledger.bytes()), (0, 0));
         }
+    }
+
+    fn ledger(max_in_flight: usize, max_in_flight_bytes: u64) -> Ledger {
+        Ledger::new(Limits { max_in_flight, max_in_flight_bytes, ..Limits::default() })
+    }
+
+    #[test]
+    fn a_caller_may_wait_unless_there_will_never_be_room() {
+        let bytes = |asked| Refusal::TooManyBytes { asked, limit: 10 }.may_pass();
+        assert_eq!([bytes(10), bytes(11)], [true, false]);
+        assert_eq!([0, 1].map(|limit| Refusal::TooManyCalls { limit }.may_pass()), [false, true]);
+        assert!(Refusal::TooManyInnerCalls { limit: 1 }.may_pass() && !Refusal::Draining.may_pass());
+    }
+
+    #[test]
+    fn an_inner_call_needs_room_for_its_bytes_only() {
+        let (mut ledger, now) = (ledger(1, 100), Instant::now());
+        let outer = ledger.admit(now, RouteIndex(7), 10, false).unwrap() as usize;
+        ledger.drain();
+        assert!(ledger.is_draining());
+        assert_eq!(ledger.check(10, false), Err(Refusal::Draining));
+        let inner = ledger.admit(now, RouteIndex(8), 10, true).unwrap() as usize;
+        assert_eq!(ledger.check(81, true), Err(Refusal::TooManyBytes { asked: 81, limit: 100 }));
+        assert_eq!((ledger.in_flight(), ledger.admitted(), ledger.id_of(inner)), (1, 2, CallId(1)));
+        assert_eq!([outer, inner].map(|key| ledger.route_of(key)), [RouteIndex(7), RouteIndex(8)]);
+        assert!(ledger.close(inner) && ledger.is_open(outer) && !ledger.is_open(inner));
+        assert_eq!((ledger.in_flight(), ledger.bytes()), (1, 20));
+        assert_eq!(ledger.lines().map(|line| line.id).collect::<Vec<_>>(), [CallId(0)]);
+        assert!(!ledger.close(outer));
+    }
+
+    #[test]
+    fn work_that_can_wait_leaves_a_quarter_of_the_bytes_free() {
+        let mut ledger = ledger(1, 100);
+        assert_eq!(ledger.limits().max_in_flight_bytes, ledger.max_bytes());
+        assert!(ledger.take_patiently(76).is_ok(), "nothing else is charged");
+        assert!(ledger.take(24).is_ok() && ledger.take(1).is_err());
+        ledger.give_back(90);
+        assert_eq!(ledger.bytes(), 10);
+        assert!(ledger.take_patiently(66).is_err());
+        assert!(ledger.take_patiently(65).is_ok());
+        assert_eq!(ledger.bytes(), 75);
+        assert!(ledger.take_patiently(1).is_err() && ledger.take(25).is_ok());
+        ledger.give_back(100);
+        assert!(ledger.take_patiently(101).is_err());
+    }
+
+    #[cfg(feature = "testing")]
+    #[test]
+    fn the_peak_is_the_most_bytes_since_it_was_taken() {
+        let mut ledger = ledger(1, 100);
+        ledger.take(60).unwrap();
+        ledger.give_back(40);
+        assert_eq!([ledger.take_peak_bytes(), ledger.take_peak_bytes()], [60, 20]);
+    }
+
+    #[test]
+    fn a_call_is_overdue_after_twice_the_longest_timeout() {
+        let (mut ledger, start) = (ledger(4, 100), Instant::now());
+        let old = ledger.admit(start, RouteIndex(0), 0, false).unwrap() as usize;
+        let over = 2 * MAX_TIMEOUT;
+        let overdue = |ledger: &Ledger, after| ledger.overdue(start + after).count();
+        assert_eq!(overdue(&ledger, over), 0);
+        assert_eq!(overdue(&ledger, over + Duration::from_nanos(1)), 1);
+        ledger.restart(old, start + MAX_TIMEOUT);
+        assert_eq!(overdue(&ledger, over + Duration::from_nanos(1)), 0);
+        assert_eq!(overdue(&ledger, over + 2 * MAX_TIMEOUT), 1);
     }
 
     #[test]

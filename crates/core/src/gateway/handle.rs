@@ -15,7 +15,7 @@ use crate::clock::Instant;
 use crate::error::{CallError, ErrorKind, ErrorReason, RETRY_AFTER};
 use crate::host::{HostNode, OpaqueHandle};
 use crate::id::{CallId, RouteIndex, RouteName};
-use crate::metrics::{SharedMetrics, TurnedAway};
+use crate::metrics::{CallRefusal, SharedMetrics};
 use crate::offload::Offload;
 
 /// The setting that bounds the sum of all accounts.
@@ -165,7 +165,7 @@ impl Gateway {
 
     /// Counts a refused charge, and converts it to the codec's error.
     fn refuse_charge(&self, refusal: &Refusal) -> ChargeError {
-        self.metrics.refused(TurnedAway::Bytes);
+        self.metrics.refused(CallRefusal::Bytes);
         let (asked, limit) = match *refusal {
             Refusal::TooManyBytes { asked, limit } => (asked, limit),
             _ => (0, 0),
@@ -181,10 +181,10 @@ impl Gateway {
     /// Counts a refusal, and converts it to the caller's error.
     pub(crate) fn refuse(&self, refusal: Refusal) -> CallError {
         self.metrics.refused(match refusal {
-            Refusal::Draining => TurnedAway::Draining,
-            Refusal::TooManyCalls { .. } | Refusal::TooManyInnerCalls { .. } => TurnedAway::Calls,
-            Refusal::TooManyBytes { .. } => TurnedAway::Bytes,
-            Refusal::RouteFull { .. } => TurnedAway::Route,
+            Refusal::Draining => CallRefusal::Draining,
+            Refusal::TooManyCalls { .. } | Refusal::TooManyInnerCalls { .. } => CallRefusal::Calls,
+            Refusal::TooManyBytes { .. } => CallRefusal::Bytes,
+            Refusal::RouteFull { .. } => CallRefusal::Route,
         });
         match refusal {
             Refusal::Draining => CallError::new(ErrorKind::Unavailable, refusal.to_string()),

@@ -6,7 +6,7 @@ use std::time::Duration;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::gauge::Gauge;
 
-use super::{COUNTING, DiscardPlace, Discarded, Refused, ReplicaState, Seconds, Sizes, micros};
+use super::{COUNTING, DiscardPlace, DiscardReason, EntryRefusal, ReplicaState, Seconds, Sizes, micros};
 use crate::error::ErrorKind;
 use crate::timeline::{ReleaseReason, Timing};
 
@@ -38,33 +38,24 @@ impl RouteMetrics {
     }
 }
 
-/// The handles of one stage.
+/// The handles of one stage. Arrays have a handle for each variant of an enumeration.
 #[derive(Debug)]
 pub(crate) struct StageMetrics {
     pub(crate) queue_seconds: Seconds,
     pub(crate) batch_seconds: Seconds,
     pub(crate) compute_seconds: Seconds,
     pub(crate) batch_size: Sizes,
-    pub(crate) full: Counter,
-    pub(crate) idle: Counter,
-    pub(crate) delay: Counter,
-    pub(crate) deadline: Counter,
-    pub(crate) drain: Counter,
-    pub(crate) queue_expired: Counter,
-    pub(crate) queue_cancelled: Counter,
-    pub(crate) worker_expired: Counter,
-    pub(crate) worker_cancelled: Counter,
-    pub(crate) refused_full: Counter,
-    pub(crate) refused_late: Counter,
-    pub(crate) refused_large: Counter,
+    pub(crate) batches: [Counter; ReleaseReason::ALL.len()],
+    pub(crate) discarded: [[Counter; DiscardReason::ALL.len()]; DiscardPlace::ALL.len()],
+    pub(crate) refused: [Counter; EntryRefusal::ALL.len()],
+    pub(crate) replica_states: [Gauge; ReplicaState::ALL.len()],
     pub(crate) restarts: Counter,
     pub(crate) retries: Counter,
-    pub(crate) replica_states: [Gauge; ReplicaState::ALL.len()],
     pub(crate) poison_entries: Counter,
     pub(crate) isolations: Counter,
     pub(crate) hung: Counter,
     pub(crate) abandoned_threads: Gauge,
-    pub(crate) moved: Counter,
+    pub(crate) moved_to_threads: Counter,
     pub(crate) queued: Gauge,
     pub(crate) replicas: Gauge,
     pub(crate) ready: Gauge,
@@ -76,17 +67,7 @@ impl StageMetrics {
             return;
         }
         self.batch_size.observe(entries as u64);
-        self.reason(reason).inc();
-    }
-
-    fn reason(&self, reason: ReleaseReason) -> &Counter {
-        match reason {
-            ReleaseReason::Full => &self.full,
-            ReleaseReason::Idle => &self.idle,
-            ReleaseReason::Delay => &self.delay,
-            ReleaseReason::Deadline => &self.deadline,
-            ReleaseReason::Drain => &self.drain,
-        }
+        self.batches[reason as usize].inc();
     }
 
     pub(crate) fn computed(&self, compute: Duration) {
@@ -104,67 +85,21 @@ impl StageMetrics {
         self.batch_seconds.observe(micros(timing.batch));
     }
 
-    pub(crate) fn discarded(&self, place: DiscardPlace, reason: Discarded) {
-        self.discards(place, reason).inc();
+    pub(crate) fn discarded(&self, place: DiscardPlace, reason: DiscardReason) {
+        self.discarded[place as usize][reason as usize].inc();
     }
 
-    pub(crate) fn discards(&self, place: DiscardPlace, reason: Discarded) -> &Counter {
-        match (place, reason) {
-            (DiscardPlace::Queue, Discarded::Expired) => &self.queue_expired,
-            (DiscardPlace::Queue, Discarded::Cancelled) => &self.queue_cancelled,
-            (DiscardPlace::Worker, Discarded::Expired) => &self.worker_expired,
-            (DiscardPlace::Worker, Discarded::Cancelled) => &self.worker_cancelled,
-        }
-    }
-
-    pub(crate) fn refused(&self, reason: Refused) {
-        match reason {
-            Refused::Full => &self.refused_full,
-            Refused::Late => &self.refused_late,
-            Refused::Large => &self.refused_large,
-        }
-        .inc();
-    }
-
-    pub(crate) fn restarted(&self) {
-        self.restarts.inc();
-    }
-
-    pub(crate) fn retried(&self, entries: usize) {
-        self.retries.inc_by(entries as u64);
+    pub(crate) fn refused(&self, reason: EntryRefusal) {
+        self.refused[reason as usize].inc();
     }
 
     pub(crate) fn set_replica_state(&self, state: ReplicaState, replicas: usize) {
         self.replica_states[state as usize].set(replicas as i64);
     }
 
-    pub(crate) fn found_poison(&self) {
-        self.poison_entries.inc();
-    }
-
-    pub(crate) fn isolating(&self) {
-        self.isolations.inc();
-    }
-
-    pub(crate) fn hung(&self) {
-        self.hung.inc();
-    }
-
-    pub(crate) fn set_abandoned_threads(&self, threads: usize) {
-        self.abandoned_threads.set(threads as i64);
-    }
-
-    pub(crate) fn restarts(&self) -> u64 {
-        self.restarts.get()
-    }
-
-    pub(crate) fn moved_to_threads(&self) {
-        self.moved.inc();
-    }
-
     /// Batches, by the reason for their release.
     pub(crate) fn releases(&self) -> [(ReleaseReason, u64); ReleaseReason::ALL.len()] {
-        ReleaseReason::ALL.map(|reason| (reason, self.reason(reason).get()))
+        ReleaseReason::ALL.map(|reason| (reason, self.batches[reason as usize].get()))
     }
 
     /// Entries in all batches.
@@ -173,7 +108,7 @@ impl StageMetrics {
     }
 
     pub(crate) fn batches(&self) -> u64 {
-        [&self.full, &self.idle, &self.delay, &self.deadline, &self.drain].iter().map(|counter| counter.get()).sum()
+        self.batches.iter().map(Counter::get).sum()
     }
 
     /// Sets the gauges when the metrics are read, so that no second count can drift.

@@ -11,89 +11,75 @@ mod statistics;
 use std::sync::Arc;
 use std::time::Duration;
 
+use callboard_codec::words;
+
 pub(crate) use self::families::NodeMetrics;
 pub(crate) use self::handles::{RouteMetrics, StageMetrics};
 use self::histogram::PowerHistogram;
 pub use self::statistics::{RouteStatistics, StageStatistics};
 
 /// Whether what happens on the path of a call is counted. Off only in a build that finds out what counting costs: see
-/// `benches/metrics-cost.sh`. Not a feature, because nobody is meant to turn it on by depending on this crate.
+/// `benches/metrics-cost.sh`. Not a feature: a dependent crate must not turn it off.
 pub(crate) const COUNTING: bool = !cfg!(callboard_no_metrics);
 
-/// Where an entry was when it was discarded.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum DiscardPlace {
-    Queue,
-    Worker,
-}
-
-/// Why an entry was discarded.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Discarded {
-    Expired,
-    Cancelled,
-}
-
-/// Why a stage did not take an entry.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Refused {
-    /// Its queue was full.
-    Full,
-    /// It would have missed its deadline.
-    Late,
-    /// It alone was more than a batch may be.
-    Large,
-}
-
-/// Why the gateway did not let a call in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum TurnedAway {
-    /// The node takes nothing new any more.
-    Draining,
-    /// Too many calls were in flight.
-    Calls,
-    /// Too many bytes were in flight.
-    Bytes,
-    /// Too many calls of its route were in flight.
-    Route,
-}
-
-impl TurnedAway {
-    const ALL: [Self; 4] = [Self::Draining, Self::Calls, Self::Bytes, Self::Route];
-
-    const fn as_str(self) -> &'static str {
-        match self {
-            Self::Draining => "draining",
-            Self::Calls => "calls",
-            Self::Bytes => "bytes",
-            Self::Route => "route",
-        }
+words! {
+    /// Where an entry was when it was discarded.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    pub(crate) enum DiscardPlace {
+        Queue => "queue",
+        Worker => "worker",
     }
 }
 
-/// What a replica does at the moment.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum ReplicaState {
-    /// It waits for a batch.
-    Free,
-    /// It has at least one in hand.
-    Busy,
-    /// It finishes what it has, because its stage was scaled down.
-    Leaving,
-    /// It is being built, or waits for its next start.
-    Missing,
+words! {
+    /// Why an entry was discarded.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    pub(crate) enum DiscardReason {
+        Expired => "expired",
+        Cancelled => "cancelled",
+    }
 }
 
-impl ReplicaState {
-    pub(crate) const ALL: [Self; 4] = [Self::Free, Self::Busy, Self::Leaving, Self::Missing];
+words! {
+    /// Why a stage refused an entry.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    pub(crate) enum EntryRefusal {
+        /// Its queue was full.
+        Full => "full",
+        /// It would have missed its deadline.
+        Late => "late",
+        /// It alone was larger than a batch may be.
+        Large => "large",
+    }
+}
 
-    const fn as_str(self) -> &'static str {
-        match self {
-            Self::Free => "free",
-            Self::Busy => "busy",
-            Self::Leaving => "leaving",
-            Self::Missing => "missing",
-        }
+words! {
+    /// Why the gateway refused a call.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    pub(crate) enum CallRefusal {
+        /// The node drains.
+        Draining => "draining",
+        /// Too many calls were in flight.
+        Calls => "calls",
+        /// Too many bytes were in flight.
+        Bytes => "bytes",
+        /// Too many calls of its route were in flight.
+        Route => "route",
+    }
+}
+
+words! {
+    /// What a replica does at the moment.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub(crate) enum ReplicaState {
+        /// It waits for a batch.
+        Free => "free",
+        /// It runs at least one batch.
+        Busy => "busy",
+        /// It finishes its batches, because its stage was scaled down.
+        Leaving => "leaving",
+        /// It is being built, or waits for its next start.
+        Missing => "missing",
     }
 }
 
@@ -103,12 +89,16 @@ type Seconds = PowerHistogram<29>;
 /// Batch sizes: 1 to 4,096 entries.
 type Sizes = PowerHistogram<14>;
 
-fn seconds() -> Seconds {
-    Seconds::new(1e-6)
+impl Default for Seconds {
+    fn default() -> Self {
+        Self::new(1e-6)
+    }
 }
 
-fn sizes() -> Sizes {
-    Sizes::new(1.0)
+impl Default for Sizes {
+    fn default() -> Self {
+        Self::new(1.0)
+    }
 }
 
 fn micros(duration: Duration) -> u64 {
@@ -120,7 +110,7 @@ pub(crate) type SharedMetrics = Arc<NodeMetrics>;
 
 #[cfg(test)]
 mod tests {
-    use super::families::MAX_PAST;
+    use super::families::MAX_ENDED;
     use super::*;
     use crate::id::StageName;
     use crate::timeline::ReleaseReason;
@@ -150,7 +140,7 @@ mod tests {
         let text = metrics.encode(0, 0);
         let has = |stage: &str| text.contains(&format!("callboard_stage_batch_size_count{{stage=\"{stage}\"}} 1\n"));
         assert!(text.contains("callboard_stage_batch_size_count{stage=\"steady\"} 200"), "{text}");
-        assert_eq!((0..200).filter(|n| has(&format!("stage-{n}"))).count(), MAX_PAST - 1);
+        assert_eq!((0..200).filter(|n| has(&format!("stage-{n}"))).count(), MAX_ENDED - 1);
         assert!(has("stage-199") && !text.contains("stage-100"), "the latest stay, with all families");
         assert!(!text.contains("callboard_stage_ready{"), "gauges show the current values");
     }

@@ -305,14 +305,15 @@ impl Shared {
             // The revisions of a stage share its series.
             let all = || table.stages().filter(|other| other.name() == name).map(|other| &other.pool);
             let queued = all().map(|pool| pool.queued()).sum();
-            let replicas = all().map(|pool| pool.replicas().all().len()).sum();
-            pool.metrics().set_abandoned_threads(all().map(|pool| pool.replicas().abandoned_threads()).sum());
+            let replicas = all().map(|pool| pool.replicas.all().len()).sum();
+            let abandoned: usize = all().map(|pool| pool.replicas.abandoned_threads()).sum();
+            pool.metrics.abandoned_threads.set(abandoned as i64);
             set_replica_states(
-                pool.metrics(),
-                &all().flat_map(|pool| pool.replicas().all()).collect::<Vec<_>>(),
-                all().map(|pool| pool.replicas().target()).sum(),
+                &pool.metrics,
+                &all().flat_map(|pool| pool.replicas.all()).collect::<Vec<_>>(),
+                all().map(|pool| pool.replicas.target()).sum(),
             );
-            pool.metrics().set_gauges(queued, replicas, all().any(|pool| pool.stage_state().is_ready()));
+            pool.metrics.set_gauges(queued, replicas, all().any(|pool| pool.health.state().is_ready()));
         }
         self.metrics.encode(self.gateway.in_flight(), self.gateway.bytes())
     }
@@ -352,8 +353,8 @@ fn all_routes(table: &Table) -> impl Iterator<Item = (&Arc<Route>, bool)> {
 }
 
 fn stage_health(stage: &Arc<DeployedStage>) -> StageHealth {
-    let (state, reason) = stage.pool.state_and_reason();
-    let manned = !stage.pool.replicas().all().is_empty();
+    let (state, reason) = stage.pool.health.state_and_reason();
+    let manned = !stage.pool.replicas.all().is_empty();
     let reason = reason.or_else(|| (state.is_ready() && !manned).then(|| "no replica is up".to_owned()));
     StageHealth { name: stage.name().clone(), state, reason, ready: state.is_ready() && manned }
 }
@@ -377,15 +378,15 @@ fn describe_stage(table: &Table, stage: &Arc<DeployedStage>, now: Instant) -> St
         queued: pool.queued(),
         queue_limit: pool.settings().queue().get(),
         max_batch_size: pool.policy().max_batch_size.get(),
-        batches: pool.metrics().batches(),
-        batch_estimate: pool.cost().mean(),
-        cost_per_batch: pool.cost().line().per_batch(),
-        cost_per_unit: pool.cost().line().per_unit(),
-        mean_batch_size: pool.metrics().released_entries() as f64 / pool.metrics().batches().max(1) as f64,
-        releases: pool.metrics().releases().to_vec(),
-        restarts: pool.metrics().restarts(),
+        batches: pool.metrics.batches(),
+        batch_estimate: pool.cost.mean(),
+        cost_per_batch: pool.cost.line().per_batch(),
+        cost_per_unit: pool.cost.line().per_unit(),
+        mean_batch_size: pool.metrics.released_entries() as f64 / pool.metrics.batches().max(1) as f64,
+        releases: pool.metrics.releases().to_vec(),
+        restarts: pool.metrics.restarts.get(),
         last_restarts: pool
-            .replicas()
+            .replicas
             .last_restarts()
             .into_iter()
             .map(|restart| describe_restart(restart, now))
@@ -446,7 +447,7 @@ fn describe_replicas(pool: &Pool, now: Instant) -> Vec<ReplicaDescription> {
         leaving: handle.is_leaving(),
         batches: handle.batches(),
     };
-    let mut replicas: Vec<_> = pool.replicas().all().iter().map(describe).collect();
+    let mut replicas: Vec<_> = pool.replicas.all().iter().map(describe).collect();
     replicas.sort_unstable_by_key(|replica| (replica.index, replica.generation));
     replicas
 }

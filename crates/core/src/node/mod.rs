@@ -6,6 +6,7 @@ mod handle;
 mod root;
 mod start_error;
 
+use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -14,15 +15,15 @@ use ractor::{Actor, ActorRef as EngineRef};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
-use crate::actor::{ActorError, ActorGroup, ActorRef, ActorSpec, Directory};
-use crate::client::{LocalClient, Shared};
+use crate::actor::{ActorGroup, Directory};
+use crate::client::Shared;
 use crate::containment::note_places;
 use crate::executor::Watchdog;
 use crate::gateway::{Gateway, Limits};
 use crate::host::HostNode;
 use crate::metrics::{NodeMetrics, SharedMetrics};
 use crate::pool::BatcherMessage;
-use crate::router::{AppliedChange, ChangeError, RouteChange, RouteSpec, Router, RouterMessage, STOP_WITHIN};
+use crate::router::{RouteChange, RouteSpec, Router, RouterMessage, STOP_WITHIN};
 
 pub use blocking::BlockingNode;
 pub use describe::{
@@ -36,7 +37,7 @@ pub use start_error::StartError;
 
 /// A running node. Dropping it ends everything at once; [`shutdown`](Self::shutdown) ends it in good order.
 ///
-/// It can be changed while it serves: routes are added, replaced and removed, stages scaled.
+/// It is used by the methods of its [`NodeHandle`]: calls, health, description, and changes while it serves.
 #[derive(Debug)]
 #[must_use = "a node ends when it is dropped"]
 pub struct Node {
@@ -101,99 +102,6 @@ impl Node {
         self.handle.clone()
     }
 
-    /// A handle for callers in this process, and for edges.
-    #[must_use]
-    pub fn client(&self) -> LocalClient {
-        self.handle.client()
-    }
-
-    /// Liveness, readiness, and the state of each stage.
-    #[must_use]
-    pub fn health(&self) -> Health {
-        self.handle.health()
-    }
-
-    /// The running tree: routes, stages, replicas, queues, calls in flight.
-    #[must_use]
-    pub fn describe(&self) -> Description {
-        self.handle.describe()
-    }
-
-    /// The metrics as Prometheus text.
-    #[must_use]
-    pub fn metrics(&self) -> String {
-        self.handle.metrics()
-    }
-
-    /// Starts an actor under the node's supervision; see [`NodeHandle::spawn_actor`].
-    ///
-    /// # Errors
-    ///
-    /// See [`ActorError`]. It does not run then.
-    pub async fn spawn_actor<M: Send + 'static>(&self, actor: ActorSpec<M>) -> Result<ActorRef<M>, ActorError> {
-        self.handle.spawn_actor(actor).await
-    }
-
-    /// Starts a group of actors; see [`NodeHandle::spawn_actors`].
-    ///
-    /// # Errors
-    ///
-    /// See [`ActorError`]. None of them runs then.
-    pub async fn spawn_actors(&self, group: ActorGroup) -> Result<(), ActorError> {
-        self.handle.spawn_actors(group).await
-    }
-
-    /// The actor of this name; see [`NodeHandle::actor`].
-    #[must_use]
-    pub fn actor<M: Send + 'static>(&self, name: &str) -> Option<ActorRef<M>> {
-        self.handle.actor(name)
-    }
-
-    /// Changes the served routes; see [`NodeHandle::change`].
-    ///
-    /// # Errors
-    ///
-    /// See [`ChangeError`]. Nothing has changed then.
-    pub async fn change(&self, change: RouteChange) -> Result<AppliedChange, ChangeError> {
-        self.handle.change(change).await
-    }
-
-    /// Opens a route; see [`NodeHandle::add_route`].
-    ///
-    /// # Errors
-    ///
-    /// See [`ChangeError`]. Nothing has changed then.
-    pub async fn add_route(&self, route: RouteSpec) -> Result<AppliedChange, ChangeError> {
-        self.handle.add_route(route).await
-    }
-
-    /// Replaces the pipeline of a route; see [`NodeHandle::replace_route`].
-    ///
-    /// # Errors
-    ///
-    /// See [`ChangeError`]. Nothing has changed then.
-    pub async fn replace_route(&self, route: RouteSpec) -> Result<AppliedChange, ChangeError> {
-        self.handle.replace_route(route).await
-    }
-
-    /// Closes a route; see [`NodeHandle::remove_route`].
-    ///
-    /// # Errors
-    ///
-    /// See [`ChangeError`]. Nothing has changed then.
-    pub async fn remove_route(&self, route: &str) -> Result<AppliedChange, ChangeError> {
-        self.handle.remove_route(route).await
-    }
-
-    /// Sets the number of replicas of a stage; see [`NodeHandle::scale_stage`].
-    ///
-    /// # Errors
-    ///
-    /// See [`ChangeError`]. Nothing has changed then.
-    pub async fn scale_stage(&self, stage: &str, replicas: usize) -> Result<(), ChangeError> {
-        self.handle.scale_stage(stage, replicas).await
-    }
-
     /// Makes the node not ready from now on; it still serves calls.
     ///
     /// The first step of a shutdown without lost calls: load balancers stop sending before the node refuses calls.
@@ -242,6 +150,14 @@ impl Node {
     /// Ends everything now. Calls in flight get `Unavailable` or `WorkerFailed`.
     pub fn abort(self) {
         drop(self);
+    }
+}
+
+impl Deref for Node {
+    type Target = NodeHandle;
+
+    fn deref(&self) -> &NodeHandle {
+        &self.handle
     }
 }
 

@@ -1,13 +1,17 @@
 //! The interface to stages on other nodes: core defines its needs and knows no network.
 //!
-//! A call stays with the node that admitted it. That node decides at each stage where the stage runs:
+//! A call stays with the node that admitted it. That node decides at each stage where the stage runs, and where it runs
+//! if that fails. A *refusal* was not started: no peer, a full or draining one. A *loss* may have run, on a connection
+//! that was lost; it counts here only if the stage may run again.
 //!
-//! | the stage runs | the cluster prefers | first | after a refusal |
-//! |---|---|---|---|
-//! | on this node only | – | here | refused |
-//! | on other nodes only | – | there | refused; a call that waits for capacity asks again |
-//! | on both | another node | there | here |
-//! | on both | this node | here | there |
+//! | the stage runs | the cluster prefers | first | after a refusal | after a loss |
+//! |---|---|---|---|---|
+//! | on this node only | – | here | the refusal | – |
+//! | on other nodes only | – | there | the refusal; a call that waits for capacity asks again | the error |
+//! | on both | another node | there | here | here |
+//! | on both | this node | here | there; if it refuses too, the refusal of this node | the error |
+//!
+//! [`run_stages`] and [`place_stream`] are this table. "There" means one peer after the other, as the cluster chooses.
 //!
 //! Remote stages that follow each other run as one call where the cluster can chain them. A call that came from another
 //! node is never sent on.
@@ -291,22 +295,42 @@ impl<In: Data, Out: Data> StreamPipeline<In, Out> {
     }
 }
 
-/// Runs the first of these steps, a stage, by the table in the module's documentation. Also returns the count of steps
-/// that ran.
+/// A step that is a stage.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum StageStep<'a> {
+    /// It runs on this node, and perhaps on others.
+    Local(&'a Arc<Pool>),
+    /// It runs on other nodes only.
+    Remote(&'a StageName),
+}
+
+impl Graph<Arc<Pool>> {
+    /// The stage of this step, if it is one.
+    pub(crate) fn stage_step(&self) -> Option<StageStep<'_>> {
+        match self {
+            Self::Stage(pool) => Some(StageStep::Local(pool)),
+            Self::Remote(name) => Some(StageStep::Remote(name)),
+            _ => None,
+        }
+    }
+}
+
+/// Runs a stage by the table in the module's documentation. `steps` begin with it; those after it may run in the same
+/// call. Also returns the count of steps that ran.
 pub(super) async fn run_stages(
+    first: StageStep<'_>,
     steps: &[Graph<Arc<Pool>>],
     payload: Payload,
     flight: &Arc<Flight>,
     now: Instant,
 ) -> Result<(Reply, usize), CallError> {
-    let pool = match steps {
-        [Graph::Stage(pool), ..] => pool,
-        [Graph::Remote(name), ..] => {
+    let pool = match first {
+        StageStep::Local(pool) => pool,
+        StageStep::Remote(name) => {
             check_time(flight, now, name.as_str())?;
             let Some(cluster) = reachable_by(flight) else { return Err(nowhere(name)) };
             return leave_patiently(cluster, call_of(steps, payload, flight, None), flight).await;
         }
-        _ => return Err(CallError::new(ErrorKind::Internal, "the step is not a stage")),
     };
     let Some(cluster) = reachable_by(flight) else { return here(pool, payload, flight, now).await };
     let name = pool.name();
@@ -314,12 +338,8 @@ pub(super) async fn run_stages(
     let leave = |call| leave(cluster, call, flight);
     if choice.is_remote {
         let call = call_of(steps, payload.clone(), flight, choice.revision);
-        // An error that names a stage is an outcome of that stage.
-        let was_lost = |error: &CallError| error.kind() == ErrorKind::Unavailable && error.stage().is_none();
         return match leave(call).await {
-            Err(error) if error.is_refusal() || (error.is_retryable() && was_lost(&error)) => {
-                here(pool, payload, flight, clock::now()).await
-            }
+            Err(error) if error.is_refusal() || was_lost(&error) => here(pool, payload, flight, clock::now()).await,
             outcome => outcome,
         };
     }
@@ -336,9 +356,15 @@ pub(super) async fn run_stages(
     }
 }
 
+/// Whether the call was lost with its connection, and may run again. An error that names a stage is an outcome of that
+/// stage.
+fn was_lost(error: &CallError) -> bool {
+    error.is_retryable() && error.kind() == ErrorKind::Unavailable && error.stage().is_none()
+}
+
 /// Runs stages on another node, and notes the visit in the call's record.
 async fn leave(cluster: &dyn RemoteStages, call: StageCall, flight: &Flight) -> Result<(Reply, usize), CallError> {
-    let record = Away::begin(&call, flight);
+    let record = RemoteVisit::begin(&call, flight);
     let outcome = cluster.run(call).await;
     let there = outcome.as_ref().ok().and_then(|ran| Some((ran.node.clone()?, ran.reply.timing)));
     record.end(outcome.as_ref().map_or(1, |ran| ran.stages), there);
@@ -369,7 +395,7 @@ async fn leave_patiently(
 }
 
 /// Tracks a call's time while it is on another node. Until the outcome tells more, all of it counts as compute.
-struct Away<'a> {
+struct RemoteVisit<'a> {
     flight: &'a Flight,
     began: Instant,
     /// Only for a call with a record.
@@ -378,7 +404,7 @@ struct Away<'a> {
     visit: Option<usize>,
 }
 
-impl<'a> Away<'a> {
+impl<'a> RemoteVisit<'a> {
     fn begin(call: &StageCall, flight: &'a Flight) -> Self {
         let began = clock::now();
         flight.enter(Phase::Compute, began);
@@ -415,54 +441,49 @@ async fn here(
 }
 
 /// Where a streaming stage begins its stream.
-pub(crate) enum StreamPlace {
+pub(crate) enum StreamPlace<'a> {
     /// On this node; after a refusal on another node, if one runs the stage (in this revision, if one was chosen).
-    Here { may_leave: bool, revision: Option<u64> },
+    Here { pool: &'a Arc<Pool>, may_leave: bool, revision: Option<u64> },
     /// On another node; after a refusal on this node, if it runs the stage.
-    Remote(Option<u64>),
+    Remote { revision: Option<u64>, pool: Option<&'a Arc<Pool>> },
 }
 
-/// Where a streaming stage's call runs; see [`run_stages`].
-pub(crate) fn place_stream(step: &Graph<Arc<Pool>>, flight: &Flight) -> StreamPlace {
-    match (step, reachable_by(flight)) {
-        (Graph::Remote(_), _) => StreamPlace::Remote(None),
-        (Graph::Stage(pool), Some(cluster)) => {
-            let name = pool.name().as_str();
-            let choice = cluster.choose(name, flight.session, &load_of(pool));
-            if choice.is_remote {
-                StreamPlace::Remote(choice.revision)
-            } else {
-                StreamPlace::Here { may_leave: cluster.offers(name), revision: choice.revision }
-            }
-        }
-        _ => StreamPlace::Here { may_leave: false, revision: None },
+/// Where a streaming stage's call runs, by the table in the module's documentation. No stream is made again after a loss.
+pub(crate) fn place_stream<'a>(stage: StageStep<'a>, flight: &Flight) -> StreamPlace<'a> {
+    let pool = match stage {
+        StageStep::Local(pool) => pool,
+        StageStep::Remote(_) => return StreamPlace::Remote { revision: None, pool: None },
+    };
+    let Some(cluster) = reachable_by(flight) else {
+        return StreamPlace::Here { pool, may_leave: false, revision: None };
+    };
+    let name = pool.name().as_str();
+    let StageTarget { is_remote, revision } = cluster.choose(name, flight.session, &load_of(pool));
+    if is_remote {
+        StreamPlace::Remote { revision, pool: Some(pool) }
+    } else {
+        StreamPlace::Here { pool, may_leave: cluster.offers(name), revision }
     }
 }
 
-/// Begins the stream of the first of these steps on another node.
+/// Begins the stream of a stage on another node. `steps` begin with the stage.
 pub(crate) async fn stream_remote(
     steps: &[Graph<Arc<Pool>>],
     payload: Payload,
     flight: &Arc<Flight>,
     revision: Option<u64>,
 ) -> Result<StageOutputs, CallError> {
-    match (steps.first(), reachable_by(flight)) {
-        (Some(Graph::Remote(name)), None) => Err(nowhere(name)),
-        (_, Some(cluster)) => {
-            let call = call_of(steps, payload, flight, revision);
-            let record = Away::begin(&call, flight);
-            let started = cluster.stream(call).await;
-            record.end(started.as_ref().map_or(1, |started| started.stages), None);
-            started
-        }
-        _ => Err(CallError::new(ErrorKind::Internal, "the step is not a stage")),
-    }
+    let call = call_of(steps, payload, flight, revision);
+    let Some(cluster) = reachable_by(flight) else { return Err(nowhere(&call.stage().into())) };
+    let record = RemoteVisit::begin(&call, flight);
+    let started = cluster.stream(call).await;
+    record.end(started.as_ref().map_or(1, |started| started.stages), None);
+    started
 }
 
 fn load_of(pool: &Pool) -> StageLoad {
-    let capacity = pool.replicas().target().saturating_mul(pool.policy().max_batch_size.get());
-    let (open, revision) = (pool.stage_state().accepts_entries(), pool.settings().revision());
-    StageLoad { open, queued: pool.queued(), capacity, revision }
+    let (open, revision) = (pool.health.state().accepts_entries(), pool.settings().revision());
+    StageLoad { open, queued: pool.queued(), capacity: pool.capacity(), revision }
 }
 
 /// A call of the first of these steps, and of the remote stages that follow at once.
@@ -481,7 +502,7 @@ fn call_of(steps: &[Graph<Arc<Pool>>], payload: Payload, flight: &Arc<Flight>, r
         match step {
             Graph::Stage(pool) if position == 0 => {
                 stages.push(pool.name().clone());
-                may_run_again = pool.contract().may_run_again();
+                may_run_again = pool.spec.contract().may_run_again();
                 credit = pool.settings().credit().get();
             }
             Graph::Remote(name) if position == 0 => stages.push(name.clone()),

@@ -67,20 +67,16 @@ impl Graph<Arc<Pool>> {
                         check_time(flight, now, name)?;
                         (apply(name, function, payload)?, Timing::default())
                     }
-                    Self::Stage(_) | Self::Remote(_) => {
-                        let outcome = Box::pin(run_stages(&steps[position..], payload, flight, now)).await;
+                    step => {
+                        let outcome = match step.stage_step() {
+                            Some(first) => Box::pin(run_stages(first, &steps[position..], payload, flight, now)).await,
+                            None => step.run_nested(payload, flight, now).await.map(|reply| (reply, 1)),
+                        };
                         let (reply, ran) = outcome
                             .map_err(|error| error.after_runs(started, may_repeat(&steps[..position], flight)))?;
                         started = true;
                         position += ran.saturating_sub(1);
                         reply.into_parts()
-                    }
-                    nested => {
-                        let outcome = nested.run_nested(payload, flight, now).await;
-                        let Reply { payload, timing } = outcome
-                            .map_err(|error| error.after_runs(started, may_repeat(&steps[..position], flight)))?;
-                        started = true;
-                        (payload, timing)
                     }
                 };
                 total.add(timing);
@@ -165,7 +161,7 @@ pub(crate) fn may_repeat(steps: &[Graph<Arc<Pool>>], flight: &Flight) -> bool {
 /// Whether all these steps may run once more for the same call, given the remote stages that may.
 pub(crate) fn all_may_run_again(steps: &[Graph<Arc<Pool>>], remote: &dyn Fn(&StageName) -> bool) -> bool {
     steps.iter().all(|step| match step {
-        Graph::Stage(pool) => pool.contract().may_run_again(),
+        Graph::Stage(pool) => pool.spec.contract().may_run_again(),
         Graph::Map { .. } => true,
         Graph::Sequence(parts) | Graph::Ensemble { members: parts, .. } | Graph::Switch { branches: parts, .. } => {
             all_may_run_again(parts, remote)

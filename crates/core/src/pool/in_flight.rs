@@ -45,7 +45,7 @@ impl InFlightBatch {
         for entry in entries.extract_if(.., |entry| !entry.flight.is_wanted(now)) {
             pool.discard(entry, now, DiscardPlace::Worker);
         }
-        let keeps_inputs = pool.contract().may_run_again();
+        let keeps_inputs = pool.spec.contract().may_run_again();
         let mut items = Vec::with_capacity(entries.len());
         entries.retain_mut(|entry| {
             let payload = if keeps_inputs { entry.payload.get().cloned() } else { entry.payload.take() };
@@ -95,7 +95,7 @@ impl InFlightBatch {
             drop(std::mem::take(&mut entry.payload));
             let queue = self.formed_at.saturating_duration_since(entry.enqueued_at);
             let timing = Timing { queue, batch: self.batch, compute };
-            pool.record_waits(&timing);
+            pool.metrics.record_wait(&timing);
             match outcome {
                 ItemOutcome::Done(_) => entry.note_end(pool.name(), now, RunEnd::Done),
                 ItemOutcome::Failed(_) => entry.note_end(pool.name(), now, RunEnd::Failed),
@@ -108,7 +108,7 @@ impl InFlightBatch {
                 ItemOutcome::Done(payload) => entry.reply.send(Ok(EntryReply::new(payload, timing))),
                 ItemOutcome::Failed(failure) => {
                     let error = CallError::from_failure(failure, pool.name());
-                    entry.reply.send(Err(error.in_run(pool.contract().may_run_again())));
+                    entry.reply.send(Err(error.in_run(pool.spec.contract().may_run_again())));
                 }
                 ItemOutcome::Panicked(words) => {
                     pool.found_poison();
@@ -148,7 +148,7 @@ impl InFlightBatch {
     /// Returns whether this was a step of that bisection.
     pub(crate) fn after_panic(mut self, words: &CaughtPanic) -> bool {
         let pool = Arc::clone(&self.pool);
-        let may_run_again = pool.contract().may_run_again();
+        let may_run_again = pool.spec.contract().may_run_again();
         let is_alone = self.entries.len() == 1;
         let lone_crashes = self.lone_crashes + u32::from(is_alone);
         let suffices = is_alone && lone_crashes > pool.settings().crash_retries();
@@ -179,7 +179,7 @@ impl InFlightBatch {
     /// The stage ends while user code still runs.
     pub(crate) fn give_up(self) {
         let pool = Arc::clone(&self.pool);
-        let has_begun = !pool.contract().may_run_again();
+        let has_begun = !pool.spec.contract().may_run_again();
         self.fail(RunEnd::Closed, || pool.unavailable().after_start(has_begun));
     }
 
@@ -238,7 +238,7 @@ impl Drop for InFlightBatch {
             return;
         }
         self.tell_observer(clock::now(), RunEnd::Lost);
-        let (mut again, may_run_again) = (self.take_entries(), self.pool.contract().may_run_again());
+        let (mut again, may_run_again) = (self.take_entries(), self.pool.spec.contract().may_run_again());
         let retries = if may_run_again { self.pool.take_retries(again.len()) } else { 0 };
         for entry in again.split_off(retries) {
             entry.note_end(self.pool.name(), clock::now(), RunEnd::Lost);

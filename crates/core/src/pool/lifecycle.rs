@@ -1,48 +1,34 @@
 //! The life of a stage: which state may follow which. Pure.
 
-use std::fmt;
-
 use serde::Serialize;
 
-/// Where a stage is in its life.
-///
-/// `Starting → WarmingUp → Ready ⇄ Degraded → Draining → Stopped`, and `Failed` from anywhere before `Stopped`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize)]
-#[serde(rename_all = "snake_case")]
-#[non_exhaustive]
-pub enum StageState {
-    /// Its workers are being built.
-    #[default]
-    Starting,
-    /// Its workers run their warm-up.
-    WarmingUp,
-    /// All replicas are up.
-    Ready,
-    /// It serves, but a replica is missing or was replaced after a crash loop began.
-    Degraded,
-    /// It finishes what is in hand and takes nothing new.
-    Draining,
-    /// It is over.
-    Stopped,
-    /// It has given up; its reason says why. Its routes answer `Unavailable`.
-    Failed,
+callboard_codec::words! {
+    /// Where a stage is in its life.
+    ///
+    /// `Starting → WarmingUp → Ready ⇄ Degraded → Draining → Stopped`, and `Failed` from anywhere before `Stopped`.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize)]
+    #[serde(rename_all = "snake_case")]
+    #[non_exhaustive]
+    pub enum StageState {
+        /// Its workers are being built.
+        #[default]
+        Starting => "starting",
+        /// Its workers run their warm-up.
+        WarmingUp => "warming up",
+        /// All replicas are up.
+        Ready => "ready",
+        /// It serves, but a replica is missing or was replaced after a crash loop began.
+        Degraded => "degraded",
+        /// It finishes what is in hand and takes nothing new.
+        Draining => "draining",
+        /// It is over.
+        Stopped => "stopped",
+        /// It has given up; its reason says why. Its routes answer `Unavailable`.
+        Failed => "failed",
+    }
 }
 
 impl StageState {
-    /// The one word for metrics, logs and documents.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Starting => "starting",
-            Self::WarmingUp => "warming up",
-            Self::Ready => "ready",
-            Self::Degraded => "degraded",
-            Self::Draining => "draining",
-            Self::Stopped => "stopped",
-            Self::Failed => "failed",
-        }
-    }
-
     /// Whether traffic should be sent here.
     #[must_use]
     pub const fn is_ready(self) -> bool {
@@ -52,6 +38,11 @@ impl StageState {
     /// Whether the stage still works for calls that were admitted.
     pub(crate) const fn accepts_entries(self) -> bool {
         matches!(self, Self::Ready | Self::Degraded | Self::Draining)
+    }
+
+    /// Whether the stage takes no new entries any more.
+    pub(crate) const fn is_ending(self) -> bool {
+        matches!(self, Self::Draining | Self::Stopped | Self::Failed)
     }
 
     const fn may_become(self, next: Self) -> bool {
@@ -65,12 +56,6 @@ impl StageState {
             (Self::Ready | Self::Degraded, Self::Ready | Self::Degraded) => true,
             _ => false,
         }
-    }
-}
-
-impl fmt::Display for StageState {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
     }
 }
 

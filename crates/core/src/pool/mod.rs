@@ -7,7 +7,9 @@
 //! The batcher's actor forms the batches, the replica's actor runs them, the supervisor starts both; each of them knows
 //! this module, and this module knows none of them.
 
+mod entrance;
 mod handle;
+mod health;
 mod in_flight;
 mod lifecycle;
 mod message;

@@ -16,7 +16,7 @@ use super::handle::Pool;
 use crate::call::Flight;
 use crate::clock::{self, Instant};
 use crate::error::{CallError, ErrorKind};
-use crate::metrics::Refused;
+use crate::metrics::EntryRefusal;
 use crate::queue::{EntryOutcome, EntryReply, QueuePermit};
 use crate::stage::Splitting;
 use crate::timeline::Timing;
@@ -37,11 +37,11 @@ impl Pool {
         flight: &Arc<Flight>,
         now: Instant,
     ) -> EntryOutcome {
-        let splitting = self.sizing().splitting().ok_or_else(|| self.too_large(cost))?;
+        let splitting = self.spec.sizing().splitting().ok_or_else(|| self.too_large(cost))?;
         let parts = self.split(splitting, payload)?;
         let (permit, now) = self.take_or_await_permit(flight, now).await?;
         // Whatever ends one part, another may have begun by then.
-        let may_have_begun = parts.len() > 1 && !self.contract().may_run_again();
+        let may_have_begun = parts.len() > 1 && !self.spec.contract().may_run_again();
         let outcome = self.run_parts(splitting, parts, permit, &Arc::new(Flight::branch_of(flight)), now).await;
         outcome.map_err(|error| error.after_start(may_have_begun))
     }
@@ -63,7 +63,7 @@ impl Pool {
         let mut permit = Some(permit);
         let mut running = FuturesUnordered::new();
         for (index, part) in parts.by_ref().take(AHEAD * self.replicas.slots()) {
-            let permit = permit.take().unwrap_or_else(|| self.take_permit_again());
+            let permit = permit.take().unwrap_or_else(|| self.entrance.permits.take_again());
             running.push(queue(index, part, permit, now)?);
         }
         let mut first = Timing::default();
@@ -75,7 +75,7 @@ impl Pool {
             }
             outputs[index] = Some(payload);
             if let Some((index, part)) = parts.next() {
-                running.push(queue(index, part, self.take_permit_again(), clock::now())?);
+                running.push(queue(index, part, self.entrance.permits.take_again(), clock::now())?);
             }
         }
 
@@ -102,7 +102,7 @@ impl Pool {
     }
 
     fn too_large(&self, cost: u64) -> CallError {
-        self.metrics().refused(Refused::Large);
+        self.metrics.refused(EntryRefusal::Large);
         let (name, max_cost) = (self.name(), self.policy().bounds().1);
         let message =
             format!("the input costs {cost}, and stage `{name}` takes at most max_cost = {max_cost} in a batch");

@@ -64,6 +64,38 @@ mod tests {
         assert_eq!(share.excess(), None, "old records decay");
     }
 
+    #[test]
+    fn a_share_is_judged_from_enough_entries_on_and_above_what_is_tolerated() {
+        let share_of = |poison: usize, others| {
+            let mut share = PoisonShare::default();
+            (0..poison).for_each(|_| share.record_poison());
+            share.record_runs(others);
+            share.excess()
+        };
+        assert_eq!([share_of(10, 9), share_of(4, 16)], [None; 2]);
+        assert_eq!(share_of(10, 10), Some(0.5));
+    }
+
+    #[test]
+    fn counts_are_halved_beyond_the_window() {
+        let mut share = PoisonShare::default();
+        assert!(share.is_negligible());
+        share.record_runs(199);
+        share.record_poison();
+        assert!(!share.is_negligible());
+        share.record_runs(1);
+        assert!(share.is_negligible(), "faded");
+
+        let mut share = PoisonShare::default();
+        (0..2).for_each(|_| share.record_poison());
+        share.record_runs(398);
+        assert!(!share.is_negligible(), "half an entry is left");
+
+        let mut share = PoisonShare::default();
+        (0..201).for_each(|_| share.record_poison());
+        assert!(share.excess().is_some(), "halved, not forgotten");
+    }
+
     proptest! {
         /// The judgement of a steady share does not depend on the order.
         #[test]

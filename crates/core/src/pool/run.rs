@@ -107,7 +107,7 @@ impl BatchRun {
             Some(timeout) => match tokio::time::timeout(timeout, running).await {
                 Ok(result) => result,
                 Err(_) => {
-                    pool.metrics().hung();
+                    pool.metrics.hung.inc();
                     pool.give_back_worker(handle);
                     batch.give_up_waiting(timeout);
                     return Ok(());
@@ -182,7 +182,7 @@ fn finish(
 ) -> Result<(), RunError> {
     match result {
         // A full batch waits: the batcher can hand it over while the callers of this one are woken.
-        Ok(Ok(outcomes)) if pool.has_full_batch() => {
+        Ok(Ok(outcomes)) if pool.queued() >= pool.policy().max_batch_size.get() => {
             pool.release_worker(handle);
             batch.answer(outcomes, compute, now);
             Ok(())

@@ -9,12 +9,10 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use callboard_codec::Payload;
-use ractor::ActorRef;
 use tokio::sync::oneshot;
 
 use super::handle::Pool;
@@ -24,7 +22,7 @@ use crate::call::Flight;
 use crate::clock::{self, Instant};
 use crate::containment::{contain, drop_contained};
 use crate::error::{CallError, ErrorKind, ErrorReason, Failure};
-use crate::metrics::Refused;
+use crate::metrics::EntryRefusal;
 use crate::queue::{
     AdmissionDecision, CONFIRMED_FOR, ContainedPayload, DeadlineCheck, Entry, EntryKey, EntryOutcome, Load,
     OutcomePort, QueuePermit, SessionQueues,
@@ -63,16 +61,16 @@ impl Pool {
     ) -> Result<Submitted<'a>, CallError> {
         self.check_open()?;
         self.check_time(flight, now)?;
-        if self.streams {
-            let message = format!("stage `{}` streams its outputs: read the call's replies one by one", self.name);
-            return Err(CallError::new(ErrorKind::InvalidInput, message).at_stage(&self.name));
+        if self.spec.is_streaming() {
+            let message = format!("stage `{}` streams its outputs: read the call's replies one by one", self.name());
+            return Err(CallError::new(ErrorKind::InvalidInput, message).at_stage(self.name()));
         }
-        let (payload, cost) = if self.sizing.has_cost() { self.measure(payload)? } else { (payload, 1) };
+        let (payload, cost) = if self.spec.sizing().has_cost() { self.measure(payload)? } else { (payload, 1) };
         // Rare cases are boxed: inside the caller's future they would be moved and kept with each call.
         if cost > self.policy().bounds().1 {
             return Ok(Submitted::Boxed(Box::pin(self.submit_in_parts(payload, cost, flight, now))));
         }
-        let permit = match self.permits.take() {
+        let permit = match self.entrance.permits.take() {
             Some(permit) => permit,
             None if flight.patient => {
                 return Ok(Submitted::Boxed(Box::pin(async move {
@@ -104,13 +102,13 @@ impl Pool {
 
     fn check_time(&self, flight: &Flight, now: Instant) -> Result<(), CallError> {
         if flight.deadline.is_expired(now) {
-            return Err(CallError::deadline_exceeded("before the stage was reached").at_stage(&self.name));
+            return Err(CallError::deadline_exceeded("before the stage was reached").at_stage(self.name()));
         }
-        if flight.is_inside(&self.name) {
+        if flight.is_inside(self.name()) {
             let message =
-                format!("the stage `{}` is called from within itself: it would wait for its own workers", self.name);
+                format!("the stage `{}` is called from within itself: it would wait for its own workers", self.name());
             let error = CallError::new(ErrorKind::Failed, message).with_reason(ErrorReason::LoopDetected);
-            return Err(error.at_stage(&self.name));
+            return Err(error.at_stage(self.name()));
         }
         Ok(())
     }
@@ -125,7 +123,7 @@ impl Pool {
         flight: &'a Arc<Flight>,
         now: Instant,
     ) -> Result<Enqueued<'a>, CallError> {
-        let sequence = self.sequence.fetch_add(1, Ordering::Relaxed);
+        let sequence = self.entrance.next_sequence();
         let (reply, outcome) = OutcomePort::pair();
         let entry = Entry {
             sequence,
@@ -137,14 +135,9 @@ impl Pool {
             outputs,
             permit: Some(permit),
         };
-        let batcher = self.check_open()?;
-        entry.note_queued(&self.name, now);
-        let sent = match self.inbox.put(entry) {
-            Ok(true) => batcher.send_message(BatcherMessage::Submitted).is_ok(),
-            Ok(false) => true,
-            Err(_unqueued) => false,
-        };
-        if !sent {
+        self.check_open()?;
+        entry.note_queued(self.name(), now);
+        if !self.entrance.put(entry) {
             return Err(self.unavailable());
         }
         Ok(Enqueued { pool: self, flight, sequence, outcome: Some(outcome) })
@@ -152,16 +145,16 @@ impl Pool {
 
     /// Calls the stage's cost function.
     pub(crate) fn measure(&self, payload: Payload) -> Result<(Payload, u64), CallError> {
-        self.guarded("cost", || self.sizing.cost(payload))
+        self.guarded("cost", || self.spec.sizing().cost(payload))
     }
 
     /// Runs user code in the caller's future: a panic becomes this call's error.
     pub(crate) fn guarded<T>(&self, what: &str, code: impl FnOnce() -> Result<T, Failure>) -> Result<T, CallError> {
         match contain(code) {
-            Ok(outcome) => outcome.map_err(|failure| CallError::from_failure(failure, &self.name)),
+            Ok(outcome) => outcome.map_err(|failure| CallError::from_failure(failure, self.name())),
             Err(words) => {
-                let message = format!("the {what} function of stage `{}` panicked: {words}", self.name);
-                Err(CallError::new(ErrorKind::WorkerFailed, message).at_stage(&self.name).with_trace(words.trace()))
+                let message = format!("the {what} function of stage `{}` panicked: {words}", self.name());
+                Err(CallError::new(ErrorKind::WorkerFailed, message).at_stage(self.name()).with_trace(words.trace()))
             }
         }
     }
@@ -208,18 +201,18 @@ impl Pool {
             AdmissionDecision::QueueTooLong { behind } => {
                 let message = format!(
                     "what waits before this call in stage `{}` would make it miss its deadline by about {behind:.1?}",
-                    self.name
+                    self.name()
                 );
                 CallError::overloaded(message, behind)
             }
             AdmissionDecision::DeadlineTooShort { needs } => {
                 let message =
-                    format!("stage `{}` takes about {needs:.1?}, and the deadline is in {remaining:.1?}", self.name);
+                    format!("stage `{}` takes about {needs:.1?}, and the deadline is in {remaining:.1?}", self.name());
                 CallError::new(ErrorKind::DeadlineExceeded, message)
             }
         };
-        self.metrics.refused(Refused::Late);
-        Some(error.at_stage(&self.name))
+        self.metrics.refused(EntryRefusal::Late);
+        Some(error.at_stage(self.name()))
     }
 
     /// The time that the queue needs at the measured rate, with the replicas that are up.
@@ -229,7 +222,7 @@ impl Pool {
             return RETRY_AFTER_UNKNOWN;
         }
         let queued = self.queued();
-        let cost = if self.sizing.has_cost() { self.queued_cost.load(Ordering::Relaxed) } else { queued as u64 };
+        let cost = if self.spec.sizing().has_cost() { self.entrance.queued_cost() } else { queued as u64 };
         line.drain(Load::new(queued, cost), self.policy(), self.replicas.slots())
     }
 
@@ -239,7 +232,7 @@ impl Pool {
         flight: &Flight,
         now: Instant,
     ) -> Result<(QueuePermit, Instant), CallError> {
-        match self.permits.take() {
+        match self.entrance.permits.take() {
             Some(permit) => Ok((permit, now)),
             None if flight.patient => self.await_permit(flight).await,
             None => Err(self.refuse()),
@@ -248,7 +241,7 @@ impl Pool {
 
     /// Waits for a permit, at most until the flight's deadline.
     async fn await_permit(&self, flight: &Flight) -> Result<(QueuePermit, Instant), CallError> {
-        let permit = self.permits.wait(|| self.still_waits(flight)).await?;
+        let permit = self.entrance.permits.wait(|| self.still_waits(flight)).await?;
         Ok((permit, clock::now()))
     }
 
@@ -258,32 +251,29 @@ impl Pool {
         if flight.is_wanted(clock::now()) {
             return Ok(());
         }
-        Err(CallError::deadline_exceeded("before there was room in the queue").at_stage(&self.name))
+        Err(CallError::deadline_exceeded("before there was room in the queue").at_stage(self.name()))
     }
 
     fn refuse(&self) -> CallError {
-        self.metrics.refused(Refused::Full);
+        self.metrics.refused(EntryRefusal::Full);
         let message =
-            format!("the queue of stage `{}` is full: {} entries wait already", self.name, self.settings.queue());
-        CallError::overloaded(message, self.drain_time()).at_stage(&self.name)
+            format!("the queue of stage `{}` is full: {} entries wait already", self.name(), self.settings().queue());
+        CallError::overloaded(message, self.drain_time()).at_stage(self.name())
     }
 
-    fn check_open(&self) -> Result<&ActorRef<BatcherMessage>, CallError> {
-        match self.batcher.get() {
-            Some(batcher) if self.open.load(Ordering::Acquire) => Ok(batcher),
-            _ => Err(self.unavailable()),
-        }
+    fn check_open(&self) -> Result<(), CallError> {
+        if self.health.accepts_entries() { Ok(()) } else { Err(self.unavailable()) }
     }
 
     /// The reply port was dropped unused: the owner of the entry is gone.
     pub(crate) fn lost(&self) -> CallError {
-        let kind = match self.stage_state() {
+        let kind = match self.health.state() {
             // The batch was handed over and never begun, or the queue died with its batcher.
             StageState::Stopped | StageState::Draining | StageState::Failed => ErrorKind::Unavailable,
             _ => ErrorKind::WorkerFailed,
         };
-        let error = CallError::new(kind, "the worker was lost before it answered").at_stage(&self.name);
-        if kind == ErrorKind::WorkerFailed { error.in_run(self.contract().may_run_again()) } else { error }
+        let error = CallError::new(kind, "the worker was lost before it answered").at_stage(self.name());
+        if kind == ErrorKind::WorkerFailed { error.in_run(self.spec.contract().may_run_again()) } else { error }
     }
 }
 

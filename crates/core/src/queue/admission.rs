@@ -154,6 +154,45 @@ mod tests {
         assert_eq!(check(60, 24, Some(8), 3).judge(&policy()), AdmissionDecision::Queue);
     }
 
+    #[test]
+    fn a_partial_batch_before_an_entry_takes_the_entry_along() {
+        let before = |entries, remaining| DeadlineCheck { cost: 4, ..check(remaining, entries, None, 1) };
+        // A batch of three and the entry's four: 17 ms, and with caution 18.7.
+        let decision = before(3, 17).judge(&policy());
+        assert!(
+            matches!(decision, AdmissionDecision::QueueTooLong { behind } if behind.as_micros().abs_diff(1_700) < 300),
+            "{decision:?}"
+        );
+        assert_eq!(before(3, 20).judge(&policy()), AdmissionDecision::Queue);
+        // A full batch leaves without the entry: 18 ms for that one, and as much for the entry's own.
+        let decision = before(8, 35).judge(&policy());
+        assert!(
+            matches!(decision, AdmissionDecision::QueueTooLong { behind } if behind.as_micros().abs_diff(4_600) < 500),
+            "{decision:?}"
+        );
+    }
+
+    #[test]
+    fn only_an_entry_before_a_free_worker_and_behind_nothing_is_first() {
+        assert!(check(15, 0, None, 1).is_first());
+        assert!(!check(15, 1, None, 1).is_first() && !check(15, 0, Some(8), 1).is_first());
+        let decision = check(15, 0, Some(8), 1).judge(&policy());
+        assert!(matches!(decision, AdmissionDecision::QueueTooLong { .. }), "{decision:?}");
+    }
+
+    #[test]
+    fn exactly_enough_time_is_enough() {
+        let mut model = CostModel::default();
+        model.observe(0, Duration::from_nanos(1_000));
+        let judge = |nanos, before| {
+            let remaining = Duration::from_nanos(nanos);
+            DeadlineCheck { line: model.line(), remaining, ..check(0, before, None, 1) }.judge(&policy())
+        };
+        assert_eq!([judge(800, 0), judge(1_100, 1)], [AdmissionDecision::Queue; 2]);
+        assert!(matches!(judge(799, 0), AdmissionDecision::DeadlineTooShort { .. }));
+        assert!(matches!(judge(1_099, 1), AdmissionDecision::QueueTooLong { .. }));
+    }
+
     proptest! {
         /// More time, fewer earlier entries or more replicas never turn a yes into a no.
         #[test]

@@ -241,7 +241,7 @@ impl SharedCost {
 
 #[cfg(test)]
 mod tests {
-    use std::num::NonZeroUsize;
+    use std::num::{NonZeroU64, NonZeroUsize};
 
     use super::*;
     use proptest::prelude::*;
@@ -267,6 +267,72 @@ mod tests {
         let line = CostModel::default().line();
         assert!(!line.is_known() && !CostModel::default().is_warm());
         assert_eq!(line.batch(100), Duration::ZERO);
+    }
+
+    #[test]
+    fn what_is_left_of_a_load_has_its_entries_and_its_cost() {
+        assert_eq!(Load::new(7, 30).minus(Load::new(2, 12)), Load::new(5, 18));
+    }
+
+    #[test]
+    fn a_line_is_known_by_either_part() {
+        let (per_unit, per_batch) =
+            (CostLine { per_unit: 10.0, ..CostLine::default() }, CostLine { per_batch: 100.0, ..CostLine::default() });
+        assert!(per_unit.is_known() && per_batch.is_known());
+        assert_eq!((per_unit.per_unit(), per_unit.per_batch()), (Duration::from_nanos(10), Duration::ZERO));
+        assert_eq!((per_batch.per_unit(), per_batch.per_batch()), (Duration::ZERO, Duration::from_nanos(100)));
+    }
+
+    #[test]
+    fn all_replicas_drain_a_load_in_full_batches() {
+        let (line, load) = (CostLine { per_unit: 10.0, per_batch: 100.0 }, Load::new(6, 30));
+        let drained = |policy: BatchPolicy, replicas| line.drain(load, &policy, replicas).as_nanos();
+        // One batch and a half, by entries.
+        assert_eq!([0, 1, 3].map(|replicas| drained(policy(4), replicas)), [450, 450, 150]);
+        let by_cost = |max_cost| BatchPolicy { max_cost: NonZeroU64::new(max_cost), ..policy(4) };
+        assert_eq!(drained(by_cost(10), 1), 300 + 300, "the cost fills more batches");
+        assert_eq!(drained(by_cost(100), 1), 450, "the entries fill more batches");
+    }
+
+    #[test]
+    fn the_line_is_pulled_a_little_to_the_proportional_one() {
+        let model = learned([(10, 100.0), (20, 150.0)]);
+        let line = model.line();
+        // Mean 15 and 125, variance 25, covariance 125; the pull is a variance of 0.225.
+        let slope = (125.0 + 0.225 * 125.0 / 15.0) / (25.0 + 0.225);
+        assert!((f64::from(line.per_unit) - slope).abs() < 1e-4, "{line:?}");
+        assert!((line.at(15.0) - 125.0).abs() < 1e-3, "it goes through the mean: {line:?}");
+        assert_eq!(model.mean(), Duration::from_nanos(125));
+    }
+
+    #[test]
+    fn a_batch_that_is_much_faster_or_slower_counts_in_part() {
+        for (took, counted) in [(0.0, 250_000), (1e9, 4_000_000)] {
+            let model = learned((0..100).map(|_| (4, 1e6)).chain([(4, took)]));
+            let expected = Duration::from_nanos((1_000_000 * 19 + counted) / 20);
+            assert!(model.mean().abs_diff(expected) < Duration::from_micros(1), "{:?}", model.mean());
+        }
+    }
+
+    #[test]
+    fn a_shared_estimate_refuses_no_call_until_it_is_warm_and_after_it_was_doubted() {
+        let (shared, now) = (SharedCost::default(), Instant::now());
+        let at = |ms| now + Duration::from_millis(ms);
+        let observe = |ms| shared.observe(at(ms), 1, Duration::from_millis(7));
+        assert!(!shared.is_confirmed_since(now));
+        (1..u64::from(WARM)).for_each(observe);
+        assert_eq!(shared.warm_line(), None);
+        observe(u64::from(WARM));
+        assert!(
+            shared.warm_line().is_some_and(|line| line.batch(1).abs_diff(Duration::from_millis(7)).as_micros() < 10)
+        );
+        assert_eq!((shared.warm_line(), shared.mean()), (Some(shared.line()), Duration::from_millis(7)));
+        assert!(shared.is_confirmed_since(at(u64::from(WARM))) && shared.warm_line().is_some());
+        assert!(!shared.is_confirmed_since(at(100)) && shared.warm_line().is_none());
+        observe(101);
+        assert_eq!(shared.warm_line(), None, "one batch is not enough");
+        observe(102);
+        assert!(shared.warm_line().is_some());
     }
 
     #[test]

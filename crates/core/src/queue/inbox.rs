@@ -63,3 +63,49 @@ impl Inbox {
 pub(crate) fn worth_keeping(emptied: Vec<Entry>) -> Vec<Entry> {
     if emptied.capacity() > KEPT_CAPACITY { Vec::new() } else { emptied }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::call::{Flight, Priority};
+    use crate::clock::Instant;
+    use crate::deadline::Deadline;
+    use crate::queue::{ContainedPayload, EntryOutcome, OutcomePort};
+
+    fn entry(sequence: u64) -> (Entry, tokio::sync::oneshot::Receiver<EntryOutcome>) {
+        let now = Instant::now();
+        let flight = Arc::new(Flight::new(Deadline::after(now, Duration::from_secs(1)), Priority::Normal));
+        let (reply, outcome) = OutcomePort::pair();
+        let payload = ContainedPayload::default();
+        let entry = Entry { sequence, cost: 1, payload, flight, enqueued_at: now, reply, outputs: None, permit: None };
+        (entry, outcome)
+    }
+
+    #[test]
+    fn only_the_first_entry_notifies_the_batcher() {
+        let (inbox, mut taken) = (Inbox::default(), Vec::new());
+        let notifies = |sequence| inbox.put(entry(sequence).0).ok();
+        assert_eq!([0, 1, 2].map(notifies), [Some(true), Some(false), Some(false)]);
+        inbox.take(&mut taken);
+        assert_eq!(taken.iter().map(|entry| entry.sequence).collect::<Vec<_>>(), [0, 1, 2]);
+        assert_eq!(notifies(3), Some(true));
+    }
+
+    #[test]
+    fn a_closed_inbox_drops_its_entries_and_gives_later_ones_back() {
+        let (inbox, (waiting, mut outcome)) = (Inbox::default(), entry(0));
+        assert!(inbox.put(waiting).is_ok());
+        inbox.close();
+        assert_eq!(outcome.try_recv().err(), Some(tokio::sync::oneshot::error::TryRecvError::Closed));
+        assert_eq!(inbox.put(entry(1).0).err().map(|entry| entry.sequence), Some(1));
+    }
+
+    #[test]
+    fn only_a_list_that_a_crowd_made_large_is_not_kept() {
+        assert_eq!(worth_keeping(Vec::with_capacity(KEPT_CAPACITY)).capacity(), KEPT_CAPACITY);
+        assert_eq!(worth_keeping(Vec::with_capacity(KEPT_CAPACITY + 1)).capacity(), 0);
+    }
+}

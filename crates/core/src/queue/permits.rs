@@ -98,3 +98,70 @@ impl Drop for WaitingCaller<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+    use std::pin::pin;
+
+    use futures_util::FutureExt;
+
+    use super::*;
+
+    fn always() -> Result<(), ()> {
+        Ok(())
+    }
+
+    #[test]
+    fn permits_are_bounded_except_for_entries_that_wait_again() {
+        let permits = QueuePermits::new(2);
+        let held: Vec<_> = (0..3).map_while(|_| permits.take()).collect();
+        assert_eq!((held.len(), permits.taken()), (2, 2));
+        let again = permits.take_again();
+        assert_eq!(permits.taken(), 3);
+        drop(held);
+        assert_eq!(permits.taken(), 1);
+        drop(again);
+        assert_eq!(permits.taken(), 0);
+    }
+
+    #[test]
+    fn a_freed_permit_wakes_one_waiting_caller() {
+        let permits = QueuePermits::new(1);
+        let held = permits.take();
+        let (mut first, mut second) = (pin!(permits.wait(always)), pin!(permits.wait(always)));
+        assert!(first.as_mut().now_or_never().is_none() && second.as_mut().now_or_never().is_none());
+        drop(held);
+        let held = first.as_mut().now_or_never().expect("there is room");
+        assert!(second.as_mut().now_or_never().is_none());
+        drop(held);
+        assert!(second.as_mut().now_or_never().is_some());
+    }
+
+    #[test]
+    fn a_caller_that_is_woken_and_leaves_wakes_the_next_one() {
+        let (permits, stays) = (QueuePermits::new(1), Cell::new(true));
+        let held = permits.take();
+        let mut first = pin!(permits.wait(|| stays.get().then_some(()).ok_or(())));
+        let mut second = pin!(permits.wait(always));
+        assert!(first.as_mut().now_or_never().is_none() && second.as_mut().now_or_never().is_none());
+        stays.set(false);
+        drop(held);
+        assert!(second.as_mut().now_or_never().is_none(), "the first was woken");
+        assert!(first.as_mut().now_or_never().is_some_and(|permit| permit.is_err()));
+        assert!(second.as_mut().now_or_never().is_some_and(|permit| permit.is_ok()));
+    }
+
+    #[test]
+    fn all_waiting_callers_check_again() {
+        let (permits, open) = (QueuePermits::new(1), Cell::new(true));
+        let _held = permits.take();
+        let check = || open.get().then_some(()).ok_or(());
+        let (mut first, mut second) = (pin!(permits.wait(check)), pin!(permits.wait(check)));
+        assert!(first.as_mut().now_or_never().is_none() && second.as_mut().now_or_never().is_none());
+        open.set(false);
+        permits.wake_all();
+        assert!(first.as_mut().now_or_never().is_some_and(|permit| permit.is_err()));
+        assert!(second.as_mut().now_or_never().is_some_and(|permit| permit.is_err()));
+    }
+}

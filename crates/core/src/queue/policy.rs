@@ -168,6 +168,8 @@ mod tests {
         assert_eq!(policy.decide(now, &after_eight), Release::Yield);
         let settled = QueueState { empty_yields: MAX_EMPTY_YIELDS, ..after_eight };
         assert_eq!(policy.decide(now, &settled), Release::Now(ReleaseReason::Idle));
+        let after_one = QueueState { last_batch: 1, ..after_eight };
+        assert_eq!(policy.decide(now, &after_one), Release::Now(ReleaseReason::Idle), "one caller waits no turn");
     }
 
     #[test]
@@ -178,6 +180,8 @@ mod tests {
         assert_eq!(policy.decide(now, &all_back), Release::Yield, "the turn brought an entry");
         let nobody_came = QueueState { empty_yields: 1, ..all_back };
         assert_eq!(policy.decide(now, &nobody_came), Release::Now(ReleaseReason::Idle));
+        let as_many = QueueState { last_batch: 5, ..nobody_came };
+        assert_eq!(policy.decide(now, &as_many), Release::Now(ReleaseReason::Idle));
         let some_missing = QueueState { last_batch: 6, ..nobody_came };
         assert_eq!(policy.decide(now, &some_missing), Release::Yield);
         let full = QueueState { load: Load::new(8, 8), ..some_missing };
@@ -199,6 +203,9 @@ mod tests {
         assert_eq!(policy.decide(now, &pressed), Release::At(now + Duration::from_millis(5)));
         let later = now + Duration::from_millis(5);
         assert_eq!(policy.decide(later, &pressed), Release::Now(ReleaseReason::Deadline));
+        // At one moment, the delay is the reason.
+        let both = QueueState { first_deadline: Some(Deadline::after(now, Duration::from_millis(13))), ..pressed };
+        assert_eq!(policy.decide(now + Duration::from_millis(10), &both), Release::Now(ReleaseReason::Delay));
     }
 
     #[test]

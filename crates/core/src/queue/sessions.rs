@@ -279,6 +279,47 @@ mod tests {
         }
     }
 
+    fn key(now: Instant, priority: Priority, slack_ms: u64, sequence: u64) -> EntryKey {
+        EntryKey { priority, deadline: Deadline::after(now, Duration::from_millis(slack_ms)), sequence }
+    }
+
+    /// A queue for two replicas, a session of the first, and one of the second.
+    fn two_replicas<T>(ageing: Duration) -> (SessionQueues<T>, SessionKey, SessionKey) {
+        let mut queue = SessionQueues::new(ageing);
+        queue.set_replicas([0, 1].into_iter());
+        let of = |replica| (0..).map(session).find(|session| home(*session, &[0, 1]) == replica).unwrap();
+        (queue, of(0), of(1))
+    }
+
+    #[test]
+    fn entries_of_a_session_gain_classes_as_all_others() {
+        let ageing = Duration::from_millis(20);
+        let (start, (mut queue, session, _)) = (Instant::now(), two_replicas(ageing));
+        queue.push(Some(session), key(start, Priority::Low, 10, 0), start, 1, "patient");
+        let later = start + 2 * ageing;
+        queue.push(None, key(later, Priority::High, 10, 1), later, 1, "urgent");
+        queue.age(0, later);
+        let head = queue.head(0).unwrap();
+        assert_eq!(queue.take(head), "patient");
+    }
+
+    #[test]
+    fn a_replica_sees_the_common_entries_and_those_of_its_sessions() {
+        let (start, (mut queue, first, second)) = (Instant::now(), two_replicas(Duration::from_secs(5)));
+        let at = |ms| start + Duration::from_millis(ms);
+        queue.push(Some(first), key(start, Priority::Normal, 30, 0), at(1), 2, ());
+        assert!(queue.has_sessions());
+        queue.push(None, key(start, Priority::Normal, 40, 1), at(2), 3, ());
+        queue.push(Some(second), key(start, Priority::Normal, 50, 2), at(0), 4, ());
+        assert_eq!([0, 1].map(|replica| queue.oldest_arrival(replica)), [Some(at(1)), Some(at(0))]);
+        let due = [0, 1].map(|replica| queue.first_deadline(replica).map(Deadline::instant));
+        assert_eq!(due, [Some(at(30)), Some(at(40))]);
+        let next = key(start, Priority::Normal, 45, 3);
+        assert_eq!(queue.before(Some(first), next), (Load::new(1, 2), Some(1)));
+        assert_eq!(queue.before(Some(second), next), (Load::NONE, Some(1)));
+        assert_eq!(queue.before(None, next), (Load::new(2, 5), None));
+    }
+
     #[test]
     fn a_removed_replica_moves_only_its_own_sessions_and_all_have_their_share() {
         let all: Vec<usize> = (0..5).collect();

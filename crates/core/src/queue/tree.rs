@@ -221,3 +221,45 @@ impl<T> Arena<T> {
 fn index(id: Id) -> usize {
     id.get() as usize - 1
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::clock::Instant;
+    use proptest::prelude::*;
+
+    /// The keys below `at`, in order. Fails if a node has a larger heap number than the node above it.
+    fn keys(arena: &Arena<()>, at: Link, above: u32) -> Result<Vec<Key>, TestCaseError> {
+        let Some(id) = at else { return Ok(Vec::new()) };
+        let node = arena.node(id);
+        prop_assert!(node.heap <= above, "the tree may become a list");
+        let (mut all, right) = (keys(arena, node.left, node.heap)?, keys(arena, node.right, node.heap)?);
+        all.push(node.key);
+        all.extend(right);
+        Ok(all)
+    }
+
+    proptest! {
+        /// After any insertions and removals the tree is ordered by key and heaped by the hashed numbers.
+        #[test]
+        fn stays_ordered_and_heaped(steps in prop::collection::vec((0u64..50, prop::option::of(0usize..100)), 0..100)) {
+            let (start, mut arena, mut root) = (Instant::now(), Arena::new(), None);
+            let mut ids: Vec<Id> = Vec::new();
+            for (sequence, (due, removed)) in steps.into_iter().enumerate() {
+                let id = arena.make((Deadline::after(start, Duration::from_millis(due)), sequence as u64), 1, ());
+                root = arena.insert(root, id);
+                ids.push(id);
+                if let Some(nth) = removed.filter(|nth| *nth < ids.len()) {
+                    let id = ids.swap_remove(nth);
+                    root = arena.remove(root, id);
+                    arena.unmake(id);
+                }
+                let mut expected: Vec<Key> = ids.iter().map(|id| arena.key(*id)).collect();
+                expected.sort_unstable();
+                prop_assert_eq!(keys(&arena, root, u32::MAX)?, expected);
+            }
+        }
+    }
+}

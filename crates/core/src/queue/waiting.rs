@@ -387,6 +387,15 @@ mod tests {
     }
 
     #[test]
+    fn an_entry_is_not_before_itself() {
+        let now = Instant::now();
+        let mut queue = BatchQueue::new(AGEING);
+        let key = |sequence| EntryKey { priority: Priority::Normal, deadline: Deadline::after(now, AGEING), sequence };
+        (0..3).for_each(|sequence| queue.push(key(sequence), now, 1, ()));
+        assert_eq!(queue.before(key(1)), Load::new(1, 1));
+    }
+
+    #[test]
     fn a_large_queue_stays_shallow() {
         let now = Instant::now();
         let mut queue = BatchQueue::new(AGEING);

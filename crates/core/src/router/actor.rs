@@ -12,10 +12,11 @@ use ractor::{Actor, ActorCell, ActorId, ActorProcessingErr, ActorRef};
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
 use super::change::{AppliedChange, ChangeError, RouteChange, Unsettled};
+use super::deployed_stage::DeployedStage;
 use super::handle::Router;
 use super::message::{ChangeReply, RouterMessage};
 use super::route::Route;
-use super::table::{DeployedStage, Table};
+use super::table::Table;
 use crate::clock;
 use crate::executor::Watchdog;
 use crate::host::OpaqueHandle;
@@ -23,7 +24,7 @@ use crate::id::{RouteIndex, StageName};
 use crate::metrics::SharedMetrics;
 use crate::pool::StageState;
 use crate::restart::{RestartDecision, RestartIntensity, RestartWindow};
-use crate::supervisor::{DeploymentActor, DeploymentArgs, DeploymentMessage};
+use crate::supervisor::{DeploymentActor, DeploymentArgs};
 
 /// How long a worker may take to clean up after its last batch.
 pub(crate) const STOP_WITHIN: Duration = Duration::from_secs(5);
@@ -150,8 +151,8 @@ impl RouterState {
             // A change has replaced the stage.
             Work::Renew(dead) if self.stopping || !self.table.is_routed(&dead) => return,
             Work::Renew(dead) => {
-                let replicas = dead.pool.replicas().target();
-                (vec![Arc::clone(&dead.spec)], Some(replicas), Work::Renew(dead), None)
+                let replicas = dead.pool.replicas.target();
+                (vec![Arc::clone(dead.spec())], Some(replicas), Work::Renew(dead), None)
             }
         };
         let revision = self.table.next_revision();
@@ -163,7 +164,7 @@ impl RouterState {
 
         let mut starts = Vec::with_capacity(stages.len());
         for stage in &stages {
-            let count = replicas.unwrap_or_else(|| stage.spec.settings().replicas().get());
+            let count = replicas.unwrap_or_else(|| stage.pool.settings().replicas().get());
             starts.push((stage.name().clone(), self.deploy(stage, count).await));
         }
         let myself = myself.clone();
@@ -181,17 +182,16 @@ impl RouterState {
 
     async fn deploy(&self, stage: &Arc<DeployedStage>, replicas: usize) -> Result<FirstStart, ChangeError> {
         let (started, outcome) = oneshot::channel();
-        stage.pool.replicas().set_target(replicas);
+        stage.pool.replicas.set_target(replicas);
         let args = DeploymentArgs {
-            spec: Arc::clone(&stage.spec),
             pool: Arc::clone(&stage.pool),
             watchdog: Arc::clone(&self.parts.watchdog),
             client: self.parts.client.clone(),
             started,
         };
         let spawned = Actor::spawn_linked(None, DeploymentActor, args, self.parts.root.clone()).await;
-        let (deployment, _) = spawned.map_err(|error| ChangeError::Internal(error.to_string()))?;
-        let _ = stage.deployment.set(deployment);
+        let (supervisor, _) = spawned.map_err(|error| ChangeError::Internal(error.to_string()))?;
+        stage.set_supervisor(supervisor);
         Ok(outcome)
     }
 
@@ -261,7 +261,7 @@ impl RouterState {
 
     /// Stops an unused stage. `StageEnded` reports its end.
     fn end(&self, myself: &ActorRef<RouterMessage>, stage: Arc<DeployedStage>, unsettled: Option<Unsettled>) {
-        let stopped = tell_to_stop(&stage, STOP_WITHIN);
+        let stopped = stage.stop(STOP_WITHIN);
         let myself = myself.clone();
         tokio::spawn(async move {
             if let Some(stopped) = stopped {
@@ -289,10 +289,9 @@ impl RouterState {
     /// A stage without its supervisor has lost its queue and its workers. If routes use it, it gets a new life, or
     /// fails if that happens too often.
     fn supervisor_died(&mut self, who: ActorId, why: &str) {
-        let is_it =
-            |stage: &&Arc<DeployedStage>| stage.deployment.get().is_some_and(|deployment| deployment.get_id() == who);
         // For a starting or ending stage, a waiting task notices the death.
-        let Some(dead) = self.table.serving().iter().find(is_it).cloned() else { return };
+        let serving = self.table.serving();
+        let Some(dead) = serving.iter().find(|stage| stage.is_supervised_by(who)).cloned() else { return };
         if self.stopping {
             return;
         }
@@ -312,19 +311,12 @@ impl RouterState {
 
     fn stop(&mut self, within: Duration, stopped: oneshot::Sender<()>) {
         self.stopping = true;
-        let stopping: Vec<_> = self.table.stages().filter_map(|stage| tell_to_stop(stage, within)).collect();
+        let stopping: Vec<_> = self.table.stages().filter_map(|stage| stage.stop(within)).collect();
         tokio::spawn(async move {
             join_all(stopping).await;
             let _ = stopped.send(());
         });
     }
-}
-
-/// Asks the supervisor of a stage to end the stage. `None` without a supervisor.
-fn tell_to_stop(stage: &DeployedStage, within: Duration) -> Option<oneshot::Receiver<()>> {
-    let (stopped, done) = oneshot::channel();
-    let sent = stage.deployment.get()?.cast(DeploymentMessage::Stop { within, stopped });
-    sent.is_ok().then_some(done)
 }
 
 /// Waits for all starts. The error is that of the first stage in order that did not start.

@@ -83,14 +83,14 @@ impl Router {
             return Err(ChangeError::BadReplicaCount { asked: replicas });
         }
         let turn = self.take_turn()?;
-        let deployment = {
+        let supervisor = {
             let table = self.table.load();
-            let found = table.stage(stage).and_then(|stage| stage.deployment.get());
+            let found = table.stage(stage).and_then(|stage| stage.supervisor());
             found.cloned().ok_or_else(|| ChangeError::NoSuchStage { stage: stage.into() })?
         };
         let (scaled, outcome) = oneshot::channel();
         let message = DeploymentMessage::Scale { replicas, scaled, turn };
-        deployment.cast(message).map_err(|_| ChangeError::Ending)?;
+        supervisor.cast(message).map_err(|_| ChangeError::Ending)?;
         outcome.await.unwrap_or(Err(ScaleError::Ending)).map_err(|error| match error {
             ScaleError::NotStarted(message) => ChangeError::Stage { stage: stage.into(), message },
             ScaleError::Superseded => ChangeError::Superseded,

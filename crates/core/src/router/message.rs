@@ -7,7 +7,7 @@ use ractor::ActorId;
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
 use super::change::{AppliedChange, ChangeError, RouteChange, Unsettled};
-use super::table::DeployedStage;
+use super::deployed_stage::DeployedStage;
 use crate::id::RouteIndex;
 
 /// The port for the outcome of a change.

@@ -11,6 +11,7 @@
 mod actor;
 mod admission;
 mod change;
+mod deployed_stage;
 mod handle;
 mod message;
 mod route;
@@ -26,7 +27,8 @@ pub use route::Route;
 pub use spec::{RouteData, RouteSpec, check_route_name};
 
 pub(crate) use actor::{RouterActor, RouterArgs, STOP_WITHIN};
+pub(crate) use deployed_stage::DeployedStage;
 pub(crate) use handle::Router;
 pub(crate) use message::RouterMessage;
 pub(crate) use route::HeldRoute;
-pub(crate) use table::{DeployedStage, Table};
+pub(crate) use table::Table;

@@ -255,8 +255,7 @@ impl Route {
 
     /// The count of entries that its workers hold when all of them run full batches.
     pub(crate) fn workers_hold(&self) -> usize {
-        let held = |pool: &Arc<Pool>| pool.replicas().target().saturating_mul(pool.policy().max_batch_size.get());
-        self.graph.stages().into_iter().map(held).fold(0, usize::saturating_add)
+        self.graph.stages().into_iter().map(|pool| pool.capacity()).fold(0, usize::saturating_add)
     }
 
     /// Its stages in order, wherever they run.

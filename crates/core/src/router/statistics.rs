@@ -11,7 +11,7 @@ impl Route {
     pub fn statistics(&self) -> RouteStatistics {
         let metrics = self.metrics();
         let stages = self.graph().stages().into_iter().map(|pool| {
-            let stage = pool.metrics();
+            let stage = &pool.metrics;
             StageStatistics {
                 name: pool.name().clone(),
                 batches: stage.batches(),

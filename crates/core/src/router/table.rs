@@ -4,46 +4,19 @@
 //! route still run through it, then **ending**. A closed route is **retiring** until its last call has left.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
-use ractor::ActorRef;
 use rustc_hash::FxHashMap;
 
 use super::change::{ChangeError, RouteChange};
+use super::deployed_stage::DeployedStage;
 use super::route::{Route, RouteParts};
 use super::spec::{RouteSpec, check_route_name, distinct_stages};
 use crate::id::{RouteIndex, RouteName, StageName};
 use crate::metrics::NodeMetrics;
 use crate::pipeline::Graph;
-use crate::pool::{Pool, StageState};
+use crate::pool::Pool;
 use crate::stage::StageSpec;
-use crate::supervisor::DeploymentMessage;
-
-/// One revision of a stage on this node.
-#[derive(Debug)]
-pub(crate) struct DeployedStage {
-    pub(crate) spec: Arc<StageSpec>,
-    pub(crate) pool: Arc<Pool>,
-    /// The number of the change that started it.
-    pub(crate) revision: u64,
-    /// Its supervisor, once it is spawned.
-    pub(crate) deployment: OnceLock<ActorRef<DeploymentMessage>>,
-}
-
-impl DeployedStage {
-    pub(super) fn new(spec: Arc<StageSpec>, revision: u64, metrics: &NodeMetrics) -> Arc<Self> {
-        let pool = Arc::new(Pool::new(&spec, metrics));
-        Arc::new(Self { spec, pool, revision, deployment: OnceLock::new() })
-    }
-
-    pub(crate) fn name(&self) -> &StageName {
-        self.spec.name()
-    }
-
-    fn has_failed(&self) -> bool {
-        self.pool.stage_state() == StageState::Failed
-    }
-}
 
 /// One version of the table.
 #[derive(Clone, Debug, Default)]
@@ -130,7 +103,7 @@ impl Table {
         let remaining = self.routes.iter().filter(|route| !closed.contains(&route.id()));
         let mut specs: Vec<&Arc<StageSpec>> = change_stages.iter().collect();
         for route in remaining {
-            specs.extend(self.serving.iter().filter(|stage| uses(route, stage)).map(|stage| &stage.spec));
+            specs.extend(self.serving.iter().filter(|stage| uses(route, stage)).map(|stage| stage.spec()));
         }
         check_stage_names(&specs)?;
         let is_kept = |spec: &Arc<StageSpec>| specs[change_stages.len()..].iter().any(|other| Arc::ptr_eq(other, spec));
@@ -139,7 +112,7 @@ impl Table {
             match self.deployed(spec) {
                 // Another life of a failed stage, unless a remaining route would keep the dead one under its name.
                 Some(stage) if stage.has_failed() && is_kept(spec) => {
-                    let (stage, (_, reason)) = (spec.name().clone(), stage.pool.state_and_reason());
+                    let (stage, (_, reason)) = (spec.name().clone(), stage.pool.health.state_and_reason());
                     return Err(ChangeError::Stage { stage, message: reason.unwrap_or_default() });
                 }
                 Some(stage) if !stage.has_failed() => {}
@@ -220,7 +193,7 @@ impl Table {
             if !uses(&old, dead) {
                 continue;
             }
-            let graph = old.graph().map(&mut |pool| match self.deployed(&dead.spec) {
+            let graph = old.graph().map(&mut |pool| match self.deployed(dead.spec()) {
                 Some(stage) if Arc::ptr_eq(pool, &dead.pool) => Arc::clone(&stage.pool),
                 _ => Arc::clone(pool),
             });
@@ -241,7 +214,7 @@ impl Table {
     pub(super) fn end_unused(&mut self) -> Vec<Arc<DeployedStage>> {
         let is_used = |stage: &DeployedStage| {
             self.routes.iter().chain(&self.retiring).any(|route| uses(route, stage))
-                || self.change_stages.iter().any(|spec| Arc::ptr_eq(spec, &stage.spec))
+                || self.change_stages.iter().any(|spec| Arc::ptr_eq(spec, stage.spec()))
         };
         let unused: Vec<_> = self.serving.iter().filter(|stage| !is_used(stage)).cloned().collect();
         self.serving.retain(|stage| !contains(&unused, stage));
@@ -295,7 +268,7 @@ impl Table {
 
     /// The running stage of this recipe, rather than a failed one; an ending stage does not count.
     fn deployed(&self, spec: &Arc<StageSpec>) -> Option<&Arc<DeployedStage>> {
-        let lives = || self.serving.iter().chain(&self.starting).filter(|stage| Arc::ptr_eq(&stage.spec, spec));
+        let lives = || self.serving.iter().chain(&self.starting).filter(|stage| Arc::ptr_eq(stage.spec(), spec));
         lives().find(|stage| !stage.has_failed()).or_else(|| lives().next())
     }
 }

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 
-use super::table::{DeployedStage, Table};
+use super::deployed_stage::DeployedStage;
+use super::table::Table;
 use super::{ChangeError, RouteChange, RouteSpec};
 use crate::app::App;
 use crate::metrics::NodeMetrics;
@@ -153,7 +154,7 @@ proptest! {
                 }
                 Step::Renew(which) => {
                     if let Some(dead) = nth(table.serving(), which).filter(|dead| table.is_routed(dead)) {
-                        let life = DeployedStage::new(Arc::clone(&dead.spec), table.next_revision(), &metrics);
+                        let life = DeployedStage::new(Arc::clone(dead.spec()), table.next_revision(), &metrics);
                         table.start(&[Arc::clone(&life)]);
                         table.renew(&dead, &metrics);
                         prop_assert!(table.is_routed(&life) && !table.is_routed(&dead));
@@ -196,7 +197,7 @@ async fn until(what: &str, condition: impl Fn() -> bool) {
 
 fn kill_supervisor(node: &Node) {
     let table = node.shared().router.table();
-    table.stage("echo").and_then(|stage| stage.deployment.get()).expect("it is deployed").kill();
+    table.stage("echo").and_then(|stage| stage.supervisor()).expect("it is deployed").kill();
 }
 
 /// The route's number in the table, which changes with every life of its stages.

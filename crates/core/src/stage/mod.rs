@@ -56,8 +56,7 @@ pub(crate) struct StageSpec {
     settings: StageSettings,
     sizing: Sizing,
     factory: Factory,
-    /// It answers one input with many outputs.
-    streams: bool,
+    is_streaming: bool,
     types: StageTypes,
 }
 
@@ -78,8 +77,14 @@ impl StageSpec {
         &self.factory
     }
 
-    pub(crate) fn streams(&self) -> bool {
-        self.streams
+    /// Whether it answers one input with many outputs.
+    pub(crate) fn is_streaming(&self) -> bool {
+        self.is_streaming
+    }
+
+    pub(crate) fn contract(&self) -> Contract {
+        // Outputs that have left cannot be taken back, so a streaming call is not run again.
+        if self.is_streaming { Contract::AtMostOnce } else { self.settings.contract() }
     }
 
     pub(crate) fn types(&self) -> StageTypes {
@@ -88,7 +93,7 @@ impl StageSpec {
 
     /// The same stage for tests whose clock may be paused: as a task, if its code can be one.
     pub(crate) fn for_virtual_time(&self) -> Self {
-        let placement = if self.streams { self.settings.placement() } else { Placement::Task };
+        let placement = if self.is_streaming { self.settings.placement() } else { Placement::Task };
         Self { settings: self.settings.clone().with_placement(placement).with_virtual_time(), ..self.clone() }
     }
 
@@ -110,12 +115,12 @@ impl fmt::Display for StageSpec {
 
 impl fmt::Debug for StageSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { name, settings, sizing, factory: _, streams, types } = self;
+        let Self { name, settings, sizing, factory: _, is_streaming, types } = self;
         f.debug_struct("StageSpec")
             .field("name", name)
             .field("settings", settings)
             .field("sizing", sizing)
-            .field("streams", streams)
+            .field("is_streaming", is_streaming)
             .field("types", types)
             .finish_non_exhaustive()
     }
@@ -299,7 +304,7 @@ impl<In: Data, Out: Data> Stage<In, Out> {
     fn build_by(name: StageName, placement: Placement, factory: Factory) -> Self {
         let settings = StageSettings::new(placement);
         let (sizing, types) = (Sizing::default(), StageTypes::for_types::<In, Out>());
-        Self::from_spec(StageSpec { name, settings, sizing, factory, streams: false, types })
+        Self::from_spec(StageSpec { name, settings, sizing, factory, is_streaming: false, types })
     }
 
     /// Defines what an input costs, in a unit that time and memory depend on: rows, tokens, bytes. Without it every

@@ -77,6 +77,12 @@ macro_rules! common_setters {
 pub(super) use common_setters;
 
 impl<In, Out> Stage<In, Out> {
+    fn change_batching(self, change: impl FnOnce(&mut BatchPolicy)) -> Self {
+        let mut batching = self.settings().batching().clone();
+        change(&mut batching);
+        self.change(|settings| settings.with_batching(batching))
+    }
+
     /// The largest batch; see [`BatchPolicy::max_batch_size`]. 0 counts as 1.
     #[must_use]
     pub fn max_batch_size(self, entries: usize) -> Self {
@@ -86,29 +92,19 @@ impl<In, Out> Stage<In, Out> {
     /// How long a batch that is not full may wait for more entries; see [`BatchPolicy::max_delay`].
     #[must_use]
     pub fn max_delay(self, max_delay: Duration) -> Self {
-        self.change(|settings| {
-            let batching = BatchPolicy { max_delay, ..settings.batching().clone() };
-            settings.with_batching(batching)
-        })
+        self.change_batching(|batching| batching.max_delay = max_delay)
     }
 
     /// The largest cost of one batch; see [`BatchPolicy::max_cost`]. 0 counts as 1.
     #[must_use]
     pub fn max_cost(self, cost: u64) -> Self {
-        self.change(|settings| {
-            let max_cost = Some(NonZeroU64::new(cost).unwrap_or(NonZeroU64::MIN));
-            let batching = BatchPolicy { max_cost, ..settings.batching().clone() };
-            settings.with_batching(batching)
-        })
+        self.change_batching(|batching| batching.max_cost = Some(NonZeroU64::new(cost).unwrap_or(NonZeroU64::MIN)))
     }
 
     /// How long an entry waits before it gains a priority class; see [`BatchPolicy::ageing`].
     #[must_use]
     pub fn ageing(self, ageing: Duration) -> Self {
-        self.change(|settings| {
-            let batching = BatchPolicy { ageing, ..settings.batching().clone() };
-            settings.with_batching(batching)
-        })
+        self.change_batching(|batching| batching.ageing = ageing)
     }
 
     /// How many entries may wait; one more is refused with `Overloaded`. 0 counts as 1.

@@ -113,60 +113,6 @@ impl StageSettings {
         self
     }
 
-    /// The number of workers. Default 1. Each is built on its own: memory grows with it.
-    #[must_use]
-    pub fn replicas(&self) -> NonZeroUsize {
-        self.replicas
-    }
-
-    /// See [`replicas`](Self::replicas).
-    #[must_use]
-    pub fn with_replicas(mut self, replicas: NonZeroUsize) -> Self {
-        self.replicas = replicas;
-        self
-    }
-
-    /// How many entries may wait. Default [`DEFAULT_QUEUE_ENTRIES`]. One more is refused with `Overloaded` and a
-    /// `retry_after` from the measured drain rate. Longer queues only help bursts; under lasting overload they turn
-    /// into latency, up to the callers' deadlines.
-    #[must_use]
-    pub fn queue(&self) -> NonZeroUsize {
-        self.queue
-    }
-
-    /// See [`queue`](Self::queue).
-    #[must_use]
-    pub fn with_queue(mut self, queue: NonZeroUsize) -> Self {
-        self.queue = queue;
-        self
-    }
-
-    /// Where the code runs.
-    #[must_use]
-    pub fn placement(&self) -> Placement {
-        self.placement
-    }
-
-    /// See [`placement`](Self::placement).
-    #[must_use]
-    pub fn with_placement(mut self, placement: Placement) -> Self {
-        self.placement = placement;
-        self
-    }
-
-    /// The crash rate above which the stage is `Failed`.
-    #[must_use]
-    pub fn intensity(&self) -> RestartIntensity {
-        self.intensity
-    }
-
-    /// See [`intensity`](Self::intensity).
-    #[must_use]
-    pub fn with_intensity(mut self, intensity: RestartIntensity) -> Self {
-        self.intensity = intensity;
-        self
-    }
-
     /// How long a replica that keeps crashing waits before its next start.
     #[must_use]
     pub fn backoff(&self) -> &BackoffPolicy {
@@ -177,35 +123,6 @@ impl StageSettings {
     #[must_use]
     pub fn with_backoff(mut self, backoff: BackoffPolicy) -> Self {
         self.backoff = backoff;
-        self
-    }
-
-    /// Whether a call may run again after its worker died. Default [`Contract::AtMostOnce`].
-    #[must_use]
-    pub fn contract(&self) -> Contract {
-        self.contract
-    }
-
-    /// See [`contract`](Self::contract).
-    #[must_use]
-    pub fn with_contract(mut self, contract: Contract) -> Self {
-        self.contract = contract;
-        self
-    }
-
-    /// How often an entry that was alone in its batch when the worker died runs again, before it counts as poison and
-    /// gets `WorkerFailed`. Default [`DEFAULT_CRASH_RETRIES`]. It has an effect only if the
-    /// [`contract`](Self::contract) lets entries run again, and ends at the entry's deadline. A higher value helps
-    /// against random crashes; each retry costs a restart of the worker for an input that always kills it.
-    #[must_use]
-    pub fn crash_retries(&self) -> u32 {
-        self.crash_retries
-    }
-
-    /// See [`crash_retries`](Self::crash_retries).
-    #[must_use]
-    pub fn with_crash_retries(mut self, retries: u32) -> Self {
-        self.crash_retries = retries;
         self
     }
 
@@ -224,64 +141,6 @@ impl StageSettings {
     #[must_use]
     pub fn with_timeout(mut self, timeout: Duration) -> Self {
         self.timeout = Some(timeout);
-        self
-    }
-
-    /// How many of this stage's threads may hang in user code at a time. Default [`DEFAULT_MAX_ABANDONED_THREADS`]. One
-    /// more makes the stage `Failed`: code that hangs on every call must not exhaust the machine. A thread that returns
-    /// no longer counts. Pairs with [`timeout`](Self::timeout).
-    #[must_use]
-    pub fn max_abandoned_threads(&self) -> usize {
-        self.max_abandoned_threads
-    }
-
-    /// See [`max_abandoned_threads`](Self::max_abandoned_threads).
-    #[must_use]
-    pub fn with_max_abandoned_threads(mut self, threads: usize) -> Self {
-        self.max_abandoned_threads = threads;
-        self
-    }
-
-    /// How many batches one asynchronous replica runs at once. Default [`DEFAULT_CONCURRENCY`]. Other workers run one
-    /// batch at a time: give them replicas instead.
-    #[must_use]
-    pub fn concurrency(&self) -> NonZeroU32 {
-        self.concurrency
-    }
-
-    /// See [`concurrency`](Self::concurrency).
-    #[must_use]
-    pub fn with_concurrency(mut self, batches: NonZeroU32) -> Self {
-        self.concurrency = batches;
-        self
-    }
-
-    /// How many outputs of one streaming call may wait for their reader. Default [`DEFAULT_CREDIT`]. At this count the
-    /// call's stream pauses until one is read. A higher value hides the pauses of readers on slow networks; it costs
-    /// memory for the outputs, and wasted work when a reader leaves.
-    #[must_use]
-    pub fn credit(&self) -> NonZeroUsize {
-        self.credit
-    }
-
-    /// See [`credit`](Self::credit).
-    #[must_use]
-    pub fn with_credit(mut self, outputs: NonZeroUsize) -> Self {
-        self.credit = outputs;
-        self
-    }
-
-    /// The revision of the stage, for nodes that split their calls between revisions by weight. Default 0. It has no
-    /// effect on this node, where a name stands for one stage.
-    #[must_use]
-    pub fn revision(&self) -> u64 {
-        self.revision
-    }
-
-    /// See [`revision`](Self::revision).
-    #[must_use]
-    pub fn with_revision(mut self, revision: u64) -> Self {
-        self.revision = revision;
         self
     }
 
@@ -339,4 +198,69 @@ impl StageSettings {
     pub(crate) fn has_virtual_time(&self) -> bool {
         self.has_virtual_time
     }
+}
+
+/// Settings that are read and set as they are: each with a getter, which has its documentation, and a setter.
+macro_rules! settings {
+    ($($(#[$documentation:meta])* $name:ident, $with:ident($argument:ident: $type:ty);)*) => {
+        impl StageSettings {
+            $(
+                $(#[$documentation])*
+                #[must_use]
+                pub fn $name(&self) -> $type {
+                    self.$name
+                }
+
+                #[doc = concat!("See [`", stringify!($name), "`](Self::", stringify!($name), ").")]
+                #[must_use]
+                pub fn $with(mut self, $argument: $type) -> Self {
+                    self.$name = $argument;
+                    self
+                }
+            )*
+        }
+    };
+}
+
+settings! {
+    /// The number of workers. Default 1. Each is built on its own: memory grows with it.
+    replicas, with_replicas(replicas: NonZeroUsize);
+
+    /// How many entries may wait. Default [`DEFAULT_QUEUE_ENTRIES`]. One more is refused with `Overloaded` and a
+    /// `retry_after` from the measured drain rate. Longer queues only help bursts; under lasting overload they turn
+    /// into latency, up to the callers' deadlines.
+    queue, with_queue(queue: NonZeroUsize);
+
+    /// Where the code runs.
+    placement, with_placement(placement: Placement);
+
+    /// The crash rate above which the stage is `Failed`.
+    intensity, with_intensity(intensity: RestartIntensity);
+
+    /// Whether a call may run again after its worker died. Default [`Contract::AtMostOnce`].
+    contract, with_contract(contract: Contract);
+
+    /// How often an entry that was alone in its batch when the worker died runs again, before it counts as poison and
+    /// gets `WorkerFailed`. Default [`DEFAULT_CRASH_RETRIES`]. It has an effect only if the
+    /// [`contract`](Self::contract) lets entries run again, and ends at the entry's deadline. A higher value helps
+    /// against random crashes; each retry costs a restart of the worker for an input that always kills it.
+    crash_retries, with_crash_retries(retries: u32);
+
+    /// How many of this stage's threads may hang in user code at a time. Default [`DEFAULT_MAX_ABANDONED_THREADS`]. One
+    /// more makes the stage `Failed`: code that hangs on every call must not exhaust the machine. A thread that returns
+    /// no longer counts. Pairs with [`timeout`](Self::timeout).
+    max_abandoned_threads, with_max_abandoned_threads(threads: usize);
+
+    /// How many batches one asynchronous replica runs at once. Default [`DEFAULT_CONCURRENCY`]. Other workers run one
+    /// batch at a time: give them replicas instead.
+    concurrency, with_concurrency(batches: NonZeroU32);
+
+    /// How many outputs of one streaming call may wait for their reader. Default [`DEFAULT_CREDIT`]. At this count the
+    /// call's stream pauses until one is read. A higher value hides the pauses of readers on slow networks; it costs
+    /// memory for the outputs, and wasted work when a reader leaves.
+    credit, with_credit(outputs: NonZeroUsize);
+
+    /// The revision of the stage, for nodes that split their calls between revisions by weight. Default 0. It has no
+    /// effect on this node, where a name stands for one stage.
+    revision, with_revision(revision: u64);
 }

@@ -15,7 +15,9 @@ use super::{Factory, Placement, Sizing, StageSettings, StageSpec, StageTypes};
 use crate::call::{CallContext, Flight};
 use crate::error::Failure;
 use crate::id::StageName;
-use crate::worker::{DynAsyncWorker, ErasedStream, Replica, StreamClosure, StreamWorker};
+use crate::worker::{
+    AsyncStreamWorker, DynAsyncWorker, ErasedAsyncStream, ErasedStream, Replica, StreamClosure, StreamWorker,
+};
 
 /// A step of a pipeline that turns one `In` into a stream of `Out`.
 ///
@@ -98,15 +100,26 @@ impl<In: Data, Out: Data> StreamStage<In, Out> {
         Self::build_by(name.into(), Placement::Thread, Factory::Sync(Arc::new(factory)))
     }
 
+    /// An [`AsyncStreamWorker`], built once per replica and inside it. Runs on the runtime, in batches of one.
+    pub fn async_worker<W, F>(name: impl Into<StageName>, build: F) -> Self
+    where
+        W: AsyncStreamWorker<In = In, Out = Out>,
+        F: Fn(&Replica) -> Result<W, Failure> + Send + Sync + 'static,
+    {
+        let factory =
+            move |replica: &Replica| Ok(Arc::new(ErasedAsyncStream(build(replica)?)) as Arc<dyn DynAsyncWorker>);
+        Self::build_by(name.into(), Placement::Task, Factory::Async(Arc::new(factory)))
+    }
+
     fn build_by(name: StageName, placement: Placement, factory: Factory) -> Self {
         let settings = StageSettings::new(placement);
         let (sizing, types) = (Sizing::default(), StageTypes::for_types::<In, Out>());
-        Self::from_spec(StageSpec { name, settings, sizing, factory, streams: true, types })
+        Self::from_spec(StageSpec { name, settings, sizing, factory, is_streaming: true, types })
     }
 }
 
 impl<In, Out> StreamStage<In, Out> {
-    /// Replaces all settings except the placement, and except the batch size of [`each`](Self::each), which is 1.
+    /// Replaces all settings except the placement, and except the batch size of asynchronous code, which is 1.
     #[must_use]
     pub fn with_settings(self, settings: StageSettings) -> Self {
         let mut settings = settings.with_placement(self.settings().placement());
@@ -117,8 +130,8 @@ impl<In, Out> StreamStage<In, Out> {
     }
 
     /// The largest batch of a [`worker`](Self::worker); see
-    /// [`BatchPolicy::max_batch_size`](crate::BatchPolicy::max_batch_size). 0 counts as 1. A function of
-    /// [`each`](Self::each) has batches of one, so that no stream waits for the end of another.
+    /// [`BatchPolicy::max_batch_size`](crate::BatchPolicy::max_batch_size). 0 counts as 1.
+    /// Asynchronous code has batches of one, so that no stream waits for the end of another.
     #[must_use]
     pub fn max_batch_size(self, entries: usize) -> Self {
         self.change(|settings| settings.with_max_batch_size(at_least_one(entries)))

@@ -19,7 +19,7 @@ use crate::executor::{ReplicaReport, ReportPort, Watchdog, WorkerActor, WorkerAr
 use crate::host::OpaqueHandle;
 use crate::pool::{BatcherMessage, Death, Pool, ReplicaHandle, StageState};
 use crate::restart::{RestartDecision, RestartIntensity, RestartWindow};
-use crate::stage::{MAX_REPLICAS, StageSpec};
+use crate::stage::MAX_REPLICAS;
 use crate::text::limit_error_text;
 use crate::worker::{ExitPort, Replica};
 
@@ -27,7 +27,6 @@ use crate::worker::{ExitPort, Replica};
 pub(crate) struct DeploymentActor;
 
 pub(crate) struct DeploymentArgs {
-    pub(crate) spec: Arc<StageSpec>,
     pub(crate) pool: Arc<Pool>,
     pub(crate) watchdog: Arc<Watchdog>,
     /// The node's client, for user code.
@@ -37,7 +36,6 @@ pub(crate) struct DeploymentArgs {
 }
 
 pub(crate) struct DeploymentState {
-    spec: Arc<StageSpec>,
     pool: Arc<Pool>,
     watchdog: Arc<Watchdog>,
     client: OpaqueHandle,
@@ -87,15 +85,14 @@ impl Actor for DeploymentActor {
         myself: ActorRef<DeploymentMessage>,
         args: DeploymentArgs,
     ) -> Result<DeploymentState, ActorProcessingErr> {
-        let DeploymentArgs { spec, pool, watchdog, client, started } = args;
+        let DeploymentArgs { pool, watchdog, client, started } = args;
         let batcher_args = BatcherArgs { pool: Arc::clone(&pool) };
         let (batcher, _) = Actor::spawn_linked(None, BatcherActor, batcher_args, myself.get_cell()).await?;
-        pool.set_batcher(batcher.clone());
+        pool.entrance.set_batcher(batcher.clone());
 
-        let count = pool.replicas().target();
+        let count = pool.replicas.target();
         let mut state = DeploymentState {
-            window: RestartWindow::new(spec.settings().intensity()),
-            spec,
+            window: RestartWindow::new(pool.settings().intensity()),
             pool,
             watchdog,
             client,
@@ -181,7 +178,7 @@ fn report_port(myself: ActorRef<DeploymentMessage>) -> ReportPort {
 impl Drop for DeploymentState {
     fn drop(&mut self) {
         // A killed or crashed actor never runs `post_stop`; its stage must not look as if it took calls.
-        if self.pool.stage_state().accepts_entries() {
+        if self.pool.health.state().accepts_entries() {
             self.pool.enter(StageState::Failed, Some("its supervisor is gone".to_owned()));
         }
     }
@@ -204,15 +201,14 @@ impl DeploymentState {
         replica.starts += 1;
         replica.restart_due = false;
         let args = WorkerArgs {
-            spec: Arc::clone(&self.spec),
             pool: Arc::clone(&self.pool),
             replica: Replica {
-                stage: self.spec.name().clone(),
+                stage: self.pool.name().clone(),
                 index,
                 generation,
-                max_batch_size: self.spec.settings().batching().max_batch_size.get(),
-                settings: self.spec.settings().settings_of(index),
-                timeout: self.spec.settings().timeout(),
+                max_batch_size: self.pool.settings().batching().max_batch_size.get(),
+                settings: self.pool.settings().settings_of(index),
+                timeout: self.pool.settings().timeout(),
                 client: self.client.clone(),
                 exit: ExitPort::unconnected(),
             },
@@ -245,17 +241,17 @@ impl DeploymentState {
             // The stage was scaled down while it was built.
             self.part_with(&handle);
         }
-        self.pool.replicas().add(Arc::clone(&handle));
+        self.pool.replicas.add(Arc::clone(&handle));
         if expected {
             self.replicas[index].handle = Some(handle);
         }
         if let Some(EarlyDeath { why, .. }) = self.early_deaths.take(actor)
-            && !self.pool.replicas().remove_leaving(actor)
+            && !self.pool.replicas.remove_leaving(actor)
         {
             self.replica_died(myself, index, &why);
             return;
         }
-        if self.replicas[..self.pool.replicas().target()].iter().all(ReplicaRecord::is_up) {
+        if self.replicas[..self.pool.replicas.target()].iter().all(ReplicaRecord::is_up) {
             self.pool.enter(StageState::Ready, None);
             if let Some(started) = self.started.take() {
                 let _ = started.send(Ok(()));
@@ -293,7 +289,7 @@ impl DeploymentState {
             self.give_up(format!("its batcher died: {why}"));
             return;
         }
-        if self.pool.replicas().remove_leaving(who.get_id()) {
+        if self.pool.replicas.remove_leaving(who.get_id()) {
             self.tell_if_scaled();
             return;
         }
@@ -315,14 +311,14 @@ impl DeploymentState {
         let reason = limit_error_text(format!("replica {index} died: {why}"));
         if handle.death() == Death::Poison {
             // One of its entries caused the crash, and is isolated or was answered: the replica itself is sound.
-            self.pool.replicas().note_restart(index, clock::now(), reason.clone());
-            self.pool.metrics().restarted();
+            self.pool.replicas.note_restart(index, clock::now(), reason.clone());
+            self.pool.metrics.restarts.inc();
             self.pool.enter(StageState::Degraded, Some(reason));
             self.start_replica(myself, index);
             return;
         }
-        let hung = self.pool.replicas().abandoned_threads();
-        if hung > self.spec.settings().max_abandoned_threads() {
+        let hung = self.pool.replicas.abandoned_threads();
+        if hung > self.pool.settings().max_abandoned_threads() {
             self.give_up(format!("{hung} of its threads hang in user code"));
             return;
         }
@@ -343,7 +339,7 @@ impl DeploymentState {
         reason: String,
     ) {
         if in_a_loop && self.window.record(clock::now()) == RestartDecision::GiveUp {
-            let RestartIntensity { max_restarts, within } = self.spec.settings().intensity();
+            let RestartIntensity { max_restarts, within } = self.pool.settings().intensity();
             self.give_up(format!("more than {max_restarts} crashes in {within:?}, the last: {reason}"));
             return;
         }
@@ -351,12 +347,12 @@ impl DeploymentState {
         if !in_a_loop {
             replica.attempt = 0;
         }
-        let delay = self.spec.settings().backoff().delay(replica.attempt, fastrand::f64());
+        let delay = self.pool.settings().backoff().delay(replica.attempt, fastrand::f64());
         replica.attempt += 1;
         replica.restart_due = true;
-        self.pool.replicas().note_restart(index, clock::now(), reason.clone());
+        self.pool.replicas.note_restart(index, clock::now(), reason.clone());
         self.pool.enter(StageState::Degraded, Some(reason));
-        self.pool.metrics().restarted();
+        self.pool.metrics.restarts.inc();
         if delay.is_zero() {
             self.start_replica(myself, index);
         } else {
@@ -373,14 +369,14 @@ impl DeploymentState {
         turn: OwnedSemaphorePermit,
     ) {
         if self.stopping {
-            let refusal = match self.pool.state_and_reason() {
+            let refusal = match self.pool.health.state_and_reason() {
                 (StageState::Failed, Some(message)) => ScaleError::NotStarted(message),
                 _ => ScaleError::Ending,
             };
             let _ = scaled.send(Err(refusal));
             return;
         }
-        let running = self.pool.replicas().target();
+        let running = self.pool.replicas.target();
         let earlier = self.scaling.take();
         let before = earlier.as_ref().map_or(running, |earlier| earlier.before).min(replicas);
         if let Some(earlier) = earlier {
@@ -389,7 +385,7 @@ impl DeploymentState {
         self.scaling = Some(Scaling { before, scaled, _turn: turn });
         tracing::info!(stage = %self.pool.name(), from = running, to = replicas, "scaling");
         if replicas > running {
-            self.pool.replicas().set_target(replicas);
+            self.pool.replicas.set_target(replicas);
             self.start_replicas(myself, running..replicas);
         } else {
             self.part_with_surplus(replicas);
@@ -399,7 +395,7 @@ impl DeploymentState {
 
     /// Keeps the first `keep` replicas. The others finish their batches, clean up and end.
     fn part_with_surplus(&mut self, keep: usize) {
-        self.pool.replicas().set_target(keep);
+        self.pool.replicas.set_target(keep);
         for index in keep..self.replicas.len() {
             self.replicas[index].restart_due = false;
             if let Some(handle) = self.replicas[index].handle.take() {
@@ -414,9 +410,9 @@ impl DeploymentState {
     }
 
     fn tell_if_scaled(&mut self) {
-        let replicas = &self.replicas[..self.pool.replicas().target()];
+        let replicas = &self.replicas[..self.pool.replicas.target()];
         if replicas.iter().all(ReplicaRecord::is_up)
-            && !self.pool.replicas().all().iter().any(|handle| handle.is_leaving())
+            && !self.pool.replicas.all().iter().any(|handle| handle.is_leaving())
             && let Some(scaling) = self.scaling.take()
         {
             let _ = scaling.scaled.send(Ok(()));
@@ -425,11 +421,11 @@ impl DeploymentState {
 
     /// Whether this is the current life of a wanted replica.
     fn is_expected(&self, index: usize, generation: u64) -> bool {
-        index < self.pool.replicas().target() && self.replicas[index].starts == generation + 1
+        index < self.pool.replicas.target() && self.replicas[index].starts == generation + 1
     }
 
     fn awaits_restart(&self, index: usize) -> bool {
-        index < self.pool.replicas().target() && self.replicas[index].restart_due
+        index < self.pool.replicas.target() && self.replicas[index].restart_due
     }
 
     /// The stage has failed; the node continues without it.
@@ -442,7 +438,7 @@ impl DeploymentState {
         }
         self.pool.enter(StageState::Failed, Some(reason));
         self.pool.tell_batcher(BatcherMessage::Close);
-        for handle in self.pool.replicas().all() {
+        for handle in self.pool.replicas.all() {
             handle.actor().stop(None);
         }
     }
@@ -462,7 +458,7 @@ impl DeploymentState {
         self.stopping = true;
         self.pool.enter(StageState::Draining, None);
         self.pool.tell_batcher(BatcherMessage::Drain);
-        let workers = self.pool.replicas().all();
+        let workers = self.pool.replicas.all();
         for worker in &workers {
             worker.actor().stop(None);
         }

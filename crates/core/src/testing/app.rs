@@ -88,7 +88,11 @@ impl TestApp {
                 return Arc::clone(stage);
             }
             is_used = true;
-            assert_eq!(stage.streams(), fake.streams(), "stage `{fake}` and its fake both stream, or none of them");
+            assert_eq!(
+                stage.is_streaming(),
+                fake.is_streaming(),
+                "stage `{fake}` and its fake both stream, or none of them"
+            );
             let (real, other) = (stage.types(), fake.types());
             assert!(real == other, "stage `{fake}` turns {real}, and its fake {other}");
             Arc::clone(fake)

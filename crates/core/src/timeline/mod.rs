@@ -17,6 +17,7 @@ pub use timing::Timing;
 use std::fmt;
 use std::time::Duration;
 
+use callboard_codec::hex;
 use serde::Serialize;
 
 use crate::clock::Instant;
@@ -103,61 +104,36 @@ impl BatchFacts {
     }
 }
 
-/// How a run ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
-#[serde(rename_all = "snake_case")]
-#[non_exhaustive]
-pub enum RunEnd {
-    /// User code returned its outcome.
-    Done,
-    /// User code returned a failure for it.
-    Failed,
-    /// It was refused before it waited: it could not meet its deadline.
-    Refused,
-    /// The deadline passed before user code began.
-    Expired,
-    /// Its caller left before user code began.
-    Cancelled,
-    /// The deadline passed before streaming user code had emitted the last output.
-    Late,
-    /// User code panicked with its batch.
-    Panicked,
-    /// User code did not return within the stage's timeout.
-    Hung,
-    /// The count of results was not the count of items.
-    WrongCount,
-    /// The worker was lost, but not because of this batch.
-    Lost,
-    /// The worker ended before it began the batch.
-    NotBegun,
-    /// The stage ended.
-    Closed,
-}
-
-impl RunEnd {
-    /// The name for programs.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Done => "done",
-            Self::Failed => "failed",
-            Self::Refused => "refused",
-            Self::Expired => "expired",
-            Self::Cancelled => "cancelled",
-            Self::Late => "late",
-            Self::Panicked => "panicked",
-            Self::Hung => "hung",
-            Self::WrongCount => "wrong_count",
-            Self::Lost => "lost",
-            Self::NotBegun => "not_begun",
-            Self::Closed => "closed",
-        }
-    }
-}
-
-impl fmt::Display for RunEnd {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
+callboard_codec::words! {
+    /// How a run ended.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+    #[serde(rename_all = "snake_case")]
+    #[non_exhaustive]
+    pub enum RunEnd {
+        /// User code returned its outcome.
+        Done => "done",
+        /// User code returned a failure for it.
+        Failed => "failed",
+        /// It was refused before it waited: it could not meet its deadline.
+        Refused => "refused",
+        /// The deadline passed before user code began.
+        Expired => "expired",
+        /// Its caller left before user code began.
+        Cancelled => "cancelled",
+        /// The deadline passed before streaming user code had emitted the last output.
+        Late => "late",
+        /// User code panicked with its batch.
+        Panicked => "panicked",
+        /// User code did not return within the stage's timeout.
+        Hung => "hung",
+        /// The count of results was not the count of items.
+        WrongCount => "wrong_count",
+        /// The worker was lost, but not because of this batch.
+        Lost => "lost",
+        /// The worker ended before it began the batch.
+        NotBegun => "not_begun",
+        /// The stage ended.
+        Closed => "closed",
     }
 }
 
@@ -193,10 +169,17 @@ impl SpanId {
         if !is_known || [2, 35, 52].iter().any(|dash| text[*dash] != b'-') {
             return None;
         }
-        let [version, trace, span, flags] = [0..2, 3..35, 36..52, 53..55].map(|range| from_hex(&text[range]));
+        let text = &text[..LENGTH];
+        // The standard allows lowercase digits only.
+        if text.iter().any(u8::is_ascii_uppercase) {
+            return None;
+        }
+        let [version] = hex::decode(&text[..2])?;
+        let (trace, span) =
+            (u128::from_be_bytes(hex::decode(&text[3..35])?), u64::from_be_bytes(hex::decode(&text[36..52])?));
+        let [flags] = hex::decode(&text[53..])?;
         // Version 255 is invalid. Later versions begin as this one does.
-        let is_valid = version? != 0xff && trace? != 0 && span? != 0;
-        is_valid.then_some((Self { trace: trace?, span: span? as u64 }, flags? as u8))
+        (version != 0xff && trace != 0 && span != 0).then_some((Self { trace, span }, flags))
     }
 
     /// The id of a new span of any trace.
@@ -204,12 +187,6 @@ impl SpanId {
     pub fn new_span() -> u64 {
         fastrand::u64(1..)
     }
-}
-
-/// The standard allows lowercase digits only.
-fn from_hex(digits: &[u8]) -> Option<u128> {
-    let is_valid = digits.iter().all(|digit| matches!(digit, b'0'..=b'9' | b'a'..=b'f'));
-    u128::from_str_radix(std::str::from_utf8(digits).ok().filter(|_| is_valid)?, 16).ok()
 }
 
 /// Observes every batch with a traced call.

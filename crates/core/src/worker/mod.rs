@@ -17,13 +17,13 @@ pub use asynchronous::AsyncWorker;
 pub use batch::Batch;
 pub use exit::ExitPort;
 pub use replica::Replica;
-pub use streaming::{NotEmitted, Outputs, StreamWorker};
+pub use streaming::{AsyncStreamWorker, NotEmitted, Outputs, StreamWorker};
 
 pub(crate) use asynchronous::{AsyncClosure, DynAsyncWorker, ErasedAsync, warm_up};
 pub(crate) use clock_hold::{ClockHold, hold_during};
 pub(crate) use closure::{BatchClosure, ContainedClosure, EachClosure};
 pub(crate) use erased::{DynWorker, Erased, Item, ItemOutcome, WrongCount};
-pub(crate) use streaming::{ErasedStream, OutputSender, StreamClosure};
+pub(crate) use streaming::{ErasedAsyncStream, ErasedStream, OutputSender, StreamClosure};
 
 use callboard_codec::Data;
 

@@ -51,4 +51,10 @@ impl Replica {
     pub fn max_batch_size(&self) -> usize {
         self.max_batch_size
     }
+
+    /// The longest that one batch may take; see [`StageSettings::timeout`](crate::StageSettings::timeout).
+    #[must_use]
+    pub fn timeout(&self) -> Option<Duration> {
+        self.timeout
+    }
 }

@@ -24,7 +24,7 @@ use super::Batch;
 use super::asynchronous::DynAsyncWorker;
 use super::clock_hold::{ClockHold, put_hold, take_hold};
 use super::erased::{DynWorker, Item, ItemOutcome, WrongCount, read_input};
-use crate::call::Flight;
+use crate::call::{CallContext, Flight};
 use crate::clock::{self, Instant};
 use crate::error::Failure;
 use crate::id::StageName;
@@ -96,6 +96,69 @@ pub trait StreamWorker: Send + 'static {
 
     /// Runs once when the replica is stopped in good order. Not after a panic.
     fn cleanup(&mut self) {}
+}
+
+/// Asynchronous user code that answers each item with a stream of outputs, built inside its replica.
+///
+/// Up to [`concurrency`](crate::StreamStage::concurrency) items stream at once. A stream is polled for its next output
+/// when its reader has credit for it, and dropped when its caller leaves.
+///
+/// ```
+/// use std::sync::Arc;
+///
+/// use callboard_core::{App, AsyncStreamWorker, CallContext, Failure, StreamStage};
+/// use futures_util::{Stream, stream};
+///
+/// struct Words;
+///
+/// impl AsyncStreamWorker for Words {
+///     type In = String;
+///     type Out = String;
+///
+///     fn call(&self, text: Arc<String>, _: CallContext) -> impl Stream<Item = Result<String, Failure>> + Send {
+///         stream::iter(text.split(' ').map(|word| Ok(word.to_owned())).collect::<Vec<_>>())
+///     }
+/// }
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let words = StreamStage::async_worker("words", |_replica| Ok(Words)).concurrency(8);
+/// let node = App::new().route_streaming("/words", words).start().await?;
+/// let mut replies = node.client().replies::<String, String>("/words", "one two".to_owned())?;
+/// assert_eq!(replies.next().await.transpose()?.as_deref(), Some("one"));
+/// assert_eq!(replies.next().await.transpose()?.as_deref(), Some("two"));
+/// # Ok(())
+/// # }
+/// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not an `AsyncStreamWorker`",
+    label = "does not implement `AsyncStreamWorker`",
+    note = "`impl AsyncStreamWorker` for it: the types `In` and `Out`, and `call`, which returns a `Stream`",
+    note = "a `StreamWorker` goes to `StreamStage::worker`, a function over one item to `StreamStage::each`"
+)]
+pub trait AsyncStreamWorker: Send + Sync + 'static {
+    /// The type of an item.
+    type In: Data;
+    /// The type of one output.
+    type Out: Data;
+
+    /// Starts one item: its outputs, in order. A failure is the last.
+    fn call(&self, input: Arc<Self::In>, context: CallContext)
+    -> impl Stream<Item = Result<Self::Out, Failure>> + Send;
+
+    /// Runs once after construction, before the replica counts as ready.
+    ///
+    /// # Errors
+    ///
+    /// A failure here is a failed start.
+    fn warmup(&self) -> impl Future<Output = Result<(), Failure>> + Send {
+        async { Ok(()) }
+    }
+
+    /// Runs once when the replica is stopped in good order. Not after a panic.
+    fn cleanup(&self) -> impl Future<Output = ()> + Send {
+        async {}
+    }
 }
 
 /// An output that was not taken. Gives it back.
@@ -331,7 +394,7 @@ impl<F, In> StreamClosure<F, In> {
 impl<F, S, In, Out> DynAsyncWorker for StreamClosure<F, In>
 where
     F: Fn(&In, &Arc<Flight>, &StageName) -> S + Send + Sync + 'static,
-    S: Stream<Item = Result<Out, Failure>> + Send,
+    S: Stream<Item = Result<Out, Failure>> + Send + 'static,
     In: Data,
     Out: Data,
 {
@@ -340,30 +403,60 @@ where
         stage: &'a StageName,
         items: Vec<Item>,
     ) -> BoxFuture<'a, Result<Vec<ItemOutcome>, WrongCount>> {
-        Box::pin(async move {
-            let streaming = items.into_iter().map(async |item| {
-                let deadline = item.flight.deadline.instant();
-                let input = match read_input::<In>(item.payload, &item.flight) {
-                    Ok(input) => input,
-                    Err(failure) => return ItemOutcome::Failed(failure),
-                };
-                let Some(outputs) = item.outputs else { return ItemOutcome::NotRun };
-                let stream = (self.function)(&input, &item.flight, stage);
-                drop(input);
-                // A reader that pauses does not delay the deadline.
-                let drained = timeout_at(deadline, drain(stream, &outputs)).await;
-                drained.unwrap_or(ItemOutcome::Late)
-            });
-            Ok(join_all(streaming).await)
-        })
+        Box::pin(stream_items(items, move |input: Arc<In>, flight: &Arc<Flight>| {
+            (self.function)(&input, flight, stage)
+        }))
     }
 }
 
+/// The adapter for the [`AsyncStreamWorker`] trait.
+pub(crate) struct ErasedAsyncStream<W>(pub(crate) W);
+
+impl<W: AsyncStreamWorker> DynAsyncWorker for ErasedAsyncStream<W> {
+    fn warmup(&self) -> BoxFuture<'_, Result<(), Failure>> {
+        Box::pin(self.0.warmup())
+    }
+
+    fn run<'a>(
+        &'a self,
+        stage: &'a StageName,
+        items: Vec<Item>,
+    ) -> BoxFuture<'a, Result<Vec<ItemOutcome>, WrongCount>> {
+        Box::pin(stream_items(items, move |input: Arc<W::In>, flight: &Arc<Flight>| {
+            self.0.call(input, CallContext::new(flight, stage))
+        }))
+    }
+
+    fn cleanup(&self) -> BoxFuture<'_, ()> {
+        Box::pin(self.0.cleanup())
+    }
+}
+
+/// Streams all items concurrently.
+async fn stream_items<In: Data, Out: Data, S>(
+    items: Vec<Item>,
+    start: impl Fn(Arc<In>, &Arc<Flight>) -> S,
+) -> Result<Vec<ItemOutcome>, WrongCount>
+where
+    S: Stream<Item = Result<Out, Failure>>,
+{
+    let start = &start;
+    let streaming = items.into_iter().map(async |item| {
+        let deadline = item.flight.deadline.instant();
+        let input = match read_input::<In>(item.payload, &item.flight) {
+            Ok(input) => input,
+            Err(failure) => return ItemOutcome::Failed(failure),
+        };
+        let Some(outputs) = item.outputs else { return ItemOutcome::NotRun };
+        // A reader that pauses does not delay the deadline.
+        let drained = timeout_at(deadline, drain(start(input, &item.flight), &outputs)).await;
+        drained.unwrap_or(ItemOutcome::Late)
+    });
+    Ok(join_all(streaming).await)
+}
+
 /// Sends all outputs of a stream. Polls for the next output only when there is credit for it.
-async fn drain<Out: Data>(
-    stream: impl Stream<Item = Result<Out, Failure>> + Send,
-    outputs: &OutputSender,
-) -> ItemOutcome {
+async fn drain<Out: Data>(stream: impl Stream<Item = Result<Out, Failure>>, outputs: &OutputSender) -> ItemOutcome {
     let mut stream = std::pin::pin!(stream);
     loop {
         let Ok(credit) = outputs.reserve().await else { return ItemOutcome::NotRun };

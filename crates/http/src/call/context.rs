@@ -100,8 +100,8 @@ impl RequestContext<'_> {
             span: self.span.cloned(),
             explained: self.recorder.filter(|_| self.is_explained).cloned(),
             route: route.name().to_owned(),
-            abandoned: self.metrics.abandoned.clone(),
-            panics: self.metrics.panics.clone(),
+            abandoned: self.metrics.requests.abandoned.clone(),
+            panics: self.metrics.requests.panics.clone(),
             heartbeat: self.config.stream_heartbeat,
             coding: compression.for_stream(),
         }

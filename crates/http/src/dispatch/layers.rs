@@ -11,36 +11,29 @@ use std::pin::{Pin, pin};
 use std::task::{Context, Poll};
 
 use axum::body::{Body, HttpBody};
-use axum::http::header::{ACCEPT_ENCODING, CONNECTION, HeaderValue, X_CONTENT_TYPE_OPTIONS};
+use axum::http::header::ACCEPT_ENCODING;
 use axum::http::{Request, Version};
 use axum::response::Response;
 use bytes::Bytes;
-use callboard_core::Instant;
-use callboard_core::edge::{CaughtPanic, Route, contain_future};
+use callboard_core::edge::contain_future;
 use prometheus_client::metrics::counter::Counter;
 use tower::{BoxError, Service};
 
-use super::destination::{Destination, Target};
+use super::destination::Destination;
+use super::exchange::{Exchange, Outcome};
 use super::unread::UnreadBody;
-use super::{EdgeState, HttpEdge, NOSNIFF, ServedNode};
-use crate::call::{self, RequestContext, functions};
+use super::{EdgeState, HttpEdge, ServedNode};
+use crate::call::{self, functions};
 use crate::describe;
 use crate::error::ApiError;
 use crate::guard::{KeyHolder, NamedHost};
 use crate::listener::{PeerInfo, ReceivedBody, Responder};
-use crate::observe::log_line::PendingLogLine;
-use crate::observe::request_trace::{RequestTrace, TraceHeaders};
-use crate::observe::server_timing::{SERVER_TIMING, error_timing};
 use crate::protocol::{BoxedErrors, Protocol, ProtocolRequest};
 use crate::request::body::RequestBody;
-use crate::request_id::{HAS_REQUEST_IDS, RequestId, X_REQUEST_ID};
 use crate::respond::ResponseCompression;
 use crate::respond::compress_response::compressed;
 use crate::runtime::coop;
 use crate::runtime::shutdown::ShutdownSignal;
-
-/// The result of a destination: a response, an error, or a panic.
-type Outcome = Result<Result<Response, ApiError>, CaughtPanic>;
 
 impl HttpEdge {
     /// Answers one request.
@@ -59,26 +52,14 @@ impl HttpEdge {
         is_polled: bool,
     ) -> impl Future<Output = Response> + Send + 'static {
         async move {
-            let start = Instant::now();
             let edge = &*self.0;
-            // Identity: the client's id and trace, or new ones. Every layer below names the request by them.
-            let headers = TraceHeaders::read(request.headers());
-            let id = if HAS_REQUEST_IDS { headers.id.and_then(RequestId::from_client) } else { None };
-            let id = id.unwrap_or_else(|| edge.ids.generate());
-            let trace = RequestTrace::new(&edge.config, edge.tracer.get(), start, &id, &headers, &request);
-            // Destination: found before any check, so that a refusal is logged and counted under its route.
-            let target = Target::find(edge, request.uri().path());
-            if let (Some(trace), Some(route)) = (&trace, &target.route) {
-                trace.set_route(route);
-            }
+            // Facts: id, trace and destination precede all checks, so that a refusal is logged and counted under them.
+            let exchange = Exchange::begin(edge, &request);
             // Cancellation: from here on a client that leaves is counted, and its log line has status 499.
-            let open = OpenRequest(Some(&edge.metrics.abandoned));
-            let (route, log) = (target.route.as_deref(), &edge.config.access_log);
-            let mut line = PendingLogLine::begin(log, start, &id, &request, peer, route, trace.as_deref());
-            // CORS: the page that may read the response.
-            let allowed_origin = edge.policy.as_ref().and_then(|policy| policy.allowed_origin(&request));
-            let version = request.version();
-            // Guard, then the destination. The unread rest of the body is noted before the request is given away.
+            let open = OpenRequest(Some(&edge.metrics.requests.abandoned));
+            let mut line = exchange.log_line(&request, peer);
+            // Guard: what the head alone can refuse is refused before the body is read.
+            // Destination: one part answers. The unread rest of the body is noted before the request is given away.
             let (outcome, unread): (Outcome, _) = match edge.admit(&request, peer) {
                 ControlFlow::Break(early) => {
                     coop::answered_at_once().await;
@@ -88,10 +69,10 @@ impl HttpEdge {
                     if let (Some(line), Some(holder)) = (&mut line, &holder) {
                         line.set_key_holder(holder);
                     }
-                    let context = |node| edge.context(node, start, &id, trace.as_deref(), holder.as_ref());
-                    match target.destination(request.headers()) {
+                    let context = |node| exchange.context(node, holder.as_ref());
+                    match exchange.target.destination(request.headers()) {
                         Destination::Starting => {
-                            (Ok(edge.starting(&request, target.protocol)), UnreadBody::new(request.body()))
+                            (Ok(edge.starting(&request, exchange.target.protocol)), UnreadBody::new(request.body()))
                         }
                         Destination::Call(node, route, style) => {
                             let outcome = {
@@ -127,33 +108,7 @@ impl HttpEdge {
             };
             open.answered();
             // Response: rendered, counted, logged, and with the headers that every response has.
-            let error = outcome.as_ref().ok().and_then(|answer| answer.as_ref().err());
-            let call_timing = error.and_then(ApiError::timing);
-            edge.count_error(error, route);
-            let mut response = edge.render(outcome, &id, route.map(Route::name), target.protocol);
-            edge.metrics.responded(response.status());
-            let is_error = response.status().is_client_error() || response.status().is_server_error();
-            let headers = response.headers_mut();
-            headers.insert(X_CONTENT_TYPE_OPTIONS, NOSNIFF);
-            if let Some(policy) = &edge.policy {
-                policy.add_headers(allowed_origin, headers);
-            }
-            if is_error {
-                headers.insert(SERVER_TIMING, error_timing(call_timing.as_ref(), start.elapsed()));
-                if unread.ends_connection(version) {
-                    headers.insert(CONNECTION, HeaderValue::from_static("close"));
-                }
-            }
-            if let Some(line) = &mut line {
-                line.end(&response);
-            }
-            if let Some(trace) = &trace {
-                trace.add_headers(&mut response);
-            }
-            if HAS_REQUEST_IDS {
-                response.headers_mut().insert(X_REQUEST_ID, id.to_header());
-            }
-            response
+            exchange.respond(outcome, unread, line)
         }
     }
 }
@@ -211,29 +166,6 @@ impl EdgeState {
         }
     }
 
-    fn context<'a>(
-        &'a self,
-        node: &'a ServedNode,
-        start: Instant,
-        id: &'a RequestId,
-        trace: Option<&'a RequestTrace>,
-        key_holder: Option<&'a KeyHolder>,
-    ) -> RequestContext<'a> {
-        RequestContext {
-            client: &node.client,
-            start,
-            config: &self.config,
-            metrics: &self.metrics,
-            aborting: &self.aborting,
-            id,
-            recorder: trace.and_then(RequestTrace::recorder),
-            is_explained: trace.is_some_and(RequestTrace::is_explained),
-            span: trace.and_then(RequestTrace::span),
-            has_trace: trace.is_some(),
-            key_holder,
-        }
-    }
-
     /// The answer while the node is starting.
     fn starting<B>(&self, request: &Request<B>, protocol: Option<&dyn Protocol>) -> Result<Response, ApiError> {
         let path = request.uri().path();
@@ -258,43 +190,6 @@ impl EdgeState {
             Box::pin(self.aborting.unless_begun(call)).await
         };
         ended.unwrap_or_else(|| Ok(Err(ApiError::ending())))
-    }
-
-    fn count_error(&self, error: Option<&ApiError>, route: Option<&Route>) {
-        if let Some(error) = error
-            && let Some(route) = error.route().or_else(|| route.map(Route::name))
-        {
-            self.metrics.answered_with(route, error.status());
-        }
-    }
-
-    /// The outcome as a response in the form that its client reads. Errors on our side are logged.
-    fn render(
-        &self,
-        outcome: Outcome,
-        id: &RequestId,
-        route: Option<&str>,
-        protocol: Option<&dyn Protocol>,
-    ) -> Response {
-        let error = match outcome {
-            Ok(Ok(response)) => {
-                tracing::debug!(request_id = id.as_str(), status = response.status().as_u16(), "answered");
-                return response;
-            }
-            Ok(Err(error)) => {
-                error.log(id.as_str(), route);
-                error
-            }
-            Err(_printed_by_the_panic_hook) => {
-                self.metrics.panics.inc();
-                tracing::error!(request_id = id.as_str(), route, "a request panicked in the http edge");
-                ApiError::panicked()
-            }
-        };
-        match protocol {
-            Some(protocol) => protocol.error_response(error),
-            None => error.into_answer(id.as_str()),
-        }
     }
 }
 

@@ -1,10 +1,12 @@
 //! The edge as one service: user routes first, then a protocol, then the fixed pages, with the same layers around all.
 //!
-//! `layers.rs` outlines an answer, `destination.rs` finds the destination of a request, `serve.rs` serves a socket.
+//! `layers.rs` outlines an answer, `exchange.rs` has the facts of a request and the headers of every response,
+//! `destination.rs` finds the destination of a request, `serve.rs` serves a socket.
 //!
 //! An edge may answer before its node has started: then `/livez` answers 200, and everything else 503.
 
 mod destination;
+mod exchange;
 mod layers;
 pub(crate) mod serve;
 mod unread;

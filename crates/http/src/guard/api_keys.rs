@@ -5,6 +5,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use callboard_codec::hex;
 use ring::digest::{SHA256, SHA256_OUTPUT_LEN, digest};
 use subtle::ConstantTimeEq;
 use thiserror::Error;
@@ -180,19 +181,12 @@ fn prefix_of(hash: &[u8]) -> u64 {
 }
 
 fn hash_of(key: &str) -> Option<Hash> {
-    if let Some(hex) = key.strip_prefix(HASHED) {
-        return from_hex(hex);
+    if let Some(digits) = key.strip_prefix(HASHED) {
+        return hex::decode(digits.as_bytes());
     }
     let fits =
         (LEAST_KEY_CHARS..=MOST_KEY_CHARS).contains(&key.len()) && key.bytes().all(|byte| byte.is_ascii_graphic());
     fits.then(|| digest(&SHA256, key.as_bytes()).as_ref().try_into().ok())?
-}
-
-fn from_hex(hex: &str) -> Option<Hash> {
-    let is_hash = hex.len() == 2 * SHA256_OUTPUT_LEN && hex.bytes().all(|digit| digit.is_ascii_hexdigit());
-    let (high, low) = hex.split_at_checked(SHA256_OUTPUT_LEN).filter(|_| is_hash)?;
-    let bytes = |half: &str| u128::from_str_radix(half, 16).ok().map(u128::to_be_bytes);
-    [bytes(high)?, bytes(low)?].as_flattened().try_into().ok()
 }
 
 /// The reason why keys cannot be read. Lines count from 1.

@@ -26,6 +26,7 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::response::Response;
+use callboard_core::families;
 use futures_util::FutureExt as _;
 use hyper::Request;
 use prometheus_client::metrics::counter::Counter;
@@ -88,16 +89,20 @@ impl Responder for Router {
     }
 }
 
-/// The counters of the loop. Clones share them.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct AcceptMetrics {
-    pub(crate) accepted: Counter,
-    pub(crate) open: Gauge,
-    pub(crate) resting: Gauge,
-    pub(crate) accept_errors: Counter,
-    pub(crate) refused: Counter,
-    pub(crate) flooded: Counter,
-    pub(crate) cut_at_shutdown: Counter,
+families! {
+    /// The counters of the loop. Clones share them.
+    pub(crate) struct AcceptMetrics {
+        pub(crate) open: Gauge = "connections_open", "Connections being served";
+        pub(crate) resting: Gauge = "connections_resting", "Open connections that are idle and keep no buffers";
+        pub(crate) accepted: Counter = "connections_accepted", "Connections accepted since the start";
+        pub(crate) accept_errors: Counter = "accept_errors", "Failed accepts, such as without free descriptors";
+        pub(crate) refused: Counter =
+            "connections_refused", "Connections closed at once because their address was at its limit";
+        pub(crate) flooded: Counter =
+            "connections_flooded", "HTTP/2 connections cut because their client cancelled too many requests";
+        pub(crate) cut_at_shutdown: Counter =
+            "connections_cut", "Connections cut at the end of the grace period";
+    }
 }
 
 /// Serves connections of `listener` until `shutdown` completes, then shuts down in order within the grace period that

@@ -8,6 +8,7 @@ use std::fmt;
 use std::sync::OnceLock;
 
 use axum::http::StatusCode;
+use callboard_core::families;
 use parking_lot::{Mutex, RwLock};
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::encoding::text::encode;
@@ -35,19 +36,29 @@ const END: &str = "# EOF\n";
 /// More than a program has; names that change with each page must not fill the memory.
 const MAX_LEFT_OUT: usize = 100;
 
+families! {
+    /// The counters of requests.
+    pub struct RequestMetrics {
+        responses: Family<StatusLabel, Counter> = "responses", "Responses by status";
+        errors: Family<ErrorLabels, Counter> =
+            "errors",
+            "Requests of a route that were answered with an error, whether refused at the edge or failed in their call";
+        /// Requests whose client left before the response.
+        pub abandoned: Counter = "abandoned_requests", "Requests whose client left before the response";
+        /// Requests on which the edge or user code of a codec panicked.
+        pub panics: Counter = "panics", "Requests on which the edge or user code of a codec panicked";
+    }
+}
+
 /// The counters of one edge.
 #[derive(Debug)]
 pub struct EdgeMetrics {
     registry: Registry,
+    /// The counters of its requests.
+    pub requests: RequestMetrics,
     pub(crate) accept: AcceptMetrics,
-    /// Requests whose client left before the response.
-    pub abandoned: Counter,
-    /// Requests on which the edge or user code of a codec panicked.
-    pub panics: Counter,
     #[cfg(feature = "otlp")]
     pub(crate) spans: SpanMetrics,
-    responses: Family<StatusLabel, Counter>,
-    errors: Family<ErrorLabels, Counter>,
     by_status: Box<[OnceLock<Counter>]>,
     /// Families from other sources, each a part of the document.
     extra: RwLock<Vec<ExtraFamilies>>,
@@ -77,75 +88,24 @@ struct ErrorLabels {
 
 impl EdgeMetrics {
     pub(crate) fn new() -> Self {
-        let mut metrics = Self {
-            registry: Registry::with_prefix("callboard_http"),
-            accept: AcceptMetrics::default(),
-            abandoned: Counter::default(),
-            panics: Counter::default(),
+        let (requests, accept) = (RequestMetrics::default(), AcceptMetrics::default());
+        let mut registry = Registry::with_prefix("callboard_http");
+        requests.register(&mut registry);
+        #[cfg(feature = "otlp")]
+        let spans = SpanMetrics::default();
+        #[cfg(feature = "otlp")]
+        spans.register(&mut registry);
+        accept.register(&mut registry);
+        Self {
+            registry,
+            requests,
+            accept,
             #[cfg(feature = "otlp")]
-            spans: SpanMetrics::default(),
-            responses: Family::default(),
-            errors: Family::default(),
+            spans,
             by_status: (0..STATUSES).map(|_| OnceLock::new()).collect(),
             extra: RwLock::default(),
             left_out: Mutex::default(),
-        };
-        metrics.register();
-        metrics
-    }
-
-    fn register(&mut self) {
-        let registry = &mut self.registry;
-        registry.register("responses", "Responses by status", self.responses.clone());
-        registry.register(
-            "errors",
-            "Requests of a route that were answered with an error, whether refused at the edge or failed in their call",
-            self.errors.clone(),
-        );
-        registry.register(
-            "abandoned_requests",
-            "Requests whose client left before the response",
-            self.abandoned.clone(),
-        );
-        registry.register("panics", "Requests on which the edge or user code of a codec panicked", self.panics.clone());
-        #[cfg(feature = "otlp")]
-        {
-            let spans = &self.spans;
-            registry.register("spans_exported", "Spans that the collector took", spans.exported.clone());
-            registry.register(
-                "spans_dropped",
-                "Spans that were dropped, because the queue was full or the collector did not take them",
-                spans.dropped.clone(),
-            );
         }
-        let accept = &self.accept;
-        registry.register("connections_open", "Connections being served", accept.open.clone());
-        registry.register(
-            "connections_resting",
-            "Open connections that are idle and keep no buffers",
-            accept.resting.clone(),
-        );
-        registry.register("connections_accepted", "Connections accepted since the start", accept.accepted.clone());
-        registry.register(
-            "accept_errors",
-            "Failed accepts, such as without free descriptors",
-            accept.accept_errors.clone(),
-        );
-        registry.register(
-            "connections_refused",
-            "Connections closed at once because their address was at its limit",
-            accept.refused.clone(),
-        );
-        registry.register(
-            "connections_flooded",
-            "HTTP/2 connections cut because their client cancelled too many requests",
-            accept.flooded.clone(),
-        );
-        registry.register(
-            "connections_cut",
-            "Connections cut at the end of the grace period",
-            accept.cut_at_shutdown.clone(),
-        );
     }
 
     pub(crate) fn responded(&self, status: StatusCode) {
@@ -154,7 +114,7 @@ impl EdgeMetrics {
         }
         let status = status.as_u16();
         if let Some(counter) = self.by_status.get(usize::from(status)) {
-            counter.get_or_init(|| self.responses.get_or_create_owned(&StatusLabel { status })).inc();
+            counter.get_or_init(|| self.requests.responses.get_or_create_owned(&StatusLabel { status })).inc();
         }
     }
 
@@ -162,7 +122,7 @@ impl EdgeMetrics {
     pub(crate) fn answered_with(&self, route: &str, status: StatusCode) {
         if COUNTING {
             let labels = ErrorLabels { route: route.to_owned(), status: status.as_u16() };
-            self.errors.get_or_create_owned(&labels).inc();
+            self.requests.errors.get_or_create_owned(&labels).inc();
         }
     }
 

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use axum::body::HttpBody;
 use bytes::Bytes;
-use callboard_core::edge::{Admission, HeldBytes, PendingBody, Route};
+use callboard_core::edge::{Admission, BODY_STEP_BYTES, HeldBytes, PendingBody, Route};
 use callboard_core::{CallError, Deadline, Instant, LocalClient};
 use tokio::time::Sleep;
 use tower::BoxError;
@@ -26,9 +26,6 @@ use super::pace::{Pace, PaceLimits, TooSlow};
 use crate::error::ApiError;
 use crate::request::coding::{ContentCoding, Decompressor, MAX_WINDOW_BYTES};
 use crate::runtime::coop;
-
-/// The most that an announced body is charged before it arrives: fewer locks than chunks.
-const STEP_BYTES: u64 = 256 * 1024;
 
 /// A call that takes its permit when its body begins.
 pub struct PendingAdmission<'a> {
@@ -270,7 +267,7 @@ impl<'a, 'r, B: RequestBody> IncomingBody<'a, 'r, B> {
             let needed = self.received - self.granted;
             // Ahead by one step, by twice the received bytes, and never beyond the announced end.
             let remaining = self.announced.map_or(0, |all| all.saturating_sub(self.granted));
-            let step = needed.max(remaining.min(STEP_BYTES).min(2 * self.received));
+            let step = needed.max(remaining.min(BODY_STEP_BYTES).min(2 * self.received));
             self.arrival.charge(step)?;
             self.granted += step;
         }

@@ -9,13 +9,10 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use callboard_codec::{Account, charged_to, charged_up_to};
-use callboard_core::edge::Admission;
+use callboard_core::edge::{Admission, LARGE_BYTES};
 use callboard_core::{Deadline, LocalClient};
 
 use crate::error::ApiError;
-
-/// About a millisecond of JSON.
-pub const LARGE_BYTES: usize = 256 * 1024;
 
 /// A shorter response is charged to its connection.
 const CHARGED_FROM_BYTES: usize = 4 * 1024;

@@ -10,6 +10,7 @@ use axum::http::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderValue, VARY};
 use axum::response::Response;
 use bytes::Bytes;
 use callboard_codec::{EncodeError, EncodeErrorKind, Envelope, Format, Media, Payload, Value};
+use callboard_core::edge::LARGE_BYTES;
 
 use super::compressor::compress_off_thread;
 use super::form::{AcceptedForms, ReplyForm};
@@ -17,7 +18,7 @@ use super::parts;
 use super::plain_msgpack;
 use crate::config::HttpConfig;
 use crate::error::ApiError;
-use crate::request::codec_budget::{CodecBudget, LARGE_BYTES};
+use crate::request::codec_budget::CodecBudget;
 use crate::request::coding::{Compressibility, ContentCoding};
 
 /// The rules for compressing a response.

@@ -13,6 +13,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use callboard_codec::hex;
 use rcgen::{
     BasicConstraints, CertificateParams, CertificateSigningRequestParams, DnType, IsCa, Issuer, KeyPair,
     KeyUsagePurpose, PublicKeyData,
@@ -28,7 +29,7 @@ use crate::certificate::{Member, Role, Validity, cluster_name, has_public_key, i
 use crate::clock::seconds;
 use crate::error::{IdentityError, unusable};
 use crate::files::{check_private, make_directory, read, read_private};
-use crate::text::{hex, quoted};
+use crate::text::quoted;
 use crate::token::{EXPORTED_BYTES, JoinToken, is_proven};
 
 pub(crate) const CERTIFICATE: &str = "authority.pem";
@@ -303,7 +304,7 @@ impl Authority {
     pub fn admit(&self, joining: &JoinRequest<'_>, now: SystemTime) -> Result<String, JoinDenied> {
         let token = self.check_token(joining, now)?;
         let request = read_request(joining.request)?;
-        let joined_with = hex(digest::digest(&digest::SHA256, request.public_key.der_bytes()).as_ref());
+        let joined_with = hex::encode(digest::digest(&digest::SHA256, request.public_key.der_bytes()).as_ref());
         let name = member_name(joining, &token, &joined_with)?;
         let role = role(&token.role, &self.0.store.token_path(joining.token))?;
         let id = self.claim(joining, &token, &name, joined_with, now)?;

@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::SystemTime;
 
+use callboard_codec::hex;
 use rcgen::KeyPair;
 use ring::rand::{self, SecureRandom};
 use rustls::pki_types::pem::PemObject;
@@ -23,7 +24,6 @@ use crate::authority::{Authority, DEFAULT_CERTIFICATE_LIFE, KEY};
 use crate::certificate::{Member, cluster_name, pin};
 use crate::error::{IdentityError, unusable};
 use crate::files::{check_private, check_writable, read, read_private, replace_private_file};
-use crate::text::hex;
 
 const IDENTITY: &str = "identity.pem";
 const SECRET: &str = "secret";
@@ -137,7 +137,7 @@ pub fn prepare_member(directory: &Path) -> Result<(), IdentityError> {
 pub fn save_member(directory: &Path, issuers: &QuicUrl, key: &KeyPair, chain: &str) -> Result<(), IdentityError> {
     let mut secret = [0; 32];
     rand::SystemRandom::new().fill(&mut secret).map_err(|_| IdentityError::no_random())?;
-    replace_private_file(&directory.join(SECRET), &hex(&secret))?;
+    replace_private_file(&directory.join(SECRET), &hex::encode(&secret))?;
     replace_private_file(&directory.join(ISSUERS), &format!("{issuers}\n"))?;
     // Last: this file makes the directory an identity.
     save_presented(directory, key, chain)

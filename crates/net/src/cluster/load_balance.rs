@@ -104,8 +104,44 @@ mod tests {
         assert_eq!(better_of_two(&peers, (1, 0)), Some(1));
         let peers = [peer_load(1, 5_000.0, 1), peer_load(1, 100.0, 2)];
         assert_eq!(better_of_two(&peers, (0, 7)), Some(1));
+        // Many calls on a fast peer take less time than one on a slow peer.
+        let peers = [peer_load(9, 100.0, 1), peer_load(0, 1_500.0, 2)];
+        assert_eq!(better_of_two(&peers, (1, 0)), Some(0));
+        let idle = [peer_load(0, 5_000.0, 1), peer_load(0, 100.0, 2), peer_load(0, 100.0, 3)];
+        assert_eq!(better_of_two(&idle, (0, 0)), Some(1));
+        assert_eq!(better_of_two(&idle, (2, 1)), Some(2), "the first of two equal peers");
         assert_eq!(better_of_two(&peers[..1], (9, 9)), Some(0));
         assert_eq!(better_of_two(&[], (0, 0)), None);
+    }
+
+    #[test]
+    fn a_call_leaves_when_all_replicas_are_busy() {
+        assert!(should_forward(&load(true, 8, 8), Some(3)));
+        assert!(!should_forward(&load(true, 7, 8), Some(0)), "a replica is free");
+        assert!(!should_forward(&load(true, 8, 8), Some(4)), "half of the queue is not less than half");
+    }
+
+    #[test]
+    fn a_session_stays_on_a_peer_that_is_just_within_the_bound() {
+        let idle = [peer_load(0, 1.0, 1), peer_load(0, 1.0, 2)];
+        let session = (0..).find(|session| session_peer(&idle, *session) == Some(0)).expect("there is one");
+        // The average is 1.5, and a quarter more and one is 3. With 4 calls the average is 2, and the bound still below.
+        let busy = |in_flight| session_peer(&[peer_load(in_flight, 1.0, 1), idle[1]], session);
+        assert_eq!([busy(3), busy(5)], [Some(0), Some(1)]);
+    }
+
+    #[test]
+    fn sessions_are_spread_evenly() {
+        let (peers, mut counts) = ([1, 2, 3, 4, 5].map(|key| peer_load(0, 1.0, key)), [0; 5]);
+        (0..10_000).filter_map(|session| session_peer(&peers, session)).for_each(|peer| counts[peer] += 1);
+        assert!(counts.iter().all(|count| (1_800..2_200).contains(count)), "{counts:?}");
+    }
+
+    #[test]
+    fn three_of_ten_failing_peers_are_ejected() {
+        let ejected_of =
+            |count: usize| ejected(&vec![Some(Instant::now()); count]).into_iter().filter(|out| *out).count();
+        assert_eq!([0, 1, 2, 3, 10, 20].map(ejected_of), [0, 0, 1, 1, 3, 6]);
     }
 
     #[test]

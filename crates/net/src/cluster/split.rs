@@ -144,5 +144,11 @@ mod tests {
         assert_eq!(RevisionSplit::new([(1, 0)], 0).draw(None, |_| true), None);
         assert_eq!(RevisionSplit::new([(1, 5)], 0).draw(None, |_| false), None);
         assert_eq!(RevisionSplit::new([], 0).draw(Some(3), |_| true), None);
+        assert!(RevisionSplit::new([], 0).is_empty() && !RevisionSplit::new([(1, 5)], 0).is_empty());
+    }
+
+    #[test]
+    fn a_step_is_about_the_golden_section() {
+        assert_eq!([1, 2, 10, 100, 1_000].map(step), [1, 1, 3, 61, 617]);
     }
 }

@@ -3,11 +3,10 @@
 //! The announced length is only checked, so that a body for which there is no room is refused before it arrives. A body
 //! of at most [`FIRST_BYTES`] is held from its head on, in the same step as its permit.
 
+use callboard_core::edge::BODY_STEP_BYTES;
+
 /// The most bytes that a call holds before any of its body has arrived.
 pub(super) const FIRST_BYTES: u64 = 1024;
-
-/// Further bytes are held in steps of this, up to the announced length: fewer locks than packets.
-const STEP_BYTES: u64 = 256 * 1024;
 
 /// The bytes of a body that were announced, have arrived, and are held.
 #[derive(Clone, Copy, Debug)]
@@ -36,7 +35,7 @@ impl BodyReservation {
         if missing == 0 {
             return 0;
         }
-        let ahead = self.announced.saturating_sub(self.held).min(STEP_BYTES);
+        let ahead = self.announced.saturating_sub(self.held).min(BODY_STEP_BYTES);
         let more = missing.max(ahead);
         self.held += more;
         more
@@ -64,7 +63,7 @@ mod tests {
                 held += reservation.received(piece);
                 prop_assert_eq!(held, reservation.held());
                 prop_assert!(held >= come && held <= announced);
-                prop_assert!(held <= come + STEP_BYTES.max(FIRST_BYTES));
+                prop_assert!(held <= come + BODY_STEP_BYTES.max(FIRST_BYTES));
             }
         }
     }

@@ -35,7 +35,7 @@ pub(super) async fn accept_all(endpoint: Endpoint, server: Arc<ServerState>) {
                 tokio::spawn(serve(incoming, Arc::clone(&server), slot));
             }
             HandshakeDecision::Retry => {
-                server.metrics.retried.inc();
+                server.metrics.counters.retried.inc();
                 // Fails only for validated addresses.
                 let _ = incoming.retry();
             }
@@ -218,11 +218,11 @@ fn introduce(server: &ServerState, hello: &Hello, member: &Member, connection: &
     match announced_address(hello, connection) {
         AnnouncedAddress::Proven(address) if view.introduce(&member.name, address) => {}
         AnnouncedAddress::Proven(_) => {
-            server.metrics.peers_refused.inc();
+            server.metrics.counters.peers_refused.inc();
             server.refusal_log.log_full_view(peer, now);
         }
         AnnouncedAddress::Unproven => {
-            server.metrics.peers_refused.inc();
+            server.metrics.counters.peers_refused.inc();
             server.refusal_log.log_unproven_port(peer, &hello.address, now);
         }
         AnnouncedAddress::None => {}
@@ -237,7 +237,7 @@ async fn serve_streams(connection: &Connection, server: &Arc<ServerState>, role:
     let endpoint_runtime = Handle::current();
     let (open_streams, window) = (GuardCounter::default(), Arc::new(window));
     while let Ok((send, receive)) = connection.accept_bi().await {
-        server.metrics.streams.inc();
+        server.metrics.counters.streams.inc();
         let guard = StreamGuard::new(server, role, &window);
         let incoming = FrameReceiver::new(receive, server.config.frames.clone()).counted_by(Arc::clone(&window));
         let outgoing = FrameSender::new(send);

@@ -123,8 +123,8 @@ impl<'a> ConnectionGuard<'a> {
         }
         let connection = caller.connection.clone();
         open.push(caller);
-        server.metrics.accepted.inc();
-        server.metrics.open.inc();
+        server.metrics.counters.accepted.inc();
+        server.metrics.counters.open.inc();
         Ok(Self { server, connection })
     }
 }
@@ -133,7 +133,7 @@ impl Drop for ConnectionGuard<'_> {
     fn drop(&mut self) {
         let id = self.connection.stable_id();
         self.server.connections.lock().retain(|open| open.connection.stable_id() != id);
-        self.server.metrics.open.dec();
+        self.server.metrics.counters.open.dec();
         self.connection.close(code(ResetCode::Done), b"");
     }
 }

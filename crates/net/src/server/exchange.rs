@@ -63,7 +63,7 @@ pub(super) async fn answer_stream(
         }
         Err(StreamFault::Left) => {
             if exchange.has_calls() {
-                server.metrics.cancelled.inc();
+                server.metrics.counters.cancelled.inc();
             }
         }
         Err(StreamFault::Refused(refusal)) => {
@@ -270,7 +270,7 @@ impl Exchange<'_> {
             was_known = true;
         }
         if was_known {
-            self.server.metrics.calls_cancelled.inc();
+            self.server.metrics.counters.calls_cancelled.inc();
         }
     }
 

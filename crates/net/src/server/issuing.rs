@@ -86,8 +86,8 @@ pub(super) async fn answer(
     let (kind, body, denied) = match outcome {
         Ok(answer) => {
             match request {
-                CertificateRequest::Join { .. } => _ = server.metrics.joined.inc(),
-                CertificateRequest::Renew { .. } => _ = server.metrics.renewed.inc(),
+                CertificateRequest::Join { .. } => _ = server.metrics.counters.joined.inc(),
+                CertificateRequest::Renew { .. } => _ = server.metrics.counters.renewed.inc(),
                 CertificateRequest::ListRemoved { .. } => {}
             }
             (FrameKind::Certificate, Bytes::from(answer), None)

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use callboard_core::ErrorKind;
+use callboard_core::{ErrorKind, families};
 use callboard_identity::Identity;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::text::encode_registry;
@@ -17,27 +17,32 @@ use crate::endpoint::NodeWindows;
 use crate::metrics::PeerMetrics;
 use crate::refusal::RefusalReason;
 
-/// The counters of one server.
+families! {
+    /// The counters of one server.
+    pub(super) struct ServerCounters {
+        pub(super) open: Gauge = "connections_open", "Connections being served";
+        pub(super) accepted: Counter = "connections_accepted", "Connections whose hello was answered";
+        refused: Family<ReasonLabel, Counter> = "connections_refused", "Refused connections, by reason";
+        pub(super) streams: Counter = "streams", "Streams with calls";
+        streams_refused: Family<ReasonLabel, Counter> = "streams_refused", "Streams reset by the node, by reason";
+        calls_refused: Family<KindLabel, Counter> = "calls_refused", "Calls refused before they ran, by kind";
+        pub(super) cancelled: Counter = "streams_cancelled", "Streams reset by their callers";
+        pub(super) calls_cancelled: Counter =
+            "calls_cancelled", "Calls cancelled one by one, on streams that went on";
+        pub(super) retried: Counter = "connections_retried", "Callers that first had to prove their address";
+        pub(super) peers_refused: Counter = "peers_refused", "Nodes that connected but were not added as peers";
+        pub(super) joined: Counter = "members_joined", "Certificates issued for tokens";
+        pub(super) renewed: Counter = "members_renewed", "Certificates renewed";
+    }
+}
+
+/// The metrics of one server.
 #[derive(Debug)]
 pub(super) struct ServerMetrics {
     registry: Registry,
-    pub(super) open: Gauge,
-    pub(super) accepted: Counter,
-    refused: Family<ReasonLabel, Counter>,
-    streams_refused: Family<ReasonLabel, Counter>,
-    calls_refused: Family<KindLabel, Counter>,
-    pub(super) streams: Counter,
-    pub(super) cancelled: Counter,
-    pub(super) calls_cancelled: Counter,
-    /// Callers that first had to prove their address.
-    pub(super) retried: Counter,
+    pub(super) counters: ServerCounters,
     /// Calls to peers.
     pub(super) peers: PeerMetrics,
-    /// Nodes that connected and are not called.
-    pub(super) peers_refused: Counter,
-    pub(super) joined: Counter,
-    pub(super) renewed: Counter,
-    identity: Identity,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -52,60 +57,28 @@ struct KindLabel {
 
 impl ServerMetrics {
     pub(super) fn new(identity: Identity, windows: Arc<NodeWindows>) -> Self {
-        let mut metrics = Self {
-            registry: Registry::with_prefix("callboard_net"),
-            open: Gauge::default(),
-            accepted: Counter::default(),
-            refused: Family::default(),
-            streams_refused: Family::default(),
-            calls_refused: Family::default(),
-            streams: Counter::default(),
-            cancelled: Counter::default(),
-            calls_cancelled: Counter::default(),
-            retried: Counter::default(),
-            peers: PeerMetrics::default(),
-            peers_refused: Counter::default(),
-            joined: Counter::default(),
-            renewed: Counter::default(),
-            identity,
-        };
-        let registry = &mut metrics.registry;
-        registry.register("connections_open", "Connections being served", metrics.open.clone());
-        registry.register("connections_accepted", "Connections whose hello was answered", metrics.accepted.clone());
-        registry.register("connections_refused", "Refused connections, by reason", metrics.refused.clone());
-        registry.register("streams", "Streams with calls", metrics.streams.clone());
-        let refused = metrics.streams_refused.clone();
-        registry.register("streams_refused", "Streams reset by the node, by reason", refused);
-        let refused = metrics.calls_refused.clone();
-        registry.register("calls_refused", "Calls refused before they ran, by kind", refused);
-        registry.register("streams_cancelled", "Streams reset by their callers", metrics.cancelled.clone());
-        let cancelled = metrics.calls_cancelled.clone();
-        registry.register("calls_cancelled", "Calls cancelled one by one, on streams that went on", cancelled);
-        let retried = metrics.retried.clone();
-        registry.register("connections_retried", "Callers that first had to prove their address", retried);
-        metrics.peers.register(registry);
-        let refused = metrics.peers_refused.clone();
-        registry.register("peers_refused", "Nodes that connected but were not added as peers", refused);
-        registry.register("members_joined", "Certificates issued for tokens", metrics.joined.clone());
-        registry.register("members_renewed", "Certificates renewed", metrics.renewed.clone());
-        registry.register_collector(Box::new(OwnCertificate(metrics.identity.clone())));
+        let (counters, peers) = (ServerCounters::default(), PeerMetrics::default());
+        let mut registry = Registry::with_prefix("callboard_net");
+        counters.register(&mut registry);
+        peers.register(&mut registry);
+        registry.register_collector(Box::new(OwnCertificate(identity)));
         registry.register_collector(Box::new(WindowGauge(windows)));
-        metrics
+        Self { registry, counters, peers }
     }
 
     /// Counts a refused connection.
     pub(super) fn refuse(&self, reason: RefusalReason) {
-        self.refused.get_or_create(&ReasonLabel { reason: reason.as_str() }).inc();
+        self.counters.refused.get_or_create(&ReasonLabel { reason: reason.as_str() }).inc();
     }
 
     /// Counts a refused stream.
     pub(super) fn refuse_stream(&self, refusal: &StreamRefusal) {
-        self.streams_refused.get_or_create(&ReasonLabel { reason: refusal.as_str() }).inc();
+        self.counters.streams_refused.get_or_create(&ReasonLabel { reason: refusal.as_str() }).inc();
     }
 
     /// Counts a refused call.
     pub(super) fn refuse_call(&self, kind: ErrorKind) {
-        self.calls_refused.get_or_create(&KindLabel { kind: kind.as_str() }).inc();
+        self.counters.calls_refused.get_or_create(&KindLabel { kind: kind.as_str() }).inc();
     }
 
     pub(super) fn encode(&self) -> String {

@@ -2,6 +2,8 @@
 
 #![allow(clippy::print_stdout, clippy::print_stderr, clippy::exit, reason = "it misbehaves")]
 
+mod calling_worker;
+
 use std::fs::File;
 use std::io::{IoSlice, Write};
 use std::mem::MaybeUninit;
@@ -29,6 +31,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     match mode.as_str() {
         "silent" => sleep(),
         "garbage" => print_garbage()?,
+        "calls" => return Ok(calling_worker::serve(socket().into())?),
         "exits" => {
             println!("no licence was found");
             exit(3);

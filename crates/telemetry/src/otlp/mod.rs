@@ -19,6 +19,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use callboard_core::families;
 use callboard_http_client::{Call, ClientError, Connection, Origin, Prepared, Protocol, Trust};
 use prometheus_client::metrics::counter::Counter;
 use prost::Message as _;
@@ -105,13 +106,16 @@ impl fmt::Debug for OtlpConfig {
     }
 }
 
-/// Counters of spans. Clones share them.
-#[derive(Clone, Debug, Default)]
-pub struct SpanMetrics {
-    /// Spans that the collector took.
-    pub exported: Counter,
-    /// Spans that were dropped.
-    pub dropped: Counter,
+families! {
+    /// Counters of spans. Clones share them.
+    pub struct SpanMetrics {
+        /// Spans that the collector took.
+        pub exported: Counter = "spans_exported", "Spans that the collector took";
+        /// Spans that were dropped.
+        pub dropped: Counter =
+            "spans_dropped",
+            "Spans that were dropped, because the queue was full or the collector did not take them";
+    }
 }
 
 /// Exports spans until [`shutdown`](Self::shutdown). Dropping it loses the queued spans.

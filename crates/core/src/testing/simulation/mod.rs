@@ -208,7 +208,7 @@ fn add_faults(
     let mut unknown: Vec<&String> = plans.keys().collect();
     app.map_each_stage(|stage| {
         let name = stage.name();
-        let streams_on_a_thread = stage.streams() && matches!(stage.factory(), Factory::Sync(_));
+        let streams_on_a_thread = stage.is_streaming() && matches!(stage.factory(), Factory::Sync(_));
         assert!(!streams_on_a_thread, "stage `{name}` streams from a thread: put a fake in its place");
         unknown.retain(|planned| planned.as_str() != name.as_str());
         let plan = plans.get(name.as_str()).copied().unwrap_or_default();

@@ -17,7 +17,7 @@ use std::time::Duration;
 use axum::body::{Body, BodyDataStream};
 use bytes::{Buf, Bytes};
 use callboard_codec::{Account, DecodeLimits, Format, Payload};
-use callboard_core::edge::{CAPACITY_POLL_INTERVAL, HeldBytes, PreparedInput, Route};
+use callboard_core::edge::{BODY_STEP_BYTES, CAPACITY_POLL_INTERVAL, HeldBytes, PreparedInput, Route};
 use callboard_core::{Deadline, FunctionCall, Instant, LocalClient, MAX_TIMEOUT};
 use futures_util::{Stream, StreamExt, stream};
 use parking_lot::Mutex;
@@ -35,9 +35,6 @@ use crate::respond::frame::{FrameKind, HEAD_BYTES};
 
 /// A smaller frame is not charged while it is read.
 const SMALL_FRAME: u64 = 16 * 1024;
-
-/// The step in which a larger frame is charged.
-const STEP_BYTES: u64 = 256 * 1024;
 
 /// The state that reader and writer of a stream share.
 #[derive(Debug, Default)]
@@ -311,7 +308,7 @@ impl FrameBudget {
             return Ok(());
         }
         let needed = received - self.held.bytes();
-        self.take(needed.max(STEP_BYTES.min(length - self.held.bytes())), pace).await
+        self.take(needed.max(BODY_STEP_BYTES.min(length - self.held.bytes())), pace).await
     }
 
     async fn take(&mut self, bytes: u64, pace: &mut Pace) -> Result<(), ApiError> {

@@ -84,8 +84,8 @@ pub(crate) fn answer(
         id: context.id.clone(),
         route: route.name().to_owned(),
         errors_to_log: MAX_LOGGED_ERRORS,
-        panics: context.metrics.panics.clone(),
-        leaving: AbandonGuard::new(context.metrics.abandoned.clone()),
+        panics: context.metrics.requests.panics.clone(),
+        leaving: AbandonGuard::new(context.metrics.requests.abandoned.clone()),
         _span: context.span.cloned(),
     };
     let body = stream::unfold(stream_body, async |mut stream_body| {

@@ -24,7 +24,7 @@ use axum::http::header::{CACHE_CONTROL, CONTENT_ENCODING, CONTENT_TYPE, HeaderNa
 use axum::response::Response;
 use bytes::Bytes;
 use callboard_codec::Payload;
-use callboard_core::edge::{HeldBytes, PayloadReplies};
+use callboard_core::edge::{HeldBytes, LARGE_BYTES, PayloadReplies};
 use callboard_core::timeline::Recorder;
 use callboard_core::{Deadline, LocalClient};
 use futures_util::{FutureExt as _, StreamExt, stream};
@@ -40,7 +40,7 @@ use self::send_buffer::SendBuffer;
 use crate::error::ApiError;
 use crate::error::catch_panic::caught_within;
 use crate::observe::timeline_header;
-use crate::request::codec_budget::{CodecBudget, LARGE_BYTES};
+use crate::request::codec_budget::CodecBudget;
 use crate::request::coding::ContentCoding;
 use crate::request_id::RequestId;
 use crate::respond::compressor::Compressor;

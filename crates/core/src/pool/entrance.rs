@@ -1,0 +1,64 @@
+//! The entrance of a stage's queue: the permits that bound it, the inbox, and the address of the batcher.
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use ractor::ActorRef;
+
+use super::message::BatcherMessage;
+use crate::queue::{Entry, Inbox, QueuePermits};
+
+/// The entrance of one stage's queue. The queue itself is the batcher's own.
+#[derive(Debug)]
+pub(crate) struct QueueEntrance {
+    pub(crate) permits: QueuePermits,
+    pub(crate) inbox: Inbox,
+    /// Set before the stage accepts its first entry.
+    batcher: OnceLock<ActorRef<BatcherMessage>>,
+    sequence: AtomicU64,
+    /// The cost of the queue, as the batcher last reported it; only where the stage has a cost function.
+    queued_cost: AtomicU64,
+}
+
+impl QueueEntrance {
+    pub(super) fn new(entries: usize) -> Self {
+        Self {
+            permits: QueuePermits::new(entries),
+            inbox: Inbox::default(),
+            batcher: OnceLock::new(),
+            sequence: AtomicU64::new(0),
+            queued_cost: AtomicU64::new(0),
+        }
+    }
+
+    pub(crate) fn set_batcher(&self, batcher: ActorRef<BatcherMessage>) {
+        let _ = self.batcher.set(batcher);
+    }
+
+    /// Sends a message to the batcher. False: it is gone, and its queue with it.
+    pub(super) fn tell_batcher(&self, message: BatcherMessage) -> bool {
+        self.batcher.get().is_some_and(|batcher| batcher.send_message(message).is_ok())
+    }
+
+    /// The number of the next entry: its place among entries that are otherwise equal.
+    pub(super) fn next_sequence(&self) -> u64 {
+        self.sequence.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Puts an entry into the inbox; the first one there sends a message. False: the batcher is gone.
+    pub(super) fn put(&self, entry: Entry) -> bool {
+        match self.inbox.put(entry) {
+            Ok(true) => self.tell_batcher(BatcherMessage::Submitted),
+            Ok(false) => true,
+            Err(_unqueued) => false,
+        }
+    }
+
+    pub(super) fn queued_cost(&self) -> u64 {
+        self.queued_cost.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn set_queued_cost(&self, cost: u64) {
+        self.queued_cost.store(cost, Ordering::Relaxed);
+    }
+}

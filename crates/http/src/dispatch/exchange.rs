@@ -1,0 +1,154 @@
+//! One request and its response: the facts that are known before any check, and the parts that every response has.
+
+use axum::body::HttpBody;
+use axum::http::header::{CONNECTION, HeaderValue, X_CONTENT_TYPE_OPTIONS};
+use axum::http::{Request, Version};
+use axum::response::Response;
+use callboard_core::Instant;
+use callboard_core::edge::{CaughtPanic, Route};
+
+use super::destination::Target;
+use super::unread::UnreadBody;
+use super::{EdgeState, NOSNIFF, ServedNode};
+use crate::call::RequestContext;
+use crate::error::ApiError;
+use crate::guard::KeyHolder;
+use crate::listener::PeerInfo;
+use crate::observe::log_line::PendingLogLine;
+use crate::observe::request_trace::{RequestTrace, TraceHeaders};
+use crate::observe::server_timing::{SERVER_TIMING, error_timing};
+use crate::request_id::{HAS_REQUEST_IDS, RequestId, X_REQUEST_ID};
+
+/// The result of a destination: a response, an error, or a panic.
+pub(super) type Outcome = Result<Result<Response, ApiError>, CaughtPanic>;
+
+/// A request whose head was read.
+#[derive(Debug)]
+pub(super) struct Exchange<'a> {
+    edge: &'a EdgeState,
+    start: Instant,
+    version: Version,
+    /// The client's, or a new one. Every layer names the request by it.
+    id: RequestId,
+    trace: Option<Box<RequestTrace>>,
+    pub(super) target: Target<'a>,
+    /// The web page that may read the response (CORS).
+    allowed_origin: Option<HeaderValue>,
+}
+
+impl<'a> Exchange<'a> {
+    pub(super) fn begin<B>(edge: &'a EdgeState, request: &Request<B>) -> Self {
+        let start = Instant::now();
+        let headers = TraceHeaders::read(request.headers());
+        let id = if HAS_REQUEST_IDS { headers.id.and_then(RequestId::from_client) } else { None };
+        let id = id.unwrap_or_else(|| edge.ids.generate());
+        let trace = RequestTrace::new(&edge.config, edge.tracer.get(), start, &id, &headers, request);
+        let target = Target::find(edge, request.uri().path());
+        if let (Some(trace), Some(route)) = (&trace, &target.route) {
+            trace.set_route(route);
+        }
+        let allowed_origin = edge.policy.as_ref().and_then(|policy| policy.allowed_origin(request));
+        Self { edge, start, version: request.version(), id, trace, target, allowed_origin }
+    }
+
+    fn route(&self) -> Option<&Route> {
+        self.target.route.as_deref()
+    }
+
+    /// The record for the access log, if there is a log. Dropped before it is written, it has status 499.
+    pub(super) fn log_line<B: HttpBody>(
+        &self,
+        request: &Request<B>,
+        peer: Option<PeerInfo>,
+    ) -> Option<PendingLogLine<'_>> {
+        let log = &self.edge.config.access_log;
+        PendingLogLine::begin(log, self.start, &self.id, request, peer, self.route(), self.trace.as_deref())
+    }
+
+    /// The context of its call.
+    pub(super) fn context<'b>(&'b self, node: &'b ServedNode, key_holder: Option<&'b KeyHolder>) -> RequestContext<'b> {
+        let (edge, trace) = (self.edge, self.trace.as_deref());
+        RequestContext {
+            client: &node.client,
+            start: self.start,
+            config: &edge.config,
+            metrics: &edge.metrics,
+            aborting: &edge.aborting,
+            id: &self.id,
+            recorder: trace.and_then(RequestTrace::recorder),
+            is_explained: trace.is_some_and(RequestTrace::is_explained),
+            span: trace.and_then(RequestTrace::span),
+            has_trace: trace.is_some(),
+            key_holder,
+        }
+    }
+
+    /// The response: rendered, counted and logged, with the headers that every response has.
+    pub(super) fn respond(
+        &self,
+        outcome: Outcome,
+        unread: UnreadBody,
+        log_line: Option<PendingLogLine<'_>>,
+    ) -> Response {
+        let edge = self.edge;
+        let error = outcome.as_ref().ok().and_then(|answer| answer.as_ref().err());
+        let call_timing = error.and_then(ApiError::timing);
+        self.count_error(error);
+        let mut response = self.render(outcome);
+        edge.metrics.responded(response.status());
+        let is_error = response.status().is_client_error() || response.status().is_server_error();
+        let headers = response.headers_mut();
+        headers.insert(X_CONTENT_TYPE_OPTIONS, NOSNIFF);
+        if let Some(policy) = &edge.policy {
+            policy.add_headers(self.allowed_origin.clone(), headers);
+        }
+        if is_error {
+            headers.insert(SERVER_TIMING, error_timing(call_timing.as_ref(), self.start.elapsed()));
+            if unread.ends_connection(self.version) {
+                headers.insert(CONNECTION, HeaderValue::from_static("close"));
+            }
+        }
+        if let Some(mut line) = log_line {
+            line.end(&response);
+        }
+        if let Some(trace) = &self.trace {
+            trace.add_headers(&mut response);
+        }
+        if HAS_REQUEST_IDS {
+            response.headers_mut().insert(X_REQUEST_ID, self.id.to_header());
+        }
+        response
+    }
+
+    fn count_error(&self, error: Option<&ApiError>) {
+        if let Some(error) = error
+            && let Some(route) = error.route().or_else(|| self.route().map(Route::name))
+        {
+            self.edge.metrics.answered_with(route, error.status());
+        }
+    }
+
+    /// The outcome as a response in the form that its client reads. Errors on our side are logged.
+    fn render(&self, outcome: Outcome) -> Response {
+        let (id, route) = (self.id.as_str(), self.route().map(Route::name));
+        let error = match outcome {
+            Ok(Ok(response)) => {
+                tracing::debug!(request_id = id, status = response.status().as_u16(), "answered");
+                return response;
+            }
+            Ok(Err(error)) => {
+                error.log(id, route);
+                error
+            }
+            Err(_printed_by_the_panic_hook) => {
+                self.edge.metrics.requests.panics.inc();
+                tracing::error!(request_id = id, route, "a request panicked in the http edge");
+                ApiError::panicked()
+            }
+        };
+        match self.target.protocol {
+            Some(protocol) => protocol.error_response(error),
+            None => error.into_answer(id),
+        }
+    }
+}

@@ -1,0 +1,195 @@
+"""What a file serves, all together: its services and functions, its pipelines, and what they depend on.
+
+* A service or function of the file has a route. As a step of a pipeline it has none, unless it was given one
+  (`@service(route="/x")`) or another service depends on it.
+* A pipeline at the top of the file has a route, unless it is a step of another one.
+* What a service depends on is served with it, wherever it was imported from.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Any
+
+from callboard._api import SERVICE, hyphened
+from callboard._compose import AnyStep, NodeStage, Step, parts, tree, walk
+from callboard._depends import depends_of
+from callboard._fit import Misfit, check
+from callboard._target import Route, TargetError, load_module, main_route, named, routes_of, split
+
+
+@dataclasses.dataclass
+class App:
+    """All that a file serves."""
+
+    # In the order of the file; those of steps and dependencies from elsewhere behind them.
+    routes: list[Route]
+    # The routes of `routes` that are steps only.
+    steps: list[Route]
+    stages: list[NodeStage]
+    # By the path of the route.
+    pipelines: dict[str, tuple[str, Step]]
+    _builder: _Builder
+
+    def describe(self) -> dict[str, Any]:
+        """The app as `callboard.describe` prints it."""
+        stages = [{"name": stage.name, "kind": stage.kind, "keys": stage.keys} for stage in self.stages]
+        name_of = self._builder.stage_of
+        pipelines = [
+            {"name": name, "route": path, "steps": tree(step, name_of)} for path, (name, step) in self.pipelines.items()
+        ]
+        return {"services": [self._service(route) for route in self.routes], "stages": stages, "pipelines": pipelines}
+
+    def _service(self, route: Route) -> dict[str, Any]:
+        depends = [
+            {"attribute": attribute, "route": self._builder.path_of(found, f"{route.owner.__name__}.{attribute}")}
+            for attribute, found in depends_of(route.owner)
+        ]
+        is_step = any(route is step for step in self.steps)
+        more = {"depends": depends, "is_step": is_step}
+        return {**route.describe(), **{key: value for key, value in more.items() if value}}
+
+
+def load_app(target: str) -> App:
+    """What a file or module serves, or one name in it."""
+    source, name = split(target)
+    module = load_module(source)
+    builder = _Builder(source, module)
+    try:
+        return builder.build([(name, named(module, name))] if name else list(builder.served()))
+    except TypeError as error:
+        raise TargetError(str(error)) from error
+
+
+class _Builder:
+    def __init__(self, source: str, module: ModuleType) -> None:
+        self._source = source
+        self._module = module
+        self._names: dict[int, str] = {}
+        for name, value in vars(module).items():
+            self._names.setdefault(id(value), name)
+        self._routes: dict[int, list[Route]] = {}
+
+    def served(self) -> Iterator[tuple[str, Any]]:
+        """The names of the module that are served."""
+        values = [(name, value) for name, value in vars(self._module).items() if self._names[id(value)] == name]
+        services = [(name, value) for name, value in values if SERVICE in getattr(value, "__dict__", {})]
+        composed = [(name, value) for name, value in values if isinstance(value, Step)]
+        # What is imported from elsewhere is only served if the module has nothing of its own.
+        own = [(name, value) for name, value in services if value.__module__ == self._module.__name__]
+        yield from own or ([] if composed else services)
+        inside = {id(part) for _, step in composed for inner in walk(step) for part in parts(inner)}
+        yield from ((name, step) for name, step in composed if id(step) not in inside)
+
+    def build(self, served: list[tuple[str, Any]]) -> App:
+        composed = [(name, value) for name, value in served if isinstance(value, Step)]
+        owners = [value for _, value in served if not isinstance(value, Step)]
+        leaves = [part for _, step in composed for part in walk(step) if not isinstance(part, Step)]
+        depended = self._depended([*owners, *leaves])
+        public = {id(owner) for owner in (owners if not composed else self._without(owners, leaves))}
+        public |= {id(owner) for owner in depended}
+        routes = [route for owner in _distinct([*owners, *leaves, *depended]) for route in self.routes(owner)]
+        if not routes and not composed:
+            raise TargetError(
+                f"{self._source} has no service: decorate a class with @service, or a function with @function"
+            )
+        steps = [route for route in routes if id(route.owner) not in public and route is self.main(route.owner)]
+        stages = _distinct([part for _, step in composed for part in walk(step) if isinstance(part, NodeStage)])
+        app = App(routes, steps, stages, self._pipelines(composed), self)
+        self._check_names(app)
+        self._check_models(stages)
+        for name, step in composed:
+            self._check_types(name, step)
+        return app
+
+    def _without(self, owners: list[Any], leaves: list[Any]) -> list[Any]:
+        """Those that are no steps, or have a route that was written down."""
+        steps = {id(leaf) for leaf in leaves}
+        return [owner for owner in owners if id(owner) not in steps or self.main(owner).service.has_own_route]
+
+    def _depended(self, owners: list[Any]) -> list[Any]:
+        """What they depend on, and what that depends on."""
+        found: list[Any] = []
+        waiting = list(owners)
+        while waiting:
+            for _, dependency in depends_of(waiting.pop()):
+                target = dependency.target
+                if not isinstance(target, str) and not any(target is each for each in found):
+                    found.append(target)
+                    waiting.append(target)
+        return found
+
+    def _pipelines(self, composed: list[tuple[str, Step]]) -> dict[str, tuple[str, Step]]:
+        found: dict[str, tuple[str, Step]] = {}
+        for name, step in composed:
+            path = step.route or "/" + hyphened(name)
+            if path in found:
+                raise TargetError(f"{path} is the route of `{found[path][0]}` and of `{name}`: give one route='/…'")
+            found[path] = (name, step)
+        return found
+
+    # ---- Services and functions --------------------------------------------------------------------------------------
+
+    def routes(self, owner: Any) -> list[Route]:
+        if id(owner) not in self._routes:
+            self._routes[id(owner)] = routes_of(owner, self._target_of(owner))
+        return self._routes[id(owner)]
+
+    def main(self, owner: Any) -> Route:
+        """The route that a step or a dependency means."""
+        return main_route(self.routes(owner), owner.__name__)
+
+    def stage_of(self, owner: Any) -> str:
+        return self.main(owner).stage
+
+    def path_of(self, dependency: Any, where: str) -> str:
+        if isinstance(dependency.target, str):
+            return str(dependency.target)
+        route = self.main(dependency.target)
+        if route.signature.streams:
+            raise TargetError(f"{where}: {route.signature.where} answers with a stream, and a call has one output")
+        return route.path
+
+    def _target_of(self, owner: Any) -> str:
+        """What a worker imports: a name of this module, else of the one that has it."""
+        name = self._names.get(id(owner))
+        if name is not None:
+            return f"{self._source}:{name}"
+        if owner.__module__ == self._module.__name__ or not owner.__qualname__.isidentifier():
+            raise TargetError(
+                f"`{owner.__qualname__}` cannot be a step: a worker finds only a class or function at the top of a file"
+            )
+        return f"{owner.__module__}:{owner.__qualname__}"
+
+    # ---- Mistakes ----------------------------------------------------------------------------------------------------
+
+    def _check_names(self, app: App) -> None:
+        known: dict[str, str] = {}
+        named = [(route.stage, f"`{route.name}`") for route in app.routes]
+        for name, what in named + [(stage.name, str(stage)) for stage in app.stages]:
+            if name in known:
+                raise TargetError(f"the stages of {known[name]} and {what} are both called `{name}`: give one a name")
+            known[name] = what
+        paths = {route.path: route for route in app.routes if not any(route is step for step in app.steps)}
+        for path, (name, _) in app.pipelines.items():
+            if path in paths:
+                raise TargetError(f"{path} is the route of `{paths[path].name}` and of `{name}`: give one route='/…'")
+
+    def _check_models(self, stages: list[NodeStage]) -> None:
+        base = os.path.dirname(os.path.abspath(self._source)) if self._source.endswith(".py") else os.getcwd()
+        for stage in stages:
+            if "model" in stage.keys and not os.path.isfile(os.path.join(base, str(stage.keys["model"]))):
+                raise TargetError(f"{stage}: there is no file {os.path.join(base, str(stage.keys['model']))}")
+
+    def _check_types(self, name: str, step: AnyStep) -> None:
+        try:
+            check(step, lambda owner: self.main(owner).signature)
+        except Misfit as error:
+            raise TargetError(f"{name}: {error}") from error
+
+
+def _distinct(values: list[Any]) -> list[Any]:
+    return list({id(value): value for value in values}.values())

@@ -1,0 +1,223 @@
+"""Pipelines as values: what `pipeline`, `ensemble`, `switch` and the other steps were given.
+
+They only note it. What they mean is the grammar of `stages` in a configuration file, which a node checks and runs.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from callboard._api import _check_names, _route, nearest_name
+
+# A service or function, as it was decorated, or a `Step`.
+AnyStep = Any
+
+KINDS = ("image", "labels", "onnx", "process")
+_ONNX_KEYS = (
+    "threads", "batched", "max_batch_size", "max_delay", "replicas", "queue", "contract", "crash_retries", "timeout",
+    "max_abandoned_threads", "cost", "max_cost", "ageing", "affinity", "revision", "split", "name", "route",
+)  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Step:
+    """A step that is no Python code. At the top of a file it is served, unless it is a step of another one."""
+
+    # The path of its route; None: the name of its variable.
+    route: str | None
+
+    def parts(self) -> list[AnyStep]:
+        """Its direct steps."""
+        return []
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class NodeStage(Step):
+    """A stage that the node runs: a model, or a built-in kind."""
+
+    kind: str
+    name: str
+    keys: dict[str, Any]
+
+    def __str__(self) -> str:
+        return f"cb.onnx({self.keys['model']!r})" if self.kind == "onnx" else f"cb.stage({self.kind!r})"
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Pipeline(Step):
+    steps: tuple[AnyStep, ...]
+
+    def parts(self) -> list[AnyStep]:
+        return list(self.steps)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Ensemble(Step):
+    members: dict[str, AnyStep]
+    partial: bool
+
+    def parts(self) -> list[AnyStep]:
+        return list(self.members.values())
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Switch(Step):
+    field: str
+    cases: dict[str, AnyStep]
+    default: AnyStep | None
+
+    def parts(self) -> list[AnyStep]:
+        return [*self.cases.values(), *([] if self.default is None else [self.default])]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Pick(Step):
+    field: str
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Rename(Step):
+    names: dict[str, str]
+
+
+# ---- What users write ------------------------------------------------------------------------------------------------
+
+
+def pipeline(*steps: AnyStep, route: str | None = None) -> Pipeline:
+    """Steps in order: the output of each is the input of the next.
+
+    A step is a service, a function, `onnx`, `stage`, or another pipeline, `ensemble`, `switch`, `pick` or `rename`.
+    """
+    if not steps:
+        raise TypeError("pipeline has no step")
+    found = tuple(_step(f"pipeline: step {number}", step) for number, step in enumerate(steps, 1))
+    return Pipeline(_path(route), found)
+
+
+def ensemble(
+    named: Mapping[str, AnyStep] | None = None,
+    /,
+    *,
+    partial: bool = False,
+    route: str | None = None,
+    **members: AnyStep,
+) -> Ensemble:
+    """All members on the same input, at the same time: `ensemble(a=Cats, b=Dogs)`. The output is a map by name.
+
+    With `partial`, a member that fails leaves its error in its place.
+    """
+    return Ensemble(_path(route), _named("ensemble", named, members), partial)
+
+
+def switch(
+    field: str,
+    named: Mapping[str, AnyStep] | None = None,
+    /,
+    *,
+    default: AnyStep | None = None,
+    route: str | None = None,
+    **cases: AnyStep,
+) -> Switch:
+    """One of the cases, by the value of a field of the input: `switch("want", best=Best, all=All)`.
+
+    Without `default`, an input whose value has no case is refused.
+    """
+    if not isinstance(field, str) or not field:
+        raise TypeError(f"switch: {field!r} is no field: write its name")
+    default = None if default is None else _step("switch: the default", default)
+    return Switch(_path(route), field, _named("switch", named, cases), default)
+
+
+def pick(field: str) -> Pick:
+    """The value of one field of the input."""
+    return Pick(None, field)
+
+
+def rename(**names: str) -> Rename:
+    """The input with other names for some of its fields: `rename(picture="image")` for the model's input `image`."""
+    return Rename(None, names)
+
+
+def onnx(model: str | os.PathLike[str], /, **options: Any) -> NodeStage:
+    """An ONNX model, which the node runs without Python. The path is relative to the file that is served.
+
+    The options are the keys of a stage of kind `onnx` in a configuration file: `max_batch_size`, `max_delay`,
+    `replicas`, `threads`, `batched` and so on; `name` is that of the stage, by default that of the file.
+    """
+    _check_names("onnx", options, _ONNX_KEYS)
+    path = os.fspath(model)
+    name = options.pop("name", None) or re.sub(r"[^A-Za-z0-9_.~-]", "-", os.path.basename(path).removesuffix(".onnx"))
+    return NodeStage(_path(options.pop("route", None)), "onnx", name, {"model": path, **options})
+
+
+def stage(kind: str, /, *, name: str | None = None, route: str | None = None, **keys: Any) -> NodeStage:
+    """A stage of another kind of the configuration file, with its keys: `stage("labels", names=["cat", "dog"])`."""
+    if kind not in KINDS:
+        near = nearest_name(str(kind), KINDS)
+        raise ValueError(f"stage: there is no kind {kind!r}" + (f": did you mean {near!r}?" if near else ""))
+    if kind == "onnx" and "model" not in keys:
+        raise TypeError("stage('onnx') needs its model: use onnx('model.onnx')")
+    return NodeStage(_path(route), kind, name or kind, keys)
+
+
+def _named(what: str, named: Mapping[str, AnyStep] | None, more: dict[str, AnyStep]) -> dict[str, AnyStep]:
+    found = {**(named or {}), **more}
+    if not found:
+        raise TypeError(f"{what} has no step: give it steps by name")
+    return {str(name): _step(f"{what}: {name}", step) for name, step in found.items()}
+
+
+def _step(where: str, value: Any) -> AnyStep:
+    if isinstance(value, Step):
+        return value
+    if isinstance(value, (list, tuple)):
+        return Pipeline(None, tuple(_step(where, step) for step in value))
+    if isinstance(value, type) or (isinstance(value, Callable) and hasattr(value, "__qualname__")):  # type: ignore[arg-type]
+        return value
+    if hasattr(type(value), "predict"):
+        raise TypeError(f"{where}: use the class `{type(value).__name__}` itself, not an instance")
+    raise TypeError(f"{where}: {value!r} is no step: use a service, a function, onnx, or a pipeline of them")
+
+
+def _path(route: str | None) -> str | None:
+    return None if route is None else _route(route)
+
+
+# ---- What they mean --------------------------------------------------------------------------------------------------
+
+
+def walk(step: AnyStep) -> list[AnyStep]:
+    """The step and all inside of it, from the outside in."""
+    return [step, *(inner for part in parts(step) for inner in walk(part))]
+
+
+def parts(step: AnyStep) -> list[AnyStep]:
+    return step.parts() if isinstance(step, Step) else []
+
+
+def tree(step: AnyStep, name_of: Callable[[AnyStep], str]) -> Any:
+    """The step in the grammar of `stages`. `name_of` knows the stage of a service or function."""
+    if isinstance(step, NodeStage):
+        return step.name
+    if isinstance(step, Pipeline):
+        found = []
+        for part in step.steps:
+            inner = tree(part, name_of)
+            found += inner if isinstance(inner, list) else [inner]
+        return found
+    if isinstance(step, Ensemble):
+        members = {name: tree(member, name_of) for name, member in step.members.items()}
+        return {"ensemble": members, **({"partial": True} if step.partial else {})}
+    if isinstance(step, Switch):
+        cases = {name: tree(case, name_of) for name, case in step.cases.items()}
+        default = {} if step.default is None else {"default": tree(step.default, name_of)}
+        return {"switch": step.field, "cases": cases, **default}
+    if isinstance(step, Pick):
+        return {"pick": step.field}
+    if isinstance(step, Rename):
+        return {"rename": step.names}
+    return name_of(step)

@@ -1,0 +1,316 @@
+"""Calls of other routes from a service: `embed = depends(Embedder)`, then `self.embed.predict(text)`.
+
+In a worker a call goes to the node that started it, which knows the deadline, trace and caller of the call that makes
+it. Anywhere else, in tests and notebooks, the class runs in this process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import functools
+import inspect
+import sys
+from collections.abc import Coroutine, Iterable
+from typing import Any, Protocol
+
+from callboard._api import CallError, Context, HTTPException, InvalidInput, SetupContext, _route, nearest_name
+from callboard._envelope import Decoder, EnvelopeError, encode
+from callboard._runner import Cancelled, Failure, Runner, setup_arguments
+from callboard._signature import convert, schema
+from callboard._target import Route, TargetError, main_route, routes_of
+
+# The calls of one `map` that are open at the same time. A node allows 256 for each call.
+MAP_CALLS = 64
+
+
+class Calls(Protocol):
+    """What makes the calls: a worker's socket, or this process."""
+
+    def is_async(self) -> bool:
+        """Whether the code that asks awaits its calls."""
+
+    def call(self, path: str, route: Route | None, value: Any) -> Any: ...
+
+    def map(self, path: str, route: Route | None, values: Iterable[Any]) -> list[Any]: ...
+
+    async def call_async(self, path: str, route: Route | None, value: Any) -> Any: ...
+
+
+class Depends:
+    """A dependency, as an attribute of a class. An instance may have another object in its place, for a test."""
+
+    def __init__(self, target: Any) -> None:
+        self.target = target
+        self._owner: Any = None
+
+    def __set_name__(self, owner: Any, name: str) -> None:
+        self._owner = owner
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        return self if instance is None else self._handle
+
+    @functools.cached_property
+    def _handle(self) -> Handle:
+        if isinstance(self.target, str):
+            path = str(self.target)
+            return Handle(path, {"predict": Method(path, None, self._owner)}, "predict")
+        routes = routes_of(self.target, self.target.__name__)
+        main = main_route(routes, self.target.__name__)
+        methods = {route.attribute or "predict": Method(route.path, route, self._owner) for route in routes}
+        return Handle(self.target.__name__, methods, main.attribute or "predict")
+
+
+def depends(target: Any, /) -> Any:
+    """A service or function that this class calls, or the route of one: `depends(Embedder)`, `depends("/embedder")`.
+
+    `self.embed.predict(text)` is one call of its route with one item, also where `predict` is batched; `await` it in
+    async code. `self.embed.predict.map(texts)` makes many calls at the same time. A failed call raises `CallError`.
+    """
+    if isinstance(target, str):
+        return Depends(_route(target))
+    if isinstance(target, type) or inspect.isfunction(target):
+        return Depends(target)
+    raise TypeError(f"depends takes a service, a function or a route such as '/embedder', not {target!r}")
+
+
+def depends_of(owner: Any) -> list[tuple[str, Depends]]:
+    """The dependencies of a class, by attribute."""
+    if not isinstance(owner, type):
+        return []
+    found = [(name, inspect.getattr_static(owner, name)) for name in dir(owner)]
+    return [(name, each) for name, each in found if isinstance(each, Depends)]
+
+
+class Handle:
+    """A dependency, with the methods of its class. To call it is to call its `predict`."""
+
+    def __init__(self, name: str, methods: dict[str, Method], main: str) -> None:
+        self._name = name
+        self._methods = methods
+        self._main = main
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._methods[self._main](*args, **kwargs)
+
+    def map(self, values: Iterable[Any]) -> Any:
+        return self._methods[self._main].map(values)
+
+    def __getattr__(self, name: str) -> Method:
+        if name in self._methods:
+            return self._methods[name]
+        near = nearest_name(name, self._methods)
+        hint = f": did you mean {near!r}?" if near else f": there is {', '.join(self._methods)}"
+        raise AttributeError(f"{self._name} has no route {name!r}{hint}")
+
+
+class Method:
+    """One route that is called."""
+
+    def __init__(self, path: str, route: Route | None, owner: Any) -> None:
+        self._path = path
+        self._route = route
+        self._owner = owner
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        value = self._input(args, kwargs)
+        calls, route = self._calls(), self._resolved()
+        if calls.is_async():
+            return self._await(calls.call_async(self._path, route, value))
+        return self._output(calls.call(self._path, route, value))
+
+    def map(self, values: Iterable[Any]) -> Any:
+        """The outputs of many calls, in order. The first error is raised."""
+        calls, route = self._calls(), self._resolved()
+        if calls.is_async():
+            return self._gather(calls, route, values)
+        return [self._output(output) for output in calls.map(self._path, route, values)]
+
+    async def _gather(self, calls: Calls, route: Route | None, values: Iterable[Any]) -> list[Any]:
+        room = asyncio.Semaphore(MAP_CALLS)
+
+        async def one(value: Any) -> Any:
+            async with room:
+                return await self._await(calls.call_async(self._path, route, value))
+
+        tasks = [asyncio.ensure_future(one(value)) for value in values]
+        try:
+            return list(await asyncio.gather(*tasks))
+        finally:
+            for task in tasks:
+                task.cancel()
+
+    async def _await(self, call: Any) -> Any:
+        return self._output(await call)
+
+    def _calls(self) -> Calls:
+        return current or LOCAL
+
+    def _resolved(self) -> Route | None:
+        """The route, if its code is known. In this process a path is looked up in the file of its caller."""
+        if self._route is None and current is None:
+            return _find(self._path, self._owner)
+        return self._route
+
+    def _input(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The arguments of one call as its input."""
+        if self._route is None:
+            if len(args) > 1 or (args and kwargs):
+                raise TypeError(f"{self._path} takes one value, or the fields of an object by name")
+            return args[0] if args else kwargs or None
+        signature = self._route.signature
+        if signature.streams:
+            raise TypeError(f"{signature.where} answers with a stream, and a call has one output")
+        names = list(signature.hints)
+        found = dict(zip(names, args, strict=False))
+        wrong = [name for name in kwargs if name not in names or name in found]
+        if len(args) > len(names) or wrong:
+            raise TypeError(f"{signature.where} takes {', '.join(names) or 'nothing'}, each once")
+        found.update(kwargs)
+        missing = [name for name in names if name not in found and name not in signature.defaults]
+        if missing:
+            raise TypeError(f"{signature.where}: `{missing[0]}` is missing")
+        return found if len(names) != 1 else found.get(names[0], signature.defaults.get(names[0]))
+
+    def _output(self, value: Any) -> Any:
+        """The output as the type of the hint."""
+        return value if self._hint is Any else convert(value, self._hint)
+
+    @functools.cached_property
+    def _hint(self) -> Any:
+        if self._route is None or self._route.signature.output is type(None):
+            return Any
+        try:
+            schema(self._route.signature.output)
+        except TypeError:
+            return Any
+        return self._route.signature.output
+
+
+# ---- In this process -------------------------------------------------------------------------------------------------
+
+
+def _find(path: str, owner: Any) -> Route:
+    module = sys.modules.get(getattr(owner, "__module__", ""))
+    for value in vars(module).values() if module else ():
+        if "__callboard_service__" in getattr(value, "__dict__", {}):
+            for route in routes_of(value, value.__name__):
+                if route.path == path:
+                    return route
+    raise TargetError(f"{path} is no route of this file, and only a node knows others: put a stand-in in its place")
+
+
+class Local:
+    """Dependencies in this process: one instance of each class, from its first call on."""
+
+    def __init__(self) -> None:
+        self._instances: dict[int, Any] = {}
+        self._decoder = Decoder()
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def is_async(self) -> bool:
+        return in_loop() and not _RUNS_SYNC.get()
+
+    def call(self, path: str, route: Route | None, value: Any) -> Any:
+        if route is None or not (route.signature.is_async or _has_async_setup(route.owner)):
+            return _driven(self.call_async(path, route, value))
+        if self._loop is None:
+            self._loop = asyncio.new_event_loop()
+        return self._loop.run_until_complete(self.call_async(path, route, value))
+
+    def map(self, path: str, route: Route | None, values: Iterable[Any]) -> list[Any]:
+        return [self.call(path, route, value) for value in values]
+
+    async def call_async(self, path: str, route: Route | None, value: Any) -> Any:
+        if route is None:
+            raise TargetError(f"{path}: only a node knows it")
+        instance = self._instances.get(id(route.owner))
+        if id(route.owner) not in self._instances:
+            instance = route.instance()
+            setup = getattr(instance, "setup", None)
+            if setup is not None:
+                await _maybe(setup(**setup_arguments(setup, SetupContext(stage=route.stage))))
+            self._instances[id(route.owner)] = instance
+        runner, inputs, contexts = Runner(route, instance), [self._sent(value)], [Context(route=route.path)]
+        if runner.signature.is_async:
+            (outcome,) = await runner.run_async(inputs, contexts, _no_stream_async, lambda _: None)
+        else:
+            token = _RUNS_SYNC.set(True)
+            try:
+                (outcome,) = runner.run(inputs, contexts, _no_stream)
+            finally:
+                _RUNS_SYNC.reset(token)
+        if isinstance(outcome, Failure):
+            raise call_error(outcome.error) from outcome.error
+        return self._sent(outcome)
+
+    def close(self) -> None:
+        """Cleans up all instances."""
+        instances, self._instances = self._instances, {}
+        loop, self._loop = self._loop or asyncio.new_event_loop(), None
+        try:
+            for instance in instances.values():
+                if hasattr(instance, "cleanup"):
+                    loop.run_until_complete(_maybe(instance.cleanup()))
+        finally:
+            loop.close()
+
+    def _sent(self, value: Any) -> Any:
+        return self._decoder.decode(encode(value))
+
+
+def _has_async_setup(owner: Any) -> bool:
+    return inspect.iscoroutinefunction(getattr(owner, "setup", None))
+
+
+def _driven(call: Coroutine[Any, Any, Any]) -> Any:
+    """The result of a coroutine that never waits."""
+    try:
+        call.send(None)
+    except StopIteration as done:
+        return done.value
+    raise TypeError("synchronous code waits for asynchronous code: make it `async def`")
+
+
+async def _maybe(result: Any) -> None:
+    if inspect.isawaitable(result):
+        await result
+
+
+def _no_stream(_: int, __: Any) -> None:
+    raise TypeError("a call has one output")
+
+
+async def _no_stream_async(index: int, output: Any) -> None:
+    _no_stream(index, output)
+
+
+def in_loop() -> bool:
+    """Whether an event loop runs in this thread."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
+def call_error(error: BaseException) -> CallError:
+    """An exception of the called code, as its caller sees it behind a node."""
+    if isinstance(error, CallError):
+        return error
+    if isinstance(error, (InvalidInput, EnvelopeError)):
+        return CallError(str(error), kind="invalid_input", status_code=422)
+    if isinstance(error, HTTPException):
+        details = None if isinstance(error.detail, str) else error.detail
+        more: dict[str, Any] = {"details": details, "retry_after_ms": error.retry_after_ms}
+        return CallError(error.message, status_code=error.status_code, **more)
+    if isinstance(error, (Cancelled, asyncio.CancelledError)):
+        return CallError("the caller has left", kind="cancelled")
+    return CallError(f"{type(error).__name__}: {error}", type=type(error).__qualname__)
+
+
+# Synchronous code of a dependency runs now, although in an event loop.
+_RUNS_SYNC: contextvars.ContextVar[bool] = contextvars.ContextVar("callboard_runs_sync", default=False)
+LOCAL = Local()
+# Makes the calls of this process. The worker of this process sets it.
+current: Calls | None = None

@@ -1,0 +1,179 @@
+"""Calls of other routes: in this process, and from a worker by its node."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import composed
+import pytest
+from node import Node
+
+import callboard as cb
+
+# ---- In this process -------------------------------------------------------------------------------------------------
+
+
+def test_a_dependency_runs_in_this_process() -> None:
+    with cb.test_client(composed.Search) as client:
+        assert client.call("four") == {"label": {"name": "four", "score": 9.0}, "size": 4}
+        assert client.call("many")["scores"][:3] == [0.0, 2.0, 4.0]
+    with cb.test_client(composed.Plain) as client:
+        assert client.call(["a", "b"]) == ["A!", "B!", 1]
+        assert client.call(["caught"]) == ["failed", 422, "no text"]
+    with cb.test_client(composed.Nested) as client:
+        assert client.call("a") == ["A!", 1]
+
+
+def test_a_plain_instance_calls_its_dependencies() -> None:
+    assert composed.Plain().predict(["a"]) == ["A!", 1]
+    assert asyncio.run(composed.Search().predict("ab"))["size"] == 2
+
+
+def test_a_failed_call_raises_what_it_would_behind_a_node() -> None:
+    with cb.test_client(composed.Search) as client:
+        with pytest.raises(cb.CallError) as failed:
+            client.call("bad")
+        assert (failed.value.kind, failed.value.status_code, failed.value.retry_after_ms) == ("failed", 429, 3000)
+
+
+def test_a_test_puts_a_stand_in_in_the_place_of_a_dependency() -> None:
+    service = composed.Plain()
+    service.size = type("Size", (), {"predict": lambda _, text: 42})()
+    assert service.predict(["a"]) == ["A!", 42]
+
+
+def test_mistakes_in_a_call_name_what_there_is() -> None:
+    embed = composed.Search().embed
+    with pytest.raises(AttributeError, match="Embedder has no route 'predit': did you mean 'predict'"):
+        embed.predit("a")
+    for arguments, names in [(("a", 1, 2), {}), ((), {"txt": 1}), (("a",), {"text": 1})]:
+        with pytest.raises(TypeError, match=r"Embedder.predict takes text, extra"):
+            embed(*arguments, **names)
+    with pytest.raises(TypeError, match="`text` is missing"):
+        embed()
+    with pytest.raises(TypeError, match="/size takes one value"):
+        composed.Plain().size("a", "b")
+
+
+def test_a_route_that_only_a_node_knows_says_so() -> None:
+    class Lonely:
+        other = cb.depends("/elsewhere")
+
+    with pytest.raises(Exception, match="/elsewhere is no route of this file, and only a node knows others"):
+        Lonely().other(1)
+
+
+# ---- In a worker -----------------------------------------------------------------------------------------------------
+
+
+def calls(node: Node, count: int) -> dict[str, tuple[dict[str, Any], Any]]:
+    """The next calls of the worker, by route and input."""
+    found = {}
+    for _ in range(count):
+        head, (value,) = node.receive()
+        assert head["type"] == "call", head
+        found[f"{head['route']} {value}"] = (head, value)
+    return found
+
+
+def answer(node: Node, head: dict[str, Any], value: Any) -> None:
+    node.send({"type": "result", "id": head["id"], "unknown": 1}, [value])
+
+
+def test_asynchronous_code_awaits_the_results_of_its_node() -> None:
+    with Node("composed.py:Search") as node:
+        head, _ = node.receive()
+        assert head["calls"] is True
+        node.batch(["ab", "c"], ident=7)
+        found = calls(node, 4)
+        assert found["/size ab"][0] == {
+            "type": "call",
+            "id": found["/size ab"][0]["id"],
+            "batch": 7,
+            "item": 0,
+            "route": "/size",
+        }
+        assert found["/embedder {'text': 'c', 'extra': 1}"][0]["item"] == 1
+        for head, value in reversed(found.values()):
+            label = {"name": "n", "score": 0.5}
+            answer(node, head, len(value) if head["route"] == "/size" else label)
+        assert [output["size"] for output in node.outcomes()[0]] == [2, 1]
+
+
+def test_the_error_of_a_call_is_passed_on() -> None:
+    with Node("composed.py:Search").ready() as node:
+        node.batch(["a"])
+        for head, _ in calls(node, 2).values():
+            error = {"message": "full", "kind": "overloaded", "retry_after_ms": 500, "stage": "inner", "status": 503}
+            node.send({"type": "result", "id": head["id"], "error": error})
+        (failed,), _ = node.outcomes()
+        assert {key: failed[key] for key in error} == error
+
+
+def test_synchronous_code_waits_for_the_results_of_its_node() -> None:
+    with Node("composed.py:Plain").ready() as node:
+        node.batch([["a", "b"]])
+        found = calls(node, 2)
+        for key in ("/shout b", "/shout a"):
+            answer(node, found[key][0], key[-1] * 2)
+        head, _ = calls(node, 1)["/size a"]
+        answer(node, head, 3)
+        assert node.outcomes()[0] == [["aa", "bb", 3]]
+
+
+def test_threads_of_the_app_call_at_the_same_time() -> None:
+    with Node("composed.py:Plain").ready() as node:
+        node.batch([["threads"]], ident=3)
+        found = calls(node, 8)
+        assert all("item" not in head and head["batch"] == 3 for head, _ in found.values())
+        for head, value in reversed(found.values()):
+            answer(node, head, value)
+        assert node.outcomes()[0] == [[str(number) for number in range(8)]]
+
+
+def test_code_of_several_items_calls_for_the_whole_batch() -> None:
+    with Node("composed.py:Batches").ready() as node:
+        node.batch(["a", "b"])
+        for _ in range(2):
+            ((head, value),) = calls(node, 1).values()
+            assert "item" not in head
+            answer(node, head, value * 2)
+        assert node.outcomes()[0] == ["aa", "bb"]
+        node.batch(["c"], ident=2)
+        ((head, _),) = calls(node, 1).values()
+        assert head["item"] == 0
+
+
+def test_a_cancelled_item_gives_up_its_calls() -> None:
+    with Node("composed.py:Search").ready() as node:
+        node.batch(["a"])
+        opened = {head["id"] for head, _ in calls(node, 2).values()}
+        node.send({"type": "cancel", "id": 1, "item": 0})
+        given_up = {node.receive()[0]["id"] for _ in range(2)}
+        assert given_up == opened
+        assert node.outcomes()[0][0]["type"] == "Cancelled"
+        # It may have been on its way.
+        node.send({"type": "result", "id": opened.pop()}, ["late"])
+        node.batch(["a"], ident=2)
+        assert {head["batch"] for head, _ in calls(node, 2).values()} == {2}
+
+
+def test_a_map_has_a_bounded_number_of_open_calls() -> None:
+    with Node("composed.py:Plain").ready() as node:
+        node.batch([["x"] * 100])
+        heads = [node.receive()[0] for _ in range(64)]
+        answer(node, heads[0], "y")
+        assert node.receive()[0]["id"] == heads[-1]["id"] + 1
+
+
+def test_a_worker_reads_results_while_it_writes_calls() -> None:
+    with Node("composed.py:Plain").ready() as node:
+        node.batch([[f"{number}" + "x" * 300_000 for number in range(3)]])
+        for _ in range(3):
+            ((head, value),) = calls(node, 1).values()
+            # The worker writes its next call, which is not read before this result has gone.
+            answer(node, head, value)
+        head, _ = node.receive()
+        answer(node, head, 7)
+        assert [len(each) for each in node.outcomes()[0][0][:3]] == [300_001] * 3

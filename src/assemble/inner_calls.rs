@@ -1,0 +1,124 @@
+//! The calls that stages make to routes of this node, as far as their code says so before it runs.
+//!
+//! A route that is called must be served. Stages that call each other in a circle could all wait for each other, so
+//! that is an error as well; core refuses such a call in any case.
+
+use super::part::{Code, Part};
+use crate::config::{ConfigError, Hint, Plan, StagePlan};
+
+/// Checks the calls of all stages of the plan.
+pub(super) fn check(plan: &Plan, parts: &[Option<Part>]) -> Result<(), ConfigError> {
+    for index in 0..parts.len() {
+        for (attribute, route) in calls(parts, index) {
+            let place = || place(plan, &plan.stages[index], attribute);
+            let Some(called) = stages_of(plan, route) else {
+                let paths = plan.routes.iter().map(|route| &*route.path.value);
+                let (what, hint, name) = ("route", Hint::new(route, paths), route.clone());
+                return Err(ConfigError::UnknownName { place: place(), what, hint, name });
+            };
+            let streams = |stage: &usize| matches!(&parts[*stage], Some(Part { code: Code::Stream(_), .. }));
+            if called.iter().any(streams) {
+                let message = format!("the route `{route}` answers with a stream, and a call has one output");
+                return Err(ConfigError::Rejected { place: place(), message });
+            }
+            if let Some(way) = called.into_iter().find_map(|next| way_back(plan, parts, next, index, &mut Vec::new())) {
+                let names: Vec<String> =
+                    way.iter().map(|stage| format!("`{}`", plan.stages[*stage].name.value)).collect();
+                let way = names.join(", which calls ");
+                let message = format!("it calls {way}: all their replicas could wait for each other");
+                return Err(ConfigError::Rejected { place: place(), message });
+            }
+        }
+    }
+    Ok(())
+}
+
+fn calls(parts: &[Option<Part>], stage: usize) -> &[(String, String)] {
+    parts[stage].as_ref().map_or(&[], |part| &part.calls)
+}
+
+fn stages_of(plan: &Plan, route: &str) -> Option<Vec<usize>> {
+    let route = plan.routes.iter().find(|known| known.path.value == route)?;
+    Some(route.steps.value.stages())
+}
+
+/// The stages from `at` to `to`, by calls.
+fn way_back(plan: &Plan, parts: &[Option<Part>], at: usize, to: usize, seen: &mut Vec<usize>) -> Option<Vec<usize>> {
+    if at == to {
+        return Some(vec![at]);
+    }
+    if seen.contains(&at) {
+        return None;
+    }
+    seen.push(at);
+    let called = calls(parts, at).iter().filter_map(|(_, route)| stages_of(plan, route)).flatten();
+    let rest = called.into_iter().find_map(|next| way_back(plan, parts, next, to, seen))?;
+    Some([vec![at], rest].concat())
+}
+
+fn place(plan: &Plan, stage: &StagePlan, attribute: &str) -> crate::config::Place {
+    plan.place(&stage.name.source, format!("stage `{}`: {attribute}", stage.name.value))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use callboard_codec::DataType;
+    use callboard_core::{Pipeline, StreamStage};
+    use futures_util::stream;
+
+    use super::*;
+    use crate::config::{Environment, Flags, Target};
+
+    /// The routes `/a`, `/b` and `/c`, each with a stage of its own; the routes that the code of each calls.
+    fn checked(called: [&[&str]; 3], streams: bool) -> Result<(), String> {
+        let stages = ["a", "b", "c"].map(|name| {
+            format!(
+                "[[stage]]\nname = \"{name}\"\nkind = \"labels\"\n[[route]]\npath = \"/{name}\"\nstages = \"{name}\"\n"
+            )
+        });
+        let target = Target::File { path: PathBuf::from("f"), text: stages.concat() };
+        let plan = Plan::resolve(target, &Flags::new(), &Environment::default()).unwrap();
+        let code = if streams {
+            Code::Stream(StreamStage::each("s", |_: &callboard_codec::Value| stream::empty()).into())
+        } else {
+            Code::Single(Pipeline::pass_through())
+        };
+        let part = |routes: &[&str]| Part {
+            code: code.clone(),
+            needs: None,
+            output: DataType::value(),
+            calls: routes.iter().map(|route| ("embed".to_owned(), (*route).to_owned())).collect(),
+        };
+        check(&plan, &called.map(|routes| Some(part(routes)))).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn calls_without_a_circle_are_fine() {
+        assert_eq!(checked([&["/b", "/c"], &["/c"], &[]], false), Ok(()));
+    }
+
+    #[test]
+    fn a_route_that_is_not_served_is_named_with_the_nearest() {
+        let error = checked([&[], &["/aa"], &[]], false).unwrap_err();
+        assert!(error.starts_with("f:8: stage `b`: embed: ") && error.contains("did you mean `/a`?"), "{error}");
+    }
+
+    #[test]
+    fn a_circle_of_calls_is_refused_with_its_way() {
+        let error = checked([&["/b"], &["/c"], &["/b"]], false).unwrap_err();
+        assert_eq!(
+            error,
+            "f:8: stage `b`: embed: it calls `c`, which calls `b`: all their replicas could wait for each other"
+        );
+        let error = checked([&["/a"], &[], &[]], false).unwrap_err();
+        assert_eq!(error, "f:2: stage `a`: embed: it calls `a`: all their replicas could wait for each other");
+    }
+
+    #[test]
+    fn a_stream_cannot_be_called() {
+        let error = checked([&["/b"], &[], &[]], true).unwrap_err();
+        assert!(error.contains("the route `/b` answers with a stream"), "{error}");
+    }
+}
