@@ -128,3 +128,18 @@ fn bytes<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::E
     let text = String::deserialize(deserializer)?;
     parse_bytes(&text).map(Some).ok_or_else(|| D::Error::custom("expected a size such as \"64MiB\""))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shared_memory_is_used_unless_the_file_says_no() {
+        for (line, shared_memory) in [("", true), ("shared_memory = true", true), ("shared_memory = false", false)] {
+            let process: ProcessKeys = toml::from_str(&format!("command = [\"worker\"]\n{line}")).unwrap();
+            assert_eq!(process.process(Path::new("")).shared_memory, shared_memory);
+            let python: PythonKeys = toml::from_str(&format!("app = \"app.py:App\"\n{line}")).unwrap();
+            assert_eq!(python.process(Path::new("")).shared_memory, shared_memory);
+        }
+    }
+}
