@@ -48,6 +48,11 @@ class Faulty(Worker):
                     result["a"][1] = 1
         super()._finish(batch, results, runner, unwell)
 
+    def _inputs(self, batch: Batch) -> list[Any]:
+        if self.fault == "keeps":
+            self.kept = batch.parts
+        return super()._inputs(batch)
+
     def _ready(self) -> None:
         self._may_call = self.fault == "silent"
         super()._ready()

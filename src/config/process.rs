@@ -35,6 +35,9 @@ pub struct ProcessKeys {
     /// The most bytes of address space of a child. No limit by default.
     #[serde(default, deserialize_with = "bytes")]
     pub memory_limit: Option<u64>,
+    /// See [`ProcessConfig::shared_memory`]. Default true.
+    #[serde(default)]
+    pub shared_memory: Option<bool>,
     /// How many calls a child works on at once; see [`ProcessConfig::concurrency`]. By default one batch at a time.
     #[serde(default)]
     pub concurrency: Option<NonZeroU32>,
@@ -67,6 +70,9 @@ pub struct PythonKeys {
     /// The most bytes of address space of a child. No limit by default.
     #[serde(default, deserialize_with = "bytes")]
     pub memory_limit: Option<u64>,
+    /// See [`ProcessConfig::shared_memory`]. Default true.
+    #[serde(default)]
+    pub shared_memory: Option<bool>,
     /// How many calls a child works on at once; see [`ProcessConfig::concurrency`]. By default one batch at a time.
     #[serde(default)]
     pub concurrency: Option<NonZeroU32>,
@@ -81,6 +87,7 @@ macro_rules! apply {
         process.stop_timeout = keys.stop_timeout.unwrap_or(process.stop_timeout);
         process.max_batch_bytes = keys.max_batch_bytes.unwrap_or(process.max_batch_bytes);
         process.memory_limit = keys.memory_limit;
+        process.shared_memory = keys.shared_memory.unwrap_or(process.shared_memory);
         process.concurrency = keys.concurrency;
     }};
 }
@@ -126,4 +133,19 @@ fn duration<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duratio
 fn bytes<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Error> {
     let text = String::deserialize(deserializer)?;
     parse_bytes(&text).map(Some).ok_or_else(|| D::Error::custom("expected a size such as \"64MiB\""))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shared_memory_is_used_unless_the_file_says_no() {
+        for (line, shared_memory) in [("", true), ("shared_memory = true", true), ("shared_memory = false", false)] {
+            let process: ProcessKeys = toml::from_str(&format!("command = [\"worker\"]\n{line}")).unwrap();
+            assert_eq!(process.process(Path::new("")).shared_memory, shared_memory);
+            let python: PythonKeys = toml::from_str(&format!("app = \"app.py:App\"\n{line}")).unwrap();
+            assert_eq!(python.process(Path::new("")).shared_memory, shared_memory);
+        }
+    }
 }

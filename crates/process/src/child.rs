@@ -20,6 +20,7 @@ use crate::config::ProcessConfig;
 use crate::exit;
 use crate::fork_server::{ForkServer, Forked};
 use crate::program::{self, END_GRACE, LastLine, Program};
+use crate::socket::Inbox;
 
 /// How often the thread that waits for a child looks at its batch: a caller that leaves is noticed within this time.
 pub(crate) const TICK: Duration = Duration::from_millis(20);
@@ -28,7 +29,7 @@ pub(crate) const TICK: Duration = Duration::from_millis(20);
 #[derive(Debug)]
 pub(crate) struct ChildProcess {
     group: Group,
-    pub(crate) stream: BufReader<UnixStream>,
+    pub(crate) stream: BufReader<Inbox>,
     life: Arc<Life>,
     ended: Receiver<()>,
     last_line: LastLine,
@@ -91,7 +92,7 @@ impl ChildProcess {
             }
         };
         let (last_line, logged) = log_lines(lines, replica).map_err(failed)?;
-        let stream = BufReader::new(ours);
+        let stream = BufReader::new(Inbox::new(ours));
         Ok(Self { group, stream, life, ended, last_line, logged, exit_port, cause: None })
     }
 

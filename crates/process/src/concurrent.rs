@@ -33,11 +33,8 @@ use crate::calls::{self, MAX_OPEN};
 use crate::config::ProcessConfig;
 use crate::fork_server::ForkServer;
 use crate::frame::{Frame, frame_start};
-use crate::message::{self, FromChild, ItemError, ToChild};
+use crate::message::{self, CREDIT, FromChild, ItemError, ToChild};
 use crate::worker::{Lost, ProcessWorker, call_head, decode, envelope, failure, head, is_not_ready};
-
-/// The outputs of one item that the child may send before their reader has taken them.
-pub(crate) const CREDIT: usize = 16;
 
 /// The most frames of one call that wait to be written: its batch, its cancellation, and credit, which a child that reads
 /// nothing cannot use up.
@@ -345,7 +342,7 @@ impl AsyncStreamWorker for ConcurrentStreamWorker {
 async fn write_frames(socket: Arc<UnixStream>, mut outgoing: mpsc::Receiver<OutgoingFrame>) -> io::Result<()> {
     while let Some(OutgoingFrame { head, part }) = outgoing.recv().await {
         let lengths = part.iter().map(Envelope::len);
-        write_all(&socket, &frame_start(&head, lengths)?).await?;
+        write_all(&socket, &frame_start(&head, lengths, 0)?).await?;
         for piece in part.iter().flat_map(|part| part.parts()) {
             write_all(&socket, piece).await?;
         }

@@ -39,6 +39,10 @@ pub struct ProcessConfig {
     pub max_batch_bytes: u64,
     /// The most bytes of address space. No limit by default. Linux only.
     pub memory_limit: Option<u64>,
+    /// Whether frames of 256 KiB and more go through shared memory where both sides can, instead of the socket. Each
+    /// replica then keeps what its largest recent batch took, and twice its largest recent outcomes, or twice that if
+    /// memory is still in use when the next batch comes. Default true.
+    pub shared_memory: bool,
     /// How many calls a child works on at once, each in a batch of its own; it must be made for it. By default a child
     /// has one batch at a time.
     pub concurrency: Option<NonZeroU32>,
@@ -56,6 +60,7 @@ impl ProcessConfig {
             stop_timeout: DEFAULT_STOP_TIMEOUT,
             max_batch_bytes: DEFAULT_MAX_BATCH_BYTES,
             memory_limit: None,
+            shared_memory: true,
             concurrency: None,
         }
     }

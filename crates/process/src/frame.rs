@@ -1,11 +1,15 @@
 //! Frames: a head and its parts, with all lengths known before them.
 //!
-//! Lengths are checked against the limits before anything is allocated, and memory grows only as bytes arrive.
+//! Lengths are checked against the limits before anything is allocated, and memory grows only as bytes arrive. The parts
+//! lie in the stream, or in shared memory.
 
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 
 use bytes::Bytes;
 use callboard_codec::{DecodeLimits, MAX_DEPTH};
+
+use crate::shared_memory::{Incoming, MemoryError};
+use crate::socket::Source;
 
 /// The most bytes of a head.
 const MAX_HEAD_BYTES: usize = 4 * 1024 * 1024;
@@ -33,7 +37,7 @@ pub(crate) struct Frame {
 }
 
 /// The sender broke the protocol.
-#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, thiserror::Error)]
 pub(crate) enum FrameError {
     #[error("a frame's head has {0} bytes, more than {MAX_HEAD_BYTES}")]
     Head(usize),
@@ -41,17 +45,23 @@ pub(crate) enum FrameError {
     Parts(usize),
     #[error("a frame has {bytes} bytes, more than the limit of {limit} (max_bytes)")]
     Bytes { bytes: u64, limit: u64 },
+    #[error(transparent)]
+    Memory(#[from] MemoryError),
 }
 
-/// Sends a frame. Each part may be in pieces.
+/// Sends a frame. Each part may be in pieces. All of them lie in `memory` already unless this is 0.
 pub(crate) fn write_frame<'p>(
     stream: &mut impl Write,
     head: &[u8],
     parts: impl ExactSizeIterator<Item = (usize, &'p [Bytes])> + Clone,
+    memory: u8,
 ) -> io::Result<()> {
     let lengths = parts.clone().map(|(bytes, _)| bytes);
     let all: usize = lengths.clone().sum();
-    let mut start = frame_start(head, lengths)?;
+    let mut start = frame_start(head, lengths, memory)?;
+    if memory != 0 {
+        return stream.write_all(&start);
+    }
     let pieces = parts.flat_map(|(_, pieces)| pieces);
     if start.len() + all <= ONE_PIECE_BYTES {
         pieces.for_each(|piece| start.extend_from_slice(piece));
@@ -62,10 +72,15 @@ pub(crate) fn write_frame<'p>(
 }
 
 /// The bytes of a frame before its parts, which have these lengths.
-pub(crate) fn frame_start(head: &[u8], lengths: impl ExactSizeIterator<Item = usize>) -> io::Result<Vec<u8>> {
+pub(crate) fn frame_start(
+    head: &[u8],
+    lengths: impl ExactSizeIterator<Item = usize>,
+    memory: u8,
+) -> io::Result<Vec<u8>> {
     let mut start = Vec::with_capacity(START_BYTES + 8 * lengths.len() + head.len());
     start.extend_from_slice(&u32::try_from(head.len()).map_err(io::Error::other)?.to_le_bytes());
-    start.extend_from_slice(&u32::try_from(lengths.len()).map_err(io::Error::other)?.to_le_bytes());
+    start.extend_from_slice(&u32::try_from(lengths.len()).map_err(io::Error::other)?.to_le_bytes()[..3]);
+    start.push(memory);
     lengths.for_each(|bytes| start.extend_from_slice(&(bytes as u64).to_le_bytes()));
     start.extend_from_slice(head);
     Ok(start)
@@ -75,8 +90,11 @@ pub(crate) fn frame_start(head: &[u8], lengths: impl ExactSizeIterator<Item = us
 #[derive(Debug)]
 pub(crate) struct FrameReader {
     max_bytes: u64,
+    memories: Option<Incoming>,
     section: Section,
     buffer: Vec<u8>,
+    /// The memory that the parts lie in, or 0.
+    memory: u8,
     lengths: Vec<usize>,
     frame: Frame,
 }
@@ -93,7 +111,13 @@ enum Section {
 impl FrameReader {
     pub(crate) fn new(max_bytes: u64) -> Self {
         let (buffer, lengths) = (Vec::new(), Vec::new());
-        Self { max_bytes, section: Section::Start, buffer, lengths, frame: Frame::default() }
+        let (section, frame) = (Section::Start, Frame::default());
+        Self { max_bytes, memories: None, section, buffer, memory: 0, lengths, frame }
+    }
+
+    /// Lets frames lie in shared memory.
+    pub(crate) fn set_memories(&mut self, memories: Incoming) {
+        self.memories = Some(memories);
     }
 
     /// Changes the limit of frames that have not begun.
@@ -103,8 +127,12 @@ impl FrameReader {
 
     /// Reads until a frame is complete. `None`: the stream has ended. An error of kind `WouldBlock` or `TimedOut` loses
     /// nothing: the next call continues.
-    pub(crate) fn read(&mut self, stream: &mut impl Read) -> io::Result<Option<Frame>> {
+    pub(crate) fn read(&mut self, stream: &mut impl Source) -> io::Result<Option<Frame>> {
+        let broken = |error: FrameError| io::Error::new(io::ErrorKind::InvalidData, error);
         loop {
+            if matches!(self.section, Section::Parts) && self.memory != 0 {
+                self.take_memory(stream).map_err(|error| broken(error.into()))?;
+            }
             let needed = match self.section {
                 Section::Start => START_BYTES,
                 Section::Lengths { parts, .. } => 8 * parts,
@@ -113,6 +141,9 @@ impl FrameReader {
                     Some(bytes) => *bytes,
                     None => {
                         self.section = Section::Start;
+                        if stream.has_stray_descriptor() {
+                            return Err(broken(MemoryError::StrayDescriptor.into()));
+                        }
                         return Ok(Some(std::mem::take(&mut self.frame)));
                     }
                 },
@@ -120,12 +151,25 @@ impl FrameReader {
             if !self.fill(stream, needed)? {
                 return Ok(None);
             }
-            self.take().map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
+            self.take().map_err(broken)?;
         }
     }
 
+    /// Takes the parts from shared memory.
+    fn take_memory(&mut self, stream: &mut impl Source) -> Result<(), MemoryError> {
+        let memory = std::mem::take(&mut self.memory);
+        let memories = self.memories.as_mut().ok_or(MemoryError::NotAgreed)?;
+        let descriptor = if Incoming::is_new(memory) {
+            Some(stream.take_descriptor().ok_or(MemoryError::NoDescriptor)?)
+        } else {
+            None
+        };
+        self.frame.parts = memories.read(memory, descriptor, &self.lengths)?;
+        Ok(())
+    }
+
     /// Whether the stream had this many bytes.
-    fn fill(&mut self, stream: &mut impl Read, needed: usize) -> io::Result<bool> {
+    fn fill(&mut self, stream: &mut impl Source, needed: usize) -> io::Result<bool> {
         while self.buffer.len() < needed {
             let have = self.buffer.len();
             let growth = have.clamp(FIRST_BYTES, GROWTH_BYTES);
@@ -149,7 +193,8 @@ impl FrameReader {
         let buffer = std::mem::take(&mut self.buffer);
         self.section = match self.section {
             Section::Start => {
-                let (head, parts) = (number(&buffer[..4]), number(&buffer[4..]));
+                let (head, parts) = (number(&buffer[..4]), number(&buffer[4..7]));
+                self.memory = buffer[7];
                 let (head, parts) = (saturated(head), saturated(parts));
                 if head > MAX_HEAD_BYTES {
                     return Err(FrameError::Head(head));
@@ -204,9 +249,28 @@ fn saturated(number: u64) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Read;
+    #[cfg(target_os = "linux")]
+    use std::{
+        fs::File,
+        io::BufReader,
+        mem::MaybeUninit,
+        os::fd::{AsFd, OwnedFd},
+        os::unix::net::UnixStream,
+    };
+
     use proptest::prelude::*;
+    #[cfg(target_os = "linux")]
+    use rustix::{
+        fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create},
+        net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg},
+    };
 
     use super::*;
+    #[cfg(target_os = "linux")]
+    use crate::{shared_memory::Reading, socket::Inbox};
+
+    impl Source for &[u8] {}
 
     /// Gives `step` bytes at a time, and is not ready before each.
     struct Slow<'b> {
@@ -214,6 +278,8 @@ mod tests {
         step: usize,
         is_ready: bool,
     }
+
+    impl Source for Slow<'_> {}
 
     impl Read for Slow<'_> {
         fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
@@ -228,7 +294,7 @@ mod tests {
         }
     }
 
-    fn read(reader: &mut FrameReader, stream: &mut impl Read) -> io::Result<Option<Frame>> {
+    fn read(reader: &mut FrameReader, stream: &mut impl Source) -> io::Result<Option<Frame>> {
         loop {
             match reader.read(stream) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
@@ -240,7 +306,7 @@ mod tests {
     fn written(head: &[u8], parts: &[Vec<Bytes>]) -> Vec<u8> {
         let mut all = Vec::new();
         let parts = parts.iter().map(|pieces| (pieces.iter().map(Bytes::len).sum(), pieces.as_slice()));
-        write_frame(&mut all, head, parts).unwrap();
+        write_frame(&mut all, head, parts, 0).unwrap();
         all
     }
 
@@ -270,11 +336,73 @@ mod tests {
         }
     }
 
+    /// A frame with one part of 64 bytes in memory, sent with these descriptors: what the reader says.
+    #[cfg(target_os = "linux")]
+    fn sent_with(memory: u8, descriptors: &[File], memories: Option<Incoming>) -> String {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let mut frame = vec![1, 0, 0, 0, u8::from(memory != 0), 0, 0, memory];
+        frame.extend([64, 0, 0, 0, 0, 0, 0, 0].repeat(usize::from(memory != 0)));
+        frame.push(0xC0);
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(10))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        let descriptors: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
+        assert!(descriptors.is_empty() || control.push(SendAncillaryMessage::ScmRights(&descriptors)));
+        sendmsg(&ours, &[io::IoSlice::new(&frame)], &mut control, SendFlags::empty()).unwrap();
+        let (mut stream, mut reader) = (BufReader::new(Inbox::new(theirs)), FrameReader::new(1000));
+        memories.into_iter().for_each(|memories| reader.set_memories(memories));
+        reader.read(&mut stream).map_or_else(|error| error.to_string(), |frame| format!("{:?}", frame.unwrap().parts))
+    }
+
+    /// A pipe is open for writing as long as somebody has its end: what is received and refused is closed.
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn descriptors_that_break_the_rules_are_refused_and_closed() {
+        let memory = |bytes, seals| {
+            let memory = File::from(memfd_create("test", MemfdFlags::ALLOW_SEALING).unwrap());
+            memory.set_len(bytes).unwrap();
+            fcntl_add_seals(&memory, seals).unwrap();
+            memory
+        };
+        let good = || memory(128, SealFlags::SHRINK);
+        let pipe = || io::pipe().unwrap();
+        let can = || Some(Incoming::new(Reading::Copies));
+        assert_eq!(sent_with(0x81, &[good()], can()), format!("[{:?}]", Bytes::from(vec![0; 64])));
+        for (number, descriptors, memories, reason) in [
+            (0, vec![good()], can(), "belongs to no frame"),
+            (0, vec![], None, "[]"),
+            (0, vec![good()], None, "belongs to no frame"),
+            (0x81, vec![good()], None, "not agreed upon"),
+            (0x81, vec![], can(), "no descriptor"),
+            (0x81, vec![good(), good()], can(), "more than one descriptor"),
+            (0x81, (0..9).map(|_| good()).collect(), can(), "more than one descriptor"),
+            (0x81, vec![memory(128, SealFlags::empty())], can(), "not memory that is sealed"),
+            (0x81, vec![memory(128, SealFlags::WRITE | SealFlags::GROW)], can(), "not memory that is sealed"),
+            (0x81, vec![memory(127, SealFlags::SHRINK)], can(), "128 bytes of a memory that has 127"),
+            (0x81, vec![File::open("/proc/self/exe").unwrap()], can(), "not memory that is sealed"),
+            (0x81, vec![File::open("/dev/zero").unwrap()], can(), "not memory that is sealed"),
+            (0x80, vec![good()], can(), "memory 0, which is not known"),
+            (0x85, vec![good()], can(), "memory 5, which is not known"),
+            (0x01, vec![], can(), "memory 1, which is not known"),
+        ] {
+            let said = sent_with(number, &descriptors, memories);
+            assert!(said.contains(reason), "{reason}: {said}");
+        }
+        for count in [1, 2, 9] {
+            let (mut end, start) = pipe();
+            let copies: Vec<File> = (0..count).map(|_| OwnedFd::from(start.try_clone().unwrap()).into()).collect();
+            let said = sent_with(0x81, &copies, can());
+            assert!(said.contains("not memory") || said.contains("more than one"), "{said}");
+            drop((start, copies));
+            assert_eq!(end.read(&mut [0]).unwrap(), 0, "all copies are closed");
+        }
+    }
+
     #[test]
     fn lengths_beyond_the_limits_are_refused_before_memory_is_taken() {
         let error = |bytes: &[u8]| FrameReader::new(10).read(&mut &*bytes).unwrap_err().to_string();
         assert!(error(&[255; 8]).contains("head"));
         assert!(error(&[0, 0, 0, 0, 1, 0, 1, 0]).contains("65537 parts"));
+        assert!(error(&[0, 0, 0, 0, 0, 0, 0, 1]).contains("not agreed"));
         let mut long = vec![0, 0, 0, 0, 2, 0, 0, 0];
         long.extend([10, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0]);
         assert!(error(&long).contains("11 bytes, more than the limit of 10"));

@@ -22,6 +22,8 @@ mod message;
 mod program;
 mod python;
 mod serve;
+mod shared_memory;
+mod socket;
 mod stage;
 mod worker;
 

@@ -19,6 +19,9 @@ pub(crate) const MAX_ITEMS: usize = 4_096;
 /// The most lines of a traceback that are logged.
 pub(crate) const MAX_TRACE_LINES: usize = 200;
 
+/// The outputs of one item that a child with several open batches may send before their reader has taken them.
+pub(crate) const CREDIT: usize = 16;
+
 /// The most levels of a head.
 const MAX_DEPTH: usize = 64;
 
@@ -58,6 +61,9 @@ pub(crate) struct Start {
     pub(crate) generation: u64,
     pub(crate) max_batch_size: usize,
     pub(crate) max_bytes: u64,
+    /// Whether frames may lie in shared memory, in either direction.
+    #[serde(default)]
+    pub(crate) shared_memory: bool,
     pub(crate) settings: Map,
     /// How many batches may be open at once, if more than one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -79,6 +85,7 @@ impl Start {
             settings: replica.settings().clone(),
             max_batches: None,
             credit: None,
+            shared_memory: false,
         }
     }
 }
@@ -106,6 +113,9 @@ pub(crate) enum FromChild {
         protocol: u32,
         #[serde(default)]
         worker: String,
+        /// Whether it reads frames from shared memory, if the node can.
+        #[serde(default)]
+        shared_memory: bool,
         /// How many batches it works on at once.
         #[serde(default = "one", skip_serializing_if = "is_one")]
         max_batches: usize,

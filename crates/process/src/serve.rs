@@ -12,6 +12,8 @@ use rustix::stdio::dup2_stdin;
 
 use crate::frame::{FrameReader, limits, write_frame};
 use crate::message::{self, FromChild, ItemError, PROTOCOL, ToChild};
+use crate::shared_memory::{self, Incoming, Outgoing, Placed, Reading};
+use crate::socket::Inbox;
 
 /// The most bytes of the first frame, before the node has said its limit.
 const START_BYTES: u64 = 1024 * 1024;
@@ -52,19 +54,23 @@ pub fn serve_worker<W>(
     load: impl FnOnce() -> Result<W, Failure>,
     run: impl Fn(&mut W, &Value) -> Result<Value, Failure>,
 ) -> Result<(), ServeWorkerError> {
-    let mut socket = take_socket().map_err(ServeWorkerError::NoSocket)?;
+    let socket = take_socket().map_err(ServeWorkerError::NoSocket)?;
     // Also when it does not read the end of its socket, because it computes.
     #[cfg(target_os = "linux")]
     rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL)).map_err(io::Error::from)?;
-    let mut stream = BufReader::new(socket.try_clone()?);
+    let mut stream = BufReader::new(Inbox::new(socket.try_clone()?));
+    let socket = Inbox::new(socket);
     let mut reader = FrameReader::new(START_BYTES);
-    let mut send = |message: &FromChild, parts: &[Envelope]| -> Result<(), ServeWorkerError> {
-        let head = message::encode(message).map_err(|error| ServeWorkerError::Protocol(error.to_string()))?;
-        let parts = parts.iter().map(|part| (part.len(), part.parts()));
-        Ok(write_frame(&mut socket, &head, parts)?)
-    };
+    let send =
+        |message: &FromChild, parts: &[Envelope], memories: Option<&mut Outgoing>| -> Result<(), ServeWorkerError> {
+            let head = message::encode(message).map_err(|error| ServeWorkerError::Protocol(error.to_string()))?;
+            let parts = parts.iter().map(|part| (part.len(), part.parts()));
+            let Placed { memory, descriptor } =
+                memories.map_or_else(Placed::default, |memories| memories.place(parts.clone()));
+            Ok(write_frame(&mut socket.outbox(descriptor), &head, parts, memory)?)
+        };
     let mut load = Some(load);
-    let (mut worker, mut decode) = (None, limits(START_BYTES));
+    let (mut worker, mut decode, mut memories) = (None, limits(START_BYTES), None);
     while let Some(frame) = reader.read(&mut stream)? {
         let head: ToChild =
             message::decode(&frame.head).map_err(|error| ServeWorkerError::Protocol(error.to_string()))?;
@@ -77,11 +83,17 @@ pub fn serve_worker<W>(
                     Ok(loaded) => worker = Some(loaded),
                     Err(failure) => {
                         let (message, trace) = (failure.message().to_owned(), None);
-                        return send(&FromChild::Failed { message, trace }, &[]);
+                        return send(&FromChild::Failed { message, trace }, &[], None);
                     }
                 }
                 let version = concat!("rust, callboard ", env!("CARGO_PKG_VERSION")).to_owned();
-                send(&FromChild::Ready { protocol: PROTOCOL, worker: version, max_batches: 1 }, &[])?;
+                let shared_memory = start.shared_memory && shared_memory::IS_SUPPORTED;
+                if shared_memory {
+                    reader.set_memories(Incoming::new(Reading::Views));
+                    memories = Some(Outgoing::default());
+                }
+                let ready = FromChild::Ready { protocol: PROTOCOL, worker: version, shared_memory, max_batches: 1 };
+                send(&ready, &[], None)?;
             }
             (ToChild::Batch { id, .. }, Some(worker)) => {
                 let (mut items, mut parts) = (Vec::with_capacity(frame.parts.len()), Vec::new());
@@ -100,11 +112,11 @@ pub fn serve_worker<W>(
                         Err(failure) => items.push(Some(item_error(&failure))),
                     }
                 }
-                send(&FromChild::Outcomes { id, items, last: false }, &parts)?;
+                send(&FromChild::Outcomes { id, items, last: false }, &parts, memories.as_mut())?;
             }
             // An item that runs is not interrupted.
             (ToChild::Cancel { .. } | ToChild::Credit { .. } | ToChild::Result { .. }, _) => {}
-            (ToChild::Ping, _) => send(&FromChild::Pong, &[])?,
+            (ToChild::Ping, _) => send(&FromChild::Pong, &[], None)?,
             (ToChild::Stop, _) => return Ok(()),
             (ToChild::Start(_) | ToChild::Batch { .. }, _) => {
                 return Err(ServeWorkerError::Protocol("a batch before the start, or a second start".to_owned()));

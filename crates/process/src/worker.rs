@@ -2,7 +2,7 @@
 
 use std::io::{self, BufReader, Read, Write};
 use std::num::NonZeroU32;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
@@ -15,11 +15,14 @@ use callboard_core::{
 
 use crate::calls::{self, CallOutcome, Calls};
 use crate::child::{ChildProcess, TICK};
-use crate::concurrent::CREDIT;
 use crate::config::ProcessConfig;
 use crate::fork_server::ForkServer;
 use crate::frame::{Frame, FrameReader, limits, write_frame};
-use crate::message::{self, CallHead, FromChild, ItemError, MAX_ITEMS, MAX_TRACE_LINES, PROTOCOL, Start, ToChild};
+use crate::message::{
+    self, CREDIT, CallHead, FromChild, ItemError, MAX_ITEMS, MAX_TRACE_LINES, PROTOCOL, Start, ToChild,
+};
+use crate::shared_memory::{self, Incoming, Outgoing, Placed, Reading};
+use crate::socket::{Inbox, Outbox, Source};
 
 /// The status of an input that does not have the service's type.
 const INVALID_STATUS: u16 = 422;
@@ -34,6 +37,8 @@ const MAX_LOG_CHARS: usize = 8_000;
 pub(crate) struct ProcessWorker {
     child: ChildProcess,
     reader: FrameReader,
+    /// If both sides share memory.
+    memories: Option<Outgoing>,
     /// `None` until the child calls.
     calls: Option<Calls>,
     limits: DecodeLimits,
@@ -76,6 +81,7 @@ impl ProcessWorker {
         let mut worker = Self {
             child: ChildProcess::start(config, fork_server, replica)?,
             reader: FrameReader::new(config.max_batch_bytes),
+            memories: None,
             calls: None,
             limits: limits(config.max_batch_bytes),
             next_id: 0,
@@ -86,11 +92,17 @@ impl ProcessWorker {
             max_batches: 1,
             is_leaving: false,
         };
+        let shared_memory = config.shared_memory && shared_memory::IS_SUPPORTED;
+        if shared_memory {
+            worker.reader.set_memories(Incoming::new(Reading::Copies));
+        }
         let concurrency = config.concurrency.map(NonZeroU32::get);
         let credit = concurrency.map(|_| CREDIT);
-        let start = ToChild::Start(Start { max_batches: concurrency, credit, ..Start::new(config, replica) });
+        let start = Start { max_batches: concurrency, credit, shared_memory, ..Start::new(config, replica) };
+        let start = ToChild::Start(start);
         match worker.until_ready(&start, concurrency.unwrap_or(1) as usize, config.start_timeout) {
-            Ok(()) => {
+            Ok(child_shares) => {
+                worker.memories = (shared_memory && child_shares).then(Outgoing::default);
                 worker.child.set_busy(false);
                 Ok(worker)
             }
@@ -145,7 +157,8 @@ impl ProcessWorker {
         self.child.exit()
     }
 
-    fn until_ready(&mut self, start: &ToChild, wanted: usize, timeout: Duration) -> Result<(), Lost> {
+    /// Returns whether the child shares memory.
+    fn until_ready(&mut self, start: &ToChild, wanted: usize, timeout: Duration) -> Result<bool, Lost> {
         let end = Instant::now().checked_add(timeout);
         self.send(start, &[], end)?;
         loop {
@@ -154,11 +167,11 @@ impl ProcessWorker {
                 if is_late { Err(Lost::Broken(format!("it was not ready within {timeout:?}"))) } else { Ok(()) }
             })?;
             match head(&frame)? {
-                FromChild::Ready { protocol: PROTOCOL, worker, max_batches } => {
+                FromChild::Ready { protocol: PROTOCOL, worker, shared_memory, max_batches } => {
                     self.max_batches = max_batches.min(wanted).max(1);
                     let (stage, replica) = (&self.stage, self.replica);
                     tracing::debug!(stage, replica, worker, "the child is ready");
-                    return Ok(());
+                    return Ok(shared_memory);
                 }
                 FromChild::Ready { protocol, .. } => {
                     return Err(Lost::Broken(format!("it speaks version {protocol} of the protocol, not {PROTOCOL}")));
@@ -281,7 +294,7 @@ impl ProcessWorker {
         outcomes.into_iter().flatten().try_for_each(|(id, outcome)| self.send_result(id, outcome))
     }
 
-    fn send_result(&self, id: u64, outcome: CallOutcome) -> Result<(), Lost> {
+    fn send_result(&mut self, id: u64, outcome: CallOutcome) -> Result<(), Lost> {
         let (message, output) = calls::result(id, outcome, self.limits.max_bytes);
         self.send(&message, output.as_slice(), None)
     }
@@ -323,18 +336,20 @@ impl ProcessWorker {
     }
 
     /// Sends a frame. A child that has not read it until `end`, or when its replica is over, must be killed.
-    fn send(&self, message: &ToChild, parts: &[Envelope], end: Option<Instant>) -> Result<(), Lost> {
+    fn send(&mut self, message: &ToChild, parts: &[Envelope], end: Option<Instant>) -> Result<(), Lost> {
         let head = message::encode(message).map_err(|error| Lost::Broken(error.to_string()))?;
         let parts = parts.iter().map(|part| (part.len(), part.parts()));
-        Ok(write_frame(&mut PatientWriter { child: &self.child, end }, &head, parts)?)
+        let Placed { memory, descriptor } =
+            self.memories.as_mut().map_or_else(Placed::default, |memories| memories.place(parts.clone()));
+        Ok(write_frame(&mut PatientWriter::new(&self.child, descriptor, end), &head, parts, memory)?)
     }
 
     /// Tells the child that a caller has left. False: it reads nothing for now, and is told later.
     fn cancel(&self, id: u64, item: usize) -> Result<bool, Lost> {
         let head = message::encode(&ToChild::Cancel { id, item }).map_err(|error| Lost::Broken(error.to_string()))?;
-        let mut writer = PatientWriter { child: &self.child, end: Some(Instant::now()) };
+        let mut writer = PatientWriter::new(&self.child, None, Some(Instant::now()));
         // A frame of this size is written whole or not at all.
-        match write_frame(&mut writer, &head, std::iter::empty()) {
+        match write_frame(&mut writer, &head, std::iter::empty(), 0) {
             Err(error) if error.kind() == io::ErrorKind::TimedOut => Ok(false),
             written => Ok(written.map(|()| true)?),
         }
@@ -384,7 +399,7 @@ pub(crate) fn is_not_ready(error: &io::Error) -> bool {
 
 /// Reads until a moment, also from a child that sends a few bytes at a time, or until a result of a call has come.
 struct PatientReader<'s> {
-    stream: &'s mut BufReader<UnixStream>,
+    stream: &'s mut BufReader<Inbox>,
     until: Instant,
     calls: Option<&'s Calls>,
 }
@@ -404,16 +419,33 @@ impl Read for PatientReader<'_> {
     }
 }
 
+impl Source for PatientReader<'_> {
+    fn take_descriptor(&mut self) -> Option<OwnedFd> {
+        self.stream.take_descriptor()
+    }
+
+    fn has_stray_descriptor(&self) -> bool {
+        self.stream.has_stray_descriptor()
+    }
+}
+
 /// Writes to a child that may not read for now.
 struct PatientWriter<'c> {
     child: &'c ChildProcess,
+    outbox: Outbox<'c>,
     end: Option<Instant>,
+}
+
+impl<'c> PatientWriter<'c> {
+    fn new(child: &'c ChildProcess, descriptor: Option<OwnedFd>, end: Option<Instant>) -> Self {
+        Self { child, outbox: child.stream.get_ref().outbox(descriptor), end }
+    }
 }
 
 impl Write for PatientWriter<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         loop {
-            match self.child.stream.get_ref().write(bytes) {
+            match self.outbox.write(bytes) {
                 Err(error) if is_not_ready(&error) => {
                     if self.child.is_given_up() || self.end.is_some_and(|end| Instant::now() >= end) {
                         return Err(io::ErrorKind::TimedOut.into());

@@ -6,20 +6,26 @@ before anything is allocated for it.
 
 from __future__ import annotations
 
+import os
 import select
 import socket
 import struct
 import threading
+from collections import deque
 from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from callboard._envelope import Buffer
+from callboard._shared_memory import IS_NEW, Incoming, Outgoing, SharedMemoryError
 
 MAX_HEAD_BYTES = 4 << 20
 MAX_PARTS = 65_536
 
 _PREFIX = struct.Struct("<II")
+_DESCRIPTOR = struct.Struct("i")
+# In the second number, the number of parts is below the number of their memory.
+_MEMORY_SHIFT = 24
 # A read takes what is there, up to this much: small frames cost one system call.
 _CHUNK_BYTES = 64 << 10
 # The most pieces of one `sendmsg`, which is the limit of Linux and macOS.
@@ -40,6 +46,10 @@ class Reader:
         self._start = 0
         self._end = 0
         self.max_bytes = 0
+        # Set if frames may lie in shared memory.
+        self.memories: Incoming | None = None
+        # Those that came and that no frame has taken yet.
+        self._descriptors: deque[int] = deque()
 
     def read(self, *, wait: bool = True) -> tuple[Buffer, list[Buffer]] | None:
         """The head and the parts of the next frame. `EOFError` is the end of the socket.
@@ -60,6 +70,7 @@ class Reader:
         head_bytes, count = _PREFIX.unpack_from(self._chunk, start)
         if head_bytes > MAX_HEAD_BYTES:
             raise FrameError(f"a head of {head_bytes} bytes exceeds {MAX_HEAD_BYTES}")
+        memory, count = count >> _MEMORY_SHIFT, count & ((1 << _MEMORY_SHIFT) - 1)
         if count > MAX_PARTS:
             raise FrameError(f"a frame of {count} parts exceeds {MAX_PARTS}")
         prefix_bytes = _PREFIX.size + 8 * count
@@ -70,10 +81,25 @@ class Reader:
         total = sum(lengths)
         if total > self.max_bytes:
             raise FrameError(f"a frame of {total} bytes exceeds max_bytes = {self.max_bytes}")
-        if came < prefix_bytes + head_bytes + total <= _CHUNK_BYTES:
+        if came < prefix_bytes + head_bytes + (0 if memory else total) <= _CHUNK_BYTES:
             self._start = start
             return None
-        return self._exact(head_bytes), [self._exact(length) for length in lengths]
+        head = self._exact(head_bytes)
+        parts = self._shared(memory, lengths) if memory else [self._exact(length) for length in lengths]
+        if self._descriptors and self._start == self._end:
+            os.close(self._descriptors.popleft())
+            raise FrameError("a descriptor that belongs to no frame")
+        return head, parts
+
+    def _shared(self, memory: int, lengths: Sequence[int]) -> list[Buffer]:
+        if self.memories is None:
+            raise FrameError("a frame in shared memory, which was not agreed upon")
+        if memory & IS_NEW and not self._descriptors:
+            raise FrameError("a frame with new memory has no descriptor")
+        try:
+            return self.memories.read(memory, self._descriptors.popleft() if memory & IS_NEW else None, lengths)
+        except SharedMemoryError as error:
+            raise FrameError(str(error)) from None
 
     def _exact(self, size: int) -> Buffer:
         """The next bytes, in memory of their own: arrays are views of it."""
@@ -99,10 +125,29 @@ class Reader:
         self._end += self._receive(self._chunk[came:], flags, inside=inside)
 
     def _receive(self, view: memoryview, flags: int = 0, *, inside: bool = True) -> int:
-        received = self._socket.recv_into(view, 0, flags)
+        if self.memories is None:
+            received = self._socket.recv_into(view, 0, flags)
+        else:
+            flags |= socket.MSG_CMSG_CLOEXEC
+            received, control, flags, _ = self._socket.recvmsg_into([view], socket.CMSG_SPACE(_DESCRIPTOR.size), flags)
+            if control:
+                self._take_descriptors(control, is_cut=bool(flags & socket.MSG_CTRUNC))
         if not received:
             raise FrameError("the socket ended inside a frame") if inside else EOFError
         return received
+
+    def _take_descriptors(self, control: list[tuple[int, int, bytes]], *, is_cut: bool) -> None:
+        came = [
+            descriptor
+            for level, kind, data in control
+            if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS)
+            for (descriptor,) in _DESCRIPTOR.iter_unpack(data)
+        ]
+        if is_cut or len(came) > 1 or len(self._descriptors) > 1:
+            for descriptor in came:
+                os.close(descriptor)
+            raise FrameError("more than one descriptor with a frame, or this process has none left")
+        self._descriptors.extend(came)
 
 
 class Writer:
@@ -112,26 +157,37 @@ class Writer:
         self._socket = sock
         self._read = read
         self._lock = threading.Lock()
+        # Set if frames may lie in shared memory.
+        self.memories: Outgoing | None = None
         self._poll = select.poll()
         self._poll.register(sock, select.POLLIN | select.POLLOUT)
 
     def send(self, head: bytes, lengths: Sequence[int] = (), parts: Sequence[Buffer] = ()) -> None:
         """Sends one frame: the lengths of its parts, and all parts in pieces. Blocks while the node does not read."""
-        prefix = struct.pack(f"<II{len(lengths)}Q", len(head), len(lengths), *lengths)
-        pieces, first = [prefix, head, *parts], 0
         with self._lock:
+            memory, descriptor = 0, None
+            if self.memories is not None:
+                memory, descriptor = self.memories.place(lengths, parts)
+            count = len(lengths) | memory << _MEMORY_SHIFT
+            prefix = struct.pack(f"<II{len(lengths)}Q", len(head), count, *lengths)
+            pieces, first = [prefix, head, *(() if memory else parts)], 0
             while first < len(pieces):
-                sent = self._send_some(pieces[first : first + _MAX_PIECES])
+                sent = self._send_some(pieces[first : first + _MAX_PIECES], descriptor)
+                # It goes with the first byte.
+                descriptor = None
                 while first < len(pieces) and sent >= len(pieces[first]):
                     sent -= len(pieces[first])
                     first += 1
                 if sent:
                     pieces[first] = memoryview(pieces[first])[sent:]
 
-    def _send_some(self, pieces: list[Buffer]) -> int:
+    def _send_some(self, pieces: list[Buffer], descriptor: int | None) -> int:
+        control = []
+        if descriptor is not None:
+            control.append((socket.SOL_SOCKET, socket.SCM_RIGHTS, _DESCRIPTOR.pack(descriptor)))
         while True:
             try:
-                return self._socket.sendmsg(pieces, (), socket.MSG_DONTWAIT)
+                return self._socket.sendmsg(pieces, control, socket.MSG_DONTWAIT)
             except BlockingIOError:
                 if any(event & select.POLLIN for _, event in self._poll.poll()):
                     self._read()

@@ -3,7 +3,8 @@
 This is the node's side of `docs/worker-protocol.md`. The worker must implement the echo contract: for a text it answers
 the text in upper case, for the text "fail" an error, for any other value the same value. If it says in `ready` that it
 calls, it answers a map with the one key `call` with what the route `/called` answers for the value of that key. Each
-check starts the command anew, and kills what is left of it. The exit code is 1 if a check has failed.
+check starts the command anew, and kills what is left of it; those of shared memory are skipped if the worker has none.
+The exit code is 1 if a check has failed.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from callboard._envelope import EnvelopeError, decode, encode
-from callboard._frames import FrameError, Reader
+from callboard._frames import FrameError, Reader, Writer
+from callboard._shared_memory import IS_SUPPORTED, Incoming, Outgoing
 
 PROTOCOL = 1
 MAX_BYTES = 64 << 20
@@ -52,6 +54,7 @@ class NotForIt(Exception):
 class Ready(msgspec.Struct, tag="ready", tag_field="type"):
     protocol: int
     worker: str = ""
+    shared_memory: bool = False
     calls: bool = False
 
 
@@ -117,6 +120,8 @@ class Worker:
         self._socket.settimeout(timeout)
         self._reader = Reader(self._socket)
         self._reader.max_bytes = MAX_BYTES
+        self._writer = Writer(self._socket, lambda: None)
+        self._memories = Outgoing()
         with theirs:
             # What the child prints goes to standard error: standard output has the results.
             self._child = subprocess.Popen(command, stdin=theirs.fileno(), stdout=2, start_new_session=True)
@@ -169,10 +174,15 @@ class Worker:
 
     # ---- Messages ----------------------------------------------------------------------------------------------------
 
-    def start(self) -> None:
+    def start(self, *, shared_memory: bool = False) -> None:
         """Sends `start`, and awaits `ready`."""
+        if shared_memory and not IS_SUPPORTED:
+            raise NotForIt("share memory")
         head = {"type": "start", "protocol": PROTOCOL, "stage": "echo", "replica": 0, "generation": 0}
         limits = {"max_batch_size": MAX_BATCH_SIZE, "max_bytes": MAX_BYTES, "settings": {}}
+        if shared_memory:
+            limits["shared_memory"] = True
+            self._reader.memories, self._writer.memories = Incoming(), self._memories
         self.write(frame({**head, **limits, "unknown": {"to": ["all", 1]}}))
         message, parts = self.receive("`ready`")
         if isinstance(message, Failed):
@@ -181,12 +191,31 @@ class Worker:
             raise Violation(f"{self._name(message, parts)}, where `ready` was expected")
         if message.protocol != PROTOCOL:
             raise Violation(f"it speaks protocol {message.protocol} instead of {PROTOCOL}")
+        if shared_memory and not message.shared_memory:
+            raise NotForIt("share memory")
+        if message.shared_memory and not shared_memory:
+            raise Violation("it says `shared_memory`, which `start` did not")
         self.calls = message.calls
 
     def batch(self, values: list[Any], item: dict[str, Any] | None = None, **more: Any) -> bytes:
         """The frame of a new batch."""
         self._batches += 1
         return frame({"type": "batch", "id": self._batches, "items": [item or {}] * len(values), **more}, values)
+
+    def shared_batch(self, *values: Any) -> None:
+        """Sends a new batch in shared memory, if it is large."""
+        parts = [encode(value) for value in values]
+        self._batches += 1
+        head = {"type": "batch", "id": self._batches, "items": [{}] * len(values)}
+        self._writer.send(msgspec.msgpack.encode(head), [len(part) for part in parts], parts)
+
+    def until_free(self) -> None:
+        """Awaits that no memory of a batch is used."""
+        deadline = time.monotonic() + self._timeout
+        while not self._memories.is_free():
+            if time.monotonic() > deadline:
+                raise Violation(f"it uses the memory of a batch {self._timeout:g} s after its outcomes")
+            time.sleep(_BYTE_SECONDS)
 
     def call(self) -> tuple[Call, Any]:
         """The next call of the running batch, and its input."""
@@ -396,7 +425,7 @@ def _calls(check: Callable[[Worker], None]) -> Callable[[Worker], None]:
 
     def checked(worker: Worker) -> None:
         if not worker.calls:
-            raise NotForIt
+            raise NotForIt("call")
         check(worker)
         worker.echo("after")
         worker.finish()
@@ -468,9 +497,28 @@ def _socket_ends_in_a_frame(worker: Worker) -> None:
     worker.exit_code("the end of the socket")
 
 
+def _shared_memory(worker: Worker) -> None:
+    for number in range(4):
+        values = [bytes([number]) * _LARGE_BYTES, "text", "fail", number, [b"x" * (1000 + number)]]
+        worker.shared_batch(*values)
+        worker.compare(*values)
+        worker.until_free()
+    worker.echo(b"x" * _LARGE_BYTES, "through the socket")
+    worker.finish()
+
+
+def _larger_memory(worker: Worker) -> None:
+    for size in (1 << 20, 3 << 20, 1 << 20, 7 << 20):
+        worker.shared_batch(b"x" * size)
+        worker.compare(b"x" * size)
+        worker.until_free()
+    worker.finish()
+
+
 def _broken(*numbers: int) -> Callable[[Worker], None]:
     def check(worker: Worker) -> None:
-        worker.write(struct.pack(f"<II{len(numbers) - 2}Q", *numbers))
+        # A head of one byte, where one comes at all.
+        worker.write(struct.pack(f"<II{len(numbers) - 2}Q", *numbers), b"\xc0")
         worker.exit_code("the frame")
 
     return check
@@ -505,15 +553,21 @@ CHECKS: list[tuple[str, Callable[[Worker], None]]] = [
     ("a head beyond 4 MiB", _broken((4 << 20) + 1, 0)),
     ("too many parts", _broken(1, 65_537)),
     ("parts beyond max_bytes", _broken(1, 2, 2**40, 2**40)),
+    ("shared memory", _shared_memory),
+    ("larger memory", _larger_memory),
+    ("unknown memory", _broken(1, 1 | 3 << 24, 64)),
+    ("new memory without its descriptor", _broken(1, 1 | 0x81 << 24, 64)),
 ]
+# Only for workers that share memory.
+SHARED_MEMORY = [name for name, _ in CHECKS if "memory" in name]
 
 
-def failure(check: Callable[[Worker], None], command: Sequence[str], timeout: float) -> str | None:
+def failure(name: str, command: Sequence[str], timeout: float) -> str | None:
     """Runs one check on a child of its own. The reason of a failure, or None."""
     try:
         with Worker(command, timeout) as worker:
-            worker.start()
-            check(worker)
+            worker.start(shared_memory=name in SHARED_MEMORY)
+            dict(CHECKS)[name](worker)
     except Violation as error:
         return str(error)
     except OSError as error:
@@ -528,11 +582,11 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="ARGS")
     options = parser.parse_args(arguments)
     code = 0
-    for name, check in CHECKS:
+    for name, _ in CHECKS:
         try:
-            why = failure(check, [options.command, *options.arguments], options.timeout)
-        except NotForIt:
-            print(f"skipped {name}: it does not call", flush=True)
+            why = failure(name, [options.command, *options.arguments], options.timeout)
+        except NotForIt as error:
+            print(f"skipped {name}: it does not {error}", flush=True)
             continue
         print(f"ok {name}" if why is None else f"FAILED {name}: {why}", flush=True)
         if why is not None:

@@ -36,6 +36,7 @@ from callboard._envelope import Buffer, Decoder, EnvelopeError, encode_pieces
 from callboard._frames import MAX_HEAD_BYTES, FrameError, Reader, Writer
 from callboard._hooks import Health, Preparation, finish, warm_up
 from callboard._runner import CURRENT, Cancelled, Failure, Runner, setup_arguments
+from callboard._shared_memory import IS_SUPPORTED, Incoming, Outgoing
 from callboard._signature import _plain
 from callboard._target import Route, TargetError, load_route
 from callboard._version import __version__
@@ -67,6 +68,7 @@ class Start(msgspec.Struct, tag="start", tag_field="type"):
     generation: int = 0
     max_batch_size: int = 1
     max_bytes: int = 64 << 20
+    shared_memory: bool = False
     settings: dict[str, Any] | None = None
     # How many batches may be open at once, and how many outputs of an item may wait for their reader.
     max_batches: int = 1
@@ -376,6 +378,8 @@ class Worker:
                 if self._reader.max_bytes:
                     raise FrameError("a second `start`")
                 self._reader.max_bytes = message.max_bytes
+                if message.shared_memory and IS_SUPPORTED:
+                    self._reader.memories, self._writer.memories = Incoming(), Outgoing()
             self._messages.append(message)
         if self._wake is not None:
             self._wake()
@@ -450,6 +454,8 @@ class Worker:
 
     def _ready(self) -> None:
         head: dict[str, Any] = {"type": "ready", "protocol": PROTOCOL, "worker": version()}
+        if self._reader.memories is not None:
+            head["shared_memory"] = True
         if self._max_batches > 1:
             head["max_batches"] = self._max_batches
         if self._may_call:

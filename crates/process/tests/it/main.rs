@@ -56,13 +56,23 @@ fn restarts(node: &Node) -> u64 {
 }
 
 #[tokio::test]
-async fn values_of_all_kinds_go_there_and_back() {
-    let node = started(worker()).await;
+async fn values_of_all_kinds_go_there_and_back_with_shared_memory_and_without() {
+    for (shared_memory, memories) in [(true, 2), (false, 0)] {
+        let mut config = config("");
+        config.shared_memory = shared_memory;
+        let node = started(stage("child", &config)).await;
+        values_of_all_kinds_go_there_and_back(&node).await;
+        // One in each direction.
+        assert_eq!(call(&node, "memories").await.unwrap(), Value::from(memories));
+    }
+}
+
+async fn values_of_all_kinds_go_there_and_back(node: &Node) {
     // More than the body limit of the edges: a stage may make it.
     let tensor = Tensor::try_new(DType::F32, &[65, 1 << 18], vec![1; 65 << 20].into()).unwrap();
     let map = Value::Map([("text", Value::from("x")), ("tensor", Value::from(tensor))].into_iter().collect());
     for item in [Value::Null, Value::from(7), Value::List(vec![Value::from("a"), Value::Float(0.5)]), map] {
-        assert_eq!(call(&node, item.clone()).await.unwrap(), item);
+        assert_eq!(call(node, item.clone()).await.unwrap(), item);
     }
 }
 
@@ -201,6 +211,37 @@ async fn children_that_are_killed_leave_no_descriptor_thread_or_process() {
     }
     pid(&node).await;
     until("descriptors and threads are as before", || own("fd") <= descriptors && own("task") <= threads).await;
+}
+
+#[tokio::test]
+async fn a_thousand_batches_in_shared_memory_leave_no_descriptor() {
+    let node = started(worker()).await;
+    let item = Value::Bytes(vec![7; 300 << 10].into());
+    for _ in 0..10 {
+        assert_eq!(call(&node, item.clone()).await.unwrap(), item);
+    }
+    let of_child = async || call(&node, "descriptors").await.unwrap().as_i64().unwrap();
+    // Each side has a second memory if the first was still in use once.
+    let (descriptors, most_of_child) = (own("fd") + 2, of_child().await + 2);
+    for _ in 0..1000 {
+        call(&node, item.clone()).await.unwrap();
+    }
+    assert!(of_child().await <= most_of_child);
+    until("descriptors are as before", || own("fd") <= descriptors).await;
+}
+
+#[tokio::test]
+async fn a_child_that_breaks_the_rules_of_shared_memory_is_killed_with_the_reason() {
+    let node = started(worker()).await;
+    for (item, reason) in [
+        ("stray descriptor", "a descriptor came that belongs to no frame"),
+        ("unsealed memory", "a descriptor is not memory that is sealed against shrinking"),
+    ] {
+        let error = call(&node, item).await.unwrap_err();
+        assert!(error.message().ends_with(&format!("the process was killed: {reason}")), "{error}");
+        assert_eq!(call(&node, "again").await.unwrap(), Value::from("again"));
+    }
+    assert_eq!(restarts(&node), 2);
 }
 
 #[tokio::test]

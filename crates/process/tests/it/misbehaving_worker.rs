@@ -6,7 +6,8 @@
 mod calling_worker;
 
 use std::collections::HashMap;
-use std::io::{IoSliceMut, Write};
+use std::fs::File;
+use std::io::{IoSlice, IoSliceMut, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -18,7 +19,10 @@ use std::time::Duration;
 use callboard_codec::{Format, Value};
 use callboard_core::Failure;
 use callboard_process::serve_worker;
-use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, recvmsg, send};
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
+    recvmsg, send, sendmsg,
+};
 use serde_json::{Value as Json, json};
 
 /// A copy of the socket, made before the worker takes it from standard input.
@@ -121,6 +125,20 @@ fn run(calls: &mut u64, item: &Value) -> Result<Value, Failure> {
             let child = Command::new("sleep").arg("1000").spawn()?;
             Ok(Value::from(u64::from(child.id())))
         }
+        Some("memories") => {
+            let maps = std::fs::read_to_string("/proc/self/maps")?;
+            Ok(Value::from(maps.lines().filter(|map| map.contains("memfd:callboard")).count() as u64))
+        }
+        Some("descriptors") => Ok(Value::from(std::fs::read_dir("/proc/self/fd")?.count() as u64)),
+        Some("stray descriptor") => {
+            send_with_a_descriptor(b"\x13\0\0\0\0\0\0\0\x82\xa4type\xa3log\xa7message\xa0".as_slice())?;
+            Ok(Value::Null)
+        }
+        Some("unsealed memory") => {
+            // A frame of one byte, in new memory 1.
+            send_with_a_descriptor(b"\x01\0\0\0\x01\0\0\x81\x01\0\0\0\0\0\0\0\xc0".as_slice())?;
+            Ok(Value::Null)
+        }
         Some("invalid") => Err(Failure::invalid_input("`invalid` is not a text that it takes")),
         Some("fail") => Err(Failure::new("it did not work")),
         _ => Ok(item.clone()),
@@ -146,10 +164,20 @@ fn say_goodbye() {
     let part = Value::from("goodbye").encode(Format::Envelope).expect("a part");
     let counts = [head.len() as u32, 1].map(u32::to_le_bytes).concat();
     let frame = [&counts[..], &(part.len() as u64).to_le_bytes(), &head, &part].concat();
-    std::fs::File::from(socket()).write_all(&frame).expect("a node that reads");
+    File::from(socket()).write_all(&frame).expect("a node that reads");
+}
+
+/// Sends a frame with a descriptor that is not memory.
+fn send_with_a_descriptor(frame: &[u8]) -> std::io::Result<()> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let (mut control, nothing) = (SendAncillaryBuffer::new(&mut space), File::open("/dev/zero")?);
+    let descriptors = [nothing.as_fd()];
+    control.push(SendAncillaryMessage::ScmRights(&descriptors));
+    sendmsg(socket(), &[IoSlice::new(frame)], &mut control, SendFlags::empty())?;
+    Ok(())
 }
 
 fn print_garbage() -> std::io::Result<()> {
-    std::fs::File::from(socket()).write_all(&[255; 64])?;
+    File::from(socket()).write_all(&[255; 64])?;
     sleep()
 }

@@ -1,0 +1,522 @@
+//! Memory that a node and its child share, for frames of many bytes: `docs/worker-protocol.md`, "Shared memory".
+//!
+//! The sender of a frame writes the parts into memory of its own, which the receiver has as a descriptor. The first
+//! byte says whether the receiver uses the memory; the sender writes into it again when it does not. Memory that stays
+//! is what makes this fast: the system takes longer to clear fresh pages than to copy into old ones.
+//!
+//! **What may go wrong between two processes.** The node makes no reference into the memory of a child: it copies what is
+//! there, and checks the copy, which nobody else can write. A child that writes meanwhile spoils only its own answer. A
+//! child reads the memory of its node in place, because it trusts its node. Both accept only memory that is sealed
+//! against shrinking: otherwise a page of it could vanish, which would end the reader by SIGBUS.
+#![allow(unsafe_code, reason = "mapped memory is a pointer; the three uses of it are below")]
+
+use std::fs::File;
+use std::io;
+use std::ops::Range;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use memmap2::{MmapMut, MmapOptions, MmapRaw};
+use parking_lot::Mutex;
+
+/// Whether this system has sealed memory.
+pub(crate) const IS_SUPPORTED: bool = cfg!(target_os = "linux");
+
+/// The highest number of a memory.
+const MAX_NUMBER: u8 = 4;
+
+/// Set in the number of a memory that is new.
+const IS_NEW: u8 = 0x80;
+
+/// Frames with fewer bytes go through the socket, which is as fast.
+const LEAST_BYTES: usize = 256 * 1024;
+
+/// Where the first part begins. The first byte is not 0 while the receiver uses the memory.
+const FIRST_PART: usize = 64;
+
+/// Each part begins at a multiple of this, as envelopes need it.
+const ALIGNMENT: usize = 64;
+
+/// The memories of a sender: one that the receiver may still use, and the next.
+const OWN_MEMORIES: usize = 2;
+
+/// After this many frames in a row that need less than a quarter of it, a memory is replaced by a smaller one.
+const SMALL_USES: u32 = 32;
+
+/// A child that keeps values of this many memories gets copies from then on: each has a descriptor.
+const MAX_MAPPED: usize = 64;
+
+/// From this size on, a copy lies in memory that is used again, for which the system is asked for huge pages.
+const HUGE_BYTES: usize = 2 * 1024 * 1024;
+
+/// The sender of a memory broke the protocol.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum MemoryError {
+    #[error("a frame lies in shared memory, which was not agreed upon")]
+    NotAgreed,
+    #[error("a frame lies in memory {0}, which is not known")]
+    Unknown(u8),
+    #[error("a frame has new memory, but no descriptor")]
+    NoDescriptor,
+    #[error("a descriptor came that belongs to no frame")]
+    StrayDescriptor,
+    #[error("a descriptor is not memory that is sealed against shrinking")]
+    NotSealed,
+    #[error("a frame needs {needed} bytes of a memory that has {bytes}")]
+    TooSmall { needed: usize, bytes: usize },
+    #[error("shared memory cannot be read: {0}")]
+    Io(#[from] io::Error),
+}
+
+/// The places of parts of these lengths.
+fn places(lengths: impl IntoIterator<Item = usize>) -> Option<Vec<Range<usize>>> {
+    let mut end = FIRST_PART;
+    let place = |length: usize| {
+        let start = end.checked_next_multiple_of(ALIGNMENT)?;
+        end = start.checked_add(length)?;
+        Some(start..end)
+    };
+    lengths.into_iter().map(place).collect()
+}
+
+// ---- The sender ------------------------------------------------------------------------------------------------------
+
+/// Memories that this process writes.
+#[derive(Debug, Default)]
+pub(crate) struct Outgoing {
+    memories: [Option<OwnMemory>; OWN_MEMORIES],
+    /// The one that is given up next when the receiver uses all.
+    oldest: usize,
+}
+
+/// What a frame says about its memory.
+#[derive(Debug, Default)]
+pub(crate) struct Placed {
+    /// Its number, and whether it is new. 0: the parts go through the socket.
+    pub(crate) memory: u8,
+    /// For the receiver of a new one.
+    pub(crate) descriptor: Option<OwnedFd>,
+}
+
+#[derive(Debug)]
+struct OwnMemory {
+    file: File,
+    mapping: MmapRaw,
+    /// The bytes from the first for which the system has given memory.
+    allocated: usize,
+    small_uses: u32,
+}
+
+impl Outgoing {
+    /// Writes parts, each of which may be in pieces, unless they go through the socket as fast.
+    pub(crate) fn place<'p>(&mut self, parts: impl Iterator<Item = (usize, &'p [Bytes])> + Clone) -> Placed {
+        if parts.clone().fold(0, |bytes: usize, (length, _)| bytes.saturating_add(length)) < LEAST_BYTES {
+            return Placed::default();
+        }
+        let placed = self.try_place(parts);
+        // A system without memory or descriptors for this still has a socket.
+        placed.inspect_err(|error| tracing::debug!(%error, "no shared memory")).unwrap_or_default()
+    }
+
+    fn try_place<'p>(&mut self, parts: impl Iterator<Item = (usize, &'p [Bytes])> + Clone) -> io::Result<Placed> {
+        let places = places(parts.clone().map(|(length, _)| length)).ok_or(io::ErrorKind::OutOfMemory)?;
+        let end = places.last().map_or(FIRST_PART, |place| place.end);
+        let (index, descriptor) = self.memory(end)?;
+        let memory = self.memories[index].as_mut().ok_or(io::ErrorKind::NotFound)?;
+        memory.allocate(end)?;
+        memory.write(0, &[1]);
+        for ((_, pieces), place) in parts.zip(places) {
+            let mut offset = place.start;
+            for piece in pieces {
+                memory.write(offset, piece);
+                offset += piece.len();
+            }
+        }
+        let number = u8::try_from(index + 1).map_err(io::Error::other)?;
+        Ok(Placed { memory: number | if descriptor.is_some() { IS_NEW } else { 0 }, descriptor })
+    }
+
+    /// A memory that the receiver does not use, and its descriptor if it is new.
+    fn memory(&mut self, bytes: usize) -> io::Result<(usize, Option<OwnedFd>)> {
+        let rank = |index: &usize| match &self.memories[*index] {
+            Some(memory) if memory.is_free() => usize::from(memory.mapping.len() < bytes),
+            None => 2,
+            Some(_) => 3 + usize::from(*index != self.oldest),
+        };
+        let index = (0..OWN_MEMORIES).min_by_key(rank).unwrap_or_default();
+        if let Some(memory) = &mut self.memories[index]
+            && memory.mapping.len() >= bytes
+            && memory.is_free()
+            && memory.is_of_use_for(bytes)
+        {
+            return Ok((index, None));
+        }
+        self.oldest = (index + 1) % OWN_MEMORIES;
+        let memory = OwnMemory::new(bytes)?;
+        let descriptor = memory.file.try_clone()?.into();
+        self.memories[index] = Some(memory);
+        Ok((index, Some(descriptor)))
+    }
+}
+
+impl OwnMemory {
+    fn new(bytes: usize) -> io::Result<Self> {
+        let capacity = bytes.checked_next_power_of_two().ok_or(io::ErrorKind::OutOfMemory)?;
+        let file = new_memory(capacity as u64)?;
+        let mapping = MmapOptions::new().len(capacity).map_raw(&file)?;
+        let mut memory = Self { file, mapping, allocated: 0, small_uses: 0 };
+        memory.allocate(bytes)?;
+        Ok(memory)
+    }
+
+    fn is_free(&self) -> bool {
+        let mut state = [1];
+        self.file.read_exact_at(&mut state, 0).is_ok() && state == [0]
+    }
+
+    /// Whether it is not too large for what frames need lately.
+    fn is_of_use_for(&mut self, bytes: usize) -> bool {
+        self.small_uses = if bytes > self.mapping.len() / 4 { 0 } else { self.small_uses + 1 };
+        self.small_uses < SMALL_USES
+    }
+
+    /// Takes the memory from the system, so that a lack of it is an error here and no signal in `write`.
+    fn allocate(&mut self, end: usize) -> io::Result<()> {
+        if end > self.allocated {
+            allocate(&self.file, end as u64)?;
+            self.allocated = end;
+        }
+        Ok(())
+    }
+
+    fn write(&self, offset: usize, bytes: &[u8]) {
+        let is_inside = offset.checked_add(bytes.len()).is_some_and(|end| end <= self.mapping.len());
+        assert!(is_inside, "the memory was made for these parts");
+        // SAFETY: the target lies inside the mapping, as was just asserted. Its pages stay: the file is sealed against
+        // shrinking. `bytes` is in no memory of ours that is written: there are no references into `mapping`, so it
+        // does not overlap, and what the other process does there breaks no rule about references.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.mapping.as_mut_ptr().add(offset), bytes.len()) }
+    }
+}
+
+// ---- The receiver ----------------------------------------------------------------------------------------------------
+
+/// How the parts of a frame are taken out of shared memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reading {
+    /// By a copy: the writer is not trusted.
+    Copies,
+    /// In place: the writer is trusted not to write before it may.
+    Views,
+}
+
+/// Memories that the other process writes.
+#[derive(Debug)]
+pub(crate) struct Incoming {
+    reading: Reading,
+    memories: [Option<Arc<TheirMemory>>; MAX_NUMBER as usize],
+    /// Each memory that is mapped has one.
+    mapped: Arc<()>,
+    spare: Spare,
+}
+
+/// The memory of the last large copy that is not used any more.
+#[derive(Clone, Debug, Default)]
+struct Spare(Arc<Mutex<Option<MmapMut>>>);
+
+/// A large copy.
+struct LargeCopy {
+    memory: Option<MmapMut>,
+    bytes: usize,
+    spare: Spare,
+}
+
+#[derive(Debug)]
+struct TheirMemory {
+    file: File,
+    bytes: usize,
+    /// Without one, the system copies.
+    mapping: Option<(MmapRaw, Arc<()>)>,
+}
+
+/// The memory of a frame while something refers to it.
+struct View(Arc<TheirMemory>);
+
+impl Incoming {
+    pub(crate) fn new(reading: Reading) -> Self {
+        Self { reading, memories: [const { None }; MAX_NUMBER as usize], mapped: Arc::new(()), spare: Spare::default() }
+    }
+
+    /// The parts of a frame. `descriptor` gives the descriptor of a new memory.
+    pub(crate) fn read(
+        &mut self,
+        memory: u8,
+        descriptor: Option<OwnedFd>,
+        lengths: &[usize],
+    ) -> Result<Vec<Bytes>, MemoryError> {
+        let number = memory & !IS_NEW;
+        let index = usize::from(number).wrapping_sub(1);
+        let slot = self.memories.get_mut(index).ok_or(MemoryError::Unknown(number))?;
+        if let Some(descriptor) = descriptor {
+            let may_map = Arc::strong_count(&self.mapped) <= MAX_MAPPED;
+            *slot = Some(Arc::new(TheirMemory::new(descriptor, may_map.then_some(&self.mapped))?));
+        }
+        let memory = slot.as_ref().ok_or(MemoryError::Unknown(number))?;
+        let places = places(lengths.iter().copied());
+        let needed = places.as_ref().map_or(usize::MAX, |places| places.last().map_or(FIRST_PART, |place| place.end));
+        let places = places.filter(|_| needed <= memory.bytes);
+        let places = places.ok_or(MemoryError::TooSmall { needed, bytes: memory.bytes })?;
+        if self.reading == Reading::Views && memory.mapping.is_some() {
+            let all = Bytes::from_owner(View(Arc::clone(memory)));
+            return Ok(places.into_iter().map(|place| all.slice(place)).collect());
+        }
+        let parts = places.into_iter().map(|place| memory.copy(place, &self.spare)).collect::<io::Result<_>>()?;
+        memory.release();
+        Ok(parts)
+    }
+
+    /// Whether a frame brings the descriptor of a new memory.
+    pub(crate) fn is_new(memory: u8) -> bool {
+        memory & IS_NEW != 0
+    }
+}
+
+impl TheirMemory {
+    fn new(descriptor: OwnedFd, mapped: Option<&Arc<()>>) -> Result<Self, MemoryError> {
+        // Reading any other file may block, or end this process.
+        if !is_sealed_memory(&descriptor) {
+            return Err(MemoryError::NotSealed);
+        }
+        let file = File::from(descriptor);
+        let bytes = usize::try_from(file.metadata()?.len()).map_err(io::Error::other)?;
+        let map = |mapped| Some((MmapOptions::new().len(bytes).map_raw_read_only(&file).ok()?, Arc::clone(mapped)));
+        let mapping = mapped.and_then(map);
+        Ok(Self { file, bytes, mapping })
+    }
+
+    fn copy(&self, place: Range<usize>, spare: &Spare) -> io::Result<Bytes> {
+        if place.len() < HUGE_BYTES {
+            let mut copy = vec![0; place.len()];
+            self.copy_to(&mut copy, place.start)?;
+            return Ok(copy.into());
+        }
+        let mut memory = spare.take(place.len())?;
+        self.copy_to(&mut memory[..place.len()], place.start)?;
+        Ok(Bytes::from_owner(LargeCopy { memory: Some(memory), bytes: place.len(), spare: spare.clone() }))
+    }
+
+    fn copy_to(&self, target: &mut [u8], offset: usize) -> io::Result<()> {
+        let Some((mapping, _)) = &self.mapping else { return self.file.read_exact_at(target, offset as u64) };
+        let is_inside = offset.checked_add(target.len()).is_some_and(|end| end <= mapping.len());
+        assert!(is_inside, "the place was compared with the size");
+        // SAFETY: the source lies inside the mapping, as was just asserted. Its pages stay: the file is sealed against
+        // shrinking. There are no references into `mapping`, so `target` does not overlap; the other process may write
+        // there, and then any bytes are copied, which is as good as what it may send otherwise.
+        unsafe { std::ptr::copy_nonoverlapping(mapping.as_ptr().add(offset), target.as_mut_ptr(), target.len()) }
+        Ok(())
+    }
+
+    /// Lets the sender write again. A sender that has made this impossible has other memory.
+    fn release(&self) {
+        let _ = self.file.write_at(&[0], 0);
+    }
+}
+
+impl Spare {
+    fn take(&self, bytes: usize) -> io::Result<MmapMut> {
+        let spare = self.0.lock().take_if(|spare| (bytes..=bytes.saturating_mul(4)).contains(&spare.len()));
+        if let Some(spare) = spare {
+            return Ok(spare);
+        }
+        let memory = MmapMut::map_anon(bytes)?;
+        // Thirty-two page faults instead of sixteen thousand for 64 MiB; without, it is slower.
+        #[cfg(target_os = "linux")]
+        let _ = memory.advise(memmap2::Advice::HugePage);
+        Ok(memory)
+    }
+}
+
+impl AsRef<[u8]> for LargeCopy {
+    fn as_ref(&self) -> &[u8] {
+        self.memory.as_ref().map_or(&[], |memory| &memory[..self.bytes])
+    }
+}
+
+impl Drop for LargeCopy {
+    fn drop(&mut self) {
+        let former = std::mem::replace(&mut *self.spare.0.lock(), self.memory.take());
+        // Not under the lock: it takes its time.
+        drop(former);
+    }
+}
+
+impl AsRef<[u8]> for View {
+    fn as_ref(&self) -> &[u8] {
+        let Some((mapping, _)) = &self.0.mapping else { return &[] };
+        // SAFETY: the mapping has this many bytes, and lives as long as `self`. Its pages stay: the file is sealed
+        // against shrinking. Only the node writes them, and it does not before `release`, which is called when the last
+        // view of them is dropped; a child trusts its node.
+        unsafe { std::slice::from_raw_parts(mapping.as_ptr(), mapping.len()) }
+    }
+}
+
+impl Drop for View {
+    fn drop(&mut self) {
+        self.0.release();
+    }
+}
+
+// ---- The system ------------------------------------------------------------------------------------------------------
+
+/// Memory whose size cannot change.
+#[cfg(target_os = "linux")]
+fn new_memory(bytes: u64) -> io::Result<File> {
+    use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
+    let file = File::from(memfd_create("callboard", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?);
+    file.set_len(bytes)?;
+    fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
+    Ok(file)
+}
+
+#[cfg(target_os = "linux")]
+fn allocate(file: &File, end: u64) -> io::Result<()> {
+    Ok(rustix::fs::fallocate(file, rustix::fs::FallocateFlags::empty(), 0, end)?)
+}
+
+#[cfg(target_os = "linux")]
+fn is_sealed_memory(descriptor: &OwnedFd) -> bool {
+    use rustix::fs::{FsWord, SealFlags, fcntl_get_seals, fstatfs};
+    // Of the two file systems that have seals, hugetlbfs may lack a page although the file has its size.
+    const TMPFS: FsWord = 0x0102_1994;
+    fcntl_get_seals(descriptor).is_ok_and(|seals| seals.contains(SealFlags::SHRINK))
+        && fstatfs(descriptor).is_ok_and(|system| system.f_type == TMPFS)
+}
+
+#[cfg(not(target_os = "linux"))]
+fn new_memory(_: u64) -> io::Result<File> {
+    Err(io::ErrorKind::Unsupported.into())
+}
+
+#[cfg(not(target_os = "linux"))]
+fn allocate(_: &File, _: u64) -> io::Result<()> {
+    Err(io::ErrorKind::Unsupported.into())
+}
+
+#[cfg(not(target_os = "linux"))]
+fn is_sealed_memory(_: &OwnedFd) -> bool {
+    false
+}
+
+#[cfg(test)]
+#[cfg(target_os = "linux")]
+mod tests {
+    use super::*;
+
+    const LARGE: usize = LEAST_BYTES;
+
+    fn part(fill: u8, bytes: usize) -> Vec<Bytes> {
+        vec![Bytes::from(vec![fill; bytes / 3]), Bytes::new(), Bytes::from(vec![fill; bytes - bytes / 3])]
+    }
+
+    /// Sends parts of these lengths through memory, and returns its number and what arrives.
+    fn send(outgoing: &mut Outgoing, incoming: &mut Incoming, fill: u8, lengths: &[usize]) -> (u8, Vec<Bytes>) {
+        let parts: Vec<Vec<Bytes>> = lengths.iter().map(|bytes| part(fill, *bytes)).collect();
+        let placed = outgoing.place(lengths.iter().copied().zip(parts.iter().map(Vec::as_slice)));
+        assert_eq!(Incoming::is_new(placed.memory), placed.descriptor.is_some());
+        (placed.memory, incoming.read(placed.memory, placed.descriptor, lengths).unwrap())
+    }
+
+    #[test]
+    fn parts_arrive_as_they_were_sent_by_copies_and_by_views() {
+        for reading in [Reading::Copies, Reading::Views] {
+            let (mut outgoing, mut incoming) = (Outgoing::default(), Incoming::new(reading));
+            for (fill, lengths) in [(1, &[LARGE][..]), (2, &[0, 1, LARGE, 63, 64, 65]), (3, &[HUGE_BYTES, 7])] {
+                let (memory, parts) = send(&mut outgoing, &mut incoming, fill, lengths);
+                assert_ne!(memory, 0);
+                assert_eq!(parts, lengths.iter().map(|bytes| vec![fill; *bytes]).collect::<Vec<_>>());
+                assert!(parts.iter().all(|part| part.is_empty() || part.as_ptr().addr().is_multiple_of(8)));
+            }
+        }
+    }
+
+    #[test]
+    fn a_frame_of_few_bytes_takes_no_memory() {
+        let part = part(1, LARGE - 1);
+        let placed = Outgoing::default().place([(LARGE - 1, part.as_slice())].into_iter());
+        assert!(placed.memory == 0 && placed.descriptor.is_none());
+    }
+
+    #[test]
+    fn memory_is_written_again_when_its_last_view_is_gone_and_not_before() {
+        let (mut outgoing, mut incoming) = (Outgoing::default(), Incoming::new(Reading::Views));
+        let (first, kept) = send(&mut outgoing, &mut incoming, 1, &[LARGE, 10]);
+        let (second, parts) = send(&mut outgoing, &mut incoming, 2, &[LARGE, 10]);
+        assert_eq!((first, second), (1 | IS_NEW, 2 | IS_NEW));
+        drop(parts);
+        for fill in 3..10 {
+            assert_eq!(send(&mut outgoing, &mut incoming, fill, &[LARGE, 10]).0, 2);
+        }
+        let small = kept[1].clone();
+        assert_eq!(kept[0], vec![1; LARGE]);
+        drop(kept);
+        let (third, also_kept) = send(&mut outgoing, &mut incoming, 20, &[LARGE, 10]);
+        assert_eq!(third, 2, "a view of ten bytes keeps the first");
+        drop(small);
+        assert_eq!(send(&mut outgoing, &mut incoming, 21, &[LARGE, 10]).0, 1);
+        assert_eq!(also_kept[0], vec![20; LARGE]);
+    }
+
+    #[test]
+    fn memory_that_the_receiver_keeps_is_left_to_it() {
+        let (mut outgoing, mut incoming) = (Outgoing::default(), Incoming::new(Reading::Views));
+        let kept: Vec<_> = (0..100).map(|fill| send(&mut outgoing, &mut incoming, fill, &[LARGE]).1).collect();
+        assert!((0..100).all(|fill| kept[usize::from(fill)][0] == vec![fill; LARGE]));
+        assert!(Arc::strong_count(&incoming.mapped) <= MAX_MAPPED + 1, "the rest are copies");
+    }
+
+    #[test]
+    fn memory_shrinks_when_frames_have_been_small_for_some_time() {
+        let (mut outgoing, mut incoming) = (Outgoing::default(), Incoming::new(Reading::Copies));
+        send(&mut outgoing, &mut incoming, 1, &[16 * LARGE]);
+        let size = |outgoing: &Outgoing| outgoing.memories[0].as_ref().map(|memory| memory.mapping.len());
+        let large = size(&outgoing);
+        for _ in 1..SMALL_USES {
+            assert_eq!(send(&mut outgoing, &mut incoming, 1, &[LARGE]).0, 1);
+        }
+        assert_eq!(size(&outgoing), large);
+        assert_eq!(send(&mut outgoing, &mut incoming, 1, &[LARGE]).0, 1 | IS_NEW);
+        assert!(size(&outgoing) < large);
+    }
+
+    #[test]
+    fn the_memory_of_a_large_copy_is_used_again_when_the_copy_is_gone() {
+        let (mut outgoing, mut incoming) = (Outgoing::default(), Incoming::new(Reading::Copies));
+        let first = send(&mut outgoing, &mut incoming, 1, &[HUGE_BYTES]).1;
+        let second = send(&mut outgoing, &mut incoming, 2, &[2 * HUGE_BYTES]).1;
+        assert_eq!(first[0], vec![1; HUGE_BYTES]);
+        let place = second[0].as_ptr();
+        drop(second);
+        let third = send(&mut outgoing, &mut incoming, 3, &[HUGE_BYTES + 1]).1;
+        assert_eq!((third[0].as_ptr(), &third[0]), (place, &Bytes::from(vec![3; HUGE_BYTES + 1])));
+        drop((first, third));
+        let spare = incoming.spare.0.lock().as_ref().map(|spare| spare.len());
+        assert_eq!(spare, Some(2 * HUGE_BYTES), "the last one that was given back");
+    }
+
+    #[test]
+    fn places_that_no_memory_can_have_are_refused() {
+        assert_eq!(places([usize::MAX, 1]), None);
+        let mut incoming = Incoming::new(Reading::Copies);
+        let memory = new_memory(1024).unwrap();
+        assert!(incoming.read(1 | IS_NEW, Some(memory.into()), &[960]).is_ok());
+        for lengths in [&[961][..], &[1, 897], &[usize::MAX, 1], &[usize::MAX]] {
+            let error = incoming.read(1, None, lengths).unwrap_err();
+            assert!(matches!(error, MemoryError::TooSmall { bytes: 1024, .. }), "{error}");
+        }
+        for number in [0, 2, 4, 5, 127] {
+            assert!(matches!(incoming.read(number, None, &[1]), Err(MemoryError::Unknown(_))), "{number}");
+        }
+    }
+}

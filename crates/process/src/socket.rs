@@ -1,0 +1,143 @@
+//! A Unix socket that passes descriptors along with bytes.
+
+use std::collections::VecDeque;
+use std::io::{self, BufReader, Read, Write};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+
+/// Descriptors that no frame has taken yet. Between two reads there is at most the one of a frame that has begun, and
+/// a read returns at most one more.
+const MAX_WAITING: usize = 2;
+
+/// The sender broke the rules of descriptors. Those that came are closed.
+#[derive(Debug, thiserror::Error)]
+#[error("it sent more than one descriptor with a frame, or this process has no descriptor left")]
+struct TooManyDescriptors;
+
+/// What frames are read from: bytes, and the descriptors that came with them.
+pub(crate) trait Source: Read {
+    /// The first descriptor that no frame has taken.
+    fn take_descriptor(&mut self) -> Option<OwnedFd> {
+        None
+    }
+
+    /// Whether a descriptor has come that belongs to no byte that is still to be read.
+    fn has_stray_descriptor(&self) -> bool {
+        false
+    }
+}
+
+/// The reading side of a socket.
+#[derive(Debug)]
+pub(crate) struct Inbox {
+    stream: UnixStream,
+    descriptors: VecDeque<OwnedFd>,
+}
+
+impl Inbox {
+    pub(crate) fn new(stream: UnixStream) -> Self {
+        Self { stream, descriptors: VecDeque::new() }
+    }
+
+    /// The socket, for a writer without descriptors.
+    pub(crate) fn try_clone(&self) -> io::Result<UnixStream> {
+        self.stream.try_clone()
+    }
+
+    /// The writing side, with a descriptor for the first byte.
+    pub(crate) fn outbox(&self, descriptor: Option<OwnedFd>) -> Outbox<'_> {
+        Outbox { stream: &self.stream, descriptor }
+    }
+}
+
+impl AsFd for Inbox {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.stream.as_fd()
+    }
+}
+
+impl Read for Inbox {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        receive(&self.stream, buffer, &mut self.descriptors)
+    }
+}
+
+impl Source for BufReader<Inbox> {
+    fn take_descriptor(&mut self) -> Option<OwnedFd> {
+        self.get_mut().descriptors.pop_front()
+    }
+
+    fn has_stray_descriptor(&self) -> bool {
+        self.buffer().is_empty() && !self.get_ref().descriptors.is_empty()
+    }
+}
+
+/// The writing side of a socket.
+#[derive(Debug)]
+pub(crate) struct Outbox<'s> {
+    stream: &'s UnixStream,
+    /// Goes with the first byte that is written.
+    descriptor: Option<OwnedFd>,
+}
+
+impl Write for Outbox<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let Some(descriptor) = &self.descriptor else { return self.stream.write(bytes) };
+        let written = send(self.stream, bytes, descriptor)?;
+        self.descriptor = None;
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[cfg(target_os = "linux")]
+fn receive(stream: &UnixStream, buffer: &mut [u8], descriptors: &mut VecDeque<OwnedFd>) -> io::Result<usize> {
+    use std::mem::MaybeUninit;
+
+    use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, recvmsg};
+
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let mut pieces = [io::IoSliceMut::new(buffer)];
+    let received = recvmsg(stream, &mut pieces, &mut control, RecvFlags::CMSG_CLOEXEC)?;
+    let before = descriptors.len();
+    for message in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(came) = message {
+            descriptors.extend(came);
+        }
+    }
+    let is_more_than_one = descriptors.len() > before + 1 || received.flags.contains(ReturnFlags::CTRUNC);
+    if is_more_than_one || descriptors.len() > MAX_WAITING {
+        descriptors.clear();
+        return Err(io::Error::new(io::ErrorKind::InvalidData, TooManyDescriptors));
+    }
+    Ok(received.bytes)
+}
+
+#[cfg(target_os = "linux")]
+fn send(stream: &UnixStream, bytes: &[u8], descriptor: &OwnedFd) -> io::Result<usize> {
+    use std::mem::MaybeUninit;
+
+    use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let (mut control, descriptors) = (SendAncillaryBuffer::new(&mut space), [descriptor.as_fd()]);
+    if !control.push(SendAncillaryMessage::ScmRights(&descriptors)) {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    Ok(sendmsg(stream, &[io::IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL)?)
+}
+
+/// Only memory that Linux has is sent as descriptors.
+#[cfg(not(target_os = "linux"))]
+fn receive(mut stream: &UnixStream, buffer: &mut [u8], _: &mut VecDeque<OwnedFd>) -> io::Result<usize> {
+    stream.read(buffer)
+}
+
+#[cfg(not(target_os = "linux"))]
+fn send(_: &UnixStream, _: &[u8], _: &OwnedFd) -> io::Result<usize> {
+    Err(io::ErrorKind::Unsupported.into())
+}
