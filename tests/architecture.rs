@@ -43,12 +43,8 @@ const RULES: [Rule; 13] = [
         must_not_know: &["axum", "hyper", "quinn", "ractor", "rustls"],
     },
     Rule { name: "onnx", may_use: &["codec", "core"], must_not_know: &["axum", "hyper", "quinn", "ractor", "tokio"] },
-    Rule {
-        name: "process",
-        may_use: &["codec", "core"],
-        must_not_know: &["axum", "hyper", "quinn", "ractor"],
-    },
-    Rule { name: "stages", may_use: &["codec", "core"], must_not_know: &["axum", "hyper", "quinn", "ractor"] },
+    Rule { name: "process", may_use: &["codec", "core"], must_not_know: &["axum", "hyper", "quinn", "ractor"] },
+    Rule { name: "stages", may_use: &["codec", "core"], must_not_know: &["axum", "hyper", "quinn", "ractor", "tokio"] },
     Rule {
         name: "bench",
         may_use: &["codec", "core", "http-client", "net"],

@@ -68,7 +68,7 @@ impl Part {
                 let calls = service.depends.iter().map(|call| (call.attribute.clone(), call.route.clone())).collect();
                 let typed = |schema| DataType::value().with_name(name).with_schema(schema);
                 let (process, mut input, output) =
-                    (keys.process(base, &service), typed(service.input), typed(service.output));
+                    (keys.process(base, service.warm), typed(service.input), typed(service.output));
                 if let Some(PythonRawBody { field, media_types }) = service.raw_body {
                     input = input.with_raw_body(RawBody { field, media_types });
                 }

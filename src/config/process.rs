@@ -5,7 +5,7 @@ use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use callboard_process::{ProcessConfig, PythonConfig, PythonService};
+use callboard_process::{ProcessConfig, PythonConfig};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer};
 
@@ -114,10 +114,10 @@ impl PythonKeys {
         PythonConfig { app: self.app.clone(), python: self.python.clone() }
     }
 
-    /// The command for a service of a file in `base`.
-    pub(crate) fn process(&self, base: &Path, service: &PythonService) -> ProcessConfig {
+    /// The command for a file in `base`, of a service that says of itself whether its replicas are forked.
+    pub(crate) fn process(&self, base: &Path, is_warm: bool) -> ProcessConfig {
         let mut process = self.config().process(base);
-        if !self.warm.unwrap_or(service.warm) {
+        if !self.warm.unwrap_or(is_warm) {
             process.fork_server = None;
         }
         apply!(self, process);
@@ -145,7 +145,7 @@ mod tests {
             let process: ProcessKeys = toml::from_str(&format!("command = [\"worker\"]\n{line}")).unwrap();
             assert_eq!(process.process(Path::new("")).shared_memory, shared_memory);
             let python: PythonKeys = toml::from_str(&format!("app = \"app.py:App\"\n{line}")).unwrap();
-            assert_eq!(python.process(Path::new("")).shared_memory, shared_memory);
+            assert_eq!(python.process(Path::new(""), true).shared_memory, shared_memory);
         }
     }
 }
