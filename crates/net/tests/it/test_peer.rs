@@ -76,7 +76,13 @@ async fn over_quic(fault: Fault, contract: Contract) -> String {
         until_called(&calls).await;
     }
     let mut worker = Some(worker);
-    let make = || drop(worker.take_if(|_| !matches!(fault, Fault::Overload)));
+    let make = || {
+        if let Some(ServingNode { node, edge }) = worker.take_if(|_| !matches!(fault, Fault::Overload)) {
+            // Its connections first: a node that ends says so as long as it can.
+            drop(edge);
+            drop(node);
+        }
+    };
     outcome(fault, (client, gateway.cluster.clone()), &calls, make).await
 }
 
