@@ -231,10 +231,11 @@ impl<'a> Budget<'a> {
         Ok(())
     }
 
-    /// Gives back the unused room of a finished list, if it is half of it or more.
+    /// Gives back the unused room of a finished list, if it is half of it or more. The first room stays: allocators
+    /// keep such small rests for themselves, so they would be memory that nothing is charged for.
     pub(crate) fn trim<T>(&mut self, items: &mut Vec<T>) {
         let before = items.capacity();
-        if items.len() * 2 <= before {
+        if before > LEAST_ROOM && items.len() * 2 <= before {
             items.shrink_to_fit();
             self.give_memory((before - items.capacity()) * size_of::<T>());
         }

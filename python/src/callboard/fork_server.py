@@ -53,6 +53,13 @@ class ForkServer:
 
     def serve(self) -> tuple[socket.socket, Prepared] | None:
         """None at the end of the node's socket. In a forked process, its socket and what has been prepared."""
+        try:
+            return self._serve()
+        except (BrokenPipeError, ConnectionResetError):
+            # The node has given this server up, or has ended.
+            return None
+
+    def _serve(self) -> tuple[socket.socket, Prepared] | None:
         while True:
             content, descriptors, _, _ = socket.recv_fds(self._control, _MAX_MESSAGE_BYTES, 2)
             if not content:

@@ -340,6 +340,8 @@ class Worker:
             return frame is not None
         except (EOFError, OSError):
             self._end(None, 0)
+        except MemoryError as error:
+            self._end(f"out of memory for a batch; see memory_limit and max_batch_bytes: {error}", 1)
         except Exception as error:
             self._end(f"a frame that is not of the protocol: {error}", 1)
 

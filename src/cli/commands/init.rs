@@ -30,6 +30,11 @@ pub(crate) fn run(directory: &Path) -> Result<(), CliError> {
     }
     let whole = directory.canonicalize().map_err(failed)?;
     let name = whole.file_name().map_or_else(|| "app".into(), |name| name.to_string_lossy());
+    // It stands in Python's texts and comments.
+    if !name.chars().all(|c| c.is_alphanumeric() || "-_. ".contains(c)) {
+        let rule = "a project's name has letters, digits, spaces and -_. only";
+        return Err(CliError::Usage(format!("{place}: {rule}")));
+    }
     for (file, text) in FILES {
         fs::write(directory.join(file), text.replace("NAME", &name)).map_err(failed)?;
     }
