@@ -26,7 +26,7 @@ use tokio::io::Interest;
 use tokio::net::UnixStream;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
-use tokio::task::spawn_blocking;
+use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::{Instant, timeout};
 
 use crate::calls::{self, MAX_OPEN};
@@ -39,6 +39,9 @@ use crate::worker::{Lost, ProcessWorker, call_head, decode, envelope, failure, h
 /// The most frames of one call that wait to be written: its batch, its cancellation, and credit, which a child that reads
 /// nothing cannot use up.
 const FRAMES_OF_CALL: usize = 8;
+
+/// A child without a stage's timeout that leaves so many frames unread for so long is stuck.
+const STUCK_AFTER: Duration = Duration::from_secs(60);
 
 /// How often the reader task looks for the end of a child whose socket stays open.
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
@@ -75,7 +78,7 @@ struct OpenCalls {
     next_id: u64,
     calls: HashMap<u64, OpenCall>,
     made: HashMap<u64, ChildCall>,
-    /// More frames wait to be written than a child that reads would leave.
+    /// The queue of frames is full: the child does not read.
     is_stuck: bool,
     /// Why there is no child any more.
     exit: Option<WorkerExit>,
@@ -139,20 +142,23 @@ impl Starting {
 
 impl RunningChild {
     fn new(worker: ProcessWorker, config: &ProcessConfig, replica: &Replica) -> io::Result<Self> {
+        // The reader task notices the end, also of an idle child.
+        worker.set_busy();
         let socket = worker.socket()?;
         socket.set_nonblocking(true)?;
         let socket = Arc::new(UnixStream::from_std(socket)?);
-        let (frames, outgoing) = mpsc::channel(FRAMES_OF_CALL * worker.max_batches() + MAX_OPEN);
+        let (frames, outgoing) = mpsc::channel(FRAMES_OF_CALL * worker.max_batches() + 2 * MAX_OPEN);
         let (ended, has_ended) = oneshot::channel();
         let open = Arc::<Mutex<OpenCalls>>::default();
         let room = Arc::new(Semaphore::new(worker.max_batches()));
         let limits = worker.limits().clone();
-        tokio::spawn(write_frames(Arc::clone(&socket), outgoing));
+        let writer = tokio::spawn(write_frames(Arc::clone(&socket), outgoing));
         let reader = ReaderTask {
             worker,
             socket,
             open: Arc::clone(&open),
             last_call: None,
+            writer,
             frames: frames.downgrade(),
             liveness: replica.timeout(),
             exit_port: replica.exit_port(),
@@ -352,8 +358,12 @@ async fn write_frames(socket: Arc<UnixStream>, mut outgoing: mpsc::Receiver<Outg
 
 async fn write_all(socket: &UnixStream, mut bytes: &[u8]) -> io::Result<()> {
     while !bytes.is_empty() {
-        let written = socket.async_io(Interest::WRITABLE, || socket.try_write(bytes)).await?;
-        bytes = &bytes[written..];
+        socket.writable().await?;
+        match socket.try_write(bytes) {
+            Ok(written) => bytes = &bytes[written..],
+            Err(error) if is_not_ready(&error) => {}
+            Err(error) => return Err(error),
+        }
     }
     Ok(())
 }
@@ -382,6 +392,8 @@ struct ReaderTask {
     worker: ProcessWorker,
     socket: Arc<UnixStream>,
     open: Arc<Mutex<OpenCalls>>,
+    /// Ends when it cannot write, and with this.
+    writer: JoinHandle<io::Result<()>>,
     /// The id of the child's last call.
     last_call: Option<u64>,
     /// Weak: the task ends when the worker is dropped.
@@ -395,9 +407,13 @@ impl ReaderTask {
     async fn run(mut self) {
         let lost = self.read().await;
         let Self { mut worker, open, exit_port, .. } = self;
-        // Its end is waited for, for a moment.
+        // Waits briefly for the exit status.
         let exit = spawn_blocking(move || lost.map(|lost| worker.end(lost)));
-        let Ok(Some(exit)) = exit.await else { return };
+        let exit = match exit.await {
+            Ok(None) => return,
+            Ok(Some(exit)) => exit,
+            Err(error) => WorkerExit::new(format!("its end failed: {error}")),
+        };
         {
             let mut open = open.lock();
             open.exit = Some(exit.clone());
@@ -419,6 +435,16 @@ impl ReaderTask {
                 received => received,
             };
             let frames = self.frames.upgrade()?;
+            // Results of the child's calls are written before more calls are read.
+            if frames.capacity() < MAX_OPEN {
+                let room = frames.reserve_many(MAX_OPEN);
+                if timeout(self.liveness.unwrap_or(STUCK_AFTER), room).await.is_err() {
+                    return Some(Lost::Broken("it did not read what it was sent".to_owned()));
+                }
+            }
+            if self.writer.is_finished() {
+                return Some(Lost::Broken("it does not read any more".to_owned()));
+            }
             if self.open.lock().is_stuck {
                 return Some(Lost::Broken("it did not read what it was sent".to_owned()));
             }

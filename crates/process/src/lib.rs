@@ -9,7 +9,7 @@
 //! A child that is killed, hangs or breaks the protocol costs its replica and nothing else: the stage's contract says
 //! what happens to its batch, as for a worker that panics. The protocol is `docs/worker-protocol.md`.
 //!
-//! A worker in Rust is a [`Worker`](callboard_core::Worker) that a program passes to [`serve_worker`].
+//! A program in Rust is such a child by [`serve_worker`].
 
 mod calls;
 mod child;

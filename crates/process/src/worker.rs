@@ -92,7 +92,8 @@ impl ProcessWorker {
             max_batches: 1,
             is_leaving: false,
         };
-        let shared_memory = config.shared_memory && shared_memory::IS_SUPPORTED;
+        // Frames of a child with several calls are read on the runtime, which must not copy for long.
+        let shared_memory = config.shared_memory && config.concurrency.is_none() && shared_memory::IS_SUPPORTED;
         if shared_memory {
             worker.reader.set_memories(Incoming::new(Reading::Copies));
         }
@@ -121,6 +122,11 @@ impl ProcessWorker {
 
     pub(crate) fn limits(&self) -> &DecodeLimits {
         &self.limits
+    }
+
+    /// The end of the child is noticed where its socket is read.
+    pub(crate) fn set_busy(&self) {
+        self.child.set_busy(true);
     }
 
     pub(crate) fn has_ended(&self) -> bool {

@@ -65,6 +65,7 @@ class WorkerCalls:
         self._running = running
         self._pid = os.getpid()
         self._ids = itertools.count(1)
+        self._beginning = threading.Lock()
         self._open: dict[int, OpenCall] = {}
         self.max_bytes = 0
         # Whether the code of the service is asynchronous.
@@ -142,11 +143,13 @@ class WorkerCalls:
         size = sum(map(len, pieces))
         if size > self.max_bytes:
             raise CallError(f"the input has {size} bytes, more than {self.max_bytes}", kind="invalid_input")
-        ident = next(self._ids)
-        head = {"type": "call", "id": ident, "batch": batch, "route": path}
-        call.batch = batch
-        self._open[ident] = call
-        self._send(head if place is None else {**head, "item": place[1]}, [size], pieces)
+        # The node takes ids in ascending order only.
+        with self._beginning:
+            ident = next(self._ids)
+            head = {"type": "call", "id": ident, "batch": batch, "route": path}
+            call.batch = batch
+            self._open[ident] = call
+            self._send(head if place is None else {**head, "item": place[1]}, [size], pieces)
         return ident
 
     def _wait(self, ident: int, call: OpenCall, event: threading.Event) -> Any:
@@ -158,7 +161,7 @@ class WorkerCalls:
                             self._read()
                     finally:
                         self._reading.release()
-                        self._wake_another()
+                        self.wake_another()
                 else:
                     event.wait()
                     event.clear()
@@ -166,7 +169,7 @@ class WorkerCalls:
             self._leave(ident)
         return call.result()
 
-    def _wake_another(self) -> None:
+    def wake_another(self) -> None:
         """Another waiting thread reads from now on."""
         for call in list(self._open.values()):
             if call.event is not None:

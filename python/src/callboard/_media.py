@@ -185,7 +185,10 @@ def media_type_of(data: bytes) -> str:
 
 
 def _samples(file: wave.Wave_read) -> NDArray[np.float32]:
-    width, raw = file.getsampwidth(), file.readframes(file.getnframes())
+    width = file.getsampwidth()
+    if width > 4:
+        raise wave.Error(f"samples of {8 * width} bits")
+    raw = file.readframes(file.getnframes())
     if width == 1:
         # The only width without a sign.
         wide = (np.frombuffer(raw, np.uint8).astype(np.int32) - 128) << 24

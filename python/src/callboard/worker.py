@@ -1,8 +1,9 @@
 """A replica: `python -m callboard.worker TARGET` serves one route over the socket that is its standard input.
 
-The protocol is `docs/worker-protocol.md`. The main thread receives a batch, runs user code and sends: a call costs one
-wake-up. While user code runs, cancellations are read when it looks at `context.cancelled`, or by its event loop. A
-second thread sleeps until the socket ends, and ends the process: it never outlives its node.
+The protocol is `docs/worker-protocol.md`. The main thread receives a batch, runs user code (asynchronous code in its
+loop) and sends: a call costs one wake-up. While user code runs, cancellations are read when it looks at
+`context.cancelled`, or by its event loop. A second thread sleeps until the socket ends, and ends the process: it never
+outlives its node.
 """
 
 from __future__ import annotations
@@ -166,7 +167,7 @@ class Worker:
         self._messages: deque[Start | Batch | Stop] = deque()
         self._running: dict[int, Batch] = {}
         self._max_batches = 1
-        # Why no further batch is taken.
+        # Why this replica ends; all further outcomes say `last`.
         self._unwell: str | None = None
         self._credit: int | None = None
         # The event loop, where there is one, and what wakes it.
@@ -316,6 +317,8 @@ class Worker:
                     pass
             finally:
                 self._reading.release()
+                # A thread that waits for a call may have found that this one reads.
+                self._calls.wake_another()
 
     def _watch(self) -> NoReturn:
         """The watching thread. It sleeps until the socket ends, and reads the rest: the end is the end of the process.
@@ -443,8 +446,8 @@ class Worker:
             log.error("this replica ends, and is started again: %s", unwell)
         self._unwell = self._unwell or unwell
         self._send({**head, "last": True}, lengths, parts)
-        # Calls that have begun are finished.
-        if not self._running:
+        # With several batches at once, more may be on their way: the node ends this process when all are answered.
+        if self._max_batches == 1:
             self._end(None, 1)
 
     def _checked(self, total: int) -> int:
