@@ -132,8 +132,9 @@ impl Calls {
     /// The batch is over, and all calls with it.
     pub(crate) fn end(&mut self) {
         self.open.clear();
-        self.outcomes.came.lock().clear();
+        // First the bytes, as `take` does: an outcome that comes between the two has its own.
         self.drain_wake();
+        self.outcomes.came.lock().clear();
     }
 
     /// The outcomes that have come, each of a call that is no longer open. `another` gives the context of an item whose
@@ -146,9 +147,10 @@ impl Calls {
             let Some(mut call) = self.open.remove(&id) else { continue };
             let is_begun = outcome.as_ref().map_or_else(CallError::was_started, |_| true);
             let again = call.again.take().filter(|again| !is_begun && !again.within.is_wanted(Instant::now()));
-            match (again, another()) {
-                (Some(again), Some(within)) => self.start(id, None, &within, again.route, again.input),
-                _ => taken.push((id, outcome)),
+            // Only then: it looks at all callers.
+            match again.and_then(|again| Some((again, another()?))) {
+                Some((again, within)) => self.start(id, None, &within, again.route, again.input),
+                None => taken.push((id, outcome)),
             }
         }
         taken
@@ -232,6 +234,11 @@ fn item_error(error: CallError) -> ItemError {
         retry_after_ms: parts.retry_after.and_then(|after| u64::try_from(after.as_millis()).ok()),
         trace: parts.remote_trace,
     }
+}
+
+/// The refusal of a call for a batch that has ended.
+pub(crate) fn over() -> CallError {
+    CallError::new(ErrorKind::Cancelled, "the call that it belongs to is over")
 }
 
 /// The refusal of a call beyond [`MAX_OPEN`].

@@ -7,6 +7,10 @@
 //! ```
 //!
 //! Each call is a batch of its own with one item. The reader task owns the child; both tasks end with it.
+//!
+//! * **Full:** a call waits until the child has room. A child that leaves too many frames unread is killed.
+//! * **Late:** the call is cancelled, and the child lives on, unless it answers no ping.
+//! * **Cancelled:** the child is told. Its place is free when it has answered.
 
 use std::collections::HashMap;
 use std::io;
@@ -16,7 +20,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use callboard_codec::{DecodeLimits, Envelope, Format, Value};
 use callboard_core::{
-    AsyncStreamWorker, AsyncWorker, Batch, CallContext, CallError, CallOptions, ErrorKind, ExitPort, Failure, Replica,
+    AsyncStreamWorker, AsyncWorker, Batch, CallContext, CallError, CallOptions, ExitPort, Failure, Replica,
     StartedCall, WorkerExit,
 };
 use futures_util::future::join_all;
@@ -32,12 +36,12 @@ use tokio::time::{Instant, timeout};
 use crate::calls::{self, MAX_OPEN};
 use crate::config::ProcessConfig;
 use crate::fork_server::ForkServer;
-use crate::frame::{Frame, frame_start};
+use crate::frame::{Frame, ONE_PIECE_BYTES, frame_start};
 use crate::message::{self, CREDIT, FromChild, ItemError, ToChild};
 use crate::worker::{Lost, ProcessWorker, call_head, decode, envelope, failure, head, is_not_ready};
 
-/// The most frames of one call that wait to be written: its batch, its cancellation, and credit, which a child that reads
-/// nothing cannot use up.
+/// The most frames of one call that wait to be written: its batch, its cancellation, and credit. A child that reads
+/// nothing gets little credit.
 const FRAMES_OF_CALL: usize = 8;
 
 /// A child without a stage's timeout that leaves so many frames unread for so long is stuck.
@@ -344,12 +348,18 @@ impl AsyncStreamWorker for ConcurrentStreamWorker {
     }
 }
 
-/// Writes frames, each whole, until nobody can send any more.
+/// Writes frames, each whole, until the worker and the reader task have ended.
 async fn write_frames(socket: Arc<UnixStream>, mut outgoing: mpsc::Receiver<OutgoingFrame>) -> io::Result<()> {
     while let Some(OutgoingFrame { head, part }) = outgoing.recv().await {
-        let lengths = part.iter().map(Envelope::len);
-        write_all(&socket, &frame_start(&head, lengths, 0)?).await?;
-        for piece in part.iter().flat_map(|part| part.parts()) {
+        let (bytes, pieces) = part.as_ref().map_or((0, &[][..]), |part| (part.len(), part.parts()));
+        let mut start = frame_start(&head, part.iter().map(Envelope::len), 0)?;
+        if start.len() + bytes <= ONE_PIECE_BYTES {
+            pieces.iter().for_each(|piece| start.extend_from_slice(piece));
+            write_all(&socket, &start).await?;
+            continue;
+        }
+        write_all(&socket, &start).await?;
+        for piece in pieces {
             write_all(&socket, piece).await?;
         }
     }
@@ -442,9 +452,6 @@ impl ReaderTask {
                     return Some(Lost::Broken("it did not read what it was sent".to_owned()));
                 }
             }
-            if self.writer.is_finished() {
-                return Some(Lost::Broken("it does not read any more".to_owned()));
-            }
             if self.open.lock().is_stuck {
                 return Some(Lost::Broken("it did not read what it was sent".to_owned()));
             }
@@ -457,6 +464,10 @@ impl ReaderTask {
                     tokio::task::consume_budget().await;
                 }
                 Ok(None) => return Some(Lost::Ended),
+                // Only now: a child that has ended reads nothing either, and its last frames and its end say more.
+                Err(error) if is_not_ready(&error) && self.writer.is_finished() && !self.worker.has_ended() => {
+                    return Some(Lost::Broken("it does not read any more".to_owned()));
+                }
                 Err(error) if is_not_ready(&error) => {
                     if let Some(limit) = self.liveness
                         && !self.open.lock().calls.is_empty()
@@ -477,11 +488,10 @@ impl ReaderTask {
     }
 
     fn take(&mut self, frames: &mpsc::Sender<OutgoingFrame>, frame: &Frame) -> Result<(), Lost> {
-        let unasked = || Lost::Broken("it answered what it was not asked".to_owned());
         match head(frame)? {
             FromChild::Output { id, item: 0 } if frame.parts.len() == 1 => {
                 let open = self.open.lock();
-                let call = open.calls.get(&id).ok_or_else(unasked)?;
+                let call = open.calls.get(&id).ok_or_else(Lost::unasked)?;
                 match call.answers.try_send(Answer::Output(frame.parts[0].clone())) {
                     // The outcome has the last place.
                     Ok(()) if call.answers.capacity() == 0 => Err(Lost::Broken(format!(
@@ -489,7 +499,7 @@ impl ReaderTask {
                     ))),
                     // The caller has left.
                     Ok(()) | Err(TrySendError::Closed(_)) => Ok(()),
-                    Err(TrySendError::Full(_)) => Err(unasked()),
+                    Err(TrySendError::Full(_)) => Err(Lost::unasked()),
                 }
             }
             FromChild::Outcomes { id, items, last } => {
@@ -504,11 +514,11 @@ impl ReaderTask {
                     (None, []) => Ok(None),
                     (None, [part]) => Ok(Some(part.clone())),
                     _ => {
-                        return Err(Lost::Broken("it answered another number of outputs than of successes".to_owned()));
+                        return Err(Lost::wrong_outputs());
                     }
                 };
                 let mut open = self.open.lock();
-                let call = open.calls.remove(&id).ok_or_else(unasked)?;
+                let call = open.calls.remove(&id).ok_or_else(Lost::unasked)?;
                 open.made.retain(|_, made| made.made_for != id);
                 let _ = call.answers.try_send(Answer::Outcome(outcome));
                 Ok(())
@@ -519,8 +529,7 @@ impl ReaderTask {
             }
             FromChild::Call { id, batch, item, route } => {
                 if frame.parts.len() != 1 || self.last_call.replace(id).is_some_and(|last| last >= id) {
-                    let rule = "a call of it has one input, and an id above those of its earlier calls";
-                    return Err(Lost::Broken(rule.to_owned()));
+                    return Err(Lost::wrong_call());
                 }
                 if let Err(error) = self.call(frames, id, batch, item, &route, &frame.parts[0]) {
                     let (message, _) = calls::result(id, Err(error), 0);
@@ -533,10 +542,8 @@ impl ReaderTask {
                 Ok(())
             }
             FromChild::Pong => Ok(()),
-            FromChild::Output { .. } => Err(unasked()),
-            FromChild::Ready { .. } | FromChild::Failed { .. } => {
-                Err(Lost::Broken("it said twice whether it has started".to_owned()))
-            }
+            FromChild::Output { .. } => Err(Lost::unasked()),
+            FromChild::Ready { .. } | FromChild::Failed { .. } => Err(Lost::started_twice()),
         }
     }
 
@@ -554,7 +561,7 @@ impl ReaderTask {
         let (input, max_bytes) = (Value::decode(Format::Envelope, input, limits)?, limits.max_bytes);
         let mut open = self.open.lock();
         let call = open.calls.get(&made_for).filter(|_| item.is_none_or(|item| item == 0));
-        let within = call.ok_or_else(|| CallError::new(ErrorKind::Cancelled, "the call that it belongs to is over"))?;
+        let within = call.ok_or_else(calls::over)?;
         if open.made.len() >= MAX_OPEN {
             return Err(calls::too_many());
         }

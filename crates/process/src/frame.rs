@@ -27,7 +27,7 @@ const FIRST_BYTES: usize = 8 * 1024;
 const START_BYTES: usize = 8;
 
 /// Frames of at most this many bytes are sent in one piece.
-const ONE_PIECE_BYTES: usize = 64 * 1024;
+pub(crate) const ONE_PIECE_BYTES: usize = 64 * 1024;
 
 /// One frame.
 #[derive(Debug, Default, PartialEq, Eq)]

@@ -63,6 +63,24 @@ pub(crate) enum Lost {
     NotStarted { message: String, trace: String },
 }
 
+impl Lost {
+    pub(crate) fn unasked() -> Self {
+        Self::Broken("it answered what it was not asked".to_owned())
+    }
+
+    pub(crate) fn started_twice() -> Self {
+        Self::Broken("it said twice whether it has started".to_owned())
+    }
+
+    pub(crate) fn wrong_outputs() -> Self {
+        Self::Broken("it answered another number of outputs than of successes".to_owned())
+    }
+
+    pub(crate) fn wrong_call() -> Self {
+        Self::Broken("a call of it has one input, and an id above those of its earlier calls".to_owned())
+    }
+}
+
 impl From<io::Error> for Lost {
     fn from(error: io::Error) -> Self {
         use io::ErrorKind::{BrokenPipe, ConnectionReset, InvalidData, TimedOut};
@@ -255,13 +273,13 @@ impl ProcessWorker {
                 }
                 FromChild::CancelCall { id } => self.calls.iter_mut().for_each(|calls| calls.cancel(id)),
                 FromChild::Outcomes { .. } | FromChild::Output { .. } | FromChild::Pong => {
-                    return Err(Lost::Broken("it answered what it was not asked".to_owned()));
+                    return Err(Lost::unasked());
                 }
                 FromChild::Log { level, target, message, request_id } => {
                     self.log(&level, &target, message, request_id.as_deref());
                 }
                 FromChild::Ready { .. } | FromChild::Failed { .. } => {
-                    return Err(Lost::Broken("it said twice whether it has started".to_owned()));
+                    return Err(Lost::started_twice());
                 }
             }
         }
@@ -281,13 +299,10 @@ impl ProcessWorker {
             none => none.insert(Calls::new()?),
         };
         if frame.parts.len() != 1 || !calls.is_new(id) {
-            return Err(Lost::Broken(
-                "a call of it has one input, and an id above those of its earlier calls".to_owned(),
-            ));
+            return Err(Lost::wrong_call());
         }
-        let over = || CallError::new(ErrorKind::Cancelled, "the call that it belongs to is over");
         let input = Value::decode(Format::Envelope, &frame.parts[0], &self.limits).map_err(CallError::from);
-        match within.ok_or_else(over).and_then(|within| Ok((within, input?))) {
+        match within.ok_or_else(calls::over).and_then(|within| Ok((within, input?))) {
             Ok((within, input)) => calls.start(id, item, &within, route, input),
             Err(error) => calls.refuse(id, error),
         }
@@ -643,7 +658,7 @@ fn single_outputs(
     limits: &DecodeLimits,
 ) -> Result<Vec<Result<Value, Failure>>, Lost> {
     if errors.iter().filter(|error| error.is_none()).count() != frame.parts.len() {
-        return Err(Lost::Broken("it answered another number of outputs than of successes".to_owned()));
+        return Err(Lost::wrong_outputs());
     }
     let mut parts = frame.parts.iter();
     let outcome = |error: Option<ItemError>| match error {
