@@ -1,5 +1,5 @@
-//! What a child process costs: the same echo on a thread of the node, in a child in Rust, and in a child in Python; both
-//! children also without shared memory, by the socket.
+//! What a child process costs: the same echo on a thread of the node, in a child in Rust, and in a child in Python;
+//! both children also without shared memory, by the socket.
 //!
 //! Run with `cargo bench -p callboard-process --bench children`; `-- --python PATH` adds the interpreter of an
 //! environment that has the package `callboard`, `-- --rounds 9 --seconds 2` its time. Rounds are interleaved; a

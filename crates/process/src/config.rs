@@ -43,8 +43,8 @@ pub struct ProcessConfig {
     /// replica then keeps what its largest recent batch took, and twice its largest recent outcomes, or twice that if
     /// memory is still in use when the next batch comes. Default true.
     pub shared_memory: bool,
-    /// How many calls a child works on at once, each in a batch of its own; the worker must support this. By default a child
-    /// has one batch at a time.
+    /// How many calls a child works on at once, each in a batch of its own; the worker must support this. By default a
+    /// child has one batch at a time.
     pub concurrency: Option<NonZeroU32>,
 }
 

@@ -251,7 +251,7 @@ impl Parent {
             Ok(FromServer::Forked { pid }) => Pid::from_raw(pid).filter(|pid| *pid != Pid::INIT),
             other => return Err(unexpected(other)),
         };
-        // The number is the child's own until its parent is told to reap it.
+        // No other process gets this id until the parent is told to reap the child.
         let Some((pid, descriptor)) = pid.and_then(|pid| Some((pid, system::open(pid).ok()?))) else {
             return Err(Lost::Ended("it forked no process".to_owned()));
         };

@@ -1,7 +1,7 @@
 //! Frames: a head and its parts, with all lengths known before them.
 //!
-//! Lengths are checked against the limits before anything is allocated, and memory grows only as bytes arrive. The parts
-//! lie in the stream, or in shared memory.
+//! Lengths are checked against the limits before anything is allocated, and memory grows only as bytes arrive. The
+//! parts lie in the stream, or in shared memory.
 
 use std::io::{self, Write};
 
@@ -353,7 +353,7 @@ mod tests {
         reader.read(&mut stream).map_or_else(|error| error.to_string(), |frame| format!("{:?}", frame.unwrap().parts))
     }
 
-    /// A pipe is open for writing as long as somebody has its end: what is received and refused is closed.
+    /// A pipe stays open while a process holds its writing end, so this shows that refused descriptors are closed.
     #[cfg(target_os = "linux")]
     #[test]
     fn descriptors_that_break_the_rules_are_refused_and_closed() {

@@ -4,10 +4,10 @@
 //! byte says whether the receiver uses the memory; the sender writes into it again when it does not. Memory that stays
 //! is what makes this fast: the system takes longer to clear fresh pages than to copy into old ones.
 //!
-//! **What may go wrong between two processes.** The node makes no reference into the memory of a child: it copies what is
-//! there, and checks the copy, which nobody else can write. A child that writes meanwhile spoils only its own answer. A
-//! child reads the memory of its node in place, because it trusts its node. Both accept only memory that is sealed
-//! against shrinking: otherwise a page of it could vanish, which would end the reader by SIGBUS.
+//! **What may go wrong between two processes.** The node makes no reference into the memory of a child: it copies what
+//! is there, and checks the copy, which is its own. A child that writes meanwhile spoils only its own
+//! answer. A child reads the memory of its node in place, because it trusts its node. Both accept only memory that is
+//! sealed against shrinking: otherwise a page of it could vanish, which would end the reader by SIGBUS.
 #![allow(unsafe_code, reason = "mapped memory is a pointer; the three uses of it are below")]
 
 use std::fs::File;
@@ -39,7 +39,7 @@ const FIRST_PART: usize = 64;
 /// Each part begins at a multiple of this, as envelopes need it.
 const ALIGNMENT: usize = 64;
 
-/// The memories of a sender: one that the receiver may still use, and the next.
+/// How many memories a sender has: it writes one while the receiver may still use the other.
 const OWN_MEMORIES: usize = 2;
 
 /// After this many frames in a row that need less than a quarter of it, a memory is replaced by a smaller one.
@@ -81,13 +81,13 @@ fn places(lengths: impl IntoIterator<Item = usize>) -> Option<Vec<Range<usize>>>
     lengths.into_iter().map(place).collect()
 }
 
-// ---- The sender ------------------------------------------------------------------------------------------------------
+// ---- The sender -----------------------------------------------------------------------------------------------------
 
 /// Memories that this process writes.
 #[derive(Debug, Default)]
 pub(crate) struct Outgoing {
     memories: [Option<OwnMemory>; OWN_MEMORIES],
-    /// The one that is given up next when the receiver uses all.
+    /// The index of the memory to give up when the receiver uses all.
     oldest: usize,
 }
 
@@ -201,7 +201,7 @@ impl OwnMemory {
     }
 }
 
-// ---- The receiver ----------------------------------------------------------------------------------------------------
+// ---- The receiver ---------------------------------------------------------------------------------------------------
 
 /// How the parts of a frame are taken out of shared memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -368,7 +368,7 @@ impl Drop for View {
     }
 }
 
-// ---- The system ------------------------------------------------------------------------------------------------------
+// ---- The system -----------------------------------------------------------------------------------------------------
 
 /// Memory whose size cannot change.
 #[cfg(target_os = "linux")]
@@ -502,7 +502,7 @@ mod tests {
         assert_eq!((third[0].as_ptr(), &third[0]), (place, &Bytes::from(vec![3; HUGE_BYTES + 1])));
         drop((first, third));
         let spare = incoming.spare.0.lock().as_ref().map(|spare| spare.len());
-        assert_eq!(spare, Some(2 * HUGE_BYTES), "the last one that was given back");
+        assert_eq!(spare, Some(2 * HUGE_BYTES), "the memory that came back last");
     }
 
     #[test]

@@ -9,7 +9,7 @@ use std::os::unix::net::UnixStream;
 /// a read returns at most one more.
 const MAX_WAITING: usize = 2;
 
-/// The sender broke the rules of descriptors. Those that came are closed.
+/// The sender broke the rules of descriptors. The descriptors that were received are closed.
 #[derive(Debug, thiserror::Error)]
 #[error("it sent more than one descriptor with a frame, or this process has no descriptor left")]
 struct TooManyDescriptors;

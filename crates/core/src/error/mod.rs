@@ -28,8 +28,8 @@ callboard_codec::words! {
     /// Litmus tests between look-alikes:
     ///
     /// * The caller can change the request and succeed: [`InvalidInput`](Self::InvalidInput). User code ran and
-    ///   refused: [`Failed`](Self::Failed). User code did not survive: [`WorkerFailed`](Self::WorkerFailed). The framework has a
-    ///   defect: [`Internal`](Self::Internal).
+    ///   refused: [`Failed`](Self::Failed). User code did not survive: [`WorkerFailed`](Self::WorkerFailed). The
+    ///   framework has a defect: [`Internal`](Self::Internal).
     /// * Try again a little later, here: [`Overloaded`](Self::Overloaded). Try somewhere else, or much later:
     ///   [`Unavailable`](Self::Unavailable).
     /// * Time ran out: [`DeadlineExceeded`](Self::DeadlineExceeded). The caller left: [`Cancelled`](Self::Cancelled).

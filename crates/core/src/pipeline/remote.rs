@@ -448,7 +448,8 @@ pub(crate) enum StreamPlace<'a> {
     Remote { revision: Option<u64>, pool: Option<&'a Arc<Pool>> },
 }
 
-/// Where a streaming stage's call runs, by the table in the module's documentation. No stream is made again after a loss.
+/// Where a streaming stage's call runs, by the table in the module's documentation. No stream is made again after a
+/// loss.
 pub(crate) fn place_stream<'a>(stage: StageStep<'a>, flight: &Flight) -> StreamPlace<'a> {
     let pool = match stage {
         StageStep::Local(pool) => pool,

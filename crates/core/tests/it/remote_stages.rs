@@ -1,4 +1,5 @@
-//! Where the calls of a stage run, given what the other nodes do: the table in the documentation of `pipeline/remote.rs`.
+//! Where the calls of a stage run, given what the other nodes do: the table in the documentation of
+//! `pipeline/remote.rs`.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -5,8 +5,8 @@
 //! ([`Stream`](super::stream::Stream)); HTTP/2 lingers when the [body](ReceivedBody) is dropped, which would otherwise
 //! reset its stream right after the response.
 //!
-//! * **Bounds**: discarded bytes are charged to no account and not kept. Lingering ends after [a time](LingerPool) and a
-//!   number of bytes.
+//! * **Bounds**: discarded bytes are charged to no account and not kept. Lingering ends after [a time](LingerPool) and
+//!   a number of bytes.
 //! * **Full**: a share of the connections may linger, and as many streams of HTTP/2, but few of one connection. One
 //!   address has a share of both. Further clients get a reset.
 
