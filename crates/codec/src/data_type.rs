@@ -52,6 +52,7 @@ struct Description {
     rust_type: (TypeId, &'static str),
     schema: serde_json::Value,
     raw_body: Option<RawBody>,
+    parameters: Option<Parameters>,
     formats: fn() -> Vec<Format>,
     tensors: Option<TensorFields>,
     decode: fn(Format, &Bytes, &DecodeLimits) -> Result<Payload, DecodeError>,
@@ -68,6 +69,15 @@ pub struct RawBody {
     pub media_types: Vec<String>,
 }
 
+/// The parameters of a function whose arguments make up the input.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Parameters {
+    /// Their names, in the order of positional arguments.
+    pub names: Vec<String>,
+    /// Whether the input is the value of the only one, and not a map of all by name.
+    pub is_value: bool,
+}
+
 impl DataType {
     /// The type `T` as its `JsonSchema` and serde implementations describe it.
     #[must_use]
@@ -77,6 +87,7 @@ impl DataType {
             rust_type: (TypeId::of::<T>(), type_name::<T>()),
             schema: schema_of::<T>(),
             raw_body: None,
+            parameters: None,
             formats: formats_of::<T>,
             tensors: None,
             decode: decode::<T>,
@@ -131,6 +142,19 @@ impl DataType {
     pub fn with_raw_body(mut self, raw_body: RawBody) -> Self {
         Arc::make_mut(&mut self.0).raw_body = Some(raw_body);
         self
+    }
+
+    /// Names the parameters of the function that takes this input.
+    #[must_use]
+    pub fn with_parameters(mut self, parameters: Parameters) -> Self {
+        Arc::make_mut(&mut self.0).parameters = Some(parameters);
+        self
+    }
+
+    /// The parameters of the function that takes this input, if they are known.
+    #[must_use]
+    pub fn parameters(&self) -> Option<&Parameters> {
+        self.0.parameters.as_ref()
     }
 
     /// The name under which the schema stands in documents.

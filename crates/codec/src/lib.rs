@@ -78,7 +78,7 @@ pub mod wire;
 mod words;
 
 pub use account::{Account, ChargeError, ExceededLimit, STEP_BYTES, charged_to, charged_up_to};
-pub use data_type::{DataType, RawBody};
+pub use data_type::{DataType, Parameters, RawBody};
 pub use envelope::{Envelope, EnvelopeDecoder};
 pub use error::{DecodeError, DecodeErrorKind, EncodeError, EncodeErrorKind};
 pub use format::Format;

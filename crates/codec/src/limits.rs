@@ -91,6 +91,17 @@ impl Default for DecodeLimits {
 }
 
 impl DecodeLimits {
+    /// No limit but the depth, for bytes that are our own or were checked before. What is decoded is still charged.
+    pub const UNLIMITED: Self = Self {
+        max_bytes: usize::MAX,
+        max_depth: MAX_DEPTH,
+        max_elements: usize::MAX,
+        max_string_bytes: usize::MAX,
+        max_tree_bytes: usize::MAX,
+        max_decompressed_bytes: usize::MAX,
+        max_segment_bytes: usize::MAX,
+    };
+
     /// Refuses an input longer than [`max_bytes`](Self::max_bytes), before it is read.
     pub(crate) fn check_bytes(&self, len: usize) -> Result<(), DecodeError> {
         check("max_bytes", self.max_bytes, len, |len| format!("input of {len} bytes exceeds"))

@@ -5,8 +5,8 @@ mod common;
 
 use bytes::Bytes;
 use callboard_codec::{
-    DType, DataType, DecodeErrorKind, DecodeLimits, EnvelopeDecoder, Format, Map, Payload, Scalar, StrTensor, Tensor,
-    Value,
+    DType, DataType, DecodeErrorKind, DecodeLimits, Envelope, EnvelopeDecoder, Format, Map, Payload, Scalar, StrTensor,
+    Tensor, Value,
 };
 use proptest::prelude::*;
 use schemars::JsonSchema;
@@ -195,4 +195,23 @@ proptest! {
         let chunked = push_all(&bytes, &vec![size; bytes.len() / size]).ok();
         prop_assert_eq!(format!("{whole:?}"), format!("{chunked:?}"));
     }
+}
+
+#[test]
+fn an_unread_envelope_is_its_chunks_within_the_limit() {
+    let envelope = Value::from("text").to_envelope().unwrap();
+    let bytes = envelope.into_bytes();
+    let limits = DecodeLimits { max_bytes: bytes.len(), ..DecodeLimits::default() };
+    let mut decoder = EnvelopeDecoder::unread(&limits);
+    decoder.push(bytes.slice(..3)).unwrap();
+    decoder.push(bytes.slice(3..)).unwrap();
+    assert_eq!(decoder.total_bytes(), Some(bytes.len()));
+    let error = decoder.push(bytes.slice(..1)).unwrap_err();
+    assert_eq!(error.kind(), DecodeErrorKind::LimitExceeded);
+
+    let mut decoder = EnvelopeDecoder::unread(&limits);
+    decoder.push(bytes.slice(..3)).unwrap();
+    decoder.push(bytes.slice(3..)).unwrap();
+    assert_eq!(decoder.into_chunks().concat(), bytes);
+    assert_eq!(Envelope::from_bytes(bytes.clone()).len(), bytes.len());
 }

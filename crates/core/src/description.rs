@@ -3,8 +3,8 @@
 
 pub use crate::metrics::{RouteStatistics, StageStatistics};
 pub use crate::node::{
-    ActorDescription, CallDescription, Description, Health, RemoteStageHealth, ReplicaDescription, RestartDescription,
-    RouteDescription, StageDescription, StageHealth, StagePart,
+    ActorDescription, ActorHealth, CallDescription, Description, Health, RemoteStageHealth, ReplicaDescription,
+    RestartDescription, RouteDescription, StageDescription, StageHealth, StagePart,
 };
 pub use crate::pipeline::PipelineShape;
 pub use crate::pool::StageState;

@@ -53,6 +53,7 @@ mod executor;
 mod gateway;
 mod host;
 mod id;
+pub mod isolation;
 mod metrics;
 mod node;
 mod offload;
@@ -84,6 +85,7 @@ pub use deadline::{DEFAULT_TIMEOUT, Deadline, MAX_TIMEOUT};
 pub use error::{CallError, ErrorKind, ErrorReason, Failure};
 pub use gateway::{DEFAULT_MAX_IN_FLIGHT, DEFAULT_MAX_IN_FLIGHT_BYTES, Limits};
 pub use id::{RouteName, StageName};
+pub use metrics::CacheUse;
 pub use node::{AlreadyJoined, BlockingNode, Drained, Node, NodeHandle, StartError};
 pub use pipeline::{IntoPipeline, IntoStreamPipeline, MemberError, Members, Pipeline, StreamPipeline};
 #[cfg(feature = "testing")]
@@ -92,8 +94,10 @@ pub use queue::{BatchPolicy, DEFAULT_AGEING};
 pub use restart::{BackoffPolicy, RestartIntensity};
 pub use router::{AppliedChange, ChangeError, RouteChange, RouteSpec, check_route_name};
 pub use stage::{
-    Contract, DEFAULT_CONCURRENCY, DEFAULT_CRASH_RETRIES, DEFAULT_CREDIT, DEFAULT_MAX_ABANDONED_THREADS,
+    CacheSettings, Contract, DEFAULT_CONCURRENCY, DEFAULT_CRASH_RETRIES, DEFAULT_CREDIT, DEFAULT_MAX_ABANDONED_THREADS,
     DEFAULT_QUEUE_ENTRIES, MAX_REPLICAS, Placement, Rows, Stage, StageSettings, StreamStage,
 };
 pub use timeline::{ReleaseReason, Timing};
-pub use worker::{AsyncStreamWorker, AsyncWorker, Batch, ExitPort, NotEmitted, Outputs, Replica, StreamWorker, Worker};
+pub use worker::{
+    AsyncStreamWorker, AsyncWorker, Batch, ExitPort, NotEmitted, Outputs, Replica, StreamWorker, Turn, Worker,
+};

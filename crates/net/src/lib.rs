@@ -55,7 +55,7 @@ pub use callboard_identity::{
     AddressError, Authority, DEFAULT_CERTIFICATE_LIFE, DEFAULT_TOKEN_LIFE, Identity, IdentityError, InvalidNodeAddress,
     InvalidToken, JoinToken, MemberInfo, MemberList, NodeAddress, QuicUrl, Role, TokenSpec,
 };
-pub use client::{CallFailure, Client, ClientBuilder, ConnectError, Prepared, Response, ResponseStream};
+pub use client::{CallFailure, Client, ClientBuilder, ConnectError, EncodedCall, Prepared, Response, ResponseStream};
 pub use cluster::Cluster;
 pub use endpoint::{BindError, Tuning, TuningError};
 pub use join::{JoinError, join};

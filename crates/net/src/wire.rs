@@ -20,6 +20,9 @@ pub(crate) struct EmptyHeader {}
 /// The longest details of an error. Longer ones are dropped: they belong into an output.
 const MAX_DETAILS_BYTES: usize = 1 << 20;
 
+/// The most bytes of an error's texts with which its headers are sent, too.
+const MAX_TEXT_BESIDE_HEADERS: usize = 48 << 10;
+
 /// The status of each reason in a fail frame: HTTP's numbers.
 const STATUS_OF_REASON: [(ErrorKind, ErrorReason, u16); 2] =
     [(ErrorKind::InvalidInput, ErrorReason::TooLarge, 413), (ErrorKind::Failed, ErrorReason::LoopDetected, 508)];
@@ -112,6 +115,9 @@ pub(crate) fn fail(error: CallError, load: Load) -> (Fail, Option<Envelope>) {
     let started = error.was_started();
     let parts = error.into_parts();
     let details = parts.details.and_then(|details| details.to_envelope().ok());
+    // A header of a frame has a limit, and texts are worth more.
+    let texts = parts.message.len() + parts.remote_trace.as_ref().map_or(0, String::len);
+    let has_room = texts <= MAX_TEXT_BESIDE_HEADERS;
     let fail = Fail {
         kind: parts.kind.as_str().to_owned(),
         message: parts.message,
@@ -121,6 +127,7 @@ pub(crate) fn fail(error: CallError, load: Load) -> (Fail, Option<Envelope>) {
         status: parts.status.or_else(|| parts.reason.and_then(status_of)).unwrap_or(0),
         // 0 means unknown, so "at once" is one millisecond.
         retry_after_millis: parts.retry_after.map_or(0, |after| millis(after).max(1)),
+        headers: if has_room { parts.headers } else { Vec::new() },
         remote_trace: parts.remote_trace,
         stage: parts.stage.map(|stage| stage.as_str().to_owned()),
         load,
@@ -142,6 +149,7 @@ pub(crate) fn error(fail: Fail, details: &Bytes) -> CallError {
     parts.status = (fail.status > 0).then_some(fail.status);
     parts.details = details;
     parts.retry_after = (fail.retry_after_millis > 0).then(|| Duration::from_millis(fail.retry_after_millis));
+    parts.headers = fail.headers;
     parts.remote_trace = fail.remote_trace;
     parts.stage = fail.stage.as_deref().map(StageName::new);
     parts.into()
@@ -190,6 +198,17 @@ mod tests {
         };
         assert_eq!([left(100, 30), left(100, 100), left(100, 1_000_000)], [70, 1, 1]);
         assert_eq!(left(0, 30), 0, "no deadline was set");
+    }
+
+    #[test]
+    fn headers_cross_the_wire_beside_texts_of_a_usual_length() {
+        let mut parts = ErrorParts::new(ErrorKind::Failed, "no".to_owned());
+        parts.headers = vec![("www-authenticate".to_owned(), "Basic".to_owned())];
+        let (sent, _) = fail(parts.clone().into(), Load::default());
+        assert_eq!(error(sent, &Bytes::new()).headers(), parts.headers);
+        parts.remote_trace = Some("🦀".repeat(8_000));
+        parts.message = "🦀".repeat(8_000);
+        assert!(fail(parts.into(), Load::default()).0.headers.is_empty());
     }
 
     #[test]

@@ -75,6 +75,12 @@ enum EnvelopeParts {
 
 #[expect(clippy::len_without_is_empty, reason = "no envelope is empty")]
 impl Envelope {
+    /// An envelope that another encoder has written. It is not checked: its reader does that.
+    #[must_use]
+    pub fn from_bytes(encoded: Bytes) -> Self {
+        Self { len: encoded.len(), parts: EnvelopeParts::One(encoded) }
+    }
+
     /// The pieces. All but the first and the padding share the memory of the value.
     #[must_use]
     pub fn parts(&self) -> &[Bytes] {

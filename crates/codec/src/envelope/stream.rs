@@ -29,6 +29,8 @@ enum DecoderState {
     Head { head: Vec<u8>, needed: usize },
     /// Gathering segments.
     Body { head: Bytes, layout: Layout, segments: Vec<(usize, Bytes)>, filling: Option<SegmentBuffer> },
+    /// Gathering chunks for another decoder.
+    Unread(Vec<Bytes>),
     /// A chunk was refused. Every later chunk is refused too.
     Failed,
 }
@@ -41,6 +43,21 @@ impl EnvelopeDecoder {
             limits: limits.clone(),
             received: 0,
             state: DecoderState::Head { head: Vec::new(), needed: layout::PRELUDE_BYTES },
+        }
+    }
+
+    /// A decoder that keeps its chunks unread, for [`into_chunks`](Self::into_chunks). It checks only their length.
+    #[must_use]
+    pub fn unread(limits: &DecodeLimits) -> Self {
+        Self { limits: limits.clone(), received: 0, state: DecoderState::Unread(Vec::new()) }
+    }
+
+    /// The chunks of an [unread](Self::unread) envelope as they came; none of one that was read.
+    #[must_use]
+    pub fn into_chunks(self) -> Vec<Bytes> {
+        match self.state {
+            DecoderState::Unread(chunks) => chunks,
+            DecoderState::Head { .. } | DecoderState::Body { .. } | DecoderState::Failed => Vec::new(),
         }
     }
 
@@ -64,11 +81,12 @@ impl EnvelopeDecoder {
         matches!(&self.state, DecoderState::Body { layout, .. } if layout.total == self.received)
     }
 
-    /// The length of the envelope, once it is known.
+    /// The length of the envelope, once it is known; of an unread one, what has come so far.
     #[must_use]
     pub fn total_bytes(&self) -> Option<usize> {
         match &self.state {
             DecoderState::Body { layout, .. } => Some(layout.total),
+            DecoderState::Unread(_) => Some(self.received),
             DecoderState::Head { .. } | DecoderState::Failed => None,
         }
     }
@@ -113,6 +131,12 @@ impl EnvelopeDecoder {
             let Some(head) = head else { return Ok(()) };
             let layout = Layout::read(&head, &self.limits)?.expect("as many bytes as were needed");
             self.state = DecoderState::Body { head, layout, segments: Vec::new(), filling: None };
+        }
+        if let DecoderState::Unread(chunks) = &mut self.state {
+            self.received += chunk.len();
+            self.limits.check_bytes(self.received)?;
+            chunks.push(chunk);
+            return Ok(());
         }
         let DecoderState::Body { layout, segments, filling, .. } = &mut self.state else { return Ok(()) };
         while !chunk.is_empty() {

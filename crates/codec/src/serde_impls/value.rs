@@ -166,7 +166,7 @@ impl<'de> Visitor<'de> for ValueVisitor {
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Value, A::Error> {
-        let mut budget = Budget::new(&UNLIMITED);
+        let mut budget = Budget::new(&DecodeLimits::UNLIMITED);
         let (expected, mut list) = (items.size_hint().unwrap_or(0), Vec::new());
         while let Some(item) = items.next_element()? {
             budget.make_room(&mut list, expected).map_err(A::Error::custom)?;
@@ -176,7 +176,7 @@ impl<'de> Visitor<'de> for ValueVisitor {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Value, A::Error> {
-        let mut budget = Budget::new(&UNLIMITED);
+        let mut budget = Budget::new(&DecodeLimits::UNLIMITED);
         let (expected, mut map) = (entries.size_hint().unwrap_or(0), Map::new());
         while let Some(key) = entries.next_key::<String>()? {
             if map.contains_key(&key) {
@@ -191,18 +191,8 @@ impl<'de> Visitor<'de> for ValueVisitor {
 }
 
 /// For a type with a field of [`Value`], the format enforces the limits; only charges bound it here.
-static UNLIMITED: DecodeLimits = DecodeLimits {
-    max_bytes: usize::MAX,
-    max_depth: MAX_DEPTH,
-    max_elements: usize::MAX,
-    max_string_bytes: usize::MAX,
-    max_tree_bytes: usize::MAX,
-    max_decompressed_bytes: usize::MAX,
-    max_segment_bytes: usize::MAX,
-};
-
 fn charge_text(len: usize) -> Result<(), DecodeError> {
-    Budget::new(&UNLIMITED).take_text(len)
+    Budget::new(&DecodeLimits::UNLIMITED).take_text(len)
 }
 
 /// The bytes of an extension.

@@ -155,6 +155,9 @@ pub struct Fail {
     /// A hint when to retry, in milliseconds; 0 for unknown.
     #[serde(skip_serializing_if = "is_default")]
     pub retry_after_millis: u64,
+    /// The HTTP headers that user code chose: names and values.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub headers: Vec<(String, String)>,
     /// The last message of the worker: a panic, or a traceback of another process.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub remote_trace: Option<String>,

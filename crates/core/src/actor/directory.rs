@@ -4,7 +4,7 @@ use std::any::Any;
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 use serde::Serialize;
@@ -47,6 +47,8 @@ pub(crate) struct ActorStatus {
     capacity: usize,
     places: Arc<Semaphore>,
     refused: AtomicU64,
+    /// Whether the node is ready only while it is up.
+    is_needed: AtomicBool,
     life: Mutex<LifeStory>,
 }
 
@@ -67,6 +69,7 @@ impl ActorStatus {
             capacity,
             places: Arc::new(Semaphore::new(capacity)),
             refused: AtomicU64::new(0),
+            is_needed: AtomicBool::new(false),
             life: Mutex::new(story),
         }
     }
@@ -81,6 +84,14 @@ impl ActorStatus {
 
     pub(crate) fn group(&self) -> Arc<str> {
         Arc::clone(&self.group.lock())
+    }
+
+    pub(super) fn set_needed(&self) {
+        self.is_needed.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_needed(&self) -> bool {
+        self.is_needed.load(Ordering::Relaxed)
     }
 
     pub(super) fn places(&self) -> &Arc<Semaphore> {

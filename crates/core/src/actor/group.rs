@@ -17,9 +17,6 @@ use crate::restart::{RestartDecision, RestartIntensity, RestartWindow};
 use crate::supervisor::{EarlyDeath, EarlyDeaths};
 use crate::text::limit_error_text;
 
-/// How long an actor may take to end when its group stops or starts again. Then it is killed.
-const STOP_WITHIN: Duration = Duration::from_secs(5);
-
 /// The actor that supervises one group.
 pub(crate) struct GroupActor;
 
@@ -253,7 +250,9 @@ impl GroupState {
                 self.expected.push(actor.get_id());
             }
             (self.child(index).set_down)();
-            return self.restart_after(myself, waiting, end_all(outcome.into_iter().collect()));
+            let within = self.child(index).stop_within;
+            let started = outcome.into_iter().map(|actor| (actor, within)).collect();
+            return self.restart_after(myself, waiting, end_all(started));
         }
         match outcome {
             Ok(actor) => {
@@ -331,7 +330,7 @@ impl GroupState {
             (self.child(other).set_down)();
             if let Some(actor) = self.lives[other].actor.take() {
                 self.expected.push(actor.get_id());
-                stopping.push(actor);
+                stopping.push((actor, self.child(other).stop_within));
             }
         }
         // Includes the actors that were still queued.
@@ -356,6 +355,12 @@ impl GroupState {
         });
     }
 
+    /// All actors that run, in the order in which they stop.
+    fn take_actors(&mut self) -> Vec<StoppingActor> {
+        let lives = self.lives.iter_mut().zip(&self.group.children).rev();
+        lives.filter_map(|(life, child)| life.actor.take().map(|actor| (actor, child.stop_within))).collect()
+    }
+
     fn give_up(&mut self, myself: &EngineRef<GroupMessage>, reason: String) {
         let reason = &*limit_error_text(reason);
         tracing::error!(group = %self.group.name, reason, "a group of actors has failed");
@@ -369,7 +374,7 @@ impl GroupState {
             return self.refuse_start(myself, ActorError::Start { name, message });
         }
         self.is_stopping = true;
-        let actors: Vec<_> = self.lives.iter_mut().rev().filter_map(|life| life.actor.take()).collect();
+        let actors = self.take_actors();
         // The supervisor stays: the reason of the failure remains visible until the node ends.
         let keep = myself.clone();
         tokio::spawn(async move {
@@ -385,7 +390,7 @@ impl GroupState {
 
     fn stop(&mut self, myself: &EngineRef<GroupMessage>, stopped: Option<oneshot::Sender<()>>) {
         self.is_stopping = true;
-        let actors: Vec<_> = self.lives.iter_mut().rev().filter_map(|life| life.actor.take()).collect();
+        let actors = self.take_actors();
         let myself = myself.clone();
         tokio::spawn(async move {
             stop_all(actors).await;
@@ -394,19 +399,22 @@ impl GroupState {
     }
 }
 
+/// An actor that is to end, and how long it may take.
+type StoppingActor = (ActorCell, Duration);
+
 /// Stops these actors and waits until killed ones have ended as well: only then may their next lives start.
-async fn end_all(actors: Vec<ActorCell>) {
+async fn end_all(actors: Vec<StoppingActor>) {
     stop_all(actors.clone()).await;
-    for actor in actors {
+    for (actor, _) in actors {
         // Without a timeout, waiting cannot fail.
         let _ = actor.wait(None).await;
     }
 }
 
 /// Stops the actors one after the other, in this order. An actor that does not end in time is killed.
-async fn stop_all(actors: Vec<ActorCell>) {
-    for actor in actors {
-        if actor.stop_and_wait(None, Some(STOP_WITHIN)).await.is_err() {
+async fn stop_all(actors: Vec<StoppingActor>) {
+    for (actor, within) in actors {
+        if actor.stop_and_wait(None, Some(within)).await.is_err() {
             actor.kill();
         }
     }

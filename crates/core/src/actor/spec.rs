@@ -4,6 +4,7 @@ use std::any::Any;
 use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use ractor::{ActorCell, SpawnErr};
 use tokio::sync::Semaphore;
@@ -15,6 +16,9 @@ use super::mailbox::{ActorRef, DEFAULT_MAILBOX, Mailbox};
 use super::strategy::{RestartPolicy, RestartStrategy};
 use crate::host::OpaqueHandle;
 use crate::restart::{BackoffPolicy, RestartIntensity};
+
+/// How long an actor may take to end by default.
+const STOP_WITHIN: Duration = Duration::from_secs(5);
 
 /// The start of one life: the running actor, or why it did not start.
 pub(super) type StartFuture = Pin<Box<dyn Future<Output = Result<ActorCell, String>> + Send>>;
@@ -30,6 +34,7 @@ pub struct ActorSpec<M> {
 pub(super) struct Child {
     pub(super) status: Arc<ActorStatus>,
     pub(super) restart: RestartPolicy,
+    pub(super) stop_within: Duration,
     pub(super) mailbox: Arc<dyn Any + Send + Sync>,
     /// Starts the life with this number.
     pub(super) start: Box<dyn Fn(OpaqueHandle, u64, ActorCell) -> StartFuture + Send + Sync>,
@@ -72,6 +77,7 @@ impl<M: Send + 'static> ActorSpec<M> {
         let child = Child {
             status,
             restart: RestartPolicy::default(),
+            stop_within: STOP_WITHIN,
             mailbox: Arc::clone(&mailbox) as Arc<dyn Any + Send + Sync>,
             start: Box::new(start),
             set_down: Box::new(move || down.set_down()),
@@ -83,6 +89,19 @@ impl<M: Send + 'static> ActorSpec<M> {
     /// Which ends of the actor cause a restart. Default: [crashes](RestartPolicy::Crashed).
     pub fn restart(mut self, when: RestartPolicy) -> Self {
         self.child.restart = when;
+        self
+    }
+
+    /// How long it may take to end when its group stops or starts again. Then it is killed. Default 5 s.
+    pub fn stop_within(mut self, time: Duration) -> Self {
+        self.child.stop_within = time;
+        self
+    }
+
+    /// The node is ready only while this actor is up. By default, an actor that starts again does not matter to the
+    /// health of its node.
+    pub fn needed(self) -> Self {
+        self.child.status.set_needed();
         self
     }
 

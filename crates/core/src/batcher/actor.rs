@@ -176,7 +176,10 @@ impl BatcherState {
         // With sessions each worker has its own entries: a worker that waits for more does not delay the others.
         let mut from = 0;
         while self.queue.len() > 0 {
-            let Some((position, worker)) = self.take_free_worker(from) else { return false };
+            let Some((position, worker)) = self.take_free_worker(from) else {
+                self.hand_ahead();
+                return false;
+            };
             let now = clock::now();
             let waiting = self.waiting(worker.index());
             match self.pool.policy().decide(now, &waiting) {
@@ -205,6 +208,23 @@ impl BatcherState {
             }
         }
         false
+    }
+
+    /// Hands full batches to busy replicas that take them ahead.
+    fn hand_ahead(&mut self) {
+        if !self.pool.settings().hands_ahead() {
+            return;
+        }
+        let (now, estimate) = (clock::now(), self.pool.cost.line().batch(self.last_cost));
+        for index in 0..self.workers.len() {
+            let worker = Arc::clone(&self.workers[index]);
+            let replica = worker.index();
+            let waiting =
+                QueueState { first_deadline: self.queue.first_deadline(replica), estimate, ..self.waiting(replica) };
+            if self.pool.policy().hands_ahead(now, &waiting, self.workers.len()) && worker.try_take_ahead() {
+                self.release(&worker, now, ReleaseReason::Full);
+            }
+        }
     }
 
     /// The yield is over: counts it if no entry arrived meanwhile.

@@ -2,12 +2,15 @@
 
 use std::sync::Arc;
 
+use callboard_codec::{DecodeError, charged_to};
+
 use super::flight::Flight;
 use super::options::Priority;
-use super::origin::find;
+use super::origin::{find, pairs};
 use super::session::SessionKey;
 use crate::clock::Instant;
 use crate::deadline::Deadline;
+use crate::error::CallError;
 use crate::id::{RouteName, StageName};
 
 /// The call of one item: its deadline, its caller, and the data that the caller sent. Cloning it is cheap.
@@ -83,7 +86,7 @@ impl CallContext {
     /// The authenticated name of the caller: that of its API key.
     #[must_use]
     pub fn caller(&self) -> Option<&str> {
-        self.flight.origin.as_ref()?.caller.as_deref()
+        self.flight.caller()
     }
 
     /// The header with this lower-case name, if the [route wants it](crate::RouteSpec::headers) and the request has it.
@@ -97,6 +100,16 @@ impl CallContext {
     #[must_use]
     pub fn tag(&self, name: &str) -> Option<&str> {
         find(&self.flight.origin.as_ref()?.tags, name)
+    }
+
+    /// All headers that the route wants and the request has, by their lower-case names.
+    pub fn headers(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.flight.origin.iter().flat_map(|origin| pairs(&origin.headers))
+    }
+
+    /// All that the caller attached, by name. Of two values of one name the first counts.
+    pub fn tags(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.flight.origin.iter().flat_map(|origin| pairs(&origin.tags))
     }
 
     /// The session of the call.
@@ -127,6 +140,18 @@ impl CallContext {
     #[must_use]
     pub fn is_wanted(&self, now: Instant) -> bool {
         self.flight.is_wanted(now)
+    }
+
+    /// Reads `bytes` that another process has sent for this call, at the expense of its account: the bytes, and what
+    /// they are decoded to.
+    ///
+    /// # Errors
+    ///
+    /// If the call, or the node, has no room for them; see [`Limits::max_in_flight_bytes`](crate::Limits).
+    pub fn charged<T>(&self, bytes: usize, read: impl FnOnce() -> T) -> Result<T, CallError> {
+        let Some(account) = self.flight.account() else { return Ok(read()) };
+        account.charge(bytes).map_err(|error| CallError::from(DecodeError::from(error)).at_stage(&self.stage))?;
+        Ok(charged_to(&account, read))
     }
 }
 

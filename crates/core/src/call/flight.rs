@@ -3,7 +3,7 @@
 //! * **Late, cancelled:** noted here. Every part checks this before it begins work for the call.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
 use callboard_codec::charged_to;
 
@@ -17,6 +17,7 @@ use crate::error::{CallError, ErrorKind};
 use crate::gateway::Permit;
 use crate::host::OpaqueHandle;
 use crate::id::{RouteName, StageName};
+use crate::metrics::CacheUse;
 use crate::timeline::{Account, Phase, Recorder, Timing};
 
 /// One admitted call, shared by its caller and all of its entries.
@@ -39,6 +40,8 @@ pub(crate) struct Flight {
     pub(crate) origin: Option<Arc<Origin>>,
     /// Whether a stage has run for it on another node that must not run it a second time.
     ran_once: AtomicBool,
+    /// What the caches of its stages did: 0, or the place of a [`CacheUse`] from 1 on.
+    cache_use: AtomicU8,
     /// The call of which this is one branch.
     parent: Option<Arc<Self>>,
 }
@@ -58,6 +61,7 @@ impl Flight {
             account: Account::new(),
             origin: None,
             ran_once: AtomicBool::new(false),
+            cache_use: AtomicU8::new(0),
             parent: None,
         }
     }
@@ -115,6 +119,11 @@ impl Flight {
         self.origin.as_ref()?.request_id.as_deref()
     }
 
+    /// The authenticated name of its caller.
+    pub(crate) fn caller(&self) -> Option<&str> {
+        self.origin.as_ref()?.caller.as_deref()
+    }
+
     fn comes_from_a_peer(&self) -> bool {
         self.stays_here && self.outer().is_none()
     }
@@ -164,6 +173,20 @@ impl Flight {
     /// Whether a stage may have run for the call that must not run a second time, by the node that ran it.
     pub(crate) fn ran_once(&self) -> bool {
         self.parent.as_ref().map_or_else(|| self.ran_once.load(Ordering::Relaxed), |parent| parent.ran_once())
+    }
+
+    /// A stage with a cache has answered.
+    pub(crate) fn set_cache_use(&self, how: CacheUse) {
+        match &self.parent {
+            Some(parent) => parent.set_cache_use(how),
+            None => _ = self.cache_use.fetch_max(how as u8 + 1, Ordering::Relaxed),
+        }
+    }
+
+    /// What the caches of its stages did; `None` without a cache.
+    pub(crate) fn cache_use(&self) -> Option<CacheUse> {
+        let place = self.cache_use.load(Ordering::Relaxed).checked_sub(1)?;
+        CacheUse::ALL.get(usize::from(place)).copied()
     }
 
     /// Where its time went so far, for an error without an outcome.

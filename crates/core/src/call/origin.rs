@@ -71,6 +71,10 @@ fn inherit(own: &mut Pairs, outer: &Pairs) {
     own.extend(new);
 }
 
+pub(crate) fn pairs(pairs: &Pairs) -> impl Iterator<Item = (&str, &str)> {
+    pairs.iter().map(|(name, value)| (&**name, &**value))
+}
+
 pub(crate) fn find<'a>(pairs: &'a Pairs, name: &str) -> Option<&'a str> {
     pairs.iter().find(|(known, _)| **known == *name).map(|(_, value)| &**value)
 }

@@ -1,6 +1,6 @@
 //! Function-style calls: a name, positional and keyword arguments in, one value out.
 
-use callboard_codec::{Map, Payload, Value};
+use callboard_codec::{Map, Parameters, Payload, Value};
 
 use super::LocalClient;
 use crate::call::{CallOptions, FunctionCall};
@@ -25,12 +25,16 @@ impl FunctionCall {
         }
     }
 
-    /// The input for a route that is no function: the only positional argument, or the keywords as a map.
+    /// The input for a route that takes no `FunctionCall`: its arguments by the names of its parameters, if these are
+    /// known; else the only positional argument, or the keywords as a map.
     ///
     /// # Errors
     ///
     /// `InvalidInput` if the arguments are neither.
     pub fn into_input(mut self, route: &Route) -> Result<Value, CallError> {
+        if let Some(parameters) = route.input().parameters() {
+            return self.bind(route.name(), parameters);
+        }
         match (self.args.len(), self.kwargs.len()) {
             (1, 0) => Ok(self.args.swap_remove(0)),
             (0, keywords) if keywords > 0 => Ok(Value::Map(self.kwargs)),
@@ -43,6 +47,48 @@ impl FunctionCall {
                 Err(CallError::new(ErrorKind::InvalidInput, message))
             }
         }
+    }
+
+    /// The input of a function with these parameters. A map of nothing but arguments by name is the input itself.
+    fn bind(mut self, route: &str, parameters: &Parameters) -> Result<Value, CallError> {
+        let Parameters { names, is_value } = parameters;
+        let refused = |reason: String| {
+            let message = format!("{reason}: `{route}` takes {}", list(names));
+            Err(CallError::new(ErrorKind::InvalidInput, message))
+        };
+        if let ([Value::Map(map)], false, true) = (self.args.as_slice(), is_value, self.kwargs.is_empty())
+            && map.keys().all(|key| names.iter().any(|name| name == key))
+        {
+            return Ok(self.args.swap_remove(0));
+        }
+        if self.args.len() > names.len() {
+            return refused(format!("got {} positional arguments", self.args.len()));
+        }
+        let mut input = Map::with_capacity(names.len());
+        for (name, value) in names.iter().zip(self.args) {
+            if self.kwargs.contains_key(name) {
+                return refused(format!("argument `{name}` is given twice"));
+            }
+            input.insert(name, value);
+        }
+        for (name, value) in self.kwargs {
+            if !names.contains(&name) {
+                return refused(format!("there is no argument `{name}`"));
+            }
+            input.insert(name, value);
+        }
+        match names.first() {
+            Some(only) if *is_value => Ok(input.remove(only).unwrap_or(Value::Null)),
+            _ => Ok(Value::Map(input)),
+        }
+    }
+}
+
+/// Names for a message.
+fn list(names: &[String]) -> String {
+    match names {
+        [] => "no arguments".to_owned(),
+        names => names.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", "),
     }
 }
 

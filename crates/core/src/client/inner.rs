@@ -48,8 +48,12 @@ impl CallContext {
     ///
     /// # Errors
     ///
-    /// `Unavailable` when the node has ended.
+    /// `Unavailable` when the node has ended, and in a stage that is isolated in another process.
     pub fn client(&self) -> Result<LocalClient, CallError> {
+        if self.flight().permit.is_none() {
+            let message = "a stage in a process of its own makes no calls of its node";
+            return Err(CallError::new(ErrorKind::Unavailable, message));
+        }
         let node = self.flight().permit.as_ref().and_then(|permit| permit.node());
         let shared = node.and_then(|node| node.into_any().downcast::<Shared>().ok());
         let shared = shared.ok_or_else(|| CallError::new(ErrorKind::Unavailable, "the node has ended"))?;

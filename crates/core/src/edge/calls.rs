@@ -11,6 +11,7 @@ use crate::clock::{self, Instant};
 use crate::deadline::Deadline;
 use crate::error::{CallError, ErrorKind};
 use crate::gateway::{HeldBytes, Limits, PendingBody};
+use crate::metrics::CacheUse;
 use crate::pipeline::remote_stages;
 use crate::router::{Admission, Route};
 
@@ -187,6 +188,12 @@ impl EdgeHandle<'_> {
 pub struct PendingOutcome(AdmittedCall);
 
 impl PendingOutcome {
+    /// What the response caches of the call's stages did; `None` if no stage has one.
+    #[must_use]
+    pub fn cache_use(&self) -> Option<CacheUse> {
+        self.0.flight.cache_use()
+    }
+
     /// Counts the call: its outcome was written, or could not be written because of an error of this kind.
     pub fn end(mut self, written: Result<(), ErrorKind>) {
         self.0.close(written);

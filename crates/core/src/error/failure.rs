@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use callboard_codec::{DecodeError, DecodeErrorKind, Value};
 
-use super::{AskError, CallError, ErrorKind, ErrorParts, RETRY_AFTER};
+use super::{AskError, CallError, ErrorKind, ErrorParts, RETRY_AFTER, limit_headers};
 use crate::text::{MAX_ERROR_TYPE_CHARS, limit, limit_error_text};
 
 /// The error of one item, returned by a worker.
@@ -121,6 +121,16 @@ impl Failure {
         self
     }
 
+    /// Adds a header to the answer of the HTTP edge, such as `www-authenticate`. The edge drops invalid ones and those
+    /// that are its own (`content-length`, `set-cookie` and so on: `docs/errors.md`). A header beyond 16, or beyond
+    /// 2 KiB for all of them, is ignored. `Retry-After` has a method of its own.
+    #[must_use]
+    pub fn with_header(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
+        self.0.headers.push((name.into(), value.into()));
+        limit_headers(&mut self.0.headers);
+        self
+    }
+
     /// The class of the failure.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
@@ -204,14 +214,16 @@ impl fmt::Display for Failure {
 
 impl<E: Into<Box<dyn Error + Send + Sync>> + 'static> From<E> for Failure {
     fn from(error: E) -> Self {
-        let is_text =
-            [TypeId::of::<&str>(), TypeId::of::<String>(), TypeId::of::<Cow<'_, str>>()].contains(&TypeId::of::<E>());
+        // A text has no type, nor has an error whose type is lost; the error of a call has that of its own cause.
+        let without_type = [
+            TypeId::of::<&str>(),
+            TypeId::of::<String>(),
+            TypeId::of::<Cow<'_, str>>(),
+            TypeId::of::<Box<dyn Error + Send + Sync>>(),
+            TypeId::of::<CallError>(),
+        ];
         let mut failure = from_any(error);
-        // A text has no type, nor has an error whose type is lost.
-        if failure.0.error_type.is_none()
-            && !is_text
-            && TypeId::of::<E>() != TypeId::of::<Box<dyn Error + Send + Sync>>()
-        {
+        if failure.0.error_type.is_none() && !without_type.contains(&TypeId::of::<E>()) {
             failure.0.error_type = Some(limit(type_name::<E>().to_owned(), MAX_ERROR_TYPE_CHARS));
         }
         failure

@@ -22,6 +22,11 @@ pub use self::failure::Failure;
 /// The retry time of refused callers: by then a node at its bound has surely finished some calls.
 pub(crate) const RETRY_AFTER: Duration = Duration::from_secs(1);
 
+/// The most headers of an error, and the most bytes of their names and values together: they travel in the header of
+/// one frame.
+const MAX_HEADERS: usize = 16;
+const MAX_HEADER_BYTES: usize = 2_048;
+
 callboard_codec::words! {
     /// The kind of error of a failed call.
     ///
@@ -120,6 +125,8 @@ pub struct ErrorParts {
     pub details: Option<Value>,
     /// See [`CallError::retry_after`].
     pub retry_after: Option<Duration>,
+    /// See [`CallError::headers`].
+    pub headers: Vec<(String, String)>,
     /// See [`CallError::remote_trace`].
     pub remote_trace: Option<String>,
     /// See [`CallError::stage`].
@@ -144,6 +151,7 @@ impl ErrorParts {
             status: None,
             details: None,
             retry_after: None,
+            headers: Vec::new(),
             remote_trace: None,
             stage: None,
             started: kind.comes_after_start(),
@@ -158,8 +166,19 @@ impl From<ErrorParts> for CallError {
         parts.message = limit_error_text(parts.message);
         parts.error_type = parts.error_type.map(|name| limit(name, MAX_ERROR_TYPE_CHARS));
         parts.remote_trace = parts.remote_trace.map(limit_error_text);
+        limit_headers(&mut parts.headers);
         Self(Box::new(parts))
     }
+}
+
+/// Keeps the first headers that are within the limits.
+fn limit_headers(headers: &mut Vec<(String, String)>) {
+    headers.truncate(MAX_HEADERS);
+    let mut bytes = 0;
+    headers.retain(|(name, value)| {
+        bytes += name.len() + value.len();
+        bytes <= MAX_HEADER_BYTES
+    });
 }
 
 impl CallError {
@@ -299,6 +318,13 @@ impl CallError {
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
         self.0.retry_after
+    }
+
+    /// The HTTP headers that user code chose for its failure, in order. Core passes them on and does not read them; an
+    /// edge without headers drops them, and that of HTTP drops those that are its own.
+    #[must_use]
+    pub fn headers(&self) -> &[(String, String)] {
+        &self.0.headers
     }
 
     /// The last message of the worker: a panic's message and place (file, line and column), or another process's

@@ -63,8 +63,11 @@ impl Actor for WorkerActor {
         // An actor that has stopped needs no report.
         replica.exit = ExitPort::new(move |words| _ = actor.cast(WorkerMessage::Crashed(words)));
         let exit = replica.exit.clone();
-        let slots = if pool.spec.is_async() { pool.settings().concurrency().get() } else { 1 };
-        let handle = Arc::new(ReplicaHandle::new(replica.index(), replica.generation(), slots, myself.clone()));
+        let settings = pool.settings();
+        let (slots, ahead) =
+            if pool.spec.is_async() { (settings.concurrency().get(), settings.hands_ahead().into()) } else { (1, 0) };
+        let handle = ReplicaHandle::new(replica.index(), replica.generation(), slots, ahead, myself.clone());
+        let handle = Arc::new(handle);
         let context = ExecutorContext { pool, handle, actor: myself };
         let executor = build_executor(replica, &watchdog, &context).await;
         let executor = executor.map_err(|failure| failure.message().to_owned())?;

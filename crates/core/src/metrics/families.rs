@@ -12,7 +12,8 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
 use super::{
-    CallRefusal, DiscardPlace, DiscardReason, EntryRefusal, ReplicaState, RouteMetrics, Seconds, Sizes, StageMetrics,
+    CacheUse, CallRefusal, DiscardPlace, DiscardReason, EntryRefusal, ReplicaState, RouteMetrics, Seconds, Sizes,
+    StageMetrics,
 };
 use crate::error::ErrorKind;
 use crate::id::{RouteName, StageName};
@@ -83,6 +84,8 @@ families! {
         queued: Family<Labels, Gauge> = "stage_queued", "Entries waiting";
         replicas: Family<Labels, Gauge> = "stage_replicas", "Replicas that are up";
         ready: Family<Labels, Gauge> = "stage_ready", "1 while the stage takes entries, else 0";
+        cache: Family<Labels, Counter> = "stage_cache", "Calls of a stage with a response cache, by what the cache did";
+        cache_bytes: Family<Labels, Gauge> = "stage_cache_bytes", "Bytes of the answers that a response cache keeps";
     }
 }
 
@@ -169,6 +172,7 @@ impl NodeMetrics {
             |reason: ReleaseReason| families.batches.get_or_create_owned(&with(&stage, "reason", reason.as_str()));
         let replica_state =
             |state: ReplicaState| families.replica_states.get_or_create_owned(&with(&stage, "state", state.as_str()));
+        let cache = |how: CacheUse| families.cache.get_or_create_owned(&with(&stage, "result", how.as_str()));
         StageMetrics {
             queue_seconds: families.queue_seconds.get_or_create_owned(&stage),
             batch_seconds: families.batch_seconds.get_or_create_owned(&stage),
@@ -188,6 +192,8 @@ impl NodeMetrics {
             queued: families.queued.get_or_create_owned(&stage),
             replicas: families.replicas.get_or_create_owned(&stage),
             ready: families.ready.get_or_create_owned(&stage),
+            cache: CacheUse::ALL.map(cache),
+            cache_bytes: families.cache_bytes.get_or_create_owned(&stage),
         }
     }
 
@@ -211,7 +217,9 @@ impl NodeMetrics {
         for state in ReplicaState::ALL {
             families.replica_states.remove(&with(&stage, "state", state.as_str()));
         }
-        for family in [&families.queued, &families.replicas, &families.ready, &families.abandoned_threads] {
+        for family in
+            [&families.queued, &families.replicas, &families.ready, &families.abandoned_threads, &families.cache_bytes]
+        {
             family.remove(&stage);
         }
         if !was_used {
@@ -227,6 +235,9 @@ impl NodeMetrics {
             family.remove(&stage);
         }
         families.batch_size.remove(&stage);
+        for how in CacheUse::ALL {
+            families.cache.remove(&with(&stage, "result", how.as_str()));
+        }
         for reason in ReleaseReason::ALL {
             families.batches.remove(&with(&stage, "reason", reason.as_str()));
         }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::gauge::Gauge;
 
-use super::{COUNTING, DiscardPlace, DiscardReason, EntryRefusal, ReplicaState, Seconds, Sizes, micros};
+use super::{COUNTING, CacheUse, DiscardPlace, DiscardReason, EntryRefusal, ReplicaState, Seconds, Sizes, micros};
 use crate::error::ErrorKind;
 use crate::timeline::{ReleaseReason, Timing};
 
@@ -59,6 +59,8 @@ pub(crate) struct StageMetrics {
     pub(crate) queued: Gauge,
     pub(crate) replicas: Gauge,
     pub(crate) ready: Gauge,
+    pub(crate) cache: [Counter; CacheUse::ALL.len()],
+    pub(crate) cache_bytes: Gauge,
 }
 
 impl StageMetrics {
@@ -93,6 +95,10 @@ impl StageMetrics {
         self.refused[reason as usize].inc();
     }
 
+    pub(crate) fn cached(&self, how: CacheUse) {
+        self.cache[how as usize].inc();
+    }
+
     pub(crate) fn set_replica_state(&self, state: ReplicaState, replicas: usize) {
         self.replica_states[state as usize].set(replicas as i64);
     }
@@ -112,9 +118,10 @@ impl StageMetrics {
     }
 
     /// Sets the gauges when the metrics are read, so that no second count can drift.
-    pub(crate) fn set_gauges(&self, queued: usize, replicas: usize, ready: bool) {
+    pub(crate) fn set_gauges(&self, queued: usize, replicas: usize, ready: bool, cache_bytes: u64) {
         self.queued.set(queued as i64);
         self.replicas.set(replicas as i64);
         self.ready.set(i64::from(ready));
+        self.cache_bytes.set(cache_bytes as i64);
     }
 }

@@ -23,6 +23,19 @@ pub use self::statistics::{RouteStatistics, StageStatistics};
 pub(crate) const COUNTING: bool = !cfg!(callboard_no_metrics);
 
 words! {
+    /// What the response caches of a call's stages did for it. Of several, the last here counts.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+    pub enum CacheUse {
+        /// The answer was kept.
+        Hit => "hit",
+        /// The answer is that of an equal call that ran at the same time.
+        Collapsed => "collapsed",
+        /// The stage ran.
+        Miss => "miss",
+    }
+}
+
+words! {
     /// Where an entry was when it was discarded.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
     pub(crate) enum DiscardPlace {

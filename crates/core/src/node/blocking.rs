@@ -39,6 +39,10 @@ impl BlockingNode {
         &self.node
     }
 
+    pub(crate) fn runtime(&self) -> &Handle {
+        self.runtime.handle()
+    }
+
     /// [`Node::shutdown`], blocking; then ends the runtime.
     ///
     /// # Panics

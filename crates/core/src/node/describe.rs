@@ -28,7 +28,8 @@ pub struct Health {
     /// The process answers.
     pub live: bool,
     /// Traffic may be sent here: every stage is ready, or degraded with a replica that is up; every stage that runs on
-    /// other nodes only has a reachable node; no group of actors has given up; the node is not draining.
+    /// other nodes only has a reachable node; no group of actors has given up, and all actors that are needed are up;
+    /// the node is not draining.
     pub ready: bool,
     /// The node is about to end: it was withdrawn, or already refuses new calls.
     pub draining: bool,
@@ -38,6 +39,21 @@ pub struct Health {
     pub remote_stages: Vec<RemoteStageHealth>,
     /// The actors whose group has given up.
     pub failed_actors: Vec<String>,
+    /// The actors because of which the node is not ready: the failed ones, and those that are
+    /// [needed](crate::actor::ActorSpec::needed) and not up.
+    pub down_actors: Vec<ActorHealth>,
+}
+
+/// The state of an actor that is down.
+#[derive(Clone, Debug, Serialize)]
+#[non_exhaustive]
+pub struct ActorHealth {
+    /// Its name.
+    pub name: String,
+    /// Its state.
+    pub state: ActorState,
+    /// Why it ended last.
+    pub reason: Option<String>,
 }
 
 /// The state of one stage.
@@ -253,12 +269,18 @@ impl Shared {
         let stages: Vec<_> = table.serving().iter().filter(|stage| table.is_routed(stage)).map(stage_health).collect();
         let live = self.alive.load(Ordering::Acquire);
         let draining = self.withdrawn.load(Ordering::Acquire) || self.gateway.is_draining();
-        let failed = |actor: &Arc<ActorStatus>| (actor.life().0 == ActorState::Failed).then(|| actor.name().to_owned());
-        let failed_actors: Vec<String> = self.directory.statuses().iter().filter_map(failed).collect();
+        let down = |actor: &Arc<ActorStatus>| {
+            let (state, _, _, mut reasons) = actor.life();
+            let is_down = state == ActorState::Failed || (actor.is_needed() && state != ActorState::Up);
+            is_down.then(|| ActorHealth { name: actor.name().to_owned(), state, reason: reasons.pop() })
+        };
+        let down_actors: Vec<ActorHealth> = self.directory.statuses().iter().filter_map(down).collect();
+        let failed = down_actors.iter().filter(|actor| actor.state == ActorState::Failed);
+        let failed_actors = failed.map(|actor| actor.name.clone()).collect();
         let remote_stages = self.remote_stage_health(&table);
         let all_run = stages.iter().all(|stage| stage.ready) && remote_stages.iter().all(|stage| stage.ready);
-        let ready = live && !draining && failed_actors.is_empty() && all_run;
-        Health { live, ready, draining, stages, remote_stages, failed_actors }
+        let ready = live && !draining && down_actors.is_empty() && all_run;
+        Health { live, ready, draining, stages, remote_stages, failed_actors, down_actors }
     }
 
     /// The stages of the open routes, each once.
@@ -313,7 +335,8 @@ impl Shared {
                 &all().flat_map(|pool| pool.replicas.all()).collect::<Vec<_>>(),
                 all().map(|pool| pool.replicas.target()).sum(),
             );
-            pool.metrics.set_gauges(queued, replicas, all().any(|pool| pool.health.state().is_ready()));
+            let cached = all().map(|pool| pool.cached_bytes()).sum();
+            pool.metrics.set_gauges(queued, replicas, all().any(|pool| pool.health.state().is_ready()), cached);
         }
         self.metrics.encode(self.gateway.in_flight(), self.gateway.bytes())
     }

@@ -27,8 +27,8 @@ use crate::router::{RouteChange, RouteSpec, Router, RouterMessage, STOP_WITHIN};
 
 pub use blocking::BlockingNode;
 pub use describe::{
-    ActorDescription, CallDescription, Description, Health, RemoteStageHealth, ReplicaDescription, RestartDescription,
-    RouteDescription, StageDescription, StageHealth, StagePart,
+    ActorDescription, ActorHealth, CallDescription, Description, Health, RemoteStageHealth, ReplicaDescription,
+    RestartDescription, RouteDescription, StageDescription, StageHealth, StagePart,
 };
 pub use handle::{AlreadyJoined, NodeHandle};
 pub(crate) use root::RootMessage;

@@ -11,6 +11,7 @@ use super::lifecycle::StageState;
 use super::message::BatcherMessage;
 use super::replica::ReplicaHandle;
 use super::replica_set::ReplicaSet;
+use super::response_cache::ResponseCache;
 use super::retry_budget::RetryBudget;
 use crate::clock::Instant;
 use crate::error::{CallError, ErrorKind};
@@ -31,6 +32,7 @@ pub(crate) struct Pool {
     pub(crate) cost: SharedCost,
     pub(crate) metrics: StageMetrics,
     retries: Mutex<RetryBudget>,
+    pub(super) cache: Option<ResponseCache>,
 }
 
 impl Pool {
@@ -42,6 +44,7 @@ impl Pool {
             cost: SharedCost::default(),
             metrics: metrics.stage(spec.name()),
             retries: Mutex::default(),
+            cache: spec.cache().map(ResponseCache::new),
             spec,
         }
     }
@@ -66,6 +69,11 @@ impl Pool {
     /// The entries that its replicas hold when all of them run full batches.
     pub(crate) fn capacity(&self) -> usize {
         self.replicas.target().saturating_mul(self.policy().max_batch_size.get())
+    }
+
+    /// The bytes of the answers that it keeps.
+    pub(crate) fn cached_bytes(&self) -> u64 {
+        self.cache.as_ref().map_or(0, ResponseCache::bytes)
     }
 
     pub(crate) fn tell_batcher(&self, message: BatcherMessage) {

@@ -40,11 +40,9 @@ impl InFlightBatch {
         run: u64,
         formed_at: Instant,
         now: Instant,
-        mut facts: BatchFacts,
+        facts: BatchFacts,
     ) -> (Vec<Item>, Self) {
-        for entry in entries.extract_if(.., |entry| !entry.flight.is_wanted(now)) {
-            pool.discard(entry, now, DiscardPlace::Worker);
-        }
+        discard_unwanted(pool, &mut entries, now);
         let keeps_inputs = pool.spec.contract().may_run_again();
         let mut items = Vec::with_capacity(entries.len());
         entries.retain_mut(|entry| {
@@ -54,6 +52,35 @@ impl InFlightBatch {
             items.push(Item { payload, flight: entry.flight.clone(), outputs: entry.outputs.take() });
             true
         });
+        (items, Self::begin(pool, entries, run, formed_at, now, facts))
+    }
+
+    /// What a worker gets of a batch before its turn: the entries keep all, because they may go back to the queue.
+    pub(crate) fn lend(pool: &Pool, entries: &mut Vec<Entry>, now: Instant) -> Vec<Item> {
+        discard_unwanted(pool, entries, now);
+        let lend = |entry: &Entry| {
+            let (flight, outputs) = (Arc::clone(&entry.flight), entry.outputs.clone());
+            Some(Item { payload: entry.payload.get()?.clone(), flight, outputs })
+        };
+        // Each entry has its input: no run has taken it.
+        entries.iter().filter_map(lend).collect()
+    }
+
+    /// User code begins with entries whose inputs it has.
+    pub(crate) fn begin(
+        pool: &Arc<Pool>,
+        mut entries: Vec<Entry>,
+        run: u64,
+        formed_at: Instant,
+        now: Instant,
+        mut facts: BatchFacts,
+    ) -> Self {
+        for entry in &mut entries {
+            entry.outputs = None;
+            if !pool.spec.contract().may_run_again() {
+                drop(std::mem::take(&mut entry.payload));
+            }
+        }
         facts.size = entries.len();
         let trace = BatchTrace::for_entries(&entries, now);
         facts.span = trace.as_ref().map(|trace| trace.span);
@@ -61,7 +88,7 @@ impl InFlightBatch {
             entry.note_started(pool.name(), now, facts);
         }
         let batch = now.saturating_duration_since(formed_at);
-        (items, Self { pool: Arc::clone(pool), run, entries, batch, formed_at, facts, lone_crashes: 0, trace })
+        Self { pool: Arc::clone(pool), run, entries, batch, formed_at, facts, lone_crashes: 0, trace }
     }
 
     /// The same batch; its only entry has killed this number of workers before.
@@ -203,6 +230,12 @@ impl InFlightBatch {
 
     fn take_entries(&mut self) -> Vec<Entry> {
         std::mem::take(&mut self.entries)
+    }
+}
+
+fn discard_unwanted(pool: &Pool, entries: &mut Vec<Entry>, now: Instant) {
+    for entry in entries.extract_if(.., |entry| !entry.flight.is_wanted(now)) {
+        pool.discard(entry, now, DiscardPlace::Worker);
     }
 }
 

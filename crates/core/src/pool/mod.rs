@@ -17,6 +17,7 @@ mod parts;
 mod poison;
 mod replica;
 mod replica_set;
+mod response_cache;
 mod retry_budget;
 mod run;
 mod submission;

@@ -34,6 +34,8 @@ pub(crate) struct ReplicaHandle {
     generation: u64,
     actor: ActorRef<WorkerMessage>,
     slots: u32,
+    /// Slots beside these, for batches that wait in the replica for their turn.
+    ahead: u32,
     free: AtomicU32,
     batches: AtomicU64,
     /// The stage was scaled down: the replica gets no more batches.
@@ -45,14 +47,15 @@ pub(crate) struct ReplicaHandle {
 }
 
 impl ReplicaHandle {
-    pub(crate) fn new(index: usize, generation: u64, slots: u32, actor: ActorRef<WorkerMessage>) -> Self {
-        let slots = slots.clamp(1, GONE - 1);
+    pub(crate) fn new(index: usize, generation: u64, slots: u32, ahead: u32, actor: ActorRef<WorkerMessage>) -> Self {
+        let slots = slots.clamp(1, GONE - 1 - ahead);
         Self {
             index,
             generation,
             actor,
             slots,
-            free: AtomicU32::new(slots),
+            ahead,
+            free: AtomicU32::new(slots + ahead),
             batches: AtomicU64::new(0),
             leaving: AtomicBool::new(false),
             death: AtomicU8::new(Death::Crash as u8),
@@ -75,12 +78,17 @@ impl ReplicaHandle {
 
     /// Takes a slot if one is free. Only the batcher calls this.
     pub(crate) fn try_take(&self) -> bool {
+        self.change(|free| (free > self.ahead).then(|| free - 1))
+    }
+
+    /// Takes the slot of a batch that waits for its turn, if there is one. Only the batcher calls this.
+    pub(crate) fn try_take_ahead(&self) -> bool {
         self.change(|free| free.checked_sub(1))
     }
 
     /// Gives back a slot whose batch was not completed.
     pub(crate) fn give_back(&self) {
-        self.change(|free| Some((free + 1).min(self.slots)));
+        self.change(|free| Some((free + 1).min(self.slots + self.ahead)));
     }
 
     /// Gives back the slot of a completed batch. Sequentially consistent with the pool's count of queued entries:
@@ -122,7 +130,7 @@ impl ReplicaHandle {
     pub(crate) fn free_slots(&self) -> u32 {
         match self.free.load(Ordering::Relaxed) {
             GONE => 0,
-            free => free,
+            free => free.saturating_sub(self.ahead),
         }
     }
 
@@ -130,7 +138,7 @@ impl ReplicaHandle {
     pub(crate) fn running(&self) -> u32 {
         match self.free.load(Ordering::Relaxed) {
             GONE => 0,
-            free => self.slots - free,
+            free => (self.slots + self.ahead - free).min(self.slots),
         }
     }
 

@@ -4,11 +4,12 @@
 //! returns. A batch that is dropped before it began goes back to the queue.
 
 use std::future::poll_fn;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::task::Poll;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
+use tokio::sync::oneshot;
 use tracing::Instrument;
 
 use super::handle::Pool;
@@ -17,9 +18,10 @@ use super::message::BatcherMessage;
 use super::replica::{Death, ReplicaHandle};
 use crate::clock::{self, Instant};
 use crate::containment::{CaughtPanic, contain, contain_future, drop_contained};
+use crate::metrics::DiscardPlace;
 use crate::queue::Entry;
 use crate::timeline::{BatchFacts, RunEnd};
-use crate::worker::{DynAsyncWorker, DynWorker, Item, ItemOutcome, WrongCount, span};
+use crate::worker::{DynAsyncWorker, DynWorker, Item, ItemOutcome, Turn, WrongCount, span};
 
 /// A formed batch on its way to a worker.
 #[derive(Debug)]
@@ -45,6 +47,16 @@ pub(crate) enum RunError {
     Abandoned,
 }
 
+/// How the wait of a batch for its turn ended.
+enum AheadEnd {
+    /// Its worker has begun, and may have ended it already.
+    Begun(Option<RunResult>),
+    /// Its worker ended before.
+    Lost(CaughtPanic),
+    /// All callers have left before.
+    WithoutCallers,
+}
+
 impl BatchRun {
     pub(crate) fn new(
         pool: Arc<Pool>,
@@ -57,7 +69,7 @@ impl BatchRun {
     }
 
     /// Runs the batch and answers every entry.
-    pub(crate) fn execute(self, worker: &mut dyn DynWorker, handle: &ReplicaHandle) -> Result<(), RunError> {
+    pub(crate) fn execute(mut self, worker: &mut dyn DynWorker, handle: &ReplicaHandle) -> Result<(), RunError> {
         let pool = Arc::clone(&self.pool);
         let started_at = clock::now();
         let (mut items, batch) = self.begin(started_at);
@@ -87,22 +99,55 @@ impl BatchRun {
         finish(&pool, handle, batch, result, compute, finished_at)
     }
 
-    /// Runs the batch on an asynchronous worker. When all of its callers have gone, its future is dropped.
+    /// Runs the batch on an asynchronous worker. When all of its callers have gone, its future is dropped. Where
+    /// batches are handed over ahead, this one begins when its worker says so.
     pub(crate) async fn execute_async(
-        self,
+        mut self,
         worker: Arc<dyn DynAsyncWorker>,
         handle: &ReplicaHandle,
     ) -> Result<(), RunError> {
         let pool = Arc::clone(&self.pool);
-        let started_at = clock::now();
-        let (items, mut batch) = self.begin(started_at);
+        let mut started_at = clock::now();
+        let (items, mut batch) = if pool.settings().hands_ahead() {
+            (InFlightBatch::lend(&pool, &mut self.entries, started_at), None)
+        } else {
+            let (items, batch) = self.begin(started_at);
+            (items, Some(batch))
+        };
         if items.is_empty() {
             pool.give_back_worker(handle);
             return Ok(());
         }
 
         let span = span::for_run(pool.name(), handle.index(), &items);
-        let running = while_callers_wait(worker.run(pool.name(), items).instrument(span), &mut batch);
+        let (turn, begun) = Turn::pair();
+        let mut running = pin!(contain_future(worker.run(pool.name(), items, turn).instrument(span)));
+        let mut batch = match batch.take() {
+            Some(batch) => batch,
+            None => match self.until_turn(running.as_mut(), begun).await {
+                AheadEnd::Begun(result) => {
+                    started_at = clock::now();
+                    let (batch, result) = (self.begin_lent(started_at), result);
+                    if let Some(result) = result {
+                        return finish_run(&pool, handle, batch, result, started_at);
+                    }
+                    batch
+                }
+                // The entries go back to the queue.
+                AheadEnd::Lost(words) => {
+                    handle.retire();
+                    return Err(RunError::Panicked(words));
+                }
+                AheadEnd::WithoutCallers => {
+                    for entry in std::mem::take(&mut self.entries) {
+                        pool.discard(entry, clock::now(), DiscardPlace::Worker);
+                    }
+                    pool.give_back_worker(handle);
+                    return Ok(());
+                }
+            },
+        };
+        let running = while_callers_wait(running, batch.entries_mut());
         let result = match pool.settings().timeout() {
             Some(timeout) => match tokio::time::timeout(timeout, running).await {
                 Ok(result) => result,
@@ -121,13 +166,42 @@ impl BatchRun {
             batch.record_without_callers(clock::now());
             return Ok(());
         };
-        let finished_at = clock::now();
-        let compute = finished_at - started_at;
-        batch.record_run(compute, finished_at);
-        finish(&pool, handle, batch, result, compute, finished_at)
+        finish_run(&pool, handle, batch, result, started_at)
     }
 
-    fn begin(mut self, now: Instant) -> (Vec<Item>, InFlightBatch) {
+    /// Waits for the turn of a batch that was handed over ahead.
+    async fn until_turn(
+        &mut self,
+        mut running: Pin<&mut impl Future<Output = RunResult>>,
+        mut begun: oneshot::Receiver<()>,
+    ) -> AheadEnd {
+        let (mut is_begun, mut is_dropped) = (false, false);
+        poll_fn(|context| {
+            let result = running.as_mut().poll(context);
+            if !is_begun && !is_dropped {
+                match Pin::new(&mut begun).poll(context) {
+                    Poll::Ready(turn) => (is_begun, is_dropped) = (turn.is_ok(), turn.is_err()),
+                    Poll::Pending => {}
+                }
+            }
+            match result {
+                Poll::Ready(Err(words)) if !is_begun => Poll::Ready(AheadEnd::Lost(words)),
+                Poll::Ready(result) => Poll::Ready(AheadEnd::Begun(Some(result))),
+                Poll::Pending if is_begun => Poll::Ready(AheadEnd::Begun(None)),
+                Poll::Pending if have_callers_left(&mut self.entries, context) => Poll::Ready(AheadEnd::WithoutCallers),
+                Poll::Pending => Poll::Pending,
+            }
+        })
+        .await
+    }
+
+    fn begin_lent(&mut self, now: Instant) -> InFlightBatch {
+        let entries = std::mem::take(&mut self.entries);
+        let batch = InFlightBatch::begin(&self.pool, entries, self.number, self.formed_at, now, self.facts);
+        batch.after_crashes(self.lone_crashes)
+    }
+
+    fn begin(&mut self, now: Instant) -> (Vec<Item>, InFlightBatch) {
         let entries = std::mem::take(&mut self.entries);
         let (items, batch) = InFlightBatch::take(&self.pool, entries, self.number, self.formed_at, now, self.facts);
         (items, batch.after_crashes(self.lone_crashes))
@@ -155,20 +229,34 @@ type RunResult = Result<Result<Vec<ItemOutcome>, WrongCount>, CaughtPanic>;
 
 /// Drives the worker's future while at least one caller waits. `None`: all callers have left.
 async fn while_callers_wait(
-    running: impl Future<Output = Result<Vec<ItemOutcome>, WrongCount>>,
-    batch: &mut InFlightBatch,
+    mut running: Pin<&mut impl Future<Output = RunResult>>,
+    entries: &mut [Entry],
 ) -> Option<RunResult> {
-    let mut running = pin!(contain_future(running));
     poll_fn(|context| {
         if let Poll::Ready(result) = running.as_mut().poll(context) {
             return Poll::Ready(Some(result));
         }
-        let mut entries = batch.entries_mut().iter_mut();
-        // Registers with the first caller that is still there; when it leaves, with the next.
-        let all_gone = entries.all(|entry| entry.reply.poll_closed(context).is_ready());
-        if all_gone { Poll::Ready(None) } else { Poll::Pending }
+        if have_callers_left(entries, context) { Poll::Ready(None) } else { Poll::Pending }
     })
     .await
+}
+
+/// Whether no caller waits any more. Registers with the first that is still there; when it leaves, with the next.
+fn have_callers_left(entries: &mut [Entry], context: &mut Context<'_>) -> bool {
+    entries.iter_mut().all(|entry| entry.reply.poll_closed(context).is_ready())
+}
+
+fn finish_run(
+    pool: &Pool,
+    handle: &ReplicaHandle,
+    batch: InFlightBatch,
+    result: RunResult,
+    started_at: Instant,
+) -> Result<(), RunError> {
+    let finished_at = clock::now();
+    let compute = finished_at - started_at;
+    batch.record_run(compute, finished_at);
+    finish(pool, handle, batch, result, compute, finished_at)
 }
 
 /// Answers the callers and frees the replica, or handles the panic.

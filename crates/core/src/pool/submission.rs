@@ -65,6 +65,19 @@ impl Pool {
             let message = format!("stage `{}` streams its outputs: read the call's replies one by one", self.name());
             return Err(CallError::new(ErrorKind::InvalidInput, message).at_stage(self.name()));
         }
+        if let Some(cache) = &self.cache {
+            return Ok(Submission::Boxed(Box::pin(self.answer_cached(cache, payload, flight, now))));
+        }
+        self.submit_uncached(payload, flight, now)
+    }
+
+    /// As [`submit`](Self::submit), with no look into the stage's cache.
+    pub(super) fn submit_uncached<'a>(
+        &'a self,
+        payload: Payload,
+        flight: &'a Arc<Flight>,
+        now: Instant,
+    ) -> Result<Submission<'a>, CallError> {
         let (payload, cost) = if self.spec.sizing().has_cost() { self.measure(payload)? } else { (payload, 1) };
         // Rare cases are boxed: inside the caller's future they would be moved and kept with each call.
         if cost > self.policy().bounds().1 {
@@ -284,7 +297,7 @@ pub(crate) enum Submission<'a> {
     Refused(Option<CallError>),
     /// It is in the queue or beyond.
     Queued(QueuedEntry<'a>),
-    /// It waits for a permit, or runs in parts.
+    /// It waits for a permit, runs in parts, or looks into the stage's cache.
     Boxed(Pin<Box<dyn Future<Output = EntryOutcome> + Send + 'a>>),
 }
 

@@ -105,6 +105,16 @@ impl BatchPolicy {
         Release::Now(ReleaseReason::Idle)
     }
 
+    /// Whether one of `replicas` busy replicas gets the next batch ahead: it is full, so that it cannot grow; the other
+    /// replicas find as much if they are free first; and no deadline passes while the batch in hand and this one run.
+    pub(crate) fn hands_ahead(&self, now: Instant, waiting: &QueueState, replicas: usize) -> bool {
+        let ((max, max_cost), Load { entries, cost }) = (self.bounds(), waiting.load);
+        let is_full =
+            entries >= max.saturating_mul(replicas) || cost >= max_cost.saturating_mul(replicas.max(1) as u64);
+        let needed = waiting.estimate.saturating_mul(2);
+        is_full && waiting.first_deadline.is_none_or(|deadline| deadline.remaining(now) > needed)
+    }
+
     /// The most entries and the most cost of one batch.
     pub(crate) fn bounds(&self) -> (usize, u64) {
         (self.max_batch_size.get(), self.max_cost.map_or(u64::MAX, NonZeroU64::get))
@@ -150,6 +160,20 @@ mod tests {
 
     fn policy(max: usize, max_delay: Duration) -> BatchPolicy {
         BatchPolicy { max_batch_size: NonZeroUsize::new(max).unwrap(), max_delay, ..BatchPolicy::default() }
+    }
+
+    #[test]
+    fn a_busy_replica_gets_a_full_batch_ahead_if_there_is_time_and_enough_for_all() {
+        let (now, policy) = (Instant::now(), policy(8, Duration::ZERO));
+        let deadline = |millis| Some(Deadline::after(now, Duration::from_millis(millis)));
+        let full = QueueState { estimate: Duration::from_millis(50), first_deadline: deadline(101), ..waiting(8, now) };
+        assert!(policy.hands_ahead(now, &full, 1));
+        assert!(!policy.hands_ahead(now, &full, 2), "the other replica may be free first");
+        assert!(policy.hands_ahead(now, &QueueState { load: Load::new(16, 16), ..full }, 2));
+        assert!(!policy.hands_ahead(now, &QueueState { load: Load::new(7, 7), ..full }, 1), "it may grow");
+        assert!(!policy.hands_ahead(now, &QueueState { first_deadline: deadline(100), ..full }, 1), "no time");
+        let by_cost = BatchPolicy { max_cost: NonZeroU64::new(7), ..policy };
+        assert!(by_cost.hands_ahead(now, &QueueState { load: Load::new(2, 7), ..full }, 1));
     }
 
     #[test]

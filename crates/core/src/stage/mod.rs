@@ -2,6 +2,7 @@
 //!
 //! Nothing runs until a node starts the routes that use it. Routes that share a stage share one queue and one pool.
 
+mod cache;
 mod contract;
 mod rows;
 mod setters;
@@ -10,6 +11,7 @@ mod sizing;
 mod stream;
 mod types;
 
+pub use cache::CacheSettings;
 pub use contract::Contract;
 pub use rows::Rows;
 pub use settings::{
@@ -57,6 +59,8 @@ pub(crate) struct StageSpec {
     sizing: Sizing,
     factory: Factory,
     is_streaming: bool,
+    /// Its batches have one item, whatever the settings say.
+    is_one_by_one: bool,
     types: StageTypes,
 }
 
@@ -87,6 +91,11 @@ impl StageSpec {
         if self.is_streaming { Contract::AtMostOnce } else { self.settings.contract() }
     }
 
+    /// Its response cache, if it may have one.
+    pub(crate) fn cache(&self) -> Option<CacheSettings> {
+        self.settings.cache().filter(|_| self.contract() == Contract::Pure)
+    }
+
     pub(crate) fn types(&self) -> StageTypes {
         self.types
     }
@@ -115,12 +124,13 @@ impl fmt::Display for StageSpec {
 
 impl fmt::Debug for StageSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { name, settings, sizing, factory: _, is_streaming, types } = self;
+        let Self { name, settings, sizing, factory: _, is_streaming, is_one_by_one, types } = self;
         f.debug_struct("StageSpec")
             .field("name", name)
             .field("settings", settings)
             .field("sizing", sizing)
             .field("is_streaming", is_streaming)
+            .field("is_one_by_one", is_one_by_one)
             .field("types", types)
             .finish_non_exhaustive()
     }
@@ -304,7 +314,7 @@ impl<In: Data, Out: Data> Stage<In, Out> {
     fn build_by(name: StageName, placement: Placement, factory: Factory) -> Self {
         let settings = StageSettings::new(placement);
         let (sizing, types) = (Sizing::default(), StageTypes::for_types::<In, Out>());
-        Self::from_spec(StageSpec { name, settings, sizing, factory, is_streaming: false, types })
+        Self::from_spec(StageSpec { name, settings, sizing, factory, is_streaming: false, is_one_by_one: false, types })
     }
 
     /// Defines what an input costs, in a unit that time and memory depend on: rows, tokens, bytes. Without it every

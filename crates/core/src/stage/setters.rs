@@ -6,14 +6,14 @@ use std::time::Duration;
 use callboard_codec::Map;
 
 use super::settings::at_least_one;
-use super::{Contract, Placement, Stage};
+use super::{CacheSettings, Contract, Placement, Stage};
 use crate::queue::BatchPolicy;
 
 /// Name, settings and the setters that have one meaning for both kinds of stages.
 macro_rules! common_setters {
     ($stage:ident) => {
         impl<In, Out> $stage<In, Out> {
-            fn from_spec(spec: StageSpec) -> Self {
+            pub(crate) fn from_spec(spec: StageSpec) -> Self {
                 Self { spec: Arc::new(spec), types: PhantomData }
             }
 
@@ -56,6 +56,13 @@ macro_rules! common_setters {
             pub fn concurrency(self, batches: u32) -> Self {
                 let batches = NonZeroU32::new(batches).unwrap_or(NonZeroU32::MIN);
                 self.change(|settings| settings.with_concurrency(batches))
+            }
+
+            /// Hands a full batch to an asynchronous replica while another runs there; see
+            /// [`StageSettings::hands_ahead`].
+            #[must_use]
+            pub fn hands_ahead(self) -> Self {
+                self.change(|settings| settings.with_hands_ahead(true))
             }
         }
 
@@ -137,6 +144,12 @@ impl<In, Out> Stage<In, Out> {
     #[must_use]
     pub fn crash_retries(self, retries: u32) -> Self {
         self.change(|settings| settings.with_crash_retries(retries))
+    }
+
+    /// Keeps answers, so that an equal input does not run again. It has an effect on a [pure](Self::pure) stage.
+    #[must_use]
+    pub fn cache(self, cache: CacheSettings) -> Self {
+        self.change(|settings| settings.with_cache(cache))
     }
 
     /// The longest that one batch may take in user code; see [`StageSettings::timeout`](super::StageSettings::timeout).

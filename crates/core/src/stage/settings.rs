@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use callboard_codec::Map;
 
+use super::cache::CacheSettings;
 use super::contract::Contract;
 use crate::queue::BatchPolicy;
 use crate::restart::{BackoffPolicy, RestartIntensity};
@@ -62,8 +63,10 @@ pub struct StageSettings {
     timeout: Option<Duration>,
     max_abandoned_threads: usize,
     concurrency: NonZeroU32,
+    hands_ahead: bool,
     credit: NonZeroUsize,
     revision: u64,
+    cache: Option<CacheSettings>,
     affinity: Arc<[usize]>,
     replica_settings: Arc<[Map]>,
     /// The stage runs in a test whose clock may be paused.
@@ -86,8 +89,10 @@ impl StageSettings {
             timeout: None,
             max_abandoned_threads: DEFAULT_MAX_ABANDONED_THREADS,
             concurrency: NonZeroU32::new(DEFAULT_CONCURRENCY).unwrap_or(NonZeroU32::MIN),
+            hands_ahead: false,
             credit: at_least_one(DEFAULT_CREDIT),
             revision: 0,
+            cache: None,
             affinity: Arc::default(),
             replica_settings: Arc::default(),
             has_virtual_time: false,
@@ -183,6 +188,19 @@ impl StageSettings {
         index.and_then(|index| self.replica_settings.get(index)).cloned().unwrap_or_default()
     }
 
+    /// The answers that it keeps. Default none. It has an effect only under [`Contract::Pure`].
+    #[must_use]
+    pub fn cache(&self) -> Option<CacheSettings> {
+        self.cache
+    }
+
+    /// See [`cache`](Self::cache).
+    #[must_use]
+    pub fn with_cache(mut self, cache: CacheSettings) -> Self {
+        self.cache = Some(cache);
+        self
+    }
+
     pub(crate) fn runs_as_task(&self) -> bool {
         self.placement == Placement::Task
     }
@@ -254,6 +272,14 @@ settings! {
     /// How many batches one asynchronous replica runs at once. Default [`DEFAULT_CONCURRENCY`]. Other workers run one
     /// batch at a time: give them replicas instead.
     concurrency, with_concurrency(batches: NonZeroU32);
+
+    /// Whether an asynchronous replica gets one batch more than [`concurrency`](Self::concurrency), so that it has the
+    /// next batch when one ends. Default false. Only a full batch is handed over ahead, because it cannot grow any
+    /// more; only when as many full batches wait as the stage has replicas, so that another replica that becomes free
+    /// first finds entries; and only if its deadlines leave time for the batch that runs. Its worker tells by
+    /// [`Turn`](crate::Turn) when the batch begins: until then it goes back to the queue if the worker ends. Cost: an
+    /// urgent entry does not overtake it any more.
+    hands_ahead, with_hands_ahead(hands_ahead: bool);
 
     /// How many outputs of one streaming call may wait for their reader. Default [`DEFAULT_CREDIT`]. At this count the
     /// call's stream pauses until one is read. A higher value hides the pauses of readers on slow networks; it costs

@@ -85,7 +85,7 @@ impl<In: Data, Out: Data> StreamStage<In, Out> {
         let function = Arc::new(function);
         let factory =
             move |_: &Replica| Ok(Arc::new(StreamClosure::new(Arc::clone(&function))) as Arc<dyn DynAsyncWorker>);
-        Self::build_by(name, Placement::Task, Factory::Async(Arc::new(factory)))
+        Self::build_by(name, Placement::Task, Factory::Async(Arc::new(factory))).one_by_one()
     }
 
     /// A [`StreamWorker`], built once per replica and inside it. Runs on an OS thread of its own.
@@ -106,15 +106,38 @@ impl<In: Data, Out: Data> StreamStage<In, Out> {
         W: AsyncStreamWorker<In = In, Out = Out>,
         F: Fn(&Replica) -> Result<W, Failure> + Send + Sync + 'static,
     {
-        let factory =
-            move |replica: &Replica| Ok(Arc::new(ErasedAsyncStream(build(replica)?)) as Arc<dyn DynAsyncWorker>);
+        Self::streams(name, build, |_| None).one_by_one()
+    }
+
+    /// As [`async_worker`](Self::async_worker), in batches: a reader without credit pauses its whole batch.
+    pub fn async_batch_worker<W, F>(name: impl Into<StageName>, build: F) -> Self
+    where
+        W: AsyncStreamWorker<In = In, Out = Out>,
+        F: Fn(&Replica) -> Result<W, Failure> + Send + Sync + 'static,
+    {
+        Self::streams(name, build, |replica| replica.timeout)
+    }
+
+    fn streams<W, F>(name: impl Into<StageName>, build: F, timeout: fn(&Replica) -> Option<Duration>) -> Self
+    where
+        W: AsyncStreamWorker<In = In, Out = Out>,
+        F: Fn(&Replica) -> Result<W, Failure> + Send + Sync + 'static,
+    {
+        let factory = move |replica: &Replica| {
+            let worker = ErasedAsyncStream { worker: build(replica)?, timeout: timeout(replica) };
+            Ok(Arc::new(worker) as Arc<dyn DynAsyncWorker>)
+        };
         Self::build_by(name.into(), Placement::Task, Factory::Async(Arc::new(factory)))
+    }
+
+    fn one_by_one(self) -> Self {
+        Self::from_spec(StageSpec { is_one_by_one: true, ..StageSpec::clone(&self.spec) })
     }
 
     fn build_by(name: StageName, placement: Placement, factory: Factory) -> Self {
         let settings = StageSettings::new(placement);
         let (sizing, types) = (Sizing::default(), StageTypes::for_types::<In, Out>());
-        Self::from_spec(StageSpec { name, settings, sizing, factory, is_streaming: true, types })
+        Self::from_spec(StageSpec { name, settings, sizing, factory, is_streaming: true, is_one_by_one: false, types })
     }
 }
 
@@ -123,7 +146,7 @@ impl<In, Out> StreamStage<In, Out> {
     #[must_use]
     pub fn with_settings(self, settings: StageSettings) -> Self {
         let mut settings = settings.with_placement(self.settings().placement());
-        if self.spec.is_async() {
+        if self.spec.is_one_by_one {
             settings = settings.with_max_batch_size(NonZeroUsize::MIN);
         }
         Self::from_spec(StageSpec { settings, ..StageSpec::clone(&self.spec) })
@@ -131,7 +154,8 @@ impl<In, Out> StreamStage<In, Out> {
 
     /// The largest batch of a [`worker`](Self::worker); see
     /// [`BatchPolicy::max_batch_size`](crate::BatchPolicy::max_batch_size). 0 counts as 1.
-    /// Asynchronous code has batches of one, so that no stream waits for the end of another.
+    /// Asynchronous code has batches of one, so that no stream waits for the end of another, unless it
+    /// [asks for batches](Self::async_batch_worker).
     #[must_use]
     pub fn max_batch_size(self, entries: usize) -> Self {
         self.change(|settings| settings.with_max_batch_size(at_least_one(entries)))

@@ -209,6 +209,7 @@ impl DeploymentState {
                 max_batch_size: self.pool.settings().batching().max_batch_size.get(),
                 settings: self.pool.settings().settings_of(index),
                 timeout: self.pool.settings().timeout(),
+                core: self.pool.settings().affinity_of(index),
                 client: self.client.clone(),
                 exit: ExitPort::unconnected(),
             },

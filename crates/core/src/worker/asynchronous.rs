@@ -11,7 +11,7 @@ use futures_util::future::{BoxFuture, join_all};
 use tracing::{Instrument, Span};
 
 use super::erased::{Item, ItemOutcome, UnreadableItems, WrongCount, read_input};
-use super::{Batch, span};
+use super::{Batch, Turn, span};
 use crate::call::Flight;
 use crate::containment::contain_future;
 use crate::error::Failure;
@@ -91,9 +91,13 @@ pub(crate) trait DynAsyncWorker: Send + Sync {
         Box::pin(async { Ok(()) })
     }
 
-    /// Runs the batch: as many outcomes as items, in order.
-    fn run<'a>(&'a self, stage: &'a StageName, items: Vec<Item>)
-    -> BoxFuture<'a, Result<Vec<ItemOutcome>, WrongCount>>;
+    /// Runs the batch: as many outcomes as items, in order. Only a stage that hands batches ahead looks at the turn.
+    fn run<'a>(
+        &'a self,
+        stage: &'a StageName,
+        items: Vec<Item>,
+        turn: Turn,
+    ) -> BoxFuture<'a, Result<Vec<ItemOutcome>, WrongCount>>;
 
     fn cleanup(&self) -> BoxFuture<'_, ()> {
         Box::pin(async {})
@@ -112,10 +116,11 @@ impl<W: AsyncWorker> DynAsyncWorker for ErasedAsync<W> {
         &'a self,
         stage: &'a StageName,
         items: Vec<Item>,
+        turn: Turn,
     ) -> BoxFuture<'a, Result<Vec<ItemOutcome>, WrongCount>> {
         Box::pin(async move {
             let (batch, unreadable) = UnreadableItems::separate(stage, items);
-            let results = if batch.is_empty() { Vec::new() } else { self.0.call(batch).await };
+            let results = if batch.is_empty() { Vec::new() } else { self.0.call(batch.with_turn(turn)).await };
             let mut outcomes = Vec::with_capacity(results.len());
             unreadable.lay_out(results, &mut outcomes)?;
             Ok(outcomes)
@@ -150,6 +155,7 @@ where
         &'a self,
         stage: &'a StageName,
         items: Vec<Item>,
+        _: Turn,
     ) -> BoxFuture<'a, Result<Vec<ItemOutcome>, WrongCount>> {
         Box::pin(async move {
             let is_alone = items.len() == 1;

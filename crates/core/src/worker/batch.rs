@@ -3,6 +3,7 @@
 use std::ops::Index;
 use std::sync::Arc;
 
+use super::Turn;
 use crate::call::{CallContext, Flight};
 use crate::id::StageName;
 
@@ -15,17 +16,34 @@ pub struct Batch<In> {
     stage: StageName,
     items: Vec<Arc<In>>,
     flights: Vec<Arc<Flight>>,
+    turn: Turn,
 }
 
 impl<In> Batch<In> {
     pub(crate) fn with_capacity(stage: &StageName, capacity: usize) -> Self {
         let stage = stage.clone();
-        Self { stage, items: Vec::with_capacity(capacity), flights: Vec::with_capacity(capacity) }
+        Self {
+            stage,
+            items: Vec::with_capacity(capacity),
+            flights: Vec::with_capacity(capacity),
+            turn: Turn::default(),
+        }
     }
 
     pub(crate) fn push(&mut self, item: Arc<In>, flight: Arc<Flight>) {
         self.items.push(item);
         self.flights.push(flight);
+    }
+
+    pub(crate) fn with_turn(mut self, turn: Turn) -> Self {
+        self.turn = turn;
+        self
+    }
+
+    /// Its turn, for workers that get batches ahead.
+    #[must_use]
+    pub fn take_turn(&mut self) -> Turn {
+        std::mem::take(&mut self.turn)
     }
 
     /// The number of items.

@@ -12,12 +12,14 @@ mod exit;
 mod replica;
 pub(crate) mod span;
 mod streaming;
+mod turn;
 
 pub use asynchronous::AsyncWorker;
 pub use batch::Batch;
 pub use exit::ExitPort;
 pub use replica::Replica;
 pub use streaming::{AsyncStreamWorker, NotEmitted, Outputs, StreamWorker};
+pub use turn::Turn;
 
 pub(crate) use asynchronous::{AsyncClosure, DynAsyncWorker, ErasedAsync, warm_up};
 pub(crate) use clock_hold::{ClockHold, hold_during};

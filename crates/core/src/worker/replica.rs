@@ -17,6 +17,7 @@ pub struct Replica {
     pub(crate) max_batch_size: usize,
     pub(crate) settings: Map,
     pub(crate) timeout: Option<Duration>,
+    pub(crate) core: Option<usize>,
     pub(crate) client: OpaqueHandle,
     pub(crate) exit: ExitPort,
 }
@@ -50,6 +51,13 @@ impl Replica {
     #[must_use]
     pub fn max_batch_size(&self) -> usize {
         self.max_batch_size
+    }
+
+    /// The CPU core that the stage pins it to; see [`StageSettings::affinity`](crate::StageSettings::affinity). A
+    /// thread of the node is pinned already; a worker that runs its code elsewhere does it itself.
+    #[must_use]
+    pub fn core(&self) -> Option<usize> {
+        self.core
     }
 
     /// The longest that one batch may take; see [`StageSettings::timeout`](crate::StageSettings::timeout).

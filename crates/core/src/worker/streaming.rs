@@ -20,11 +20,11 @@ use tokio::sync::mpsc::{
 use tokio::time::error::Elapsed;
 use tokio::time::timeout_at;
 
-use super::Batch;
 use super::asynchronous::DynAsyncWorker;
 use super::clock_hold::{ClockHold, put_hold, take_hold};
 use super::erased::{DynWorker, Item, ItemOutcome, WrongCount, read_input};
-use crate::call::{CallContext, Flight};
+use super::{Batch, Turn};
+use crate::call::Flight;
 use crate::clock::{self, Instant};
 use crate::error::Failure;
 use crate::id::StageName;
@@ -100,13 +100,12 @@ pub trait StreamWorker: Send + 'static {
 
 /// Asynchronous user code that answers each item with a stream of outputs, built inside its replica.
 ///
-/// Up to [`concurrency`](crate::StreamStage::concurrency) items stream at once. A stream is polled for its next output
-/// when its reader has credit for it, and dropped when its caller leaves.
+/// Up to [`concurrency`](crate::StreamStage::concurrency) batches stream at once. A batch has one item, unless the
+/// stage is made by [`async_batch_worker`](crate::StreamStage::async_batch_worker). Its stream is polled when the
+/// reader of the last output had credit for it, and dropped when all callers have left.
 ///
 /// ```
-/// use std::sync::Arc;
-///
-/// use callboard_core::{App, AsyncStreamWorker, CallContext, Failure, StreamStage};
+/// use callboard_core::{App, AsyncStreamWorker, Batch, Failure, StreamStage};
 /// use futures_util::{Stream, stream};
 ///
 /// struct Words;
@@ -115,8 +114,8 @@ pub trait StreamWorker: Send + 'static {
 ///     type In = String;
 ///     type Out = String;
 ///
-///     fn call(&self, text: Arc<String>, _: CallContext) -> impl Stream<Item = Result<String, Failure>> + Send {
-///         stream::iter(text.split(' ').map(|word| Ok(word.to_owned())).collect::<Vec<_>>())
+///     fn call(&self, texts: Batch<String>) -> impl Stream<Item = (usize, Result<String, Failure>)> + Send {
+///         stream::iter(texts[0].split(' ').map(|word| (0, Ok(word.to_owned()))).collect::<Vec<_>>())
 ///     }
 /// }
 ///
@@ -142,9 +141,8 @@ pub trait AsyncStreamWorker: Send + Sync + 'static {
     /// The type of one output.
     type Out: Data;
 
-    /// Starts one item: its outputs, in order. A failure is the last.
-    fn call(&self, input: Arc<Self::In>, context: CallContext)
-    -> impl Stream<Item = Result<Self::Out, Failure>> + Send;
+    /// Starts a batch: the outputs of its items, each with the index of its item. A failure is the last of its item.
+    fn call(&self, batch: Batch<Self::In>) -> impl Stream<Item = (usize, Result<Self::Out, Failure>)> + Send;
 
     /// Runs once after construction, before the replica counts as ready.
     ///
@@ -402,6 +400,7 @@ where
         &'a self,
         stage: &'a StageName,
         items: Vec<Item>,
+        _: Turn,
     ) -> BoxFuture<'a, Result<Vec<ItemOutcome>, WrongCount>> {
         Box::pin(stream_items(items, move |input: Arc<In>, flight: &Arc<Flight>| {
             (self.function)(&input, flight, stage)
@@ -410,25 +409,98 @@ where
 }
 
 /// The adapter for the [`AsyncStreamWorker`] trait.
-pub(crate) struct ErasedAsyncStream<W>(pub(crate) W);
+pub(crate) struct ErasedAsyncStream<W> {
+    pub(crate) worker: W,
+    /// The timeout of the stage, if a reader without credit pauses its whole batch.
+    pub(crate) timeout: Option<Duration>,
+}
 
 impl<W: AsyncStreamWorker> DynAsyncWorker for ErasedAsyncStream<W> {
     fn warmup(&self) -> BoxFuture<'_, Result<(), Failure>> {
-        Box::pin(self.0.warmup())
+        Box::pin(self.worker.warmup())
     }
 
     fn run<'a>(
         &'a self,
         stage: &'a StageName,
         items: Vec<Item>,
+        turn: Turn,
     ) -> BoxFuture<'a, Result<Vec<ItemOutcome>, WrongCount>> {
-        Box::pin(stream_items(items, move |input: Arc<W::In>, flight: &Arc<Flight>| {
-            self.0.call(input, CallContext::new(flight, stage))
-        }))
+        Box::pin(async move {
+            let mut batch = Batch::with_capacity(stage, items.len());
+            let (mut ports, mut outcomes) = (Vec::with_capacity(items.len()), Vec::with_capacity(items.len()));
+            for item in items {
+                match read_input::<W::In>(item.payload, &item.flight) {
+                    Ok(input) => {
+                        ports.push((outcomes.len(), item.outputs, item.flight.deadline.instant()));
+                        outcomes.push(ItemOutcome::Done(Payload::new(())));
+                        batch.push(input, item.flight);
+                    }
+                    Err(failure) => outcomes.push(ItemOutcome::Failed(failure)),
+                }
+            }
+            if !ports.is_empty() {
+                let outputs = self.worker.call(batch.with_turn(turn));
+                let mut batch = StreamedBatch { ports, outcomes: &mut outcomes, patience: None };
+                batch.drain(outputs, self.timeout).await;
+            }
+            Ok(outcomes)
+        })
     }
 
     fn cleanup(&self) -> BoxFuture<'_, ()> {
-        Box::pin(self.0.cleanup())
+        Box::pin(self.worker.cleanup())
+    }
+}
+
+/// The readers and outcomes of a batch that one stream answers.
+struct StreamedBatch<'o> {
+    /// Of each item of the batch: the place of its outcome, its outputs while they have a reader, and its deadline.
+    ports: Vec<(usize, Option<OutputSender>, Instant)>,
+    outcomes: &'o mut [ItemOutcome],
+    /// As of [`Outputs`].
+    patience: Option<Instant>,
+}
+
+impl StreamedBatch<'_> {
+    /// Passes all outputs on.
+    async fn drain<Out: Data>(
+        &mut self,
+        stream: impl Stream<Item = (usize, Result<Out, Failure>)>,
+        timeout: Option<Duration>,
+    ) {
+        let mut stream = std::pin::pin!(stream);
+        // A reader that pauses does not delay the deadline of the last item.
+        let last = self.ports.iter().map(|(.., deadline)| *deadline).max();
+        let patient = last.unwrap_or_else(clock::now);
+        while let Ok(Some((index, output))) = timeout_at(patient, stream.next()).await {
+            // From the first output on: a batch that was handed over ahead waits for its turn.
+            self.patience = self.patience.or_else(|| clock::now().checked_add(timeout? / 2));
+            self.pass(index, output).await;
+        }
+        let now = clock::now();
+        for (place, outputs, deadline) in &self.ports {
+            if outputs.is_some() && now >= *deadline {
+                self.outcomes[*place] = ItemOutcome::Late;
+            }
+        }
+    }
+
+    async fn pass<Out: Data>(&mut self, index: usize, output: Result<Out, Failure>) {
+        let (place, port, deadline) = &mut self.ports[index];
+        let Some(outputs) = port else { return };
+        let until = self.patience.map_or(*deadline, |patience| patience.min(*deadline));
+        let outcome = match output {
+            Err(failure) => ItemOutcome::Failed(failure),
+            Ok(output) => match timeout_at(until, outputs.reserve()).await {
+                Ok(Ok(credit)) => return credit.send(Payload::new(output)),
+                Ok(Err(_)) => ItemOutcome::NotRun,
+                Err(_) if clock::now() >= *deadline => ItemOutcome::Late,
+                Err(_) => ItemOutcome::Failed(Failure::new("the reader was too slow for the stage's timeout")),
+            },
+        };
+        self.outcomes[*place] = outcome;
+        *port = None;
     }
 }
 

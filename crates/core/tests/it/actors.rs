@@ -443,6 +443,76 @@ async fn a_group_whose_start_is_refused_has_already_freed_its_names() {
 }
 
 #[tokio::test]
+async fn a_node_is_not_ready_while_an_actor_that_it_needs_starts_again() {
+    let may_start = Arc::new(Semaphore::new(2));
+    struct Slow(Arc<Semaphore>);
+    impl Actor for Slow {
+        type Message = Say;
+        async fn started(&mut self, _: &ActorContext<Self>) -> Result<(), Failure> {
+            self.0.acquire().await.unwrap().forget();
+            Ok(())
+        }
+        async fn handle(&mut self, _: Say, _: &ActorContext<Self>) -> Result<(), Failure> {
+            Err(Failure::new("no heart beat"))
+        }
+    }
+    let slow = |name: &'static str| {
+        let may_start = Arc::clone(&may_start);
+        ActorSpec::new(name, move |_| Slow(Arc::clone(&may_start)))
+    };
+    let node = App::new().actor(slow("needed").needed()).actor(slow("other")).start().await.unwrap();
+    assert!(node.health().ready);
+    node.actor::<Say>("other").unwrap().tell(Say::Note(1)).unwrap();
+    until("it is down", || node.describe().actors[1].state == ActorState::Restarting).await;
+    assert!(node.health().ready);
+    node.actor::<Say>("needed").unwrap().tell(Say::Note(1)).unwrap();
+    until("the node is not ready", || !node.health().ready).await;
+    let down = &node.health().down_actors[0];
+    assert_eq!((down.name.as_str(), down.state), ("needed", ActorState::Restarting));
+    assert_eq!(down.reason.as_deref(), Some("no heart beat"));
+    assert!(node.health().failed_actors.is_empty());
+    may_start.add_permits(2);
+    until("the node is ready", || node.health().ready).await;
+}
+
+/// Ends when the test allows it, and says whether it could.
+struct Lingering(Arc<Semaphore>, Log);
+
+impl Actor for Lingering {
+    type Message = Say;
+
+    async fn handle(&mut self, _: Say, _: &ActorContext<Self>) -> Result<(), Failure> {
+        Ok(())
+    }
+
+    async fn stopped(&mut self, _: &ActorContext<Self>) {
+        self.1.note("asked".to_owned());
+        let _ = self.0.acquire().await;
+        self.1.note("ended".to_owned());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_actor_has_its_own_time_to_end() {
+    for (within, expected) in
+        [(Duration::from_secs(60), vec!["asked", "ended"]), (Duration::from_secs(6), vec!["asked"])]
+    {
+        let (log, may_end) = (Log::default(), Arc::new(Semaphore::new(0)));
+        let build = {
+            let (log, may_end) = (log.clone(), Arc::clone(&may_end));
+            move |_: &ActorContext<Lingering>| Lingering(Arc::clone(&may_end), log.clone())
+        };
+        let node = App::new().actor(ActorSpec::new("lingering", build).stop_within(within)).start().await.unwrap();
+        tokio::spawn(async move {
+            tokio::time::sleep(Duration::from_secs(20)).await;
+            may_end.add_permits(1);
+        });
+        let _ = node.shutdown(Duration::from_secs(1)).await;
+        assert_eq!(log.take(), expected);
+    }
+}
+
+#[tokio::test]
 async fn a_group_that_crashes_too_often_fails_as_a_whole() {
     let log = Log::default();
     let group = ActorGroup::new("group", RestartStrategy::OneForOne)

@@ -1,6 +1,6 @@
 //! Function-style calls: positional and keyword arguments, to functions and to every other route.
 
-use callboard_codec::{DType, Map, Tensor, Value};
+use callboard_codec::{DType, DataType, Map, Parameters, Tensor, Value};
 use callboard_core::{App, ErrorKind, Failure, FunctionCall, NO_ARGS, Pipeline, Stage};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -87,6 +87,41 @@ async fn any_route_takes_its_one_value_or_its_fields_by_name() {
     // Refused calls were never admitted.
     let description = node.describe();
     assert_eq!((description.admitted, description.outcomes, description.in_flight), (2, 2, 0));
+}
+
+/// The parameters of a function in another language.
+#[tokio::test]
+async fn a_route_with_known_parameters_takes_arguments_by_position_and_by_name() {
+    let echo = |name: &str| Stage::each(name, |value: &Value| Ok(value.clone()));
+    let parameters = |names: &[&str], is_value| {
+        let names = names.iter().copied().map(str::to_owned).collect();
+        DataType::value().with_parameters(Parameters { names, is_value })
+    };
+    let app = App::new().route_described("/add", echo("add"), parameters(&["a", "b"], false), DataType::value());
+    let app = app.route_described("/half", echo("half"), parameters(&["x"], true), DataType::value());
+    let node = app.start().await.unwrap();
+    let client = node.client();
+    let map = |fields: &[(&str, i64)]| Map::from_iter(fields.iter().copied());
+
+    for (args, kwargs) in [(vec![1, 2], vec![]), (vec![1], vec![("b", 2)]), (vec![], vec![("b", 2), ("a", 1)])] {
+        let input = client.send("add", args, map(&kwargs)).await.unwrap();
+        assert_eq!(input, Value::from(map(&[("a", 1), ("b", 2)])));
+    }
+    // A map of arguments is the input; any other one is an argument.
+    assert_eq!(client.send("add", [map(&[("a", 1)])], Map::new()).await.unwrap(), Value::from(map(&[("a", 1)])));
+    let other = client.send("add", [map(&[("c", 1)])], Map::new()).await.unwrap();
+    assert_eq!(other, Value::from(Map::from_iter([("a", map(&[("c", 1)]))])));
+    assert_eq!(client.send("half", [4], Map::new()).await.unwrap(), Value::Int(4));
+    assert_eq!(client.send("half", NO_ARGS, map(&[("x", 4)])).await.unwrap(), Value::Int(4));
+
+    for (name, args, kwargs, message) in [
+        ("add", vec![1, 2, 3], vec![], "got 3 positional arguments: `/add` takes `a`, `b`"),
+        ("add", vec![1], vec![("a", 2)], "argument `a` is given twice: `/add` takes `a`, `b`"),
+        ("half", vec![], vec![("y", 2)], "there is no argument `y`: `/half` takes `x`"),
+    ] {
+        let error = client.send(name, args, map(&kwargs)).await.unwrap_err();
+        assert_eq!((error.kind(), error.message()), (ErrorKind::InvalidInput, message));
+    }
 }
 
 #[tokio::test]

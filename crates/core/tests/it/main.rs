@@ -5,6 +5,7 @@
 mod actor_life;
 mod actors;
 mod admission;
+mod ahead;
 mod asynchronous;
 mod blocking;
 mod calls;
@@ -29,6 +30,7 @@ mod preprocess;
 mod remote_stages;
 mod replicas;
 mod replies;
+mod response_cache;
 mod scaling;
 mod sessions;
 mod simulated;

@@ -19,6 +19,7 @@ pub use self::context::RequestContext;
 use self::functions::CallStyle;
 use crate::config::HttpConfig;
 use crate::error::ApiError;
+use crate::observe::cache_status::insert_cache_status;
 use crate::observe::server_timing::{SERVER_TIMING, first, server_timing};
 use crate::request::arguments;
 use crate::request::body::{BodyLimits, IncomingBody, PendingAdmission, RequestBody};
@@ -76,9 +77,11 @@ pub(crate) async fn call<B: RequestBody>(
         ResponseKind::Whole(accepted) => {
             let (reply, unwritten) = client.edge().submit_unwritten(admission, payload, options).await?;
             let response = respond::whole(reply.payload, accepted, &compression, &budget).await;
+            let cache_use = unwritten.cache_use();
             unwritten.end(response.as_ref().map(|_| ()).map_err(ApiError::kind));
             let mut response = response?;
             response.headers_mut().insert(SERVER_TIMING, server_timing(&reply.timing));
+            insert_cache_status(response.headers_mut(), cache_use);
             Ok(response)
         }
         // Boxed: keeps the future of calls without a stream small.

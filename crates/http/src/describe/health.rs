@@ -13,7 +13,7 @@ use callboard_core::description::Health;
 
 use super::PageState;
 use crate::error::ApiError;
-use crate::observe::health::{not_ready_reason, unreachable_reason};
+use crate::observe::health::{down_reason, not_ready_reason, unreachable_reason};
 
 pub(super) async fn live(State(sources): State<PageState>) -> Response {
     let health = sources.client.health();
@@ -32,8 +32,9 @@ pub(super) async fn ready(State(sources): State<PageState>) -> Response {
     let reasons = if health.draining {
         "the node is draining".to_owned()
     } else {
+        let actors = health.down_actors.iter().map(down_reason);
         let remote = health.remote_stages.iter().filter_map(unreachable_reason);
-        health.stages.iter().filter_map(not_ready_reason).chain(remote).collect::<Vec<_>>().join("; ")
+        health.stages.iter().filter_map(not_ready_reason).chain(remote).chain(actors).collect::<Vec<_>>().join("; ")
     };
     unavailable(&health, reasons).into_response()
 }

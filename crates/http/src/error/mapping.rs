@@ -1,6 +1,6 @@
-//! The one table from kinds of errors to HTTP statuses.
+//! The one table from kinds of errors to HTTP statuses, and which headers user code may choose for them.
 
-use axum::http::StatusCode;
+use axum::http::{HeaderName, HeaderValue, StatusCode};
 use callboard_core::{CallError, ErrorKind, ErrorReason};
 
 /// The status of a failed call: by its kind, by its reason, or as user code chose.
@@ -34,6 +34,47 @@ pub(crate) fn status_of(kind: ErrorKind, chosen: Option<u16>) -> StatusCode {
     }
 }
 
+/// The headers that user code does not choose, by their beginning: of the connection and of the body, which are the
+/// server's, and of the browser's trust in the whole host, which one service must not change. The Python package has
+/// the same list, in `_headers.py`.
+const OWN_HEADERS: [&str; 22] = [
+    "access-control-",
+    "alt-svc",
+    "clear-site-data",
+    "connection",
+    "content-",
+    "date",
+    "keep-alive",
+    "proxy-",
+    "retry-after",
+    "sec-",
+    "server",
+    "server-timing",
+    "set-cookie",
+    "strict-transport-security",
+    "te",
+    "traceparent",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+    "vary",
+    "x-callboard-",
+    "x-request-id",
+];
+
+/// A header that user code chose for its failure; `None` if it is invalid or the edge's own.
+pub(crate) fn header_of_call(name: &str, value: &str) -> Option<(HeaderName, HeaderValue)> {
+    let name: HeaderName = name.parse().ok()?;
+    let is_own = |own: &&str| match own.strip_suffix('-') {
+        Some(_) => name.as_str().starts_with(*own),
+        None => name.as_str() == *own,
+    };
+    if OWN_HEADERS.iter().any(is_own) {
+        return None;
+    }
+    Some((name, value.parse().ok()?))
+}
+
 /// nginx's status for a client that left before the response. The metrics count it; no client receives it.
 fn client_closed_request() -> StatusCode {
     StatusCode::from_u16(499).unwrap_or(StatusCode::BAD_REQUEST)
@@ -44,6 +85,20 @@ mod tests {
     use callboard_core::edge::ErrorParts;
 
     use super::*;
+
+    #[test]
+    fn user_code_chooses_headers_but_not_those_of_the_server() {
+        for (name, value) in [("WWW-Authenticate", "Basic"), ("x-reason", "a b"), ("link", "</docs>")] {
+            assert!(header_of_call(name, value).is_some(), "{name}");
+        }
+        let refused = ["Set-Cookie", "Content-Length", "content-security-policy", "TE", "Access-Control-Allow-Origin"];
+        for name in refused.into_iter().chain(OWN_HEADERS) {
+            assert!(header_of_call(name, "1").is_none(), "{name}");
+        }
+        for (name, value) in [("x y", "1"), ("", "1"), ("x", "a\r\nset-cookie: b"), ("x", "\0")] {
+            assert!(header_of_call(name, value).is_none(), "{name}: {value}");
+        }
+    }
 
     #[test]
     fn every_kind_has_its_status() {

@@ -15,13 +15,13 @@ use std::fmt::Display;
 use std::time::Duration;
 
 use axum::http::header::{ACCEPT_ENCODING, ALLOW, HeaderName, HeaderValue, WWW_AUTHENTICATE};
-use axum::http::{Method, StatusCode};
+use axum::http::{HeaderMap, Method, StatusCode};
 use axum::response::{IntoResponse, Response};
 use callboard_codec::{ChargeError, DataType, DecodeError, DecodeErrorKind, EncodeError, EncodeErrorKind, Map, Value};
 use callboard_core::edge::limit_error_text;
 use callboard_core::{CallError, ChangeError, ErrorKind, Failure, Timing};
 
-use self::mapping::{status_of, status_of_call};
+use self::mapping::{header_of_call, status_of, status_of_call};
 use self::mismatches::SchemaMismatch;
 
 pub use self::answer::{Problem, http_status};
@@ -49,7 +49,7 @@ struct ErrorFields {
     remote_trace: Option<String>,
     stage: Option<String>,
     details: Option<Value>,
-    header: Option<(HeaderName, HeaderValue)>,
+    headers: HeaderMap,
     /// The route, if the path alone does not name it.
     route: Option<String>,
     /// The times of its call.
@@ -89,14 +89,14 @@ impl ApiError {
             remote_trace: None,
             stage: None,
             details: None,
-            header: None,
+            headers: HeaderMap::new(),
             route: None,
             timing: None,
         }))
     }
 
     fn with_header(mut self, name: HeaderName, value: HeaderValue) -> Self {
-        self.0.header = Some((name, value));
+        self.0.headers.insert(name, value);
         self
     }
 
@@ -418,6 +418,7 @@ impl From<CallError> for ApiError {
         answer.0.remote_trace = error.remote_trace().map(str::to_owned);
         answer.0.stage = error.stage().map(str::to_owned);
         answer.0.details = error.details().cloned();
+        answer.0.headers = error.headers().iter().filter_map(|(name, value)| header_of_call(name, value)).collect();
         answer.0.timing = error.timing();
         answer
     }

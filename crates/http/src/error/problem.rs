@@ -72,9 +72,9 @@ impl ApiError {
         response
     }
 
-    /// Adds the headers of the error: `retry-after`, and the header that its status requires.
+    /// Adds the headers of the error: `retry-after`, the header that its status requires, and those of user code.
     pub fn add_headers(&self, headers: &mut HeaderMap) {
-        headers.extend(self.0.header.clone());
+        headers.extend(self.0.headers.clone());
         if let Some(pause) = self.0.retry_after {
             insert_retry_after(headers, pause);
         }

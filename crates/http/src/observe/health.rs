@@ -1,6 +1,6 @@
 //! The reasons why a stage keeps the node or a route from being ready.
 
-use callboard_core::description::{RemoteStageHealth, StageHealth};
+use callboard_core::description::{ActorHealth, RemoteStageHealth, StageHealth};
 
 /// The reason of a stage that is not ready.
 #[must_use]
@@ -16,4 +16,12 @@ pub fn not_ready_reason(stage: &StageHealth) -> Option<String> {
 pub fn unreachable_reason(stage: &RemoteStageHealth) -> Option<String> {
     let RemoteStageHealth { name, reason, .. } = stage;
     reason.as_ref().map(|reason| format!("stage `{name}` is remote: {reason}"))
+}
+
+/// The reason of an actor that keeps the node from being ready.
+#[must_use]
+pub(crate) fn down_reason(actor: &ActorHealth) -> String {
+    let ActorHealth { name, state, reason, .. } = actor;
+    let because = reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
+    format!("`{name}` is {}{because}", state.as_str())
 }

@@ -1,6 +1,7 @@
 //! Calls that succeed: every form a body and an answer can have.
 
 use callboard_codec::{DecodeLimits, Format, Value};
+use callboard_core::{App, CacheSettings, Stage};
 use callboard_http::HttpConfig;
 use serde_json::json;
 
@@ -149,6 +150,15 @@ async fn replies_state_their_time_by_phase() {
         .collect();
     assert_eq!(durations.iter().map(|(name, _)| *name).collect::<Vec<_>>(), ["queue", "batch", "compute"]);
     assert!(durations.iter().all(|(_, ms)| (0.0..10_000.0).contains(ms)), "{timing}");
+}
+
+#[tokio::test]
+async fn the_answer_of_a_stage_with_a_cache_tells_whether_it_was_kept() {
+    let square = Stage::each("square", |x: &u32| Ok(x * x)).pure().cache(CacheSettings::new(1 << 20));
+    let server = Server::for_app(App::new().route("/square", square), HttpConfig::default()).await;
+    for (input, expected) in [("3", "callboard; fwd=miss"), ("3", "callboard; hit"), ("4", "callboard; fwd=miss")] {
+        assert_eq!(server.post_json("/square", input).await.header("cache-status"), Some(expected));
+    }
 }
 
 #[tokio::test]

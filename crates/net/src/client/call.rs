@@ -1,6 +1,7 @@
 //! One call on a stream of its own, driven by its caller's future: dropping it resets the stream, and so cancels the
 //! call.
 
+use std::marker::PhantomData;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -45,10 +46,41 @@ pub(crate) fn read_output<T: Send + 'static, E: std::fmt::Display>(
     })
 }
 
-/// Decodes the output of a route as the type that its caller asks for.
-pub(super) async fn read_as<Out: Data>(body: EnvelopeDecoder, route: &str) -> Result<Out, CallError> {
-    let read = read_output(body, None, |body| Ok::<_, DecodeError>(body.finish_as::<Out>())).await?;
-    read.map_err(|error| unreadable_as::<Out>(route, &error))
+/// The form in which a caller wants its outputs.
+pub(super) trait OutputForm: Send + 'static {
+    type Output: Send + 'static;
+    /// Whether bodies are received unread.
+    const IS_ENCODED: bool;
+
+    fn read(body: EnvelopeDecoder, route: &str) -> impl Future<Output = Result<Self::Output, CallError>> + Send;
+}
+
+/// Outputs of the type that the caller asks for.
+pub(super) struct Decoded<Out>(PhantomData<Out>);
+
+impl<Out: Data> OutputForm for Decoded<Out> {
+    type Output = Out;
+    const IS_ENCODED: bool = false;
+
+    async fn read(body: EnvelopeDecoder, route: &str) -> Result<Out, CallError> {
+        let read = read_output(body, None, |body| Ok::<_, DecodeError>(body.finish_as::<Out>())).await?;
+        read.map_err(|error| unreadable_as::<Out>(route, &error))
+    }
+}
+
+/// How the body of a reply is received.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ReplyLimits<'a> {
+    pub(crate) frames: &'a FrameLimits,
+    pub(crate) decode: &'a DecodeLimits,
+    /// Whether it stays encoded.
+    pub(crate) is_encoded: bool,
+}
+
+impl ReplyLimits<'_> {
+    pub(super) fn decoder(&self) -> EnvelopeDecoder {
+        if self.is_encoded { EnvelopeDecoder::unread(self.decode) } else { EnvelopeDecoder::new(self.decode) }
+    }
 }
 
 /// The behaviour of a caller while the node has no room for another stream.
@@ -66,6 +98,7 @@ pub(crate) struct CallExchange {
     pub(crate) outgoing: FrameSender,
     pub(crate) incoming: FrameReceiver,
     limits: DecodeLimits,
+    is_encoded: bool,
     /// Keeps the connection open for this call, although newer calls may use another one.
     node: Arc<NodeConnection>,
     _open: CountGuard,
@@ -75,7 +108,7 @@ impl CallExchange {
     /// Opens a stream.
     pub(crate) async fn open(
         node: &Arc<NodeConnection>,
-        (frames, decode): (&FrameLimits, &DecodeLimits),
+        limits: ReplyLimits<'_>,
         room: RoomPolicy,
     ) -> Result<Self, CallFault> {
         let opening = node.connection().open_bi();
@@ -86,8 +119,9 @@ impl CallExchange {
         let (send, receive) = opened.map_err(|error| CallFault::no_stream(&error))?;
         Ok(Self {
             outgoing: FrameSender::new(send),
-            incoming: FrameReceiver::new(receive, frames.clone()),
-            limits: decode.clone(),
+            incoming: FrameReceiver::new(receive, limits.frames.clone()),
+            limits: limits.decode.clone(),
+            is_encoded: limits.is_encoded,
             node: Arc::clone(node),
             _open: node.open_streams().guard(),
         })
@@ -154,7 +188,8 @@ impl CallExchange {
 
     /// Receives the body that follows a head, in a decoder that shares or fills its segments as they arrive.
     pub(crate) async fn body(&mut self, head: &FrameHead) -> Result<EnvelopeDecoder, CallFault> {
-        let mut decoder = EnvelopeDecoder::new(&self.limits);
+        let new = if self.is_encoded { EnvelopeDecoder::unread } else { EnvelopeDecoder::new };
+        let mut decoder = new(&self.limits);
         let mut left = head.body_bytes;
         while left > 0 {
             match self.incoming.next_part().await {

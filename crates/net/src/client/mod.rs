@@ -10,6 +10,7 @@ mod call;
 mod coalesce;
 mod connection;
 mod connection_pool;
+mod encoded;
 mod error;
 mod fault;
 mod replies;
@@ -30,12 +31,13 @@ use futures_util::{Stream, StreamExt};
 use parking_lot::Mutex;
 
 pub use self::builder::ClientBuilder;
-use self::call::read_as;
-pub(crate) use self::call::{CallExchange, CallResponse, RoomPolicy, read_output};
+pub(crate) use self::call::{CallExchange, CallResponse, ReplyLimits, RoomPolicy, read_output};
+use self::call::{Decoded, OutputForm};
 #[cfg(test)]
 pub(crate) use self::coalesce::ROOM_WAIT;
 pub(crate) use self::connection::{ConnectFailure, NodeConnection, OwnHello};
 use self::connection_pool::ConnectionPool;
+pub use self::encoded::EncodedCall;
 pub use self::error::{CallFailure, ConnectError};
 pub(crate) use self::fault::{CallFault, not_started};
 pub use self::replies::ResponseStream;
@@ -82,6 +84,8 @@ struct Inner {
 pub struct Prepared {
     call: Call,
     envelope: Envelope,
+    /// The caller knows that the call may run again, whatever its route says.
+    may_repeat: bool,
 }
 
 /// An output with the node's report.
@@ -94,6 +98,12 @@ pub struct Response<Out> {
     pub timing: Timing,
     /// The encoded length of the output, in bytes.
     pub received_bytes: u64,
+}
+
+impl Inner {
+    fn reply_limits(&self, is_encoded: bool) -> ReplyLimits<'_> {
+        ReplyLimits { frames: &self.frames, decode: &self.decode, is_encoded }
+    }
 }
 
 impl Prepared {
@@ -110,7 +120,7 @@ impl Prepared {
         let envelope = payload
             .to_envelope()
             .map_err(|error| CallError::new(ErrorKind::InvalidInput, format!("the input cannot be sent: {error}")))?;
-        Ok(Self { call: Call { route: route.to_owned(), ..Call::default() }, envelope })
+        Ok(Self { call: Call { route: route.to_owned(), ..Call::default() }, envelope, may_repeat: false })
     }
 
     /// Encodes a call of this function, for any client.
@@ -155,19 +165,20 @@ impl Client {
         prepared: Prepared,
         options: CallOptions,
     ) -> Result<Response<Out>, CallError> {
-        self.exchange_with(prepared, options, OverloadPolicy::Budgeted).await
+        self.exchange_with::<Decoded<Out>>(prepared, options, OverloadPolicy::Budgeted).await
     }
 
-    async fn exchange_with<Out: Data>(
+    async fn exchange_with<Form: OutputForm>(
         &self,
         mut prepared: Prepared,
         options: CallOptions,
         overload: OverloadPolicy,
-    ) -> Result<Response<Out>, CallError> {
-        let CallResponse { done, body } = self.run(&mut prepared, &options, overload).await?;
+    ) -> Result<Response<Form::Output>, CallError> {
+        let limits = self.inner.reply_limits(Form::IS_ENCODED);
+        let CallResponse { done, body } = self.run(&mut prepared, &options, (overload, limits)).await?;
         drop(prepared.envelope);
         let received_bytes = body.total_bytes().unwrap_or_default() as u64;
-        let output = read_as(body, &prepared.call.route).await?;
+        let output = Form::read(body, &prepared.call.route).await?;
         Ok(Response { output, timing: wire::timing(done.times), received_bytes })
     }
 
@@ -177,7 +188,7 @@ impl Client {
     ///
     /// Dropping the stream cancels the call on the node.
     pub fn exchange_streaming<Out: Data>(&self, prepared: Prepared, options: CallOptions) -> ResponseStream<Out> {
-        replies::read(self.clone(), prepared, options)
+        replies::read::<Decoded<Out>>(self.clone(), prepared, options)
     }
 
     /// Whether this route answers with a stream, according to the node of the next call.
@@ -211,13 +222,13 @@ impl Client {
         &self,
         prepared: &mut Prepared,
         options: &CallOptions,
-        overload: OverloadPolicy,
+        (overload, limits): (OverloadPolicy, ReplyLimits<'_>),
     ) -> Result<CallResponse, CallError> {
         let mut time = CallTime::new(options, Instant::now());
         self.inner.retries.lock().called(time.began);
         let (mut pause, mut lost, mut attempt) = (FIRST_PAUSE, None, 1);
         loop {
-            let fault = match self.attempt(prepared, options, &mut time).await {
+            let fault = match self.attempt(prepared, options, limits, &mut time).await {
                 Ok(response) => return Ok(response),
                 Err(fault) => fault,
             };
@@ -259,10 +270,10 @@ impl Client {
         &self,
         prepared: &mut Prepared,
         options: &CallOptions,
+        limits: ReplyLimits<'_>,
         time: &mut CallTime,
     ) -> Result<CallResponse, CallFault> {
         let node = self.connection_for(&prepared.call.route, time).await?;
-        let limits = (&self.inner.frames, &self.inner.decode);
         wire::put_options(&mut prepared.call, &time.on(options), Instant::now());
         // Pinned here: the future is large to move.
         let calling = pin!(node.call(&prepared.call, &prepared.envelope, limits, RoomPolicy::Wait));
@@ -270,7 +281,8 @@ impl Client {
             if fault.error().is_refusal() {
                 self.inner.pool.turn_away_from(&node);
             }
-            if fault.is_lost() && node.may_run_again(&prepared.call.route) { fault.repeatable() } else { fault }
+            let may_repeat = prepared.may_repeat || node.may_run_again(&prepared.call.route);
+            if fault.is_lost() && may_repeat { fault.repeatable() } else { fault }
         })
     }
 
@@ -381,7 +393,7 @@ impl Caller for Client {
         options: CallOptions,
     ) -> Result<Replies<Out>, CallError> {
         let prepared = self.prepare(route, input)?;
-        let outputs = replies::read::<Out>(self.clone(), prepared, options);
+        let outputs = replies::read::<Decoded<Out>>(self.clone(), prepared, options);
         let payloads = outputs.map(|returned| returned.map(|returned| Payload::new(returned.output)));
         Ok(Replies::new(route, PayloadReplies::new(payloads)))
     }
@@ -409,7 +421,8 @@ impl Caller for Client {
         CallStream::from_calls(inputs, LOOK_AHEAD, timeout, move |payload, options| {
             let (client, prepared) = (client.clone(), Prepared::from_payload(&route, &payload));
             async move {
-                let returned = client.exchange_with::<Out>(prepared?, options, OverloadPolicy::UntilDeadline).await;
+                let returned =
+                    client.exchange_with::<Decoded<Out>>(prepared?, options, OverloadPolicy::UntilDeadline).await;
                 returned.map(|returned| returned.output)
             }
         })

@@ -8,12 +8,11 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use callboard_codec::Data;
 use callboard_codec::wire::{Credit, FrameKind, frame_head};
 use callboard_core::{CallError, CallOptions, ErrorKind, Instant, Timing};
 use futures_util::{Stream, StreamExt, stream};
 
-use super::call::{CallExchange, RoomPolicy, read_as};
+use super::call::{CallExchange, OutputForm, RoomPolicy};
 use super::connection::NodeConnection;
 use super::fault::CallFault;
 use super::{CallTime, Client, Prepared, Response, within};
@@ -45,10 +44,14 @@ impl<Out> fmt::Debug for ResponseStream<Out> {
 }
 
 /// A stream whose call starts with its first poll; its deadline counts from now.
-pub(super) fn read<Out: Data>(client: Client, prepared: Prepared, options: CallOptions) -> ResponseStream<Out> {
+pub(super) fn read<Form: OutputForm>(
+    client: Client,
+    prepared: Prepared,
+    options: CallOptions,
+) -> ResponseStream<Form::Output> {
     let time = CallTime::new(&options, Instant::now());
     let reading = StreamedCall { client, options, time, node: None, phase: StreamPhase::Begin(Box::new(prepared)) };
-    ResponseStream(Box::pin(stream::unfold(reading, StreamedCall::next::<Out>)))
+    ResponseStream(Box::pin(stream::unfold(reading, StreamedCall::next::<Form>)))
 }
 
 struct StreamedCall {
@@ -67,7 +70,7 @@ enum StreamPhase {
 }
 
 impl StreamedCall {
-    async fn next<Out: Data>(mut self) -> Option<(Result<Response<Out>, CallError>, Self)> {
+    async fn next<Form: OutputForm>(mut self) -> Option<(Result<Response<Form::Output>, CallError>, Self)> {
         if matches!(self.phase, StreamPhase::Ended) {
             return None;
         }
@@ -80,7 +83,7 @@ impl StreamedCall {
                 }
             }
         }
-        let outcome = within(self.time.deadline, true, self.advance::<Out>()).await;
+        let outcome = within(self.time.deadline, true, self.advance::<Form>()).await;
         let node = self.node.take();
         match outcome {
             Ok(Some(returned)) => Some((Ok(returned), self)),
@@ -97,9 +100,9 @@ impl StreamedCall {
         }
     }
 
-    async fn advance<Out: Data>(&mut self) -> Result<Option<Response<Out>>, CallFault> {
+    async fn advance<Form: OutputForm>(&mut self) -> Result<Option<Response<Form::Output>>, CallFault> {
         if let (StreamPhase::Begin(prepared), Some(node)) = (&self.phase, &self.node) {
-            self.phase = self.begin(node, Prepared::clone(prepared)).await?;
+            self.phase = self.begin(node, Prepared::clone(prepared), Form::IS_ENCODED).await?;
         }
         let credit = self.client.inner.credit;
         let StreamPhase::Open { route, exchange, read } = &mut self.phase else { return Ok(None) };
@@ -112,7 +115,7 @@ impl StreamedCall {
         }
         let body = exchange.body(&head).await?;
         let received_bytes = body.total_bytes().unwrap_or_default() as u64;
-        let output = read_as(body, route).await?;
+        let output = Form::read(body, route).await?;
         *read += 1;
         // Granted at half of the credit, so that the node need not wait for it.
         if *read * 2 >= credit {
@@ -126,10 +129,15 @@ impl StreamedCall {
     }
 
     /// Sends the call, without retries: streams are seldom small, and their reader decides.
-    async fn begin(&self, node: &Arc<NodeConnection>, prepared: Prepared) -> Result<StreamPhase, CallFault> {
+    async fn begin(
+        &self,
+        node: &Arc<NodeConnection>,
+        prepared: Prepared,
+        is_encoded: bool,
+    ) -> Result<StreamPhase, CallFault> {
         let inner = &self.client.inner;
-        let mut exchange = CallExchange::open(node, (&inner.frames, &inner.decode), RoomPolicy::Wait).await?;
-        let Prepared { mut call, envelope } = prepared;
+        let mut exchange = CallExchange::open(node, inner.reply_limits(is_encoded), RoomPolicy::Wait).await?;
+        let Prepared { mut call, envelope, .. } = prepared;
         wire::put_options(&mut call, &self.time.on(&self.options), Instant::now());
         call.credit = inner.credit;
         match exchange.send(&call, envelope, false).await? {

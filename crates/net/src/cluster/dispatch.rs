@@ -59,7 +59,7 @@ impl AnswerForm for OneOutcome {
         envelope: &Envelope,
         in_flight: InFlight,
     ) -> Result<CallResponse, CallFault> {
-        let limits = (&cluster.frames, &cluster.decode);
+        let limits = cluster.reply_limits();
         let node = &choice.candidate.connection;
         let answered = node.call(&header(call, choice.stages), envelope, limits, choice.room).await;
         drop(in_flight);
@@ -85,7 +85,7 @@ impl AnswerForm for OutputStream {
         envelope: &Envelope,
         in_flight: InFlight,
     ) -> Result<RemoteOutputs, CallFault> {
-        let (node, limits) = (&choice.candidate.connection, (&cluster.frames, &cluster.decode));
+        let (node, limits) = (&choice.candidate.connection, cluster.reply_limits());
         let exchange = CallExchange::open(node, limits, choice.room).await?;
         let mut header = header(call, choice.stages);
         header.credit = u32::try_from(call.credit.max(1)).unwrap_or(u32::MAX);

@@ -37,7 +37,7 @@ use self::load_balance::should_forward;
 use self::peer::Peer;
 use self::reconnect::PeerConnector;
 use self::split::RevisionSplit;
-use crate::client::{OwnHello, RetryBudget};
+use crate::client::{OwnHello, ReplyLimits, RetryBudget};
 use crate::metrics::PeerMetrics;
 use crate::offers::OfferScreening;
 use crate::server::QuicEdge;
@@ -60,6 +60,12 @@ struct Inner {
     splits: ArcSwap<HashMap<String, Arc<RevisionSplit>>>,
     metrics: PeerMetrics,
     task: Mutex<Option<AbortHandle>>,
+}
+
+impl Inner {
+    fn reply_limits(&self) -> ReplyLimits<'_> {
+        ReplyLimits { frames: &self.frames, decode: &self.decode, is_encoded: false }
+    }
 }
 
 impl Cluster {

@@ -15,7 +15,7 @@ use crate::id::StageName;
 use crate::restart::{BackoffPolicy, RestartIntensity};
 use crate::stage::{Factory, StageSpec};
 use crate::testing::Chance;
-use crate::worker::{DynAsyncWorker, DynWorker, Item, ItemOutcome, Replica, WrongCount};
+use crate::worker::{DynAsyncWorker, DynWorker, Item, ItemOutcome, Replica, Turn, WrongCount};
 
 /// The message of a simulated crash. Another panic is the app's own.
 pub(super) const CRASH: &str = "a simulated crash";
@@ -129,8 +129,11 @@ impl DynAsyncWorker for Faulty {
         &'a self,
         stage: &'a StageName,
         items: Vec<Item>,
+        mut turn: Turn,
     ) -> BoxFuture<'a, Result<Vec<ItemOutcome>, WrongCount>> {
         Box::pin(async move {
+            // A crash before it runs counts as one of the batch.
+            turn.begin();
             let (delay, crash) = self.faults.draw();
             if !delay.is_zero() {
                 self.faults.journal.slow(stage, delay);
@@ -140,7 +143,7 @@ impl DynAsyncWorker for Faulty {
                 self.faults.crash(crash);
             }
             let outcomes = match &self.worker {
-                UserCode::Async(worker) => worker.run(stage, items).await,
+                UserCode::Async(worker) => worker.run(stage, items, turn).await,
                 UserCode::Sync(worker) => run_at_once(worker, stage, items),
             };
             if let Some(crash) = crash {

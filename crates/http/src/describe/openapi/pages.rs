@@ -58,6 +58,18 @@ fn health_schema() -> Value {
                 },
             },
             "failed_actors": { "type": "array", "items": { "type": "string" } },
+            "down_actors": {
+                "type": "array",
+                "items": {
+                    "type": "object",
+                    "required": ["name", "state"],
+                    "properties": {
+                        "name": { "type": "string" },
+                        "state": { "type": "string" },
+                        "reason": { "type": ["string", "null"] },
+                    },
+                },
+            },
         },
     })
 }

@@ -7,11 +7,11 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
-use callboard_codec::wire::{Call, Fail, FrameKind, FrameLimits, LooseFrame};
-use callboard_codec::{DecodeLimits, Envelope, EnvelopeDecoder};
+use callboard_codec::Envelope;
+use callboard_codec::wire::{Call, Fail, FrameKind, LooseFrame};
 use callboard_core::{CallError, ErrorKind, Instant};
 
-use super::super::call::{CallExchange, CallResponse, RoomPolicy};
+use super::super::call::{CallExchange, CallResponse, ReplyLimits, RoomPolicy};
 use super::super::connection::NodeConnection;
 use super::super::fault::{CallFault, unreadable};
 use super::coalescer::MAX_SHARED_BYTES;
@@ -34,7 +34,7 @@ impl NodeConnection {
         self: &Arc<Self>,
         call: &Call,
         envelope: &Envelope,
-        (frames, decode): (&FrameLimits, &DecodeLimits),
+        limits: ReplyLimits<'_>,
         room: RoomPolicy,
     ) -> Result<CallResponse, CallFault> {
         let name = call.stages.first().unwrap_or(&call.route);
@@ -44,10 +44,10 @@ impl NodeConnection {
             Some(frame) => {
                 self.check_input(envelope.len())?;
                 let fails_fast = room == RoomPolicy::FailFast;
-                read(self.coalescer().call(frame, frames.max_body_bytes, fails_fast).await?, decode)?
+                read(self.coalescer().call(frame, limits.frames.max_body_bytes, fails_fast).await?, limits)?
             }
             // Boxed, so that the future of small calls stays small.
-            None => Box::pin(self.call_on_own_stream(call, envelope, (frames, decode), room)).await?,
+            None => Box::pin(self.call_on_own_stream(call, envelope, limits, room)).await?,
         };
         self.large_replies().learn(name, response.body.total_bytes().unwrap_or_default() > LARGE_REPLY_BYTES);
         Ok(response)
@@ -57,11 +57,11 @@ impl NodeConnection {
         self: &Arc<Self>,
         call: &Call,
         envelope: &Envelope,
-        (frames, decode): (&FrameLimits, &DecodeLimits),
+        limits: ReplyLimits<'_>,
         room: RoomPolicy,
     ) -> Result<CallResponse, CallFault> {
         let since = Instant::now();
-        let exchange = CallExchange::open(self, (frames, decode), room).await?;
+        let exchange = CallExchange::open(self, limits, room).await?;
         let mut call = call.clone();
         wire::shorten(&mut call, since.elapsed());
         exchange.call(&call, envelope.clone()).await
@@ -76,12 +76,12 @@ fn shared_frame(call: &Call, envelope: &Envelope) -> Result<Option<LooseFrame>, 
 }
 
 /// Reads an outcome from a shared stream.
-fn read(received: ReceivedOutcome, limits: &DecodeLimits) -> Result<CallResponse, CallFault> {
+fn read(received: ReceivedOutcome, limits: ReplyLimits<'_>) -> Result<CallResponse, CallFault> {
     let ReceivedOutcome { head, body } = received;
     match head.kind {
         FrameKind::Done => {
             let done = head.done().map_err(unreadable)?;
-            let mut decoder = EnvelopeDecoder::new(limits);
+            let mut decoder = limits.decoder();
             body.into_iter().try_for_each(|piece| decoder.push(piece)).map_err(unreadable)?;
             Ok(CallResponse { done, body: decoder })
         }

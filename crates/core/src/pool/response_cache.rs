@@ -1,0 +1,169 @@
+//! The answers that a pure stage keeps: by the content of their inputs, and one run for equal inputs at the same time.
+//!
+//! * **Full:** the least used answers leave; see [`CacheSettings`].
+//! * **Late:** a call that waits for the answer of another one ends by its own deadline.
+//! * **Cancelled:** if the call that runs is cancelled, one that waits for its answer runs instead.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use callboard_codec::{DecodeLimits, Format, Payload, Value};
+use quick_cache::sync::{Cache, DefaultLifecycle};
+use quick_cache::{DefaultHashBuilder, OptionsBuilder, Weighter};
+use sha2::{Digest, Sha256};
+use tokio::runtime::Handle;
+
+use super::handle::Pool;
+use crate::call::Flight;
+use crate::clock::{self, Instant};
+use crate::containment::{contain, drop_contained};
+use crate::error::{CallError, ErrorKind, RETRY_AFTER};
+use crate::metrics::CacheUse;
+use crate::offload::LARGE_BYTES;
+use crate::queue::{EntryOutcome, EntryReply};
+use crate::stage::CacheSettings;
+use crate::timeline::Timing;
+
+/// The memory of one answer beside its bytes: its key, and its place in the cache.
+const ENTRY_BYTES: u64 = 128;
+
+/// The size of an answer that the table is laid out for. Others only make it less exact.
+const TYPICAL_BYTES: u64 = 1024;
+
+/// What an answer is kept by: the hash of its caller's name and of its input.
+type CacheKey = [u8; 32];
+
+/// An encoded output. An error is never kept, only handed to the calls that wait for the same answer.
+type Kept = Result<Bytes, CallError>;
+
+/// The kept answers of one stage.
+#[derive(Debug)]
+pub(crate) struct ResponseCache {
+    answers: Cache<CacheKey, Kept, ByBytes>,
+    settings: CacheSettings,
+}
+
+#[derive(Clone, Debug)]
+struct ByBytes;
+
+impl Weighter<CacheKey, Kept> for ByBytes {
+    fn weight(&self, _: &CacheKey, kept: &Kept) -> u64 {
+        ENTRY_BYTES + kept.as_ref().map_or(0, |bytes| bytes.len() as u64)
+    }
+}
+
+impl ResponseCache {
+    pub(crate) fn new(settings: CacheSettings) -> Self {
+        let mut options = OptionsBuilder::new();
+        // One shard: with several, each would have a part of the bytes.
+        options.shards(1).weight_capacity(settings.bytes);
+        options.estimated_items_capacity(usize::try_from(settings.bytes / TYPICAL_BYTES).unwrap_or(usize::MAX));
+        let options = options.build().expect("all options are given");
+        let (hashes, lifecycle) = (DefaultHashBuilder::default(), DefaultLifecycle::default());
+        Self { answers: Cache::with_options(options, ByBytes, hashes, lifecycle), settings }
+    }
+
+    /// The bytes of all kept answers.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.answers.weight()
+    }
+
+    /// The largest output that is kept.
+    fn largest(&self) -> usize {
+        usize::try_from(self.settings.bytes / 8).unwrap_or(usize::MAX)
+    }
+}
+
+impl Pool {
+    /// Answers from the cache, or runs the stage. An input without an encoded form runs as without a cache.
+    pub(super) async fn answer_cached(
+        &self,
+        cache: &ResponseCache,
+        payload: Payload,
+        flight: &Arc<Flight>,
+        now: Instant,
+    ) -> EntryOutcome {
+        let caller = flight.caller().filter(|_| !cache.settings.is_shared).map(str::to_owned);
+        let input = payload.clone();
+        let Some(key) = off_runtime(flight, payload.size_up_to(LARGE_BYTES), move || key(caller, &input)).await? else {
+            return self.submit_uncached(payload, flight, now)?.await;
+        };
+        if let Some(kept) = cache.answers.get(&key) {
+            return self.kept(payload, kept, flight, CacheUse::Hit).await;
+        }
+        let guard = match cache.answers.get_value_or_guard_async(&key).await {
+            Ok(kept) => return self.kept(payload, kept, flight, CacheUse::Collapsed).await,
+            Err(guard) => guard,
+        };
+        self.tell_cached(flight, CacheUse::Miss);
+        match self.submit_uncached(payload, flight, clock::now())?.await {
+            Ok(reply) => {
+                let (output, timing) = reply.into_parts();
+                if output.size_up_to(LARGE_BYTES.max(cache.largest() + 1)) <= cache.largest() {
+                    let shared = output.clone();
+                    let encoded = off_runtime(flight, output.size_up_to(LARGE_BYTES), move || {
+                        shared.encode(Format::Envelope).ok()
+                    });
+                    if let Ok(Some(bytes)) = encoded.await
+                        && bytes.len() <= cache.largest()
+                    {
+                        let _unless_removed = guard.insert(Ok(bytes));
+                    }
+                }
+                Ok(EntryReply::new(output, timing))
+            }
+            Err(error) => {
+                // An equal input would fail alike, and may cost another worker.
+                if matches!(error.kind(), ErrorKind::Failed | ErrorKind::WorkerFailed | ErrorKind::InvalidInput) {
+                    let _unless_removed = guard.insert(Err(error.clone()));
+                    cache.answers.remove(&key);
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// The outcome of a call whose stage does not run for it.
+    async fn kept(&self, input: Payload, kept: Kept, flight: &Arc<Flight>, how: CacheUse) -> EntryOutcome {
+        self.tell_cached(flight, how);
+        drop_contained(input);
+        let bytes = kept?;
+        let decode = |bytes: Bytes| Value::decode(Format::Envelope, &bytes, &DecodeLimits::UNLIMITED).ok();
+        let output = off_runtime(flight, bytes.len(), move || decode(bytes)).await?;
+        let message = "a kept answer does not fit into the memory of its call";
+        let output = output.ok_or_else(|| CallError::overloaded(message, RETRY_AFTER).at_stage(self.name()))?;
+        Ok(EntryReply::new(Payload::new(output), Timing::default()))
+    }
+
+    fn tell_cached(&self, flight: &Flight, how: CacheUse) {
+        self.metrics.cached(how);
+        flight.set_cache_use(how);
+    }
+}
+
+/// Runs the code of a user's type, on another thread if the type has many bytes.
+async fn off_runtime<T: Send + 'static>(
+    flight: &Arc<Flight>,
+    bytes: usize,
+    work: impl FnOnce() -> Option<T> + Send + 'static,
+) -> Result<Option<T>, CallError> {
+    let work = move || contain(work).unwrap_or(None);
+    match &flight.permit {
+        Some(permit) if bytes >= LARGE_BYTES => {
+            let (runtime, offload) = (Handle::current(), permit.gateway().offload());
+            let account = Arc::clone(permit) as Arc<dyn callboard_codec::Account>;
+            let done = offload.run(&runtime, Arc::clone(flight), account, flight.deadline, work).await?;
+            Ok(done.1)
+        }
+        _ => Ok(flight.charged(work)),
+    }
+}
+
+/// The key of an input; `None` if it has no encoded form.
+fn key(caller: Option<String>, input: &Payload) -> Option<CacheKey> {
+    let envelope = input.to_envelope().ok()?;
+    let mut hash = Sha256::new();
+    hash.update(Sha256::digest(caller.unwrap_or_default()));
+    envelope.parts().iter().for_each(|part| hash.update(part));
+    Some(hash.finalize().into())
+}
