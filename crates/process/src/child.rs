@@ -1,8 +1,7 @@
 //! One child process: its start, its socket, its log lines, and its end.
 //!
-//! Three threads of this process belong to a child: the replica's own, which sends and receives frames, one that logs
-//! what the child prints, and one that waits for its end. The child and all processes of its group are killed when this
-//! is dropped.
+//! Two threads of this process belong to a child: one logs what the child prints, and one waits for its end. The child
+//! and all processes of its group are killed when this is dropped.
 
 use std::io::{self, BufReader, PipeReader};
 use std::os::fd::AsFd;
@@ -14,37 +13,32 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 use std::time::Duration;
 
-use callboard_core::{ExitPort, Failure, Replica, WorkerExit};
+use callboard_core::{Failure, Replica, StageName, WorkerExit};
+use parking_lot::Mutex;
 
 use crate::config::ProcessConfig;
 use crate::exit;
 use crate::fork_server::{ForkServer, Forked};
-use crate::program::{self, END_GRACE, LastLine, Program};
+use crate::program::{self, END_GRACE, LastLines, Program};
 use crate::socket::Inbox;
 
-/// How often the thread that waits for a child looks at its batch: a caller that leaves is noticed within this time.
-pub(crate) const TICK: Duration = Duration::from_millis(20);
+/// The most characters of a record in the log.
+const MAX_LOG_CHARS: usize = 8_000;
 
 /// A running child.
 #[derive(Debug)]
 pub(crate) struct ChildProcess {
     group: Group,
     pub(crate) stream: BufReader<Inbox>,
-    life: Arc<Life>,
-    ended: Receiver<()>,
-    last_line: LastLine,
-    logged: Receiver<()>,
-    exit_port: ExitPort,
+    has_ended: Arc<AtomicBool>,
+    ended: Mutex<Receiver<()>>,
+    last_lines: LastLines,
+    logged: Mutex<Receiver<()>>,
+    stage: StageName,
+    replica: usize,
+    memory_limit: Option<u64>,
     /// What it was killed for.
     cause: Option<String>,
-}
-
-/// What the waiting thread and the replica's thread tell each other.
-#[derive(Debug, Default)]
-struct Life {
-    has_ended: AtomicBool,
-    /// Whether the replica's thread uses the child, and notices its end.
-    is_busy: AtomicBool,
 }
 
 /// A child of this process, or of a fork server of this process, and all processes of its group. They are killed when
@@ -60,20 +54,15 @@ impl ChildProcess {
     pub(crate) fn start(config: &ProcessConfig, fork_server: &ForkServer, replica: &Replica) -> Result<Self, Failure> {
         let failed = |error: io::Error| config.cannot_start(&error);
         let (ours, theirs) = UnixStream::pair().map_err(failed)?;
-        ours.set_read_timeout(Some(TICK)).map_err(failed)?;
-        ours.set_write_timeout(Some(TICK)).map_err(failed)?;
+        ours.set_nonblocking(true).map_err(failed)?;
         let (lines, output) = io::pipe().map_err(failed)?;
-        let (life, exit_port) = (Arc::new(Life::default()), replica.exit_port());
-        life.is_busy.store(true, Ordering::SeqCst);
+        let has_ended = Arc::<AtomicBool>::default();
         let ((sender, ended), name) = (channel(), format!("{}-{}", replica.stage(), replica.index()));
         let tell = {
-            let (life, exit_port) = (Arc::clone(&life), exit_port.clone());
+            let has_ended = Arc::clone(&has_ended);
             move || {
-                life.has_ended.store(true, Ordering::SeqCst);
+                has_ended.store(true, Ordering::SeqCst);
                 let _ = sender.send(());
-                if !life.is_busy.load(Ordering::SeqCst) {
-                    exit_port.report(&idle_end());
-                }
             }
         };
         let group = match fork_server.fork(replica, theirs.as_fd(), output.as_fd())? {
@@ -88,31 +77,49 @@ impl ChildProcess {
                     program::wait(pid);
                     tell();
                 };
-                Group::Spawned(Program::start(config, &config.command, (theirs.into(), output), name, wait)?)
+                Group::Spawned(Program::start(
+                    config,
+                    &config.command,
+                    (theirs.into(), output),
+                    (name, replica.core()),
+                    wait,
+                )?)
             }
         };
-        let (last_line, logged) = log_lines(lines, replica).map_err(failed)?;
+        let (last_lines, logged) = log_lines(lines, replica).map_err(failed)?;
         let stream = BufReader::new(Inbox::new(ours));
-        Ok(Self { group, stream, life, ended, last_line, logged, exit_port, cause: None })
-    }
-
-    /// Says whether the replica's thread uses the child. The end of a child that is not used is reported at once.
-    pub(crate) fn set_busy(&self, is_busy: bool) {
-        self.life.is_busy.store(is_busy, Ordering::SeqCst);
-        // The waiting thread may have seen a busy child. A second report does nothing.
-        if !is_busy && self.has_ended() {
-            self.exit_port.report(&idle_end());
-        }
+        let (stage, replica) = (replica.stage().clone(), replica.index());
+        Ok(Self {
+            group,
+            stream,
+            has_ended,
+            ended: Mutex::new(ended),
+            last_lines,
+            logged: Mutex::new(logged),
+            stage,
+            replica,
+            memory_limit: config.memory_limit,
+            cause: None,
+        })
     }
 
     /// Whether the process has ended. Its socket may be open in another process that it has started.
     pub(crate) fn has_ended(&self) -> bool {
-        self.life.has_ended.load(Ordering::SeqCst)
+        self.has_ended.load(Ordering::SeqCst)
     }
 
-    /// Whether the callers of a running batch have been answered without it.
-    pub(crate) fn is_given_up(&self) -> bool {
-        self.exit_port.is_over()
+    /// Logs a record of the child.
+    pub(crate) fn log(&self, level: &str, target: &str, mut message: String, request_id: Option<&str>) {
+        if let Some((end, _)) = message.char_indices().nth(MAX_LOG_CHARS) {
+            message.truncate(end);
+        }
+        let (stage, replica) = (self.stage.as_str(), self.replica);
+        match level {
+            "error" => tracing::error!(stage, replica, logger = target, request_id, "{message}"),
+            "warn" => tracing::warn!(stage, replica, logger = target, request_id, "{message}"),
+            "debug" => tracing::debug!(stage, replica, logger = target, request_id, "{message}"),
+            _ => tracing::info!(stage, replica, logger = target, request_id, "{message}"),
+        }
     }
 
     /// Kills the child for a reason.
@@ -127,10 +134,13 @@ impl ChildProcess {
             Some(cause) => format!("the process was killed: {cause}"),
             None if self.has_ended_within(END_GRACE) => {
                 let status = self.group.kill();
-                format!(
-                    "the process {}",
-                    status.map_or_else(|| "ended with its fork server".to_owned(), exit::describe)
-                )
+                let _ = self.logged.lock().recv_timeout(END_GRACE);
+                let limit = self
+                    .memory_limit
+                    .filter(|_| status.is_some_and(|status| exit::lacked_memory(status, &self.last_lines)));
+                let status = status.map_or_else(|| "ended with its fork server".to_owned(), exit::describe);
+                let limit = limit.map(|bytes| format!("; it has reached its memory limit of {bytes} bytes"));
+                format!("the process {status}{}", limit.unwrap_or_default())
             }
             None => "the process has closed its socket".to_owned(),
         };
@@ -141,20 +151,14 @@ impl ChildProcess {
     /// Waits for the end.
     pub(crate) fn has_ended_within(&self, timeout: Duration) -> bool {
         // Either it has ended, or its waiting thread has.
-        let _ = self.ended.recv_timeout(timeout);
+        let _ = self.ended.lock().recv_timeout(timeout);
         self.has_ended()
     }
 
     /// What a child that has ended printed last.
     pub(crate) fn last_line(&self) -> Option<String> {
-        let _ = self.logged.recv_timeout(END_GRACE);
-        self.last_line.text()
-    }
-}
-
-impl Drop for ChildProcess {
-    fn drop(&mut self) {
-        self.life.is_busy.store(true, Ordering::SeqCst);
+        let _ = self.logged.lock().recv_timeout(END_GRACE);
+        self.last_lines.text()
     }
 }
 
@@ -168,18 +172,14 @@ impl Group {
     }
 }
 
-fn idle_end() -> WorkerExit {
-    WorkerExit::new("its process ended while it had nothing to do")
-}
-
 /// Logs all lines on a thread of its own, which ends with the last process that may print.
-fn log_lines(lines: PipeReader, replica: &Replica) -> io::Result<(LastLine, Receiver<()>)> {
+fn log_lines(lines: PipeReader, replica: &Replica) -> io::Result<(LastLines, Receiver<()>)> {
     let (stage, replica) = (replica.stage().clone(), replica.index());
-    let (last, (sender, logged)) = (LastLine::default(), channel());
-    let last_line = last.clone();
+    let (last, (sender, logged)) = (LastLines::default(), channel());
+    let last_lines = last.clone();
     thread::Builder::new().name(format!("{stage}-{replica}-log")).spawn(move || {
         let _ended: Sender<()> = sender;
         last.read(lines, |line| tracing::info!(%stage, replica, "{line}"));
     })?;
-    Ok((last_line, logged))
+    Ok((last_lines, logged))
 }

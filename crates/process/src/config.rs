@@ -23,6 +23,8 @@ const DEFAULT_MAX_BATCH_BYTES: u64 = 256 * 1024 * 1024;
 pub struct ProcessConfig {
     /// The program and its arguments. A program without a slash is looked up in `PATH`.
     pub command: Vec<OsString>,
+    /// The name that the program is told as its own, and that messages have. By default the first word of the command.
+    pub name: Option<OsString>,
     /// The command of a fork server for the same worker, which has done once what takes long at its start: children
     /// are forked from it, and `command` starts a child where it says that a fork is not safe. None by default. Linux
     /// only; see the worker protocol.
@@ -43,9 +45,25 @@ pub struct ProcessConfig {
     /// replica then keeps what its largest recent batch took, and twice its largest recent outcomes, or twice that if
     /// memory is still in use when the next batch comes. Default true.
     pub shared_memory: bool,
-    /// How many calls a child works on at once, each in a batch of its own; the worker must support this. By default a
-    /// child has one batch at a time.
+    /// Where a worker may fetch files from, if a client sends a URL; nowhere by default.
+    pub files: FilesConfig,
+    /// What errors of its start call it, if not by its command.
+    pub label: Option<String>,
+    /// How many calls a child works on at once, each in a batch of its own; the worker must support this. By default,
+    /// and at 1, a child has one batch at a time.
     pub concurrency: Option<NonZeroU32>,
+}
+
+/// Where a worker may fetch files from, if a client sends a URL. The worker keeps the rules: see the worker protocol.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FilesConfig {
+    /// Hosts with scheme, such as `https://cdn.example.org`, `https://*.example.org` or `http://10.0.0.7:8080`. A host
+    /// with a port may have a private address.
+    pub hosts: Vec<String>,
+    /// The most bytes of all files that are fetched for one call.
+    pub max_bytes: u64,
+    /// The most time for a file.
+    pub timeout: Duration,
 }
 
 impl ProcessConfig {
@@ -53,6 +71,7 @@ impl ProcessConfig {
     pub fn new<T: Into<OsString>>(command: impl IntoIterator<Item = T>) -> Self {
         Self {
             command: command.into_iter().map(Into::into).collect(),
+            name: None,
             fork_server: None,
             env: BTreeMap::new(),
             directory: None,
@@ -61,16 +80,29 @@ impl ProcessConfig {
             max_batch_bytes: DEFAULT_MAX_BATCH_BYTES,
             memory_limit: None,
             shared_memory: true,
+            label: None,
+            files: FilesConfig::default(),
             concurrency: None,
         }
+    }
+
+    /// The calls that a child works on at once, if it works on several.
+    pub(crate) fn concurrency(&self) -> Option<NonZeroU32> {
+        self.concurrency.filter(|calls| calls.get() > 1)
     }
 
     pub(crate) fn cannot_start(&self, error: &io::Error) -> Failure {
         Failure::new(format!("`{}` cannot be started: {error}", self.shown()))
     }
 
+    /// The error of a program that was started, and did not become ready.
+    pub(crate) fn not_started(&self, reason: &str) -> Failure {
+        Failure::new(format!("`{}`: {reason}", self.label.clone().unwrap_or_else(|| self.shown())))
+    }
+
     /// The command as text, for messages.
     pub(crate) fn shown(&self) -> String {
-        self.command.iter().map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ")
+        let program = self.name.iter().chain(self.command.first()).take(1);
+        program.chain(self.command.iter().skip(1)).map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ")
     }
 }

@@ -3,6 +3,8 @@
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 
+use crate::program::LastLines;
+
 /// "exited with code 3", "was killed by signal 9 (SIGKILL), possibly out of memory".
 pub(crate) fn describe(status: ExitStatus) -> String {
     match (status.code(), status.signal()) {
@@ -10,6 +12,15 @@ pub(crate) fn describe(status: ExitStatus) -> String {
         (None, Some(signal)) => format!("was killed by signal {signal}{}", name(signal)),
         (None, None) => "ended".to_owned(),
     }
+}
+
+/// The words of runtimes that lack memory.
+const LACK: [&str; 5] = ["MemoryError", "out of memory", "memory allocation of", "bad_alloc", "Cannot allocate memory"];
+
+/// Whether a process with a memory limit has ended for lack of memory: its last words say so. A limit of the address
+/// space refuses memory, and does not kill.
+pub(crate) fn lacked_memory(status: ExitStatus, lines: &LastLines) -> bool {
+    !status.success() && lines.say(&LACK)
 }
 
 fn name(signal: i32) -> &'static str {
@@ -28,6 +39,8 @@ fn name(signal: i32) -> &'static str {
 
 #[cfg(test)]
 mod tests {
+    use std::io::{self, Write};
+
     use super::*;
 
     #[test]
@@ -35,5 +48,24 @@ mod tests {
         assert_eq!(describe(ExitStatus::from_raw(3 << 8)), "exited with code 3");
         assert_eq!(describe(ExitStatus::from_raw(9)), "was killed by signal 9 (SIGKILL), possibly out of memory");
         assert_eq!(describe(ExitStatus::from_raw(10)), "was killed by signal 10");
+    }
+
+    #[test]
+    fn a_lack_of_memory_is_known_by_the_last_words() {
+        let said = |line: &str| {
+            let (lines, (reading, mut writing)) = (LastLines::default(), io::pipe().unwrap());
+            write!(writing, "{line}\nnote: run it again\n").unwrap();
+            drop(writing);
+            lines.read(reading, |_| {});
+            lines
+        };
+        let aborted = ExitStatus::from_raw(6);
+        assert!(lacked_memory(aborted, &said("memory allocation of 1024 bytes failed")));
+        assert!(lacked_memory(
+            ExitStatus::from_raw(1 << 8),
+            &said("numpy._core._exceptions._ArrayMemoryError: Unable")
+        ));
+        assert!(!lacked_memory(aborted, &said("double free")));
+        assert!(!lacked_memory(ExitStatus::from_raw(0), &said("out of memory")));
     }
 }

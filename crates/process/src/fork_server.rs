@@ -38,7 +38,7 @@ use serde::{Deserialize, Serialize};
 use crate::config::ProcessConfig;
 use crate::exit;
 use crate::message::{self, MAX_TRACE_LINES, PROTOCOL, Start};
-use crate::program::{self, END_GRACE, LastLine, Program};
+use crate::program::{self, END_GRACE, LastLines, Program, processors};
 
 /// A fork of a process with 100 GB takes a second.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
@@ -77,7 +77,7 @@ struct Parent {
     program: Mutex<Option<Program>>,
     /// It has not answered in time: a later answer would be taken for that of another message.
     is_lost: AtomicBool,
-    last_line: LastLine,
+    last_lines: LastLines,
     ended: Mutex<Option<Receiver<()>>>,
 }
 
@@ -172,7 +172,7 @@ impl ForkServer {
                 },
             };
             *state = State::Running(Arc::clone(&parent));
-            match Parent::fork(&parent, [socket, output]) {
+            match Parent::fork(&parent, [socket, output], replica.core()) {
                 Ok(forked) => return Ok(Some(forked)),
                 Err(Lost::Refused(reason)) => return Ok(state.refuse(replica, &reason)),
                 Err(Lost::Ended(reason)) if !is_new => {
@@ -192,10 +192,10 @@ impl ForkServer {
             Lost::Failed { message, trace } => {
                 let stage = replica.stage();
                 trace.lines().take(MAX_TRACE_LINES).for_each(|line| tracing::error!(%stage, "{line}"));
-                format!("could not start: {message}")
+                message
             }
         };
-        Failure::new(format!("`{}`: {reason}", self.config.shown()))
+        self.config.not_started(&reason)
     }
 }
 
@@ -229,24 +229,29 @@ impl Parent {
         let failed = |error: io::Error| config.cannot_start(&error);
         let (ours, theirs) = system::socket_pair().map_err(failed)?;
         let (lines, output) = io::pipe().map_err(failed)?;
-        let (last_line, (sender, ended)) = (LastLine::default(), channel());
-        let (stage, last) = (replica.stage().clone(), last_line.clone());
-        let program = Program::start(config, command, (theirs, output), format!("{stage}-fork-server"), move |pid| {
-            last.read(lines, |line| tracing::info!(%stage, "{line}"));
-            program::wait(pid);
-            let _ = sender.send(());
-        })?;
+        let (last_lines, (sender, ended)) = (LastLines::default(), channel());
+        let (stage, last) = (replica.stage().clone(), last_lines.clone());
+        let program =
+            Program::start(config, command, (theirs, output), (format!("{stage}-fork-server"), None), move |pid| {
+                last.read(lines, |line| tracing::info!(%stage, "{line}"));
+                program::wait(pid);
+                let _ = sender.send(());
+            })?;
         Ok(Self {
             socket: Mutex::new(UnixDatagram::from(ours)),
             program: Mutex::new(Some(program)),
             is_lost: AtomicBool::new(false),
-            last_line,
+            last_lines,
             ended: Mutex::new(Some(ended)),
         })
     }
 
-    /// Forks a child, which gets these descriptors, and the processors of this thread.
-    fn fork(parent: &Arc<Self>, descriptors: [BorrowedFd<'_>; DESCRIPTORS]) -> Result<Forked, Lost> {
+    /// Forks a child, which gets these descriptors, and is pinned to this core.
+    fn fork(
+        parent: &Arc<Self>,
+        descriptors: [BorrowedFd<'_>; DESCRIPTORS],
+        core: Option<usize>,
+    ) -> Result<Forked, Lost> {
         let pid = match parent.ask(&ToServer::Fork, &descriptors, ANSWER_TIMEOUT) {
             Ok(FromServer::Forked { pid }) => Pid::from_raw(pid).filter(|pid| *pid != Pid::INIT),
             other => return Err(unexpected(other)),
@@ -256,7 +261,7 @@ impl Parent {
             return Err(Lost::Ended("it forked no process".to_owned()));
         };
         // A child that has ended already needs none.
-        let _ = system::share_processors(pid);
+        let _ = core.map(|core| processors::pin(Some(pid), core));
         Ok(Forked { parent: Arc::clone(parent), pid, descriptor, end: None })
     }
 
@@ -264,7 +269,8 @@ impl Parent {
     fn ask(&self, message: &ToServer, descriptors: &[BorrowedFd<'_>], timeout: Duration) -> Result<FromServer, Lost> {
         let socket = self.socket.lock();
         if self.is_lost.load(Ordering::Relaxed) {
-            return Err(Lost::Ended("it has not answered before".to_owned()));
+            let reason = if self.has_ended() { "it has ended" } else { "it has not answered before" };
+            return Err(Lost::Ended(reason.to_owned()));
         }
         exchange(&socket, message, descriptors, timeout).map_err(|error| {
             self.is_lost.store(true, Ordering::Relaxed);
@@ -291,7 +297,7 @@ impl Parent {
             Some(status) if has_ended => format!("the process {}", exit::describe(status)),
             _ => format!("the process was killed: {reason}"),
         };
-        self.last_line.text().map_or_else(|| exit.clone(), |last| format!("{exit}: {last}"))
+        self.last_lines.text().map_or_else(|| exit.clone(), |last| format!("{exit}: {last}"))
     }
 }
 
@@ -395,7 +401,6 @@ mod system {
 
     use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
     use rustix::process::{Pid, PidfdFlags, pidfd_open};
-    use rustix::thread::{sched_getaffinity, sched_setaffinity};
 
     /// Sockets of packets, whose other side notices the end of one.
     pub(super) fn socket_pair() -> io::Result<(OwnedFd, OwnedFd)> {
@@ -404,11 +409,6 @@ mod system {
 
     pub(super) fn open(pid: Pid) -> io::Result<OwnedFd> {
         Ok(pidfd_open(pid, PidfdFlags::empty())?)
-    }
-
-    /// The processors of a thread are those of the child that it starts.
-    pub(super) fn share_processors(pid: Pid) -> io::Result<()> {
-        Ok(sched_setaffinity(Some(pid), &sched_getaffinity(None)?)?)
     }
 }
 
@@ -425,9 +425,5 @@ mod system {
 
     pub(super) fn open(_: Pid) -> io::Result<OwnedFd> {
         Err(io::ErrorKind::Unsupported.into())
-    }
-
-    pub(super) fn share_processors(_: Pid) -> io::Result<()> {
-        Ok(())
     }
 }

@@ -9,25 +9,42 @@
 //! A child that is killed, hangs or breaks the protocol costs its replica and nothing else: the stage's contract says
 //! what happens to its batch, as for a worker that panics. The protocol is `docs/worker-protocol.md`.
 //!
-//! A program in Rust is such a child by [`serve_worker`].
+//! A program in Rust is such a child by [`serve_worker`]. A stage of the node's own program is run in one by
+//! [`Isolate::isolate`].
 
+mod batch;
 mod calls;
 mod child;
-mod concurrent;
 mod config;
+mod connection;
 mod exit;
 mod fork_server;
 mod frame;
+mod guard;
+mod helper;
+mod isolate;
+mod lost;
 mod message;
+mod open;
 mod program;
 mod python;
+mod reader;
+mod ready;
+mod replica;
+mod replica_log;
+mod running;
 mod serve;
 mod shared_memory;
 mod socket;
 mod stage;
 mod worker;
+mod writer;
 
-pub use config::ProcessConfig;
+pub use config::{FilesConfig, ProcessConfig};
+pub use guard::guard_if_asked;
+pub use helper::{HelperConfig, StopSignal, helper};
+pub use isolate::{Isolate, isolated_stage};
 pub use python::{PythonApp, PythonConfig, PythonDependency, PythonError, PythonRawBody, PythonService, python_files};
+pub use ready::{HttpUrl, Readiness};
 pub use serve::{ServeWorkerError, serve_worker};
 pub use stage::{stage, stream_stage};

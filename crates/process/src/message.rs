@@ -1,5 +1,6 @@
 //! The heads of frames.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use bytes::Bytes;
@@ -21,6 +22,9 @@ pub(crate) const MAX_TRACE_LINES: usize = 200;
 
 /// The outputs of one item that a child with several open batches may send before their reader has taken them.
 pub(crate) const CREDIT: usize = 16;
+
+/// The batches that a child with one batch at a time may have beside it, so that it does not wait for the next.
+pub(crate) const AHEAD: usize = 1;
 
 /// The most levels of a head.
 const MAX_DEPTH: usize = 64;
@@ -68,9 +72,23 @@ pub(crate) struct Start {
     /// How many batches may be open at once, if more than one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) max_batches: Option<u32>,
+    /// How many batches more may come before their turn.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) ahead: Option<usize>,
     /// How many outputs of an item may be sent before `credit`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) credit: Option<usize>,
+    /// Where files may be fetched from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) files: Option<Files>,
+}
+
+/// See [`FilesConfig`](crate::config::FilesConfig).
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Files {
+    hosts: Vec<String>,
+    max_bytes: u64,
+    timeout_ms: u64,
 }
 
 impl Start {
@@ -84,7 +102,13 @@ impl Start {
             max_bytes: config.max_batch_bytes,
             settings: replica.settings().clone(),
             max_batches: None,
+            ahead: None,
             credit: None,
+            files: (!config.files.hosts.is_empty()).then(|| Files {
+                hosts: config.files.hosts.clone(),
+                max_bytes: config.files.max_bytes,
+                timeout_ms: u64::try_from(config.files.timeout.as_millis()).unwrap_or(u64::MAX),
+            }),
             shared_memory: false,
         }
     }
@@ -103,6 +127,12 @@ pub(crate) struct CallHead {
     pub(crate) caller: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) route: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) session: Option<u64>,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub(crate) headers: BTreeMap<String, String>,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub(crate) tags: BTreeMap<String, String>,
 }
 
 /// From a child to its node.
@@ -119,6 +149,9 @@ pub(crate) enum FromChild {
         /// How many batches it works on at once.
         #[serde(default = "one", skip_serializing_if = "is_one")]
         max_batches: usize,
+        /// How many batches it takes before their turn.
+        #[serde(default, skip_serializing_if = "is_zero")]
+        ahead: usize,
     },
     Failed {
         message: String,
@@ -178,6 +211,9 @@ pub(crate) struct ItemError {
     pub(crate) details: Option<Value>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) retry_after_ms: Option<u64>,
+    /// HTTP headers: names and values.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) headers: Vec<(String, String)>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) trace: Option<String>,
 }
@@ -215,6 +251,11 @@ fn is_false(flag: &bool) -> bool {
 
 fn one() -> usize {
     1
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
+fn is_zero(number: &usize) -> bool {
+    *number == 0
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]

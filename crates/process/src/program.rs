@@ -1,5 +1,6 @@
 //! A program that this process starts, in a group of its own: its limits, its lines and its end.
 
+use std::collections::VecDeque;
 use std::ffi::OsString;
 use std::io::{self, BufRead, BufReader, PipeReader, PipeWriter, Read};
 use std::os::fd::OwnedFd;
@@ -23,6 +24,15 @@ pub(crate) const END_GRACE: Duration = Duration::from_millis(500);
 /// The longest line of output that is logged whole.
 const MAX_LINE_BYTES: u64 = 8 * 1024;
 
+/// Names the stage of a replica. Variables that begin with `CALLBOARD_` are settings.
+pub(crate) const STAGE_VARIABLE: &str = "_CALLBOARD_REPLICA_OF";
+
+/// Tells a process that it is a guard.
+pub(crate) const GUARD_VARIABLE: &str = "_CALLBOARD_GUARD";
+
+/// What this process is told by its own node: its children are something else.
+const OWN_VARIABLES: [&str; 3] = [STAGE_VARIABLE, GUARD_VARIABLE, "_CALLBOARD_MODEL"];
+
 /// A process and all processes that it has started and that stay in its group. They are killed when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Program {
@@ -30,9 +40,12 @@ pub(crate) struct Program {
     status: Option<ExitStatus>,
 }
 
+/// The lines of a process that are kept: a runtime prints notes after its last words.
+const KEPT_LINES: usize = 8;
+
 /// What a process printed last.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct LastLine(Arc<Mutex<Vec<u8>>>);
+pub(crate) struct LastLines(Arc<Mutex<VecDeque<String>>>);
 
 impl Program {
     /// Starts a program on a thread that lives as long as its process: Linux ends a process that asks for it with the
@@ -41,13 +54,19 @@ impl Program {
         config: &ProcessConfig,
         command: &[OsString],
         (input, output): (OwnedFd, PipeWriter),
-        thread: String,
+        (thread, core): (String, Option<usize>),
         wait: impl FnOnce(Pid) + Send + 'static,
     ) -> Result<Self, Failure> {
         let failed = |error: io::Error| config.cannot_start(&error);
         let (sender, started) = channel();
         let (own, command) = (config.clone(), command.to_vec());
         let thread = thread::Builder::new().name(thread).spawn(move || {
+            // A process has the processors of the thread that starts it.
+            if let Some(core) = core
+                && let Err(error) = processors::pin(None, core)
+            {
+                tracing::warn!(core, %error, "could not pin a process");
+            }
             let program = Self::spawn(&own, &command, input, output);
             let pid = program.as_ref().ok().map(Self::pid);
             if sender.send(program).is_ok() {
@@ -68,7 +87,13 @@ impl Program {
         let (program, arguments) =
             command.split_first().ok_or_else(|| Failure::new("the command of the stage is empty"))?;
         let mut command = Command::new(program);
+        for name in OWN_VARIABLES {
+            command.env_remove(name);
+        }
         command.args(arguments).envs(&config.env);
+        if let Some(name) = &config.name {
+            command.arg0(name);
+        }
         command.stdout(output.try_clone().map_err(failed)?).stdin(input).stderr(output).process_group(0);
         if let Some(directory) = &config.directory {
             command.current_dir(directory);
@@ -107,20 +132,30 @@ impl Drop for Program {
     }
 }
 
-impl LastLine {
+impl LastLines {
     /// Reads all lines until the last process that may print has ended.
     pub(crate) fn read(&self, lines: PipeReader, log: impl Fn(&str)) {
         let (mut lines, mut line) = (BufReader::new(lines), Vec::new());
         while lines.by_ref().take(MAX_LINE_BYTES).read_until(b'\n', &mut line).is_ok_and(|bytes| bytes > 0) {
-            let text = line.trim_ascii_end();
-            log(&String::from_utf8_lossy(text));
-            *self.0.lock() = text.to_vec();
+            let text = String::from_utf8_lossy(line.trim_ascii_end()).into_owned();
+            log(&text);
+            let mut kept = self.0.lock();
+            if kept.len() == KEPT_LINES {
+                kept.pop_front();
+            }
+            kept.push_back(text);
             line.clear();
         }
     }
 
+    /// The last line, unless it is empty.
     pub(crate) fn text(&self) -> Option<String> {
-        Some(String::from_utf8_lossy(&self.0.lock()).into_owned()).filter(|line| !line.is_empty())
+        self.0.lock().back().filter(|line| !line.is_empty()).cloned()
+    }
+
+    /// Whether one of the last lines has one of these words.
+    pub(crate) fn say(&self, words: &[&str]) -> bool {
+        self.0.lock().iter().any(|line| words.iter().any(|word| line.contains(word)))
     }
 }
 
@@ -134,6 +169,35 @@ fn limit_memory(pid: Pid, bytes: u64) -> io::Result<()> {
 #[cfg(not(target_os = "linux"))]
 fn limit_memory(_: Pid, _: u64) -> io::Result<()> {
     Err(io::Error::new(io::ErrorKind::Unsupported, "this system has no memory limit for another process"))
+}
+
+#[cfg(target_os = "linux")]
+pub(crate) mod processors {
+    use std::io;
+
+    use rustix::process::Pid;
+    use rustix::thread::{CpuSet, sched_setaffinity};
+
+    /// Pins a process, or this thread, to a core.
+    pub(crate) fn pin(pid: Option<Pid>, core: usize) -> io::Result<()> {
+        if core >= CpuSet::MAX_CPU {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        let mut cores = CpuSet::new();
+        cores.set(core);
+        Ok(sched_setaffinity(pid, &cores)?)
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+pub(crate) mod processors {
+    use std::io;
+
+    use rustix::process::Pid;
+
+    pub(crate) fn pin(_: Option<Pid>, _: usize) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
 }
 
 /// Waits for the end of a child of this process, and leaves its status to be read.

@@ -43,6 +43,12 @@ pub struct PythonService {
     /// The parameter that a body without fields is.
     #[serde(default)]
     pub raw_body: Option<PythonRawBody>,
+    /// The names of its parameters, in their order.
+    #[serde(default)]
+    pub parameters: Option<Vec<String>>,
+    /// Whether its input is the value of its only parameter.
+    #[serde(default)]
+    pub is_value: bool,
     /// The JSON schema of its output, or of one of its outputs.
     pub output: Json,
     /// Whether it answers with a stream of outputs.
@@ -149,7 +155,7 @@ pub enum PythonError {
         source: io::Error,
     },
     /// The interpreter lacks our package.
-    #[error("`{}` lacks the package `callboard`; install it: {} -m pip install callboard", python.display(), python.display())]
+    #[error("`{}` lacks the package `callboard`; install it from the source of Callboard: {} -m pip install PATH/TO/callboard/python", python.display(), python.display())]
     NoPackage {
         /// The interpreter.
         python: PathBuf,
@@ -250,6 +256,7 @@ impl PythonConfig {
         };
         let mut process = ProcessConfig::new(words("callboard.worker"));
         process.fork_server = Some(words("callboard.fork_server").into());
+        process.label = Some(self.app.clone());
         process.directory = Some(directory(base).to_owned());
         process.env.insert(SAFE_PATH.0.to_owned(), SAFE_PATH.1.to_owned());
         process
@@ -352,6 +359,14 @@ impl PythonService {
 }
 
 impl PythonApp {
+    /// The names of its services, functions and pipelines.
+    #[must_use]
+    pub fn names(&self) -> Vec<String> {
+        let class = |service: &PythonService| service.target.rsplit_once(':')?.1.split('.').next().map(str::to_owned);
+        let pipelines = self.pipelines.iter().map(|pipeline| pipeline.name.clone());
+        self.services.iter().filter_map(class).chain(pipelines).collect()
+    }
+
     /// A service, function or pipeline of `file` alone, with what it uses; `None` if nothing has the name.
     #[must_use]
     pub fn only(mut self, file: &str, name: &str) -> Option<Self> {

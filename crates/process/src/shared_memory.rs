@@ -18,8 +18,11 @@ use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use callboard_core::edge::LARGE_BYTES;
 use memmap2::{MmapMut, MmapOptions, MmapRaw};
 use parking_lot::Mutex;
+use tokio::runtime::{Handle, RuntimeFlavor};
+use tokio::task::block_in_place;
 
 /// Whether this system has sealed memory.
 pub(crate) const IS_SUPPORTED: bool = cfg!(target_os = "linux");
@@ -68,6 +71,12 @@ pub(crate) enum MemoryError {
     TooSmall { needed: usize, bytes: usize },
     #[error("shared memory cannot be read: {0}")]
     Io(#[from] io::Error),
+}
+
+/// Does work on this many bytes, which would hold a thread of the runtime for long: the runtime goes on elsewhere.
+pub(crate) fn off_the_runtime<T>(bytes: usize, work: impl FnOnce() -> T) -> T {
+    let has_others = || Handle::try_current().is_ok_and(|own| own.runtime_flavor() == RuntimeFlavor::MultiThread);
+    if bytes >= LARGE_BYTES && has_others() { block_in_place(work) } else { work() }
 }
 
 /// The places of parts of these lengths.
@@ -272,7 +281,8 @@ impl Incoming {
             let all = Bytes::from_owner(View(Arc::clone(memory)));
             return Ok(places.into_iter().map(|place| all.slice(place)).collect());
         }
-        let parts = places.into_iter().map(|place| memory.copy(place, &self.spare)).collect::<io::Result<_>>()?;
+        let copy = || places.into_iter().map(|place| memory.copy(place, &self.spare)).collect::<io::Result<_>>();
+        let parts = off_the_runtime(needed, copy)?;
         memory.release();
         Ok(parts)
     }

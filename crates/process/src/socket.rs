@@ -82,8 +82,7 @@ pub(crate) struct Outbox<'s> {
 
 impl Write for Outbox<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let Some(descriptor) = &self.descriptor else { return self.stream.write(bytes) };
-        let written = send(self.stream, bytes, descriptor)?;
+        let written = send(self.stream, bytes, self.descriptor.as_ref())?;
         self.descriptor = None;
         Ok(written)
     }
@@ -91,6 +90,11 @@ impl Write for Outbox<'_> {
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }
+}
+
+/// Whether a socket has nothing to read, or no room, for now.
+pub(crate) fn is_not_ready(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::WouldBlock)
 }
 
 #[cfg(target_os = "linux")]
@@ -117,15 +121,16 @@ fn receive(stream: &UnixStream, buffer: &mut [u8], descriptors: &mut VecDeque<Ow
     Ok(received.bytes)
 }
 
+/// Sends bytes, and a descriptor with the first of them.
 #[cfg(target_os = "linux")]
-fn send(stream: &UnixStream, bytes: &[u8], descriptor: &OwnedFd) -> io::Result<usize> {
+pub(crate) fn send(stream: impl AsFd, bytes: &[u8], descriptor: Option<&OwnedFd>) -> io::Result<usize> {
     use std::mem::MaybeUninit;
 
     use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-    let (mut control, descriptors) = (SendAncillaryBuffer::new(&mut space), [descriptor.as_fd()]);
-    if !control.push(SendAncillaryMessage::ScmRights(&descriptors)) {
+    let (mut control, descriptors) = (SendAncillaryBuffer::new(&mut space), descriptor.map(AsFd::as_fd));
+    if descriptor.is_some() && !control.push(SendAncillaryMessage::ScmRights(descriptors.as_slice())) {
         return Err(io::ErrorKind::InvalidInput.into());
     }
     Ok(sendmsg(stream, &[io::IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL)?)
@@ -138,6 +143,9 @@ fn receive(mut stream: &UnixStream, buffer: &mut [u8], _: &mut VecDeque<OwnedFd>
 }
 
 #[cfg(not(target_os = "linux"))]
-fn send(_: &UnixStream, _: &[u8], _: &OwnedFd) -> io::Result<usize> {
-    Err(io::ErrorKind::Unsupported.into())
+pub(crate) fn send(stream: impl AsFd, bytes: &[u8], descriptor: Option<&OwnedFd>) -> io::Result<usize> {
+    match descriptor {
+        Some(_) => Err(io::ErrorKind::Unsupported.into()),
+        None => Ok(rustix::io::write(stream, bytes)?),
+    }
 }

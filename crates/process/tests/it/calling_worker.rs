@@ -142,3 +142,30 @@ fn text(of: &Value, key: &str) -> String {
 fn number(of: &Value, key: &str) -> i64 {
     field(of, key).as_i64().unwrap_or_default()
 }
+
+/// A worker of one batch at a time that takes none ahead, and ends on `stop` if it is told to.
+pub(crate) fn serve_plainly(socket: UnixStream, stops: bool) -> io::Result<()> {
+    let mut child = Child { socket, last_id: 0 };
+    child.receive()?;
+    child.send(map([("type", "ready".into()), ("protocol", 1.into())]), None)?;
+    loop {
+        let (head, parts) = child.receive()?;
+        match text(&head, "type").as_str() {
+            "batch" => {
+                for path in parts.iter().filter_map(|part| part.as_str()?.strip_prefix("until ")) {
+                    std::fs::write(format!("{path}.pid"), "")?;
+                    while !std::fs::exists(path)? {
+                        std::thread::yield_now();
+                    }
+                }
+                let items = Value::List(vec![Value::Null; parts.len()]);
+                child.send(
+                    map([("type", "outcomes".into()), ("id", number(&head, "id").into()), ("items", items)]),
+                    parts,
+                )?;
+            }
+            "stop" if stops => return Ok(()),
+            _ => {}
+        }
+    }
+}

@@ -113,6 +113,8 @@ async fn what_cannot_be_called_is_an_error_of_the_call_alone() {
     ] {
         let all = results(&node, asked).await.unwrap();
         assert_eq!(kind(&all[0]), kind_of_it, "{all:?}");
+        let is_loop = all[0].as_map().unwrap().get("status") == Some(&Value::from(508));
+        assert_eq!(is_loop, kind_of_it == "failed", "{all:?}");
     }
     assert_eq!(restarts(&node), 0);
 }

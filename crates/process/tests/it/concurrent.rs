@@ -2,7 +2,7 @@
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use callboard_codec::Value;
 use callboard_core::{App, CallError, Contract, Drained, ErrorKind, Failure, Node, Stage};
@@ -101,8 +101,10 @@ async fn a_call_whose_caller_leaves_is_cancelled_in_the_child() {
     let node = started(worker()).await;
     let leaving = spawn_call(&node, "wait");
     until_open(&node, 1).await;
+    let left_at = Instant::now();
     leaving.abort();
     until_open(&node, 0).await;
+    println!("the child was told within {:?}", left_at.elapsed());
     assert_eq!(call(&node, "cancelled").await.unwrap(), Value::from(1));
 }
 
@@ -210,6 +212,28 @@ async fn a_child_that_sends_more_outputs_than_it_may_is_killed() {
         }
     };
     assert!(error.message().contains("it sent more than 16 outputs of an item that were not asked for"), "{error}");
+}
+
+/// Its sixteen outputs of 1 MiB have credit, and the node has room for four that are not read.
+#[tokio::test]
+async fn outputs_that_are_not_read_pause_their_child_by_their_bytes() {
+    let small = ProcessConfig { max_batch_bytes: 4 << 20, ..config(64) };
+    let stream = stream_stage("child", &small).credit(1);
+    let node = App::new().route_streaming("/child", stream).start().await.unwrap();
+    let replies = |item: &str| node.client().replies::<Value, Value>("/child", Value::from(item)).unwrap();
+    let mut slow = replies("large");
+    slow.next().await.unwrap().unwrap();
+    let mut other = replies("stream");
+    let early = tokio::time::timeout(Duration::from_millis(300), other.next()).await;
+    assert!(early.is_err(), "the child waits for the reader of the large outputs");
+    let mut count = 1;
+    while let Some(output) = slow.next().await {
+        output.unwrap();
+        count += 1;
+    }
+    assert_eq!(count, 16);
+    assert!(other.next().await.unwrap().is_ok());
+    assert_eq!(restarts(&node), 0);
 }
 
 #[tokio::test]

@@ -75,6 +75,14 @@ impl Worker {
                 self.send(head, Some(Value::from("from a child")))?;
             }
             Some("flood") => (0..1000).try_for_each(|_| self.output(id))?,
+            Some("large") => {
+                self.open.insert(id, Open::Waiting);
+                for _ in 0..16 {
+                    let output = Value::Bytes(vec![7; 1 << 20].into());
+                    self.send(json!({ "type": "output", "id": id, "item": 0 }), Some(output))?;
+                }
+                self.end(id)?;
+            }
             Some("stream") => {
                 self.open.insert(id, Open::Streaming { left: 100, credit: 0 });
                 // As `start` says.

@@ -115,7 +115,7 @@ async fn a_fork_server_that_does_not_start_tells_its_reason() {
     missing.fork_server = Some(vec!["/no/such/program".into()]);
     for (config, reason) in [
         (forking("exits"), "worker `: the process exited with code 3: no licence was found"),
-        (forking("fails to fork"), "worker `: could not start: no such module"),
+        (forking("fails to fork"), "worker `: no such module"),
         (forking("garbage"), "the process was killed: it sent a message that is not known: "),
         (forking("forks nothing"), "it forked no process"),
         (slow, "it did not answer within 200ms"),

@@ -2,9 +2,13 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot continue panics")]
 
+mod ahead;
 mod calls;
 mod concurrent;
 mod forked;
+mod helper;
+mod isolate;
+mod trouble;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -147,12 +151,14 @@ async fn a_child_that_says_that_it_leaves_is_replaced_before_the_next_call() {
 
 #[tokio::test]
 async fn a_child_that_hangs_is_killed_after_the_timeout_of_its_stage() {
-    let node = started(worker().timeout(Duration::from_millis(300))).await;
-    let first = pid(&node).await;
-    let error = call(&node, "hang").await.unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::DeadlineExceeded, "{error}");
-    assert_eq!(call(&node, "again").await.unwrap(), Value::from("again"));
-    until_gone(first).await;
+    for item in ["hang", "hang and log"] {
+        let node = started(worker().timeout(Duration::from_millis(300))).await;
+        let first = pid(&node).await;
+        let error = call(&node, item).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::DeadlineExceeded, "{item}: {error}");
+        until_gone(first).await;
+        assert_eq!(call(&node, "again").await.unwrap(), Value::from("again"), "{item}");
+    }
 }
 
 #[tokio::test]
@@ -204,7 +210,9 @@ fn own(directory: &str) -> usize {
 async fn children_that_are_killed_leave_no_descriptor_thread_or_process() {
     let node = started(worker()).await;
     let (descriptors, threads) = (own("fd"), own("task"));
-    for _ in 0..100 {
+    // `KILLS=1000` for a longer run.
+    let kills = std::env::var("KILLS").map_or(100, |kills| kills.parse().unwrap());
+    for _ in 0..kills {
         let killed = pid(&node).await;
         kill_process(killed, Signal::KILL).unwrap();
         until_gone(killed).await;
@@ -305,7 +313,7 @@ async fn a_start_that_fails_tells_its_reason() {
     empty.command.clear();
     for (config, reason) in [
         (config("exits"), "worker exits`: the process exited with code 3: no licence was found"),
-        (config("fails"), "worker fails`: could not start: no weights"),
+        (config("fails"), "worker fails`: no weights"),
         (config("garbage"), "a frame's head has 4294967295 bytes"),
         (slow, "it was not ready within 200ms"),
         (missing, "`/no/such/program ` cannot be started: No such file or directory"),

@@ -40,6 +40,12 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         "garbage" => print_garbage()?,
         "fork server" | "refuses" | "fails to fork" | "forks nothing" => return serve_forks(&mode),
         "calls" => return Ok(calling_worker::serve(socket().into())?),
+        "version 2" => {
+            send_frame(&json!({ "type": "ready", "protocol": 2 }))?;
+            sleep()
+        }
+        "not ahead" => return Ok(calling_worker::serve_plainly(socket().into(), true)?),
+        "ignores stop" => return Ok(calling_worker::serve_plainly(socket().into(), false)?),
         "exits" => {
             println!("no licence was found");
             exit(3);
@@ -116,6 +122,15 @@ fn run(calls: &mut u64, item: &Value) -> Result<Value, Failure> {
             sleep()
         }
         Some("hang") => sleep(),
+        Some("hang and log") => {
+            // So few bytes are written whole. The node never finds the socket empty.
+            let records = frame(&json!({ "type": "log", "level": "debug", "message": "it works" }))?.repeat(50);
+            thread::scope(|scope| {
+                let write = || while File::from(socket()).write_all(&records).is_ok() {};
+                (0..4).for_each(|_| drop(scope.spawn(write)));
+            });
+            sleep()
+        }
         Some("print") => {
             println!("a line on standard output");
             eprintln!("a line on standard error");
@@ -124,6 +139,10 @@ fn run(calls: &mut u64, item: &Value) -> Result<Value, Failure> {
         Some("grandchild") => {
             let child = Command::new("sleep").arg("1000").spawn()?;
             Ok(Value::from(u64::from(child.id())))
+        }
+        Some("variables") => {
+            let names = std::env::vars_os().map(|(name, _)| name.to_string_lossy().into_owned());
+            Ok(Value::List(names.filter(|name| name.starts_with("_CALLBOARD_")).map(Value::from).collect()))
         }
         Some("memories") => {
             let maps = std::fs::read_to_string("/proc/self/maps")?;
@@ -139,10 +158,91 @@ fn run(calls: &mut u64, item: &Value) -> Result<Value, Failure> {
             send_with_a_descriptor(b"\x01\0\0\0\x01\0\0\x81\x01\0\0\0\0\0\0\0\xc0".as_slice())?;
             Ok(Value::Null)
         }
+        Some("garbage") => {
+            File::from(socket()).write_all(&[255; 64])?;
+            Ok(Value::Null)
+        }
+        Some("two outcomes") => {
+            send_frame(
+                &json!({ "type": "outcomes", "id": *calls - 1, "items": [{ "message": "a" }, { "message": "b" }] }),
+            )?;
+            Ok(Value::Null)
+        }
+        Some("unknown message") => {
+            send_frame(&json!({ "type": "greeting" }))?;
+            Ok(Value::Null)
+        }
+        Some("close the socket") => {
+            rustix::net::shutdown(socket(), rustix::net::Shutdown::Both)?;
+            sleep()
+        }
+        Some("fill standard error") => {
+            for _ in 0..1000 {
+                eprintln!("{}", "x".repeat(2000));
+            }
+            Ok(Value::Null)
+        }
+        Some("leak") => {
+            let mut kept = Vec::new();
+            loop {
+                kept.push(vec![1_u8; 8 << 20]);
+            }
+        }
+        Some("punch a hole") => punch_a_hole(),
+        Some(text) if text.starts_with("until ") => {
+            let path = std::path::Path::new(&text[6..]);
+            std::fs::write(path.with_extension("pid"), std::process::id().to_string())?;
+            while !path.exists() {
+                nap();
+            }
+            Ok(Value::Null)
+        }
+        Some(text) if text.starts_with("touch ") => {
+            std::fs::write(&text[6..], "")?;
+            Ok(Value::Null)
+        }
         Some("invalid") => Err(Failure::invalid_input("`invalid` is not a text that it takes")),
         Some("fail") => Err(Failure::new("it did not work")),
         _ => Ok(item.clone()),
     }
+}
+
+#[expect(clippy::disallowed_methods, reason = "it waits for a file")]
+fn nap() {
+    thread::sleep(Duration::from_millis(2));
+}
+
+fn send_frame(head: &Json) -> std::io::Result<()> {
+    File::from(socket()).write_all(&frame(head)?)
+}
+
+/// A frame without parts.
+fn frame(head: &Json) -> std::io::Result<Vec<u8>> {
+    let head = rmp_serde::to_vec_named(head).map_err(std::io::Error::other)?;
+    let counts = [head.len() as u32, 0].map(u32::to_le_bytes).concat();
+    Ok([counts, head].concat())
+}
+
+/// Answers with a frame in memory whose pages it takes back before and after.
+fn punch_a_hole() -> ! {
+    use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags, fallocate, fcntl_add_seals, memfd_create};
+    let memory = File::from(memfd_create("hole", MemfdFlags::ALLOW_SEALING).expect("memory"));
+    memory.set_len(1 << 20).expect("memory");
+    fcntl_add_seals(&memory, SealFlags::SHRINK).expect("seals");
+    let head = json!({ "type": "outcomes", "id": 0, "items": [null] });
+    let head = rmp_serde::to_vec_named(&head).expect("a head");
+    let counts = [head.len() as u32, 1 | 0x81 << 24].map(u32::to_le_bytes).concat();
+    let frame = [&counts[..], &(512_u64 << 10).to_le_bytes(), &head].concat();
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    let descriptors = [memory.as_fd()];
+    control.push(SendAncillaryMessage::ScmRights(&descriptors));
+    sendmsg(socket(), &[IoSlice::new(&frame)], &mut control, SendFlags::empty()).expect("a node");
+    for _ in 0..1000 {
+        let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        fallocate(&memory, hole, 0, 1 << 20).expect("a hole");
+    }
+    exit(7)
 }
 
 #[expect(clippy::disallowed_methods, reason = "it hangs")]

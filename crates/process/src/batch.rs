@@ -1,0 +1,146 @@
+//! The items of a batch as parts of frames, and its outcomes as values.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use bytes::Bytes;
+use callboard_codec::{DecodeError, DecodeLimits, Envelope, Format, Value};
+use callboard_core::edge::ErrorParts;
+use callboard_core::{Batch, CallContext, CallError, ErrorKind, Failure, Instant, SessionKey, StageName};
+
+use crate::message::{CallHead, ItemError, MAX_ITEMS};
+use crate::shared_memory::off_the_runtime;
+
+/// The status of an input that does not have the service's type.
+const INVALID_STATUS: u16 = 422;
+
+/// Items that one frame can hold.
+#[derive(Debug, Default)]
+pub(crate) struct BatchPart {
+    /// Their indices in the batch.
+    pub(crate) indices: Vec<usize>,
+    pub(crate) contexts: Vec<CallContext>,
+    pub(crate) inputs: Vec<Envelope>,
+}
+
+/// Divides a batch into parts of at most `max_items` and `max_bytes`: nearly always one. Items that cannot be sent have
+/// failed.
+pub(crate) fn divide(
+    batch: &Batch<Value>,
+    max_items: usize,
+    max_bytes: usize,
+) -> (Vec<BatchPart>, Vec<Option<Result<Value, Failure>>>) {
+    let (mut all, mut part, mut bytes) = (Vec::new(), BatchPart::default(), 0);
+    let mut outcomes = Vec::with_capacity(batch.len());
+    for (index, item) in batch.iter().enumerate() {
+        let input = match envelope(item, max_bytes) {
+            Ok(input) => input,
+            Err(failure) => {
+                outcomes.push(Some(Err(failure)));
+                continue;
+            }
+        };
+        if input.len() > max_bytes - bytes || part.indices.len() == max_items.min(MAX_ITEMS) {
+            all.push(std::mem::take(&mut part));
+            bytes = 0;
+        }
+        bytes += input.len();
+        part.indices.push(index);
+        part.contexts.push(batch.context(index));
+        part.inputs.push(input);
+        outcomes.push(None);
+    }
+    if !part.indices.is_empty() {
+        all.push(part);
+    }
+    (all, outcomes)
+}
+
+/// An item as a part of a frame.
+fn envelope(item: &Value, max_bytes: usize) -> Result<Envelope, Failure> {
+    let input = item.to_envelope()?;
+    if input.len() > max_bytes {
+        let bytes = input.len();
+        let message = format!("the item has {bytes} bytes, more than {max_bytes} (max_batch_bytes)");
+        return Err(Failure::invalid_input(message));
+    }
+    Ok(input)
+}
+
+/// The calls of items as a child reads them.
+pub(crate) fn call_heads(contexts: &[CallContext]) -> Vec<CallHead> {
+    let now = Instant::now();
+    let head = |context: &CallContext| CallHead {
+        remaining_ms: u64::try_from(context.deadline().remaining(now).as_millis()).ok(),
+        request_id: context.request_id().map(str::to_owned),
+        traceparent: context.traceparent(),
+        caller: context.caller().map(str::to_owned),
+        route: context.route().map(|route| route.to_string()),
+        session: context.session().map(SessionKey::number),
+        headers: by_name(context.headers()),
+        tags: by_name(context.tags()),
+    };
+    contexts.iter().map(head).collect()
+}
+
+/// Of two values of one name the first counts.
+fn by_name<'a>(pairs: impl Iterator<Item = (&'a str, &'a str)>) -> BTreeMap<String, String> {
+    let mut found = BTreeMap::new();
+    pairs.for_each(|(name, value)| {
+        found.entry(name.to_owned()).or_insert_with(|| value.to_owned());
+    });
+    found
+}
+
+/// The outcome of an item: its error, or the next part. An output that cannot be read is the failure of its item.
+pub(crate) fn outcome(
+    error: Option<ItemError>,
+    parts: &mut impl Iterator<Item = Bytes>,
+    context: &CallContext,
+    limits: &DecodeLimits,
+) -> Result<Value, Failure> {
+    match (error, parts) {
+        (Some(error), _) => Err(failure(error)),
+        (None, parts) => decode(&parts.next().unwrap_or_default(), context, limits),
+    }
+}
+
+/// An output, at the expense of its call.
+pub(crate) fn decode(part: &Bytes, context: &CallContext, limits: &DecodeLimits) -> Result<Value, Failure> {
+    let refused = |error: DecodeError| Failure::new(format!("the worker's output cannot be read: {error}"));
+    let read = || off_the_runtime(part.len(), || Value::decode(Format::Envelope, part, limits));
+    context.charged(part.len(), read)?.map_err(refused)
+}
+
+pub(crate) fn failure(error: ItemError) -> Failure {
+    let ItemError { message, invalid, kind, stage, status, error_type, details, retry_after_ms, headers, trace } =
+        error;
+    let mut failure = if let Some(kind) = kind.as_deref().and_then(ErrorKind::from_name) {
+        // The error of a call that the child has made, which it passes on.
+        let stage = stage.as_deref().map(StageName::new);
+        Failure::from(CallError::from(ErrorParts { stage, ..ErrorParts::new(kind, message) }))
+    } else if invalid {
+        Failure::invalid_input(message).with_status(INVALID_STATUS)
+    } else {
+        Failure::new(message)
+    };
+    if let Some(status) = status {
+        failure = failure.with_status(status);
+    }
+    if let Some(error_type) = error_type {
+        failure = failure.with_type(error_type);
+    }
+    if let Some(details) = details {
+        failure = failure.with_details(details);
+    }
+    if let Some(after) = retry_after_ms {
+        failure = failure.with_retry_after(Duration::from_millis(after));
+    }
+    for (name, value) in headers {
+        failure = failure.with_header(name, value);
+    }
+    match trace {
+        Some(trace) => failure.with_trace(trace),
+        None => failure,
+    }
+}

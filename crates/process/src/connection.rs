@@ -1,0 +1,144 @@
+//! A child and its socket on the runtime: its start, and the frames that it sends until its end.
+
+use std::num::NonZeroU32;
+use std::sync::Arc;
+use std::time::Duration;
+
+use callboard_core::{Failure, Replica};
+use tokio::io::Interest;
+use tokio::net::UnixStream;
+use tokio::task::spawn_blocking;
+use tokio::time::timeout;
+
+use crate::child::ChildProcess;
+use crate::config::ProcessConfig;
+use crate::fork_server::ForkServer;
+use crate::frame::{Frame, FrameReader};
+use crate::lost::Lost;
+use crate::message::{self, AHEAD, CREDIT, FromChild, PROTOCOL, Start, ToChild};
+use crate::shared_memory::{self, Incoming, Outgoing, Reading};
+use crate::socket::is_not_ready;
+use crate::writer::{FrameWriter, OutgoingFrame};
+
+/// How often the reader looks for the end of a child whose socket stays open in another process, and at its callers.
+pub(crate) const LOOK_INTERVAL: Duration = Duration::from_millis(100);
+
+/// The reading side of a child that is ready.
+pub(crate) struct Connection {
+    pub(crate) child: ChildProcess,
+    socket: Arc<UnixStream>,
+    reader: FrameReader,
+}
+
+/// What a child and its node have agreed upon.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Agreed {
+    /// The batches that it works on at once.
+    pub(crate) max_batches: usize,
+    /// The batches beside them that it takes before their turn.
+    pub(crate) ahead: usize,
+    pub(crate) shares_memory: bool,
+}
+
+impl Connection {
+    /// Starts a child and waits until it is ready.
+    pub(crate) async fn start(
+        config: &ProcessConfig,
+        fork_server: &Arc<ForkServer>,
+        replica: &Replica,
+        is_streaming: bool,
+    ) -> Result<(Self, FrameWriter, Agreed), Failure> {
+        let (own, fork_server, of_replica) = (config.clone(), Arc::clone(fork_server), replica.clone());
+        let child = spawn_blocking(move || ChildProcess::start(&own, &fork_server, &of_replica));
+        let child = child.await.map_err(|error| config.not_started(&error.to_string()))??;
+        let socket = child.stream.get_ref().try_clone().and_then(|socket| {
+            socket.set_nonblocking(true)?;
+            UnixStream::from_std(socket)
+        });
+        let socket = Arc::new(socket.map_err(|error| config.cannot_start(&error))?);
+        let mut reader = FrameReader::new(config.max_batch_bytes);
+        let offers_memory = config.shared_memory && shared_memory::IS_SUPPORTED;
+        if offers_memory {
+            reader.set_memories(Incoming::new(Reading::Copies));
+        }
+        let mut connection = Self { child, socket: Arc::clone(&socket), reader };
+        let mut writer = FrameWriter::new(socket);
+        let calls = config.concurrency();
+        let start = Start {
+            max_batches: calls.map(NonZeroU32::get),
+            credit: calls.map(|_| CREDIT),
+            ahead: calls.is_none().then_some(AHEAD),
+            shared_memory: offers_memory,
+            ..Start::new(config, replica)
+        };
+        let ready = timeout(config.start_timeout, connection.until_ready(&mut writer, start)).await;
+        let late = || Err(Lost::Broken(format!("it was not ready within {:?}", config.start_timeout)));
+        let ready = ready.unwrap_or_else(|_| late()).and_then(|agreed| match calls {
+            Some(calls) if is_streaming && agreed.max_batches == 1 => Err(Lost::knows_no_credit(calls)),
+            _ => Ok(agreed),
+        });
+        match ready {
+            Ok(agreed) => {
+                writer.memories = (offers_memory && agreed.shares_memory).then(Outgoing::default);
+                Ok((connection, writer, agreed))
+            }
+            Err(lost) => {
+                let own = config.clone();
+                let ended = spawn_blocking(move || lost.not_started(&mut connection.child, &own));
+                Err(ended.await.unwrap_or_else(|error| config.not_started(&error.to_string())))
+            }
+        }
+    }
+
+    async fn until_ready(&mut self, writer: &mut FrameWriter, start: Start) -> Result<Agreed, Lost> {
+        let (wanted, most_ahead) = (start.max_batches.unwrap_or(1) as usize, start.ahead.unwrap_or_default());
+        writer.write(&OutgoingFrame::new(&ToChild::Start(start), Vec::new())).await?;
+        loop {
+            let Some(frame) = self.next().await? else { continue };
+            match head(&frame)? {
+                FromChild::Ready { protocol: PROTOCOL, worker, shared_memory, max_batches, ahead } => {
+                    self.child.log("debug", "", format!("the child is ready: {worker}"), None);
+                    let max_batches = max_batches.clamp(1, wanted);
+                    return Ok(Agreed { max_batches, ahead: ahead.min(most_ahead), shares_memory: shared_memory });
+                }
+                FromChild::Ready { protocol, .. } => {
+                    return Err(Lost::Broken(format!("it speaks version {protocol} of the protocol, not {PROTOCOL}")));
+                }
+                FromChild::Failed { message, trace } => {
+                    return Err(Lost::NotStarted { message, trace: trace.unwrap_or_default() });
+                }
+                FromChild::Log { level, target, message, request_id } => {
+                    self.child.log(&level, &target, message, request_id.as_deref());
+                }
+                FromChild::Output { .. } | FromChild::Outcomes { .. } | FromChild::Pong => {
+                    return Err(Lost::broken("it answered before it was ready"));
+                }
+                FromChild::Call { .. } | FromChild::CancelCall { .. } => {
+                    return Err(Lost::broken("it called before it was ready"));
+                }
+            }
+        }
+    }
+
+    /// The next frame. `None`: there was none for a moment.
+    pub(crate) async fn next(&mut self) -> Result<Option<Frame>, Lost> {
+        // Looked at before the socket: what a child has sent before its end is read.
+        let has_ended = self.child.has_ended();
+        match self.reader.read(&mut self.child.stream) {
+            Err(error) if is_not_ready(&error) && has_ended => return Err(Lost::Ended),
+            Err(error) if is_not_ready(&error) => {}
+            received => return received?.map(Some).ok_or(Lost::Ended),
+        }
+        let Ok(ready) = timeout(LOOK_INTERVAL, self.socket.readable()).await else { return Ok(None) };
+        ready?;
+        match self.socket.try_io(Interest::READABLE, || self.reader.read(&mut self.child.stream)) {
+            Err(error) if is_not_ready(&error) => Ok(None),
+            received => received?.map(Some).ok_or(Lost::Ended),
+        }
+    }
+}
+
+/// The head of a frame.
+pub(crate) fn head(frame: &Frame) -> Result<FromChild, Lost> {
+    message::decode(&frame.head).map_err(|error| Lost::Broken(format!("it sent a message that is not known: {error}")))
+}

@@ -1,0 +1,98 @@
+//! Why a child does not answer any more, and what its replica says about its end.
+
+use std::io;
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+use callboard_core::{Failure, WorkerExit};
+
+use crate::child::ChildProcess;
+use crate::config::ProcessConfig;
+use crate::message::MAX_TRACE_LINES;
+
+/// The time for which a child that has said that it ends may do so.
+const LEAVE_GRACE: Duration = Duration::from_millis(500);
+
+/// Why a child did not answer.
+#[derive(Debug)]
+pub(crate) enum Lost {
+    /// It has ended, or closed its socket.
+    Ended,
+    /// It must be killed.
+    Broken(String),
+    /// It says that it cannot start.
+    NotStarted { message: String, trace: String },
+    /// It has said that it ends by itself.
+    Leaving,
+}
+
+/// How a child has ended.
+#[derive(Clone, Debug)]
+pub(crate) struct ChildEnd {
+    pub(crate) exit: WorkerExit,
+    /// It had said so: what it had not begun has not run.
+    pub(crate) is_announced: bool,
+}
+
+impl Lost {
+    pub(crate) fn broken(why: impl Into<String>) -> Self {
+        Self::Broken(why.into())
+    }
+
+    pub(crate) fn unexpected_answer() -> Self {
+        Self::broken("it answered what it was not asked")
+    }
+
+    pub(crate) fn does_not_read() -> Self {
+        Self::broken("it did not read what it was sent")
+    }
+
+    /// A child that streams several items at once waits for credit, which one with a single batch does not know.
+    pub(crate) fn knows_no_credit(calls: NonZeroU32) -> Self {
+        let message = format!(
+            "the stage has a concurrency of {calls}, and its worker streams one batch at a time (it says no max_batches)"
+        );
+        Self::NotStarted { message, trace: String::new() }
+    }
+
+    /// Ends the child and says how it ended. Waits for this, briefly.
+    pub(crate) fn end(self, child: &mut ChildProcess) -> WorkerExit {
+        match self {
+            Self::Broken(cause) => child.kill_for(cause),
+            Self::Leaving if child.has_ended_within(LEAVE_GRACE) => {
+                child.exit();
+                return WorkerExit::new("the process has ended, as it said");
+            }
+            Self::Leaving => child.kill_for("it has not ended, as it said"),
+            Self::Ended | Self::NotStarted { .. } => {}
+        }
+        child.exit()
+    }
+
+    /// The error of a start: one line, of which the log has the details.
+    pub(crate) fn not_started(self, child: &mut ChildProcess, config: &ProcessConfig) -> Failure {
+        let reason = match self {
+            Self::NotStarted { message, trace } => {
+                trace.lines().take(MAX_TRACE_LINES).for_each(|line| child.log("error", "", line.to_owned(), None));
+                message
+            }
+            lost => {
+                let exit = lost.end(child);
+                let last = child.last_line();
+                last.map_or_else(|| exit.reason().to_owned(), |last| format!("{}: {last}", exit.reason()))
+            }
+        };
+        config.not_started(&reason)
+    }
+}
+
+impl From<io::Error> for Lost {
+    fn from(error: io::Error) -> Self {
+        use io::ErrorKind::{BrokenPipe, ConnectionReset, InvalidData};
+        match error.kind() {
+            BrokenPipe | ConnectionReset => Self::Ended,
+            InvalidData => Self::Broken(error.to_string()),
+            _ => Self::Broken(format!("its socket failed: {error}")),
+        }
+    }
+}

@@ -1,0 +1,188 @@
+//! The batches that a child has not answered, and whose turn it is. Shared by their callers and the reader.
+//!
+//! A child that works on one batch at a time begins with the next in order when it has answered the one before. So the
+//! node knows without a message which batches it has not begun.
+
+use std::collections::{BTreeMap, HashMap};
+use std::time::Duration;
+
+use bytes::Bytes;
+use callboard_codec::Value;
+use callboard_core::{CallContext, Instant, StartedCall, Turn};
+use parking_lot::Mutex;
+use tokio::sync::{OwnedSemaphorePermit, mpsc};
+
+use crate::lost::Lost;
+use crate::message::{ItemError, ToChild};
+use crate::writer::OutgoingFrame;
+
+/// All batches of a child, and the calls that it makes for them.
+#[derive(Default)]
+pub(crate) struct OpenBatches {
+    /// Whether the child has one batch at a time.
+    pub(crate) is_serial: bool,
+    next_id: u64,
+    /// By their ids, which are their order.
+    batches: BTreeMap<u64, OpenBatch>,
+    /// The calls of the child, by their ids.
+    pub(crate) made: HashMap<u64, MadeCall>,
+    /// Cancellations that the queue of frames had no place for.
+    pending_cancels: Vec<ToChild>,
+    /// The queue of frames is full: the child does not read.
+    pub(crate) is_stuck: bool,
+    /// The child has said that it ends, or has ended: it gets no more batches.
+    pub(crate) is_leaving: bool,
+}
+
+/// A batch that the child has.
+pub(crate) struct OpenBatch {
+    pub(crate) contexts: Vec<CallContext>,
+    pub(crate) answers: mpsc::Sender<Answer>,
+    turn: Turn,
+    begun_at: Option<Instant>,
+    /// Whether its callers have left, or were answered.
+    is_given_up: bool,
+    _room: OwnedSemaphorePermit,
+}
+
+/// A call of a child that has no result.
+pub(crate) struct MadeCall {
+    /// The batch that it belongs to.
+    pub(crate) made_for: u64,
+    /// `None`: it belongs to all items.
+    pub(crate) item: Option<usize>,
+    /// A call of all items is made again if the caller has left for whose item it was made, before it was begun.
+    pub(crate) again: Option<RepeatableCall>,
+    /// Cancels the call when it is dropped.
+    #[expect(dead_code, reason = "it is kept")]
+    pub(crate) started: StartedCall,
+}
+
+/// What a call is made with.
+pub(crate) struct RepeatableCall {
+    pub(crate) within: CallContext,
+    pub(crate) route: String,
+    pub(crate) input: Value,
+}
+
+/// What the child says about a batch.
+pub(crate) enum Answer {
+    Output {
+        item: usize,
+        part: Bytes,
+        /// Its place among the outputs that are not read.
+        _unread: Option<OwnedSemaphorePermit>,
+    },
+    Outcomes {
+        errors: Vec<Option<ItemError>>,
+        parts: Vec<Bytes>,
+    },
+}
+
+pub(crate) type Shared = Mutex<OpenBatches>;
+
+impl OpenBatch {
+    pub(crate) fn new(
+        contexts: Vec<CallContext>,
+        answers: mpsc::Sender<Answer>,
+        turn: Turn,
+        room: OwnedSemaphorePermit,
+    ) -> Self {
+        Self { contexts, answers, turn, begun_at: None, is_given_up: false, _room: room }
+    }
+
+    fn begin(&mut self) {
+        self.turn.begin();
+        self.begun_at.get_or_insert_with(Instant::now);
+    }
+
+    /// The call with the latest deadline whose caller still waits.
+    pub(crate) fn latest(&self) -> Option<&CallContext> {
+        let now = Instant::now();
+        self.contexts.iter().filter(|context| context.is_wanted(now)).max_by_key(|context| context.deadline())
+    }
+}
+
+impl OpenBatches {
+    pub(crate) fn new(is_serial: bool) -> Self {
+        Self { is_serial, ..Self::default() }
+    }
+
+    /// Adds a batch, the last in order.
+    pub(crate) fn add(&mut self, batch: OpenBatch) -> u64 {
+        let id = self.next_id;
+        self.next_id += 1;
+        self.batches.insert(id, batch);
+        self.begin_next();
+        id
+    }
+
+    /// A batch that has begun.
+    pub(crate) fn running(&self, id: u64) -> Option<&OpenBatch> {
+        self.batches.get(&id).filter(|batch| batch.begun_at.is_some())
+    }
+
+    /// The child has answered a batch, which it had begun.
+    pub(crate) fn end(&mut self, id: u64) -> Result<OpenBatch, Lost> {
+        self.running(id).ok_or_else(Lost::unexpected_answer)?;
+        let batch = self.batches.remove(&id).ok_or_else(Lost::unexpected_answer)?;
+        self.made.retain(|_, made| made.made_for != id);
+        Ok(batch)
+    }
+
+    /// Begins with the batches whose turn it is.
+    pub(crate) fn begin_next(&mut self) {
+        let running = if self.is_serial { 1 } else { usize::MAX };
+        self.batches.values_mut().take(running).for_each(OpenBatch::begin);
+    }
+
+    /// No caller waits for a batch any more.
+    pub(crate) fn give_up(&mut self, id: u64) {
+        if let Some(batch) = self.batches.get_mut(&id) {
+            batch.is_given_up = true;
+        }
+    }
+
+    /// Whether the child has no batch.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.batches.is_empty()
+    }
+
+    /// Whether a batch runs for longer than this, and its callers have been answered.
+    pub(crate) fn is_overdue(&self, limit: Duration) -> bool {
+        let is_late = |batch: &OpenBatch| batch.begun_at.is_some_and(|begun_at| begun_at.elapsed() >= limit);
+        self.batches.values().any(|batch| batch.is_given_up && is_late(batch))
+    }
+
+    /// Takes everything: the child has ended. Callers that wait find no answer.
+    pub(crate) fn close(&mut self) -> impl Sized + use<> {
+        self.is_leaving = true;
+        (std::mem::take(&mut self.batches), std::mem::take(&mut self.made))
+    }
+
+    /// Takes the batches that were not begun.
+    pub(crate) fn take_waiting(&mut self) -> impl Sized + use<> {
+        let waiting: Vec<_> = self.batches.extract_if(.., |_, batch| batch.begun_at.is_none()).collect();
+        waiting
+    }
+
+    /// Queues a frame. Without a writer there is no child, and its callers are told so.
+    pub(crate) fn send(&mut self, frames: &mpsc::Sender<OutgoingFrame>, frame: OutgoingFrame) {
+        self.is_stuck |= matches!(frames.try_send(frame), Err(mpsc::error::TrySendError::Full(_)));
+    }
+
+    /// Tells the child that these callers have left: later, if it does not read for now.
+    pub(crate) fn cancel(&mut self, frames: &mpsc::Sender<OutgoingFrame>, id: u64, items: impl Iterator<Item = usize>) {
+        self.pending_cancels.extend(items.map(|item| ToChild::Cancel { id, item }));
+        self.send_cancels(frames);
+    }
+
+    /// Tells the child what had no place before. A quarter of the queue stays free for other frames.
+    pub(crate) fn send_cancels(&mut self, frames: &mpsc::Sender<OutgoingFrame>) {
+        let places = frames.capacity().saturating_sub(frames.max_capacity() / 4);
+        let told = self.pending_cancels.drain(..places.min(self.pending_cancels.len()));
+        for message in told {
+            let _ = frames.try_send(OutgoingFrame::new(&message, Vec::new()));
+        }
+    }
+}

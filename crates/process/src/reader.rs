@@ -1,0 +1,301 @@
+//! The task that reads what a child says, and ends it.
+//!
+//! * **Full:** outputs that are not read pause the child; results that it does not read end it.
+//! * **Late:** a child whose batch lasts longer than the stage's timeout is killed when its callers have been answered;
+//!   one that works on several batches, if it says nothing for as long, not even after a ping.
+//! * **Ended:** batches that have begun are lost with the reason, and those that have not are given back.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use callboard_core::{ExitPort, WorkerExit};
+use tokio::sync::mpsc::error::TrySendError;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
+use tokio::task::{JoinHandle, spawn_blocking};
+use tokio::time::{Instant, timeout};
+
+use crate::calls::{Asked, Caller, MAX_OPEN};
+use crate::connection::{Connection, LOOK_INTERVAL, head};
+use crate::frame::Frame;
+use crate::lost::{ChildEnd, Lost};
+use crate::message::{CREDIT, FromChild, ItemError, ToChild};
+use crate::open::{Answer, OpenBatch, Shared};
+use crate::writer::OutgoingFrame;
+
+/// A child that leaves so many frames unread for so long, and for the stage's timeout, is stuck.
+const STUCK_AFTER: Duration = Duration::from_secs(60);
+
+/// Outputs are counted in units of this many bytes.
+const UNREAD_UNIT: u64 = 1024;
+
+/// How long a child with open batches has said nothing.
+#[derive(Default)]
+struct Silence {
+    since: Option<Instant>,
+    is_pinged: bool,
+}
+
+/// Reads what the child says, and ends it.
+pub(crate) struct Reader {
+    pub(crate) connection: Connection,
+    pub(crate) open: Arc<Shared>,
+    /// Ends when it cannot write, and with this.
+    pub(crate) writer: JoinHandle<std::io::Result<()>>,
+    /// Weak: the task ends when the worker is dropped.
+    pub(crate) frames: mpsc::WeakSender<OutgoingFrame>,
+    pub(crate) caller: Caller,
+    /// Whether items have streams of outputs.
+    pub(crate) is_streaming: bool,
+    /// Room for outputs that are not read.
+    pub(crate) unread: Unread,
+    /// The id of the child's last call.
+    pub(crate) last_call: Option<u64>,
+    /// The timeout of the stage.
+    pub(crate) timeout: Option<Duration>,
+    pub(crate) exit_port: ExitPort,
+}
+
+/// Room for outputs that are not read.
+pub(crate) struct Unread {
+    room: Arc<Semaphore>,
+    units: u32,
+}
+
+impl Unread {
+    /// Room for this many bytes.
+    pub(crate) fn new(bytes: u64) -> Self {
+        let units = u32::try_from(bytes.div_ceil(UNREAD_UNIT)).unwrap_or(u32::MAX).clamp(1, u32::MAX / 8);
+        Self { room: Arc::new(Semaphore::new(units as usize)), units }
+    }
+
+    /// Waits for room. A large output has all of it.
+    async fn take(&self, bytes: usize) -> Option<OwnedSemaphorePermit> {
+        let units = u32::try_from((bytes as u64).div_ceil(UNREAD_UNIT)).unwrap_or(u32::MAX).min(self.units);
+        // It is never closed.
+        Arc::clone(&self.room).acquire_many_owned(units).await.ok()
+    }
+}
+
+impl Silence {
+    /// Whether it has lasted for `limit`. Calls `ping` once, after half of it.
+    fn is_too_long(&mut self, limit: Duration, ping: impl FnOnce()) -> bool {
+        let silence = self.since.get_or_insert_with(Instant::now).elapsed();
+        if silence >= limit / 2 && !self.is_pinged {
+            self.is_pinged = true;
+            ping();
+        }
+        silence >= limit
+    }
+}
+
+impl Reader {
+    /// Reads until the end, and tells its reason.
+    pub(crate) async fn run(mut self, ended: watch::Sender<Option<ChildEnd>>) {
+        let lost = self.read().await;
+        let Self { mut connection, open, writer, exit_port, .. } = self;
+        let is_announced = matches!(lost, Some(Lost::Leaving));
+        open.lock().is_leaving = true;
+        // Waits briefly for the exit status.
+        let exit = spawn_blocking(move || lost.map(|lost| lost.end(&mut connection.child)));
+        let exit = match exit.await {
+            Ok(exit) => exit,
+            Err(error) => Some(WorkerExit::new(format!("its end failed: {error}"))),
+        };
+        // It may wait for a process that has the child's socket and does not read.
+        writer.abort();
+        let told = exit.clone().unwrap_or_else(|| WorkerExit::new("its replica has ended"));
+        let _ = ended.send(Some(ChildEnd { exit: told, is_announced }));
+        // Their callers read the reason.
+        let closed = open.lock().close();
+        drop(closed);
+        if let Some(exit) = exit {
+            exit_port.report(&exit);
+        }
+    }
+
+    /// Reads until the child is lost. `None`: the worker has been dropped.
+    async fn read(&mut self) -> Option<Lost> {
+        let mut silence = Silence::default();
+        let (mut looked_at, mut is_suspected) = (Instant::now(), false);
+        loop {
+            let received = self.connection.next().await;
+            let frames = self.frames.upgrade()?;
+            // Results of the child's calls are written before more calls are read.
+            if frames.capacity() < MAX_OPEN
+                && let Err(lost) = self.until_room(&frames).await
+            {
+                return Some(lost);
+            }
+            if self.open.lock().is_stuck {
+                return Some(Lost::does_not_read());
+            }
+            let is_silent = matches!(received, Ok(None));
+            let taken = match received {
+                Ok(Some(frame)) => {
+                    silence = Silence::default();
+                    self.take(frame).await
+                }
+                Ok(None) => Ok(()),
+                Err(lost) => Err(lost),
+            };
+            if let Err(lost) = taken {
+                return Some(lost);
+            }
+            if looked_at.elapsed() >= LOOK_INTERVAL {
+                looked_at = Instant::now();
+                match self.look(&frames, &mut silence) {
+                    Err(lost) if is_silent || is_suspected => return Some(lost),
+                    // A child that talks has until the next look: what it has said already is read first.
+                    looked => is_suspected = looked.is_err(),
+                }
+            }
+            tokio::task::consume_budget().await;
+        }
+    }
+
+    /// Waits until there is room for the results of as many calls as a child may have.
+    async fn until_room(&self, frames: &mpsc::Sender<OutgoingFrame>) -> Result<(), Lost> {
+        let (since, limit) = (Instant::now(), self.timeout.unwrap_or_default().max(STUCK_AFTER));
+        while timeout(LOOK_INTERVAL, frames.reserve_many(MAX_OPEN)).await.is_err() {
+            if since.elapsed() >= limit {
+                return Err(Lost::does_not_read());
+            }
+            // What it says is not read meanwhile.
+            self.look(frames, &mut Silence::default())?;
+        }
+        Ok(())
+    }
+
+    /// What is to be looked at from time to time, also while the child talks.
+    fn look(&self, frames: &mpsc::Sender<OutgoingFrame>, silence: &mut Silence) -> Result<(), Lost> {
+        // A child that has ended reads nothing either, and its last frames and its end say more.
+        if self.writer.is_finished() && !self.connection.child.has_ended() {
+            return Err(Lost::broken("it does not read any more"));
+        }
+        let mut open = self.open.lock();
+        open.send_cancels(frames);
+        let Some(limit) = self.timeout else { return Ok(()) };
+        if open.is_serial {
+            let late = || Lost::Broken(format!("its batch has lasted longer than the stage's timeout of {limit:?}"));
+            return if open.is_overdue(limit) { Err(late()) } else { Ok(()) };
+        }
+        if open.is_empty() {
+            return Ok(());
+        }
+        if silence.is_too_long(limit, || open.send(frames, OutgoingFrame::new(&ToChild::Ping, Vec::new()))) {
+            return Err(Lost::Broken(format!("it has said nothing for {limit:?}")));
+        }
+        Ok(())
+    }
+
+    async fn take(&mut self, mut frame: Frame) -> Result<(), Lost> {
+        match head(&frame)? {
+            FromChild::Output { id, item } => {
+                let [part] = <[_; 1]>::try_from(frame.parts).map_err(|_| Lost::unexpected_answer())?;
+                if !self.is_streaming {
+                    return Err(Lost::broken("it answered with a stream, and the stage gives one output"));
+                }
+                self.take_output(id, item, part).await
+            }
+            FromChild::Outcomes { id, items, last } => self.take_outcomes(id, items, last, frame.parts).await,
+            FromChild::Log { level, target, message, request_id } => {
+                self.connection.child.log(&level, &target, message, request_id.as_deref());
+                Ok(())
+            }
+            FromChild::Call { id, batch, item, route } => {
+                if frame.parts.len() != 1 || self.last_call.replace(id).is_some_and(|last| last >= id) {
+                    return Err(Lost::broken("a call of it has one input, and an id above those of its earlier calls"));
+                }
+                self.caller.make(Asked { id, batch, item, route }, &frame.parts.remove(0));
+                Ok(())
+            }
+            FromChild::CancelCall { id } => {
+                let cancelled = self.open.lock().made.remove(&id);
+                drop(cancelled);
+                Ok(())
+            }
+            FromChild::Pong if !self.open.lock().is_serial => Ok(()),
+            FromChild::Pong => Err(Lost::unexpected_answer()),
+            FromChild::Ready { .. } | FromChild::Failed { .. } => {
+                Err(Lost::broken("it said twice whether it has started"))
+            }
+        }
+    }
+
+    async fn take_output(&self, id: u64, item: usize, part: Bytes) -> Result<(), Lost> {
+        let (answers, is_serial) = {
+            let open = self.open.lock();
+            let batch = open.running(id).filter(|batch| item < batch.contexts.len());
+            (batch.ok_or_else(Lost::unexpected_answer)?.answers.clone(), open.is_serial)
+        };
+        let answer = Answer::Output { item, _unread: self.unread.take(part.len()).await, part };
+        if is_serial {
+            // A reader without credit pauses the child. Without readers the answer is not wanted.
+            let _ = answers.send(answer).await;
+            return Ok(());
+        }
+        match answers.try_send(answer) {
+            // The outcome has the last place.
+            Ok(()) if answers.capacity() == 0 => {
+                Err(Lost::Broken(format!("it sent more than {CREDIT} outputs of an item that were not asked for")))
+            }
+            // The caller has left.
+            Ok(()) | Err(TrySendError::Closed(_)) => Ok(()),
+            Err(TrySendError::Full(_)) => Err(Lost::unexpected_answer()),
+        }
+    }
+
+    async fn take_outcomes(
+        &self,
+        id: u64,
+        errors: Vec<Option<ItemError>>,
+        last: bool,
+        parts: Vec<Bytes>,
+    ) -> Result<(), Lost> {
+        let (batch, is_over) = self.end_batch(id, &errors, parts.len(), last)?;
+        // A stream that is not read may have all places taken: its outcome waits for the reader, as its outputs do.
+        let _ = batch.answers.send(Answer::Outcomes { errors, parts }).await;
+        drop(batch);
+        if is_over { Err(Lost::Leaving) } else { Ok(()) }
+    }
+
+    /// Takes a batch that the child has answered, and begins with the next. Whether the child ends now.
+    fn end_batch(
+        &self,
+        id: u64,
+        errors: &[Option<ItemError>],
+        parts: usize,
+        last: bool,
+    ) -> Result<(OpenBatch, bool), Lost> {
+        let mut open = self.open.lock();
+        let batch = open.end(id)?;
+        let (count, items) = (errors.len(), batch.contexts.len());
+        if count != items {
+            let items = if items == 1 { "1 item".to_owned() } else { format!("{items} items") };
+            return Err(Lost::Broken(format!("it answered {count} outcomes for {items}")));
+        }
+        let successes = errors.iter().filter(|error| error.is_none()).count();
+        if self.is_streaming && parts > 0 {
+            return Err(Lost::broken("it answered with single outputs, and the stage streams"));
+        }
+        // Any outcome will do where nobody waits for it.
+        if !self.is_streaming && parts != successes && !batch.answers.is_closed() {
+            return Err(Lost::broken("it answered another number of outputs than of successes"));
+        }
+        if last {
+            open.is_leaving = true;
+            if !open.is_serial {
+                // Another replica takes its place; its open batches are finished.
+                self.exit_port.report(&WorkerExit::new("the process has said that it ends"));
+            }
+        }
+        if open.is_leaving {
+            drop(open.take_waiting());
+        } else {
+            open.begin_next();
+        }
+        let is_over = open.is_leaving && (open.is_serial || open.is_empty());
+        Ok((batch, is_over))
+    }
+}

@@ -1,0 +1,149 @@
+//! When a helper is ready, and how that is found out.
+
+use std::fmt;
+use std::io;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+/// A helper that accepts a connection and does not answer is asked again after this time.
+const ANSWER_WITHIN: Duration = Duration::from_secs(1);
+
+/// The longest status line that is read.
+const STATUS_LINE_BYTES: usize = 64;
+
+/// When a helper is ready.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Readiness {
+    /// Once it is started.
+    #[default]
+    Started,
+    /// When it accepts connections at this `host:port`.
+    Tcp(String),
+    /// When a `GET` is answered with a status of 2xx.
+    Http(HttpUrl),
+    /// When this file exists. One from an earlier run counts as well: let the command remove it first.
+    File(PathBuf),
+    /// When it has printed a line with this text, on standard output or standard error.
+    Line(String),
+}
+
+/// A URL such as `http://127.0.0.1:9000/health`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HttpUrl {
+    authority: String,
+    path: String,
+}
+
+impl HttpUrl {
+    /// Reads a URL. `None` for one with another scheme, without a host, or with a character that no URL has.
+    #[must_use]
+    pub fn parse(url: &str) -> Option<Self> {
+        let rest = url.strip_prefix("http://").filter(|rest| rest.bytes().all(|byte| byte.is_ascii_graphic()))?;
+        let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+        let is_host = !authority.is_empty() && !authority.starts_with(':') && !authority.contains(['@', '?', '#']);
+        let path = if path.is_empty() { "/" } else { path };
+        is_host.then(|| Self { authority: authority.to_owned(), path: path.to_owned() })
+    }
+
+    fn address(&self) -> String {
+        let port = self.authority.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
+        if port { self.authority.clone() } else { format!("{}:80", self.authority) }
+    }
+}
+
+impl fmt::Display for HttpUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "http://{}{}", self.authority, self.path)
+    }
+}
+
+impl Readiness {
+    /// Asks once. `has_line` says whether a printed line has this text.
+    ///
+    /// # Errors
+    ///
+    /// Why it is not ready.
+    pub(crate) async fn ask(&self, has_line: impl Fn() -> bool) -> Result<(), String> {
+        match self {
+            Self::Started => Ok(()),
+            Self::Tcp(address) => {
+                let failed = |why: &dyn fmt::Display| format!("{address} accepts no connection: {why}");
+                match timeout(ANSWER_WITHIN, TcpStream::connect(address)).await {
+                    Ok(Ok(_connected)) => Ok(()),
+                    Ok(Err(error)) => Err(failed(&error)),
+                    Err(late) => Err(failed(&late)),
+                }
+            }
+            Self::Http(url) => match timeout(ANSWER_WITHIN, status(url)).await {
+                Ok(Ok(200..=299)) => Ok(()),
+                Ok(Ok(status)) => Err(format!("{url} answers {status}")),
+                Ok(Err(error)) => Err(format!("{url} does not answer: {error}")),
+                Err(_late) => Err(format!("{url} does not answer")),
+            },
+            Self::File(path) if path.exists() => Ok(()),
+            Self::File(path) => Err(format!("there is no {}", path.display())),
+            Self::Line(_) if has_line() => Ok(()),
+            Self::Line(text) => Err(format!("it has printed no line with `{text}`")),
+        }
+    }
+}
+
+/// The status of a `GET`.
+async fn status(url: &HttpUrl) -> io::Result<u16> {
+    let stream = TcpStream::connect(url.address()).await?;
+    let HttpUrl { authority, path } = url;
+    let request = format!("GET {path} HTTP/1.1\r\nhost: {authority}\r\nconnection: close\r\naccept: */*\r\n\r\n");
+    let mut rest = request.as_bytes();
+    while !rest.is_empty() {
+        stream.writable().await?;
+        match stream.try_write(rest) {
+            Ok(written) => rest = &rest[written..],
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(error) => return Err(error),
+        }
+    }
+    let (mut answer, mut length) = ([0; STATUS_LINE_BYTES], 0);
+    while length < answer.len() && !answer[..length].contains(&b'\n') {
+        stream.readable().await?;
+        match stream.try_read(&mut answer[length..]) {
+            Ok(0) => break,
+            Ok(read) => length += read,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(error) => return Err(error),
+        }
+    }
+    let line = String::from_utf8_lossy(&answer[..length]);
+    let status = line.strip_prefix("HTTP/1.").and_then(|rest| rest.get(2..5)).and_then(|code| code.parse().ok());
+    status.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "this is not HTTP/1.1"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn urls_are_read_and_others_refused() {
+        let parsed = |url: &str| HttpUrl::parse(url).map(|url| (url.address(), url.path));
+        let both = |address: &str, path: &str| Some((address.to_owned(), path.to_owned()));
+        assert_eq!(parsed("http://127.0.0.1:9000/health?x=1"), both("127.0.0.1:9000", "/health?x=1"));
+        assert_eq!(parsed("http://localhost"), both("localhost:80", "/"));
+        assert_eq!(parsed("http://[::1]:7/"), both("[::1]:7", "/"));
+        assert_eq!(parsed("http://[::1]/"), both("[::1]:80", "/"));
+        for url in [
+            "https://a/",
+            "a:80",
+            "http://",
+            "http:///x",
+            "http://:80/",
+            "http://a b/",
+            "http://u@h/",
+            "http://a/\r\nx: y",
+        ] {
+            assert_eq!(parsed(url), None, "{url}");
+        }
+    }
+}

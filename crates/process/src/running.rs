@@ -1,0 +1,221 @@
+//! A running child as its callers see it: they hand batches over, and read the answers.
+//!
+//! ```text
+//!  batch ──► writer task ──► Unix socket ──► child
+//!    ▲                                         │
+//!    └───── open batches ◄── reader task ◄─────┘
+//! ```
+//!
+//! The reader task owns the child; both tasks end with it.
+//!
+//! * **Full:** a batch waits until the child has room: for as many as it works on, and the one that it takes ahead.
+//! * **Late:** its callers are answered, and it is cancelled.
+//! * **Cancelled:** the child is told. The place is free when it has answered.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use callboard_codec::DecodeLimits;
+use callboard_core::{CallContext, Failure, Instant, Replica, Turn, WorkerExit};
+use parking_lot::Mutex;
+use tokio::sync::{Semaphore, mpsc, watch};
+use tokio::time::timeout;
+
+use crate::batch::{BatchPart, call_heads};
+use crate::calls::{Caller, MAX_OPEN, cancel_item};
+use crate::config::ProcessConfig;
+use crate::connection::{Agreed, Connection};
+use crate::fork_server::ForkServer;
+use crate::frame::limits;
+use crate::lost::ChildEnd;
+use crate::message::{CREDIT, ToChild};
+use crate::open::{Answer, OpenBatch, OpenBatches, Shared};
+use crate::reader::{Reader, Unread};
+use crate::writer::OutgoingFrame;
+
+/// The most frames of one batch that wait to be written: the batch, its cancellation, and credit. A child that reads
+/// nothing gets little credit.
+const FRAMES_OF_BATCH: usize = 8;
+
+/// How often the callers of a batch of several items are looked at: one that leaves is noticed within this time.
+const TICK: Duration = Duration::from_millis(20);
+
+/// The callers' side of a child.
+pub(crate) struct RunningChild {
+    frames: mpsc::Sender<OutgoingFrame>,
+    open: Arc<Shared>,
+    /// As many batches as the child takes.
+    room: Arc<Semaphore>,
+    pub(crate) limits: DecodeLimits,
+    /// The most items of a batch for the child.
+    pub(crate) max_items: usize,
+    /// How the child has ended.
+    ended: watch::Receiver<Option<ChildEnd>>,
+    stop_timeout: Duration,
+}
+
+impl RunningChild {
+    pub(crate) async fn start(
+        config: &ProcessConfig,
+        fork_server: &Arc<ForkServer>,
+        replica: &Replica,
+        is_streaming: bool,
+    ) -> Result<Self, Failure> {
+        let (connection, writer, agreed) = Connection::start(config, fork_server, replica, is_streaming).await?;
+        let Agreed { max_batches, ahead, .. } = agreed;
+        let is_serial = config.concurrency().is_none();
+        let (frames, outgoing) = mpsc::channel(FRAMES_OF_BATCH * (max_batches + ahead) + 2 * MAX_OPEN);
+        let (has_ended, ended) = watch::channel(None);
+        let open = Arc::new(Mutex::new(OpenBatches::new(is_serial)));
+        let limits = limits(config.max_batch_bytes);
+        let reader = Reader {
+            connection,
+            open: Arc::clone(&open),
+            writer: tokio::spawn(writer.run(outgoing)),
+            frames: frames.downgrade(),
+            caller: Caller { open: Arc::clone(&open), frames: frames.downgrade(), limits: limits.clone() },
+            is_streaming,
+            unread: Unread::new(config.max_batch_bytes),
+            last_call: None,
+            timeout: replica.timeout(),
+            exit_port: replica.exit_port(),
+        };
+        tokio::spawn(reader.run(has_ended));
+        let room = Arc::new(Semaphore::new(max_batches + ahead));
+        let max_items = if is_serial { usize::MAX } else { 1 };
+        Ok(Self { frames, open, room, limits, max_items, ended, stop_timeout: config.stop_timeout })
+    }
+
+    /// Hands a part of a batch to the child, when it has room for it.
+    ///
+    /// # Errors
+    ///
+    /// If the child ends, or has ended, and does not begin with it.
+    pub(crate) async fn begin(&self, part: BatchPart, turn: Turn) -> Result<RunningPart<'_>, ChildEnd> {
+        let BatchPart { indices, contexts, inputs } = part;
+        // The semaphore is never closed.
+        let Ok(room) = Arc::clone(&self.room).acquire_owned().await else { return Err(self.end().await) };
+        let (answers, receiver) = mpsc::channel(CREDIT + 1);
+        let id = {
+            let mut open = self.open.lock();
+            if open.is_leaving {
+                None
+            } else {
+                let items = call_heads(&contexts);
+                let id = open.add(OpenBatch::new(contexts.clone(), answers, turn, room));
+                open.send(&self.frames, OutgoingFrame::new(&ToChild::Batch { id, items }, inputs));
+                Some(id)
+            }
+        };
+        let Some(id) = id else { return Err(self.end().await) };
+        let is_cancelled = vec![false; indices.len()];
+        Ok(RunningPart {
+            child: self,
+            id,
+            indices,
+            contexts,
+            answers: receiver,
+            is_cancelled,
+            taken: 0,
+            is_over: false,
+        })
+    }
+
+    /// How the child has ended. It has ended, or is about to.
+    async fn end(&self) -> ChildEnd {
+        let mut ended = self.ended.clone();
+        let end = ended.wait_for(Option::is_some).await.ok().and_then(|end| end.clone());
+        end.unwrap_or_else(|| ChildEnd { exit: WorkerExit::new("its child has ended"), is_announced: false })
+    }
+
+    /// Lets the child clean up. It is killed when this is dropped.
+    pub(crate) async fn stop(&self) {
+        self.open.lock().send(&self.frames, OutgoingFrame::new(&ToChild::Stop, Vec::new()));
+        let _ = timeout(self.stop_timeout, self.end()).await;
+    }
+}
+
+/// A part of a batch in the child. Cancels it when it is dropped before its outcomes.
+pub(crate) struct RunningPart<'c> {
+    child: &'c RunningChild,
+    id: u64,
+    /// The indices of its items in their batch.
+    pub(crate) indices: Vec<usize>,
+    pub(crate) contexts: Vec<CallContext>,
+    answers: mpsc::Receiver<Answer>,
+    /// Of each item, whether the child knows that its caller has left.
+    is_cancelled: Vec<bool>,
+    /// Outputs taken since the child was last given credit.
+    taken: usize,
+    is_over: bool,
+}
+
+impl RunningPart<'_> {
+    /// What the child says next.
+    ///
+    /// # Errors
+    ///
+    /// If the child has ended.
+    pub(crate) async fn next(&mut self) -> Result<Answer, ChildEnd> {
+        loop {
+            // The future of a single item is dropped when its caller leaves.
+            let answer = match self.contexts.len() {
+                1 => self.answers.recv().await,
+                _ => match timeout(TICK, self.answers.recv()).await {
+                    Ok(answer) => answer,
+                    Err(_) => {
+                        self.cancel_unwanted();
+                        continue;
+                    }
+                },
+            };
+            self.is_over = !matches!(answer, Some(Answer::Output { .. }));
+            return match answer {
+                Some(answer) => Ok(answer),
+                None => Err(self.child.end().await),
+            };
+        }
+    }
+
+    /// Tells the child of callers that have left.
+    fn cancel_unwanted(&mut self) {
+        let now = Instant::now();
+        self.cancel(|context| !context.is_wanted(now));
+    }
+
+    fn cancel(&mut self, is_unwanted: impl Fn(&CallContext) -> bool) {
+        let left: Vec<usize> = (0..self.contexts.len())
+            .filter(|item| !self.is_cancelled[*item] && is_unwanted(&self.contexts[*item]))
+            .collect();
+        if left.is_empty() {
+            return;
+        }
+        left.iter().for_each(|item| self.is_cancelled[*item] = true);
+        let is_last = !self.is_cancelled.contains(&false);
+        let mut open = self.child.open.lock();
+        for item in &left {
+            cancel_item(&mut open, &self.child.frames, self.id, *item, is_last);
+        }
+        open.cancel(&self.child.frames, self.id, left.into_iter());
+    }
+
+    /// The caller has taken an output: a child with several batches may send more.
+    pub(crate) fn give_credit(&mut self) {
+        self.taken += 1;
+        let mut open = self.child.open.lock();
+        if self.taken == CREDIT / 2 && !open.is_serial {
+            let credit = ToChild::Credit { id: self.id, item: 0, outputs: self.taken };
+            open.send(&self.child.frames, OutgoingFrame::new(&credit, Vec::new()));
+            self.taken = 0;
+        }
+    }
+}
+
+impl Drop for RunningPart<'_> {
+    fn drop(&mut self) {
+        if !self.is_over {
+            self.cancel(|_| true);
+            self.child.open.lock().give_up(self.id);
+        }
+    }
+}

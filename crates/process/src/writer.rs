@@ -1,0 +1,91 @@
+//! Frames to a child: each is written whole, in the order in which they were queued.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use callboard_codec::Envelope;
+use tokio::io::Interest;
+use tokio::net::UnixStream;
+use tokio::sync::mpsc;
+
+use crate::frame::{ONE_PIECE_BYTES, frame_start};
+use crate::message::{self, ToChild};
+use crate::shared_memory::{Outgoing, Placed, off_the_runtime};
+use crate::socket::{self, is_not_ready};
+
+/// A frame for a child.
+pub(crate) struct OutgoingFrame {
+    head: Vec<u8>,
+    parts: Vec<Envelope>,
+}
+
+/// The writing side of a child.
+pub(crate) struct FrameWriter {
+    socket: Arc<UnixStream>,
+    /// If both sides share memory.
+    pub(crate) memories: Option<Outgoing>,
+}
+
+impl OutgoingFrame {
+    pub(crate) fn new(message: &ToChild, parts: Vec<Envelope>) -> Self {
+        // The head has numbers and texts, which can be written.
+        Self { head: message::encode(message).unwrap_or_default(), parts }
+    }
+}
+
+impl FrameWriter {
+    pub(crate) fn new(socket: Arc<UnixStream>) -> Self {
+        Self { socket, memories: None }
+    }
+
+    /// Writes frames until all that queue them have ended.
+    pub(crate) async fn run(mut self, mut outgoing: mpsc::Receiver<OutgoingFrame>) -> io::Result<()> {
+        while let Some(frame) = outgoing.recv().await {
+            self.write(&frame).await?;
+        }
+        Ok(())
+    }
+
+    pub(crate) async fn write(&mut self, frame: &OutgoingFrame) -> io::Result<()> {
+        let OutgoingFrame { head, parts } = frame;
+        let lengths = parts.iter().map(Envelope::len);
+        let bytes: usize = lengths.clone().sum();
+        let Placed { memory, mut descriptor } = match &mut self.memories {
+            Some(memories) => {
+                off_the_runtime(bytes, || memories.place(parts.iter().map(|part| (part.len(), part.parts()))))
+            }
+            None => Placed::default(),
+        };
+        let mut start = frame_start(head, lengths, memory)?;
+        if memory != 0 {
+            return self.write_all(&start, &mut descriptor).await;
+        }
+        let pieces = parts.iter().flat_map(Envelope::parts);
+        if start.len() + bytes <= ONE_PIECE_BYTES {
+            pieces.for_each(|piece| start.extend_from_slice(piece));
+            return self.write_all(&start, &mut None).await;
+        }
+        self.write_all(&start, &mut None).await?;
+        for piece in pieces {
+            self.write_all(piece, &mut None).await?;
+        }
+        Ok(())
+    }
+
+    /// Writes bytes, and the descriptor with the first of them.
+    async fn write_all(&self, mut bytes: &[u8], descriptor: &mut Option<OwnedFd>) -> io::Result<()> {
+        while !bytes.is_empty() {
+            let write = || socket::send(&*self.socket, bytes, descriptor.as_ref());
+            match self.socket.try_io(Interest::WRITABLE, write) {
+                Ok(written) => {
+                    bytes = &bytes[written..];
+                    *descriptor = None;
+                }
+                Err(error) if is_not_ready(&error) => self.socket.writable().await?,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,431 @@
+//! Stages of this test program that run in children of it: a child runs the test that started it, up to its stage.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::thread;
+use std::time::Duration;
+
+use callboard_codec::{Local, Value};
+use callboard_core::{
+    App, Batch, CallError, CallOptions, ErrorKind, Failure, IntoPipeline, NotEmitted, Outputs, Replica, Stage,
+    StreamStage, StreamWorker, Worker,
+};
+use callboard_process::{Isolate, ProcessConfig, isolated_stage};
+use futures_util::{Stream, stream};
+use rustix::process::{Pid, Signal, getpid, kill_process, test_kill_process};
+use serde::{Deserialize, Serialize};
+
+use crate::{until, until_gone};
+
+/// Lets a child run only the test that has started it.
+fn only_this_test(process: &mut ProcessConfig) {
+    let current = thread::current();
+    let test = current.name().expect("a test has a thread with its name");
+    let program = process.command[0].clone();
+    process.command = vec![program, "--exact".into(), test.into(), "--nocapture".into()];
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
+struct Order {
+    what: String,
+    count: u32,
+}
+
+fn order(what: &str, count: u32) -> Order {
+    Order { what: what.to_owned(), count }
+}
+
+/// Does what it is told, and counts its batches.
+#[derive(Default)]
+struct Obedient {
+    batches: u32,
+}
+
+impl Worker for Obedient {
+    type In = Order;
+    type Out = Order;
+
+    fn call(&mut self, orders: Batch<Order>) -> Vec<Result<Order, Failure>> {
+        self.batches += 1;
+        let answer = |index: usize, order: &Order| match order.what.as_str() {
+            "crash" => loop {
+                // Rust's own handler takes the first one.
+                kill_process(getpid(), Signal::SEGV).unwrap();
+            },
+            "abort" => std::process::abort(),
+            "panic" => panic!("as it was told"),
+            "invalid" => Err(Failure::invalid_input("not this")),
+            "teapot" => Err(Failure::new("a pot")
+                .with_status(418)
+                .with_type("Teapot")
+                .with_details(7)
+                .with_header("x-pot", "tea")),
+            "pid" => Ok(Order { count: getpid().as_raw_pid().unsigned_abs(), ..order.clone() }),
+            "batches" => Ok(Order { count: self.batches, ..order.clone() }),
+            "sleep" => {
+                thread::park_timeout(Duration::from_secs(3600));
+                Ok(order.clone())
+            }
+            "variables of a child" => Ok(Order { what: variables_of_a_child(), ..order.clone() }),
+            "wait" => {
+                let context = orders.context(index);
+                while !context.is_cancelled() {
+                    thread::yield_now();
+                }
+                Ok(order.clone())
+            }
+            "context" => {
+                let context = orders.context(index);
+                let what = format!("{:?} {:?} {:?}", context.request_id(), context.caller(), context.tag("lang"));
+                Ok(Order { what, count: u32::from(context.client().is_err()) })
+            }
+            _ => Ok(Order { count: order.count + 1, ..order.clone() }),
+        };
+        orders.iter().enumerate().map(|(index, order)| answer(index, order)).collect()
+    }
+}
+
+/// The variables of this crate that a child of this process sees.
+fn variables_of_a_child() -> String {
+    let call = async {
+        let node = crate::started(callboard_process::stage("child", &crate::config(""))).await;
+        crate::call(&node, "variables").await
+    };
+    let on_a_runtime = || tokio::runtime::Runtime::new().unwrap().block_on(call);
+    thread::scope(|scope| format!("{:?}", scope.spawn(on_a_runtime).join().unwrap().unwrap()))
+}
+
+fn obedient() -> Stage<Order, Order> {
+    Stage::worker("obedient", |_| Ok(Obedient::default()))
+}
+
+async fn started<In: callboard_core::edge::RouteData, Out: callboard_core::edge::RouteData>(
+    stage: impl IntoPipeline<In, Out = Out>,
+) -> callboard_core::Node {
+    App::new().route("/stage", stage).start().await.unwrap()
+}
+
+async fn call(node: &callboard_core::Node, order: Order) -> Result<Order, CallError> {
+    node.client().call("/stage", order).await
+}
+
+async fn pid(node: &callboard_core::Node) -> Pid {
+    let pid = call(node, order("pid", 0)).await.unwrap().count;
+    Pid::from_raw(i32::try_from(pid).unwrap()).unwrap()
+}
+
+#[tokio::test]
+async fn a_segmentation_fault_costs_one_replica_and_its_input() {
+    let stage = obedient().max_batch_size(4).max_delay(Duration::from_millis(50)).pure().crash_retries(0);
+    let node = started(stage.isolate_with(only_this_test)).await;
+    assert_eq!(isolated_stage(), None, "this is the node");
+    let first = pid(&node).await;
+    assert_ne!(first, getpid());
+
+    let calls = ["a", "b", "crash", "c"].map(|what| call(&node, order(what, 1)));
+    let outcomes = futures_util::future::join_all(calls).await;
+    for (outcome, what) in outcomes.iter().zip(["a", "b", "crash", "c"]) {
+        match what {
+            "crash" => {
+                let error = outcome.as_ref().unwrap_err();
+                assert_eq!(error.kind(), ErrorKind::WorkerFailed, "{error}");
+                assert!(error.message().contains("killed by signal 11 (SIGSEGV)"), "{error}");
+            }
+            _ => assert_eq!(*outcome.as_ref().unwrap(), order(what, 2)),
+        }
+    }
+    until_gone(first).await;
+    assert_ne!(pid(&node).await, first);
+
+    let error = call(&node, order("abort", 0)).await.unwrap_err();
+    assert!(error.message().contains("SIGABRT"), "{error}");
+    let error = call(&node, order("panic", 0)).await.unwrap_err();
+    assert!(error.message().contains("exited with code 101"), "{error}");
+    assert_eq!(call(&node, order("x", 1)).await.unwrap(), order("x", 2));
+}
+
+/// Nor does it serve as one.
+#[tokio::test]
+async fn a_child_of_a_replica_is_not_told_that_it_is_a_replica() {
+    let node = started(obedient().isolate_with(only_this_test)).await;
+    assert_eq!(call(&node, order("variables of a child", 0)).await.unwrap(), order("List([])", 0));
+}
+
+#[tokio::test]
+async fn errors_of_a_worker_arrive_as_they_are_and_it_keeps_its_state() {
+    let node = started(obedient().isolate_with(only_this_test)).await;
+    let local = App::new().route("/stage", obedient()).start().await.unwrap();
+    for what in ["invalid", "teapot"] {
+        let (isolated, own) = (call(&node, order(what, 0)).await, call(&local, order(what, 0)).await);
+        let parts = |outcome: Result<Order, CallError>| {
+            let error = outcome.unwrap_err();
+            let (kind, status, details) = (error.kind(), error.status(), error.details().cloned());
+            (
+                kind,
+                status,
+                details,
+                error.headers().to_vec(),
+                error.error_type().map(str::to_owned),
+                error.message().to_owned(),
+            )
+        };
+        assert_eq!(parts(isolated), parts(own), "{what}");
+    }
+    assert_eq!(call(&node, order("batches", 0)).await.unwrap().count, 3);
+    let error = node.client().call::<Value, Value>("/stage", Value::from("no order")).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
+}
+
+#[tokio::test]
+async fn a_call_is_known_by_its_context_and_has_no_client() {
+    let node = started(obedient().isolate_with(only_this_test)).await;
+    let options = CallOptions::new().with_request_id("r-1").with_caller("ada").with_tag("lang", "fr");
+    let answer: Order = node.client().call_with("/stage", order("context", 0), options).await.unwrap();
+    assert_eq!(answer, order("Some(\"r-1\") Some(\"ada\") Some(\"fr\")", 1));
+}
+
+#[tokio::test]
+async fn a_caller_that_leaves_is_seen_and_a_worker_that_hangs_is_killed() {
+    let node = started(obedient().timeout(Duration::from_secs(2)).isolate_with(only_this_test)).await;
+    let first = pid(&node).await;
+    let options = CallOptions::new().with_timeout(Duration::from_millis(50));
+    node.client().call_with::<_, Order>("/stage", order("wait", 0), options).await.unwrap_err();
+    assert_eq!(pid(&node).await, first, "it has seen that its caller has left");
+
+    let error = call(&node, order("sleep", 0)).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::DeadlineExceeded, "{error}");
+    until_gone(first).await;
+    assert_ne!(pid(&node).await, first);
+}
+
+#[tokio::test]
+async fn no_replica_is_left_when_its_node_ends() {
+    let stage = obedient().replicas(2).isolate_with(only_this_test);
+    let node = started(stage).await;
+    let running = pid(&node).await;
+    drop(node);
+    until_gone(running).await;
+    assert!(test_kill_process(running).is_err());
+}
+
+async fn start_error(build: impl Fn(&Replica) -> Result<Obedient, Failure> + Send + Sync + 'static) -> String {
+    let stage = Stage::worker("stage", build).isolate_with(only_this_test);
+    App::new().route("/stage", stage).start().await.unwrap_err().to_string()
+}
+
+#[tokio::test]
+async fn a_worker_that_cannot_be_built_stops_the_start() {
+    let error = start_error(|_| Err(Failure::new("no such device"))).await;
+    assert!(error.contains("no such device"), "{error}");
+}
+
+#[tokio::test]
+async fn a_worker_that_panics_while_it_is_built_stops_the_start() {
+    let error = start_error(|_| panic!("no such device")).await;
+    assert!(error.contains("panicked: no such device"), "{error}");
+}
+
+#[tokio::test]
+async fn a_replica_that_never_comes_to_its_stage_stops_the_start() {
+    if isolated_stage().is_some() {
+        // As a `main` that ends before.
+        return;
+    }
+    let error = App::new().route("/stage", obedient().isolate_with(only_this_test)).start().await.unwrap_err();
+    assert!(error.to_string().contains("the process exited with code 0"), "{error}");
+}
+
+#[tokio::test]
+async fn a_replica_starts_no_replicas_of_other_stages() {
+    let other = Stage::worker("other", |_| Ok(Obedient::default())).isolate_with(only_this_test);
+    if isolated_stage().is_some_and(|stage| stage == "obedient") {
+        let error = App::new().route("/stage", other).start().await.unwrap_err();
+        assert!(error.to_string().contains("replica of stage `obedient`"), "{error}");
+        let _: Stage<Order, Order> = obedient().isolate();
+        unreachable!("the stage is served");
+    }
+    let node = started(obedient().isolate_with(only_this_test)).await;
+    assert_eq!(call(&node, order("x", 1)).await.unwrap(), order("x", 2));
+}
+
+#[tokio::test]
+async fn a_value_of_this_process_does_not_cross() {
+    let stage = Stage::each("local", |text: &Local<String>| Ok(text.len() as u64));
+    let ready = Stage::each("ready", |text: &String| Ok(Local(text.clone())));
+    let pipeline = callboard_core::Pipeline::from(ready).then(stage.isolate_with(only_this_test));
+    let node = App::new().route("/stage", pipeline).start().await.unwrap();
+    let error = node.client().call::<_, u64>("/stage", "x".to_owned()).await.unwrap_err();
+    assert!(error.message().contains("process"), "{error}");
+}
+
+/// Counts each item up, and crashes at 99.
+struct Counting;
+
+impl StreamWorker for Counting {
+    type In = u32;
+    type Out = u32;
+
+    fn call(&mut self, batch: Batch<u32>, outputs: &mut Outputs<u32>) {
+        for (index, count) in batch.into_inputs().into_iter().enumerate() {
+            for number in 0..count {
+                if number == 99 {
+                    std::process::abort();
+                }
+                if let Err(NotEmitted::Gone(_)) = outputs.emit(index, number) {
+                    break;
+                }
+            }
+            if count == 7 {
+                outputs.fail(index, Failure::new("seven"));
+            }
+        }
+    }
+}
+
+/// All outputs, and the error that ended them.
+async fn replies(node: &callboard_core::Node, count: u32) -> (Vec<u32>, Option<CallError>) {
+    let mut replies = node.client().replies::<u32, u32>("/stage", count).unwrap();
+    let mut all = Vec::new();
+    while let Some(reply) = replies.next().await {
+        match reply {
+            Ok(number) => all.push(number),
+            Err(error) => return (all, Some(error)),
+        }
+    }
+    (all, None)
+}
+
+async fn whole(node: &callboard_core::Node, count: u32) {
+    let (outputs, error) = replies(node, count).await;
+    assert!(error.is_none(), "{error:?}");
+    assert_eq!(outputs, (0..count).collect::<Vec<_>>());
+}
+
+async fn streams(stage: StreamStage<u32, u32>) {
+    let node = App::new().route_streaming("/stage", stage.isolate_with(only_this_test)).start().await.unwrap();
+    // More than may wait for their reader anywhere.
+    whole(&node, 90).await;
+    let (outputs, error) = replies(&node, 7).await;
+    assert_eq!((outputs.len(), error.unwrap().message()), (7, "seven"));
+    let (outputs, error) = replies(&node, 1000).await;
+    assert_eq!(outputs, (0..outputs.len() as u32).collect::<Vec<_>>());
+    assert_eq!(error.unwrap().kind(), ErrorKind::WorkerFailed);
+    whole(&node, 3).await;
+}
+
+#[tokio::test]
+async fn a_worker_streams() {
+    streams(StreamStage::worker("counting", |_| Ok(Counting))).await;
+}
+
+#[tokio::test]
+async fn an_asynchronous_function_streams() {
+    let count = |count: &u32| {
+        let count = *count;
+        let numbers = (0..count).map(move |number| if number == 99 { std::process::abort() } else { Ok(number) });
+        let end = (count == 7).then(|| Err(Failure::new("seven")));
+        Box::pin(stream::iter(numbers.chain(end))) as Pin<Box<dyn Stream<Item = Result<u32, Failure>> + Send>>
+    };
+    streams(StreamStage::each("counting", count)).await;
+}
+
+/// Never ready; says that it was dropped.
+struct Pending(Arc<tokio::sync::Notify>);
+
+impl Future for Pending {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<()> {
+        Poll::Pending
+    }
+}
+
+impl Drop for Pending {
+    fn drop(&mut self) {
+        self.0.notify_one();
+    }
+}
+
+#[tokio::test]
+async fn asynchronous_code_runs_several_calls_and_a_cancelled_one_is_dropped() {
+    let dropped = Arc::new(tokio::sync::Notify::new());
+    let stage = Stage::each_async("waiting", move |order: Arc<Order>| {
+        let dropped = Arc::clone(&dropped);
+        async move {
+            match order.what.as_str() {
+                "pending" => Pending(dropped).await,
+                "until dropped" => dropped.notified().await,
+                "panic" => panic!("as it was told"),
+                _ => {}
+            }
+            Ok(Order { count: order.count + 1, ..Order::clone(&order) })
+        }
+    });
+    let node = started(stage.concurrency(2).isolate_with(only_this_test)).await;
+    let client = node.client();
+    let options = CallOptions::new().with_timeout(Duration::from_millis(300));
+    let (pending, other) = tokio::join!(
+        client.call_with::<_, Order>("/stage", order("pending", 0), options),
+        client.call::<_, Order>("/stage", order("until dropped", 1)),
+    );
+    assert_eq!(pending.unwrap_err().kind(), ErrorKind::DeadlineExceeded);
+    assert_eq!(other.unwrap().count, 2);
+    let error = call(&node, order("panic", 0)).await.unwrap_err();
+    assert!(error.message().contains("exited with code 101"), "{error}");
+    until("it is up again", || node.health().ready).await;
+    assert_eq!(call(&node, order("x", 1)).await.unwrap().count, 2);
+}
+
+/// Keeps the messages of all records of the node.
+struct Records(Arc<parking_lot::Mutex<Vec<String>>>);
+
+impl tracing::Subscriber for Records {
+    fn enabled(&self, _: &tracing::Metadata<'_>) -> bool {
+        true
+    }
+
+    fn event(&self, event: &tracing::Event<'_>) {
+        struct Message(String);
+        impl tracing::field::Visit for Message {
+            fn record_debug(&mut self, field: &tracing::field::Field, value: &dyn std::fmt::Debug) {
+                if field.name() == "message" {
+                    self.0 = format!("{value:?}");
+                }
+            }
+        }
+        let mut message = Message(String::new());
+        event.record(&mut message);
+        self.0.lock().push(format!("{} {}", event.metadata().level(), message.0));
+    }
+
+    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+        tracing::span::Id::from_u64(1)
+    }
+
+    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+
+    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+
+    fn enter(&self, _: &tracing::span::Id) {}
+
+    fn exit(&self, _: &tracing::span::Id) {}
+}
+
+#[tokio::test]
+async fn the_log_of_a_replica_is_in_that_of_its_node() {
+    let stage = Stage::each("talking", |number: &i64| {
+        tracing::warn!(number, "this is odd");
+        println!("this is printed");
+        Ok(*number)
+    });
+    let stage = stage.isolate_with(only_this_test);
+    // After the stage: only in the node.
+    let records = Arc::default();
+    tracing::subscriber::set_global_default(Records(Arc::clone(&records))).unwrap();
+    let node = started(stage).await;
+    assert_eq!(node.client().call::<i64, i64>("/stage", 7).await.unwrap(), 7);
+    for expected in ["WARN this is odd number=7", "INFO this is printed"] {
+        until(expected, || records.lock().iter().any(|record| record == expected)).await;
+    }
+}
