@@ -4,37 +4,190 @@ use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
 use serde::de::{Error as _, Unexpected};
-use serde::{Deserialize, Deserializer};
+use serde::{Deserialize, Deserializer, Serialize};
 
 /// How a model is loaded and run. In `callboard.toml` these are the keys of a stage of kind `onnx`.
 ///
 /// Batching itself is the stage's: `max_batch_size` (32 by default if the model has a batch axis), `max_delay`,
 /// `replicas`, `queue`. Replicas share the weights.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct OnnxConfig {
     /// The `.onnx` file. Weights in separate files (`.onnx.data`) are found by their names. Required.
     pub model: PathBuf,
 
-    /// Threads that compute this model, for all its replicas together. By default all models of the process share one
-    /// pool with a thread per physical core; with a number this model gets a pool of its own, so that a large model
-    /// cannot starve its neighbours. More replicas than threads wait for each other. At most 1,024.
-    #[serde(default, deserialize_with = "threads")]
+    /// What computes the model: `"auto"`, which is the default, is ONNX Runtime if its library is found, and rten if it
+    /// is not. `"onnxruntime"` and `"rten"` insist.
+    #[serde(default)]
+    pub engine: EngineChoice,
+
+    /// The library of ONNX Runtime, for a machine with several. By default `ORT_DYLIB_PATH`, then the package
+    /// `onnxruntime` of the active virtual environment, then what the system finds. A process has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub library: Option<PathBuf>,
+
+    /// What runs the operators in ONNX Runtime, in order: `"cpu"`, `"cuda"`, `"tensorrt"`, `"openvino"`, `"coreml"`.
+    /// One that this machine lacks is an error, unless `"cpu"` follows; what runs is logged at the start.
+    #[serde(default = "Provider::default_order", deserialize_with = "providers")]
+    pub providers: Vec<Provider>,
+
+    /// Threads that compute this model, for all its replicas together. By default, with ONNX Runtime, a model has a
+    /// thread per core: one of each replica, and the rest in a pool of its own; with rten all models of the process
+    /// share one pool with a thread per physical core. With a number this model gets a pool of its own, so that a large
+    /// model cannot starve its neighbours. More replicas than threads wait for each other. At most 1,024.
+    #[serde(default, deserialize_with = "threads", skip_serializing_if = "Option::is_none")]
     pub threads: Option<NonZeroUsize>,
+
+    /// Threads of ONNX Runtime that run independent operators of one batch at the same time. By default operators run
+    /// one after the other; more helps wide graphs and costs the others. At most 1,024.
+    #[serde(default, deserialize_with = "threads", skip_serializing_if = "Option::is_none")]
+    pub inter_threads: Option<NonZeroUsize>,
+
+    /// Whether idle threads of ONNX Runtime wait in a loop, which shortens a run by some microseconds and keeps cores
+    /// busy after it. By default only with one replica: several share the cores.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub spinning: Option<bool>,
+
+    /// Whether ONNX Runtime keeps the memory of a run for the next one. On by default; off saves memory and costs time
+    /// where batches differ much in size.
+    #[serde(default = "yes")]
+    pub arena: bool,
+
+    /// How much of the graph ONNX Runtime rewrites at the start. `"all"` by default; less starts sooner and runs
+    /// slower.
+    #[serde(default)]
+    pub optimization: Optimization,
 
     /// Whether the first axis of inputs and outputs is the batch. By default the declared shapes decide, see
     /// [`BatchAxis`](crate::BatchAxis). Say `false` for a model whose first axis has any length but is no batch, such
     /// as the length of a text; `true` makes it an error if the shapes do not allow it.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub batched: Option<bool>,
+
+    /// Whether a node with a configuration file runs each replica in a process of its own, so that a model that ends
+    /// its process costs one replica. Default `false`. Each replica then has weights and a pool of threads of its own.
+    #[serde(default)]
+    pub isolate: bool,
+
+    /// The replicas of the stage, which share the threads. Not a key of its own: the stage has it.
+    #[serde(skip, default = "one")]
+    pub replicas: NonZeroUsize,
+}
+
+/// What computes a model.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "lowercase")]
+#[non_exhaustive]
+pub enum EngineChoice {
+    /// ONNX Runtime if its library is found, rten if it is not.
+    #[default]
+    Auto,
+    /// ONNX Runtime; no library is an error.
+    OnnxRuntime,
+    /// The embedded engine.
+    Rten,
+}
+
+/// An execution provider of ONNX Runtime: it runs operators on one kind of device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "lowercase")]
+#[non_exhaustive]
+pub enum Provider {
+    /// The processor: takes every operator.
+    Cpu,
+    /// Apple's accelerators.
+    Coreml,
+    /// GPUs of NVIDIA.
+    Cuda,
+    /// Processors and accelerators of Intel.
+    Openvino,
+    /// GPUs of NVIDIA, with a plan for the whole graph made at the start.
+    Tensorrt,
+}
+
+/// How much of the graph ONNX Runtime rewrites when it loads a model.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "lowercase")]
+#[non_exhaustive]
+pub enum Optimization {
+    /// Nothing.
+    Off,
+    /// What is the same on every machine, such as constants.
+    Basic,
+    /// Fused operators, too.
+    Extended,
+    /// Layouts of memory, too.
+    #[default]
+    All,
+}
+
+impl Provider {
+    fn default_order() -> Vec<Self> {
+        vec![Self::Cpu]
+    }
+
+    /// The name in a file.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Cpu => "cpu",
+            Self::Coreml => "coreml",
+            Self::Cuda => "cuda",
+            Self::Openvino => "openvino",
+            Self::Tensorrt => "tensorrt",
+        }
+    }
 }
 
 impl OnnxConfig {
     /// The defaults, for this file.
     #[must_use]
     pub fn new(model: impl Into<PathBuf>) -> Self {
-        Self { model: model.into(), threads: None, batched: None }
+        Self {
+            model: model.into(),
+            engine: EngineChoice::default(),
+            library: None,
+            providers: Provider::default_order(),
+            threads: None,
+            inter_threads: None,
+            spinning: None,
+            arena: true,
+            optimization: Optimization::default(),
+            batched: None,
+            isolate: false,
+            replicas: one(),
+        }
     }
+
+    /// A key that is set and means nothing to rten.
+    pub(crate) fn key_of_onnx_runtime(&self) -> Option<&'static str> {
+        let set = [
+            ("library", self.library.is_some()),
+            ("providers", self.providers != Provider::default_order()),
+            ("inter_threads", self.inter_threads.is_some()),
+            ("spinning", self.spinning.is_some()),
+            ("arena", !self.arena),
+            ("optimization", self.optimization != Optimization::default()),
+        ];
+        set.into_iter().find_map(|(key, is_set)| is_set.then_some(key))
+    }
+}
+
+fn one() -> NonZeroUsize {
+    NonZeroUsize::MIN
+}
+
+fn yes() -> bool {
+    true
+}
+
+fn providers<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Provider>, D::Error> {
+    let providers = Vec::<Provider>::deserialize(deserializer)?;
+    let once = |(index, provider): (usize, &Provider)| !providers[..index].contains(provider);
+    if providers.is_empty() || !providers.iter().enumerate().all(once) {
+        return Err(D::Error::custom("expected one provider or more, each once"));
+    }
+    Ok(providers)
 }
 
 /// A larger pool would take longer to start than any model to run.

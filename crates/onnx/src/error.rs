@@ -3,10 +3,8 @@
 use std::io;
 use std::path::PathBuf;
 
-use callboard_codec::DType;
-
-use crate::engine::EngineError;
-use crate::signature::SignatureError;
+use crate::engine::{EngineError, LibraryError};
+use crate::signature::{Kind, SignatureError};
 
 /// Why a model could not be loaded. `Display` names the file, `source()` says what is wrong with it.
 #[derive(Debug, thiserror::Error)]
@@ -44,17 +42,36 @@ pub enum LoadError {
         /// The error of the engine.
         source: EngineError,
     },
-    /// An input or output of a dtype that the engine has not and cannot replace.
-    #[error("cannot use model {}: {engine} does not compute in {dtype}, the type of `{tensor}`", path.display())]
-    UnsupportedDType {
+    /// There is no ONNX Runtime, or none that works, and the configuration asks for it.
+    #[error("cannot use model {}", path.display())]
+    Library {
+        /// The file.
+        path: PathBuf,
+        /// The cause.
+        source: LibraryError,
+    },
+    /// A key of the other engine, which would have no effect.
+    #[error("cannot use model {}: `{key}` is for the engine \"onnxruntime\", not for \"rten\"", path.display())]
+    UnusedKey {
+        /// The file.
+        path: PathBuf,
+        /// The key.
+        key: &'static str,
+    },
+    /// An input or output of a type that the engine has not and cannot replace. Remedy: install ONNX Runtime.
+    #[error(
+        "cannot use model {}: {engine} does not compute in {kind}, the type of `{tensor}`; ONNX Runtime does",
+        path.display()
+    )]
+    UnsupportedType {
         /// The file.
         path: PathBuf,
         /// The engine.
         engine: &'static str,
         /// The input or output.
         tensor: String,
-        /// Its dtype.
-        dtype: DType,
+        /// Its type.
+        kind: Kind,
     },
     /// The configuration says `batched = true`, but not every input and output has a free first axis.
     #[error("cannot use model {} as batched: {signature} has no batch axis", path.display())]

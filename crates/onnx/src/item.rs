@@ -3,12 +3,13 @@
 //! A wrong input is refused with its name, its expected and its actual type. All wrong inputs are named at once, with
 //! their paths. This code sees one item at a time, so a refused item does not affect other items.
 
-use callboard_codec::{DType, DecodeError, Map, Tensor, Value};
+use callboard_codec::{DType, DecodeError, Map, StrTensor, Tensor, Value};
 use callboard_core::Failure;
 
 use crate::cast::{CastError, cast};
 use crate::model::Model;
-use crate::signature::{Axis, BatchAxis, Signature, TensorSpec};
+use crate::run::shape_of;
+use crate::signature::{Axis, BatchAxis, Kind, Signature, TensorSpec};
 
 /// An error in an item.
 #[derive(Debug, thiserror::Error)]
@@ -88,25 +89,25 @@ impl Refusal {
     }
 }
 
-/// The tensors of one item in the signature's order, without the batch axis, each of the engine's dtype.
-pub(crate) fn read_item(model: &Model, item: &Value) -> Result<Vec<Tensor>, Refusal> {
+/// The inputs of one item in the signature's order, without the batch axis, numbers of the engine's dtype.
+pub(crate) fn read_item(model: &Model, item: &Value) -> Result<Vec<Value>, Refusal> {
     let signature = model.signature();
     let mut refusal = Refusal { errors: Vec::new(), by_name: false };
     let values = values_of(signature, item, &mut refusal);
-    let mut tensors = Vec::with_capacity(values.len());
+    let mut inputs = Vec::with_capacity(values.len());
     for ((spec, dtype), value) in model.inputs().zip(values) {
         let Some(value) = value else { continue };
-        let tensor = read_tensor(signature, spec, value).and_then(|tensor| to_engine(spec, &tensor, dtype));
-        match tensor {
-            Ok(tensor) => tensors.push(tensor),
+        let input = read_input(signature, spec, value).and_then(|input| to_engine(spec, input, dtype));
+        match input {
+            Ok(input) => inputs.push(input),
             Err(error) => refusal.errors.push(error),
         }
     }
     // Axes can only be compared where all inputs are there.
     if refusal.errors.is_empty() {
-        refusal.errors.extend(check_named_axes(signature, &tensors).err());
+        refusal.errors.extend(check_named_axes(signature, &inputs).err());
     }
-    if refusal.errors.is_empty() { Ok(tensors) } else { Err(refusal) }
+    if refusal.errors.is_empty() { Ok(inputs) } else { Err(refusal) }
 }
 
 /// One value per input, or `None` for a missing one: the item itself for a model with one input, or the entries of a
@@ -147,34 +148,54 @@ fn names(signature: &Signature) -> String {
     if names.is_empty() { "no inputs".to_owned() } else { names.join(", ") }
 }
 
-fn read_tensor(signature: &Signature, spec: &TensorSpec, value: &Value) -> Result<Tensor, InputError> {
+fn read_input(signature: &Signature, spec: &TensorSpec, value: &Value) -> Result<Value, InputError> {
     let wrong =
         |got: String| InputError::Wrong { name: spec.name().to_owned(), expected: signature.describe_item(spec), got };
-    let unreadable = |error: DecodeError| wrong(format!("{}: {error}", value.kind()));
-    let tensor = match value {
-        Value::Tensor(tensor) if tensor.dtype() != spec.dtype() => return Err(wrong(describe(tensor))),
-        other => match Tensor::from_value(other, Some(spec.dtype())) {
-            Ok(tensor) => tensor,
-            // `1.0` may be an integer of a sender with one type of numbers. Tried only if the item would be refused.
-            Err(error) => match is_integer(spec.dtype()).then(|| with_whole_numbers(other)).flatten() {
-                Some(whole) => Tensor::from_value(&whole, Some(spec.dtype())).map_err(unreadable)?,
-                None => return Err(unreadable(error)),
-            },
-        },
-    };
-    fit(signature, spec, &tensor).ok_or_else(|| wrong(describe(&tensor)))
+    let input = read_kind(spec.kind(), value).map_err(wrong)?;
+    fit(signature, spec, &input).ok_or_else(|| wrong(describe(&input)))
 }
 
-/// The tensor if it has the shape of one item. A batch axis of length 1 is removed: the rank shows that it is one.
-fn fit(signature: &Signature, spec: &TensorSpec, tensor: &Tensor) -> Option<Tensor> {
-    let Some(axes) = signature.item_axes(spec) else {
-        return Some(tensor.clone());
-    };
-    match tensor.shape() {
-        shape if fits(shape, axes) => Some(tensor.clone()),
-        [1, sample @ ..] if signature.batch_axis() != BatchAxis::Absent && fits(sample, axes) => {
-            tensor.reshape(sample).ok()
+/// The value as the declared kind, or what it is instead.
+fn read_kind(kind: &Kind, value: &Value) -> Result<Value, String> {
+    let unreadable = |error: DecodeError| format!("{}: {error}", value.kind());
+    match kind {
+        Kind::Numbers(dtype) => match value {
+            Value::Tensor(tensor) if tensor.dtype() != *dtype => Err(describe(value)),
+            other => read_tensor(*dtype, other).map(Value::Tensor).map_err(unreadable),
+        },
+        Kind::Texts => StrTensor::from_value(value).map(Value::StrTensor).map_err(unreadable),
+        Kind::Sequence(of) => match value {
+            Value::List(parts) => {
+                parts.iter().map(|part| read_kind(of, part)).collect::<Result<_, _>>().map(Value::List)
+            }
+            other => Err(other.kind().to_owned()),
+        },
+        Kind::Map(_) => Err(format!("{}: this node gives no maps to models", value.kind())),
+    }
+}
+
+fn read_tensor(dtype: DType, value: &Value) -> Result<Tensor, DecodeError> {
+    Tensor::from_value(value, Some(dtype)).or_else(|error| {
+        // `1.0` may be an integer of a sender with one type of numbers. Tried only if the item would be refused.
+        match is_integer(dtype).then(|| with_whole_numbers(value)).flatten() {
+            Some(whole) => Tensor::from_value(&whole, Some(dtype)),
+            None => Err(error),
         }
+    })
+}
+
+/// The input if it has the shape of one item. A batch axis of length 1 is removed: the rank shows that it is one.
+fn fit(signature: &Signature, spec: &TensorSpec, input: &Value) -> Option<Value> {
+    let (Some(axes), Some(shape)) = (signature.item_axes(spec), shape_of(input)) else {
+        return Some(input.clone());
+    };
+    match shape {
+        shape if fits(shape, axes) => Some(input.clone()),
+        [1, sample @ ..] if signature.batch_axis() != BatchAxis::Absent && fits(sample, axes) => match input {
+            Value::Tensor(tensor) => tensor.reshape(sample).ok().map(Value::Tensor),
+            Value::StrTensor(texts) => texts.split().ok()?.pop().map(Value::StrTensor),
+            _ => None,
+        },
         _ => None,
     }
 }
@@ -188,11 +209,11 @@ fn fits(shape: &[usize], axes: &[Axis]) -> bool {
 }
 
 /// Checks that an axis name has one length in an item.
-fn check_named_axes(signature: &Signature, tensors: &[Tensor]) -> Result<(), InputError> {
+fn check_named_axes(signature: &Signature, inputs: &[Value]) -> Result<(), InputError> {
     let mut seen: Vec<(&str, usize, &str)> = Vec::new();
-    for (spec, tensor) in signature.inputs().iter().zip(tensors) {
+    for (spec, input) in signature.inputs().iter().zip(inputs) {
         let axes = signature.item_axes(spec).unwrap_or_default();
-        for (axis, &length) in axes.iter().zip(tensor.shape()) {
+        for (axis, &length) in axes.iter().zip(shape_of(input).unwrap_or_default()) {
             let Some(axis) = axis.name() else { continue };
             match seen.iter().find(|(name, _, _)| *name == axis) {
                 None => seen.push((axis, length, spec.name())),
@@ -231,22 +252,31 @@ fn with_whole_numbers(value: &Value) -> Option<Value> {
     }
 }
 
-fn to_engine(spec: &TensorSpec, tensor: &Tensor, dtype: DType) -> Result<Tensor, InputError> {
-    cast(tensor, dtype).map_err(|source| InputError::OutOfRange { name: spec.name().to_owned(), source })
+fn to_engine(spec: &TensorSpec, input: Value, dtype: Option<DType>) -> Result<Value, InputError> {
+    match (&input, dtype) {
+        (Value::Tensor(tensor), Some(dtype)) => cast(tensor, dtype)
+            .map(Value::Tensor)
+            .map_err(|source| InputError::OutOfRange { name: spec.name().to_owned(), source }),
+        _ => Ok(input),
+    }
 }
 
-fn describe(tensor: &Tensor) -> String {
-    format!("{} {:?}", tensor.dtype(), tensor.shape())
+fn describe(input: &Value) -> String {
+    match input {
+        Value::Tensor(tensor) => format!("{} {:?}", tensor.dtype(), tensor.shape()),
+        Value::StrTensor(texts) => format!("text {:?}", texts.shape()),
+        other => other.kind().to_owned(),
+    }
 }
 
-/// The outputs of an item: the tensor of a model with one output, otherwise a map by name.
-pub(crate) fn write_item(signature: &Signature, outputs: Vec<Tensor>) -> Value {
-    let named = |outputs: Vec<Tensor>| {
+/// The outputs of an item: that of a model with one output, otherwise a map by name.
+pub(crate) fn write_item(signature: &Signature, outputs: Vec<Value>) -> Value {
+    let named = |outputs: Vec<Value>| {
         let names = signature.outputs().iter().map(TensorSpec::name);
         names.zip(outputs).collect::<Map>()
     };
-    match <[Tensor; 1]>::try_from(outputs) {
-        Ok([only]) => Value::Tensor(only),
+    match <[Value; 1]>::try_from(outputs) {
+        Ok([only]) => only,
         Err(several) => Value::Map(named(several)),
     }
 }

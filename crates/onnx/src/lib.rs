@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  digits.onnx ──► Signature   names, true dtypes, shapes: read from the protobuf
-//!             └──► Engine      computes; rten, or another behind the same trait
+//!             └──► Engine      computes: ONNX Runtime where it is installed, else rten
 //!
 //!  items ──► read ──► stack along axis 0 ──► run ──► split ──► one outcome per item
 //!             │
@@ -49,6 +49,7 @@
 //! run once more.
 
 mod cast;
+mod choice;
 mod config;
 mod engine;
 mod error;
@@ -59,9 +60,9 @@ mod run;
 mod signature;
 mod stage;
 
-pub use config::OnnxConfig;
-pub use engine::{Engine, EngineError};
+pub use config::{EngineChoice, OnnxConfig, Optimization, Provider};
+pub use engine::{Engine, EngineError, LibraryError};
 pub use error::LoadError;
 pub use model::Model;
-pub use signature::{Axis, BatchAxis, DEFAULT_MAX_BATCH_SIZE, Signature, SignatureError, TensorSpec};
+pub use signature::{Axis, BatchAxis, DEFAULT_MAX_BATCH_SIZE, Kind, Signature, SignatureError, TensorSpec};
 pub use stage::stage;

@@ -8,10 +8,11 @@ use std::io::{self, Read as _};
 use std::path::Path;
 use std::sync::Arc;
 
-use callboard_codec::{DType, DataType};
+use callboard_codec::{DType, DataType, Value};
 
+use crate::choice::choose;
 use crate::config::OnnxConfig;
-use crate::engine::{Engine, RtenEngine};
+use crate::engine::{Engine, EngineError};
 use crate::error::LoadError;
 use crate::signature::{BatchAxis, Signature, TensorSpec, read};
 
@@ -39,8 +40,8 @@ pub struct Model(Arc<ModelParts>);
 struct ModelParts {
     signature: Signature,
     engine: Box<dyn Engine>,
-    /// The engine's dtype of each input.
-    input_dtypes: Vec<DType>,
+    /// The engine's dtype of each input; `None` for one that is no tensor of numbers.
+    input_dtypes: Vec<Option<DType>>,
 }
 
 impl Model {
@@ -61,18 +62,28 @@ impl Model {
     pub fn from_config(config: &OnnxConfig) -> Result<Self, LoadError> {
         let path = config.model.as_path();
         let file = read_file(path)?;
-        let read = read(&file).map_err(|source| LoadError::Signature { path: path.into(), source })?;
-        let signature = settle_batch_axis(read.signature, config)?;
-        let engine = RtenEngine::load(path, file, read.has_external_data, &signature, config.threads)
-            .map_err(|source| LoadError::Engine { path: path.into(), source })?;
-        Self::assemble(path, signature, Box::new(engine))
+        let header = read(&file).map_err(|source| LoadError::Signature { path: path.into(), source })?;
+        let engine = choose(config, file, &header)?;
+        Self::assemble(path, settle_batch_axis(header.signature, config)?, engine)
+    }
+
+    /// The inputs and outputs of an ONNX file whose stage [another process](OnnxConfig::isolate) runs: nothing else of
+    /// it is loaded, so that a model that ends its process as it is loaded does not end this one.
+    ///
+    /// # Errors
+    ///
+    /// When the file is missing or no ONNX model, and when `batched = true` contradicts it.
+    pub fn run_elsewhere(config: &OnnxConfig) -> Result<Self, LoadError> {
+        let path = config.model.as_path();
+        let header = read(&read_file(path)?).map_err(|source| LoadError::Signature { path: path.into(), source })?;
+        Self::assemble(path, settle_batch_axis(header.signature, config)?, Box::new(Elsewhere))
     }
 
     /// A model on another engine than the built-in one.
     ///
     /// # Errors
     ///
-    /// [`LoadError::UnsupportedDType`] when the engine has no dtype for one of the tensors.
+    /// [`LoadError::UnsupportedType`] when the engine has no dtype for one of the tensors.
     pub fn with_engine(signature: Signature, engine: impl Engine) -> Result<Self, LoadError> {
         let name = engine.name();
         Self::assemble(Path::new(name), signature, Box::new(engine))
@@ -80,12 +91,17 @@ impl Model {
 
     fn assemble(path: &Path, signature: Signature, engine: Box<dyn Engine>) -> Result<Self, LoadError> {
         let dtype = |spec: &TensorSpec| {
-            engine.dtype(spec.dtype()).ok_or_else(|| LoadError::UnsupportedDType {
-                path: path.into(),
-                engine: engine.name(),
-                tensor: spec.name().to_owned(),
-                dtype: spec.dtype(),
-            })
+            let own = spec.dtype().map(|declared| engine.dtype(declared));
+            match own {
+                Some(Some(dtype)) => Ok(Some(dtype)),
+                None if engine.goes_beyond_numbers() => Ok(None),
+                Some(None) | None => Err(LoadError::UnsupportedType {
+                    path: path.into(),
+                    engine: engine.name(),
+                    tensor: spec.name().to_owned(),
+                    kind: spec.kind().clone(),
+                }),
+            }
         };
         let input_dtypes = signature.inputs().iter().map(dtype).collect::<Result<_, _>>()?;
         signature.outputs().iter().try_for_each(|spec| dtype(spec).map(drop))?;
@@ -114,9 +130,31 @@ impl Model {
         &*self.0.engine
     }
 
-    /// The inputs with the dtype that the engine takes each as.
-    pub(crate) fn inputs(&self) -> impl ExactSizeIterator<Item = (&TensorSpec, DType)> {
+    /// The inputs with the dtype that the engine takes each as, for tensors of numbers.
+    pub(crate) fn inputs(&self) -> impl ExactSizeIterator<Item = (&TensorSpec, Option<DType>)> {
         self.signature().inputs().iter().zip(self.0.input_dtypes.iter().copied())
+    }
+}
+
+/// The engine of a model that another process runs.
+#[derive(Debug)]
+struct Elsewhere;
+
+impl Engine for Elsewhere {
+    fn name(&self) -> &'static str {
+        "another process"
+    }
+
+    fn dtype(&self, declared: DType) -> Option<DType> {
+        Some(declared)
+    }
+
+    fn goes_beyond_numbers(&self) -> bool {
+        true
+    }
+
+    fn run(&self, _: &[Value]) -> Result<Vec<Value>, EngineError> {
+        Err(EngineError::new(self.name(), "the model is not loaded here"))
     }
 }
 

@@ -1,8 +1,8 @@
 //! The few messages of the ONNX protobuf that a signature is read from.
 //!
 //! Field numbers are those of `onnx.proto` (IR version 10, <https://github.com/onnx/onnx/blob/main/onnx/onnx.proto>);
-//! fields that are not listed, the weights among them, are skipped without being kept. None of the messages contains
-//! itself, and prost counts the nesting of what it skips, so a file cannot make the decoder recurse.
+//! fields that are not listed, the weights among them, are skipped without being kept. Only types contain themselves (a
+//! sequence of maps); prost counts the nesting and ends at 100, so a file cannot overflow the stack.
 
 use prost::{Enumeration, Message, Oneof};
 
@@ -54,11 +54,32 @@ pub(crate) struct ValueInfoProto {
     pub(crate) r#type: Option<TypeProto>,
 }
 
-/// Sequences, maps and the like have fields of their own; without `tensor_type` it is one of those.
+/// One of these; sparse tensors and opaque values are not listed.
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct TypeProto {
     #[prost(message, optional, tag = "1")]
     pub(crate) tensor_type: Option<TensorTypeProto>,
+    #[prost(message, optional, boxed, tag = "4")]
+    pub(crate) sequence_type: Option<Box<ElementOfProto>>,
+    #[prost(message, optional, boxed, tag = "5")]
+    pub(crate) map_type: Option<Box<MapTypeProto>>,
+    #[prost(message, optional, boxed, tag = "9")]
+    pub(crate) optional_type: Option<Box<ElementOfProto>>,
+}
+
+/// `TypeProto.Sequence` and `TypeProto.Optional`, which have one form.
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct ElementOfProto {
+    #[prost(message, optional, boxed, tag = "1")]
+    pub(crate) elem_type: Option<Box<TypeProto>>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct MapTypeProto {
+    #[prost(int32, optional, tag = "1")]
+    pub(crate) key_type: Option<i32>,
+    #[prost(message, optional, boxed, tag = "2")]
+    pub(crate) value_type: Option<Box<TypeProto>>,
 }
 
 #[derive(Clone, PartialEq, Message)]

@@ -4,7 +4,7 @@
 //! them runs again alone, so that an item that the model cannot compute (an index out of range, say) fails by itself; a
 //! model may be asked twice because it leaves nothing behind.
 
-use callboard_codec::{Tensor, TensorError};
+use callboard_codec::{StrTensor, Tensor, TensorError, Value};
 use callboard_core::Failure;
 
 use crate::cast::{CastError, cast};
@@ -13,7 +13,7 @@ use crate::model::Model;
 use crate::signature::{BatchAxis, TensorSpec};
 
 /// The inputs of one item, as `read_item` gives them, or its outputs as the signature declares them.
-pub(crate) type Tensors = Vec<Tensor>;
+pub(crate) type Values = Vec<Value>;
 
 /// Why a run gave nothing that can be handed out.
 #[derive(Debug, thiserror::Error)]
@@ -40,9 +40,9 @@ impl RunError {
 /// comes is not run.
 pub(crate) fn run_items(
     model: &Model,
-    items: Vec<Result<Tensors, Failure>>,
+    items: Vec<Result<Values, Failure>>,
     wanted: impl Fn(usize) -> bool,
-) -> Vec<Result<Tensors, Failure>> {
+) -> Vec<Result<Values, Failure>> {
     let groups = group(model, &items);
     let mut outcomes = items;
     for members in groups {
@@ -54,9 +54,9 @@ pub(crate) fn run_items(
 }
 
 /// The indices of valid items, grouped by equal shapes if the model stacks.
-fn group(model: &Model, items: &[Result<Tensors, Failure>]) -> Vec<Vec<usize>> {
+fn group(model: &Model, items: &[Result<Values, Failure>]) -> Vec<Vec<usize>> {
     let stacks = model.signature().batch_axis() == BatchAxis::Stacked;
-    let mut groups: Vec<(&Tensors, Vec<usize>)> = Vec::new();
+    let mut groups: Vec<(&Values, Vec<usize>)> = Vec::new();
     for (index, item) in items.iter().enumerate() {
         let Ok(item) = item else { continue };
         match groups.iter_mut().find(|(first, _)| stacks && same_shapes(first, item)) {
@@ -67,16 +67,25 @@ fn group(model: &Model, items: &[Result<Tensors, Failure>]) -> Vec<Vec<usize>> {
     groups.into_iter().map(|(_, members)| members).collect()
 }
 
-fn same_shapes(a: &[Tensor], b: &[Tensor]) -> bool {
-    a.iter().map(Tensor::shape).eq(b.iter().map(Tensor::shape))
+fn same_shapes(a: &[Value], b: &[Value]) -> bool {
+    a.iter().map(shape_of).eq(b.iter().map(shape_of))
+}
+
+/// The axes of a tensor of numbers or texts.
+pub(crate) fn shape_of(value: &Value) -> Option<&[usize]> {
+    match value {
+        Value::Tensor(tensor) => Some(tensor.shape()),
+        Value::StrTensor(texts) => Some(texts.shape()),
+        _ => None,
+    }
 }
 
 /// Replaces the members' inputs by their outcomes.
-fn run_group(model: &Model, members: &[usize], outcomes: &mut [Result<Tensors, Failure>]) {
+fn run_group(model: &Model, members: &[usize], outcomes: &mut [Result<Values, Failure>]) {
     if members.is_empty() {
         return;
     }
-    let inputs: Vec<&Tensors> = members.iter().filter_map(|index| outcomes[*index].as_ref().ok()).collect();
+    let inputs: Vec<&Values> = members.iter().filter_map(|index| outcomes[*index].as_ref().ok()).collect();
     match run_once(model, &inputs) {
         Ok(outputs) => {
             for (index, outputs) in members.iter().zip(outputs) {
@@ -91,7 +100,7 @@ fn run_group(model: &Model, members: &[usize], outcomes: &mut [Result<Tensors, F
 }
 
 /// One run: the outputs of each item.
-fn run_once(model: &Model, items: &[&Tensors]) -> Result<Vec<Tensors>, RunError> {
+fn run_once(model: &Model, items: &[&Values]) -> Result<Vec<Values>, RunError> {
     let input_count = model.signature().inputs().len();
     let stacked = (0..input_count).map(|input| join(model, items, input)).collect::<Result<Vec<_>, _>>()?;
     let outputs = model.engine().run(&stacked)?;
@@ -100,30 +109,57 @@ fn run_once(model: &Model, items: &[&Tensors]) -> Result<Vec<Tensors>, RunError>
         return Err(RunError::WrongCount { actual: outputs.len(), declared: declared.len() });
     }
     let mut results = vec![Vec::with_capacity(declared.len()); items.len()];
-    for (spec, output) in declared.iter().zip(&outputs) {
+    for (spec, output) in declared.iter().zip(outputs) {
         let parts = part(model, spec, output, items.len())?;
         results.iter_mut().zip(parts).for_each(|(result, part)| result.push(part));
     }
     Ok(results)
 }
 
-fn join(model: &Model, items: &[&Tensors], input: usize) -> Result<Tensor, TensorError> {
-    match model.signature().batch_axis() {
-        BatchAxis::Stacked | BatchAxis::One => {
-            let tensors: Vec<&Tensor> = items.iter().map(|item| &item[input]).collect();
-            Tensor::stack(&tensors)
+/// The input of all items: stacked into one buffer, which copies each once, or of a single item in place.
+fn join(model: &Model, items: &[&Values], input: usize) -> Result<Value, TensorError> {
+    let values = || items.iter().map(|item| &item[input]);
+    match (model.signature().batch_axis(), &items[0][input]) {
+        (BatchAxis::Absent, whole) => Ok(whole.clone()),
+        (_, Value::Tensor(only)) if items.len() == 1 => {
+            let shape: Vec<usize> = [1].iter().chain(only.shape()).copied().collect();
+            only.reshape(&shape).map(Value::Tensor)
         }
-        BatchAxis::Absent => Ok(items[0][input].clone()),
+        (_, Value::StrTensor(_)) => {
+            let texts =
+                values().filter_map(|value| if let Value::StrTensor(texts) = value { Some(texts) } else { None });
+            StrTensor::stack(&texts.collect::<Vec<_>>()).map(Value::StrTensor)
+        }
+        _ => Tensor::stack(&values().filter_map(Value::as_tensor).collect::<Vec<_>>()).map(Value::Tensor),
     }
 }
 
 /// One part per item, of the declared dtype.
-fn part(model: &Model, spec: &TensorSpec, output: &Tensor, items: usize) -> Result<Tensors, RunError> {
+fn part(model: &Model, spec: &TensorSpec, output: Value, items: usize) -> Result<Values, RunError> {
     let name = || spec.name().to_owned();
-    let output = cast(output, spec.dtype()).map_err(|source| RunError::Cast { name: name(), source })?;
-    match (model.signature().batch_axis(), output.shape().first()) {
-        (BatchAxis::Absent, _) => Ok(vec![output]),
-        (_, Some(rows)) if *rows == items => Ok(output.split()?),
-        _ => Err(RunError::NoBatchAxis { name: name(), shape: output.shape().to_vec(), items }),
+    let output = match (output, spec.dtype()) {
+        (Value::Tensor(tensor), Some(dtype)) => {
+            let tensor = cast(&tensor, dtype).map_err(|source| RunError::Cast { name: name(), source })?;
+            Value::Tensor(tensor)
+        }
+        (other, _) => other,
+    };
+    let rows = match &output {
+        Value::List(parts) => Some(parts.len()),
+        other => shape_of(other).and_then(|shape| shape.first().copied()),
+    };
+    match (model.signature().batch_axis(), output) {
+        (BatchAxis::Absent, output) => Ok(vec![output]),
+        (_, Value::Tensor(tensor)) if rows == Some(items) => {
+            Ok(tensor.split()?.into_iter().map(Value::Tensor).collect())
+        }
+        (_, Value::StrTensor(texts)) if rows == Some(items) => {
+            Ok(texts.split()?.into_iter().map(Value::StrTensor).collect())
+        }
+        (_, Value::List(parts)) if rows == Some(items) => Ok(parts),
+        (_, other) => {
+            let shape = shape_of(&other).map_or_else(|| rows.into_iter().collect(), <[usize]>::to_vec);
+            Err(RunError::NoBatchAxis { name: name(), shape, items })
+        }
     }
 }

@@ -7,14 +7,14 @@
 //!   threads and buffers, and a model that cannot run is an error at start.
 
 use bytes::Bytes;
-use callboard_codec::{DType, Tensor, Value};
+use callboard_codec::{DType, StrTensor, Tensor, Value};
 use callboard_core::{Batch, Failure, Replica, Rows as _, Stage, Worker};
 
 use crate::cast::cast;
 use crate::item::{Refusal, read_item, write_item};
 use crate::model::Model;
-use crate::run::{Tensors, run_items};
-use crate::signature::{Axis, BatchAxis};
+use crate::run::{Values, run_items};
+use crate::signature::{Axis, BatchAxis, Kind};
 
 /// The most bytes of zeros per input of a warm-up. A larger batch is not warmed up.
 const MAX_WARMUP_BYTES: usize = 256 * 1024 * 1024;
@@ -58,7 +58,7 @@ impl Worker for OnnxWorker {
         let read = |item| read_item(&self.model, item).map_err(Refusal::into_failure);
         let items = batch.iter().map(read).collect();
         let outcomes = run_items(&self.model, items, |index| !batch.context(index).is_cancelled());
-        let write = |outcome: Result<Tensors, Failure>| Ok(write_item(self.model.signature(), outcome?));
+        let write = |outcome: Result<Values, Failure>| Ok(write_item(self.model.signature(), outcome?));
         outcomes.into_iter().map(write).collect()
     }
 
@@ -72,8 +72,9 @@ impl Worker for OnnxWorker {
     }
 }
 
-/// Runs `items` items of zeros. Axes of any length are taken as 1, which a model may refuse (an image of one pixel);
-/// such a refusal is only logged, because real items may pass.
+/// Runs `items` items of zeros. Axes of any length are taken as 1, which a model may refuse (an image of one pixel),
+/// and of several inputs one may be a parameter that zero is no value of (a step, a scale); such a refusal is only
+/// logged, because real items may pass.
 fn warm_up(model: &Model, items: usize) -> Result<(), Failure> {
     let Some((zeros, guessed)) = zeros(model, items) else {
         return Ok(());
@@ -82,24 +83,34 @@ fn warm_up(model: &Model, items: usize) -> Result<(), Failure> {
     match outcomes.into_iter().find_map(Result::err) {
         None => Ok(()),
         Some(failure) if guessed => {
-            tracing::debug!(%failure, items, "warm-up with guessed lengths did not run");
+            tracing::debug!(%failure, items, "warm-up with guessed lengths or values did not run");
             Ok(())
         }
         Some(failure) => Err(Failure::new(format!("warm-up with {items} items of zeros: {failure}"))),
     }
 }
 
-/// One item of zeros, and whether a length had to be guessed. `None` when no item can be made up.
-fn zeros(model: &Model, items: usize) -> Option<(Tensors, bool)> {
-    let mut guessed = false;
-    let mut tensors = Vec::new();
+/// One item of zeros, and whether a length or value had to be guessed. `None` when no item can be made up.
+fn zeros(model: &Model, items: usize) -> Option<(Values, bool)> {
+    let mut guessed = model.inputs().len() > 1;
+    let mut inputs = Vec::new();
     for (spec, dtype) in model.inputs() {
         let axes = model.signature().item_axes(spec)?;
         guessed |= axes.iter().any(|axis| !matches!(axis, Axis::Fixed(_)));
         let shape: Vec<usize> = axes.iter().map(length).collect();
-        tensors.push(cast(&zero_tensor(spec.dtype(), &shape, items)?, dtype).ok()?);
+        inputs.push(match (spec.kind(), dtype) {
+            (Kind::Numbers(declared), Some(dtype)) => {
+                Value::Tensor(cast(&zero_tensor(*declared, &shape, items)?, dtype).ok()?)
+            }
+            (Kind::Texts, _) => {
+                // Not every text is one of the model's.
+                guessed = true;
+                Value::StrTensor(empty_texts(&shape, items)?)
+            }
+            _ => return None,
+        });
     }
-    Some((tensors, guessed))
+    Some((inputs, guessed))
 }
 
 fn length(axis: &Axis) -> usize {
@@ -113,4 +124,11 @@ fn zero_tensor(dtype: DType, shape: &[usize], items: usize) -> Option<Tensor> {
     let bytes = shape.iter().try_fold(dtype.size_bytes(), |size, axis| size.checked_mul(*axis))?;
     bytes.checked_mul(items).filter(|all| *all <= MAX_WARMUP_BYTES)?;
     Tensor::try_new(dtype, shape, Bytes::from(vec![0; bytes])).ok()
+}
+
+fn empty_texts(shape: &[usize], items: usize) -> Option<StrTensor> {
+    let texts = shape.iter().try_fold(1_usize, |product, axis| product.checked_mul(*axis))?;
+    // A text is 32 bytes in the engine.
+    texts.checked_mul(items)?.checked_mul(32).filter(|all| *all <= MAX_WARMUP_BYTES)?;
+    StrTensor::from_texts(shape, std::iter::repeat_n("", texts)).ok()
 }

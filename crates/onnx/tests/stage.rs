@@ -225,11 +225,11 @@ impl Engine for Doubling {
         Some(declared)
     }
 
-    fn run(&self, inputs: &[Tensor]) -> Result<Vec<Tensor>, EngineError> {
-        let x = inputs[0].view::<f32>().unwrap();
+    fn run(&self, inputs: &[Value]) -> Result<Vec<Value>, EngineError> {
+        let x = inputs[0].as_tensor().unwrap().view::<f32>().unwrap();
         match x.iter().find(|x| **x < 0.0) {
             Some(negative) => Err(EngineError::new("doubling", format_args!("{negative} is\nnegative"))),
-            None => Ok(vec![Tensor::from_array(x.mapv(|x| 2.0 * x))]),
+            None => Ok(vec![Tensor::from_array(x.mapv(|x| 2.0 * x)).into()]),
         }
     }
 }
@@ -243,10 +243,10 @@ impl Engine for Gated {
         self.inner.dtype(declared)
     }
 
-    fn run(&self, inputs: &[Tensor]) -> Result<Vec<Tensor>, EngineError> {
+    fn run(&self, inputs: &[Value]) -> Result<Vec<Value>, EngineError> {
         let calls = {
             let mut shapes = self.shapes.lock().unwrap();
-            shapes.push(inputs[0].shape().to_vec());
+            shapes.push(inputs[0].as_tensor().unwrap().shape().to_vec());
             shapes.len()
         };
         if calls == self.warm_ups + 1 {
@@ -373,8 +373,8 @@ impl Engine for WrongShape {
         Some(declared)
     }
 
-    fn run(&self, _inputs: &[Tensor]) -> Result<Vec<Tensor>, EngineError> {
-        Ok(vec![Tensor::from_array(array![1.0_f32, 2.0, 3.0])])
+    fn run(&self, _inputs: &[Value]) -> Result<Vec<Value>, EngineError> {
+        Ok(vec![Tensor::from_array(array![1.0_f32, 2.0, 3.0]).into()])
     }
 }
 

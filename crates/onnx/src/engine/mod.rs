@@ -1,23 +1,25 @@
-//! The engine that computes a model, behind a trait, so that another engine can replace rten.
+//! The engines that compute a model, behind one trait: ONNX Runtime where it is installed, and rten, which is embedded.
 //!
 //! An engine takes tensors of its own dtypes; other dtypes are converted before the call. It does not know batches,
 //! items or callers. All replicas of a stage share it, so the weights are in memory once.
 
-mod rten;
+pub(crate) mod onnxruntime;
+pub(crate) mod rten;
 
 use std::fmt;
 
-use callboard_codec::{DType, Tensor};
+use callboard_codec::{DType, Value};
 
-pub(crate) use self::rten::RtenEngine;
+pub use self::onnxruntime::LibraryError;
 
 /// Runs one loaded model.
 ///
 /// # Contract
 ///
-/// * [`run`](Self::run) is called from several threads at once. It takes the inputs in the order of the signature, each
-///   of the dtype that [`dtype`](Self::dtype) gives for the declared one, and returns the outputs in the order of the
-///   signature, likewise.
+/// * [`run`](Self::run) is called from several threads at once. It takes the inputs in the order of the signature and
+///   returns the outputs in the order of the signature: tensors, each of the dtype that [`dtype`](Self::dtype) gives
+///   for the declared one; if it [goes beyond numbers](Self::goes_beyond_numbers) also arrays of texts, lists for
+///   sequences and maps.
 /// * The same inputs give the same outputs, and a run leaves nothing behind: stages are idempotent because engines are.
 /// * Shapes are checked against the signature by the caller. Whatever else a model may object to is an [`EngineError`].
 pub trait Engine: fmt::Debug + Send + Sync + 'static {
@@ -27,12 +29,17 @@ pub trait Engine: fmt::Debug + Send + Sync + 'static {
     /// The dtype in which this engine computes a declared one: the same, one that holds the same numbers, or `None`.
     fn dtype(&self, declared: DType) -> Option<DType>;
 
+    /// Whether it takes and gives texts, sequences and maps.
+    fn goes_beyond_numbers(&self) -> bool {
+        false
+    }
+
     /// Computes the outputs.
     ///
     /// # Errors
     ///
     /// The model refused these inputs.
-    fn run(&self, inputs: &[Tensor]) -> Result<Vec<Tensor>, EngineError>;
+    fn run(&self, inputs: &[Value]) -> Result<Vec<Value>, EngineError>;
 }
 
 /// Why an engine could not load or run a model, in its own words.
@@ -50,5 +57,12 @@ impl EngineError {
         // The message becomes one line, for log lines and problem documents.
         let message = message.to_string().split_whitespace().collect::<Vec<_>>().join(" ");
         Self { engine, message }
+    }
+
+    /// Adds that ONNX Runtime can run what this engine cannot.
+    pub(crate) fn or_onnx_runtime(mut self) -> Self {
+        self.message +=
+            "; ONNX Runtime runs every model of the format: `pip install onnxruntime`, or name its `library`";
+        self
     }
 }

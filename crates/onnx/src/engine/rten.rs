@@ -6,12 +6,12 @@ use std::num::NonZeroUsize;
 use std::path::Path;
 use std::sync::Arc;
 
-use callboard_codec::{DType, Element, Tensor};
-use rten::{Model, NodeId, RunOptions, ThreadPool, Value, ValueView};
+use callboard_codec::{DType, Element, Tensor, Value};
+use rten::{Model, NodeId, RunOptions, ThreadPool, Value as RtenValue, ValueView};
 use rten_tensor::{Layout, Tensor as RtenTensor, TensorView};
 
 use super::{Engine, EngineError};
-use crate::signature::{Signature, TensorSpec};
+use crate::signature::{ModelHeader, TensorSpec};
 
 const NAME: &str = "rten";
 
@@ -28,11 +28,11 @@ impl RtenEngine {
     pub(crate) fn load(
         path: &Path,
         file: Vec<u8>,
-        has_external_data: bool,
-        signature: &Signature,
+        header: &ModelHeader,
         threads: Option<NonZeroUsize>,
     ) -> Result<Self, EngineError> {
-        let model = if has_external_data { Model::load_file(path) } else { Model::load(file) };
+        let signature = &header.signature;
+        let model = if header.has_external_data { Model::load_file(path) } else { Model::load(file) };
         let model = model.map_err(|error| EngineError::new(NAME, error))?;
         let node = |spec: &TensorSpec| model.node_id(spec.name()).map_err(|error| EngineError::new(NAME, error));
         let inputs = signature.inputs().iter().map(node).collect::<Result<_, _>>()?;
@@ -57,8 +57,8 @@ impl Engine for RtenEngine {
         }
     }
 
-    fn run(&self, inputs: &[Tensor]) -> Result<Vec<Tensor>, EngineError> {
-        let views = inputs.iter().map(|tensor| lend(tensor).map(Into::into)).collect::<Result<Vec<_>, _>>()?;
+    fn run(&self, inputs: &[Value]) -> Result<Vec<Value>, EngineError> {
+        let views = inputs.iter().map(|input| lend(input).map(Into::into)).collect::<Result<Vec<_>, _>>()?;
         let inputs = self.inputs.iter().copied().zip(views).collect();
         let options = RunOptions::default().with_thread_pool(self.threads.clone());
         let outputs = self.model.run(inputs, &self.outputs, Some(options));
@@ -66,7 +66,10 @@ impl Engine for RtenEngine {
     }
 }
 
-fn lend(tensor: &Tensor) -> Result<ValueView<'_>, EngineError> {
+fn lend(input: &Value) -> Result<ValueView<'_>, EngineError> {
+    let Value::Tensor(tensor) = input else {
+        return Err(EngineError::new(NAME, format_args!("cannot be given a {}", input.kind())));
+    };
     match tensor.dtype() {
         DType::F32 => view::<f32>(tensor),
         DType::I32 => view::<i32>(tensor),
@@ -84,18 +87,19 @@ where
     ValueView::from_shape(tensor.shape(), elements).map_err(|error| EngineError::new(NAME, error))
 }
 
-fn take(value: Value) -> Result<Tensor, EngineError> {
+fn take(value: RtenValue) -> Result<Value, EngineError> {
     match value {
-        Value::FloatTensor(tensor) => own(tensor),
-        Value::Int32Tensor(tensor) => own(tensor),
-        Value::Int8Tensor(tensor) => own(tensor),
-        Value::UInt8Tensor(tensor) => own(tensor),
+        RtenValue::FloatTensor(tensor) => own(tensor),
+        RtenValue::Int32Tensor(tensor) => own(tensor),
+        RtenValue::Int8Tensor(tensor) => own(tensor),
+        RtenValue::UInt8Tensor(tensor) => own(tensor),
         other => Err(EngineError::new(NAME, format_args!("gave a {}, which is not a tensor", other.dtype()))),
     }
 }
 
-fn own<T: Element>(tensor: RtenTensor<T>) -> Result<Tensor, EngineError> {
+fn own<T: Element>(tensor: RtenTensor<T>) -> Result<Value, EngineError> {
     let shape = tensor.shape().to_vec();
     // Row-major, copied only if the last operator left a transposed view.
-    Tensor::from_vec(&shape, tensor.into_data()).map_err(|error| EngineError::new(NAME, error))
+    let tensor = Tensor::from_vec(&shape, tensor.into_data());
+    tensor.map(Value::Tensor).map_err(|error| EngineError::new(NAME, error))
 }

@@ -1,7 +1,8 @@
-//! The inputs and outputs of a model: names, dtypes and shapes, read from the ONNX file itself.
+//! The inputs and outputs of a model: names, types and shapes, read from the ONNX file itself.
 //!
-//! Engines convert types inside (rten keeps an i64 as an i32), so their own metadata does not tell what the model's
-//! author declared; the protobuf does.
+//! Engines convert types inside (rten keeps an i64 as an i32, ONNX Runtime shows a tensor of any shape as one without
+//! axes), so their own metadata does not tell what the model's author declared; the protobuf does. A route has the same
+//! types on every machine, whichever engine is found.
 //!
 //! Decides which inputs are the callers' to give (weights that old files list among the inputs are not) and whether the
 //! first axis is the batch: see [`BatchAxis`]. A file that declares what no tensor can be is refused with a reason.
@@ -14,7 +15,7 @@ use std::fmt;
 use callboard_codec::{DType, DataType, TensorField, TensorFields};
 
 pub use read::SignatureError;
-pub(crate) use read::read;
+pub(crate) use read::{ModelHeader, read};
 
 /// The inputs and outputs of a model.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,8 +30,22 @@ pub struct Signature {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TensorSpec {
     name: String,
-    dtype: DType,
+    kind: Kind,
     shape: Option<Vec<Axis>>,
+}
+
+/// What an input or output is made of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Kind {
+    /// A tensor of numbers or bools.
+    Numbers(DType),
+    /// A tensor of texts.
+    Texts,
+    /// A list.
+    Sequence(Box<Self>),
+    /// A map to these. Integer keys are written as texts.
+    Map(Box<Self>),
 }
 
 /// One axis of a declared shape.
@@ -141,25 +156,27 @@ impl Signature {
 
     /// One item of an input or output in words: `f32 [1, 8, 8]`.
     pub(crate) fn describe_item(&self, spec: &TensorSpec) -> String {
-        ItemShape { dtype: spec.dtype, axes: self.item_axes(spec) }.to_string()
+        ItemShape { kind: &spec.kind, axes: self.item_axes(spec) }.to_string()
     }
 
     /// The type of one item: what a route of this stage alone takes.
     #[must_use]
     pub fn input_type(&self) -> DataType {
-        DataType::value()
-            .with_name("ModelInput")
-            .with_schema(schema::input(self))
-            .with_tensors(self.fields(&self.inputs))
+        let input = DataType::value().with_name("ModelInput").with_schema(schema::input(self));
+        self.with_fields(input, &self.inputs)
     }
 
     /// The type of what becomes of one item.
     #[must_use]
     pub fn output_type(&self) -> DataType {
-        DataType::value()
-            .with_name("ModelOutput")
-            .with_schema(schema::output(self))
-            .with_tensors(self.fields(&self.outputs))
+        let output = DataType::value().with_name("ModelOutput").with_schema(schema::output(self));
+        self.with_fields(output, &self.outputs)
+    }
+
+    /// The tensors by name, for protocols of tensors, if all of them are.
+    fn with_fields(&self, described: DataType, specs: &[TensorSpec]) -> DataType {
+        let all_tensors = specs.iter().all(|spec| spec.kind.is_tensor());
+        if all_tensors { described.with_tensors(self.fields(specs)) } else { described }
     }
 
     fn fields(&self, specs: &[TensorSpec]) -> TensorFields {
@@ -169,7 +186,7 @@ impl Signature {
         };
         let field = |spec: &TensorSpec| TensorField {
             name: spec.name.clone(),
-            dtype: Some(spec.dtype),
+            dtype: spec.dtype(),
             shape: self.item_axes(spec).map(|axes| axes.iter().map(length).collect()),
         };
         let stackable = self.batch_axis != BatchAxis::Absent;
@@ -184,10 +201,19 @@ impl TensorSpec {
         &self.name
     }
 
-    /// The element type that the file declares.
+    /// What the file declares it to be.
     #[must_use]
-    pub fn dtype(&self) -> DType {
-        self.dtype
+    pub fn kind(&self) -> &Kind {
+        &self.kind
+    }
+
+    /// The element type that the file declares, of a tensor of numbers.
+    #[must_use]
+    pub fn dtype(&self) -> Option<DType> {
+        match self.kind {
+            Kind::Numbers(dtype) => Some(dtype),
+            _ => None,
+        }
     }
 
     /// The axes, batch included. `None` when the file leaves the shape open.
@@ -201,12 +227,31 @@ impl TensorSpec {
     }
 }
 
+impl Kind {
+    fn is_tensor(&self) -> bool {
+        matches!(self, Self::Numbers(_) | Self::Texts)
+    }
+
+    /// Whether an output of a batch can have one part per item: tensors by their first axis, and the list of maps that
+    /// exporters of classifiers give. A list of tensors is one result.
+    fn may_be_batch(&self) -> bool {
+        match self {
+            Self::Numbers(_) | Self::Texts => true,
+            Self::Sequence(element) => matches!(**element, Self::Map(_)),
+            Self::Map(_) => false,
+        }
+    }
+}
+
 impl BatchAxis {
     fn infer(inputs: &[TensorSpec], outputs: &[TensorSpec]) -> Self {
         let all = |fits: fn(&Axis) -> bool| {
             let input_fits = |spec: &TensorSpec| spec.first_axis().is_some_and(fits);
             // An output of unknown shape gets the benefit of the doubt: warm-up sees what really comes.
-            let output_fits = |spec: &TensorSpec| spec.shape.is_none() || input_fits(spec);
+            let output_fits = |spec: &TensorSpec| match spec.shape {
+                None => spec.kind.may_be_batch(),
+                Some(_) => input_fits(spec),
+            };
             !inputs.is_empty() && inputs.iter().all(input_fits) && outputs.iter().all(output_fits)
         };
         // Exporters invent names for the first axis of outputs, so only those of the inputs have to agree.
@@ -246,7 +291,7 @@ impl fmt::Display for Axis {
 /// `f32 [batch, 1, 8, 8]`.
 impl fmt::Display for TensorSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        ItemShape { dtype: self.dtype, axes: self.shape() }.fmt(f)
+        ItemShape { kind: &self.kind, axes: self.shape() }.fmt(f)
     }
 }
 
@@ -261,18 +306,31 @@ impl fmt::Display for Signature {
     }
 }
 
+/// `f32`, `text`, `list of map to f32`.
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Numbers(dtype) => dtype.fmt(f),
+            Self::Texts => f.write_str("text"),
+            Self::Sequence(element) => write!(f, "list of {element}"),
+            Self::Map(value) => write!(f, "map to {value}"),
+        }
+    }
+}
+
 struct ItemShape<'a> {
-    dtype: DType,
+    kind: &'a Kind,
     axes: Option<&'a [Axis]>,
 }
 
 impl fmt::Display for ItemShape<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Some(axes) = self.axes else {
-            return write!(f, "{} of any shape", self.dtype);
+            let any_shape = if self.kind.is_tensor() { " of any shape" } else { "" };
+            return write!(f, "{}{any_shape}", self.kind);
         };
         let axes: Vec<_> = axes.iter().map(Axis::to_string).collect();
-        write!(f, "{} [{}]", self.dtype, axes.join(", "))
+        write!(f, "{} [{}]", self.kind, axes.join(", "))
     }
 }
 

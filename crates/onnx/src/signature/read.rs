@@ -5,8 +5,8 @@ use std::collections::HashSet;
 use callboard_codec::{DType, MAX_RANK};
 use prost::Message as _;
 
-use super::{Axis, Signature, TensorSpec};
-use crate::proto::{DimensionValue, ElementType, GraphProto, ModelProto, TensorShapeProto, ValueInfoProto};
+use super::{Axis, Kind, Signature, TensorSpec};
+use crate::proto::{DimensionValue, ElementType, GraphProto, ModelProto, TensorShapeProto, TypeProto, ValueInfoProto};
 
 /// Inputs or outputs of one model: transformers with a cache per layer have hundreds.
 const MAX_TENSORS: usize = 1024;
@@ -33,16 +33,15 @@ pub enum SignatureError {
         /// `input` or `output`.
         role: &'static str,
     },
-    /// An input or output that is not a tensor, such as the sequence of maps that scikit-learn's exporter adds to a
-    /// classifier. Remedy: export without it (`zipmap=False`).
-    #[error("{role} `{name}` is not a tensor")]
+    /// An input or output that is neither a tensor nor a sequence or map of tensors, such as a sparse tensor.
+    #[error("{role} `{name}` is no tensor, sequence or map")]
     NotATensor {
         /// `input` or `output`.
         role: &'static str,
         /// Its name.
         name: String,
     },
-    /// Elements that are no numbers or bools (strings, complex numbers), or of an unknown type.
+    /// Elements that are no numbers, bools or texts (complex numbers, floats of 8 bits), or of an unknown type.
     #[error("{role} `{name}` has elements of an unsupported type (ONNX code {code})")]
     UnsupportedElements {
         /// `input` or `output`.
@@ -116,18 +115,45 @@ fn read_all<'a>(
 
 fn read_one(role: &'static str, info: &ValueInfoProto) -> Result<TensorSpec, SignatureError> {
     let name = info.name.clone().filter(|name| is_usable(name)).ok_or(SignatureError::BadName { role })?;
-    let Some(tensor) = info.r#type.as_ref().and_then(|declared| declared.tensor_type.as_ref()) else {
-        return Err(SignatureError::NotATensor { role, name });
+    let declared = info.r#type.as_ref().map(without_optional);
+    let kind = match declared.map(|declared| read_kind(declared, MAX_DEPTH)) {
+        Some(Ok(kind)) => kind,
+        Some(Err(Some(code))) => return Err(SignatureError::UnsupportedElements { role, name, code }),
+        Some(Err(None)) | None => return Err(SignatureError::NotATensor { role, name }),
     };
-    let code = tensor.elem_type.unwrap_or_default();
-    let Some(dtype) = dtype_of(code) else {
-        return Err(SignatureError::UnsupportedElements { role, name, code });
-    };
-    if let Some(rank) = tensor.shape.as_ref().map(|shape| shape.dim.len()).filter(|rank| *rank > MAX_RANK) {
+    let shape = declared.and_then(|declared| declared.tensor_type.as_ref()?.shape.as_ref());
+    if let Some(rank) = shape.map(|shape| shape.dim.len()).filter(|rank| *rank > MAX_RANK) {
         return Err(SignatureError::TooManyAxes { role, name, rank });
     }
-    let shape = tensor.shape.as_ref().map(read_axes);
-    Ok(TensorSpec { name, dtype, shape })
+    Ok(TensorSpec { name, kind, shape: shape.map(read_axes) })
+}
+
+/// What an optional value is if it is there.
+fn without_optional(declared: &TypeProto) -> &TypeProto {
+    declared.optional_type.as_ref().and_then(|optional| optional.elem_type.as_deref()).unwrap_or(declared)
+}
+
+/// A sequence of maps of tensors is 3 deep.
+const MAX_DEPTH: usize = 4;
+
+/// The kind; an error has the code of elements that no tensor of ours has.
+fn read_kind(declared: &TypeProto, depth: usize) -> Result<Kind, Option<i32>> {
+    let depth = depth.checked_sub(1).ok_or(None)?;
+    let boxed = |inner: Option<&TypeProto>| read_kind(inner.ok_or(None)?, depth).map(Box::new);
+    match declared {
+        TypeProto { tensor_type: Some(tensor), .. } => {
+            let code = tensor.elem_type.unwrap_or_default();
+            match ElementType::try_from(code) {
+                Ok(ElementType::String) => Ok(Kind::Texts),
+                _ => dtype_of(code).map(Kind::Numbers).ok_or(Some(code)),
+            }
+        }
+        TypeProto { sequence_type: Some(sequence), .. } => {
+            boxed(sequence.elem_type.as_deref().map(without_optional)).map(Kind::Sequence)
+        }
+        TypeProto { map_type: Some(map), .. } => boxed(map.value_type.as_deref()).map(Kind::Map),
+        _ => Err(None),
+    }
 }
 
 fn read_axes(shape: &TensorShapeProto) -> Vec<Axis> {

@@ -3,7 +3,7 @@
 use callboard_codec::DType;
 use serde_json::{Map, Value, json};
 
-use super::{Axis, Signature, TensorSpec};
+use super::{Axis, BatchAxis, Kind, Signature, TensorSpec};
 
 /// One input: the tensor alone or under its name. Several: an object with all of them.
 pub(super) fn input(signature: &Signature) -> Value {
@@ -31,15 +31,34 @@ fn object(signature: &Signature, specs: &[TensorSpec]) -> Value {
 /// Nested arrays with their lengths where the model fixes them.
 fn tensor(signature: &Signature, spec: &TensorSpec) -> Value {
     let mut schema = match signature.item_axes(spec) {
-        Some(axes) => axes.iter().rev().fold(element(spec.dtype()), array),
-        // Numbers nested to any depth have no schema of their own.
-        None => json!({}),
+        Some(axes) => axes.iter().rev().fold(kind(spec.kind()), array),
+        None if spec.kind().is_tensor() => any_shape(),
+        None => match (signature.batch_axis(), spec.kind()) {
+            // An item of a batch has one of the list.
+            (BatchAxis::Stacked | BatchAxis::One, Kind::Sequence(of)) => kind(of),
+            (_, whole) => kind(whole),
+        },
     };
     if let Some(fields) = schema.as_object_mut() {
         let words = format!("`{}`: {}", spec.name(), signature.describe_item(spec));
         fields.insert("description".to_owned(), words.into());
     }
     schema
+}
+
+/// Numbers nested to any depth have no schema of their own.
+fn any_shape() -> Value {
+    json!({})
+}
+
+fn kind(kind: &Kind) -> Value {
+    match kind {
+        Kind::Numbers(dtype) => element(*dtype),
+        Kind::Texts => json!({ "type": "string" }),
+        Kind::Sequence(of) if of.is_tensor() => json!({ "type": "array", "items": any_shape() }),
+        Kind::Sequence(of) => json!({ "type": "array", "items": self::kind(of) }),
+        Kind::Map(to) => json!({ "type": "object", "additionalProperties": self::kind(to) }),
+    }
 }
 
 fn array(items: Value, axis: &Axis) -> Value {

@@ -5,8 +5,8 @@ use prost::Message as _;
 
 use super::*;
 use crate::proto::{
-    DimensionProto, DimensionValue, ElementType, GraphProto, ModelProto, OperatorSetIdProto, TensorProto,
-    TensorShapeProto, TensorTypeProto, TypeProto, ValueInfoProto,
+    DimensionProto, DimensionValue, ElementOfProto, ElementType, GraphProto, MapTypeProto, ModelProto,
+    OperatorSetIdProto, TensorProto, TensorShapeProto, TensorTypeProto, TypeProto, ValueInfoProto,
 };
 
 /// An axis for the builders below: a number or a name; "" is an axis without either.
@@ -25,7 +25,10 @@ fn value(name: &str, elements: ElementType, dims: &[Dim]) -> ValueInfoProto {
     };
     let dim = dims.iter().map(|dim| DimensionProto { value: axis(dim) }).collect();
     let tensor_type = TensorTypeProto { elem_type: Some(elements as i32), shape: Some(TensorShapeProto { dim }) };
-    ValueInfoProto { name: Some(name.to_owned()), r#type: Some(TypeProto { tensor_type: Some(tensor_type) }) }
+    ValueInfoProto {
+        name: Some(name.to_owned()),
+        r#type: Some(TypeProto { tensor_type: Some(tensor_type), ..TypeProto::default() }),
+    }
 }
 
 fn model(input: Vec<ValueInfoProto>, output: Vec<ValueInfoProto>) -> ModelProto {
@@ -122,15 +125,72 @@ fn a_file_that_is_not_onnx_is_refused() {
     }
 }
 
-#[test]
-fn an_input_or_output_that_is_not_a_numeric_tensor_is_refused_by_name() {
-    let sequence = ValueInfoProto { name: Some("zipmap".to_owned()), r#type: Some(TypeProto { tensor_type: None }) };
-    let error = read_model(&model(Vec::new(), vec![sequence])).unwrap_err();
-    assert_eq!(error.to_string(), "output `zipmap` is not a tensor");
+/// A value of the type that is given.
+fn typed(name: &str, r#type: TypeProto) -> ValueInfoProto {
+    ValueInfoProto { name: Some(name.to_owned()), r#type: Some(r#type) }
+}
 
-    let text = value("text", ElementType::String, &[Named("N")]);
-    let error = read_model(&model(vec![text], vec![value("y", ElementType::Float, &[])])).unwrap_err();
-    assert_eq!(error.to_string(), "input `text` has elements of an unsupported type (ONNX code 8)");
+fn tensor_of(elements: ElementType) -> Option<Box<TypeProto>> {
+    value("", elements, &[]).r#type.map(Box::new)
+}
+
+#[test]
+fn the_outputs_of_a_classifier_are_texts_and_a_list_of_maps() {
+    let map = MapTypeProto { key_type: Some(ElementType::Int64 as i32), value_type: tensor_of(ElementType::Float) };
+    let map = TypeProto { map_type: Some(Box::new(map)), ..TypeProto::default() };
+    let list = TypeProto {
+        sequence_type: Some(Box::new(ElementOfProto { elem_type: Some(Box::new(map)) })),
+        ..TypeProto::default()
+    };
+    let optional = TypeProto {
+        optional_type: Some(Box::new(ElementOfProto { elem_type: tensor_of(ElementType::Float) })),
+        ..TypeProto::default()
+    };
+    let input = value("x", ElementType::String, &[Named("N"), Fixed(2)]);
+    let label = value("label", ElementType::String, &[Named("N")]);
+    let model = model(vec![input], vec![label, typed("scores", list), typed("more", optional)]);
+    let signature = read_model(&model).unwrap();
+    assert_eq!(signature.to_string(), "x: text [N, 2] → label: text [N], scores: list of map to f32, more: f32 []");
+}
+
+#[test]
+fn a_list_of_maps_may_have_a_part_per_item_and_a_list_of_tensors_has_not() {
+    let classifier = |element: Kind| {
+        let spec = |name: &str, kind, shape| TensorSpec { name: name.to_owned(), kind, shape };
+        let x = spec("x", Kind::Numbers(DType::F32), Some(vec![Axis::Any, Axis::Fixed(4)]));
+        BatchAxis::infer(&[x], &[spec("y", Kind::Sequence(Box::new(element)), None)])
+    };
+    let number = Kind::Numbers(DType::F32);
+    assert_eq!(classifier(Kind::Map(Box::new(number.clone()))), BatchAxis::Stacked);
+    assert_eq!(classifier(number), BatchAxis::Absent);
+}
+
+#[test]
+fn a_type_nested_deeper_than_any_model_needs_is_refused() {
+    let list = |element| TypeProto {
+        sequence_type: Some(Box::new(ElementOfProto { elem_type: Some(Box::new(element)) })),
+        ..TypeProto::default()
+    };
+    for depth in [4, 50, 200, 500] {
+        let deep = (0..depth).fold(TypeProto::default(), |inner, _| list(inner));
+        let file = std::thread::Builder::new().stack_size(64 << 20);
+        let deep =
+            file.spawn(move || model(Vec::new(), vec![typed("y", deep)]).encode_to_vec()).unwrap().join().unwrap();
+        Signature::try_from_onnx(&deep).unwrap_err();
+    }
+}
+
+#[test]
+fn an_input_or_output_that_no_client_can_send_or_read_is_refused_by_name() {
+    let sparse = typed("sparse", TypeProto::default());
+    let error = read_model(&model(Vec::new(), vec![sparse])).unwrap_err();
+    assert_eq!(error.to_string(), "output `sparse` is no tensor, sequence or map");
+
+    let mut complex = value("x", ElementType::Float, &[Named("N")]);
+    let tensor = complex.r#type.as_mut().and_then(|declared| declared.tensor_type.as_mut()).unwrap();
+    tensor.elem_type = Some(14);
+    let error = read_model(&model(vec![complex], vec![value("y", ElementType::Float, &[])])).unwrap_err();
+    assert_eq!(error.to_string(), "input `x` has elements of an unsupported type (ONNX code 14)");
 
     let error = read_model(&model(Vec::new(), Vec::new())).unwrap_err();
     assert_eq!(error, SignatureError::NoOutputs);

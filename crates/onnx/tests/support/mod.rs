@@ -2,8 +2,11 @@
 
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 
+pub(crate) mod library;
+
 use std::path::PathBuf;
 
+use callboard_onnx::{EngineChoice, LoadError, Model, OnnxConfig};
 use prost::{Message, Oneof};
 
 /// `TensorProto.DataType`.
@@ -13,6 +16,9 @@ pub(crate) const I64: i32 = 7;
 pub(crate) const BOOL: i32 = 9;
 pub(crate) const F64: i32 = 11;
 pub(crate) const U32: i32 = 12;
+
+/// The operators for classical models.
+const ML: &str = "ai.onnx.ml";
 
 /// An axis of a declared shape.
 #[derive(Clone, Copy)]
@@ -62,7 +68,25 @@ struct Node {
     output: Vec<String>,
     #[prost(string, tag = "4")]
     op_type: String,
+    #[prost(message, repeated, tag = "5")]
+    attribute: Vec<Attribute>,
+    #[prost(string, tag = "7")]
+    domain: String,
 }
+
+/// An attribute of integers.
+#[derive(Clone, PartialEq, Message)]
+struct Attribute {
+    #[prost(string, tag = "1")]
+    name: String,
+    #[prost(int64, repeated, packed = "false", tag = "8")]
+    ints: Vec<i64>,
+    #[prost(int32, tag = "20")]
+    r#type: i32,
+}
+
+/// `AttributeProto.INTS`.
+const INTS: i32 = 7;
 
 #[derive(Clone, PartialEq, Message)]
 struct Weight {
@@ -74,6 +98,18 @@ struct Weight {
     float_data: Vec<f32>,
     #[prost(string, tag = "8")]
     name: String,
+    #[prost(message, repeated, tag = "13")]
+    external_data: Vec<Entry>,
+    #[prost(int32, tag = "14")]
+    data_location: i32,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Entry {
+    #[prost(string, tag = "1")]
+    key: String,
+    #[prost(string, tag = "2")]
+    value: String,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -88,6 +124,24 @@ struct ValueInfo {
 struct Type {
     #[prost(message, optional, tag = "1")]
     tensor_type: Option<TensorType>,
+    #[prost(message, optional, boxed, tag = "4")]
+    sequence_type: Option<Box<ElementOf>>,
+    #[prost(message, optional, boxed, tag = "5")]
+    map_type: Option<Box<MapType>>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct ElementOf {
+    #[prost(message, optional, boxed, tag = "1")]
+    elem_type: Option<Box<Type>>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct MapType {
+    #[prost(int32, tag = "1")]
+    key_type: i32,
+    #[prost(message, optional, boxed, tag = "2")]
+    value_type: Option<Box<Type>>,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -125,7 +179,8 @@ fn value_info(name: &str, elem_type: i32, axes: &[Axis]) -> ValueInfo {
     };
     let dim = axes.iter().map(|axis| Dimension { length: Some(length(axis)) }).collect();
     let tensor_type = TensorType { elem_type, shape: Some(Shape { dim }) };
-    ValueInfo { name: name.to_owned(), r#type: Some(Type { tensor_type: Some(tensor_type) }) }
+    let r#type = Type { tensor_type: Some(tensor_type), ..Type::default() };
+    ValueInfo { name: name.to_owned(), r#type: Some(r#type) }
 }
 
 impl Graph {
@@ -145,25 +200,71 @@ impl Graph {
 
     pub(crate) fn weight(mut self, name: &str, dims: &[i64], data: &[f32]) -> Self {
         let (name, dims, float_data) = (name.to_owned(), dims.to_vec(), data.to_vec());
-        self.initializer.push(Weight { dims, data_type: F32, float_data, name });
+        self.initializer.push(Weight { dims, data_type: F32, float_data, name, ..Weight::default() });
+        self
+    }
+
+    /// A weight whose numbers are in a file beside the model.
+    pub(crate) fn external_weight(mut self, name: &str, dims: &[i64], file: &str) -> Self {
+        let location = Entry { key: "location".to_owned(), value: file.to_owned() };
+        let (name, dims, external_data) = (name.to_owned(), dims.to_vec(), vec![location]);
+        self.initializer.push(Weight {
+            dims,
+            data_type: F32,
+            name,
+            external_data,
+            data_location: 1,
+            ..Weight::default()
+        });
+        self
+    }
+
+    /// An output that is a list.
+    pub(crate) fn output_list(mut self, name: &str, of: &Listed) -> Self {
+        let tensor = value_info("", F32, &[]).r#type.map(Box::new);
+        let element = match of {
+            Listed::Tensors => tensor,
+            Listed::Maps => {
+                let map = MapType { key_type: I64, value_type: tensor };
+                Some(Box::new(Type { map_type: Some(Box::new(map)), ..Type::default() }))
+            }
+        };
+        let list = Type { sequence_type: Some(Box::new(ElementOf { elem_type: element })), ..Type::default() };
+        self.output.push(ValueInfo { name: name.to_owned(), r#type: Some(list) });
         self
     }
 
     pub(crate) fn node(mut self, op_type: &str, inputs: &[&str], output: &str) -> Self {
         let input = inputs.iter().map(|name| (*name).to_owned()).collect();
-        self.node.push(Node { input, output: vec![output.to_owned()], op_type: op_type.to_owned() });
+        let (output, op_type) = (vec![output.to_owned()], op_type.to_owned());
+        self.node.push(Node { input, output, op_type, ..Node::default() });
+        self
+    }
+
+    /// The last node is of the operators for classical models, and has this attribute.
+    pub(crate) fn in_ml(mut self, name: &str, ints: &[i64]) -> Self {
+        let node = self.node.last_mut().unwrap();
+        node.domain = ML.to_owned();
+        node.attribute.push(Attribute { name: name.to_owned(), ints: ints.to_vec(), r#type: INTS });
         self
     }
 
     pub(crate) fn to_onnx(&self) -> Vec<u8> {
-        let opset_import = vec![OperatorSet { domain: String::new(), version: 17 }];
+        let set = |domain: &str, version| OperatorSet { domain: domain.to_owned(), version };
+        let opset_import = vec![set("", 17), set(ML, 3)];
         ModelProto { ir_version: 8, graph: Some(self.clone()), opset_import }.encode_to_vec()
     }
 
-    /// Loads the model through a temporary file.
-    pub(crate) fn load(&self, name: &str) -> Result<callboard_onnx::Model, callboard_onnx::LoadError> {
+    /// Loads the model on the embedded engine, through a temporary file.
+    pub(crate) fn load(&self, name: &str) -> Result<Model, LoadError> {
+        self.load_on(EngineChoice::Rten, name)
+    }
+
+    pub(crate) fn load_on(&self, engine: EngineChoice, name: &str) -> Result<Model, LoadError> {
         let file = TempFile::new(name, &self.to_onnx());
-        callboard_onnx::Model::load(&file.0)
+        let mut config = OnnxConfig::new(&file.0);
+        config.engine = engine;
+        Model::from_config(&config)
     }
 }
 
@@ -216,4 +317,10 @@ pub(crate) fn compare() -> Graph {
 /// `y = |x|` with the axes as given.
 pub(crate) fn abs(elements: i32, axes: &[Axis]) -> Graph {
     Graph::new().input("x", elements, axes).output("y", elements, axes).node("Abs", &["x"], "y")
+}
+
+/// A sequence of maps from i64 to f32, or of tensors of f32.
+pub(crate) enum Listed {
+    Maps,
+    Tensors,
 }

@@ -1,0 +1,72 @@
+//! What a run copies, counted in bytes that Rust allocates: inputs are used in place, a batch is stacked once, outputs
+//! stay where ONNX Runtime has put them. Skipped without its library, as `onnxruntime.rs`.
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
+
+#[path = "../../codec/tests/common/heap.rs"]
+mod heap;
+mod support;
+
+use callboard_codec::{Tensor, Value};
+use callboard_core::{App, Node};
+use support::library::load_graph;
+use support::{F32, Fixed, Named, abs};
+use tokio::runtime::{Builder, Runtime};
+
+const WIDTH: usize = 256 * 1024;
+const BYTES: usize = 4 * WIDTH;
+
+fn start(name: &str) -> Option<(Runtime, Node)> {
+    let model = load_graph(&abs(F32, &[Named("batch"), Fixed(WIDTH as i64)]), name)?;
+    let runtime = Builder::new_current_thread().enable_time().build().unwrap();
+    let stage = callboard_onnx::stage("model", &model).max_batch_size(4);
+    let app = App::new().route_described("/model", stage, model.input_type(), model.output_type());
+    let node = runtime.block_on(app.start()).unwrap();
+    Some((runtime, node))
+}
+
+fn item(number: usize) -> Value {
+    Tensor::from_vec(&[WIDTH], vec![-(number as f32); WIDTH]).unwrap().into()
+}
+
+fn check(answer: &Value, number: usize) {
+    assert_eq!(answer.as_tensor().unwrap().as_slice::<f32>().unwrap()[WIDTH - 1], number as f32);
+}
+
+#[test]
+fn a_single_item_is_never_copied() {
+    let Some((runtime, node)) = start("copies-one") else { return };
+    let (client, item) = (node.client(), item(3));
+    let call = || runtime.block_on(client.call::<Value, Value>("/model", item.clone())).unwrap();
+    call();
+    let _turn = heap::turn();
+    let (answer, _, allocated) = heap::measured(call);
+    check(&answer, 3);
+    assert!(allocated < BYTES / 8, "{allocated} bytes for an input and an output of {BYTES} bytes");
+}
+
+#[test]
+fn a_batch_is_stacked_once_and_its_answers_share_the_output() {
+    let Some((runtime, node)) = start("copies-batch") else { return };
+    let client = node.client();
+    let items: Vec<Value> = (0..8).map(item).collect();
+    let call_all = || {
+        let call = |item: &Value| {
+            let (client, item) = (client.clone(), item.clone());
+            runtime.spawn(async move { client.call::<Value, Value>("/model", item).await.unwrap() })
+        };
+        let calls: Vec<_> = items.iter().map(call).collect();
+        runtime.block_on(async {
+            let mut answers = Vec::new();
+            for call in calls {
+                answers.push(call.await.unwrap());
+            }
+            answers
+        })
+    };
+    call_all();
+    let _turn = heap::turn();
+    let (answers, _, allocated) = heap::measured(call_all);
+    answers.iter().enumerate().for_each(|(number, answer)| check(answer, number));
+    assert!(allocated < items.len() * BYTES + BYTES / 2, "{allocated} bytes for {} items of {BYTES}", items.len());
+}
