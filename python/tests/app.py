@@ -63,6 +63,8 @@ class Errors:
     def predict(self, kind: str) -> Any:
         if kind == "http":
             raise cb.HTTPException(503, {"busy": np.int64(3)}, headers={"Retry-After": "2"})
+        if kind == "headers":
+            raise cb.HTTPException(401, headers={"WWW-Authenticate": "Basic", "Retry-After": "2", "x-a": "b"})
         if kind == "value":
             raise ValueError("a bad kind")
         if kind == "deep":
@@ -172,6 +174,7 @@ class Sleeps:
 class Repeats:
     @cb.batched(max_batch_size=1000)
     def predict(self, texts: list[str]) -> list[str]:
+        log.info("begun")
         time.sleep(0.1)
         return [900 * text for text in texts]
 
@@ -202,3 +205,12 @@ def add(a: int, b: int = 1) -> int:
 async def twice(values: list[float]) -> list[float]:
     await asyncio.sleep(0)
     return [2 * value for value in values]
+
+
+@cb.function
+def about(question: str, context: cb.Context) -> dict[str, Any]:
+    """All that code knows of its call."""
+    log.info("asked for %s", question)
+    names = ("request_id", "route", "caller", "traceparent", "session", "headers", "tags", "cancelled")
+    remaining = context.remaining()
+    return {name: getattr(context, name) for name in names} | {"in_time": remaining is not None and remaining > 1}

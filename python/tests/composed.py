@@ -124,3 +124,15 @@ class Nested:
 
     async def predict(self, text: str) -> list[Any]:
         return await self.plain([text])  # type: ignore[no-any-return]
+
+
+class Early:
+    """Calls too early."""
+
+    size = cb.depends("/size")
+
+    def setup(self) -> None:
+        self.size("a")
+
+    def predict(self, text: str) -> str:
+        return text

@@ -7,8 +7,10 @@ import time
 from typing import Any, NoReturn
 
 import callboard as cb
+from callboard._messages import Batch
+from callboard._process import take_socket
 from callboard._runner import Failure
-from callboard.worker import Batch, Worker, _take_socket
+from callboard.worker import Worker
 
 
 @cb.function
@@ -67,4 +69,4 @@ class Faulty(Worker):
 
 if __name__ == "__main__":
     Faulty.fault = sys.argv[1]
-    sys.exit(Faulty(_take_socket(), "echo.py:echo").main() or 3 * (Faulty.fault == "code"))
+    sys.exit(Faulty(take_socket(), "echo.py:echo").main() or 3 * (Faulty.fault == "code"))

@@ -80,3 +80,9 @@ class OfReplica:
 
     def predict(self, what: str) -> str:
         return what
+
+
+@cb.service(share_setup=True)
+class Threads(Own):
+    def setup(self) -> None:
+        threading.Thread(target=time.sleep, args=(1000,), name="loader", daemon=True).start()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import json
+import re
 import subprocess
 import sys
 import time
@@ -18,8 +20,10 @@ from node import ENVIRONMENT
 from numpy.typing import NDArray
 
 import callboard as cb
+from callboard import _headers
 from callboard._api import hyphened, timeout_ms
-from callboard._target import routes_of
+from callboard._target import TargetError, routes_of
+from callboard.client._base import BaseClient, CallSettings
 from callboard.doctor import examine
 
 HERE = Path(__file__).parent
@@ -66,6 +70,7 @@ def test_each_route_is_described() -> None:
         "concurrency": 1,
         "description": "Labels texts.",
         "parameters": ["texts"],
+        "is_value": True,
     }
     assert services["Sentiment.where"]["target"] == "app.py:Sentiment.where"
     assert services["Sentiment.where"]["route"] == "/where"
@@ -149,6 +154,16 @@ def test_the_readme_has_every_name() -> None:
     readme = (HERE.parent / "README.md").read_text()
     for name in cb.__all__:
         assert name == "__version__" or f"| `{name}" in readme or f"| `@{name}" in readme, name
+
+
+def test_the_reference_has_every_setting_and_option_of_a_client() -> None:
+    page = (HERE.parents[1] / "docs/python/reference.md").read_text()
+    rows = re.findall(r"^\| `(\w+)` \| `([^`]+)`[^|]*\|.*\|$", page, re.MULTILINE)
+    parameters = inspect.signature(BaseClient.__init__).parameters.values()
+    settings = [(each.name, str(each.default)) for each in parameters if each.kind is each.KEYWORD_ONLY]
+    assert [row for row in rows if row[0] in dict(settings)] == settings
+    for option in CallSettings.__annotations__:
+        assert f"\n| `{option}` | " in page, option
 
 
 @pytest.mark.parametrize("wrong", ["5", "s", "-1s", "0ms", 0, float("nan"), float("inf")])
@@ -320,8 +335,46 @@ def test_the_doctor_names_what_an_app_lacks_with_its_cure(tmp_path: Path, monkey
     (tmp_path / "app.py").write_text("import json")
     assert list(examine(str(tmp_path / "app.py"), None))[1:] == [
         f"ok: the package callboard {cb.__version__}",
-        f"ok: {tmp_path / 'app.py'} finds its 1 modules",
+        f"ok: {tmp_path / 'app.py'} finds its 1 module",
     ]
     (tmp_path / "app.py").write_text("def")
     assert "line 1: invalid syntax; correct it" in list(examine(str(tmp_path / "app.py"), None))[2]
     assert "there is no file none.py" in list(examine("none.py", None))[2]
+
+
+@pytest.mark.parametrize(
+    ("headers", "message"),
+    [
+        ({"Set-Cookie": "a=b"}, "is the server's own"),
+        ({"content-length": "3"}, "is the server's own"),
+        ({"Access-Control-Allow-Origin": "*"}, "is the server's own"),
+        ({"a b": "c"}, "has characters that HTTP does not allow"),
+        ({"a": "b\r\nc: d"}, "has characters that HTTP does not allow"),
+        ({"a": 3}, "must be texts"),
+        ({"a": "b" * 2048}, "with 2048 bytes in all"),
+        ({f"a{number}": "" for number in range(17)}, "at most 16"),
+    ],
+)
+def test_headers_that_an_error_cannot_have(headers: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        cb.HTTPException(400, headers=headers)
+
+
+def test_the_edge_and_the_package_refuse_the_same_headers() -> None:
+    edge = (Path(__file__).parents[2] / "crates/http/src/error/mapping.rs").read_text()
+    names = edge.partition("const OWN_HEADERS")[2].partition("= [")[2].partition("]")[0]
+    assert tuple(re.findall(r'"([^"]+)"', names)) == _headers.OWN
+
+
+def test_a_class_that_cannot_be_made_or_called_is_told_at_the_start() -> None:
+    class Model:
+        def __init__(self, path: str) -> None: ...
+        def predict(self, x: int) -> int: ...
+
+    class Misspelt:
+        def predct(self, x: int) -> int: ...
+
+    with pytest.raises(TargetError, match="missing a required argument: 'path': a service is made without arguments"):
+        routes_of(Model, "app.py:Model")
+    with pytest.raises(TargetError, match="has no method `predict`, and none with @route; is `predct` meant"):
+        routes_of(Misspelt, "app.py:Misspelt")

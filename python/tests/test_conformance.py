@@ -36,7 +36,9 @@ def test_a_worker_of_this_package_that_calls_passes() -> None:
 @pytest.mark.skipif(shutil.which("node") is None, reason="needs Node.js")
 def test_the_worker_in_javascript_passes() -> None:
     lines = [
-        f"skipped {name}: it does not share memory" if name in SHARED_MEMORY else line
+        f"skipped {name}: it does not share memory"
+        if name in SHARED_MEMORY
+        else line.replace("ok a batch ahead", "skipped a batch ahead: it does not take a batch ahead")
         for name, line in zip(NAMES, WITHOUT_CALLS, strict=True)
     ]
     assert suite("node", str(WORKER_JS)) == (0, lines)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import composed
@@ -10,6 +11,9 @@ import pytest
 from node import Node
 
 import callboard as cb
+from callboard._app import load_app
+from callboard._errors import error_map
+from callboard._target import TargetError
 
 # ---- In this process -------------------------------------------------------------------------------------------------
 
@@ -177,3 +181,37 @@ def test_a_worker_reads_results_while_it_writes_calls() -> None:
         head, _ = node.receive()
         answer(node, head, 7)
         assert [len(each) for each in node.outcomes()[0][0][:3]] == [300_001] * 3
+
+
+def test_setup_is_told_that_it_cannot_call() -> None:
+    with Node("composed.py:Early") as node:
+        head, _ = node.receive()
+        assert head["type"] == "failed"
+        assert "/size cannot be called now: other services may not be ready in `setup`" in head["message"]
+
+
+def test_the_error_of_a_call_is_passed_on_without_a_traceback_of_its_own() -> None:
+    error = cb.CallError("no", kind="invalid_input", status_code=422, headers={"a": "b"})
+    try:
+        raise error
+    except cb.CallError:
+        assert error_map(error) == {"message": "no", "kind": "invalid_input", "status": 422, "headers": [("a", "b")]}
+
+
+def test_a_call_of_a_step_says_what_the_step_needs(tmp_path: Path) -> None:
+    code = """
+import callboard as cb
+
+@cb.function
+def step(x: int) -> int: ...
+
+@cb.service
+class Other:
+    step = cb.depends("/step")
+    def predict(self, x: int) -> int: ...
+
+app = cb.pipeline(step, step)
+"""
+    (tmp_path / "steps.py").write_text(code)
+    with pytest.raises(TargetError, match=r"Other.step: `/step` is a step of a pipeline.*@function\(route='/step'\)"):
+        load_app(str(tmp_path / "steps.py"))

@@ -178,6 +178,12 @@ def test_where_a_fork_is_not_safe_it_says_why(kind: str, reason: str) -> None:
         assert server.started == {"type": "refused", "message": reason}
 
 
+def test_a_shared_setup_that_starts_threads_is_named() -> None:
+    reason = "a fork would lose threads that its import or its `setup` (share_setup) has started (loader)"
+    with Server("forks.py:Threads") as server:
+        assert server.started == {"type": "refused", "message": reason}
+
+
 def test_the_threads_of_numpy_do_not_matter() -> None:
     with Server("forks.py:Own", "numpy") as server:
         assert server.started["type"] == "ready"

@@ -14,7 +14,8 @@ import pytest
 from node import ENVIRONMENT, Node
 
 import callboard as cb
-from callboard._hooks import Health, Preparation, finish
+from callboard._awaiting import finish
+from callboard._hooks import Health, Preparation
 from callboard._target import TargetError, routes_of
 
 HERE = Path(__file__).parent
@@ -157,3 +158,27 @@ def test_a_replica_that_is_well_goes_on_and_is_asked_now_and_then(monkeypatch: p
     now += 1.0
     assert finish(health.reason()) == "health() is False"
     assert finish(Health(object()).reason()) is None
+
+
+def test_a_class_is_prepared_by_its_name_without_what_it_depends_on(tmp_path: Path) -> None:
+    code = """
+import callboard as cb
+
+class Inner:
+    def prepare(self): ...
+    def predict(self, x: int) -> int: ...
+
+class Outer(Inner):
+    inner = cb.depends(Inner)
+
+app = cb.pipeline(Inner, Outer)
+"""
+    (tmp_path / "app.py").write_text(code)
+
+    def said(target: str) -> list[str]:
+        code, printed, errors = prepare("--check", target, cwd=tmp_path)
+        assert code == 1, errors
+        return [line.partition(":")[0] for line in printed.splitlines()]
+
+    assert said("app.py:Outer") == ["Outer"]
+    assert said("app.py:app") == ["Inner", "Outer"]

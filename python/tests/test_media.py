@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from node import Node
 
 import callboard as cb
 from callboard._envelope import decode, encode
@@ -47,7 +48,7 @@ def test_a_file_comes_as_bytes_or_as_base64() -> None:
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        ({"image": "https://example.org/a.png"}, "got a URL: URLs are not fetched; send the file in a form"),
+        ({"image": "https://example.org/a.png"}, "got a URL: this server fetches none"),
         ({"image": "no base64!"}, r"got a text that is not base64: .* - at `\$.image`"),
         ({"image": "AP8"}, "not base64"),
         ({"image": 7}, r"Expected a file, as bytes or as base64 in a text, got `int` - at `\$.image`"),
@@ -94,7 +95,7 @@ def test_a_form_has_a_field_for_each_file() -> None:
         "type": "string",
         "contentEncoding": "base64",
         "contentMediaType": "image/*",
-        "description": "a file: bytes, or base64 as text",
+        "description": "a file: bytes, base64 as text, or an https URL if the server allows its host",
     }
     assert (found["input"]["type"], found["input"]["required"]) == ("object", ["image"])
     assert found["raw_body"] == {"field": "image", "media_types": ["image/*", "application/octet-stream"]}
@@ -215,3 +216,13 @@ def test_integers_of_each_width_are_from_minus_one_to_one(width: int, raw: bytes
 def test_a_file_is_sent_as_its_bytes() -> None:
     large = bytes(range(256)) * 8
     assert decode(encode({"a": cb.File(PNG), "b": [cb.Image(large)]})) == {"a": PNG, "b": [large]}
+
+
+def test_a_picture_with_too_many_pixels_fails_its_item_only() -> None:
+    image = pytest.importorskip("PIL.Image")
+    # Few kilobytes, and 100 million pixels: over the limit at which Pillow warns.
+    small, large = (cb.Image.from_pil(image.new("1", size)).data for size in ((2, 2), (10_000, 10_000)))
+    with Node("media.py:pixels").ready() as node:
+        good, bomb, after = node.call(small, large, small)
+        assert good == after == 4
+        assert bomb["invalid"] and "too many pixels (10000 by 10000)" in bomb["message"]

@@ -201,6 +201,8 @@ def test_frames_that_come_during_a_run_are_read_after_it() -> None:
 def test_both_sides_may_write_at_the_same_time() -> None:
     with Node("app.py:Repeats").ready() as node:
         node.batch(["x"] * 1000)
+        # A cancelled item that has not begun does not begin.
+        assert node.receive_any()[0]["message"] == "begun"
         # More than the socket holds: this ends when the worker reads, which writes more than the socket holds.
         for item in range(1000):
             node.send({"type": "cancel", "id": 1, "item": item})
@@ -302,3 +304,26 @@ def test_a_call_is_fast() -> None:
         for _ in range(200):
             assert node.call("good") == ["good"]
         assert time.monotonic() - begin < 2
+
+
+def test_headers_of_an_exception_are_sent_beside_it() -> None:
+    with Node("app.py:Errors").ready() as node:
+        (error,) = node.call("headers")
+        assert error == {
+            "message": "Unauthorized",
+            "status": 401,
+            "retry_after_ms": 2000,
+            "headers": [["WWW-Authenticate", "Basic"], ["x-a", "b"]],
+        }
+
+
+def test_the_context_has_all_that_the_node_knows() -> None:
+    known = {"request_id": "r", "route": "/about", "caller": "lab", "traceparent": "00-1-2-01", "session": 2**64 - 1}
+    more = {"headers": {"x-tenant": "a"}, "tags": {"colour": "red"}}
+    with Node("app.py:about").ready() as node:
+        node.batch(["this"], items=[{**known, **more, "remaining_ms": 60_000}])
+        ((found,), _) = node.outcomes()
+        assert found == {**known, **more, "cancelled": False, "in_time": True}
+        (record,) = node.logs
+        assert (record["level"], record["target"], record["request_id"]) == ("info", "app", "r")
+        assert record["message"] == "asked for this"

@@ -32,12 +32,16 @@ from callboard._api import (
 from callboard._compose import ensemble, onnx, pick, pipeline, rename, stage, switch
 from callboard._depends import depends
 from callboard._media import Audio, File, Image
+from callboard._run import run
 from callboard._version import __version__
+from callboard.client import AsyncClient, Client
 from callboard.testing import test_client
 
 __all__ = [
+    "AsyncClient",
     "Audio",
     "CallError",
+    "Client",
     "Context",
     "Field",
     "File",
@@ -56,6 +60,7 @@ __all__ = [
     "pipeline",
     "rename",
     "route",
+    "run",
     "service",
     "stage",
     "switch",
@@ -76,6 +81,7 @@ _ELSEWHERE = {
     "deployment": "service",
     "endpoint": "route",
     "method": "route",
+    "serve": "run",
 }
 
 

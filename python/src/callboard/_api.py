@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NoReturn, TypeVar, overload
 
+from callboard._headers import checked
+
 Contract = Literal["at_most_once", "idempotent", "pure"]
 CONTRACTS = ("at_most_once", "idempotent", "pure")
 
@@ -34,7 +36,8 @@ _UNITS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000}
 class HTTPException(Exception):
     """Answers the call with a status from 400 to 599. In a batch it may be returned in the place of one item.
 
-    A `detail` that is no text goes to the client as `details`. Of the headers only `Retry-After` in seconds is sent.
+    A `detail` that is no text goes to the client as `details`. The headers are at most 16, and none of the server's own
+    such as `Content-Length` or `Set-Cookie`; `Retry-After` is in seconds.
     """
 
     def __init__(self, status_code: int, detail: Any = None, headers: Mapping[str, str] | None = None) -> None:
@@ -42,7 +45,7 @@ class HTTPException(Exception):
             raise ValueError(f"HTTPException: the status {status_code} is not from 400 to 599")
         self.status_code = status_code
         self.detail = _phrase(status_code) if detail is None else detail
-        self.headers = dict(headers or {})
+        self.headers = checked(headers)
         super().__init__(status_code, self.detail)
 
     @property
@@ -53,6 +56,11 @@ class HTTPException(Exception):
     def retry_after_ms(self) -> int | None:
         seconds = next((value for name, value in self.headers.items() if name.lower() == "retry-after"), "")
         return int(seconds) * 1000 if seconds.isdecimal() else None
+
+    @property
+    def other_headers(self) -> dict[str, str]:
+        """The headers but `Retry-After`, which is a time for the node."""
+        return {name: value for name, value in self.headers.items() if name.lower() != "retry-after"}
 
     def __str__(self) -> str:
         return f"{self.status_code}: {self.message}"
@@ -77,9 +85,11 @@ class InvalidInput(ValueError):
 
 
 class CallError(Exception):
-    """A call of a dependency has failed. Left alone, it is the failure of the call that made it, as it is.
+    """A call has failed. In a service, left alone, it is the failure of the call that made it, as it is.
 
-    `kind` is one of the words in `docs/errors.md`, such as `"invalid_input"`, `"overloaded"` or `"failed"`.
+    `kind` is one of the words in `docs/errors.md`, such as `"invalid_input"`, `"overloaded"` or `"failed"`. The errors
+    of a client are a class for each kind (`callboard.client.errors`), and have a `request_id`; `was_started` says
+    whether user code may have run, and `retryable` whether the same call may be made again.
     """
 
     def __init__(self, message: str, *, kind: str = "failed", status_code: int | None = None, **more: Any) -> None:
@@ -90,8 +100,27 @@ class CallError(Exception):
         self.type: str | None = more.get("type")
         self.details: Any = more.get("details")
         self.retry_after_ms: int | None = more.get("retry_after_ms")
+        self.headers: dict[str, str] = dict(more.get("headers") or {})
         self.trace: str | None = more.get("trace")
         self.stage: str | None = more.get("stage")
+        self.request_id: str | None = more.get("request_id")
+        self.retryable: bool = more.get("retryable", False)
+        self.was_started: bool = more.get("was_started", True)
+
+    @property
+    def status(self) -> int | None:
+        """The HTTP status."""
+        return self.status_code
+
+    @property
+    def retry_after(self) -> float | None:
+        """Seconds after which the call may be made again."""
+        return None if self.retry_after_ms is None else self.retry_after_ms / 1000
+
+    @property
+    def remote_traceback(self) -> str | None:
+        """The traceback of the service."""
+        return self.trace
 
     def __str__(self) -> str:
         return f"{self.kind}: {self.message}"
@@ -110,8 +139,14 @@ class Context:
 
     request_id: str | None = None
     route: str | None = None
+    # The name of its API key.
     caller: str | None = None
     traceparent: str | None = None
+    # Calls of one session have one number, and go to one replica where the stage asks for that.
+    session: int | None = None
+    # The headers that the route wants, by their lower-case names, and what a caller in process has attached.
+    headers: dict[str, str] = dataclasses.field(default_factory=dict)
+    tags: dict[str, str] = dataclasses.field(default_factory=dict)
     # On the clock of `time.monotonic()`; None without a deadline.
     deadline: float | None = None
     _cancelled: bool = dataclasses.field(default=False, repr=False)
@@ -198,9 +233,18 @@ def service(
 def service(cls: Any = None, /, **options: Any) -> Any:
     """Makes a class a service: `@service` or `@service(replicas=2, timeout="5s", contract="idempotent")`.
 
-    `timeout` is in seconds, or a text such as `"200ms"`. The route is the name in lower case with hyphens. `examples`
-    are valid inputs: each replica warms up by them, and the documentation shows them. With `share_setup`, `setup` runs
-    once, before the replicas are forked; with `warm=False` each replica imports the module.
+    * `name` and `route`: by default the name of the class in lower case with hyphens, and the same after a `/`.
+    * `replicas`: the processes that run it, 1 by default.
+    * `timeout`: the longest time of one batch, in seconds or a text such as `"200ms"`. A replica that takes longer is
+      ended, and its calls fail with status 504.
+    * `contract`: `"at_most_once"` (the default), `"idempotent"` or `"pure"`. With the latter two the items of a replica
+      that has died are run again on another one.
+    * `max_batch_size`: the most items of a batch, for a method with `@batched`.
+    * `device`: the text that `setup` gets as `device`, such as `"cuda:0"`; `"cpu"` by default.
+    * `examples`: valid inputs. Each replica warms up by them, and the documentation shows them.
+    * `share_setup`: `setup` runs once, before the replicas are forked. `warm=False`: each replica imports the module.
+
+    Raises `TypeError` for an unknown option, and `ValueError` for a value out of its range.
     """
     _check_names("service", options, _SERVICE_OPTIONS)
 

@@ -100,6 +100,7 @@ class _Builder:
         stages = _distinct([part for _, step in composed for part in walk(step) if isinstance(part, NodeStage)])
         app = App(routes, steps, stages, self._pipelines(composed), self)
         self._check_names(app)
+        self._check_calls(app)
         self._check_models(stages)
         for name, step in composed:
             self._check_types(name, step)
@@ -177,6 +178,19 @@ class _Builder:
         for path, (name, _) in app.pipelines.items():
             if path in paths:
                 raise TargetError(f"{path} is the route of `{paths[path].name}` and of `{name}`: give one route='/…'")
+
+    def _check_calls(self, app: App) -> None:
+        """The node finds routes that nothing serves. That of a step it cannot know."""
+        steps = {step.path: step for step in app.steps}
+        for route in app.routes:
+            for attribute, dependency in depends_of(route.owner):
+                step = steps.get(dependency.target) if isinstance(dependency.target, str) else None
+                if step is not None and step.path not in app.pipelines:
+                    word = "function" if step.service.is_function else "service"
+                    raise TargetError(
+                        f"{route.owner.__name__}.{attribute}: `{step.path}` is a step of a pipeline, without a route "
+                        f"of its own: give it one, @{word}(route={step.path!r})"
+                    )
 
     def _check_models(self, stages: list[NodeStage]) -> None:
         base = os.path.dirname(os.path.abspath(self._source)) if self._source.endswith(".py") else os.getcwd()

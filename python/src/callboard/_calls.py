@@ -14,18 +14,12 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-import msgspec
-
 from callboard._api import CallError
+from callboard._current import CURRENT
 from callboard._depends import MAP_CALLS, in_loop
 from callboard._envelope import Buffer, decode, encode_pieces
-from callboard._runner import CURRENT
+from callboard._messages import Result
 from callboard._target import Route
-
-
-class Result(msgspec.Struct, tag="result", tag_field="type"):
-    id: int
-    error: dict[str, Any] | None = None
 
 
 class OpenCall:
@@ -70,6 +64,8 @@ class WorkerCalls:
         self.max_bytes = 0
         # Whether the code of the service is asynchronous.
         self.awaits = False
+        # Whether `setup` is over.
+        self.is_ready = False
 
     def is_async(self) -> bool:
         return self.awaits and in_loop()
@@ -138,7 +134,8 @@ class WorkerCalls:
         # Code of no item in particular calls for the batch that runs, or for the oldest of several.
         batch = next(iter(self._running), None) if place is None else place[0]
         if batch is None or batch not in self._running:
-            raise CallError("a dependency is called for a call of this service, and none runs", kind="unavailable")
+            when = "no call of this service runs" if self.is_ready else "other services may not be ready in `setup`"
+            raise CallError(f"{path} cannot be called now: {when}; call it in `predict`", kind="unavailable")
         pieces = encode_pieces(value)
         size = sum(map(len, pieces))
         if size > self.max_bytes:
@@ -182,7 +179,7 @@ class WorkerCalls:
 
 
 def _error(error: dict[str, Any]) -> CallError:
-    known = ("type", "details", "retry_after_ms", "trace", "stage")
+    known = ("type", "details", "retry_after_ms", "trace", "stage", "headers")
     more = {name: error[name] for name in known if name in error}
     kind = error.get("kind") or ("invalid_input" if error.get("invalid") else "failed")
     return CallError(str(error.get("message", "")), kind=kind, status_code=error.get("status"), **more)

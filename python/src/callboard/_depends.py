@@ -11,10 +11,11 @@ import contextvars
 import functools
 import inspect
 import sys
-from collections.abc import Coroutine, Iterable
+from collections.abc import Iterable
 from typing import Any, Protocol
 
 from callboard._api import CallError, Context, HTTPException, InvalidInput, SetupContext, _route, nearest_name
+from callboard._awaiting import finish, settled
 from callboard._envelope import Decoder, EnvelopeError, encode
 from callboard._runner import Cancelled, Failure, Runner, setup_arguments
 from callboard._signature import convert, schema
@@ -213,7 +214,7 @@ class Local:
 
     def call(self, path: str, route: Route | None, value: Any) -> Any:
         if route is None or not (route.signature.is_async or _has_async_setup(route.owner)):
-            return _driven(self.call_async(path, route, value))
+            return finish(self.call_async(path, route, value))
         if self._loop is None:
             self._loop = asyncio.new_event_loop()
         return self._loop.run_until_complete(self.call_async(path, route, value))
@@ -229,7 +230,7 @@ class Local:
             instance = route.instance()
             setup = getattr(instance, "setup", None)
             if setup is not None:
-                await _maybe(setup(**setup_arguments(setup, SetupContext(stage=route.stage))))
+                await settled(setup(**setup_arguments(setup, SetupContext(stage=route.stage))))
             self._instances[id(route.owner)] = instance
         runner, inputs, contexts = Runner(route, instance), [self._sent(value)], [Context(route=route.path)]
         if runner.signature.is_async:
@@ -251,7 +252,7 @@ class Local:
         try:
             for instance in instances.values():
                 if hasattr(instance, "cleanup"):
-                    loop.run_until_complete(_maybe(instance.cleanup()))
+                    loop.run_until_complete(settled(instance.cleanup()))
         finally:
             loop.close()
 
@@ -261,20 +262,6 @@ class Local:
 
 def _has_async_setup(owner: Any) -> bool:
     return inspect.iscoroutinefunction(getattr(owner, "setup", None))
-
-
-def _driven(call: Coroutine[Any, Any, Any]) -> Any:
-    """The result of a coroutine that never waits."""
-    try:
-        call.send(None)
-    except StopIteration as done:
-        return done.value
-    raise TypeError("synchronous code waits for asynchronous code: make it `async def`")
-
-
-async def _maybe(result: Any) -> None:
-    if inspect.isawaitable(result):
-        await result
 
 
 def _no_stream(_: int, __: Any) -> None:
@@ -302,7 +289,11 @@ def call_error(error: BaseException) -> CallError:
         return CallError(str(error), kind="invalid_input", status_code=422)
     if isinstance(error, HTTPException):
         details = None if isinstance(error.detail, str) else error.detail
-        more: dict[str, Any] = {"details": details, "retry_after_ms": error.retry_after_ms}
+        more: dict[str, Any] = {
+            "details": details,
+            "retry_after_ms": error.retry_after_ms,
+            "headers": error.other_headers,
+        }
         return CallError(error.message, status_code=error.status_code, **more)
     if isinstance(error, (Cancelled, asyncio.CancelledError)):
         return CallError("the caller has left", kind="cancelled")

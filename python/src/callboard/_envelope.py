@@ -11,9 +11,11 @@ import dataclasses
 import datetime
 import decimal
 import enum
+import io
 import math
 import struct
 import uuid
+import weakref
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -51,6 +53,7 @@ _DTYPES = {code: np.dtype(name).newbyteorder("<") for name, code in _CODES.items
 
 # Types that MessagePack expresses as they are.
 _PLAIN = frozenset({type(None), bool, int, float, str})
+_TEXT = frozenset({str})
 # Types that have a text or number of their own.
 _NAMED = (
     datetime.datetime, datetime.date, datetime.time, datetime.timedelta, decimal.Decimal, uuid.UUID, enum.Enum,
@@ -87,6 +90,8 @@ def encode_pieces(value: object) -> list[Buffer]:
         raise TypeError(f"an integer beyond 64 bits at ${_wide_integer(value)}") from None
     except UnicodeEncodeError as error:
         raise TypeError(f"a text that has no UTF-8: {error.reason}") from None
+    if not writer.segments:
+        return [_HEADER.pack(MAGIC, VERSION, 0, 0, len(tree), 0, _HEADER.size + len(tree)) + tree]
     lengths = [len(segment) for segment in writer.segments]
     end = _HEADER.size + 8 * len(lengths) + len(tree)
     padded: list[Buffer] = []
@@ -148,6 +153,9 @@ class _Writer:
         return lowered
 
     def map(self, entries: Mapping[Any, Any], depth: int) -> dict[str, Any]:
+        is_plain = _TEXT.issuperset(map(type, entries)) and _PLAIN.issuperset(map(type, entries.values()))
+        if is_plain and type(entries) is dict:
+            return entries
         lowered: dict[str, Any] = {}
         for key, value in entries.items():
             name = key if type(key) is str else _key(key)
@@ -164,6 +172,8 @@ class _Writer:
         """Everything that is not one of the usual types."""
         if isinstance(value, (bytearray, memoryview)):
             return self.lower(bytes(value), depth)
+        if isinstance(value, io.BytesIO):
+            return self.lower(value.getvalue(), depth)
         if isinstance(value, _NAMED):
             return self.lower(msgspec.to_builtins(value), depth)
         if isinstance(value, np.generic):
@@ -313,21 +323,54 @@ def _arrow_stream(value: Any) -> tuple[int, memoryview]:
         kind, table = _table_of(pa, value)
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema) as stream:
-        stream.write_table(table)
+        if table.num_rows:
+            stream.write_table(table)
+        else:
+            # The categories of a column without rows come with a batch.
+            stream.write_batch(
+                pa.RecordBatch.from_arrays([_empty(column) for column in table.columns], schema=table.schema)
+            )
     return kind, memoryview(sink.getvalue()).cast("B")
 
 
 def _table_of(pa: Any, value: Any) -> tuple[int, Any]:
-    name = type(value).__name__
+    name, is_pandas = type(value).__name__, type(value).__module__.startswith("pandas")
     if name == "DataFrame":
-        is_pandas = type(value).__module__.startswith("pandas")
         return FRAME, pa.Table.from_pandas(value, preserve_index=False) if is_pandas else value.to_arrow()
     if name == "Series":
-        column = value.to_arrow() if hasattr(value, "to_arrow") else pa.Array.from_pandas(value)
-        return SERIES, pa.table({str(value.name or ""): column})
+        column = "" if value.name is None else str(value.name)
+        if is_pandas:
+            return SERIES, pa.Table.from_pandas(value.to_frame(column), preserve_index=False)
+        return SERIES, value.to_frame(column).to_arrow()
     if isinstance(value, (pa.Array, pa.ChunkedArray)):
-        return SERIES, pa.table({"": value})
+        return SERIES, series_table(value)
     raise _Unwritable(f"a value of type `{_type_name(value)}` cannot be sent")
+
+
+def _empty(column: Any) -> Any:
+    return column.chunk(0) if column.num_chunks else column.combine_chunks()
+
+
+# The schemas of the series that were read, which have the name and what pandas says of its own types. By identity,
+# because an array of Arrow has neither a hash nor room for a name.
+_READ_SERIES: dict[int, tuple[weakref.ref[Any], Any]] = {}
+
+
+def series_table(column: Any) -> Any:
+    """The table of one column that a series is, with its name if it has been read."""
+    pa = _pyarrow()
+    reference, schema = _READ_SERIES.get(id(column), (None, None))
+    if reference is None or reference() is not column:
+        return pa.table({"": column})
+    return pa.Table.from_arrays([column], schema=schema)
+
+
+def _read_series(table: Any) -> Any:
+    """The column of a table, which keeps its schema."""
+    column = table.column(0)
+    key = id(column)
+    _READ_SERIES[key] = weakref.ref(column, lambda _: _READ_SERIES.pop(key, None)), table.schema
+    return column
 
 
 # ---- Reading ---------------------------------------------------------------------------------------------------------
@@ -418,7 +461,10 @@ def _split(view: memoryview) -> tuple[memoryview, list[memoryview]]:
     end = start + tree_bytes
     if end > total:
         raise EnvelopeError("the lengths exceed the envelope")
-    tree, segments = view[start:end], []
+    tree = view[start:end]
+    segments: list[memoryview] = []
+    if not count and end == total:
+        return tree, segments
     for (length,) in _LENGTH.iter_unpack(view[_HEADER.size : start]):
         place = end + -end % ALIGNMENT
         if length == 0 or place + length > total:
@@ -533,4 +579,4 @@ def _series(data: memoryview) -> Any:
     table = _table(data)
     if table.num_columns != 1:
         raise EnvelopeError(f"a series of {table.num_columns} columns")
-    return table.column(0)
+    return _read_series(table)

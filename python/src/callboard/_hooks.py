@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from callboard._api import Context
+from callboard._awaiting import settled
 from callboard._envelope import decode, encode
 from callboard._runner import Cancelled, Failure, Runner, hook_arguments
 from callboard._target import Route
@@ -69,7 +70,7 @@ class Preparation:
             self.cache.mkdir(parents=True, exist_ok=True)
             result = instance.prepare(**hook_arguments(instance.prepare, {"cache": self.cache}))
             if inspect.isawaitable(result):
-                asyncio.run(_awaited(result))
+                asyncio.run(settled(result))
             self._mark.write_text(self._code())
             return True
 
@@ -86,10 +87,6 @@ class Preparation:
         with open(f"{self.cache}.lock", "w") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield
-
-
-async def _awaited(result: Any) -> None:
-    await result
 
 
 # ---- Examples --------------------------------------------------------------------------------------------------------
@@ -136,17 +133,7 @@ class Health:
             return None
         self._next = time.monotonic() + HEALTH_SECONDS
         try:
-            answer = self._ask()
-            answer = await answer if inspect.isawaitable(answer) else answer
+            answer = await settled(self._ask())
         except Exception as error:
             return f"health() raised {type(error).__name__}: {error}"
         return None if answer or answer is None else f"health() is {answer!r}"
-
-
-def finish(coroutine: Any) -> Any:
-    """Runs a coroutine to its end that waits for nothing, without a loop: a hook of a service without async code."""
-    try:
-        coroutine.send(None)
-    except StopIteration as done:
-        return done.value
-    raise RuntimeError("a hook has waited where there is no loop")

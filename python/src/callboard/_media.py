@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import base64
 import binascii
+import contextlib
+import contextvars
 import io
 import os
 import re
@@ -15,12 +17,14 @@ import sys
 import types
 import typing
 import wave
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar, get_args, get_origin
 
 import numpy as np
 from numpy.typing import NDArray
 
 from callboard._api import InvalidInput
+from callboard._fetch import Fetched
 
 if TYPE_CHECKING:
     import PIL.Image
@@ -106,10 +110,15 @@ class Image(File):
         pillow = _pillow()
         try:
             image: PIL.Image.Image = pillow.open(io.BytesIO(self.data))
+            # Pillow itself only warns up to twice its limit.
+            if pillow.MAX_IMAGE_PIXELS and image.width * image.height > pillow.MAX_IMAGE_PIXELS:
+                raise pillow.DecompressionBombError(f"{image.width} by {image.height}")
             image.load()
-        except (OSError, SyntaxError, ValueError, EOFError, pillow.DecompressionBombError) as error:
-            message = str(error) if isinstance(error, pillow.DecompressionBombError) else "it cannot be decoded"
-            raise InvalidInput(f"a picture of {len(self.data)} bytes ({self.media_type}): {message}") from error
+        except (pillow.DecompressionBombError, MemoryError) as error:
+            raise InvalidInput(f"a picture of {len(self.data)} bytes: it has too many pixels ({error})") from error
+        except (OSError, SyntaxError, ValueError, EOFError) as error:
+            message = f"a picture of {len(self.data)} bytes ({self.media_type}): it cannot be decoded"
+            raise InvalidInput(message) from error
         return image if mode is None or image.mode == mode else image.convert(mode)
 
     def array(self, mode: str = "RGB") -> NDArray[np.uint8]:
@@ -243,15 +252,20 @@ def schema(kind: type) -> dict[str, Any]:
     """The JSON Schema of a file."""
     media_range = media_range_of(kind)
     known = {} if media_range == BYTES else {"contentMediaType": media_range}
-    return {"type": "string", "contentEncoding": "base64", **known, "description": "a file: bytes, or base64 as text"}
+    description = "a file: bytes, base64 as text, or an https URL if the server allows its host"
+    return {"type": "string", "contentEncoding": "base64", **known, "description": description}
 
 
 def convert(kind: type, value: Any) -> Any:
     """An input as a file of this type. `ValueError` says what it is instead."""
     if is_pillow(kind):
-        return convert(Image, value).pil()
+        image = convert(Image, value)
+        return _pillow().new("1", (1, 1)) if image.data is _PENDING else image.pil()
     if isinstance(value, File):
         return kind(value.data, value.media_type)
+    url = url_of(value)
+    if url is not None:
+        return _by_url(kind, url)
     if isinstance(value, str):
         data, media_type = _from_text(value)
         return kind(data, media_type)
@@ -260,10 +274,66 @@ def convert(kind: type, value: Any) -> Any:
     raise ValueError(f"Expected a file, as bytes or as base64 in a text, got `{type(value).__name__}`")
 
 
+# The bytes of a file that is still to be fetched.
+_PENDING = bytes(bytearray(b"pending"))
+# What a URL stands for while an input is converted: None to wait for it. Without this, URLs are refused.
+_resolve: contextvars.ContextVar[Callable[[str], Fetched | None] | None] = contextvars.ContextVar(
+    "callboard_files", default=None
+)
+_GENERIC = (None, BYTES, "binary/octet-stream")
+
+
+@contextlib.contextmanager
+def resolving(resolve: Callable[[str], Fetched | None]) -> Iterator[None]:
+    """While inputs are converted whose URLs stand for these files."""
+    token = _resolve.set(resolve)
+    try:
+        yield
+    finally:
+        _resolve.reset(token)
+
+
+def url_of(value: Any) -> str | None:
+    """The URL in the place of a file: a text, or `{"url": "https://…"}`."""
+    if isinstance(value, dict) and list(value) == ["url"]:
+        value = value["url"]
+    return value if isinstance(value, str) and _URL.match(value) else None
+
+
+def has_url(value: Any) -> bool:
+    """Whether there may be such a place in an input."""
+    if isinstance(value, (list, tuple)):
+        return any(map(has_url, value))
+    return any(map(has_url, value.values())) if isinstance(value, dict) else url_of(value) is not None
+
+
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
+
+
+def _by_url(kind: type[File], url: str) -> File:
+    resolve = _resolve.get()
+    if resolve is None:
+        cure = "send the file in a form, or as base64"
+        raise ValueError(f"Expected a file, got a URL: this server fetches none (setting files.hosts); {cure}")
+    try:
+        file = resolve(url)
+    except ValueError as error:
+        raise ValueError(f"Expected a file, got a URL: {error}") from None
+    if file is None:
+        return kind(_PENDING)
+    by_bytes = media_type_of(file.data)
+    for media_type in (file.media_type, by_bytes):
+        if media_type not in _GENERIC and not _is_in(str(media_type), kind.media_range):
+            raise ValueError(f"Expected a file of {kind.media_range}, got {media_type} from its URL")
+    return kind(file.data, by_bytes if file.media_type in _GENERIC else file.media_type)
+
+
+def _is_in(media_type: str, media_range: str) -> bool:
+    return media_range == BYTES or media_type.startswith(media_range.removesuffix("*"))
+
+
 def _from_text(text: str) -> tuple[bytes, str | None]:
     """Base64 as in mail (RFC 4648, with padding), or a `data:` URL of it (RFC 2397)."""
-    if re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", text):
-        raise ValueError("Expected a file, got a URL: URLs are not fetched; send the file in a form, or as base64")
     media_type = None
     head = re.match(r"data:([^;,]*)(?:;[^;,]*)*?;base64,", text, re.IGNORECASE)
     if head:

@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import contextvars
 import dataclasses
+import functools
 import inspect
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from typing import Any
 
 from callboard._api import Context, SetupContext, nearest_name
+from callboard._awaiting import settled
+from callboard._current import running
+from callboard._fetch import FileRules, Files, fetch_all, taken
+from callboard._media import has_url, resolving
 from callboard._target import Route
 
-# The call whose code runs now, for log records.
-CURRENT: contextvars.ContextVar[Context | None] = contextvars.ContextVar("callboard_current", default=None)
+# Between items and outputs, how often it is asked whether callers have left.
+_LOOK_SECONDS = 0.001
+
+_NOTHING: contextlib.nullcontext[None] = contextlib.nullcontext()
 
 # Takes the index of an item, and its next output.
 Emit = Callable[[int, Any], None]
@@ -35,17 +42,24 @@ class Cancelled(Exception):
 class Runner:
     """One instance of a service, ready for items."""
 
-    def __init__(self, route: Route, instance: Any) -> None:
+    def __init__(self, route: Route, instance: Any, files: FileRules | None = None) -> None:
         self.signature = route.signature
         self.concurrency = route.method.concurrency
         self.name = route.signature.where
         self._call = route.bind(instance)
+        # When it looks again for callers that have left.
+        self._next_look = 0.0
+        # Which files may be fetched.
+        self._files = files
 
     # ---- One after the other -----------------------------------------------------------------------------------------
 
     def run(self, inputs: list[Any], contexts: list[Context], emit: Emit) -> list[Any]:
         """An output or a `Failure` for each item; None if it streams. An input may be a `Failure` already."""
-        arguments = self._arguments(inputs, contexts)
+        # The batch has just come.
+        self._next_look = time.monotonic() + _LOOK_SECONDS
+        wanted = self._wanted(inputs, contexts)
+        arguments = self._arguments(inputs, contexts, fetch_all(*wanted) if wanted else None)
         if self.signature.batched:
             return self._batch(arguments, contexts)
         return [self._one(index, item, contexts[index], emit) for index, item in enumerate(arguments)]
@@ -54,40 +68,43 @@ class Runner:
         good = _good(arguments, contexts)
         outputs: list[Any] = []
         if good:
-            token = CURRENT.set(contexts[good[0]] if len(good) == 1 else None)
             try:
-                outputs = self._counted(self._call(**self._columns(arguments, contexts, good)), len(good))
+                with running(contexts[good[0]] if len(good) == 1 else None):
+                    outputs = self._counted(self._call(**self._columns(arguments, contexts, good)), len(good))
             except (KeyboardInterrupt, SystemExit):
                 raise
             except BaseException as error:
                 outputs = [Failure(error)] * len(good)
-            finally:
-                CURRENT.reset(token)
         return _merge(arguments, good, outputs)
 
     def _one(self, index: int, item: dict[str, Any] | Failure, context: Context, emit: Emit) -> Any:
         if isinstance(item, Failure):
             return item
-        # The first item has just come.
-        if context.cancelled if index else context._cancelled:
+        if self._has_left(context):
             return Failure(Cancelled())
-        token = CURRENT.set(context)
         try:
-            if not self.signature.streams:
-                return _outcome(self._call(**item))
-            return self._stream(index, self._call(**item), context, emit)
+            with running(context):
+                if not self.signature.streams:
+                    return _outcome(self._call(**item))
+                return self._stream(index, self._call(**item), context, emit)
         except (KeyboardInterrupt, SystemExit):
             raise
         except BaseException as error:
             # Some extension modules raise panics that are no `Exception`.
             return Failure(error)
-        finally:
-            CURRENT.reset(token)
+
+    def _has_left(self, context: Context) -> bool:
+        """Whether the caller has left. To look for what has come is a system call, so it is done now and then."""
+        now = time.monotonic()
+        if now < self._next_look:
+            return context._cancelled
+        self._next_look = now + _LOOK_SECONDS
+        return context.cancelled
 
     def _stream(self, index: int, outputs: Iterable[Any], context: Context, emit: Emit) -> Failure | None:
         with _closing(outputs):
             for output in outputs:
-                if context.cancelled:
+                if self._has_left(context):
                     return Failure(Cancelled())
                 emit(index, output)
         return None
@@ -102,7 +119,9 @@ class Runner:
         started: Callable[[Callable[[int], None]], None],
     ) -> list[Any]:
         """As `run`, for async code. `started` receives what cancels one item."""
-        arguments = self._arguments(inputs, contexts)
+        wanted = self._wanted(inputs, contexts)
+        files = await asyncio.get_running_loop().run_in_executor(None, fetch_all, *wanted) if wanted else None
+        arguments = self._arguments(inputs, contexts, files)
         if self.signature.batched:
             return await self._batch_async(arguments, contexts)
         room = asyncio.Semaphore(self.concurrency)
@@ -121,24 +140,22 @@ class Runner:
         async with room:
             if context.cancelled:
                 return Failure(Cancelled())
-            CURRENT.set(context)
-            result = self._call(**item)
-            if inspect.isawaitable(result):
-                result = await result
-            if not self.signature.streams:
-                return _outcome(result)
-            async with _aclosing(result):
-                async for output in result:
-                    await emit(index, output)
-            return None
+            with running(context):
+                result = await settled(self._call(**item))
+                if not self.signature.streams:
+                    return _outcome(result)
+                async with _aclosing(result):
+                    async for output in result:
+                        await emit(index, output)
+                return None
 
     async def _batch_async(self, arguments: list[Any], contexts: list[Context]) -> list[Any]:
         good = _good(arguments, contexts)
         outputs: list[Any] = []
         if good:
-            CURRENT.set(contexts[good[0]] if len(good) == 1 else None)
             try:
-                outputs = self._counted(await self._call(**self._columns(arguments, contexts, good)), len(good))
+                with running(contexts[good[0]] if len(good) == 1 else None):
+                    outputs = self._counted(await self._call(**self._columns(arguments, contexts, good)), len(good))
             except (KeyboardInterrupt, SystemExit):
                 raise
             except BaseException as error:
@@ -147,11 +164,32 @@ class Runner:
 
     # ---- Arguments and outputs ---------------------------------------------------------------------------------------
 
-    def _arguments(self, inputs: list[Any], contexts: list[Context]) -> list[dict[str, Any] | Failure]:
-        found: list[dict[str, Any] | Failure] = []
+    def _wanted(
+        self, inputs: list[Any], contexts: list[Context]
+    ) -> tuple[FileRules, list[tuple[list[str], float | None]]] | None:
+        """The URLs in the places of files, of each item. None if there are none, or if none are fetched here."""
+        if self._files is None or not any(map(has_url, inputs)):
+            return None
+        calls: list[tuple[list[str], float | None]] = []
         for value, context in zip(inputs, contexts, strict=True):
+            urls: list[str] = []
+            # What is wrong with the input beside its files is found again, before they are looked at.
             try:
-                item = value if isinstance(value, Failure) else self.signature.arguments(value)
+                with resolving(urls.append):
+                    self.signature.arguments(value)
+            except Exception:
+                urls = []
+            calls.append((urls, context.deadline))
+        return self._files, calls
+
+    def _arguments(
+        self, inputs: list[Any], contexts: list[Context], files: list[Files] | None
+    ) -> list[dict[str, Any] | Failure]:
+        found: list[dict[str, Any] | Failure] = []
+        for index, (value, context) in enumerate(zip(inputs, contexts, strict=True)):
+            try:
+                with resolving(functools.partial(taken, files[index])) if files else _NOTHING:
+                    item = value if isinstance(value, Failure) else self.signature.arguments(value)
             except Exception as error:
                 item = Failure(error)
             if isinstance(item, dict) and self.signature.context and not self.signature.batched:

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-Buffer = bytes | bytearray | memoryview
+from callboard._envelope import Buffer
 
 IS_SUPPORTED = sys.platform == "linux" and hasattr(os, "memfd_create")
 # The highest number of a memory, and what is added to that of a new one.

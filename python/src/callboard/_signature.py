@@ -20,6 +20,7 @@ import numpy as np
 
 from callboard import _media, _torch
 from callboard._api import Context, InvalidInput
+from callboard._envelope import series_table
 
 _LISTS = (list, collections.abc.Sequence, collections.abc.Iterable, collections.abc.Collection)
 _ITERATORS = (collections.abc.Iterator, collections.abc.Generator)
@@ -62,6 +63,7 @@ class Signature:
         # The body is one value, or an object of all parameters. A form has fields, so a file has a name, too.
         self.is_value = len(self.hints) == 1 and not any(map(_media.has_file, self.hints.values()))
         self._struct = None if self.is_value else self._arguments_struct()
+        self._convert = [(name, converter(hint)) for name, hint in self.hints.items()] if self.is_value else []
         files = [name for name, hint in self.hints.items() if _media.is_file(hint)]
         others = set(self.hints) - set(files) - set(self.defaults)
         # The parameter that a body without fields is.
@@ -103,11 +105,11 @@ class Signature:
     def arguments(self, value: Any) -> dict[str, Any]:
         """The arguments by name. Raises `InvalidInput` with the place in the input."""
         if self._struct is None:
-            ((name, hint),) = self.hints.items()
-            return {name: convert(value, hint)}
+            ((name, converted),) = self._convert
+            return {name: converted(value)}
         if value is None and not self.hints:
             return {}
-        if self.file and not isinstance(value, dict):
+        if self.file and (not isinstance(value, dict) or ("url" not in self.hints and _media.url_of(value))):
             value = {self.file: value}
         struct = convert(value, self._struct)
         return {name: getattr(struct, name) for name in self.hints}
@@ -228,7 +230,7 @@ def _check(hint: Any, place: str) -> None:
 
 def convert(value: Any, hint: Any) -> Any:
     """A decoded value as the type of a hint. Raises `InvalidInput` with the place in the input."""
-    if hint is Any or (hint in _EXACT and type(value) is hint):
+    if hint is Any or (type(value) is hint and hint in _EXACT):
         return value
     try:
         return msgspec.convert(value, hint, str_keys=True, dec_hook=_from_plain)
@@ -241,6 +243,22 @@ def convert(value: Any, hint: Any) -> Any:
         return msgspec.convert(plain, hint, str_keys=True, dec_hook=_from_plain)
     except msgspec.ValidationError as error:
         raise _invalid(error) from error
+
+
+def converter(hint: Any) -> Callable[[Any], Any]:
+    """`convert` to this hint. What msgspec has read of a Struct it keeps; any other hint it reads at each call."""
+    struct: Any = msgspec.defstruct("Value", [("value", hint)], array_like=True)
+
+    def converted(value: Any) -> Any:
+        if hint is Any or (type(value) is hint and hint in _EXACT):
+            return value
+        try:
+            return msgspec.convert((value,), struct, str_keys=True, dec_hook=_from_plain).value
+        except msgspec.ValidationError:
+            # It names the place.
+            return convert(value, hint)
+
+    return converted
 
 
 def _invalid(error: msgspec.ValidationError) -> InvalidInput:
@@ -369,16 +387,27 @@ def _to_frame(origin: Any, value: Any) -> Any:
     if isinstance(value, dict):
         value = pyarrow.table({name: np.asarray(column) for name, column in value.items()})
     library = origin.__module__.partition(".")[0]
-    if isinstance(value, (pyarrow.Table, pyarrow.ChunkedArray)):
+    is_series = isinstance(value, pyarrow.ChunkedArray)
+    if library in ("pandas", "polars") and (is_series or isinstance(value, pyarrow.Table)):
+        table = series_table(value) if is_series else value
         if library == "pandas":
-            value = value.to_pandas()
-        elif library == "polars":
+            frame = table.to_pandas()
+        else:
             import polars
 
-            value = polars.from_arrow(value)
+            frame = polars.from_arrow(table)
+        value = _column(frame, library) if is_series else frame
     if not isinstance(value, origin):
         raise TypeError(f"Expected `{_name(origin)}`, got `{type(value).__name__}`")
     return value
+
+
+def _column(frame: Any, library: str) -> Any:
+    """The only column of a frame. In pandas a series without a name has None."""
+    if library == "polars":
+        return frame.to_series(0)
+    column = frame.iloc[:, 0]
+    return column if column.name else column.rename(None)
 
 
 # ---- JSON Schema -----------------------------------------------------------------------------------------------------

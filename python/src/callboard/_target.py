@@ -105,6 +105,7 @@ class Route:
             "concurrency": self.method.concurrency,
             "description": self.description,
             "parameters": list(self.signature.hints),
+            "is_value": self.signature.is_value,
         }
 
 
@@ -188,7 +189,9 @@ def routes_of(owner: Any, target: str) -> list[Route]:
     except TypeError as error:
         raise TargetError(str(error)) from error
     if not routes:
-        raise TargetError(f"{target} has no method `predict`, and none with @route")
+        near = nearest_name("predict", [name for name in dir(owner) if not name.startswith("_")])
+        hint = f"; is `{near}` meant to be it?" if near else ""
+        raise TargetError(f"{target} has no method `predict`, and none with @route{hint}")
     return routes
 
 
@@ -200,6 +203,7 @@ def _function_route(fn: Any, service: Service, target: str) -> Route:
 
 
 def _class_routes(cls: Any, service: Service, target: str) -> list[Route]:
+    _check_constructor(cls)
     names = [name for name in dir(cls) if name != "predict" and _is_route(cls, name)]
     # In the order in which they are written.
     names.sort(key=lambda name: getattr(getattr(cls, name), "__code__", _NO_CODE).co_firstlineno)
@@ -226,6 +230,17 @@ def _method_route(cls: Any, name: str, service: Service, target: str) -> Route:
         return Route(target, service.name, method.route or service.route, cls, name, service, method, signature)
     path = method.route or f"{service.route}/{name}"
     return Route(f"{target}.{name}", f"{service.name}.{name}", path, cls, name, service, method, signature)
+
+
+def _check_constructor(cls: Any) -> None:
+    try:
+        inspect.signature(cls).bind()
+    except ValueError:
+        return
+    except TypeError as error:
+        raise TypeError(
+            f"{cls.__name__}.__init__: {error}: a service is made without arguments; load in `setup`"
+        ) from None
 
 
 def _check_concurrency(method: Method, signature: Signature) -> None:

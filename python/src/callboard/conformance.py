@@ -56,6 +56,7 @@ class Ready(msgspec.Struct, tag="ready", tag_field="type"):
     worker: str = ""
     shared_memory: bool = False
     calls: bool = False
+    ahead: int = 0
 
 
 class Failed(msgspec.Struct, tag="failed", tag_field="type"):
@@ -174,7 +175,7 @@ class Worker:
 
     # ---- Messages ----------------------------------------------------------------------------------------------------
 
-    def start(self, *, shared_memory: bool = False) -> None:
+    def start(self, *, shared_memory: bool = False, ahead: int = 0) -> None:
         """Sends `start`, and awaits `ready`."""
         if shared_memory and not IS_SUPPORTED:
             raise NotForIt("share memory")
@@ -183,6 +184,8 @@ class Worker:
         if shared_memory:
             limits["shared_memory"] = True
             self._reader.memories, self._writer.memories = Incoming(), self._memories
+        if ahead:
+            limits["ahead"] = ahead
         self.write(frame({**head, **limits, "unknown": {"to": ["all", 1]}}))
         message, parts = self.receive("`ready`")
         if isinstance(message, Failed):
@@ -193,6 +196,10 @@ class Worker:
             raise Violation(f"it speaks protocol {message.protocol} instead of {PROTOCOL}")
         if shared_memory and not message.shared_memory:
             raise NotForIt("share memory")
+        if message.ahead > ahead:
+            raise Violation(f"it says `ahead` {message.ahead}, where `start` said {ahead}")
+        if ahead and not message.ahead:
+            raise NotForIt("take a batch ahead")
         if message.shared_memory and not shared_memory:
             raise Violation("it says `shared_memory`, which `start` did not")
         self.calls = message.calls
@@ -232,13 +239,14 @@ class Worker:
     def result(self, call: int, *values: Any, **error: Any) -> None:
         self.write(frame({"type": "result", "id": call, "unknown": 1, **({"error": error} if error else {})}, values))
 
-    def outcomes(self, count: int) -> list[Any]:
-        """The output or `Error` of each item of the last batch."""
+    def outcomes(self, count: int, batch: int | None = None) -> list[Any]:
+        """The output or `Error` of each item of a batch, by default the last."""
+        batch = batch or self._batches
         message, parts = self.receive("`outcomes`")
         if not isinstance(message, Outcomes):
             raise Violation(f"{self._name(message, parts)}, where `outcomes` was expected")
-        if message.id != self._batches:
-            raise Violation(f"`outcomes` of batch {message.id}, while batch {self._batches} runs")
+        if message.id != batch:
+            raise Violation(f"`outcomes` of batch {message.id}, while batch {batch} runs")
         if len(message.items) != count:
             raise Violation(f"{len(message.items)} outcomes for {count} items")
         successes = message.items.count(None)
@@ -383,6 +391,8 @@ def _small_segment(worker: Worker) -> None:
 def _unknown_keys(worker: Worker) -> None:
     unknown = {"unknown": {"keys": [1, None, {"a": b"b"}], "n": 2**63}}
     worker.echo("a", 1, item=unknown, **unknown)
+    # Keys of an item that a worker may have no use for.
+    worker.echo("a", item={"session": 2**64 - 1, "headers": {"x-a": "b"}, "tags": {"a": "b"}})
     worker.write(frame({"type": "cancel", "id": 77, "item": 0, **unknown}))
     worker.echo("b")
     worker.finish()
@@ -420,6 +430,20 @@ def _cancel_running(worker: Worker) -> None:
     worker.finish()
 
 
+def _batch_ahead(worker: Worker) -> None:
+    first, second = worker.batch(["a"]), worker.batch(["b", "c"])
+    worker.write(first, second, frame({"type": "cancel", "id": 2, "item": 0}))
+    if worker.outcomes(1, batch=1) != ["A"]:
+        raise Violation("another outcome of the first batch")
+    cancelled, other = worker.outcomes(2)
+    if not isinstance(cancelled, Error):
+        raise Violation("an item ran that was cancelled before its turn")
+    if other != "C":
+        raise Violation(f"{reprlib.repr(other)} for an item beside a cancelled one")
+    worker.echo("after")
+    worker.finish()
+
+
 def _calls(check: Callable[[Worker], None]) -> Callable[[Worker], None]:
     """A check for workers that call."""
 
@@ -446,7 +470,14 @@ def _two_calls(worker: Worker) -> None:
 @_calls
 def _failed_call(worker: Worker) -> None:
     worker.write(worker.batch([{"call": 1}]))
-    worker.result(worker.call()[0].id, message="no room", kind="overloaded", retry_after_ms=1000, unknown=[1])
+    worker.result(
+        worker.call()[0].id,
+        message="no room",
+        kind="overloaded",
+        retry_after_ms=1000,
+        headers=[["x-a", "b"]],
+        unknown=[1],
+    )
     if not isinstance(worker.outcomes(1)[0], Error):
         raise Violation("an output, although its call has failed")
 
@@ -541,6 +572,7 @@ CHECKS: list[tuple[str, Callable[[Worker], None]]] = [
     ("two frames in one write", _two_frames),
     ("cancel of an unknown item", _cancel_unknown),
     ("cancel of a running item", _cancel_running),
+    ("a batch ahead", _batch_ahead),
     ("two calls", _two_calls),
     ("a call that fails", _failed_call),
     ("a call whose item is cancelled", _left_call),
@@ -566,7 +598,7 @@ def failure(name: str, command: Sequence[str], timeout: float) -> str | None:
     """Runs one check on a child of its own. The reason of a failure, or None."""
     try:
         with Worker(command, timeout) as worker:
-            worker.start(shared_memory=name in SHARED_MEMORY)
+            worker.start(shared_memory=name in SHARED_MEMORY, ahead=int(name == "a batch ahead"))
             dict(CHECKS)[name](worker)
     except Violation as error:
         return str(error)

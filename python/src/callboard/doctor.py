@@ -42,7 +42,7 @@ def examine(target: str, version: str | None) -> Iterator[str]:
     if version is None or version == __version__:
         yield f"ok: the package callboard {__version__}"
     else:
-        cure = f"{sys.executable} -m pip install callboard=={version}"
+        cure = f"{sys.executable} -m pip install PATH/TO/callboard/python of version {version}"
         yield f"problem: the package callboard is {__version__}, and the program {version}; {cure}"
     source, _ = split(target)
     if not source.endswith(".py"):
@@ -60,7 +60,7 @@ def examine(target: str, version: str | None) -> Iterator[str]:
         return
     missing = [name for name in names if not _is_there(name)]
     if not missing:
-        yield f"ok: {source} finds its {len(names)} modules"
+        yield f"ok: {source} finds its {len(names)} module{'s' * (len(names) != 1)}"
         return
     packages = " ".join(_PACKAGES.get(name, name) for name in missing)
     listed = file.parent / "requirements.txt"

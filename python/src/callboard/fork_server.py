@@ -22,9 +22,13 @@ from typing import Any
 import msgspec
 
 from callboard import worker
+from callboard._errors import failed
+from callboard._logs import set_log_level
+from callboard._messages import PROTOCOL, Start
+from callboard._process import begin, end_with_parent, version
 from callboard._runner import setup_arguments
 from callboard._target import Route, load_route
-from callboard.worker import PROTOCOL, Prepared, Start
+from callboard.worker import Prepared
 
 _MAX_MESSAGE_BYTES = 1 << 20
 _TASKS = "/proc/self/task"
@@ -50,6 +54,8 @@ class ForkServer:
         self._control = control
         self._target = target
         self._prepared: Prepared | None = None
+        # What has run here.
+        self._code = "its import"
 
     def serve(self) -> tuple[socket.socket, Prepared] | None:
         """None at the end of the node's socket. In a forked process, its socket and what has been prepared."""
@@ -87,25 +93,27 @@ class ForkServer:
                 raise RuntimeError(f"protocol {start.protocol}: this fork server speaks {PROTOCOL}")
             # The lines of a replica come with their level; these are lines on standard error.
             logging.basicConfig(format="%(message)s")
-            worker.set_log_level(start.settings or {})
+            set_log_level(start.settings or {})
             self._prepared = _prepare(load_route(self._target), start)
-            reason = _why_not()
+            if self._prepared.set_up_for is not None:
+                self._code = "its import or its `setup` (share_setup)"
+            reason = _why_not(self._code)
         except Exception as error:
-            return worker.failed(error)
+            return failed(error)
         if reason is not None:
             return {"type": "refused", "message": reason}
         # The collector writes to each object that it looks at, and so would copy the memory of all of them.
         gc.collect()
         if hasattr(gc, "freeze"):
             gc.freeze()
-        return {"type": "ready", "protocol": PROTOCOL, "worker": worker.version()}
+        return {"type": "ready", "protocol": PROTOCOL, "worker": version()}
 
     def _fork(self, sock: int, output: int) -> dict[str, Any] | socket.socket:
         sys.stdout.flush()
         sys.stderr.flush()
         parent = os.getpid()
         try:
-            reason = _why_not()
+            reason = _why_not(self._code)
             if reason is not None:
                 return {"type": "refused", "message": reason}
             pid = os.fork()
@@ -137,7 +145,7 @@ def _prepare(route: Route, start: Start) -> Prepared:
 def _become_replica(parent: int, sock: int, output: int) -> socket.socket:
     """In the forked process: what a process that the node starts has from its start."""
     os.setpgid(0, 0)
-    worker._end_with_parent()
+    end_with_parent()
     if os.getppid() != parent:
         os._exit(1)
     os.dup2(output, 1)
@@ -162,8 +170,8 @@ def _closed(descriptors: list[int]) -> Iterator[None]:
 # ---- Where a fork is not safe ----------------------------------------------------------------------------------------
 
 
-def _why_not() -> str | None:
-    """Why this process cannot be forked; None if it can.
+def _why_not(code: str) -> str | None:
+    """Why this process cannot be forked, after this code has run; None if it can.
 
     A fork has the thread that forks and no other, but the locks that the others held.
     """
@@ -171,15 +179,15 @@ def _why_not() -> str | None:
         return f"without {_TASKS} its threads cannot be counted"
     names = [thread.name for thread in threading.enumerate() if thread is not threading.main_thread()]
     if names:
-        return f"a fork would lose threads that its import has started ({', '.join(names[:8])})"
+        return f"a fork would lose threads that {code} has started ({', '.join(names[:8])})"
     cuda = getattr(sys.modules.get("torch"), "cuda", None)
     if cuda is not None and cuda.is_initialized():
-        return "its import has initialised CUDA, which a fork cannot use"
+        return f"{code} has initialised CUDA, which a fork cannot use"
     if _threads() > 1:
         # Some libraries end their threads before a fork, such as OpenBLAS, which NumPy uses.
         _fork_for_nothing()
     others = _threads() - 1
-    return f"a fork would lose {others} threads of a library that its import has started" if others else None
+    return f"a fork would lose {others} threads of a library that {code} has started" if others else None
 
 
 def _threads() -> int:
@@ -202,7 +210,7 @@ def main(arguments: list[str]) -> int:
     if len(arguments) != 1:
         print("usage: python -m callboard.fork_server TARGET, such as app.py:Name", file=sys.stderr)
         return 2
-    control = worker.begin("fork_server")
+    control = begin("fork_server")
     if control is None:
         return 2
     forked = ForkServer(control, arguments[0]).serve()

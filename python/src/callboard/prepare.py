@@ -11,14 +11,19 @@ import time
 
 from callboard._app import load_app
 from callboard._hooks import Preparation
+from callboard._target import split
 from callboard.describe import said
 
 
 def prepare(target: str, *, only_check: bool) -> bool:
     """Prepares what is needed, or only looks. Returns whether something is still needed."""
-    owners = {id(route.owner): route for route in load_app(target).routes}
+    routes = load_app(target).routes
+    source, name = split(target)
+    own = f"{source}:{name.partition('.')[0]}"
+    # A class by its name is prepared without what it depends on, which has a name, too. A pipeline is all of its steps.
+    alone = [route for route in routes if route.target == own or route.target.startswith(f"{own}.")]
     is_needed = False
-    for route in owners.values():
+    for route in {id(route.owner): route for route in alone or routes}.values():
         preparation = Preparation(route.owner)
         if not preparation.exists():
             continue

@@ -14,7 +14,9 @@ from callboard._depends import LOCAL, call_error
 from callboard._envelope import Decoder, encode
 from callboard._hooks import Preparation
 from callboard._runner import Failure, Runner, setup_arguments
-from callboard._target import TargetError, routes_of
+from callboard._target import Route, TargetError, routes_of
+from callboard.client import Client
+from callboard.client.local import AsyncLocalTransport, LocalTransport
 
 
 def test_client(app: Any, **settings: Any) -> TestClient:
@@ -57,6 +59,18 @@ class TestClient:
             LOCAL.close()
         finally:
             self._loop.close()
+
+    def client(self) -> Client:
+        """A `Client` whose calls run here, for code that takes one: `client.call("/sentiment", "good")`."""
+        transport = LocalTransport(self)
+        return Client.over(transport, AsyncLocalTransport(transport))
+
+    def route_at(self, path: str) -> Route | None:
+        """The route of this path; None where every path is the app. Raises `LookupError`."""
+        for route in self._routes.values():
+            if route.path == path:
+                return route
+        raise LookupError(f"there is no route `{path}`")
 
     def call(self, value: Any = None, *, method: str | None = None, context: Context | None = None) -> Any:
         """One call, and its output; of a streaming route the list of its outputs. Raises what the code raises."""
@@ -124,6 +138,9 @@ class PipelineClient(TestClient):
     def __exit__(self, *_: object) -> None:
         for client in reversed(self._clients.values()):
             client.__exit__()
+
+    def route_at(self, path: str) -> Route | None:
+        return None
 
     def call(self, value: Any = None, *, method: str | None = None, context: Context | None = None) -> Any:
         return self._run_step(self._app, value, context)

@@ -10,135 +10,53 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ctypes
 import dataclasses
 import inspect
 import logging
 import os
-import platform
 import select
-import signal
 import socket
 import sys
 import threading
 import time
-import traceback
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from types import TracebackType
 from typing import Any, NoReturn
 
 import msgspec
 
 from callboard import _api, _depends
-from callboard._api import CallError, Context, HTTPException, InvalidInput, SetupContext
-from callboard._calls import Result, WorkerCalls
-from callboard._envelope import Buffer, Decoder, EnvelopeError, encode_pieces
+from callboard._api import SetupContext
+from callboard._awaiting import finish, settled
+from callboard._calls import WorkerCalls
+from callboard._envelope import Buffer, Decoder, encode_pieces
+from callboard._errors import clip, error_map, failed, shortened
 from callboard._frames import MAX_HEAD_BYTES, FrameError, Reader, Writer
-from callboard._hooks import Health, Preparation, finish, warm_up
-from callboard._runner import CURRENT, Cancelled, Failure, Runner, setup_arguments
+from callboard._hooks import Health, Preparation, warm_up
+from callboard._logs import LogHandler, set_log_level
+from callboard._messages import (
+    PROTOCOL,
+    Batch,
+    BatchHead,
+    Cancel,
+    Credit,
+    Message,
+    Ping,
+    Result,
+    Start,
+    Stop,
+    decode_message,
+)
+from callboard._process import begin, version
+from callboard._runner import Failure, Runner, setup_arguments
 from callboard._shared_memory import IS_SUPPORTED, Incoming, Outgoing
-from callboard._signature import _plain
 from callboard._target import Route, TargetError, load_route
-from callboard._version import __version__
 
-PROTOCOL = 1
-
-# The longest text of an error or log record. A head has at most 4 MiB.
-_MAX_TEXT = 16 << 10
-# As many wrong fields as the HTTP edge lists.
-_MAX_FIELDS = 32
-# A node reads a head of 64 levels.
-_MAX_DETAIL_LEVELS = 32
-_PACKAGE = os.path.dirname(os.path.abspath(__file__))
-_PR_SET_PDEATHSIG = 1
 _HANG_UP = select.POLLHUP | getattr(select, "POLLRDHUP", 0)
 _WATCH_SECONDS = 0.05
 
 _encode_head = msgspec.msgpack.Encoder().encode
 log = logging.getLogger("callboard")
-
-
-# ---- Messages of the node --------------------------------------------------------------------------------------------
-
-
-class Start(msgspec.Struct, tag="start", tag_field="type"):
-    protocol: int
-    stage: str = ""
-    replica: int = 0
-    generation: int = 0
-    max_batch_size: int = 1
-    max_bytes: int = 64 << 20
-    shared_memory: bool = False
-    settings: dict[str, Any] | None = None
-    # How many batches may be open at once, and how many outputs of an item may wait for their reader.
-    max_batches: int = 1
-    credit: int | None = None
-
-
-class Item(msgspec.Struct):
-    remaining_ms: float | None = None
-    request_id: str | None = None
-    traceparent: str | None = None
-    caller: str | None = None
-    route: str | None = None
-
-
-class BatchHead(msgspec.Struct, tag="batch", tag_field="type"):
-    id: int
-    items: list[Item]
-
-
-class Cancel(msgspec.Struct, tag="cancel", tag_field="type"):
-    id: int
-    item: int
-
-
-class Credit(msgspec.Struct, tag="credit", tag_field="type"):
-    id: int
-    item: int
-    outputs: int
-
-
-class Ping(msgspec.Struct, tag="ping", tag_field="type"):
-    pass
-
-
-class Stop(msgspec.Struct, tag="stop", tag_field="type"):
-    pass
-
-
-class Batch:
-    """A batch that runs."""
-
-    def __init__(self, head: BatchHead, parts: list[Buffer], credit: int | None) -> None:
-        now = time.monotonic()
-        self.id = head.id
-        self.parts = parts
-        self.contexts = [_context(item, now, (head.id, index)) for index, item in enumerate(head.items)]
-        self.on_cancel: Callable[[int], object] | None = None
-        # For each item, what its outputs wait for.
-        self.credit = [asyncio.Semaphore(credit) for _ in head.items] if credit else None
-
-    def cancel(self, index: int) -> None:
-        if 0 <= index < len(self.contexts):
-            self.contexts[index]._cancelled = True
-            if self.on_cancel is not None:
-                self.on_cancel(index)
-
-
-def _context(item: Item, now: float, place: tuple[int, int]) -> Context:
-    return Context(
-        request_id=item.request_id,
-        route=item.route,
-        caller=item.caller,
-        traceparent=item.traceparent,
-        deadline=None if item.remaining_ms is None else now + item.remaining_ms / 1000,
-        _place=place,
-    )
-
-
-# ---- The worker ------------------------------------------------------------------------------------------------------
 
 
 @dataclasses.dataclass
@@ -159,7 +77,6 @@ class Worker:
         self._prepared = prepared
         self._socket = sock
         self._reader = Reader(sock)
-        self._decode = msgspec.msgpack.Decoder(Start | BatchHead | Cancel | Credit | Result | Ping | Stop).decode
         self._writer = Writer(sock, self._look)
         # The thread that has it reads.
         self._reading = threading.Lock()
@@ -167,6 +84,7 @@ class Worker:
         self._messages: deque[Start | Batch | Stop] = deque()
         self._running: dict[int, Batch] = {}
         self._max_batches = 1
+        self._ahead = 0
         # Why this replica ends; all further outcomes say `last`.
         self._unwell: str | None = None
         self._credit: int | None = None
@@ -186,7 +104,8 @@ class Worker:
         if not isinstance(start, Start):
             self._end("the first frame is not `start`", 1)
         self._max_bytes = start.max_bytes
-        logging.getLogger().handlers = [_LogHandler(self)]
+        self._ahead = min(start.ahead, 1)
+        logging.getLogger().handlers = [LogHandler(self._send_log)]
         # An import that is over may have set the level.
         if self._prepared is None or "log_level" in (start.settings or {}):
             set_log_level(start.settings or {})
@@ -208,13 +127,15 @@ class Worker:
         # Async code needs a loop from its setup on.
         if route.signature.is_async or any(map(inspect.iscoroutinefunction, hooks)):
             return asyncio.run(self._serve_async(route, instance, setup, context, start))
-        return self._serve(route, instance, setup, context)
+        return self._serve(route, instance, setup, context, start)
 
-    def _serve(self, route: Route, instance: Any, setup: Callable[..., Any] | None, context: SetupContext) -> int:
+    def _serve(
+        self, route: Route, instance: Any, setup: Callable[..., Any] | None, context: SetupContext, start: Start
+    ) -> int:
         with self._starting():
             if setup is not None:
                 setup(**setup_arguments(setup, context))
-            runner = Runner(route, instance)
+            runner = Runner(route, instance, start.files)
             # A dependency is called for an item only.
             if not self._may_call:
                 finish(warm_up(route, runner))
@@ -245,14 +166,16 @@ class Worker:
         self._look()
         with self._starting():
             if setup is not None:
-                await _maybe(setup(**setup_arguments(setup, context)))
-            runner = Runner(route, instance)
+                await settled(setup(**setup_arguments(setup, context)))
+            runner = Runner(route, instance, start.files)
             if not self._may_call:
                 await warm_up(route, runner)
         self._health = Health(instance)
         if runner.signature.is_async and not runner.signature.batched:
             self._max_batches = min(start.max_batches, runner.concurrency)
             self._credit = start.credit
+        if self._max_batches > 1:
+            self._ahead = 0
         self._ready()
         tasks: set[asyncio.Task[None]] = set()
         while isinstance(message := await self._next_in_loop(arrived), Batch):
@@ -264,7 +187,7 @@ class Worker:
             task.add_done_callback(tasks.discard)
         await asyncio.gather(*tasks)
         if hasattr(instance, "cleanup"):
-            await _maybe(instance.cleanup())
+            await settled(instance.cleanup())
         return 0
 
     @contextlib.contextmanager
@@ -299,12 +222,18 @@ class Worker:
         while not self._messages:
             arrived.clear()
             await arrived.wait()
+        if self._ahead:
+            # What has come after a batch may cancel it.
+            self._look()
         return self._messages.popleft()
 
     # ---- Reading -----------------------------------------------------------------------------------------------------
 
     def _next(self) -> Start | Batch | Stop:
         with self._reading:
+            # What has come after a batch may cancel it: a batch that came before its turn does not begin then.
+            while self._read(wait=False):
+                pass
             while not self._messages:
                 self._read(wait=True)
             return self._messages.popleft()
@@ -339,7 +268,7 @@ class Worker:
         try:
             frame = self._reader.read(wait=wait)
             if frame is not None:
-                self._take(self._decode(frame[0]), frame[1])
+                self._take(decode_message(frame[0]), frame[1])
             return frame is not None
         except (EOFError, OSError):
             self._end(None, 0)
@@ -348,7 +277,7 @@ class Worker:
         except Exception as error:
             self._end(f"a frame that is not of the protocol: {error}", 1)
 
-    def _take(self, message: Start | BatchHead | Cancel | Credit | Result | Ping | Stop, parts: list[Buffer]) -> None:
+    def _take(self, message: Message, parts: list[Buffer]) -> None:
         if isinstance(message, (Cancel, Credit)):
             # The batch may just have ended.
             batch = self._running.get(message.id)
@@ -372,7 +301,7 @@ class Worker:
         if isinstance(message, BatchHead):
             if len(parts) != len(message.items):
                 raise FrameError(f"a batch of {len(message.items)} items with {len(parts)} parts")
-            if len(self._running) == self._max_batches:
+            if len(self._running) == self._max_batches + self._ahead:
                 raise FrameError(f"batch {message.id} while batch {next(iter(self._running))} runs")
             if message.id in self._running:
                 raise FrameError(f"batch {message.id} runs already")
@@ -458,17 +387,20 @@ class Worker:
     # ---- Sending -----------------------------------------------------------------------------------------------------
 
     def _ready(self) -> None:
+        self._calls.is_ready = True
         head: dict[str, Any] = {"type": "ready", "protocol": PROTOCOL, "worker": version()}
         if self._reader.memories is not None:
             head["shared_memory"] = True
         if self._max_batches > 1:
             head["max_batches"] = self._max_batches
+        if self._ahead:
+            head["ahead"] = self._ahead
         if self._may_call:
             head["calls"] = True
         self._send(head)
 
-    def send_log(self, level: str, target: str, message: str, request_id: str | None) -> None:
-        head = {"type": "log", "level": level, "target": target, "message": _clip(message)}
+    def _send_log(self, level: str, target: str, message: str, request_id: str | None) -> None:
+        head = {"type": "log", "level": level, "target": target, "message": clip(message)}
         self._send(head if request_id is None else {**head, "request_id": request_id})
 
     def _send(self, head: dict[str, Any], lengths: Sequence[int] = (), parts: Sequence[Buffer] = ()) -> None:
@@ -476,7 +408,7 @@ class Worker:
         if len(encoded) > MAX_HEAD_BYTES:
             items = head["items"]
             room = MAX_HEAD_BYTES // (8 * len(items))
-            encoded = _encode_head({**head, "items": [_shortened(item, room) for item in items]})
+            encoded = _encode_head({**head, "items": [shortened(item, room) for item in items]})
         try:
             self._writer.send(encoded, lengths, parts)
         except OSError:
@@ -497,16 +429,6 @@ def _give_credit(credit: asyncio.Semaphore, outputs: int) -> None:
         credit.release()
 
 
-async def _maybe(result: Any) -> None:
-    if inspect.isawaitable(result):
-        await result
-
-
-def version() -> str:
-    """This worker, for the log."""
-    return f"{platform.python_implementation()} {platform.python_version()}, callboard {__version__}"
-
-
 def setup_context(route: Route, start: Start, instance: Any) -> SetupContext:
     """Where the instance starts, with what it has prepared."""
     settings = start.settings or {}
@@ -516,176 +438,7 @@ def setup_context(route: Route, start: Start, instance: Any) -> SetupContext:
     return SetupContext(start.stage, start.replica, start.generation, device, settings, preparation.cache)
 
 
-# ---- Errors ----------------------------------------------------------------------------------------------------------
-
-
-def failed(error: BaseException) -> dict[str, Any]:
-    """An exception before `ready` as a message."""
-    return {"type": "failed", "message": _clip(_message(error)), "trace": _clip(_trace(error, whole=True) or "")}
-
-
-def error_map(error: BaseException) -> dict[str, Any]:
-    """An exception as the protocol's map."""
-    if isinstance(error, InvalidInput) and error.fields:
-        fields = [{"path": _clip(path), "message": _clip(message)} for path, message in error.fields[:_MAX_FIELDS]]
-        return {"message": _clip(str(error)), "invalid": True, "details": {"fields": fields}}
-    if isinstance(error, (InvalidInput, EnvelopeError)):
-        return {"message": _clip(str(error)), "invalid": True}
-    if isinstance(error, HTTPException):
-        return _http_error(error)
-    if isinstance(error, CallError):
-        return _passed_on(error)
-    if isinstance(error, (Cancelled, asyncio.CancelledError)):
-        return {"message": "cancelled: the caller has left", "type": "Cancelled"}
-    found: dict[str, Any] = {"message": _clip(_message(error)), "type": _type_name(error)}
-    trace = _trace(error)
-    if trace:
-        found["trace"] = _clip(trace)
-    return found
-
-
-def _http_error(error: HTTPException) -> dict[str, Any]:
-    found: dict[str, Any] = {"message": _clip(error.message), "status": error.status_code}
-    if not isinstance(error.detail, str):
-        found["details"] = _details(error.detail)
-    if error.retry_after_ms is not None:
-        found["retry_after_ms"] = error.retry_after_ms
-    return found
-
-
-def _passed_on(error: CallError) -> dict[str, Any]:
-    """The error of a call that this one has made."""
-    more = {
-        "status": error.status_code,
-        "type": error.type,
-        "retry_after_ms": error.retry_after_ms,
-        "stage": error.stage,
-    }
-    found = {"message": _clip(error.message), "kind": error.kind, **{key: more[key] for key in more if more[key]}}
-    if error.details is not None:
-        found["details"] = _details(error.details)
-    trace = error.trace or _trace(error)
-    return {**found, "trace": _clip(trace)} if trace else found
-
-
-def _details(detail: Any) -> Any:
-    """Details as plain MessagePack."""
-    try:
-        plain = msgspec.to_builtins(_plain(detail), str_keys=True)
-        fits = _is_flat(plain, _MAX_DETAIL_LEVELS) and len(_encode_head(plain)) <= _MAX_TEXT
-        return plain if fits else _clip(repr(detail))
-    except (TypeError, ValueError, OverflowError, RecursionError):
-        return _clip(repr(detail))
-
-
-def _is_flat(value: Any, levels: int) -> bool:
-    """Whether lists and maps go no deeper than this many levels."""
-    if not isinstance(value, (list, tuple, dict)):
-        return True
-    children = value.values() if isinstance(value, dict) else value
-    return levels > 0 and all(_is_flat(child, levels - 1) for child in children)
-
-
-def _message(error: BaseException) -> str:
-    """What the last line of a traceback says."""
-    if isinstance(error, TargetError):
-        return str(error)
-    return "".join(traceback.format_exception_only(type(error), error)).strip()
-
-
-def _type_name(error: BaseException) -> str:
-    kind = type(error)
-    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
-
-
-def _trace(error: BaseException, *, whole: bool = False) -> str | None:
-    """The traceback from the first frame of user code on; None if there is none."""
-    tail: TracebackType | None = error.__traceback__
-    while not whole and tail is not None and tail.tb_frame.f_code.co_filename.startswith(_PACKAGE):
-        tail = tail.tb_next
-    if tail is None and not whole:
-        return None
-    return "".join(traceback.format_exception(type(error), error, tail))
-
-
-def _clip(text: str) -> str:
-    """A text that fits into a head, with its begin and end. It is UTF-8 even if user code made halves of characters."""
-    if len(text) > _MAX_TEXT:
-        half = _MAX_TEXT // 2
-        text = f"{text[:half]}\n… {len(text) - _MAX_TEXT} characters …\n{text[-half:]}"
-    return text.encode(errors="replace").decode()
-
-
-def _shortened(item: dict[str, Any] | None, room: int) -> dict[str, Any] | None:
-    """An error without what makes a head too long. A character has at most four bytes."""
-    if item is None:
-        return None
-    kept = {key: value for key, value in item.items() if key not in ("trace", "details", "type")}
-    return {**kept, "message": kept["message"][:room]}
-
-
-# ---- Log records -----------------------------------------------------------------------------------------------------
-
-
-class _LogHandler(logging.Handler):
-    """Sends records to the node, each with the id of the call that it belongs to."""
-
-    def __init__(self, worker: Worker) -> None:
-        super().__init__()
-        self._worker = worker
-        self._pid = os.getpid()
-
-    def emit(self, record: logging.LogRecord) -> None:
-        try:
-            message = self.format(record)
-            # A process that user code has forked must not write into the socket.
-            if os.getpid() != self._pid:
-                sys.stderr.write(message + "\n")
-                return
-            context = CURRENT.get()
-            request_id = None if context is None else context.request_id
-            self._worker.send_log(_level(record.levelno), record.name, message, request_id)
-        except Exception:
-            self.handleError(record)
-
-
-def _level(number: int) -> str:
-    if number >= logging.ERROR:
-        return "error"
-    if number >= logging.WARNING:
-        return "warn"
-    return "info" if number >= logging.INFO else "debug"
-
-
-def set_log_level(settings: dict[str, Any]) -> None:
-    level = str(settings.get("log_level") or "info").upper()
-    logging.getLogger().setLevel({"WARN": "WARNING"}.get(level, level) if level in _LEVELS else "INFO")
-
-
-_LEVELS = ("ERROR", "WARN", "WARNING", "INFO", "DEBUG")
-
-
 # ---- The process -----------------------------------------------------------------------------------------------------
-
-
-def _take_socket() -> socket.socket:
-    """The socket that is standard input. User code finds an empty standard input."""
-    sock = socket.socket(fileno=os.dup(0))
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(nothing, 0)
-    os.close(nothing)
-    os.register_at_fork(after_in_child=sock.close)
-    return sock
-
-
-def _end_with_parent() -> None:
-    """Linux kills this process when its parent ends, even while user code holds the interpreter.
-
-    A parent that ended before this call has closed the socket, which the watching thread sees at once.
-    """
-    if sys.platform == "linux":
-        with contextlib.suppress(OSError, AttributeError):
-            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 def main(arguments: list[str]) -> int:
@@ -694,23 +447,6 @@ def main(arguments: list[str]) -> int:
         return 2
     sock = begin("worker")
     return 2 if sock is None else serve(sock, arguments[0])
-
-
-def begin(program: str) -> socket.socket | None:
-    """Makes this a process of a node, and returns its socket. None after a line that says why there is none."""
-    _end_with_parent()
-    # The node decides when this process stops.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        sock = _take_socket()
-    except OSError as error:
-        print(f"callboard.{program}: standard input is not a socket ({error}): a node starts workers", file=sys.stderr)
-        return None
-    for stream in (sys.stdout, sys.stderr):
-        stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
-    # It was for the start of this process: the app's own processes find what is beside them.
-    os.environ.pop("PYTHONSAFEPATH", None)
-    return sock
 
 
 def serve(sock: socket.socket, target: str, prepared: Prepared | None = None) -> int:

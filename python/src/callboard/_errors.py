@@ -1,0 +1,139 @@
+"""Exceptions of user code as the maps of the worker protocol, cut to what the head of a frame holds."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import traceback
+from types import TracebackType
+from typing import Any
+
+import msgspec
+
+from callboard._api import CallError, HTTPException, InvalidInput
+from callboard._envelope import EnvelopeError
+from callboard._runner import Cancelled
+from callboard._signature import _plain
+from callboard._target import TargetError
+
+# The longest text of an error or log record. A head has at most 4 MiB.
+_MAX_TEXT = 16 << 10
+# As many wrong fields as the HTTP edge lists.
+_MAX_FIELDS = 32
+# A node reads a head of 64 levels.
+_MAX_DETAIL_LEVELS = 32
+_PACKAGE = os.path.dirname(os.path.abspath(__file__))
+
+_encode = msgspec.msgpack.Encoder().encode
+
+
+def failed(error: BaseException) -> dict[str, Any]:
+    """An exception before `ready` as a message."""
+    return {
+        "type": "failed",
+        "message": clip(_message(error)),
+        "trace": clip(_trace(error) or _trace(error, whole=True) or ""),
+    }
+
+
+def error_map(error: BaseException) -> dict[str, Any]:
+    """An exception as the protocol's map."""
+    if isinstance(error, InvalidInput) and error.fields:
+        fields = [{"path": clip(path), "message": clip(message)} for path, message in error.fields[:_MAX_FIELDS]]
+        return {"message": clip(str(error)), "invalid": True, "details": {"fields": fields}}
+    if isinstance(error, (InvalidInput, EnvelopeError)):
+        return {"message": clip(str(error)), "invalid": True}
+    if isinstance(error, HTTPException):
+        return _http_error(error)
+    if isinstance(error, CallError):
+        return _passed_on(error)
+    if isinstance(error, (Cancelled, asyncio.CancelledError)):
+        return {"message": "cancelled: the caller has left", "type": "Cancelled"}
+    found: dict[str, Any] = {"message": clip(_message(error)), "type": _type_name(error)}
+    trace = _trace(error)
+    if trace:
+        found["trace"] = clip(trace)
+    return found
+
+
+def _http_error(error: HTTPException) -> dict[str, Any]:
+    found: dict[str, Any] = {"message": clip(error.message), "status": error.status_code}
+    if not isinstance(error.detail, str):
+        found["details"] = _details(error.detail)
+    if error.retry_after_ms is not None:
+        found["retry_after_ms"] = error.retry_after_ms
+    if error.other_headers:
+        found["headers"] = list(error.other_headers.items())
+    return found
+
+
+def _passed_on(error: CallError) -> dict[str, Any]:
+    """The error of a call that this one has made."""
+    more = {
+        "status": error.status_code,
+        "type": error.type,
+        "retry_after_ms": error.retry_after_ms,
+        "stage": error.stage,
+        "headers": list(error.headers.items()),
+    }
+    found = {"message": clip(error.message), "kind": error.kind, **{key: more[key] for key in more if more[key]}}
+    if error.details is not None:
+        found["details"] = _details(error.details)
+    # Where the call was made is no part of why it failed.
+    return {**found, "trace": clip(error.trace)} if error.trace else found
+
+
+def _details(detail: Any) -> Any:
+    """Details as plain MessagePack."""
+    try:
+        plain = msgspec.to_builtins(_plain(detail), str_keys=True)
+        fits = _is_flat(plain, _MAX_DETAIL_LEVELS) and len(_encode(plain)) <= _MAX_TEXT
+        return plain if fits else clip(repr(detail))
+    except (TypeError, ValueError, OverflowError, RecursionError):
+        return clip(repr(detail))
+
+
+def _is_flat(value: Any, levels: int) -> bool:
+    """Whether lists and maps go no deeper than this many levels."""
+    if not isinstance(value, (list, tuple, dict)):
+        return True
+    children = value.values() if isinstance(value, dict) else value
+    return levels > 0 and all(_is_flat(child, levels - 1) for child in children)
+
+
+def _message(error: BaseException) -> str:
+    """What the last line of a traceback says."""
+    if isinstance(error, TargetError):
+        return str(error)
+    return "".join(traceback.format_exception_only(type(error), error)).strip()
+
+
+def _type_name(error: BaseException) -> str:
+    kind = type(error)
+    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+
+
+def _trace(error: BaseException, *, whole: bool = False) -> str | None:
+    """The traceback from the first frame of user code on; None if there is none."""
+    tail: TracebackType | None = error.__traceback__
+    while not whole and tail is not None and tail.tb_frame.f_code.co_filename.startswith(_PACKAGE):
+        tail = tail.tb_next
+    if tail is None and not whole:
+        return None
+    return "".join(traceback.format_exception(type(error), error, tail))
+
+
+def clip(text: str) -> str:
+    """A text that fits into a head, with its begin and end. It is UTF-8 even if user code made halves of characters."""
+    if len(text) > _MAX_TEXT:
+        half = _MAX_TEXT // 2
+        text = f"{text[:half]}\n… {len(text) - _MAX_TEXT} characters …\n{text[-half:]}"
+    return text.encode(errors="replace").decode()
+
+
+def shortened(item: dict[str, Any] | None, room: int) -> dict[str, Any] | None:
+    """An error without what makes a head too long. A character has at most four bytes."""
+    if item is None:
+        return None
+    kept = {key: value for key, value in item.items() if key not in ("trace", "details", "type")}
+    return {**kept, "message": kept["message"][:room]}

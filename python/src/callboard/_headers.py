@@ -1,0 +1,54 @@
+"""Which headers user code may choose for an error's answer, and in which form."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+# Of the connection and of the body, which are the server's, and of the browser's trust in the whole host. The HTTP edge
+# has the same list, in `mapping.rs`. A name that ends with a hyphen stands for all that begin with it.
+OWN = (
+    "access-control-",
+    "alt-svc",
+    "clear-site-data",
+    "connection",
+    "content-",
+    "date",
+    "keep-alive",
+    "proxy-",
+    "retry-after",
+    "sec-",
+    "server",
+    "server-timing",
+    "set-cookie",
+    "strict-transport-security",
+    "te",
+    "traceparent",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+    "vary",
+    "x-callboard-",
+    "x-request-id",
+)
+MAX_HEADERS = 16
+MAX_BYTES = 2_048
+
+_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_VALUE = re.compile(r"[\t\x20-\x7e]*")
+
+
+def checked(headers: Mapping[str, str] | None) -> dict[str, str]:
+    """The headers, each of which an answer can have. `ValueError` says which cannot."""
+    found = dict(headers or {})
+    for name, value in found.items():
+        if not isinstance(value, str) or not isinstance(name, str):
+            raise ValueError(f"the header {name!r}: {value!r}: name and value must be texts")
+        if not _NAME.fullmatch(name) or not _VALUE.fullmatch(value):
+            raise ValueError(f"the header {name!r}: {value!r} has characters that HTTP does not allow there")
+        folded = name.lower()
+        if folded != "retry-after" and any(folded == own or (own[-1] == "-" and folded.startswith(own)) for own in OWN):
+            raise ValueError(f"the header {name!r} is the server's own: an error cannot choose it")
+    if len(found) > MAX_HEADERS or sum(len(name) + len(value) for name, value in found.items()) > MAX_BYTES:
+        raise ValueError(f"the headers of an error are at most {MAX_HEADERS}, with {MAX_BYTES} bytes in all")
+    return found

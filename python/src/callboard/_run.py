@@ -1,0 +1,110 @@
+"""`run`: serves from a script, under `if __name__ == "__main__"`, as `callboard serve` does."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from callboard._target import TargetError
+
+_BESIDE = Path(__file__).with_name("bin") / "callboard"
+
+
+def run(app: Any = None, /, **settings: Any) -> None:
+    """Serves `app`, or all of the script that calls this: `cb.run(Sentiment, http="127.0.0.1:8000")`.
+
+    `app` is a service, a function or a pipeline at the top of a file, or a target such as `"app.py"`. The settings are
+    those of `callboard serve`, with underscores: `http`, `max_in_flight`, `reload=True`. A script becomes the server,
+    so that this does not return, and Ctrl-C ends it. In a notebook it serves a file until it is interrupted.
+    """
+    main = sys.modules["__main__"]
+    if (getattr(main, "__package__", None) or "").partition(".")[0] == "callboard":
+        raise TargetError('cb.run runs while this file is imported: put it under `if __name__ == "__main__":`')
+    command = [_program(), "serve", target_of(app, main), *_options(settings)]
+    environment = _environment()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if hasattr(main, "__file__"):
+        os.execve(command[0], command, environment)
+    _wait(command, environment)
+
+
+def _program() -> str:
+    found = shutil.which("callboard") or (str(_BESIDE) if _BESIDE.is_file() else None)
+    if found is None:
+        raise FileNotFoundError("the program `callboard` is not on PATH: build it (`cargo install --path .`)")
+    return found
+
+
+def target_of(app: Any, main: ModuleType) -> str:
+    """What `callboard serve` is told to serve."""
+    if isinstance(app, str):
+        return app
+    owner = main if app is None else _module_of(app, main)
+    file = getattr(owner, "__file__", None)
+    if file is None:
+        raise TargetError(
+            "cb.run serves a file, and this interpreter runs none: write the service to a file (in a notebook with "
+            '`%%writefile app.py`), then cb.run("app.py"); cb.test_client(app) runs it here'
+        )
+    if app is None:
+        return str(file)
+    names = [name for name, value in vars(owner).items() if value is app]
+    if not names:
+        raise TargetError(f"{app!r} has no name at the top of {file}: a worker finds only what has one")
+    return f"{file}:{names[0]}"
+
+
+def _module_of(app: Any, main: ModuleType) -> ModuleType:
+    """The module that has it: a pipeline does not say, and what was imported is served where it comes from."""
+    own = sys.modules.get(getattr(app, "__module__", ""), main)
+    return own if any(value is app for value in vars(own).values()) else main
+
+
+def _options(settings: dict[str, Any]) -> list[str]:
+    words = {True: "true", False: "false", None: "none"}
+    found = []
+    for name, value in settings.items():
+        if name == "reload":
+            found += ["--reload"] if value else []
+            continue
+        listed = value if isinstance(value, (list, tuple)) else [value]
+        text = ",".join(words[each] if each is None or isinstance(each, bool) else str(each) for each in listed)
+        found.append(f"--{name.replace('_', '-')}={text}")
+    return found
+
+
+def _environment() -> dict[str, str]:
+    """Its workers run in this interpreter, and find this package."""
+    environment = dict(os.environ)
+    own = os.path.join(sys.prefix, "bin", "python")
+    if os.path.exists(own) and os.path.realpath(own) == os.path.realpath(sys.executable):
+        environment["VIRTUAL_ENV"] = sys.prefix
+    else:
+        environment.pop("VIRTUAL_ENV", None)
+        environment["PATH"] = os.pathsep.join((os.path.dirname(sys.executable), os.environ.get("PATH", os.defpath)))
+    package = str(Path(__file__).parents[1])
+    known = environment.get("PYTHONPATH", "").split(os.pathsep)
+    if "site-packages" not in package and package not in known:
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, (package, *known)))
+    return environment
+
+
+def _wait(command: Sequence[str], environment: dict[str, str]) -> None:
+    """Until it ends, or this interpreter is interrupted: the server then ends its calls first."""
+    # A terminal's Ctrl-C would reach it beside ours, and a second one means at once.
+    with subprocess.Popen(command, env=environment, start_new_session=True) as server:
+        try:
+            code = server.wait()
+        except KeyboardInterrupt:
+            server.send_signal(signal.SIGINT)
+            code = server.wait()
+    if code:
+        raise RuntimeError(f"{command[0]} serve ended with code {code}")

@@ -1,0 +1,35 @@
+"""Calls of a node from Python: `Client` and `AsyncClient`, over any transport, with a class for each kind of error."""
+
+from callboard.client._asynchronous import AsyncClient
+from callboard.client._base import Prepared
+from callboard.client._blocking import Client
+from callboard.client.errors import (
+    CancelledCallError,
+    DeadlineExceededError,
+    FailedError,
+    InternalError,
+    InvalidInputError,
+    NotFoundError,
+    OverloadedError,
+    PermissionDeniedError,
+    UnauthenticatedError,
+    UnavailableError,
+    WorkerFailedError,
+)
+
+__all__ = [
+    "AsyncClient",
+    "CancelledCallError",
+    "Client",
+    "DeadlineExceededError",
+    "FailedError",
+    "InternalError",
+    "InvalidInputError",
+    "NotFoundError",
+    "OverloadedError",
+    "PermissionDeniedError",
+    "Prepared",
+    "UnauthenticatedError",
+    "UnavailableError",
+    "WorkerFailedError",
+]

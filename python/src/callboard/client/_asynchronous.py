@@ -1,0 +1,198 @@
+"""`AsyncClient`: the same calls, to be awaited."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterable
+from typing import TYPE_CHECKING, Any, overload
+
+from callboard._api import CallError, _route
+from callboard._envelope import Buffer
+from callboard.client._base import BaseClient, CallSettings, Prepared, T, input_error
+from callboard.client._stream import LOOK_AHEAD, Bar, Window
+from callboard.client.errors import to_error
+from callboard.client.transport import Failure, open_async_transport
+
+if TYPE_CHECKING:
+    from typing_extensions import Self, Unpack
+
+
+class AsyncClient(BaseClient):
+    """`Client` for tasks. One may be used in several event loops; each has connections of its own.
+
+        async with AsyncClient("http://localhost:8000") as client:
+            label = await client.call("/sentiment", "good", returns=Label)
+
+    A cancelled task cancels its call on the node. Settings, options and errors are those of `Client`.
+    """
+
+    def __init__(self, url: str = "http://localhost:8000", **settings: Any) -> None:
+        super().__init__(url, **settings)
+        self._transport = open_async_transport(url, self._settings)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Closes all connections of this event loop, also those of clients from `with_options`."""
+        await self._transport.aclose()
+
+    @overload
+    async def call(self, route: str, value: Any = ..., *, returns: type[T], **options: Unpack[CallSettings]) -> T: ...
+    @overload
+    async def call(
+        self, route: str, value: Any = ..., *, returns: Any = ..., **options: Unpack[CallSettings]
+    ) -> Any: ...
+
+    async def call(self, route: str, value: Any = None, *, returns: Any = None, **options: Unpack[CallSettings]) -> Any:
+        """As `Client.call`."""
+        return await self.call_prepared(Prepared.call(route, value), returns=returns, **options)
+
+    async def send(self, name: str, /, *args: Any, **kwargs: Any) -> Any:
+        """As `Client.send`."""
+        return await self.call_prepared(Prepared.send(name, *args, **kwargs))
+
+    async def call_prepared(self, prepared: Prepared, *, returns: Any = None, **options: Unpack[CallSettings]) -> Any:
+        """As `Client.call_prepared`."""
+        try:
+            reply = await self._transport.call(prepared.route, prepared.pieces, self._options(prepared, options))
+        except Failure as failure:
+            raise to_error(failure) from None
+        return self._read(reply, returns, prepared.route)
+
+    def replies(
+        self, route: str, value: Any = None, *, returns: Any = None, **options: Unpack[CallSettings]
+    ) -> AsyncGenerator[Any, None]:
+        """As `Client.replies`: `async for`."""
+        prepared = Prepared.call(route, value)
+        return self._replies(prepared, returns, self._options(prepared, options))
+
+    async def _replies(self, prepared: Prepared, returns: Any, options: Any) -> AsyncGenerator[Any, None]:
+        outputs: Any = self._transport.replies(prepared.route, prepared.pieces, options)
+        async with contextlib.aclosing(outputs):
+            try:
+                async for output in outputs:
+                    yield self._read(output, returns, prepared.route)
+            except Failure as failure:
+                raise to_error(failure) from None
+
+    def stream(
+        self,
+        route: str,
+        inputs: Iterable[Any] | AsyncIterable[Any],
+        *,
+        returns: Any = None,
+        look_ahead: int = LOOK_AHEAD,
+        stop_at_error: bool = False,
+        with_inputs: bool = False,
+        progress: bool = False,
+        **options: Unpack[CallSettings],
+    ) -> AsyncGenerator[Any, None]:
+        """As `Client.stream`: `async for`. The inputs may come in their own time, from an asynchronous iterable.
+
+        A loop that is left early leaves its calls to the garbage collector: `contextlib.aclosing` ends them at once.
+        """
+        given = dict(options)
+        window = Window(look_ahead, given.pop("timeout", self._defaults.get("timeout")))  # type: ignore[arg-type]
+        route = _route(route)
+        self._options(Prepared(route, ()), given)
+        return self._stream(route, inputs, returns, window, stop_at_error, with_inputs, progress, given)
+
+    async def _stream(
+        self,
+        route: str,
+        inputs: Iterable[Any] | AsyncIterable[Any],
+        returns: Any,
+        window: Window,
+        stop_at_error: bool,
+        with_inputs: bool,
+        progress: bool,
+        given: dict[str, Any],
+    ) -> AsyncGenerator[Any, None]:
+        bar = Bar(inputs, progress, route)
+        clock = asyncio.get_running_loop().time
+        pending: deque[tuple[Any, asyncio.Future[Buffer] | CallError]] = deque()
+        remaining = aiter(inputs) if isinstance(inputs, AsyncIterable) else _asynchronous(inputs)
+        pulling: asyncio.Future[tuple[Any, bool]] | None = None
+        has_more, since = True, clock()
+        try:
+            while True:
+                if pulling is None and has_more and len(pending) < window.look_ahead:
+                    pulling = asyncio.ensure_future(_next(remaining))
+                    # An input that is there is pulled now, so that the window stays full.
+                    await asyncio.sleep(0)
+                if pulling is not None and pulling.done():
+                    (value, has_more), pulling = pulling.result(), None
+                    if has_more:
+                        since = since if pending else clock()
+                        call = self._begin(route, value, given, window.call_timeout(len(pending)))
+                        pending.append((value if with_inputs else None, call))
+                    if not pending or not _is_done(pending[0][1]):
+                        continue
+                if pending and (_is_done(pending[0][1]) or clock() >= since + window.timeout):
+                    value, call = pending.popleft()
+                    result = await self._result(call, returns, route, window)
+                    if stop_at_error and isinstance(result, CallError):
+                        raise result
+                    bar.step()
+                    yield (value, result) if with_inputs else result
+                    since = clock()
+                    continue
+                first = [call for _, call in list(pending)[:1] if not isinstance(call, CallError)]
+                waits = [*first, *((pulling,) if pulling else ())]
+                if not waits:
+                    return
+                timeout = max(0.0, since + window.timeout - clock()) if first else None
+                await asyncio.wait(waits, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            bar.close()
+            open_calls = [call for _, call in pending if not isinstance(call, CallError)]
+            for each in (*open_calls, *((pulling,) if pulling else ())):
+                each.cancel()
+            await asyncio.gather(*open_calls, return_exceptions=True)
+
+    def _begin(
+        self, route: str, value: Any, given: dict[str, Any], timeout: float
+    ) -> asyncio.Future[Buffer] | CallError:
+        try:
+            prepared = Prepared.call(route, value)
+        except TypeError as error:
+            return input_error(error)
+        options = self._options(prepared, {**given, "timeout": timeout}, waits_for_room=True)
+        return asyncio.ensure_future(self._transport.call(route, prepared.pieces, options))
+
+    async def _result(self, call: asyncio.Future[Buffer] | CallError, returns: Any, route: str, window: Window) -> Any:
+        """The output of one call, or its error. A call that is not done is late."""
+        if isinstance(call, CallError):
+            return call
+        if not call.done():
+            call.cancel()
+            return window.late()
+        try:
+            return self._read(call.result(), returns, route)
+        except Failure as failure:
+            return to_error(failure)
+        except CallError as error:
+            return error
+
+
+def _is_done(call: asyncio.Future[Buffer] | CallError) -> bool:
+    return isinstance(call, CallError) or call.done()
+
+
+async def _asynchronous(inputs: Iterable[Any]) -> AsyncIterator[Any]:
+    for each in inputs:
+        yield each
+
+
+async def _next(inputs: AsyncIterator[Any]) -> tuple[Any, bool]:
+    """The next input, and whether there was one."""
+    try:
+        return await anext(inputs), True
+    except StopAsyncIteration:
+        return None, False

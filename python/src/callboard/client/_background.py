@@ -1,0 +1,72 @@
+"""The event loop behind the ordered streams of a `Client`: one daemon thread, which no exit waits for."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+
+from callboard._envelope import Buffer
+from callboard.client.transport import AsyncTransport, Options
+
+
+class Background:
+    """Makes many calls at the same time for code that blocks. The thread starts with the first call."""
+
+    def __init__(self, open_transport: Callable[[], AsyncTransport]) -> None:
+        self._open_transport = open_transport
+        self._lock = threading.Lock()
+        self._process = os.getpid()
+        self._is_closed = False
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._transport: AsyncTransport | None = None
+
+    def call(self, route: str, pieces: Sequence[Buffer], options: Options) -> Future[Buffer]:
+        """Begins a call. To cancel the future cancels the call on the node."""
+        loop, transport = self._started()
+        return asyncio.run_coroutine_threadsafe(transport.call(route, pieces, options), loop)
+
+    def close(self) -> None:
+        """Ends the thread, and all calls. No further ones begin."""
+        self._is_closed = True
+        if self._process != os.getpid():
+            # The thread stayed in the parent, and perhaps one that held the lock.
+            return
+        with self._lock:
+            loop, transport, self._loop, self._transport = self._loop, self._transport, None, None
+        if loop is not None and transport is not None:
+            asyncio.run_coroutine_threadsafe(_end(transport), loop)
+
+    def _started(self) -> tuple[asyncio.AbstractEventLoop, AsyncTransport]:
+        if self._process != os.getpid():
+            # The thread stayed in the parent.
+            self._lock, self._process, self._loop, self._transport = threading.Lock(), os.getpid(), None, None
+        with self._lock:
+            if self._is_closed:
+                raise RuntimeError("the client is closed")
+            if self._loop is None or self._transport is None:
+                self._loop = asyncio.new_event_loop()
+                self._transport = self._open_transport()
+                threading.Thread(target=_run, args=(self._loop,), name="callboard-client", daemon=True).start()
+            return self._loop, self._transport
+
+
+def _run(loop: asyncio.AbstractEventLoop) -> None:
+    try:
+        loop.run_forever()
+    finally:
+        loop.close()
+
+
+async def _end(transport: AsyncTransport) -> None:
+    own = asyncio.current_task()
+    others = [task for task in asyncio.all_tasks() if task is not own]
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)
+    try:
+        await transport.aclose()
+    finally:
+        asyncio.get_running_loop().stop()

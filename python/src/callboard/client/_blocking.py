@@ -1,0 +1,193 @@
+"""`Client`: calls that block their thread."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections import deque
+from collections.abc import Generator, Iterable
+from concurrent.futures import CancelledError, Future
+from concurrent.futures import TimeoutError as WaitTimeout
+from typing import TYPE_CHECKING, Any, overload
+
+from callboard._api import CallError, _route
+from callboard._envelope import Buffer
+from callboard.client._background import Background
+from callboard.client._base import BaseClient, CallSettings, Prepared, T, input_error
+from callboard.client._stream import LOOK_AHEAD, Bar, Window
+from callboard.client.errors import CancelledCallError, to_error
+from callboard.client.transport import AsyncTransport, Failure, Transport, open_async_transport, open_transport
+
+if TYPE_CHECKING:
+    from typing_extensions import Self, Unpack
+
+
+class Client(BaseClient):
+    """Calls the routes and functions of a node. Any number of threads may share one.
+
+        client = Client("http://localhost:8000")
+        client.call("/sentiment", "good", returns=Label)
+        client.send("add", 1, b=2)
+
+    Times are in seconds, or `"200ms"`. `timeout` is that of its calls; without one the route's holds. The first call
+    waits up to `start_up_wait` for a node that is not up yet, but not for a host whose name is not known. A call that
+    was not started is made again up to `attempts` times, with pauses, within its time and a retry budget.
+
+    `verify` may be the file of an authority's certificate, `certificate` the file of the client's own with its key, or
+    both files. Failed calls raise a `CallError`: a class for each kind, in `callboard.client.errors`.
+    """
+
+    def __init__(self, url: str = "http://localhost:8000", **settings: Any) -> None:
+        super().__init__(url, **settings)
+        self._transport = open_transport(url, self._settings)
+        self._background = Background(functools.partial(open_async_transport, url, self._settings))
+
+    @classmethod
+    def over(cls, transport: Transport, asynchronous: AsyncTransport) -> Self:
+        """A client over transports that are there already."""
+        client = cls.__new__(cls)
+        BaseClient.__init__(client, "")
+        client._transport = transport
+        client._background = Background(lambda: asynchronous)
+        return client
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Closes all connections, also those of clients from `with_options`. Calls in flight end."""
+        self._background.close()
+        self._transport.close()
+
+    @overload
+    def call(self, route: str, value: Any = ..., *, returns: type[T], **options: Unpack[CallSettings]) -> T: ...
+    @overload
+    def call(self, route: str, value: Any = ..., *, returns: Any = ..., **options: Unpack[CallSettings]) -> Any: ...
+
+    def call(self, route: str, value: Any = None, *, returns: Any = None, **options: Unpack[CallSettings]) -> Any:
+        """Calls a route and waits for its output, as plain data or as the type `returns`.
+
+        Arrays are read-only views of the received bytes. Raises `CallError`; `TypeError` for a value that has no form.
+        """
+        return self.call_prepared(Prepared.call(route, value), returns=returns, **options)
+
+    def send(self, name: str, /, *args: Any, **kwargs: Any) -> Any:
+        """Calls a function by its name: all arguments are the function's. For options see `with_options`."""
+        return self.call_prepared(Prepared.send(name, *args, **kwargs))
+
+    def call_prepared(self, prepared: Prepared, *, returns: Any = None, **options: Unpack[CallSettings]) -> Any:
+        """Makes a call that was encoded before: see `prepare`."""
+        try:
+            reply = self._transport.call(prepared.route, prepared.pieces, self._options(prepared, options))
+        except Failure as failure:
+            raise to_error(failure) from None
+        return self._read(reply, returns, prepared.route)
+
+    def replies(
+        self, route: str, value: Any = None, *, returns: Any = None, **options: Unpack[CallSettings]
+    ) -> Generator[Any, None, None]:
+        """Calls a streaming route and yields its outputs one by one. To close the generator cancels the call."""
+        prepared = Prepared.call(route, value)
+        return self._replies(prepared, returns, self._options(prepared, options))
+
+    def _replies(self, prepared: Prepared, returns: Any, options: Any) -> Generator[Any, None, None]:
+        with contextlib.closing(self._transport.replies(prepared.route, prepared.pieces, options)) as outputs:  # type: ignore[type-var]
+            try:
+                for output in outputs:
+                    yield self._read(output, returns, prepared.route)
+            except Failure as failure:
+                raise to_error(failure) from None
+
+    def stream(
+        self,
+        route: str,
+        inputs: Iterable[Any],
+        *,
+        returns: Any = None,
+        look_ahead: int = LOOK_AHEAD,
+        stop_at_error: bool = False,
+        with_inputs: bool = False,
+        progress: bool = False,
+        **options: Unpack[CallSettings],
+    ) -> Generator[Any, None, None]:
+        """Calls a route with every input, up to `look_ahead` at the same time, and yields the results in order.
+
+        A failed call is its `CallError`, in its place; with `stop_at_error` it is raised. `timeout` is the time for one
+        result once all earlier ones are there, 30 s by default; calls wait for room within it. To close the generator,
+        or to leave its loop, cancels all calls in flight. `with_inputs` yields pairs of input and result.
+        """
+        given = dict(options)
+        window = Window(look_ahead, given.pop("timeout", self._defaults.get("timeout")))  # type: ignore[arg-type]
+        route = _route(route)
+        self._options(Prepared(route, ()), given)
+        return self._stream(route, inputs, returns, window, stop_at_error, with_inputs, progress, given)
+
+    def _stream(
+        self,
+        route: str,
+        inputs: Iterable[Any],
+        returns: Any,
+        window: Window,
+        stop_at_error: bool,
+        with_inputs: bool,
+        progress: bool,
+        given: dict[str, Any],
+    ) -> Generator[Any, None, None]:
+        bar = Bar(inputs, progress, route)
+        pending: deque[tuple[Any, Future[Buffer] | CallError]] = deque()
+        remaining, has_more = iter(inputs), True
+        try:
+            while True:
+                # One at least for each result, so that the window stays full; more while there is nothing to hand over.
+                while has_more and len(pending) < window.look_ahead:
+                    try:
+                        value = next(remaining)
+                    except StopIteration:
+                        has_more = False
+                        break
+                    call = self._begin(route, value, given, window.call_timeout(len(pending)))
+                    pending.append((value if with_inputs else None, call))
+                    first = pending[0][1]
+                    if isinstance(first, CallError) or first.done():
+                        break
+                if not pending:
+                    return
+                value, call = pending.popleft()
+                result = self._result(call, returns, route, window)
+                if stop_at_error and isinstance(result, CallError):
+                    raise result
+                bar.step()
+                yield (value, result) if with_inputs else result
+        finally:
+            bar.close()
+            for _, call in pending:
+                if isinstance(call, Future):
+                    call.cancel()
+
+    def _begin(self, route: str, value: Any, given: dict[str, Any], timeout: float) -> Future[Buffer] | CallError:
+        try:
+            prepared = Prepared.call(route, value)
+        except TypeError as error:
+            return input_error(error)
+        options = self._options(prepared, {**given, "timeout": timeout}, waits_for_room=True)
+        return self._background.call(route, prepared.pieces, options)
+
+    def _result(self, call: Future[Buffer] | CallError, returns: Any, route: str, window: Window) -> Any:
+        """The output of one call, or its error."""
+        if isinstance(call, CallError):
+            return call
+        try:
+            return self._read(call.result(window.timeout), returns, route)
+        except Failure as failure:
+            return to_error(failure)
+        except CallError as error:
+            return error
+        except CancelledError:
+            return CancelledCallError("the client was closed", kind="cancelled")
+        except WaitTimeout:
+            return window.late()
+        finally:
+            call.cancel()

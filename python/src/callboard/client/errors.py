@@ -1,0 +1,89 @@
+"""The errors of calls: one class for each kind of `docs/errors.md`, all of them a `CallError`."""
+
+from __future__ import annotations
+
+from callboard._api import CallError
+from callboard.client.transport import Failure
+
+
+class InvalidInputError(CallError):
+    """The request is wrong: the message names the field and what was expected. Statuses 400, 413, 415, 422 …"""
+
+
+class UnauthenticatedError(CallError):
+    """A key is required, and none or an invalid one was sent. Status 401."""
+
+
+class PermissionDeniedError(CallError):
+    """The caller is known and may not do this. Status 403."""
+
+
+class NotFoundError(CallError):
+    """There is no such route or function. Status 404."""
+
+
+class OverloadedError(CallError):
+    """A bound was reached, and nothing was started. Repeat it after `retry_after`. Status 429."""
+
+
+class CancelledCallError(CallError):
+    """The caller has left. Status 499."""
+
+
+class FailedError(CallError):
+    """The code of the service has failed: `type` and `trace` are of its exception. Its own status, or 500."""
+
+
+class WorkerFailedError(CallError):
+    """The worker died or broke its contract. Status 500."""
+
+
+class InternalError(CallError):
+    """A defect of the framework, or an answer that is not one of a node. Status 500."""
+
+
+class UnavailableError(CallError, ConnectionError):
+    """No node answers, it is not ready, or the connection was lost: see `was_started`. Status 503."""
+
+    __str__ = CallError.__str__
+
+
+class DeadlineExceededError(CallError, TimeoutError):
+    """The time was up before there was an outcome. Status 504."""
+
+    __str__ = CallError.__str__
+
+
+CLASSES: dict[str, type[CallError]] = {
+    "invalid_input": InvalidInputError,
+    "unauthenticated": UnauthenticatedError,
+    "permission_denied": PermissionDeniedError,
+    "not_found": NotFoundError,
+    "overloaded": OverloadedError,
+    "cancelled": CancelledCallError,
+    "failed": FailedError,
+    "worker_failed": WorkerFailedError,
+    "internal": InternalError,
+    "unavailable": UnavailableError,
+    "deadline_exceeded": DeadlineExceededError,
+}
+
+
+def to_error(failure: Failure) -> CallError:
+    """The error that a caller sees. The traceback of the service is shown below its own."""
+    error = CLASSES.get(failure.kind, CallError)(
+        failure.message,
+        kind=failure.kind,
+        status_code=failure.status,
+        details=failure.details,
+        retry_after_ms=None if failure.retry_after is None else round(failure.retry_after * 1000),
+        type=failure.error_type,
+        trace=failure.remote_traceback,
+        stage=failure.stage,
+        request_id=failure.request_id,
+        retryable=failure.retryable,
+        was_started=failure.was_started,
+    )
+    if failure.remote_traceback and hasattr(error, "add_note"):
+        error.add_note(f"The service's own traceback:\n{failure.remote_traceback}")
+    return error

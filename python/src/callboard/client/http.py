@@ -1,0 +1,283 @@
+"""Calls over HTTP, by httpx: envelopes out, envelopes or problem documents back.
+
+* **Full:** calls beyond `max_connections` wait for a connection, until their time is up.
+* **Late:** a call ends at its deadline, with 100 ms for the node's own answer to come. Without a deadline the route's
+  holds, and a host that is gone while a call waits for it is noticed by probes of the system, after 35 s.
+* **Cancelled:** the connection of the call is closed, so that the node knows.
+* **Forked:** a process that was forked makes connections of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import time
+from collections.abc import AsyncGenerator, Generator, Sequence
+from typing import Any
+
+import anyio
+import httpx
+
+from callboard._envelope import Buffer
+from callboard.client._http_message import (
+    ENVELOPE,
+    ENVELOPES,
+    Body,
+    Endpoint,
+    FrameReader,
+    Reply,
+    failure_of_exception,
+    failure_of_response,
+    late,
+)
+from callboard.client.policy import Attempts, RetryBudget, StartUp
+from callboard.client.transport import Failure, Options, Settings
+
+# The node's own answer to a call that is late says more than ours.
+_GRACE = 0.1
+_CLOCK = time.monotonic
+
+
+class HttpTransport:
+    """Carries the calls of a `Client` over HTTP/1.1."""
+
+    def __init__(self, url: str, settings: Settings) -> None:
+        self._endpoint = Endpoint(url, settings)
+        self._settings = settings
+        self._budget = RetryBudget()
+        self._start_up = StartUp(settings.start_up_wait)
+        self._connect()
+
+    def _connect(self) -> None:
+        self._process = os.getpid()
+        transport = httpx.HTTPTransport(**_transport_settings(self._endpoint, self._settings))
+        self._http = httpx.Client(transport=transport, trust_env=False)
+
+    def _client(self) -> httpx.Client:
+        if self._process != os.getpid():
+            # The connections and locks are the parent's: they are left alone.
+            self._forked_from = self._http
+            self._budget = RetryBudget()
+            self._connect()
+        return self._http
+
+    def call(self, route: str, pieces: Sequence[Buffer], options: Options) -> Buffer:
+        body = Body(pieces)
+        return self._attempts(options, lambda attempts: self._call_once(route, body, options, attempts))  # type: ignore[no-any-return]
+
+    def replies(self, route: str, pieces: Sequence[Buffer], options: Options) -> Generator[Buffer, None, None]:
+        body = Body(pieces)
+        response, attempts = self._attempts(options, lambda attempts: self._begin(route, body, options, attempts))
+        request = response.request
+        try:
+            reader = FrameReader(response, self._settings.max_reply_bytes)
+            chunks = response.iter_raw()
+            while not reader.is_done:
+                try:
+                    chunk = next(chunks, None)
+                except httpx.HTTPError as error:
+                    raise reader.cut(failure_of_exception(error, self._endpoint, request.stream)) from error
+                yield from reader.push(chunk)
+                if attempts.deadline is not None and _CLOCK() > attempts.deadline + _GRACE:
+                    raise late(was_started=True)
+        finally:
+            response.close()
+
+    def close(self) -> None:
+        self._http.close()
+
+    def _attempts(self, options: Options, make: Any) -> Any:
+        self._client()
+        attempts = Attempts(self._settings, options, self._budget, self._start_up, _CLOCK())
+        while True:
+            try:
+                return make(attempts)
+            except Failure as failure:
+                pause = attempts.pause(failure, _CLOCK())
+            time.sleep(pause)
+
+    def _send(self, route: str, body: Body, options: Options, attempts: Attempts, accept: bytes) -> httpx.Response:
+        remaining = attempts.remaining(_CLOCK())
+        request = self._endpoint.request(route, body, options, remaining, accept)
+        request.extensions["timeout"] = _Timeouts(self._settings, attempts.deadline)
+        try:
+            response = self._client().send(request, stream=True)
+        except httpx.HTTPError as error:
+            raise failure_of_exception(error, self._endpoint, request.stream) from error
+        return response
+
+    def _call_once(self, route: str, body: Body, options: Options, attempts: Attempts) -> Buffer:
+        response = self._send(route, body, options, attempts, ENVELOPE)
+        return self._whole(response, attempts)
+
+    def _whole(self, response: httpx.Response, attempts: Attempts) -> Buffer:
+        try:
+            reply = Reply(response, self._settings.max_reply_bytes)
+            for chunk in response.iter_raw():
+                reply.push(chunk)
+                if attempts.deadline is not None and _CLOCK() > attempts.deadline + _GRACE:
+                    raise late(was_started=True)
+        except httpx.HTTPError as error:
+            raise failure_of_exception(error, self._endpoint, response.request.stream) from error
+        finally:
+            response.close()
+        return _outcome(reply, self._endpoint, attempts)
+
+    def _begin(self, route: str, body: Body, options: Options, attempts: Attempts) -> tuple[httpx.Response, Attempts]:
+        response = self._send(route, body, options, attempts, ENVELOPES)
+        if not response.is_success:
+            self._whole(response, attempts)
+        attempts.answered()
+        return response, attempts
+
+
+class AsyncHttpTransport:
+    """The same for tasks. Each event loop has connections of its own."""
+
+    def __init__(self, url: str, settings: Settings) -> None:
+        self._endpoint = Endpoint(url, settings)
+        self._settings = settings
+        self._budget = RetryBudget()
+        self._start_up = StartUp(settings.start_up_wait)
+        self._process = os.getpid()
+        self._pools: dict[asyncio.AbstractEventLoop, httpx.AsyncClient] = {}
+
+    def _client(self) -> httpx.AsyncClient:
+        if self._process != os.getpid():
+            self._process, self._budget = os.getpid(), RetryBudget()
+            self._forked_from, self._pools = self._pools, {}
+        loop = asyncio.get_running_loop()
+        found = self._pools.get(loop)
+        if found is None:
+            # The connections of a loop that is closed ended with it.
+            self._pools = {each: pool for each, pool in self._pools.items() if not each.is_closed()}
+            transport = httpx.AsyncHTTPTransport(**_transport_settings(self._endpoint, self._settings))
+            found = self._pools[loop] = httpx.AsyncClient(transport=transport, trust_env=False)
+        return found
+
+    async def call(self, route: str, pieces: Sequence[Buffer], options: Options) -> Buffer:
+        body = Body(pieces)
+        found: Buffer = await self._attempts(options, lambda attempts: self._call_once(route, body, options, attempts))
+        return found
+
+    async def replies(self, route: str, pieces: Sequence[Buffer], options: Options) -> AsyncGenerator[Buffer, None]:
+        body = Body(pieces)
+        response, attempts = await self._attempts(options, lambda attempts: self._begin(route, body, options, attempts))
+        try:
+            reader = FrameReader(response, self._settings.max_reply_bytes)
+            chunks = response.aiter_raw()
+            while not reader.is_done:
+                try:
+                    with _until(attempts.deadline):
+                        chunk = await anext(chunks, None)
+                except httpx.HTTPError as error:
+                    raise reader.cut(failure_of_exception(error, self._endpoint, response.request.stream)) from error
+                for envelope in reader.push(chunk):
+                    yield envelope
+        except TimeoutError:
+            raise late(was_started=True) from None
+        finally:
+            await response.aclose()
+
+    async def aclose(self) -> None:
+        pool = self._pools.pop(asyncio.get_running_loop(), None)
+        self._pools.clear()
+        if pool is not None:
+            await pool.aclose()
+
+    async def _attempts(self, options: Options, make: Any) -> Any:
+        self._client()
+        attempts = Attempts(self._settings, options, self._budget, self._start_up, _CLOCK())
+        while True:
+            try:
+                with _until(attempts.deadline):
+                    return await make(attempts)
+            except TimeoutError:
+                raise late(was_started=True) from None
+            except Failure as failure:
+                pause = attempts.pause(failure, _CLOCK())
+            await asyncio.sleep(pause)
+
+    async def _send(
+        self, route: str, body: Body, options: Options, attempts: Attempts, accept: bytes
+    ) -> httpx.Response:
+        remaining = attempts.remaining(_CLOCK())
+        request = self._endpoint.request(route, body, options, remaining, accept)
+        request.extensions["timeout"] = _Timeouts(self._settings, attempts.deadline)
+        try:
+            return await self._client().send(request, stream=True)
+        except httpx.HTTPError as error:
+            raise failure_of_exception(error, self._endpoint, request.stream) from error
+
+    async def _call_once(self, route: str, body: Body, options: Options, attempts: Attempts) -> Buffer:
+        response = await self._send(route, body, options, attempts, ENVELOPE)
+        return await self._whole(response, attempts)
+
+    async def _whole(self, response: httpx.Response, attempts: Attempts) -> Buffer:
+        try:
+            reply = Reply(response, self._settings.max_reply_bytes)
+            async for chunk in response.aiter_raw():
+                reply.push(chunk)
+        except httpx.HTTPError as error:
+            raise failure_of_exception(error, self._endpoint, response.request.stream) from error
+        finally:
+            await response.aclose()
+        return _outcome(reply, self._endpoint, attempts)
+
+    async def _begin(
+        self, route: str, body: Body, options: Options, attempts: Attempts
+    ) -> tuple[httpx.Response, Attempts]:
+        response = await self._send(route, body, options, attempts, ENVELOPES)
+        if not response.is_success:
+            await self._whole(response, attempts)
+        attempts.answered()
+        return response, attempts
+
+
+def _outcome(reply: Reply, endpoint: Endpoint, attempts: Attempts) -> Buffer:
+    """The envelope of an answer, or its failure. A node that is starting has not answered."""
+    if reply.is_envelope:
+        attempts.answered()
+        return reply.body()
+    failure = failure_of_response(reply, endpoint)
+    if failure.kind != "unavailable" or failure.was_started:
+        attempts.answered()
+    raise failure
+
+
+def _until(deadline: float | None) -> anyio.CancelScope:
+    """Raises `TimeoutError` after the deadline."""
+    return anyio.fail_after(None if deadline is None else max(0.0, deadline + _GRACE - _CLOCK()))  # type: ignore[return-value]
+
+
+class _Timeouts(dict[str, float | None]):
+    """The timeouts that httpx looks up before each step: what is left by then."""
+
+    def __init__(self, settings: Settings, deadline: float | None) -> None:
+        super().__init__(connect=settings.connect_timeout, read=None, write=None, pool=None)
+        self._deadline = deadline
+
+    def get(self, key: str, default: Any = None) -> Any:
+        limit = super().get(key, default)
+        if self._deadline is None:
+            return limit
+        left = max(0.001, self._deadline + _GRACE - _CLOCK())
+        return left if limit is None else min(limit, left)
+
+
+def _transport_settings(endpoint: Endpoint, settings: Settings) -> dict[str, Any]:
+    limits = httpx.Limits(
+        max_connections=settings.max_connections,
+        max_keepalive_connections=settings.max_connections,
+        keepalive_expiry=settings.keep_alive,
+    )
+    return {"limits": limits, "verify": endpoint.tls, "proxy": settings.proxy, "socket_options": _PROBES}
+
+
+# A host that is gone is noticed after 15 s of silence and four probes, where the system has these options.
+_PROBES = [(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)] + [
+    (socket.IPPROTO_TCP, getattr(socket, name), count)
+    for name, count in (("TCP_KEEPIDLE", 15), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 4))
+    if hasattr(socket, name)
+]

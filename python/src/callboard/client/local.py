@@ -1,0 +1,102 @@
+"""Calls of an app in this process, for tests of code that takes a client: the same values, options and errors."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from callboard._api import HTTPException, InvalidInput
+from callboard._depends import call_error
+from callboard._envelope import Buffer, decode, encode
+from callboard.client.transport import Failure, Options
+
+if TYPE_CHECKING:
+    from callboard.testing import TestClient
+
+
+class Outputs(list[Any]):
+    """All outputs of a stream."""
+
+
+class LocalTransport:
+    """Runs one call after the other, from any thread."""
+
+    def __init__(self, app: TestClient) -> None:
+        self._app = app
+        self._lock = threading.Lock()
+
+    def call(self, route: str, pieces: Sequence[Buffer], options: Options) -> Buffer:
+        output = self._output(route, pieces, options)
+        if isinstance(output, Outputs):
+            raise Failure("invalid_input", f"`{route}` answers with a stream: use `replies`", status=406)
+        return encode(output)
+
+    def replies(self, route: str, pieces: Sequence[Buffer], options: Options) -> Iterator[Buffer]:
+        outputs = self._output(route, pieces, options)
+        yield from map(encode, outputs if isinstance(outputs, Outputs) else [outputs])
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+    def _output(self, route: str, pieces: Sequence[Buffer], options: Options) -> Any:
+        value = decode(b"".join(pieces))
+        with self._lock:
+            try:
+                found = self._app.route_at("/" + route.lstrip("/"))
+                if options.function:
+                    value = _input(route, list(found.signature.hints) if found else None, **value)
+                output = self._app.call(value, method=(found.attribute or found.name) if found else None)
+                return Outputs(output) if found and found.signature.streams else output
+            except LookupError as error:
+                raise Failure("not_found", str(error), status=404, was_started=False) from error
+            except Exception as error:
+                raise _failure(error) from error
+
+
+class AsyncLocalTransport:
+    """The same for tasks."""
+
+    def __init__(self, transport: LocalTransport) -> None:
+        self._transport = transport
+
+    async def call(self, route: str, pieces: Sequence[Buffer], options: Options) -> Buffer:
+        return await asyncio.to_thread(self._transport.call, route, pieces, options)
+
+    async def replies(self, route: str, pieces: Sequence[Buffer], options: Options) -> AsyncIterator[Buffer]:
+        for output in await asyncio.to_thread(list, self._transport.replies(route, pieces, options)):
+            yield output
+
+    async def aclose(self) -> None:
+        """Nothing is open."""
+
+
+def _input(route: str, names: list[str] | None, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    """The input that these arguments are, as the node makes it of the names of the parameters."""
+    if names is None:
+        return args[0] if args else kwargs
+    if len(args) == 1 and not kwargs and len(names) != 1 and isinstance(args[0], dict) and set(args[0]) <= set(names):
+        return args[0]
+    found = dict(zip(names, args, strict=False))
+    wrong = [name for name in kwargs if name in found or name not in names]
+    if wrong or len(args) > len(names):
+        reason = f"argument `{wrong[0]}`" if wrong else f"{len(args)} positional arguments"
+        raise InvalidInput(f"{reason}: `{route}` takes {', '.join(names)}, each once")
+    found.update(kwargs)
+    return found.get(names[0]) if len(names) == 1 else found
+
+
+def _failure(error: Exception) -> Failure:
+    found = call_error(error)
+    if isinstance(error, InvalidInput):
+        found.details = {"fields": [{"path": path, "message": message} for path, message in error.fields]}
+    status = error.status_code if isinstance(error, HTTPException) else found.status_code
+    return Failure(
+        found.kind,
+        found.message,
+        details=found.details,
+        retry_after=found.retry_after,
+        status=status,
+        error_type=found.type,
+    )

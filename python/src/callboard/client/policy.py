@@ -1,0 +1,141 @@
+"""Whether a failed call is made again, and when. Pure: the time is handed in, in seconds of one clock."""
+
+from __future__ import annotations
+
+import random
+import threading
+
+from callboard.client.transport import Failure, Options, Settings
+
+FIRST_PAUSE = 0.02
+LONGEST_PAUSE = 1.0
+# A node that asks for a longer wait is not called again: the caller decides.
+LONGEST_RETRY_AFTER = 10.0
+# The error type of a call whose connection was lost after it was sent: it may have run.
+CONNECTION_LOST = "connection_lost"
+# The error type of a call for which there was no connection.
+NO_CONNECTION = "no_connection"
+
+
+class RetryBudget:
+    """Retries are at most a fifth of the calls of the last 10 s, plus ten a second, so that they add no overload."""
+
+    CALLS_FOR_ONE = 5
+    SECONDS = 10
+    RESERVE_PER_SECOND = 10
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        # The calls of each second, minus the price of its retries.
+        self._balance = dict.fromkeys(range(self.SECONDS), 0)
+        self._newest = self.SECONDS - 1
+        self._start: float | None = None
+
+    def called(self, now: float) -> None:
+        """Counts a call."""
+        with self._lock:
+            second = self._second(now)
+            self._balance[second] += 1
+
+    def take(self, now: float) -> bool:
+        """Takes one retry. False: the budget is used up."""
+        with self._lock:
+            second = self._second(now)
+            reserve = self.RESERVE_PER_SECOND * self.SECONDS * self.CALLS_FOR_ONE
+            is_available = sum(self._balance.values()) + reserve >= self.CALLS_FOR_ONE
+            if is_available:
+                self._balance[second] -= self.CALLS_FOR_ONE
+            return is_available
+
+    def _second(self, now: float) -> int:
+        """The current second, after those that are too old were dropped."""
+        if self._start is None:
+            self._start = now
+        second = max(self._newest, self.SECONDS - 1 + int(now - self._start))
+        if second != self._newest:
+            kept = range(second - self.SECONDS + 1, second + 1)
+            self._balance = {each: self._balance.get(each, 0) for each in kept}
+            self._newest = second
+        return second
+
+
+class StartUp:
+    """Whether the node has answered at all. Until then its calls wait for it, up to the start-up wait."""
+
+    def __init__(self, wait: float) -> None:
+        self._wait = wait
+        self._began: float | None = None
+        self.is_over = False
+
+    def until(self, now: float) -> float:
+        if self._began is None:
+            self._began = now
+        return self._began + self._wait
+
+
+class Attempts:
+    """One call: its deadline, and its way through the retries."""
+
+    def __init__(
+        self, settings: Settings, options: Options, budget: RetryBudget, start_up: StartUp, now: float
+    ) -> None:
+        self.deadline = None if options.timeout is None else now + options.timeout
+        self._settings = settings
+        self._options = options
+        self._budget = budget
+        self._start_up = start_up
+        self._starts_until = None if start_up.is_over else start_up.until(now)
+        self._made = 0
+        self._pause = FIRST_PAUSE
+        self._lost: Failure | None = None
+        budget.called(now)
+
+    def remaining(self, now: float) -> float | None:
+        """Seconds until the caller gives up."""
+        return None if self.deadline is None else self.deadline - now
+
+    def answered(self) -> None:
+        """The node is there."""
+        self._start_up.is_over = True
+
+    def pause(self, failure: Failure, now: float) -> float:
+        """The seconds to wait before the next attempt. Raises the failure of the call if there is none."""
+        self._made += 1
+        # With jitter, so that calls that failed together are not repeated together.
+        wait = (failure.retry_after or 0.0) + self._pause * (0.5 + random.random())
+        is_late = self.deadline is not None and now + wait >= self.deadline
+        if is_late or not self._may_repeat(failure, now + wait, now):
+            raise self._final(failure)
+        if failure.error_type == CONNECTION_LOST:
+            self._lost = failure
+        self._pause = min(self._pause * 2, LONGEST_PAUSE)
+        return wait
+
+    def _may_repeat(self, failure: Failure, then: float, now: float) -> bool:
+        is_lost = failure.error_type == CONNECTION_LOST
+        if failure.kind not in ("overloaded", "unavailable"):
+            return False
+        if not (failure.retryable or (is_lost and self._options.idempotent)):
+            return False
+        if self._is_starting(failure):
+            if then > (self._starts_until or 0.0):
+                failure.message += f" after {self._settings.start_up_wait:g} s"
+                return False
+            return True
+        if failure.kind == "overloaded" and self._options.waits_for_room:
+            return True
+        if self._made >= self._settings.attempts or (failure.retry_after or 0.0) > LONGEST_RETRY_AFTER:
+            return False
+        return failure.error_type == NO_CONNECTION or self._budget.take(now)
+
+    def _is_starting(self, failure: Failure) -> bool:
+        return (
+            self._starts_until is not None
+            and not self._start_up.is_over
+            and failure.kind == "unavailable"
+            and not failure.was_started
+        )
+
+    def _final(self, last: Failure) -> Failure:
+        """If an earlier attempt may have run, a later refusal does not hide that."""
+        return self._lost if self._lost is not None and not last.was_started else last

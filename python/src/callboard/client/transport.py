@@ -1,0 +1,162 @@
+"""The seam between the clients and what carries their calls: envelopes out, envelopes or a failure back.
+
+`http://` and `https://` are carried by `callboard.client.http`. `quic://` is carried by an extension: a module
+`callboard.client.quic` with the classes `QuicTransport` and `AsyncQuicTransport`, each made with a URL and `Settings`.
+
+A transport waits for the node at its start, retries what is safe to repeat, and keeps the time of a call. It knows
+nothing of Python values.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import os
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from typing import Any, Literal, Protocol
+
+from callboard._envelope import Buffer
+
+Priority = Literal["high", "normal", "low"]
+
+# Where each scheme is: the module, its transport, its asynchronous transport.
+_SCHEMES = {
+    "http": ("callboard.client.http", "HttpTransport", "AsyncHttpTransport"),
+    "https": ("callboard.client.http", "HttpTransport", "AsyncHttpTransport"),
+    "quic": ("callboard.client.quic", "QuicTransport", "AsyncQuicTransport"),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """What a client was given, for all of its calls. Times are in seconds."""
+
+    # The key of the caller.
+    api_key: str | None = dataclasses.field(default=None, repr=False)
+    # Further headers of each request (HTTP).
+    headers: Mapping[str, str] = dataclasses.field(default_factory=dict, repr=False)
+    # How long the first call waits for a node that is not up yet. 0: one try.
+    start_up_wait: float = 10.0
+    # The longest time for one connection.
+    connect_timeout: float = 2.0
+    # The most attempts for one call.
+    attempts: int = 3
+    # The most connections at the same time, and how long one is kept open without a call (HTTP).
+    max_connections: int = 100
+    keep_alive: float = 20.0
+    # The proxy that requests go through (HTTP). Variables of the environment are not read.
+    proxy: str | None = dataclasses.field(default=None, repr=False)
+    # The longest answer that is received, in bytes.
+    max_reply_bytes: int = 1 << 30
+    # TLS: False believes any certificate, a path is the file of the authority.
+    verify: bool | str = True
+    # The file of the client's certificate with its key, or both files (HTTP).
+    certificate: str | tuple[str, str] | None = None
+    # The directory of a member, whose identity is shown (QUIC). None: the development identity, for this machine only.
+    cluster: str | os.PathLike[str] | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """The options of one call."""
+
+    # The route is the name of a function, and the envelope a map of `args` and `kwargs`.
+    function: bool = False
+    # Seconds until the caller gives up; None: the time of the route, which the node keeps.
+    timeout: float | None = None
+    priority: Priority | None = None
+    session: str | None = None
+    request_id: str | None = None
+    traceparent: str | None = None
+    # The caller knows that the call may run twice, so it is repeated when it was lost with its connection.
+    idempotent: bool = False
+    # A call of an ordered stream: while the node is full it waits for room until its time is up.
+    waits_for_room: bool = False
+
+
+class Failure(Exception):
+    """A failed call, as a transport raises it. The clients make a `CallError` of it.
+
+    `kind` is one of the words in `docs/errors.md`, `retry_after` is in seconds, `details` is a decoded value.
+    `was_started`: user code may have run.
+    """
+
+    def __init__(
+        self,
+        kind: str,
+        message: str,
+        *,
+        details: Any = None,
+        remote_traceback: str | None = None,
+        request_id: str | None = None,
+        retry_after: float | None = None,
+        status: int | None = None,
+        error_type: str | None = None,
+        stage: str | None = None,
+        retryable: bool = False,
+        was_started: bool = True,
+    ) -> None:
+        super().__init__(message)
+        self.kind = kind
+        self.message = message
+        self.details = details
+        self.remote_traceback = remote_traceback
+        self.request_id = request_id
+        self.retry_after = retry_after
+        self.status = status
+        self.error_type = error_type
+        self.stage = stage
+        self.retryable = retryable
+        self.was_started = was_started
+
+
+class Transport(Protocol):
+    """Carries the calls of a `Client`. It is used by many threads at the same time."""
+
+    def call(self, route: str, pieces: Sequence[Buffer], options: Options) -> Buffer:
+        """Makes one call: the pieces, one after the other, are an envelope. Returns an envelope or raises `Failure`."""
+
+    def replies(self, route: str, pieces: Sequence[Buffer], options: Options) -> Iterator[Buffer]:
+        """Makes a call of a streaming route: its outputs. To close the generator cancels the call."""
+
+    def close(self) -> None:
+        """Closes all connections."""
+
+
+class AsyncTransport(Protocol):
+    """Carries the calls of an `AsyncClient`. A cancelled task cancels its call on the node."""
+
+    async def call(self, route: str, pieces: Sequence[Buffer], options: Options) -> Buffer:
+        """As `Transport.call`."""
+
+    def replies(self, route: str, pieces: Sequence[Buffer], options: Options) -> AsyncIterator[Buffer]:
+        """As `Transport.replies`: an asynchronous generator."""
+
+    async def aclose(self) -> None:
+        """Closes all connections."""
+
+
+def open_transport(url: str, settings: Settings) -> Transport:
+    """The transport for this URL."""
+    transport: Transport = _class_of(url, is_async=False)(url, settings)
+    return transport
+
+
+def open_async_transport(url: str, settings: Settings) -> AsyncTransport:
+    """The asynchronous transport for this URL."""
+    transport: AsyncTransport = _class_of(url, is_async=True)(url, settings)
+    return transport
+
+
+def _class_of(url: str, *, is_async: bool) -> Any:
+    scheme, separator, rest = url.partition("://")
+    if not separator or not rest or scheme not in _SCHEMES:
+        raise ValueError(f'url={url!r}: write "http://host:port", "https://host" or "quic://host:port"')
+    module, transport, async_transport = _SCHEMES[scheme]
+    try:
+        return getattr(importlib.import_module(module), async_transport if is_async else transport)
+    except ModuleNotFoundError as error:
+        if scheme == "quic":
+            message = "quic:// needs callboard._native: wheels have it; `pip install ./python` installs the Python part"
+            raise ImportError(message) from error
+        raise ImportError(f"{scheme}:// needs {error.name}: pip install 'callboard[client]'") from error

@@ -1,0 +1,97 @@
+"""Files that a gateway shows to a participant by their paths, with the checks that keep other files out."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+from collections.abc import Iterable
+from pathlib import Path, PurePosixPath
+
+from callboard.relay.errors import GatewayError, InfrastructureError
+
+
+class FileShare:
+    """Copies files of `root` into `directory`, which the participant can read. The copies are read-only.
+
+    Names are relative to `root`, and the copies have the same names below `directory`. A name must be plain: no `..`,
+    no hidden part, no symbolic link on the way. `max_files` and `max_bytes` bound what lies in `directory` at the same
+    time. Raises `GatewayError` for a name, file or size that is refused, and `InfrastructureError` if the disk fails.
+    """
+
+    def __init__(self, root: Path, directory: Path, *, max_files: int = 10_000, max_bytes: int = 64 << 30) -> None:
+        self.directory = directory
+        self._root = root
+        self._max_files = max_files
+        self._max_bytes = max_bytes
+        self._shared: dict[str, int] = {}
+        if directory.is_symlink() or not directory.is_dir() or any(directory.iterdir()):
+            raise GatewayError(f"{directory}: files are shared in an empty directory")
+
+    def share(self, names: Iterable[str]) -> list[str]:
+        """Copies the files, and returns their paths below `directory`, in the same order."""
+        return [self._one(name) for name in names]
+
+    def clear(self) -> None:
+        """Removes all copies, such as those of the batch before."""
+        try:
+            for child in self.directory.iterdir():
+                if child.is_dir() and not child.is_symlink():
+                    shutil.rmtree(child)
+                else:
+                    child.unlink()
+        except OSError as error:
+            raise InfrastructureError(f"{self.directory}: {error}") from error
+        self._shared.clear()
+
+    def _one(self, name: str) -> str:
+        parts = _checked(name)
+        if name in self._shared:
+            raise GatewayError(f"{name!r} is shared already")
+        if len(self._shared) >= self._max_files:
+            raise GatewayError(f"{name!r}: the limit is {self._max_files} files")
+        try:
+            source = _open_below(self._root, parts)
+        except OSError as error:
+            raise GatewayError(f"{name!r}: not a plain file below {self._root}: {error.strerror}") from error
+        status = os.fstat(source)
+        if not stat.S_ISREG(status.st_mode):
+            os.close(source)
+            raise GatewayError(f"{name!r}: not a plain file")
+        with os.fdopen(source, "rb") as file:
+            room = self._max_bytes - sum(self._shared.values())
+            if status.st_size > room:
+                raise GatewayError(f"{name!r}: {status.st_size} bytes, and the limit of all is {self._max_bytes}")
+            target = self.directory.joinpath(*parts)
+            try:
+                target.parent.mkdir(parents=True, exist_ok=True)
+                with target.open("xb") as copy:
+                    shutil.copyfileobj(file, copy)
+                target.chmod(0o444)
+            except OSError as error:
+                raise InfrastructureError(f"{target}: {error}") from error
+        self._shared[name] = status.st_size
+        return str(target)
+
+
+def _checked(name: str) -> tuple[str, ...]:
+    path = PurePosixPath(name)
+    if path.is_absolute() or not path.parts or path.as_posix() != name or "\0" in name:
+        raise GatewayError(f"{name!r}: the name of a shared file must be a plain relative path")
+    if any(part.startswith(".") for part in path.parts):
+        raise GatewayError(f"{name!r}: a part of the name begins with a dot")
+    return path.parts
+
+
+def _open_below(root: Path, parts: tuple[str, ...]) -> int:
+    """Opens a file step by step, so that no symbolic link is followed, also not one that appears meanwhile."""
+    directory = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        for part in parts[:-1]:
+            inner = os.open(part, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=directory)
+            os.close(directory)
+            directory = inner
+        # A pipe would wait for its writer.
+        return os.open(parts[-1], os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=directory)
+    finally:
+        os.close(directory)

@@ -1,0 +1,209 @@
+"""The gateway: sends batches to the participant's function one after the other, and writes the submission."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import json
+import os
+import tempfile
+import traceback
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+from callboard._api import CallError, timeout_ms
+from callboard.client import Client
+from callboard.relay.errors import GatewayError, GatewayRaised, InfrastructureError, RelayError, of_call
+from callboard.relay.replies import Kind, Rows, rows_of
+
+# The longest error message in a result file, in characters.
+MAX_MESSAGE = 8000
+
+
+class Batch:
+    """The arguments of one call of the participant's function, by position and by name, and the ids of its rows."""
+
+    def __init__(self, *args: Any, ids: Any, **kwargs: Any) -> None:
+        self.args = args
+        self.kwargs = kwargs
+        self.ids = ids
+
+
+@dataclasses.dataclass(frozen=True)
+class Result:
+    """How an evaluation has ended, as it is in `result.json`.
+
+    `batches` and `rows` count what was accepted. After a failure `blame` is `"participant"`, `"gateway"` or
+    `"infrastructure"`, `error` is the name of the error's class, and `message` its text of at most 8000 characters.
+    """
+
+    succeeded: bool
+    batches: int
+    rows: int
+    blame: str | None = None
+    error: str | None = None
+    message: str | None = None
+
+
+class Gateway:
+    """Evaluates one participant. Override `batches`, `columns`, and if needed the other names below.
+
+    * The next batch is only asked of `batches` once the reply to the one before is accepted, so no participant can see
+      it before it has answered.
+    * The first reply has the start-up wait and the deadline together, since the participant may load a model in it.
+      Each later reply has the deadline.
+    * A batch is sent once. A call whose connection was lost is not repeated.
+    """
+
+    # The participant's function.
+    function: ClassVar[str] = "predict"
+    # The name and type of each column of a reply: `bool`, `int`, `float` or `str`.
+    columns: ClassVar[Mapping[str, Kind]] = {"prediction": float}
+    # The name of the column of ids in a reply and in the submission.
+    id_column: ClassVar[str] = "id"
+    # Whether the host runs the server, and the participant gave only a file. Else every answer of the server, also an
+    # error of the server itself, is the participant's.
+    is_server_trusted: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        url: str = "http://localhost:8000",
+        *,
+        start_up_wait: str | float = "15m",
+        deadline: str | float = "5m",
+        **settings: Any,
+    ) -> None:
+        """`start_up_wait` and `deadline` are seconds or a text such as `"15m"`; `settings` are those of `Client`."""
+        self.url = url
+        self._start_up_wait = timeout_ms(start_up_wait) / 1000
+        self._deadline = timeout_ms(deadline) / 1000
+        self._settings = settings
+
+    def batches(self) -> Iterator[Batch]:
+        """Yields the batches in order."""
+        raise NotImplementedError(f"{type(self).__name__} has no method `batches`")
+
+    def check(self, batch: Batch, rows: Rows) -> None:
+        """Further checks of one reply. Raise `InvalidReply` if the participant is to blame."""
+
+    def replies(self) -> Iterator[tuple[Batch, Rows]]:
+        """Sends the batches, and yields each with its accepted reply. Raises `RelayError`."""
+        with Client(self.url, start_up_wait=self._start_up_wait, attempts=1, **self._settings) as client:
+            first = client.with_options(timeout=self._start_up_wait + self._deadline)
+            later = client.with_options(timeout=self._deadline)
+            has_answered = False
+            batches = iter(_guarded(self.batches))
+            for batch in batches:
+                try:
+                    sender = later if has_answered else first
+                    reply = sender.send(self.function, *batch.args, **batch.kwargs)
+                except CallError as error:
+                    trusted = self.is_server_trusted
+                    failure = of_call(error, self.function, has_answered=has_answered, is_server_trusted=trusted)
+                    raise failure from error
+                except TypeError as error:
+                    raise GatewayRaised(f"a batch cannot be sent: {error}") from error
+                has_answered = True
+                rows = rows_of(reply, batch.ids, self.id_column, self.columns)
+                self._check(batch, rows)
+                yield batch, rows
+
+    def _check(self, batch: Batch, rows: Rows) -> None:
+        try:
+            self.check(batch, rows)
+        except RelayError:
+            raise
+        except Exception as error:
+            raise _raised("check", error) from error
+
+    def run(self, directory: Path, *, submission: str = "submission.csv") -> Result:
+        """Evaluates the participant, and writes the submission and `result.json` into the directory.
+
+        A failed evaluation is a `Result` with an error, and has no submission. A name that ends with `.parquet` is
+        written by pyarrow. Raises `InfrastructureError` only if the result itself cannot be written.
+        """
+        total: Rows = {name: [] for name in (self.id_column, *self.columns)}
+        count = 0
+        failure: RelayError | None = None
+        try:
+            _prepare(directory, submission)
+            for _, rows in self.replies():
+                count += 1
+                for name, values in rows.items():
+                    total[name].extend(values)
+            if not count:
+                raise GatewayError("the gateway has no batches")
+            if len(set(map(repr, total[self.id_column]))) != len(total[self.id_column]):
+                raise GatewayError("two batches have the same id")
+            _write(directory / submission, total)
+        except RelayError as error:
+            failure = error
+        except Exception as error:
+            failure = _raised("run", error)
+        rows_count = len(total[self.id_column])
+        if failure is None:
+            result = Result(True, count, rows_count)
+        else:
+            message = str(failure)[:MAX_MESSAGE]
+            result = Result(False, count, rows_count, failure.blame, type(failure).__name__, message)
+        text = json.dumps(dataclasses.asdict(result), indent=2) + "\n"
+        _replace(directory / "result.json", lambda file: file.write_text(text, encoding="utf-8"))
+        return result
+
+
+def _prepare(directory: Path, submission: str) -> None:
+    """The directory is there, and has no submission of an earlier run."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        (directory / submission).unlink(missing_ok=True)
+    except OSError as error:
+        raise InfrastructureError(f"{directory}: {error}") from error
+
+
+def _guarded(batches: Any) -> Iterator[Batch]:
+    """The batches; an exception of the gateway's code is its own fault."""
+    try:
+        for batch in batches():
+            if not isinstance(batch, Batch):
+                raise TypeError(f"`batches` yields a Batch, not {type(batch).__name__}")
+            yield batch
+    except (RelayError, GeneratorExit):
+        raise
+    except Exception as error:
+        raise _raised("batches", error) from error
+
+
+def _raised(where: str, error: Exception) -> GatewayRaised:
+    # The end of a traceback is what matters; the host reads it, not the participant.
+    trace = "".join(traceback.format_exception(error))
+    return GatewayRaised(f"`{where}` has raised {type(error).__name__}: {error}\n{trace[-MAX_MESSAGE // 2 :]}")
+
+
+def _write(path: Path, rows: Rows) -> None:
+    _replace(path, lambda file: _write_parquet(file, rows) if path.suffix == ".parquet" else _write_csv(file, rows))
+
+
+def _write_csv(path: Path, rows: Rows) -> None:
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(rows)
+        writer.writerows(zip(*rows.values(), strict=True))
+
+
+def _write_parquet(path: Path, rows: Rows) -> None:
+    import pyarrow
+    import pyarrow.parquet
+
+    pyarrow.parquet.write_table(pyarrow.table(rows), path)
+
+
+def _replace(path: Path, write: Any) -> None:
+    """Writes a file as a whole or not at all."""
+    try:
+        with tempfile.TemporaryDirectory(dir=path.parent, prefix=".writing-") as temporary:
+            file = Path(temporary) / path.name
+            write(file)
+            os.replace(file, path)
+    except OSError as error:
+        raise InfrastructureError(f"{path}: {error}") from error

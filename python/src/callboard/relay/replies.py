@@ -1,0 +1,114 @@
+"""Replies of a participant as columns of plain values, and the checks that do not depend on the competition."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from callboard.relay.errors import GatewayRaised, InvalidReply
+
+# The columns of a reply or a submission by their names. All have the same length.
+Rows = dict[str, list[Any]]
+Kind = type[bool] | type[int] | type[float] | type[str]
+
+_PLAIN = (bool, int, float, str)
+_NAMES: dict[Kind, str] = {int: "int of 64 bits", float: "finite float"}
+# At most so many wrong values are shown.
+_SHOWN = 3
+
+
+def rows_of(reply: Any, ids: Any, id_column: str, columns: Mapping[str, Kind]) -> Rows:
+    """The rows of a reply, the id first. Raises `InvalidReply` if they do not fit the ids and the types of the columns.
+
+    A reply is one value (one row), a list or an array of one dimension (one column), a mapping of columns, or a data
+    frame. Without a column of ids its rows are those of the batch, in order. With one it must equal that of the batch:
+    rows in another order are refused.
+    """
+    expected = _ids(ids)
+    found = _columns(reply, columns, id_column)
+    given = found.pop(id_column, expected)
+    for name in columns:
+        if name not in found:
+            raise InvalidReply(f"there is no column {name!r}")
+    for name in found:
+        if name not in columns:
+            raise InvalidReply(f"the column {name!r} was not asked for")
+    for name, values in {id_column: given, **found}.items():
+        if len(values) != len(expected):
+            raise InvalidReply(f"expected {len(expected)} rows, got {len(values)} in {name!r}")
+    _check_ids(given, expected, id_column)
+    return {id_column: expected, **{name: _typed(name, found[name], kind) for name, kind in columns.items()}}
+
+
+def _columns(reply: Any, columns: Mapping[str, Kind], id_column: str) -> Rows:
+    if reply is None:
+        raise InvalidReply("the reply is None")
+    if isinstance(reply, Mapping):
+        return {str(name): _values(name, values) for name, values in reply.items()}
+    names = getattr(reply, "column_names", None) or getattr(reply, "columns", None)
+    if names is not None:
+        return {str(name): _values(name, reply[name]) for name in names}
+    if len(columns) != 1:
+        raise InvalidReply(f"a reply has the columns {', '.join(columns)} by name, got {type(reply).__name__}")
+    ((name, _),) = columns.items()
+    if isinstance(reply, (*_PLAIN, np.generic)):
+        return {name: _values(name, [reply])}
+    return {name: _values(name, reply)}
+
+
+def _values(name: Any, values: Any) -> list[Any]:
+    """The plain values of a list, an array, or a column of a frame."""
+    if isinstance(values, np.ndarray) and values.ndim != 1:
+        raise InvalidReply(f"{name!r}: an array must have one dimension, and has the shape {values.shape}")
+    for method in ("to_pylist", "to_list", "tolist"):
+        if hasattr(values, method):
+            values = getattr(values, method)()
+            break
+    if not isinstance(values, Sequence) or isinstance(values, (str, bytes)):
+        raise InvalidReply(f"{name!r}: expected a list, an array or a column, got {type(values).__name__}")
+    return [value.item() if isinstance(value, np.generic) else value for value in values]
+
+
+def _ids(ids: Any) -> list[Any]:
+    try:
+        found = _values("ids", ids)
+    except InvalidReply as error:
+        raise GatewayRaised(f"the ids of a batch: {error}") from error
+    if not found:
+        raise GatewayRaised("a batch has no ids, and so no rows")
+    if len(set(map(repr, found))) != len(found):
+        raise GatewayRaised("a batch has an id twice")
+    return found
+
+
+def _check_ids(given: list[Any], expected: list[Any], column: str) -> None:
+    wrong = [
+        (row, got, wanted)
+        for row, (got, wanted) in enumerate(zip(given, expected, strict=True))
+        if type(got) is not type(wanted) or got != wanted
+    ]
+    if wrong:
+        places = "; ".join(f"row {row}: {got!r} instead of {wanted!r}" for row, got, wanted in wrong[:_SHOWN])
+        raise InvalidReply(f"{len(wrong)} wrong ids in {column!r}: {places}")
+
+
+def _typed(name: str, values: list[Any], kind: Kind) -> list[Any]:
+    """The values in their type; a whole number is also a `float`. No number may be infinite or not a number."""
+    wrong = [(row, value) for row, value in enumerate(values) if not _fits(value, kind)]
+    if wrong:
+        places = "; ".join(f"row {row}: {value!r:.40}" for row, value in wrong[:_SHOWN])
+        raise InvalidReply(f"{len(wrong)} values of {name!r} are no {_NAMES.get(kind, kind.__name__)}: {places}")
+    return [kind(value) for value in values]
+
+
+def _fits(value: Any, kind: Kind) -> bool:
+    if kind is float:
+        # An integer may be too large for a float.
+        is_number = type(value) is float or (type(value) is int and abs(value) <= 2**1023)
+        return is_number and math.isfinite(value)
+    if kind is int:
+        return type(value) is int and -(2**63) <= value < 2**63
+    return type(value) is kind

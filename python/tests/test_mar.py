@@ -1,0 +1,128 @@
+"""Model archives: what is refused, and that nothing of it stays."""
+
+from __future__ import annotations
+
+import json
+import stat
+import sys
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from callboard._api import HTTPException
+from callboard.mar import MANIFEST, ArchiveError, Handler, unpack
+
+MODEL = {"modelName": "noop", "handler": "noop:handle"}
+CODE = """
+open("touched", "w").close()
+
+def handle(data, context):
+    if data is None:
+        return None
+    if data[0]["body"] == "bad":
+        context.set_response_status(418, "a teapot", 0)
+    return [row["body"] for row in data]
+"""
+
+
+def archive(path: Path, files: dict[Any, str | bytes] | None = None, model: dict[str, Any] | None = None) -> Path:
+    with zipfile.ZipFile(path / "noop.mar", "w", zipfile.ZIP_DEFLATED) as file:
+        file.writestr(MANIFEST, json.dumps({"model": model or MODEL}))
+        for name, data in (files if files is not None else {"noop.py": CODE}).items():
+            file.writestr(name, data)
+    return path / "noop.mar"
+
+
+def test_an_archive_becomes_a_directory_and_runs_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert unpack(archive(tmp_path), tmp_path / "out") == "noop"
+    assert not (tmp_path / "touched").exists(), "its code has run"
+    assert 'route="/predictions/noop"' in (tmp_path / "out/app.py").read_text()
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    handler = Handler(tmp_path / "out/model", "cuda:1")
+    assert handler([{"x": 1}]) == [{"x": 1}]
+    (teapot,) = handler(["bad"])
+    assert isinstance(teapot, HTTPException) and teapot.status_code == 418
+
+
+@pytest.mark.parametrize("handler", ["classy.py", "classy", "/home/me/classy.py"])
+def test_a_class_is_initialised_and_handles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, handler: str) -> None:
+    """The forms of a handler that the archiver of TorchServe writes."""
+    code = """
+class Classy:
+    def initialize(self, context):
+        self.name = context.model_name
+
+    def handle(self, data, context):
+        return [self.name] * len(data)
+"""
+    made = archive(tmp_path, {"classy.py": code}, {"modelName": "classy", "handler": handler})
+    unpack(made, tmp_path / "out")
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.delitem(sys.modules, "classy", raising=False)
+    run = Handler(tmp_path / "out/model")
+    assert run([1, 2]) == ["classy", "classy"]
+    monkeypatch.setattr(run, "_call", lambda data, context: data[1:])
+    with pytest.raises(TypeError, match="gives a list of 1, and not a list of 2"):
+        run([1, 2])
+
+
+def link() -> zipfile.ZipInfo:
+    entry = zipfile.ZipInfo("noop.py")
+    entry.external_attr = (stat.S_IFLNK | 0o777) << 16
+    return entry
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        ({"../evil.py": ""}, "'../evil.py': the name of a file must be a plain relative path"),
+        ({"a/../../evil.py": ""}, "plain relative path"),
+        ({"/evil.py": ""}, "plain relative path"),
+        ({"a\\..\\evil.py": ""}, "plain relative path"),
+        ({"c:evil.py": ""}, "plain relative path"),
+        ({"./noop.py": ""}, "plain relative path"),
+        ({link(): "/etc/passwd"}, "no links"),
+        ({"noop.py": "", "NOOP.py": ""}, "two files have this name"),
+        ({"noop.py": "", "noop.py/x": ""}, "'noop.py/x': "),
+        ({"noop.py": bytes(2000)}, "bytes unpacked: the limit is 1500"),
+        ({}, "the archive has no noop.py; handlers of the server itself are not part of it"),
+    ],
+)
+def test_a_bad_archive_is_refused_and_leaves_nothing(tmp_path: Path, files: dict[Any, Any], message: str) -> None:
+    (tmp_path / "in").mkdir()
+    with pytest.raises(ArchiveError) as raised:
+        unpack(archive(tmp_path / "in", files), tmp_path / "out/model", max_bytes=1500)
+    assert message in str(raised.value)
+    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["noop.mar"]
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        ({"modelName": "a/b", "handler": "noop"}, "model.modelName: letters, digits"),
+        ({"modelName": 'a"', "handler": "noop"}, "model.modelName: letters, digits"),
+        ({"modelName": "noop"}, "model.handler must be a text"),
+        ({"modelName": "noop", "handler": "image_classifier"}, "the archive has no image_classifier.py"),
+        ({"modelName": "noop", "handler": "../"}, "the archive has no .py"),
+    ],
+)
+def test_the_manifest_is_checked(tmp_path: Path, model: dict[str, Any], message: str) -> None:
+    with pytest.raises(ArchiveError) as raised:
+        unpack(archive(tmp_path, model=model), tmp_path / "out")
+    assert message in str(raised.value)
+
+
+def test_what_is_no_archive_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "noop.mar").write_bytes(b"PK nothing")
+    with pytest.raises(ArchiveError, match="not a zip file"):
+        unpack(tmp_path / "noop.mar", tmp_path / "out")
+    whole = archive(tmp_path).read_bytes()
+    (tmp_path / "noop.mar").write_bytes(whole.replace(CODE.encode()[:8], b"x"))
+    damaged = bytearray(whole)
+    damaged[60:70] = bytes(10)
+    (tmp_path / "noop.mar").write_bytes(damaged)
+    with pytest.raises(ArchiveError):
+        unpack(tmp_path / "noop.mar", tmp_path / "out")

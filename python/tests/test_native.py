@@ -1,0 +1,223 @@
+"""The native transport against a node: needs `callboard._native` and the binary, as a wheel installs them."""
+
+import _thread
+import asyncio
+import os
+import subprocess
+import sys
+import textwrap
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("callboard._native")
+
+from callboard.client import AsyncClient, Client, DeadlineExceededError, FailedError, NotFoundError, UnavailableError
+
+BINARY = Path(sys.executable).with_name("callboard")
+APP = Path(__file__).with_name("native_app.py")
+LIMIT = 60
+
+pytestmark = pytest.mark.skipif(not BINARY.exists(), reason="no binary beside the interpreter")
+
+
+def with_packages() -> dict[str, str]:
+    """The environment of a process that finds the same packages."""
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    before = os.environ.get("XDG_STATE_HOME")
+    os.environ["XDG_STATE_HOME"] = str(tmp_path_factory.mktemp("state"))
+    environment = {**with_packages(), "VIRTUAL_ENV": sys.prefix}
+    command = [BINARY, "serve", APP, "--http", "127.0.0.1:0", "--quic", "127.0.0.1:0"]
+    with subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as node:
+        try:
+            assert node.stdout is not None
+            lines = (line.split() for line in node.stdout)
+            yield next(word for line in lines for word in line if word.startswith("quic://"))
+        finally:
+            node.terminate()
+            os.environ.pop("XDG_STATE_HOME") if before is None else os.environ.update(XDG_STATE_HOME=before)
+
+
+@pytest.fixture
+def client(url: str) -> Iterator[Client]:
+    with Client(url, timeout=LIMIT) as client:
+        yield client
+
+
+def test_values_cross_in_both_directions(client: Client) -> None:
+    assert client.call("/echo", {"a": [1, 2.5, "x", None, b"\0" * 5000]}) == {"a": [1, 2.5, "x", None, b"\0" * 5000]}
+    large = np.arange(1 << 21, dtype=np.float32).reshape(2, -1)
+    for values in (large[:, :3], large):
+        assert np.array_equal(client.call("/double", values), values * 2)
+
+
+def test_a_failure_has_its_fields(client: Client) -> None:
+    with pytest.raises(FailedError) as failed:
+        client.call("/fail", "boom", request_id="mine")
+    error = failed.value
+    assert (error.message, error.request_id, error.was_started) == ("ValueError: boom", "mine", True)
+    assert "native_app.py" in str(error.remote_traceback)
+    with pytest.raises(FailedError) as refused:
+        client.call("/refuse", "room")
+    assert (refused.value.status, refused.value.retry_after) == (429, 3)
+    with pytest.raises(NotFoundError) as unknown:
+        client.call("/unknown")
+    assert not unknown.value.was_started
+    with pytest.raises(Exception, match=r"\$\.a") as invalid:
+        client.call("/add", {"a": "three"})
+    assert invalid.value.details["fields"][0]["path"] == "$.a"
+
+
+def test_settings_of_http_are_refused(url: str) -> None:
+    with pytest.raises(ValueError, match="cluster="):
+        Client(url, api_key="key")
+    with pytest.raises(ValueError, match="expected a port"):
+        Client("quic://host")
+    with Client(url, cluster="/nowhere") as client, pytest.raises(Exception, match="/nowhere"):
+        client.call("/echo")
+
+
+def test_no_node_is_an_error_after_the_wait() -> None:
+    with Client("quic://127.0.0.1:9", start_up_wait=0) as client, pytest.raises(UnavailableError, match="no node"):
+        client.call("/echo")
+
+
+def test_a_deadline_ends_a_call_here_and_there(client: Client) -> None:
+    cancelled = client.call("/held", "cancelled")
+    with pytest.raises(DeadlineExceededError):
+        client.call("/held", "stay", timeout=0.2)
+    assert client.call("/held", f"cancelled {cancelled + 1}") == cancelled + 1
+
+
+def test_an_interrupt_cancels_the_call(url: str, client: Client) -> None:
+    started, cancelled = client.call("/held", "started"), client.call("/held", "cancelled")
+
+    def interrupt() -> None:
+        with Client(url, timeout=LIMIT) as other:
+            other.call("/held", f"started {started + 1}")
+            _thread.interrupt_main()
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    with pytest.raises(KeyboardInterrupt):
+        client.call("/held", "stay")
+    thread.join()
+    assert client.call("/held", f"cancelled {cancelled + 1}") == cancelled + 1
+
+
+def test_a_stream_makes_no_more_than_its_reader_takes(client: Client) -> None:
+    assert list(client.replies("/count", 100)) == list(range(100))
+    outputs = client.replies("/endless", "go")
+    assert [next(outputs) for _ in range(100)] == list(range(1, 101))
+    for n in range(100):
+        assert client.call("/echo", n) == n
+    (made,) = client.replies("/endless", "made")
+    assert made < 400
+    outputs.close()
+    with pytest.raises(FailedError):
+        list(client.replies("/fail", "boom"))
+
+
+def test_tasks_call_stream_and_cancel(url: str) -> None:
+    async def main() -> None:
+        async with AsyncClient(url, timeout=LIMIT) as client:
+            assert await asyncio.gather(*(client.call("/echo", n) for n in range(300))) == list(range(300))
+            assert [n async for n in client.replies("/count", 50)] == list(range(50))
+            with pytest.raises(FailedError):
+                await client.call("/fail", "boom")
+            started = await client.call("/held", "started")
+            cancelled = await client.call("/held", "cancelled")
+            task = asyncio.create_task(client.call("/held", "stay"))
+            await client.call("/held", f"started {started + 1}")
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            assert await client.call("/held", f"cancelled {cancelled + 1}") == cancelled + 1
+            async for _ in client.replies("/endless", "go"):
+                break
+
+            task = asyncio.create_task(client.call("/held", "stay"))
+            await client.call("/held", f"started {started + 2}")
+        with pytest.raises(UnavailableError, match="closed"):
+            await task
+
+    asyncio.run(asyncio.wait_for(main(), LIMIT))
+
+
+def test_two_event_loops_share_a_client(url: str) -> None:
+    client = AsyncClient(url, timeout=LIMIT)
+
+    async def calls() -> list[int]:
+        try:
+            return await asyncio.gather(*(client.call("/echo", n) for n in range(200)))
+        finally:
+            await client.aclose()
+
+    with ThreadPoolExecutor(2) as threads:
+        for done in [threads.submit(asyncio.run, calls()) for _ in range(4)]:
+            assert done.result(LIMIT) == list(range(200))
+
+
+def test_many_threads_share_a_client(client: Client) -> None:
+    with ThreadPoolExecutor(8) as threads:
+        assert list(threads.map(lambda n: client.call("/echo", n), range(400))) == list(range(400))
+
+
+def test_a_forked_process_connects_again(client: Client) -> None:
+    assert client.call("/echo", 1) == 1
+    before = client.replies("/count", 3)
+    assert next(before) == 0
+    for _ in range(5):
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                assert client.call("/echo", 2) == 2
+                with pytest.raises(UnavailableError, match="forked"):
+                    next(before)
+                # The copies are dropped here, with the locks as they were when the process was forked.
+                del before, client
+                code = 0
+            finally:
+                os._exit(code)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert list(before) == [1, 2]
+    assert client.call("/echo", 3) == 3
+
+
+@pytest.mark.parametrize("ending", ["", "raise SystemExit", "asyncio.run(cancelled())"])
+def test_an_interpreter_ends_with_calls_in_flight(url: str, ending: str) -> None:
+    program = textwrap.dedent(f"""
+        import asyncio, threading
+        from callboard.client import AsyncClient, Client
+
+        client, calls = Client({url!r}, timeout={LIMIT}), AsyncClient({url!r}, timeout={LIMIT})
+        started = client.call("/held", "started")
+        for _ in range(3):
+            threading.Thread(target=client.call, args=("/held", "stay"), daemon=True).start()
+        loop = asyncio.new_event_loop()
+        task = loop.create_task(calls.call("/held", "stay"))
+        loop.run_until_complete(asyncio.sleep(0))
+        loop.run_until_complete(asyncio.sleep(0))
+        client.call("/held", f"started {{started + 4}}")
+
+        async def cancelled():
+            asyncio.create_task(calls.call("/held", "stay"))
+            await asyncio.sleep(0)
+
+        {ending}
+    """)
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, env=with_packages(), timeout=LIMIT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "panicked" not in done.stderr and "Fatal" not in done.stderr, done.stderr

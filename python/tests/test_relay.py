@@ -1,0 +1,304 @@
+"""The evaluation relay: replies, shared files, and who is to blame for a failed call. No server runs here."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+
+from callboard import relay
+from callboard.client.errors import CLASSES
+from callboard.relay.errors import of_call
+from callboard.relay.replies import rows_of
+
+
+def rows(reply: Any, ids: Any = (7, 8), columns: Any = None) -> Any:
+    return rows_of(reply, ids, "id", columns or {"y": float})
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        [1, 2.0],
+        (1.0, 2.0),
+        np.array([1, 2]),
+        np.array([1, 2], np.float32),
+        {"y": [1, 2]},
+        {"id": [7, 8], "y": np.array([1.0, 2.0])},
+    ],
+)
+def test_a_reply_is_a_list_an_array_or_columns(reply: Any) -> None:
+    assert rows(reply) == {"id": [7, 8], "y": [1.0, 2.0]}
+
+
+def test_one_value_is_one_row() -> None:
+    assert rows(np.float64(0.5), ids=["a"]) == {"id": ["a"], "y": [0.5]}
+    assert rows("cat", ids=["a"], columns={"y": str}) == {"id": ["a"], "y": ["cat"]}
+
+
+@pytest.mark.parametrize("package", ["pandas", "polars", "pyarrow"])
+def test_a_reply_may_be_a_data_frame(package: str) -> None:
+    frames = pytest.importorskip(package)
+    columns = {"id": ["a", "b"], "y": [0.5, 1.5]}
+    frame = frames.table(columns) if package == "pyarrow" else frames.DataFrame(columns)
+    assert rows(frame, ids=["a", "b"]) == columns
+    # The ids of a batch may be a column as well.
+    assert rows([0.5, 1.5], ids=frame["id"]) == columns
+
+
+@pytest.mark.parametrize(
+    ("reply", "message"),
+    [
+        (None, "the reply is None"),
+        ([1.0], "expected 2 rows, got 1 in 'y'"),
+        (1.0, "expected 2 rows, got 1 in 'y'"),
+        ("ab", "expected 2 rows, got 1 in 'y'"),
+        ({"y": "ab"}, "expected a list, an array or a column, got str"),
+        (5j, "expected a list, an array or a column, got complex"),
+        ({"z": [1, 2]}, "there is no column 'y'"),
+        ({"y": [1, 2], "z": [1, 2]}, "the column 'z' was not asked for"),
+        ({"y": [1, 2], "id": [8, 7]}, "2 wrong ids in 'id': row 0: 8 instead of 7; row 1: 7 instead of 8"),
+        ({"y": [1, 2], "id": ["7", "8"]}, "wrong ids"),
+        ({"y": [1, 2], "id": [7.0, 8.0]}, "wrong ids"),
+        ({"y": [1, 2], "id": [7, 8, 9]}, "expected 2 rows, got 3 in 'id'"),
+        ([1.0, float("nan")], "1 values of 'y' are no finite float: row 1: nan"),
+        ([1.0, float("inf")], "no finite float"),
+        ([1.0, 10**400], "no finite float"),
+        ([1.0, True], "no finite float: row 1: True"),
+        ([1.0, "2"], "no finite float: row 1: '2'"),
+        (np.zeros((2, 1)), "an array must have one dimension, and has the shape (2, 1)"),
+    ],
+)
+def test_a_wrong_reply_is_the_fault_of_the_participant(reply: Any, message: str) -> None:
+    with pytest.raises(relay.InvalidReply) as raised:
+        rows(reply)
+    assert message in str(raised.value) and raised.value.blame == "participant"
+
+
+@pytest.mark.parametrize("ids", [[], [1, 1], 5, None])
+def test_wrong_ids_of_a_batch_are_the_fault_of_the_gateway(ids: Any) -> None:
+    with pytest.raises(relay.GatewayRaised):
+        rows([1.0], ids=ids)
+
+
+@pytest.mark.parametrize(
+    ("kind", "has_answered", "expected"),
+    [
+        ("unavailable", False, relay.NeverStarted),
+        ("unavailable", True, relay.ConnectionLost),
+        ("not_found", True, relay.FunctionMissing),
+        ("invalid_input", True, relay.Refused),
+        ("failed", True, relay.Raised),
+        ("worker_failed", True, relay.Crashed),
+        ("deadline_exceeded", True, relay.TooSlow),
+        ("overloaded", True, relay.InfrastructureError),
+        ("unauthenticated", False, relay.InfrastructureError),
+        ("permission_denied", False, relay.InfrastructureError),
+        ("internal", True, relay.InfrastructureError),
+        ("cancelled", True, relay.InfrastructureError),
+    ],
+)
+def test_each_kind_of_failed_call_has_someone_to_blame(kind: str, has_answered: bool, expected: type) -> None:
+    error = of_call(CLASSES[kind]("why", kind=kind), "predict", has_answered=has_answered)
+    assert type(error) is expected and "why" in str(error)
+
+
+@pytest.mark.parametrize("kind", ["overloaded", "unavailable", "unauthenticated", "internal", "not_found", "cancelled"])
+def test_a_participant_cannot_choose_who_is_to_blame(kind: str) -> None:
+    raised = CLASSES[kind]("forged", kind=kind, stage="predict")
+    assert type(of_call(raised, "predict", has_answered=True)) is relay.Raised
+
+
+def test_an_untrusted_server_is_to_blame_for_its_own_errors() -> None:
+    error = CLASSES["internal"]("why", kind="internal")
+    found = of_call(error, "predict", has_answered=True, is_server_trusted=False)
+    assert type(found) is relay.ServerFailed and found.blame == "participant"
+
+
+# ---- The gateway -----------------------------------------------------------------------------------------------------
+
+
+class Scores(relay.Gateway):
+    columns: ClassVar[Any] = {"y": float}
+
+    def __init__(self, seen: list[str]) -> None:
+        super().__init__("http://nowhere.invalid")
+        self.seen = seen
+
+    def batches(self) -> Iterator[relay.Batch]:
+        for day in (1, 2):
+            self.seen.append(f"made {day}")
+            yield relay.Batch([day, day], day=day, ids=[f"{day}a", f"{day}b"])
+
+    def check(self, batch: relay.Batch, rows: relay.Rows) -> None:
+        self.seen.append(f"checked {batch.kwargs['day']}")
+        if rows["y"][0] > 100:
+            raise relay.InvalidReply("too large")
+
+
+class FakeClient:
+    """Calls a function in the place of a server."""
+
+    answer: ClassVar[Callable[..., Any]]
+    timeouts: ClassVar[list[float]]
+
+    def __init__(self, url: str, **settings: Any) -> None:
+        self.timeout = 0.0
+
+    def __enter__(self) -> FakeClient:
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def with_options(self, *, timeout: float) -> FakeClient:
+        other = FakeClient("")
+        other.timeout = timeout
+        return other
+
+    def send(self, name: str, *args: Any, **kwargs: Any) -> Any:
+        assert name == "predict"
+        FakeClient.timeouts.append(self.timeout)
+        return FakeClient.answer(*args, **kwargs)
+
+
+@pytest.fixture(autouse=True)
+def _fake(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("callboard.relay.gateway.Client", FakeClient)
+    FakeClient.timeouts = []
+
+
+def evaluate(directory: Path, answer: Callable[..., Any], kind: type[Scores] = Scores, **more: Any) -> tuple[Any, Any]:
+    FakeClient.answer = staticmethod(answer)  # type: ignore[assignment]
+    gateway = kind([])
+    result = gateway.run(directory, **more)
+    assert json.loads((directory / "result.json").read_text())["error"] == result.error
+    return result, gateway.seen
+
+
+def test_a_batch_is_made_after_the_reply_before_it_is_accepted(tmp_path: Path) -> None:
+    result, seen = evaluate(tmp_path, lambda values, day: [value * 0.5 for value in values])
+    assert result == relay.Result(True, 2, 4)
+    assert seen == ["made 1", "checked 1", "made 2", "checked 2"]
+    assert (tmp_path / "submission.csv").read_text() == "id,y\n1a,0.5\n1b,0.5\n2a,1.0\n2b,1.0\n"
+    assert FakeClient.timeouts == [1200.0, 300.0], "the first call has the start-up wait as well"
+
+
+def test_a_failed_evaluation_leaves_no_submission(tmp_path: Path) -> None:
+    (tmp_path / "submission.csv").write_text("of an earlier evaluation")
+    result, _ = evaluate(tmp_path, lambda values, day: [200 if day == 2 else 1] * 2)
+    assert result == relay.Result(False, 1, 2, "participant", "InvalidReply", "too large")
+    assert [path.name for path in tmp_path.iterdir()] == ["result.json"]
+
+
+def test_an_exception_of_the_gateway_is_its_own_fault(tmp_path: Path) -> None:
+    class Broken(Scores):
+        def batches(self) -> Iterator[relay.Batch]:
+            yield from super().batches()
+            raise FileNotFoundError("day3.csv")
+
+    result, _ = evaluate(tmp_path, lambda values, day: [1, 2], Broken)
+    assert (result.blame, result.error, result.batches) == ("gateway", "GatewayRaised", 2)
+    assert result.message.startswith("`batches` has raised FileNotFoundError: day3.csv\nTraceback")
+
+    class Twice(Scores):
+        def batches(self) -> Iterator[relay.Batch]:
+            yield relay.Batch(1, day=1, ids=["a", "b"])
+            yield relay.Batch(1, day=1, ids=["a", "c"])
+
+    result, _ = evaluate(tmp_path, lambda values, day: [1, 2], Twice)
+    assert (result.blame, result.message) == ("gateway", "two batches have the same id")
+
+    class Empty(Scores):
+        def batches(self) -> Iterator[relay.Batch]:
+            yield from ()
+
+    assert evaluate(tmp_path, lambda values, day: [1, 2], Empty)[0].blame == "gateway"
+
+
+def test_a_submission_that_cannot_be_written_is_nobodys_fault_but_the_hosts(tmp_path: Path) -> None:
+    result, _ = evaluate(tmp_path, lambda values, day: [1, 2], submission="missing/submission.csv")
+    assert (result.blame, result.error) == ("infrastructure", "InfrastructureError")
+
+
+# ---- Files -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    root = tmp_path / "root"
+    (root / "day1").mkdir(parents=True)
+    (root / "day1/test.csv").write_text("a,b\n")
+    (tmp_path / "secret").write_text("the answers")
+    (root / "link").symlink_to(tmp_path / "secret")
+    (root / "linked").symlink_to(tmp_path)
+    (root / ".hidden").write_text("")
+    os.mkfifo(root / "pipe")
+    (tmp_path / "shared").mkdir()
+    return root
+
+
+def test_shared_files_are_read_only_copies(root: Path) -> None:
+    shared = root.parent / "shared"
+    share = relay.FileShare(root, shared)
+    assert share.share(["day1/test.csv"]) == [str(shared / "day1/test.csv")]
+    copy = shared / "day1/test.csv"
+    assert copy.read_text() == "a,b\n" and copy.stat().st_mode & 0o777 == 0o444
+    share.clear()
+    assert list(shared.iterdir()) == []
+    assert share.share(["day1/test.csv"])
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("../secret", "begins with a dot"),
+        ("day1/../../secret", "begins with a dot"),
+        ("/etc/passwd", "plain relative path"),
+        ("day1//test.csv", "plain relative path"),
+        ("day1/test.csv/", "plain relative path"),
+        ("", "plain relative path"),
+        (".hidden", "begins with a dot"),
+        ("link", "not a plain file below"),
+        ("linked/secret", "not a plain file below"),
+        ("pipe", "not a plain file"),
+        ("day1", "not a plain file"),
+        ("missing", "No such file"),
+    ],
+)
+def test_other_files_are_not_shared(root: Path, name: str, message: str) -> None:
+    share = relay.FileShare(root, root.parent / "shared")
+    with pytest.raises(relay.GatewayError) as raised:
+        share.share([name])
+    assert message in str(raised.value)
+    assert list((root.parent / "shared").iterdir()) == []
+
+
+def test_the_share_is_bounded_and_begins_empty(root: Path) -> None:
+    shared = root.parent / "shared"
+    with pytest.raises(relay.GatewayError, match="the limit of all is 3"):
+        relay.FileShare(root, shared, max_bytes=3).share(["day1/test.csv"])
+    with pytest.raises(relay.GatewayError, match="the limit is 0 files"):
+        relay.FileShare(root, shared, max_files=0).share(["day1/test.csv"])
+    share = relay.FileShare(root, shared)
+    share.share(["day1/test.csv"])
+    with pytest.raises(relay.GatewayError, match="is shared already"):
+        share.share(["day1/test.csv"])
+    with pytest.raises(relay.GatewayError, match="in an empty directory"):
+        relay.FileShare(root, shared)
+
+
+def test_an_integer_has_64_bits_with_a_sign() -> None:
+    assert rows_of([2**63 - 1, -(2**63)], [7, 8], "id", {"y": int})["y"] == [2**63 - 1, -(2**63)]
+    with pytest.raises(relay.InvalidReply, match="no int of 64 bits: row 1"):
+        rows_of([1, 2**63], [7, 8], "id", {"y": int})
+
+
+def test_a_submission_that_cannot_be_removed_is_the_infrastructures_failure(tmp_path: Path) -> None:
+    (tmp_path / "submission.csv").mkdir()
+    result = relay.Gateway().run(tmp_path)
+    assert (result.blame, result.error) == ("infrastructure", "InfrastructureError")

@@ -1,0 +1,54 @@
+"""The runner without a worker around it."""
+
+from __future__ import annotations
+
+import types
+
+import pytest
+
+import callboard as cb
+from callboard import _api, _runner
+from callboard._api import Context
+from callboard._runner import Cancelled, Failure, Runner
+from callboard._signature import converter
+from callboard._target import routes_of
+
+
+@cb.function
+def double(number: int) -> int:
+    return 2 * number
+
+
+def run(monkeypatch: pytest.MonkeyPatch, seconds: float) -> tuple[list[object], int]:
+    """Three items, whose code takes so long by the clock. The first look finds that the caller of the last has left."""
+    now, looks = [0.0], [0]
+    contexts = [Context() for _ in range(3)]
+
+    def monotonic() -> float:
+        now[0] += seconds
+        return now[0]
+
+    def look() -> None:
+        looks[0] += 1
+        contexts[2]._cancelled = True
+
+    monkeypatch.setattr(_runner, "time", types.SimpleNamespace(monotonic=monotonic))
+    monkeypatch.setattr(_api, "look", look)
+    (route,) = routes_of(double, "test_runner:double")
+    return Runner(route, route.instance()).run([1, 2, 3], contexts, lambda index, output: None), looks[0]
+
+
+def test_quick_items_are_run_without_a_look_at_the_socket(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert run(monkeypatch, 0.0) == ([2, 4, 6], 0)
+
+
+def test_between_slow_items_it_is_seen_that_a_caller_has_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    (first, second, third), looks = run(monkeypatch, 0.01)
+    assert (first, second) == (2, 4) and looks > 0
+    assert isinstance(third, Failure) and isinstance(third.error, Cancelled)
+
+
+def test_a_value_that_does_not_fit_is_named_by_its_place() -> None:
+    assert converter(dict[str, float])({"x": 1}) == {"x": 1.0}
+    with pytest.raises(cb.InvalidInput, match=r"Expected `float`, got `str` - at `\$\[\.\.\.\]`"):
+        converter(dict[str, float])({"x": "one"})
