@@ -61,6 +61,7 @@
 //! | When is a batch released? | [`BatchPolicy`] |
 //! | What can go wrong, and what does a caller see? | [`ErrorKind`], [`CallError`], [`Failure`] |
 //! | What happens on a crash? | [`Contract`], [`RestartIntensity`], [`BackoffPolicy`], [`description::StageState`] |
+//! | How does a crash of a C library cost one replica only? | `Isolate`: the replicas are processes |
 //! | What travels between stages? | [`codec`]: any serde type, or a [`Value`] |
 //! | How do I serve over HTTP and QUIC, with routes of my own? | `Server::builder` |
 //! | How do I test my app? | [`testing::TestApp`] |
@@ -168,6 +169,9 @@ pub mod http {
 pub mod net {
     pub use callboard_net::*;
 }
+
+#[cfg(feature = "process")]
+pub use callboard_process::Isolate;
 
 /// Stages whose replicas are child processes.
 #[cfg(feature = "process")]

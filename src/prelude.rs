@@ -9,6 +9,8 @@ pub use callboard_core::{
 };
 #[cfg(feature = "net")]
 pub use callboard_net::Client;
+#[cfg(feature = "process")]
+pub use callboard_process::Isolate;
 
 #[cfg(feature = "http")]
 pub use crate::server::Server;

@@ -303,7 +303,9 @@ fn gather(directory: &Path, text: &mut String) {
 #[test]
 fn links_between_pages_resolve() {
     let mut pages: Vec<PathBuf> = markdown(&root());
-    pages.extend(markdown(&root().join("docs")));
+    for directory in ["docs", "docs/migrate", "docs/python"] {
+        pages.extend(markdown(&root().join(directory)));
+    }
     pages.push(root().join("examples/digits/README.md"));
     let mut broken = BTreeSet::new();
     for page in pages {
@@ -320,6 +322,22 @@ fn links_between_pages_resolve() {
         }
     }
     assert!(broken.is_empty(), "{broken:#?}");
+}
+
+/// A block of code with a title quotes the whole file of that name.
+#[test]
+fn titled_blocks_are_the_files_that_they_name() {
+    let mut quoted = 0;
+    for page in markdown(&root().join("docs/migrate")) {
+        let text = fs::read_to_string(&page).expect("a page");
+        for block in text.split("```python title=\"").skip(1) {
+            let (path, rest) = block.split_once("\"\n").expect("the end of a title");
+            let (code, _) = rest.split_once("```").expect("the end of a block");
+            assert_eq!(code, read(path), "{}: {path} has changed", page.display());
+            quoted += 1;
+        }
+    }
+    assert!(quoted >= 13, "{quoted}");
 }
 
 fn has_heading(page: &Path, anchor: &str) -> bool {

@@ -1,6 +1,6 @@
 //! The calls that stages make to routes of this node, as far as their code says so before it runs.
 //!
-//! A route that is called must be served. Stages that call each other in a circle could all wait for each other, so
+//! A route that is called must be served. Stages that call each other in a cycle could all wait for each other, so
 //! that is an error as well; core refuses such a call in any case.
 
 use super::part::{Code, Part};
@@ -25,7 +25,7 @@ pub(super) fn check(plan: &Plan, parts: &[Option<Part>]) -> Result<(), ConfigErr
                 let names: Vec<String> =
                     way.iter().map(|stage| format!("`{}`", plan.stages[*stage].name.value)).collect();
                 let way = names.join(", which calls ");
-                let message = format!("it calls {way}: all their replicas could wait for each other");
+                let message = format!("it calls {way}: in such a cycle all replicas could wait for each other");
                 return Err(ConfigError::Rejected { place: place(), message });
             }
         }
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_without_a_circle_are_fine() {
+    fn calls_without_a_cycle_are_fine() {
         assert_eq!(checked([&["/b", "/c"], &["/c"], &[]], false), Ok(()));
     }
 
@@ -106,14 +106,17 @@ mod tests {
     }
 
     #[test]
-    fn a_circle_of_calls_is_refused_with_its_way() {
+    fn a_cycle_of_calls_is_refused_with_its_way() {
         let error = checked([&["/b"], &["/c"], &["/b"]], false).unwrap_err();
         assert_eq!(
             error,
-            "f:8: stage `b`: embed: it calls `c`, which calls `b`: all their replicas could wait for each other"
+            "f:8: stage `b`: embed: it calls `c`, which calls `b`: in such a cycle all replicas could wait for each other"
         );
         let error = checked([&["/a"], &[], &[]], false).unwrap_err();
-        assert_eq!(error, "f:2: stage `a`: embed: it calls `a`: all their replicas could wait for each other");
+        assert_eq!(
+            error,
+            "f:2: stage `a`: embed: it calls `a`: in such a cycle all replicas could wait for each other"
+        );
     }
 
     #[test]

@@ -5,6 +5,8 @@
 
 mod graph;
 mod inner_calls;
+#[cfg(all(feature = "onnx", feature = "process"))]
+pub(crate) mod isolated;
 mod part;
 mod steps;
 mod types;

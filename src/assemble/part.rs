@@ -1,9 +1,9 @@
 //! Builds one stage of a plan: which crate builds which kind, and the types of its input and output.
 
 use callboard_codec::{DataType, RawBody, Value};
-use callboard_core::{Pipeline, Rows as _, Stage, StreamPipeline};
+use callboard_core::{CacheSettings, Pipeline, Rows as _, Stage, StreamPipeline};
 #[cfg(feature = "process")]
-use callboard_process::PythonRawBody;
+use callboard_process::{FilesConfig, ProcessConfig, PythonRawBody};
 use callboard_stages::{StageConfigError, image, labels};
 use serde_json::json;
 
@@ -55,7 +55,8 @@ impl Part {
             }
             #[cfg(feature = "process")]
             StageKind::Process(keys) => {
-                let stage = callboard_process::stage(name, &keys.process(plan.target.base()));
+                let process = with_files(keys.process(plan.target.base()), plan);
+                let stage = callboard_process::stage(name, &process);
                 Ok(part(stage, DataType::value(), DataType::value()))
             }
             #[cfg(feature = "process")]
@@ -67,10 +68,13 @@ impl Part {
                 })?;
                 let calls = service.depends.iter().map(|call| (call.attribute.clone(), call.route.clone())).collect();
                 let typed = |schema| DataType::value().with_name(name).with_schema(schema);
-                let (process, mut input, output) =
-                    (keys.process(base, service.warm), typed(service.input), typed(service.output));
+                let process = with_files(keys.process(base, service.warm), plan);
+                let (mut input, output) = (typed(service.input), typed(service.output));
                 if let Some(PythonRawBody { field, media_types }) = service.raw_body {
                     input = input.with_raw_body(RawBody { field, media_types });
+                }
+                if let Some(names) = service.parameters {
+                    input = input.with_parameters(callboard_codec::Parameters { names, is_value: service.is_value });
                 }
                 if !service.streams {
                     return Ok(Self { calls, ..part(callboard_process::stage(name, &process), input, output) });
@@ -83,6 +87,18 @@ impl Part {
             StageKind::Remote(config) => Ok(remote(name, config)),
         }
     }
+}
+
+/// Says where its workers may fetch files from.
+#[cfg(feature = "process")]
+fn with_files(mut process: ProcessConfig, plan: &Plan) -> ProcessConfig {
+    let settings = &plan.settings;
+    process.files = FilesConfig {
+        hosts: settings.file_hosts.value.clone(),
+        max_bytes: settings.file_max_bytes.value,
+        timeout: settings.file_timeout.value,
+    };
+    process
 }
 
 /// A remote stage: only the nodes that run it know its types.
@@ -116,6 +132,11 @@ pub(super) fn with_knobs(stage: Stage<Value, Value>, planned: &StagePlan) -> Sta
     let settings = stage.settings().clone().with_max_abandoned_threads(planned.max_abandoned_threads.value);
     let settings = settings.with_crash_retries(planned.crash_retries.value as u32);
     let settings = settings.with_revision(planned.revision.value as u64);
+    let settings = match planned.cache.value.map(CacheSettings::new) {
+        None => settings,
+        Some(cache) if planned.cache_shared.value => settings.with_cache(cache.shared()),
+        Some(cache) => settings.with_cache(cache),
+    };
     stage = stage.with_settings(settings);
     if let Some(timeout) = planned.timeout.value {
         stage = stage.timeout(timeout);
@@ -159,8 +180,14 @@ fn refused(plan: &Plan, planned: &StagePlan, error: StageConfigError) -> BuildEr
 mod model {
     //! Stages of kind `onnx`.
 
+    use std::num::NonZeroUsize;
+
     use callboard_codec::{DType, Map, Value};
-    use callboard_onnx::{Axis, BatchAxis, Model, OnnxConfig, Signature, TensorSpec};
+    use callboard_core::Stage;
+    use callboard_onnx::{Axis, BatchAxis, Kind, Model, OnnxConfig, Signature, TensorSpec};
+
+    #[cfg(not(feature = "process"))]
+    use crate::config::{ConfigError, Place};
 
     use super::{BuildError, Code, Needs, Part, Plan, StagePlan, with_knobs};
 
@@ -170,16 +197,34 @@ mod model {
     pub(super) fn part(plan: &Plan, planned: &StagePlan, mut config: OnnxConfig) -> Result<Part, BuildError> {
         let name = &planned.name.value;
         config.model = plan.target.base().join(config.model);
-        let model = Model::from_config(&config).map_err(|source| {
+        config.library = config.library.map(|library| plan.target.base().join(library));
+        config.replicas = NonZeroUsize::new(planned.replicas.value).unwrap_or(NonZeroUsize::MIN);
+        let load = if config.isolate { Model::run_elsewhere } else { Model::from_config };
+        let model = load(&config).map_err(|source| {
             let place = plan.place(&planned.name.source, format!("stage `{name}`"));
             BuildError::Model { place, source: Box::new(source) }
         })?;
         Ok(Part {
-            code: Code::Single(with_knobs(callboard_onnx::stage(name, &model), planned).into()),
+            code: Code::Single(isolated(with_knobs(callboard_onnx::stage(name, &model), planned), &config)?.into()),
             needs: Some(Needs { input: model.input_type(), example: zeros(model.signature()) }),
             output: model.output_type(),
             calls: Vec::new(),
         })
+    }
+
+    #[cfg(feature = "process")]
+    fn isolated(stage: Stage<Value, Value>, config: &OnnxConfig) -> Result<Stage<Value, Value>, BuildError> {
+        Ok(if config.isolate { super::super::isolated::isolate(stage, config) } else { stage })
+    }
+
+    #[cfg(not(feature = "process"))]
+    fn isolated(stage: Stage<Value, Value>, config: &OnnxConfig) -> Result<Stage<Value, Value>, BuildError> {
+        if !config.isolate {
+            return Ok(stage);
+        }
+        let place = Place::Target { part: format!("stage `{}`: isolate", stage.name()).into() };
+        let message = "this program was built without the feature `process`".to_owned();
+        Err(ConfigError::Rejected { place, message }.into())
     }
 
     /// An item of zeros, if the shapes are known and small enough to read.
@@ -201,11 +246,16 @@ mod model {
         if elements > MAX_EXAMPLE_ELEMENTS {
             return None;
         }
-        Some(shape.iter().rev().fold(zero(spec.dtype())?, |item, length| Value::List(vec![item; *length])))
+        Some(shape.iter().rev().fold(zero(spec.kind())?, |item, length| Value::List(vec![item; *length])))
     }
 
-    fn zero(dtype: DType) -> Option<Value> {
+    fn zero(kind: &Kind) -> Option<Value> {
         use DType::{BF16, Bool, F16, F32, F64, I8, I16, I32, I64, U8, U16, U32, U64};
+        let dtype = match kind {
+            Kind::Numbers(dtype) => dtype,
+            Kind::Texts => return Some(Value::from("")),
+            _ => return None,
+        };
         match dtype {
             Bool => Some(Value::Bool(false)),
             I8 | I16 | I32 | I64 | U8 | U16 | U32 | U64 => Some(Value::Int(0)),
@@ -236,8 +286,10 @@ max_batch_size = 5
 max_delay = "2ms"
 replicas = 3
 queue = 7
-contract = "idempotent"
+contract = "pure"
 crash_retries = 3
+cache = "1MiB"
+cache_shared = true
 timeout = "11s"
 max_abandoned_threads = 2
 cost = "rows"
@@ -268,8 +320,9 @@ stages = "x"
         assert_eq!(batching.ageing, Duration::from_secs(13));
         assert_eq!(settings.replicas().get(), 3);
         assert_eq!(settings.queue().get(), 7);
-        assert_eq!(settings.contract(), Contract::Idempotent);
+        assert_eq!(settings.contract(), Contract::Pure);
         assert_eq!(settings.crash_retries(), 3);
+        assert_eq!(settings.cache(), Some(CacheSettings::new(1 << 20).shared()));
         assert_eq!(settings.timeout(), Some(Duration::from_secs(11)));
         assert_eq!(settings.max_abandoned_threads(), 2);
         assert_eq!(settings.affinity(), [1, 0]);

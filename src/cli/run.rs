@@ -18,6 +18,8 @@ use super::repository::ReloadFn;
 use super::service::{Service, api_info};
 use super::{logging, output, target};
 use crate::config::{Environment, Plan};
+#[cfg(feature = "process")]
+use crate::server::ServeError;
 
 /// A program's own app, and its title and version.
 #[derive(Debug)]
@@ -33,6 +35,18 @@ pub(super) fn run(
     variables: impl IntoIterator<Item = (OsString, OsString)>,
 ) -> ExitCode {
     let program = if own.is_some() { Program::Own } else { Program::Callboard };
+    #[cfg(feature = "process")]
+    callboard_process::guard_if_asked();
+    #[cfg(feature = "process")]
+    if let Some(stage) = callboard_process::isolated_stage() {
+        #[cfg(feature = "onnx")]
+        let served = crate::assemble::isolated::serve_if_asked(stage);
+        #[cfg(not(feature = "onnx"))]
+        let served = Ok(());
+        let error = served.err().unwrap_or_else(|| ServeError::Replica { stage: stage.to_owned() }.to_string());
+        output::note(output::failure(&error));
+        return ExitCode::FAILURE;
+    }
     let low = match args::parse(program, args) {
         Ok(low) => low,
         Err(answer) => {
@@ -104,7 +118,8 @@ fn carry_out(
     if let CliCommand::Explain(form) = low.verb {
         return explain::run(&plan, app, form);
     }
-    let log = log.insert(logging::start(&plan.settings.log.value, plan.settings.log_format.value)?);
+    let serves = matches!(low.verb, CliCommand::Serve { .. });
+    let log = log.insert(logging::start(&plan.settings.log.value, plan.settings.log_format.value, serves)?);
     let info = api_info(&plan, info);
     match low.verb {
         CliCommand::Serve { reload: watches } => {

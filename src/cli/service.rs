@@ -29,6 +29,11 @@ impl Service {
             let error = callboard_http::HttpServeError::ReservedRoute { route: route.name().to_owned() };
             return Err(CliError::Failed(error.to_string()));
         }
+        #[cfg(feature = "process")]
+        let app = plan
+            .helpers
+            .iter()
+            .fold(app, |app, helper| app.actors(callboard_process::helper(helper.config(plan.target.base()))));
         let limits = limits(app.node_limits().clone(), &plan.settings);
         Ok(Self { app: app.limits(limits), plan })
     }

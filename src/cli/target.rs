@@ -62,12 +62,16 @@ fn python_file(path: &Path) -> Option<(PathBuf, Option<String>)> {
 fn python(path: PathBuf, name: Option<String>) -> Result<Target, ConfigError> {
     use callboard_process::PythonConfig;
 
+    use crate::config::Hint;
+
     fs::metadata(&path).map_err(|error| problem(&path, &unreadable(&error)))?;
     let base = path.parent().map_or_else(PathBuf::new, Path::to_owned);
     let file = path.file_name().map(|file| file.to_string_lossy().into_owned()).unwrap_or_default();
     let mut app = PythonConfig::new(&*file).served(&base).map_err(|error| problem(&path, &error.to_string()))?;
     if let Some(name) = name {
-        let missing = || problem(&path, &format!("it has no service or pipeline `{name}`"));
+        let known = app.names();
+        let hint = Hint::new(&name, known.iter().map(String::as_str));
+        let missing = || problem(&path, &format!("it has no service or pipeline `{name}`; {hint}"));
         app = app.only(&file, &name).ok_or_else(missing)?;
     }
     Ok(Target::File { text: app.configuration(), path })

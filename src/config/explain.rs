@@ -8,10 +8,11 @@ use super::route::RoutePlan;
 use super::setting::Name as SettingName;
 use super::setting::route as of_route;
 use super::setting::stage::{
-    AFFINITY, AFFINITY_FORM, AGEING, AGEING_FORM, CONTRACT, CONTRACT_FORM, COST, COST_FORM, CRASH_RETRIES,
-    CRASH_RETRIES_FORM, MAX_ABANDONED_THREADS, MAX_ABANDONED_THREADS_FORM, MAX_BATCH_SIZE, MAX_BATCH_SIZE_FORM,
-    MAX_COST, MAX_COST_FORM, MAX_DELAY, MAX_DELAY_FORM, QUEUE, QUEUE_FORM, REPLICAS, REPLICAS_FORM, REVISION,
-    REVISION_FORM, SPLIT, SPLIT_FORM, TIMEOUT, TIMEOUT_FORM,
+    AFFINITY, AFFINITY_FORM, AGEING, AGEING_FORM, CACHE, CACHE_FORM, CACHE_SHARED, CACHE_SHARED_FORM, CONTRACT,
+    CONTRACT_FORM, COST, COST_FORM, CRASH_RETRIES, CRASH_RETRIES_FORM, MAX_ABANDONED_THREADS,
+    MAX_ABANDONED_THREADS_FORM, MAX_BATCH_SIZE, MAX_BATCH_SIZE_FORM, MAX_COST, MAX_COST_FORM, MAX_DELAY,
+    MAX_DELAY_FORM, QUEUE, QUEUE_FORM, REPLICAS, REPLICAS_FORM, REVISION, REVISION_FORM, SPLIT, SPLIT_FORM, TIMEOUT,
+    TIMEOUT_FORM,
 };
 use super::source::{Source, Sourced};
 use super::stage::StagePlan;
@@ -27,6 +28,12 @@ impl fmt::Display for Explanation<'_> {
         let is_program = matches!(plan.target, Target::Program { .. });
         let rows = plan.settings.rows().into_iter().filter(|(name, ..)| !is_program || name.is_for_programs());
         write_rows(f, "settings", rows.map(Row::from).collect())?;
+        #[cfg(feature = "process")]
+        for helper in &plan.helpers {
+            let own = helper.own.iter();
+            let own = own.map(|key| Row::new(&key.key, key.text.clone(), &Source::File { line: key.line }));
+            write_rows(f, &format!("process {}", helper.name.value), own.collect())?;
+        }
         for stage in &plan.stages {
             write_rows(f, &stage_title(stage), stage_rows(stage))?;
         }
@@ -106,6 +113,8 @@ fn stage_rows(stage: &StagePlan) -> Vec<Row> {
         Row::with_form(AGEING, &AGEING_FORM, &stage.ageing),
         Row::with_form(REVISION, &REVISION_FORM, &stage.revision),
         Row::with_form(SPLIT, &SPLIT_FORM, &stage.split),
+        Row::with_form(CACHE, &CACHE_FORM, &stage.cache),
+        Row::with_form(CACHE_SHARED, &CACHE_SHARED_FORM, &stage.cache_shared),
     ];
     let of_threads = [
         Row::with_form(TIMEOUT, &TIMEOUT_FORM, &stage.timeout),

@@ -18,6 +18,8 @@ mod error;
 mod explain;
 mod form;
 mod graph;
+#[cfg(feature = "process")]
+mod helper;
 mod kind;
 mod layers;
 mod nearest;
@@ -37,6 +39,8 @@ pub use explain::Explanation;
 pub use form::{AdminAddress, LogFormat, SecretSource};
 pub(crate) use graph::DEFAULT_LABEL;
 pub use graph::StepPlan;
+#[cfg(feature = "process")]
+pub use helper::{HelperKeys, HelperPlan, ReadyKey};
 pub use kind::StageKind;
 pub use layers::{ENV_PREFIX, Environment, Flags};
 pub use nearest::Hint;

@@ -15,16 +15,18 @@ use super::document::{Document, Section};
 use super::error::{ConfigError, Place};
 use super::form::{AdminAddress, Form, LogFormat, SecretSource};
 use super::graph::StepPlan;
+#[cfg(feature = "process")]
+use super::helper::{self, HelperPlan};
 use super::kind::StageKind;
 use super::layers::{Environment, Flags, Layers};
 use super::route::{self, RoutePlan};
 use super::setting::stage::SPLIT;
 use super::setting::{
     ACCESS_LOG, ADMIN, ADMIN_API_KEYS, ALL, API_KEYS, API_TITLE, API_VERSION, BODY_TIMEOUT, CALLS_BACK, CLUSTER,
-    COMPRESS_FROM_BYTES, CORS, DEFAULT_TIMEOUT, DRAIN, DRAIN_DELAY, EXPLAIN_REQUESTS, HOSTS, HTTP, JOIN, LOG,
-    LOG_FORMAT, MAX_BODY_BYTES, MAX_CONNECTIONS, MAX_CONNECTIONS_PER_ADDRESS, MAX_IN_FLIGHT, MAX_IN_FLIGHT_BYTES,
-    MAX_TIMEOUT, MODEL_CONTROL, Name, OFFERS, OTLP_CA_FILE, OTLP_ENDPOINT, QUEUE, QUIC, RATE_LIMIT, STREAM_HEARTBEAT,
-    Setting, TLS_CERTIFICATE, TLS_KEY, TRACE_RATIO,
+    COMPRESS_FROM_BYTES, CORS, DEFAULT_TIMEOUT, DRAIN, DRAIN_DELAY, EXPLAIN_REQUESTS, FILE_HOSTS, FILE_MAX_BYTES,
+    FILE_TIMEOUT, HOSTS, HTTP, JOIN, LOG, LOG_FORMAT, MAX_BODY_BYTES, MAX_CONNECTIONS, MAX_CONNECTIONS_PER_ADDRESS,
+    MAX_IN_FLIGHT, MAX_IN_FLIGHT_BYTES, MAX_TIMEOUT, MODEL_CONTROL, Name, OFFERS, OTLP_CA_FILE, OTLP_ENDPOINT, QUEUE,
+    QUIC, RATE_LIMIT, STREAM_HEARTBEAT, Setting, TLS_CERTIFICATE, TLS_KEY, TRACE_RATIO,
 };
 use super::source::{Source, Sourced};
 use super::stage::{self, StagePlan};
@@ -97,6 +99,12 @@ pub struct Settings {
     pub cors: Sourced<Option<Cors>>,
     /// The names by which a server on loopback may be called.
     pub hosts: Sourced<Hosts>,
+    /// The hosts that files are fetched from where a client sends a URL.
+    pub file_hosts: Sourced<Vec<String>>,
+    /// The bytes of all files that are fetched for one call.
+    pub file_max_bytes: Sourced<u64>,
+    /// The time to fetch a file.
+    pub file_timeout: Sourced<Duration>,
     /// The longest silence of an event stream.
     pub stream_heartbeat: Sourced<Duration>,
     /// The shortest answer that is compressed; `None` turns compression off.
@@ -162,6 +170,9 @@ pub struct Plan {
     pub stages: Vec<StagePlan>,
     /// The routes, in the order of the file.
     pub routes: Vec<RoutePlan>,
+    /// The processes that start before the stages, in the order of the file.
+    #[cfg(feature = "process")]
+    pub helpers: Vec<HelperPlan>,
 }
 
 impl Plan {
@@ -185,8 +196,17 @@ impl Plan {
             (Target::Model { path }, _) => model_pipeline(path, &settings)?,
             _ => (Vec::new(), Vec::new()),
         };
+        #[cfg(feature = "process")]
+        let helpers = file.as_ref().map(helper::read_all).transpose()?.unwrap_or_default();
         drop(document);
-        let plan = Self { target, settings, stages, routes };
+        let plan = Self {
+            target,
+            settings,
+            stages,
+            routes,
+            #[cfg(feature = "process")]
+            helpers,
+        };
         plan.check_alone()?;
         Ok(plan)
     }
@@ -259,6 +279,9 @@ impl Settings {
             rate_limit: layers.resolve(&RATE_LIMIT)?,
             cors: layers.resolve(&CORS)?,
             hosts: layers.resolve(&HOSTS)?,
+            file_hosts: layers.resolve(&FILE_HOSTS)?,
+            file_max_bytes: layers.resolve(&FILE_MAX_BYTES)?,
+            file_timeout: layers.resolve(&FILE_TIMEOUT)?,
             stream_heartbeat: layers.resolve(&STREAM_HEARTBEAT)?,
             compress_from_bytes: layers.resolve(&COMPRESS_FROM_BYTES)?,
             explain_requests: layers.resolve(&EXPLAIN_REQUESTS)?,
@@ -379,6 +402,9 @@ impl Settings {
             row(&ADMIN_API_KEYS, &self.admin_api_keys),
             row(&API_TITLE, &self.api_title),
             row(&API_VERSION, &self.api_version),
+            row(&FILE_HOSTS, &self.file_hosts),
+            row(&FILE_MAX_BYTES, &self.file_max_bytes),
+            row(&FILE_TIMEOUT, &self.file_timeout),
             row(&LOG, &self.log),
             row(&LOG_FORMAT, &self.log_format),
             row(&ACCESS_LOG, &self.access_log),
@@ -410,9 +436,12 @@ fn check_tables(root: &Section<'_>, target: &Target) -> Result<(), ConfigError> 
     if matches!(target, Target::File { .. }) {
         tables.extend(["stage", "route"]);
     }
+    if cfg!(feature = "process") {
+        tables.push("process");
+    }
     tables.dedup();
     root.deny_unknown(&tables)?;
-    for table in tables.into_iter().filter(|table| !matches!(*table, "stage" | "route")) {
+    for table in tables.into_iter().filter(|table| !matches!(*table, "stage" | "route" | "process")) {
         let Some(section) = root.section(table)? else { continue };
         let names = ALL.iter().map(|name| name.table_and_key());
         let keys: Vec<&str> = names.filter(|(of, _)| *of == table).map(|(_, key)| key).collect();

@@ -1,6 +1,7 @@
 //! The keys of stages whose replicas are processes: kind `process`, a command, and kind `python`, a service.
 
 use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -96,10 +97,8 @@ impl ProcessKeys {
     /// The command for a file in `base`.
     pub(crate) fn process(&self, base: &Path) -> ProcessConfig {
         let mut process = ProcessConfig::new(&self.command);
-        if let Some(program) = process.command.first_mut().filter(|program| Path::new(program).components().count() > 1)
-        {
-            // The child starts in another directory.
-            *program = std::path::absolute(base.join(&*program)).unwrap_or_else(|_| base.join(&*program)).into();
+        if let Some(program) = process.command.first_mut() {
+            *program = program_in(base, program);
         }
         let directory = self.directory.as_ref().map_or_else(|| base.to_owned(), |directory| base.join(directory));
         process.directory = Some(directory).filter(|directory| !directory.as_os_str().is_empty());
@@ -125,7 +124,15 @@ impl PythonKeys {
     }
 }
 
-fn duration<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duration>, D::Error> {
+/// A program with a slash is relative to the file in `base`. The child starts in another directory.
+pub(super) fn program_in(base: &Path, program: &OsStr) -> OsString {
+    if Path::new(program).components().count() < 2 {
+        return program.to_owned();
+    }
+    std::path::absolute(base.join(program)).unwrap_or_else(|_| base.join(program)).into()
+}
+
+pub(super) fn duration<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duration>, D::Error> {
     let text = String::deserialize(deserializer)?;
     parse_duration(&text).map(Some).ok_or_else(|| D::Error::custom("expected a duration such as \"250ms\" or \"30s\""))
 }

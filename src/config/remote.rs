@@ -6,8 +6,8 @@
 use super::document::Section;
 use super::error::ConfigError;
 use super::setting::stage::{
-    AFFINITY, AGEING, CONTRACT, COST, CRASH_RETRIES, MAX_ABANDONED_THREADS, MAX_BATCH_SIZE, MAX_COST, MAX_DELAY, QUEUE,
-    REPLICAS, REVISION, SPLIT, TIMEOUT,
+    AFFINITY, AGEING, CACHE, CACHE_SHARED, CONTRACT, COST, CRASH_RETRIES, MAX_ABANDONED_THREADS, MAX_BATCH_SIZE,
+    MAX_COST, MAX_DELAY, QUEUE, REPLICAS, REVISION, SPLIT, TIMEOUT,
 };
 
 /// The keys of kind `remote`.
@@ -20,16 +20,19 @@ pub struct RemoteConfig {
 
 const BATCHES: &str = "the nodes that run it form its batches: set it there";
 const WORKERS: &str = "its workers are on the nodes that run it: set it there";
+const CACHES: &str = "the nodes that run it keep its answers: set it there";
 const QUEUES: &str = "its calls wait on the nodes that run it: set it there";
 
 /// Why each of the common keys does nothing, in the order of the documentation.
-const WITHOUT_EFFECT: [(&str, &str); 13] = [
+const WITHOUT_EFFECT: [(&str, &str); 15] = [
     (MAX_BATCH_SIZE, BATCHES),
     (MAX_DELAY, BATCHES),
     (REPLICAS, WORKERS),
     (QUEUE, QUEUES),
     (CONTRACT, "the nodes that run it say whether it may be run again: set it there"),
     (CRASH_RETRIES, WORKERS),
+    (CACHE, CACHES),
+    (CACHE_SHARED, CACHES),
     (AGEING, QUEUES),
     (REVISION, "the nodes that run it say which one they run; `split` divides its calls between them"),
     (

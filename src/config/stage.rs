@@ -4,19 +4,20 @@ use std::time::Duration;
 
 use callboard_core::{Contract, DEFAULT_AGEING, DEFAULT_CRASH_RETRIES, DEFAULT_MAX_ABANDONED_THREADS};
 
-use super::document::{Section, one_line};
+use super::document::{Entry, Section, one_line};
 use super::error::ConfigError;
 use super::kind::StageKind;
 use super::setting::stage::{
-    AFFINITY, AFFINITY_FORM, AGEING, AGEING_FORM, CONTRACT, CONTRACT_FORM, COST, COST_FORM, CRASH_RETRIES,
-    CRASH_RETRIES_FORM, MAX_ABANDONED_THREADS, MAX_ABANDONED_THREADS_FORM, MAX_BATCH_SIZE, MAX_BATCH_SIZE_FORM,
-    MAX_COST, MAX_COST_FORM, MAX_DELAY, MAX_DELAY_FORM, QUEUE, QUEUE_FORM, REPLICAS, REPLICAS_FORM, REVISION,
-    REVISION_FORM, SPLIT, SPLIT_FORM, TIMEOUT, TIMEOUT_FORM,
+    AFFINITY, AFFINITY_FORM, AGEING, AGEING_FORM, CACHE, CACHE_FORM, CACHE_SHARED, CACHE_SHARED_FORM, CONTRACT,
+    CONTRACT_FORM, COST, COST_FORM, CRASH_RETRIES, CRASH_RETRIES_FORM, MAX_ABANDONED_THREADS,
+    MAX_ABANDONED_THREADS_FORM, MAX_BATCH_SIZE, MAX_BATCH_SIZE_FORM, MAX_COST, MAX_COST_FORM, MAX_DELAY,
+    MAX_DELAY_FORM, QUEUE, QUEUE_FORM, REPLICAS, REPLICAS_FORM, REVISION, REVISION_FORM, SPLIT, SPLIT_FORM, TIMEOUT,
+    TIMEOUT_FORM,
 };
 use super::source::{Source, Sourced};
 
 /// The keys that every kind of stage has.
-const COMMON: [&str; 16] = [
+const COMMON: [&str; 18] = [
     "name",
     "kind",
     MAX_BATCH_SIZE,
@@ -33,6 +34,8 @@ const COMMON: [&str; 16] = [
     AFFINITY,
     REVISION,
     SPLIT,
+    CACHE,
+    CACHE_SHARED,
 ];
 
 /// The cost of one entry, for [`StagePlan::max_cost`].
@@ -83,6 +86,10 @@ pub struct StagePlan {
     pub revision: Sourced<usize>,
     /// The weights by which this node divides its calls between revisions; empty: no split.
     pub split: Sourced<Vec<(u64, u32)>>,
+    /// The bytes of answers that it keeps.
+    pub cache: Sourced<Option<u64>>,
+    /// Whether callers with different keys get each other's answers.
+    pub cache_shared: Sourced<bool>,
 }
 
 /// A key of the stage's kind, as written in the file.
@@ -90,10 +97,24 @@ pub struct StagePlan {
 pub struct OwnKey {
     /// The key.
     pub key: String,
-    /// Its value as it is written, on one line.
+    /// Its value on one line.
     pub text: String,
     /// Its line.
     pub line: usize,
+}
+
+impl OwnKey {
+    /// As the key is written, but of `env` the names alone: the values may be secrets.
+    pub(crate) fn new(key: &str, entry: &Entry<'_>) -> Self {
+        let text = match entry.value.as_table() {
+            Some(variables) if key == "env" => {
+                let names: Vec<&str> = variables.keys().map(|name| &**name.get_ref()).collect();
+                format!("{{ {} }}", names.join(", "))
+            }
+            _ => one_line(entry.written()),
+        };
+        Self { key: key.to_owned(), text, line: entry.line }
+    }
 }
 
 impl StagePlan {
@@ -116,6 +137,8 @@ impl StagePlan {
             affinity: by_default(Vec::new()),
             revision: by_default(0),
             split: by_default(Vec::new()),
+            cache: by_default(None),
+            cache_shared: by_default(false),
             kind,
         }
     }
@@ -158,6 +181,8 @@ fn read(section: Section<'_>, queue: &Sourced<usize>) -> Result<StagePlan, Confi
     set(&mut stage.affinity, section.read(AFFINITY, &AFFINITY_FORM)?);
     set(&mut stage.revision, section.read(REVISION, &REVISION_FORM)?);
     set(&mut stage.split, section.read(SPLIT, &SPLIT_FORM)?);
+    set(&mut stage.cache, section.read(CACHE, &CACHE_FORM)?);
+    set(&mut stage.cache_shared, section.read(CACHE_SHARED, &CACHE_SHARED_FORM)?);
     check_effect(&section, &stage)?;
     Ok(stage)
 }
@@ -183,6 +208,12 @@ fn check_effect(section: &Section<'_>, stage: &StagePlan) -> Result<(), ConfigEr
     if is_set(CRASH_RETRIES) && !stage.contract.value.may_run_again() {
         return refused(CRASH_RETRIES, "under the contract `at_most_once`, which repeats nothing");
     }
+    if is_set(CACHE) && stage.contract.value != Contract::Pure {
+        return refused(CACHE, "without `contract = \"pure\"`: only then an answer depends on nothing but its input");
+    }
+    if is_set(CACHE_SHARED) && stage.cache.value.is_none() {
+        return refused(CACHE_SHARED, "without `cache`");
+    }
     if is_set(MAX_ABANDONED_THREADS) && stage.timeout.value.is_none() {
         return refused(MAX_ABANDONED_THREADS, "without `timeout`, which decides when a thread hangs");
     }
@@ -195,7 +226,7 @@ fn check_effect(section: &Section<'_>, stage: &StagePlan) -> Result<(), ConfigEr
 fn own_keys(section: &Section<'_>) -> Vec<OwnKey> {
     let own = section.keys().into_iter().filter(|key| !COMMON.contains(key));
     own.filter_map(|key| section.get(key).map(|entry| (key, entry)))
-        .map(|(key, entry)| OwnKey { key: key.to_owned(), text: one_line(entry.written()), line: entry.line })
+        .map(|(key, entry)| OwnKey::new(key, &entry))
         .collect()
 }
 

@@ -208,7 +208,10 @@ fn the_file_of_a_program_has_only_settings() {
     let plan = resolve("[http]\nlisten = \"127.0.0.1:0\"\n").unwrap();
     assert_eq!(plan.settings.http.source, Source::File { line: 2 });
     let error = resolve(DIGITS).unwrap_err().to_string();
-    assert_eq!(error, "c.toml:2: unknown key `stage`; known: http, quic, admin, api, log, traces, limits");
+    assert_eq!(
+        error,
+        "c.toml:2: unknown key `stage`; known: http, quic, admin, api, files, log, traces, limits, process"
+    );
     let error = resolve("[limits]\nqueue = 5\n").unwrap_err().to_string();
     assert_eq!(error, "limits.queue = 5 (line 2) has no effect here: the stages of a program set their own queues");
 }
@@ -470,6 +473,12 @@ fn every_mistake_in_a_knob_is_one_line_with_position_and_remedy() {
             "max_abandoned_threads = 2",
             "max_abandoned_threads: it has no effect without `timeout`, which decides when a thread hangs",
         ),
+        (
+            "cache = \"1MiB\"\ncontract = \"idempotent\"",
+            "cache: it has no effect without `contract = \"pure\"`: only then an answer depends on nothing but its input",
+        ),
+        ("cache_shared = true", "cache_shared: it has no effect without `cache`"),
+        ("cache = \"1KiB\"", "cache: expected a size from 64KiB to 1024GiB, such as \"64MiB\", found \"1KiB\""),
         ("cost = \"bytes\"", "cost: expected one of \"entries\", \"rows\", found \"bytes\""),
         (
             "max_cost = 64",
@@ -570,6 +579,7 @@ fn a_remote_stage_has_only_a_field_and_a_split() {
         ("ageing = \"1s\"", queues),
         ("contract = \"pure\"", "the nodes that run it say whether it may be run again: set it there"),
         ("crash_retries = 2", workers),
+        ("cache = \"1MiB\"", "the nodes that run it keep its answers: set it there"),
         ("revision = 1", "the nodes that run it say which one they run; `split` divides its calls between them"),
         (
             "timeout = \"1s\"",

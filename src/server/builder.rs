@@ -138,6 +138,10 @@ impl ServerBuilder {
     ///
     /// An address that cannot be bound, limits or routes that cannot be served, or an app that does not start.
     pub async fn start(self, app: App, address: impl ToSocketAddrs) -> Result<Server, ServeError> {
+        #[cfg(feature = "process")]
+        if let Some(stage) = callboard_process::isolated_stage() {
+            return Err(ServeError::Replica { stage: stage.to_owned() });
+        }
         // The socket first: a port in use should not cost the loading of a model.
         let listener = TcpListener::bind(address).await.map_err(ServeError::Bind)?;
         self.start_on(app, listener).await

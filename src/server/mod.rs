@@ -281,4 +281,11 @@ pub enum ServeError {
     /// The app did not start; its error says which stage and why.
     #[error(transparent)]
     Start(#[from] StartError),
+    /// This process is a replica of an isolated stage, which its program has not come to: nothing was bound.
+    #[cfg(feature = "process")]
+    #[error("this process is a replica of stage `{stage}`, and its program has not come to that stage")]
+    Replica {
+        /// The stage.
+        stage: String,
+    },
 }

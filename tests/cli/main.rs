@@ -12,6 +12,8 @@ mod cluster;
 mod digits;
 mod examples;
 mod graph;
+#[cfg(target_os = "linux")]
+mod helpers;
 mod https;
 mod logs;
 mod mistakes;

@@ -61,6 +61,36 @@ fn a_model_without_a_batch_axis_runs_one_item_at_a_time() {
     assert!(metrics.contains("callboard"), "{metrics}");
 }
 
+/// The child processes of a process.
+#[cfg(target_os = "linux")]
+fn children(parent: u32) -> Vec<u32> {
+    let processes =
+        std::fs::read_dir("/proc").unwrap().filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+    let is_child = |pid: &u32| {
+        let status = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        let after_name = status.rsplit(") ").next().unwrap_or_default();
+        after_name.split(' ').nth(1) == Some(parent.to_string().as_str()) && !after_name.starts_with('Z')
+    };
+    processes.filter(is_child).collect()
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn an_isolated_model_that_crashes_costs_a_replica_and_no_call() {
+    let server = with_file("isolate = true\nreplicas = 2\nthreads = 1");
+    let (max, ..) = batching(&server);
+    assert_eq!(max, json!(32));
+    let replicas = children(server.id());
+    assert_eq!(replicas.len(), 2);
+    // Rust's own handler takes the first signal, and two at once are one.
+    let crash = format!("while kill -SEGV {} 2>/dev/null; do sleep 0.01; done", replicas[0]);
+    assert!(std::process::Command::new("sh").args(["-c", &crash]).status().unwrap().success());
+    let restarted = "callboard_stage_restarts_total{stage=\"digits\"} 1";
+    while !server.request("GET /metrics HTTP/1.1", b"").body.contains(restarted) {}
+    batching(&server);
+    assert!(!children(server.id()).contains(&replicas[0]));
+}
+
 #[test]
 fn explain_shows_the_defaults_of_a_model() {
     let text = String::from_utf8(run(&["serve", MODEL, "--explain"]).stdout).unwrap();

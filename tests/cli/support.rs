@@ -126,6 +126,11 @@ impl Server {
         false
     }
 
+    /// The number of its process.
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Sends a signal by its name, `TERM` or `INT`.
     pub(crate) fn signal(&self, name: &str) {
         self.signals(&[name]);

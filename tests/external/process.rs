@@ -6,13 +6,17 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::Duration;
 
-/// Runs a command; returns its stdout.
+use crate::tool::REQUIRE;
+
+/// Runs a command; returns its stdout. What it starts is not told which tools the tests need: a node refuses variables
+/// that it does not know.
 ///
 /// # Errors
 ///
 /// If it did not start, failed, or was killed at its limit; with all its output.
 pub(crate) fn run(command: &mut Command, limit: Duration) -> Result<String, String> {
     let program = command.get_program().to_string_lossy().into_owned();
+    let command = command.env_remove(REQUIRE);
     let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
     let mut child = KillOnDrop(child.map_err(|error| format!("{program}: {error}"))?);
     let (send_end, receive_end) = mpsc::sync_channel(2);

@@ -96,6 +96,74 @@ fn python_onnx_and_rust_are_steps_of_one_pipeline() {
     assert_eq!((status, problem["stage"].as_str()), (422, Some("centre")));
 }
 
+/// Also through a service that calls the one that raises.
+#[test]
+fn headers_of_an_exception_reach_the_answer() {
+    let Some(python) = python() else { return };
+    let app = app("import callboard as cb\n\n@cb.function\ndef deny(how: str) -> str:\n    \
+                   name = 'WWW-Authenticate' if how == 'own' else 'Set-Cookie'\n    \
+                   raise cb.HTTPException(401, {'realm': how}, headers={name: 'Basic', 'Retry-After': '3'})\n\n\
+                   @cb.service\nclass Outer:\n    deny = cb.depends(deny)\n    \
+                   def predict(self, how: str) -> str:\n        return self.deny(how)\n");
+    let server = serve(&python, app.to_str().unwrap());
+    for route in ["/deny", "/outer"] {
+        let Answer { status, head, body } = post(&server, route, &json!("own"));
+        assert_eq!(status, 401, "{body}");
+        assert!(head.contains("\r\nwww-authenticate: Basic\r\n") && head.contains("retry-after: 3"), "{head}");
+        let problem: Value = serde_json::from_str(&body).unwrap();
+        assert_eq!((&problem["details"]["realm"], &problem["error_type"]), (&json!("own"), &json!(null)), "{problem}");
+        assert_eq!(problem["remote_trace"], json!(null), "{problem}");
+        let refused = post(&server, route, &json!("other"));
+        assert!(refused.status == 500 && !refused.head.contains("set-cookie"), "{}", refused.head);
+        assert!(refused.body.contains("ValueError: the header 'Set-Cookie' is the server's own"), "{}", refused.body);
+    }
+}
+
+/// A real server of files: what the operator lists is fetched, and what it redirects to is not.
+#[test]
+fn files_are_fetched_from_the_hosts_that_the_operator_lists() {
+    let Some(python) = python() else { return };
+    let files = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = files.local_addr().unwrap();
+    std::thread::spawn(move || {
+        for mut stream in files.incoming().flatten() {
+            let mut head = [0; 1024];
+            let read = stream.read(&mut head).unwrap_or_default();
+            let answer = if head[..read].starts_with(b"GET /away") {
+                "302 Found\r\nlocation: http://127.0.0.1:1/x\r\ncontent-length: 0\r\n\r\n"
+            } else {
+                "200 OK\r\ncontent-type: image/png\r\ncontent-length: 3\r\n\r\nabc"
+            };
+            let _ = write!(stream, "HTTP/1.1 {answer}");
+        }
+    });
+    let app = app("import callboard as cb\n\n@cb.function\ndef size(image: cb.Image) -> int:\n    return len(image)\n");
+    let app = app.to_str().unwrap();
+    let hosts = format!("--file-hosts=http://{address}");
+    let listed = Server::start(command(&python, &["serve", app, "--http", "127.0.0.1:0", &hosts]));
+    let url = |path: &str| json!({ "image": { "url": format!("http://{address}{path}") } });
+    assert_eq!(answer(&listed, "/size", &url("/a.png")), (200, json!(3)));
+    let (status, problem) = answer(&listed, "/size", &url("/away"));
+    assert_eq!((status, problem["details"]["fields"][0]["path"].as_str()), (422, Some("$.image")), "{problem}");
+    assert!(problem["message"].as_str().unwrap().contains("http://127.0.0.1:1 are not allowed"), "{problem}");
+    let (status, problem) = answer(&serve(&python, app), "/size", &url("/a.png"));
+    assert!(status == 422 && problem["message"].as_str().unwrap().contains("files.hosts"), "{problem}");
+}
+
+/// A call of a route that nothing serves is found before anything starts, also in a configuration file.
+#[test]
+fn the_doctor_finds_calls_of_unknown_routes() {
+    let Some(python) = python() else { return };
+    let app = app("import callboard as cb\n\n@cb.service\nclass Outer:\n    other = cb.depends('/oter')\n    \
+                   def predict(self, x: int) -> int:\n        return x\n");
+    let output = command(&python, &["doctor", app.to_str().unwrap()]).output().unwrap();
+    let printed = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.code() == Some(1) && printed.contains("problem: "), "{output:?}");
+    assert!(printed.contains("stage `outer`: other: unknown route `/oter`"), "{printed}");
+    let output = command(&python, &["check", &format!("{}:Oter", app.to_str().unwrap())]).output().unwrap();
+    assert!(String::from_utf8_lossy(&output.stderr).contains("did you mean `Outer`?"), "{output:?}");
+}
+
 /// One file: a pipeline of Python, a model and Rust, and an asynchronous service that calls it and another service.
 #[test]
 fn a_service_calls_a_pipeline_with_a_model_and_another_service() {
@@ -142,7 +210,14 @@ fn mistakes_in_a_composition_are_one_clear_line() {
         ("app = cb.pipeline(text, cb.onnx('no.onnx'))".to_owned(), "cb.onnx('no.onnx'): there is no file"),
         ("app = cb.pipeline(text, 'count')".to_owned(), "line 8: TypeError: pipeline: step 2: 'count' is no step"),
         (service("A", "'/tex'"), "stage `a`: other: unknown route `/tex`; did you mean `/text`?"),
-        (service("A", "'/b'") + &service("B", "A"), "it calls `b`, which calls `a`: all their replicas could wait"),
+        (
+            service("A", "'/text'") + "app = cb.pipeline(text, A)",
+            "A.other: `/text` is a step of a pipeline, without a route of its own: give it one, @function(route='/text')",
+        ),
+        (
+            service("A", "'/b'") + &service("B", "A"),
+            "it calls `b`, which calls `a`: in such a cycle all replicas could",
+        ),
     ] {
         fs::write(&app, format!("{start}{code}\n")).unwrap();
         let printed = failure(command(&python, &["serve", app.to_str().unwrap(), "--http", "127.0.0.1:0"])).0;
@@ -390,7 +465,10 @@ fn what_is_missing_is_one_clear_line() {
     };
     let good = "import callboard as cb\n\n@cb.function\ndef one() -> int:\n    return 1\n";
     let no_package = message(good, &|command| _ = command.env_remove("PYTHONPATH"));
-    assert!(no_package.contains("lacks the package `callboard`; install it: "), "{no_package}");
+    assert!(
+        no_package.contains("lacks the package `callboard`; install it from the source of Callboard: "),
+        "{no_package}"
+    );
     let no_interpreter = message(good, &|command| _ = command.env_remove("VIRTUAL_ENV").env("PATH", "/nowhere"));
     assert!(no_interpreter.contains("the Python interpreter `python3` cannot be run"), "{no_interpreter}");
     let no_module = message("import not_there\n", &|_| {});
@@ -404,7 +482,7 @@ fn what_is_missing_is_one_clear_line() {
     let output = command(&python, &["serve", app.to_str().unwrap(), "--http", "127.0.0.1:0"]).output().unwrap();
     let printed = String::from_utf8(output.stderr).unwrap();
     assert!(printed.contains("app.py\", line 6, in setup"), "the log has the traceback: {printed}");
-    assert!(printed.trim_end().ends_with("app.py:Bad`: could not start: RuntimeError: no weights"), "{printed}");
+    assert!(printed.trim_end().ends_with("app.py:Bad`: RuntimeError: no weights"), "{printed}");
 }
 
 #[test]

@@ -67,7 +67,7 @@ fn a_picture_is_uploaded_and_answered_as_a_file() {
     assert_eq!((status, problem["message"].as_str()), (422, Some(message)));
     let (status, problem) = answer(&server, "/colour", &json!({ "image": "https://example.org/a.png" }));
     assert_eq!(status, 422);
-    assert!(problem["message"].as_str().unwrap().contains("URLs are not fetched"), "{problem}");
+    assert!(problem["message"].as_str().unwrap().contains("this server fetches none"), "{problem}");
 
     let document = server.request("GET /openapi.json?forms HTTP/1.1", b"");
     let document: Value = serde_json::from_str(&document.body).unwrap();
@@ -193,7 +193,7 @@ fn the_doctor_says_what_is_missing_with_its_cure() {
     };
     let (code, lines) = doctor(good, &|_| {});
     assert_eq!(code, 0, "{lines}");
-    for found in ["ok: the interpreter is ", "finds its 1 modules", "is 1 route on 1 stage", "127.0.0.1:0 is free"] {
+    for found in ["ok: the interpreter is ", "finds its 1 module", "is 1 route on 1 stage", "127.0.0.1:0 is free"] {
         assert!(lines.contains(found), "{found}: {lines}");
     }
     let (code, lines) = doctor("import not_there\nimport yaml_not\n", &|_| {});

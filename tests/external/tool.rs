@@ -25,7 +25,7 @@ pub(crate) const PROMTOOL: Tool = Tool("promtool");
 /// The programs of `examples/`. `cargo test` compiles them unless it runs one target only.
 pub(crate) const EXAMPLES: Tool = Tool("examples");
 
-const REQUIRE: &str = "CALLBOARD_REQUIRE";
+pub(crate) const REQUIRE: &str = "CALLBOARD_REQUIRE";
 
 impl Tool {
     /// The result of the setup; without the tool `None`, and one line with the reason.

@@ -22,6 +22,10 @@ pub(crate) fn run(service: Service) -> Result<(), CliError> {
     let title = title(&service.plan.target);
     block_on(async {
         let node = Service::start(service.app).await?;
+        #[cfg(feature = "process")]
+        for helper in &service.plan.helpers {
+            output::result(format_args!("process {}: ready", helper.name.value))?;
+        }
         let client = node.client();
         let Tally { failed, unfinished } = run_examples(&client).await?;
         let _ = node.shutdown(service.plan.settings.drain.value).await;

@@ -1,7 +1,7 @@
 //! `callboard doctor`: says what this machine lacks to serve a target, one line for each thing, with its cure.
 //!
-//! It opens no port for longer than a look, and starts no stage. Interpreters are looked at by the tool of their
-//! package, `callboard.doctor`, whose lines are passed on.
+//! It opens no port for longer than a look; it builds the routes, and starts no stage. Interpreters are looked at by
+//! the tool of their package, `callboard.doctor`, whose lines are passed on.
 
 use std::fs;
 use std::net::TcpListener;
@@ -11,7 +11,7 @@ use std::process::Stdio;
 use callboard_process::PythonConfig;
 
 use super::super::args::Program;
-use super::super::error::CliError;
+use super::super::error::{CliError, chain};
 use super::super::output;
 use super::super::target;
 use crate::config::{Environment, Flags, Plan, Settings, StageKind, Target};
@@ -45,6 +45,11 @@ pub(crate) fn run(typed: Option<PathBuf>, flags: &Flags, variables: &Environment
     };
     match target.and_then(|target| Plan::resolve(target, flags, variables)) {
         Ok(plan) => {
+            // Also what is only known when the routes are built: models, types, and calls of routes that nothing
+            // serves.
+            if let Err(error) = crate::assemble::routes(&plan) {
+                say(&format!("{PROBLEM}{}", chain(&error)))?;
+            }
             say(&format!(
                 "ok: {name} is {} on {}",
                 counted(plan.routes.len(), "route"),
@@ -106,8 +111,8 @@ fn tool_lines(python: &PythonConfig, base: &Path) -> Vec<String> {
             String::from_utf8_lossy(&output.stdout).lines().map(str::to_owned).collect()
         }
         Ok(_) => vec![format!(
-            "{PROBLEM}`{interpreter}` lacks the package `callboard`, or has another version; install it: {interpreter} -m \
-             pip install callboard"
+            "{PROBLEM}`{interpreter}` lacks the package `callboard`, or has another version; install it from the source of Callboard: \
+             {interpreter} -m pip install PATH/TO/callboard/python"
         )],
     }
 }

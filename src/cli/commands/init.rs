@@ -39,7 +39,7 @@ pub(crate) fn run(directory: &Path) -> Result<(), CliError> {
         fs::write(directory.join(file), text.replace("NAME", &name)).map_err(failed)?;
     }
     output::result(format_args!(
-        "{place}: a service, its test and a README\n\n    cd {place}\n    pip install -r requirements.txt\n    \
+        "{place}: a service, its test and a README\n\n    cd {place}\n    pip install PATH/TO/callboard/python -r requirements.txt\n    \
          python -m pytest\n    callboard serve app.py"
     ))
 }

@@ -169,7 +169,17 @@ impl fmt::Display for StatusText<'_> {
             }
             write!(f, "\n{peers}")?;
         }
-        for stage in items(&node["stages"]).iter().chain(items(&health["remote_stages"])) {
+        if !items(&node["actors"]).is_empty() {
+            let mut actors = Table::new(["actor", "state", "for", "waiting", "restarts"]);
+            for actor in items(&node["actors"]) {
+                let waiting = format!("{}/{}", text(&actor["waiting"]), text(&actor["mailbox"]));
+                let age = shown_span(span(&actor["age"]));
+                actors.row([text(&actor["name"]), text(&actor["state"]), age, waiting, text(&actor["restarts"])]);
+            }
+            write!(f, "\n{actors}")?;
+        }
+        let down = items(&health["down_actors"]);
+        for stage in items(&node["stages"]).iter().chain(items(&health["remote_stages"])).chain(down) {
             if let Some(reason) = stage["reason"].as_str() {
                 write!(f, "\n{}: {}", text(&stage["name"]), plain::line(reason))?;
             }

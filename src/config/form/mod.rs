@@ -16,7 +16,9 @@ use toml::de::DeValue;
 use super::units;
 
 pub use self::network::AdminAddress;
-pub(crate) use self::network::{AdminListen, Collector, HostNames, Listen, Offers, OptionalListen, Pages, Peers};
+pub(crate) use self::network::{
+    AdminListen, Collector, FileHosts, HostNames, Listen, Offers, OptionalListen, Pages, Peers,
+};
 pub(crate) use self::weights::Weights;
 pub(crate) use self::words::{FilePath, KeysFrom, Label, LogFilter, LogForm};
 pub use self::words::{LogFormat, SecretSource};

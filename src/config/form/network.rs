@@ -1,6 +1,7 @@
 //! Forms of network values: addresses, host names, origins of pages, the URL of a collector.
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::num::NonZeroU16;
 
 use callboard_http::{Cors, Hosts};
 use callboard_http_client::Origin;
@@ -215,6 +216,49 @@ impl Form for Pages {
     }
 }
 
+/// Hosts to fetch files from: a list in the file, else separated by commas, or `none`. Each is a host with `https://`
+/// or `http://` (without a scheme `https`) and maybe a port; `*.` before a name means all names below it.
+#[derive(Clone, Debug)]
+pub(crate) struct FileHosts;
+
+impl Form for FileHosts {
+    type Value = Vec<String>;
+
+    fn read(&self, raw: Raw<'_>) -> Option<Vec<String>> {
+        match raw {
+            Raw::Toml(DeValue::Array(hosts)) => hosts.iter().map(|host| file_host(host.get_ref().as_str()?)).collect(),
+            _ => match raw.text()? {
+                NONE => Some(Vec::new()),
+                text => text.split(',').map(str::trim).map(file_host).collect(),
+            },
+        }
+    }
+
+    fn expected(&self) -> String {
+        format!(
+            "hosts such as \"https://cdn.example.org\", \"*.example.org\" or \"http://10.0.0.7:8080\", or \"{NONE}\""
+        )
+    }
+
+    fn show(&self, value: &Vec<String>) -> String {
+        if value.is_empty() { NONE.to_owned() } else { value.join(",") }
+    }
+}
+
+/// The host with its scheme, in lower case.
+fn file_host(text: &str) -> Option<String> {
+    let text = text.to_ascii_lowercase();
+    let (scheme, authority) = text.split_once("://").unwrap_or(("https", &text));
+    let authority = authority.strip_suffix('/').unwrap_or(authority);
+    let name = authority.strip_prefix("*.").unwrap_or(authority);
+    let (host, port) = name.rsplit_once(':').filter(|(_, port)| !port.ends_with(']')).unwrap_or((name, "1"));
+    let inner = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
+    let is_name = !host.is_empty() && host.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-.".contains(&byte));
+    let is_host = inner.map_or(is_name, |address| address.parse::<Ipv6Addr>().is_ok());
+    let is_port = port.parse::<NonZeroU16>().is_ok();
+    (matches!(scheme, "http" | "https") && is_host && is_port).then(|| format!("{scheme}://{authority}"))
+}
+
 /// Host names: a list in the file, else separated by commas; `*` for all, or `none`.
 #[derive(Clone, Debug)]
 pub(crate) struct HostNames;
@@ -241,5 +285,27 @@ impl Form for HostNames {
 
     fn show(&self, value: &Hosts) -> String {
         if value.is_empty() { NONE.to_owned() } else { value.to_string() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hosts_of_files_have_a_scheme_and_maybe_a_port() {
+        for (text, host) in [
+            ("cdn.example.org", "https://cdn.example.org"),
+            ("HTTP://Example.org:8080/", "http://example.org:8080"),
+            ("*.example.org", "https://*.example.org"),
+            ("http://[::1]:80", "http://[::1]:80"),
+            ("http://[::1]", "http://[::1]"),
+        ] {
+            assert_eq!(file_host(text).as_deref(), Some(host), "{text}");
+        }
+        let wrong = ["", "*", "a b", "ftp://a", "a:0", "a:65536", "user@a", "a/b", "a*b", "http://[x]", "[::1", "a:"];
+        for text in wrong {
+            assert_eq!(file_host(text), None, "{text}");
+        }
     }
 }

@@ -10,8 +10,8 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use super::form::{
-    AdminListen, Bytes, Collector, Count, FilePath, Flag, HostNames, KeysFrom, Label, Listen, LogFilter, LogForm,
-    Offers, OptionalListen, OrNone, Pages, Peers, Rate, Ratio, Span,
+    AdminListen, Bytes, Collector, Count, FileHosts, FilePath, Flag, HostNames, KeysFrom, Label, Listen, LogFilter,
+    LogForm, Offers, OptionalListen, OrNone, Pages, Peers, Rate, Ratio, Span,
 };
 
 /// The names of a setting: in the file, on the command line and in the environment.
@@ -175,6 +175,16 @@ settings! {
         value "TEXT", default "auto", "Title of the OpenAPI document; auto: the name of what is served";
     API_VERSION: Label = Label, key "api.version", flag "api-version",
         value "TEXT", default "auto", "Version in the OpenAPI document; auto: that of the program, else of callboard";
+    /// None: a server that fetches what its clients name reaches what they cannot.
+    FILE_HOSTS: FileHosts = FileHosts, key "files.hosts", flag "file-hosts",
+        value "HOSTS", default "none",
+        "Hosts that files may be fetched from where a client sends a URL, such as https://cdn.example.org";
+    FILE_MAX_BYTES: Bytes = Bytes(SIZE_RANGE), key "files.max_bytes", flag "file-max-bytes",
+        value "SIZE", default "16MiB", "Most bytes of all files that are fetched for one call";
+    /// Below a tenth of a second nothing answers; files that take minutes should be sent by the client.
+    FILE_TIMEOUT: Span = Span(Duration::from_millis(100)..=Duration::from_secs(600)),
+        key "files.timeout", flag "file-timeout",
+        value "DURATION", default "10s", "Longest time to fetch a file, within the call's own deadline";
     /// Warnings and errors: the start-up lines show the rest.
     LOG: LogFilter = LogFilter, key "log.filter", flag "log",
         value "FILTER", default "warn", "Log lines to write to stderr: a level, or target=level pairs";

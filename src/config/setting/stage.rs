@@ -2,7 +2,7 @@
 
 use callboard_core::Contract;
 
-use super::super::form::{Cores, OneOf, Optional, Weights};
+use super::super::form::{Bytes, Cores, Flag, OneOf, Optional, Weights};
 use super::super::stage::CostUnit;
 use super::{Count, Duration, HOUR, QUEUE_RANGE, Span};
 
@@ -20,6 +20,8 @@ pub(crate) const AGEING: &str = "ageing";
 pub(crate) const AFFINITY: &str = "affinity";
 pub(crate) const REVISION: &str = "revision";
 pub(crate) const SPLIT: &str = "split";
+pub(crate) const CACHE: &str = "cache";
+pub(crate) const CACHE_SHARED: &str = "cache_shared";
 
 pub(crate) static MAX_BATCH_SIZE_FORM: Count = Count(1..=65_536);
 /// A longer delay is a schedule, not batching.
@@ -44,6 +46,9 @@ pub(crate) static MAX_COST_FORM: Optional<Count> = Optional(Count(1..=1_000_000_
 pub(crate) static AGEING_FORM: Span = Span(Duration::from_millis(1)..=HOUR);
 /// The most cores that Linux can be built for.
 pub(crate) static AFFINITY_FORM: Cores = Cores(0..=8191);
+/// Below 64 KiB hardly an answer fits.
+pub(crate) static CACHE_FORM: Optional<Bytes> = Optional(Bytes(64 * 1024..=1 << 40));
+pub(crate) static CACHE_SHARED_FORM: Flag = Flag;
 pub(crate) static REVISION_FORM: Count = Count(0..=999_999);
 /// More revisions at once are not a roll-out; a share below a millionth is no share.
 pub(crate) static SPLIT_FORM: Weights = Weights { revisions: 0..=999_999, weights: 0..=1_000_000, at_most: 16 };

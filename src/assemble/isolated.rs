@@ -1,0 +1,50 @@
+//! Models in processes of their own: how a node asks for one, and how that process serves it.
+//!
+//! The process is the node's program, but reads no configuration: the file may have changed since.
+
+use std::num::NonZeroUsize;
+use std::path::{Path, PathBuf};
+use std::thread::available_parallelism;
+
+use callboard_codec::Value;
+use callboard_core::Stage;
+use callboard_onnx::{Model, OnnxConfig};
+use callboard_process::Isolate as _;
+use serde_json::json;
+
+/// The keys of the model. Variables that begin with `CALLBOARD_` are settings.
+const MODEL_VARIABLE: &str = "_CALLBOARD_MODEL";
+
+/// The stage of a model, with its replicas in processes of their own.
+pub(super) fn isolate(stage: Stage<Value, Value>, config: &OnnxConfig) -> Stage<Value, Value> {
+    // The keys travel as JSON, whose texts are UTF-8.
+    let absolute = |path: &Path| {
+        let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+        PathBuf::from(path.to_string_lossy().into_owned())
+    };
+    let (model, library) = (absolute(&config.model), config.library.as_deref().map(absolute));
+    // Each process sees one replica, and several share the cores.
+    let (replicas, cores) = (config.replicas.get(), available_parallelism().map_or(1, NonZeroUsize::get));
+    let (spinning, threads) = match replicas {
+        1 => (config.spinning, config.threads),
+        _ => (config.spinning.or(Some(false)), config.threads.or_else(|| NonZeroUsize::new((cores / replicas).max(1)))),
+    };
+    let keys = json!(OnnxConfig { model, library, spinning, threads, ..config.clone() });
+    stage.isolate_with(|process| {
+        process.command.truncate(1);
+        process.env.insert(MODEL_VARIABLE.to_owned(), keys.to_string());
+    })
+}
+
+/// Serves the model, if this process is a replica of one, and does not return then.
+///
+/// # Errors
+///
+/// A model that cannot be loaded.
+pub(crate) fn serve_if_asked(stage: &str) -> Result<(), String> {
+    let Ok(keys) = std::env::var(MODEL_VARIABLE) else { return Ok(()) };
+    let config: OnnxConfig = serde_json::from_str(&keys).map_err(|error| error.to_string())?;
+    let model = Model::from_config(&config).map_err(|error| error.to_string())?;
+    let _: Stage<Value, Value> = callboard_onnx::stage(stage, &model).isolate();
+    Ok(())
+}

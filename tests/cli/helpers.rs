@@ -1,0 +1,117 @@
+//! Processes beside the stages, from a configuration file: their start, their crashes, and what is left of them.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use crate::support::{Server, TEST_TIMEOUT, callboard, directory_with, failure};
+
+const STAGE: &str = "\n[[stage]]\nname = \"x\"\nkind = \"labels\"\n[[route]]\npath = \"/x\"\nstages = \"x\"\n";
+
+/// A directory whose one process is this script.
+fn with_script(script: &str, keys: &str) -> PathBuf {
+    let directory = directory_with(&format!(
+        "[[process]]\nname = \"cache\"\ncommand = [\"sh\", \"cache.sh\"]\nready = {{ line = \"cache is up\" }}\n{keys}{STAGE}"
+    ));
+    fs::write(directory.join("cache.sh"), script).unwrap();
+    directory
+}
+
+fn serve(directory: &Path) -> Server {
+    let directory = directory.to_str().unwrap();
+    Server::start(callboard(["serve", directory, "--http", "127.0.0.1:0", "--log", "info"]))
+}
+
+fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let end = Instant::now() + TEST_TIMEOUT;
+    while !is_so() {
+        assert!(Instant::now() < end, "never: {what}");
+        std::thread::yield_now();
+    }
+}
+
+/// Whether the process whose number this file has runs: a zombie does not.
+fn runs(file: &Path) -> bool {
+    let pid = fs::read_to_string(file).unwrap();
+    let status = fs::read_to_string(format!("/proc/{}/stat", pid.trim()));
+    status.is_ok_and(|status| !status.contains(") Z "))
+}
+
+/// The helper and its own child, which do not listen to a request to end.
+const STUBBORN: &str = "trap '' TERM\necho $$ > pid\nsleep 1000 & echo $! > child\necho cache is up >&2\nwait; wait\n";
+
+#[test]
+fn a_node_that_ends_or_is_killed_leaves_no_process_behind() {
+    let directory = with_script(STUBBORN, "stop_timeout = \"100ms\"\n");
+    for signal in ["TERM", "INT", "KILL"] {
+        let mut server = serve(&directory);
+        assert!(server.stderr_lines.iter().any(|line| line.contains("cache is up process=\"cache\"")));
+        assert_eq!(server.request("GET /readyz HTTP/1.1", b"").status, 200);
+        let files = ["pid", "child"].map(|name| directory.join(name));
+        assert!(files.iter().all(|file| runs(file)), "{signal}");
+        server.signal(signal);
+        let code = server.wait();
+        assert_eq!(code, if signal == "KILL" { None } else { Some(0) }, "{:#?}", server.stderr_lines);
+        until("nothing is left", || !files.iter().any(|file| runs(file)));
+    }
+}
+
+#[test]
+fn a_process_is_asked_to_end_and_ends_after_the_stages() {
+    let script = "trap 'echo it cleans up; exit 0' INT\necho cache is up\nwhile :; do sleep 0.02; done\n";
+    let mut server = serve(&with_script(script, "stop_signal = \"SIGINT\"\n"));
+    server.signal("TERM");
+    server.wait_for("it cleans up");
+    assert_eq!(server.wait(), Some(0), "{:#?}", server.stderr_lines);
+}
+
+#[test]
+fn a_process_that_dies_is_told_and_started_again() {
+    let script = "echo x >> starts\nif [ $(wc -l < starts) -gt 1 ]; then while [ ! -e go ]; do sleep 0.02; done; fi\n\
+                  echo cache is up\nwhile [ ! -e die$(wc -l < starts | tr -d ' ') ]; do sleep 0.02; done\nkill -SEGV $$\n";
+    let directory = with_script(script, "");
+    let mut server = serve(&directory);
+    let ready = |server: &Server| server.request("GET /readyz HTTP/1.1", b"");
+    fs::write(directory.join("die1"), "").unwrap();
+    until("it is not ready", || ready(&server).status == 503);
+    let answer = ready(&server);
+    assert!(answer.body.contains("`cache` is restarting: the process was killed by signal 11 (SIGSEGV)"), "{answer:?}");
+    fs::write(directory.join("go"), "").unwrap();
+    until("it is ready again", || ready(&server).status == 200);
+    server.signal("TERM");
+    assert_eq!(server.wait(), Some(0), "{:#?}", server.stderr_lines);
+    assert!(server.stderr_lines.iter().any(|line| line.contains("SIGSEGV")), "{:#?}", server.stderr_lines);
+}
+
+#[test]
+fn a_start_fails_with_the_last_lines_of_a_process() {
+    let directory = with_script("echo one\necho two\nexit 3\n", "");
+    let output = callboard(["serve", directory.to_str().unwrap(), "--http", "127.0.0.1:0"]).output().unwrap();
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    let expected = "actor `cache` did not start: the process exited with code 3; its last lines: one | two";
+    assert!(stderr.lines().last().unwrap().contains(expected), "{stderr}");
+    assert_eq!(output.status.code(), Some(1));
+
+    let missing = directory_with(&format!(
+        "[[process]]\nname = \"cache\"\ncommand = [\"./no-such\"]\nready = {{ tcp = \"127.0.0.1:1\" }}{STAGE}"
+    ));
+    let output = callboard(["serve", missing.to_str().unwrap(), "--http", "127.0.0.1:0"]).output().unwrap();
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert!(stderr.contains("cannot be started: No such file or directory"), "{stderr}");
+}
+
+#[test]
+fn check_and_explain_name_the_processes() {
+    let directory = with_script("echo cache is up; exec sleep 1000", "");
+    let output = callboard(["check", directory.to_str().unwrap()]).output().unwrap();
+    let stdout = String::from_utf8(output.stdout).unwrap();
+    assert!(stdout.starts_with("process cache: ready\n"), "{stdout}");
+    assert_eq!(output.status.code(), Some(0));
+    let output = callboard(["serve", directory.to_str().unwrap(), "--explain"]).output().unwrap();
+    let stdout = String::from_utf8(output.stdout).unwrap();
+    assert!(stdout.contains("\nprocess cache\n  command  [\"sh\", \"cache.sh\"]"), "{stdout}");
+    let (error, code) =
+        failure(callboard(["check", directory_with(&format!("[[process]]\nname = \"a\"{STAGE}")).to_str().unwrap()]));
+    assert!(error.contains("process `a`: missing field `command`"), "{error}");
+    assert_eq!(code, 2);
+}

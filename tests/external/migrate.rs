@@ -1,0 +1,94 @@
+//! The services of `examples/migrate` answer as the other systems did: `requests.json` are the requests, and
+//! `answers.json` what `before.py` has answered in its own system (`record.py` made it by hand).
+
+use std::fs;
+use std::process::Command;
+
+use serde_json::Value;
+
+use crate::process::run;
+use crate::python::Python;
+use crate::python_apps::{package, python, serve};
+use crate::support::{Server, TEST_TIMEOUT, directory};
+
+#[test]
+fn the_service_of_mosec_answers_the_same() {
+    compare("mosec", "after.py");
+}
+
+#[test]
+fn the_service_of_litserve_answers_the_same() {
+    compare("litserve", "after.py");
+}
+
+#[test]
+fn the_services_of_bentoml_answer_the_same() {
+    compare("bentoml", "after.py:Reviews");
+}
+
+#[test]
+fn the_app_of_fastapi_answers_the_same() {
+    compare("fastapi", "after.py");
+}
+
+#[test]
+fn the_pipeline_of_mpservice_answers_the_same() {
+    compare("mpservice", "after.py");
+}
+
+#[test]
+fn the_service_of_octoai_answers_the_same() {
+    compare("octoai", "after.py");
+}
+
+#[test]
+fn an_unpacked_model_archive_answers_the_same() {
+    let Some(python) = python() else { return };
+    let made = directory();
+    let in_python = |arguments: &[&str]| {
+        let mut command = Command::new(python.program("python"));
+        command.args(arguments).current_dir("examples/migrate/torchserve/model");
+        run(command.env("PYTHONPATH", package().join("src")), TEST_TIMEOUT).unwrap_or_else(|error| panic!("{error}"))
+    };
+    let (archive, unpacked) = (made.join("reviews.mar"), made.join("reviews"));
+    let (archive, unpacked) = (archive.to_str().unwrap(), unpacked.to_str().unwrap());
+    in_python(&["-m", "zipfile", "-c", archive, "MAR-INF", "reviews.py", "words.json"]);
+    let printed = in_python(&["-m", "callboard.mar", archive, unpacked]);
+    assert_eq!(printed, format!("reviews: callboard serve {unpacked}"));
+    compare_answers(&serve(&python, unpacked), "torchserve");
+}
+
+fn compare(system: &str, app: &str) {
+    let Some(python) = python() else { return };
+    compare_answers(&serve_example(&python, system, app), system);
+}
+
+fn serve_example(python: &Python, system: &str, app: &str) -> Server {
+    serve(python, &format!("examples/migrate/{system}/{app}"))
+}
+
+/// An error has another body, so only its status counts. A request with `after` has another status, for a reason.
+fn compare_answers(server: &Server, system: &str) {
+    let read = |name: &str| -> Vec<Value> {
+        serde_json::from_slice(&fs::read(format!("examples/migrate/{system}/{name}")).unwrap()).unwrap()
+    };
+    let (requests, answers) = (read("requests.json"), read("answers.json"));
+    assert_eq!(requests.len(), answers.len(), "{system}: record the answers again");
+    for (request, before) in requests.iter().zip(answers) {
+        let body = request["text"].as_str().map_or_else(|| request["body"].to_string(), str::to_owned);
+        let head = format!("POST {} HTTP/1.1\r\ncontent-type: application/json", request["path"].as_str().unwrap());
+        let after = server.request(&head, body.as_bytes());
+        let is_different = request.get("after").is_some();
+        let status = if is_different { &request["after"] } else { &before["status"] };
+        assert_eq!(*status, after.status, "{system}: {request}: {}", after.body);
+        assert_eq!(is_different, before["status"] != after.status, "{system}: {request}: `after` and `why` are stale");
+        if after.status == 200 {
+            let mut expected = before["body"].clone();
+            if let Some(name) = request["ignore"].as_str() {
+                assert!(expected.as_object_mut().unwrap().remove(name).is_some(), "{system}: {request}");
+            }
+            let after: Value = serde_json::from_str(&after.body).unwrap();
+            assert_eq!(after, expected, "{system}: {request}");
+        }
+    }
+}

@@ -1,0 +1,113 @@
+"""Does what a page of the documentation says, word by word, and compares what it shows: `pages.py callboard page.md`.
+
+In the order of the page, in an empty directory:
+
+* A block `python` with a title, or with `# name.py` as its first line, is a file, and is written. Any other block
+  `python` is a program, and runs.
+* A block `text` is what the program before it prints.
+* A block `console` has commands after `$`, each with its output; one without must only succeed. `callboard serve`
+  runs until the next one starts; its address is used wherever the page says `localhost:8000`.
+* Blocks in other languages are only shown.
+"""
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import threading
+from pathlib import Path
+
+LIMIT = 120
+BLOCK = re.compile(r'^```(\w+)(?: title="([^"]+)")?\n(.*?)^```$', re.MULTILINE | re.DOTALL)
+
+
+class Reader:
+    """Follows one page."""
+
+    def __init__(self, callboard: str, directory: str) -> None:
+        self.callboard = callboard
+        self.directory = directory
+        self.server: subprocess.Popen[str] | None = None
+        self.address = "localhost:8000"
+        self.compared = 0
+
+    def follow(self, page: str) -> None:
+        printed = ""
+        for language, title, text in BLOCK.findall(page):
+            name = re.match(r"# (\w+\.py)\n", text)
+            title = title or (name[1] if name else "")
+            if language == "python" and title:
+                Path(self.directory, title).write_text(text.replace("localhost:8000", self.address))
+            elif language == "python":
+                printed = self.run([sys.executable, "-c", text.replace("localhost:8000", self.address)])
+            elif language == "text":
+                self.compare(printed, text)
+            elif language == "console":
+                for command, expected in re.findall(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", text, re.MULTILINE):
+                    self.command(command, expected)
+
+    def command(self, command: str, expected: str) -> None:
+        if command.startswith("callboard serve "):
+            self.serve(command.removeprefix("callboard serve ").split())
+        else:
+            printed = self.run(["sh", "-c", command.replace("localhost:8000", self.address)])
+            if expected:
+                self.compare(printed.rstrip("\n") + "\n", expected)
+
+    def compare(self, printed: str, expected: str) -> None:
+        assert printed == expected, f"the page says:\n{expected}\nand this is printed:\n{printed}"
+        self.compared += 1
+
+    def run(self, command: list[str]) -> str:
+        path = f"{os.path.dirname(sys.executable)}{os.pathsep}{os.environ['PATH']}"
+        # The files of the page can be imported.
+        environment = {**os.environ, "PATH": path, "PYTHONDONTWRITEBYTECODE": "1"}
+        done = subprocess.run(
+            command, cwd=self.directory, env=environment, capture_output=True, text=True, timeout=LIMIT
+        )
+        assert done.returncode == 0, f"{command}:\n{done.stdout}{done.stderr}"
+        return done.stdout
+
+    def serve(self, arguments: list[str]) -> None:
+        self.stop()
+        command = [self.callboard, "serve", *arguments, "--http", "127.0.0.1:0"]
+        self.server = subprocess.Popen(command, cwd=self.directory, stderr=subprocess.PIPE, text=True)
+        # A server that prints nothing is killed, and its output ends.
+        timer = threading.Timer(LIMIT, self.server.kill)
+        timer.start()
+        lines = []
+        for line in self.server.stderr or ():
+            lines.append(line)
+            if found := re.search(r"listening on http://(\S+)", line):
+                self.address = found[1]
+                break
+        else:
+            raise AssertionError(f"{command} does not listen:\n{''.join(lines)}")
+        timer.cancel()
+        # What it prints later must not fill the pipe.
+        threading.Thread(target=self.server.communicate, daemon=True).start()
+
+    def stop(self) -> None:
+        if self.server is not None:
+            self.server.kill()
+            self.server.wait()
+
+
+def main(callboard: str, page: str) -> None:
+    path, _, heading = page.partition("#")
+    text = Path(path).read_text()
+    if heading:
+        (text,) = re.findall(rf"^## {re.escape(heading)}\n(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)
+    with tempfile.TemporaryDirectory() as directory:
+        reader = Reader(callboard, directory)
+        try:
+            reader.follow(text)
+        finally:
+            reader.stop()
+    assert reader.compared, f"{page} compares nothing"
+    print(f"{page}: {reader.compared} outputs are as printed")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
