@@ -18,6 +18,14 @@ fmt:
 dist:
     cargo build --profile dist --bin callboard
 
+# A wheel with the Python package, its extension and the binary; `just wheel manylinux` is the one for users.
+wheel *args:
+    .ci/wheel {{args}}
+
+# The Python client over QUIC against grpcio's; needs the package with its extension, and grpcio.
+python-native binary="target/release/callboard":
+    python3 benches/python_native.py {{binary}}
+
 # Serve the digits on http://127.0.0.1:8000.
 serve:
     cargo run --release -- serve examples/digits
@@ -27,6 +35,7 @@ examples:
     cargo run --example hello
     cargo run --example batching
     cargo run --example restart
+    cargo run --example isolate
     cargo run --example calls
     cargo run --example actors
     cargo run --example tensors
@@ -88,6 +97,11 @@ cost-since commit:
 agreement:
     cargo build --release
     python3 benches/agreement.py target/release/callboard oha
+
+# Callboard next to its peers in Python, into benches/README.md; needs wrk and python3, and a quiet machine. 40 minutes.
+peers *args:
+    cargo build --release -p callboard -p callboard-hostile-server --bin callboard --bin hostile_server
+    python3 benches/peers/run.py --readme benches/README.md {{args}}
 
 # The simulations with many seeds, e.g. `just simulate 10000`; CALLBOARD_SEED=<seed> repeats one.
 simulate seeds="2000":
