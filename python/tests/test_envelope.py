@@ -191,6 +191,40 @@ def test_other_types_have_a_plain_form() -> None:
     assert decode(encode([{1, 2}, bytearray(b"a"), np.str_("b")])) == [[1, 2], b"a", "b"]
 
 
+class Lengths(np.ndarray[Any, Any]):
+    """An array whose subclass says something of its numbers, such as their unit."""
+
+
+@pytest.mark.parametrize(
+    ("array", "kind"),
+    [
+        (np.ma.array([1, 2], mask=[True, False]), "numpy.ma.MaskedArray"),
+        (np.ma.array([1, 2]), "numpy.ma.MaskedArray"),
+        (np.ma.masked, "MaskedConstant"),
+        (np.ma.array(["a", "b"], mask=[True, False]), "numpy.ma.MaskedArray"),
+        (np.asmatrix([[1, 2], [3, 4]]), "numpy.matrix"),
+        (np.arange(3).view(Lengths), "test_envelope.Lengths"),
+        (np.rec.array([(1, 2.0)], dtype=[("a", "i4"), ("b", "f4")]), "numpy.rec"),
+        (np.zeros(2, [("a", "i4"), ("b", "f4")]), "dtype `[('a', '<i4'), ('b', '<f4')]`"),
+        (np.array([1, None]), "dtype `object`"),
+        (np.array(["2024-01-01"], "M8[D]"), "dtype `datetime64[D]`"),
+        (np.array([b"ab"]), "dtype `|S2`"),
+    ],
+)
+def test_an_array_that_would_lose_its_meaning_is_refused(array: Any, kind: str) -> None:
+    for value, place in ((array, "$"), ({"a": [1, array]}, "$.a[1]")):
+        with pytest.raises(TypeError) as refused:
+            encode(value)
+        assert kind in str(refused.value) and str(refused.value).rpartition(" at ")[2] == place
+        assert "cannot be sent" in str(refused.value)
+
+
+def test_an_array_of_a_file_is_sent(tmp_path: Path) -> None:
+    np.save(tmp_path / "a.npy", np.arange(6.0).reshape(2, 3))
+    array = np.load(tmp_path / "a.npy", mmap_mode="r")
+    assert same(decode(encode(array)), np.arange(6.0).reshape(2, 3))
+
+
 @pytest.mark.parametrize(
     ("value", "message"),
     [

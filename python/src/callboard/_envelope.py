@@ -178,8 +178,11 @@ class _Writer:
             return self.lower(msgspec.to_builtins(value), depth)
         if isinstance(value, np.generic):
             return self.scalar(value)
-        if isinstance(value, np.ndarray):
+        if isinstance(value, np.memmap):
             return self.array(np.asarray(value))
+        if isinstance(value, np.ndarray):
+            # A mask, a unit, or what `*` means: an envelope has no place for them.
+            raise _Unwritable(f"an array of type `{_type_name(value)}` cannot be sent, only a plain numpy.ndarray")
         if isinstance(value, msgspec.Struct):
             return self.lower(_struct_fields(value), depth)
         if dataclasses.is_dataclass(value) and not isinstance(value, type):

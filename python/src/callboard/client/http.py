@@ -20,17 +20,8 @@ import anyio
 import httpx
 
 from callboard._envelope import Buffer
-from callboard.client._http_message import (
-    ENVELOPE,
-    ENVELOPES,
-    Body,
-    Endpoint,
-    FrameReader,
-    Reply,
-    failure_of_exception,
-    failure_of_response,
-    late,
-)
+from callboard.client._http_reply import FrameReader, Reply, failure_of_exception, failure_of_response, late
+from callboard.client._http_request import ENVELOPE, ENVELOPES, Body, Endpoint
 from callboard.client.policy import Attempts, RetryBudget, StartUp
 from callboard.client.transport import Failure, Options, Settings
 
@@ -272,7 +263,7 @@ def _transport_settings(endpoint: Endpoint, settings: Settings) -> dict[str, Any
         max_keepalive_connections=settings.max_connections,
         keepalive_expiry=settings.keep_alive,
     )
-    return {"limits": limits, "verify": endpoint.tls, "proxy": settings.proxy, "socket_options": _PROBES}
+    return {"limits": limits, "verify": endpoint.tls, "proxy": endpoint.proxy, "socket_options": _PROBES}
 
 
 # A host that is gone is noticed after 15 s of silence and four probes, where the system has these options.
