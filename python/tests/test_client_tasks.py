@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import socket
 import subprocess
@@ -125,6 +126,18 @@ def test_a_client_serves_two_event_loops() -> None:
         for thread in threads:
             thread.join(LIMIT)
         assert len(node.requests) == 8
+
+
+def test_a_client_that_is_closed_in_one_event_loop_keeps_its_connections_in_others() -> None:
+    with Node(echo) as node, contextlib.closing(asyncio.new_event_loop()) as one:
+        client = AsyncClient(node.url)
+        with contextlib.closing(asyncio.new_event_loop()) as other:
+            for loop in (one, other):
+                assert loop.run_until_complete(client.call("/echo", 1)) == 1
+            other.run_until_complete(client.aclose())
+        assert one.run_until_complete(client.call("/echo", 2)) == 2
+        assert node.connections == 2
+        one.run_until_complete(client.aclose())
 
 
 def test_threads_share_a_client() -> None:

@@ -191,6 +191,41 @@ def test_other_types_have_a_plain_form() -> None:
     assert decode(encode([{1, 2}, bytearray(b"a"), np.str_("b")])) == [[1, 2], b"a", "b"]
 
 
+def test_times_of_pandas_are_those_of_the_standard_library() -> None:
+    pd = pytest.importorskip("pandas")
+    when = datetime.datetime(2024, 2, 29, 12, 0, 0, 7, datetime.timezone.utc)
+    rows = pd.DataFrame({"at": [when], "took": [datetime.timedelta(days=1, microseconds=5)]}).to_dict("records")
+    assert type(rows[0]["at"]) is pd.Timestamp
+    assert decode(encode(rows)) == decode(encode([{"at": when, "took": datetime.timedelta(days=1, microseconds=5)}]))
+    for time in (pd.Timestamp("2024-01-01").replace(nanosecond=1), pd.Timedelta(1, "ns"), pd.NaT):
+        with pytest.raises(TypeError, match=r"a value of type `.*` (with nanoseconds )?cannot be sent at \$\.a\[0\]"):
+            encode({"a": [time]})
+
+
+def test_an_index_that_is_data_is_refused_and_not_dropped() -> None:
+    pd = pytest.importorskip("pandas")
+    frame = pd.DataFrame({"n": [1, 2, 3], "s": ["a", "b", "a"]})
+    assert decode(encode(frame[frame["n"] > 1])).to_pydict() == {"n": [2, 3], "s": ["b", "a"]}
+    assert decode(encode(frame.iloc[:0])).num_rows == 0
+    grouped = frame.groupby("s")["n"].sum()
+    for value in (frame.set_index("s"), frame.set_index(["s", "n"]), grouped, frame.rename_axis("row")):
+        with pytest.raises(
+            TypeError, match=r"the index of a `pandas\..*` cannot be sent: use reset_index.* at \$\[0\]"
+        ):
+            encode([value])
+    with pytest.raises(TypeError, match="the index of"):
+        encode(pd.Series([1.0], index=pd.to_datetime(["2024-01-01"])))
+    assert decode(encode(grouped.reset_index())).to_pydict() == {"s": ["a", "b"], "n": [4, 2]}
+
+
+@pytest.mark.parametrize("columns", [{"a": [1, "x"]}, {"a": [object()]}])
+def test_a_frame_that_arrow_refuses_is_refused_with_its_place(columns: dict[str, Any]) -> None:
+    pd = pytest.importorskip("pandas")
+    for frame in (pd.DataFrame(columns), pd.DataFrame([[1, 2]], columns=["a", "a"])):
+        with pytest.raises(TypeError, match=r"a value of type `pandas\..*DataFrame` cannot be sent: .* at \$\.f"):
+            encode({"f": frame})
+
+
 class Lengths(np.ndarray[Any, Any]):
     """An array whose subclass says something of its numbers, such as their unit."""
 

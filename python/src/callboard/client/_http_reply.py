@@ -245,7 +245,7 @@ def failure_of_exception(error: httpx.HTTPError, endpoint: Endpoint, body: objec
     words = "the call may have run" if was_started else "it was not started"
     return Failure(
         "unavailable",
-        f"the connection to {endpoint.name} was lost, and {words}: {error or type(error).__name__}",
+        f"the connection to {endpoint.name} was lost, and {words}: {str(error) or type(error).__name__}",
         status=503,
         error_type=CONNECTION_LOST,
         retryable=not was_started,

@@ -141,8 +141,9 @@ class AsyncHttpTransport:
         loop = asyncio.get_running_loop()
         found = self._pools.get(loop)
         if found is None:
-            # The connections of a loop that is closed ended with it.
-            self._pools = {each: pool for each, pool in self._pools.items() if not each.is_closed()}
+            # The connections of a loop that is closed ended with it. Other threads change the pools meanwhile.
+            for each in [each for each in list(self._pools) if each.is_closed()]:
+                self._pools.pop(each, None)
             transport = httpx.AsyncHTTPTransport(**_transport_settings(self._endpoint, self._settings))
             found = self._pools[loop] = httpx.AsyncClient(transport=transport, trust_env=False)
         return found
@@ -173,7 +174,6 @@ class AsyncHttpTransport:
 
     async def aclose(self) -> None:
         pool = self._pools.pop(asyncio.get_running_loop(), None)
-        self._pools.clear()
         if pool is not None:
             await pool.aclose()
 
