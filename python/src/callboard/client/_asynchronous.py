@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class AsyncClient(BaseClient):
-    """`Client` for tasks. One may be used in several event loops; each has connections of its own.
+    """`Client` for tasks. One may be used in several event loops; each has connections of its own, until its `aclose`.
 
         async with AsyncClient("http://localhost:8000") as client:
             label = await client.call("/sentiment", "good", returns=Label)
@@ -83,7 +83,7 @@ class AsyncClient(BaseClient):
     def replies(
         self, route: str, value: Any = None, *, returns: Any = None, **options: Unpack[CallSettings]
     ) -> AsyncGenerator[Any, None]:
-        """As `Client.replies`: `async for`."""
+        """As `Client.replies`: `async for`. `contextlib.aclosing` cancels the call as soon as the loop is left."""
         prepared = Prepared.call(route, value)
         return self._replies(prepared, returns, self._options(options, function=prepared.is_function))
 

@@ -43,7 +43,11 @@ _OPTIONS = tuple(CallSettings.__annotations__)
 
 @dataclasses.dataclass(frozen=True)
 class Prepared:
-    """An encoded call, for any client, any number of times. Its arrays are not copied: do not change them meanwhile."""
+    """An encoded call, for any client, any number of times.
+
+    `pieces` are an envelope (`docs/wire.md`), one after the other. Arrays of 1024 bytes and more are not copied: do not
+    change them before the last call has ended. `is_function`: `route` is the name of a function.
+    """
 
     route: str
     pieces: Sequence[Buffer] = dataclasses.field(repr=False)
@@ -51,7 +55,7 @@ class Prepared:
 
     @classmethod
     def call(cls, route: str, value: Any = None) -> Prepared:
-        """A call of a route. `TypeError` names a value that has no form, and its place."""
+        """A call of a route. Raises `TypeError` for a value that has no form, with its place, such as `$.a[1]`."""
         return cls(_route(route), encode_pieces(value))
 
     @classmethod
@@ -124,7 +128,10 @@ class BaseClient:
 
     @staticmethod
     def prepare(route: str, value: Any = None) -> Prepared:
-        """Encodes a call, such as the next one while the node works on this one. `Prepared.send` does it by name."""
+        """Encodes a call, such as the next one while the node works on this one. `Prepared.send` does it by name.
+
+        Raises `TypeError` for a value that has no form, with its place, and `ValueError` for a route that is wrong.
+        """
         return Prepared.call(route, value)
 
     def _is_closed(self) -> bool:

@@ -37,12 +37,14 @@ class Client(BaseClient):
         client.call("/sentiment", "good", returns=Label)
         client.send("add", 1, b=2)
 
-    Times are in seconds, or `"200ms"`. `timeout` is that of its calls; without one the route's holds. The first call
-    waits up to `start_up_wait` for a node that is not up yet, but not for a host whose name is not known. A call that
-    was not started is made again up to `attempts` times, with pauses, within its time and a retry budget.
+    `url` is `http://host:port`, `https://host` or `quic://host:port`. Times are in seconds, or a text such as
+    `"200ms"`. `timeout` is that of its calls; without one the route's holds. The first call waits up to `start_up_wait`
+    for a node that is not up yet, but not for a host whose name is not known. A call that was not started is made again
+    up to `attempts` times, with pauses, within its time and a retry budget.
 
     `verify` may be the file of an authority's certificate, `certificate` the file of the client's own with its key, or
-    both files. Failed calls raise a `CallError`: a class for each kind, in `callboard.client.errors`.
+    both files. Failed calls raise a `CallError`: a class for each kind, in `callboard.client.errors`. A setting or
+    option that is wrong raises `TypeError` or `ValueError` with its name and limits, before anything is sent.
     """
 
     def _open(self, settings: Settings) -> None:
@@ -58,7 +60,7 @@ class Client(BaseClient):
 
     @classmethod
     def over(cls, transport: Transport, asynchronous: AsyncTransport) -> Self:
-        """A client over transports that are there already."""
+        """A client over transports that are there already, which `close` closes. `callboard.test_client` uses it."""
         client = cls.__new__(cls)
         client._set("", {})
         client._carry(transport, lambda: asynchronous)
@@ -87,16 +89,22 @@ class Client(BaseClient):
     def call(self, route: str, value: Any = None, *, returns: Any = None, **options: Unpack[CallSettings]) -> Any:
         """Calls a route and waits for its output, as plain data or as the type `returns`.
 
-        Arrays are read-only views of the received bytes. Raises `CallError`; `TypeError` for a value that has no form.
+        Arrays have the dtype and the shape that the service gave, and are read-only views of the received bytes. Raises
+        `CallError`: `InvalidOutputError` if the output does not fit `returns`. Raises `TypeError` for a value that has
+        no form, with its place; `TypeError` or `ValueError` for a route or option that is wrong; `RuntimeError` after
+        `close`.
         """
         return self.call_prepared(Prepared.call(route, value), returns=returns, **options)
 
     def send(self, name: str, /, *args: Any, **kwargs: Any) -> Any:
-        """Calls a function by its name: all arguments are the function's. For options see `with_options`."""
+        """Calls a function by its name: all arguments are the function's. For options see `with_options`.
+
+        Raises as `call`.
+        """
         return self.call_prepared(Prepared.send(name, *args, **kwargs))
 
     def call_prepared(self, prepared: Prepared, *, returns: Any = None, **options: Unpack[CallSettings]) -> Any:
-        """Makes a call that was encoded before: see `prepare`."""
+        """Makes a call that was encoded before: see `prepare`. Raises as `call`."""
         checked = self._options(options, function=prepared.is_function)
         try:
             reply = self._transport.call(prepared.route, prepared.pieces, checked)
@@ -107,7 +115,11 @@ class Client(BaseClient):
     def replies(
         self, route: str, value: Any = None, *, returns: Any = None, **options: Unpack[CallSettings]
     ) -> Generator[Any, None, None]:
-        """Calls a streaming route and yields its outputs one by one. To close the generator cancels the call."""
+        """Calls a streaming route and yields its outputs one by one. To close the generator cancels the call.
+
+        A route that does not stream yields its one output. The call begins with the first `next`. Raises as `call`; a
+        stream that was cut is an `UnavailableError` after the outputs that came.
+        """
         prepared = Prepared.call(route, value)
         return self._replies(prepared, returns, self._options(options, function=prepared.is_function))
 
@@ -135,7 +147,8 @@ class Client(BaseClient):
 
         A failed call is its `CallError`, in its place; with `stop_at_error` it is raised. `timeout` is the time for one
         result once all earlier ones are there, 30 s by default; calls wait for room within it. To close the generator,
-        or to leave its loop, cancels all calls in flight. `with_inputs` yields pairs of input and result.
+        or to leave its loop, cancels all calls in flight. `with_inputs` yields pairs of input and result. An input that
+        has no form is an `InvalidInputError` in its place. `progress` shows a bar of `tqdm`, which must be installed.
         """
         given = dict(options)
         window = Window(look_ahead, given.pop("timeout", self._defaults.get("timeout")))  # type: ignore[arg-type]
