@@ -14,9 +14,9 @@ use std::thread;
 
 use rustix::process::{Pid, Signal, getpgrp, getpid, kill_process, kill_process_group};
 
+use crate::child_side::take_socket;
 use crate::isolate::{has_socket, own_program};
 use crate::program::GUARD_VARIABLE;
-use crate::serve::take_socket;
 
 /// As shells say it of a program that cannot be started.
 const NOT_STARTED: i32 = 127;

@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 use crate::{until, until_gone};
 
 /// Lets a child run only the test that has started it.
-fn only_this_test(process: &mut ProcessConfig) {
+pub(crate) fn only_this_test(process: &mut ProcessConfig) {
     let current = thread::current();
     let test = current.name().expect("a test has a thread with its name");
     let program = process.command[0].clone();
