@@ -41,7 +41,10 @@ pub(crate) struct Program {
 }
 
 /// The lines of a process that are kept: a runtime prints notes after its last words.
-const KEPT_LINES: usize = 8;
+const KEPT_LINES: usize = 10;
+
+/// The most characters of each of them in an error.
+const KEPT_LINE_CHARS: usize = 400;
 
 /// What a process printed last.
 #[derive(Clone, Debug, Default)]
@@ -151,6 +154,17 @@ impl LastLines {
     /// The last line, unless it is empty.
     pub(crate) fn text(&self) -> Option<String> {
         self.0.lock().back().filter(|line| !line.is_empty()).cloned()
+    }
+
+    /// All lines that are kept, for an error.
+    pub(crate) fn all(&self) -> String {
+        let shortened = |line: &String| line.chars().take(KEPT_LINE_CHARS).collect::<String>();
+        let lines: Vec<String> = self.0.lock().iter().map(shortened).collect();
+        if lines.is_empty() {
+            "it has printed nothing".to_owned()
+        } else {
+            format!("its last lines: {}", lines.join(" | "))
+        }
     }
 
     /// Whether one of the last lines has one of these words.
