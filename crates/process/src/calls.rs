@@ -15,7 +15,7 @@ use callboard_core::{CallContext, CallError, CallOptions, ErrorKind, Instant};
 use tokio::sync::mpsc;
 
 use crate::message::{ItemError, ToChild};
-use crate::open::{MadeCall, OpenBatches, RepeatableCall, Shared};
+use crate::open::{InnerCall, OpenBatches, RepeatableCall, Shared};
 use crate::writer::OutgoingFrame;
 
 /// The most calls of one child at the same time. Each is charged to its item's call; this bounds what waits for a child
@@ -80,7 +80,7 @@ impl Caller {
         let then = move |outcome| caller.end(id, outcome);
         let started = client.start_call::<Value, Value>(&call.route, call.input.clone(), CallOptions::new(), then);
         let again = item.is_none().then_some(call);
-        open.made.insert(id, MadeCall { made_for, item, again, started });
+        open.made.insert(id, InnerCall { made_for, item, again, started });
         Ok(())
     }
 
@@ -125,7 +125,7 @@ pub(crate) fn cancel_item(
     item: usize,
     is_last: bool,
 ) {
-    let is_of_item = |made: &MadeCall| made.made_for == batch && made.item.map_or(is_last, |of| of == item);
+    let is_of_item = |made: &InnerCall| made.made_for == batch && made.item.map_or(is_last, |of| of == item);
     let cancelled: Vec<u64> = open.made.extract_if(|_, made| is_of_item(made)).map(|(id, _)| id).collect();
     for id in cancelled {
         let (message, _) = result(id, Err(CallError::new(ErrorKind::Cancelled, "the caller has left")), 0);
