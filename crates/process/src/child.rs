@@ -37,6 +37,8 @@ pub(crate) struct ChildProcess {
     stage: StageName,
     replica: usize,
     memory_limit: Option<u64>,
+    /// Whether it has sent a message.
+    pub(crate) has_spoken: bool,
     /// What it was killed for.
     cause: Option<String>,
 }
@@ -99,6 +101,7 @@ impl ChildProcess {
             stage,
             replica,
             memory_limit: config.memory_limit,
+            has_spoken: false,
             cause: None,
         })
     }
@@ -156,9 +159,9 @@ impl ChildProcess {
     }
 
     /// What a child that has ended printed last.
-    pub(crate) fn last_line(&self) -> Option<String> {
+    pub(crate) fn last_lines(&self) -> LastLines {
         let _ = self.logged.lock().recv_timeout(END_GRACE);
-        self.last_lines.text()
+        self.last_lines.clone()
     }
 }
 

@@ -68,6 +68,9 @@ struct Shared {
 /// Reads messages until the node says stop, or is gone.
 fn serve(code: StageCode) -> Result<(), ServeWorkerError> {
     let (mut messages, node) = connect()?;
+    // The node tells a program that does not come here from a worker that is not ready.
+    let (level, message) = ("debug".to_owned(), "the program has come to its stage".to_owned());
+    node.send(&FromChild::Log { level, target: String::new(), message, request_id: None }, &[])?;
     let records = node.clone();
     log::send_by(move |record| or_end(records.send(record, &[])));
     let Some(start) = messages.start()? else { return Ok(()) };
