@@ -33,7 +33,7 @@ pub struct ProcessKeys {
     /// The most bytes of one batch, and of its outcomes. Default 256 MiB.
     #[serde(default, deserialize_with = "bytes")]
     pub max_batch_bytes: Option<u64>,
-    /// The most bytes of address space of a child. No limit by default.
+    /// See [`ProcessConfig::memory_limit`]. No limit by default.
     #[serde(default, deserialize_with = "bytes")]
     pub memory_limit: Option<u64>,
     /// See [`ProcessConfig::shared_memory`]. Default true.
@@ -68,7 +68,7 @@ pub struct PythonKeys {
     /// The most bytes of one batch, and of its outcomes. Default 256 MiB.
     #[serde(default, deserialize_with = "bytes")]
     pub max_batch_bytes: Option<u64>,
-    /// The most bytes of address space of a child. No limit by default.
+    /// See [`ProcessConfig::memory_limit`]. No limit by default.
     #[serde(default, deserialize_with = "bytes")]
     pub memory_limit: Option<u64>,
     /// See [`ProcessConfig::shared_memory`]. Default true.

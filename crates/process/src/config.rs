@@ -39,7 +39,9 @@ pub struct ProcessConfig {
     pub stop_timeout: Duration,
     /// The most bytes of a batch, and of its outcomes; a larger batch is divided. Default 256 MiB.
     pub max_batch_bytes: u64,
-    /// The most bytes of address space. No limit by default. Linux only.
+    /// The most bytes of memory of all its processes, where this process may make control groups (cgroup v2); elsewhere
+    /// the most bytes of the address space of each. No limit by default. Linux only. With control groups, a stage with a
+    /// limit moves this process one group down when it is declared.
     pub memory_limit: Option<u64>,
     /// Whether frames of 256 KiB and more go through shared memory where both sides can, instead of the socket. Each
     /// replica then keeps what its largest recent batch took, and twice its largest recent outcomes, or twice that if

@@ -25,6 +25,7 @@ mod guard;
 mod helper;
 mod isolate;
 mod lost;
+mod memory;
 mod message;
 mod open;
 mod program;

@@ -239,6 +239,7 @@ async fn a_replica_that_ends_before_its_stage_stops_the_start_with_its_last_line
     assert!(error.contains(expected) && error.contains("the licence has expired | "), "{error}");
 }
 
+#[expect(clippy::print_stdout, reason = "the last line of a replica")]
 fn hang(why: &str) -> ! {
     println!("{why}");
     loop {
