@@ -25,7 +25,7 @@ use tokio::time::timeout;
 
 use crate::config::ProcessConfig;
 use crate::exit;
-use crate::guard::guarded;
+use crate::guard::{guard_if_asked, guarded};
 use crate::program::{self, END_GRACE, GUARD_VARIABLE, LastLines, Program};
 use crate::ready::Readiness;
 
@@ -72,7 +72,7 @@ pub struct HelperConfig {
     /// How long to wait between a crash and the next start. Default 500 ms, doubling up to 30 s.
     pub backoff: BackoffPolicy,
     /// Whether a guard process, this program once more, ends the helper and all processes of its group when the node
-    /// is killed. The program must begin with [`guard_if_asked`](crate::guard_if_asked). Default false: then the helper
+    /// is killed. The program is to begin with [`guard_if_asked`](crate::guard_if_asked). Default false: then the helper
     /// outlives a node that is killed, unless it reads the end of its output.
     pub guarded: bool,
 }
@@ -159,6 +159,10 @@ impl HelperConfig {
 /// # }
 /// ```
 pub fn helper(config: HelperConfig) -> ActorGroup {
+    if config.guarded {
+        // A guard that went on would serve as a second node.
+        guard_if_asked();
+    }
     let stop_within = config.stop_timeout.saturating_add(KILL_GRACE);
     let (name, intensity, backoff) = (config.name.clone(), config.intensity, config.backoff.clone());
     let config = Arc::new(config);

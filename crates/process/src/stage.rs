@@ -45,7 +45,7 @@ pub fn stream_stage(name: &str, config: &ProcessConfig) -> StreamStage<Value, Va
 
 fn prepared(config: &ProcessConfig) -> (ProcessConfig, Arc<ForkServer>) {
     if config.memory_limit.is_some() {
-        memory::prepare();
+        memory::of_node();
     }
     (config.clone(), Arc::new(ForkServer::new(config)))
 }

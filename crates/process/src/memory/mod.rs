@@ -4,8 +4,7 @@
 //! ```text
 //!  the group of the node        its own, and delegated to it
 //!    ├── callboard-PID-node     the node: a group with groups below it has no process itself
-//!    ├── callboard-PID-0        a child and its processes: memory.max, no swap, ended together
-//!    └── callboard-PID-1
+//!    └── callboard-PID-0        a child and its processes: memory.max, no swap, ended together
 //! ```
 //!
 //! Groups of a node that was killed are removed by the next one that starts in the same place.
@@ -47,7 +46,7 @@ impl Files for System {}
 
 /// The groups that this process makes.
 #[derive(Debug)]
-struct Groups {
+pub(crate) struct Groups {
     files: Box<dyn Files>,
     directory: PathBuf,
     pid: u32,
@@ -71,12 +70,8 @@ pub(crate) fn limit(pid: Pid, bytes: u64) -> io::Result<Option<MemoryGroup>> {
     }
 }
 
-/// Prepares control groups, before this process starts others in its own.
-pub(crate) fn prepare() {
-    of_node();
-}
-
-fn of_node() -> Option<&'static Arc<Groups>> {
+/// The groups of this process. Asked for before it starts others, which would be in its own.
+pub(crate) fn of_node() -> Option<&'static Arc<Groups>> {
     static GROUPS: OnceLock<Option<Arc<Groups>>> = OnceLock::new();
     let try_new = || Groups::try_new(Box::new(System), own_group()?, std::process::id(), is_alive);
     let log = |error| tracing::info!("memory limits are limits of the address space: no control groups: {error}");
@@ -86,14 +81,16 @@ fn of_node() -> Option<&'static Arc<Groups>> {
 /// The directory of this process's group.
 fn own_group() -> io::Result<PathBuf> {
     let groups = std::fs::read_to_string("/proc/self/cgroup")?;
-    let own = groups.lines().find_map(|line| line.strip_prefix("0::/")).filter(|own| !own.contains(".."));
-    let own = own.ok_or_else(|| io::Error::other("this process has none of version 2"))?;
+    let mut own = groups.lines().filter_map(|line| line.strip_prefix("0::/")).filter(|own| !own.contains(".."));
+    let own = own.next().ok_or_else(|| io::Error::other("this process has none of version 2"))?;
     Ok(Path::new("/sys/fs/cgroup").join(own))
 }
 
 fn is_alive(pid: u32) -> bool {
-    let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
-    pid.is_some_and(|pid| test_kill_process(pid) != Err(rustix::io::Errno::SRCH))
+    i32::try_from(pid)
+        .ok()
+        .and_then(Pid::from_raw)
+        .is_some_and(|pid| test_kill_process(pid) != Err(rustix::io::Errno::SRCH))
 }
 
 impl Groups {
