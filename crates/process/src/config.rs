@@ -49,6 +49,10 @@ pub struct ProcessConfig {
     pub shared_memory: bool,
     /// Where a worker may fetch files from, if a client sends a URL; nowhere by default.
     pub files: FilesConfig,
+    /// Whether one child more is kept, ready, and takes the place of a replica that is lost: then the time of a start is
+    /// not missed. It has the memory of a replica. It is told the index of the replica that started last; replicas
+    /// that are pinned to a core have none. Default false.
+    pub spare: bool,
     /// What errors of its start call it, if not by its command.
     pub label: Option<String>,
     /// How many calls a child works on at once, each in a batch of its own; the worker must support this. By default,
@@ -82,6 +86,7 @@ impl ProcessConfig {
             max_batch_bytes: DEFAULT_MAX_BATCH_BYTES,
             memory_limit: None,
             shared_memory: true,
+            spare: false,
             label: None,
             files: FilesConfig::default(),
             concurrency: None,

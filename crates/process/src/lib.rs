@@ -35,6 +35,7 @@ mod ready;
 mod running;
 mod shared_memory;
 mod socket;
+mod spare;
 mod stage;
 mod worker;
 mod writer;

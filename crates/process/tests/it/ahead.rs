@@ -10,7 +10,7 @@ use tokio::task::JoinHandle;
 use super::*;
 
 /// A path that does not exist, of this test alone.
-fn new_path() -> PathBuf {
+pub(crate) fn new_path() -> PathBuf {
     static COUNT: AtomicUsize = AtomicUsize::new(0);
     let name = format!("callboard-ahead-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
     std::env::temp_dir().join(name)

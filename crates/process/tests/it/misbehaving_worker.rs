@@ -25,6 +25,8 @@ use rustix::net::{
 };
 use serde_json::{Value as Json, json};
 
+const SLOW_START: Duration = Duration::from_secs(2);
+
 /// A copy of the socket, made before the worker takes it from standard input.
 static SOCKET: OnceLock<OwnedFd> = OnceLock::new();
 
@@ -51,6 +53,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             exit(3);
         }
         _ => {}
+    }
+    if let Some(pids) = std::env::var_os("PIDS_OF_SLOW_STARTS") {
+        thread::park_timeout(SLOW_START);
+        writeln!(File::options().append(true).create(true).open(pids)?, "{}", std::process::id())?;
     }
     let load = move || if mode == "fails" { Err(Failure::new("no weights")) } else { Ok(0_u64) };
     Ok(serve_worker(load, run)?)
