@@ -186,7 +186,6 @@ mod model {
     use callboard_core::Stage;
     use callboard_onnx::{Axis, BatchAxis, Kind, Model, OnnxConfig, Signature, TensorSpec};
 
-    #[cfg(not(feature = "process"))]
     use crate::config::{ConfigError, Place};
 
     use super::{BuildError, Code, Needs, Part, Plan, StagePlan, with_knobs};
