@@ -31,8 +31,9 @@ def light(name):
     return model
 
 
-def encoder(layers=12, width=768, heads=12, words=1000):
-    """Token ids `[batch, sequence]` to vectors: attention and two dense layers, each with a normalisation."""
+def encoder(layers=12, width=768, heads=12, words=1000, masked=False):
+    """Token ids `[batch, sequence]` to vectors: attention and two dense layers, each with a normalisation. With
+    `attention_mask`, 1 for a token and 0 for padding, if it is `masked`."""
     chance, nodes, weights = np.random.default_rng(7), [], []
 
     def weight(*shape):
@@ -59,9 +60,13 @@ def encoder(layers=12, width=768, heads=12, words=1000):
         return node("Transpose", parts, perm=order)
 
     x = node("Gather", weight(words, width), "ids")
+    if masked:
+        padding = node("Sub", constant(1, np.float32), node("Cast", "attention_mask", to=TensorProto.FLOAT))
+        bias = node("Mul", node("Unsqueeze", padding, constant([1, 2], np.int64)), constant(-1e9, np.float32))
     for _ in range(layers):
         query, key, value = (split(dense(x, width, width), order) for order in ([0, 2, 1, 3], [0, 2, 3, 1], [0, 2, 1, 3]))
         scores = node("Div", node("MatMul", query, key), constant((width / heads) ** 0.5, np.float32))
+        scores = node("Add", scores, bias) if masked else scores
         mixed = node("Transpose", node("MatMul", node("Softmax", scores, axis=-1), value), perm=[0, 2, 1, 3])
         mixed = node("Reshape", mixed, constant([0, 0, width], np.int64))
         x = node("LayerNormalization", node("Add", x, dense(mixed, width, width)), weight(width), weight(width))
@@ -70,9 +75,10 @@ def encoder(layers=12, width=768, heads=12, words=1000):
         gelu = node("Mul", node("Mul", wide, node("Add", gelu, constant(1, np.float32))), constant(0.5, np.float32))
         x = node("LayerNormalization", node("Add", x, dense(gelu, 4 * width, width)), weight(width), weight(width))
     nodes[-1].output[0] = "vectors"
-    ids = helper.make_tensor_value_info("ids", TensorProto.INT64, ["batch", "sequence"])
+    names = ["ids", "attention_mask"] if masked else ["ids"]
+    inputs = [helper.make_tensor_value_info(name, TensorProto.INT64, ["batch", "sequence"]) for name in names]
     vectors = helper.make_tensor_value_info("vectors", TensorProto.FLOAT, ["batch", "sequence", width])
-    graph = helper.make_graph(nodes, "encoder", [ids], [vectors], weights)
+    graph = helper.make_graph(nodes, "encoder", inputs, [vectors], weights)
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
 
 

@@ -133,7 +133,12 @@ fn events() -> StreamPipeline<u64, Word> {
 /// A model with a signature that returns its array.
 fn array(kind: Kind) -> RouteSpec {
     let fields = || {
-        let field = TensorField { name: "x".to_owned(), dtype: Some(DType::F32), shape: Some(vec![None, None]) };
+        let field = TensorField {
+            name: "x".to_owned(),
+            dtype: Some(DType::F32),
+            shape: Some(vec![None, None]),
+            is_required: true,
+        };
         DataType::value().with_tensors(TensorFields { fields: vec![field], stackable: false })
     };
     let stage = Stage::each("array", |value: &Value| Ok(value.clone()));

@@ -90,6 +90,7 @@ mod tests {
             needs: None,
             output: DataType::value(),
             calls: routes.iter().map(|route| ("embed".to_owned(), (*route).to_owned())).collect(),
+            engine: None,
         };
         check(&plan, &called.map(|routes| Some(part(routes)))).map_err(|error| error.to_string())
     }

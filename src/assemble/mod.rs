@@ -18,7 +18,7 @@ use std::path::PathBuf;
 use callboard_codec::{DataType, DecodeError, DecodeLimits, Format, Map, Value};
 use callboard_core::{App, RouteSpec};
 
-use crate::config::{ConfigError, ExamplePlan, Place, Plan, RoutePlan};
+use crate::config::{ConfigError, ExamplePlan, Place, Plan, RoutePlan, StagePlan};
 
 use self::part::{Code, Part};
 use self::types::Types;
@@ -76,7 +76,18 @@ pub enum BuildError {
 ///
 /// The first unusable item of the plan.
 pub fn app(plan: &Plan) -> Result<App, BuildError> {
-    Ok(routes(plan)?.into_iter().fold(App::new(), App::mount))
+    Ok(app_and_engines(plan)?.0)
+}
+
+/// The app of a plan, and for each stage with a model a line that says what runs it.
+pub(crate) fn app_and_engines(plan: &Plan) -> Result<(App, Vec<String>), BuildError> {
+    let parts = parts(plan)?;
+    let line = |(stage, part): (&StagePlan, &Option<Part>)| {
+        let engine = part.as_ref()?.engine.as_ref()?;
+        Some(format!("stage {} runs on {engine}", stage.name.value))
+    };
+    let engines = plan.stages.iter().zip(&parts).filter_map(line).collect();
+    Ok((routes_of(plan, &parts)?.into_iter().fold(App::new(), App::mount), engines))
 }
 
 /// Makes the routes that a plan describes, with the stages that they use.
@@ -85,6 +96,11 @@ pub fn app(plan: &Plan) -> Result<App, BuildError> {
 ///
 /// As [`app`].
 pub fn routes(plan: &Plan) -> Result<Vec<RouteSpec>, BuildError> {
+    routes_of(plan, &parts(plan)?)
+}
+
+/// The stages that the routes use, in the order of the plan.
+fn parts(plan: &Plan) -> Result<Vec<Option<Part>>, BuildError> {
     // A stage that several routes share is built once: one queue, one pool. A stage that no route uses is not built.
     let parts = plan.stages.iter().enumerate().map(|(index, stage)| {
         let is_used = plan.uses(index);
@@ -92,9 +108,13 @@ pub fn routes(plan: &Plan) -> Result<Vec<RouteSpec>, BuildError> {
     });
     let parts = parts.collect::<Result<Vec<_>, _>>()?;
     inner_calls::check(plan, &parts)?;
+    Ok(parts)
+}
+
+fn routes_of(plan: &Plan, parts: &[Option<Part>]) -> Result<Vec<RouteSpec>, BuildError> {
     let codes: Vec<_> = parts.iter().map(|part| part.as_ref().map(|part| part.code.clone())).collect();
     let route = |route: &RoutePlan| {
-        let types = Types(&parts);
+        let types = Types(parts);
         let needs = types.needs(&route.steps.value, None);
         let (input, example) =
             needs.map_or_else(|| (unknown_input(plan, route), None), |needs| (needs.input, needs.example));

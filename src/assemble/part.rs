@@ -19,6 +19,8 @@ pub(super) struct Part {
     pub(super) output: DataType,
     /// The routes that its code calls, by the attributes that name them.
     pub(super) calls: Vec<(String, String)>,
+    /// What runs its model, if it has one.
+    pub(super) engine: Option<String>,
 }
 
 /// The code of a stage.
@@ -39,6 +41,7 @@ impl Part {
             needs: Some(Needs { input, example: None }),
             output,
             calls: Vec::new(),
+            engine: None,
         };
         match &planned.kind {
             StageKind::Image(config) => {
@@ -82,7 +85,7 @@ impl Part {
                 let settings = with_knobs(callboard_process::stage(name, &process), planned).settings().clone();
                 let stage = callboard_process::stream_stage(name, &process).with_settings(settings);
                 let needs = Some(Needs { input, example: None });
-                Ok(Self { code: Code::Stream(stage.into()), needs, output, calls })
+                Ok(Self { code: Code::Stream(stage.into()), needs, output, calls, engine: None })
             }
             StageKind::Remote(config) => Ok(remote(name, config)),
         }
@@ -108,7 +111,7 @@ fn remote(name: &str, config: &RemoteConfig) -> Part {
         let raw_body = RawBody { field: field.clone(), media_types: FILES.map(str::to_owned).to_vec() };
         Needs { input: known("takes").with_raw_body(raw_body), example: None }
     });
-    Part { code: Code::Single(Pipeline::remote(name)), needs, output: known("gives"), calls: Vec::new() }
+    Part { code: Code::Single(Pipeline::remote(name)), needs, output: known("gives"), calls: Vec::new(), engine: None }
 }
 
 /// Media types of bodies that are not values.
@@ -149,7 +152,8 @@ pub(super) fn with_knobs(stage: Stage<Value, Value>, planned: &StagePlan) -> Sta
         // Rows are counted but items are never split: only the model knows whether the rows of an item are independent.
         CostUnit::Rows => stage = stage.cost(|item: &Value| item.rows().unwrap_or(1) as u64),
         CostUnit::Entries if is_set(&planned.cost.source) => stage = stage.cost(|_: &Value| 1),
-        CostUnit::Entries => {}
+        // What a padded model costs by default.
+        CostUnit::Tokens | CostUnit::Entries => {}
     }
     if let Some(cost) = planned.max_cost.value {
         stage = stage.max_cost(cost as u64);
@@ -208,6 +212,7 @@ mod model {
             needs: Some(Needs { input: model.input_type(), example: zeros(model.signature()) }),
             output: model.output_type(),
             calls: Vec::new(),
+            engine: Some(model.runs_on()),
         })
     }
 

@@ -12,6 +12,7 @@ use crate::config::Plan;
 /// The start-up lines.
 pub(crate) fn welcome(
     plan: &Plan,
+    engines: &[String],
     client: &LocalClient,
     address: SocketAddr,
     admin: Option<SocketAddr>,
@@ -29,6 +30,9 @@ pub(crate) fn welcome(
         let base = if admin.ip().is_loopback() { base_url("http", admin) } else { base_of(plan, admin) };
         // Writing to a string cannot fail.
         let _ = write!(text, "\n  admin on {base}");
+    }
+    for engine in engines {
+        let _ = write!(text, "\n  {engine}");
     }
     for route in client.routes() {
         let planned = plan.routes.iter().find(|planned| planned.path.value == route.name());

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use callboard_http::AccessLog;
-use tracing::Level;
 use tracing_subscriber::Layer as _;
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::SubscriberExt as _;
@@ -16,9 +15,6 @@ use crate::config::LogFormat;
 
 /// The actor library opens a span around every message; its number tells a reader nothing.
 const QUIET: &str = "ractor";
-
-/// A line per model at the start: what runs it.
-const ENGINES: &str = "callboard_onnx";
 
 /// The log of a running command. The rest is written when it is dropped.
 #[derive(Debug)]
@@ -36,16 +32,11 @@ impl Log {
 }
 
 /// Starts logging. A program that has set up its own logging keeps it.
-///
-/// A server says which engine runs a model, unless the filter is below warnings.
-pub(crate) fn start(filter: &str, format: LogFormat, serves: bool) -> Result<Log, CliError> {
+pub(crate) fn start(filter: &str, format: LogFormat) -> Result<Log, CliError> {
     let parsed: Targets =
         filter.parse().map_err(|error| CliError::because(format_args!("the log filter `{filter}`"), &error))?;
     let is_wanted = parsed.iter().any(|(target, _)| target.starts_with(QUIET));
     let filter = if is_wanted { parsed } else { parsed.with_target(QUIET, LevelFilter::WARN) };
-    let says = |level| filter.would_enable(ENGINES, &level);
-    let adds_engines = serves && says(Level::WARN) && !says(Level::INFO);
-    let filter = if adds_engines { filter.with_target(ENGINES, LevelFilter::INFO) } else { filter };
     let style = LogStyle::for_format(format);
     let buffered_lines = LogLines::new(style);
     let lines = tracing_subscriber::fmt::layer().with_writer(buffered_lines.clone()).with_ansi(style.is_coloured());

@@ -118,8 +118,7 @@ fn carry_out(
     if let CliCommand::Explain(form) = low.verb {
         return explain::run(&plan, app, form);
     }
-    let serves = matches!(low.verb, CliCommand::Serve { .. });
-    let log = log.insert(logging::start(&plan.settings.log.value, plan.settings.log_format.value, serves)?);
+    let log = log.insert(logging::start(&plan.settings.log.value, plan.settings.log_format.value)?);
     let info = api_info(&plan, info);
     match low.verb {
         CliCommand::Serve { reload: watches } => {

@@ -15,14 +15,16 @@ use crate::config::{ExamplePlan, Plan, SecretSource, Settings, Source, Sourced, 
 pub(crate) struct Service {
     pub(crate) app: App,
     pub(crate) plan: Plan,
+    /// What runs each model, a line for each.
+    pub(crate) engines: Vec<String>,
 }
 
 impl Service {
     /// Joins a plan with the app of a program, or with the app that the plan describes.
     pub(crate) fn new(plan: Plan, app: Option<App>) -> Result<Self, CliError> {
-        let app = match app {
-            Some(app) => app,
-            None => crate::assemble::app(&plan).map_err(CliError::from_build)?,
+        let (app, engines) = match app {
+            Some(app) => (app, Vec::new()),
+            None => crate::assemble::app_and_engines(&plan).map_err(CliError::from_build)?,
         };
         // A route of a program; the plan has checked the routes of a file.
         if let Some(route) = app.routes().iter().find(|route| callboard_http::is_reserved(route.name())) {
@@ -35,7 +37,7 @@ impl Service {
             .iter()
             .fold(app, |app, helper| app.actors(callboard_process::helper(helper.config(plan.target.base()))));
         let limits = limits(app.node_limits().clone(), &plan.settings);
-        Ok(Self { app: app.limits(limits), plan })
+        Ok(Self { app: app.limits(limits), plan, engines })
     }
 
     /// Starts the app on the current runtime.

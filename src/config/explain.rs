@@ -124,7 +124,7 @@ fn stage_rows(stage: &StagePlan) -> Vec<Row> {
     let cost = unless_set(
         Row::with_form(COST, &COST_FORM, &stage.cost),
         &stage.cost.source,
-        "entries (rows where items differ in length)".to_owned(),
+        if stage.kind.is_padded() { "tokens" } else { "entries (rows where items differ in length)" }.to_owned(),
     );
     let of_rows = [cost, Row::with_form(MAX_COST, &MAX_COST_FORM, &stage.max_cost)];
     // A setting without effect on a kind cannot be set on it either.

@@ -133,6 +133,15 @@ impl StageKind {
         }
     }
 
+    /// Whether items are padded to one length.
+    pub(crate) fn is_padded(&self) -> bool {
+        match self {
+            #[cfg(feature = "onnx")]
+            Self::Onnx(config) => config.pad.is_some(),
+            _ => false,
+        }
+    }
+
     /// The name in a file.
     #[must_use]
     pub fn name(&self) -> &'static str {

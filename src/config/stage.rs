@@ -47,6 +47,8 @@ pub enum CostUnit {
     Entries,
     /// The length of its first axis; 1 without axes.
     Rows,
+    /// The length of the axis of `pad`, or of the bucket in which it is; the default with `pad`.
+    Tokens,
 }
 
 /// One stage.
@@ -217,8 +219,14 @@ fn check_effect(section: &Section<'_>, stage: &StagePlan) -> Result<(), ConfigEr
     if is_set(MAX_ABANDONED_THREADS) && stage.timeout.value.is_none() {
         return refused(MAX_ABANDONED_THREADS, "without `timeout`, which decides when a thread hangs");
     }
+    if stage.cost.value == CostUnit::Tokens && !stage.kind.is_padded() {
+        return refused(COST, "as `tokens` without `pad`, which names the axis that is counted");
+    }
     if is_set(MAX_COST) && stage.cost.value == CostUnit::Entries {
-        return refused(MAX_COST, "without `cost = \"rows\"`: the number of entries is bounded by `max_batch_size`");
+        return refused(
+            MAX_COST,
+            "without `cost = \"rows\"` or `\"tokens\"`: the number of entries is bounded by `max_batch_size`",
+        );
     }
     Ok(())
 }

@@ -479,11 +479,13 @@ fn every_mistake_in_a_knob_is_one_line_with_position_and_remedy() {
         ),
         ("cache_shared = true", "cache_shared: it has no effect without `cache`"),
         ("cache = \"1KiB\"", "cache: expected a size from 64KiB to 1024GiB, such as \"64MiB\", found \"1KiB\""),
-        ("cost = \"bytes\"", "cost: expected one of \"entries\", \"rows\", found \"bytes\""),
+        ("cost = \"bytes\"", "cost: expected one of \"entries\", \"rows\", \"tokens\", found \"bytes\""),
         (
             "max_cost = 64",
-            "max_cost: it has no effect without `cost = \"rows\"`: the number of entries is bounded by `max_batch_size`",
+            "max_cost: it has no effect without `cost = \"rows\"` or `\"tokens\"`: the number of entries is bounded by \
+             `max_batch_size`",
         ),
+        ("cost = \"tokens\"", "cost: it has no effect as `tokens` without `pad`, which names the axis that is counted"),
         (
             "affinity = [1, 1]",
             "affinity: expected a list of different cores from 0 to 8191, such as [0, 1], found a value of type array",
@@ -503,6 +505,16 @@ fn every_mistake_in_a_knob_is_one_line_with_position_and_remedy() {
     ];
     for (line, expected) in cases {
         assert_eq!(error_of(delay, line), format!("dir/callboard.toml:13: stage `digits`: {expected}"));
+    }
+    let paddings = [
+        ("pad = { axis = [] }", "expected the name or the number of an axis"),
+        ("pad = { value = 1 }", "missing field `axis`"),
+        ("pad = { axis = 1, bucket = [8] }", "unknown field `bucket`, expected one of `axis`, `value`, `values`"),
+        ("pad = { axis = 1, buckets = [8, 4] }", "expected ascending lengths from 1 to 1048576"),
+    ];
+    for (line, expected) in paddings {
+        let error = error_of(delay, line);
+        assert!(error.starts_with("dir/callboard.toml:13: stage `digits`: pad") && error.contains(expected), "{error}");
     }
     let cost = error_of("height = 8", "height = 8\ncost = \"rows\"");
     assert_eq!(

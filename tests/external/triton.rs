@@ -92,7 +92,12 @@ const DATATYPES: [(&str, Option<DType>); 14] = [
 ];
 
 fn tensors(fields: impl IntoIterator<Item = (&'static str, Option<DType>, Option<Vec<Option<usize>>>)>) -> DataType {
-    let fields = fields.into_iter().map(|(name, dtype, shape)| TensorField { name: name.to_owned(), dtype, shape });
+    let fields = fields.into_iter().map(|(name, dtype, shape)| TensorField {
+        name: name.to_owned(),
+        dtype,
+        shape,
+        is_required: true,
+    });
     DataType::value().with_tensors(TensorFields { fields: fields.collect(), stackable: false })
 }
 
@@ -124,6 +129,7 @@ fn samples() -> RouteSpec {
         name: name.to_owned(),
         dtype: Some(DType::F32),
         shape: Some(axes.iter().copied().map(Some).collect()),
+        is_required: true,
     };
     let described = |fields| DataType::value().with_tensors(TensorFields { fields, stackable: true });
     let (input, output) =

@@ -22,4 +22,6 @@ pub struct TensorField {
     pub dtype: Option<DType>,
     /// The length of each axis, `None` for one of any length. `None` as a whole: any shape.
     pub shape: Option<Vec<Option<usize>>>,
+    /// Whether an item without it is refused.
+    pub is_required: bool,
 }

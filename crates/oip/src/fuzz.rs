@@ -84,6 +84,7 @@ fn every(stackable: bool) -> Model {
         name: dtype.map_or("bytes", DType::name).to_owned(),
         dtype,
         shape: if stackable { Some(vec![None]) } else { None },
+        is_required: true,
     };
     let tensors = TensorFields { fields: fields.map(field).collect(), stackable };
     let data_type = DataType::value().with_tensors(tensors);
@@ -92,7 +93,12 @@ fn every(stackable: bool) -> Model {
 
 /// A model with one input, as raw requests need.
 fn one() -> Model {
-    let field = TensorField { name: "x".to_owned(), dtype: Some(DType::F32), shape: Some(vec![None, Some(2)]) };
+    let field = TensorField {
+        name: "x".to_owned(),
+        dtype: Some(DType::F32),
+        shape: Some(vec![None, Some(2)]),
+        is_required: true,
+    };
     let data_type = DataType::value().with_tensors(TensorFields { fields: vec![field], stackable: false });
     Model::new("one", 1, &data_type, &data_type, Weak::new())
 }

@@ -44,7 +44,7 @@ pub(crate) fn choose(config: &OnnxConfig, file: Vec<u8>, header: &ModelHeader) -
     Ok(engine)
 }
 
-/// Whether nobody asked for what only ONNX Runtime has.
+/// Whether the configuration names nothing that only ONNX Runtime has.
 fn may_do_without(config: &OnnxConfig) -> bool {
     let named = onnxruntime::is_named(config.library.as_deref());
     config.engine == EngineChoice::Auto && !named && config.providers.contains(&Provider::Cpu)

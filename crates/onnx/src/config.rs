@@ -1,10 +1,13 @@
 //! The knobs of an ONNX stage.
 
+use std::collections::BTreeMap;
+use std::fmt;
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
 use serde::de::{Error as _, Unexpected};
 use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::Number;
 
 /// How a model is loaded and run. In `callboard.toml` these are the keys of a stage of kind `onnx`.
 ///
@@ -64,6 +67,11 @@ pub struct OnnxConfig {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub batched: Option<bool>,
 
+    /// How items of different lengths are made equally long, so that they share a run. By default they are not: only
+    /// items of one shape do.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pad: Option<PadConfig>,
+
     /// Whether a node with a configuration file runs each replica in a process of its own, so that a model that ends
     /// its process costs one replica. Default `false`. Each replica then has weights and a pool of threads of its own.
     #[serde(default)]
@@ -72,6 +80,62 @@ pub struct OnnxConfig {
     /// The replicas of the stage, which share the threads. Not a key of its own: the stage has it.
     #[serde(skip, default = "one")]
     pub replicas: NonZeroUsize,
+}
+
+/// How items of different lengths are made equally long: the key `pad`.
+///
+/// Every input with the axis is extended at its end, to the bucket of the item or to the longest item of the run.
+/// Outputs that declare the same axis are cropped back to the length of their item.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct PadConfig {
+    /// The axis whose length differs. Required.
+    pub axis: PadAxis,
+
+    /// The number that inputs are extended with. Default 0.
+    #[serde(default = "zero")]
+    pub value: Number,
+
+    /// Other numbers than `value`, by the names of inputs.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub values: BTreeMap<String, Number>,
+
+    /// The input that is 1 where an item is and 0 where padding is. An item may leave it out. By default there is none,
+    /// for models that know padding by its value.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mask: Option<String>,
+
+    /// The lengths that items are padded to, ascending: each to the first that is long enough, and only items of one
+    /// bucket share a run. A longer item than the last is refused. By default a run is as long as its longest item.
+    #[serde(default, deserialize_with = "buckets", skip_serializing_if = "Vec::is_empty")]
+    pub buckets: Vec<usize>,
+}
+
+/// An axis of a model's inputs.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(untagged, expecting = "expected the name or the number of an axis")]
+pub enum PadAxis {
+    /// By the number, for models that name no axes. The batch axis is 0.
+    Number(usize),
+    /// By the name in the file, such as `sequence`.
+    Name(String),
+}
+
+impl PadConfig {
+    /// The defaults, for this axis.
+    #[must_use]
+    pub fn new(axis: PadAxis) -> Self {
+        Self { axis, value: zero(), values: BTreeMap::new(), mask: None, buckets: Vec::new() }
+    }
+}
+
+impl fmt::Display for PadAxis {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Number(number) => number.fmt(f),
+            Self::Name(name) => f.write_str(name),
+        }
+    }
 }
 
 /// What computes a model.
@@ -154,6 +218,7 @@ impl OnnxConfig {
             arena: true,
             optimization: Optimization::default(),
             batched: None,
+            pad: None,
             isolate: false,
             replicas: one(),
         }
@@ -188,6 +253,22 @@ fn providers<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Provider>
         return Err(D::Error::custom("expected one provider or more, each once"));
     }
     Ok(providers)
+}
+
+fn zero() -> Number {
+    Number::from(0)
+}
+
+/// No model takes longer items; a longer bucket is a mistake that would cost the memory of its padding.
+const MAX_BUCKET: usize = 1 << 20;
+
+fn buckets<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<usize>, D::Error> {
+    let buckets = Vec::<usize>::deserialize(deserializer)?;
+    let ascend = buckets.windows(2).all(|pair| pair[0] < pair[1]);
+    if !ascend || buckets.iter().any(|bucket| !(1..=MAX_BUCKET).contains(bucket)) {
+        return Err(D::Error::custom(format!("expected ascending lengths from 1 to {MAX_BUCKET}")));
+    }
+    Ok(buckets)
 }
 
 /// A larger pool would take longer to start than any model to run.

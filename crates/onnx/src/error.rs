@@ -4,7 +4,7 @@ use std::io;
 use std::path::PathBuf;
 
 use crate::engine::{EngineError, LibraryError};
-use crate::signature::{Kind, SignatureError};
+use crate::signature::{Kind, PadError, SignatureError};
 
 /// Why a model could not be loaded. `Display` names the file, `source()` says what is wrong with it.
 #[derive(Debug, thiserror::Error)]
@@ -72,6 +72,14 @@ pub enum LoadError {
         tensor: String,
         /// Its type.
         kind: Kind,
+    },
+    /// The key `pad` does not fit the inputs of the model.
+    #[error("cannot use model {}", path.display())]
+    Padding {
+        /// The file.
+        path: PathBuf,
+        /// The cause.
+        source: PadError,
     },
     /// The configuration says `batched = true`, but not every input and output has a free first axis.
     #[error("cannot use model {} as batched: {signature} has no batch axis", path.display())]

@@ -7,9 +7,9 @@ use callboard_codec::{DType, DecodeError, Map, StrTensor, Tensor, Value};
 use callboard_core::Failure;
 
 use crate::cast::{CastError, cast};
+use crate::config::PadAxis;
 use crate::model::Model;
-use crate::run::shape_of;
-use crate::signature::{Axis, BatchAxis, Kind, Signature, TensorSpec};
+use crate::signature::{Axis, BatchAxis, Kind, Padding, Signature, TensorSpec, shape_of};
 
 /// An error in an item.
 #[derive(Debug, thiserror::Error)]
@@ -26,6 +26,8 @@ pub(crate) enum InputError {
     AxesDiffer { name: String, axis: String, length: usize, other: String, other_length: usize },
     #[error("input `{name}`: {source}")]
     OutOfRange { name: String, source: CastError },
+    #[error("input `{name}`: axis `{axis}` is {length}, at most {limit} is allowed")]
+    TooLong { name: String, axis: PadAxis, length: usize, limit: usize },
 }
 
 impl InputError {
@@ -35,6 +37,7 @@ impl InputError {
             Self::Unknown { .. } => "unknown_input",
             Self::NotAMap { .. } | Self::Wrong { .. } | Self::AxesDiffer { .. } => "wrong_input",
             Self::OutOfRange { .. } => "out_of_range",
+            Self::TooLong { .. } => "too_long",
         }
     }
 
@@ -45,6 +48,7 @@ impl InputError {
             | Self::Unknown { name, .. }
             | Self::Wrong { name, .. }
             | Self::AxesDiffer { name, .. }
+            | Self::TooLong { name, .. }
             | Self::OutOfRange { name, .. } => Some(name),
             Self::NotAMap { .. } => None,
         }
@@ -96,7 +100,11 @@ pub(crate) fn read_item(model: &Model, item: &Value) -> Result<Vec<Value>, Refus
     let values = values_of(signature, item, &mut refusal);
     let mut inputs = Vec::with_capacity(values.len());
     for ((spec, dtype), value) in model.inputs().zip(values) {
-        let Some(value) = value else { continue };
+        let Some(value) = value else {
+            // The mask is made below; any other missing input has its error.
+            inputs.push(Value::Null);
+            continue;
+        };
         let input = read_input(signature, spec, value).and_then(|input| to_engine(spec, input, dtype));
         match input {
             Ok(input) => inputs.push(input),
@@ -105,7 +113,14 @@ pub(crate) fn read_item(model: &Model, item: &Value) -> Result<Vec<Value>, Refus
     }
     // Axes can only be compared where all inputs are there.
     if refusal.errors.is_empty() {
-        refusal.errors.extend(check_named_axes(signature, &inputs).err());
+        let padding = signature.padding();
+        let checked = check_named_axes(signature, &inputs);
+        let checked =
+            checked.and_then(|()| padding.map_or(Ok(()), |padding| check_length(signature, padding, &inputs)));
+        refusal.errors.extend(checked.err());
+    }
+    if refusal.errors.is_empty() {
+        refusal.errors.extend(add_mask(model, &mut inputs).err());
     }
     if refusal.errors.is_empty() { Ok(inputs) } else { Err(refusal) }
 }
@@ -119,7 +134,7 @@ fn values_of<'a>(signature: &Signature, item: &'a Value, refusal: &mut Refusal) 
         (inputs, Value::Map(map)) => {
             refusal.by_name = true;
             refusal.errors.extend(unknown_names(signature, map));
-            let missing = inputs.iter().filter(|spec| !map.contains_key(spec.name()));
+            let missing = inputs.iter().filter(|spec| !map.contains_key(spec.name()) && !signature.is_optional(spec));
             refusal.errors.extend(missing.map(|spec| missing_input(signature, spec)));
             inputs.iter().map(|spec| map.get(spec.name())).collect()
         }
@@ -230,6 +245,45 @@ fn check_named_axes(signature: &Signature, inputs: &[Value]) -> Result<(), Input
             }
         }
     }
+    Ok(())
+}
+
+/// Checks that the padded axis has one length, which fits a bucket.
+fn check_length(signature: &Signature, padding: &Padding, inputs: &[Value]) -> Result<(), InputError> {
+    let name = |input: usize| signature.inputs()[input].name().to_owned();
+    let mut lengths = padding.lengths(inputs);
+    let Some((first, length)) = lengths.next() else { return Ok(()) };
+    if let Some((other, other_length)) = lengths.find(|(_, other)| *other != length) {
+        let axis = padding.axis().to_string();
+        return Err(InputError::AxesDiffer {
+            name: name(other),
+            axis,
+            length: other_length,
+            other: name(first),
+            other_length: length,
+        });
+    }
+    match padding.max_length() {
+        Some(limit) if length > limit => {
+            Err(InputError::TooLong { name: name(first), axis: padding.axis().clone(), length, limit })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Makes the mask of an item that came without it.
+fn add_mask(model: &Model, inputs: &mut [Value]) -> Result<(), InputError> {
+    let signature = model.signature();
+    let Some(padding) = signature.padding() else { return Ok(()) };
+    let Some((index, mask)) = padding
+        .mask()
+        .filter(|mask| inputs[*mask] == Value::Null)
+        .and_then(|index| padding.make_mask(padding.length(inputs)).map(|mask| (index, mask)))
+    else {
+        return Ok(());
+    };
+    let (spec, dtype) = (&signature.inputs()[index], model.inputs().nth(index).and_then(|(_, dtype)| dtype));
+    inputs[index] = to_engine(spec, Value::Tensor(mask), dtype)?;
     Ok(())
 }
 

@@ -60,9 +60,9 @@ mod run;
 mod signature;
 mod stage;
 
-pub use config::{EngineChoice, OnnxConfig, Optimization, Provider};
+pub use config::{EngineChoice, OnnxConfig, Optimization, PadAxis, PadConfig, Provider};
 pub use engine::{Engine, EngineError, LibraryError};
 pub use error::LoadError;
 pub use model::Model;
-pub use signature::{Axis, BatchAxis, DEFAULT_MAX_BATCH_SIZE, Kind, Signature, SignatureError, TensorSpec};
+pub use signature::{Axis, BatchAxis, DEFAULT_MAX_BATCH_SIZE, Kind, PadError, Signature, SignatureError, TensorSpec};
 pub use stage::stage;

@@ -64,7 +64,7 @@ impl Model {
         let file = read_file(path)?;
         let header = read(&file).map_err(|source| LoadError::Signature { path: path.into(), source })?;
         let engine = choose(config, file, &header)?;
-        Self::assemble(path, settle_batch_axis(header.signature, config)?, engine)
+        Self::assemble(path, settle_signature(header.signature, config)?, engine)
     }
 
     /// The inputs and outputs of an ONNX file whose stage [another process](OnnxConfig::isolate) runs: nothing else of
@@ -76,7 +76,7 @@ impl Model {
     pub fn run_elsewhere(config: &OnnxConfig) -> Result<Self, LoadError> {
         let path = config.model.as_path();
         let header = read(&read_file(path)?).map_err(|source| LoadError::Signature { path: path.into(), source })?;
-        Self::assemble(path, settle_batch_axis(header.signature, config)?, Box::new(Elsewhere))
+        Self::assemble(path, settle_signature(header.signature, config)?, Box::new(Elsewhere))
     }
 
     /// A model on another engine than the built-in one.
@@ -126,6 +126,12 @@ impl Model {
         self.signature().output_type()
     }
 
+    /// What runs the model, for the start lines of a server.
+    #[must_use]
+    pub fn runs_on(&self) -> String {
+        self.engine().description()
+    }
+
     pub(crate) fn engine(&self) -> &dyn Engine {
         &*self.0.engine
     }
@@ -170,12 +176,17 @@ fn read_file(path: &Path) -> Result<Vec<u8>, LoadError> {
     }
 }
 
-fn settle_batch_axis(signature: Signature, config: &OnnxConfig) -> Result<Signature, LoadError> {
-    match config.batched {
+fn settle_signature(signature: Signature, config: &OnnxConfig) -> Result<Signature, LoadError> {
+    let path = || config.model.clone();
+    let signature = match config.batched {
         Some(true) if signature.batch_axis() != BatchAxis::Stacked => {
-            Err(LoadError::NoBatchAxis { path: config.model.clone(), signature: signature.to_string() })
+            return Err(LoadError::NoBatchAxis { path: path(), signature: signature.to_string() });
         }
-        Some(false) => Ok(signature.without_batch_axis()),
-        _ => Ok(signature),
+        Some(false) => signature.without_batch_axis(),
+        _ => signature,
+    };
+    match &config.pad {
+        Some(pad) => signature.with_padding(pad).map_err(|source| LoadError::Padding { path: path(), source }),
+        None => Ok(signature),
     }
 }

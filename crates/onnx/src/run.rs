@@ -1,6 +1,7 @@
 //! From items to outcomes: stack, run, split.
 //!
-//! Decides which items share a run: those of one shape, in the order they came. When a run of several fails, each of
+//! Decides which items share a run: those of one shape or, if the model's items are padded, of one bucket, in the order
+//! they came. When a run of several fails, each of
 //! them runs again alone, so that an item that the model cannot compute (an index out of range, say) fails by itself; a
 //! model may be asked twice because it leaves nothing behind.
 
@@ -10,7 +11,7 @@ use callboard_core::Failure;
 use crate::cast::{CastError, cast};
 use crate::engine::EngineError;
 use crate::model::Model;
-use crate::signature::{BatchAxis, TensorSpec};
+use crate::signature::{BatchAxis, Padding, PaddingError, TensorSpec, shape_of};
 
 /// The inputs of one item, as `read_item` gives them, or its outputs as the signature declares them.
 pub(crate) type Values = Vec<Value>;
@@ -26,6 +27,8 @@ pub(crate) enum RunError {
     NoBatchAxis { name: String, shape: Vec<usize>, items: usize },
     #[error("output `{name}`: {source}")]
     Cast { name: String, source: CastError },
+    #[error("`{name}`: {source}")]
+    Padding { name: String, source: PaddingError },
     #[error(transparent)]
     Tensor(#[from] TensorError),
 }
@@ -53,13 +56,17 @@ pub(crate) fn run_items(
     outcomes
 }
 
-/// The indices of valid items, grouped by equal shapes if the model stacks.
+/// The indices of valid items, grouped by what a run may hold if the model stacks.
 fn group(model: &Model, items: &[Result<Values, Failure>]) -> Vec<Vec<usize>> {
     let stacks = model.signature().batch_axis() == BatchAxis::Stacked;
+    let share_run = |a: &Values, b: &Values| match model.signature().padding() {
+        Some(padding) => padding.share_run(a, b),
+        None => same_shapes(a, b),
+    };
     let mut groups: Vec<(&Values, Vec<usize>)> = Vec::new();
     for (index, item) in items.iter().enumerate() {
         let Ok(item) = item else { continue };
-        match groups.iter_mut().find(|(first, _)| stacks && same_shapes(first, item)) {
+        match groups.iter_mut().find(|(first, _)| stacks && share_run(first, item)) {
             Some((_, members)) => members.push(index),
             None => groups.push((item, vec![index])),
         }
@@ -69,15 +76,6 @@ fn group(model: &Model, items: &[Result<Values, Failure>]) -> Vec<Vec<usize>> {
 
 fn same_shapes(a: &[Value], b: &[Value]) -> bool {
     a.iter().map(shape_of).eq(b.iter().map(shape_of))
-}
-
-/// The axes of a tensor of numbers or texts.
-pub(crate) fn shape_of(value: &Value) -> Option<&[usize]> {
-    match value {
-        Value::Tensor(tensor) => Some(tensor.shape()),
-        Value::StrTensor(texts) => Some(texts.shape()),
-        _ => None,
-    }
 }
 
 /// Replaces the members' inputs by their outcomes.
@@ -102,18 +100,42 @@ fn run_group(model: &Model, members: &[usize], outcomes: &mut [Result<Values, Fa
 /// One run: the outputs of each item.
 fn run_once(model: &Model, items: &[&Values]) -> Result<Vec<Values>, RunError> {
     let input_count = model.signature().inputs().len();
-    let stacked = (0..input_count).map(|input| join(model, items, input)).collect::<Result<Vec<_>, _>>()?;
+    let padding = model.signature().padding().map(|padding| (padding, padding.run_length(items)));
+    let joined = |input| match padding.and_then(|(padding, length)| join_padded(model, padding, items, input, length)) {
+        Some(padded) => padded,
+        None => Ok(join(model, items, input)?),
+    };
+    let stacked = (0..input_count).map(joined).collect::<Result<Vec<_>, _>>()?;
     let outputs = model.engine().run(&stacked)?;
     let declared = model.signature().outputs();
     if outputs.len() != declared.len() {
         return Err(RunError::WrongCount { actual: outputs.len(), declared: declared.len() });
     }
     let mut results = vec![Vec::with_capacity(declared.len()); items.len()];
-    for (spec, output) in declared.iter().zip(outputs) {
-        let parts = part(model, spec, output, items.len())?;
+    for (index, (spec, output)) in declared.iter().zip(outputs).enumerate() {
+        let mut parts = part(model, spec, output, items.len())?;
+        if let Some((padding, length)) = padding.filter(|(padding, _)| padding.crops(index)) {
+            let crop = |(part, item): (Value, &&Values)| padding.crop(index, part, padding.length(item), length);
+            let cropped = parts.into_iter().zip(items).map(crop).collect::<Result<_, _>>();
+            parts = cropped.map_err(|source| RunError::Padding { name: spec.name().to_owned(), source })?;
+        }
         results.iter_mut().zip(parts).for_each(|(result, part)| result.push(part));
     }
     Ok(results)
+}
+
+/// The input of all items, each padded to `length`; `None` if it is not padded.
+fn join_padded(
+    model: &Model,
+    padding: &Padding,
+    items: &[&Values],
+    input: usize,
+    length: usize,
+) -> Option<Result<Value, RunError>> {
+    let tensors: Vec<&Tensor> = items.iter().filter_map(|item| item[input].as_tensor()).collect();
+    let name = || model.signature().inputs()[input].name().to_owned();
+    let stacked = padding.stack(input, &tensors, length)?;
+    Some(stacked.map(Value::Tensor).map_err(|source| RunError::Padding { name: name(), source }))
 }
 
 /// The input of all items: stacked into one buffer, which copies each once, or of a single item in place.

@@ -14,7 +14,7 @@ use crate::cast::cast;
 use crate::item::{Refusal, read_item, write_item};
 use crate::model::Model;
 use crate::run::{Values, run_items};
-use crate::signature::{Axis, BatchAxis, Kind};
+use crate::signature::{Axis, BatchAxis, Kind, Signature};
 
 /// The most bytes of zeros per input of a warm-up. A larger batch is not warmed up.
 const MAX_WARMUP_BYTES: usize = 256 * 1024 * 1024;
@@ -23,7 +23,8 @@ const MAX_WARMUP_BYTES: usize = 256 * 1024 * 1024;
 ///
 /// A model with a batch axis runs up to [`DEFAULT_MAX_BATCH_SIZE`](crate::DEFAULT_MAX_BATCH_SIZE) waiting items
 /// together unless the stage has another limit; a batch is never waited for, so a single caller pays nothing for it.
-/// Where items may differ in length, each costs as much as it is long.
+/// Where items may differ in length, each costs as much as it is long, or as its bucket if they are
+/// [padded](crate::PadConfig).
 ///
 /// One item is one sample: see the [crate's page](crate) for the forms it may have. A wrong one fails alone, as
 /// `InvalidInput` of status 422 that names every input that is wrong, with its path, also under `fields` of its
@@ -32,12 +33,28 @@ const MAX_WARMUP_BYTES: usize = 256 * 1024 * 1024;
 pub fn stage(name: &str, model: &Model) -> Stage<Value, Value> {
     let signature = model.signature();
     let (max_batch_size, varies) = (signature.default_max_batch_size(), signature.items_vary());
-    let model = model.clone();
+    warn_of_uncropped(name, signature);
+    let (model, sized) = (model.clone(), model.signature().clone());
     let stage = Stage::worker(name, move |replica: &Replica| {
         Ok(OnnxWorker { model: model.clone(), max_batch_size: replica.max_batch_size() })
     });
     let stage = stage.max_batch_size(max_batch_size);
-    if varies { stage.cost(rows) } else { stage }
+    match sized.padding() {
+        Some(_) => stage.cost(move |item| sized.padding().map_or(1, |padding| padding.cost(&sized, item))),
+        None if varies => stage.cost(rows),
+        None => stage,
+    }
+}
+
+/// An output of any length that is not cropped may be as long as the padding of other items.
+fn warn_of_uncropped(stage: &str, signature: &Signature) {
+    let Some(padding) = signature.padding() else { return };
+    let is_open = |axes: &[Axis]| axes.iter().any(|axis| !matches!(axis, Axis::Fixed(_)));
+    let outputs = signature.outputs().iter().enumerate().filter(|(index, _)| !padding.crops(*index));
+    for (_, output) in outputs.filter(|(_, spec)| signature.item_axes(spec).is_none_or(is_open)) {
+        let (axis, output) = (padding.axis(), output.name());
+        tracing::warn!(stage, output, "no axis of this output is declared as `{axis}`: it is not cropped");
+    }
 }
 
 /// The cost of an item: the length of its first axis, the only part that varies.
@@ -98,6 +115,8 @@ fn zeros(model: &Model, items: usize) -> Option<(Values, bool)> {
         let axes = model.signature().item_axes(spec)?;
         guessed |= axes.iter().any(|axis| !matches!(axis, Axis::Fixed(_)));
         let shape: Vec<usize> = axes.iter().map(length).collect();
+        // A warm-up costs what its padded items cost.
+        let items = model.signature().padding().map_or(items, |padding| items * padding.bucket(1).unwrap_or(1));
         inputs.push(match (spec.kind(), dtype) {
             (Kind::Numbers(declared), Some(dtype)) => {
                 Value::Tensor(cast(&zero_tensor(*declared, &shape, items)?, dtype).ok()?)

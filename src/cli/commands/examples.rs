@@ -11,7 +11,7 @@ use super::block_on;
 
 /// Starts the app, because a model's example is known once it is loaded. Prints the program and stops the app.
 pub(crate) fn run(service: Service, language: Language) -> Result<(), CliError> {
-    let Service { app, plan } = service;
+    let Service { app, plan, .. } = service;
     let base = base_of(&plan, plan.settings.http.value);
     let program = block_on(async {
         let node = Service::start(app).await?;

@@ -70,7 +70,7 @@ async fn serve(
     let files = WatchedFiles::of(&plan);
     let watched = if watches { reload::look(files.clone()).await.map(|read| (files, read)) } else { None };
     let starting = parts.open(listener).map_err(|error| CliError::because("not started", &error))?;
-    let (server, plan) = tokio::select! {
+    let (server, plan, engines) = tokio::select! {
         started = start(starting, plan, app) => started?,
         signal = signals.next() => return Err(CliError::Failed(format!("{signal} before the start was complete"))),
     };
@@ -85,7 +85,8 @@ async fn serve(
     }
     let admin = admin.map(|admin| admin.open(server.node().handle(), server.edge(), log.stderr.lines())).transpose()?;
     let admin_address = admin.as_ref().map(|admin| admin.address);
-    log.stderr.note(example::welcome(&plan, &server.client(), server.address(), admin_address, start_time.elapsed()));
+    let (client, elapsed) = (server.client(), start_time.elapsed());
+    log.stderr.note(example::welcome(&plan, &engines, &client, server.address(), admin_address, elapsed));
 
     if let Some(quic) = server.quic() {
         log.stderr.note(format_args!("  listening on quic://{} for {}", quic.address(), quic.audience()));
@@ -224,11 +225,15 @@ fn otlp_config(plan: &Plan, info: &ApiInfo) -> Result<Option<OtlpConfig>, CliErr
 }
 
 /// Loads the models of the plan and starts the app.
-async fn start(starting: StartingServer, plan: Plan, app: Option<App>) -> Result<(Server, Plan), CliError> {
+async fn start(
+    starting: StartingServer,
+    plan: Plan,
+    app: Option<App>,
+) -> Result<(Server, Plan, Vec<String>), CliError> {
     let loaded = spawn_blocking(move || Service::new(plan, app)).await;
-    let Service { app, plan } = loaded.map_err(|panic| CliError::because("could not load", &panic))??;
+    let Service { app, plan, engines } = loaded.map_err(|panic| CliError::because("could not load", &panic))??;
     let server = starting.start(app).await.map_err(|error| CliError::because("not started", &error))?;
-    Ok((server, plan))
+    Ok((server, plan, engines))
 }
 
 async fn bind(address: SocketAddr) -> Result<TcpListener, CliError> {

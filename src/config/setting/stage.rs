@@ -40,7 +40,8 @@ pub(crate) static CRASH_RETRIES_FORM: Count = Count(0..=10);
 pub(crate) static TIMEOUT_FORM: Optional<Span> = Optional(Span(Duration::from_millis(1)..=HOUR));
 /// With 0, the first call that hangs takes the stage out. More than a few hundred hanging threads are a leak.
 pub(crate) static MAX_ABANDONED_THREADS_FORM: Count = Count(0..=256);
-pub(crate) static COST_FORM: OneOf<CostUnit> = OneOf(&[("entries", CostUnit::Entries), ("rows", CostUnit::Rows)]);
+pub(crate) static COST_FORM: OneOf<CostUnit> =
+    OneOf(&[("entries", CostUnit::Entries), ("rows", CostUnit::Rows), ("tokens", CostUnit::Tokens)]);
 pub(crate) static MAX_COST_FORM: Optional<Count> = Optional(Count(1..=1_000_000_000));
 /// At 0 there would be no priority classes; beyond the longest call there is no ageing.
 pub(crate) static AGEING_FORM: Span = Span(Duration::from_millis(1)..=HOUR);

@@ -33,7 +33,7 @@ pub struct CacheSettings {
     /// larger than an eighth is not kept.
     pub bytes: u64,
     /// Whether callers with different API keys get each other's answers. Default false: how long an answer takes tells
-    /// whether somebody asked before.
+    /// whether an equal call came before.
     pub is_shared: bool,
 }
 

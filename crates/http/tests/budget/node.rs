@@ -94,7 +94,7 @@ fn echo<T: Data + Clone>(name: &str) -> Stage<T, T> {
 }
 
 fn app() -> App {
-    let field = |name: &str, dtype, shape| TensorField { name: name.to_owned(), dtype, shape };
+    let field = |name: &str, dtype, shape| TensorField { name: name.to_owned(), dtype, shape, is_required: true };
     let arrays = |stackable: bool| {
         let shape = stackable.then(|| vec![Some(2)]);
         let fields = vec![field("x", Some(DType::F32), shape)];

@@ -19,7 +19,8 @@ pub(crate) const HEADER: &str = "inference-header-content-length";
 /// is negative; `/where`: the alignment and length of its array.
 pub(crate) fn app() -> App {
     let tensors = |name: &str, shape: Vec<Option<usize>>, stackable| {
-        let field = TensorField { name: name.to_owned(), dtype: Some(DType::F32), shape: Some(shape) };
+        let field =
+            TensorField { name: name.to_owned(), dtype: Some(DType::F32), shape: Some(shape), is_required: true };
         DataType::value().with_tensors(TensorFields { fields: vec![field], stackable })
     };
     let x = || tensors("x", vec![None, Some(2)], false);
@@ -36,7 +37,12 @@ pub(crate) fn app() -> App {
         let remainder = tensor.data().as_ptr().addr() as i64;
         Ok(Value::Tensor(Tensor::from_vec(&[2], vec![remainder % 16, tensor.data().len() as i64])?))
     });
-    let output = TensorField { name: "place".to_owned(), dtype: Some(DType::I64), shape: Some(vec![Some(2)]) };
+    let output = TensorField {
+        name: "place".to_owned(),
+        dtype: Some(DType::I64),
+        shape: Some(vec![Some(2)]),
+        is_required: true,
+    };
     let output = DataType::value().with_tensors(TensorFields { fields: vec![output], stackable: false });
     App::new()
         .mount(RouteSpec::described("/x", Stage::each("x", |value: &Value| Ok(value.clone())), x(), x()))
@@ -169,7 +175,8 @@ async fn a_body_of_many_items_holds_its_bytes_until_the_last_item_ends() {
         }
         Ok(value.clone())
     });
-    let field = TensorField { name: "x".to_owned(), dtype: Some(DType::F32), shape: Some(vec![None]) };
+    let field =
+        TensorField { name: "x".to_owned(), dtype: Some(DType::F32), shape: Some(vec![None]), is_required: true };
     let row = || DataType::value().with_tensors(TensorFields { fields: vec![field.clone()], stackable: true });
     let stage = stage.on_threads().replicas(2).max_batch_size(1);
     let app = App::new().mount(RouteSpec::described("/gate", stage, row(), row()));
@@ -257,7 +264,7 @@ async fn compressed_bodies_are_accepted_with_their_decompressed_lengths() {
 fn lenient() -> App {
     let echo = |name: &str| Stage::each(name, |value: &Value| Ok(value.clone()));
     let tensor = |name: &str, dtype, shape| {
-        let field = TensorField { name: name.to_owned(), dtype: Some(dtype), shape: Some(shape) };
+        let field = TensorField { name: name.to_owned(), dtype: Some(dtype), shape: Some(shape), is_required: true };
         DataType::value().with_tensors(TensorFields { fields: vec![field], stackable: false })
     };
     let route = |path: &str, input: DataType| RouteSpec::described(path, echo(&path[1..]), input.clone(), input);

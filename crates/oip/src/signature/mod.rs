@@ -49,7 +49,7 @@ impl Signature {
                 datatype: field.dtype.map_or(Some(Datatype::Bytes), Datatype::from_dtype)?,
                 shape: field.shape.clone(),
                 kind: FieldKind::Array,
-                is_required: true,
+                is_required: field.is_required,
             })
         });
         Some(Self { fields: fields.collect::<Option<_>>()?, is_bare: false, stackable: tensors.stackable })
@@ -233,7 +233,7 @@ mod tests {
 
     #[test]
     fn a_single_output_needs_no_map() {
-        let field = TensorField { name: "y".to_owned(), dtype: Some(DType::F32), shape: None };
+        let field = TensorField { name: "y".to_owned(), dtype: Some(DType::F32), shape: None, is_required: true };
         let tensors = TensorFields { fields: vec![field], stackable: true };
         let signature = Signature::new(&DataType::value().with_tensors(tensors), "output");
         let tensor = Tensor::from_vec(&[2], vec![1.0_f32, 2.0]).unwrap();

@@ -26,6 +26,11 @@ pub trait Engine: fmt::Debug + Send + Sync + 'static {
     /// The engine's name, for people.
     fn name(&self) -> &'static str;
 
+    /// The name with what matters to an operator, such as threads and devices. Default: the name.
+    fn description(&self) -> String {
+        self.name().to_owned()
+    }
+
     /// The dtype in which this engine computes a declared one: the same, one that holds the same numbers, or `None`.
     fn dtype(&self, declared: DType) -> Option<DType>;
 

@@ -7,13 +7,18 @@
 //! Decides which inputs are the callers' to give (weights that old files list among the inputs are not) and whether the
 //! first axis is the batch: see [`BatchAxis`]. A file that declares what no tensor can be is refused with a reason.
 
+mod padding;
 mod read;
 mod schema;
 
 use std::fmt;
 
-use callboard_codec::{DType, DataType, TensorField, TensorFields};
+use callboard_codec::{DType, DataType, TensorField, TensorFields, Value};
 
+use crate::config::PadConfig;
+
+pub use padding::PadError;
+pub(crate) use padding::{Padding, PaddingError};
 pub use read::SignatureError;
 pub(crate) use read::{ModelHeader, read};
 
@@ -24,6 +29,7 @@ pub struct Signature {
     outputs: Vec<TensorSpec>,
     opset: Option<i64>,
     batch_axis: BatchAxis,
+    padding: Option<Padding>,
 }
 
 /// One input or output as the file declares it, batch axis included.
@@ -92,7 +98,7 @@ impl Signature {
 
     fn new(inputs: Vec<TensorSpec>, outputs: Vec<TensorSpec>, opset: Option<i64>) -> Self {
         let batch_axis = BatchAxis::infer(&inputs, &outputs);
-        Self { inputs, outputs, opset, batch_axis }
+        Self { inputs, outputs, opset, batch_axis, padding: None }
     }
 
     /// The inputs, in the file's order.
@@ -142,7 +148,27 @@ impl Signature {
     /// The same tensors, taken as whole ones: one item, one run.
     #[must_use]
     pub fn without_batch_axis(self) -> Self {
-        Self { batch_axis: BatchAxis::Absent, ..self }
+        Self { batch_axis: BatchAxis::Absent, padding: None, ..self }
+    }
+
+    /// The same tensors, with items of different lengths padded so that they share a run.
+    ///
+    /// # Errors
+    ///
+    /// When there is no batch axis, or what the configuration names is not in the signature.
+    pub fn with_padding(mut self, config: &PadConfig) -> Result<Self, PadError> {
+        self.padding = Some(Padding::try_new(&self, config)?);
+        Ok(self)
+    }
+
+    pub(crate) fn padding(&self) -> Option<&Padding> {
+        self.padding.as_ref()
+    }
+
+    /// Whether an item may come without this input: the node makes the mask of an item.
+    pub(crate) fn is_optional(&self, spec: &TensorSpec) -> bool {
+        let mask = self.padding.as_ref().and_then(Padding::mask);
+        mask.is_some_and(|mask| self.inputs[mask].name == spec.name)
     }
 
     /// The axes of one item of an input or output: the declared ones without the batch.
@@ -188,6 +214,7 @@ impl Signature {
             name: spec.name.clone(),
             dtype: spec.dtype(),
             shape: self.item_axes(spec).map(|axes| axes.iter().map(length).collect()),
+            is_required: !self.is_optional(spec),
         };
         let stackable = self.batch_axis != BatchAxis::Absent;
         TensorFields { fields: specs.iter().map(field).collect(), stackable }
@@ -315,6 +342,15 @@ impl fmt::Display for Kind {
             Self::Sequence(element) => write!(f, "list of {element}"),
             Self::Map(value) => write!(f, "map to {value}"),
         }
+    }
+}
+
+/// The axes of a tensor of numbers or texts.
+pub(crate) fn shape_of(value: &Value) -> Option<&[usize]> {
+    match value {
+        Value::Tensor(tensor) => Some(tensor.shape()),
+        Value::StrTensor(texts) => Some(texts.shape()),
+        _ => None,
     }
 }
 

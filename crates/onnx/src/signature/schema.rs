@@ -24,7 +24,8 @@ pub(super) fn output(signature: &Signature) -> Value {
 fn object(signature: &Signature, specs: &[TensorSpec]) -> Value {
     let properties: Map<String, Value> =
         specs.iter().map(|spec| (spec.name().to_owned(), tensor(signature, spec))).collect();
-    let required: Vec<&str> = specs.iter().map(TensorSpec::name).collect();
+    let required = specs.iter().filter(|spec| !signature.is_optional(spec));
+    let required: Vec<&str> = required.map(TensorSpec::name).collect();
     json!({ "type": "object", "properties": properties, "required": required, "additionalProperties": false })
 }
 

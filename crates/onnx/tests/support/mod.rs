@@ -243,8 +243,13 @@ impl Graph {
 
     /// The last node is of the operators for classical models, and has this attribute.
     pub(crate) fn in_ml(mut self, name: &str, ints: &[i64]) -> Self {
+        self.node.last_mut().unwrap().domain = ML.to_owned();
+        self.with(name, ints)
+    }
+
+    /// The last node has this attribute.
+    pub(crate) fn with(mut self, name: &str, ints: &[i64]) -> Self {
         let node = self.node.last_mut().unwrap();
-        node.domain = ML.to_owned();
         node.attribute.push(Attribute { name: name.to_owned(), ints: ints.to_vec(), r#type: INTS });
         self
     }

@@ -6,6 +6,7 @@
 mod dtype;
 mod element;
 pub(crate) mod nested;
+mod pad;
 mod stack;
 mod strings;
 pub(crate) mod view;
@@ -43,10 +44,10 @@ pub const MAX_RANK: usize = 32;
 /// assert_eq!(tensor.view::<f64>().unwrap_err().to_string(), "the tensor is of f32, not of f64");
 /// # Ok::<(), callboard_codec::TensorError>(())
 /// ```
-#[derive(Clone, PartialEq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct Tensor(Arc<TensorParts>);
 
-#[derive(PartialEq)]
+#[derive(PartialEq, Eq)]
 struct TensorParts {
     dtype: DType,
     shape: Shape,
@@ -135,6 +136,14 @@ pub enum TensorError {
     NotText {
         /// The first such element, in row-major order; the number of elements when bytes follow the last one.
         index: usize,
+    },
+    /// A tensor to be padded to this shape, or a part of it to be cropped, is longer or has another number of axes.
+    #[error("shape {actual_shape:?} does not fit {shape:?}")]
+    DoesNotFit {
+        /// The outer shape.
+        shape: Vec<usize>,
+        /// The inner shape.
+        actual_shape: Vec<usize>,
     },
     /// Nothing to join: the dtype and shape of the result would be unknown.
     #[error("no tensors to join")]

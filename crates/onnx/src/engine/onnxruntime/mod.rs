@@ -28,6 +28,7 @@ const NAME: &str = "ONNX Runtime";
 pub(crate) struct OnnxRuntime {
     session: Session,
     names: Names,
+    description: String,
 }
 
 impl OnnxRuntime {
@@ -37,20 +38,20 @@ impl OnnxRuntime {
         let (builder, providers) = providers::register(configure(builder, config)?, config)?;
         let session = commit(builder, &config.model)?;
         let names = Names::new(signature).map_err(|error| EngineError::new(NAME, error))?;
-        tracing::info!(
-            model = %config.model.display(),
-            library = %library.path.display(),
-            providers = providers.join(", "),
-            threads = threads(config).get(),
-            "ONNX Runtime runs this model"
-        );
-        Ok(Self { session, names })
+        let (providers, threads, library) = (providers.join(", "), threads(config).get(), library.path.display());
+        let description = format!("{NAME} (providers {providers}, threads {threads}) of {library}");
+        tracing::info!(model = %config.model.display(), "runs on {description}");
+        Ok(Self { session, names, description })
     }
 }
 
 impl Engine for OnnxRuntime {
     fn name(&self) -> &'static str {
         NAME
+    }
+
+    fn description(&self) -> String {
+        self.description.clone()
     }
 
     fn dtype(&self, declared: DType) -> Option<DType> {
