@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::support::{Server, callboard, directory_with, run};
+use crate::support::{Server, callboard, directory_with, failure, run};
 
 const MODEL: &str = "examples/digits/digits.onnx";
 
@@ -89,6 +89,33 @@ fn an_isolated_model_that_crashes_costs_a_replica_and_no_call() {
     while !server.request("GET /metrics HTTP/1.1", b"").body.contains(restarted) {}
     batching(&server);
     assert!(!children(server.id()).contains(&replicas[0]));
+}
+
+/// The lines are no log: the filter does not hide them.
+#[test]
+fn the_start_lines_say_what_runs_a_model() {
+    let serve = |log: &str| {
+        let command = callboard(["serve", MODEL, "--http", "127.0.0.1:0", "--log", log]);
+        Server::start_and_wait_for(command, "  stage digits runs on ")
+    };
+    serve("off");
+    serve("warn");
+}
+
+/// An axis that the model has not is an error before anything starts.
+#[test]
+fn padding_is_explained_and_checked_against_the_model() {
+    let model = std::path::absolute(MODEL).unwrap();
+    let directory = directory_with(&format!(
+        "[[stage]]\nname = \"digits\"\nkind = \"onnx\"\nmodel = {model:?}\npad = {{ axis = \"sequence\" }}\n\
+         [[route]]\npath = \"/digits\"\nstages = \"digits\"\n"
+    ));
+    let explained = run(&["serve", directory.to_str().unwrap(), "--explain"]).stdout;
+    let text = String::from_utf8(explained).unwrap();
+    let cost = text.lines().find(|line| line.trim_start().starts_with("cost ")).unwrap_or_default();
+    assert!(cost.contains("tokens") && text.contains("{ axis = \"sequence\" }"), "{text}");
+    let (error, code) = failure(callboard(["serve", directory.to_str().unwrap(), "--http", "127.0.0.1:0"]));
+    assert!(error.contains("no input has an axis `sequence` of any length") && code == 1, "{error}");
 }
 
 #[test]
