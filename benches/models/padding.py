@@ -24,8 +24,8 @@ import onnx
 import onnxruntime
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[2] / "tests/external/scripts"))
-from networks import encoder  # noqa: E402
-from onnx_edge import Edge  # noqa: E402
+from networks import encoder
+from onnx_edge import Edge
 
 options = argparse.ArgumentParser()
 options.add_argument("--callboard", required=True)

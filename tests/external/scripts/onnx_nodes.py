@@ -34,7 +34,7 @@ def served(array):
 
 def is_small(one):
     """Whether it has floats of 8 bits or integers of 4: Python has some of them as bytes."""
-    return onnx.TensorProto.FLOAT8E4M3FN <= one.type.tensor_type.elem_type
+    return one.type.tensor_type.elem_type >= onnx.TensorProto.FLOAT8E4M3FN
 
 
 def bare(case):
