@@ -125,7 +125,7 @@ pub use callboard_core::{
 pub use callboard_core::{
     AlreadyJoined, App, AppliedChange, BlockingNode, ChangeError, DEFAULT_MAX_IN_FLIGHT, DEFAULT_MAX_IN_FLIGHT_BYTES,
     Drained, IntoPipeline, IntoStreamPipeline, Limits, MAX_REPLICAS, MemberError, Members, Node, NodeHandle, Pipeline,
-    RouteChange, RouteName, RouteSpec, StartError, StreamPipeline, check_route_name,
+    Rollout, RouteChange, RouteName, RouteSpec, StartError, StreamPipeline, check_route_name,
 };
 
 // Pictures of an app and of a node.

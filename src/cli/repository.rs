@@ -11,7 +11,7 @@ use std::collections::HashSet;
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use callboard_core::{NodeHandle, RouteChange, RouteSpec};
+use callboard_core::{NodeHandle, Rollout, RouteChange, RouteSpec};
 use callboard_http::is_reserved;
 use callboard_oip::{ModelRepository, RepositoryChange, RepositoryError};
 use tokio::task::spawn_blocking;
@@ -48,7 +48,8 @@ impl ConfiguredRoutes {
         let ((all, reloaded), _turn) = reloaded.await.map_err(|panic| RepositoryError::Source(panic.to_string()))??;
         *self.routes.lock().unwrap_or_else(PoisonError::into_inner) = all;
         let change = reloaded?.into_iter().fold(RouteChange::new(), |change, route| {
-            if served.contains(route.name()) { change.replace_route(route) } else { change.add_route(route) }
+            let is_served = served.contains(route.0.name());
+            take_over(change, route, is_served)
         });
         self.node.change(change).await?;
         Ok(())
@@ -62,14 +63,14 @@ impl ConfiguredRoutes {
             let refused = |error: CliError| RepositoryError::Source(error.to_string());
             let plan = reload().map_err(refused)?;
             let routes = crate::assemble::routes(&plan).map_err(|error| refused(CliError::from_build(error)))?;
-            Ok::<_, RepositoryError>((names(&plan), routes, turn))
+            Ok::<_, RepositoryError>((names(&plan), with_rollouts(&plan, routes), turn))
         });
         let (all, routes, _turn) = built.await.map_err(|panic| RepositoryError::Source(panic.to_string()))??;
         let is_served = |route: &str| self.node.client().route(route).is_some();
         let mut change = RouteChange::new();
         for route in routes {
-            let is_new = !is_served(route.name());
-            change = if is_new { change.add_route(route) } else { change.replace_route(route) };
+            let is_served = is_served(route.0.name());
+            change = take_over(change, route, is_served);
         }
         for route in self.routes().iter().filter(|route| !all.contains(route) && is_served(route)) {
             change = change.remove_route(route);
@@ -113,8 +114,27 @@ fn names(plan: &Plan) -> Vec<String> {
     plan.routes.iter().map(|route| route.path.value.clone()).collect()
 }
 
+/// A route, and the rollout by which it takes over from the served one.
+type ReloadedRoute = (RouteSpec, Option<Rollout>);
+
 /// All routes of the configuration, and the routes to replace together.
-type ReloadedRoutes = (Vec<String>, Result<Vec<RouteSpec>, RepositoryError>);
+type ReloadedRoutes = (Vec<String>, Result<Vec<ReloadedRoute>, RepositoryError>);
+
+fn with_rollouts(plan: &Plan, routes: Vec<RouteSpec>) -> Vec<ReloadedRoute> {
+    let rollout = |spec: &RouteSpec| {
+        let planned = plan.routes.iter().find(|planned| planned.path.value == spec.name());
+        planned?.rollout.value.as_ref().map(|rollout| rollout.rollout.clone())
+    };
+    routes.into_iter().map(|route| (rollout(&route), route)).map(|(rollout, route)| (route, rollout)).collect()
+}
+
+fn take_over(change: RouteChange, (route, rollout): ReloadedRoute, is_served: bool) -> RouteChange {
+    match rollout {
+        _ if !is_served => change.add_route(route),
+        Some(rollout) => change.roll_out(route, rollout),
+        None => change.replace_route(route),
+    }
+}
 
 fn reload_routes(reload: &ReloadFn, route: &str, served: &HashSet<String>) -> Result<ReloadedRoutes, RepositoryError> {
     let mut plan = reload().map_err(|error| RepositoryError::Source(error.to_string()))?;
@@ -127,6 +147,7 @@ fn reload_routes(reload: &ReloadFn, route: &str, served: &HashSet<String>) -> Re
         return Ok((all, Err(RepositoryError::Source(message))));
     }
     let reloaded = crate::assemble::routes(&plan)
+        .map(|routes| with_rollouts(&plan, routes))
         .map_err(|error| RepositoryError::Source(CliError::from_build(error).to_string()));
     Ok((all, reloaded))
 }
@@ -222,6 +243,26 @@ mod tests {
         file.lock().unwrap().push_str("[[");
         assert!(matches!(configured.load_all().await, Err(RepositoryError::Source(_))));
         assert_eq!((revisions(&node), configured.routes()), (after, vec!["/a".to_owned(), "/c".to_owned()]));
+    }
+
+    #[tokio::test]
+    async fn a_route_with_a_rollout_is_loaded_again_beside_the_served_one() {
+        let with_rollout = text(&[("/a", "\"one\""), ("/b", "\"two\"")])
+            .replace("path = \"/a\"\n", "path = \"/a\"\nrollout = { canary = \"5%\", min_calls = 50 }\n");
+        let (node, configured, _) = node(with_rollout).await;
+        configured.load_all().await.unwrap();
+        let described = node.describe();
+        let rollouts: Vec<_> = described.routes.iter().map(|route| (route.revision, &route.rollout)).collect();
+        let (revision, Some(rollout)) = &rollouts[0] else { panic!("no rollout: {rollouts:?}") };
+        assert_eq!(
+            (*revision, rollout.revision, rollout.mode, rollout.share, rollout.min_calls),
+            (1, 2, "canary", 0.05, 50)
+        );
+        assert!(rollouts[1].1.is_none(), "`/b` was replaced");
+        let again = configured.load("/a").await.unwrap_err().to_string();
+        assert!(again.contains("a rollout of `/a` is running"), "{again}");
+        node.promote_route("/a").await.unwrap();
+        configured.load("/a").await.unwrap();
     }
 
     #[tokio::test]

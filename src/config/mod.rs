@@ -28,6 +28,7 @@ mod plan;
 #[cfg(feature = "process")]
 mod process;
 mod remote;
+mod rollout;
 mod route;
 mod setting;
 mod source;
@@ -48,6 +49,7 @@ pub use plan::{Plan, Settings, Target};
 #[cfg(feature = "process")]
 pub use process::{ProcessKeys, PythonKeys};
 pub use remote::RemoteConfig;
+pub use rollout::RolloutPlan;
 pub use route::{ExamplePlan, RoutePlan};
 pub use setting::{ALL as SETTINGS, Name as SettingName};
 pub use source::{Source, Sourced};

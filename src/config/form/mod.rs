@@ -311,6 +311,54 @@ impl Form for Ratio {
     }
 }
 
+/// A part of a whole, written as `5%`.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Percent;
+
+impl Form for Percent {
+    type Value = f64;
+
+    fn read(&self, raw: Raw<'_>) -> Option<f64> {
+        let number = raw.text()?.strip_suffix('%')?;
+        let is_plain = number.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
+        let percent: f64 = number.parse().ok().filter(|_| is_plain)?;
+        (0.0..=100.0).contains(&percent).then_some(percent / 100.0)
+    }
+
+    fn expected(&self) -> String {
+        "a part such as \"5%\" or \"0.5%\", at most 100%".to_owned()
+    }
+
+    fn show(&self, value: &f64) -> String {
+        format!("{}%", value * 100.0)
+    }
+}
+
+/// A number, at least this.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Factor(pub(crate) f64);
+
+impl Form for Factor {
+    type Value = f64;
+
+    fn read(&self, raw: Raw<'_>) -> Option<f64> {
+        let number: f64 = match raw {
+            Raw::Text(text) => text.parse().ok()?,
+            Raw::Toml(DeValue::Float(float)) => float.as_str().parse().ok()?,
+            Raw::Toml(_) => raw.integer()? as f64,
+        };
+        (number.is_finite() && number >= self.0).then_some(number)
+    }
+
+    fn expected(&self) -> String {
+        format!("a number of at least {}", self.0)
+    }
+
+    fn show(&self, value: &f64) -> String {
+        value.to_string()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -58,6 +58,25 @@ pub(super) async fn remove_route(
     Ok(Json(json!({ "route": route, "revision": changed.revision() })))
 }
 
+/// `POST /v1/routes/{route}/promote` and `…/rollback`.
+pub(super) async fn end_rollout(
+    State(admin): State<Admin>,
+    path: Result<Path<String>, PathRejection>,
+) -> Result<impl IntoResponse, ApiError> {
+    let path = named(path)?;
+    let (route, order) = path.rsplit_once('/').unwrap_or(("", &path));
+    let (route, node) = (format!("/{route}"), &admin.0.node);
+    match order {
+        "promote" => node.promote_route(&route).await?,
+        "rollback" => node.roll_back_route(&route).await?,
+        _ => return Err(ApiError::no_such_page(&format!("/v1/routes/{path}"), ROLLOUT_PATHS)),
+    }
+    let rollout = node.describe().routes.into_iter().find(|described| described.name.as_str() == route);
+    Ok(Json(json!({ "route": route, "rollout": rollout.and_then(|described| described.rollout) })))
+}
+
+const ROLLOUT_PATHS: &str = "`POST /v1/routes/{route}/promote` and `POST /v1/routes/{route}/rollback` end a rollout";
+
 /// The paths of the protocol that operators may use.
 pub(super) async fn protocol(
     State(admin): State<Admin>,
@@ -83,7 +102,7 @@ pub(super) async fn not_found(uri: Uri) -> ApiError {
 pub(super) async fn method_not_allowed(method: Method, uri: Uri) -> ApiError {
     let allowed = match uri.path() {
         path if path.starts_with("/v1/stages/") => "POST",
-        path if path.starts_with("/v1/routes/") => "DELETE",
+        path if path.starts_with("/v1/routes/") => "DELETE, POST",
         "/v1/drain" => "POST",
         _ => "GET, HEAD",
     };

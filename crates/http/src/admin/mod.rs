@@ -6,6 +6,8 @@
 //! - `POST /v1/stages/{stage}/replicas` with `{"replicas": 3}`: scales a stage. The response comes when the new
 //!   replicas are warm.
 //! - `DELETE /v1/routes/{route}`: closes a route. Stages that no other route uses end after their last call.
+//! - `POST /v1/routes/{route}/promote` and `…/rollback`: end the rollout of a route, or give it back to the revision
+//!   that is kept after one.
 //! - `POST /v1/drain`: asks the process to finish its calls and to end.
 //! - The [admin paths](crate::protocol::Protocol::admin_paths) of the edge's protocol.
 //!
@@ -90,7 +92,7 @@ impl Admin {
             .route("/v1/status", get(status))
             .route("/v1/stages/{stage}/replicas", post(changes::scale))
             .layer(Extension(Arc::new(config.clone())))
-            .route("/v1/routes/{*route}", delete(changes::remove_route))
+            .route("/v1/routes/{*route}", delete(changes::remove_route).post(changes::end_rollout))
             .route("/v1/drain", post(changes::drain))
             .with_state(self.clone())
             .merge(machines)
