@@ -161,7 +161,7 @@ pub use server::{ServeError, Server, ServerBuilder, serve};
 #[cfg(feature = "http")]
 pub mod http {
     pub use callboard_http::*;
-    pub use callboard_oip::{InferenceProtocol, ModelRepository, RepositoryChange, RepositoryError};
+    pub use callboard_oip::InferenceProtocol;
 }
 
 /// The QUIC edge, and the client that calls a node over a network.

@@ -12,8 +12,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use callboard_core::{NodeHandle, Rollout, RouteChange, RouteSpec};
-use callboard_http::is_reserved;
-use callboard_oip::{ModelRepository, RepositoryChange, RepositoryError};
+use callboard_http::{ModelRepository, RepositoryChange, RepositoryError, is_reserved};
 use tokio::task::spawn_blocking;
 
 use super::error::CliError;

@@ -76,6 +76,7 @@ fn title(target: &Target) -> String {
         }
         Target::File { path, .. } => format!("plan of {} (lines are its lines)", path.display()),
         Target::Model { path } => format!("plan of the model {}", path.display()),
+        Target::Models { path, .. } => format!("plan of the models in {}", path.display()),
         Target::Program { file: Some((path, _)) } => {
             format!("plan of this program with {} (lines are its lines)", path.display())
         }

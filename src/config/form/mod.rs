@@ -46,7 +46,7 @@ impl Raw<'_> {
     }
 
     /// A whole number: an integer in the file, else digits. A number in quotes is text, and refused.
-    fn integer(&self) -> Option<u64> {
+    pub(crate) fn integer(&self) -> Option<u64> {
         match self {
             Self::Text(text) => text.parse().ok(),
             Self::Toml(value) => {
@@ -102,6 +102,32 @@ impl Form for Span {
 
     fn show(&self, value: &Duration) -> String {
         units::show_duration(*value)
+    }
+}
+
+/// How often something is done; `true` is the usual time.
+#[derive(Clone, Debug)]
+pub(crate) struct Interval(pub(crate) Span);
+
+/// Soon for people who copy a file, and rare for a disk.
+const USUAL_INTERVAL: Duration = Duration::from_secs(2);
+
+impl Form for Interval {
+    type Value = Duration;
+
+    fn read(&self, raw: Raw<'_>) -> Option<Duration> {
+        match raw {
+            Raw::Text("true") | Raw::Toml(DeValue::Boolean(true)) => Some(USUAL_INTERVAL),
+            raw => self.0.read(raw),
+        }
+    }
+
+    fn expected(&self) -> String {
+        self.0.expected()
+    }
+
+    fn show(&self, value: &Duration) -> String {
+        self.0.show(value)
     }
 }
 

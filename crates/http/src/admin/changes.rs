@@ -104,13 +104,14 @@ pub(super) async fn method_not_allowed(method: Method, uri: Uri) -> ApiError {
         path if path.starts_with("/v1/stages/") => "POST",
         path if path.starts_with("/v1/routes/") => "DELETE, POST",
         "/v1/drain" => "POST",
+        path if path.starts_with("/v1/models/") && ["load", "unload"].iter().any(|verb| path.ends_with(verb)) => "POST",
         _ => "GET, HEAD",
     };
     ApiError::method_not_allowed(&method, allowed)
 }
 
 /// The name in a path. A path that is not UTF-8 names nothing.
-fn named(path: Result<Path<String>, PathRejection>) -> Result<String, ApiError> {
+pub(super) fn named(path: Result<Path<String>, PathRejection>) -> Result<String, ApiError> {
     let Path(name) = path.map_err(|error| ApiError::new(ErrorKind::NotFound, error.body_text()))?;
     Ok(name)
 }

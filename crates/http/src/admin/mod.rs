@@ -8,6 +8,8 @@
 //! - `DELETE /v1/routes/{route}`: closes a route. Stages that no other route uses end after their last call.
 //! - `POST /v1/routes/{route}/promote` and `…/rollback`: end the rollout of a route, or give it back to the revision
 //!   that is kept after one.
+//! - `GET /v1/models` and below: the models of the node's [`ModelRepository`], their versions, and changes of them
+//!   ([`models`]).
 //! - `POST /v1/drain`: asks the process to finish its calls and to end.
 //! - The [admin paths](crate::protocol::Protocol::admin_paths) of the edge's protocol.
 //!
@@ -21,8 +23,9 @@
 
 mod changes;
 mod guard;
+mod models;
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use axum::extract::{Request, State};
@@ -46,6 +49,7 @@ use crate::dispatch::{HttpEdge, NOSNIFF};
 use crate::error::ApiError;
 use crate::listener::tls::Tls;
 use crate::listener::{self, AcceptMetrics};
+use crate::model_repository::ModelRepository;
 use crate::observe::metrics::EdgeMetrics;
 use crate::protocol::Protocol;
 use crate::request_id::{RequestId, RequestIds, X_REQUEST_ID};
@@ -63,6 +67,7 @@ struct AdminState {
     started_at: Instant,
     drain: Notify,
     protocol: Option<Arc<dyn Protocol>>,
+    models: OnceLock<Arc<dyn ModelRepository>>,
 }
 
 impl Admin {
@@ -72,7 +77,13 @@ impl Admin {
         let client = node.client();
         let (metrics, ids, protocol) = (edge.metrics(), RequestIds::new(), edge.protocol());
         let (started_at, drain) = (Instant::now(), Notify::new());
-        Self(Arc::new(AdminState { node, client, metrics, ids, started_at, drain, protocol }))
+        let models = OnceLock::new();
+        Self(Arc::new(AdminState { node, client, metrics, ids, started_at, drain, protocol, models }))
+    }
+
+    /// Lists, loads and unloads models of this repository. Another repository is ignored.
+    pub fn load_from(&self, repository: Arc<dyn ModelRepository>) {
+        let _ = self.0.models.set(repository);
     }
 
     /// Completes when an operator asks for a drain. The program decides how to finish its calls and end.
@@ -93,6 +104,8 @@ impl Admin {
             .route("/v1/stages/{stage}/replicas", post(changes::scale))
             .layer(Extension(Arc::new(config.clone())))
             .route("/v1/routes/{*route}", delete(changes::remove_route).post(changes::end_rollout))
+            .route("/v1/models", get(models::list))
+            .route("/v1/models/{*path}", any(models::below))
             .route("/v1/drain", post(changes::drain))
             .with_state(self.clone())
             .merge(machines)

@@ -1,0 +1,128 @@
+//! The models of the node's repository, for operators: `/v1/models`.
+//!
+//! - `GET /v1/models?limit=100&after=NAME`: a page of the models, in the order of their names.
+//! - `GET /v1/models/{name}`: one of them.
+//! - `POST /v1/models/{name}/load`, `/unload`: answered when callers see the change, with the model as it is then.
+//!
+//! The name of a model may contain slashes, as its route does.
+
+use axum::Json;
+use axum::extract::rejection::PathRejection;
+use axum::extract::{Path, State};
+use axum::http::{Method, Uri};
+use axum::response::{IntoResponse, Response};
+use callboard_core::ErrorKind;
+use serde::Serialize;
+
+use super::Admin;
+use super::changes::{method_not_allowed, named};
+use crate::error::ApiError;
+use crate::model_repository::{ModelRepository, RepositoryError, RepositoryModel, RepositoryVersion};
+
+/// Models of one page.
+const MAX_LIMIT: usize = 1000;
+
+const DEFAULT_LIMIT: usize = 100;
+
+/// The query of a list.
+struct PageQuery {
+    limit: usize,
+    after: Option<String>,
+}
+
+impl PageQuery {
+    fn read(query: &str) -> Result<Self, ApiError> {
+        let invalid = |message: String| ApiError::new(ErrorKind::InvalidInput, message);
+        let mut page = Self { limit: DEFAULT_LIMIT, after: None };
+        for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+            let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
+            let value = percent_encoding::percent_decode_str(value).decode_utf8_lossy();
+            match key {
+                "limit" => {
+                    let limit = value.parse().ok().filter(|limit| (1..=MAX_LIMIT).contains(limit));
+                    let wrong = || invalid(format!("limit: expected a whole number from 1 to {MAX_LIMIT}"));
+                    page.limit = limit.ok_or_else(wrong)?;
+                }
+                "after" => page.after = Some(value.into_owned()),
+                _ => return Err(invalid("a list has the parameters `limit` and `after`".to_owned())),
+            }
+        }
+        Ok(page)
+    }
+}
+
+#[derive(Serialize)]
+struct Page {
+    models: Vec<ListedModel>,
+    /// What to send as `after` for the next page.
+    next: Option<String>,
+}
+
+#[derive(Serialize)]
+struct ListedModel {
+    name: String,
+    /// Whether its own route is open.
+    served: bool,
+    default_version: Option<u64>,
+    reason: Option<String>,
+    versions: Vec<RepositoryVersion>,
+}
+
+/// `GET /v1/models`.
+pub(super) async fn list(State(admin): State<Admin>, uri: Uri) -> Result<impl IntoResponse, ApiError> {
+    let PageQuery { limit, after } = PageQuery::read(uri.query().unwrap_or_default())?;
+    let mut models = repository(&admin)?.models();
+    models.retain(|model| after.as_ref().is_none_or(|after| model.name > *after));
+    let next = models.get(limit).map(|_| models[limit - 1].name.clone());
+    models.truncate(limit);
+    let models = models.into_iter().map(|model| listed(&admin, model)).collect();
+    Ok(Json(Page { models, next }))
+}
+
+/// What is below `/v1/models/`.
+pub(super) async fn below(
+    State(admin): State<Admin>,
+    method: Method,
+    uri: Uri,
+    path: Result<Path<String>, PathRejection>,
+) -> Result<Response, ApiError> {
+    let path = named(path)?;
+    let changed = path.rsplit_once('/').filter(|(_, verb)| ["load", "unload"].contains(verb));
+    match (&method, changed) {
+        (&Method::POST, Some((name, verb))) => {
+            let (repository, route) = (repository(&admin)?, format!("/{name}"));
+            let change = if verb == "load" { repository.load(&route) } else { repository.unload(&route) };
+            change.await.map_err(|error| refused(name, verb, error))?;
+            Ok(Json(described(&admin, name)?).into_response())
+        }
+        (&Method::GET | &Method::HEAD, _) => Ok(Json(described(&admin, &path)?).into_response()),
+        _ => Err(method_not_allowed(method, uri).await),
+    }
+}
+
+fn repository(admin: &Admin) -> Result<&dyn ModelRepository, ApiError> {
+    let missing = || ApiError::new(ErrorKind::NotFound, "this node has no repository of models");
+    admin.0.models.get().map(|repository| &**repository).ok_or_else(missing)
+}
+
+fn described(admin: &Admin, name: &str) -> Result<ListedModel, ApiError> {
+    let model = repository(admin)?.models().into_iter().find(|model| model.name == name);
+    let missing = || ApiError::new(ErrorKind::NotFound, format!("there is no model `{name}`"));
+    Ok(listed(admin, model.ok_or_else(missing)?))
+}
+
+fn listed(admin: &Admin, model: RepositoryModel) -> ListedModel {
+    let RepositoryModel { name, default_version, versions, reason } = model;
+    let served = admin.0.client.route(&format!("/{name}")).is_some();
+    ListedModel { name, served, default_version, reason, versions }
+}
+
+fn refused(name: &str, verb: &str, error: RepositoryError) -> ApiError {
+    match error {
+        RepositoryError::Unknown => ApiError::new(ErrorKind::NotFound, format!("there is no model `{name}`")),
+        RepositoryError::Source(reason) => {
+            ApiError::new(ErrorKind::InvalidInput, format!("failed to {verb} `{name}`: {reason}"))
+        }
+        RepositoryError::Change(error) => error.into(),
+    }
+}

@@ -1,0 +1,89 @@
+//! The seam behind models that are loaded and unloaded while the node serves: a source of models.
+//!
+//! The edge knows routes, not how they are made. The admin listener lists, loads and unloads the models of a repository
+//! under `/v1/models`, the Open Inference Protocol under `/v2/repository`.
+
+use std::fmt;
+use std::pin::Pin;
+
+use callboard_core::ChangeError;
+use serde::Serialize;
+
+/// A change of the served routes in progress.
+///
+/// # Cancellation
+///
+/// Dropping it before it took effect undoes it.
+pub type RepositoryChange<'a> = Pin<Box<dyn Future<Output = Result<(), RepositoryError>> + Send + 'a>>;
+
+/// Makes routes by name while the node serves.
+pub trait ModelRepository: fmt::Debug + Send + Sync + 'static {
+    /// The routes that it can make, served or not. A model with versions has one, `/NAME`; its versions have routes
+    /// `/NAME/versions/V` of their own, which are not listed.
+    fn routes(&self) -> Vec<String>;
+
+    /// Its models in the order of their names, those that cannot be served included. Default: none of them has
+    /// versions.
+    fn models(&self) -> Vec<RepositoryModel> {
+        let mut models: Vec<_> = self.routes().iter().map(|route| RepositoryModel::without_versions(route)).collect();
+        models.sort_by(|one, other| one.name.cmp(&other.name));
+        models
+    }
+
+    /// Serves a route. A served route is made again, and replaced when the new one is warm. No call fails because of
+    /// it. Of a model with versions, those that have changed are made again.
+    fn load<'a>(&'a self, route: &'a str) -> RepositoryChange<'a>;
+
+    /// Closes a route, of a model with versions the routes of all of them. Its calls finish. A route that is not served
+    /// stays so.
+    fn unload<'a>(&'a self, route: &'a str) -> RepositoryChange<'a>;
+}
+
+/// A model of a repository.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct RepositoryModel {
+    /// Its name: its route without the leading slash.
+    pub name: String,
+    /// The version behind its own route, if it has versions and one of them is served.
+    pub default_version: Option<u64>,
+    /// Its versions, numbers first.
+    pub versions: Vec<RepositoryVersion>,
+    /// What is wrong with the model as a whole, if anything is.
+    pub reason: Option<String>,
+}
+
+impl RepositoryModel {
+    /// The model of a route without versions.
+    #[must_use]
+    pub fn without_versions(route: &str) -> Self {
+        let name = route.trim_start_matches('/').to_owned();
+        Self { name, default_version: None, versions: Vec::new(), reason: None }
+    }
+}
+
+/// A version of a model.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct RepositoryVersion {
+    /// Its number, or the name that is no number.
+    pub version: String,
+    /// Whether its route is open.
+    pub served: bool,
+    /// Why it is not served, or what is wrong although it is.
+    pub reason: Option<String>,
+}
+
+/// Why a route was not loaded or unloaded. The served routes are unchanged.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RepositoryError {
+    /// The repository does not know the route.
+    #[error("there is no such model in the repository")]
+    Unknown,
+    /// The route cannot be made: the configuration or the model is wrong. Of a model with versions the others may have
+    /// changed.
+    #[error("{0}")]
+    Source(String),
+    /// The node refuses the change.
+    #[error(transparent)]
+    Change(#[from] ChangeError),
+}
