@@ -11,7 +11,7 @@ use std::collections::HashSet;
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use callboard_core::{NodeHandle, Rollout, RouteChange, RouteSpec};
+use callboard_core::{ChangeError, NodeHandle, Rollout, RouteChange, RouteSpec};
 use callboard_http::{ModelRepository, RepositoryChange, RepositoryError, is_reserved};
 use tokio::task::spawn_blocking;
 
@@ -36,7 +36,8 @@ impl ConfiguredRoutes {
         Self { reload: Arc::new(reload), node, routes: Mutex::new(names(plan)), turn: Arc::default() }
     }
 
-    async fn load_now(&self, route: &str) -> Result<(), RepositoryError> {
+    /// With a rollout instead of that of the configuration.
+    async fn load_now(&self, route: &str, own: Option<Rollout>) -> Result<(), RepositoryError> {
         let turn = Arc::clone(&self.turn).lock_owned().await;
         let served: HashSet<String> = self.node.client().routes().iter().map(|route| route.name().to_owned()).collect();
         let reloaded = spawn_blocking({
@@ -46,9 +47,9 @@ impl ConfiguredRoutes {
         });
         let ((all, reloaded), _turn) = reloaded.await.map_err(|panic| RepositoryError::Source(panic.to_string()))??;
         *self.routes.lock().unwrap_or_else(PoisonError::into_inner) = all;
-        let change = reloaded?.into_iter().fold(RouteChange::new(), |change, route| {
-            let is_served = served.contains(route.0.name());
-            take_over(change, route, is_served)
+        let change = reloaded?.into_iter().fold(RouteChange::new(), |change, (route, rollout)| {
+            let is_served = served.contains(route.name());
+            take_over(change, (route, own.clone().or(rollout)), is_served)
         });
         self.node.change(change).await?;
         Ok(())
@@ -95,11 +96,23 @@ impl ModelRepository for ConfiguredRoutes {
     }
 
     fn load<'a>(&'a self, route: &'a str) -> RepositoryChange<'a> {
-        Box::pin(self.load_now(route))
+        Box::pin(self.load_now(route, None))
     }
 
     fn unload<'a>(&'a self, route: &'a str) -> RepositoryChange<'a> {
         Box::pin(self.unload_now(route))
+    }
+
+    fn roll_out<'a>(&'a self, route: &'a str, version: Option<u64>, rollout: Rollout) -> RepositoryChange<'a> {
+        Box::pin(async move {
+            if version.is_some() {
+                return Err(RepositoryError::Source("a route of a configuration has no versions".to_owned()));
+            }
+            if self.node.client().route(route).is_none() {
+                return Err(ChangeError::NoSuchRoute { route: route.into() }.into());
+            }
+            self.load_now(route, Some(rollout)).await
+        })
     }
 }
 
@@ -176,8 +189,6 @@ fn together(plan: &Plan, route: &str, served: &HashSet<String>) -> Option<HashSe
 #[cfg(test)]
 mod tests {
     use std::task::{Context, Waker};
-
-    use callboard_core::ChangeError;
 
     use super::*;
     use crate::config::{Environment, Flags, Target};
@@ -262,6 +273,10 @@ mod tests {
         assert!(again.contains("a rollout of `/a` is running"), "{again}");
         node.promote_route("/a").await.unwrap();
         configured.load("/a").await.unwrap();
+        node.promote_route("/a").await.unwrap();
+        let shadow = Rollout::shadow(0.1);
+        configured.roll_out("/b", None, shadow.clone().run_effects_twice()).await.unwrap();
+        assert!(matches!(configured.roll_out("/b", Some(2), shadow).await, Err(RepositoryError::Source(_))));
     }
 
     #[tokio::test]

@@ -6,7 +6,7 @@
 use std::fmt;
 use std::pin::Pin;
 
-use callboard_core::ChangeError;
+use callboard_core::{ChangeError, Rollout};
 use serde::Serialize;
 
 /// A change of the served routes in progress.
@@ -37,6 +37,12 @@ pub trait ModelRepository: fmt::Debug + Send + Sync + 'static {
     /// Closes a route, of a model with versions the routes of all of them. Its calls finish. A route that is not served
     /// stays so.
     fn unload<'a>(&'a self, route: &'a str) -> RepositoryChange<'a>;
+
+    /// Begins a rollout of a served route: made again, or of this version of its model. Default: refused.
+    fn roll_out<'a>(&'a self, route: &'a str, version: Option<u64>, rollout: Rollout) -> RepositoryChange<'a> {
+        let _ = (route, version, rollout);
+        Box::pin(async { Err(RepositoryError::Source("this repository has no rollouts".to_owned())) })
+    }
 }
 
 /// A model of a repository.

@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use callboard_core::description::StageState;
-use callboard_core::{ChangeError, NodeHandle, RouteChange};
+use callboard_core::{ChangeError, NodeHandle, Rollout, RouteChange};
 use callboard_http::{ModelRepository, RepositoryChange, RepositoryError, RepositoryModel};
 use tokio::sync::OwnedMutexGuard;
 use tokio::task::spawn_blocking;
@@ -286,6 +286,20 @@ impl ModelDirectory {
         self.update(&name, found, true).await
     }
 
+    /// The version goes on being served under its own route as well.
+    async fn roll_out_now(&self, route: &str, version: Option<u64>, rollout: Rollout) -> Result<(), RepositoryError> {
+        let _turn = self.turn.lock().await;
+        let name = route.trim_start_matches('/');
+        let state = self.states().get(name).cloned().ok_or(RepositoryError::Unknown)?;
+        let source = |message: String| RepositoryError::Source(message);
+        let version = version.ok_or_else(|| source("a rollout needs a version, such as NAME:3".to_owned()))?;
+        let running = state.running.get(&version);
+        let running = running.ok_or_else(|| source(format!("version {version} is not served")))?;
+        let route = running.stage.route(&route_name(name)).map_err(|error| source(error.to_string()))?;
+        self.node.roll_out(route, rollout).await?;
+        Ok(())
+    }
+
     async fn unload_now(&self, route: &str) -> Result<(), RepositoryError> {
         let name = route.trim_start_matches('/');
         let _turn = self.turn.lock().await;
@@ -393,6 +407,10 @@ impl ModelRepository for ModelDirectory {
 
     fn unload<'a>(&'a self, route: &'a str) -> RepositoryChange<'a> {
         Box::pin(self.unload_now(route))
+    }
+
+    fn roll_out<'a>(&'a self, route: &'a str, version: Option<u64>, rollout: Rollout) -> RepositoryChange<'a> {
+        Box::pin(self.roll_out_now(route, version, rollout))
     }
 }
 

@@ -477,7 +477,7 @@ fn check_stage_names(specs: &[NamedStage<'_>]) -> Result<(), ChangeError> {
         let others = named.entry(spec.name()).or_default();
         let clashes =
             |other: &&NamedStage<'_>| !Arc::ptr_eq(&other.2, spec) && (other.0 != *route || other.1 == *revision);
-        if others.iter().any(|other| clashes(other)) {
+        if others.iter().any(clashes) {
             return Err(ChangeError::DuplicateStage { stage: spec.name().clone() });
         }
         others.push(stage);

@@ -3,6 +3,9 @@
 //! - `GET /v1/models?limit=100&after=NAME`: a page of the models, in the order of their names.
 //! - `GET /v1/models/{name}`: one of them.
 //! - `POST /v1/models/{name}/load`, `/unload`: answered when callers see the change, with the model as it is then.
+//! - `POST /v1/models/{name}/canary?share=0.05` and `…/shadow`: begin a rollout of the model made again, or with
+//!   `&version=3` of that version; `&min_calls=500` are the calls that a promotion needs.
+//! - `POST /v1/models/{name}/promote`, `/rollback`: as below `/v1/routes`.
 //!
 //! The name of a model may contain slashes, as its route does.
 
@@ -11,11 +14,11 @@ use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
 use axum::http::{Method, Uri};
 use axum::response::{IntoResponse, Response};
-use callboard_core::ErrorKind;
+use callboard_core::{ErrorKind, Rollout};
 use serde::Serialize;
 
 use super::Admin;
-use super::changes::{method_not_allowed, named};
+use super::changes::{end_rollout_of, method_not_allowed, named};
 use crate::error::ApiError;
 use crate::model_repository::{ModelRepository, RepositoryError, RepositoryModel, RepositoryVersion};
 
@@ -79,6 +82,29 @@ pub(super) async fn list(State(admin): State<Admin>, uri: Uri) -> Result<impl In
     Ok(Json(Page { models, next }))
 }
 
+/// The query of a rollout.
+fn rollout_of(verb: &str, query: &str) -> Result<(Option<u64>, Rollout), ApiError> {
+    let invalid = || {
+        let expected = "`share` from 0 to 1, and `version` and `min_calls`, whole numbers";
+        ApiError::new(ErrorKind::InvalidInput, format!("a rollout has the parameters {expected}"))
+    };
+    let (mut share, mut version, mut min_calls) = (None, None, None);
+    for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+        match pair.split_once('=').ok_or_else(invalid)? {
+            ("share", value) => share = Some(value.parse::<f64>().map_err(|_| invalid())?),
+            ("version", value) => version = Some(value.parse::<u64>().map_err(|_| invalid())?),
+            ("min_calls", value) => min_calls = Some(value.parse::<u64>().map_err(|_| invalid())?),
+            _ => return Err(invalid()),
+        }
+    }
+    let share = share.ok_or_else(invalid)?;
+    let rollout = if verb == "shadow" { Rollout::shadow(share) } else { Rollout::canary(share) };
+    Ok((version, min_calls.into_iter().fold(rollout, Rollout::min_calls)))
+}
+
+/// What follows the name of a model in the path of a change.
+pub(super) const VERBS: [&str; 6] = ["load", "unload", "canary", "shadow", "promote", "rollback"];
+
 /// What is below `/v1/models/`.
 pub(super) async fn below(
     State(admin): State<Admin>,
@@ -87,11 +113,21 @@ pub(super) async fn below(
     path: Result<Path<String>, PathRejection>,
 ) -> Result<Response, ApiError> {
     let path = named(path)?;
-    let changed = path.rsplit_once('/').filter(|(_, verb)| ["load", "unload"].contains(verb));
+    let changed = path.rsplit_once('/').filter(|(_, verb)| VERBS.contains(verb));
     match (&method, changed) {
+        (&Method::POST, Some((name, verb @ ("promote" | "rollback")))) => {
+            Ok(Json(end_rollout_of(&admin, &format!("/{name}"), verb).await?).into_response())
+        }
         (&Method::POST, Some((name, verb))) => {
             let (repository, route) = (repository(&admin)?, format!("/{name}"));
-            let change = if verb == "load" { repository.load(&route) } else { repository.unload(&route) };
+            let change = match verb {
+                "load" => repository.load(&route),
+                "unload" => repository.unload(&route),
+                _ => {
+                    let (version, rollout) = rollout_of(verb, uri.query().unwrap_or_default())?;
+                    repository.roll_out(&route, version, rollout)
+                }
+            };
             change.await.map_err(|error| refused(name, verb, error))?;
             Ok(Json(described(&admin, name)?).into_response())
         }

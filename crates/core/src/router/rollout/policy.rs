@@ -151,12 +151,10 @@ impl Rollout {
             let fits = (0.0..=1.0).contains(&value);
             (!fits).then(|| format!("{name} is a part from 0 to 1, not {value}"))
         };
-        let share = self.mode();
         let fits = self.share > 0.0 && (self.share < 1.0 || (self.is_shadow && self.share <= 1.0));
-        let bad_share = (!fits).then(|| match self.is_shadow {
-            true => format!("{share} is a share above 0 and up to 1, not {}", self.share),
-            false => format!("{share} is a share above 0 and below 1, not {}", self.share),
-        });
+        let below = if self.is_shadow { "up to" } else { "below" };
+        let bad_share =
+            (!fits).then(|| format!("{} is a share above 0 and {below} 1, not {}", self.mode(), self.share));
         let factor = (!(self.max_latency >= 1.0 && self.max_latency.is_finite()))
             .then(|| format!("max_latency is a factor of at least 1, not {}", self.max_latency));
         let tolerance = (!(self.tolerance >= 0.0 && self.tolerance.is_finite()))
