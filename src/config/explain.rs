@@ -138,12 +138,12 @@ fn route_rows(plan: &Plan, route: &RoutePlan) -> Vec<Row> {
     let rollout = route.rollout.value.as_ref().map_or("none", |rollout| &rollout.text);
     vec![
         Row::new("stages", plan.shape_of(route).to_string(), &route.steps.source),
-        Row::new("rollout", rollout.to_owned(), &route.rollout.source),
         Row::with_form(of_route::MAX_IN_FLIGHT, &of_route::MAX_IN_FLIGHT_FORM, &route.max_in_flight),
         Row::with_form(of_route::TIMEOUT, of_route::timeout_form(), &route.timeout),
         Row::with_form(of_route::MAX_TIMEOUT, &of_route::MAX_TIMEOUT_FORM, &route.max_timeout),
         Row::with_form(of_route::PRIORITY, &of_route::PRIORITY_FORM, &route.priority),
         Row::with_form(of_route::MAX_BODY_BYTES, of_route::max_body_bytes_form(), &route.max_body_bytes),
+        Row::new("rollout", rollout.to_owned(), &route.rollout.source),
     ]
 }
 
