@@ -8,6 +8,7 @@
 //! - `DELETE /v1/routes/{route}`: closes a route. Stages that no other route uses end after their last call.
 //! - `GET /v1/models` and below: the models of the node's [`ModelRepository`], their versions, and changes of them
 //!   ([`models`]).
+//! - `GET /openapi.json`: these requests as an OpenAPI document.
 //! - `POST /v1/drain`: asks the process to finish its calls and to end.
 //! - The [admin paths](crate::protocol::Protocol::admin_paths) of the edge's protocol.
 //!
@@ -20,6 +21,7 @@
 //! edge.
 
 mod changes;
+mod document;
 mod guard;
 mod models;
 
@@ -36,7 +38,7 @@ use callboard_core::edge::contain_future;
 use callboard_core::{Instant, LocalClient, NodeHandle};
 use serde_json::json;
 use tokio::net::TcpListener;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, Semaphore};
 use tokio::task::JoinSet;
 
 use self::guard::AdminGuard;
@@ -66,6 +68,8 @@ struct AdminState {
     drain: Notify,
     protocol: Option<Arc<dyn Protocol>>,
     models: OnceLock<Arc<dyn ModelRepository>>,
+    /// One at a time: each may fill the disk.
+    uploads: Semaphore,
 }
 
 impl Admin {
@@ -75,8 +79,8 @@ impl Admin {
         let client = node.client();
         let (metrics, ids, protocol) = (edge.metrics(), RequestIds::new(), edge.protocol());
         let (started_at, drain) = (Instant::now(), Notify::new());
-        let models = OnceLock::new();
-        Self(Arc::new(AdminState { node, client, metrics, ids, started_at, drain, protocol, models }))
+        let (models, uploads) = (OnceLock::new(), Semaphore::new(1));
+        Self(Arc::new(AdminState { node, client, metrics, ids, started_at, drain, protocol, models, uploads }))
     }
 
     /// Lists, loads and unloads models of this repository. Another repository is ignored.
@@ -100,10 +104,11 @@ impl Admin {
         protocol
             .route("/v1/status", get(status))
             .route("/v1/stages/{stage}/replicas", post(changes::scale))
+            .route("/v1/models/{*path}", any(models::below))
             .layer(Extension(Arc::new(config.clone())))
+            .route("/openapi.json", get(document::openapi))
             .route("/v1/routes/{*route}", delete(changes::remove_route))
             .route("/v1/models", get(models::list))
-            .route("/v1/models/{*path}", any(models::below))
             .route("/v1/drain", post(changes::drain))
             .with_state(self.clone())
             .merge(machines)
