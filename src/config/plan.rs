@@ -26,8 +26,8 @@ use super::setting::{
     ACCESS_LOG, ADMIN, ADMIN_API_KEYS, ALL, API_KEYS, API_TITLE, API_VERSION, BODY_TIMEOUT, CALLS_BACK, CLUSTER,
     COMPRESS_FROM_BYTES, CORS, DEFAULT_TIMEOUT, DRAIN, DRAIN_DELAY, EXPLAIN_REQUESTS, FILE_HOSTS, FILE_MAX_BYTES,
     FILE_TIMEOUT, HOSTS, HTTP, JOIN, LOG, LOG_FORMAT, MAX_BODY_BYTES, MAX_CONNECTIONS, MAX_CONNECTIONS_PER_ADDRESS,
-    MAX_IN_FLIGHT, MAX_IN_FLIGHT_BYTES, MAX_TIMEOUT, MODEL_CONTROL, Name, OFFERS, OTLP_CA_FILE, OTLP_ENDPOINT, QUEUE,
-    QUIC, RATE_LIMIT, STREAM_HEARTBEAT, Setting, TLS_CERTIFICATE, TLS_KEY, TRACE_RATIO, WATCH,
+    MAX_IN_FLIGHT, MAX_IN_FLIGHT_BYTES, MAX_TIMEOUT, MODEL_CONTROL, MODEL_UPLOADS, Name, OFFERS, OTLP_CA_FILE,
+    OTLP_ENDPOINT, QUEUE, QUIC, RATE_LIMIT, STREAM_HEARTBEAT, Setting, TLS_CERTIFICATE, TLS_KEY, TRACE_RATIO, WATCH,
 };
 use super::source::{Source, Sourced};
 use super::stage::{self, StagePlan};
@@ -142,6 +142,8 @@ pub struct Settings {
     pub api_version: Sourced<Option<String>>,
     /// How often a directory of models is looked at, if at all.
     pub models_watch: Sourced<Option<Duration>>,
+    /// The largest model file that operators may upload, if any.
+    pub model_uploads: Sourced<Option<u64>>,
     /// The filter of log lines.
     pub log: Sourced<String>,
     /// The format of log lines.
@@ -323,6 +325,7 @@ impl Settings {
             api_title: layers.resolve(&API_TITLE)?,
             api_version: layers.resolve(&API_VERSION)?,
             models_watch: layers.resolve(&WATCH)?,
+            model_uploads: layers.resolve(&MODEL_UPLOADS)?,
             log: layers.resolve(&LOG)?,
             log_format: layers.resolve(&LOG_FORMAT)?,
             access_log: layers.resolve(&ACCESS_LOG)?,
@@ -405,6 +408,12 @@ impl Settings {
 
     /// Settings of a directory of models.
     fn check_without_models(&self) -> Result<(), ConfigError> {
+        if self.model_uploads.source != Source::Default {
+            return Err(ConfigError::NotHere {
+                what: described(&MODEL_UPLOADS, &self.model_uploads),
+                why: "only a directory of models takes model files",
+            });
+        }
         match self.models_watch.source {
             Source::Default => Ok(()),
             _ => Err(ConfigError::NotHere {
@@ -445,6 +454,7 @@ impl Settings {
             row(&FILE_MAX_BYTES, &self.file_max_bytes),
             row(&FILE_TIMEOUT, &self.file_timeout),
             row(&WATCH, &self.models_watch),
+            row(&MODEL_UPLOADS, &self.model_uploads),
             row(&LOG, &self.log),
             row(&LOG_FORMAT, &self.log_format),
             row(&ACCESS_LOG, &self.access_log),

@@ -38,3 +38,21 @@ pub(crate) fn adder(addend: f32) -> Vec<u8> {
     ];
     [number(1, 8), field(7, &graph.concat()), field(8, &[field(1, b""), number(2, 13)].concat())].concat()
 }
+
+/// A model that ends its process when it runs: it asks for more memory than there are addresses.
+pub(crate) fn crasher() -> Vec<u8> {
+    let fill = [field(1, b"s"), field(2, b"c"), field(4, b"ConstantOfShape")].concat();
+    let add = [field(1, b"x"), field(1, b"c"), field(2, b"y"), field(4, b"Add")].concat();
+    // 128 TiB of floats. Each axis fits 32 bits, in which engines count.
+    let axes = [1_u64 << 25, 1 << 20].map(u64::to_le_bytes).concat();
+    let shape = [number(1, 2), number(2, 7), field(8, b"s"), field(9, &axes)].concat();
+    let graph = [
+        field(1, &fill),
+        field(1, &add),
+        field(2, b"crasher"),
+        field(5, &shape),
+        field(11, &value_info("x")),
+        field(12, &value_info("y")),
+    ];
+    [number(1, 8), field(7, &graph.concat()), field(8, &[field(1, b""), number(2, 13)].concat())].concat()
+}

@@ -2,13 +2,16 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::io::Write as _;
+use std::net::TcpStream;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use serde_json::{Value, json};
 
-use crate::adder::adder;
-use crate::support::{Server, TEST_TIMEOUT, callboard, directory, failure, run};
+use crate::adder::{adder, crasher};
+use crate::support::{Answer, Server, TEST_TIMEOUT, callboard, directory, failure, run};
 
 /// A directory of models, and the node that serves it.
 struct Models {
@@ -47,15 +50,8 @@ impl Models {
 }
 
 impl Node {
-    /// What a route adds to 0; its status if that is not 200.
     fn adds(&self, route: &str) -> Result<f64, u16> {
-        let answer =
-            self.server.request(&format!("POST {route} HTTP/1.1\r\ncontent-type: application/json"), b"{\"x\":[0]}");
-        if answer.status != 200 {
-            return Err(answer.status);
-        }
-        let body: Value = serde_json::from_str(&answer.body).unwrap();
-        Ok(body[0].as_f64().unwrap())
+        adds(&self.server.address, route)
     }
 
     fn get(&self, path: &str) -> (u16, Value) {
@@ -111,6 +107,21 @@ impl Node {
             assert!(Instant::now() < end, "{row} never said {text:?}: {:?}", self.listed());
         }
     }
+}
+
+/// What a route of the server at this address adds to 0; its status if that is not 200.
+fn adds(address: &str, route: &str) -> Result<f64, u16> {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
+    let body = "{\"x\":[0]}";
+    let head = format!("POST {route} HTTP/1.1\r\nhost: test\r\ncontent-type: application/json\r\nconnection: close");
+    write!(stream, "{head}\r\ncontent-length: {}\r\n\r\n{body}", body.len()).unwrap();
+    let answer = Answer::read(stream);
+    if answer.status != 200 {
+        return Err(answer.status);
+    }
+    let body: Value = serde_json::from_str(&answer.body).unwrap();
+    Ok(body[0].as_f64().unwrap())
 }
 
 #[test]
@@ -324,4 +335,167 @@ fn names_that_cannot_be_served_are_listed_with_their_reasons() {
     assert_eq!(row("1"), json!({ "name": "good", "version": "1", "state": "READY", "reason": "" }));
     assert_eq!(row("v2")["state"], "UNAVAILABLE");
     assert!(row("4")["reason"].as_str().unwrap().contains("directory"), "{index:?}");
+}
+
+#[test]
+fn no_call_fails_while_versions_change() {
+    let models = Models::new();
+    models.add("a", 1, 1.0);
+    let node = models.serve(&[]);
+    let (address, is_over) = (node.server.address.as_str(), AtomicBool::new(false));
+    let answers = std::thread::scope(|scope| {
+        let calls = || {
+            let mut answers = Vec::new();
+            while !is_over.load(Ordering::Relaxed) {
+                answers.push(adds(address, "/a"));
+            }
+            answers
+        };
+        let callers = [scope.spawn(calls), scope.spawn(calls)];
+        for version in 2..=6 {
+            models.add("a", version, version as f32);
+            assert_eq!(node.models(&["load", "a"]).0, Some(0));
+            // Another file under the same number.
+            models.add("a", version, version as f32 + 0.5);
+            assert_eq!(node.models(&["load", "a"]).0, Some(0));
+        }
+        is_over.store(true, Ordering::Relaxed);
+        callers.map(|caller| caller.join().unwrap()).concat()
+    });
+    assert!(answers.iter().all(Result::is_ok), "{answers:?}");
+    assert!(answers.len() > 10 && answers.windows(2).any(|pair| pair[0] != pair[1]), "{} answers", answers.len());
+    assert_eq!(node.adds("/a"), Ok(6.5));
+}
+
+#[test]
+fn a_half_written_file_is_taken_when_it_is_whole() {
+    let models = Models::new();
+    models.add("a", 1, 1.0);
+    let node = models.serve(&["--watch", "100ms"]);
+    let whole = adder(2.0);
+    let (first, rest) = whole.split_at(whole.len() / 2);
+    fs::create_dir_all(models.path.join("a/2")).unwrap();
+    let mut file = fs::File::create(models.path.join("a/2/model.onnx")).unwrap();
+    file.write_all(first).unwrap();
+    node.wait_for_reason("a 2", "cannot use model");
+    assert_eq!(node.adds("/a"), Ok(1.0));
+    file.write_all(rest).unwrap();
+    node.wait_until_adds("/a", Ok(2.0));
+}
+
+#[cfg(unix)]
+#[test]
+fn an_isolated_model_that_crashes_at_its_warm_up_costs_nothing_else() {
+    let models = Models::new();
+    models.add("a", 1, 1.0);
+    models.write("crash/1/model.onnx", &crasher());
+    models.write("crash/model.toml", b"isolate = true\n");
+    let node = models.serve(&[]);
+    assert_eq!((node.adds("/a"), node.adds("/crash")), (Ok(1.0), Err(404)));
+    let (served, reason) = node.listed()["crash 1"].clone();
+    assert!(!served && !reason.is_empty(), "{reason}");
+    // The same while it serves.
+    models.write("a/model.toml", b"isolate = true\n");
+    models.write("a/2/model.onnx", &crasher());
+    let (code, text) = node.models(&["load", "a"]);
+    assert!(code == Some(1) && text.contains("version 2: "), "{text}");
+    assert_eq!(node.adds("/a"), Ok(1.0));
+}
+
+#[test]
+fn a_model_is_uploaded_checked_served_and_removed() {
+    let models = Models::new();
+    models.add("a", 1, 1.0);
+    let node = models.serve(&["--model-uploads", "4KiB"]);
+    let file = directory().join("upload");
+    let send = |path: &str, content: &[u8]| {
+        fs::write(&file, content).unwrap();
+        let path = format!("/v1/models/{path}");
+        let output = run(&["call", &node.admin, &path, "--method", "PUT", "--file", file.to_str().unwrap()]);
+        (output.status.code(), String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned())
+    };
+    let (code, text) = send("up/versions/3", &adder(3.0));
+    assert_eq!(code, Some(0), "{text}");
+    assert_eq!((node.adds("/up"), node.adds("/up/versions/3")), (Ok(3.0), Ok(3.0)));
+    assert_eq!(send("up/versions/3", &adder(3.5)).0, Some(0));
+    assert_eq!(node.adds("/up"), Ok(3.5));
+    assert_eq!(send("a/versions/2", &adder(2.0)).0, Some(0));
+    assert_eq!(node.adds("/a"), Ok(2.0));
+
+    for (path, content, expected) in [
+        ("up/versions/4", vec![0; 5000], "exceeds the limit of 4096 bytes"),
+        ("up/versions/4", b"no model".to_vec(), "version 4: "),
+        ("up/versions/v4", adder(4.0), "a version is a whole number"),
+        ("up/versions/0", adder(4.0), "a version is a whole number"),
+        ("..%2Fup/versions/4", adder(4.0), "no name of a model"),
+        ("%2Eup/versions/4", adder(4.0), "no name of a model"),
+        ("metrics/versions/4", adder(4.0), "keeps that path"),
+        ("x%20y/versions/4", adder(4.0), "cannot be a route"),
+    ] {
+        let (code, text) = send(path, &content);
+        assert!(code == Some(4) && text.contains(expected), "{path}: {code:?} {text}");
+    }
+    let names = |path: &str| {
+        let entries = fs::read_dir(models.path.join(path)).unwrap();
+        let mut names: Vec<_> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    };
+    assert_eq!((names(""), names("up")), (vec!["a".to_owned(), "up".to_owned()], vec!["3".to_owned()]));
+
+    let delete = |path: &str| run(&["call", &node.admin, &format!("/v1/models/{path}"), "--method", "DELETE"]);
+    assert_eq!(delete("a/versions/2").status.code(), Some(0));
+    assert_eq!((node.adds("/a"), node.adds("/a/versions/2")), (Ok(1.0), Err(404)), "the latest of the others");
+    assert_eq!(delete("a/versions/2").status.code(), Some(4));
+    assert_eq!(names("a"), ["1"]);
+
+    let closed = models.serve(&[]);
+    let output = run(&["call", &closed.admin, "/v1/models/a/versions/9", "--method", "DELETE"]);
+    assert!(String::from_utf8_lossy(&output.stderr).contains("models.uploads"), "{output:?}");
+}
+
+#[test]
+fn the_admin_listener_pages_its_models_and_documents_itself() {
+    let models = Models::new();
+    for name in ["a", "b", "c"] {
+        models.write(&format!("{name}.onnx"), &adder(1.0));
+    }
+    let node = models.serve(&[]);
+    let get =
+        |path: &str| -> Value { serde_json::from_slice(&run(&["call", &node.admin, path]).stdout).unwrap_or_default() };
+    let page = |query: &str| {
+        let page = get(&format!("/v1/models{query}"));
+        let names: Vec<_> = page["models"].as_array().unwrap().iter().map(|model| model["name"].to_string()).collect();
+        (names.join(""), page["next"].clone())
+    };
+    assert_eq!(page("?limit=2"), ("\"a\"\"b\"".to_owned(), json!("b")));
+    assert_eq!(page("?limit=2&after=b"), ("\"c\"".to_owned(), Value::Null));
+    let refused = run(&["call", &node.admin, "/v1/models?limit=0"]);
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("from 1 to 1000"), "{refused:?}");
+    assert_eq!(get("/v1/models/b")["default_version"], json!(1));
+
+    let document = get("/openapi.json");
+    let mut paths: Vec<&String> = document["paths"].as_object().unwrap().keys().collect();
+    paths.sort();
+    assert_eq!(
+        paths,
+        [
+            "/v1/drain",
+            "/v1/models",
+            "/v1/models/{name}",
+            "/v1/models/{name}/load",
+            "/v1/models/{name}/unload",
+            "/v1/models/{name}/versions/{version}",
+            "/v1/routes/{route}",
+            "/v1/stages/{stage}/replicas",
+            "/v1/status",
+        ]
+    );
+    let metrics = node.server.request("GET /metrics HTTP/1.1", b"").body;
+    for line in [
+        "callboard_model_versions{model=\"a\",state=\"served\"} 1",
+        "callboard_model_loads_total{model=\"c\",outcome=\"ok\"} 1",
+    ] {
+        assert!(metrics.contains(line), "{line}: {metrics}");
+    }
 }

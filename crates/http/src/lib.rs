@@ -147,4 +147,6 @@ pub use file_type::media_type_of;
 pub use guard::{ApiKeys, ApiKeysError, Cors, CorsError, Hosts, HostsError, RateLimit, RateLimitError};
 pub use listener::ABORT_GRACE;
 pub use listener::tls::TlsError;
-pub use model_repository::{ModelRepository, RepositoryChange, RepositoryError, RepositoryModel, RepositoryVersion};
+pub use model_repository::{
+    ModelRepository, ModelUpload, RepositoryChange, RepositoryError, RepositoryModel, RepositoryVersion,
+};

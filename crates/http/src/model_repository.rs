@@ -4,6 +4,9 @@
 //! under `/v1/models`, the Open Inference Protocol under `/v2/repository`.
 
 use std::fmt;
+use std::fs::{self, File};
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
 use std::pin::Pin;
 
 use callboard_core::{ChangeError, Rollout};
@@ -42,6 +45,91 @@ pub trait ModelRepository: fmt::Debug + Send + Sync + 'static {
     fn roll_out<'a>(&'a self, route: &'a str, version: Option<u64>, rollout: Rollout) -> RepositoryChange<'a> {
         let _ = (route, version, rollout);
         Box::pin(async { Err(RepositoryError::Source("this repository has no rollouts".to_owned())) })
+    }
+
+    /// The most bytes of a model file that operators may upload. Default: it takes none.
+    fn max_upload_bytes(&self) -> Option<u64> {
+        None
+    }
+
+    /// A place for the file of a version, beside the models. It blocks.
+    ///
+    /// # Errors
+    ///
+    /// A name or version that cannot be one, or a file that cannot be made.
+    fn begin_upload(&self, _name: &str, _version: &str) -> Result<ModelUpload, RepositoryError> {
+        Err(RepositoryError::Unknown)
+    }
+
+    /// Checks the whole file, puts it into its place, and serves it if its model's settings say so.
+    fn finish_upload(&self, _upload: ModelUpload) -> RepositoryChange<'_> {
+        Box::pin(std::future::ready(Err(RepositoryError::Unknown)))
+    }
+
+    /// Closes the route of a version, and removes its files.
+    fn remove_version<'a>(&'a self, _name: &'a str, _version: &'a str) -> RepositoryChange<'a> {
+        Box::pin(std::future::ready(Err(RepositoryError::Unknown)))
+    }
+}
+
+/// The file of a version while it arrives. Dropped before it has its place, it is removed.
+#[derive(Debug)]
+pub struct ModelUpload {
+    /// The model.
+    pub name: String,
+    /// The version.
+    pub version: u64,
+    path: PathBuf,
+    file: File,
+}
+
+impl ModelUpload {
+    /// A new file at `path`.
+    ///
+    /// # Errors
+    ///
+    /// Those of the file system; there must be no such file.
+    pub fn create(name: &str, version: u64, path: PathBuf) -> io::Result<Self> {
+        let file = File::options().write(true).create_new(true).open(&path)?;
+        Ok(Self { name: name.to_owned(), version, path, file })
+    }
+
+    /// Appends to the file. It blocks.
+    ///
+    /// # Errors
+    ///
+    /// Those of the file system, such as a full disk.
+    pub fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.file.write_all(bytes)
+    }
+
+    /// Where the file is.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Moves the file to its place, which may have an earlier one. After a loss of power it is there as a whole or not
+    /// at all. It blocks.
+    ///
+    /// # Errors
+    ///
+    /// Those of the file system; the place is unchanged.
+    pub fn put(self, place: &Path) -> io::Result<()> {
+        self.file.sync_all()?;
+        fs::rename(&self.path, place)?;
+        match place.parent() {
+            #[cfg(unix)]
+            Some(parent) => File::open(parent)?.sync_all(),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Drop for ModelUpload {
+    fn drop(&mut self) {
+        // After `put` there is none.
+        let _ = fs::remove_file(&self.path);
     }
 }
 

@@ -79,6 +79,8 @@ async fn serve(
     let mut watching = JoinSet::new();
     let mut repository = directory.clone().map(|directory| directory as Arc<dyn ModelRepository>);
     if let Some(directory) = directory {
+        let counted = Arc::clone(&directory);
+        server.edge().show_metrics_of(move || counted.metrics());
         if let Some(interval) = plan.settings.models_watch.value {
             watching.spawn(models::watch(directory, interval));
         }

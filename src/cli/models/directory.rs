@@ -9,7 +9,7 @@
 //! * **Cancelled:** the new stages end, and nothing has changed.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
+use std::fmt::{self, Write as _};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use callboard_core::description::StageState;
 use callboard_core::{ChangeError, NodeHandle, Rollout, RouteChange};
-use callboard_http::{ModelRepository, RepositoryChange, RepositoryError, RepositoryModel};
+use callboard_http::{ModelRepository, ModelUpload, RepositoryChange, RepositoryError, RepositoryModel};
 use tokio::sync::OwnedMutexGuard;
 use tokio::task::spawn_blocking;
 
@@ -25,6 +25,7 @@ use super::super::error::chain;
 use super::super::log_lines::LogLines;
 use super::look::{look, look_at_model};
 use super::state::{Failed, ModelState, Running, Step, VersionPrint};
+use super::upload;
 use crate::assemble::{BuildError, SharedStage};
 use crate::config::models::settings::ModelSettings;
 use crate::config::models::{route_name, stage_name, version_route_name};
@@ -174,6 +175,7 @@ impl ModelDirectory {
             match changed {
                 Ok(()) => {
                     self.note(name, state, &next, chosen.default);
+                    state.loads += loaded.len() as u64;
                     state.failed.retain(|version, _| found.versions.contains_key(version));
                     (state.running, state.default) = (next, chosen.default);
                     break;
@@ -277,12 +279,27 @@ impl ModelDirectory {
     }
 
     async fn load_now(&self, route: &str) -> Result<(), RepositoryError> {
-        let name = route.trim_start_matches('/').to_owned();
-        let (root, asked) = (self.root.clone(), name.clone());
-        let found = spawn_blocking(move || look_at_model(&root, &asked)).await;
-        let found = found
-            .map_err(|panic| RepositoryError::Source(panic.to_string()))?
-            .map_err(|error| self.unreadable(&error))?;
+        let name = route.trim_start_matches('/');
+        let found = self.find(name).await?;
+        self.update(name, found, true).await
+    }
+
+    /// Checks a whole file before it has its place, so that a node which starts or watches never sees a broken one.
+    async fn finish_now(&self, upload: ModelUpload) -> Result<(), RepositoryError> {
+        let (name, version) = (upload.name.clone(), upload.version);
+        let found = self.find(&name).await?.unwrap_or_else(|| FoundModel::new(&name));
+        let settings = ModelSettings::read(&found, &self.plan.settings);
+        let settings = settings.map_err(|error| RepositoryError::Source(error.to_string()))?;
+        let file = upload.path().strip_prefix(&self.root).unwrap_or(upload.path());
+        let plan = self.plan.of_stage(settings.stage(&name, version, file));
+        let root = self.root.clone();
+        let put = spawn_blocking(move || {
+            SharedStage::build(plan).map_err(|error| chain(&error))?;
+            upload::put(&root, upload)
+        });
+        let put = put.await.map_err(|panic| RepositoryError::Source(panic.to_string()))?;
+        put.map_err(|reason| RepositoryError::Source(format!("version {version}: {reason}")))?;
+        let found = self.find(&name).await?;
         self.update(&name, found, true).await
     }
 
@@ -298,6 +315,29 @@ impl ModelDirectory {
         let route = running.stage.route(&route_name(name)).map_err(|error| source(error.to_string()))?;
         self.node.roll_out(route, rollout).await?;
         Ok(())
+    }
+
+    /// Removes its files; what runs of it is closed by the update.
+    async fn remove_now(&self, name: &str, version: &str) -> Result<(), RepositoryError> {
+        let is_known = self
+            .states()
+            .get(name)
+            .is_some_and(|state| state.describe(name).versions.iter().any(|known| known.version == version));
+        if !is_known {
+            return Err(RepositoryError::Unknown);
+        }
+        let (root, model, version) = (self.root.clone(), name.to_owned(), version.to_owned());
+        let removed = spawn_blocking(move || upload::remove(&root, &model, &version)).await;
+        let removed = removed.map_err(|panic| RepositoryError::Source(panic.to_string()))?;
+        removed.map_err(RepositoryError::Source)?;
+        let found = self.find(name).await?;
+        self.update(name, found, false).await
+    }
+
+    async fn find(&self, name: &str) -> Result<Option<FoundModel>, RepositoryError> {
+        let (root, name) = (self.root.clone(), name.to_owned());
+        let found = spawn_blocking(move || look_at_model(&root, &name)).await;
+        found.map_err(|panic| RepositoryError::Source(panic.to_string()))?.map_err(|error| self.unreadable(&error))
     }
 
     async fn unload_now(&self, route: &str) -> Result<(), RepositoryError> {
@@ -323,6 +363,34 @@ impl ModelDirectory {
         models.iter().filter_map(|(name, model)| Some((name.clone(), model.found.clone()?))).collect()
     }
 
+    /// Families for `/metrics`, of the models whose names can be routes.
+    pub(crate) fn metrics(&self) -> String {
+        const FAMILIES: [(&str, &str, &str); 2] = [
+            ("callboard_model_versions", "gauge", "Versions of a model by whether they are served"),
+            ("callboard_model_loads", "counter", "Versions of a model that were loaded, and that failed to load"),
+        ];
+        let models = self.states();
+        let named =
+            || models.iter().filter(|(_, model)| model.found.as_ref().is_none_or(|found| found.problem.is_none()));
+        let mut text = String::new();
+        for (family, kind, help) in FAMILIES {
+            // Writing to a string cannot fail.
+            let _ = writeln!(text, "# HELP {family} {help}.\n# TYPE {family} {kind}");
+            for (name, model) in named() {
+                let served = model.running.len();
+                let others = model.describe(name).versions.len() - served;
+                let rows = match kind {
+                    "gauge" => [("", "state", "served", served as u64), ("", "state", "not_served", others as u64)],
+                    _ => [("_total", "outcome", "ok", model.loads), ("_total", "outcome", "failed", model.failures)],
+                };
+                for (suffix, label, value, count) in rows {
+                    let _ = writeln!(text, "{family}{suffix}{{model=\"{name}\",{label}=\"{value}\"}} {count}");
+                }
+            }
+        }
+        text
+    }
+
     fn unreadable(&self, error: &io::Error) -> RepositoryError {
         RepositoryError::Source(format!("{}: {error}", self.root.display()))
     }
@@ -342,6 +410,7 @@ impl ModelDirectory {
     fn mark_failed(&self, name: &str, version: u64, failed: Failed, state: &mut ModelState) -> String {
         tracing::error!(model = name, version, "not served: {}", failed.reason);
         let reason = format!("version {version}: {}", failed.reason);
+        state.failures += 1;
         state.failed.insert(version, failed);
         reason
     }
@@ -411,6 +480,22 @@ impl ModelRepository for ModelDirectory {
 
     fn roll_out<'a>(&'a self, route: &'a str, version: Option<u64>, rollout: Rollout) -> RepositoryChange<'a> {
         Box::pin(self.roll_out_now(route, version, rollout))
+    }
+
+    fn max_upload_bytes(&self) -> Option<u64> {
+        self.plan.settings.model_uploads.value
+    }
+
+    fn begin_upload(&self, name: &str, version: &str) -> Result<ModelUpload, RepositoryError> {
+        upload::begin(&self.root, name, version).map_err(RepositoryError::Source)
+    }
+
+    fn finish_upload(&self, upload: ModelUpload) -> RepositoryChange<'_> {
+        Box::pin(self.finish_now(upload))
+    }
+
+    fn remove_version<'a>(&'a self, name: &'a str, version: &'a str) -> RepositoryChange<'a> {
+        Box::pin(self.remove_now(name, version))
     }
 }
 

@@ -6,6 +6,7 @@
 mod directory;
 mod look;
 mod state;
+mod upload;
 mod watch;
 
 pub(crate) use self::directory::ModelDirectory;

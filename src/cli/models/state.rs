@@ -56,6 +56,9 @@ pub(super) struct ModelState {
     pub(super) failed: BTreeMap<u64, Failed>,
     /// The version behind its own route.
     pub(super) default: Option<u64>,
+    /// Versions that were loaded, and that failed, since it was found.
+    pub(super) loads: u64,
+    pub(super) failures: u64,
 }
 
 /// What to do for a version that was chosen.

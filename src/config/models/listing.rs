@@ -154,7 +154,8 @@ pub(crate) fn parse_version(text: &str) -> Result<u64, String> {
 const LINK_OUT: &str = "it is a link to a place outside of the directory of models, or to nothing";
 
 impl FoundModel {
-    fn new(name: &str) -> Self {
+    /// A model without versions.
+    pub(crate) fn new(name: &str) -> Self {
         Self {
             name: name.to_owned(),
             settings: None,

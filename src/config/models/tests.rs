@@ -1,3 +1,5 @@
+//! Directories as listings: which models, versions, stages and routes follow.
+
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::{Duration, SystemTime};

@@ -35,7 +35,7 @@ impl Name {
     /// Whether a program with its own app has this setting. Its code sets its stages.
     #[must_use]
     pub fn is_for_programs(&self) -> bool {
-        ![QUEUE.name.key, WATCH.name.key].contains(&self.key)
+        ![QUEUE.name.key, WATCH.name.key, MODEL_UPLOADS.name.key].contains(&self.key)
     }
 
     /// Whether its value is true or false; on the command line, the flag without a value means true.
@@ -197,6 +197,10 @@ settings! {
         key "models.watch", flag "watch",
         value "DURATION", default "none",
         "How often to look for new and changed models in a directory of models; without a value: 2s; none to disable";
+    /// None: what is served is changed by those who may write the directory.
+    MODEL_UPLOADS: OrNone<Bytes> = OrNone(Bytes(SIZE_RANGE)), key "models.uploads", flag "model-uploads",
+        value "SIZE", default "none",
+        "Largest model file that the admin listener takes into a directory of models; none to take none";
     /// Warnings and errors: the start-up lines show the rest.
     LOG: LogFilter = LogFilter, key "log.filter", flag "log",
         value "FILTER", default "warn", "Log lines to write to stderr: a level, or target=level pairs";

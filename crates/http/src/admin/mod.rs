@@ -10,6 +10,7 @@
 //!   that is kept after one.
 //! - `GET /v1/models` and below: the models of the node's [`ModelRepository`], their versions, and changes of them
 //!   ([`models`]).
+//! - `GET /openapi.json`: these requests as an OpenAPI document.
 //! - `POST /v1/drain`: asks the process to finish its calls and to end.
 //! - The [admin paths](crate::protocol::Protocol::admin_paths) of the edge's protocol.
 //!
@@ -22,6 +23,7 @@
 //! edge.
 
 mod changes;
+mod document;
 mod guard;
 mod models;
 
@@ -38,7 +40,7 @@ use callboard_core::edge::contain_future;
 use callboard_core::{Instant, LocalClient, NodeHandle};
 use serde_json::json;
 use tokio::net::TcpListener;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, Semaphore};
 use tokio::task::JoinSet;
 
 use self::guard::AdminGuard;
@@ -68,6 +70,8 @@ struct AdminState {
     drain: Notify,
     protocol: Option<Arc<dyn Protocol>>,
     models: OnceLock<Arc<dyn ModelRepository>>,
+    /// One at a time: each may fill the disk.
+    uploads: Semaphore,
 }
 
 impl Admin {
@@ -77,8 +81,8 @@ impl Admin {
         let client = node.client();
         let (metrics, ids, protocol) = (edge.metrics(), RequestIds::new(), edge.protocol());
         let (started_at, drain) = (Instant::now(), Notify::new());
-        let models = OnceLock::new();
-        Self(Arc::new(AdminState { node, client, metrics, ids, started_at, drain, protocol, models }))
+        let (models, uploads) = (OnceLock::new(), Semaphore::new(1));
+        Self(Arc::new(AdminState { node, client, metrics, ids, started_at, drain, protocol, models, uploads }))
     }
 
     /// Lists, loads and unloads models of this repository. Another repository is ignored.
@@ -102,10 +106,11 @@ impl Admin {
         protocol
             .route("/v1/status", get(status))
             .route("/v1/stages/{stage}/replicas", post(changes::scale))
+            .route("/v1/models/{*path}", any(models::below))
             .layer(Extension(Arc::new(config.clone())))
+            .route("/openapi.json", get(document::openapi))
             .route("/v1/routes/{*route}", delete(changes::remove_route).post(changes::end_rollout))
             .route("/v1/models", get(models::list))
-            .route("/v1/models/{*path}", any(models::below))
             .route("/v1/drain", post(changes::drain))
             .with_state(self.clone())
             .merge(machines)

@@ -6,19 +6,34 @@
 //! - `POST /v1/models/{name}/canary?share=0.05` and `…/shadow`: begin a rollout of the model made again, or with
 //!   `&version=3` of that version; `&min_calls=500` are the calls that a promotion needs.
 //! - `POST /v1/models/{name}/promote`, `/rollback`: as below `/v1/routes`.
+//! - `PUT /v1/models/{name}/versions/{version}` with the bytes of a model file, if the repository takes any, and
+//!   `DELETE` of the same path.
+//!
+//! * **Full:** one upload at a time; another one is refused with 429, before its body is read.
+//! * **Late:** a body that stops arriving is 408. What has arrived is removed.
 //!
 //! The name of a model may contain slashes, as its route does.
 
-use axum::Json;
+use std::future::poll_fn;
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+
 use axum::extract::rejection::PathRejection;
-use axum::extract::{Path, State};
-use axum::http::{Method, Uri};
+use axum::extract::{Path, Request, State};
+use axum::http::{Method, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
+use axum::{Extension, Json};
+use bytes::BytesMut;
 use callboard_core::{ErrorKind, Rollout};
+use hyper::body::Body as _;
 use serde::Serialize;
+use tokio::task::spawn_blocking;
+use tokio::time::timeout;
 
 use super::Admin;
 use super::changes::{end_rollout_of, method_not_allowed, named};
+use crate::config::HttpConfig;
 use crate::error::ApiError;
 use crate::model_repository::{ModelRepository, RepositoryError, RepositoryModel, RepositoryVersion};
 
@@ -110,9 +125,12 @@ pub(super) async fn below(
     State(admin): State<Admin>,
     method: Method,
     uri: Uri,
+    Extension(config): Extension<Arc<HttpConfig>>,
     path: Result<Path<String>, PathRejection>,
+    request: Request,
 ) -> Result<Response, ApiError> {
     let path = named(path)?;
+    let version = path.rsplit_once("/versions/");
     let changed = path.rsplit_once('/').filter(|(_, verb)| VERBS.contains(verb));
     match (&method, changed) {
         (&Method::POST, Some((name, verb @ ("promote" | "rollback")))) => {
@@ -131,9 +149,75 @@ pub(super) async fn below(
             change.await.map_err(|error| refused(name, verb, error))?;
             Ok(Json(described(&admin, name)?).into_response())
         }
+        (&Method::PUT, _) if let Some((name, version)) = version => {
+            upload(&admin, name, version, request, &config).await?;
+            Ok(Json(described(&admin, name)?).into_response())
+        }
+        (&Method::DELETE, _) if let Some((name, version)) = version => {
+            let removal = writable(&admin)?.0.remove_version(name, version);
+            removal.await.map_err(|error| refused(name, "remove a version of", error))?;
+            Ok(StatusCode::NO_CONTENT.into_response())
+        }
         (&Method::GET | &Method::HEAD, _) => Ok(Json(described(&admin, &path)?).into_response()),
         _ => Err(method_not_allowed(method, uri).await),
     }
+}
+
+/// The repository, if it takes uploads, and the most bytes of one.
+fn writable(admin: &Admin) -> Result<(&dyn ModelRepository, u64), ApiError> {
+    let repository = repository(admin)?;
+    let refused = || {
+        let message = "this node takes no models from its operators: `models.uploads` (--model-uploads) is not set";
+        ApiError::new(ErrorKind::PermissionDenied, message)
+    };
+    Ok((repository, repository.max_upload_bytes().ok_or_else(refused)?))
+}
+
+/// Chunks are written together, off the runtime's threads.
+const WRITE_BYTES: usize = 1 << 20;
+
+/// Takes a model file.
+async fn upload(
+    admin: &Admin,
+    name: &str,
+    version: &str,
+    request: Request,
+    config: &HttpConfig,
+) -> Result<(), ApiError> {
+    let (repository, max_bytes) = writable(admin)?;
+    let busy = |_| ApiError::new(ErrorKind::Overloaded, "another model is being uploaded");
+    let _turn = admin.0.uploads.try_acquire().map_err(busy)?;
+    let mut body = request.into_body();
+    if body.size_hint().lower() > max_bytes {
+        return Err(ApiError::body_too_large(max_bytes));
+    }
+    let not_written = |error: io::Error| {
+        ApiError::new(ErrorKind::Internal, format!("failed to write version {version} of `{name}`: {error}"))
+    };
+    let mut upload = repository.begin_upload(name, version).map_err(|error| refused(name, "upload", error))?;
+    let (mut received, mut buffer, mut is_whole) = (0, BytesMut::new(), false);
+    while !is_whole {
+        let limit = config.body_progress_timeout;
+        let frame = timeout(limit, poll_fn(|cx| Pin::new(&mut body).poll_frame(cx))).await;
+        match frame.map_err(|_| ApiError::body_out_of_time(limit))? {
+            None => is_whole = true,
+            Some(frame) => {
+                let frame = frame.map_err(|error| ApiError::broken_body(&error))?;
+                let Ok(chunk) = frame.into_data() else { continue };
+                received += chunk.len() as u64;
+                if received > max_bytes {
+                    return Err(ApiError::body_too_large(max_bytes));
+                }
+                buffer.extend_from_slice(&chunk);
+            }
+        }
+        if is_whole || buffer.len() >= WRITE_BYTES {
+            let chunk = buffer.split();
+            let written = spawn_blocking(move || upload.write(&chunk).map(|()| upload)).await;
+            upload = written.map_err(io::Error::other).flatten().map_err(not_written)?;
+        }
+    }
+    repository.finish_upload(upload).await.map_err(|error| refused(name, "upload", error))
 }
 
 fn repository(admin: &Admin) -> Result<&dyn ModelRepository, ApiError> {
