@@ -290,7 +290,7 @@ impl ModelDirectory {
         let found = self.find(&name).await?.unwrap_or_else(|| FoundModel::new(&name));
         let settings = ModelSettings::read(&found, &self.plan.settings);
         let settings = settings.map_err(|error| RepositoryError::Source(error.to_string()))?;
-        let file = upload.path().strip_prefix(&self.root).unwrap_or(upload.path());
+        let file = upload.path().strip_prefix(&self.root).unwrap_or_else(|_| upload.path());
         let plan = self.plan.of_stage(settings.stage(&name, version, file));
         let root = self.root.clone();
         let put = spawn_blocking(move || {
