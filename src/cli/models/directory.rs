@@ -106,12 +106,15 @@ impl ModelDirectory {
             self.keep(name, state);
             return Ok(());
         }
-        let settings = match ModelSettings::read(&found, &self.plan.settings) {
+        let settings = match &found.problem {
+            Some(problem) => Err(problem.clone()),
+            None => ModelSettings::read(&found, &self.plan.settings).map_err(|error| error.to_string()),
+        };
+        let settings = match settings {
             Ok(settings) => settings,
-            Err(error) => {
-                let reason = error.to_string();
+            Err(reason) => {
                 if state.problem.as_ref() != Some(&reason) {
-                    tracing::error!(model = name, "{reason}");
+                    tracing::error!(model = name, "not served anew: {reason}");
                 }
                 state.problem = Some(reason.clone());
                 self.keep(name, state);
@@ -290,7 +293,7 @@ impl ModelDirectory {
         let found = self.find(&name).await?.unwrap_or_else(|| FoundModel::new(&name));
         let settings = ModelSettings::read(&found, &self.plan.settings);
         let settings = settings.map_err(|error| RepositoryError::Source(error.to_string()))?;
-        let file = upload.path().strip_prefix(&self.root).unwrap_or(upload.path());
+        let file = upload.path().strip_prefix(&self.root).unwrap_or_else(|_| upload.path());
         let plan = self.plan.of_stage(settings.stage(&name, version, file));
         let root = self.root.clone();
         let put = spawn_blocking(move || {
