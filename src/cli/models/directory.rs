@@ -106,12 +106,15 @@ impl ModelDirectory {
             self.keep(name, state);
             return Ok(());
         }
-        let settings = match ModelSettings::read(&found, &self.plan.settings) {
+        let settings = match &found.problem {
+            Some(problem) => Err(problem.clone()),
+            None => ModelSettings::read(&found, &self.plan.settings).map_err(|error| error.to_string()),
+        };
+        let settings = match settings {
             Ok(settings) => settings,
-            Err(error) => {
-                let reason = error.to_string();
+            Err(reason) => {
                 if state.problem.as_ref() != Some(&reason) {
-                    tracing::error!(model = name, "{reason}");
+                    tracing::error!(model = name, "not served anew: {reason}");
                 }
                 state.problem = Some(reason.clone());
                 self.keep(name, state);
