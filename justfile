@@ -35,6 +35,7 @@ examples:
     cargo run --example hello
     cargo run --example batching
     cargo run --example restart
+    cargo run --example rollout
     cargo run --example isolate
     cargo run --example calls
     cargo run --example actors

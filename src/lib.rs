@@ -125,7 +125,7 @@ pub use callboard_core::{
 pub use callboard_core::{
     AlreadyJoined, App, AppliedChange, BlockingNode, ChangeError, DEFAULT_MAX_IN_FLIGHT, DEFAULT_MAX_IN_FLIGHT_BYTES,
     Drained, IntoPipeline, IntoStreamPipeline, Limits, MAX_REPLICAS, MemberError, Members, Node, NodeHandle, Pipeline,
-    RouteChange, RouteName, RouteSpec, StartError, StreamPipeline, check_route_name,
+    Rollout, RouteChange, RouteName, RouteSpec, StartError, StreamPipeline, check_route_name,
 };
 
 // Pictures of an app and of a node.
@@ -161,7 +161,7 @@ pub use server::{ServeError, Server, ServerBuilder, serve};
 #[cfg(feature = "http")]
 pub mod http {
     pub use callboard_http::*;
-    pub use callboard_oip::{InferenceProtocol, ModelRepository, RepositoryChange, RepositoryError};
+    pub use callboard_oip::InferenceProtocol;
 }
 
 /// The QUIC edge, and the client that calls a node over a network.

@@ -11,14 +11,16 @@ mod part;
 mod steps;
 mod types;
 
+use std::fmt;
 use std::fs;
 use std::io;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use callboard_codec::{DataType, DecodeError, DecodeLimits, Format, Map, Value};
 use callboard_core::{App, RouteSpec};
 
-use crate::config::{ConfigError, ExamplePlan, Place, Plan, RoutePlan, StagePlan};
+use crate::config::{ConfigError, ExamplePlan, Place, Plan, RoutePlan, Source, Sourced, StagePlan, StepPlan};
 
 use self::part::{Code, Part};
 use self::types::Types;
@@ -113,33 +115,67 @@ fn parts(plan: &Plan) -> Result<Vec<Option<Part>>, BuildError> {
 
 fn routes_of(plan: &Plan, parts: &[Option<Part>]) -> Result<Vec<RouteSpec>, BuildError> {
     let codes: Vec<_> = parts.iter().map(|part| part.as_ref().map(|part| part.code.clone())).collect();
-    let route = |route: &RoutePlan| {
-        let types = Types(parts);
-        let needs = types.needs(&route.steps.value, None);
-        let (input, example) =
-            needs.map_or_else(|| (unknown_input(plan, route), None), |needs| (needs.input, needs.example));
-        let output = types.gives(&route.steps.value, Some(input.clone())).unwrap_or_else(DataType::value);
-        let code = graph::code(&route.steps.value, &codes).map_err(|index| {
-            let message = format!(
-                "stage `{}` answers with a stream: a route has at most one such stage, outside of ensembles and switches",
-                plan.stages[index].name.value
-            );
-            let place = plan.place(&route.path.source, format!("route `{}`", route.path.value));
-            ConfigError::Rejected { place, message }
-        })?;
-        let mut spec = route_spec(route, code, input.clone(), output);
-        if let Some(summary) = &route.summary {
-            spec = spec.summary(summary.clone());
-        }
-        if route.examples.is_empty() {
-            spec = example.into_iter().fold(spec, RouteSpec::example);
-        }
-        for example in &route.examples {
-            spec = spec.example(example_value(plan, route, &input, example)?);
-        }
-        Ok(spec)
-    };
-    plan.routes.iter().map(route).collect()
+    plan.routes.iter().map(|planned| route(plan, planned, parts, &codes)).collect()
+}
+
+/// The stage of a model, which several routes share, also when they open at different times.
+#[derive(Clone)]
+pub(crate) struct SharedStage {
+    plan: Arc<Plan>,
+    part: Part,
+}
+
+impl SharedStage {
+    /// Builds the only stage of this plan.
+    pub(crate) fn build(plan: Plan) -> Result<Self, BuildError> {
+        let part = Part::build(&plan, &plan.stages[0])?;
+        Ok(Self { plan: Arc::new(plan), part })
+    }
+
+    /// A route over it.
+    pub(crate) fn route(&self, path: &str) -> Result<RouteSpec, BuildError> {
+        let steps = Sourced::new(StepPlan::Stage(0), Source::Target);
+        let planned = RoutePlan::new(Sourced::new(path.to_owned(), Source::Target), steps, &self.plan.settings);
+        route(&self.plan, &planned, &[Some(self.part.clone())], &[Some(self.part.code.clone())])
+    }
+}
+
+impl fmt::Debug for SharedStage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("SharedStage").field(&self.plan.stages[0].name.value).finish()
+    }
+}
+
+fn route(
+    plan: &Plan,
+    route: &RoutePlan,
+    parts: &[Option<Part>],
+    codes: &[Option<Code>],
+) -> Result<RouteSpec, BuildError> {
+    let types = Types(parts);
+    let needs = types.needs(&route.steps.value, None);
+    let (input, example) =
+        needs.map_or_else(|| (unknown_input(plan, route), None), |needs| (needs.input, needs.example));
+    let output = types.gives(&route.steps.value, Some(input.clone())).unwrap_or_else(DataType::value);
+    let code = graph::code(&route.steps.value, codes).map_err(|index| {
+        let message = format!(
+            "stage `{}` answers with a stream: a route has at most one such stage, outside of ensembles and switches",
+            plan.stages[index].name.value
+        );
+        let place = plan.place(&route.path.source, format!("route `{}`", route.path.value));
+        ConfigError::Rejected { place, message }
+    })?;
+    let mut spec = route_spec(route, code, input.clone(), output);
+    if let Some(summary) = &route.summary {
+        spec = spec.summary(summary.clone());
+    }
+    if route.examples.is_empty() {
+        spec = example.into_iter().fold(spec, RouteSpec::example);
+    }
+    for example in &route.examples {
+        spec = spec.example(example_value(plan, route, &input, example)?);
+    }
+    Ok(spec)
 }
 
 /// Any value; the schema's description says whether other nodes know the type.

@@ -12,6 +12,7 @@ use super::types::Needs;
 use crate::config::{ConfigError, CostUnit, Plan, RemoteConfig, Source, StageKind, StagePlan};
 
 /// A stage with the types of its items.
+#[derive(Clone)]
 pub(super) struct Part {
     pub(super) code: Code,
     /// Its input, with a generated example if possible. `None`: not known here.

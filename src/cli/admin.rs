@@ -3,10 +3,11 @@
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
 use std::time::Duration;
 
 use callboard_core::NodeHandle;
-use callboard_http::{Admin, HttpConfig, HttpEdge, serve_admin};
+use callboard_http::{Admin, HttpConfig, HttpEdge, ModelRepository, serve_admin};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
@@ -53,10 +54,17 @@ impl AdminSocket {
     }
 
     /// Starts to serve.
-    pub(crate) fn open(self, node: NodeHandle, edge: &HttpEdge, lines: LogLines) -> Result<AdminServer, CliError> {
+    pub(crate) fn open(
+        self,
+        node: NodeHandle,
+        edge: &HttpEdge,
+        models: Option<Arc<dyn ModelRepository>>,
+        lines: LogLines,
+    ) -> Result<AdminServer, CliError> {
         let Self { listener, config } = self;
         let address = listener.local_addr().map_err(|error| CliError::because("the admin listener", &error))?;
         let admin = Admin::new(node, edge);
+        models.into_iter().for_each(|models| admin.load_from(models));
         // It ends when it is dropped: it is the last part to end, so that the end can be observed.
         let serving = serve_admin(listener, admin.clone(), config, std::future::pending::<Duration>());
         let serving = tokio::spawn(async move {

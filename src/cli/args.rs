@@ -14,6 +14,7 @@ use super::client::args::value_of;
 use super::commands::bench_args::BenchArgs;
 use super::commands::call::CallArgs;
 use super::commands::cluster::ClusterArgs;
+use super::commands::models::ModelsArgs;
 use super::commands::status::StatusArgs;
 use super::snippet::Language;
 use crate::config::{Flags, SETTINGS, SettingName};
@@ -65,6 +66,8 @@ pub(crate) enum CliCommand {
     Bench(Box<BenchArgs>),
     /// Show the status of a node.
     Status(Box<StatusArgs>),
+    /// Show or change the models of a node.
+    Models(Box<ModelsArgs>),
     /// Send one request to a server.
     Call(Box<CallArgs>),
     /// Make a cluster, let members in, or join one.
@@ -134,6 +137,7 @@ pub(crate) fn parse(program: Program, args: impl IntoIterator<Item = OsString>) 
         ("doctor", None) => CliCommand::Doctor,
         ("init", None) => CliCommand::Init(value_of(matches, "directory")),
         ("cluster", None) => CliCommand::Cluster(Box::new(ClusterArgs::from_matches(matches))),
+        ("models", None) => CliCommand::Models(Box::new(ModelsArgs::from_matches(matches))),
         ("status", None) => CliCommand::Status(Box::new(StatusArgs::from_matches(matches))),
         ("completions", None) => CliCommand::Completions(value_of(matches, "shell")),
         ("man", None) => CliCommand::Man(matches.get_one::<String>("of").cloned()),
@@ -144,20 +148,24 @@ pub(crate) fn parse(program: Program, args: impl IntoIterator<Item = OsString>) 
     Ok(ParsedArgs { name, verb, target, flags: flags(matches) })
 }
 
-/// The same words, with `=true` after each yes-or-no flag that has no value: in `serve --model-control DIR`, `DIR` is the
-/// target.
+/// The same words, with `=true` after each yes-or-no flag that has no value, and after `--watch` without a time: in
+/// `serve --model-control DIR`, `DIR` is the target.
 fn with_values(args: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
     const VALUES: [&str; 8] = ["true", "false", "yes", "no", "on", "off", "1", "0"];
-    let is_flag = |word: &str| {
+    let is_flag = |word: &str, is: fn(&SettingName) -> bool| {
         let is_named = |name: &SettingName| word == name.flag || name.spellings_of_key().any(|other| word == other);
-        SETTINGS.into_iter().any(|name| name.is_yes_or_no() && is_named(name))
+        SETTINGS.into_iter().any(|name| is(name) && is_named(name))
     };
     let mut args = args.into_iter().peekable();
     let mut words = Vec::new();
     while let Some(mut word) = args.next() {
+        let flag = word.to_str().and_then(|word| word.strip_prefix("--"));
+        let named = |is: fn(&SettingName) -> bool| flag.is_some_and(|flag| is_flag(flag, is));
         // Words that are no value but look like one are values, so that the error names the flag.
-        let has_value = args.peek().is_some_and(|next| VALUES.iter().any(|value| next == value));
-        if !has_value && word.to_str().and_then(|word| word.strip_prefix("--")).is_some_and(is_flag) {
+        let next = args.peek().and_then(|next| next.to_str()).unwrap_or_default();
+        let has_value = VALUES.contains(&next);
+        let has_time = has_value || next == "none" || next.starts_with(|first: char| first.is_ascii_digit());
+        if !has_value && named(SettingName::is_yes_or_no) || !has_time && named(SettingName::is_on_without_value) {
             word.push("=true");
         }
         words.push(word);
@@ -223,7 +231,8 @@ pub(crate) fn command(program: Program) -> Command {
         .arg_required_else_help(true)
         .subcommands([serve, check, openapi, examples].map(with_settings))
         .subcommands(if program == Program::Callboard { for_files().map(with_target).to_vec() } else { Vec::new() })
-        .subcommands([CallArgs::command(), BenchArgs::command(), StatusArgs::command(), ClusterArgs::command()])
+        .subcommands([CallArgs::command(), BenchArgs::command(), StatusArgs::command(), ModelsArgs::command()])
+        .subcommands([ClusterArgs::command()])
         .subcommands([completions(), man()])
 }
 
@@ -307,7 +316,7 @@ fn target(program: Program) -> Arg {
     match program {
         Program::Callboard => target
             .value_name("DIR | FILE.toml | APP.py | MODEL.onnx")
-            .help("A directory with a callboard.toml, such a file, a Python file, or a model [default: the current directory]"),
+            .help("A directory with a callboard.toml or with models, such a file, a Python file, or a model [default: the current directory]"),
         Program::Own => target.value_name("FILE.toml").help("A settings file"),
     }
 }
@@ -333,7 +342,11 @@ fn explain() -> Arg {
 
 fn setting(name: &'static SettingName) -> Arg {
     let arg = Arg::new(name.flag);
-    let arg = if name.is_yes_or_no() { arg.num_args(0..=1).default_missing_value("true") } else { arg };
+    let arg = if name.is_yes_or_no() || name.is_on_without_value() {
+        arg.num_args(0..=1).default_missing_value("true")
+    } else {
+        arg
+    };
     let without_value = if name.is_yes_or_no() { "; without a value: true" } else { "" };
     arg.long(name.flag)
         // The key of the file also works as a flag.

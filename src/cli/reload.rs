@@ -32,7 +32,7 @@ impl WatchedFiles {
     pub(crate) fn of(plan: &Plan) -> Self {
         let target = match &plan.target {
             Target::File { path, .. } | Target::Model { path } => path.clone(),
-            Target::Program { .. } => PathBuf::new(),
+            Target::Models { .. } | Target::Program { .. } => PathBuf::new(),
         };
         Self { base: plan.target.base().to_owned(), target }
     }

@@ -11,9 +11,8 @@ use std::collections::HashSet;
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use callboard_core::{NodeHandle, RouteChange, RouteSpec};
-use callboard_http::is_reserved;
-use callboard_oip::{ModelRepository, RepositoryChange, RepositoryError};
+use callboard_core::{ChangeError, NodeHandle, Rollout, RouteChange, RouteSpec};
+use callboard_http::{ModelRepository, RepositoryChange, RepositoryError, is_reserved};
 use tokio::task::spawn_blocking;
 
 use super::error::CliError;
@@ -37,7 +36,8 @@ impl ConfiguredRoutes {
         Self { reload: Arc::new(reload), node, routes: Mutex::new(names(plan)), turn: Arc::default() }
     }
 
-    async fn load_now(&self, route: &str) -> Result<(), RepositoryError> {
+    /// With a rollout instead of that of the configuration.
+    async fn load_now(&self, route: &str, own: Option<Rollout>) -> Result<(), RepositoryError> {
         let turn = Arc::clone(&self.turn).lock_owned().await;
         let served: HashSet<String> = self.node.client().routes().iter().map(|route| route.name().to_owned()).collect();
         let reloaded = spawn_blocking({
@@ -47,8 +47,9 @@ impl ConfiguredRoutes {
         });
         let ((all, reloaded), _turn) = reloaded.await.map_err(|panic| RepositoryError::Source(panic.to_string()))??;
         *self.routes.lock().unwrap_or_else(PoisonError::into_inner) = all;
-        let change = reloaded?.into_iter().fold(RouteChange::new(), |change, route| {
-            if served.contains(route.name()) { change.replace_route(route) } else { change.add_route(route) }
+        let change = reloaded?.into_iter().fold(RouteChange::new(), |change, (route, rollout)| {
+            let is_served = served.contains(route.name());
+            take_over(change, (route, own.clone().or(rollout)), is_served)
         });
         self.node.change(change).await?;
         Ok(())
@@ -62,14 +63,14 @@ impl ConfiguredRoutes {
             let refused = |error: CliError| RepositoryError::Source(error.to_string());
             let plan = reload().map_err(refused)?;
             let routes = crate::assemble::routes(&plan).map_err(|error| refused(CliError::from_build(error)))?;
-            Ok::<_, RepositoryError>((names(&plan), routes, turn))
+            Ok::<_, RepositoryError>((names(&plan), with_rollouts(&plan, routes), turn))
         });
         let (all, routes, _turn) = built.await.map_err(|panic| RepositoryError::Source(panic.to_string()))??;
         let is_served = |route: &str| self.node.client().route(route).is_some();
         let mut change = RouteChange::new();
         for route in routes {
-            let is_new = !is_served(route.name());
-            change = if is_new { change.add_route(route) } else { change.replace_route(route) };
+            let is_served = is_served(route.0.name());
+            change = take_over(change, route, is_served);
         }
         for route in self.routes().iter().filter(|route| !all.contains(route) && is_served(route)) {
             change = change.remove_route(route);
@@ -95,11 +96,23 @@ impl ModelRepository for ConfiguredRoutes {
     }
 
     fn load<'a>(&'a self, route: &'a str) -> RepositoryChange<'a> {
-        Box::pin(self.load_now(route))
+        Box::pin(self.load_now(route, None))
     }
 
     fn unload<'a>(&'a self, route: &'a str) -> RepositoryChange<'a> {
         Box::pin(self.unload_now(route))
+    }
+
+    fn roll_out<'a>(&'a self, route: &'a str, version: Option<u64>, rollout: Rollout) -> RepositoryChange<'a> {
+        Box::pin(async move {
+            if version.is_some() {
+                return Err(RepositoryError::Source("a route of a configuration has no versions".to_owned()));
+            }
+            if self.node.client().route(route).is_none() {
+                return Err(ChangeError::NoSuchRoute { route: route.into() }.into());
+            }
+            self.load_now(route, Some(rollout)).await
+        })
     }
 }
 
@@ -113,8 +126,27 @@ fn names(plan: &Plan) -> Vec<String> {
     plan.routes.iter().map(|route| route.path.value.clone()).collect()
 }
 
+/// A route, and the rollout by which it takes over from the served one.
+type ReloadedRoute = (RouteSpec, Option<Rollout>);
+
 /// All routes of the configuration, and the routes to replace together.
-type ReloadedRoutes = (Vec<String>, Result<Vec<RouteSpec>, RepositoryError>);
+type ReloadedRoutes = (Vec<String>, Result<Vec<ReloadedRoute>, RepositoryError>);
+
+fn with_rollouts(plan: &Plan, routes: Vec<RouteSpec>) -> Vec<ReloadedRoute> {
+    let rollout = |spec: &RouteSpec| {
+        let planned = plan.routes.iter().find(|planned| planned.path.value == spec.name());
+        planned?.rollout.value.as_ref().map(|rollout| rollout.rollout.clone())
+    };
+    routes.into_iter().map(|route| (rollout(&route), route)).map(|(rollout, route)| (route, rollout)).collect()
+}
+
+fn take_over(change: RouteChange, (route, rollout): ReloadedRoute, is_served: bool) -> RouteChange {
+    match rollout {
+        _ if !is_served => change.add_route(route),
+        Some(rollout) => change.roll_out(route, rollout),
+        None => change.replace_route(route),
+    }
+}
 
 fn reload_routes(reload: &ReloadFn, route: &str, served: &HashSet<String>) -> Result<ReloadedRoutes, RepositoryError> {
     let mut plan = reload().map_err(|error| RepositoryError::Source(error.to_string()))?;
@@ -127,6 +159,7 @@ fn reload_routes(reload: &ReloadFn, route: &str, served: &HashSet<String>) -> Re
         return Ok((all, Err(RepositoryError::Source(message))));
     }
     let reloaded = crate::assemble::routes(&plan)
+        .map(|routes| with_rollouts(&plan, routes))
         .map_err(|error| RepositoryError::Source(CliError::from_build(error).to_string()));
     Ok((all, reloaded))
 }
@@ -156,8 +189,6 @@ fn together(plan: &Plan, route: &str, served: &HashSet<String>) -> Option<HashSe
 #[cfg(test)]
 mod tests {
     use std::task::{Context, Waker};
-
-    use callboard_core::ChangeError;
 
     use super::*;
     use crate::config::{Environment, Flags, Target};
@@ -222,6 +253,30 @@ mod tests {
         file.lock().unwrap().push_str("[[");
         assert!(matches!(configured.load_all().await, Err(RepositoryError::Source(_))));
         assert_eq!((revisions(&node), configured.routes()), (after, vec!["/a".to_owned(), "/c".to_owned()]));
+    }
+
+    #[tokio::test]
+    async fn a_route_with_a_rollout_is_loaded_again_beside_the_served_one() {
+        let with_rollout = text(&[("/a", "\"one\""), ("/b", "\"two\"")])
+            .replace("path = \"/a\"\n", "path = \"/a\"\nrollout = { canary = \"5%\", min_calls = 50 }\n");
+        let (node, configured, _) = node(with_rollout).await;
+        configured.load_all().await.unwrap();
+        let described = node.describe();
+        let rollouts: Vec<_> = described.routes.iter().map(|route| (route.revision, &route.rollout)).collect();
+        let (revision, Some(rollout)) = &rollouts[0] else { panic!("no rollout: {rollouts:?}") };
+        assert_eq!(
+            (*revision, rollout.revision, rollout.mode, rollout.share, rollout.min_calls),
+            (1, 2, "canary", 0.05, 50)
+        );
+        assert!(rollouts[1].1.is_none(), "`/b` was replaced");
+        let again = configured.load("/a").await.unwrap_err().to_string();
+        assert!(again.contains("a rollout of `/a` is running"), "{again}");
+        node.promote_route("/a").await.unwrap();
+        configured.load("/a").await.unwrap();
+        node.promote_route("/a").await.unwrap();
+        let shadow = Rollout::shadow(0.1);
+        configured.roll_out("/b", None, shadow.clone().run_effects_twice()).await.unwrap();
+        assert!(matches!(configured.roll_out("/b", Some(2), shadow).await, Err(RepositoryError::Source(_))));
     }
 
     #[tokio::test]

@@ -8,7 +8,9 @@ use callboard_http::ApiInfo;
 use tracing::Level;
 
 use super::args::{self, CliCommand, ParsedArgs, Program};
-use super::commands::{bench, call, check, cluster, examples, explain, export, init, openapi, serve, status, words};
+use super::commands::{
+    bench, call, check, cluster, examples, explain, export, init, models, openapi, serve, status, words,
+};
 #[cfg(feature = "process")]
 use super::commands::{doctor, prepare};
 use super::complaint::complaint;
@@ -85,6 +87,7 @@ fn carry_out(
         CliCommand::Bench(args) => return bench::run(&args),
         CliCommand::Call(args) => return call::run(&args),
         CliCommand::Status(args) => return status::run(&args),
+        CliCommand::Models(args) => return models::run(&args),
         CliCommand::Cluster(args) => return cluster::run(&args),
         CliCommand::Completions(shell) => return words::completions(program, &low.name, shell),
         CliCommand::Man(of) => return words::man(program, &low.name, of.as_deref()),
@@ -133,6 +136,7 @@ fn carry_out(
         | CliCommand::Bench(_)
         | CliCommand::Call(_)
         | CliCommand::Status(_)
+        | CliCommand::Models(_)
         | CliCommand::Cluster(_) => Ok(()),
         CliCommand::Completions(_)
         | CliCommand::Man(_)

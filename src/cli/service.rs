@@ -49,7 +49,7 @@ impl Service {
 /// The name of the target in messages.
 pub(crate) fn title(target: &Target) -> String {
     match target {
-        Target::File { path, .. } | Target::Model { path } => path.display().to_string(),
+        Target::File { path, .. } | Target::Model { path } | Target::Models { path, .. } => path.display().to_string(),
         Target::Program { .. } => "this program".to_owned(),
     }
 }
@@ -183,6 +183,7 @@ pub(crate) fn api_info(plan: &Plan, own: Option<ApiInfo>) -> ApiInfo {
     let name = match &plan.target {
         Target::File { path, .. } if path.ends_with(FILE_NAME) => path.parent().and_then(directory_name),
         Target::File { path, .. } | Target::Model { path } => path.file_stem().map(OsStr::to_owned),
+        Target::Models { path, .. } => directory_name(path),
         Target::Program { .. } => None,
     };
     let mut info = own.unwrap_or_else(|| {

@@ -7,12 +7,13 @@ use std::path::{Path, PathBuf};
 use crate::config::{ConfigError, Target};
 
 use super::args::Program;
+use super::models;
 
 /// The configuration file of a directory.
 pub(crate) const FILE_NAME: &str = "callboard.toml";
 
-const NO_FILE: &str = "there is no callboard.toml in this directory; a model or a Python file is served without one: \
-     callboard serve model.onnx, callboard serve app.py";
+const NO_FILE: &str = "there is no callboard.toml in this directory, and no model such as NAME/1/model.onnx or NAME.onnx; \
+     a model or a Python file is served without one: callboard serve model.onnx, callboard serve app.py";
 
 /// A longer file is no configuration.
 const MAX_FILE_BYTES: u64 = 4 << 20;
@@ -35,7 +36,7 @@ fn served(path: PathBuf) -> Result<Target, ConfigError> {
     if metadata.is_dir() {
         let file = if path == Path::new(".") { PathBuf::from(FILE_NAME) } else { path.join(FILE_NAME) };
         if !file.exists() {
-            return Err(problem(&path, NO_FILE));
+            return models_of(path);
         }
         return Ok(Target::File { text: read(file.clone())?, path: file });
     }
@@ -44,6 +45,15 @@ fn served(path: PathBuf) -> Result<Target, ConfigError> {
         Some("onnx") => Ok(Target::Model { path }),
         _ => Err(problem(&path, "expected a directory, a .toml, .py or .onnx file")),
     }
+}
+
+/// A directory of models.
+fn models_of(path: PathBuf) -> Result<Target, ConfigError> {
+    let models = models::look(&path).map_err(|error| problem(&path, &unreadable(&error)))?;
+    if models.is_empty() {
+        return Err(problem(&path, NO_FILE));
+    }
+    Ok(Target::Models { path, models: models.into_values().collect() })
 }
 
 /// The file of `app.py` or `app.py:Name`, and the name.

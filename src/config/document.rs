@@ -174,6 +174,11 @@ impl<'d> Entry<'d> {
         ConfigError::BadValue { place: self.place(), expected: expected.into(), found }
     }
 
+    /// The value as a whole number.
+    pub(crate) fn integer(&self) -> Option<u64> {
+        Raw::Toml(self.value).integer()
+    }
+
     /// The value in this form.
     pub(crate) fn read<F: Form>(&self, form: &F) -> Result<Sourced<F::Value>, ConfigError> {
         match form.read(Raw::Toml(self.value)) {

@@ -76,6 +76,7 @@ fn title(target: &Target) -> String {
         }
         Target::File { path, .. } => format!("plan of {} (lines are its lines)", path.display()),
         Target::Model { path } => format!("plan of the model {}", path.display()),
+        Target::Models { path, .. } => format!("plan of the models in {}", path.display()),
         Target::Program { file: Some((path, _)) } => {
             format!("plan of this program with {} (lines are its lines)", path.display())
         }
@@ -134,6 +135,7 @@ fn stage_rows(stage: &StagePlan) -> Vec<Row> {
 }
 
 fn route_rows(plan: &Plan, route: &RoutePlan) -> Vec<Row> {
+    let rollout = route.rollout.value.as_ref().map_or("none", |rollout| &rollout.text);
     vec![
         Row::new("stages", plan.shape_of(route).to_string(), &route.steps.source),
         Row::with_form(of_route::MAX_IN_FLIGHT, &of_route::MAX_IN_FLIGHT_FORM, &route.max_in_flight),
@@ -141,6 +143,7 @@ fn route_rows(plan: &Plan, route: &RoutePlan) -> Vec<Row> {
         Row::with_form(of_route::MAX_TIMEOUT, &of_route::MAX_TIMEOUT_FORM, &route.max_timeout),
         Row::with_form(of_route::PRIORITY, &of_route::PRIORITY_FORM, &route.priority),
         Row::with_form(of_route::MAX_BODY_BYTES, of_route::max_body_bytes_form(), &route.max_body_bytes),
+        Row::new("rollout", rollout.to_owned(), &route.rollout.source),
     ]
 }
 

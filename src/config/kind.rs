@@ -81,6 +81,27 @@ impl StageKind {
         Err(ConfigError::Target { path: path.to_owned(), problem })
     }
 
+    /// Reads the keys of kind `onnx` but `model`, which [`set_model`](Self::set_model) sets.
+    #[cfg(feature = "onnx")]
+    pub(crate) fn read_model(section: &Section<'_>, common: &[&str]) -> Result<Self, ConfigError> {
+        own_keys::read_with(section, common, Some(("model", ""))).map(Self::Onnx)
+    }
+
+    /// This program cannot run models.
+    #[cfg(not(feature = "onnx"))]
+    pub(crate) fn read_model(section: &Section<'_>, _common: &[&str]) -> Result<Self, ConfigError> {
+        Err(ConfigError::Unavailable { place: section.place(), kind: "onnx", feature: "onnx" })
+    }
+
+    /// Sets the file of a model. Another kind has none.
+    pub(crate) fn set_model(&mut self, path: &Path) {
+        match self {
+            #[cfg(feature = "onnx")]
+            Self::Onnx(config) => config.model = path.to_owned(),
+            _ => {}
+        }
+    }
+
     /// Whether only other nodes run the stage.
     #[must_use]
     pub fn is_remote(&self) -> bool {

@@ -10,6 +10,8 @@
 //!                └─► stages, routes ─────┘
 //! ```
 //!
+//! `models/` does the same for a directory of models: its names and settings files become stages and routes.
+//!
 //! A flag overrides the environment, the environment the file, the file the default. Every value keeps its [`Source`].
 //! Every error is one line with the place, the key and the expected value. An unknown key names the nearest one.
 
@@ -22,12 +24,14 @@ mod graph;
 mod helper;
 mod kind;
 mod layers;
+pub(crate) mod models;
 mod nearest;
 mod own_keys;
 mod plan;
 #[cfg(feature = "process")]
 mod process;
 mod remote;
+mod rollout;
 mod route;
 mod setting;
 mod source;
@@ -43,11 +47,13 @@ pub use graph::StepPlan;
 pub use helper::{HelperKeys, HelperPlan, ReadyKey};
 pub use kind::StageKind;
 pub use layers::{ENV_PREFIX, Environment, Flags};
+pub use models::listing::{FoundModel, FoundVersion, Print, RefusedVersion};
 pub use nearest::Hint;
 pub use plan::{Plan, Settings, Target};
 #[cfg(feature = "process")]
 pub use process::{ProcessKeys, PythonKeys};
 pub use remote::RemoteConfig;
+pub use rollout::RolloutPlan;
 pub use route::{ExamplePlan, RoutePlan};
 pub use setting::{ALL as SETTINGS, Name as SettingName};
 pub use source::{Source, Sourced};

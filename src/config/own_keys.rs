@@ -13,9 +13,23 @@ use super::error::ConfigError;
 
 /// Reads the keys of `section` that are not in `common`.
 pub(crate) fn read<T: DeserializeOwned>(section: &Section<'_>, common: &[&str]) -> Result<T, ConfigError> {
-    let known: Vec<&str> = common.iter().chain(fields_of::<T>()).copied().collect();
+    read_with(section, common, None)
+}
+
+/// The same with a key that the section does not have and must not have: its value comes from elsewhere.
+pub(crate) fn read_with<T: DeserializeOwned>(
+    section: &Section<'_>,
+    common: &[&str],
+    given: Option<(&'static str, &str)>,
+) -> Result<T, ConfigError> {
+    let is_given = |key: &&str| given.is_some_and(|(given, _)| given == *key);
+    let known: Vec<&str> = common.iter().chain(fields_of::<T>()).copied().filter(|key| !is_given(key)).collect();
     section.deny_unknown(&known)?;
-    let table = DeValue::Table(section.without(common));
+    let mut table = section.without(common);
+    if let Some((key, text)) = given {
+        table.insert(Spanned::new(0..0, key.into()), Spanned::new(0..0, DeValue::String(text.into())));
+    }
+    let table = DeValue::Table(table);
     T::deserialize(ValueDeserializer::from(Spanned::new(0..0, table))).map_err(|error| {
         let place = match error.span() {
             // The table made above has no place in the file; an error about the whole table belongs to the section.

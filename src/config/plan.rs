@@ -19,14 +19,15 @@ use super::graph::StepPlan;
 use super::helper::{self, HelperPlan};
 use super::kind::StageKind;
 use super::layers::{Environment, Flags, Layers};
+use super::models::{self, listing::FoundModel};
 use super::route::{self, RoutePlan};
 use super::setting::stage::SPLIT;
 use super::setting::{
     ACCESS_LOG, ADMIN, ADMIN_API_KEYS, ALL, API_KEYS, API_TITLE, API_VERSION, BODY_TIMEOUT, CALLS_BACK, CLUSTER,
     COMPRESS_FROM_BYTES, CORS, DEFAULT_TIMEOUT, DRAIN, DRAIN_DELAY, EXPLAIN_REQUESTS, FILE_HOSTS, FILE_MAX_BYTES,
     FILE_TIMEOUT, HOSTS, HTTP, JOIN, LOG, LOG_FORMAT, MAX_BODY_BYTES, MAX_CONNECTIONS, MAX_CONNECTIONS_PER_ADDRESS,
-    MAX_IN_FLIGHT, MAX_IN_FLIGHT_BYTES, MAX_TIMEOUT, MODEL_CONTROL, Name, OFFERS, OTLP_CA_FILE, OTLP_ENDPOINT, QUEUE,
-    QUIC, RATE_LIMIT, STREAM_HEARTBEAT, Setting, TLS_CERTIFICATE, TLS_KEY, TRACE_RATIO,
+    MAX_IN_FLIGHT, MAX_IN_FLIGHT_BYTES, MAX_TIMEOUT, MODEL_CONTROL, MODEL_UPLOADS, Name, OFFERS, OTLP_CA_FILE,
+    OTLP_ENDPOINT, QUEUE, QUIC, RATE_LIMIT, STREAM_HEARTBEAT, Setting, TLS_CERTIFICATE, TLS_KEY, TRACE_RATIO, WATCH,
 };
 use super::source::{Source, Sourced};
 use super::stage::{self, StagePlan};
@@ -46,6 +47,13 @@ pub enum Target {
         /// The model.
         path: PathBuf,
     },
+    /// A directory of models: for each version that is served a stage, and a route for it and for each model.
+    Models {
+        /// The directory.
+        path: PathBuf,
+        /// Its models when it was looked at.
+        models: Vec<FoundModel>,
+    },
     /// The routes of a program's own app. A file, if there is one, may hold settings only.
     Program {
         /// Path and content of the file.
@@ -61,6 +69,7 @@ impl Target {
             Self::File { path, .. } | Self::Program { file: Some((path, _)) } => {
                 path.parent().unwrap_or_else(|| Path::new(""))
             }
+            Self::Models { path, .. } => path,
             Self::Model { .. } | Self::Program { file: None } => Path::new(""),
         }
     }
@@ -69,7 +78,7 @@ impl Target {
         match self {
             Self::File { path, text } => Some((path, text)),
             Self::Program { file } => file.as_ref().map(|(path, text)| (path.as_path(), text.as_str())),
-            Self::Model { .. } => None,
+            Self::Model { .. } | Self::Models { .. } => None,
         }
     }
 }
@@ -131,6 +140,10 @@ pub struct Settings {
     pub api_title: Sourced<Option<String>>,
     /// The version in the OpenAPI document, if set.
     pub api_version: Sourced<Option<String>>,
+    /// How often a directory of models is looked at, if at all.
+    pub models_watch: Sourced<Option<Duration>>,
+    /// The largest model file that operators may upload, if any.
+    pub model_uploads: Sourced<Option<u64>>,
     /// The filter of log lines.
     pub log: Sourced<String>,
     /// The format of log lines.
@@ -191,9 +204,13 @@ impl Plan {
         if matches!(target, Target::Program { .. }) {
             settings.check_program()?;
         }
+        if !matches!(target, Target::Models { .. }) {
+            settings.check_without_models()?;
+        }
         let (stages, routes) = match (&target, &file) {
             (Target::File { .. }, Some(root)) => read_pipelines(root, &settings)?,
             (Target::Model { path }, _) => model_pipeline(path, &settings)?,
+            (Target::Models { .. }, _) => models::pipelines(&target, &settings)?,
             _ => (Vec::new(), Vec::new()),
         };
         #[cfg(feature = "process")]
@@ -209,6 +226,18 @@ impl Plan {
         };
         plan.check_alone()?;
         Ok(plan)
+    }
+
+    /// The plan of one stage, with the settings of this plan.
+    pub(crate) fn of_stage(&self, stage: StagePlan) -> Self {
+        Self {
+            target: self.target.clone(),
+            settings: self.settings.clone(),
+            stages: vec![stage],
+            routes: Vec::new(),
+            #[cfg(feature = "process")]
+            helpers: Vec::new(),
+        }
     }
 
     /// A remote stage or a split needs other nodes; it is refused on a node without peers, where it would have no
@@ -295,6 +324,8 @@ impl Settings {
             admin_api_keys: layers.resolve(&ADMIN_API_KEYS)?,
             api_title: layers.resolve(&API_TITLE)?,
             api_version: layers.resolve(&API_VERSION)?,
+            models_watch: layers.resolve(&WATCH)?,
+            model_uploads: layers.resolve(&MODEL_UPLOADS)?,
             log: layers.resolve(&LOG)?,
             log_format: layers.resolve(&LOG_FORMAT)?,
             access_log: layers.resolve(&ACCESS_LOG)?,
@@ -375,6 +406,23 @@ impl Settings {
         }
     }
 
+    /// Settings of a directory of models.
+    fn check_without_models(&self) -> Result<(), ConfigError> {
+        if self.model_uploads.source != Source::Default {
+            return Err(ConfigError::NotHere {
+                what: described(&MODEL_UPLOADS, &self.model_uploads),
+                why: "only a directory of models takes model files",
+            });
+        }
+        match self.models_watch.source {
+            Source::Default => Ok(()),
+            _ => Err(ConfigError::NotHere {
+                what: described(&WATCH, &self.models_watch),
+                why: "only a directory of models is watched; `serve --reload` builds the routes of a file again",
+            }),
+        }
+    }
+
     /// Name, value and source of each, in the order of the table.
     pub(crate) fn rows(&self) -> Vec<(&'static Name, String, &Source)> {
         vec![
@@ -405,6 +453,8 @@ impl Settings {
             row(&FILE_HOSTS, &self.file_hosts),
             row(&FILE_MAX_BYTES, &self.file_max_bytes),
             row(&FILE_TIMEOUT, &self.file_timeout),
+            row(&WATCH, &self.models_watch),
+            row(&MODEL_UPLOADS, &self.model_uploads),
             row(&LOG, &self.log),
             row(&LOG_FORMAT, &self.log_format),
             row(&ACCESS_LOG, &self.access_log),

@@ -13,6 +13,7 @@ use super::document::{Entry, Section, one_line};
 use super::error::ConfigError;
 use super::graph::{self, StepPlan};
 use super::plan::Settings;
+use super::rollout::{self, RolloutPlan};
 use super::setting::route::{
     MAX_BODY_BYTES, MAX_IN_FLIGHT, MAX_IN_FLIGHT_FORM, MAX_TIMEOUT, MAX_TIMEOUT_FORM, PRIORITY, PRIORITY_FORM, TIMEOUT,
     max_body_bytes_form, timeout_form,
@@ -37,6 +38,8 @@ pub struct RoutePlan {
     pub priority: Sourced<Priority>,
     /// The largest request body.
     pub max_body_bytes: Sourced<u64>,
+    /// How it takes over when it is loaded again; `None` if at once.
+    pub rollout: Sourced<Option<RolloutPlan>>,
     /// One line for people.
     pub summary: Option<String>,
     /// Valid inputs: shown in the documentation, and run by `callboard check`.
@@ -52,8 +55,8 @@ pub enum ExamplePlan {
     Json(Value),
 }
 
-const KEYS: [&str; 9] =
-    ["path", "stages", "summary", "examples", MAX_IN_FLIGHT, TIMEOUT, MAX_TIMEOUT, PRIORITY, MAX_BODY_BYTES];
+const KEYS: [&str; 10] =
+    ["path", "stages", "summary", "examples", "rollout", MAX_IN_FLIGHT, TIMEOUT, MAX_TIMEOUT, PRIORITY, MAX_BODY_BYTES];
 
 const STAGES: &str = "the names of one or more stages, such as [\"decode\", \"model\"]";
 const EXAMPLE: &str = "tables such as { file = \"seven.png\" } or { json = { text = \"hello\" } }";
@@ -69,6 +72,7 @@ impl RoutePlan {
             max_timeout: Sourced::new(None, Source::Default),
             priority: Sourced::new(Priority::default(), Source::Default),
             max_body_bytes: settings.max_body_bytes.clone(),
+            rollout: Sourced::new(None, Source::Default),
             summary: None,
             examples: Vec::new(),
         }
@@ -87,9 +91,28 @@ pub(crate) fn read_all(
         if let Some(first) = routes.iter().find(|first| first.path.value == route.path.value) {
             return Err(section.duplicate("route", "path", &first.path));
         }
+        check_shared(&section, &route, &routes, stages)?;
         routes.push(route);
     }
     Ok(routes)
+}
+
+/// Routes that share a stage change together, so none of them has a rollout.
+fn check_shared(
+    section: &Section<'_>,
+    route: &RoutePlan,
+    others: &[RoutePlan],
+    stages: &[StagePlan],
+) -> Result<(), ConfigError> {
+    let own = route.steps.value.stages();
+    for other in others.iter().filter(|other| route.rollout.value.is_some() || other.rollout.value.is_some()) {
+        if let Some(shared) = other.steps.value.stages().into_iter().find(|stage| own.contains(stage)) {
+            let (stage, other) = (&stages[shared].name.value, &other.path.value);
+            let message = format!("it shares stage `{stage}` with route `{other}`, so neither can have a `rollout`");
+            return Err(ConfigError::Rejected { place: section.place(), message });
+        }
+    }
+    Ok(())
 }
 
 fn read(section: Section<'_>, stages: &[StagePlan], settings: &Settings) -> Result<RoutePlan, ConfigError> {
@@ -112,6 +135,7 @@ fn read(section: Section<'_>, stages: &[StagePlan], settings: &Settings) -> Resu
     route.max_timeout = section.read(MAX_TIMEOUT, &MAX_TIMEOUT_FORM)?.unwrap_or(route.max_timeout);
     route.priority = section.read(PRIORITY, &PRIORITY_FORM)?.unwrap_or(route.priority);
     route.max_body_bytes = section.read(MAX_BODY_BYTES, max_body_bytes_form())?.unwrap_or(route.max_body_bytes);
+    route.rollout = rollout::read(&section)?;
     if route.max_body_bytes.value > settings.max_in_flight_bytes.value {
         let place = section.get(MAX_BODY_BYTES).map_or_else(|| section.place(), |entry| entry.place());
         let message = "it is above limits.max_in_flight_bytes, so such a body could never be admitted";

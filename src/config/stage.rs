@@ -168,7 +168,23 @@ fn read(section: Section<'_>, queue: &Sourced<usize>) -> Result<StagePlan, Confi
     let section = section.called(format!("stage `{}`", name.value));
     let kind = StageKind::read(&section, &COMMON)?;
     let mut stage = StagePlan::new(name, kind, queue.clone());
-    stage.own = own_keys(&section);
+    stage.own = own_keys(&section, &[]);
+    fill(&section, &mut stage)?;
+    Ok(stage)
+}
+
+/// Reads the settings of a model in a directory of models into its stage: the keys of a stage of kind `onnx` without
+/// those that the directory says, and without `other`, the keys of something else.
+pub(crate) fn read_model(section: &Section<'_>, other: &[&str], stage: &mut StagePlan) -> Result<(), ConfigError> {
+    const SAID: [&str; 4] = ["name", "kind", REVISION, SPLIT];
+    let common: Vec<&str> = COMMON.into_iter().filter(|key| !SAID.contains(key)).chain(other.iter().copied()).collect();
+    stage.kind = StageKind::read_model(section, &common)?;
+    stage.own = own_keys(section, other);
+    fill(section, stage)
+}
+
+/// Reads the keys that every kind of stage has.
+fn fill(section: &Section<'_>, stage: &mut StagePlan) -> Result<(), ConfigError> {
     set(&mut stage.max_batch_size, section.read(MAX_BATCH_SIZE, &MAX_BATCH_SIZE_FORM)?);
     set(&mut stage.max_delay, section.read(MAX_DELAY, &MAX_DELAY_FORM)?);
     set(&mut stage.replicas, section.read(REPLICAS, &REPLICAS_FORM)?);
@@ -185,8 +201,7 @@ fn read(section: Section<'_>, queue: &Sourced<usize>) -> Result<StagePlan, Confi
     set(&mut stage.split, section.read(SPLIT, &SPLIT_FORM)?);
     set(&mut stage.cache, section.read(CACHE, &CACHE_FORM)?);
     set(&mut stage.cache_shared, section.read(CACHE_SHARED, &CACHE_SHARED_FORM)?);
-    check_effect(&section, &stage)?;
-    Ok(stage)
+    check_effect(section, stage)
 }
 
 /// A key without effect is refused: it would suggest a bound that does not exist.
@@ -231,8 +246,8 @@ fn check_effect(section: &Section<'_>, stage: &StagePlan) -> Result<(), ConfigEr
     Ok(())
 }
 
-fn own_keys(section: &Section<'_>) -> Vec<OwnKey> {
-    let own = section.keys().into_iter().filter(|key| !COMMON.contains(key));
+fn own_keys(section: &Section<'_>, other: &[&str]) -> Vec<OwnKey> {
+    let own = section.keys().into_iter().filter(|key| !COMMON.contains(key) && !other.contains(key));
     own.filter_map(|key| section.get(key).map(|entry| (key, entry)))
         .map(|(key, entry)| OwnKey::new(key, &entry))
         .collect()

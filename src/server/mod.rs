@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use callboard_core::{App, Drained, LocalClient, Node, StartError};
-use callboard_http::{ABORT_GRACE, ApiInfo, HttpConfig, HttpEdge};
-use callboard_oip::{InferenceProtocol, ModelRepository};
+use callboard_http::{ABORT_GRACE, ApiInfo, HttpConfig, HttpEdge, ModelRepository};
+use callboard_oip::InferenceProtocol;
 use tokio::net::{TcpListener, ToSocketAddrs};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
@@ -92,6 +92,11 @@ impl StartingServer {
     /// Starts the app. If it does not start, the socket closes.
     pub(crate) async fn start(self, app: App) -> Result<Server, ServeError> {
         let node = app.start().await?;
+        self.open_node(node)
+    }
+
+    /// Serves a node that was started, and perhaps given routes, before callers can reach it.
+    pub(crate) fn open_node(self, node: Node) -> Result<Server, ServeError> {
         // First, so that the first call has spans.
         #[cfg(feature = "otlp")]
         let spans = self.parts.spans.map(|config| self.edge.export_spans(&config));

@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod adder;
 mod admin;
 mod bench;
 mod bench_quic;
@@ -10,6 +11,7 @@ mod call;
 mod check;
 mod cluster;
 mod digits;
+mod directory;
 mod examples;
 mod graph;
 #[cfg(target_os = "linux")]

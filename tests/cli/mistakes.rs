@@ -22,8 +22,8 @@ fn a_wrong_command_line_ends_with_code_2() {
         (&["serve", "no/such/place"], "callboard: no/such/place: there is no such file or directory"),
         (
             &["serve", "docs"],
-            "callboard: docs: there is no callboard.toml in this directory; a model or a Python file is \
-             served without one: callboard serve model.onnx, callboard serve app.py",
+            "callboard: docs: there is no callboard.toml in this directory, and no model such as NAME/1/model.onnx or NAME.onnx; \
+             a model or a Python file is served without one: callboard serve model.onnx, callboard serve app.py",
         ),
         (&["serve", "Cargo.lock"], "callboard: Cargo.lock: expected a directory, a .toml, .py or .onnx file"),
         (

@@ -8,3 +8,4 @@ pub use crate::node::{
 };
 pub use crate::pipeline::PipelineShape;
 pub use crate::pool::StageState;
+pub use crate::router::{RevisionDescription, RolloutDescription, RolloutState};

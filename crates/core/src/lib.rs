@@ -92,7 +92,7 @@ pub use pipeline::{IntoPipeline, IntoStreamPipeline, MemberError, Members, Pipel
 pub use queue::bench;
 pub use queue::{BatchPolicy, DEFAULT_AGEING};
 pub use restart::{BackoffPolicy, RestartIntensity};
-pub use router::{AppliedChange, ChangeError, RouteChange, RouteSpec, check_route_name};
+pub use router::{AppliedChange, ChangeError, Rollout, RouteChange, RouteSpec, check_route_name};
 pub use stage::{
     CacheSettings, Contract, DEFAULT_CONCURRENCY, DEFAULT_CRASH_RETRIES, DEFAULT_CREDIT, DEFAULT_MAX_ABANDONED_THREADS,
     DEFAULT_QUEUE_ENTRIES, MAX_REPLICAS, Placement, Rows, Stage, StageSettings, StreamStage,

@@ -119,6 +119,7 @@ mod error;
 mod file_type;
 mod guard;
 mod listener;
+mod model_repository;
 mod observe;
 pub mod protocol;
 mod request;
@@ -146,3 +147,6 @@ pub use file_type::media_type_of;
 pub use guard::{ApiKeys, ApiKeysError, Cors, CorsError, Hosts, HostsError, RateLimit, RateLimitError};
 pub use listener::ABORT_GRACE;
 pub use listener::tls::TlsError;
+pub use model_repository::{
+    ModelRepository, ModelUpload, RepositoryChange, RepositoryError, RepositoryModel, RepositoryVersion,
+};

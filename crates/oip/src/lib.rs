@@ -31,7 +31,6 @@ mod head;
 mod infer;
 mod metadata;
 mod model;
-mod model_repository;
 mod parameters;
 mod path;
 mod repository;
@@ -65,7 +64,7 @@ use self::repository::ModelChange;
 #[cfg(feature = "fuzz")]
 #[doc(hidden)]
 pub use self::fuzz::decode_inference_request;
-pub use self::model_repository::{ModelRepository, RepositoryChange, RepositoryError};
+pub use callboard_http::{ModelRepository, RepositoryChange, RepositoryError};
 
 /// The methods of endpoints that read, and of those that act.
 const READS: &str = "GET, HEAD";
@@ -220,7 +219,7 @@ async fn small_body(request: ProtocolRequest<'_>, config: &HttpConfig) -> Result
 async fn answer_model(call: ModelCall<'_>, action: Action, request: ProtocolRequest<'_>) -> Result<Response, ApiError> {
     let ModelCall { context: RequestContext { client, .. }, route, model } = call;
     match action {
-        Action::Metadata => Ok(Json(metadata::model(model)).into_response()),
+        Action::Metadata => Ok(Json(metadata::model(client, model)).into_response()),
         Action::Config => Ok(Json(metadata::config(client, route, model)).into_response()),
         Action::Ready => match metadata::unready(&client.health(), route) {
             None => Ok(Json(json!({ "name": model.name, "ready": true })).into_response()),

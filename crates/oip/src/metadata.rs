@@ -7,7 +7,7 @@ use callboard_http::protocol::{not_ready_reason, unreachable_reason};
 use serde::Serialize;
 use serde_json::{Value as Json, json};
 
-use super::model::Model;
+use super::model::{Model, versions};
 use super::request::{MAX_ROWS, full_shape};
 use super::signature::{Field, Signature};
 
@@ -46,7 +46,9 @@ pub(crate) fn server() -> Json {
     json!({ "name": PLATFORM, "version": env!("CARGO_PKG_VERSION"), "extensions": EXTENSIONS })
 }
 
-pub(crate) fn model(model: &Model) -> Json {
+pub(crate) fn model(client: &LocalClient, model: &Model) -> Json {
+    let versions = versions(client, &model.name, model.version);
+    let versions: Vec<String> = versions.iter().map(u64::to_string).collect();
     // The outputs have the axis of items exactly if the inputs do.
     let tensors = |signature: &Signature| {
         let tensor = |field: &Field| {
@@ -57,7 +59,7 @@ pub(crate) fn model(model: &Model) -> Json {
     };
     json!({
         "name": model.name,
-        "versions": [model.version.to_string()],
+        "versions": versions,
         "platform": PLATFORM,
         "inputs": tensors(&model.inputs),
         "outputs": tensors(&model.outputs),

@@ -1,7 +1,8 @@
 //! A route as a model: its name, version and arrays. Derived once per revision of the route.
 //!
 //! A model's name is its route's path without the leading slash. Its version is the `revision` of its stages, at least
-//! 1: a client that requests a version by number finds it after a restart or a reload.
+//! 1: a client that requests a version by number finds it after a restart or a reload. A route `/NAME/versions/V` is
+//! version V of the model NAME, which may have several; `/NAME` is the one that clients get who ask for none.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -30,8 +31,8 @@ pub(crate) struct Model {
 
 impl Model {
     fn from_route(route: &Arc<Route>) -> Self {
-        let name = route.name().trim_start_matches('/');
-        Self::new(name, version_of(route), route.input(), route.output(), Arc::downgrade(route))
+        let (name, own) = named(route.name());
+        Self::new(name, own.unwrap_or_else(|| version_of(route)), route.input(), route.output(), Arc::downgrade(route))
     }
 
     pub(crate) fn new(name: &str, version: u64, input: &DataType, output: &DataType, route: Weak<Route>) -> Self {
@@ -70,6 +71,33 @@ fn version_of(route: &Route) -> u64 {
     route.stage_revision().max(1)
 }
 
+/// What is between the name of a model and the number of a version in a route.
+const VERSIONS: &str = "/versions/";
+
+/// The model of a route, and its version if the route says one.
+pub(crate) fn named(route: &str) -> (&str, Option<u64>) {
+    let name = route.trim_start_matches('/');
+    let version = name.rsplit_once(VERSIONS).and_then(|(name, version)| {
+        let is_plain = version.bytes().all(|byte| byte.is_ascii_digit()) && !version.starts_with('0');
+        Some((name, version.parse().ok().filter(|_| is_plain && !name.is_empty())?))
+    });
+    version.map_or((name, None), |(name, version)| (name, Some(version)))
+}
+
+/// The versions of a model that are served, in order: those with routes of their own, else `own`.
+pub(crate) fn versions(client: &LocalClient, name: &str, own: u64) -> Vec<u64> {
+    let routes = client.routes();
+    let mut versions: Vec<u64> = routes
+        .iter()
+        .filter_map(|route| match named(route.name()) {
+            (of, Some(version)) if of == name => Some(version),
+            _ => None,
+        })
+        .collect();
+    versions.sort_unstable();
+    if versions.is_empty() { vec![own] } else { versions }
+}
+
 /// The derived models, at most one per route.
 #[derive(Debug, Default)]
 pub(crate) struct Models(RwLock<HashMap<String, Arc<Model>>>);
@@ -83,11 +111,17 @@ impl Models {
         version: Option<u64>,
     ) -> Result<(Arc<Route>, Arc<Model>), ApiError> {
         let not_found = |what: String| ApiError::new(ErrorKind::NotFound, what);
+        if let Some(route) = version.and_then(|version| client.route(&format!("/{name}{VERSIONS}{version}"))) {
+            let model = self.get(&route);
+            return Ok((route, model));
+        }
         let route = client.route(&format!("/{name}"));
         let route =
             route.ok_or_else(|| not_found(format!("Request for unknown model: '{}' is not found", shown(name))))?;
         let has = version_of(&route);
         if let Some(version) = version.filter(|version| *version != has) {
+            let has = versions(client, name, has).into_iter().map(|version| version.to_string());
+            let has = has.collect::<Vec<_>>().join(", ");
             return Err(not_found(format!(
                 "Request for unknown model: '{name}' version {version} is not found; it has {has}"
             )));

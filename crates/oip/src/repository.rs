@@ -2,6 +2,7 @@
 //!
 //! The [`ModelRepository`] decides whether a change succeeds.
 
+use std::collections::HashSet;
 use std::fmt;
 
 use bytes::Bytes;
@@ -13,9 +14,9 @@ use serde_json::{Map, Value};
 
 use super::error::{Refusal, shown};
 use super::metadata::unready;
-use super::model::Models;
-use crate::model_repository::{ModelRepository, RepositoryError};
+use super::model::{Models, named};
 use callboard_http::protocol::ApiError;
+use callboard_http::{ModelRepository, RepositoryError, RepositoryModel};
 
 /// The body of `POST /v2/repository/index`, which may be empty.
 #[derive(Default, Deserialize)]
@@ -43,10 +44,14 @@ pub(crate) fn index(
 ) -> Result<Vec<ListedModel>, Refusal> {
     let request: IndexRequest = read(body)?;
     let health = client.health();
-    let served = models.all(client);
-    let unloaded = repository.map(ModelRepository::routes).unwrap_or_default();
-    let unloaded = unloaded.into_iter().filter(|name| !served.iter().any(|(route, _)| route.name() == name));
-    let unloaded: Vec<_> = unloaded.map(|name| ListedModel::unloaded(name.trim_start_matches('/'))).collect();
+    let mut served = models.all(client);
+    // The route of a model without a version is one of its versions.
+    let versioned: HashSet<String> = served
+        .iter()
+        .filter(|(route, _)| named(route.name()).1.is_some())
+        .map(|(_, model)| model.name.clone())
+        .collect();
+    served.retain(|(route, model)| named(route.name()).1.is_some() || !versioned.contains(&model.name));
     let listed = served.iter().map(|(route, model)| {
         let reason = unready(&health, route);
         let state = if reason.is_none() { READY } else { UNAVAILABLE };
@@ -57,16 +62,32 @@ pub(crate) fn index(
             reason: reason.unwrap_or_default(),
         }
     });
-    Ok(listed.chain(unloaded).filter(|model| !request.ready || model.state == READY).collect())
+    let known = repository.map(ModelRepository::models).unwrap_or_default();
+    let unserved = known.into_iter().flat_map(|model| {
+        let is_served = served.iter().any(|(_, served)| served.name == model.name);
+        ListedModel::unserved(model, is_served)
+    });
+    Ok(listed.chain(unserved).filter(|model| !request.ready || model.state == READY).collect())
 }
 
 const READY: &str = "READY";
 const UNAVAILABLE: &str = "UNAVAILABLE";
 
 impl ListedModel {
-    /// A model that could be loaded.
-    fn unloaded(name: &str) -> Self {
-        Self { name: name.to_owned(), version: None, state: UNAVAILABLE, reason: "unloaded".to_owned() }
+    /// The versions of a model that are not served, each with its reason; the model itself if it has no version.
+    fn unserved(model: RepositoryModel, is_served: bool) -> Vec<Self> {
+        let RepositoryModel { name, versions, reason, .. } = model;
+        let listed = |version, reason: Option<String>| Self {
+            name: name.clone(),
+            version,
+            state: UNAVAILABLE,
+            reason: reason.unwrap_or_else(|| "unloaded".to_owned()),
+        };
+        if versions.is_empty() {
+            return if is_served { Vec::new() } else { vec![listed(None, reason)] };
+        }
+        let unserved = versions.into_iter().filter(|version| !version.served);
+        unserved.map(|version| listed(Some(version.version), version.reason)).collect()
     }
 }
 
@@ -148,7 +169,7 @@ fn read<T: Default + DeserializeOwned>(body: &Bytes) -> Result<T, Refusal> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model_repository::RepositoryChange;
+    use callboard_http::RepositoryChange;
 
     /// A repository without models.
     #[derive(Debug)]

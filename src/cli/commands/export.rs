@@ -9,7 +9,7 @@ use crate::config::Target;
 pub(crate) fn run(target: &Target) -> Result<(), CliError> {
     match target {
         Target::File { text, .. } => output::result(text.trim_end()),
-        Target::Model { .. } | Target::Program { .. } => {
+        Target::Model { .. } | Target::Models { .. } | Target::Program { .. } => {
             Err(CliError::Failed(format!("{}: only a Python file means a configuration file", title(target))))
         }
     }

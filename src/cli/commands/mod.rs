@@ -1,5 +1,6 @@
 //! The commands, one verb per file.
 
+mod admin_client;
 pub(crate) mod bench;
 pub(crate) mod bench_args;
 pub(crate) mod call;
@@ -12,6 +13,7 @@ pub(crate) mod examples;
 pub(crate) mod explain;
 pub(crate) mod export;
 pub(crate) mod init;
+pub(crate) mod models;
 pub(crate) mod openapi;
 #[cfg(feature = "process")]
 pub(crate) mod prepare;

@@ -7,13 +7,13 @@
 //! waits for a reader of stderr.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use callboard_core::{App, Drained};
-use callboard_http::{AccessLog, ApiInfo, HttpConfig, OtlpConfig};
+use callboard_http::{AccessLog, ApiInfo, HttpConfig, ModelRepository, OtlpConfig};
 use callboard_net::{BindError, Cluster, Identity, NetConfig, NodeAddress, QuicEdge, StaticView};
-use callboard_oip::ModelRepository;
 use tokio::net::TcpListener;
 use tokio::task::{JoinSet, spawn_blocking};
 
@@ -23,12 +23,13 @@ use super::super::error::CliError;
 use super::super::example;
 use super::super::identity::identity;
 use super::super::logging::Log;
+use super::super::models::{self, ModelDirectory};
 use super::super::reload::{self, WatchedFiles, watch};
 use super::super::repository::{ConfiguredRoutes, ReloadFn};
 use super::super::service::{Service, file_of, http_config};
 use super::super::signals::{INTERRUPT, Signals};
 use super::block_on;
-use crate::config::{Plan, Source};
+use crate::config::{FoundModel, Plan, Source, Target};
 use crate::server::{Server, ServerBuilder, StartingServer};
 
 /// Serves until stopped.
@@ -70,20 +71,32 @@ async fn serve(
     let files = WatchedFiles::of(&plan);
     let watched = if watches { reload::look(files.clone()).await.map(|read| (files, read)) } else { None };
     let starting = parts.open(listener).map_err(|error| CliError::because("not started", &error))?;
-    let (server, plan, engines) = tokio::select! {
-        started = start(starting, plan, app) => started?,
+    let (server, plan, directory, engines) = tokio::select! {
+        started = start(starting, plan, app, log) => started?,
         signal = signals.next() => return Err(CliError::Failed(format!("{signal} before the start was complete"))),
     };
     // Dropped at the end, which ends it.
     let mut watching = JoinSet::new();
-    if let Some(read_again) = read_again {
+    let mut repository = directory.clone().map(|directory| directory as Arc<dyn ModelRepository>);
+    if let Some(directory) = directory {
+        let counted = Arc::clone(&directory);
+        server.edge().show_metrics_of(move || counted.metrics());
+        if let Some(interval) = plan.settings.models_watch.value {
+            watching.spawn(models::watch(directory, interval));
+        }
+    } else if let Some(read_again) = read_again {
         let routes = Arc::new(ConfiguredRoutes::new(read_again, server.node().handle(), &plan));
-        server.load_models_from(Arc::clone(&routes) as Arc<dyn ModelRepository>);
+        repository = Some(Arc::clone(&routes) as Arc<dyn ModelRepository>);
         if let Some((files, read)) = watched {
             watching.spawn(watch(files, read, routes, log.stderr.lines()));
         }
     }
-    let admin = admin.map(|admin| admin.open(server.node().handle(), server.edge(), log.stderr.lines())).transpose()?;
+    if let Some(repository) = &repository {
+        server.load_models_from(Arc::clone(repository));
+    }
+    let open_admin =
+        |admin: AdminSocket| admin.open(server.node().handle(), server.edge(), repository, log.stderr.lines());
+    let admin = admin.map(open_admin).transpose()?;
     let admin_address = admin.as_ref().map(|admin| admin.address);
     let (client, elapsed) = (server.client(), start_time.elapsed());
     log.stderr.note(example::welcome(&plan, &engines, &client, server.address(), admin_address, elapsed));
@@ -224,16 +237,35 @@ fn otlp_config(plan: &Plan, info: &ApiInfo) -> Result<Option<OtlpConfig>, CliErr
     config.map(Some).map_err(|error| CliError::Failed(error.to_string()))
 }
 
+/// A server with its plan, the models of a directory, and the lines that say what runs each model of a file.
+type Started = (Server, Plan, Option<Arc<ModelDirectory>>, Vec<String>);
+
 /// Loads the models of the plan and starts the app.
-async fn start(
-    starting: StartingServer,
-    plan: Plan,
-    app: Option<App>,
-) -> Result<(Server, Plan, Vec<String>), CliError> {
+async fn start(starting: StartingServer, plan: Plan, app: Option<App>, log: &Log) -> Result<Started, CliError> {
+    if let Target::Models { path, models } = plan.target.clone() {
+        return start_models(starting, plan, &path, models, log).await;
+    }
     let loaded = spawn_blocking(move || Service::new(plan, app)).await;
     let Service { app, plan, engines } = loaded.map_err(|panic| CliError::because("could not load", &panic))??;
     let server = starting.start(app).await.map_err(|error| CliError::because("not started", &error))?;
-    Ok((server, plan, engines))
+    Ok((server, plan, None, engines))
+}
+
+/// Starts a node without routes and gives it the models before callers can reach it: a broken one costs no other.
+async fn start_models(
+    starting: StartingServer,
+    plan: Plan,
+    path: &Path,
+    models: Vec<FoundModel>,
+    log: &Log,
+) -> Result<Started, CliError> {
+    let Service { app, plan, engines } = Service::new(plan, Some(App::new()))?;
+    let node = Service::start(app).await?;
+    let directory = Arc::new(ModelDirectory::new(path, &plan, node.handle(), log.stderr.lines()));
+    let opened = directory.open(models).await;
+    opened.map_err(|reason| CliError::Failed(format!("{}: {reason}", path.display())))?;
+    let server = starting.open_node(node).map_err(|error| CliError::because("not started", &error))?;
+    Ok((server, plan, Some(directory), engines))
 }
 
 async fn bind(address: SocketAddr) -> Result<TcpListener, CliError> {

@@ -1,100 +1,43 @@
 //! `callboard status`: the status of a running node, from its admin listener, as tables.
 
-use std::fmt::{self, Write as _};
-use std::path::PathBuf;
+use std::fmt;
 use std::time::Duration;
 
-use bytes::Bytes;
-use callboard_http_client::{Call, Connection, Origin, Protocol};
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use serde_json::Value;
 
-use super::super::client::args::{header, timeout, value_of};
-use super::super::client::trust;
-use super::super::error::{CliError, chain};
+use super::super::error::CliError;
+use super::super::table::{Table, items, or_dash, text};
 use super::super::{output, plain};
-use super::block_on;
-
-/// A node with thousands of stages answers with less.
-const MAX_BYTES: usize = 64 << 20;
+use super::admin_client::AdminClient;
 
 /// The admin listener to ask.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct StatusArgs {
-    origin: Origin,
-    headers: Vec<(String, String)>,
-    timeout: Duration,
+    client: AdminClient,
     is_json: bool,
-    ca_file: Option<PathBuf>,
 }
 
 impl StatusArgs {
     /// The grammar.
     pub(crate) fn command() -> Command {
-        Command::new("status").about("Show the stages, replicas and queues of a running node").args([
-            Arg::new("url")
-                .value_name("URL")
-                .default_value("http://127.0.0.1:8001")
-                .value_parser(admin)
-                .help("The node's admin listener, over HTTP"),
-            Arg::new("json").long("json").action(ArgAction::SetTrue).help("Print the full status as JSON"),
-            header("Add this header, such as an API key; may be repeated"),
-            timeout("10s", "How long to wait for the answer"),
-            trust::arg(),
-        ])
+        let json = Arg::new("json").long("json").action(ArgAction::SetTrue).help("Print the full status as JSON");
+        Command::new("status")
+            .about("Show the stages, replicas and queues of a running node")
+            .args(AdminClient::args("10s"))
+            .arg(json)
     }
 
     /// Reads the matches of clap.
     pub(crate) fn from_matches(matches: &ArgMatches) -> Self {
-        Self {
-            origin: value_of(matches, "url"),
-            headers: matches.get_many::<(String, String)>("header").into_iter().flatten().cloned().collect(),
-            timeout: value_of(matches, "timeout"),
-            is_json: matches.get_flag("json"),
-            ca_file: matches.get_one::<PathBuf>("ca-file").cloned(),
-        }
-    }
-}
-
-/// The admin listener speaks HTTP only.
-fn admin(text: &str) -> Result<Origin, String> {
-    if text.starts_with("quic://") {
-        Err(format!("{text} serves calls; the admin listener serves the status, such as http://127.0.0.1:8001"))
-    } else {
-        text.parse::<Origin>().map_err(|error| error.to_string())
+        Self { client: AdminClient::from_matches(matches), is_json: matches.get_flag("json") }
     }
 }
 
 /// Asks once, prints the answer.
 pub(crate) fn run(args: &StatusArgs) -> Result<(), CliError> {
-    let (method, route) = ("GET".to_owned(), "/v1/status".to_owned());
-    let trust = trust::read(args.ca_file.as_deref(), [&args.origin])?;
-    let url = args.origin.url_of(&route);
-    let call = Call { method, route, headers: args.headers.clone(), body: Bytes::new() };
-    let request = call.prepare(&args.origin, Protocol::Http1).map_err(|error| CliError::Usage(chain(&error)))?;
-    let failed = |error| CliError::because(&url, &error);
-    let body = block_on(async {
-        let exchange = async {
-            let opened = Connection::open_trusting(&args.origin, Protocol::Http1, trust.as_ref()).await;
-            let mut connection = opened.map_err(failed)?;
-            let answer = connection.send(&request).await.map_err(failed)?;
-            let status = answer.status();
-            let body = answer.bytes(MAX_BYTES).await.map_err(failed)?;
-            if status == 200 { Ok(body) } else { Err(refused(&url, status, &body)) }
-        };
-        let outcome = tokio::time::timeout(args.timeout, exchange).await;
-        outcome.map_err(|_| CliError::Failed(format!("{url}: no whole answer within {:?}", args.timeout)))?
-    })?;
-    let status: Value = serde_json::from_slice(&body)
-        .map_err(|_| CliError::Failed(format!("{url}: the answer is not the status of a node")))?;
+    let status = args.client.ask("GET", "/v1/status".to_owned())?;
     if args.is_json { output::result(&status) } else { output::result(StatusText(&status)) }
-}
-
-fn refused(url: &str, status: u16, body: &[u8]) -> CliError {
-    let problem: Value = serde_json::from_slice(body).unwrap_or_default();
-    let message = problem["message"].as_str().map_or_else(String::new, |message| format!(": {message}"));
-    let hint = if status == 404 { "; the admin listener serves the status" } else { "" };
-    CliError::Failed(format!("{url} answered {status}{message}{hint}"))
 }
 
 /// The status of a node, for people.
@@ -188,22 +131,6 @@ impl fmt::Display for StatusText<'_> {
     }
 }
 
-fn items(list: &Value) -> &[Value] {
-    list.as_array().map_or(&[], Vec::as_slice)
-}
-
-fn text(value: &Value) -> String {
-    match value {
-        Value::String(text) => plain::line(text).into_owned(),
-        Value::Null => "-".to_owned(),
-        other => plain::line(&other.to_string()).into_owned(),
-    }
-}
-
-fn or_dash(text: String) -> String {
-    if text.is_empty() { "-".to_owned() } else { text }
-}
-
 /// Parses a `Duration` as serde writes it.
 fn span(value: &Value) -> Duration {
     let part = |key: &str| value[key].as_u64().unwrap_or_default();
@@ -216,36 +143,6 @@ fn shown_span(span: Duration) -> String {
         seconds @ 1..60 => format!("{seconds} s"),
         seconds @ 60..3600 => format!("{} min", seconds / 60),
         seconds => format!("{} h {} min", seconds / 3600, seconds / 60 % 60),
-    }
-}
-
-/// A table whose columns fit their contents.
-struct Table<const N: usize> {
-    rows: Vec<[String; N]>,
-}
-
-impl<const N: usize> Table<N> {
-    fn new(heads: [&str; N]) -> Self {
-        Self { rows: vec![heads.map(str::to_owned)] }
-    }
-
-    fn row(&mut self, cells: [String; N]) {
-        self.rows.push(cells);
-    }
-}
-
-impl<const N: usize> fmt::Display for Table<N> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let width = |column: usize| self.rows.iter().map(|row| row[column].chars().count()).max().unwrap_or_default();
-        let widths: [usize; N] = std::array::from_fn(width);
-        for row in &self.rows {
-            let mut line = String::new();
-            for (cell, width) in row.iter().zip(widths) {
-                write!(line, "{cell:width$}  ")?;
-            }
-            writeln!(f, "{}", line.trim_end())?;
-        }
-        Ok(())
     }
 }
 

@@ -46,7 +46,7 @@ impl Raw<'_> {
     }
 
     /// A whole number: an integer in the file, else digits. A number in quotes is text, and refused.
-    fn integer(&self) -> Option<u64> {
+    pub(crate) fn integer(&self) -> Option<u64> {
         match self {
             Self::Text(text) => text.parse().ok(),
             Self::Toml(value) => {
@@ -102,6 +102,32 @@ impl Form for Span {
 
     fn show(&self, value: &Duration) -> String {
         units::show_duration(*value)
+    }
+}
+
+/// How often something is done; `true` is the usual time.
+#[derive(Clone, Debug)]
+pub(crate) struct Interval(pub(crate) Span);
+
+/// Soon for people who copy a file, and rare for a disk.
+const USUAL_INTERVAL: Duration = Duration::from_secs(2);
+
+impl Form for Interval {
+    type Value = Duration;
+
+    fn read(&self, raw: Raw<'_>) -> Option<Duration> {
+        match raw {
+            Raw::Text("true") | Raw::Toml(DeValue::Boolean(true)) => Some(USUAL_INTERVAL),
+            raw => self.0.read(raw),
+        }
+    }
+
+    fn expected(&self) -> String {
+        self.0.expected()
+    }
+
+    fn show(&self, value: &Duration) -> String {
+        self.0.show(value)
     }
 }
 
@@ -307,6 +333,54 @@ impl Form for Ratio {
     }
 
     fn show(&self, value: &SampleRatio) -> String {
+        value.to_string()
+    }
+}
+
+/// A part of a whole, written as `5%`.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Percent;
+
+impl Form for Percent {
+    type Value = f64;
+
+    fn read(&self, raw: Raw<'_>) -> Option<f64> {
+        let number = raw.text()?.strip_suffix('%')?;
+        let is_plain = number.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
+        let percent: f64 = number.parse().ok().filter(|_| is_plain)?;
+        (0.0..=100.0).contains(&percent).then_some(percent / 100.0)
+    }
+
+    fn expected(&self) -> String {
+        "a part such as \"5%\" or \"0.5%\", at most 100%".to_owned()
+    }
+
+    fn show(&self, value: &f64) -> String {
+        format!("{}%", value * 100.0)
+    }
+}
+
+/// A number, at least this.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Factor(pub(crate) f64);
+
+impl Form for Factor {
+    type Value = f64;
+
+    fn read(&self, raw: Raw<'_>) -> Option<f64> {
+        let number: f64 = match raw {
+            Raw::Text(text) => text.parse().ok()?,
+            Raw::Toml(DeValue::Float(float)) => float.as_str().parse().ok()?,
+            Raw::Toml(_) => raw.integer()? as f64,
+        };
+        (number.is_finite() && number >= self.0).then_some(number)
+    }
+
+    fn expected(&self) -> String {
+        format!("a number of at least {}", self.0)
+    }
+
+    fn show(&self, value: &f64) -> String {
         value.to_string()
     }
 }

@@ -10,8 +10,8 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use super::form::{
-    AdminListen, Bytes, Collector, Count, FileHosts, FilePath, Flag, HostNames, KeysFrom, Label, Listen, LogFilter,
-    LogForm, Offers, OptionalListen, OrNone, Pages, Peers, Rate, Ratio, Span,
+    AdminListen, Bytes, Collector, Count, FileHosts, FilePath, Flag, HostNames, Interval, KeysFrom, Label, Listen,
+    LogFilter, LogForm, Offers, OptionalListen, OrNone, Pages, Peers, Rate, Ratio, Span,
 };
 
 /// The names of a setting: in the file, on the command line and in the environment.
@@ -35,13 +35,19 @@ impl Name {
     /// Whether a program with its own app has this setting. Its code sets its stages.
     #[must_use]
     pub fn is_for_programs(&self) -> bool {
-        self.key != QUEUE.name.key
+        ![QUEUE.name.key, WATCH.name.key, MODEL_UPLOADS.name.key].contains(&self.key)
     }
 
     /// Whether its value is true or false; on the command line, the flag without a value means true.
     #[must_use]
     pub fn is_yes_or_no(&self) -> bool {
         self.placeholder == YES_OR_NO
+    }
+
+    /// Whether the flag without a value means true, although its value is something else.
+    #[must_use]
+    pub(crate) fn is_on_without_value(&self) -> bool {
+        self.key == WATCH.name.key
     }
 
     /// The table and the key of [`key`](Self::key).
@@ -185,6 +191,16 @@ settings! {
     FILE_TIMEOUT: Span = Span(Duration::from_millis(100)..=Duration::from_secs(600)),
         key "files.timeout", flag "file-timeout",
         value "DURATION", default "10s", "Longest time to fetch a file, within the call's own deadline";
+    /// Off: what is served changes when somebody says so. Below a tenth of a second looks would cost more than they
+    /// find.
+    WATCH: OrNone<Interval> = OrNone(Interval(Span(Duration::from_millis(100)..=HOUR))),
+        key "models.watch", flag "watch",
+        value "DURATION", default "none",
+        "How often to look for new and changed models in a directory of models; without a value: 2s; none to disable";
+    /// None: what is served is changed by those who may write the directory.
+    MODEL_UPLOADS: OrNone<Bytes> = OrNone(Bytes(SIZE_RANGE)), key "models.uploads", flag "model-uploads",
+        value "SIZE", default "none",
+        "Largest model file that the admin listener takes into a directory of models; none to take none";
     /// Warnings and errors: the start-up lines show the rest.
     LOG: LogFilter = LogFilter, key "log.filter", flag "log",
         value "FILTER", default "warn", "Log lines to write to stderr: a level, or target=level pairs";

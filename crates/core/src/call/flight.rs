@@ -33,6 +33,8 @@ pub(crate) struct Flight {
     late: AtomicBool,
     /// Whether its stages run on this node only.
     pub(crate) stays_here: bool,
+    /// Whether it runs on the candidate of a rollout: other nodes have another revision of its stages.
+    pub(crate) is_on_candidate: bool,
     /// The permit. It keeps the charged bytes while any work for the call continues.
     pub(crate) permit: Option<Arc<Permit>>,
     account: Account,
@@ -57,6 +59,7 @@ impl Flight {
             abandoned,
             late,
             stays_here: false,
+            is_on_candidate: false,
             permit: None,
             account: Account::new(),
             origin: None,
@@ -97,6 +100,7 @@ impl Flight {
             is_patient,
             session: parent.session,
             stays_here: parent.stays_here,
+            is_on_candidate: parent.is_on_candidate,
             permit: parent.permit.clone(),
             origin: parent.origin.clone(),
             parent: Some(Arc::clone(parent)),
@@ -106,7 +110,7 @@ impl Flight {
 
     /// The cluster, if its stages may also run there.
     pub(crate) fn cluster(&self) -> Option<&OpaqueHandle> {
-        self.permit.as_ref().filter(|_| !self.stays_here)?.cluster()
+        self.permit.as_ref().filter(|_| !self.stays_here && !self.is_on_candidate)?.cluster()
     }
 
     /// The called route, if it was called on this node.

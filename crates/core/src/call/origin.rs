@@ -45,6 +45,11 @@ impl Origin {
         Some(Arc::new(origin))
     }
 
+    /// The same origin for a copy of its call: without an outer call, and not recorded.
+    pub(crate) fn for_copy(&self) -> Self {
+        Self { outer: None, recorder: None, ..self.clone() }
+    }
+
     /// The same origin without an outer call.
     pub(crate) fn alone(self: Arc<Self>) -> Arc<Self> {
         let origin = Arc::unwrap_or_clone(self);

@@ -57,7 +57,7 @@ impl LocalClient {
             Some(outer) => options.clone().with_origin(Origin::from_options(&options, Some(outer)).map(Origin::alone)),
             None => options,
         };
-        let held = self.hold(route)?;
+        let held = self.hold(route, options.session())?;
         let route = held.id().clone();
         let admission = self.shared.gateway.admit(held, payload.size_hint() as u64)?;
         let (id, now) = (admission.id(), admission.admitted_at());

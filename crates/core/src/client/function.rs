@@ -143,7 +143,7 @@ impl LocalClient {
         let route = self.find_function(name)?;
         let bytes = call.resident_bytes();
         let payload = call.into_payload(&route)?;
-        let admission = self.let_in(clock::now(), self.hold_route(&route)?, bytes)?;
+        let admission = self.let_in(clock::now(), self.hold_route(&route, options.session())?, bytes)?;
         let now = admission.admitted_at();
         let reply = self.submit_at(now, admission, payload, options).await?;
         if reply.payload.is::<Value>() { Ok(reply.payload.into_inner()?) } else { Ok(reply.payload.to_value()?) }

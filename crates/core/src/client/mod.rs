@@ -6,6 +6,7 @@ mod detached;
 mod function;
 mod inner;
 mod replies;
+mod shadow;
 mod shared;
 mod started;
 mod stream;
@@ -31,13 +32,15 @@ use futures_util::{FutureExt, TryFutureExt};
 use tokio::runtime::Handle;
 use tokio::task::JoinError;
 
-use crate::call::{CallContext, CallOptions, Flight, OuterCall, Reply};
+use shadow::Shadow;
+
+use crate::call::{CallContext, CallOptions, Flight, OuterCall, Reply, SessionKey};
 use crate::clock::{self, Instant};
 use crate::containment::CaughtPanic;
 use crate::deadline::Deadline;
 use crate::error::{CallError, ErrorKind};
 use crate::metrics::COUNTING;
-use crate::router::{Admission, HeldRoute, Route};
+use crate::router::{Admission, HeldRoute, Route, is_own_fault};
 
 /// How often a caller that waits for a permit checks whether the node has room.
 pub const CAPACITY_POLL_INTERVAL: Duration = Duration::from_millis(5);
@@ -141,7 +144,7 @@ impl LocalClient {
         payload: Payload,
         options: CallOptions,
     ) -> Result<impl Future<Output = Result<Result<Out, CallError>, CallError>> + Send + use<Out>, CallError> {
-        let route = self.hold(route)?;
+        let route = self.hold(route, options.session())?;
         let admission = self.let_in(clock::now(), route, payload.size_hint() as u64)?;
         let flight = Self::flight_of(&admission, &options);
         let call = AdmittedCall::new(admission, flight);
@@ -179,15 +182,24 @@ impl LocalClient {
         &self.shared.runtime
     }
 
-    /// Holds this route for a call, or its newest revision if it was replaced.
-    pub(crate) fn hold_route(&self, route: &Arc<Route>) -> Result<HeldRoute, CallError> {
-        Arc::clone(route).hold().map_or_else(|| self.hold(route.name()), Ok)
+    /// Holds this route, or the candidate of its rollout, for a call; the newest revision if the route was replaced.
+    pub(crate) fn hold_route(&self, route: &Arc<Route>, session: Option<SessionKey>) -> Result<HeldRoute, CallError> {
+        Arc::clone(route).hold_revision(session).map_or_else(|| self.hold(route.name(), session), Ok)
     }
 
-    pub(crate) fn hold(&self, name: &str) -> Result<HeldRoute, CallError> {
-        let held = self.shared.router.hold(name);
-        held.ok_or_else(|| CallError::new(ErrorKind::NotFound, format!("there is no route `{name}`")))
+    /// Holds the route of this name for a call, or the candidate of its rollout.
+    pub(crate) fn hold(&self, name: &str, session: Option<SessionKey>) -> Result<HeldRoute, CallError> {
+        self.shared.router.hold(name, session).ok_or_else(|| no_route(name))
     }
+
+    /// The route of this name, to look at.
+    fn served(&self, name: &str) -> Result<Arc<Route>, CallError> {
+        self.route(name).ok_or_else(|| no_route(name))
+    }
+}
+
+fn no_route(name: &str) -> CallError {
+    CallError::new(ErrorKind::NotFound, format!("there is no route `{name}`"))
 }
 
 /// Runs an admitted call to its one outcome. `finish` counts a successful outcome.
@@ -199,6 +211,7 @@ pub(crate) fn run_admitted<T>(
     finish: impl FnOnce(AdmittedCall, Reply) -> T + Send,
 ) -> impl Future<Output = Result<T, CallError>> + Send {
     async move {
+        let shadow = Shadow::of(&call, &payload);
         let AdmittedCall { admission, flight, .. } = &call;
         // The run is polled first: an available outcome counts, even if the deadline passes in the same turn.
         let result = tokio::select! {
@@ -210,10 +223,15 @@ pub(crate) fn run_admitted<T>(
         };
         // Through the call, because a second reference to its flight would take space in every waiting call.
         match result {
-            Ok(reply) => Ok(finish(call, reply)),
+            Ok(reply) => {
+                if let Some(shadow) = shadow {
+                    shadow.run(&call, reply.payload.clone());
+                }
+                Ok(finish(call, reply))
+            }
             Err(error) => {
                 let error = call.flight.with_timing(error, clock::now());
-                call.close(Err(error.kind()));
+                call.close_failed(&error);
                 Err(error)
             }
         }
@@ -250,8 +268,8 @@ impl AdmittedCall {
         Self { admission, flight, is_open: true }
     }
 
-    /// A call whose outcome is counted by the node that owns it.
-    pub(crate) fn for_peer(admission: Admission, flight: Arc<Flight>) -> Self {
+    /// A call whose outcome is counted by the node that owns it, or that has no caller.
+    pub(crate) fn uncounted(admission: Admission, flight: Arc<Flight>) -> Self {
         Self { admission, flight, is_open: false }
     }
 
@@ -277,19 +295,37 @@ impl AdmittedCall {
     }
 
     pub(crate) fn close(&mut self, outcome: Result<(), ErrorKind>) {
+        self.end(outcome, None);
+    }
+
+    /// Counts the call as failed. A status of its own may tell whose fault that is.
+    pub(crate) fn close_failed(&mut self, error: &CallError) {
+        self.end(Err(error.kind()), error.status());
+    }
+
+    fn end(&mut self, outcome: Result<(), ErrorKind>, status: Option<u16>) {
         // After a deadline or a cancellation, user code may still run; its bytes stay charged until it returns.
         if !matches!(outcome, Err(ErrorKind::DeadlineExceeded | ErrorKind::Cancelled)) {
             self.settle();
         }
-        if !std::mem::take(&mut self.is_open) {
-            return;
+        if std::mem::take(&mut self.is_open) && COUNTING {
+            self.count(outcome, status, clock::now());
         }
-        let metrics = self.admission.route().metrics();
+    }
+
+    fn count(&self, outcome: Result<(), ErrorKind>, status: Option<u16>, now: Instant) {
+        let route = self.admission.route();
+        let total = now.saturating_duration_since(self.admission.admitted_at());
         match outcome {
-            _ if !COUNTING => {}
-            Ok(()) => metrics.succeeded(clock::now().saturating_duration_since(self.admission.admitted_at())),
+            Ok(()) => {
+                route.metrics().succeeded(total);
+                route.observe(Ok(total));
+            }
             Err(kind) => {
-                metrics.ended(kind, clock::now().saturating_duration_since(self.admission.admitted_at()));
+                route.metrics().ended(kind, total);
+                if is_own_fault(kind, status) {
+                    route.observe(Err(()));
+                }
             }
         }
     }
@@ -300,8 +336,7 @@ impl Drop for AdmittedCall {
         if self.is_open {
             let now = clock::now();
             let kind = if self.flight.is_late(now) { ErrorKind::DeadlineExceeded } else { ErrorKind::Cancelled };
-            let total = now.saturating_duration_since(self.admission.admitted_at());
-            self.admission.route().metrics().ended(kind, total);
+            self.count(Err(kind), None, now);
         }
         // The call ends here, whatever its outcome, and its inner calls end with it.
         self.flight.abandon();

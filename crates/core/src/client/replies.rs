@@ -54,7 +54,7 @@ impl LocalClient {
         options: CallOptions,
     ) -> Result<Replies<Out>, CallError> {
         let payload = Payload::new(input);
-        let held = self.hold(route)?;
+        let held = self.hold(route, options.session())?;
         let admission = self.let_in(clock::now(), held, payload.size_hint() as u64)?;
         let route = admission.route().id().clone();
         Ok(Replies::new(route, self.read_replies(admission, payload, options)))

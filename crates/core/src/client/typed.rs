@@ -46,7 +46,7 @@ impl LocalClient {
     /// `NotFound` without such a route; `InvalidInput` if its Rust types differ: the message names them. For another
     /// type of the same form use [`call`](Self::call).
     pub fn typed<In: Data, Out: Data + Clone>(&self, route: &str) -> Result<TypedRoute<In, Out>, CallError> {
-        let held = self.hold(route)?;
+        let held = self.served(route)?;
         let differs = |verb: &str, actual: &DataType, requested: &str| {
             let message = format!("route `{route}` {verb} `{}`, not `{requested}`", actual.rust_name());
             Err(CallError::new(ErrorKind::InvalidInput, message))
@@ -155,7 +155,7 @@ impl<In: Data, Out: Data + Clone> Service<In> for RouteService<In, Out> {
                 ready!(waiting.as_mut().poll(cx));
             }
             self.waiting = None;
-            let route = client.hold(&self.route.name)?;
+            let route = client.hold(&self.route.name, None)?;
             match gateway.try_admit_at(clock::now(), route, 0, client.outer.as_ref()) {
                 Ok(permit) => self.permit = Some(permit),
                 Err(refusal) if refusal.may_pass() => {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use callboard_codec::{Account, Payload};
 
-use crate::call::{CallOptions, PayloadReplies, Reply};
+use crate::call::{CallOptions, PayloadReplies, Reply, SessionKey};
 use crate::client::{AdmittedCall, LocalClient, Shared, run_admitted};
 use crate::clock::{self, Instant};
 use crate::deadline::Deadline;
@@ -53,13 +53,27 @@ impl EdgeHandle<'_> {
         self.admit_arrived(route, bytes, clock::now())
     }
 
+    /// As [`admit`](Self::admit), for a call of this session: during a rollout, its calls stay on one revision.
+    ///
+    /// # Errors
+    ///
+    /// As [`admit`](Self::admit).
+    pub fn admit_session(
+        self,
+        route: &Arc<Route>,
+        bytes: u64,
+        session: Option<SessionKey>,
+    ) -> Result<Admission, CallError> {
+        self.0.let_in(clock::now(), self.0.hold_route(route, session)?, bytes)
+    }
+
     /// Takes the permits for a call that arrived earlier than this: its body has begun. See [`admit`](Self::admit).
     ///
     /// # Errors
     ///
     /// As [`admit`](Self::admit).
     pub fn admit_arrived(self, route: &Arc<Route>, bytes: u64, arrived: Instant) -> Result<Admission, CallError> {
-        self.0.let_in(arrived, self.0.hold_route(route)?, bytes)
+        self.0.let_in(arrived, self.0.hold_route(route, None)?, bytes)
     }
 
     /// Whether the node has room for a call of this many bytes now. Takes no permit: for calls whose bodies have not

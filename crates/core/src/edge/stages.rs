@@ -197,7 +197,12 @@ impl EdgeHandle<'_> {
         let first_by = options.first_item_timeout().map(|timeout| admission.admission.admitted_at() + timeout);
         let StageAdmission { admission, pools, _held } = admission;
         let steps = CallSteps::Stages(pools.into_iter().map(Graph::Stage).collect());
-        self.0.read_steps(OpenCall { call: AdmittedCall::for_peer(admission, flight), _held }, steps, first_by, payload)
+        self.0.read_steps(
+            OpenCall { call: AdmittedCall::uncounted(admission, flight), _held },
+            steps,
+            first_by,
+            payload,
+        )
     }
 }
 

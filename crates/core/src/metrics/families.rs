@@ -12,8 +12,8 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
 use super::{
-    CacheUse, CallRefusal, DiscardPlace, DiscardReason, EntryRefusal, ReplicaState, RouteMetrics, Seconds, Sizes,
-    StageMetrics,
+    CacheUse, CallRefusal, DecisionCause, DiscardPlace, DiscardReason, EntryRefusal, ReplicaState, RolloutMetrics,
+    RouteMetrics, Seconds, Sizes, StageMetrics, TrialRole, Verdict,
 };
 use crate::error::ErrorKind;
 use crate::id::{RouteName, StageName};
@@ -57,6 +57,16 @@ families! {
         in_flight: Gauge = "in_flight", "Admitted calls without an outcome yet";
         in_flight_bytes: Gauge = "in_flight_bytes", "Payload bytes of the calls in flight";
         refused: Family<Labels, Counter> = "refused", "Calls that the gateway refused, by reason";
+        rollout_calls: Family<Labels, Counter> =
+            "rollout_calls", "Calls that a rollout judged, by revision and outcome";
+        rollout_seconds: Family<Labels, Seconds> =
+            "rollout_duration_seconds", "Admission to outcome, successful calls that a rollout judged, by revision";
+        rollout_compared: Family<Labels, Counter> =
+            "rollout_compared", "Answers of a shadow, by whether they agree with those of the current revision";
+        rollout_decisions: Family<Labels, Counter> =
+            "rollout_decisions", "Ends of rollouts, by decision and cause";
+        rollout_share: Family<Labels, Gauge<f64, AtomicU64>> =
+            "rollout_share", "The share of the calls that the candidate gets now";
         queue_seconds: Family<Labels, Seconds> =
             "stage_queue_seconds", "Arrival at a stage to the forming of its batch";
         batch_seconds: Family<Labels, Seconds> =
@@ -125,6 +135,12 @@ impl EndedNames {
     }
 }
 
+/// The words for a good and a bad call of a revision.
+const ROLLOUT_OUTCOMES: [&str; 2] = ["ok", "failed"];
+
+/// The words for an answer of a shadow that agrees, and for one that does not.
+const COMPARISONS: [&str; 2] = ["agrees", "differs"];
+
 fn route_labels(name: &str) -> Labels {
     vec![("route", name.to_owned())]
 }
@@ -140,6 +156,10 @@ fn with(labels: &Labels, key: &'static str, word: &str) -> Labels {
 
 fn discard_labels(stage: &Labels, place: DiscardPlace, reason: DiscardReason) -> Labels {
     with(&with(stage, "place", place.as_str()), "reason", reason.as_str())
+}
+
+fn decision_labels(route: &Labels, verdict: Verdict, cause: DecisionCause) -> Labels {
+    with(&with(route, "decision", verdict.as_str()), "cause", cause.as_str())
 }
 
 impl NodeMetrics {
@@ -209,6 +229,47 @@ impl NodeMetrics {
         }
     }
 
+    pub(crate) fn rollout(&self, name: &RouteName) -> RolloutMetrics {
+        let (families, route) = (&self.families, route_labels(name.as_str()));
+        let of = |role: TrialRole| with(&route, "revision", role.as_str());
+        let calls = |role: TrialRole| {
+            ROLLOUT_OUTCOMES.map(|word| families.rollout_calls.get_or_create_owned(&with(&of(role), "outcome", word)))
+        };
+        let compared = |word: &str| families.rollout_compared.get_or_create_owned(&with(&route, "result", word));
+        RolloutMetrics {
+            calls: TrialRole::ALL.map(calls),
+            seconds: TrialRole::ALL.map(|role| families.rollout_seconds.get_or_create_owned(&of(role))),
+            compared: COMPARISONS.map(compared),
+            share: families.rollout_share.get_or_create_owned(&route),
+        }
+    }
+
+    /// Counts the end of a rollout.
+    pub(crate) fn rollout_decided(&self, route: &RouteName, verdict: Verdict, cause: DecisionCause) {
+        let labels = decision_labels(&route_labels(route.as_str()), verdict, cause);
+        self.families.rollout_decisions.get_or_create_owned(&labels).inc();
+    }
+
+    fn forget_rollouts(&self, route: &Labels) {
+        let families = &self.families;
+        for role in TrialRole::ALL {
+            let labels = with(route, "revision", role.as_str());
+            families.rollout_seconds.remove(&labels);
+            for word in ROLLOUT_OUTCOMES {
+                families.rollout_calls.remove(&with(&labels, "outcome", word));
+            }
+        }
+        for word in COMPARISONS {
+            families.rollout_compared.remove(&with(route, "result", word));
+        }
+        for verdict in Verdict::ALL {
+            for cause in DecisionCause::ALL {
+                families.rollout_decisions.remove(&decision_labels(route, verdict, cause));
+            }
+        }
+        families.rollout_share.remove(route);
+    }
+
     /// The last revision of a stage is over: its gauges end, and its counters stay for when it comes back.
     pub(crate) fn forget_stage(&self, name: &StageName) {
         // An unused stage, such as for a change that failed, has no counts to continue.
@@ -265,6 +326,7 @@ impl NodeMetrics {
         }
         families.request_seconds.remove(&route);
         families.failed_seconds.remove(&route);
+        self.forget_rollouts(&route);
     }
 
     /// The outcomes of ended routes.

@@ -6,7 +6,9 @@ use std::time::Duration;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::gauge::Gauge;
 
-use super::{COUNTING, CacheUse, DiscardPlace, DiscardReason, EntryRefusal, ReplicaState, Seconds, Sizes, micros};
+use super::{
+    COUNTING, CacheUse, DiscardPlace, DiscardReason, EntryRefusal, ReplicaState, Seconds, Sizes, TrialRole, micros,
+};
 use crate::error::ErrorKind;
 use crate::timeline::{ReleaseReason, Timing};
 
@@ -35,6 +37,30 @@ impl RouteMetrics {
 
     pub(crate) fn outcomes(&self) -> u64 {
         self.ok.get() + self.errors.iter().map(Counter::get).sum::<u64>()
+    }
+}
+
+/// The handles of the rollouts of one route. The outer arrays have a handle for each revision.
+#[derive(Debug)]
+pub(crate) struct RolloutMetrics {
+    /// Good and bad calls.
+    pub(crate) calls: [[Counter; 2]; TrialRole::ALL.len()],
+    pub(crate) seconds: [Seconds; TrialRole::ALL.len()],
+    /// Answers that agree, and answers that differ.
+    pub(crate) compared: [Counter; 2],
+    pub(crate) share: Gauge<f64, AtomicU64>,
+}
+
+impl RolloutMetrics {
+    pub(crate) fn count(&self, role: TrialRole, outcome: Result<Duration, ()>) {
+        self.calls[role as usize][usize::from(outcome.is_err())].inc();
+        if let Ok(latency) = outcome {
+            self.seconds[role as usize].observe(micros(latency));
+        }
+    }
+
+    pub(crate) fn compared(&self, agrees: bool) {
+        self.compared[usize::from(!agrees)].inc();
     }
 }
 

@@ -14,7 +14,7 @@ use std::time::Duration;
 use callboard_codec::words;
 
 pub(crate) use self::families::NodeMetrics;
-pub(crate) use self::handles::{RouteMetrics, StageMetrics};
+pub(crate) use self::handles::{RolloutMetrics, RouteMetrics, StageMetrics};
 use self::histogram::PowerHistogram;
 pub use self::statistics::{RouteStatistics, StageStatistics};
 
@@ -32,6 +32,41 @@ words! {
         Collapsed => "collapsed",
         /// The stage ran.
         Miss => "miss",
+    }
+}
+
+words! {
+    /// The part of a revision in a rollout.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    pub(crate) enum TrialRole {
+        Current => "current",
+        Candidate => "candidate",
+    }
+}
+
+words! {
+    /// What a rollout ends with.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    pub(crate) enum Verdict {
+        Promote => "promoted",
+        RollBack => "rolled_back",
+    }
+}
+
+words! {
+    /// Why a rollout ended.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    pub(crate) enum DecisionCause {
+        /// The candidate is within all limits.
+        Sound => "sound",
+        ErrorRate => "error_rate",
+        Latency => "latency",
+        Agreement => "agreement",
+        TimeLimit => "time_limit",
+        /// An order by a handle of the node.
+        Order => "order",
+        /// The candidate's own actors died, or the route changed meanwhile.
+        Lost => "lost",
     }
 }
 

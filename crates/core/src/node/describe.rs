@@ -15,7 +15,7 @@ use crate::id::{CallId, RouteName, StageName};
 use crate::metrics::{ReplicaState, StageMetrics};
 use crate::pipeline::{PeerDescription, remote_stages};
 use crate::pool::{Pool, ReplicaHandle, Restart, StageState};
-use crate::router::{DeployedStage, Route, Table};
+use crate::router::{DeployedStage, RolloutDescription, Route, Table};
 use crate::timeline::ReleaseReason;
 
 /// The maximum count of calls in flight that a description lists.
@@ -171,6 +171,9 @@ pub struct RouteDescription {
     pub pipeline: String,
     /// Whether it was replaced or removed, and only finishes its calls.
     pub closed: bool,
+    /// Its running rollout, or the last one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rollout: Option<RolloutDescription>,
 }
 
 /// One stage in detail.
@@ -220,6 +223,8 @@ pub enum StagePart {
     Starting,
     /// Routes lead to it.
     Serving,
+    /// It belongs to the candidate of a rollout, or to the revision that is kept after one.
+    Beside,
     /// No route leads to it any more: it finishes its calls, and ends.
     Ending,
 }
@@ -313,7 +318,7 @@ impl Shared {
             admitted: self.gateway.admitted(),
             refused: self.metrics.refusals(),
             outcomes: outcomes(&table) + self.metrics.past_outcomes(),
-            routes: describe_routes(&table),
+            routes: describe_routes(&table, now),
             stages: table.stages().map(|stage| describe_stage(&table, stage, now)).collect(),
             actors: self.directory.statuses().iter().map(|actor| describe_actor(actor, now)).collect(),
             peers: remote_stages(&self.gateway).map(|cluster| cluster.peers()).unwrap_or_default(),
@@ -355,24 +360,20 @@ fn set_replica_states(metrics: &StageMetrics, workers: &[Arc<ReplicaHandle>], ta
 
 /// The outcomes of all routes in the table. Revisions of a route share one count.
 fn outcomes(table: &Table) -> u64 {
-    let routes: HashMap<_, _> = all_routes(table).map(|(route, _)| (route.name(), route.metrics())).collect();
+    let routes: HashMap<_, _> = table.all_routes().map(|route| (route.name(), route.metrics())).collect();
     routes.values().map(|metrics| metrics.outcomes()).sum()
 }
 
-fn describe_routes(table: &Table) -> Vec<RouteDescription> {
-    let describe = |(route, closed): (&Arc<Route>, bool)| RouteDescription {
+fn describe_routes(table: &Table, now: Instant) -> Vec<RouteDescription> {
+    let describe = |route: &Arc<Route>, closed: bool| RouteDescription {
         name: route.id().clone(),
         revision: route.revision(),
         pipeline: route.graph().shape(|pool| (pool.name(), pool.settings())).to_string(),
         closed,
+        rollout: if closed { None } else { table.rollout(route.id()).map(|rollout| rollout.describe(now)) },
     };
-    all_routes(table).map(describe).collect()
-}
-
-/// The open routes, then the closed ones.
-fn all_routes(table: &Table) -> impl Iterator<Item = (&Arc<Route>, bool)> {
-    let closed = table.retiring().iter().map(|route| (route, true));
-    table.routes().iter().map(|route| (route, false)).chain(closed)
+    let open = table.routes().iter().map(|route| describe(route, false));
+    open.chain(table.retiring().iter().map(|route| describe(route, true))).collect()
 }
 
 fn stage_health(stage: &Arc<DeployedStage>) -> StageHealth {
@@ -387,6 +388,8 @@ fn part_of(table: &Table, stage: &Arc<DeployedStage>) -> StagePart {
         StagePart::Starting
     } else if table.is_routed(stage) {
         StagePart::Serving
+    } else if table.is_beside(stage) {
+        StagePart::Beside
     } else {
         StagePart::Ending
     }
@@ -431,7 +434,7 @@ fn oldest_calls(gateway: &Gateway, table: &Table, now: Instant) -> Vec<CallDescr
             }
         }
     });
-    let names: HashMap<u32, &RouteName> = all_routes(table).map(|(route, _)| (route.index().0, route.id())).collect();
+    let names: HashMap<u32, &RouteName> = table.all_routes().map(|route| (route.index().0, route.id())).collect();
     let describe = |(since, id, route)| CallDescription {
         id,
         // A route that has ended since is not in the table any more.

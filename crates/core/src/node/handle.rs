@@ -5,8 +5,9 @@ use std::sync::Arc;
 use super::{Description, Health};
 use crate::actor::{Actor, ActorContext, ActorError, ActorGroup, ActorRef, ActorSpec};
 use crate::client::{LocalClient, Shared};
+use crate::metrics::Verdict;
 use crate::pipeline::{ClusterHandle, RemoteStages};
-use crate::router::{AppliedChange, ChangeError, RouteChange, RouteSpec};
+use crate::router::{AppliedChange, ChangeError, Rollout, RouteChange, RouteSpec};
 
 /// A handle on a running node. Cloning it is cheap; it does not keep the node alive.
 ///
@@ -143,6 +144,35 @@ impl NodeHandle {
     /// See [`ChangeError`]. Nothing has changed then.
     pub async fn replace_route(&self, route: RouteSpec) -> Result<AppliedChange, ChangeError> {
         self.change(RouteChange::new().replace_route(route)).await
+    }
+
+    /// Begins a rollout of the next revision of a route, after its new stages are warm. The node promotes it or rolls it
+    /// back by itself: see [`Rollout`]. If a stage does not start, nothing has changed.
+    ///
+    /// # Errors
+    ///
+    /// See [`ChangeError`]. Nothing has changed then.
+    pub async fn roll_out(&self, route: RouteSpec, rollout: Rollout) -> Result<AppliedChange, ChangeError> {
+        self.change(RouteChange::new().roll_out(route, rollout)).await
+    }
+
+    /// Gives a route to the candidate of its running rollout now.
+    ///
+    /// # Errors
+    ///
+    /// [`ChangeError::NoRollout`] if none is running.
+    pub async fn promote_route(&self, route: &str) -> Result<(), ChangeError> {
+        self.shared.router.order(route, Verdict::Promote).await
+    }
+
+    /// Ends the running rollout of a route, or gives the route back to the revision before it, while that is
+    /// [kept](Rollout::keep). Running calls finish where they are.
+    ///
+    /// # Errors
+    ///
+    /// [`ChangeError::NoRollout`] if no rollout is running and no older revision is kept.
+    pub async fn roll_back_route(&self, route: &str) -> Result<(), ChangeError> {
+        self.shared.router.order(route, Verdict::RollBack).await
     }
 
     /// Closes a route. Running calls finish, new calls get `NotFound`; stages that no other route uses end after their

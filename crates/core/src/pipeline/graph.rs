@@ -84,6 +84,11 @@ impl<S> Graph<S> {
         steps.filter_map(|step| if let Self::Remote(name) = step { Some(name) } else { None }).collect()
     }
 
+    /// Whether a step asks an actor.
+    pub(crate) fn asks_actors(&self) -> bool {
+        self.single_steps().into_iter().any(|step| matches!(step, Self::Ask { .. }))
+    }
+
     /// The names of all stages, wherever they run, in the same order.
     pub(crate) fn stage_names<'a>(&'a self, name: impl Fn(&'a S) -> &'a StageName) -> Vec<StageName> {
         let named = |step: &'a Self| match step {

@@ -10,18 +10,20 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use ractor::{Actor, ActorCell, ActorId, ActorProcessingErr, ActorRef};
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
+use tokio::task::AbortHandle;
 
 use super::change::{AppliedChange, ChangeError, RouteChange, SettlementGuard};
 use super::deployed_stage::DeployedStage;
 use super::handle::Router;
 use super::message::{ChangeReply, RouterMessage};
+use super::rollout::{Decision, RolloutRecord};
 use super::route::Route;
 use super::table::Table;
 use crate::clock;
 use crate::executor::Watchdog;
 use crate::host::OpaqueHandle;
-use crate::id::{RouteIndex, StageName};
-use crate::metrics::SharedMetrics;
+use crate::id::{RouteIndex, RouteName, StageName};
+use crate::metrics::{DecisionCause, SharedMetrics, Verdict};
 use crate::pool::StageState;
 use crate::restart::{RestartDecision, RestartIntensity, RestartWindow};
 use crate::supervisor::{DeploymentActor, DeploymentArgs};
@@ -50,6 +52,8 @@ pub(crate) struct RouterState {
     current: Option<Work>,
     /// The deaths of supervisors by stage.
     windows: HashMap<StageName, RestartWindow>,
+    /// The tasks that wait for the end of a rollout, or of a kept revision.
+    waits: HashMap<RouteName, AbortOnDrop>,
     is_stopping: bool,
 }
 
@@ -62,6 +66,15 @@ enum Work {
     },
     /// Start another life of a stage whose supervisor died.
     Renew(Arc<DeployedStage>),
+}
+
+/// A task that ends with its owner.
+struct AbortOnDrop(AbortHandle);
+
+impl Drop for AbortOnDrop {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
 }
 
 /// Gets the outcome of a supervisor once: all replicas are up, or the reason why not.
@@ -85,6 +98,7 @@ impl Actor for RouterActor {
             waiting: VecDeque::new(),
             current: None,
             windows: HashMap::new(),
+            waits: HashMap::new(),
             is_stopping: false,
         };
         state.take_over(&myself);
@@ -101,10 +115,17 @@ impl Actor for RouterActor {
             RouterMessage::Change { change, reply, turn } => {
                 state.waiting.push_back(Work::Change { change, reply: Some(reply), _turn: turn });
             }
+            RouterMessage::Order { route, verdict, reply, turn: _turn } => {
+                let done =
+                    if state.is_stopping { Err(ChangeError::Ending) } else { state.order(&myself, &route, verdict) };
+                let _ = reply.send(done);
+            }
+            RouterMessage::Decided(route, decision) => state.decided(&myself, &route, &decision),
+            RouterMessage::KeptLongEnough(route) => state.release_kept(&myself, &route),
             RouterMessage::Started(outcome, reply) => state.started(&myself, outcome, reply),
             RouterMessage::RouteEmptied(index, unsettled) => state.route_emptied(&myself, index, &unsettled),
             RouterMessage::StageEnded(stage, _unsettled) => state.stage_ended(&stage),
-            RouterMessage::SupervisorDied { who, why } => state.supervisor_died(who, &why),
+            RouterMessage::SupervisorDied { who, why } => state.supervisor_died(&myself, who, &why),
             RouterMessage::Stop { within, stopped } => state.stop(within, stopped),
         }
         while state.current.is_none()
@@ -127,6 +148,7 @@ impl RouterState {
             let (unsettled, _) = AppliedChange::pair(0);
             self.await_empty(myself, route, unsettled);
         }
+        self.await_rollouts(myself);
     }
 
     fn publish(&self) {
@@ -205,9 +227,14 @@ impl RouterState {
         let outcome = if self.is_stopping { Err(ChangeError::Ending) } else { outcome };
         match (work, outcome) {
             (Work::Change { change, .. }, Ok(())) => {
-                let closed = self.table.apply(change, &self.parts.metrics);
+                for (route, rollout) in &change.roll_out {
+                    let (route, share) = (route.name(), rollout.share);
+                    tracing::info!(route, mode = rollout.mode(), share, "a rollout begins");
+                }
+                let closed = self.table.apply(change, clock::now(), &self.parts.metrics);
                 let (unsettled, changed) = AppliedChange::pair(self.table.next_revision() - 1);
                 self.take_effect(myself, closed, &unsettled);
+                self.await_rollouts(myself);
                 answer(reply, Ok(changed));
             }
             (Work::Renew(dead), Ok(())) => {
@@ -259,6 +286,103 @@ impl RouterState {
         self.publish();
     }
 
+    /// Waits for the end of each rollout, and of each kept revision.
+    fn await_rollouts(&mut self, myself: &ActorRef<RouterMessage>) {
+        self.waits.clear();
+        for record in self.table.rollouts().iter().filter(|record| record.beside.is_some()) {
+            let (myself, route, trial) = (myself.clone(), record.route.clone(), Arc::clone(&record.trial));
+            let ends_at = (!record.is_running()).then(|| record.kept_until());
+            let wait = tokio::spawn(async move {
+                let message = match ends_at {
+                    Some(ends_at) => {
+                        tokio::time::sleep_until(ends_at).await;
+                        RouterMessage::KeptLongEnough(route)
+                    }
+                    None => {
+                        let decision = trial.concluded().await;
+                        RouterMessage::Decided(route, decision)
+                    }
+                };
+                let _ = myself.cast(message);
+            });
+            self.waits.insert(record.route.clone(), AbortOnDrop(wait.abort_handle()));
+        }
+    }
+
+    fn decided(&mut self, myself: &ActorRef<RouterMessage>, route: &RouteName, decision: &Decision) {
+        // An order may have come first.
+        if self.is_stopping || !self.table.rollout(route).is_some_and(RolloutRecord::is_running) {
+            return;
+        }
+        let _ = self.carry_out(myself, route, decision);
+    }
+
+    fn order(
+        &mut self,
+        myself: &ActorRef<RouterMessage>,
+        route: &RouteName,
+        verdict: Verdict,
+    ) -> Result<(), ChangeError> {
+        if self.table.route(route.as_str()).is_none() {
+            return Err(ChangeError::NoSuchRoute { route: route.clone() });
+        }
+        let (cause, reason) = (DecisionCause::Order, "by order".to_owned());
+        self.carry_out(myself, route, &Decision { verdict, cause, reason })
+    }
+
+    /// Ends a rollout. Callers see it at once; a revision that is over finishes its calls.
+    fn carry_out(
+        &mut self,
+        myself: &ActorRef<RouterMessage>,
+        route: &RouteName,
+        decision: &Decision,
+    ) -> Result<(), ChangeError> {
+        let Decision { verdict, cause, reason } = decision;
+        let now = clock::now();
+        let closed = match verdict {
+            Verdict::Promote => self.table.promote(route, reason, now)?,
+            Verdict::RollBack => Some(self.table.roll_back(route, reason, now)?),
+        };
+        let revision = self.table.rollout(route).map_or(0, |record| record.revision);
+        match verdict {
+            Verdict::Promote => tracing::info!(%route, revision, %cause, reason, "a revision was promoted"),
+            Verdict::RollBack => tracing::warn!(%route, revision, %cause, reason, "a revision was rolled back"),
+        }
+        self.parts.metrics.rollout_decided(route, *verdict, *cause);
+        let (unsettled, _) = AppliedChange::pair(0);
+        self.take_effect(myself, closed.into_iter().collect(), &unsettled);
+        self.await_rollouts(myself);
+        Ok(())
+    }
+
+    fn release_kept(&mut self, myself: &ActorRef<RouterMessage>, route: &RouteName) {
+        let due = |record: &RolloutRecord| !record.is_running() && record.kept_until() <= clock::now();
+        if self.table.rollout(route).is_some_and(due) {
+            self.end_kept(myself, route);
+        }
+    }
+
+    fn end_kept(&mut self, myself: &ActorRef<RouterMessage>, route: &RouteName) {
+        let Some(kept) = self.table.release_kept(route) else { return };
+        tracing::info!(%route, revision = kept.revision(), "the revision before a rollout ends");
+        let (unsettled, _) = AppliedChange::pair(0);
+        self.take_effect(myself, vec![kept], &unsettled);
+    }
+
+    /// Revisions beside others end with their stage: they are not worth a second life.
+    fn lose_beside(&mut self, myself: &ActorRef<RouterMessage>, dead: &DeployedStage, why: &str) {
+        let lost: Vec<_> =
+            self.table.rollouts_with(dead).map(|record| (record.route.clone(), record.is_running())).collect();
+        for (route, is_running) in lost {
+            if is_running {
+                let reason = format!("the supervisor of stage `{}` died: {why}", dead.name());
+                let _ = self.carry_out(myself, &route, &Decision::roll_back(DecisionCause::Lost, reason));
+            } else {
+                self.end_kept(myself, &route);
+            }
+        }
+    }
+
     /// Stops an unused stage. `StageEnded` reports its end.
     fn end(&self, myself: &ActorRef<RouterMessage>, stage: Arc<DeployedStage>, unsettled: Option<SettlementGuard>) {
         let stopped = stage.stop(STOP_WITHIN);
@@ -288,7 +412,7 @@ impl RouterState {
 
     /// A stage without its supervisor has lost its queue and its workers. If routes use it, it gets a new life, or
     /// fails if that happens too often.
-    fn supervisor_died(&mut self, who: ActorId, why: &str) {
+    fn supervisor_died(&mut self, myself: &ActorRef<RouterMessage>, who: ActorId, why: &str) {
         // For a starting or ending stage, a waiting task notices the death.
         let serving = self.table.serving();
         let Some(dead) = serving.iter().find(|stage| stage.is_supervised_by(who)).cloned() else { return };
@@ -296,6 +420,11 @@ impl RouterState {
             return;
         }
         tracing::error!(stage = %dead.name(), why, "the supervisor of a stage died: this is a defect");
+        self.lose_beside(myself, &dead, why);
+        if !self.table.is_routed(&dead) {
+            dead.pool.enter(StageState::Failed, Some(format!("its supervisor died: {why}")));
+            return;
+        }
         let window = self.windows.entry(dead.name().clone());
         let window = window.or_insert_with(|| RestartWindow::new(RestartIntensity::default()));
         if window.record(clock::now()) == RestartDecision::GiveUp {
@@ -311,6 +440,7 @@ impl RouterState {
 
     fn stop(&mut self, within: Duration, stopped: oneshot::Sender<()>) {
         self.is_stopping = true;
+        self.waits.clear();
         let stopping: Vec<_> = self.table.stages().filter_map(|stage| stage.stop(within)).collect();
         tokio::spawn(async move {
             join_all(stopping).await;

@@ -62,7 +62,9 @@ impl Flight {
     /// The flight of the admitted call, with its caller's options.
     #[must_use]
     pub(crate) fn admitted(self, admission: &Admission, options: &CallOptions) -> Self {
-        self.with_permit(Arc::clone(&admission.permit), admission.outer.as_ref(), options)
+        let mut flight = self.with_permit(Arc::clone(&admission.permit), admission.outer.as_ref(), options);
+        flight.is_on_candidate = admission.route.is_candidate();
+        flight
     }
 }
 
@@ -82,6 +84,10 @@ impl Admission {
     #[must_use]
     pub fn route(&self) -> &Arc<Route> {
         &self.route
+    }
+
+    pub(crate) fn gateway(&self) -> &Arc<Gateway> {
+        self.permit.gateway()
     }
 
     /// The number of this call on this node.

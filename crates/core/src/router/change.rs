@@ -2,6 +2,7 @@
 
 use tokio::sync::mpsc;
 
+use super::rollout::Rollout;
 use super::spec::RouteSpec;
 use crate::id::{RouteName, StageName};
 use crate::stage::MAX_REPLICAS;
@@ -43,6 +44,7 @@ pub struct RouteChange {
     pub(crate) add: Vec<RouteSpec>,
     pub(crate) replace: Vec<RouteSpec>,
     pub(crate) remove: Vec<RouteName>,
+    pub(crate) roll_out: Vec<(RouteSpec, Rollout)>,
 }
 
 impl RouteChange {
@@ -61,6 +63,18 @@ impl RouteChange {
     pub fn replace_route(mut self, route: RouteSpec) -> Self {
         self.replace.push(route);
         self
+    }
+
+    /// Opens the next revision of a served route beside the current one, as a candidate: see [`Rollout`]. The change is
+    /// over when the rollout begins. A route that is replaced or removed meanwhile loses its candidate.
+    pub fn roll_out(mut self, route: RouteSpec, rollout: Rollout) -> Self {
+        self.roll_out.push((route, rollout));
+        self
+    }
+
+    /// The routes that it opens.
+    pub(super) fn specs(&self) -> impl Iterator<Item = &RouteSpec> + Clone {
+        self.add.iter().chain(&self.replace).chain(self.roll_out.iter().map(|(spec, _)| spec))
     }
 
     /// Closes a route. Running calls finish; new ones get `NotFound`.
@@ -141,6 +155,28 @@ pub enum ChangeError {
     NoSuchStage {
         /// The name.
         stage: StageName,
+    },
+    /// The rollout cannot be done so: the message names the field or the stage.
+    #[error("route `{route}` cannot be rolled out so: {message}")]
+    BadRollout {
+        /// The name.
+        route: RouteName,
+        /// What is wrong.
+        message: String,
+    },
+    /// One rollout at a time: promote or roll back the running one first, or replace the route.
+    #[error("a rollout of `{route}` is running")]
+    RolloutRunning {
+        /// The name.
+        route: RouteName,
+    },
+    /// Nothing to promote, or to roll back to.
+    #[error("route `{route}`: {wanted}")]
+    NoRollout {
+        /// The name.
+        route: RouteName,
+        /// What there is not.
+        wanted: &'static str,
     },
     /// A route's name is not a plain path. Use `/` and letters, digits, `-`, `_`, `.`, `~`, `:`, `@`; no empty or dot
     /// segments.

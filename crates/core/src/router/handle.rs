@@ -11,6 +11,8 @@ use super::change::{AppliedChange, ChangeError, MAX_WAITING_CHANGES, RouteChange
 use super::message::RouterMessage;
 use super::route::{HeldRoute, Route};
 use super::table::Table;
+use crate::call::SessionKey;
+use crate::metrics::Verdict;
 use crate::pool::Pool;
 use crate::stage::MAX_REPLICAS;
 use crate::supervisor::{DeploymentMessage, ScaleError};
@@ -42,10 +44,11 @@ impl Router {
         self.table.load().routes().to_vec()
     }
 
-    /// Begins a call on the route of this name. If the route closes meanwhile, the table has its successor or none.
-    pub(crate) fn hold(&self, name: &str) -> Option<HeldRoute> {
+    /// Begins a call on the route of this name, or on the candidate of its rollout. If the route closes meanwhile, the
+    /// table has its successor or none.
+    pub(crate) fn hold(&self, name: &str, session: Option<SessionKey>) -> Option<HeldRoute> {
         loop {
-            if let Some(held) = self.route(name)?.hold() {
+            if let Some(held) = self.route(name)?.hold_revision(session) {
                 return Some(held);
             }
         }
@@ -74,6 +77,14 @@ impl Router {
         let turn = self.take_turn()?;
         let (reply, outcome) = oneshot::channel();
         self.tell(RouterMessage::Change { change, reply, turn })?;
+        outcome.await.unwrap_or(Err(ChangeError::Ending))
+    }
+
+    /// Requests the end of a rollout and waits until callers see it.
+    pub(crate) async fn order(&self, route: &str, verdict: Verdict) -> Result<(), ChangeError> {
+        let turn = self.take_turn()?;
+        let (reply, outcome) = oneshot::channel();
+        self.tell(RouterMessage::Order { route: route.into(), verdict, reply, turn })?;
         outcome.await.unwrap_or(Err(ChangeError::Ending))
     }
 

@@ -8,13 +8,15 @@ use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
 use super::change::{AppliedChange, ChangeError, RouteChange, SettlementGuard};
 use super::deployed_stage::DeployedStage;
-use crate::id::RouteIndex;
+use super::rollout::Decision;
+use crate::id::{RouteIndex, RouteName};
+use crate::metrics::Verdict;
 
 /// The port for the outcome of a change.
 pub(super) type ChangeReply = oneshot::Sender<Result<AppliedChange, ChangeError>>;
 
 /// Messages to the router. The path of a request sends none of them. A change holds a permit; the others are one per
-/// closing route or ending stage.
+/// closing route, ending stage or rollout.
 #[derive(Debug)]
 pub(crate) enum RouterMessage {
     /// Change the table. From the node's handles.
@@ -26,6 +28,21 @@ pub(crate) enum RouterMessage {
         /// One of the permits that bound the mailbox.
         turn: OwnedSemaphorePermit,
     },
+    /// Promote the candidate of a route, or roll it back. From the node's handles.
+    Order {
+        /// The route.
+        route: RouteName,
+        /// What to do.
+        verdict: Verdict,
+        /// Gets the outcome when callers see it.
+        reply: oneshot::Sender<Result<(), ChangeError>>,
+        /// One of the permits that bound the mailbox.
+        turn: OwnedSemaphorePermit,
+    },
+    /// The judge of this route's rollout has decided. From the task that waited.
+    Decided(RouteName, Decision),
+    /// The time of a kept revision is over. From the task that waited.
+    KeptLongEnough(RouteName),
     /// The starting stages are warm, or one of them failed. From the task that waited.
     Started(Result<(), ChangeError>, Option<ChangeReply>),
     /// The last call has left this closed route. From the task that waited.

@@ -14,6 +14,7 @@ mod change;
 mod deployed_stage;
 mod handle;
 mod message;
+mod rollout;
 mod route;
 mod spec;
 mod statistics;
@@ -23,6 +24,7 @@ mod tests;
 
 pub use admission::Admission;
 pub use change::{AppliedChange, ChangeError, RouteChange};
+pub use rollout::{RevisionDescription, Rollout, RolloutDescription, RolloutState};
 pub use route::Route;
 pub use spec::{RouteData, RouteSpec, check_route_name};
 
@@ -30,5 +32,6 @@ pub(crate) use actor::{RouterActor, RouterArgs, STOP_WITHIN};
 pub(crate) use deployed_stage::DeployedStage;
 pub(crate) use handle::Router;
 pub(crate) use message::RouterMessage;
-pub(crate) use route::HeldRoute;
+pub(crate) use rollout::{agrees, is_own_fault};
+pub(crate) use route::{HeldRoute, TrialPart};
 pub(crate) use table::Table;

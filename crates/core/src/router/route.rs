@@ -6,13 +6,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use arc_swap::ArcSwapOption;
 use callboard_codec::{DataType, Value};
 use tokio::sync::Notify;
 
-use crate::call::Priority;
+use super::rollout::Trial;
+use crate::call::{Priority, SessionKey};
 use crate::gateway::Refusal;
 use crate::id::{RouteIndex, RouteName, StageName};
-use crate::metrics::RouteMetrics;
+use crate::metrics::{RouteMetrics, TrialRole};
 use crate::pipeline::{Graph, RemoteStages, all_may_run_again};
 use crate::pool::Pool;
 
@@ -34,6 +36,35 @@ pub struct Route {
     emptied: Notify,
     /// Counted only if there is a limit.
     in_flight: AtomicUsize,
+    /// Its part in the running rollout, if there is one.
+    trial: ArcSwapOption<TrialPart>,
+}
+
+/// The part of a route in a running rollout.
+#[derive(Debug)]
+pub(crate) struct TrialPart {
+    trial: Arc<Trial>,
+    /// For the current revision, the other one. The candidate has no way back, so that both are freed.
+    candidate: Option<Arc<Route>>,
+}
+
+impl TrialPart {
+    pub(crate) fn trial(&self) -> &Trial {
+        &self.trial
+    }
+
+    pub(crate) fn candidate(&self) -> Option<&Arc<Route>> {
+        self.candidate.as_ref()
+    }
+
+    /// A copied call of the candidate has ended.
+    pub(crate) fn observe_candidate(&self, outcome: Result<Duration, ()>) {
+        self.trial.observe(TrialRole::Candidate, outcome);
+    }
+
+    fn role(&self) -> TrialRole {
+        if self.candidate.is_some() { TrialRole::Current } else { TrialRole::Candidate }
+    }
 }
 
 /// The limits of one route, and the defaults of its calls.
@@ -61,6 +92,23 @@ pub(crate) struct RouteParts {
     pub(crate) headers: Arc<[Box<str>]>,
 }
 
+impl RouteParts {
+    /// What callers would notice if one route took the place of the other.
+    pub(super) fn difference(&self, other: &Self) -> Option<&'static str> {
+        let same = |first: &DataType, second: &DataType| {
+            first.rust_name() == second.rust_name() && first.schema() == second.schema()
+        };
+        let differs = [
+            ("input type", !same(&self.input, &other.input)),
+            ("output type", !same(&self.output, &other.output)),
+            ("form: one of them streams", self.streams_at.is_some() != other.streams_at.is_some()),
+            ("form: one of them is a function", self.is_function != other.is_function),
+            ("list of headers", self.headers != other.headers),
+        ];
+        differs.into_iter().find_map(|(what, differs)| differs.then_some(what))
+    }
+}
+
 impl Route {
     pub(crate) fn new(
         index: RouteIndex,
@@ -80,6 +128,55 @@ impl Route {
             calls: AtomicUsize::new(0),
             emptied: Notify::new(),
             in_flight: AtomicUsize::new(0),
+            trial: ArcSwapOption::empty(),
+        }
+    }
+
+    /// Begins a rollout: `candidate` takes its share of the next calls.
+    pub(super) fn begin_trial(&self, trial: &Arc<Trial>, candidate: &Arc<Self>) {
+        let part = |candidate| Some(Arc::new(TrialPart { trial: Arc::clone(trial), candidate }));
+        candidate.trial.store(part(None));
+        self.trial.store(part(Some(Arc::clone(candidate))));
+    }
+
+    /// Takes the place of the same revision with other lives of its stages.
+    pub(super) fn take_trial(&self, before: &Self) {
+        self.trial.store(before.trial.load_full());
+    }
+
+    pub(super) fn end_trial(&self) {
+        self.trial.store(None);
+    }
+
+    /// Its part in a running rollout whose candidate gets copies of its calls.
+    pub(crate) fn shadow_trial(&self) -> Option<Arc<TrialPart>> {
+        let part = self.trial.load();
+        part.as_ref().filter(|part| part.candidate.is_some() && part.trial.policy().is_shadow).cloned()
+    }
+
+    #[cfg(test)]
+    pub(super) fn has_trial(&self) -> bool {
+        self.trial.load().is_some()
+    }
+
+    /// Whether it is the candidate of a rollout that has not been promoted.
+    pub(crate) fn is_candidate(&self) -> bool {
+        self.trial.load().as_ref().is_some_and(|part| part.candidate.is_none())
+    }
+
+    /// Begins a call of this name, on this revision or the candidate of its rollout, unless the revision is closed.
+    pub(crate) fn hold_revision(self: Arc<Self>, session: Option<SessionKey>) -> Option<HeldRoute> {
+        let chosen = match &*self.trial.load() {
+            Some(part) if part.trial.is_for_candidate(session) => part.candidate.clone(),
+            _ => None,
+        };
+        chosen.unwrap_or(self).hold()
+    }
+
+    /// A call of this revision has ended: after this time, or failed by the revision's own fault.
+    pub(crate) fn observe(&self, outcome: Result<Duration, ()>) {
+        if let Some(part) = &*self.trial.load() {
+            part.trial.observe(part.role(), outcome);
         }
     }
 

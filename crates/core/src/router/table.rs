@@ -10,8 +10,10 @@ use rustc_hash::FxHashMap;
 
 use super::change::{ChangeError, RouteChange};
 use super::deployed_stage::DeployedStage;
+use super::rollout::{Rollout, RolloutRecord, RolloutState, Trial};
 use super::route::{Route, RouteParts};
 use super::spec::{RouteSpec, check_route_name, distinct_stages};
+use crate::clock::Instant;
 use crate::id::{RouteIndex, RouteName, StageName};
 use crate::metrics::NodeMetrics;
 use crate::pipeline::Graph;
@@ -29,6 +31,8 @@ pub(crate) struct Table {
     by_stage: FxHashMap<StageName, (Arc<Route>, Arc<Pool>)>,
     /// In the order of declaration.
     routes: Vec<Arc<Route>>,
+    /// The running or last rollout of each route that had one.
+    rollouts: Vec<RolloutRecord>,
     retiring: Vec<Arc<Route>>,
     serving: Vec<Arc<DeployedStage>>,
     starting: Vec<Arc<DeployedStage>>,
@@ -44,12 +48,36 @@ impl Table {
 
     /// The name of an open route, or of a closed route with calls.
     pub(crate) fn name_of(&self, index: RouteIndex) -> Option<&RouteName> {
-        self.routes.iter().chain(&self.retiring).find(|route| route.index() == index).map(|route| route.id())
+        self.all_routes().find(|route| route.index() == index).map(|route| route.id())
     }
 
     /// The open routes, in the order of their declaration.
     pub(crate) fn routes(&self) -> &[Arc<Route>] {
         &self.routes
+    }
+
+    /// All routes: the open ones, the revisions beside them, and the closed ones with calls in flight.
+    pub(crate) fn all_routes(&self) -> impl Iterator<Item = &Arc<Route>> {
+        self.routes.iter().chain(self.beside()).chain(&self.retiring)
+    }
+
+    /// The candidates of running rollouts, and the old revisions that are kept after one.
+    pub(crate) fn beside(&self) -> impl Iterator<Item = &Arc<Route>> {
+        self.rollouts.iter().filter_map(|rollout| rollout.beside.as_ref())
+    }
+
+    pub(crate) fn rollouts(&self) -> &[RolloutRecord] {
+        &self.rollouts
+    }
+
+    /// The rollouts whose candidate or kept revision uses this stage.
+    pub(super) fn rollouts_with<'a>(&'a self, stage: &DeployedStage) -> impl Iterator<Item = &'a RolloutRecord> {
+        self.rollouts.iter().filter(|rollout| rollout.beside.as_ref().is_some_and(|route| uses(route, stage)))
+    }
+
+    /// The running or last rollout of this route.
+    pub(crate) fn rollout(&self, route: &RouteName) -> Option<&RolloutRecord> {
+        self.rollouts.iter().find(|rollout| rollout.route == *route)
     }
 
     /// Closed routes with calls in flight.
@@ -90,6 +118,11 @@ impl Table {
         self.routes.iter().any(|route| uses(route, stage))
     }
 
+    /// Whether a candidate or a kept revision uses this stage.
+    pub(crate) fn is_beside(&self, stage: &DeployedStage) -> bool {
+        self.beside().any(|route| uses(route, stage))
+    }
+
     /// The number of the next change.
     pub(super) fn next_revision(&self) -> u64 {
         self.revision + 1
@@ -98,15 +131,21 @@ impl Table {
     /// The stages that must start before `change` can take effect, or why it cannot.
     pub(super) fn plan(&self, change: &RouteChange) -> Result<Vec<Arc<StageSpec>>, ChangeError> {
         self.check_routes(change)?;
-        let change_stages = distinct_stages(change.add.iter().chain(&change.replace));
+        let change_stages = distinct_stages(change.specs());
         let closed = closed_names(change);
-        let remaining = self.routes.iter().filter(|route| !closed.contains(&route.id()));
-        let mut specs: Vec<&Arc<StageSpec>> = change_stages.iter().collect();
-        for route in remaining {
-            specs.extend(self.serving.iter().filter(|stage| uses(route, stage)).map(|stage| stage.spec()));
+        // A replaced revision ends; the revision beside a candidate stays.
+        let remaining = |route: &&Arc<Route>| !closed.contains(&route.id());
+        let mut specs: Vec<NamedStage<'_>> = Vec::new();
+        for spec in change.specs() {
+            specs.extend(distinct_stages([spec]).into_iter().map(|stage| (&spec.name, None, stage)));
+        }
+        let first_kept = specs.len();
+        for route in self.routes.iter().chain(self.beside()).filter(remaining) {
+            let of_route = self.serving.iter().filter(|stage| uses(route, stage));
+            specs.extend(of_route.map(|stage| (route.id(), Some(route.index()), Arc::clone(stage.spec()))));
         }
         check_stage_names(&specs)?;
-        let is_kept = |spec: &Arc<StageSpec>| specs[change_stages.len()..].iter().any(|other| Arc::ptr_eq(other, spec));
+        let is_kept = |spec: &Arc<StageSpec>| specs[first_kept..].iter().any(|(.., other)| Arc::ptr_eq(other, spec));
         let mut to_start = Vec::new();
         for spec in &change_stages {
             match self.deployed(spec) {
@@ -124,7 +163,7 @@ impl Table {
 
     fn check_routes(&self, change: &RouteChange) -> Result<(), ChangeError> {
         let mut named = HashSet::new();
-        let opened = change.add.iter().chain(&change.replace).map(|route| &route.name);
+        let opened = change.specs().map(|route| &route.name);
         for name in opened.clone() {
             check_route_name(name)?;
         }
@@ -136,9 +175,45 @@ impl Table {
         if let Some(route) = change.add.iter().find(|route| self.by_name.contains_key(&route.name)) {
             return Err(ChangeError::RouteExists { route: route.name.clone() });
         }
-        match closed_names(change).into_iter().find(|name| !self.by_name.contains_key(*name)) {
-            Some(name) => Err(ChangeError::NoSuchRoute { route: name.clone() }),
-            None => Ok(()),
+        let served = closed_names(change).into_iter().chain(change.roll_out.iter().map(|(spec, _)| &spec.name));
+        if let Some(name) = served.into_iter().find(|name| !self.by_name.contains_key(*name)) {
+            return Err(ChangeError::NoSuchRoute { route: name.clone() });
+        }
+        change.roll_out.iter().try_for_each(|(spec, rollout)| self.check_rollout(spec, rollout))
+    }
+
+    fn check_rollout(&self, spec: &RouteSpec, rollout: &Rollout) -> Result<(), ChangeError> {
+        let (name, current) = (&spec.name, &self.by_name[&spec.name]);
+        let refused = |message: String| Err(ChangeError::BadRollout { route: name.clone(), message });
+        rollout.check(name)?;
+        if self.rollout(name).is_some_and(RolloutRecord::is_running) {
+            return Err(ChangeError::RolloutRunning { route: name.clone() });
+        }
+        if let Some(what) = current.parts().difference(&spec.parts) {
+            return refused(format!(
+                "the candidate has another {what}; callers do not know which revision answers them: replace the route"
+            ));
+        }
+        if let Some(stage) = spec.graph.remote_stages().first() {
+            return refused(format!("stage `{stage}` runs on other nodes: they split its revisions"));
+        }
+        if !rollout.is_shadow {
+            return Ok(());
+        }
+        if current.streams() {
+            return refused("the answers of a stream are not compared: use a canary".to_owned());
+        }
+        let unsafe_stage = spec.graph.stages().into_iter().find(|stage| !stage.contract().may_run_again());
+        match unsafe_stage {
+            Some(stage) if !rollout.runs_effects_twice => refused(format!(
+                "stage `{}` is at_most_once, and a shadow runs each input twice: declare it idempotent or pure, or use \
+                 run_effects_twice",
+                stage.name()
+            )),
+            _ if !rollout.runs_effects_twice && spec.graph.asks_actors() => refused(
+                "the candidate asks an actor, and a shadow runs each input twice: use run_effects_twice".to_owned(),
+            ),
+            _ => Ok(()),
         }
     }
 
@@ -149,7 +224,7 @@ impl Table {
 
     /// A change begins: the stages that it needs stay, even if their routes close in the meantime.
     pub(super) fn begin(&mut self, change: &RouteChange) {
-        self.change_stages = distinct_stages(change.add.iter().chain(&change.replace));
+        self.change_stages = distinct_stages(change.specs());
     }
 
     /// The starting stages will not serve: they end, together with the stages that only the change would have used.
@@ -162,12 +237,16 @@ impl Table {
     }
 
     /// Puts a change with warm stages into effect. Returns the closed routes.
-    pub(super) fn apply(&mut self, change: RouteChange, metrics: &NodeMetrics) -> Vec<Arc<Route>> {
+    pub(super) fn apply(&mut self, change: RouteChange, now: Instant, metrics: &NodeMetrics) -> Vec<Arc<Route>> {
         self.revision += 1;
         self.change_stages.clear();
         self.serving.append(&mut self.starting);
-        let closed: Vec<Arc<Route>> =
+        let mut closed: Vec<Arc<Route>> =
             closed_names(&change).into_iter().filter_map(|name| self.by_name.get(name).cloned()).collect();
+        for name in closed_names(&change) {
+            closed.extend(self.end_rollout(name, "the route was replaced", now));
+        }
+        self.rollouts.retain(|rollout| !change.remove.contains(&rollout.route));
         self.routes.retain(|route| !change.remove.contains(route.id()));
         for spec in change.replace {
             let route = self.open(spec, metrics);
@@ -179,8 +258,108 @@ impl Table {
             let route = self.open(spec, metrics);
             self.routes.push(route);
         }
+        for (spec, rollout) in change.roll_out {
+            closed.extend(self.begin_rollout(spec, rollout, now, metrics));
+        }
         self.retire(&closed);
         closed
+    }
+
+    /// Opens a candidate beside the current revision. Returns the revision that was kept after the last rollout.
+    fn begin_rollout(
+        &mut self,
+        spec: RouteSpec,
+        rollout: Rollout,
+        now: Instant,
+        metrics: &NodeMetrics,
+    ) -> Option<Arc<Route>> {
+        let current = Arc::clone(self.routes.iter().find(|route| *route.id() == spec.name)?);
+        let kept = self.end_rollout(&spec.name, "", now);
+        self.rollouts.retain(|rollout| rollout.route != spec.name);
+        let candidate = self.open(spec, metrics);
+        let route = candidate.id().clone();
+        let trial = Trial::new(rollout, now, metrics.rollout(&route));
+        current.begin_trial(&trial, &candidate);
+        self.rollouts.push(RolloutRecord {
+            route,
+            trial,
+            revision: self.revision,
+            state: RolloutState::Running,
+            since: now,
+            reason: None,
+            beside: Some(candidate),
+        });
+        kept
+    }
+
+    /// Ends the rollout of a route that changes. Returns the revision beside it, which closes.
+    fn end_rollout(&mut self, route: &RouteName, reason: &str, now: Instant) -> Option<Arc<Route>> {
+        let record = self.rollouts.iter_mut().find(|rollout| rollout.route == *route)?;
+        if record.is_running() {
+            record.enter(RolloutState::RolledBack, reason, now);
+            if let Some(current) = self.by_name.get(route) {
+                current.end_trial();
+            }
+        }
+        record.beside.take()
+    }
+
+    /// Gives a route to the candidate of its rollout. Returns the old revision if it is not kept: it closes.
+    pub(super) fn promote(
+        &mut self,
+        route: &RouteName,
+        reason: &str,
+        now: Instant,
+    ) -> Result<Option<Arc<Route>>, ChangeError> {
+        let none = || ChangeError::NoRollout { route: route.clone(), wanted: "no rollout is running" };
+        let record = self.rollouts.iter_mut().find(|rollout| rollout.route == *route && rollout.is_running());
+        let record = record.ok_or_else(none)?;
+        let candidate = record.beside.take().ok_or_else(none)?;
+        let place = self.routes.iter_mut().find(|current| current.id() == route).ok_or_else(none)?;
+        let old = std::mem::replace(place, candidate);
+        place.end_trial();
+        old.end_trial();
+        record.enter(RolloutState::Promoted, reason, now);
+        let closed = if record.trial.policy().keep.is_zero() {
+            Some(old)
+        } else {
+            record.beside = Some(old);
+            None
+        };
+        self.retire(closed.as_slice());
+        Ok(closed)
+    }
+
+    /// Gives a route back to the revision before its rollout. Returns the other one, which closes.
+    pub(super) fn roll_back(
+        &mut self,
+        route: &RouteName,
+        reason: &str,
+        now: Instant,
+    ) -> Result<Arc<Route>, ChangeError> {
+        let none = || ChangeError::NoRollout {
+            route: route.clone(),
+            wanted: "no rollout is running, and no older revision is kept",
+        };
+        let record = self.rollouts.iter_mut().find(|rollout| rollout.route == *route).ok_or_else(none)?;
+        let mut closed = record.beside.take().ok_or_else(none)?;
+        let current = self.routes.iter_mut().find(|current| current.id() == route).ok_or_else(none)?;
+        if record.is_running() {
+            current.end_trial();
+        } else {
+            std::mem::swap(current, &mut closed);
+        }
+        record.enter(RolloutState::RolledBack, reason, now);
+        self.retire(std::slice::from_ref(&closed));
+        Ok(closed)
+    }
+
+    /// Ends the time of a kept revision. Returns it: it closes.
+    pub(super) fn release_kept(&mut self, route: &RouteName) -> Option<Arc<Route>> {
+        let record = self.rollouts.iter_mut().find(|rollout| rollout.route == *route && !rollout.is_running())?;
+        let kept = record.beside.take()?;
+        self.retire(std::slice::from_ref(&kept));
+        Some(kept)
     }
 
     /// Replaces a stage whose supervisor died by its new life. Returns the closed routes.
@@ -199,6 +378,7 @@ impl Table {
             });
             let (name, parts) = (old.id().clone(), old.parts().clone());
             self.routes[position] = self.new_route(old.revision(), name, parts, graph, metrics);
+            self.routes[position].take_trial(&old);
             closed.push(old);
         }
         self.retire(&closed);
@@ -213,7 +393,7 @@ impl Table {
     /// Moves the stages that no route needs any more to the ending ones.
     pub(super) fn end_unused(&mut self) -> Vec<Arc<DeployedStage>> {
         let is_used = |stage: &DeployedStage| {
-            self.routes.iter().chain(&self.retiring).any(|route| uses(route, stage))
+            self.all_routes().any(|route| uses(route, stage))
                 || self.change_stages.iter().any(|spec| Arc::ptr_eq(spec, stage.spec()))
         };
         let unused: Vec<_> = self.serving.iter().filter(|stage| !is_used(stage)).cloned().collect();
@@ -285,14 +465,22 @@ fn contains(stages: &[Arc<DeployedStage>], stage: &Arc<DeployedStage>) -> bool {
     stages.iter().any(|other| Arc::ptr_eq(other, stage))
 }
 
-/// A name stands for one stage only.
-fn check_stage_names(specs: &[&Arc<StageSpec>]) -> Result<(), ChangeError> {
-    let mut named: HashMap<&StageName, &Arc<StageSpec>> = HashMap::new();
-    for spec in specs {
-        let first = named.entry(spec.name()).or_insert(spec);
-        if !Arc::ptr_eq(first, spec) {
+/// A stage with the name of its route, and the revision of that which is open already.
+type NamedStage<'a> = (&'a RouteName, Option<RouteIndex>, Arc<StageSpec>);
+
+/// A name stands for one stage only, whichever revision of a route is in charge. Two revisions of one route may each
+/// have their own stage of a name.
+fn check_stage_names(specs: &[NamedStage<'_>]) -> Result<(), ChangeError> {
+    let mut named: HashMap<&StageName, Vec<&NamedStage<'_>>> = HashMap::new();
+    for stage in specs {
+        let (route, revision, spec) = stage;
+        let others = named.entry(spec.name()).or_default();
+        let clashes =
+            |other: &&NamedStage<'_>| !Arc::ptr_eq(&other.2, spec) && (other.0 != *route || other.1 == *revision);
+        if others.iter().any(clashes) {
             return Err(ChangeError::DuplicateStage { stage: spec.name().clone() });
         }
+        others.push(stage);
     }
     Ok(())
 }

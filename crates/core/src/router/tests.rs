@@ -8,8 +8,9 @@ use proptest::prelude::*;
 
 use super::deployed_stage::DeployedStage;
 use super::table::Table;
-use super::{ChangeError, RouteChange, RouteSpec};
+use super::{ChangeError, Rollout, RolloutState, RouteChange, RouteSpec};
 use crate::app::App;
+use crate::clock::Instant;
 use crate::id::StageName;
 use crate::metrics::NodeMetrics;
 use crate::node::Node;
@@ -30,6 +31,18 @@ enum Step {
         emptied_meanwhile: Vec<usize>,
         comes_to_be: bool,
     },
+    /// A rollout of this route, of stages by number.
+    RollOut {
+        route: usize,
+        stages: (usize, usize),
+        keeps: bool,
+    },
+    /// The end of a rollout, or a rollback to a kept revision.
+    Decide {
+        route: usize,
+        promotes: bool,
+    },
+    Release(usize),
     Empty(usize),
     End(usize),
     Renew(usize),
@@ -42,6 +55,10 @@ fn step() -> impl Strategy<Value = Step> {
         change.prop_map(|(puts, emptied_meanwhile, comes_to_be)| Step::Change { puts, emptied_meanwhile, comes_to_be });
     prop_oneof![
         4 => change,
+        3 => (0..ROUTES.len(), (0usize..6, 0usize..6), prop::bool::ANY)
+            .prop_map(|(route, stages, keeps)| Step::RollOut { route, stages, keeps }),
+        3 => (0..ROUTES.len(), prop::bool::ANY).prop_map(|(route, promotes)| Step::Decide { route, promotes }),
+        1 => (0..ROUTES.len()).prop_map(Step::Release),
         3 => (0usize..4).prop_map(Step::Empty),
         3 => (0usize..4).prop_map(Step::End),
         1 => (0usize..4).prop_map(Step::Renew),
@@ -82,13 +99,13 @@ fn stages_of_routes(table: &Table) -> Vec<Vec<StageName>> {
 
 fn check(table: &Table) -> Result<(), TestCaseError> {
     let serving: HashSet<_> = table.serving().iter().map(|stage| Arc::as_ptr(&stage.pool)).collect();
-    for route in table.routes().iter().chain(table.retiring()) {
+    for route in table.all_routes() {
         for pool in route.graph().stages() {
             prop_assert!(serving.contains(&Arc::as_ptr(pool)), "a route needs a stage that is not served");
         }
     }
     for stage in table.serving() {
-        let mut routes = table.routes().iter().chain(table.retiring());
+        let mut routes = table.all_routes();
         let is_used = routes.any(|route| route.graph().stages().iter().any(|pool| Arc::ptr_eq(pool, &stage.pool)));
         prop_assert!(is_used, "no route needs a served stage");
     }
@@ -112,11 +129,21 @@ fn check(table: &Table) -> Result<(), TestCaseError> {
         let name = format!("stage-{name}");
         prop_assert_eq!(table.routed_stage(&name).is_some(), table.stage(&name).is_some());
     }
-    for route in table.routes().iter().chain(table.retiring()) {
+    for route in table.all_routes() {
         prop_assert_eq!(table.name_of(route.index()), Some(route.id()));
     }
-    let indices: HashSet<_> = table.routes().iter().chain(table.retiring()).map(|route| route.index().0).collect();
-    prop_assert_eq!(indices.len(), table.routes().len() + table.retiring().len());
+    let indices: HashSet<_> = table.all_routes().map(|route| route.index().0).collect();
+    prop_assert_eq!(indices.len(), table.all_routes().count(), "a route has two parts");
+    for rollout in table.rollouts() {
+        let current = table.route(rollout.route.as_str());
+        prop_assert!(current.is_some(), "a rollout of a route that is not served");
+        let has_trial = current.is_some_and(|route| route.has_trial());
+        prop_assert_eq!(has_trial, rollout.is_running());
+        prop_assert!(!rollout.is_running() || rollout.beside.as_ref().is_some_and(|route| route.is_candidate()));
+    }
+    let running = table.rollouts().iter().filter(|rollout| rollout.is_running()).count();
+    let on_trial = table.routes().iter().chain(table.beside()).filter(|route| route.has_trial());
+    prop_assert_eq!(on_trial.count(), 2 * running);
     Ok(())
 }
 
@@ -149,13 +176,46 @@ proptest! {
                             check(&table)?;
                             continue;
                         }
-                        for route in table.apply(change, &metrics) {
+                        for route in table.apply(change, Instant::now(), &metrics) {
                             prop_assert!(before.route(route.name()).is_some());
                             prop_assert!(table.retiring().iter().any(|other| Arc::ptr_eq(other, &route)));
                         }
                         prop_assert_eq!(table.next_revision(), revision + 1);
                     }
                 }
+                Step::RollOut { route, stages: (first, second), keeps } => {
+                    let pipeline = Pipeline::from(recipes[first].clone()).then(recipes[second].clone());
+                    let keep = if keeps { Duration::from_secs(1) } else { Duration::ZERO };
+                    let rollout = Rollout::canary(0.5).keep(keep);
+                    let change = RouteChange::new().roll_out(RouteSpec::new(ROUTES[route], pipeline), rollout);
+                    if let Ok(specs) = table.plan(&change) {
+                        let revision = table.next_revision();
+                        let started: Vec<_> =
+                            specs.into_iter().map(|spec| DeployedStage::new(spec, revision, &metrics)).collect();
+                        table.begin(&change);
+                        table.start(&started);
+                        let current = table.route(ROUTES[route]).cloned();
+                        table.apply(change, Instant::now(), &metrics);
+                        let after = table.route(ROUTES[route]).cloned();
+                        prop_assert_eq!(current.map(|route| route.index()), after.map(|route| route.index()));
+                    }
+                }
+                Step::Decide { route, promotes } => {
+                    let (name, now) = (ROUTES[route].into(), Instant::now());
+                    let before = table.rollout(&name).and_then(|rollout| rollout.beside.clone());
+                    let was_running = table.rollout(&name).is_some_and(|rollout| rollout.is_running());
+                    if promotes {
+                        let promoted = table.promote(&name, "", now);
+                        prop_assert_eq!(promoted.is_ok(), was_running);
+                    } else {
+                        prop_assert_eq!(table.roll_back(&name, "", now).is_ok(), before.is_some());
+                    }
+                    if let Some(beside) = before.filter(|_| promotes == was_running) {
+                        let current = table.route(ROUTES[route]).map(|route| route.index());
+                        prop_assert_eq!(current, Some(beside.index()));
+                    }
+                }
+                Step::Release(route) => _ = table.release_kept(&ROUTES[route].into()),
                 Step::Empty(which) => empty(&mut table, which),
                 Step::End(which) => {
                     if let Some(stage) = nth(table.ending(), which) {
@@ -163,7 +223,9 @@ proptest! {
                     }
                 }
                 Step::Renew(which) => {
-                    if let Some(dead) = nth(table.serving(), which).filter(|dead| table.is_routed(dead)) {
+                    // The actor ends rollouts of a dead stage first.
+                    let is_renewed = |dead: &Arc<DeployedStage>| table.is_routed(dead) && !table.is_beside(dead);
+                    if let Some(dead) = nth(table.serving(), which).filter(is_renewed) {
                         let life = DeployedStage::new(Arc::clone(dead.spec()), table.next_revision(), &metrics);
                         table.start(&[Arc::clone(&life)]);
                         let before = stages_of_routes(&table);
@@ -182,7 +244,7 @@ proptest! {
         }
         let all = table.routes().iter().fold(RouteChange::new(), |change, route| change.remove_route(route.name()));
         prop_assert_eq!(table.plan(&all).map(|specs| specs.len()), Ok(0));
-        table.apply(all, &metrics);
+        table.apply(all, Instant::now(), &metrics);
         for route in table.retiring().to_vec() {
             table.remove_route(route.index());
         }
@@ -190,7 +252,7 @@ proptest! {
         for stage in table.ending().to_vec() {
             table.remove_stage(&stage);
         }
-        prop_assert_eq!(table.stages().count() + table.retiring().len() + table.routes().len(), 0);
+        prop_assert_eq!(table.stages().count() + table.all_routes().count() + table.rollouts().len(), 0);
     }
 }
 
@@ -267,4 +329,36 @@ async fn a_router_that_dies_is_replaced_and_routing_continues() {
     assert_eq!(node.client().call::<u64, u64>("/other", 5).await.unwrap(), 6);
     node.remove_route("/echo").await.unwrap().settled().await;
     assert_eq!(node.describe().stages.len(), 1);
+}
+
+#[tokio::test]
+async fn a_candidate_whose_supervisor_dies_is_rolled_back_and_the_route_stays() {
+    let node = App::new().route("/echo", echo()).start().await.unwrap();
+    let next = Stage::each("next", |n: &u64| Ok(n + 1));
+    node.roll_out(RouteSpec::new("/echo", next), Rollout::canary(0.5)).await.unwrap();
+    let table = node.shared().router.table();
+    let candidate = table.serving().iter().find(|stage| stage.name().as_str() == "next").cloned();
+    candidate.as_ref().and_then(|stage| stage.supervisor()).expect("it is deployed").kill();
+    let rollout = || node.describe().routes[0].rollout.clone().expect("there was one");
+    until("the candidate is rolled back", || rollout().state == RolloutState::RolledBack).await;
+    assert!(rollout().reason.is_some_and(|reason| reason.contains("`next` died")));
+    until("its stage is gone", || node.describe().stages.len() == 1).await;
+    for n in 0..10 {
+        assert_eq!(node.client().call::<u64, u64>("/echo", n).await.unwrap(), n);
+    }
+}
+
+#[tokio::test]
+async fn a_rollout_survives_the_death_of_the_router() {
+    let node = App::new().route("/echo", echo()).start().await.unwrap();
+    let next = Stage::each("next", |n: &u64| Ok(n + 1));
+    node.roll_out(RouteSpec::new("/echo", next), Rollout::canary(0.5).min_calls(20)).await.unwrap();
+    node.shared().router.kill_actor();
+    // A decision that is made while there is no actor is carried out by the next one.
+    for n in 0..100 {
+        node.client().call::<u64, u64>("/echo", n).await.unwrap();
+    }
+    let state = || node.describe().routes[0].rollout.as_ref().map(|rollout| rollout.state);
+    until("the candidate is promoted", || state() == Some(RolloutState::Promoted)).await;
+    assert_eq!(node.client().call::<u64, u64>("/echo", 5).await.unwrap(), 6);
 }

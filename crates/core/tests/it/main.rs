@@ -31,6 +31,7 @@ mod remote_stages;
 mod replicas;
 mod replies;
 mod response_cache;
+mod rollouts;
 mod scaling;
 mod sessions;
 mod simulated;

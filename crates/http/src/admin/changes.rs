@@ -11,9 +11,10 @@ use axum::{Extension, Json};
 use callboard_codec::MediaType;
 use callboard_core::ErrorKind;
 use serde::Deserialize;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::Admin;
+use super::models::VERBS;
 use crate::config::HttpConfig;
 use crate::error::ApiError;
 use crate::protocol::{BoxedErrors, ProtocolRequest};
@@ -58,6 +59,34 @@ pub(super) async fn remove_route(
     Ok(Json(json!({ "route": route, "revision": changed.revision() })))
 }
 
+/// `POST /v1/routes/{route}/promote` and `…/rollback`.
+pub(super) async fn end_rollout(
+    State(admin): State<Admin>,
+    path: Result<Path<String>, PathRejection>,
+) -> Result<impl IntoResponse, ApiError> {
+    let path = named(path)?;
+    match path.rsplit_once('/') {
+        Some((route, verb @ ("promote" | "rollback"))) => {
+            Ok(Json(end_rollout_of(&admin, &format!("/{route}"), verb).await?))
+        }
+        _ => Err(ApiError::no_such_page(&format!("/v1/routes/{path}"), ROLLOUT_PATHS)),
+    }
+}
+
+/// Promotes the candidate of a route, or rolls it back. The answer has the rollout as it is then.
+pub(super) async fn end_rollout_of(admin: &Admin, route: &str, verb: &str) -> Result<Value, ApiError> {
+    let node = &admin.0.node;
+    if verb == "promote" {
+        node.promote_route(route).await?
+    } else {
+        node.roll_back_route(route).await?
+    }
+    let rollout = node.describe().routes.into_iter().find(|described| described.name.as_str() == route);
+    Ok(json!({ "route": route, "rollout": rollout.and_then(|described| described.rollout) }))
+}
+
+const ROLLOUT_PATHS: &str = "`POST /v1/routes/{route}/promote` and `POST /v1/routes/{route}/rollback` end a rollout";
+
 /// The paths of the protocol that operators may use.
 pub(super) async fn protocol(
     State(admin): State<Admin>,
@@ -83,15 +112,16 @@ pub(super) async fn not_found(uri: Uri) -> ApiError {
 pub(super) async fn method_not_allowed(method: Method, uri: Uri) -> ApiError {
     let allowed = match uri.path() {
         path if path.starts_with("/v1/stages/") => "POST",
-        path if path.starts_with("/v1/routes/") => "DELETE",
+        path if path.starts_with("/v1/routes/") => "DELETE, POST",
         "/v1/drain" => "POST",
+        path if path.starts_with("/v1/models/") && VERBS.iter().any(|verb| path.ends_with(verb)) => "POST",
         _ => "GET, HEAD",
     };
     ApiError::method_not_allowed(&method, allowed)
 }
 
 /// The name in a path. A path that is not UTF-8 names nothing.
-fn named(path: Result<Path<String>, PathRejection>) -> Result<String, ApiError> {
+pub(super) fn named(path: Result<Path<String>, PathRejection>) -> Result<String, ApiError> {
     let Path(name) = path.map_err(|error| ApiError::new(ErrorKind::NotFound, error.body_text()))?;
     Ok(name)
 }

@@ -6,6 +6,11 @@
 //! - `POST /v1/stages/{stage}/replicas` with `{"replicas": 3}`: scales a stage. The response comes when the new
 //!   replicas are warm.
 //! - `DELETE /v1/routes/{route}`: closes a route. Stages that no other route uses end after their last call.
+//! - `POST /v1/routes/{route}/promote` and `…/rollback`: end the rollout of a route, or give it back to the revision
+//!   that is kept after one.
+//! - `GET /v1/models` and below: the models of the node's [`ModelRepository`], their versions, and changes of them
+//!   ([`models`]).
+//! - `GET /openapi.json`: these requests as an OpenAPI document.
 //! - `POST /v1/drain`: asks the process to finish its calls and to end.
 //! - The [admin paths](crate::protocol::Protocol::admin_paths) of the edge's protocol.
 //!
@@ -18,9 +23,11 @@
 //! edge.
 
 mod changes;
+mod document;
 mod guard;
+mod models;
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use axum::extract::{Request, State};
@@ -33,7 +40,7 @@ use callboard_core::edge::contain_future;
 use callboard_core::{Instant, LocalClient, NodeHandle};
 use serde_json::json;
 use tokio::net::TcpListener;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, Semaphore};
 use tokio::task::JoinSet;
 
 use self::guard::AdminGuard;
@@ -44,6 +51,7 @@ use crate::dispatch::{HttpEdge, NOSNIFF};
 use crate::error::ApiError;
 use crate::listener::tls::Tls;
 use crate::listener::{self, AcceptMetrics};
+use crate::model_repository::ModelRepository;
 use crate::observe::metrics::EdgeMetrics;
 use crate::protocol::Protocol;
 use crate::request_id::{RequestId, RequestIds, X_REQUEST_ID};
@@ -61,6 +69,9 @@ struct AdminState {
     started_at: Instant,
     drain: Notify,
     protocol: Option<Arc<dyn Protocol>>,
+    models: OnceLock<Arc<dyn ModelRepository>>,
+    /// One at a time: each may fill the disk.
+    uploads: Semaphore,
 }
 
 impl Admin {
@@ -70,7 +81,13 @@ impl Admin {
         let client = node.client();
         let (metrics, ids, protocol) = (edge.metrics(), RequestIds::new(), edge.protocol());
         let (started_at, drain) = (Instant::now(), Notify::new());
-        Self(Arc::new(AdminState { node, client, metrics, ids, started_at, drain, protocol }))
+        let (models, uploads) = (OnceLock::new(), Semaphore::new(1));
+        Self(Arc::new(AdminState { node, client, metrics, ids, started_at, drain, protocol, models, uploads }))
+    }
+
+    /// Lists, loads and unloads models of this repository. Another repository is ignored.
+    pub fn load_from(&self, repository: Arc<dyn ModelRepository>) {
+        let _ = self.0.models.set(repository);
     }
 
     /// Completes when an operator asks for a drain. The program decides how to finish its calls and end.
@@ -89,8 +106,11 @@ impl Admin {
         protocol
             .route("/v1/status", get(status))
             .route("/v1/stages/{stage}/replicas", post(changes::scale))
+            .route("/v1/models/{*path}", any(models::below))
             .layer(Extension(Arc::new(config.clone())))
-            .route("/v1/routes/{*route}", delete(changes::remove_route))
+            .route("/openapi.json", get(document::openapi))
+            .route("/v1/routes/{*route}", delete(changes::remove_route).post(changes::end_rollout))
+            .route("/v1/models", get(models::list))
             .route("/v1/drain", post(changes::drain))
             .with_state(self.clone())
             .merge(machines)

@@ -4,8 +4,9 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use callboard_core::{App, Batch, Failure, Node, Replica, Stage, Worker};
+use callboard_core::{App, Batch, Failure, Node, Replica, Rollout, RouteSpec, Stage, Worker};
 use callboard_http::{Admin, ApiInfo, ApiKeys, HttpConfig, HttpEdge, serve_admin};
+use serde_json::json;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
@@ -131,6 +132,25 @@ impl Worker for SingleStart {
 }
 
 #[tokio::test]
+async fn a_rollout_is_promoted_and_rolled_back_by_requests() {
+    let numbered = |number: u8| Stage::each("add", move |n: &u8| Ok(n + number));
+    let run = AdminServer::start(App::new().route("/sums/add", numbered(1)), HttpConfig::default()).await;
+    let refused = run.local("POST /v1/routes/sums/add/promote", "").await;
+    assert_eq!(refused.status, 400);
+    assert!(refused.problem()["message"].as_str().unwrap().contains("no rollout is running"));
+    assert_eq!(run.local("POST /v1/routes/none/rollback", "").await.status, 404);
+    assert_eq!(run.local("POST /v1/routes/sums/add/other", "").await.status, 404);
+
+    run.node.roll_out(RouteSpec::new("/sums/add", numbered(2)), Rollout::canary(0.1)).await.unwrap();
+    let promoted = run.local("POST /v1/routes/sums/add/promote", "").await;
+    assert_eq!((promoted.status, &promoted.json()["rollout"]["state"]), (200, &json!("promoted")));
+    assert_eq!(run.node.client().call::<u8, u8>("/sums/add", 0).await.unwrap(), 2);
+    let back = run.local("POST /v1/routes/sums/add/rollback", "").await;
+    assert_eq!((back.status, &back.json()["rollout"]["reason"]), (200, &json!("by order")));
+    assert_eq!(run.node.client().call::<u8, u8>("/sums/add", 0).await.unwrap(), 1);
+}
+
+#[tokio::test]
 async fn a_drain_request_is_passed_to_the_program() {
     let run = AdminServer::start(app(), HttpConfig::default()).await;
     assert_eq!(run.local("POST /v1/drain", "").await.status, 202);
@@ -170,7 +190,7 @@ async fn every_invalid_request_is_answered_with_a_problem_document() {
     for (line, allowed) in [
         ("DELETE /v1/status", "GET, HEAD"),
         ("GET /v1/stages/greet/replicas", "POST"),
-        ("POST /v1/routes/greet", "DELETE"),
+        ("GET /v1/routes/greet", "DELETE, POST"),
         ("GET /v1/drain", "POST"),
     ] {
         let answer = run.local(line, "").await;

@@ -172,7 +172,7 @@ impl<'a> CallReceiver<'a> {
             [] => {
                 let route = route(&node, &call)?;
                 config.check_input(route.name(), bytes)?;
-                let admission = node.edge().admit(&route, reservation.held())?;
+                let admission = node.edge().admit_session(&route, reservation.held(), options.session())?;
                 let remaining = options.deadline_from(now).map(|deadline| deadline.remaining(now));
                 let deadline = admission.deadline(remaining);
                 (CallTarget::Route { admission, is_function: call.function }, deadline)

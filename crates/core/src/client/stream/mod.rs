@@ -125,7 +125,7 @@ where
     NoPreprocess: Prepare<S::Item>,
 {
     pub(super) fn try_new(client: LocalClient, route: &str, inputs: S) -> Result<Self, CallError> {
-        let served = client.hold(route)?;
+        let served = client.served(route)?;
         let gateway = &client.shared.gateway;
         let (timeout, max_timeout) = (gateway.timeout_of(&served, None), gateway.max_timeout_of(&served));
         let look_ahead = default_look_ahead(served.workers_hold());

@@ -220,7 +220,7 @@ where
                 return self.start(input.stored, Arc::new(flight), call);
             }
         };
-        let route = match client.hold(route) {
+        let route = match client.hold(route, options.session()) {
             Ok(route) => route,
             Err(error) => return self.refuse(input.stored, error),
         };

@@ -126,7 +126,7 @@ fn info_object(info: &ApiInfo) -> Value {
 }
 
 /// RFC 9457 with our own members.
-fn problem_schema() -> Value {
+pub(crate) fn problem_schema() -> Value {
     json!({
         "type": "object",
         "description": format!("What went wrong (RFC 9457), by `status`:\n\n{}", operation::errors_in_words()),

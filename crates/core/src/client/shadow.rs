@@ -1,0 +1,68 @@
+//! Copies of calls for the candidate of a shadow rollout, which runs them after their callers have their answers.
+//!
+//! * **Full:** a call is not copied if too many copies run, or the node is more than half full.
+//! * **Late:** the timeout of the candidate's route ends a copy, which counts as a failure of the candidate.
+//! * **Cancelled:** only with the node. A drain waits for copies.
+
+use std::sync::Arc;
+
+use callboard_codec::Payload;
+use tokio::task::spawn_blocking;
+
+use super::{AdmittedCall, LocalClient, run_admitted};
+use crate::call::{CallOptions, Origin, Priority};
+use crate::clock;
+use crate::containment::contain;
+use crate::offload::LARGE_BYTES;
+use crate::router::{TrialPart, agrees, is_own_fault};
+
+/// A call that the candidate runs as well.
+pub(super) struct Shadow {
+    part: Arc<TrialPart>,
+    input: Payload,
+}
+
+impl Shadow {
+    /// The copy of a call that is about to run, if it is one of those to copy.
+    pub(super) fn of(call: &AdmittedCall, input: &Payload) -> Option<Box<Self>> {
+        let part = call.admission.route().shadow_trial()?;
+        let is_chosen = part.trial().is_for_shadow(call.flight.session);
+        is_chosen.then(|| Box::new(Self { part, input: input.clone() }))
+    }
+
+    /// Runs the input on the candidate, beside the node's own calls, and compares its answer with this one.
+    pub(super) fn run(self, call: &AdmittedCall, answer: Payload) {
+        let Self { part, input } = self;
+        let (gateway, trial) = (call.admission.gateway(), part.trial());
+        let is_busy = gateway.in_flight() > gateway.limits().max_in_flight / 2;
+        let Some(place) = trial.shadow_place().filter(|_| !is_busy) else { return trial.skip() };
+        let Some(held) = part.candidate().and_then(|candidate| Arc::clone(candidate).hold()) else { return };
+        let bytes = input.size_hint().saturating_add(answer.size_hint()) as u64;
+        let Ok(admission) = gateway.try_admit_at(clock::now(), held, bytes, None) else { return trial.skip() };
+        let origin = call.flight.origin.as_ref().map(|origin| Arc::new(Origin::for_copy(origin)));
+        let options = CallOptions::new().with_priority(Priority::Low).with_origin(origin);
+        let flight = LocalClient::flight_of(&admission, &options);
+        let copy = AdmittedCall::uncounted(admission, flight);
+        tokio::spawn(async move {
+            let _place = place;
+            let (began, trial) = (copy.admitted_at(), part.trial());
+            let outcome = run_admitted(began, copy, input, |copy, reply| (copy, reply.payload)).await;
+            let latency = clock::now().saturating_duration_since(began);
+            match outcome {
+                Ok((_copy, own)) => {
+                    trial.compare(compare(answer, own, trial.policy().tolerance).await);
+                    part.observe_candidate(Ok(latency));
+                }
+                Err(error) if is_own_fault(error.kind(), error.status()) => part.observe_candidate(Err(())),
+                Err(_) => {}
+            }
+        });
+    }
+}
+
+/// Whether two answers agree. Their `Serialize` is users' code; it may be slow, and it may panic.
+async fn compare(answer: Payload, own: Payload, tolerance: f64) -> bool {
+    let is_large = answer.size_hint() >= LARGE_BYTES;
+    let compare = move || contain(|| agrees(&answer, &own, tolerance)).unwrap_or(false);
+    if is_large { spawn_blocking(compare).await.unwrap_or(false) } else { compare() }
+}

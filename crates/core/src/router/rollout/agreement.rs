@@ -1,0 +1,131 @@
+//! Whether two answers are the same: equal, but for small differences of floating-point numbers.
+
+use callboard_codec::{DType, Payload, Tensor, Value};
+
+/// Values in values that are compared. Deeper ones differ: no decoder gives such a value.
+const MAX_DEPTH: usize = 256;
+
+/// Whether two answers agree. An answer that cannot be expressed as a [`Value`] agrees with none.
+pub(crate) fn agrees(first: &Payload, second: &Payload, tolerance: f64) -> bool {
+    match (first.to_value(), second.to_value()) {
+        (Ok(first), Ok(second)) => values(&first, &second, tolerance, MAX_DEPTH),
+        _ => false,
+    }
+}
+
+fn values(first: &Value, second: &Value, tolerance: f64, depth: usize) -> bool {
+    let Some(depth) = depth.checked_sub(1) else { return false };
+    let lists = |first: &[Value], second: &[Value]| {
+        first.len() == second.len()
+            && first.iter().zip(second).all(|(first, second)| values(first, second, tolerance, depth))
+    };
+    match (first, second) {
+        (Value::Float(first), Value::Float(second)) => close(*first, *second, tolerance),
+        (Value::List(first), Value::List(second)) | (Value::Tuple(first), Value::Tuple(second)) => lists(first, second),
+        (Value::Map(first), Value::Map(second)) => {
+            first.len() == second.len()
+                && first
+                    .iter()
+                    .all(|(key, first)| second.get(key).is_some_and(|second| values(first, second, tolerance, depth)))
+        }
+        (Value::Scalar(first), Value::Scalar(second)) => {
+            first.dtype() == second.dtype() && values(&first.plain(), &second.plain(), tolerance, depth)
+        }
+        (Value::Tensor(first), Value::Tensor(second)) => tensors(first, second, tolerance),
+        (first, second) => first == second,
+    }
+}
+
+fn tensors(first: &Tensor, second: &Tensor, tolerance: f64) -> bool {
+    if (first.dtype(), first.shape()) != (second.dtype(), second.shape()) {
+        return false;
+    }
+    match first.dtype() {
+        DType::F16 => elements(first, second, tolerance, |bytes| half(u16::from_le_bytes(bytes), 10)),
+        DType::BF16 => elements(first, second, tolerance, |bytes| half(u16::from_le_bytes(bytes), 7)),
+        DType::F32 | DType::C64 => elements(first, second, tolerance, |bytes| f64::from(f32::from_le_bytes(bytes))),
+        DType::F64 | DType::C128 => elements(first, second, tolerance, f64::from_le_bytes),
+        _ => first.data() == second.data(),
+    }
+}
+
+/// Reads from bytes, because a tensor that was received need not be aligned.
+fn elements<const N: usize>(first: &Tensor, second: &Tensor, tolerance: f64, read: fn([u8; N]) -> f64) -> bool {
+    let (first, _) = first.data().as_chunks::<N>();
+    let (second, _) = second.data().as_chunks::<N>();
+    first.iter().zip(second).all(|(first, second)| close(read(*first), read(*second), tolerance))
+}
+
+/// A float of 16 bits with this many bits of fraction.
+fn half(bits: u16, fraction_bits: u32) -> f64 {
+    let (exponent_bits, fraction) = (15 - fraction_bits, f64::from(bits & ((1 << fraction_bits) - 1)));
+    let (exponent, top) = (i32::from(bits >> fraction_bits) & ((1 << exponent_bits) - 1), (1 << exponent_bits) - 1);
+    let bias = top >> 1;
+    let unit = 2_f64.powi(-(fraction_bits as i32));
+    let size = match exponent {
+        0 => fraction * unit * 2_f64.powi(1 - bias),
+        _ if exponent == top => {
+            if fraction == 0.0 {
+                f64::INFINITY
+            } else {
+                f64::NAN
+            }
+        }
+        _ => (1.0 + fraction * unit) * 2_f64.powi(exponent - bias),
+    };
+    if bits >> 15 == 1 { -size } else { size }
+}
+
+fn close(first: f64, second: f64, tolerance: f64) -> bool {
+    let largest = first.abs().max(second.abs());
+    first == second
+        || (first.is_nan() && second.is_nan())
+        || (largest.is_finite() && (first - second).abs() <= tolerance * largest.max(1.0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn same(first: Value, second: Value) -> bool {
+        agrees(&Payload::new(first), &Payload::new(second), 1e-3)
+    }
+
+    #[test]
+    fn floats_may_differ_by_the_tolerance_and_nothing_else_may() {
+        let list = |x: f64, text: &str| Value::from(vec![Value::Float(x), Value::from(text)]);
+        assert!(same(list(1.0, "a"), list(1.0005, "a")) && !same(list(1.0, "a"), list(1.0, "b")));
+        assert!(!same(list(1.0, "a"), list(1.01, "a")) && same(list(1e6, "a"), list(1e6 + 500.0, "a")));
+        assert!(same(Value::Float(f64::NAN), Value::Float(f64::NAN)));
+        assert!(!same(Value::Float(f64::INFINITY), Value::Float(1e308)));
+        assert!(!same(Value::Int(1), Value::Int(2)) && !same(Value::Int(1), Value::Float(1.0)));
+    }
+
+    #[test]
+    fn rust_values_are_compared_through_their_dynamic_form() {
+        let agree = |first: (u64, f32), second: (u64, f32)| agrees(&Payload::new(first), &Payload::new(second), 1e-3);
+        assert!(agree((1, 0.5), (1, 0.5001)) && !agree((1, 0.5), (2, 0.5)));
+    }
+
+    #[test]
+    fn tensors_agree_by_element_type_and_shape() {
+        let tensor = |shape: &[usize], data: Vec<f32>| Value::Tensor(Tensor::from_vec(shape, data).unwrap());
+        assert!(same(tensor(&[2], vec![1.0, 2.0]), tensor(&[2], vec![1.0, 2.001])));
+        assert!(!same(tensor(&[2], vec![1.0, 2.0]), tensor(&[2], vec![1.0, 2.1])));
+        assert!(!same(tensor(&[2, 1], vec![1.0, 2.0]), tensor(&[2], vec![1.0, 2.0])));
+        let ints = |data: Vec<i64>| Value::Tensor(Tensor::from_vec(&[data.len()], data).unwrap());
+        assert!(same(ints(vec![1, 2]), ints(vec![1, 2])) && !same(ints(vec![1, 2]), ints(vec![1, 3])));
+    }
+
+    #[test]
+    fn floats_of_16_bits_are_read() {
+        let f16 = |bits| half(bits, 10);
+        assert_eq!(
+            [f16(0x3c00), f16(0xc000), f16(0x3555), f16(0x0001)],
+            [1.0, -2.0, 0.333_251_953_125, 2_f64.powi(-24)]
+        );
+        assert!(f16(0x7c00) == f64::INFINITY && f16(0x7e00).is_nan());
+        let bf16 = |bits| half(bits, 7);
+        assert_eq!([bf16(0x3f80), bf16(0xc040)], [1.0, -3.0]);
+    }
+}

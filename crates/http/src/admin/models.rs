@@ -1,0 +1,248 @@
+//! The models of the node's repository, for operators: `/v1/models`.
+//!
+//! - `GET /v1/models?limit=100&after=NAME`: a page of the models, in the order of their names.
+//! - `GET /v1/models/{name}`: one of them.
+//! - `POST /v1/models/{name}/load`, `/unload`: answered when callers see the change, with the model as it is then.
+//! - `POST /v1/models/{name}/canary?share=0.05` and `…/shadow`: begin a rollout of the model made again, or with
+//!   `&version=3` of that version; `&min_calls=500` are the calls that a promotion needs.
+//! - `POST /v1/models/{name}/promote`, `/rollback`: as below `/v1/routes`.
+//! - `PUT /v1/models/{name}/versions/{version}` with the bytes of a model file, if the repository takes any, and
+//!   `DELETE` of the same path.
+//!
+//! * **Full:** one upload at a time; another one is refused with 429, before its body is read.
+//! * **Late:** a body that stops arriving is 408. What has arrived is removed.
+//!
+//! The name of a model may contain slashes, as its route does.
+
+use std::future::poll_fn;
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use axum::extract::rejection::PathRejection;
+use axum::extract::{Path, Request, State};
+use axum::http::{Method, StatusCode, Uri};
+use axum::response::{IntoResponse, Response};
+use axum::{Extension, Json};
+use bytes::BytesMut;
+use callboard_core::{ErrorKind, Rollout};
+use hyper::body::Body as _;
+use serde::Serialize;
+use tokio::task::spawn_blocking;
+use tokio::time::timeout;
+
+use super::Admin;
+use super::changes::{end_rollout_of, method_not_allowed, named};
+use crate::config::HttpConfig;
+use crate::error::ApiError;
+use crate::model_repository::{ModelRepository, RepositoryError, RepositoryModel, RepositoryVersion};
+
+/// Models of one page.
+const MAX_LIMIT: usize = 1000;
+
+const DEFAULT_LIMIT: usize = 100;
+
+/// The query of a list.
+struct PageQuery {
+    limit: usize,
+    after: Option<String>,
+}
+
+impl PageQuery {
+    fn read(query: &str) -> Result<Self, ApiError> {
+        let invalid = |message: String| ApiError::new(ErrorKind::InvalidInput, message);
+        let mut page = Self { limit: DEFAULT_LIMIT, after: None };
+        for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+            let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
+            let value = percent_encoding::percent_decode_str(value).decode_utf8_lossy();
+            match key {
+                "limit" => {
+                    let limit = value.parse().ok().filter(|limit| (1..=MAX_LIMIT).contains(limit));
+                    let wrong = || invalid(format!("limit: expected a whole number from 1 to {MAX_LIMIT}"));
+                    page.limit = limit.ok_or_else(wrong)?;
+                }
+                "after" => page.after = Some(value.into_owned()),
+                _ => return Err(invalid("a list has the parameters `limit` and `after`".to_owned())),
+            }
+        }
+        Ok(page)
+    }
+}
+
+#[derive(Serialize)]
+struct Page {
+    models: Vec<ListedModel>,
+    /// What to send as `after` for the next page.
+    next: Option<String>,
+}
+
+#[derive(Serialize)]
+struct ListedModel {
+    name: String,
+    /// Whether its own route is open.
+    served: bool,
+    default_version: Option<u64>,
+    reason: Option<String>,
+    versions: Vec<RepositoryVersion>,
+}
+
+/// `GET /v1/models`.
+pub(super) async fn list(State(admin): State<Admin>, uri: Uri) -> Result<impl IntoResponse, ApiError> {
+    let PageQuery { limit, after } = PageQuery::read(uri.query().unwrap_or_default())?;
+    let mut models = repository(&admin)?.models();
+    models.retain(|model| after.as_ref().is_none_or(|after| model.name > *after));
+    let next = models.get(limit).map(|_| models[limit - 1].name.clone());
+    models.truncate(limit);
+    let models = models.into_iter().map(|model| listed(&admin, model)).collect();
+    Ok(Json(Page { models, next }))
+}
+
+/// The query of a rollout.
+fn rollout_of(verb: &str, query: &str) -> Result<(Option<u64>, Rollout), ApiError> {
+    let invalid = || {
+        let expected = "`share` from 0 to 1, and `version` and `min_calls`, whole numbers";
+        ApiError::new(ErrorKind::InvalidInput, format!("a rollout has the parameters {expected}"))
+    };
+    let (mut share, mut version, mut min_calls) = (None, None, None);
+    for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+        match pair.split_once('=').ok_or_else(invalid)? {
+            ("share", value) => share = Some(value.parse::<f64>().map_err(|_| invalid())?),
+            ("version", value) => version = Some(value.parse::<u64>().map_err(|_| invalid())?),
+            ("min_calls", value) => min_calls = Some(value.parse::<u64>().map_err(|_| invalid())?),
+            _ => return Err(invalid()),
+        }
+    }
+    let share = share.ok_or_else(invalid)?;
+    let rollout = if verb == "shadow" { Rollout::shadow(share) } else { Rollout::canary(share) };
+    Ok((version, min_calls.into_iter().fold(rollout, Rollout::min_calls)))
+}
+
+/// What follows the name of a model in the path of a change.
+pub(super) const VERBS: [&str; 6] = ["load", "unload", "canary", "shadow", "promote", "rollback"];
+
+/// What is below `/v1/models/`.
+pub(super) async fn below(
+    State(admin): State<Admin>,
+    method: Method,
+    uri: Uri,
+    Extension(config): Extension<Arc<HttpConfig>>,
+    path: Result<Path<String>, PathRejection>,
+    request: Request,
+) -> Result<Response, ApiError> {
+    let path = named(path)?;
+    let version = path.rsplit_once("/versions/");
+    let changed = path.rsplit_once('/').filter(|(_, verb)| VERBS.contains(verb));
+    match (&method, changed) {
+        (&Method::POST, Some((name, verb @ ("promote" | "rollback")))) => {
+            Ok(Json(end_rollout_of(&admin, &format!("/{name}"), verb).await?).into_response())
+        }
+        (&Method::POST, Some((name, verb))) => {
+            let (repository, route) = (repository(&admin)?, format!("/{name}"));
+            let change = match verb {
+                "load" => repository.load(&route),
+                "unload" => repository.unload(&route),
+                _ => {
+                    let (version, rollout) = rollout_of(verb, uri.query().unwrap_or_default())?;
+                    repository.roll_out(&route, version, rollout)
+                }
+            };
+            change.await.map_err(|error| refused(name, verb, error))?;
+            Ok(Json(described(&admin, name)?).into_response())
+        }
+        (&Method::PUT, _) if let Some((name, version)) = version => {
+            upload(&admin, name, version, request, &config).await?;
+            Ok(Json(described(&admin, name)?).into_response())
+        }
+        (&Method::DELETE, _) if let Some((name, version)) = version => {
+            let removal = writable(&admin)?.0.remove_version(name, version);
+            removal.await.map_err(|error| refused(name, "remove a version of", error))?;
+            Ok(StatusCode::NO_CONTENT.into_response())
+        }
+        (&Method::GET | &Method::HEAD, _) => Ok(Json(described(&admin, &path)?).into_response()),
+        _ => Err(method_not_allowed(method, uri).await),
+    }
+}
+
+/// The repository, if it takes uploads, and the most bytes of one.
+fn writable(admin: &Admin) -> Result<(&dyn ModelRepository, u64), ApiError> {
+    let repository = repository(admin)?;
+    let refused = || {
+        let message = "this node takes no models from its operators: `models.uploads` (--model-uploads) is not set";
+        ApiError::new(ErrorKind::PermissionDenied, message)
+    };
+    Ok((repository, repository.max_upload_bytes().ok_or_else(refused)?))
+}
+
+/// Chunks are written together, off the runtime's threads.
+const WRITE_BYTES: usize = 1 << 20;
+
+/// Takes a model file.
+async fn upload(
+    admin: &Admin,
+    name: &str,
+    version: &str,
+    request: Request,
+    config: &HttpConfig,
+) -> Result<(), ApiError> {
+    let (repository, max_bytes) = writable(admin)?;
+    let busy = |_| ApiError::new(ErrorKind::Overloaded, "another model is being uploaded");
+    let _turn = admin.0.uploads.try_acquire().map_err(busy)?;
+    let mut body = request.into_body();
+    if body.size_hint().lower() > max_bytes {
+        return Err(ApiError::body_too_large(max_bytes));
+    }
+    let not_written = |error: io::Error| {
+        ApiError::new(ErrorKind::Internal, format!("failed to write version {version} of `{name}`: {error}"))
+    };
+    let mut upload = repository.begin_upload(name, version).map_err(|error| refused(name, "upload", error))?;
+    let (mut received, mut buffer, mut is_whole) = (0, BytesMut::new(), false);
+    while !is_whole {
+        let limit = config.body_progress_timeout;
+        let frame = timeout(limit, poll_fn(|cx| Pin::new(&mut body).poll_frame(cx))).await;
+        match frame.map_err(|_| ApiError::body_out_of_time(limit))? {
+            None => is_whole = true,
+            Some(frame) => {
+                let frame = frame.map_err(|error| ApiError::broken_body(&error))?;
+                let Ok(chunk) = frame.into_data() else { continue };
+                received += chunk.len() as u64;
+                if received > max_bytes {
+                    return Err(ApiError::body_too_large(max_bytes));
+                }
+                buffer.extend_from_slice(&chunk);
+            }
+        }
+        if is_whole || buffer.len() >= WRITE_BYTES {
+            let chunk = buffer.split();
+            let written = spawn_blocking(move || upload.write(&chunk).map(|()| upload)).await;
+            upload = written.map_err(io::Error::other).flatten().map_err(not_written)?;
+        }
+    }
+    repository.finish_upload(upload).await.map_err(|error| refused(name, "upload", error))
+}
+
+fn repository(admin: &Admin) -> Result<&dyn ModelRepository, ApiError> {
+    let missing = || ApiError::new(ErrorKind::NotFound, "this node has no repository of models");
+    admin.0.models.get().map(|repository| &**repository).ok_or_else(missing)
+}
+
+fn described(admin: &Admin, name: &str) -> Result<ListedModel, ApiError> {
+    let model = repository(admin)?.models().into_iter().find(|model| model.name == name);
+    let missing = || ApiError::new(ErrorKind::NotFound, format!("there is no model `{name}`"));
+    Ok(listed(admin, model.ok_or_else(missing)?))
+}
+
+fn listed(admin: &Admin, model: RepositoryModel) -> ListedModel {
+    let RepositoryModel { name, default_version, versions, reason } = model;
+    let served = admin.0.client.route(&format!("/{name}")).is_some();
+    ListedModel { name, served, default_version, reason, versions }
+}
+
+fn refused(name: &str, verb: &str, error: RepositoryError) -> ApiError {
+    match error {
+        RepositoryError::Unknown => ApiError::new(ErrorKind::NotFound, format!("there is no model `{name}`")),
+        RepositoryError::Source(reason) => {
+            ApiError::new(ErrorKind::InvalidInput, format!("failed to {verb} `{name}`: {reason}"))
+        }
+        RepositoryError::Change(error) => error.into(),
+    }
+}

@@ -1,0 +1,509 @@
+//! The models of a directory as routes of a node: loads versions, changes the node's routes, and remembers why a
+//! version is not served.
+//!
+//! A version is built and warmed up before callers see it, and all changes of one model take effect together. A version
+//! that cannot be built or warmed up is left out, with its reason, and is not tried again before its files change or
+//! somebody asks for it. A version whose files did not change keeps its stage.
+//!
+//! * **Full:** one load at a time; others wait for it.
+//! * **Cancelled:** the new stages end, and nothing has changed.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::{self, Write as _};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use callboard_core::description::StageState;
+use callboard_core::{ChangeError, NodeHandle, Rollout, RouteChange};
+use callboard_http::{ModelRepository, ModelUpload, RepositoryChange, RepositoryError, RepositoryModel};
+use tokio::sync::OwnedMutexGuard;
+use tokio::task::spawn_blocking;
+
+use super::super::error::chain;
+use super::super::log_lines::LogLines;
+use super::look::{look, look_at_model};
+use super::state::{Failed, ModelState, Running, Step, VersionPrint};
+use super::upload;
+use crate::assemble::{BuildError, SharedStage};
+use crate::config::models::settings::ModelSettings;
+use crate::config::models::{route_name, stage_name, version_route_name};
+use crate::config::{FoundModel, Plan};
+
+/// The models of a directory, served by a node.
+pub(crate) struct ModelDirectory {
+    root: PathBuf,
+    /// The settings of the start.
+    plan: Plan,
+    node: NodeHandle,
+    lines: LogLines,
+    models: Mutex<BTreeMap<String, ModelState>>,
+    lives: AtomicU64,
+    /// Whether the start is over.
+    is_open: AtomicBool,
+    turn: Arc<tokio::sync::Mutex<()>>,
+}
+
+/// Held while one model changes.
+type Turn = OwnedMutexGuard<()>;
+
+impl ModelDirectory {
+    /// The directory of this plan, of which nothing is served yet.
+    pub(crate) fn new(root: &Path, plan: &Plan, node: NodeHandle, lines: LogLines) -> Self {
+        Self {
+            root: root.to_owned(),
+            plan: plan.clone(),
+            node,
+            lines,
+            models: Mutex::default(),
+            lives: AtomicU64::new(0),
+            is_open: AtomicBool::new(false),
+            turn: Arc::default(),
+        }
+    }
+
+    /// Serves what was found at the start. Broken models are named and left out.
+    ///
+    /// # Errors
+    ///
+    /// The reasons, if nothing can be served.
+    pub(crate) async fn open(&self, models: Vec<FoundModel>) -> Result<(), String> {
+        for model in models {
+            let name = model.name.clone();
+            // Its reason is in the log, and below.
+            let _ = self.update(&name, Some(model), false).await;
+        }
+        self.is_open.store(true, Ordering::Relaxed);
+        let models = self.states();
+        if models.values().any(|model| !model.running.is_empty()) {
+            return Ok(());
+        }
+        let reasons =
+            models.iter().flat_map(|(name, model)| model.reasons().into_iter().map(move |reason| (name, reason)));
+        let reasons: Vec<String> = reasons.map(|(name, reason)| format!("{name} {reason}")).collect();
+        Err(format!("no model could be loaded: {}", reasons.join("; ")))
+    }
+
+    /// Serves a model as it was found by a look: new and changed versions are loaded, removed ones closed. Versions
+    /// that failed before are not tried again, unless `again`.
+    pub(crate) async fn update(
+        &self,
+        name: &str,
+        found: Option<FoundModel>,
+        again: bool,
+    ) -> Result<(), RepositoryError> {
+        let turn = Arc::clone(&self.turn).lock_owned().await;
+        let mut state = self.states().get(name).cloned().unwrap_or_default();
+        if again {
+            state.is_unloaded = false;
+            state.failed.clear();
+            self.forget_failed_stages(name, &mut state);
+        }
+        let Some(found) = found else { return self.withdraw(name, state).await };
+        state.found = Some(found.clone());
+        if state.is_unloaded {
+            self.keep(name, state);
+            return Ok(());
+        }
+        let settings = match &found.problem {
+            Some(problem) => Err(problem.clone()),
+            None => ModelSettings::read(&found, &self.plan.settings).map_err(|error| error.to_string()),
+        };
+        let settings = match settings {
+            Ok(settings) => settings,
+            Err(reason) => {
+                if state.problem.as_ref() != Some(&reason) {
+                    tracing::error!(model = name, "not served anew: {reason}");
+                }
+                state.problem = Some(reason.clone());
+                self.keep(name, state);
+                return Err(RepositoryError::Source(reason));
+            }
+        };
+        state.problem = None;
+        self.log_unusable(name, &found);
+        let outcome = self.serve(name, &found, &settings, &mut state, turn).await;
+        // A change that the node refused is tried again at the next look: nothing was found.
+        if !matches!(outcome, Err(RepositoryError::Change(_))) {
+            self.keep(name, state);
+        }
+        outcome
+    }
+
+    /// Loads what has to be loaded, and puts it into effect. A version that fails is marked, and the choice is made
+    /// again without it.
+    async fn serve(
+        &self,
+        name: &str,
+        found: &FoundModel,
+        settings: &ModelSettings,
+        state: &mut ModelState,
+        mut turn: Turn,
+    ) -> Result<(), RepositoryError> {
+        let mut loaded: BTreeMap<u64, Running> = BTreeMap::new();
+        let mut failures = Vec::new();
+        'choice: loop {
+            let chosen = settings.choose(&state.usable(found, settings), state.default);
+            let mut next = BTreeMap::new();
+            for version in &chosen.versions {
+                let kept = match state.step(found, *version, settings) {
+                    Step::Keep => state.running.get(version),
+                    Step::Load => loaded.get(version),
+                };
+                let running = match kept {
+                    Some(kept) => kept.clone(),
+                    None => {
+                        let (built, returned) = self.build(name, found, *version, settings, turn).await?;
+                        turn = returned;
+                        match built {
+                            Ok(running) => {
+                                loaded.insert(*version, running.clone());
+                                running
+                            }
+                            Err(failed) => {
+                                failures.push(self.mark_failed(name, *version, failed, state));
+                                continue 'choice;
+                            }
+                        }
+                    }
+                };
+                next.insert(*version, running);
+            }
+            let change = self.change(name, state, &next, chosen.default);
+            let changed = match change.map_err(|error| RepositoryError::Source(error.to_string()))? {
+                Some(change) => self.node.change(change).await.map(drop),
+                None => Ok(()),
+            };
+            match changed {
+                Ok(()) => {
+                    self.note(name, state, &next, chosen.default);
+                    state.loads += loaded.len() as u64;
+                    state.failed.retain(|version, _| found.versions.contains_key(version));
+                    (state.running, state.default) = (next, chosen.default);
+                    break;
+                }
+                Err(ChangeError::Stage { stage, message }) => {
+                    let version = loaded.keys().copied().find(|version| stage.as_str() == stage_name(name, *version));
+                    let Some((version, running)) = version.and_then(|version| loaded.remove_entry(&version)) else {
+                        return Err(ChangeError::Stage { stage, message }.into());
+                    };
+                    let failed = Failed { print: running.print, reason: message };
+                    failures.push(self.mark_failed(name, version, failed, state));
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+        if failures.is_empty() { Ok(()) } else { Err(RepositoryError::Source(failures.join("; "))) }
+    }
+
+    /// Builds the stage of a version, off the runtime's threads. The turn is held until the work ends, even if the
+    /// request was cancelled.
+    async fn build(
+        &self,
+        name: &str,
+        found: &FoundModel,
+        version: u64,
+        settings: &ModelSettings,
+        turn: Turn,
+    ) -> Result<(Result<Running, Failed>, Turn), RepositoryError> {
+        let planned = settings.stage(name, version, &found.versions[&version].file);
+        let plan = self.plan.of_stage(planned);
+        let life = self.lives.fetch_add(1, Ordering::Relaxed);
+        let print = VersionPrint::new(found, version, settings).expect("a chosen version was found");
+        let (root, name, settings) = (self.root.clone(), name.to_owned(), settings.clone());
+        let built = spawn_blocking(move || {
+            let built = SharedStage::build(plan).map_err(|error| chain(&error));
+            // A file that was written meanwhile may have been read half old, half new.
+            let now = look_at_model(&root, &name).ok().flatten();
+            let is_same = now.and_then(|now| VersionPrint::new(&now, version, &settings)).as_ref() == Some(&print);
+            let built = match built {
+                Ok(_) if !is_same => Err("the file has changed while it was read".to_owned()),
+                built => built,
+            };
+            let built = match built {
+                Ok(stage) => Ok(Running { print, stage, life }),
+                Err(reason) => Err(Failed { print, reason }),
+            };
+            (built, turn)
+        });
+        built.await.map_err(|panic| RepositoryError::Source(panic.to_string()))
+    }
+
+    /// The change from what is served to `next`; `None` if there is none.
+    fn change(
+        &self,
+        name: &str,
+        state: &ModelState,
+        next: &BTreeMap<u64, Running>,
+        default: Option<u64>,
+    ) -> Result<Option<RouteChange>, BuildError> {
+        let is_served = |route: &str| self.node.client().route(route).is_some();
+        let (mut change, mut is_empty) = (RouteChange::new(), true);
+        let own = (route_name(name), state.default.and_then(|default| state.running.get(&default)));
+        let own_next = default.and_then(|default| next.get(&default));
+        let numbers = state.running.keys().chain(next.keys());
+        let numbers: BTreeSet<&u64> = numbers.collect();
+        let versions = numbers
+            .into_iter()
+            .map(|version| (version_route_name(name, *version), state.running.get(version), next.get(version)));
+        for (route, before, after) in versions.chain([(own.0, own.1, own_next)]) {
+            let is_open = is_served(&route);
+            change = match after {
+                Some(after) if is_open && before.is_some_and(|before| before.life == after.life) => continue,
+                Some(after) if is_open => change.replace_route(after.stage.route(&route)?),
+                Some(after) => change.add_route(after.stage.route(&route)?),
+                None if is_open && before.is_some() => change.remove_route(&route),
+                None => continue,
+            };
+            is_empty = false;
+        }
+        Ok((!is_empty).then_some(change))
+    }
+
+    /// Closes the routes of a model that is not in the directory any more.
+    async fn withdraw(&self, name: &str, mut state: ModelState) -> Result<(), RepositoryError> {
+        if !self.states().contains_key(name) {
+            return Err(RepositoryError::Unknown);
+        }
+        self.close(name, &mut state).await?;
+        self.states().remove(name);
+        self.lines.note(format_args!("model {name}: it is not in the directory any more, and is not served"));
+        Ok(())
+    }
+
+    async fn close(&self, name: &str, state: &mut ModelState) -> Result<(), RepositoryError> {
+        let change = self.change(name, state, &BTreeMap::new(), None);
+        if let Some(change) = change.map_err(|error| RepositoryError::Source(error.to_string()))? {
+            self.node.change(change).await?;
+        }
+        (state.running, state.default) = (BTreeMap::new(), None);
+        Ok(())
+    }
+
+    async fn load_now(&self, route: &str) -> Result<(), RepositoryError> {
+        let name = route.trim_start_matches('/');
+        let found = self.find(name).await?;
+        self.update(name, found, true).await
+    }
+
+    /// Checks a whole file before it has its place, so that a node which starts or watches never sees a broken one.
+    async fn finish_now(&self, upload: ModelUpload) -> Result<(), RepositoryError> {
+        let (name, version) = (upload.name.clone(), upload.version);
+        let found = self.find(&name).await?.unwrap_or_else(|| FoundModel::new(&name));
+        let settings = ModelSettings::read(&found, &self.plan.settings);
+        let settings = settings.map_err(|error| RepositoryError::Source(error.to_string()))?;
+        let file = upload.path().strip_prefix(&self.root).unwrap_or_else(|_| upload.path());
+        let plan = self.plan.of_stage(settings.stage(&name, version, file));
+        let root = self.root.clone();
+        let put = spawn_blocking(move || {
+            SharedStage::build(plan).map_err(|error| chain(&error))?;
+            upload::put(&root, upload)
+        });
+        let put = put.await.map_err(|panic| RepositoryError::Source(panic.to_string()))?;
+        put.map_err(|reason| RepositoryError::Source(format!("version {version}: {reason}")))?;
+        let found = self.find(&name).await?;
+        self.update(&name, found, true).await
+    }
+
+    /// The version goes on being served under its own route as well.
+    async fn roll_out_now(&self, route: &str, version: Option<u64>, rollout: Rollout) -> Result<(), RepositoryError> {
+        let _turn = self.turn.lock().await;
+        let name = route.trim_start_matches('/');
+        let state = self.states().get(name).cloned().ok_or(RepositoryError::Unknown)?;
+        let source = |message: String| RepositoryError::Source(message);
+        let version = version.ok_or_else(|| source("a rollout needs a version, such as NAME:3".to_owned()))?;
+        let running = state.running.get(&version);
+        let running = running.ok_or_else(|| source(format!("version {version} is not served")))?;
+        let route = running.stage.route(&route_name(name)).map_err(|error| source(error.to_string()))?;
+        self.node.roll_out(route, rollout).await?;
+        Ok(())
+    }
+
+    /// Removes its files; what runs of it is closed by the update.
+    async fn remove_now(&self, name: &str, version: &str) -> Result<(), RepositoryError> {
+        let is_known = self
+            .states()
+            .get(name)
+            .is_some_and(|state| state.describe(name).versions.iter().any(|known| known.version == version));
+        if !is_known {
+            return Err(RepositoryError::Unknown);
+        }
+        let (root, model, version) = (self.root.clone(), name.to_owned(), version.to_owned());
+        let removed = spawn_blocking(move || upload::remove(&root, &model, &version)).await;
+        let removed = removed.map_err(|panic| RepositoryError::Source(panic.to_string()))?;
+        removed.map_err(RepositoryError::Source)?;
+        let found = self.find(name).await?;
+        self.update(name, found, false).await
+    }
+
+    async fn find(&self, name: &str) -> Result<Option<FoundModel>, RepositoryError> {
+        let (root, name) = (self.root.clone(), name.to_owned());
+        let found = spawn_blocking(move || look_at_model(&root, &name)).await;
+        found.map_err(|panic| RepositoryError::Source(panic.to_string()))?.map_err(|error| self.unreadable(&error))
+    }
+
+    async fn unload_now(&self, route: &str) -> Result<(), RepositoryError> {
+        let name = route.trim_start_matches('/');
+        let _turn = self.turn.lock().await;
+        let mut state = self.states().get(name).cloned().ok_or(RepositoryError::Unknown)?;
+        self.close(name, &mut state).await?;
+        state.is_unloaded = true;
+        self.keep(name, state);
+        Ok(())
+    }
+
+    /// All models of the directory now.
+    pub(crate) async fn look(&self) -> Result<BTreeMap<String, FoundModel>, RepositoryError> {
+        let root = self.root.clone();
+        let found = spawn_blocking(move || look(&root)).await;
+        found.map_err(|panic| RepositoryError::Source(panic.to_string()))?.map_err(|error| self.unreadable(&error))
+    }
+
+    /// The models that were found at the last look.
+    pub(crate) fn known(&self) -> BTreeMap<String, FoundModel> {
+        let models = self.states();
+        models.iter().filter_map(|(name, model)| Some((name.clone(), model.found.clone()?))).collect()
+    }
+
+    /// Families for `/metrics`, of the models whose names can be routes.
+    pub(crate) fn metrics(&self) -> String {
+        const FAMILIES: [(&str, &str, &str); 2] = [
+            ("callboard_model_versions", "gauge", "Versions of a model by whether they are served"),
+            ("callboard_model_loads", "counter", "Versions of a model that were loaded, and that failed to load"),
+        ];
+        let models = self.states();
+        let named =
+            || models.iter().filter(|(_, model)| model.found.as_ref().is_none_or(|found| found.problem.is_none()));
+        let mut text = String::new();
+        for (family, kind, help) in FAMILIES {
+            // Writing to a string cannot fail.
+            let _ = writeln!(text, "# HELP {family} {help}.\n# TYPE {family} {kind}");
+            for (name, model) in named() {
+                let served = model.running.len();
+                let others = model.describe(name).versions.len() - served;
+                let rows = match kind {
+                    "gauge" => [("", "state", "served", served as u64), ("", "state", "not_served", others as u64)],
+                    _ => [("_total", "outcome", "ok", model.loads), ("_total", "outcome", "failed", model.failures)],
+                };
+                for (suffix, label, value, count) in rows {
+                    let _ = writeln!(text, "{family}{suffix}{{model=\"{name}\",{label}=\"{value}\"}} {count}");
+                }
+            }
+        }
+        text
+    }
+
+    fn unreadable(&self, error: &io::Error) -> RepositoryError {
+        RepositoryError::Source(format!("{}: {error}", self.root.display()))
+    }
+
+    /// A stage that has failed is made again if somebody asks for it.
+    fn forget_failed_stages(&self, name: &str, state: &mut ModelState) {
+        let failed = |version: &u64| {
+            let stage = stage_name(name, *version);
+            let health = self.node.health();
+            health.stages.iter().any(|health| health.name.as_str() == stage && health.state == StageState::Failed)
+        };
+        for running in state.running.iter_mut().filter(|(version, _)| failed(version)).map(|(_, running)| running) {
+            running.print = VersionPrint::none();
+        }
+    }
+
+    fn mark_failed(&self, name: &str, version: u64, failed: Failed, state: &mut ModelState) -> String {
+        tracing::error!(model = name, version, "not served: {}", failed.reason);
+        let reason = format!("version {version}: {}", failed.reason);
+        state.failures += 1;
+        state.failed.insert(version, failed);
+        reason
+    }
+
+    /// Says once what cannot be a version.
+    fn log_unusable(&self, name: &str, found: &FoundModel) {
+        let models = self.states();
+        let before = models.get(name).and_then(|state| state.found.as_ref());
+        for refused in &found.refused {
+            if before.is_none_or(|before| !before.refused.contains(refused)) {
+                tracing::warn!(model = name, version = refused.version, "not served: {}", refused.reason);
+            }
+        }
+        for (version, own) in &found.versions {
+            let known = before.and_then(|before| before.versions.get(version)?.problem.as_ref());
+            if let Some(problem) = own.problem.as_ref().filter(|problem| known != Some(*problem)) {
+                tracing::error!(model = name, version, "not served: {problem}");
+            }
+        }
+    }
+
+    fn note(&self, name: &str, state: &ModelState, next: &BTreeMap<u64, Running>, default: Option<u64>) {
+        // The start-up lines name what is served at the start.
+        if !self.is_open.load(Ordering::Relaxed) {
+            return;
+        }
+        for (version, running) in next {
+            match state.running.get(version) {
+                Some(before) if before.life == running.life => {}
+                Some(_) => self.lines.note(format_args!("model {name}: version {version} is served from its new file")),
+                None => self.lines.note(format_args!("model {name}: version {version} is served")),
+            }
+        }
+        for version in state.running.keys().filter(|version| !next.contains_key(version)) {
+            self.lines.note(format_args!("model {name}: version {version} is not served any more"));
+        }
+        if let Some(default) = default.filter(|default| state.default.is_some_and(|before| before != *default)) {
+            self.lines.note(format_args!("model {name}: version {default} is the default"));
+        }
+    }
+
+    fn keep(&self, name: &str, state: ModelState) {
+        self.states().insert(name.to_owned(), state);
+    }
+
+    fn states(&self) -> MutexGuard<'_, BTreeMap<String, ModelState>> {
+        self.models.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl ModelRepository for ModelDirectory {
+    fn routes(&self) -> Vec<String> {
+        self.states().keys().map(|name| route_name(name)).collect()
+    }
+
+    fn models(&self) -> Vec<RepositoryModel> {
+        self.states().iter().map(|(name, state)| state.describe(name)).collect()
+    }
+
+    fn load<'a>(&'a self, route: &'a str) -> RepositoryChange<'a> {
+        Box::pin(self.load_now(route))
+    }
+
+    fn unload<'a>(&'a self, route: &'a str) -> RepositoryChange<'a> {
+        Box::pin(self.unload_now(route))
+    }
+
+    fn roll_out<'a>(&'a self, route: &'a str, version: Option<u64>, rollout: Rollout) -> RepositoryChange<'a> {
+        Box::pin(self.roll_out_now(route, version, rollout))
+    }
+
+    fn max_upload_bytes(&self) -> Option<u64> {
+        self.plan.settings.model_uploads.value
+    }
+
+    fn begin_upload(&self, name: &str, version: &str) -> Result<ModelUpload, RepositoryError> {
+        upload::begin(&self.root, name, version).map_err(RepositoryError::Source)
+    }
+
+    fn finish_upload(&self, upload: ModelUpload) -> RepositoryChange<'_> {
+        Box::pin(self.finish_now(upload))
+    }
+
+    fn remove_version<'a>(&'a self, name: &'a str, version: &'a str) -> RepositoryChange<'a> {
+        Box::pin(self.remove_now(name, version))
+    }
+}
+
+impl fmt::Debug for ModelDirectory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ModelDirectory").field("root", &self.root).finish_non_exhaustive()
+    }
+}

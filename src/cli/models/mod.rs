@@ -1,0 +1,14 @@
+//! A directory of models while the node serves: what is in it, and the routes that follow from it.
+//!
+//! [`look`](look()) reads names, sizes and times; `config::models` says which models and versions these are and which
+//! are served; [`ModelDirectory`] loads them, and changes the node's routes.
+
+mod directory;
+mod look;
+mod state;
+mod upload;
+mod watch;
+
+pub(crate) use self::directory::ModelDirectory;
+pub(crate) use self::look::look;
+pub(crate) use self::watch::watch;

@@ -1,0 +1,257 @@
+//! The names in a directory, read as models and versions. Pure.
+//!
+//! A name that begins with a dot is ignored, and so is what looks like no model: a README, a script, a directory
+//! without a version. What looks like a model and cannot be one is named with its reason.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use super::super::route::check_path;
+use super::{route_name, version_route_name};
+
+/// The model file of a version directory.
+pub(crate) const MODEL_FILE: &str = "model.onnx";
+
+/// The settings file of a model's directory.
+pub(crate) const SETTINGS_FILE: &str = "model.toml";
+
+const ONNX: &str = ".onnx";
+const TOML: &str = ".toml";
+
+/// The longest name of a model: every file system has room for it with an ending.
+pub(crate) const MAX_NAME_BYTES: usize = 128;
+
+/// An ONNX file is one protobuf message, which cannot be larger; larger weights lie in files beside it.
+const MAX_MODEL_BYTES: u64 = 2 << 30;
+
+/// Whole numbers of TOML and JSON, which clients write.
+const MAX_VERSION: u64 = (1 << 53) - 1;
+
+/// One path below the directory of models.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Node {
+    /// A regular file.
+    File(Print),
+    /// A settings file: its text, or why it cannot be read.
+    Settings(Result<String, String>),
+    /// A directory with its entries.
+    Directory(Listing),
+    /// A link to a place outside of the directory of models, or to nothing.
+    Outside,
+    /// A pipe, a socket, a device, or a directory that cannot be read.
+    Other(String),
+}
+
+/// The entries of a directory.
+pub(crate) type Listing = BTreeMap<String, Node>;
+
+/// What tells one content of a file from another without reading it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Print {
+    /// Its size.
+    pub bytes: u64,
+    /// When it was last written.
+    pub modified: Option<SystemTime>,
+    /// Its number in the file system: another one after a rename over it. 0 where there is none.
+    pub inode: u64,
+}
+
+/// A model of a directory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FoundModel {
+    /// Its name.
+    pub name: String,
+    /// Its settings file and the text in it, or why that cannot be read.
+    pub settings: Option<(PathBuf, Result<String, String>)>,
+    /// Its versions.
+    pub versions: BTreeMap<u64, FoundVersion>,
+    /// What looks like a version and is none.
+    pub refused: Vec<RefusedVersion>,
+    /// Why none of it can be served.
+    pub problem: Option<String>,
+    /// Whether it is the single file `NAME.onnx`.
+    pub is_flat: bool,
+}
+
+/// A version of a model.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FoundVersion {
+    /// Its model file, relative to the directory of models.
+    pub file: PathBuf,
+    /// The prints of its files, weights beside the model included.
+    pub files: Vec<(String, Print)>,
+    /// Why it cannot be served.
+    pub problem: Option<String>,
+}
+
+/// A name that looks like a version and is none.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RefusedVersion {
+    /// The name.
+    pub version: String,
+    /// The reason.
+    pub reason: String,
+}
+
+/// The models of the directory `root`, by name.
+#[must_use]
+pub(crate) fn models(root: &Path, listing: &Listing) -> BTreeMap<String, FoundModel> {
+    let mut models = BTreeMap::new();
+    for (name, node) in visible(listing) {
+        let found = match (name.strip_suffix(ONNX), node) {
+            (Some(name), node) if !name.is_empty() => Some(flat(root, name, node, listing)),
+            (None, Node::Directory(entries)) => versioned(root, name, entries),
+            (None, Node::Outside) if !name.contains('.') => {
+                Some(FoundModel { problem: Some(LINK_OUT.to_owned()), ..FoundModel::new(name) })
+            }
+            _ => None,
+        };
+        let Some(mut found) = found else { continue };
+        found.problem = found.problem.or_else(|| check_name(&found.name).err());
+        // The directory comes before the file in no order to rely on.
+        match models.entry(found.name.clone()) {
+            std::collections::btree_map::Entry::Vacant(place) => _ = place.insert(found),
+            std::collections::btree_map::Entry::Occupied(mut place) => {
+                let (file, directory) = if found.is_flat { (&found, place.get()) } else { (place.get(), &found) };
+                let reason = format!("there is a directory `{}`, too; move the file into it", file.name);
+                let mut kept = directory.clone();
+                kept.refused.push(RefusedVersion { version: format!("{}{ONNX}", file.name), reason });
+                place.insert(kept);
+            }
+        }
+    }
+    models
+}
+
+/// Whether a model may have this name: it is in its routes and in the names of files.
+///
+/// # Errors
+///
+/// What is wrong with it, and the limit.
+pub(crate) fn check_name(name: &str) -> Result<(), String> {
+    if name.len() > MAX_NAME_BYTES {
+        return Err(format!("its name has {} bytes, more than the {MAX_NAME_BYTES} allowed", name.len()));
+    }
+    if name.starts_with('.') || name.contains('/') || name.ends_with(ONNX) || name.ends_with(TOML) {
+        return Err(format!("`{name}` is no name of a model"));
+    }
+    check_path(&route_name(name)).and_then(|()| check_path(&version_route_name(name, 1)))
+}
+
+/// A version number: a whole number from 1, without leading zeros, which would be a second name of the same number.
+///
+/// # Errors
+///
+/// What is wrong with it.
+pub(crate) fn parse_version(text: &str) -> Result<u64, String> {
+    let wrong = || format!("a version is a whole number from 1 to {MAX_VERSION} without leading zeros, not `{text}`");
+    let is_plain = text.bytes().all(|byte| byte.is_ascii_digit()) && !text.starts_with('0');
+    let number = text.parse::<u64>().ok().filter(|number| is_plain && (1..=MAX_VERSION).contains(number));
+    number.ok_or_else(wrong)
+}
+
+const LINK_OUT: &str = "it is a link to a place outside of the directory of models, or to nothing";
+
+impl FoundModel {
+    /// A model without versions.
+    pub(crate) fn new(name: &str) -> Self {
+        Self {
+            name: name.to_owned(),
+            settings: None,
+            versions: BTreeMap::new(),
+            refused: Vec::new(),
+            problem: None,
+            is_flat: false,
+        }
+    }
+}
+
+fn visible(listing: &Listing) -> impl Iterator<Item = (&String, &Node)> {
+    listing.iter().filter(|(name, _)| !name.starts_with('.'))
+}
+
+/// The settings of an entry, if it is a file of settings.
+fn settings(path: PathBuf, node: Option<&Node>) -> Option<(PathBuf, Result<String, String>)> {
+    let text = match node? {
+        Node::Settings(text) => text.clone(),
+        Node::Outside => Err(LINK_OUT.to_owned()),
+        _ => Err("it is not a regular file".to_owned()),
+    };
+    Some((path, text))
+}
+
+fn flat(root: &Path, name: &str, node: &Node, around: &Listing) -> FoundModel {
+    let (file_name, settings_name) = (format!("{name}{ONNX}"), format!("{name}{TOML}"));
+    let beside = |entry: &&(&String, &Node)| entry.0.starts_with(&file_name);
+    let version = FoundVersion {
+        file: PathBuf::from(&file_name),
+        files: prints(visible(around).filter(|entry| beside(&entry))),
+        problem: problem_of(node),
+    };
+    FoundModel {
+        settings: settings(root.join(&settings_name), around.get(&settings_name)),
+        versions: BTreeMap::from([(1, version)]),
+        is_flat: true,
+        ..FoundModel::new(name)
+    }
+}
+
+/// The model of a directory; `None` if nothing in it says that it is one.
+fn versioned(root: &Path, name: &str, entries: &Listing) -> Option<FoundModel> {
+    let mut model = FoundModel::new(name);
+    model.settings = settings(root.join(name).join(SETTINGS_FILE), entries.get(SETTINGS_FILE));
+    for (entry, node) in visible(entries) {
+        let number = parse_version(entry);
+        let refused = match (&number, node) {
+            (Ok(number), Node::Directory(files)) => match files.get(MODEL_FILE) {
+                Some(file) => {
+                    let version = FoundVersion {
+                        file: Path::new(name).join(entry).join(MODEL_FILE),
+                        files: prints(visible(files)),
+                        problem: problem_of(file),
+                    };
+                    model.versions.insert(*number, version);
+                    continue;
+                }
+                None => format!("there is no {MODEL_FILE} in it"),
+            },
+            (Err(reason), Node::Directory(files)) if files.contains_key(MODEL_FILE) => reason.clone(),
+            (Ok(_), Node::Outside) => LINK_OUT.to_owned(),
+            (Ok(_), Node::Other(reason)) => reason.clone(),
+            (Ok(_), _) => format!("expected a directory with a {MODEL_FILE}"),
+            (Err(_), Node::File(_)) if entry == MODEL_FILE => {
+                format!("a model lies in the directory of its version: {name}/1/{MODEL_FILE}")
+            }
+            _ => continue,
+        };
+        model.refused.push(RefusedVersion { version: entry.clone(), reason: refused });
+    }
+    let is_model = model.settings.is_some() || !model.versions.is_empty() || !model.refused.is_empty();
+    is_model.then_some(model)
+}
+
+/// Why a model file cannot be one, as far as its name and size tell.
+fn problem_of(node: &Node) -> Option<String> {
+    match node {
+        Node::File(print) if print.bytes == 0 => Some("the file is empty".to_owned()),
+        Node::File(print) if print.bytes > MAX_MODEL_BYTES => Some(format!(
+            "the file has {} bytes, more than the {MAX_MODEL_BYTES} that an ONNX file can have; larger weights lie in \
+             files beside it",
+            print.bytes
+        )),
+        Node::File(_) => None,
+        Node::Outside => Some(LINK_OUT.to_owned()),
+        Node::Directory(_) => Some("it is a directory, not a file".to_owned()),
+        Node::Settings(_) => Some("it is not a regular file".to_owned()),
+        Node::Other(reason) => Some(reason.clone()),
+    }
+}
+
+fn prints<'a>(entries: impl Iterator<Item = (&'a String, &'a Node)>) -> Vec<(String, Print)> {
+    let print = |(name, node): (&String, &Node)| match node {
+        Node::File(print) => Some((name.clone(), print.clone())),
+        _ => None,
+    };
+    entries.filter_map(print).collect()
+}

@@ -1,0 +1,58 @@
+//! Small ONNX models for tests: each adds its own number, so that an answer says which model gave it.
+
+/// A field of protobuf with a length.
+fn field(number: u8, content: &[u8]) -> Vec<u8> {
+    let mut bytes = vec![number << 3 | 2];
+    let mut length = content.len();
+    while length >= 0x80 {
+        bytes.push(length as u8 | 0x80);
+        length >>= 7;
+    }
+    bytes.push(length as u8);
+    bytes.extend(content);
+    bytes
+}
+
+/// A field of protobuf with a small number.
+fn number(field: u8, value: u8) -> Vec<u8> {
+    vec![field << 3, value]
+}
+
+/// `x` or `y`: 32-bit floats of shape `[batch, 1]`.
+fn value_info(name: &str) -> Vec<u8> {
+    let axes = [field(1, &field(2, b"batch")), field(1, &number(1, 1))].concat();
+    let tensor = [number(1, 1), field(2, &axes)].concat();
+    [field(1, name.as_bytes()), field(2, &field(1, &tensor))].concat()
+}
+
+/// A model `y = x + addend`.
+pub(crate) fn adder(addend: f32) -> Vec<u8> {
+    let node = [field(1, b"x"), field(1, b"c"), field(2, b"y"), field(4, b"Add")].concat();
+    let constant = [number(1, 1), number(2, 1), field(8, b"c"), field(9, &addend.to_le_bytes())].concat();
+    let graph = [
+        field(1, &node),
+        field(2, b"adder"),
+        field(5, &constant),
+        field(11, &value_info("x")),
+        field(12, &value_info("y")),
+    ];
+    [number(1, 8), field(7, &graph.concat()), field(8, &[field(1, b""), number(2, 13)].concat())].concat()
+}
+
+/// A model that ends its process when it runs: it asks for more memory than there are addresses.
+pub(crate) fn crasher() -> Vec<u8> {
+    let fill = [field(1, b"s"), field(2, b"c"), field(4, b"ConstantOfShape")].concat();
+    let add = [field(1, b"x"), field(1, b"c"), field(2, b"y"), field(4, b"Add")].concat();
+    // 128 TiB of floats. Each axis fits 32 bits, in which engines count.
+    let axes = [1_u64 << 25, 1 << 20].map(u64::to_le_bytes).concat();
+    let shape = [number(1, 2), number(2, 7), field(8, b"s"), field(9, &axes)].concat();
+    let graph = [
+        field(1, &fill),
+        field(1, &add),
+        field(2, b"crasher"),
+        field(5, &shape),
+        field(11, &value_info("x")),
+        field(12, &value_info("y")),
+    ];
+    [number(1, 8), field(7, &graph.concat()), field(8, &[field(1, b""), number(2, 13)].concat())].concat()
+}

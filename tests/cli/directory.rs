@@ -1,0 +1,501 @@
+//! A directory of models: `serve`, `models list`, `load` and `unload`, `--watch`, and what may be wrong with it.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::Write as _;
+use std::net::TcpStream;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use serde_json::{Value, json};
+
+use crate::adder::{adder, crasher};
+use crate::support::{Answer, Server, TEST_TIMEOUT, callboard, directory, failure, run};
+
+/// A directory of models, and the node that serves it.
+struct Models {
+    path: PathBuf,
+}
+
+struct Node {
+    server: Server,
+    admin: String,
+}
+
+impl Models {
+    fn new() -> Self {
+        Self { path: directory() }
+    }
+
+    /// Writes as a careful program does: beside it, then in its place.
+    fn write(&self, path: &str, content: &[u8]) {
+        let path = self.path.join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        let beside = path.with_extension("tmp");
+        fs::write(&beside, content).unwrap();
+        fs::rename(beside, path).unwrap();
+    }
+
+    fn add(&self, name: &str, version: u64, addend: f32) {
+        self.write(&format!("{name}/{version}/model.onnx"), &adder(addend));
+    }
+
+    fn serve(&self, args: &[&str]) -> Node {
+        let start = ["serve", self.path.to_str().unwrap(), "--http", "127.0.0.1:0", "--admin", "127.0.0.1:0"];
+        let mut server = Server::start(callboard(start.iter().chain(args)));
+        let admin = server.wait_for("admin on ");
+        Node { server, admin }
+    }
+}
+
+impl Node {
+    fn adds(&self, route: &str) -> Result<f64, u16> {
+        adds(&self.server.address, route)
+    }
+
+    fn get(&self, path: &str) -> (u16, Value) {
+        let answer = self.server.request(&format!("GET {path} HTTP/1.1"), b"");
+        (answer.status, serde_json::from_str(&answer.body).unwrap_or_default())
+    }
+
+    /// `callboard models …`: its exit code and what it prints.
+    fn models(&self, args: &[&str]) -> (Option<i32>, String) {
+        let args: Vec<&str> = ["models"].into_iter().chain(args.iter().copied()).chain([self.admin.as_str()]).collect();
+        let output = run(&args);
+        let text = String::from_utf8(output.stdout).unwrap() + &String::from_utf8_lossy(&output.stderr);
+        (output.status.code(), text)
+    }
+
+    /// The versions in the list, each with its reason if it is not served or something is wrong.
+    fn listed(&self) -> BTreeMap<String, (bool, String)> {
+        let (code, text) = self.models(&["list", "--json"]);
+        assert_eq!(code, Some(0), "{text}");
+        let list: Value = serde_json::from_str(&text).unwrap();
+        let mut rows = BTreeMap::new();
+        for model in list["models"].as_array().unwrap() {
+            let name = model["name"].as_str().unwrap();
+            if let Some(reason) = model["reason"].as_str() {
+                rows.insert(name.to_owned(), (model["served"] == true, reason.to_owned()));
+            }
+            for version in model["versions"].as_array().unwrap() {
+                let reason = version["reason"].as_str().unwrap_or_default().to_owned();
+                let key = format!("{name} {}", version["version"].as_str().unwrap());
+                rows.insert(key, (version["served"] == true, reason));
+            }
+        }
+        rows
+    }
+
+    /// Waits until a route adds this.
+    fn wait_until_adds(&self, route: &str, expected: Result<f64, u16>) {
+        let end = Instant::now() + TEST_TIMEOUT;
+        while self.adds(route) != expected {
+            assert!(
+                Instant::now() < end,
+                "{route}: {:?} instead of {expected:?}: {:?}",
+                self.adds(route),
+                self.listed()
+            );
+        }
+    }
+
+    /// Waits until the reason of a row has this text.
+    fn wait_for_reason(&self, row: &str, text: &str) {
+        let end = Instant::now() + TEST_TIMEOUT;
+        while !self.listed().get(row).is_some_and(|(_, reason)| reason.contains(text)) {
+            assert!(Instant::now() < end, "{row} never said {text:?}: {:?}", self.listed());
+        }
+    }
+}
+
+/// What a route of the server at this address adds to 0; its status if that is not 200.
+fn adds(address: &str, route: &str) -> Result<f64, u16> {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
+    let body = "{\"x\":[0]}";
+    let head = format!("POST {route} HTTP/1.1\r\nhost: test\r\ncontent-type: application/json\r\nconnection: close");
+    write!(stream, "{head}\r\ncontent-length: {}\r\n\r\n{body}", body.len()).unwrap();
+    let answer = Answer::read(stream);
+    if answer.status != 200 {
+        return Err(answer.status);
+    }
+    let body: Value = serde_json::from_str(&answer.body).unwrap();
+    Ok(body[0].as_f64().unwrap())
+}
+
+#[test]
+fn the_layout_of_triton_and_flat_files_are_served_by_name_and_version() {
+    let models = Models::new();
+    models.add("add", 1, 1.0);
+    models.add("add", 2, 2.0);
+    models.add("add", 10, 10.0);
+    models.write("add/model.toml", b"versions = 2\nreplicas = 2\n");
+    models.write("flat.onnx", &adder(7.0));
+    models.write("README.md", b"not a model");
+    let node = models.serve(&[]);
+    assert_eq!(
+        (node.adds("/add"), node.adds("/add/versions/10"), node.adds("/add/versions/2")),
+        (Ok(10.0), Ok(10.0), Ok(2.0))
+    );
+    assert_eq!(node.adds("/add/versions/1"), Err(404));
+    assert_eq!((node.adds("/flat"), node.adds("/flat/versions/1")), (Ok(7.0), Ok(7.0)));
+
+    let (_, metadata) = node.get("/v2/models/add");
+    assert_eq!((&metadata["name"], &metadata["versions"]), (&json!("add"), &json!(["2", "10"])));
+    assert_eq!(node.get("/v2/models/add/versions/2/ready").0, 200);
+    assert_eq!(node.get("/v2/models/add/versions/1").0, 404);
+    let input = json!({ "inputs": [{ "name": "x", "datatype": "FP32", "shape": [1, 1], "data": [0.5] }] }).to_string();
+    let infer = |path: &str| {
+        let answer = node.server.request(&format!("POST /v2/models/{path}/infer HTTP/1.1"), input.as_bytes());
+        let body: Value = serde_json::from_str(&answer.body).unwrap();
+        (body["model_name"].clone(), body["model_version"].clone(), body["outputs"][0]["data"].clone())
+    };
+    assert_eq!(infer("add/versions/2"), (json!("add"), json!("2"), json!([2.5])));
+    assert_eq!(infer("add"), (json!("add"), json!("10"), json!([10.5])));
+
+    // Both routes of a version share its stage.
+    let (_, config) = node.get("/v2/models/add/config");
+    assert_eq!(config["instance_group"][0]["count"], json!(2), "{config}");
+    let (code, table) = node.models(&["list"]);
+    assert_eq!(code, Some(0));
+    let rows: Vec<String> = table.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
+    assert_eq!(
+        rows,
+        [
+            "model version state reason",
+            "add 1 not served not among the `versions` of its settings",
+            "add 2 served -",
+            "add 10 served, default -",
+            "flat 1 served, default -",
+        ]
+    );
+}
+
+#[test]
+fn load_and_unload_change_one_model_and_keep_version_numbers() {
+    let models = Models::new();
+    models.add("a", 1, 1.0);
+    models.add("b", 1, 5.0);
+    let node = models.serve(&[]);
+    models.add("a", 2, 2.0);
+    assert_eq!(node.adds("/a"), Ok(1.0), "nothing changes by itself");
+    let (code, text) = node.models(&["load", "a"]);
+    assert_eq!(code, Some(0), "{text}");
+    assert_eq!((node.adds("/a"), node.adds("/a/versions/2")), (Ok(2.0), Ok(2.0)));
+    assert_eq!(node.adds("/a/versions/1"), Err(404), "the policy is the latest");
+
+    // A model that is new in the directory.
+    models.write("c.onnx", &adder(9.0));
+    assert_eq!(node.models(&["load", "c"]).0, Some(0));
+    assert_eq!(node.adds("/c"), Ok(9.0));
+    for _ in 0..3 {
+        assert_eq!(node.models(&["unload", "a"]).0, Some(0));
+        assert_eq!((node.adds("/a"), node.adds("/a/versions/2"), node.adds("/b")), (Err(404), Err(404), Ok(5.0)));
+        assert_eq!(node.listed()["a 2"], (false, "unloaded".to_owned()));
+        assert_eq!(node.models(&["load", "a"]).0, Some(0));
+        assert_eq!(node.get("/v2/models/a/versions/2/ready").0, 200);
+    }
+    let (code, text) = node.models(&["load", "d"]);
+    assert_eq!(code, Some(1));
+    assert!(text.contains("there is no model `d`"), "{text}");
+}
+
+#[test]
+fn a_broken_version_never_goes_live_and_says_why() {
+    let models = Models::new();
+    models.add("a", 1, 1.0);
+    models.write("a/model.toml", b"versions = \"all\"\n");
+    models.write("broken/1/model.onnx", b"not a model");
+    models.write("settings/model.toml", b"replica = 2\n");
+    models.add("settings", 1, 1.0);
+    let mut node = models.serve(&[]);
+    assert_eq!((node.adds("/a"), node.adds("/broken"), node.adds("/settings")), (Ok(1.0), Err(404), Err(404)));
+    assert_eq!(node.get("/readyz").0, 200, "the others are served");
+    let listed = node.listed();
+    assert!(!listed["broken 1"].0 && listed["broken 1"].1.contains("broken/1/model.onnx"), "{listed:?}");
+    assert!(listed["settings"].1.contains("model.toml:1: unknown key `replica`; did you mean"), "{listed:?}");
+
+    let whole = adder(2.0);
+    for (content, reason) in [(&whole[..whole.len() / 2], "cannot use model"), (&[], "the file is empty")] {
+        models.write("a/2/model.onnx", content);
+        let (code, text) = node.models(&["load", "a"]);
+        assert_eq!(code, Some(if content.is_empty() { 0 } else { 1 }), "{text}");
+        assert_eq!((node.adds("/a"), node.adds("/a/versions/2")), (Ok(1.0), Err(404)), "version 1 stays");
+        let (served, why) = node.listed()["a 2"].clone();
+        assert!(!served && why.contains(reason), "{why}");
+    }
+    // A served version whose new file is broken is served from its earlier file.
+    models.write("a/1/model.onnx", b"cut");
+    let (code, text) = node.models(&["load", "a"]);
+    assert_eq!(code, Some(1));
+    assert!(text.contains("failed to load `a`: version 1: "), "{text}");
+    assert_eq!((node.adds("/a"), node.adds("/a/versions/1")), (Ok(1.0), Ok(1.0)));
+    assert!(node.listed()["a 1"].1.starts_with("the earlier file is served; the new one: "));
+
+    models.add("a", 2, 2.0);
+    models.add("a", 1, 1.5);
+    assert_eq!(node.models(&["load", "a"]).0, Some(0));
+    assert_eq!((node.adds("/a"), node.adds("/a/versions/1")), (Ok(2.0), Ok(1.5)));
+    node.server.signal("TERM");
+    node.server.wait();
+    let said = node.server.stderr_lines.iter().filter(|line| line.contains("broken") && line.contains("not served"));
+    assert_eq!(said.count(), 1, "{:#?}", node.server.stderr_lines);
+}
+
+#[test]
+fn a_directory_without_a_model_to_serve_does_not_start() {
+    let models = Models::new();
+    let serve = || callboard(["serve", models.path.to_str().unwrap(), "--http", "127.0.0.1:0", "--admin", "none"]);
+    let (error, code) = failure(serve());
+    assert!(code == 2 && error.contains("NAME/1/model.onnx or NAME.onnx"), "{error}");
+    models.write("a/v1/model.onnx", &adder(1.0));
+    let (error, code) = failure(serve());
+    assert!(code == 2 && error.contains("a version v1: a version is a whole number"), "{error}");
+}
+
+#[test]
+fn watched_versions_go_live_change_and_go_while_calls_are_answered() {
+    let models = Models::new();
+    models.add("a", 1, 1.0);
+    models.write("a/model.toml", b"versions = \"all\"\n");
+    let node = models.serve(&["--watch", "100ms"]);
+    models.add("a", 2, 2.0);
+    node.wait_until_adds("/a", Ok(2.0));
+    models.write("a/2/model.onnx", b"broken");
+    node.wait_for_reason("a 2", "the earlier file is served");
+    assert_eq!(node.adds("/a"), Ok(2.0));
+    models.add("a", 2, 2.5);
+    node.wait_until_adds("/a/versions/2", Ok(2.5));
+    assert_eq!(node.adds("/a"), Ok(2.5));
+    models.write("a/model.toml", b"versions = \"all\"\ndefault = 1\n");
+    node.wait_until_adds("/a", Ok(1.0));
+    assert_eq!(node.adds("/a/versions/2"), Ok(2.5));
+    fs::remove_dir_all(models.path.join("a/2")).unwrap();
+    node.wait_until_adds("/a/versions/2", Err(404));
+    models.write("new.onnx", &adder(8.0));
+    node.wait_until_adds("/new", Ok(8.0));
+    fs::remove_file(models.path.join("new.onnx")).unwrap();
+    node.wait_until_adds("/new", Err(404));
+    assert_eq!(node.adds("/a"), Ok(1.0));
+}
+
+#[test]
+fn two_nodes_watch_one_directory() {
+    let models = Models::new();
+    models.add("a", 1, 1.0);
+    let nodes = [models.serve(&["--watch", "100ms"]), models.serve(&["--watch", "100ms"])];
+    models.add("a", 2, 2.0);
+    nodes.iter().for_each(|node| node.wait_until_adds("/a", Ok(2.0)));
+    assert_eq!(nodes[0].models(&["unload", "a"]).0, Some(0));
+    models.add("a", 3, 3.0);
+    nodes[1].wait_until_adds("/a", Ok(3.0));
+    assert_eq!(nodes[0].adds("/a"), Err(404), "unloaded until somebody loads it");
+}
+
+#[test]
+fn names_that_cannot_be_served_are_listed_with_their_reasons() {
+    let models = Models::new();
+    models.add("good", 1, 1.0);
+    models.write("good/v2/model.onnx", &adder(2.0));
+    models.write("good/03/model.onnx", &adder(3.0));
+    fs::create_dir_all(models.path.join("good/4/model.onnx")).unwrap();
+    models.add("bad name", 1, 1.0);
+    models.add("metrics", 1, 1.0);
+    let huge = models.path.join("good/5/model.onnx");
+    fs::create_dir_all(huge.parent().unwrap()).unwrap();
+    fs::File::create(huge).unwrap().set_len(3 << 30).unwrap();
+    #[cfg(unix)]
+    {
+        let outside = directory();
+        fs::write(outside.join("secret.onnx"), adder(6.0)).unwrap();
+        fs::create_dir_all(models.path.join("good/6")).unwrap();
+        std::os::unix::fs::symlink(outside.join("secret.onnx"), models.path.join("good/6/model.onnx")).unwrap();
+    }
+    let node = models.serve(&[]);
+    let listed = node.listed();
+    for (row, reason) in [
+        ("good v2", "not `v2`"),
+        ("good 03", "without leading zeros"),
+        ("good 4", "it is a directory"),
+        ("good 5", "has 3221225472 bytes, more than the 2147483648"),
+        ("bad name", "cannot be a route"),
+        ("metrics", "the http edge keeps that path"),
+    ] {
+        assert!(!listed[row].0 && listed[row].1.contains(reason), "{row}: {listed:?}");
+    }
+    #[cfg(unix)]
+    assert!(listed["good 6"].1.contains("outside of the directory"), "{listed:?}");
+    assert_eq!(node.adds("/good"), Ok(1.0));
+
+    let answer = node.server.request("POST /v2/repository/index HTTP/1.1", b"");
+    let index: Vec<Value> = serde_json::from_str(&answer.body).unwrap();
+    let row =
+        |version: &str| index.iter().find(|row| row["name"] == "good" && row["version"] == version).unwrap().clone();
+    assert_eq!(row("1"), json!({ "name": "good", "version": "1", "state": "READY", "reason": "" }));
+    assert_eq!(row("v2")["state"], "UNAVAILABLE");
+    assert!(row("4")["reason"].as_str().unwrap().contains("directory"), "{index:?}");
+}
+
+#[test]
+fn no_call_fails_while_versions_change() {
+    let models = Models::new();
+    models.add("a", 1, 1.0);
+    let node = models.serve(&[]);
+    let (address, is_over) = (node.server.address.as_str(), AtomicBool::new(false));
+    let answers = std::thread::scope(|scope| {
+        let calls = || {
+            let mut answers = Vec::new();
+            while !is_over.load(Ordering::Relaxed) {
+                answers.push(adds(address, "/a"));
+            }
+            answers
+        };
+        let callers = [scope.spawn(calls), scope.spawn(calls)];
+        for version in 2..=6 {
+            models.add("a", version, version as f32);
+            assert_eq!(node.models(&["load", "a"]).0, Some(0));
+            // Another file under the same number.
+            models.add("a", version, version as f32 + 0.5);
+            assert_eq!(node.models(&["load", "a"]).0, Some(0));
+        }
+        is_over.store(true, Ordering::Relaxed);
+        callers.map(|caller| caller.join().unwrap()).concat()
+    });
+    assert!(answers.iter().all(Result::is_ok), "{answers:?}");
+    assert!(answers.len() > 10 && answers.windows(2).any(|pair| pair[0] != pair[1]), "{} answers", answers.len());
+    assert_eq!(node.adds("/a"), Ok(6.5));
+}
+
+#[test]
+fn a_half_written_file_is_taken_when_it_is_whole() {
+    let models = Models::new();
+    models.add("a", 1, 1.0);
+    let node = models.serve(&["--watch", "100ms"]);
+    let whole = adder(2.0);
+    let (first, rest) = whole.split_at(whole.len() / 2);
+    fs::create_dir_all(models.path.join("a/2")).unwrap();
+    let mut file = fs::File::create(models.path.join("a/2/model.onnx")).unwrap();
+    file.write_all(first).unwrap();
+    node.wait_for_reason("a 2", "cannot use model");
+    assert_eq!(node.adds("/a"), Ok(1.0));
+    file.write_all(rest).unwrap();
+    node.wait_until_adds("/a", Ok(2.0));
+}
+
+#[cfg(unix)]
+#[test]
+fn an_isolated_model_that_crashes_at_its_warm_up_costs_nothing_else() {
+    let models = Models::new();
+    models.add("a", 1, 1.0);
+    models.write("crash/1/model.onnx", &crasher());
+    models.write("crash/model.toml", b"isolate = true\n");
+    let node = models.serve(&[]);
+    assert_eq!((node.adds("/a"), node.adds("/crash")), (Ok(1.0), Err(404)));
+    let (served, reason) = node.listed()["crash 1"].clone();
+    assert!(!served && !reason.is_empty(), "{reason}");
+    // The same while it serves.
+    models.write("a/model.toml", b"isolate = true\n");
+    models.write("a/2/model.onnx", &crasher());
+    let (code, text) = node.models(&["load", "a"]);
+    assert!(code == Some(1) && text.contains("version 2: "), "{text}");
+    assert_eq!(node.adds("/a"), Ok(1.0));
+}
+
+#[test]
+fn a_model_is_uploaded_checked_served_and_removed() {
+    let models = Models::new();
+    models.add("a", 1, 1.0);
+    let node = models.serve(&["--model-uploads", "4KiB"]);
+    let file = directory().join("upload");
+    let send = |path: &str, content: &[u8]| {
+        fs::write(&file, content).unwrap();
+        let path = format!("/v1/models/{path}");
+        let output = run(&["call", &node.admin, &path, "--method", "PUT", "--file", file.to_str().unwrap()]);
+        (output.status.code(), String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned())
+    };
+    let (code, text) = send("up/versions/3", &adder(3.0));
+    assert_eq!(code, Some(0), "{text}");
+    assert_eq!((node.adds("/up"), node.adds("/up/versions/3")), (Ok(3.0), Ok(3.0)));
+    assert_eq!(send("up/versions/3", &adder(3.5)).0, Some(0));
+    assert_eq!(node.adds("/up"), Ok(3.5));
+    assert_eq!(send("a/versions/2", &adder(2.0)).0, Some(0));
+    assert_eq!(node.adds("/a"), Ok(2.0));
+
+    for (path, content, expected) in [
+        ("up/versions/4", vec![0; 5000], "exceeds the limit of 4096 bytes"),
+        ("up/versions/4", b"no model".to_vec(), "version 4: "),
+        ("up/versions/v4", adder(4.0), "a version is a whole number"),
+        ("up/versions/0", adder(4.0), "a version is a whole number"),
+        ("..%2Fup/versions/4", adder(4.0), "no name of a model"),
+        ("%2Eup/versions/4", adder(4.0), "no name of a model"),
+        ("metrics/versions/4", adder(4.0), "keeps that path"),
+        ("x%20y/versions/4", adder(4.0), "cannot be a route"),
+    ] {
+        let (code, text) = send(path, &content);
+        assert!(code == Some(4) && text.contains(expected), "{path}: {code:?} {text}");
+    }
+    let names = |path: &str| {
+        let entries = fs::read_dir(models.path.join(path)).unwrap();
+        let mut names: Vec<_> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    };
+    assert_eq!((names(""), names("up")), (vec!["a".to_owned(), "up".to_owned()], vec!["3".to_owned()]));
+
+    let delete = |path: &str| run(&["call", &node.admin, &format!("/v1/models/{path}"), "--method", "DELETE"]);
+    assert_eq!(delete("a/versions/2").status.code(), Some(0));
+    assert_eq!((node.adds("/a"), node.adds("/a/versions/2")), (Ok(1.0), Err(404)), "the latest of the others");
+    assert_eq!(delete("a/versions/2").status.code(), Some(4));
+    assert_eq!(names("a"), ["1"]);
+
+    let closed = models.serve(&[]);
+    let output = run(&["call", &closed.admin, "/v1/models/a/versions/9", "--method", "DELETE"]);
+    assert!(String::from_utf8_lossy(&output.stderr).contains("models.uploads"), "{output:?}");
+}
+
+#[test]
+fn the_admin_listener_pages_its_models_and_documents_itself() {
+    let models = Models::new();
+    for name in ["a", "b", "c"] {
+        models.write(&format!("{name}.onnx"), &adder(1.0));
+    }
+    let node = models.serve(&[]);
+    let get =
+        |path: &str| -> Value { serde_json::from_slice(&run(&["call", &node.admin, path]).stdout).unwrap_or_default() };
+    let page = |query: &str| {
+        let page = get(&format!("/v1/models{query}"));
+        let names: Vec<_> = page["models"].as_array().unwrap().iter().map(|model| model["name"].to_string()).collect();
+        (names.join(""), page["next"].clone())
+    };
+    assert_eq!(page("?limit=2"), ("\"a\"\"b\"".to_owned(), json!("b")));
+    assert_eq!(page("?limit=2&after=b"), ("\"c\"".to_owned(), Value::Null));
+    let refused = run(&["call", &node.admin, "/v1/models?limit=0"]);
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("from 1 to 1000"), "{refused:?}");
+    assert_eq!(get("/v1/models/b")["default_version"], json!(1));
+
+    let document = get("/openapi.json");
+    let mut paths: Vec<&String> = document["paths"].as_object().unwrap().keys().collect();
+    paths.sort();
+    assert_eq!(
+        paths,
+        [
+            "/v1/drain",
+            "/v1/models",
+            "/v1/models/{name}",
+            "/v1/models/{name}/load",
+            "/v1/models/{name}/unload",
+            "/v1/models/{name}/versions/{version}",
+            "/v1/routes/{route}",
+            "/v1/stages/{stage}/replicas",
+            "/v1/status",
+        ]
+    );
+    let metrics = node.server.request("GET /metrics HTTP/1.1", b"").body;
+    for line in [
+        "callboard_model_versions{model=\"a\",state=\"served\"} 1",
+        "callboard_model_loads_total{model=\"c\",outcome=\"ok\"} 1",
+    ] {
+        assert!(metrics.contains(line), "{line}: {metrics}");
+    }
+}
