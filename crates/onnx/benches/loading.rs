@@ -24,11 +24,7 @@ fn main() {
     let args: Vec<String> = std::env::args().collect();
     // `cargo bench` and `cargo test` start it without an engine.
     let Some(engine) = args.get(1).filter(|engine| !engine.starts_with('-')) else { return };
-    let axes = [Named("batch"), Fixed(WIDTH)];
-    let weight = vec![0.5; (WIDTH * WIDTH) as usize];
-    let graph = Graph::new().input("x", F32, &axes).output("y", F32, &axes).weight("w", &[WIDTH, WIDTH], &weight);
-    let file = TempFile::new("loading", &graph.node("MatMul", &["x", "w"], "y").to_onnx());
-    drop((graph, weight));
+    let file = TempFile::new("loading", &one_large_weight());
     let config: OnnxConfig = serde_json::from_value(serde_json::json!({ "model": file.0, "engine": engine })).unwrap();
 
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
@@ -66,6 +62,14 @@ fn main() {
         let [one, two, none] = sizes[..] else { unreachable!() };
         println!("one replica {one:.0} MB, two {two:.0} MB ({:.3}x), none again {none:.0} MB", two / one);
     });
+}
+
+/// `y = x · w`.
+fn one_large_weight() -> Vec<u8> {
+    let axes = [Named("batch"), Fixed(WIDTH)];
+    let weight = vec![0.5; (WIDTH * WIDTH) as usize];
+    let graph = Graph::new().input("x", F32, &axes).output("y", F32, &axes).weight("w", &[WIDTH, WIDTH], &weight);
+    graph.node("MatMul", &["x", "w"], "y").to_onnx()
 }
 
 async fn serve(model: &Model, min: usize) -> Node {
