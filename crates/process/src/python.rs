@@ -563,6 +563,14 @@ mod tests {
     }
 
     #[test]
+    fn replicas_are_a_number_or_bounds() {
+        for (described, written) in [(json!(3), "3"), (json!({ "min": 0, "max": 4 }), "{ min = 0, max = 4 }")] {
+            let replicas: PythonReplicas = serde_json::from_value(described).unwrap();
+            assert_eq!(replicas.to_string(), written);
+        }
+    }
+
+    #[test]
     fn an_example_is_a_value_of_toml_if_it_can_be() {
         let example =
             json!({ "text": "a\u{7f}\"", "top": 3, "scale": 0.5, "none": null, "names": [["a"], []], "on": true });

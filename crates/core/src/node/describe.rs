@@ -66,7 +66,7 @@ pub struct StageHealth {
     pub state: StageState,
     /// The reason of the state, if there is one.
     pub reason: Option<String>,
-    /// Whether it takes calls: ready or degraded, with a replica that is up.
+    /// Whether it takes calls: ready or degraded, and with a replica that is up or that its next call starts.
     pub ready: bool,
 }
 

@@ -42,7 +42,7 @@ struct Place {
 
 /// How a loaded stage is used.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Use {
+pub(super) struct PlaceUse {
     /// Entries wait or run.
     pub(super) has_calls: bool,
     /// When its last batch began, or its place was given.
@@ -51,7 +51,7 @@ pub(super) struct Use {
 
 /// What to do next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Step {
+pub(super) enum PlaceStep {
     /// This stage may load.
     Grant(PlaceId),
     /// The first has to leave for the second.
@@ -140,13 +140,13 @@ impl LoadedStages {
     }
 
     /// Takes the next step towards a place for the stage that has waited longest, if there is one now.
-    pub(super) fn step(&mut self, use_of: impl Fn(PlaceId) -> Use) -> Option<Step> {
+    pub(super) fn step(&mut self, use_of: impl Fn(PlaceId) -> PlaceUse) -> Option<PlaceStep> {
         let (first, wanted) = self.places.iter().find(|(_, place)| place.state == PlaceState::Waiting)?;
         let (first, wanted) = (*first, *wanted);
         let taken = self.sum(|place| place.state != PlaceState::Waiting);
         if taken.plus(&wanted).is_within(self.limits) {
             self.set(first, PlaceState::Loaded);
-            return Some(Step::Grant(first));
+            return Some(PlaceStep::Grant(first));
         }
         let leaving = |place: &&Place| matches!(place.state, PlaceState::Leaving(_));
         let mut left = self.places.values().filter(leaving).fold(taken, Sum::minus);
@@ -166,7 +166,7 @@ impl LoadedStages {
             return None;
         }
         self.set(least, PlaceState::Leaving(first));
-        Some(Step::Evict(least, first))
+        Some(PlaceStep::Evict(least, first))
     }
 
     fn set(&mut self, id: PlaceId, state: PlaceState) {
@@ -194,14 +194,14 @@ mod tests {
     }
 
     /// All without calls, the higher number used earlier.
-    fn unused(start: Instant) -> impl Fn(PlaceId) -> Use {
-        move |id| Use { has_calls: false, last: Some(start + Duration::from_secs(100 - id)) }
+    fn unused(start: Instant) -> impl Fn(PlaceId) -> PlaceUse {
+        move |id| PlaceUse { has_calls: false, last: Some(start + Duration::from_secs(100 - id)) }
     }
 
     fn loaded(stages: &mut LoadedStages, bytes: &[u64]) -> Vec<PlaceId> {
         let request = |bytes: &u64| {
             let id = stages.request(*bytes, false).unwrap();
-            assert_eq!(stages.step(|_| unreachable!("there is room")), Some(Step::Grant(id)));
+            assert_eq!(stages.step(|_| unreachable!("there is room")), Some(PlaceStep::Grant(id)));
             id
         };
         bytes.iter().map(request).collect()
@@ -213,11 +213,11 @@ mod tests {
         let mut stages = LoadedStages::new(limits(3, 1000));
         let ids = loaded(&mut stages, &[1, 1, 1]);
         let waiting = stages.request(1, false).unwrap();
-        let used = |id: PlaceId| Use { has_calls: id == ids[2], ..unused(start)(id) };
-        assert_eq!(stages.step(used), Some(Step::Evict(ids[1], waiting)));
+        let used = |id: PlaceId| PlaceUse { has_calls: id == ids[2], ..unused(start)(id) };
+        assert_eq!(stages.step(used), Some(PlaceStep::Evict(ids[1], waiting)));
         assert_eq!(stages.step(used), None, "it is on its way");
         stages.release(ids[1]);
-        assert_eq!(stages.step(used), Some(Step::Grant(waiting)));
+        assert_eq!(stages.step(used), Some(PlaceStep::Grant(waiting)));
         assert_eq!(stages.step(used), None);
     }
 
@@ -227,10 +227,10 @@ mod tests {
         let mut stages = LoadedStages::new(limits(2, 1000));
         let ids = loaded(&mut stages, &[1, 1]);
         let waiting = stages.request(1, false).unwrap();
-        assert_eq!(stages.step(unused(start)), Some(Step::Evict(ids[1], waiting)));
+        assert_eq!(stages.step(unused(start)), Some(PlaceStep::Evict(ids[1], waiting)));
         stages.stay(ids[1]);
-        let used = |id: PlaceId| Use { has_calls: id == ids[1], ..unused(start)(id) };
-        assert_eq!(stages.step(used), Some(Step::Evict(ids[0], waiting)));
+        let used = |id: PlaceId| PlaceUse { has_calls: id == ids[1], ..unused(start)(id) };
+        assert_eq!(stages.step(used), Some(PlaceStep::Evict(ids[0], waiting)));
     }
 
     #[test]
@@ -239,7 +239,7 @@ mod tests {
         let mut stages = LoadedStages::new(limits(9, 100));
         let ids = loaded(&mut stages, &[60, 30]);
         stages.request(60, false).unwrap();
-        let large_is_busy = |id: PlaceId| Use { has_calls: id == ids[0], ..unused(start)(id) };
+        let large_is_busy = |id: PlaceId| PlaceUse { has_calls: id == ids[0], ..unused(start)(id) };
         assert_eq!(stages.step(large_is_busy), None);
     }
 
@@ -249,7 +249,7 @@ mod tests {
         stages.request(70, true).unwrap();
         assert_eq!(stages.request(31, false), Err(NeverFits::Bytes { bytes: 31, limit: 100, pinned: 70 }));
         let fits = stages.request(30, false).unwrap();
-        assert_eq!(stages.step(|_| unreachable!()), Some(Step::Grant(fits)));
+        assert_eq!(stages.step(|_| unreachable!()), Some(PlaceStep::Grant(fits)));
         stages.request(0, true).unwrap();
         assert_eq!(stages.request(0, false), Err(NeverFits::Stages { limit: 2 }));
     }
@@ -280,14 +280,14 @@ mod tests {
                         }
                     }
                 }
-                let use_of = |id: PlaceId| Use { has_calls: busy(id), ..unused(start + Duration::from_secs(1000))(id % 90) };
+                let use_of = |id: PlaceId| PlaceUse { has_calls: busy(id), ..unused(start + Duration::from_secs(1000))(id % 90) };
                 while let Some(step) = stages.step(use_of) {
                     match step {
-                        Step::Grant(id) => {
+                        PlaceStep::Grant(id) => {
                             prop_assert_eq!(id, waiting.remove(0));
                             here.insert(id);
                         }
-                        Step::Evict(id, first) => {
+                        PlaceStep::Evict(id, first) => {
                             prop_assert!(here.contains(&id) && !busy(id), "{} with calls", id);
                             prop_assert_eq!(first, waiting[0]);
                         }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use ractor::ActorRef;
 
-use super::loaded::{LoadedLimits, LoadedStages, NeverFits, PlaceId, PlaceState, Step, Use};
+use super::loaded::{LoadedLimits, LoadedStages, NeverFits, PlaceId, PlaceState, PlaceStep, PlaceUse};
 use super::message::DeploymentMessage;
 use crate::id::StageName;
 use crate::pool::Pool;
@@ -20,10 +20,10 @@ pub(super) const ASK_EVERY: Duration = Duration::from_millis(20);
 
 /// The places of one node.
 #[derive(Debug, Default)]
-pub(crate) struct Places(Mutex<Shared>);
+pub(crate) struct Places(Mutex<PlaceTable>);
 
 #[derive(Debug, Default)]
-struct Shared {
+struct PlaceTable {
     stages: LoadedStages,
     holders: BTreeMap<PlaceId, Holder>,
 }
@@ -43,18 +43,18 @@ pub(super) struct HeldPlace {
 
 /// What a stage may do.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Leave {
+pub(super) enum PlaceOrder {
     /// Wait for its place.
-    ToWait,
+    Wait,
     /// Load, and stay.
-    ToStay,
+    Stay,
     /// It has to make room for this stage, if it has no call.
-    ToGo(StageName),
+    Go(StageName),
 }
 
 impl Places {
     pub(crate) fn new(limits: LoadedLimits) -> Self {
-        Self(Mutex::new(Shared { stages: LoadedStages::new(limits), holders: BTreeMap::new() }))
+        Self(Mutex::new(PlaceTable { stages: LoadedStages::new(limits), holders: BTreeMap::new() }))
     }
 
     /// Asks for the place of a stage.
@@ -64,10 +64,10 @@ impl Places {
         supervisor: ActorRef<DeploymentMessage>,
     ) -> Result<HeldPlace, NeverFits> {
         let settings = pool.settings();
-        let mut shared = self.0.lock();
-        let id = shared.stages.request(settings.memory(), settings.is_pinned())?;
-        shared.holders.insert(id, Holder { pool: Arc::clone(pool), supervisor });
-        drop(shared);
+        let mut table = self.0.lock();
+        let id = table.stages.request(settings.memory(), settings.is_pinned())?;
+        table.holders.insert(id, Holder { pool: Arc::clone(pool), supervisor });
+        drop(table);
         self.step();
         Ok(HeldPlace { places: Arc::clone(self), id })
     }
@@ -76,17 +76,17 @@ impl Places {
     pub(super) fn step(&self) {
         let mut hints = Vec::new();
         {
-            let shared = &mut *self.0.lock();
-            let holders = &shared.holders;
+            let table = &mut *self.0.lock();
+            let holders = &table.holders;
             let use_of = |id: PlaceId| {
                 let pool = holders.get(&id).map(|holder| &holder.pool);
-                Use {
+                PlaceUse {
                     has_calls: pool.is_some_and(|pool| pool.has_calls()),
                     last: pool.and_then(|pool| pool.demand.last_batch()),
                 }
             };
-            while let Some(step) = shared.stages.step(use_of) {
-                let (Step::Grant(id) | Step::Evict(id, _)) = step;
+            while let Some(step) = table.stages.step(use_of) {
+                let (PlaceStep::Grant(id) | PlaceStep::Evict(id, _)) = step;
                 hints.extend(holders.get(&id).map(|holder| holder.supervisor.clone()));
             }
         }
@@ -98,16 +98,17 @@ impl Places {
 }
 
 impl HeldPlace {
-    pub(super) fn leave(&self) -> Leave {
-        let shared = self.places.0.lock();
-        match shared.stages.state(self.id) {
-            Some(PlaceState::Waiting) => Leave::ToWait,
-            Some(PlaceState::Leaving(first)) => match shared.holders.get(&first) {
-                Some(holder) => Leave::ToGo(holder.pool.name().clone()),
+    /// What it has to do now.
+    pub(super) fn order(&self) -> PlaceOrder {
+        let table = self.places.0.lock();
+        match table.stages.state(self.id) {
+            Some(PlaceState::Waiting) => PlaceOrder::Wait,
+            Some(PlaceState::Leaving(first)) => match table.holders.get(&first) {
+                Some(holder) => PlaceOrder::Go(holder.pool.name().clone()),
                 // It has withdrawn.
-                None => Leave::ToStay,
+                None => PlaceOrder::Stay,
             },
-            Some(PlaceState::Loaded) | None => Leave::ToStay,
+            Some(PlaceState::Loaded) | None => PlaceOrder::Stay,
         }
     }
 
@@ -125,9 +126,9 @@ impl HeldPlace {
 impl Drop for HeldPlace {
     fn drop(&mut self) {
         {
-            let mut shared = self.places.0.lock();
-            shared.stages.release(self.id);
-            shared.holders.remove(&self.id);
+            let mut table = self.places.0.lock();
+            table.stages.release(self.id);
+            table.holders.remove(&self.id);
         }
         self.places.step();
     }

@@ -9,7 +9,7 @@ use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
 use super::deployment::{DeploymentState, ReplicaRecord};
 use super::message::{DeploymentMessage, ScaleError};
-use super::places::{ASK_EVERY, HeldPlace, Leave, Places};
+use super::places::{ASK_EVERY, HeldPlace, PlaceOrder, Places};
 use super::scaler::{ReplicaLoad, ScaleDecision, Scaler};
 use crate::clock::{self, Instant};
 use crate::pool::{BatcherMessage, FailedStart, Pool, ReplicaHandle, ScaleChange, StageState};
@@ -105,7 +105,7 @@ impl DeploymentState {
             self.change(myself, now, decision);
         }
         self.give_place_back();
-        let waits = self.scale.place.as_ref().is_some_and(|place| place.leave() == Leave::ToWait);
+        let waits = self.scale.place.as_ref().is_some_and(|place| place.order() == PlaceOrder::Wait);
         let scaler = self.scale.scaler.as_ref();
         let next = if waits {
             Some(now + ASK_EVERY)
@@ -128,7 +128,7 @@ impl DeploymentState {
     /// Leaves memory for another stage, if no call is here.
     fn make_room(&mut self, now: Instant) {
         let Some(place) = &self.scale.place else { return };
-        let Leave::ToGo(other) = place.leave() else { return };
+        let PlaceOrder::Go(other) = place.order() else { return };
         if self.pool.replicas.target() == 0 {
             return;
         }
@@ -156,10 +156,10 @@ impl DeploymentState {
             }
         }
         let Some(place) = &self.scale.place else { return false };
-        if place.leave() == Leave::ToWait {
+        if place.order() == PlaceOrder::Wait {
             place.ask();
         }
-        place.leave() == Leave::ToStay
+        place.order() == PlaceOrder::Stay
     }
 
     /// Gives the place back when nothing of the stage is in memory and no call waits for it.
@@ -335,7 +335,7 @@ impl DeploymentState {
 }
 
 fn is_leaving(place: &HeldPlace) -> bool {
-    matches!(place.leave(), Leave::ToGo(_))
+    matches!(place.order(), PlaceOrder::Go(_))
 }
 
 /// What the scaler sees of a stage.

@@ -108,7 +108,7 @@ async fn a_failed_load_tells_its_callers_why_and_is_tried_again_after_a_back_off
 
     for attempt in 2..5 {
         until("the back-off is over, and the load fails again", || {
-            let _ = calling(&node.client(), "/route");
+            drop(calling(&node.client(), "/route"));
             loads.load(Ordering::SeqCst) == attempt
         })
         .await;
@@ -282,6 +282,7 @@ impl Worker for Sleepy {
     type Out = u64;
 
     fn call(&mut self, batch: Batch<u64>) -> Vec<Result<u64, Failure>> {
+        #[expect(clippy::disallowed_methods, reason = "user code that takes this long")]
         std::thread::sleep(Duration::from_millis(10));
         batch.iter().map(|n| Ok(*n)).collect()
     }
