@@ -65,6 +65,8 @@ class Errors:
             raise cb.HTTPException(503, {"busy": np.int64(3)}, headers={"Retry-After": "2"})
         if kind == "headers":
             raise cb.HTTPException(401, headers={"WWW-Authenticate": "Basic", "Retry-After": "2", "x-a": "b"})
+        if kind == "repeated":
+            raise cb.HTTPException(401, headers=[("WWW-Authenticate", "Basic"), ("www-authenticate", "Bearer")])
         if kind == "value":
             raise ValueError("a bad kind")
         if kind == "deep":

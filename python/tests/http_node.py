@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import socket
 import ssl
+import struct
 import threading
 from collections.abc import Callable
 from typing import Any
 
-from callboard._envelope import encode
+from callboard._envelope import decode, encode
 
 ENVELOPE = "application/vnd.callboard.envelope"
 LIMIT = 30
@@ -38,6 +39,23 @@ def value(found: Any) -> bytes:
 def problem(status: int, kind: str, *, retryable: bool = False, **headers: str) -> bytes:
     text = f'{{"kind": "{kind}", "message": "told so", "retryable": {str(retryable).lower()}, "request_id": "r-1"}}'
     return response(text.encode(), status, "application/problem+json", **headers)
+
+
+def echo(request: Request) -> bytes:
+    return value(decode(request.body))
+
+
+def unused_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port: int = server.getsockname()[1]
+        return port
+
+
+def frames(*outputs: Any, end: bool = True) -> bytes:
+    bodies = [encode(output) for output in outputs]
+    stream = b"".join(struct.pack("<B3xI", 0, len(body)) + body for body in bodies)
+    stream += struct.pack("<B3xI", 2, 0) if end else b""
+    return response(stream, media_type="application/vnd.callboard.envelope-stream")
 
 
 class Node:

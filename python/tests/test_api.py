@@ -180,9 +180,10 @@ def test_the_reference_has_every_setting_and_option_of_a_client() -> None:
         assert f"\n| `{option}` | " in page, option
 
 
-@pytest.mark.parametrize("wrong", ["5", "s", "-1s", "0ms", 0, float("nan"), float("inf")])
+@pytest.mark.parametrize("wrong", ["5", "s", "-1s", "0ms", 0, float("nan"), float("inf"), 10**400, True, None, [5]])
 def test_a_wrong_timeout_is_refused(wrong: Any) -> None:
-    with pytest.raises(ValueError, match="timeout="):
+    is_time = isinstance(wrong, (str, int, float)) and not isinstance(wrong, bool)
+    with pytest.raises(ValueError if is_time else TypeError, match="timeout="):
         timeout_ms(wrong)
 
 
@@ -367,11 +368,25 @@ def test_the_doctor_names_what_an_app_lacks_with_its_cure(tmp_path: Path, monkey
         ({"a": 3}, "must be texts"),
         ({"a": "b" * 2048}, "with 2048 bytes in all"),
         ({f"a{number}": "" for number in range(17)}, "at most 16"),
+        ([("a", "")] * 17, "at most 16"),
+        ({"X-A": "1", "x-a": "2"}, "the header 'x-a' is there twice: a list of pairs sends both"),
+        ([("Retry-After", "1"), ("retry-after", "2")], "there is one time to retry"),
+        ([("a", "b", "c")], "must be a pair of name and value"),
+        (["ab"], "must be a pair of name and value"),
+        ("ab", "must be a pair of name and value"),
     ],
 )
-def test_headers_that_an_error_cannot_have(headers: dict[str, Any], message: str) -> None:
+def test_headers_that_an_error_cannot_have(headers: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         cb.HTTPException(400, headers=headers)
+
+
+def test_headers_of_an_error_are_pairs_in_their_order() -> None:
+    pairs = [("Link", "</a>"), ("Retry-After", "3"), ("link", "</b>")]
+    error = cb.HTTPException(400, headers=pairs)
+    assert error.headers == pairs and error.other_headers == [pairs[0], pairs[2]] and error.retry_after_ms == 3000
+    assert cb.HTTPException(400, headers=iter(pairs)).headers == pairs
+    assert cb.HTTPException(400, headers={"a": "b"}).headers == [("a", "b")]
 
 
 def test_the_edge_and_the_package_refuse_the_same_headers() -> None:

@@ -59,7 +59,7 @@ def test_a_wrong_count_fails_the_checks_that_see_it() -> None:
         ("order", "a batch of 32 with errors", "item 0: 'TEXT 1', where 'TEXT 0' was expected"),
         ("fail", "a batch of 32 with errors", "item 16: 'FAIL' for \"fail\", where an error was expected"),
         ("code", "stop", "it ended with exit code 3 after `stop`"),
-        ("unasked", "stop", "`output` with 0 parts, which nobody asked for"),
+        ("unasked", "stop", "`output` with 0 parts, which was not asked for"),
         ("unasked", "a batch of one", "`output` with 0 parts, where `outcomes` was expected"),
         ("stays", "the end of the socket", "it has not ended within 4 s after the end of the socket"),
         ("true", "lists and maps", "item 2['a'][1]: 1, where True was expected"),

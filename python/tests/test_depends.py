@@ -191,11 +191,13 @@ def test_setup_is_told_that_it_cannot_call() -> None:
 
 
 def test_the_error_of_a_call_is_passed_on_without_a_traceback_of_its_own() -> None:
-    error = cb.CallError("no", kind="invalid_input", status_code=422, headers={"a": "b"})
-    try:
-        raise error
-    except cb.CallError:
-        assert error_map(error) == {"message": "no", "kind": "invalid_input", "status": 422, "headers": [("a", "b")]}
+    for headers in ({"a": "b"}, [("a", "b"), ("a", "c")]):
+        error = cb.CallError("no", kind="invalid_input", status_code=422, headers=headers)
+        try:
+            raise error
+        except cb.CallError:
+            pairs = list(headers.items() if isinstance(headers, dict) else headers)
+            assert error_map(error) == {"message": "no", "kind": "invalid_input", "status": 422, "headers": pairs}
 
 
 def test_a_call_of_a_step_says_what_the_step_needs(tmp_path: Path) -> None:

@@ -191,6 +191,75 @@ def test_other_types_have_a_plain_form() -> None:
     assert decode(encode([{1, 2}, bytearray(b"a"), np.str_("b")])) == [[1, 2], b"a", "b"]
 
 
+def test_times_of_pandas_are_those_of_the_standard_library() -> None:
+    pd = pytest.importorskip("pandas")
+    when = datetime.datetime(2024, 2, 29, 12, 0, 0, 7, datetime.timezone.utc)
+    rows = pd.DataFrame({"at": [when], "took": [datetime.timedelta(days=1, microseconds=5)]}).to_dict("records")
+    assert type(rows[0]["at"]) is pd.Timestamp
+    assert decode(encode(rows)) == decode(encode([{"at": when, "took": datetime.timedelta(days=1, microseconds=5)}]))
+    for time in (pd.Timestamp("2024-01-01").replace(nanosecond=1), pd.Timedelta(1, "ns"), pd.NaT):
+        with pytest.raises(TypeError, match=r"a value of type `.*` (with nanoseconds )?cannot be sent at \$\.a\[0\]"):
+            encode({"a": [time]})
+
+
+def test_an_index_that_is_data_is_refused_and_not_dropped() -> None:
+    pd = pytest.importorskip("pandas")
+    frame = pd.DataFrame({"n": [1, 2, 3], "s": ["a", "b", "a"]})
+    assert decode(encode(frame[frame["n"] > 1])).to_pydict() == {"n": [2, 3], "s": ["b", "a"]}
+    assert decode(encode(frame.iloc[:0])).num_rows == 0
+    grouped = frame.groupby("s")["n"].sum()
+    for value in (frame.set_index("s"), frame.set_index(["s", "n"]), grouped, frame.rename_axis("row")):
+        with pytest.raises(
+            TypeError, match=r"the index of a `pandas\..*` cannot be sent: use reset_index.* at \$\[0\]"
+        ):
+            encode([value])
+    with pytest.raises(TypeError, match="the index of"):
+        encode(pd.Series([1.0], index=pd.to_datetime(["2024-01-01"])))
+    assert decode(encode(grouped.reset_index())).to_pydict() == {"s": ["a", "b"], "n": [4, 2]}
+
+
+@pytest.mark.parametrize("columns", [{"a": [1, "x"]}, {"a": [object()]}])
+def test_a_frame_that_arrow_refuses_is_refused_with_its_place(columns: dict[str, Any]) -> None:
+    pd = pytest.importorskip("pandas")
+    for frame in (pd.DataFrame(columns), pd.DataFrame([[1, 2]], columns=["a", "a"])):
+        with pytest.raises(TypeError, match=r"a value of type `pandas\..*DataFrame` cannot be sent: .* at \$\.f"):
+            encode({"f": frame})
+
+
+class Lengths(np.ndarray[Any, Any]):
+    """An array whose subclass says something of its numbers, such as their unit."""
+
+
+@pytest.mark.parametrize(
+    ("array", "kind"),
+    [
+        (np.ma.array([1, 2], mask=[True, False]), "numpy.ma.MaskedArray"),
+        (np.ma.array([1, 2]), "numpy.ma.MaskedArray"),
+        (np.ma.masked, "MaskedConstant"),
+        (np.ma.array(["a", "b"], mask=[True, False]), "numpy.ma.MaskedArray"),
+        (np.asmatrix([[1, 2], [3, 4]]), "numpy.matrix"),
+        (np.arange(3).view(Lengths), "test_envelope.Lengths"),
+        (np.rec.array([(1, 2.0)], dtype=[("a", "i4"), ("b", "f4")]), "numpy.rec"),
+        (np.zeros(2, [("a", "i4"), ("b", "f4")]), "dtype `[('a', '<i4'), ('b', '<f4')]`"),
+        (np.array([1, None]), "dtype `object`"),
+        (np.array(["2024-01-01"], "M8[D]"), "dtype `datetime64[D]`"),
+        (np.array([b"ab"]), "dtype `|S2`"),
+    ],
+)
+def test_an_array_that_would_lose_its_meaning_is_refused(array: Any, kind: str) -> None:
+    for value, place in ((array, "$"), ({"a": [1, array]}, "$.a[1]")):
+        with pytest.raises(TypeError) as refused:
+            encode(value)
+        assert kind in str(refused.value) and str(refused.value).rpartition(" at ")[2] == place
+        assert "cannot be sent" in str(refused.value)
+
+
+def test_an_array_of_a_file_is_sent(tmp_path: Path) -> None:
+    np.save(tmp_path / "a.npy", np.arange(6.0).reshape(2, 3))
+    array = np.load(tmp_path / "a.npy", mmap_mode="r")
+    assert same(decode(encode(array)), np.arange(6.0).reshape(2, 3))
+
+
 @pytest.mark.parametrize(
     ("value", "message"),
     [

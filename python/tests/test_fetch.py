@@ -20,7 +20,7 @@ LIMIT_SECONDS = 20
 
 
 class Site(BaseHTTPRequestHandler):
-    """`/png`, `/html`, `/large`, `/endless`, `/slow`, `/drip`, `/to?URL`, and 404."""
+    """`/png`, `/html`, `/large`, `/endless`, `/slow`, `/length?LENGTH`, `/drip`, `/to?URL`, and 404."""
 
     protocol_version = "HTTP/1.1"
     # Set when a test is over.
@@ -45,6 +45,12 @@ class Site(BaseHTTPRequestHandler):
             self.end_headers()
             while self.write(bytes(64 << 10)):
                 pass
+        elif path == "/length":
+            self.send_response(200)
+            for length in query.split("&"):
+                self.send_header("content-length", length)
+            self.end_headers()
+            self.close_connection = True
         elif path == "/slow":
             self.done.wait(LIMIT_SECONDS)
         elif path == "/drip":
@@ -119,6 +125,16 @@ def test_a_file_of_a_listed_host_is_fetched(site: str) -> None:
 def test_a_host_that_is_not_listed_is_not_called(site: str, url: str) -> None:
     text = refused(url.replace("{site}", site.partition("//")[2]), site)
     assert "not allowed" in text or "its URL" in text
+
+
+@pytest.mark.parametrize("length", ["-5", "five", "0x5", "5.0", "+5", "5&6", "", "9" * 19])
+def test_a_length_that_is_no_number_is_refused_and_the_host_named(site: str, length: str) -> None:
+    shown = ", ".join(length.split("&"))[:40]
+    assert refused(f"{site}/length?{length}", site) == f"its server 127.0.0.1 announces an invalid length: '{shown}'"
+
+
+def test_the_host_of_ipv6_has_brackets(site: str) -> None:
+    assert "files of http://[::1]:81 are not allowed" in refused("http://[::1]:81/png", site)
 
 
 def test_a_redirect_to_another_host_or_a_private_address_is_not_followed(site: str) -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import stat
+import subprocess
 import sys
 import zipfile
 from pathlib import Path
 from typing import Any
 
 import pytest
+from node import ENVIRONMENT
 
 from callboard._api import HTTPException
 from callboard.mar import MANIFEST, ArchiveError, Handler, unpack
@@ -87,14 +89,15 @@ def link() -> zipfile.ZipInfo:
         ({link(): "/etc/passwd"}, "no links"),
         ({"noop.py": "", "NOOP.py": ""}, "two files have this name"),
         ({"noop.py": "", "noop.py/x": ""}, "'noop.py/x': "),
-        ({"noop.py": bytes(2000)}, "bytes unpacked: the limit is 1500"),
+        ({"noop.py": bytes(2000)}, "bytes unpacked: the limit is 1500 (max_bytes, --max-bytes)"),
+        ({"noop.py": "", "a": "", "b": "", "c": ""}, "5 files: the limit is 4 (max_files, --max-files)"),
         ({}, "the archive has no noop.py; handlers of the server itself are not part of it"),
     ],
 )
 def test_a_bad_archive_is_refused_and_leaves_nothing(tmp_path: Path, files: dict[Any, Any], message: str) -> None:
     (tmp_path / "in").mkdir()
     with pytest.raises(ArchiveError) as raised:
-        unpack(archive(tmp_path / "in", files), tmp_path / "out/model", max_bytes=1500)
+        unpack(archive(tmp_path / "in", files), tmp_path / "out/model", max_bytes=1500, max_files=4)
     assert message in str(raised.value)
     assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["noop.mar"]
 
@@ -107,12 +110,34 @@ def test_a_bad_archive_is_refused_and_leaves_nothing(tmp_path: Path, files: dict
         ({"modelName": "noop"}, "model.handler must be a text"),
         ({"modelName": "noop", "handler": "image_classifier"}, "the archive has no image_classifier.py"),
         ({"modelName": "noop", "handler": "../"}, "the archive has no .py"),
+        (MODEL | {"serializedFile": "/etc/passwd"}, "model.serializedFile must be a plain relative path"),
+        (MODEL | {"modelFile": "a/../../model.py"}, "model.modelFile must be a plain relative path"),
+        (MODEL | {"requirementsFile": "c:\\requirements.txt"}, "model.requirementsFile must be a plain relative path"),
+        (MODEL | {"configFile": 7 * "../"}, "model.configFile must be a plain relative path"),
     ],
 )
 def test_the_manifest_is_checked(tmp_path: Path, model: dict[str, Any], message: str) -> None:
     with pytest.raises(ArchiveError) as raised:
         unpack(archive(tmp_path, model=model), tmp_path / "out")
     assert message in str(raised.value)
+
+
+def test_an_entry_is_never_read_beyond_the_size_that_it_declares(tmp_path: Path) -> None:
+    """A bomb that claims to be small."""
+    made = archive(tmp_path, {"noop.py": bytes(10_000_000)})
+    whole = bytearray(made.read_bytes())
+    whole = whole.replace((10_000_000).to_bytes(4, "little"), (1000).to_bytes(4, "little"))
+    made.write_bytes(whole)
+    with pytest.raises(ArchiveError, match="noop"):
+        unpack(made, tmp_path / "out", max_bytes=5000)
+
+
+def test_the_limits_can_be_raised_at_the_command_line(tmp_path: Path) -> None:
+    made = archive(tmp_path, {"noop.py": CODE})
+    command = [sys.executable, "-m", "callboard.mar", str(made), str(tmp_path / "out"), "--max-files"]
+    done = subprocess.run([*command, "1"], capture_output=True, text=True, env=ENVIRONMENT)
+    assert done.returncode == 1 and "2 files: the limit is 1 (max_files, --max-files)" in done.stderr
+    assert subprocess.run([*command, "2"], capture_output=True, env=ENVIRONMENT).returncode == 0
 
 
 def test_what_is_no_archive_is_refused(tmp_path: Path) -> None:

@@ -315,6 +315,8 @@ def test_headers_of_an_exception_are_sent_beside_it() -> None:
             "retry_after_ms": 2000,
             "headers": [["WWW-Authenticate", "Basic"], ["x-a", "b"]],
         }
+        (error,) = node.call("repeated")
+        assert error["headers"] == [["WWW-Authenticate", "Basic"], ["www-authenticate", "Bearer"]]
 
 
 def test_the_context_has_all_that_the_node_knows() -> None:

@@ -3,7 +3,7 @@
 //! The process is the node's program, but reads no configuration: the file may have changed since.
 
 use std::num::NonZeroUsize;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::thread::available_parallelism;
 
 use callboard_codec::Value;
@@ -16,23 +16,35 @@ use serde_json::json;
 const MODEL_VARIABLE: &str = "_CALLBOARD_MODEL";
 
 /// The stage of a model, with its replicas in processes of their own.
-pub(super) fn isolate(stage: Stage<Value, Value>, config: &OnnxConfig) -> Stage<Value, Value> {
-    // The keys travel as JSON, whose texts are UTF-8.
-    let absolute = |path: &Path| {
-        let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
-        PathBuf::from(path.to_string_lossy().into_owned())
-    };
-    let (model, library) = (absolute(&config.model), config.library.as_deref().map(absolute));
+///
+/// # Errors
+///
+/// A path that is not UTF-8, as the texts of JSON are: the keys travel in it.
+pub(super) fn isolate(stage: Stage<Value, Value>, config: &OnnxConfig) -> Result<Stage<Value, Value>, String> {
+    let (model, library) = (absolute(&config.model)?, config.library.as_deref().map(absolute).transpose()?);
     // Each process sees one replica, and several share the cores.
     let (replicas, cores) = (config.replicas.get(), available_parallelism().map_or(1, NonZeroUsize::get));
     let (spinning, threads) = match replicas {
         1 => (config.spinning, config.threads),
         _ => (config.spinning.or(Some(false)), config.threads.or_else(|| NonZeroUsize::new((cores / replicas).max(1)))),
     };
-    let keys = json!(OnnxConfig { model, library, spinning, threads, ..config.clone() });
-    stage.isolate_with(|process| {
+    let keys = json!(OnnxConfig {
+        model: model.into(),
+        library: library.map(Into::into),
+        spinning,
+        threads,
+        ..config.clone()
+    });
+    Ok(stage.isolate_with(|process| {
         process.command.truncate(1);
         process.env.insert(MODEL_VARIABLE.to_owned(), keys.to_string());
+    }))
+}
+
+fn absolute(path: &Path) -> Result<String, String> {
+    let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    path.into_os_string().into_string().map_err(|path| {
+        format!("`{}` is not UTF-8, and the path of an isolated model must be", Path::new(&path).display())
     })
 }
 
@@ -47,4 +59,19 @@ pub(crate) fn serve_if_asked(stage: &str) -> Result<(), String> {
     let model = Model::from_config(&config).map_err(|error| error.to_string())?;
     let _: Stage<Value, Value> = callboard_onnx::stage(stage, &model).isolate();
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::OsStr;
+    use std::os::unix::ffi::OsStrExt as _;
+
+    use super::*;
+
+    #[test]
+    fn a_path_that_is_not_utf_8_is_refused_by_its_name() {
+        assert_eq!(absolute(Path::new("/models/a.onnx")).as_deref(), Ok("/models/a.onnx"));
+        let error = absolute(Path::new(OsStr::from_bytes(b"/models/\xff.onnx"))).unwrap_err();
+        assert_eq!(error, "`/models/\u{fffd}.onnx` is not UTF-8, and the path of an isolated model must be");
+    }
 }

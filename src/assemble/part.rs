@@ -192,7 +192,6 @@ mod model {
     use callboard_core::Stage;
     use callboard_onnx::{Axis, BatchAxis, Kind, Model, OnnxConfig, Signature, TensorSpec};
 
-    #[cfg(not(feature = "process"))]
     use crate::config::{ConfigError, Place};
 
     use super::{BuildError, Code, Needs, Part, Plan, StagePlan, with_knobs};
@@ -224,7 +223,12 @@ mod model {
 
     #[cfg(feature = "process")]
     fn isolated(stage: Stage<Value, Value>, config: &OnnxConfig) -> Result<Stage<Value, Value>, BuildError> {
-        Ok(if config.isolate { super::super::isolated::isolate(stage, config) } else { stage })
+        if !config.isolate {
+            return Ok(stage);
+        }
+        let place = Place::Target { part: format!("stage `{}`: model", stage.name()).into() };
+        let isolated = super::super::isolated::isolate(stage, config);
+        isolated.map_err(|message| ConfigError::Rejected { place, message }.into())
     }
 
     #[cfg(not(feature = "process"))]

@@ -33,9 +33,12 @@ pub struct ProcessKeys {
     /// The most bytes of one batch, and of its outcomes. Default 256 MiB.
     #[serde(default, deserialize_with = "bytes")]
     pub max_batch_bytes: Option<u64>,
-    /// The most bytes of address space of a child. No limit by default.
+    /// See [`ProcessConfig::memory_limit`]. No limit by default.
     #[serde(default, deserialize_with = "bytes")]
     pub memory_limit: Option<u64>,
+    /// See [`ProcessConfig::spare`]. Default false.
+    #[serde(default)]
+    pub spare: bool,
     /// See [`ProcessConfig::shared_memory`]. Default true.
     #[serde(default)]
     pub shared_memory: Option<bool>,
@@ -68,9 +71,12 @@ pub struct PythonKeys {
     /// The most bytes of one batch, and of its outcomes. Default 256 MiB.
     #[serde(default, deserialize_with = "bytes")]
     pub max_batch_bytes: Option<u64>,
-    /// The most bytes of address space of a child. No limit by default.
+    /// See [`ProcessConfig::memory_limit`]. No limit by default.
     #[serde(default, deserialize_with = "bytes")]
     pub memory_limit: Option<u64>,
+    /// See [`ProcessConfig::spare`]. Default false.
+    #[serde(default)]
+    pub spare: bool,
     /// See [`ProcessConfig::shared_memory`]. Default true.
     #[serde(default)]
     pub shared_memory: Option<bool>,
@@ -88,6 +94,7 @@ macro_rules! apply {
         process.stop_timeout = keys.stop_timeout.unwrap_or(process.stop_timeout);
         process.max_batch_bytes = keys.max_batch_bytes.unwrap_or(process.max_batch_bytes);
         process.memory_limit = keys.memory_limit;
+        process.spare = keys.spare;
         process.shared_memory = keys.shared_memory.unwrap_or(process.shared_memory);
         process.concurrency = keys.concurrency;
     }};

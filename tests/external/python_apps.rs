@@ -102,14 +102,16 @@ fn headers_of_an_exception_reach_the_answer() {
     let Some(python) = python() else { return };
     let app = app("import callboard as cb\n\n@cb.function\ndef deny(how: str) -> str:\n    \
                    name = 'WWW-Authenticate' if how == 'own' else 'Set-Cookie'\n    \
-                   raise cb.HTTPException(401, {'realm': how}, headers={name: 'Basic', 'Retry-After': '3'})\n\n\
+                   headers = [(name, 'Basic'), (name, 'Bearer'), ('Retry-After', '3')]\n    \
+                   raise cb.HTTPException(401, {'realm': how}, headers=headers)\n\n\
                    @cb.service\nclass Outer:\n    deny = cb.depends(deny)\n    \
                    def predict(self, how: str) -> str:\n        return self.deny(how)\n");
     let server = serve(&python, app.to_str().unwrap());
     for route in ["/deny", "/outer"] {
         let Answer { status, head, body } = post(&server, route, &json!("own"));
         assert_eq!(status, 401, "{body}");
-        assert!(head.contains("\r\nwww-authenticate: Basic\r\n") && head.contains("retry-after: 3"), "{head}");
+        assert!(head.contains("\r\nwww-authenticate: Basic\r\nwww-authenticate: Bearer\r\n"), "{head}");
+        assert!(head.contains("retry-after: 3"), "{head}");
         let problem: Value = serde_json::from_str(&body).unwrap();
         assert_eq!((&problem["details"]["realm"], &problem["error_type"]), (&json!("own"), &json!(null)), "{problem}");
         assert_eq!(problem["remote_trace"], json!(null), "{problem}");

@@ -12,6 +12,7 @@ use tokio::sync::mpsc::{Receiver, channel};
 
 use crate::app::App;
 use crate::call::{CallOptions, Flight, Origin};
+use crate::clock::Instant;
 use crate::containment::contain;
 use crate::deadline::Deadline;
 use crate::error::{ErrorParts, Failure};
@@ -205,6 +206,12 @@ impl IsolatedCall {
         flight.session = options.session();
         flight.origin = Origin::from_options(options, None);
         Self(Arc::new(flight))
+    }
+
+    /// Whether its caller still waits for it.
+    #[must_use]
+    pub fn is_wanted(&self, now: Instant) -> bool {
+        self.0.is_wanted(now)
     }
 
     /// Its caller has left, or its deadline has passed.

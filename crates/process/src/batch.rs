@@ -8,11 +8,8 @@ use callboard_codec::{DecodeError, DecodeLimits, Envelope, Format, Value};
 use callboard_core::edge::ErrorParts;
 use callboard_core::{Batch, CallContext, CallError, ErrorKind, Failure, Instant, SessionKey, StageName};
 
-use crate::message::{CallHead, ItemError, MAX_ITEMS};
+use crate::message::{CallHead, INVALID_STATUS, ItemError, MAX_ITEMS};
 use crate::shared_memory::off_the_runtime;
-
-/// The status of an input that does not have the service's type.
-const INVALID_STATUS: u16 = 422;
 
 /// Items that one frame can hold.
 #[derive(Debug, Default)]

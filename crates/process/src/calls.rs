@@ -11,22 +11,16 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use callboard_codec::{DecodeLimits, Envelope, Format, Value};
-use callboard_core::{CallContext, CallError, CallOptions, ErrorKind, ErrorReason, Instant};
+use callboard_core::{CallContext, CallError, CallOptions, ErrorKind, Instant};
 use tokio::sync::mpsc;
 
-use crate::message::{self, ItemError, ToChild};
-use crate::open::{MadeCall, OpenBatches, RepeatableCall, Shared};
+use crate::message::{ItemError, ToChild};
+use crate::open::{InnerCall, OpenBatches, RepeatableCall, Shared};
 use crate::writer::OutgoingFrame;
 
 /// The most calls of one child at the same time. Each is charged to its item's call; this bounds what waits for a child
 /// that does not read.
 pub(crate) const MAX_OPEN: usize = 1_024;
-
-/// HTTP's status of a call that came back to a stage that its outer call is in: a child knows no reasons.
-const LOOP_DETECTED: u16 = 508;
-
-/// The most bytes of an error's details in a result: its head has at most 4 MiB.
-const MAX_DETAILS_BYTES: usize = 1024 * 1024;
 
 /// What makes the calls of one child.
 #[derive(Clone)]
@@ -86,7 +80,7 @@ impl Caller {
         let then = move |outcome| caller.end(id, outcome);
         let started = client.start_call::<Value, Value>(&call.route, call.input.clone(), CallOptions::new(), then);
         let again = item.is_none().then_some(call);
-        open.made.insert(id, MadeCall { made_for, item, again, started });
+        open.made.insert(id, InnerCall { made_for, item, again, started });
         Ok(())
     }
 
@@ -131,7 +125,7 @@ pub(crate) fn cancel_item(
     item: usize,
     is_last: bool,
 ) {
-    let is_of_item = |made: &MadeCall| made.made_for == batch && made.item.map_or(is_last, |of| of == item);
+    let is_of_item = |made: &InnerCall| made.made_for == batch && made.item.map_or(is_last, |of| of == item);
     let cancelled: Vec<u64> = open.made.extract_if(|_, made| is_of_item(made)).map(|(id, _)| id).collect();
     for id in cancelled {
         let (message, _) = result(id, Err(CallError::new(ErrorKind::Cancelled, "the caller has left")), 0);
@@ -153,22 +147,10 @@ fn result(id: u64, outcome: Result<Value, CallError>, max_bytes: usize) -> (ToCh
     }
 }
 
-/// The error of a call as its child reads it.
+/// The error of a call as its child reads it: always with its kind.
 fn item_error(error: CallError) -> ItemError {
-    let parts = error.into_parts();
-    let fits = |details: &Value| message::encode(details).is_ok_and(|written| written.len() <= MAX_DETAILS_BYTES);
-    ItemError {
-        message: parts.message,
-        invalid: parts.kind == ErrorKind::InvalidInput,
-        kind: Some(parts.kind.as_str().to_owned()),
-        stage: parts.stage.map(|stage| stage.to_string()),
-        status: parts.status.or_else(|| (parts.reason == Some(ErrorReason::LoopDetected)).then_some(LOOP_DETECTED)),
-        error_type: parts.error_type,
-        details: parts.details.filter(fits),
-        retry_after_ms: parts.retry_after.and_then(|after| u64::try_from(after.as_millis()).ok()),
-        headers: parts.headers,
-        trace: parts.remote_trace,
-    }
+    let kind = Some(error.kind().as_str().to_owned());
+    ItemError { kind, ..error.into_parts().into() }
 }
 
 /// The refusal of a call for a batch that has ended.

@@ -19,6 +19,7 @@ use parking_lot::Mutex;
 use crate::config::ProcessConfig;
 use crate::exit;
 use crate::fork_server::{ForkServer, Forked};
+use crate::memory::MemoryGroup;
 use crate::program::{self, END_GRACE, LastLines, Program};
 use crate::socket::Inbox;
 
@@ -37,6 +38,8 @@ pub(crate) struct ChildProcess {
     stage: StageName,
     replica: usize,
     memory_limit: Option<u64>,
+    /// Whether it has sent a message.
+    pub(crate) has_spoken: bool,
     /// What it was killed for.
     cause: Option<String>,
 }
@@ -99,6 +102,7 @@ impl ChildProcess {
             stage,
             replica,
             memory_limit: config.memory_limit,
+            has_spoken: false,
             cause: None,
         })
     }
@@ -135,12 +139,18 @@ impl ChildProcess {
             None if self.has_ended_within(END_GRACE) => {
                 let status = self.group.kill();
                 let _ = self.logged.lock().recv_timeout(END_GRACE);
-                let limit = self
-                    .memory_limit
-                    .filter(|_| status.is_some_and(|status| exit::lacked_memory(status, &self.last_lines)));
-                let status = status.map_or_else(|| "ended with its fork server".to_owned(), exit::describe);
-                let limit = limit.map(|bytes| format!("; it has reached its memory limit of {bytes} bytes"));
-                format!("the process {status}{}", limit.unwrap_or_default())
+                let (limit, memory) = (self.memory_limit.unwrap_or_default(), self.group.memory());
+                match (status, memory) {
+                    (_, Some(memory)) if memory.was_exceeded() => {
+                        format!("the process was killed by the kernel at its memory limit of {limit} bytes")
+                    }
+                    (None, _) => "the process ended with its fork server".to_owned(),
+                    (Some(status), None) if limit > 0 && exit::lacked_memory(status, &self.last_lines) => {
+                        let status = exit::describe(status);
+                        format!("the process {status}; it has reached its memory limit of {limit} bytes")
+                    }
+                    (Some(status), _) => format!("the process {}", exit::describe(status)),
+                }
             }
             None => "the process has closed its socket".to_owned(),
         };
@@ -156,9 +166,9 @@ impl ChildProcess {
     }
 
     /// What a child that has ended printed last.
-    pub(crate) fn last_line(&self) -> Option<String> {
+    pub(crate) fn last_lines(&self) -> LastLines {
         let _ = self.logged.lock().recv_timeout(END_GRACE);
-        self.last_lines.text()
+        self.last_lines.clone()
     }
 }
 
@@ -168,6 +178,13 @@ impl Group {
         match self {
             Self::Spawned(program) => program.kill(),
             Self::Forked(forked) => forked.kill(),
+        }
+    }
+
+    fn memory(&self) -> Option<&MemoryGroup> {
+        match self {
+            Self::Spawned(program) => program.memory.as_ref(),
+            Self::Forked(forked) => forked.memory.as_ref(),
         }
     }
 }

@@ -95,6 +95,7 @@ impl Connection {
         writer.write(&OutgoingFrame::new(&ToChild::Start(start), Vec::new())).await?;
         loop {
             let Some(frame) = self.next().await? else { continue };
+            self.child.has_spoken = true;
             match head(&frame)? {
                 FromChild::Ready { protocol: PROTOCOL, worker, shared_memory, max_batches, ahead } => {
                     self.child.log("debug", "", format!("the child is ready: {worker}"), None);

@@ -37,6 +37,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::ProcessConfig;
 use crate::exit;
+use crate::memory::{self, MemoryGroup};
 use crate::message::{self, MAX_TRACE_LINES, PROTOCOL, Start};
 use crate::program::{self, END_GRACE, LastLines, Program, processors};
 
@@ -88,6 +89,7 @@ pub(crate) struct Forked {
     pid: Pid,
     /// Refers to the process, whatever becomes of its number.
     descriptor: OwnedFd,
+    pub(crate) memory: Option<MemoryGroup>,
     /// Its group has been killed, and the process reaped with this status, if it is known.
     end: Option<Option<ExitStatus>>,
 }
@@ -173,7 +175,11 @@ impl ForkServer {
             };
             *state = State::Running(Arc::clone(&parent));
             match Parent::fork(&parent, [socket, output], replica.core()) {
-                Ok(forked) => return Ok(Some(forked)),
+                Ok(mut forked) => {
+                    let limit = self.config.memory_limit.map(|bytes| memory::limit(forked.pid, bytes)).transpose();
+                    forked.memory = limit.map_err(|error| self.config.cannot_start(&error))?.flatten();
+                    return Ok(Some(forked));
+                }
                 Err(Lost::Refused(reason)) => return Ok(state.refuse(replica, &reason)),
                 Err(Lost::Ended(reason)) if !is_new => {
                     tracing::warn!(stage = %replica.stage(), "the fork server is started again: {reason}");
@@ -262,7 +268,7 @@ impl Parent {
         };
         // A child that has ended already needs none.
         let _ = core.map(|core| processors::pin(Some(pid), core));
-        Ok(Forked { parent: Arc::clone(parent), pid, descriptor, end: None })
+        Ok(Forked { parent: Arc::clone(parent), pid, descriptor, memory: None, end: None })
     }
 
     /// Sends a message, and waits for its answer.

@@ -14,9 +14,9 @@ use std::thread;
 
 use rustix::process::{Pid, Signal, getpgrp, getpid, kill_process, kill_process_group};
 
+use crate::child_side::take_socket;
 use crate::isolate::{has_socket, own_program};
 use crate::program::GUARD_VARIABLE;
-use crate::serve::take_socket;
 
 /// As shells say it of a program that cannot be started.
 const NOT_STARTED: i32 = 127;
@@ -24,7 +24,9 @@ const NOT_STARTED: i32 = 127;
 /// Becomes the guard of a helper, if a node has started this process for that; does not return then.
 ///
 /// The first line of a `main` whose helpers are [guarded](crate::HelperConfig::guarded). The commands of Callboard
-/// begin with it.
+/// begin with it. A library cannot run before `main`, so what stands above this line runs in each guard as well, with
+/// the arguments of the helper instead of the node's: read no arguments there, bind no port and print nothing. Without
+/// this line a program becomes the guard where it declares its first guarded [`helper`](crate::helper).
 pub fn guard_if_asked() {
     if std::env::var_os(GUARD_VARIABLE).is_some() && has_socket() {
         let code = guard().unwrap_or_else(|error| {

@@ -4,7 +4,7 @@
 //! [ready](Readiness), and an end of the process is its crash, after which its group starts it again. Helpers start in
 //! order before the stages, and end after them.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, PipeReader, Write};
@@ -12,12 +12,12 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use callboard_core::actor::{Actor, ActorContext, ActorGroup, ActorSpec, RestartPolicy};
 use callboard_core::{BackoffPolicy, Failure, RestartIntensity};
-use parking_lot::Mutex;
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::sync::watch;
 use tokio::task::spawn_blocking;
@@ -25,7 +25,7 @@ use tokio::time::timeout;
 
 use crate::config::ProcessConfig;
 use crate::exit;
-use crate::guard::guarded;
+use crate::guard::{guard_if_asked, guarded};
 use crate::program::{self, END_GRACE, GUARD_VARIABLE, LastLines, Program};
 use crate::ready::Readiness;
 
@@ -42,14 +42,8 @@ const DEFAULT_INTENSITY: RestartIntensity = RestartIntensity { max_restarts: 10,
 const DEFAULT_BACKOFF: BackoffPolicy =
     BackoffPolicy { initial: Duration::from_millis(500), max: Duration::from_secs(30), jitter: 0.2 };
 
-/// How often a helper that starts is asked whether it is ready.
-const ASK_INTERVAL: Duration = Duration::from_millis(50);
-
-/// The lines that an error of a start has.
-const LAST_LINES: usize = 10;
-
-/// The most characters of each of them.
-const LAST_LINE_CHARS: usize = 400;
+/// How often a helper that starts is probed.
+const PROBE_INTERVAL: Duration = Duration::from_millis(50);
 
 /// After its own time to stop, a helper is killed and its last lines are read.
 const KILL_GRACE: Duration = Duration::from_secs(2);
@@ -78,7 +72,7 @@ pub struct HelperConfig {
     /// How long to wait between a crash and the next start. Default 500 ms, doubling up to 30 s.
     pub backoff: BackoffPolicy,
     /// Whether a guard process, this program once more, ends the helper and all processes of its group when the node
-    /// is killed. The program must begin with [`guard_if_asked`](crate::guard_if_asked). Default false: then the helper
+    /// is killed. The program is to begin with [`guard_if_asked`](crate::guard_if_asked). Default false: then the helper
     /// outlives a node that is killed, unless it reads the end of its output.
     pub guarded: bool,
 }
@@ -165,6 +159,10 @@ impl HelperConfig {
 /// # }
 /// ```
 pub fn helper(config: HelperConfig) -> ActorGroup {
+    if config.guarded {
+        // A guard that went on would serve as a second node.
+        guard_if_asked();
+    }
     let stop_within = config.stop_timeout.saturating_add(KILL_GRACE);
     let (name, intensity, backoff) = (config.name.clone(), config.intensity, config.backoff.clone());
     let config = Arc::new(config);
@@ -228,15 +226,9 @@ struct Running {
     guard: Option<UnixStream>,
     ended: watch::Receiver<bool>,
     logged: watch::Receiver<bool>,
-    lines: Arc<Mutex<Lines>>,
-}
-
-/// What it has printed.
-#[derive(Default)]
-struct Lines {
-    last: VecDeque<String>,
+    last_lines: LastLines,
     /// A line had the text that says that it is ready.
-    is_ready: bool,
+    has_line: Arc<AtomicBool>,
 }
 
 impl Running {
@@ -260,27 +252,28 @@ impl Running {
         let command = if config.guarded { guarded(&config.command) } else { config.command.clone() };
         let program = Program::start(&process, &command, (input, output), (config.name.clone(), None), wait)?;
         let pid = pid.recv().map_err(|_| failed(io::ErrorKind::BrokenPipe.into()))?;
-        let lines = Arc::default();
-        let logged = log_lines(printed, config, &lines).map_err(failed)?;
-        Ok(Self { program, pid, guard, ended, logged, lines })
+        let (last_lines, has_line) = (LastLines::default(), Arc::default());
+        let logged = log_lines(printed, config, &last_lines, &has_line).map_err(failed)?;
+        Ok(Self { program, pid, guard, ended, logged, last_lines, has_line })
     }
 
     async fn until_ready(&mut self, config: &HelperConfig) -> Result<(), Failure> {
         let end = Instant::now().checked_add(config.ready_timeout);
         loop {
-            let lines = &self.lines;
-            let not_ready = config.ready.ask(|| lines.lock().is_ready).await.err();
-            // Looked at after the question: another process may have answered it.
+            let has_line = &self.has_line;
+            let not_ready = config.ready.probe(|| has_line.load(Ordering::SeqCst)).await.err();
+            // Looked at after the probe: another process may have answered it.
             if *self.ended.borrow() {
                 let why = self.why_ended().await;
-                return Err(Failure::new(format!("{why}{}", self.last_lines())));
+                return Err(Failure::new(format!("{why}; {}", self.last_lines.all())));
             }
             let Some(why) = not_ready else { return Ok(()) };
             if end.is_some_and(|end| Instant::now() >= end) {
                 let timeout = config.ready_timeout;
-                return Err(Failure::new(format!("it was not ready within {timeout:?}: {why}{}", self.last_lines())));
+                let lines = self.last_lines.all();
+                return Err(Failure::new(format!("it was not ready within {timeout:?}: {why}; {lines}")));
             }
-            let _ = timeout(ASK_INTERVAL, self.ended.wait_for(|ended| *ended)).await;
+            let _ = timeout(PROBE_INTERVAL, self.ended.wait_for(|ended| *ended)).await;
         }
     }
 
@@ -304,35 +297,24 @@ impl Running {
         status
             .map_or_else(|| "the process ended".to_owned(), |status| format!("the process {}", exit::describe(status)))
     }
-
-    /// The last lines, for an error.
-    fn last_lines(&self) -> String {
-        let lines: Vec<String> = self.lines.lock().last.iter().cloned().collect();
-        if lines.is_empty() {
-            "; it has printed nothing".to_owned()
-        } else {
-            format!("; its last lines: {}", lines.join(" | "))
-        }
-    }
 }
 
 /// Logs all lines on a thread of its own, which ends with the last process that may print.
 fn log_lines(
     printed: PipeReader,
     config: &HelperConfig,
-    lines: &Arc<Mutex<Lines>>,
+    last_lines: &LastLines,
+    has_line: &Arc<AtomicBool>,
 ) -> io::Result<watch::Receiver<bool>> {
     let (done, logged) = watch::channel(false);
-    let (name, lines, ready) = (config.name.clone(), Arc::clone(lines), config.ready.clone());
+    let (name, last_lines, has_line) = (config.name.clone(), last_lines.clone(), Arc::clone(has_line));
+    let ready = config.ready.clone();
     thread::Builder::new().name(format!("{name}-log")).spawn(move || {
-        LastLines::default().read(printed, |line| {
+        last_lines.read(printed, |line| {
             tracing::info!(process = name, "{line}");
-            let lines = &mut *lines.lock();
-            lines.is_ready |= matches!(&ready, Readiness::Line(text) if line.contains(text));
-            if lines.last.len() == LAST_LINES {
-                lines.last.pop_front();
+            if matches!(&ready, Readiness::Line(text) if line.contains(text)) {
+                has_line.store(true, Ordering::SeqCst);
             }
-            lines.last.push_back(line.chars().take(LAST_LINE_CHARS).collect());
         });
         let _ = done.send(true);
     })?;

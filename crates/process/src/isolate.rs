@@ -18,9 +18,9 @@ use callboard_codec::Data;
 use callboard_core::isolation::StageCode;
 use callboard_core::{Failure, Replica, Stage, StageSettings, StreamStage};
 
+use crate::child_side::replica;
 use crate::config::ProcessConfig;
 use crate::program::STAGE_VARIABLE;
-use crate::replica;
 use crate::stage::{stage, stream_stage};
 use crate::worker::{ProcessWorker, StreamingProcessWorker};
 

@@ -15,6 +15,7 @@
 mod batch;
 mod calls;
 mod child;
+mod child_side;
 mod config;
 mod connection;
 mod exit;
@@ -24,22 +25,22 @@ mod guard;
 mod helper;
 mod isolate;
 mod lost;
+mod memory;
 mod message;
 mod open;
 mod program;
 mod python;
 mod reader;
 mod ready;
-mod replica;
-mod replica_log;
 mod running;
-mod serve;
 mod shared_memory;
 mod socket;
+mod spare;
 mod stage;
 mod worker;
 mod writer;
 
+pub use child_side::{ServeWorkerError, serve_worker};
 pub use config::{FilesConfig, ProcessConfig};
 pub use guard::guard_if_asked;
 pub use helper::{HelperConfig, StopSignal, helper};
@@ -48,5 +49,4 @@ pub use python::{
     PythonApp, PythonConfig, PythonDependency, PythonError, PythonRawBody, PythonReplicas, PythonService, python_files,
 };
 pub use ready::{HttpUrl, Readiness};
-pub use serve::{ServeWorkerError, serve_worker};
 pub use stage::{stage, stream_stage};

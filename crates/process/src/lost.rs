@@ -9,6 +9,7 @@ use callboard_core::{Failure, WorkerExit};
 use crate::child::ChildProcess;
 use crate::config::ProcessConfig;
 use crate::message::MAX_TRACE_LINES;
+use crate::program::STAGE_VARIABLE;
 
 /// The time for which a child that has said that it ends may do so.
 const LEAVE_GRACE: Duration = Duration::from_millis(500);
@@ -78,8 +79,15 @@ impl Lost {
             }
             lost => {
                 let exit = lost.end(child);
-                let last = child.last_line();
-                last.map_or_else(|| exit.reason().to_owned(), |last| format!("{}: {last}", exit.reason()))
+                match (config.env.get(STAGE_VARIABLE), child.last_lines()) {
+                    (Some(stage), last) if !child.has_spoken => {
+                        let why = exit.reason();
+                        format!("{why}; it has not come to `isolate` of stage `{stage}`; {}", last.all())
+                    }
+                    (_, last) => last
+                        .text()
+                        .map_or_else(|| exit.reason().to_owned(), |last| format!("{}: {last}", exit.reason())),
+                }
             }
         };
         config.not_started(&reason)

@@ -5,7 +5,8 @@ use std::fmt;
 
 use bytes::Bytes;
 use callboard_codec::{Map, Value};
-use callboard_core::Replica;
+use callboard_core::edge::ErrorParts;
+use callboard_core::{ErrorKind, ErrorReason, Replica};
 use serde::de::{Error as _, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 
@@ -25,6 +26,15 @@ pub(crate) const CREDIT: usize = 16;
 
 /// The batches that a child with one batch at a time may have beside it, so that it does not wait for the next.
 pub(crate) const AHEAD: usize = 1;
+
+/// The status of an input that does not have the service's type.
+pub(crate) const INVALID_STATUS: u16 = 422;
+
+/// HTTP's status of a call that came back to a stage that its outer call is in: a child knows no reasons.
+const LOOP_DETECTED: u16 = 508;
+
+/// The most bytes of an error's details: a head has at most 4 MiB.
+const MAX_DETAILS_BYTES: usize = 1024 * 1024;
 
 /// The most levels of a head.
 const MAX_DEPTH: usize = 64;
@@ -216,6 +226,25 @@ pub(crate) struct ItemError {
     pub(crate) headers: Vec<(String, String)>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) trace: Option<String>,
+}
+
+impl From<ErrorParts> for ItemError {
+    fn from(parts: ErrorParts) -> Self {
+        let fits = |details: &Value| encode(details).is_ok_and(|written| written.len() <= MAX_DETAILS_BYTES);
+        Self {
+            message: parts.message,
+            invalid: parts.kind == ErrorKind::InvalidInput,
+            // A failure of user code needs no name.
+            kind: (parts.kind != ErrorKind::Failed).then(|| parts.kind.as_str().to_owned()),
+            stage: parts.stage.map(|stage| stage.to_string()),
+            status: parts.status.or_else(|| (parts.reason == Some(ErrorReason::LoopDetected)).then_some(LOOP_DETECTED)),
+            error_type: parts.error_type,
+            details: parts.details.filter(fits),
+            retry_after_ms: parts.retry_after.and_then(|after| u64::try_from(after.as_millis()).ok()),
+            headers: parts.headers,
+            trace: parts.remote_trace,
+        }
+    }
 }
 
 /// Reads no more outcomes than a batch has items: each takes more memory than it has bytes.

@@ -25,7 +25,7 @@ pub(crate) struct OpenBatches {
     /// By their ids, which are their order.
     batches: BTreeMap<u64, OpenBatch>,
     /// The calls of the child, by their ids.
-    pub(crate) made: HashMap<u64, MadeCall>,
+    pub(crate) made: HashMap<u64, InnerCall>,
     /// Cancellations that the queue of frames had no place for.
     pending_cancels: Vec<ToChild>,
     /// The queue of frames is full: the child does not read.
@@ -46,7 +46,7 @@ pub(crate) struct OpenBatch {
 }
 
 /// A call of a child that has no result.
-pub(crate) struct MadeCall {
+pub(crate) struct InnerCall {
     /// The batch that it belongs to.
     pub(crate) made_for: u64,
     /// `None`: it belongs to all items.

@@ -17,6 +17,7 @@ use rustix::io::retry_on_intr;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
 
 use crate::config::ProcessConfig;
+use crate::memory::{self, MemoryGroup};
 
 /// A process that has closed its socket ends within this time, or is killed. Its last lines are waited for as long.
 pub(crate) const END_GRACE: Duration = Duration::from_millis(500);
@@ -38,10 +39,14 @@ const OWN_VARIABLES: [&str; 3] = [STAGE_VARIABLE, GUARD_VARIABLE, "_CALLBOARD_MO
 pub(crate) struct Program {
     child: Child,
     status: Option<ExitStatus>,
+    pub(crate) memory: Option<MemoryGroup>,
 }
 
 /// The lines of a process that are kept: a runtime prints notes after its last words.
-const KEPT_LINES: usize = 8;
+const KEPT_LINES: usize = 10;
+
+/// The most characters of each of them in an error.
+const KEPT_LINE_CHARS: usize = 400;
 
 /// What a process printed last.
 #[derive(Clone, Debug, Default)]
@@ -98,9 +103,9 @@ impl Program {
         if let Some(directory) = &config.directory {
             command.current_dir(directory);
         }
-        let program = Self { child: command.spawn().map_err(failed)?, status: None };
+        let mut program = Self { child: command.spawn().map_err(failed)?, status: None, memory: None };
         if let Some(bytes) = config.memory_limit {
-            limit_memory(program.pid(), bytes).map_err(failed)?;
+            program.memory = memory::limit(program.pid(), bytes).map_err(failed)?;
         }
         Ok(program)
     }
@@ -153,22 +158,21 @@ impl LastLines {
         self.0.lock().back().filter(|line| !line.is_empty()).cloned()
     }
 
+    /// All lines that are kept, for an error.
+    pub(crate) fn all(&self) -> String {
+        let shortened = |line: &String| line.chars().take(KEPT_LINE_CHARS).collect::<String>();
+        let lines: Vec<String> = self.0.lock().iter().map(shortened).collect();
+        if lines.is_empty() {
+            "it has printed nothing".to_owned()
+        } else {
+            format!("its last lines: {}", lines.join(" | "))
+        }
+    }
+
     /// Whether one of the last lines has one of these words.
     pub(crate) fn say(&self, words: &[&str]) -> bool {
         self.0.lock().iter().any(|line| words.iter().any(|word| line.contains(word)))
     }
-}
-
-#[cfg(target_os = "linux")]
-fn limit_memory(pid: Pid, bytes: u64) -> io::Result<()> {
-    use rustix::process::{Resource, Rlimit, prlimit};
-    prlimit(Some(pid), Resource::As, Rlimit { current: Some(bytes), maximum: Some(bytes) })?;
-    Ok(())
-}
-
-#[cfg(not(target_os = "linux"))]
-fn limit_memory(_: Pid, _: u64) -> io::Result<()> {
-    Err(io::Error::new(io::ErrorKind::Unsupported, "this system has no memory limit for another process"))
 }
 
 #[cfg(target_os = "linux")]

@@ -36,6 +36,13 @@ struct Silence {
     is_pinged: bool,
 }
 
+/// When a child is looked at, and what is found.
+struct Looks {
+    last: Instant,
+    /// The last look has found that the child is to be ended.
+    is_suspected: bool,
+}
+
 /// Reads what the child says, and ends it.
 pub(crate) struct Reader {
     pub(crate) connection: Connection,
@@ -89,6 +96,24 @@ impl Silence {
     }
 }
 
+impl Looks {
+    /// Looks, if it is time, also at a child that is never silent: that has until the next look, because what it has
+    /// said already is read first.
+    fn at(&mut self, now: Instant, is_silent: bool, look: impl FnOnce() -> Result<(), Lost>) -> Result<(), Lost> {
+        if now.duration_since(self.last) < LOOK_INTERVAL {
+            return Ok(());
+        }
+        self.last = now;
+        match look() {
+            Err(lost) if is_silent || self.is_suspected => Err(lost),
+            looked => {
+                self.is_suspected = looked.is_err();
+                Ok(())
+            }
+        }
+    }
+}
+
 impl Reader {
     /// Reads until the end, and tells its reason.
     pub(crate) async fn run(mut self, ended: watch::Sender<Option<ChildEnd>>) {
@@ -117,7 +142,7 @@ impl Reader {
     /// Reads until the child is lost. `None`: the worker has been dropped.
     async fn read(&mut self) -> Option<Lost> {
         let mut silence = Silence::default();
-        let (mut looked_at, mut is_suspected) = (Instant::now(), false);
+        let mut looks = Looks { last: Instant::now(), is_suspected: false };
         loop {
             let received = self.connection.next().await;
             let frames = self.frames.upgrade()?;
@@ -142,13 +167,8 @@ impl Reader {
             if let Err(lost) = taken {
                 return Some(lost);
             }
-            if looked_at.elapsed() >= LOOK_INTERVAL {
-                looked_at = Instant::now();
-                match self.look(&frames, &mut silence) {
-                    Err(lost) if is_silent || is_suspected => return Some(lost),
-                    // A child that talks has until the next look: what it has said already is read first.
-                    looked => is_suspected = looked.is_err(),
-                }
+            if let Err(lost) = looks.at(Instant::now(), is_silent, || self.look(&frames, &mut silence)) {
+                return Some(lost);
             }
             tokio::task::consume_budget().await;
         }
@@ -297,5 +317,38 @@ impl Reader {
         }
         let is_over = open.is_leaving && (open.is_serial || open.is_empty());
         Ok((batch, is_over))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Looks at a child every 10 ms, after a frame or in silence: when it was looked at, and when it is ended.
+    fn run(is_silent: bool, is_lost_at: impl Fn(u64) -> bool) -> (Vec<u64>, Option<u64>) {
+        let start = Instant::now();
+        let (mut looks, mut looked_at) = (Looks { last: start, is_suspected: false }, Vec::new());
+        for millis in (0..1000).step_by(10) {
+            let look = || {
+                looked_at.push(millis);
+                if is_lost_at(millis) { Err(Lost::does_not_read()) } else { Ok(()) }
+            };
+            if looks.at(start + Duration::from_millis(millis), is_silent, look).is_err() {
+                return (looked_at, Some(millis));
+            }
+        }
+        (looked_at, None)
+    }
+
+    #[test]
+    fn a_child_that_is_never_silent_is_looked_at_and_has_one_look_more() {
+        assert_eq!(run(false, |millis| millis >= 150), (vec![100, 200, 300], Some(300)));
+        assert_eq!(run(true, |millis| millis >= 150), (vec![100, 200], Some(200)));
+    }
+
+    #[test]
+    fn a_suspicion_ends_with_the_next_good_look() {
+        let is_lost_at = |millis| millis / 100 % 2 == 0;
+        assert_eq!(run(false, is_lost_at), ((100..1000).step_by(100).collect(), None));
     }
 }

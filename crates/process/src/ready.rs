@@ -62,12 +62,12 @@ impl fmt::Display for HttpUrl {
 }
 
 impl Readiness {
-    /// Asks once. `has_line` says whether a printed line has this text.
+    /// Probes once. `has_line` says whether a printed line has this text.
     ///
     /// # Errors
     ///
     /// Why it is not ready.
-    pub(crate) async fn ask(&self, has_line: impl Fn() -> bool) -> Result<(), String> {
+    pub(crate) async fn probe(&self, has_line: impl Fn() -> bool) -> Result<(), String> {
         match self {
             Self::Started => Ok(()),
             Self::Tcp(address) => {

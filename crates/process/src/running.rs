@@ -23,14 +23,13 @@ use tokio::time::timeout;
 
 use crate::batch::{BatchPart, call_heads};
 use crate::calls::{Caller, MAX_OPEN, cancel_item};
-use crate::config::ProcessConfig;
-use crate::connection::{Agreed, Connection};
-use crate::fork_server::ForkServer;
+use crate::connection::Agreed;
 use crate::frame::limits;
 use crate::lost::ChildEnd;
 use crate::message::{CREDIT, ToChild};
 use crate::open::{Answer, OpenBatch, OpenBatches, Shared};
 use crate::reader::{Reader, Unread};
+use crate::spare::Children;
 use crate::writer::OutgoingFrame;
 
 /// The most frames of one batch that wait to be written: the batch, its cancellation, and credit. A child that reads
@@ -56,12 +55,12 @@ pub(crate) struct RunningChild {
 
 impl RunningChild {
     pub(crate) async fn start(
-        config: &ProcessConfig,
-        fork_server: &Arc<ForkServer>,
-        replica: &Replica,
+        children: &Children,
+        replica: &Arc<Replica>,
         is_streaming: bool,
     ) -> Result<Self, Failure> {
-        let (connection, writer, agreed) = Connection::start(config, fork_server, replica, is_streaming).await?;
+        let config = &children.config;
+        let (connection, writer, agreed) = children.start(replica, is_streaming).await?;
         let Agreed { max_batches, ahead, .. } = agreed;
         let is_serial = config.concurrency().is_none();
         let (frames, outgoing) = mpsc::channel(FRAMES_OF_BATCH * (max_batches + ahead) + 2 * MAX_OPEN);

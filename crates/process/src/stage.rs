@@ -6,7 +6,8 @@ use callboard_codec::Value;
 use callboard_core::{Replica, Stage, StreamStage};
 
 use crate::config::ProcessConfig;
-use crate::fork_server::ForkServer;
+use crate::memory;
+use crate::spare::Children;
 use crate::worker::{ProcessWorker, StreamingProcessWorker};
 
 /// A stage with one child process for each replica. Batches, replicas, queue, timeout and
@@ -19,9 +20,9 @@ use crate::worker::{ProcessWorker, StreamingProcessWorker};
 /// timeout a call is cancelled; a child that then says nothing at all for as long is killed.
 #[must_use]
 pub fn stage(name: &str, config: &ProcessConfig) -> Stage<Value, Value> {
-    let (config, fork_server) = (config.clone(), Arc::new(ForkServer::new(config)));
+    let children = children(config);
     let calls = config.concurrency();
-    let worker = move |replica: &Replica| Ok(ProcessWorker::new(&config, &fork_server, replica));
+    let worker = move |replica: &Replica| Ok(ProcessWorker::new(&children, replica));
     let stage = Stage::async_worker(name, worker);
     match calls {
         Some(calls) => stage.concurrency(calls.get()),
@@ -33,11 +34,18 @@ pub fn stage(name: &str, config: &ProcessConfig) -> Stage<Value, Value> {
 /// batch; with a [`concurrency`](field@ProcessConfig::concurrency), its own stream.
 #[must_use]
 pub fn stream_stage(name: &str, config: &ProcessConfig) -> StreamStage<Value, Value> {
-    let (config, fork_server) = (config.clone(), Arc::new(ForkServer::new(config)));
+    let children = children(config);
     let calls = config.concurrency();
-    let worker = move |replica: &Replica| Ok(StreamingProcessWorker::new(&config, &fork_server, replica));
+    let worker = move |replica: &Replica| Ok(StreamingProcessWorker::new(&children, replica));
     match calls {
         Some(calls) => StreamStage::async_worker(name, worker).concurrency(calls.get()),
         None => StreamStage::async_batch_worker(name, worker).concurrency(1).hands_ahead(),
     }
+}
+
+fn children(config: &ProcessConfig) -> Arc<Children> {
+    if config.memory_limit.is_some() {
+        memory::of_node();
+    }
+    Arc::new(Children::new(config))
 }

@@ -8,11 +8,10 @@ use futures_util::future::join_all;
 use futures_util::{Stream, StreamExt, stream};
 
 use crate::batch::{BatchPart, decode, divide, failure, outcome};
-use crate::config::ProcessConfig;
-use crate::fork_server::ForkServer;
 use crate::lost::ChildEnd;
 use crate::open::Answer;
 use crate::running::{RunningChild, RunningPart};
+use crate::spare::Children;
 
 /// A worker for single outputs.
 pub(crate) struct ProcessWorker(Starting);
@@ -22,20 +21,18 @@ pub(crate) struct StreamingProcessWorker(Starting);
 
 /// A child that starts when its replica warms up: a start takes time, and the replica is built on the runtime.
 struct Starting {
-    config: ProcessConfig,
-    fork_server: Arc<ForkServer>,
-    replica: Replica,
+    children: Arc<Children>,
+    replica: Arc<Replica>,
     child: OnceLock<RunningChild>,
 }
 
 impl Starting {
-    fn new(config: &ProcessConfig, fork_server: &Arc<ForkServer>, replica: &Replica) -> Self {
-        let (config, replica) = (config.clone(), replica.clone());
-        Self { config, fork_server: Arc::clone(fork_server), replica, child: OnceLock::new() }
+    fn new(children: &Arc<Children>, replica: &Replica) -> Self {
+        Self { children: Arc::clone(children), replica: Arc::new(replica.clone()), child: OnceLock::new() }
     }
 
     async fn warmup(&self, is_streaming: bool) -> Result<(), Failure> {
-        let child = RunningChild::start(&self.config, &self.fork_server, &self.replica, is_streaming).await?;
+        let child = RunningChild::start(&self.children, &self.replica, is_streaming).await?;
         let _ = self.child.set(child);
         Ok(())
     }
@@ -52,8 +49,8 @@ impl Starting {
 }
 
 impl ProcessWorker {
-    pub(crate) fn new(config: &ProcessConfig, fork_server: &Arc<ForkServer>, replica: &Replica) -> Self {
-        Self(Starting::new(config, fork_server, replica))
+    pub(crate) fn new(children: &Arc<Children>, replica: &Replica) -> Self {
+        Self(Starting::new(children, replica))
     }
 }
 
@@ -116,8 +113,8 @@ impl ChildEnd {
 }
 
 impl StreamingProcessWorker {
-    pub(crate) fn new(config: &ProcessConfig, fork_server: &Arc<ForkServer>, replica: &Replica) -> Self {
-        Self(Starting::new(config, fork_server, replica))
+    pub(crate) fn new(children: &Arc<Children>, replica: &Replica) -> Self {
+        Self(Starting::new(children, replica))
     }
 }
 

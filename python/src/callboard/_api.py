@@ -9,13 +9,14 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import http
+import numbers
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal, NoReturn, TypeVar, overload
 
-from callboard._headers import checked
+from callboard._headers import Headers, checked, pairs_of
 
 Contract = Literal["at_most_once", "idempotent", "pure"]
 CONTRACTS = ("at_most_once", "idempotent", "pure")
@@ -28,6 +29,7 @@ SERVICE = "__callboard_service__"
 METHOD = "__callboard_method__"
 
 _UNITS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000}
+_MAX_TIMEOUT_MS = 10**12
 
 
 # ---- Errors and context ----------------------------------------------------------------------------------------------
@@ -37,10 +39,16 @@ class HTTPException(Exception):
     """Answers the call with a status from 400 to 599. In a batch it may be returned in the place of one item.
 
     A `detail` that is no text goes to the client as `details`. The headers are at most 16, and none of the server's own
-    such as `Content-Length` or `Set-Cookie`; `Retry-After` is in seconds.
+    such as `Content-Length` or `Set-Cookie`; `Retry-After` is in seconds. They are a mapping, or pairs, in which a name
+    may be there more than once: all are sent, in this order. Raises `ValueError` for a status or header that is wrong.
     """
 
-    def __init__(self, status_code: int, detail: Any = None, headers: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        status_code: int,
+        detail: Any = None,
+        headers: Headers | None = None,
+    ) -> None:
         if not 400 <= status_code <= 599:
             raise ValueError(f"HTTPException: the status {status_code} is not from 400 to 599")
         self.status_code = status_code
@@ -54,13 +62,13 @@ class HTTPException(Exception):
 
     @property
     def retry_after_ms(self) -> int | None:
-        seconds = next((value for name, value in self.headers.items() if name.lower() == "retry-after"), "")
+        seconds = next((value for name, value in self.headers if name.lower() == "retry-after"), "")
         return int(seconds) * 1000 if seconds.isdecimal() else None
 
     @property
-    def other_headers(self) -> dict[str, str]:
+    def other_headers(self) -> list[tuple[str, str]]:
         """The headers but `Retry-After`, which is a time for the node."""
-        return {name: value for name, value in self.headers.items() if name.lower() != "retry-after"}
+        return [(name, value) for name, value in self.headers if name.lower() != "retry-after"]
 
     def __str__(self) -> str:
         return f"{self.status_code}: {self.message}"
@@ -100,7 +108,7 @@ class CallError(Exception):
         self.type: str | None = more.get("type")
         self.details: Any = more.get("details")
         self.retry_after_ms: int | None = more.get("retry_after_ms")
-        self.headers: dict[str, str] = dict(more.get("headers") or {})
+        self.headers: list[tuple[str, str]] = pairs_of(more.get("headers"))
         self.trace: str | None = more.get("trace")
         self.stage: str | None = more.get("stage")
         self.request_id: str | None = more.get("request_id")
@@ -388,17 +396,20 @@ def _method(fn: Any) -> Method:
 # ---- Words and numbers -----------------------------------------------------------------------------------------------
 
 
-def timeout_ms(timeout: str | float) -> int:
-    """Milliseconds of `"5s"`, `"200ms"`, `"1m"` or a number of seconds."""
+def timeout_ms(timeout: str | float, name: str = "timeout") -> int:
+    """Milliseconds of `"5s"`, `"200ms"`, `"1m"` or a number of seconds. Errors call it by its name."""
+    form = f'{name}={timeout!r}: write "5s", "200ms" or a number of seconds'
     if isinstance(timeout, str):
         match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(ms|s|m|h)\s*", timeout)
         if not match:
-            raise ValueError(f'timeout={timeout!r}: write "5s", "200ms" or a number of seconds')
-        millis = float(match[1]) * _UNITS[match[2]]
+            raise ValueError(form)
+        millis: Any = float(match[1]) * _UNITS[match[2]]
+    elif isinstance(timeout, numbers.Real) and not isinstance(timeout, bool):
+        millis = timeout * 1000
     else:
-        millis = float(timeout) * 1000
-    if not 1 <= millis < 2**53:
-        raise ValueError(f"timeout={timeout!r}: must be a millisecond or more")
+        raise TypeError(form)
+    if not 1 <= millis <= _MAX_TIMEOUT_MS:
+        raise ValueError(f"{name}={timeout!r}: must be from a millisecond to 10^9 seconds")
     return int(millis)
 
 
@@ -454,8 +465,10 @@ def _positive(name: str, value: Any) -> int:
     return value
 
 
-def _route(path: str) -> str:
-    path = path if path.startswith("/") else "/" + path
-    if path == "/" or path.endswith("/") or any(char.isspace() or char in "?#" for char in path):
-        raise ValueError(f"route {path!r}: write a path such as '/classify'")
+def _route(route: str) -> str:
+    if not isinstance(route, str):
+        raise TypeError(f"route={route!r}: write a path such as '/classify'")
+    path = route if route.startswith("/") else "/" + route
+    if path.endswith("/") or not path.isprintable() or any(char in " ?#" for char in path):
+        raise ValueError(f"route {route!r}: write a path such as '/classify'")
     return path

@@ -175,11 +175,14 @@ class _Writer:
         if isinstance(value, io.BytesIO):
             return self.lower(value.getvalue(), depth)
         if isinstance(value, _NAMED):
-            return self.lower(msgspec.to_builtins(value), depth)
+            return self.lower(_named(value), depth)
         if isinstance(value, np.generic):
             return self.scalar(value)
-        if isinstance(value, np.ndarray):
+        if isinstance(value, np.memmap):
             return self.array(np.asarray(value))
+        if isinstance(value, np.ndarray):
+            # A mask, a unit, or what `*` means: an envelope has no place for them.
+            raise _Unwritable(f"an array of type `{_type_name(value)}` cannot be sent, only a plain numpy.ndarray")
         if isinstance(value, msgspec.Struct):
             return self.lower(_struct_fields(value), depth)
         if dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -244,6 +247,32 @@ class _Writer:
         if len(stream) < SEGMENT_BYTES:
             return Ext(kind, stream.tobytes())
         return self.leaf(kind, b"", stream)
+
+
+def _named(value: Any) -> Any:
+    """The text or number of a value that has one."""
+    try:
+        return msgspec.to_builtins(value)
+    except TypeError:
+        plain = _standard_time(value)
+        if plain is None:
+            raise _Unwritable(f"a value of type `{_type_name(value)}` cannot be sent") from None
+        return msgspec.to_builtins(plain)
+
+
+def _standard_time(value: Any) -> datetime.datetime | datetime.timedelta | None:
+    """A time of a class that is derived from the standard library's, such as those of pandas."""
+    if getattr(value, "nanosecond", 0) or getattr(value, "nanoseconds", 0):
+        raise _Unwritable(f"a value of type `{_type_name(value)}` with nanoseconds cannot be sent")
+    try:
+        if isinstance(value, datetime.datetime):
+            return datetime.datetime.combine(value.date(), value.timetz())
+        if isinstance(value, datetime.timedelta):
+            return datetime.timedelta(value.days, value.seconds, value.microseconds)
+    except ValueError:
+        # `NaT` of pandas is a time without a date.
+        pass
+    return None
 
 
 def _code(dtype: np.dtype[Any]) -> int:
@@ -320,7 +349,13 @@ def _arrow_stream(value: Any) -> tuple[int, memoryview]:
     elif isinstance(value, pa.Scalar):
         raise _Unwritable(f"a value of type `{_type_name(value)}` cannot be sent")
     else:
-        kind, table = _table_of(pa, value)
+        try:
+            kind, table = _table_of(pa, value)
+        except (pa.ArrowException, ValueError, TypeError) as error:
+            if isinstance(error, _Unwritable):
+                raise
+            reason = error.args[0] if error.args else error
+            raise _Unwritable(f"a value of type `{_type_name(value)}` cannot be sent: {reason}") from None
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema) as stream:
         if table.num_rows:
@@ -335,6 +370,8 @@ def _arrow_stream(value: Any) -> tuple[int, memoryview]:
 
 def _table_of(pa: Any, value: Any) -> tuple[int, Any]:
     name, is_pandas = type(value).__name__, type(value).__module__.startswith("pandas")
+    if is_pandas and name in ("DataFrame", "Series"):
+        _check_index(value)
     if name == "DataFrame":
         return FRAME, pa.Table.from_pandas(value, preserve_index=False) if is_pandas else value.to_arrow()
     if name == "Series":
@@ -345,6 +382,15 @@ def _table_of(pa: Any, value: Any) -> tuple[int, Any]:
     if isinstance(value, (pa.Array, pa.ChunkedArray)):
         return SERIES, series_table(value)
     raise _Unwritable(f"a value of type `{_type_name(value)}` cannot be sent")
+
+
+def _check_index(value: Any) -> None:
+    """Rows keep their order, and no index. Unnamed integers tell where rows once were; anything else is data."""
+    index = value.index
+    if index.nlevels > 1 or index.name is not None or (len(index) and index.dtype.kind not in "iu"):
+        raise _Unwritable(
+            f"the index of a `{_type_name(value)}` cannot be sent: use reset_index(), with drop=True or not"
+        )
 
 
 def _empty(column: Any) -> Any:

@@ -63,7 +63,7 @@ def _http_error(error: HTTPException) -> dict[str, Any]:
     if error.retry_after_ms is not None:
         found["retry_after_ms"] = error.retry_after_ms
     if error.other_headers:
-        found["headers"] = list(error.other_headers.items())
+        found["headers"] = error.other_headers
     return found
 
 
@@ -74,7 +74,7 @@ def _passed_on(error: CallError) -> dict[str, Any]:
         "type": error.type,
         "retry_after_ms": error.retry_after_ms,
         "stage": error.stage,
-        "headers": list(error.headers.items()),
+        "headers": error.headers,
     }
     found = {"message": clip(error.message), "kind": error.kind, **{key: more[key] for key in more if more[key]}}
     if error.details is not None:

@@ -155,7 +155,7 @@ class _Fetch:
         for _ in range(MAX_REDIRECTS + 1):
             with self._asked(url) as answer:
                 if answer.status not in (301, 302, 303, 307, 308):
-                    return self._body(answer)
+                    return self._body(answer, _shown_host(urlsplit(url)))
                 url = urljoin(url, answer.getheader("location") or "")
         raise FetchError(f"more than {MAX_REDIRECTS} redirects")
 
@@ -194,11 +194,14 @@ class _Fetch:
                 failed = error
         raise failed
 
-    def _body(self, answer: http.client.HTTPResponse) -> Fetched:
+    def _body(self, answer: http.client.HTTPResponse, host: str) -> Fetched:
         if answer.status != 200:
             raise FetchError(f"its server answers with status {answer.status}")
         if answer.getheader("content-encoding", "identity") != "identity":
             raise FetchError("it comes compressed")
+        announced = answer.getheader("content-length")
+        if announced is not None and not re.fullmatch(r"[0-9]{1,18}", announced):
+            raise FetchError(f"its server {host} announces an invalid length: {announced[:40]!r}")
         most, length = self._rules.max_bytes, answer.length
         pieces, size = [], 0
         while size <= most and (length is None or length <= most):
@@ -257,7 +260,14 @@ def _permitted(rules: FileRules, url: str) -> tuple[SplitResult, int, bool]:
         if same and scheme == parts.scheme and port == (listed.port or _PORTS[scheme]):
             return parts, port, listed.port is not None and authority[:2] != "*."
     default = "" if port == _PORTS.get(parts.scheme) else f":{port}"
-    raise FetchError(f"files of {parts.scheme}://{host}{default} are not allowed (the operator's setting files.hosts)")
+    shown = f"{parts.scheme}://{_shown_host(parts)}{default}"
+    raise FetchError(f"files of {shown} are not allowed (the operator's setting files.hosts)")
+
+
+def _shown_host(parts: SplitResult) -> str:
+    """The host as it is in a URL: an address of IPv6 has brackets."""
+    host = (parts.hostname or "").rstrip(".")
+    return f"[{host}]" if ":" in host else host
 
 
 def _addresses(host: str, port: int, may_be_private: bool) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 # Of the connection and of the body, which are the server's, and of the browser's trust in the whole host. The HTTP edge
 # has the same list, in `mapping.rs`. A name that ends with a hyphen stands for all that begin with it.
@@ -34,21 +34,41 @@ OWN = (
 MAX_HEADERS = 16
 MAX_BYTES = 2_048
 
-_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _VALUE = re.compile(r"[\t\x20-\x7e]*")
 
 
-def checked(headers: Mapping[str, str] | None) -> dict[str, str]:
-    """The headers, each of which an answer can have. `ValueError` says which cannot."""
-    found = dict(headers or {})
-    for name, value in found.items():
+Headers = Mapping[str, str] | Iterable[tuple[str, str]]
+
+
+def pairs_of(headers: Headers | None) -> list[tuple[str, str]]:
+    """The headers of a mapping or of pairs."""
+    return list(headers.items() if isinstance(headers, Mapping) else headers or ())
+
+
+def checked(headers: Headers | None) -> list[tuple[str, str]]:
+    """The headers as pairs, each of which an answer can have. `ValueError` says which cannot.
+
+    A name may be there more than once in pairs, but not in a mapping, where only its case could differ.
+    """
+    found: list[tuple[str, str]] = []
+    names: set[str] = set()
+    for pair in pairs_of(headers):
+        if not isinstance(pair, (tuple, list)) or len(pair) != 2:
+            raise ValueError(f"the header {pair!r}: must be a pair of name and value")
+        name, value = pair
         if not isinstance(value, str) or not isinstance(name, str):
             raise ValueError(f"the header {name!r}: {value!r}: name and value must be texts")
-        if not _NAME.fullmatch(name) or not _VALUE.fullmatch(value):
+        if not NAME.fullmatch(name) or not _VALUE.fullmatch(value):
             raise ValueError(f"the header {name!r}: {value!r} has characters that HTTP does not allow there")
         folded = name.lower()
         if folded != "retry-after" and any(folded == own or (own[-1] == "-" and folded.startswith(own)) for own in OWN):
             raise ValueError(f"the header {name!r} is the server's own: an error cannot choose it")
-    if len(found) > MAX_HEADERS or sum(len(name) + len(value) for name, value in found.items()) > MAX_BYTES:
+        if folded in names and (isinstance(headers, Mapping) or folded == "retry-after"):
+            remedy = "there is one time to retry" if folded == "retry-after" else "a list of pairs sends both"
+            raise ValueError(f"the header {name!r} is there twice: {remedy}")
+        names.add(folded)
+        found.append((name, value))
+    if len(found) > MAX_HEADERS or sum(len(name) + len(value) for name, value in found) > MAX_BYTES:
         raise ValueError(f"the headers of an error are at most {MAX_HEADERS}, with {MAX_BYTES} bytes in all")
     return found

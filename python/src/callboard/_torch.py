@@ -24,7 +24,7 @@ def from_array(array: np.ndarray[Any, Any], *, was_list: bool) -> Any:
     if was_list and array.dtype == np.float64:
         array = array.astype(np.float32)
     with warnings.catch_warnings():
-        # The array is a view of received bytes, which nobody else reads.
+        # The array is a view of received bytes, which no other code reads.
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
         return torch.from_numpy(array)
 

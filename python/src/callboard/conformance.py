@@ -280,7 +280,7 @@ class Worker:
         self.write(frame({"type": "stop"}))
         message, parts = self.receive("end of the socket after `stop`")
         if message is not None:
-            raise Violation(f"{self._name(message, parts)}, which nobody asked for")
+            raise Violation(f"{self._name(message, parts)}, which was not asked for")
 
     def exit_code(self, reason: str) -> int:
         """Awaits the end of the process."""
@@ -497,7 +497,7 @@ def _left_call(worker: Worker) -> None:
 
 @_calls
 def _unknown_result(worker: Worker) -> None:
-    worker.result(2**40, "nobody asked")
+    worker.result(2**40, "not asked for")
     worker.echo("before")
 
 

@@ -29,6 +29,8 @@ MANIFEST = "MAR-INF/MANIFEST.json"
 MAX_FILES = 10_000
 MAX_MANIFEST_BYTES = 1 << 20
 MAX_BYTES = 8 << 30
+# The files that a manifest names, beside its handler.
+_FILES = ("serializedFile", "modelFile", "requirementsFile", "configFile")
 _MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
 
 _APP = '''"""The model `{name}`, from an archive."""
@@ -68,11 +70,12 @@ class ArchiveError(ValueError):
 # ---- Unpacking -------------------------------------------------------------------------------------------------------
 
 
-def unpack(archive: Path, directory: Path, *, max_bytes: int = MAX_BYTES) -> str:
+def unpack(archive: Path, directory: Path, *, max_bytes: int = MAX_BYTES, max_files: int = MAX_FILES) -> str:
     """Unpacks an archive into a new directory, and returns the name of its model.
 
-    `max_bytes` bounds the sum of all unpacked files. Raises `ArchiveError` for a name that leaves the directory, a
-    link, two files of one name, a size over its limit, or a handler that is not in the archive.
+    `max_bytes` bounds the bytes of all unpacked files together, `max_files` their count. Raises `ArchiveError` for a
+    name that leaves the directory, also one in the manifest, a link, two files of one name, more than a limit allows,
+    or a handler that is not in the archive.
     """
     if directory.exists():
         raise ArchiveError(f"{directory} exists already")
@@ -82,7 +85,7 @@ def unpack(archive: Path, directory: Path, *, max_bytes: int = MAX_BYTES) -> str
         made = Path(temporary) / "made"
         try:
             with zipfile.ZipFile(archive) as source:
-                _extract(source, made / "model", max_bytes)
+                _extract(source, made / "model", max_bytes, max_files)
         except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
             raise ArchiveError(f"{archive}: {error}") from error
         manifest = read_manifest(made / "model")
@@ -94,14 +97,14 @@ def unpack(archive: Path, directory: Path, *, max_bytes: int = MAX_BYTES) -> str
     return str(name)
 
 
-def _extract(source: zipfile.ZipFile, directory: Path, max_bytes: int) -> None:
+def _extract(source: zipfile.ZipFile, directory: Path, max_bytes: int, max_files: int) -> None:
     entries = [entry for entry in source.infolist() if not entry.is_dir()]
-    if len(entries) > MAX_FILES:
-        raise ArchiveError(f"{len(entries)} files: the limit is {MAX_FILES}")
+    if len(entries) > max_files:
+        raise ArchiveError(f"{len(entries)} files: the limit is {max_files} (max_files, --max-files)")
     # An entry is never read beyond the size that it declares.
     size = sum(entry.file_size for entry in entries)
     if size > max_bytes:
-        raise ArchiveError(f"{size} bytes unpacked: the limit is {max_bytes}")
+        raise ArchiveError(f"{size} bytes unpacked: the limit is {max_bytes} (max_bytes, --max-bytes)")
     seen: set[str] = set()
     for entry in entries:
         path = directory / _checked_name(entry)
@@ -121,7 +124,7 @@ def _checked_name(entry: zipfile.ZipInfo) -> PurePosixPath:
     # The name as it was written: `filename` may be shortened.
     name = entry.orig_filename
     path = PurePosixPath(name)
-    if path.is_absolute() or ".." in path.parts or path.as_posix() != name or re.search(r"[\\:\x00-\x1f]", name):
+    if not _is_plain(name):
         raise ArchiveError(f"{name!r}: the name of a file must be a plain relative path")
     kind = stat.S_IFMT(entry.external_attr >> 16)
     if kind not in (0, stat.S_IFREG):
@@ -129,6 +132,13 @@ def _checked_name(entry: zipfile.ZipInfo) -> PurePosixPath:
     if entry.flag_bits & 1:
         raise ArchiveError(f"{name!r}: the file is encrypted")
     return path
+
+
+def _is_plain(name: str) -> bool:
+    """Whether a name is relative and stays below its directory, on every system."""
+    path = PurePosixPath(name)
+    is_below = not path.is_absolute() and ".." not in path.parts and path.as_posix() == name
+    return is_below and not re.search(r"[\\:\x00-\x1f]", name)
 
 
 def read_manifest(directory: Path) -> dict[str, Any]:
@@ -148,6 +158,10 @@ def read_manifest(directory: Path) -> dict[str, Any]:
             raise ArchiveError(f"{MANIFEST}: model.{key} must be a text")
     if not _MODEL_NAME.fullmatch(manifest["model"]["modelName"]):
         raise ArchiveError(f"{MANIFEST}: model.modelName: letters, digits and _.- only, at most 128")
+    for key in _FILES:
+        # A handler joins it to the directory of the model, and opens it.
+        if manifest["model"].get(key) and not _is_plain(str(manifest["model"][key])):
+            raise ArchiveError(f"{MANIFEST}: model.{key} must be a plain relative path")
     return dict(manifest)
 
 
@@ -265,9 +279,11 @@ def main() -> None:
     parser.add_argument("archive", type=Path)
     parser.add_argument("directory", type=Path, help="a new directory, for `callboard serve`")
     parser.add_argument("--max-bytes", type=int, default=MAX_BYTES, help="of all files unpacked (default: %(default)s)")
+    parser.add_argument("--max-files", type=int, default=MAX_FILES, help="in the archive (default: %(default)s)")
     arguments = parser.parse_args()
     try:
-        name = unpack(arguments.archive, arguments.directory, max_bytes=arguments.max_bytes)
+        limits = {"max_bytes": arguments.max_bytes, "max_files": arguments.max_files}
+        name = unpack(arguments.archive, arguments.directory, **limits)
     except (ArchiveError, OSError) as error:
         sys.exit(f"{arguments.archive}: {error}")
     print(f"{name}: callboard serve {os.fspath(arguments.directory)}")

@@ -149,7 +149,9 @@ impl Failure {
         self.0.retry_after
     }
 
-    pub(crate) fn into_parts(self) -> ErrorParts {
+    /// Its parts, to send it elsewhere.
+    #[must_use]
+    pub fn into_parts(self) -> ErrorParts {
         *self.0
     }
 

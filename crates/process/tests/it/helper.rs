@@ -3,6 +3,7 @@
 use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -155,6 +156,31 @@ async fn a_helper_that_is_never_ready_stops_the_start_with_its_last_lines() {
     assert_eq!(error.to_string(), expected);
     let error = started(HelperConfig::new("helper", ["/no/such/program"])).await.unwrap_err();
     assert!(error.to_string().contains("`/no/such/program` cannot be started"), "{error}");
+}
+
+/// The guard is this program again, with the helper's command as its arguments: a script with this test's name.
+#[tokio::test]
+async fn a_program_that_does_not_begin_as_a_guard_becomes_one_at_its_first_guarded_helper() {
+    let directory = Directory::new();
+    let current = thread::current();
+    let test = current.name().unwrap();
+    let script = "#!/bin/sh\ntrap 'exit 0' TERM\necho $$ > pid\necho ready\nwhile :; do sleep 0.02; done\n";
+    let mut config = HelperConfig::new("helper", [test, "--exact", "--nocapture"]);
+    config.guarded = true;
+    config.directory = Some(directory.0.clone());
+    config.env.insert("PATH".to_owned(), format!("{}:{}", directory.0.display(), std::env::var("PATH").unwrap()));
+    config.ready = line("ready");
+    let is_guard = std::env::var_os("_CALLBOARD_GUARD").is_some();
+    if !is_guard {
+        fs::write(directory.path(test), script).unwrap();
+        fs::set_permissions(directory.path(test), fs::Permissions::from_mode(0o700)).unwrap();
+    }
+    let group = helper(config);
+    assert!(!is_guard, "this process is a guard, and went on");
+    let node = app().actors(group).start().await.unwrap();
+    let pid = directory.pid("pid");
+    assert_eq!(node.shutdown(Duration::from_secs(5)).await, Drained::Completely);
+    until_gone_or_zombie(pid).await;
 }
 
 fn down(node: &Node) -> String {

@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 use crate::{until, until_gone};
 
 /// Lets a child run only the test that has started it.
-fn only_this_test(process: &mut ProcessConfig) {
+pub(crate) fn only_this_test(process: &mut ProcessConfig) {
     let current = thread::current();
     let test = current.name().expect("a test has a thread with its name");
     let program = process.command[0].clone();
@@ -227,13 +227,50 @@ async fn a_worker_that_panics_while_it_is_built_stops_the_start() {
 }
 
 #[tokio::test]
-async fn a_replica_that_never_comes_to_its_stage_stops_the_start() {
+async fn a_replica_that_ends_before_its_stage_stops_the_start_with_its_last_lines() {
     if isolated_stage().is_some() {
         // As a `main` that ends before.
+        println!("the licence has expired");
         return;
     }
     let error = App::new().route("/stage", obedient().isolate_with(only_this_test)).start().await.unwrap_err();
-    assert!(error.to_string().contains("the process exited with code 0"), "{error}");
+    let error = error.to_string();
+    let expected = "the process exited with code 0; it has not come to `isolate` of stage `obedient`; its last lines: ";
+    assert!(error.contains(expected) && error.contains("the licence has expired | "), "{error}");
+}
+
+#[expect(clippy::print_stdout, reason = "the last line of a replica")]
+fn hang(why: &str) -> ! {
+    println!("{why}");
+    loop {
+        thread::park();
+    }
+}
+
+/// The error of a stage whose worker is never built.
+async fn hanging() -> String {
+    let stage = Stage::worker("stage", |_| -> Result<Obedient, Failure> { hang("waits for a device") });
+    let stage = stage.isolate_with(|process| {
+        only_this_test(process);
+        process.start_timeout = Duration::from_secs(2);
+    });
+    App::new().route("/stage", stage).start().await.unwrap_err().to_string()
+}
+
+#[tokio::test]
+async fn a_replica_that_hangs_before_its_stage_stops_the_start_with_its_last_lines() {
+    if isolated_stage().is_some() {
+        hang("waits for a port");
+    }
+    let error = hanging().await;
+    let expected = "it was not ready within 2s; it has not come to `isolate` of stage `stage`; its last lines: ";
+    assert!(error.contains(expected) && error.ends_with("waits for a port"), "{error}");
+}
+
+#[tokio::test]
+async fn a_worker_that_hangs_while_it_is_built_has_come_to_its_stage() {
+    let error = hanging().await;
+    assert!(error.contains("it was not ready within 2s: "), "{error}");
 }
 
 #[tokio::test]

@@ -8,6 +8,7 @@ mod concurrent;
 mod forked;
 mod helper;
 mod isolate;
+mod spare;
 mod trouble;
 
 use std::sync::Arc;

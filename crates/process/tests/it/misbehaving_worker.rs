@@ -25,6 +25,8 @@ use rustix::net::{
 };
 use serde_json::{Value as Json, json};
 
+const SLOW_START: Duration = Duration::from_secs(2);
+
 /// A copy of the socket, made before the worker takes it from standard input.
 static SOCKET: OnceLock<OwnedFd> = OnceLock::new();
 
@@ -51,6 +53,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             exit(3);
         }
         _ => {}
+    }
+    if let Some(pids) = std::env::var_os("PIDS_OF_SLOW_STARTS") {
+        thread::park_timeout(SLOW_START);
+        writeln!(File::options().append(true).create(true).open(pids)?, "{}", std::process::id())?;
     }
     let load = move || if mode == "fails" { Err(Failure::new("no weights")) } else { Ok(0_u64) };
     Ok(serve_worker(load, run)?)
@@ -112,6 +118,10 @@ fn run(calls: &mut u64, item: &Value) -> Result<Value, Failure> {
             // The socket of this process, for a process that lives on.
             Command::new("sleep").arg("1000").stdin(socket()).spawn()?;
             exit(7)
+        }
+        Some("leave a stream") => {
+            send_frame(&json!({ "type": "outcomes", "id": 0, "items": [null], "last": true }))?;
+            exit(0)
         }
         Some("leave") => {
             say_goodbye();

@@ -99,6 +99,21 @@ async fn the_rest_of_a_divided_batch_is_unavailable_when_its_child_says_that_it_
     assert!(first.is_ok() && second.is_ok());
 }
 
+/// As above, where the first part was a stream.
+#[tokio::test]
+async fn the_rest_of_a_divided_batch_of_streams_is_unavailable_when_its_child_says_that_it_ends() {
+    let large = Value::from("x".repeat(9_000));
+    let small = ProcessConfig { max_batch_bytes: large.to_envelope().unwrap().len() as u64, ..config("") };
+    let stage = stream_stage("child", &small).max_batch_size(2);
+    let node = App::new().route_streaming("/child", stage).start().await.unwrap();
+    let next = async |item: Value| node.client().replies::<Value, Value>("/child", item).unwrap().next().await;
+    let (first, second) = tokio::join!(next(Value::from("leave a stream")), next(large));
+    assert!(first.is_none(), "{first:?}");
+    let error = second.unwrap().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    assert!(error.message().contains("the replica has ended before this item"), "{error}");
+}
+
 #[tokio::test]
 async fn a_child_is_pinned_to_the_core_of_its_replica() {
     let node = started(worker().replicas(2).pinned_to([1, 0])).await;

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import weakref
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterable
 from typing import TYPE_CHECKING, Any, overload
@@ -13,14 +14,14 @@ from callboard._envelope import Buffer
 from callboard.client._base import BaseClient, CallSettings, Prepared, T, input_error
 from callboard.client._stream import LOOK_AHEAD, Bar, Window
 from callboard.client.errors import to_error
-from callboard.client.transport import Failure, open_async_transport
+from callboard.client.transport import Failure, Options, Settings, open_async_transport
 
 if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
 
 
 class AsyncClient(BaseClient):
-    """`Client` for tasks. One may be used in several event loops; each has connections of its own.
+    """`Client` for tasks. One may be used in several event loops; each has connections of its own, until its `aclose`.
 
         async with AsyncClient("http://localhost:8000") as client:
             label = await client.call("/sentiment", "good", returns=Label)
@@ -28,18 +29,31 @@ class AsyncClient(BaseClient):
     A cancelled task cancels its call on the node. Settings, options and errors are those of `Client`.
     """
 
-    def __init__(self, url: str = "http://localhost:8000", **settings: Any) -> None:
-        super().__init__(url, **settings)
-        self._transport = open_async_transport(url, self._settings)
+    def _open(self, settings: Settings) -> None:
+        self._transport = open_async_transport(self.url, settings)
+        # The event loops in which it is closed, shared with the clients from `with_options`.
+        self._closed: weakref.WeakSet[asyncio.AbstractEventLoop] = weakref.WeakSet()
+
+    def _is_closed(self) -> bool:
+        try:
+            return asyncio.get_running_loop() in self._closed
+        except RuntimeError:
+            # A stream may be made before its event loop.
+            return False
 
     async def __aenter__(self) -> Self:
+        self._check_open()
         return self
 
     async def __aexit__(self, *_: object) -> None:
         await self.aclose()
 
     async def aclose(self) -> None:
-        """Closes all connections of this event loop, also those of clients from `with_options`."""
+        """Closes all connections of this event loop, also those of clients from `with_options`.
+
+        Further calls in this event loop raise `RuntimeError`. Other event loops go on, each until its own `aclose`.
+        """
+        self._closed.add(asyncio.get_running_loop())
         await self._transport.aclose()
 
     @overload
@@ -59,27 +73,28 @@ class AsyncClient(BaseClient):
 
     async def call_prepared(self, prepared: Prepared, *, returns: Any = None, **options: Unpack[CallSettings]) -> Any:
         """As `Client.call_prepared`."""
+        checked = self._options(options, function=prepared.is_function)
         try:
-            reply = await self._transport.call(prepared.route, prepared.pieces, self._options(prepared, options))
+            reply = await self._transport.call(prepared.route, prepared.pieces, checked)
         except Failure as failure:
-            raise to_error(failure) from None
-        return self._read(reply, returns, prepared.route)
+            raise to_error(failure, checked.request_id) from None
+        return self._read(reply, returns, prepared.route, checked)
 
     def replies(
         self, route: str, value: Any = None, *, returns: Any = None, **options: Unpack[CallSettings]
     ) -> AsyncGenerator[Any, None]:
-        """As `Client.replies`: `async for`."""
+        """As `Client.replies`: `async for`. `contextlib.aclosing` cancels the call as soon as the loop is left."""
         prepared = Prepared.call(route, value)
-        return self._replies(prepared, returns, self._options(prepared, options))
+        return self._replies(prepared, returns, self._options(options, function=prepared.is_function))
 
-    async def _replies(self, prepared: Prepared, returns: Any, options: Any) -> AsyncGenerator[Any, None]:
+    async def _replies(self, prepared: Prepared, returns: Any, options: Options) -> AsyncGenerator[Any, None]:
         outputs: Any = self._transport.replies(prepared.route, prepared.pieces, options)
         async with contextlib.aclosing(outputs):
             try:
                 async for output in outputs:
-                    yield self._read(output, returns, prepared.route)
+                    yield self._read(output, returns, prepared.route, options)
             except Failure as failure:
-                raise to_error(failure) from None
+                raise to_error(failure, options.request_id) from None
 
     def stream(
         self,
@@ -100,7 +115,7 @@ class AsyncClient(BaseClient):
         given = dict(options)
         window = Window(look_ahead, given.pop("timeout", self._defaults.get("timeout")))  # type: ignore[arg-type]
         route = _route(route)
-        self._options(Prepared(route, ()), given)
+        self._options(given)
         return self._stream(route, inputs, returns, window, stop_at_error, with_inputs, progress, given)
 
     async def _stream(
@@ -116,7 +131,7 @@ class AsyncClient(BaseClient):
     ) -> AsyncGenerator[Any, None]:
         bar = Bar(inputs, progress, route)
         clock = asyncio.get_running_loop().time
-        pending: deque[tuple[Any, asyncio.Future[Buffer] | CallError]] = deque()
+        pending: deque[tuple[Any, asyncio.Future[Buffer] | CallError, Options]] = deque()
         remaining = aiter(inputs) if isinstance(inputs, AsyncIterable) else _asynchronous(inputs)
         pulling: asyncio.Future[tuple[Any, bool]] | None = None
         has_more, since = True, clock()
@@ -130,53 +145,54 @@ class AsyncClient(BaseClient):
                     (value, has_more), pulling = pulling.result(), None
                     if has_more:
                         since = since if pending else clock()
-                        call = self._begin(route, value, given, window.call_timeout(len(pending)))
-                        pending.append((value if with_inputs else None, call))
+                        timeout = window.call_timeout(len(pending))
+                        options = self._options(given, timeout=timeout, waits_for_room=True)
+                        call = self._begin(route, value, options)
+                        pending.append((value if with_inputs else None, call, options))
                     if not pending or not _is_done(pending[0][1]):
                         continue
                 if pending and (_is_done(pending[0][1]) or clock() >= since + window.timeout):
-                    value, call = pending.popleft()
-                    result = await self._result(call, returns, route, window)
+                    value, call, options = pending.popleft()
+                    result = await self._result(call, returns, route, window, options)
                     if stop_at_error and isinstance(result, CallError):
                         raise result
                     bar.step()
                     yield (value, result) if with_inputs else result
                     since = clock()
                     continue
-                first = [call for _, call in list(pending)[:1] if not isinstance(call, CallError)]
+                first = [call for _, call, _ in list(pending)[:1] if not isinstance(call, CallError)]
                 waits = [*first, *((pulling,) if pulling else ())]
                 if not waits:
                     return
-                timeout = max(0.0, since + window.timeout - clock()) if first else None
-                await asyncio.wait(waits, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+                limit = max(0.0, since + window.timeout - clock()) if first else None
+                await asyncio.wait(waits, timeout=limit, return_when=asyncio.FIRST_COMPLETED)
         finally:
             bar.close()
-            open_calls = [call for _, call in pending if not isinstance(call, CallError)]
+            open_calls = [call for _, call, _ in pending if not isinstance(call, CallError)]
             for each in (*open_calls, *((pulling,) if pulling else ())):
                 each.cancel()
             await asyncio.gather(*open_calls, return_exceptions=True)
 
-    def _begin(
-        self, route: str, value: Any, given: dict[str, Any], timeout: float
-    ) -> asyncio.Future[Buffer] | CallError:
+    def _begin(self, route: str, value: Any, options: Options) -> asyncio.Future[Buffer] | CallError:
         try:
             prepared = Prepared.call(route, value)
         except TypeError as error:
             return input_error(error)
-        options = self._options(prepared, {**given, "timeout": timeout}, waits_for_room=True)
         return asyncio.ensure_future(self._transport.call(route, prepared.pieces, options))
 
-    async def _result(self, call: asyncio.Future[Buffer] | CallError, returns: Any, route: str, window: Window) -> Any:
+    async def _result(
+        self, call: asyncio.Future[Buffer] | CallError, returns: Any, route: str, window: Window, options: Options
+    ) -> Any:
         """The output of one call, or its error. A call that is not done is late."""
         if isinstance(call, CallError):
             return call
         if not call.done():
             call.cancel()
-            return window.late()
+            return window.late(options)
         try:
-            return self._read(call.result(), returns, route)
+            return self._read(call.result(), returns, route, options)
         except Failure as failure:
-            return to_error(failure)
+            return to_error(failure, options.request_id)
         except CallError as error:
             return error
 

@@ -19,7 +19,7 @@ class Background:
         self._open_transport = open_transport
         self._lock = threading.Lock()
         self._process = os.getpid()
-        self._is_closed = False
+        self.is_closed = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._transport: AsyncTransport | None = None
 
@@ -30,7 +30,7 @@ class Background:
 
     def close(self) -> None:
         """Ends the thread, and all calls. No further ones begin."""
-        self._is_closed = True
+        self.is_closed = True
         if self._process != os.getpid():
             # The thread stayed in the parent, and perhaps one that held the lock.
             return
@@ -44,7 +44,7 @@ class Background:
             # The thread stayed in the parent.
             self._lock, self._process, self._loop, self._transport = threading.Lock(), os.getpid(), None, None
         with self._lock:
-            if self._is_closed:
+            if self.is_closed:
                 raise RuntimeError("the client is closed")
             if self._loop is None or self._transport is None:
                 self._loop = asyncio.new_event_loop()

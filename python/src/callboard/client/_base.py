@@ -5,15 +5,15 @@ from __future__ import annotations
 import copy
 import dataclasses
 import os
-import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
 
-from callboard._api import CallError, InvalidInput, _route, nearest_name, timeout_ms
+from callboard._api import CallError, InvalidInput, _route
 from callboard._envelope import Buffer, Decoder, EnvelopeError, encode_pieces
 from callboard._signature import _name, _normal, convert
-from callboard.client.errors import InternalError, InvalidInputError
-from callboard.client.transport import Options, Priority, Settings
+from callboard.client import _arguments
+from callboard.client.errors import InternalError, InvalidInputError, InvalidOutputError
+from callboard.client.transport import Options, Priority, Settings, without_user
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -43,7 +43,11 @@ _OPTIONS = tuple(CallSettings.__annotations__)
 
 @dataclasses.dataclass(frozen=True)
 class Prepared:
-    """An encoded call, for any client, any number of times. Its arrays are not copied: do not change them meanwhile."""
+    """An encoded call, for any client, any number of times.
+
+    `pieces` are an envelope (`docs/wire.md`), one after the other. Arrays of 1024 bytes and more are not copied: do not
+    change them before the last call has ended. `is_function`: `route` is the name of a function.
+    """
 
     route: str
     pieces: Sequence[Buffer] = dataclasses.field(repr=False)
@@ -51,7 +55,7 @@ class Prepared:
 
     @classmethod
     def call(cls, route: str, value: Any = None) -> Prepared:
-        """A call of a route. `TypeError` names a value that has no form, and its place."""
+        """A call of a route. Raises `TypeError` for a value that has no form, with its place, such as `$.a[1]`."""
         return cls(_route(route), encode_pieces(value))
 
     @classmethod
@@ -76,54 +80,74 @@ class BaseClient:
         max_connections: int = Settings.max_connections,
         keep_alive: str | float = Settings.keep_alive,
         max_reply_bytes: int = Settings.max_reply_bytes,
-        verify: bool | str = True,
-        certificate: str | tuple[str, str] | None = None,
+        verify: bool | str | os.PathLike[str] = True,
+        certificate: str | os.PathLike[str] | tuple[str, str] | None = None,
         cluster: str | os.PathLike[str] | None = None,
         headers: Mapping[str, str] | None = None,
         proxy: str | None = None,
     ) -> None:
-        self.url = url
-        self._settings = Settings(
+        settings = _arguments.settings(
             api_key=api_key,
-            headers=dict(headers or {}),
-            start_up_wait=_seconds(start_up_wait),
-            connect_timeout=_seconds(connect_timeout),
-            attempts=max(1, attempts),
+            start_up_wait=start_up_wait,
+            connect_timeout=connect_timeout,
+            attempts=attempts,
             max_connections=max_connections,
-            keep_alive=_seconds(keep_alive),
+            keep_alive=keep_alive,
             max_reply_bytes=max_reply_bytes,
             verify=verify,
             certificate=certificate,
             cluster=cluster,
+            headers=headers,
             proxy=proxy,
         )
-        self._defaults: dict[str, Any] = {}
+        self._set(url, {"timeout": timeout})
+        self._open(settings)
+
+    def _set(self, url: str, defaults: Mapping[str, Any]) -> None:
+        self.url = url
+        self._defaults = _arguments.options(defaults, _OPTIONS)
         self._returns: Any = Any
-        if timeout is not None:
-            self._defaults["timeout"] = timeout_ms(timeout) / 1000
+
+    def _open(self, settings: Settings) -> None:
+        """Makes the transports."""
+        raise NotImplementedError
 
     def __repr__(self) -> str:
-        # Without a user and a password.
-        url = re.sub(r"//[^/?#]*@", "//", self.url, count=1)
-        return f"{type(self).__name__}({url!r})"
+        return f"{type(self).__name__}({without_user(self.url)!r})"
 
     def with_options(self, *, returns: Any = None, **options: Any) -> Self:
-        """The same client, with other options for its calls. It shares the connections."""
+        """The same client, with other options for its calls. It shares the connections.
+
+        `returns` and the options are those of `call`. Raises `TypeError` or `ValueError` for an option that is wrong.
+        """
         other = copy.copy(self)
-        other._defaults = {**self._defaults, **_checked(options)}
+        other._defaults = {**self._defaults, **_arguments.options(options, _OPTIONS)}
         if returns is not None:
             other._returns = returns
         return other
 
     @staticmethod
     def prepare(route: str, value: Any = None) -> Prepared:
-        """Encodes a call, such as the next one while the node works on this one. `Prepared.send` does it by name."""
+        """Encodes a call, such as the next one while the node works on this one. `Prepared.send` does it by name.
+
+        Raises `TypeError` for a value that has no form, with its place, and `ValueError` for a route that is wrong.
+        """
         return Prepared.call(route, value)
 
-    def _options(self, prepared: Prepared, given: Mapping[str, Any], **more: Any) -> Options:
-        return Options(function=prepared.is_function, **{**self._defaults, **_checked(given), **more})
+    def _is_closed(self) -> bool:
+        raise NotImplementedError
 
-    def _read(self, buffer: Buffer, returns: Any, route: str) -> Any:
+    def _check_open(self) -> None:
+        if self._is_closed():
+            raise RuntimeError("the client is closed")
+
+    def _options(self, given: Mapping[str, Any], **more: Any) -> Options:
+        self._check_open()
+        options = {**self._defaults, **_arguments.options(given, _OPTIONS), **more}
+        options.setdefault("request_id", _arguments.default_request_id())
+        return Options(**options)
+
+    def _read(self, buffer: Buffer, returns: Any, route: str, options: Options) -> Any:
         """The value of an envelope, as the type of the hint."""
         hint = _normal(self._returns if returns is None else returns)
         try:
@@ -131,30 +155,12 @@ class BaseClient:
             return value if hint is Any else convert(value, hint)
         except EnvelopeError as error:
             message = f"route `{route}` gives bytes that cannot be read: {error}"
-            raise InternalError(message, kind="internal") from error
+            raise InternalError(message, kind="internal", request_id=options.request_id) from error
         except InvalidInput as error:
-            message = f"route `{route}` gives a value that cannot be read as `{_name(hint)}`: {error}"
-            raise InvalidInputError(message, kind="invalid_input") from error
-
-
-def _seconds(duration: str | float) -> float:
-    """Zero, or what `timeout_ms` reads."""
-    return 0.0 if duration == 0 else timeout_ms(duration) / 1000
-
-
-def _checked(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options that are given, with the time in seconds."""
-    for name in options:
-        if name not in _OPTIONS:
-            near = nearest_name(name, _OPTIONS)
-            hint = f": did you mean {near!r}?" if near else f": there is {', '.join(_OPTIONS)}"
-            raise TypeError(f"a call has no option {name!r}{hint}")
-    found = {name: value for name, value in options.items() if value is not None}
-    if "timeout" in found:
-        found["timeout"] = timeout_ms(found["timeout"]) / 1000
-    if found.get("priority", "high") not in ("high", "normal", "low"):
-        raise ValueError(f'priority={found["priority"]!r}: "high", "normal" or "low"')
-    return found
+            message = f"route `{route}` gives a value that does not fit `returns={_name(hint)}`: {error}"
+            fields = [{"path": path, "message": text} for path, text in error.fields]
+            details, request_id = {"fields": fields}, options.request_id
+            raise InvalidOutputError(message, kind="internal", details=details, request_id=request_id) from error
 
 
 def input_error(error: TypeError) -> CallError:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections import deque
-from collections.abc import Generator, Iterable
+from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import CancelledError, Future
 from concurrent.futures import TimeoutError as WaitTimeout
 from typing import TYPE_CHECKING, Any, overload
@@ -16,7 +16,15 @@ from callboard.client._background import Background
 from callboard.client._base import BaseClient, CallSettings, Prepared, T, input_error
 from callboard.client._stream import LOOK_AHEAD, Bar, Window
 from callboard.client.errors import CancelledCallError, to_error
-from callboard.client.transport import AsyncTransport, Failure, Transport, open_async_transport, open_transport
+from callboard.client.transport import (
+    AsyncTransport,
+    Failure,
+    Options,
+    Settings,
+    Transport,
+    open_async_transport,
+    open_transport,
+)
 
 if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
@@ -29,36 +37,47 @@ class Client(BaseClient):
         client.call("/sentiment", "good", returns=Label)
         client.send("add", 1, b=2)
 
-    Times are in seconds, or `"200ms"`. `timeout` is that of its calls; without one the route's holds. The first call
-    waits up to `start_up_wait` for a node that is not up yet, but not for a host whose name is not known. A call that
-    was not started is made again up to `attempts` times, with pauses, within its time and a retry budget.
+    `url` is `http://host:port`, `https://host` or `quic://host:port`. Times are in seconds, or a text such as
+    `"200ms"`. `timeout` is that of its calls; without one the route's holds. The first call waits up to `start_up_wait`
+    for a node that is not up yet, but not for a host whose name is not known. A call that was not started is made again
+    up to `attempts` times, with pauses, within its time and a retry budget.
 
     `verify` may be the file of an authority's certificate, `certificate` the file of the client's own with its key, or
-    both files. Failed calls raise a `CallError`: a class for each kind, in `callboard.client.errors`.
+    both files. Failed calls raise a `CallError`: a class for each kind, in `callboard.client.errors`. A setting or
+    option that is wrong raises `TypeError` or `ValueError` with its name and limits, before anything is sent.
     """
 
-    def __init__(self, url: str = "http://localhost:8000", **settings: Any) -> None:
-        super().__init__(url, **settings)
-        self._transport = open_transport(url, self._settings)
-        self._background = Background(functools.partial(open_async_transport, url, self._settings))
+    def _open(self, settings: Settings) -> None:
+        self._carry(open_transport(self.url, settings), functools.partial(open_async_transport, self.url, settings))
+
+    def _carry(self, transport: Transport, open_asynchronous: Callable[[], AsyncTransport]) -> None:
+        self._transport = transport
+        # Shared with the clients from `with_options`.
+        self._background = Background(open_asynchronous)
+
+    def _is_closed(self) -> bool:
+        return self._background.is_closed
 
     @classmethod
     def over(cls, transport: Transport, asynchronous: AsyncTransport) -> Self:
-        """A client over transports that are there already."""
+        """A client over transports that are there already, which `close` closes. `callboard.test_client` uses it."""
         client = cls.__new__(cls)
-        BaseClient.__init__(client, "")
-        client._transport = transport
-        client._background = Background(lambda: asynchronous)
+        client._set("", {})
+        client._carry(transport, lambda: asynchronous)
         return client
 
     def __enter__(self) -> Self:
+        self._check_open()
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
-        """Closes all connections, also those of clients from `with_options`. Calls in flight end."""
+        """Closes all connections, also those of clients from `with_options`. Calls in flight end.
+
+        A call of a closed client raises `RuntimeError`.
+        """
         self._background.close()
         self._transport.close()
 
@@ -70,36 +89,47 @@ class Client(BaseClient):
     def call(self, route: str, value: Any = None, *, returns: Any = None, **options: Unpack[CallSettings]) -> Any:
         """Calls a route and waits for its output, as plain data or as the type `returns`.
 
-        Arrays are read-only views of the received bytes. Raises `CallError`; `TypeError` for a value that has no form.
+        Arrays have the dtype and the shape that the service gave, and are read-only views of the received bytes. Raises
+        `CallError`: `InvalidOutputError` if the output does not fit `returns`. Raises `TypeError` for a value that has
+        no form, with its place; `TypeError` or `ValueError` for a route or option that is wrong; `RuntimeError` after
+        `close`.
         """
         return self.call_prepared(Prepared.call(route, value), returns=returns, **options)
 
     def send(self, name: str, /, *args: Any, **kwargs: Any) -> Any:
-        """Calls a function by its name: all arguments are the function's. For options see `with_options`."""
+        """Calls a function by its name: all arguments are the function's. For options see `with_options`.
+
+        Raises as `call`.
+        """
         return self.call_prepared(Prepared.send(name, *args, **kwargs))
 
     def call_prepared(self, prepared: Prepared, *, returns: Any = None, **options: Unpack[CallSettings]) -> Any:
-        """Makes a call that was encoded before: see `prepare`."""
+        """Makes a call that was encoded before: see `prepare`. Raises as `call`."""
+        checked = self._options(options, function=prepared.is_function)
         try:
-            reply = self._transport.call(prepared.route, prepared.pieces, self._options(prepared, options))
+            reply = self._transport.call(prepared.route, prepared.pieces, checked)
         except Failure as failure:
-            raise to_error(failure) from None
-        return self._read(reply, returns, prepared.route)
+            raise to_error(failure, checked.request_id) from None
+        return self._read(reply, returns, prepared.route, checked)
 
     def replies(
         self, route: str, value: Any = None, *, returns: Any = None, **options: Unpack[CallSettings]
     ) -> Generator[Any, None, None]:
-        """Calls a streaming route and yields its outputs one by one. To close the generator cancels the call."""
-        prepared = Prepared.call(route, value)
-        return self._replies(prepared, returns, self._options(prepared, options))
+        """Calls a streaming route and yields its outputs one by one. To close the generator cancels the call.
 
-    def _replies(self, prepared: Prepared, returns: Any, options: Any) -> Generator[Any, None, None]:
+        A route that does not stream yields its one output. The call begins with the first `next`. Raises as `call`; a
+        stream that was cut is an `UnavailableError` after the outputs that came.
+        """
+        prepared = Prepared.call(route, value)
+        return self._replies(prepared, returns, self._options(options, function=prepared.is_function))
+
+    def _replies(self, prepared: Prepared, returns: Any, options: Options) -> Generator[Any, None, None]:
         with contextlib.closing(self._transport.replies(prepared.route, prepared.pieces, options)) as outputs:  # type: ignore[type-var]
             try:
                 for output in outputs:
-                    yield self._read(output, returns, prepared.route)
+                    yield self._read(output, returns, prepared.route, options)
             except Failure as failure:
-                raise to_error(failure) from None
+                raise to_error(failure, options.request_id) from None
 
     def stream(
         self,
@@ -117,12 +147,13 @@ class Client(BaseClient):
 
         A failed call is its `CallError`, in its place; with `stop_at_error` it is raised. `timeout` is the time for one
         result once all earlier ones are there, 30 s by default; calls wait for room within it. To close the generator,
-        or to leave its loop, cancels all calls in flight. `with_inputs` yields pairs of input and result.
+        or to leave its loop, cancels all calls in flight. `with_inputs` yields pairs of input and result. An input that
+        has no form is an `InvalidInputError` in its place. `progress` shows a bar of `tqdm`, which must be installed.
         """
         given = dict(options)
         window = Window(look_ahead, given.pop("timeout", self._defaults.get("timeout")))  # type: ignore[arg-type]
         route = _route(route)
-        self._options(Prepared(route, ()), given)
+        self._options(given)
         return self._stream(route, inputs, returns, window, stop_at_error, with_inputs, progress, given)
 
     def _stream(
@@ -137,7 +168,7 @@ class Client(BaseClient):
         given: dict[str, Any],
     ) -> Generator[Any, None, None]:
         bar = Bar(inputs, progress, route)
-        pending: deque[tuple[Any, Future[Buffer] | CallError]] = deque()
+        pending: deque[tuple[Any, Future[Buffer] | CallError, Options]] = deque()
         remaining, has_more = iter(inputs), True
         try:
             while True:
@@ -148,46 +179,49 @@ class Client(BaseClient):
                     except StopIteration:
                         has_more = False
                         break
-                    call = self._begin(route, value, given, window.call_timeout(len(pending)))
-                    pending.append((value if with_inputs else None, call))
+                    timeout = window.call_timeout(len(pending))
+                    options = self._options(given, timeout=timeout, waits_for_room=True)
+                    call = self._begin(route, value, options)
+                    pending.append((value if with_inputs else None, call, options))
                     first = pending[0][1]
                     if isinstance(first, CallError) or first.done():
                         break
                 if not pending:
                     return
-                value, call = pending.popleft()
-                result = self._result(call, returns, route, window)
+                value, call, options = pending.popleft()
+                result = self._result(call, returns, route, window, options)
                 if stop_at_error and isinstance(result, CallError):
                     raise result
                 bar.step()
                 yield (value, result) if with_inputs else result
         finally:
             bar.close()
-            for _, call in pending:
+            for _, call, _ in pending:
                 if isinstance(call, Future):
                     call.cancel()
 
-    def _begin(self, route: str, value: Any, given: dict[str, Any], timeout: float) -> Future[Buffer] | CallError:
+    def _begin(self, route: str, value: Any, options: Options) -> Future[Buffer] | CallError:
         try:
             prepared = Prepared.call(route, value)
         except TypeError as error:
             return input_error(error)
-        options = self._options(prepared, {**given, "timeout": timeout}, waits_for_room=True)
         return self._background.call(route, prepared.pieces, options)
 
-    def _result(self, call: Future[Buffer] | CallError, returns: Any, route: str, window: Window) -> Any:
+    def _result(
+        self, call: Future[Buffer] | CallError, returns: Any, route: str, window: Window, options: Options
+    ) -> Any:
         """The output of one call, or its error."""
         if isinstance(call, CallError):
             return call
         try:
-            return self._read(call.result(window.timeout), returns, route)
+            return self._read(call.result(window.timeout), returns, route, options)
         except Failure as failure:
-            return to_error(failure)
+            return to_error(failure, options.request_id)
         except CallError as error:
             return error
         except CancelledError:
-            return CancelledCallError("the client was closed", kind="cancelled")
+            return CancelledCallError("the client was closed", kind="cancelled", request_id=options.request_id)
         except WaitTimeout:
-            return window.late()
+            return window.late(options)
         finally:
             call.cancel()

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Sized
 from typing import Any
 
-from callboard._api import timeout_ms
+from callboard._api import _positive, timeout_ms
 from callboard.client.errors import DeadlineExceededError
+from callboard.client.transport import Options
 
 LOOK_AHEAD = 64
 TIMEOUT = 30.0
@@ -22,18 +23,16 @@ class Window:
     """The settings of one stream."""
 
     def __init__(self, look_ahead: int, timeout: str | float | None) -> None:
-        if look_ahead < 1:
-            raise ValueError(f"look_ahead={look_ahead}: must be 1 or more")
-        self.look_ahead = look_ahead
+        self.look_ahead = _positive("look_ahead", look_ahead)
         self.timeout = TIMEOUT if timeout is None else timeout_ms(timeout) / 1000
 
     def call_timeout(self, outstanding: int) -> float:
-        """The time of a call with so many calls ahead of it."""
+        """The time of a call with this number of calls ahead of it."""
         return min(self.timeout * (outstanding + 1), _MAX_TIMEOUT)
 
-    def late(self) -> DeadlineExceededError:
-        message = f"there was no result within {self.timeout:g} s"
-        return DeadlineExceededError(message, kind="deadline_exceeded", status_code=504)
+    def late(self, options: Options) -> DeadlineExceededError:
+        message, request_id = f"there was no result within {self.timeout:g} s", options.request_id
+        return DeadlineExceededError(message, kind="deadline_exceeded", status_code=504, request_id=request_id)
 
 
 class Bar:

@@ -42,6 +42,10 @@ class InternalError(CallError):
     """A defect of the framework, or an answer that is not one of a node. Status 500."""
 
 
+class InvalidOutputError(InternalError):
+    """The call succeeded, but its output does not fit `returns`. `details["fields"]` has each path and its misfit."""
+
+
 class UnavailableError(CallError, ConnectionError):
     """No node answers, it is not ready, or the connection was lost: see `was_started`. Status 503."""
 
@@ -69,7 +73,7 @@ CLASSES: dict[str, type[CallError]] = {
 }
 
 
-def to_error(failure: Failure) -> CallError:
+def to_error(failure: Failure, request_id: str | None = None) -> CallError:
     """The error that a caller sees. The traceback of the service is shown below its own."""
     error = CLASSES.get(failure.kind, CallError)(
         failure.message,
@@ -80,7 +84,7 @@ def to_error(failure: Failure) -> CallError:
         type=failure.error_type,
         trace=failure.remote_traceback,
         stage=failure.stage,
-        request_id=failure.request_id,
+        request_id=failure.request_id or request_id,
         retryable=failure.retryable,
         was_started=failure.was_started,
     )

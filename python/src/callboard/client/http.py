@@ -20,17 +20,8 @@ import anyio
 import httpx
 
 from callboard._envelope import Buffer
-from callboard.client._http_message import (
-    ENVELOPE,
-    ENVELOPES,
-    Body,
-    Endpoint,
-    FrameReader,
-    Reply,
-    failure_of_exception,
-    failure_of_response,
-    late,
-)
+from callboard.client._http_reply import FrameReader, Reply, failure_of_exception, failure_of_response, late
+from callboard.client._http_request import ENVELOPE, ENVELOPES, Body, Endpoint
 from callboard.client.policy import Attempts, RetryBudget, StartUp
 from callboard.client.transport import Failure, Options, Settings
 
@@ -150,8 +141,9 @@ class AsyncHttpTransport:
         loop = asyncio.get_running_loop()
         found = self._pools.get(loop)
         if found is None:
-            # The connections of a loop that is closed ended with it.
-            self._pools = {each: pool for each, pool in self._pools.items() if not each.is_closed()}
+            # The connections of a loop that is closed ended with it. Other threads change the pools meanwhile.
+            for each in [each for each in list(self._pools) if each.is_closed()]:
+                self._pools.pop(each, None)
             transport = httpx.AsyncHTTPTransport(**_transport_settings(self._endpoint, self._settings))
             found = self._pools[loop] = httpx.AsyncClient(transport=transport, trust_env=False)
         return found
@@ -182,7 +174,6 @@ class AsyncHttpTransport:
 
     async def aclose(self) -> None:
         pool = self._pools.pop(asyncio.get_running_loop(), None)
-        self._pools.clear()
         if pool is not None:
             await pool.aclose()
 
@@ -272,7 +263,7 @@ def _transport_settings(endpoint: Endpoint, settings: Settings) -> dict[str, Any
         max_keepalive_connections=settings.max_connections,
         keepalive_expiry=settings.keep_alive,
     )
-    return {"limits": limits, "verify": endpoint.tls, "proxy": settings.proxy, "socket_options": _PROBES}
+    return {"limits": limits, "verify": endpoint.tls, "proxy": endpoint.proxy, "socket_options": _PROBES}
 
 
 # A host that is gone is noticed after 15 s of silence and four probes, where the system has these options.

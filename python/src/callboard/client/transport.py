@@ -12,6 +12,7 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import os
+import re
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from typing import Any, Literal, Protocol
 
@@ -25,6 +26,8 @@ _SCHEMES = {
     "https": ("callboard.client.http", "HttpTransport", "AsyncHttpTransport"),
     "quic": ("callboard.client.quic", "QuicTransport", "AsyncQuicTransport"),
 }
+
+_URLS = 'write "http://host:port", "https://host" or "quic://host:port"'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -148,10 +151,24 @@ def open_async_transport(url: str, settings: Settings) -> AsyncTransport:
     return transport
 
 
+def without_user(url: str) -> str:
+    """A URL to be shown. A password may have characters that end the host: all before the last @ is left out."""
+    return re.sub(r"(?s)//.*@", "//", url, count=1)
+
+
 def _class_of(url: str, *, is_async: bool) -> Any:
-    scheme, separator, rest = url.partition("://")
-    if not separator or not rest or scheme not in _SCHEMES:
-        raise ValueError(f'url={url!r}: write "http://host:port", "https://host" or "quic://host:port"')
+    if not isinstance(url, str):
+        raise TypeError(f"url={url!r}: {_URLS}")
+    shown = without_user(url)
+    scheme, _, rest = shown.partition("://")
+    if not rest or scheme not in _SCHEMES:
+        raise ValueError(f"url={shown!r}: {_URLS}")
+    # After the host, which may be an address of IPv6 in brackets.
+    port = re.split(r"[/?#]", rest, maxsplit=1)[0].rpartition("]")[2].partition(":")[2]
+    if port and not (re.fullmatch(r"[0-9]{1,5}", port) and 1 <= int(port) <= 65535):
+        raise ValueError(f"url={shown!r}: the port {port!r} is not a number from 1 to 65535")
+    if scheme == "quic" and shown != url:
+        raise ValueError(f"url={shown!r}: quic:// takes no user and no password")
     module, transport, async_transport = _SCHEMES[scheme]
     try:
         return getattr(importlib.import_module(module), async_transport if is_async else transport)

@@ -15,8 +15,9 @@ class FileShare:
     """Copies files of `root` into `directory`, which the participant can read. The copies are read-only.
 
     Names are relative to `root`, and the copies have the same names below `directory`. A name must be plain: no `..`,
-    no hidden part, no symbolic link on the way. `max_files` and `max_bytes` bound what lies in `directory` at the same
-    time. Raises `GatewayError` for a name, file or size that is refused, and `InfrastructureError` if the disk fails.
+    no hidden part, no symbolic link on the way. `max_files` and `max_bytes` (64 GiB) bound what lies in `directory` at
+    the same time. Raises `GatewayError` for a name, file or size that is refused, and `InfrastructureError` if the disk
+    fails.
     """
 
     def __init__(self, root: Path, directory: Path, *, max_files: int = 10_000, max_bytes: int = 64 << 30) -> None:
@@ -29,11 +30,14 @@ class FileShare:
             raise GatewayError(f"{directory}: files are shared in an empty directory")
 
     def share(self, names: Iterable[str]) -> list[str]:
-        """Copies the files, and returns their paths below `directory`, in the same order."""
+        """Copies the files, and returns the paths of the copies, in the same order.
+
+        Raises `GatewayError` for a name, file or size that is refused; the files before it stay shared.
+        """
         return [self._one(name) for name in names]
 
     def clear(self) -> None:
-        """Removes all copies, such as those of the batch before."""
+        """Removes all copies, such as those of the batch before. Raises `InfrastructureError` if the disk fails."""
         try:
             for child in self.directory.iterdir():
                 if child.is_dir() and not child.is_symlink():

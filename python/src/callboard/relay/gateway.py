@@ -22,7 +22,11 @@ MAX_MESSAGE = 8000
 
 
 class Batch:
-    """The arguments of one call of the participant's function, by position and by name, and the ids of its rows."""
+    """The arguments of one call of the participant's function, by position and by name, and the ids of its rows.
+
+    `ids` is a list, an array of one dimension or a column of a frame, with one value for each row and none twice. A
+    keyword `ids` is not sent. Arguments are any values that a `Client` sends.
+    """
 
     def __init__(self, *args: Any, ids: Any, **kwargs: Any) -> None:
         self.args = args
@@ -74,18 +78,24 @@ class Gateway:
         deadline: str | float = "5m",
         **settings: Any,
     ) -> None:
-        """`start_up_wait` and `deadline` are seconds or a text such as `"15m"`; `settings` are those of `Client`."""
+        """`start_up_wait` and `deadline` are seconds or a text such as `"15m"`; `settings` are those of `Client`.
+
+        Raises `TypeError` or `ValueError` for a time that is wrong.
+        """
         self.url = url
-        self._start_up_wait = timeout_ms(start_up_wait) / 1000
-        self._deadline = timeout_ms(deadline) / 1000
+        self._start_up_wait = timeout_ms(start_up_wait, "start_up_wait") / 1000
+        self._deadline = timeout_ms(deadline, "deadline") / 1000
         self._settings = settings
 
     def batches(self) -> Iterator[Batch]:
-        """Yields the batches in order."""
+        """Yields the batches in order. An exception here is the gateway's own failure, a `GatewayRaised`."""
         raise NotImplementedError(f"{type(self).__name__} has no method `batches`")
 
     def check(self, batch: Batch, rows: Rows) -> None:
-        """Further checks of one reply. Raise `InvalidReply` if the participant is to blame."""
+        """Further checks of one reply. Raise `InvalidReply` if the participant is to blame.
+
+        `rows` has the column of ids and the `columns`, each a list of Python values with one entry for each row.
+        """
 
     def replies(self) -> Iterator[tuple[Batch, Rows]]:
         """Sends the batches, and yields each with its accepted reply. Raises `RelayError`."""

@@ -16,7 +16,7 @@ Kind = type[bool] | type[int] | type[float] | type[str]
 
 _PLAIN = (bool, int, float, str)
 _NAMES: dict[Kind, str] = {int: "int of 64 bits", float: "finite float"}
-# At most so many wrong values are shown.
+# The most wrong values in one message.
 _SHOWN = 3
 
 

@@ -1,14 +1,12 @@
-"""What is said over HTTP, without a socket: requests, answers, problem documents, frames of a stream."""
+"""Answers over HTTP, without a socket: envelopes, frames of a stream, problem documents, and no answer at all."""
 
 from __future__ import annotations
 
 import json
-import math
 import socket
 import ssl
 import struct
-import urllib.parse
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import Iterator
 from email.utils import parsedate_to_datetime
 from typing import Any
 
@@ -16,23 +14,14 @@ import httpx
 import numpy as np
 
 from callboard._envelope import Buffer, EnvelopeError, decode
+from callboard.client._http_request import ENVELOPE, SMALL_BYTES, Endpoint, Sending
 from callboard.client.policy import CONNECTION_LOST, NO_CONNECTION
-from callboard.client.transport import Failure, Options, Settings
+from callboard.client.transport import Failure
 
-ENVELOPE = b"application/vnd.callboard.envelope"
-# A route without a stream answers with one output.
-ENVELOPES = b"application/vnd.callboard.envelope-stream, application/vnd.callboard.envelope;q=0.9"
 _STREAM_TYPE = "application/vnd.callboard.envelope-stream"
 _PROBLEM = "application/problem+json"
-
-# Pieces are sent in slices of this size, so that what is copied on the way stays in the processor's cache.
-_SLICE_BYTES = 1 << 20
-# Smaller envelopes are sent in one piece.
-_SMALL_BYTES = 64 << 10
 _FRAME = struct.Struct("<B3xI")
 _OUTPUT, _ERROR, _END = 0, 1, 2
-# A node has at most an hour for a call.
-_MAX_TIMEOUT_MS = 3_600_000
 
 _KINDS = {
     400: "invalid_input", 401: "unauthenticated", 403: "permission_denied", 404: "not_found", 405: "invalid_input",
@@ -40,121 +29,6 @@ _KINDS = {
     415: "invalid_input", 422: "invalid_input", 429: "overloaded", 431: "invalid_input", 499: "cancelled",
     502: "unavailable", 503: "unavailable", 504: "deadline_exceeded",
 }  # fmt: skip
-
-
-# ---- Requests --------------------------------------------------------------------------------------------------------
-
-
-class Body:
-    """The pieces of an envelope, to be sent more than once."""
-
-    def __init__(self, pieces: Sequence[Buffer]) -> None:
-        self.length = sum(map(len, pieces))
-        self.pieces: Sequence[Buffer] = [b"".join(pieces)] if self.length <= _SMALL_BYTES else pieces
-
-    def slices(self) -> Iterator[Buffer]:
-        for piece in self.pieces:
-            if len(piece) <= _SLICE_BYTES:
-                yield piece
-                continue
-            view = memoryview(piece)
-            for start in range(0, len(view), _SLICE_BYTES):
-                yield view[start : start + _SLICE_BYTES]
-
-
-class Sending(httpx.SyncByteStream, httpx.AsyncByteStream):
-    """A body on its way. A node starts no call before it has the whole body."""
-
-    def __init__(self, body: Body) -> None:
-        self._body = body
-        self.is_whole = False
-
-    def __iter__(self) -> Iterator[bytes]:
-        yield from self._body.slices()  # type: ignore[misc]
-        self.is_whole = True
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        for piece in self._body.slices():
-            yield piece  # type: ignore[misc]
-        self.is_whole = True
-
-
-class Endpoint:
-    """Where the calls go: the address, the headers of every request, and TLS."""
-
-    def __init__(self, url: str, settings: Settings) -> None:
-        try:
-            self.base = httpx.URL(url)
-            port = self.base.port
-        except (httpx.InvalidURL, ValueError) as error:
-            raise ValueError(f"url={url!r}: {error}") from None
-        if not self.base.host or self.base.query or self.base.fragment:
-            raise ValueError(f'url={url!r}: write "http://host:port"')
-        self.name = f"{self.base.scheme}://{self.base.netloc.decode()}"
-        self.is_tls = self.base.scheme == "https"
-        self.default_port = port is None
-        self._prefix = self.base.raw_path.rstrip(b"/").decode("ascii")
-        self._urls: dict[tuple[str, bool], httpx.URL] = {}
-        self._headers = [
-            (b"Host", self.base.netloc),
-            (b"Content-Type", ENVELOPE),
-            (b"Accept-Encoding", b"identity"),
-            (b"User-Agent", b"callboard-python"),
-        ]
-        if settings.api_key is not None:
-            self._headers.append((b"Authorization", b"Bearer " + _header("api_key", settings.api_key)))
-        for name, value in settings.headers.items():
-            self._headers.append((_header("headers", name), _header(f"headers[{name!r}]", value)))
-        self.tls = _tls(settings) if self.is_tls else False
-
-    def url(self, route: str, function: bool) -> httpx.URL:
-        found = self._urls.get((route, function))
-        if found is None:
-            path = f"/v1/call/{route.lstrip('/')}" if function else route
-            raw = f"{self._prefix}{urllib.parse.quote(path, safe='/')}".encode("ascii")
-            found = self.base.copy_with(raw_path=raw)
-            if len(self._urls) < 1024:
-                self._urls[route, function] = found
-        return found
-
-    def request(
-        self, route: str, body: Body, options: Options, remaining: float | None, accept: bytes
-    ) -> httpx.Request:
-        if options.session is not None:
-            raise ValueError("session: sessions are for quic:// only")
-        headers = [*self._headers, (b"Accept", accept), (b"Content-Length", b"%d" % body.length)]
-        if remaining is not None:
-            millis = min(max(1, math.ceil(remaining * 1000)), _MAX_TIMEOUT_MS)
-            headers.append((b"X-Request-Timeout-Ms", b"%d" % millis))
-        if options.priority is not None:
-            headers.append((b"X-Request-Priority", options.priority.encode()))
-        if options.request_id is not None:
-            headers.append((b"X-Request-Id", _header("request_id", options.request_id)))
-        if options.traceparent is not None:
-            headers.append((b"Traceparent", _header("traceparent", options.traceparent)))
-        return httpx.Request("POST", self.url(route, options.function), headers=headers, stream=Sending(body))
-
-
-def _header(name: str, value: str) -> bytes:
-    if not value.isascii() or not value.isprintable():
-        raise ValueError(f"{name}: visible ASCII characters only")
-    return value.encode("ascii")
-
-
-def _tls(settings: Settings) -> ssl.SSLContext | bool:
-    if settings.verify is False:
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
-    elif isinstance(settings.verify, str):
-        context = ssl.create_default_context(cafile=settings.verify)
-    else:
-        context = httpx.create_ssl_context()
-        context.load_default_certs()
-    if settings.certificate is not None:
-        files = (settings.certificate,) if isinstance(settings.certificate, str) else settings.certificate
-        context.load_cert_chain(*files)
-    return context
 
 
 # ---- Answers ---------------------------------------------------------------------------------------------------------
@@ -172,7 +46,7 @@ class Reply:
         announced = response.headers.get("content-length", "")
         length = int(announced) if announced.isdecimal() else 0
         self._check(length)
-        self._place = np.empty(length, np.uint8).data if length > _SMALL_BYTES else None
+        self._place = np.empty(length, np.uint8).data if length > SMALL_BYTES else None
         self._pieces: list[bytes] = []
         self._came = 0
 
@@ -371,7 +245,7 @@ def failure_of_exception(error: httpx.HTTPError, endpoint: Endpoint, body: objec
     words = "the call may have run" if was_started else "it was not started"
     return Failure(
         "unavailable",
-        f"the connection to {endpoint.name} was lost, and {words}: {error or type(error).__name__}",
+        f"the connection to {endpoint.name} was lost, and {words}: {str(error) or type(error).__name__}",
         status=503,
         error_type=CONNECTION_LOST,
         retryable=not was_started,

@@ -1,0 +1,107 @@
+//! What is said to the node.
+
+use std::io;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+
+use callboard_codec::{Envelope, Payload};
+use callboard_core::Failure;
+use callboard_core::edge::ErrorParts;
+use parking_lot::Mutex;
+
+use super::ServeWorkerError;
+use crate::frame::write_frame;
+use crate::message::{self, FromChild, ItemError, PROTOCOL};
+use crate::shared_memory::{Outgoing, Placed};
+use crate::socket::Inbox;
+
+/// The socket's writing side.
+#[derive(Clone)]
+pub(super) struct Node(Arc<Mutex<Writer>>);
+
+struct Writer {
+    socket: Inbox,
+    memories: Option<Outgoing>,
+    /// The most bytes of a frame.
+    max_bytes: usize,
+}
+
+/// The outcomes of a batch, in the order of its items.
+pub(super) struct Outcomes {
+    items: Vec<Option<ItemError>>,
+    parts: Vec<Envelope>,
+    /// The bytes that a frame has left for outputs.
+    room: usize,
+}
+
+impl Node {
+    pub(super) fn new(socket: UnixStream) -> Self {
+        Self(Arc::new(Mutex::new(Writer { socket: Inbox::new(socket), memories: None, max_bytes: 0 })))
+    }
+
+    /// The node has said how many bytes a frame may have.
+    pub(super) fn set_max_bytes(&self, max_bytes: usize) {
+        self.0.lock().max_bytes = max_bytes;
+    }
+
+    /// Says that batches may come. From now on large frames lie in shared memory, if both sides share it.
+    pub(super) fn ready(&self, shared_memory: bool, max_batches: usize, ahead: usize) -> Result<(), ServeWorkerError> {
+        self.0.lock().memories = shared_memory.then(Outgoing::default);
+        let worker = concat!("rust, callboard ", env!("CARGO_PKG_VERSION")).to_owned();
+        self.send(&FromChild::Ready { protocol: PROTOCOL, worker, shared_memory, max_batches, ahead }, &[])
+    }
+
+    /// Says that there is no worker.
+    pub(super) fn failed(&self, failure: &Failure) -> Result<(), ServeWorkerError> {
+        self.send(&FromChild::Failed { message: failure.message().to_owned(), trace: None }, &[])
+    }
+
+    pub(super) fn send(&self, message: &FromChild, parts: &[Envelope]) -> Result<(), ServeWorkerError> {
+        let head = message::encode(message).map_err(io::Error::other)?;
+        let writer = &mut *self.0.lock();
+        let parts = parts.iter().map(|part| (part.len(), part.parts()));
+        let Placed { memory, descriptor } =
+            writer.memories.as_mut().map_or_else(Placed::default, |memories| memories.place(parts.clone()));
+        Ok(write_frame(&mut writer.socket.outbox(descriptor), &head, parts, memory)?)
+    }
+
+    /// An output of a stream.
+    pub(super) fn output(&self, output: &Payload) -> Result<Envelope, Box<ErrorParts>> {
+        let room = self.0.lock().max_bytes;
+        envelope(output, room)
+    }
+
+    pub(super) fn outcomes(&self) -> Outcomes {
+        Outcomes { items: Vec::new(), parts: Vec::new(), room: self.0.lock().max_bytes }
+    }
+}
+
+impl Outcomes {
+    /// The next item has this output, which is none of a stream, or has failed.
+    pub(super) fn push(&mut self, outcome: Result<Option<Payload>, Box<ErrorParts>>) {
+        let envelope = outcome.and_then(|output| output.map(|output| envelope(&output, self.room)).transpose());
+        self.items.push(match envelope {
+            Ok(part) => {
+                self.room -= part.as_ref().map_or(0, Envelope::len);
+                self.parts.extend(part);
+                None
+            }
+            Err(error) => Some((*error).into()),
+        });
+    }
+
+    pub(super) fn send(self, id: u64, node: &Node) -> Result<(), ServeWorkerError> {
+        node.send(&FromChild::Outcomes { id, items: self.items, last: false }, &self.parts)
+    }
+}
+
+/// An output that fits into a frame with this much room.
+fn envelope(output: &Payload, room: usize) -> Result<Envelope, Box<ErrorParts>> {
+    let failed = |failure: Failure| Box::new(failure.into_parts());
+    let envelope = output.to_envelope().map_err(|error| failed(error.into()))?;
+    if envelope.len() > room {
+        let why = format!("the outputs of the batch exceed the {room} bytes that are left of it");
+        return Err(failed(Failure::new(why)));
+    }
+    Ok(envelope)
+}

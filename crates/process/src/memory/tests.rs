@@ -1,0 +1,158 @@
+//! Control groups in a directory that behaves as the kernel's.
+
+use std::fs;
+
+use super::*;
+
+/// A directory in the place of the kernel: a group has its files from its start, and cannot be removed while it has a
+/// process.
+#[derive(Clone, Debug, Default)]
+struct Directory {
+    log: Arc<Mutex<Vec<String>>>,
+    /// Processes do not end at once: groups are removed only when they are asked for the second time.
+    is_slow: bool,
+    /// Another process is in the node's own group.
+    is_shared: bool,
+    tried: Arc<Mutex<Vec<PathBuf>>>,
+}
+
+impl Directory {
+    fn note(&self, what: &str, path: &Path, text: &str) {
+        let parts: Vec<_> = path.iter().rev().take(2).filter_map(|part| part.to_str()).collect();
+        let name = if what == "write" { format!("{}/{}", parts[1], parts[0]) } else { parts[0].to_owned() };
+        self.log.lock().push(format!("{what} {name} {text}").trim_end().to_owned());
+    }
+}
+
+impl Files for Directory {
+    fn make(&self, group: &Path) -> io::Result<()> {
+        self.note("make", group, "");
+        fs::create_dir(group)?;
+        for file in
+            ["memory.max", "memory.swap.max", "memory.oom.group", "memory.events", "cgroup.procs", "cgroup.kill"]
+        {
+            fs::write(group.join(file), "")?;
+        }
+        Ok(())
+    }
+
+    fn write(&self, file: &Path, text: &str) -> io::Result<()> {
+        self.note("write", file, text);
+        if self.is_shared && file.ends_with("cgroup.subtree_control") {
+            return Err(io::ErrorKind::ResourceBusy.into());
+        }
+        System.write(file, text)
+    }
+
+    fn remove(&self, group: &Path) -> io::Result<()> {
+        let mut tried = self.tried.lock();
+        if self.is_slow && !tried.iter().any(|other| other == group) {
+            tried.push(group.to_owned());
+            return Err(io::ErrorKind::ResourceBusy.into());
+        }
+        self.note("remove", group, "");
+        fs::remove_dir_all(group)
+    }
+}
+
+/// The group of a node, which is removed at the end of the test.
+struct Own(PathBuf);
+
+impl Own {
+    fn new(controllers: &str) -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let name = format!("callboard-memory-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let path = std::env::temp_dir().join(name);
+        fs::create_dir_all(&path).unwrap();
+        for (file, text) in [("cgroup.controllers", controllers), ("cgroup.subtree_control", ""), ("cgroup.procs", "")]
+        {
+            fs::write(path.join(file), text).unwrap();
+        }
+        Self(path)
+    }
+
+    /// Of a node with number 7; only 8 runs beside it.
+    fn groups(&self, directory: &Directory) -> io::Result<Arc<Groups>> {
+        Groups::try_new(Box::new(directory.clone()), self.0.clone(), 7, |pid| pid == 8).map(Arc::new)
+    }
+
+    fn below(&self) -> Vec<String> {
+        let entries = fs::read_dir(&self.0).unwrap().map(Result::unwrap).filter(|entry| entry.path().is_dir());
+        let mut names: Vec<_> = entries.map(|entry| entry.file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    }
+}
+
+impl Drop for Own {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+#[test]
+fn a_child_is_limited_before_it_enters_its_group_and_the_group_ends_with_it() {
+    let (own, directory) = (Own::new("cpu memory pids\n"), Directory::default());
+    let name = own.0.file_name().unwrap().to_str().unwrap().to_owned();
+    let groups = own.groups(&directory).unwrap();
+    let expected = [
+        "make callboard-7-node".to_owned(),
+        "write callboard-7-node/cgroup.procs 7".to_owned(),
+        format!("write {name}/cgroup.subtree_control +memory"),
+    ];
+    assert_eq!(std::mem::take(&mut *directory.log.lock()), expected);
+
+    let group = groups.limit(40, 1 << 20).unwrap();
+    assert!(!group.was_exceeded());
+    fs::write(group.path.join("memory.events"), "low 0\nmax 9\noom 1\noom_kill 0\n").unwrap();
+    assert!(!group.was_exceeded(), "memory was reclaimed, and nothing killed");
+    fs::write(group.path.join("memory.events"), "low 0\nmax 9\noom 1\noom_kill 1\n").unwrap();
+    assert!(group.was_exceeded());
+    drop(group);
+    let expected = [
+        "make callboard-7-0",
+        "write callboard-7-0/memory.max 1048576",
+        "write callboard-7-0/memory.swap.max 0",
+        "write callboard-7-0/memory.oom.group 1",
+        "write callboard-7-0/cgroup.procs 40",
+        "write callboard-7-0/cgroup.kill 1",
+        "remove callboard-7-0",
+    ];
+    assert_eq!(*directory.log.lock(), expected);
+}
+
+#[test]
+fn a_thousand_children_leave_no_group_although_their_processes_end_late() {
+    let (own, directory) = (Own::new("memory"), Directory { is_slow: true, ..Directory::default() });
+    let groups = own.groups(&directory).unwrap();
+    for _ in 0..1000 {
+        drop(groups.limit(40, 1 << 20).unwrap());
+        assert!(own.below().len() <= 2, "{:?}", own.below());
+    }
+    groups.remove(own.0.join("callboard-7-999"));
+    assert_eq!(own.below(), ["callboard-7-node"]);
+}
+
+#[test]
+fn groups_of_a_node_that_was_killed_are_removed_by_the_next() {
+    let (own, directory) = (Own::new("memory"), Directory::default());
+    for name in ["callboard-6-node", "callboard-6-3", "callboard-7-1", "callboard-8-0", "other", "callboard-x-1"] {
+        directory.make(&own.0.join(name)).unwrap();
+    }
+    let _groups = own.groups(&directory).unwrap();
+    assert_eq!(own.below(), ["callboard-7-node", "callboard-8-0", "callboard-x-1", "other"]);
+}
+
+#[test]
+fn a_node_without_the_controller_or_with_others_in_its_group_makes_no_group() {
+    let own = Own::new("cpu pids");
+    let error = own.groups(&Directory::default()).err().unwrap().to_string();
+    assert!(error.ends_with("has no controller `memory`"), "{error}");
+    assert!(own.below().is_empty());
+    let own = Own::new("memory");
+    let directory = Directory { is_shared: true, ..Directory::default() };
+    assert_eq!(own.groups(&directory).err().unwrap().kind(), io::ErrorKind::ResourceBusy);
+    assert!(own.below().is_empty(), "it is back in its own group: {:?}", directory.log.lock());
+    let no_version_2 = Groups::try_new(Box::new(System), PathBuf::from("/no/such/directory"), 7, |_| false);
+    assert!(no_version_2.is_err());
+}

@@ -1,0 +1,124 @@
+//! A spare: a child of a stage that is ready, and waits for the next replica that needs one.
+//!
+//! * **Taken, or ended:** another one is started, without a pause for the stage.
+//! * **Failed start:** tried again after [`RETRY_AFTER`]; replicas start their own children meanwhile.
+//! * **Cancelled:** it is killed with its stage.
+
+use std::sync::{Arc, OnceLock, Weak};
+use std::time::Duration;
+
+use callboard_core::{Failure, Replica};
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+use tokio::task::AbortHandle;
+use tokio::time::{sleep, timeout};
+
+use crate::config::ProcessConfig;
+use crate::connection::{Agreed, Connection};
+use crate::fork_server::ForkServer;
+use crate::writer::FrameWriter;
+
+/// How often it is looked whether a spare still runs: an ended one is replaced within this time and its start.
+const LOOK_INTERVAL: Duration = Duration::from_millis(500);
+
+/// A start that fails is seldom better at once.
+const RETRY_AFTER: Duration = Duration::from_secs(10);
+
+/// A child that is ready.
+pub(crate) type ReadyChild = (Connection, FrameWriter, Agreed);
+
+/// How the children of a stage are started, and the one that waits.
+pub(crate) struct Children {
+    pub(crate) config: ProcessConfig,
+    fork_server: Arc<ForkServer>,
+    spare: Arc<Spare>,
+    /// What keeps a spare.
+    keeper: OnceLock<AbortHandle>,
+}
+
+#[derive(Default)]
+struct Spare {
+    child: Mutex<Option<ReadyChild>>,
+    /// The replica that has started last. Weak: it has a client of its node.
+    replica: Mutex<Weak<Replica>>,
+    /// A replica has started.
+    is_taken: Notify,
+}
+
+impl Children {
+    pub(crate) fn new(config: &ProcessConfig) -> Self {
+        let (config, fork_server) = (config.clone(), Arc::new(ForkServer::new(config)));
+        Self { config, fork_server, spare: Arc::default(), keeper: OnceLock::new() }
+    }
+
+    /// A child that is ready, for a replica: the spare, or a new one.
+    pub(crate) async fn start(&self, replica: &Arc<Replica>, is_streaming: bool) -> Result<ReadyChild, Failure> {
+        // A child is pinned before it has threads, and a spare has no core.
+        let keeps = self.config.spare && replica.core().is_none();
+        let spare = if keeps { self.spare.take() } else { None };
+        let child = match spare {
+            Some(child) => child,
+            None => Connection::start(&self.config, &self.fork_server, replica, is_streaming).await?,
+        };
+        if keeps {
+            *self.spare.replica.lock() = Arc::downgrade(replica);
+            self.spare.is_taken.notify_one();
+            self.keeper.get_or_init(|| {
+                let (config, fork_server) = (self.config.clone(), Arc::clone(&self.fork_server));
+                tokio::spawn(keep(Arc::clone(&self.spare), config, fork_server, is_streaming)).abort_handle()
+            });
+        }
+        Ok(child)
+    }
+}
+
+impl Drop for Children {
+    fn drop(&mut self) {
+        if let Some(keeper) = self.keeper.get() {
+            keeper.abort();
+        }
+    }
+}
+
+impl Spare {
+    fn take(&self) -> Option<ReadyChild> {
+        self.child.lock().take().filter(|(connection, ..)| !connection.child.has_ended())
+    }
+
+    /// Waits until there is none.
+    async fn until_gone(&self) {
+        loop {
+            let _ = timeout(LOOK_INTERVAL, self.is_taken.notified()).await;
+            match &*self.child.lock() {
+                None => return,
+                Some((connection, ..)) if !connection.child.has_ended() => {}
+                Some(_) => break,
+            }
+        }
+        tracing::warn!("a spare child has ended; another one is started");
+        self.child.lock().take();
+    }
+}
+
+/// Starts a spare, and another one when it is gone. It is told the index of the replica that has started last.
+async fn keep(spare: Arc<Spare>, config: ProcessConfig, fork_server: Arc<ForkServer>, is_streaming: bool) {
+    loop {
+        let Some(replica) = spare.replica.lock().upgrade() else {
+            spare.is_taken.notified().await;
+            continue;
+        };
+        let started = Connection::start(&config, &fork_server, &replica, is_streaming).await;
+        let stage = replica.stage().clone();
+        drop(replica);
+        match started {
+            Ok(child) => {
+                *spare.child.lock() = Some(child);
+                spare.until_gone().await;
+            }
+            Err(error) => {
+                tracing::warn!(%stage, "there is no spare child: {}", error.message());
+                sleep(RETRY_AFTER).await;
+            }
+        }
+    }
+}

@@ -1,0 +1,154 @@
+"""Calls as requests over HTTP, without a socket: bodies in slices, headers, TLS and the proxy."""
+
+from __future__ import annotations
+
+import math
+import ssl
+import urllib.parse
+from collections.abc import AsyncIterator, Iterator, Sequence
+
+import httpx
+
+from callboard._envelope import Buffer
+from callboard.client.transport import Options, Settings, without_user
+
+ENVELOPE = b"application/vnd.callboard.envelope"
+# A route without a stream answers with one output.
+ENVELOPES = b"application/vnd.callboard.envelope-stream, application/vnd.callboard.envelope;q=0.9"
+
+# Pieces are sent in slices of this size, so that what is copied on the way stays in the processor's cache.
+_SLICE_BYTES = 1 << 20
+# Smaller envelopes are sent in one piece.
+SMALL_BYTES = 64 << 10
+# A node has at most an hour for a call.
+_MAX_TIMEOUT_MS = 3_600_000
+
+
+class Body:
+    """The pieces of an envelope, to be sent more than once."""
+
+    def __init__(self, pieces: Sequence[Buffer]) -> None:
+        self.length = sum(map(len, pieces))
+        self.pieces: Sequence[Buffer] = [b"".join(pieces)] if self.length <= SMALL_BYTES else pieces
+
+    def slices(self) -> Iterator[Buffer]:
+        for piece in self.pieces:
+            if len(piece) <= _SLICE_BYTES:
+                yield piece
+                continue
+            view = memoryview(piece)
+            for start in range(0, len(view), _SLICE_BYTES):
+                yield view[start : start + _SLICE_BYTES]
+
+
+class Sending(httpx.SyncByteStream, httpx.AsyncByteStream):
+    """A body on its way. A node starts no call before it has the whole body."""
+
+    def __init__(self, body: Body) -> None:
+        self._body = body
+        self.is_whole = False
+
+    def __iter__(self) -> Iterator[bytes]:
+        yield from self._body.slices()  # type: ignore[misc]
+        self.is_whole = True
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        for piece in self._body.slices():
+            yield piece  # type: ignore[misc]
+        self.is_whole = True
+
+
+class Endpoint:
+    """Where the calls go: the address, the headers of every request, and TLS."""
+
+    def __init__(self, url: str, settings: Settings) -> None:
+        shown = without_user(url)
+        try:
+            self.base = httpx.URL(url)
+            port = self.base.port
+        except (httpx.InvalidURL, ValueError) as error:
+            # What httpx says may have a part of a password.
+            reason = error if shown == url else "its user or password must be percent-encoded"
+            raise ValueError(f"url={shown!r}: {reason}") from None
+        if not self.base.host or self.base.query or self.base.fragment:
+            raise ValueError(f'url={shown!r}: write "http://host:port"')
+        if self.base.userinfo and settings.api_key is not None:
+            raise ValueError(f"url={shown!r}: has a user and a password, and there is an api_key: give one of them")
+        if settings.cluster is not None:
+            raise ValueError("cluster: is for quic:// only")
+        self.name = f"{self.base.scheme}://{self.base.netloc.decode()}"
+        self.is_tls = self.base.scheme == "https"
+        self.default_port = port is None
+        self._prefix = self.base.raw_path.rstrip(b"/").decode("ascii")
+        self._urls: dict[tuple[str, bool], httpx.URL] = {}
+        self._headers = [
+            (b"Host", self.base.netloc),
+            (b"Content-Type", ENVELOPE),
+            (b"Accept-Encoding", b"identity"),
+            (b"User-Agent", b"callboard-python"),
+        ]
+        if settings.api_key is not None:
+            self._headers.append((b"Authorization", b"Bearer " + settings.api_key.encode("ascii")))
+        for name, value in settings.headers.items():
+            self._headers.append((name.encode("ascii"), value.encode("ascii")))
+        self.tls = _tls(settings) if self.is_tls else False
+        self.proxy = None if settings.proxy is None else _proxy(settings.proxy)
+
+    def url(self, route: str, function: bool) -> httpx.URL:
+        found = self._urls.get((route, function))
+        if found is None:
+            path = f"/v1/call/{route.lstrip('/')}" if function else route
+            raw = f"{self._prefix}{urllib.parse.quote(path, safe='/')}".encode("ascii")
+            found = self.base.copy_with(raw_path=raw)
+            if len(self._urls) < 1024:
+                self._urls[route, function] = found
+        return found
+
+    def request(
+        self, route: str, body: Body, options: Options, remaining: float | None, accept: bytes
+    ) -> httpx.Request:
+        if options.session is not None:
+            raise ValueError("session: sessions are for quic:// only")
+        headers = [*self._headers, (b"Accept", accept), (b"Content-Length", b"%d" % body.length)]
+        if remaining is not None:
+            millis = min(max(1, math.ceil(remaining * 1000)), _MAX_TIMEOUT_MS)
+            headers.append((b"X-Request-Timeout-Ms", b"%d" % millis))
+        if options.priority is not None:
+            headers.append((b"X-Request-Priority", options.priority.encode()))
+        if options.request_id is not None:
+            headers.append((b"X-Request-Id", options.request_id.encode("ascii")))
+        if options.traceparent is not None:
+            headers.append((b"Traceparent", options.traceparent.encode("ascii")))
+        return httpx.Request("POST", self.url(route, options.function), headers=headers, stream=Sending(body))
+
+
+def _proxy(url: str) -> httpx.Proxy:
+    try:
+        proxy = httpx.Proxy(url)
+        if proxy.url.host and 1 <= (proxy.url.port or 1) <= 65535:
+            return proxy
+    except (httpx.InvalidURL, ValueError):
+        pass
+    raise ValueError(f'proxy={without_user(url)!r}: write "http://host:port", with a port from 1 to 65535')
+
+
+def _tls(settings: Settings) -> ssl.SSLContext | bool:
+    if settings.verify is False:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    elif isinstance(settings.verify, str):
+        try:
+            context = ssl.create_default_context(cafile=settings.verify)
+        except OSError as error:
+            raise ValueError(f"verify={settings.verify!r}: {error}") from error
+    else:
+        context = httpx.create_ssl_context()
+        context.load_default_certs()
+    if settings.certificate is not None:
+        files = (settings.certificate,) if isinstance(settings.certificate, str) else settings.certificate
+        try:
+            context.load_cert_chain(*files)
+        except OSError as error:
+            raise ValueError(f"certificate={settings.certificate!r}: {error}") from error
+    return context

@@ -1,0 +1,103 @@
+"""Retries on paper: which failed call is made again, and when."""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+
+import pytest
+
+pytest.importorskip("httpx")
+
+
+from callboard.client._http_reply import _retry_after
+from callboard.client.policy import CONNECTION_LOST, Attempts, RetryBudget, StartUp
+from callboard.client.transport import Failure, Options, Settings
+
+UNUSED = Options()
+
+
+def test_retries_are_at_most_a_fifth_of_the_calls_and_ten_a_second() -> None:
+    """For any order of calls and losses, counted over ten seconds."""
+    chance = random.Random(7)
+    for _ in range(50):
+        budget, now, history = RetryBudget(), 0.0, deque[tuple[float, int, int]]()
+        for _ in range(100):
+            now += chance.random() * 0.7
+            calls, losses = chance.randrange(60), chance.randrange(60)
+            for _ in range(calls):
+                budget.called(now)
+            history.append((now, calls, sum(budget.take(now) for _ in range(losses))))
+            called = sum(calls for at, calls, _ in history if now - at < 20)
+            taken = sum(taken for at, _, taken in history if now - at < 9)
+            assert taken <= called / 5 + 2 * 10 * 10
+
+
+def attempts(options: Options = UNUSED, *, started: bool = True, budget: RetryBudget | None = None) -> Attempts:
+    start_up = StartUp(10)
+    start_up.is_over = started
+    return Attempts(Settings(), options, budget or RetryBudget(), start_up, 0.0)
+
+
+REFUSED = Failure("overloaded", "full", retryable=True, was_started=False, retry_after=1.0)
+LOST = Failure("unavailable", "lost", error_type=CONNECTION_LOST)
+
+
+def test_a_refused_call_is_made_again_after_the_time_that_the_node_says() -> None:
+    call = attempts()
+    assert 1.01 <= call.pause(REFUSED, 0.0) <= 1.03
+    assert 1.02 <= call.pause(REFUSED, 1.0) <= 1.06
+    with pytest.raises(Failure):
+        call.pause(REFUSED, 2.0)
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [
+        LOST,
+        Failure("failed", "no"),
+        Failure("worker_failed", "it died", retryable=True),
+        Failure("overloaded", "much later", retryable=True, was_started=False, retry_after=11.0),
+    ],
+)
+def test_what_may_have_run_is_not_made_again(failure: Failure) -> None:
+    with pytest.raises(Failure):
+        attempts().pause(failure, 0.0)
+
+
+def test_a_lost_call_that_may_run_twice_is_made_again_and_a_refusal_afterwards_does_not_hide_it() -> None:
+    call = attempts(Options(idempotent=True))
+    call.pause(LOST, 0.0)
+    call.pause(REFUSED, 0.1)
+    with pytest.raises(Failure) as last:
+        call.pause(REFUSED, 0.2)
+    assert last.value is LOST
+
+
+def test_no_attempt_begins_after_the_deadline() -> None:
+    with pytest.raises(Failure):
+        attempts(Options(timeout=0.9)).pause(REFUSED, 0.0)
+    attempts(Options(timeout=1.2)).pause(REFUSED, 0.0)
+
+
+def test_calls_of_a_stream_wait_for_room_until_their_deadline() -> None:
+    call, now = attempts(Options(timeout=60.0, waits_for_room=True)), 0.0
+    with pytest.raises(Failure):
+        while True:
+            now += call.pause(REFUSED, now)
+    assert 50 < now < 60
+
+
+def test_retries_end_with_the_budget() -> None:
+    budget = RetryBudget()
+    while budget.take(0.0):
+        pass
+    with pytest.raises(Failure):
+        attempts(budget=budget).pause(REFUSED, 0.0)
+
+
+def test_a_retry_after_is_seconds_or_a_date() -> None:
+    assert _retry_after("3") == 3.0
+    assert _retry_after("Mon, 01 Jan 2001 00:00:00 GMT") == 0.0
+    assert (_retry_after("Fri, 01 Jan 2100 00:00:00 GMT") or 0) > 1e6
+    assert _retry_after("soon") is None and _retry_after(None) is None

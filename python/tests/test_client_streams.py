@@ -1,0 +1,128 @@
+"""Streams of a client: replies one by one, and many calls in order."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import struct
+import threading
+import time
+from typing import Any
+
+import pytest
+
+pytest.importorskip("httpx")
+
+from http_node import LIMIT, Node, Request, echo, frames, problem, response, value
+
+from callboard import AsyncClient, CallError, Client
+from callboard._envelope import decode, encode
+from callboard.client import (
+    DeadlineExceededError,
+    FailedError,
+    InvalidInputError,
+    OverloadedError,
+    UnavailableError,
+)
+
+
+def test_replies_come_one_by_one_and_a_cut_stream_is_an_error() -> None:
+    with Node(lambda request: frames(1, [2], end=decode(request.body))) as node, Client(node.url) as client:
+        assert list(client.replies("/count", True)) == [1, [2]]
+        replies = client.replies("/count", False)
+        assert (next(replies), next(replies)) == (1, [2])
+        with pytest.raises(UnavailableError, match="cut after 2 outputs"):
+            next(replies)
+
+
+def test_a_route_without_a_stream_replies_once() -> None:
+    with Node(echo) as node, Client(node.url) as client:
+        assert list(client.replies("/echo", 5)) == [5]
+
+
+def test_an_error_in_a_stream_has_its_class() -> None:
+    body = encode({"kind": "overloaded", "message": "m", "status": 429, "retryable": False})
+    answer = response(struct.pack("<B3xI", 1, len(body)) + body, media_type="application/vnd.callboard.envelope-stream")
+    with Node(lambda _: answer) as node, Client(node.url) as client, pytest.raises(OverloadedError):
+        list(client.replies("/count", 1))
+
+
+def test_a_stream_keeps_the_order_and_has_errors_in_their_place() -> None:
+    def answer(request: Request) -> bytes:
+        number = decode(request.body)
+        time.sleep(random.random() * 0.01)
+        return problem(500, "failed") if number == 3 else value(number)
+
+    with Node(answer) as node, Client(node.url) as client:
+        inputs = [0, 1, 2, 3, object(), *range(5, 40)]
+        results = list(client.stream("/echo", inputs, look_ahead=8))
+        assert [each for each in results if not isinstance(each, CallError)] == [0, 1, 2, *range(5, 40)]
+        assert isinstance(results[3], FailedError) and isinstance(results[4], InvalidInputError)
+        pairs = list(client.stream("/echo", range(5), with_inputs=True, returns=int))
+        assert [pair[0] for pair in pairs] == list(range(5)) and pairs[4] == (4, 4)
+        with pytest.raises(FailedError):
+            list(client.stream("/echo", range(5), stop_at_error=True))
+
+
+def test_a_stream_pulls_no_more_than_its_look_ahead_and_ends_what_is_in_flight() -> None:
+    release, pulled = threading.Event(), []
+
+    def inputs() -> Any:
+        for number in range(1000):
+            pulled.append(number)
+            yield number
+
+    def answer(request: Request) -> bytes | None:
+        if (number := decode(request.body)) != 0:
+            release.wait(LIMIT)
+        return value(number)
+
+    with Node(answer) as node, Client(node.url) as client:
+        for result in client.stream("/echo", inputs(), look_ahead=4):
+            assert result == 0
+            break
+        assert 1 <= len(pulled) <= 5
+        # The connections of the calls in flight are closed: the next read there finds the end.
+        release.set()
+        assert node.closed.wait(LIMIT)
+
+
+def test_a_late_result_is_an_error_in_its_place() -> None:
+    release = threading.Event()
+
+    def answer(request: Request) -> bytes | None:
+        number = decode(request.body)
+        return value(number) if number != 1 or release.wait(LIMIT) else None
+
+    with Node(answer) as node, Client(node.url) as client:
+        results = list(client.stream("/echo", range(4), timeout=0.3, look_ahead=4))
+        assert isinstance(results[1], DeadlineExceededError)
+        assert [results[0], *results[2:]] == [0, 2, 3]
+        release.set()
+
+
+def test_progress_is_shown_if_asked(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("tqdm")
+    with Node(echo) as node, Client(node.url) as client:
+        assert list(client.stream("/echo", [1, 2, 3], progress=True)) == [1, 2, 3]
+    assert "3/3" in capsys.readouterr().err
+
+
+def test_an_async_stream_ends_what_is_in_flight() -> None:
+    release = threading.Event()
+
+    def answer(request: Request) -> bytes | None:
+        if (number := decode(request.body)) != 0:
+            release.wait(LIMIT)
+        return value(number)
+
+    async def main(url: str) -> None:
+        async with AsyncClient(url) as client:
+            async with contextlib.aclosing(client.stream("/echo", range(1000), look_ahead=4)) as results:
+                assert await anext(results) == 0
+            release.set()
+            assert await asyncio.to_thread(node.closed.wait, LIMIT)
+
+    with Node(answer) as node:
+        asyncio.run(main(node.url))

@@ -1,0 +1,209 @@
+"""A client in tasks, threads and event loops, after a fork, and at the end of the interpreter."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+import subprocess
+import sys
+import textwrap
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("httpx")
+
+from http_node import LIMIT, Node, Request, echo, frames, problem, value
+from node import ENVIRONMENT
+
+from callboard import AsyncClient, Client
+from callboard._envelope import decode
+from callboard.client import (
+    DeadlineExceededError,
+    FailedError,
+    InvalidInputError,
+)
+
+
+def test_an_async_client_makes_the_same_calls() -> None:
+    def answer(request: Request) -> bytes:
+        if request.path == "/count":
+            return frames(1, 2)
+        given = decode(request.body)
+        return problem(500, "failed") if given == 3 else value(given)
+
+    async def main(url: str) -> None:
+        async with AsyncClient(url) as client:
+            assert await client.call("/echo", 1, returns=int) == 1
+            assert await client.send("echo", 1) == {"args": [1], "kwargs": {}}
+            assert await client.call_prepared(client.prepare("/echo", 2)) == 2
+            assert [each async for each in client.replies("/count", 1)] == [1, 2]
+            results = [each async for each in client.stream("/echo", [1, 2, 3, object(), 5], look_ahead=2)]
+            assert results[:2] == [1, 2] and results[4] == 5
+            assert isinstance(results[2], FailedError) and isinstance(results[3], InvalidInputError)
+
+            async def slow_inputs() -> Any:
+                for number in range(3):
+                    await asyncio.sleep(0.01)
+                    yield number
+
+            pairs = [pair async for pair in client.stream("/echo", slow_inputs(), with_inputs=True)]
+            assert pairs == [(0, 0), (1, 1), (2, 2)]
+            with pytest.raises(FailedError):
+                async for _ in client.stream("/echo", [1, 3, 4], stop_at_error=True):
+                    pass
+
+    with Node(answer) as node:
+        asyncio.run(main(node.url))
+
+
+@pytest.mark.parametrize("phase", ["connect", "send", "wait", "receive"])
+def test_a_cancelled_task_leaves_the_client_well(phase: str) -> None:
+    """One connection only: a connection that is lost to the pool would block the next call."""
+    release, reached = threading.Event(), threading.Event()
+    silent = socket.create_server(("127.0.0.1", 0), backlog=0)
+    # Nothing is read there; with a full backlog, nothing connects.
+    queued = [socket.socket() for _ in range(4 if phase == "connect" else 0)]
+    for each in queued:
+        each.setblocking(False)
+        each.connect_ex(silent.getsockname())
+
+    def answer(request: Request) -> bytes | None:
+        if request.path == "/echo":
+            return echo(request)
+        reached.set()
+        if phase == "receive":
+            return value(b"x" * 100_000)[:50_000]
+        release.wait(LIMIT)
+        return None
+
+    async def main(node: Node) -> None:
+        at_silent = phase in ("connect", "send")
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}" if at_silent else node.url
+        client = AsyncClient(url, max_connections=1, connect_timeout=LIMIT)
+        call = asyncio.ensure_future(client.call("/slow", np.zeros(64 << 20, np.uint8) if phase == "send" else 1))
+        if at_silent:
+            await asyncio.wait([call], timeout=0.2)
+        else:
+            assert await asyncio.to_thread(reached.wait, LIMIT)
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        release.set()
+        if at_silent:
+            with pytest.raises(DeadlineExceededError) as raised:
+                await client.call("/slow", np.zeros(64 << 20, np.uint8), timeout=0.2)
+            assert "max_connections" not in str(raised.value)
+        else:
+            assert await client.call("/echo", 2, timeout=LIMIT) == 2
+        await client.aclose()
+
+    try:
+        with Node(answer) as node:
+            asyncio.run(main(node))
+    finally:
+        for each in (silent, *queued):
+            each.close()
+
+
+def test_a_client_serves_two_event_loops() -> None:
+    with Node(echo) as node:
+        client = AsyncClient(node.url)
+
+        async def main() -> None:
+            assert await client.call("/echo", 1) == 1
+            assert await client.call("/echo", 2) == 2
+
+        asyncio.run(main())
+        asyncio.run(main())
+        threads = [threading.Thread(target=asyncio.run, args=(main(),)) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(LIMIT)
+        assert len(node.requests) == 8
+
+
+def test_a_client_that_is_closed_in_one_event_loop_keeps_its_connections_in_others() -> None:
+    with Node(echo) as node, contextlib.closing(asyncio.new_event_loop()) as one:
+        client = AsyncClient(node.url)
+        with contextlib.closing(asyncio.new_event_loop()) as other:
+            for loop in (one, other):
+                assert loop.run_until_complete(client.call("/echo", 1)) == 1
+            other.run_until_complete(client.aclose())
+        assert one.run_until_complete(client.call("/echo", 2)) == 2
+        assert node.connections == 2
+        one.run_until_complete(client.aclose())
+
+
+def test_threads_share_a_client() -> None:
+    with Node(echo) as node, Client(node.url) as client:
+        wrong: list[Any] = []
+
+        def work(own: int) -> None:
+            wrong.extend(each for each in range(own, own + 30) if client.call("/echo", each) != each)
+
+        threads = [threading.Thread(target=work, args=(100 * number,)) for number in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(LIMIT)
+        assert wrong == [] and len(node.requests) == 240
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
+def test_a_forked_process_has_connections_of_its_own() -> None:
+    with Node(echo) as node, Client(node.url) as client:
+        assert client.call("/echo", 1) == 1
+        assert list(client.stream("/echo", [1, 2])) == [1, 2]
+        connections = node.connections
+        child = os.fork()
+        if child == 0:
+            try:
+                good = client.call("/echo", 2) == 2 and list(client.stream("/echo", [3, 4])) == [3, 4]
+                os._exit(0 if good else 1)
+            except BaseException:
+                os._exit(2)
+        assert client.call("/echo", 3) == 3
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert client.call("/echo", 4) == 4
+        assert node.connections > connections
+
+
+@pytest.mark.parametrize("how", ["thread", "stream", "task"])
+def test_an_interpreter_ends_with_calls_in_flight(how: str) -> None:
+    release, reached = threading.Event(), threading.Event()
+
+    def answer(_: Request) -> bytes | None:
+        reached.set()
+        release.wait(LIMIT)
+        return None
+
+    code = """
+        import asyncio, sys, threading
+        from callboard import AsyncClient, Client
+        url, how = sys.argv[1:]
+        if how == "thread":
+            threading.Thread(target=Client(url).call, args=("/echo", 1), daemon=True).start()
+        elif how == "stream":
+            client = Client(url)
+            threading.Thread(target=lambda: next(client.stream("/echo", range(9))), daemon=True).start()
+        else:
+            async def main():
+                task = asyncio.ensure_future(AsyncClient(url).call("/echo", 1))
+                await asyncio.to_thread(sys.stdin.readline)
+            asyncio.run(main())
+            sys.exit()
+        sys.stdin.readline()
+    """
+    with Node(answer) as node:
+        command = [sys.executable, "-c", textwrap.dedent(code), node.url, how]
+        child = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT)
+        assert reached.wait(LIMIT)
+        _, printed = child.communicate("end\n", timeout=LIMIT)
+        assert (child.returncode, printed) == (0, "")
+        release.set()

@@ -1,0 +1,186 @@
+"""Calls of a client in trouble: servers that are full, lost, late or not there, and TLS."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("httpx")
+
+from http_node import LIMIT, Node, Request, echo, problem, response, unused_port, value
+
+from callboard import CallError, Client
+from callboard._envelope import encode
+from callboard.client import (
+    DeadlineExceededError,
+    UnavailableError,
+)
+
+
+def test_a_refusal_is_repeated_and_its_retry_after_honoured() -> None:
+    def answer(request: Request) -> bytes:
+        full = problem(429, "overloaded", retryable=True, retry_after="1")
+        return full if request.number == 0 else value("done")
+
+    with Node(answer) as node, Client(node.url) as client:
+        began = time.monotonic()
+        assert client.call("/echo", 1) == "done"
+        assert time.monotonic() - began >= 1
+
+
+def test_a_failure_of_the_code_is_not_repeated() -> None:
+    with Node(lambda _: problem(500, "worker_failed")) as node, Client(node.url) as client:
+        with pytest.raises(CallError) as raised:
+            client.call("/echo", 1, idempotent=True)
+        assert (raised.value.kind, len(node.requests)) == ("worker_failed", 1)
+
+
+def test_a_lost_call_is_repeated_only_if_it_may_run_twice() -> None:
+    with Node(lambda request: None if request.number % 2 == 0 else value(1)) as node, Client(node.url) as client:
+        with pytest.raises(UnavailableError, match="lost, and the call may have run") as raised:
+            client.call("/echo", 1)
+        assert raised.value.was_started and len(node.requests) == 1
+        node.requests.clear()
+        assert client.call("/echo", 1, idempotent=True) == 1
+        assert len(node.requests) == 2
+
+
+def test_an_answer_503_of_a_proxy_is_repeated_only_if_the_call_may_run_twice() -> None:
+    busy = response(b"<html>", 503, "text/html")
+    with Node(lambda request: busy if request.number % 2 == 0 else value(1)) as node, Client(node.url) as client:
+        with pytest.raises(UnavailableError, match="answered 503") as raised:
+            client.call("/echo", 1)
+        assert raised.value.was_started and len(node.requests) == 1
+        node.requests.clear()
+        assert client.call("/echo", 1, idempotent=True) == 1
+
+
+def test_a_server_that_is_gone_between_two_calls_and_back_at_the_same_port() -> None:
+    with Node(echo) as node:
+        client = Client(node.url)
+        assert client.call("/echo", 1) == 1
+        node.close()
+        with pytest.raises(UnavailableError, match="no node answers") as raised:
+            client.call("/echo", 2)
+        assert not raised.value.was_started
+        with Node(echo, node.port):
+            assert client.call("/echo", 3) == 3
+
+
+def test_idle_connections_that_a_proxy_has_cut_cost_no_call() -> None:
+    with Node(echo) as node, Client(node.url) as client:
+        for number in range(20):
+            assert client.call("/echo", number) == number
+            node.cut()
+            assert node.closed.wait(LIMIT)
+            node.closed.clear()
+        assert node.connections == 20
+
+
+def test_connections_are_kept() -> None:
+    with Node(echo) as node, Client(node.url) as client:
+        for number in range(20):
+            assert client.call("/echo", number) == number
+        assert node.connections == 1
+
+
+def test_a_host_that_is_gone_is_probed() -> None:
+    with Node(echo) as node, Client(node.url) as client:
+        http = client._transport._client()  # type: ignore[attr-defined]
+        with http.stream("POST", node.url, content=encode(1)) as answer:
+            found = answer.extensions["network_stream"].get_extra_info("socket")
+            assert found.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+            assert not hasattr(socket, "TCP_KEEPIDLE") or found.getsockopt(socket.SOL_TCP, socket.TCP_KEEPIDLE) == 15
+
+
+def test_calls_go_through_a_proxy() -> None:
+    with Node(echo) as proxy, Client("http://node.invalid:8000", proxy=proxy.url) as client:
+        assert client.call("/echo", 1) == 1
+        assert proxy.requests[0].path == "http://node.invalid:8000/echo"
+
+
+def test_a_client_shows_its_certificate_and_believes_an_authority(tmp_path: Path) -> None:
+    trustme = pytest.importorskip("trustme")
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(tmp_path / "authority.pem")
+    authority.issue_cert("client").private_key_and_cert_chain_pem.write_to_path(tmp_path / "client.pem")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("127.0.0.1").configure_cert(context)
+    authority.configure_trust(context)
+    context.verify_mode = ssl.CERT_REQUIRED
+    verify = str(tmp_path / "authority.pem")
+    with Node(echo, tls=context) as node:
+        with Client(node.url, verify=verify, certificate=str(tmp_path / "client.pem")) as client:
+            assert client.call("/echo", 1) == 1
+        with pytest.raises(CallError):
+            Client(node.url, verify=verify, start_up_wait=0).call("/echo", 1)
+        with pytest.raises(UnavailableError, match="its certificate is not believed"):
+            Client(node.url, start_up_wait=LIMIT).call("/echo", 1)
+
+
+def test_the_first_call_waits_for_a_node_that_starts_slowly() -> None:
+    port = unused_port()
+    client, outcome = Client(f"http://127.0.0.1:{port}", start_up_wait=LIMIT), []
+    thread = threading.Thread(target=lambda: outcome.append(client.call("/echo", 1)))
+    thread.start()
+    thread.join(0.3)
+    assert thread.is_alive()
+    starting = problem(503, "unavailable", retryable=True)
+    with Node(lambda request: starting if request.number < 5 else echo(request), port) as node:
+        thread.join(LIMIT)
+        assert outcome == [1] and len(node.requests) == 6
+
+
+def test_the_wait_for_a_node_ends() -> None:
+    client = Client(f"http://127.0.0.1:{unused_port()}", start_up_wait=0.2)
+    with pytest.raises(UnavailableError, match=r"no node answers at http://127\.0\.0\.1:.*refused.*after 0\.2 s"):
+        client.call("/echo", 1)
+    began = time.monotonic()
+    with pytest.raises(UnavailableError):
+        Client(client.url, start_up_wait=LIMIT).call("/echo", 1, timeout=0.2)
+    assert time.monotonic() - began < LIMIT
+
+
+def test_a_host_without_an_address_ends_the_wait_at_once() -> None:
+    began = time.monotonic()
+    with pytest.raises(UnavailableError, match="the host is not known"):
+        Client("http://no-such-host.invalid:8000", start_up_wait=LIMIT).call("/echo", 1)
+    assert time.monotonic() - began < LIMIT
+
+
+def test_tls_to_a_plain_port_is_named_at_once() -> None:
+    with Node(echo) as node:
+        with pytest.raises(UnavailableError, match="no TLS with this port"):
+            Client(node.url.replace("http:", "https:"), start_up_wait=LIMIT).call("/echo", 1)
+        node.cut()
+
+
+def test_a_deadline_ends_a_call_that_is_not_answered() -> None:
+    release = threading.Event()
+    with Node(lambda _: value(release.wait(LIMIT))) as node, Client(node.url) as client:
+        began = time.monotonic()
+        with pytest.raises(DeadlineExceededError) as raised:
+            client.call("/echo", 1, timeout=0.1)
+        assert time.monotonic() - began < LIMIT / 2 and raised.value.was_started
+        assert isinstance(raised.value, TimeoutError)
+        release.set()
+
+
+def test_a_call_waits_for_a_connection_until_its_deadline() -> None:
+    release = threading.Event()
+    with Node(lambda _: value(release.wait(LIMIT))) as node, Client(node.url, max_connections=1) as client:
+        thread = threading.Thread(target=client.call, args=("/echo", 1))
+        thread.start()
+        while not node.requests:
+            time.sleep(0.001)
+        with pytest.raises(DeadlineExceededError, match="max_connections") as raised:
+            client.call("/echo", 1, timeout=0.1)
+        assert not raised.value.was_started
+        release.set()
+        thread.join(LIMIT)
+        assert client.call("/echo", 1) is True
