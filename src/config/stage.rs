@@ -252,6 +252,11 @@ fn check_effect(section: &Section<'_>, stage: &StagePlan) -> Result<(), ConfigEr
         let message = "a pinned stage always has a replica, and `replicas` has `min = 0`".to_owned();
         return Err(ConfigError::Rejected { place, message });
     }
+    if min == 0 && stage.kind.has_spare() {
+        let place = section.get("spare").map_or_else(|| section.place(), |entry| entry.place());
+        let message = "a spare stays in memory when its stage leaves it, and `replicas` has `min = 0`".to_owned();
+        return Err(ConfigError::Rejected { place, message });
+    }
     if is_set(MEMORY) && min > 0 && !stage.pinned.value {
         return refused(MEMORY, "on a stage that is loaded at all times and not `pinned`: its bytes count nowhere");
     }

@@ -644,3 +644,12 @@ fn more_pinned_stages_than_places_are_refused() {
     let enough = plan(&more.replace("max_loaded = 1", "max_loaded = 2")).unwrap();
     assert_eq!(enough.settings.max_loaded.value, Some(2));
 }
+
+#[cfg(feature = "process")]
+#[test]
+fn a_spare_of_a_stage_that_may_leave_the_memory_is_refused() {
+    let process = "kind = \"process\"\ncommand = [\"worker\"]\nspare = true\nreplicas = { min = 0, max = 1 }";
+    let error = plan(&GATEWAY.replace("kind = \"remote\"", process)).unwrap_err();
+    let expected = "spare: a spare stays in memory when its stage leaves it, and `replicas` has `min = 0`";
+    assert!(error.ends_with(expected), "{error}");
+}
