@@ -150,6 +150,20 @@ def test_names_that_do_not_exist_are_answered_with_the_nearest() -> None:
         cb.service(contract="idempotnet")(app.Label)  # type: ignore[arg-type]
 
 
+def test_replicas_are_a_number_or_two_bounds() -> None:
+    for given, described in [(3, 3), ((0, 4), {"min": 0, "max": 4}), ((2, 2), {"min": 2, "max": 2})]:
+
+        @cb.function(replicas=given)
+        def same(x: int) -> int:
+            return x
+
+        (route,) = routes_of(same, "same")
+        assert route.describe()["replicas"] == described
+    for wrong in [0, (4, 0), (0, 0), (-1, 2), (1,), (1, 2, 3), ("a", 2), "2"]:
+        with pytest.raises(ValueError, match="replicas="):
+            cb.function(replicas=wrong)(app.add)  # type: ignore[arg-type]
+
+
 def test_the_readme_has_every_name() -> None:
     readme = (HERE.parent / "README.md").read_text()
     for name in cb.__all__:

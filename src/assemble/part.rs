@@ -128,13 +128,16 @@ pub(super) fn with_knobs(stage: Stage<Value, Value>, planned: &StagePlan) -> Sta
     let is_set = |source: &Source| *source != Source::Default;
     let mut stage = stage
         .max_delay(planned.max_delay.value)
-        .replicas(planned.replicas.value)
+        .replicas_between(planned.replicas.value.min, planned.replicas.value.max)
+        .scale_delay(planned.scale_delay.value)
+        .idle(planned.idle.value)
         .queue(planned.queue.value)
         .contract(planned.contract.value)
         .ageing(planned.ageing.value)
         .pinned_to(planned.affinity.value.clone());
     let settings = stage.settings().clone().with_max_abandoned_threads(planned.max_abandoned_threads.value);
     let settings = settings.with_crash_retries(planned.crash_retries.value as u32);
+    let settings = settings.with_pinned(planned.pinned.value);
     let settings = settings.with_revision(planned.revision.value as u64);
     let settings = match planned.cache.value.map(CacheSettings::new) {
         None => settings,
@@ -155,6 +158,9 @@ pub(super) fn with_knobs(stage: Stage<Value, Value>, planned: &StagePlan) -> Sta
         CostUnit::Entries if is_set(&planned.cost.source) => stage = stage.cost(|_: &Value| 1),
         // What a padded model costs by default.
         CostUnit::Tokens | CostUnit::Entries => {}
+    }
+    if let Some(bytes) = planned.memory.value {
+        stage = stage.memory(bytes);
     }
     if let Some(cost) = planned.max_cost.value {
         stage = stage.max_cost(cost as u64);
@@ -202,8 +208,12 @@ mod model {
         let name = &planned.name.value;
         config.model = plan.target.base().join(config.model);
         config.library = config.library.map(|library| plan.target.base().join(library));
-        config.replicas = NonZeroUsize::new(planned.replicas.value).unwrap_or(NonZeroUsize::MIN);
-        let load = if config.isolate { Model::run_elsewhere } else { Model::from_config };
+        config.replicas = NonZeroUsize::new(planned.replicas.value.max).unwrap_or(NonZeroUsize::MIN);
+        let load = match planned.replicas.value.min {
+            _ if config.isolate => Model::run_elsewhere,
+            0 => Model::on_demand,
+            _ => Model::from_config,
+        };
         let model = load(&config).map_err(|source| {
             let place = plan.place(&planned.name.source, format!("stage `{name}`"));
             BuildError::Model { place, source: Box::new(source) }
@@ -294,7 +304,10 @@ kind = "onnx"
 model = "x.onnx"
 max_batch_size = 5
 max_delay = "2ms"
-replicas = 3
+replicas = { min = 0, max = 3 }
+scale_delay = "5ms"
+idle = "17s"
+memory = "1GiB"
 queue = 7
 contract = "pure"
 crash_retries = 3
@@ -328,7 +341,10 @@ stages = "x"
         assert_eq!(batching.max_delay, Duration::from_millis(2));
         assert_eq!(batching.max_cost.map(u64::from), Some(2));
         assert_eq!(batching.ageing, Duration::from_secs(13));
-        assert_eq!(settings.replicas().get(), 3);
+        let scaling = settings.scaling();
+        assert_eq!((scaling.min(), scaling.max().get()), (0, 3));
+        assert_eq!((scaling.queue_delay(), scaling.idle()), (Duration::from_millis(5), Duration::from_secs(17)));
+        assert_eq!((settings.memory(), settings.is_pinned()), (1 << 30, false));
         assert_eq!(settings.queue().get(), 7);
         assert_eq!(settings.contract(), Contract::Pure);
         assert_eq!(settings.crash_retries(), 3);

@@ -19,7 +19,7 @@ use super::logging::Log;
 use super::repository::ReloadFn;
 use super::service::{Service, api_info};
 use super::{logging, output, target};
-use crate::config::{Environment, Plan};
+use crate::config::{Environment, Plan, Replicas};
 #[cfg(feature = "process")]
 use crate::server::ServeError;
 
@@ -149,7 +149,7 @@ fn carry_out(
 
 /// One replica of each stage shows what all of them would.
 fn with_one_replica(mut plan: Plan) -> Plan {
-    plan.stages.iter_mut().for_each(|stage| stage.replicas.value = 1);
+    plan.stages.iter_mut().for_each(|stage| stage.replicas.value = Replicas::fixed(1));
     plan
 }
 

@@ -81,6 +81,8 @@ fn limits(own: Limits, settings: &Settings) -> Limits {
     Limits {
         max_in_flight: set_or(&settings.max_in_flight, own.max_in_flight),
         max_in_flight_bytes: set_or(&settings.max_in_flight_bytes, own.max_in_flight_bytes),
+        max_loaded: set_or(&settings.max_loaded, own.max_loaded),
+        max_loaded_bytes: set_or(&settings.max_loaded_bytes, own.max_loaded_bytes),
         default_timeout: set_or(&settings.default_timeout, own.default_timeout),
         max_timeout: set_or(&settings.max_timeout, own.max_timeout),
     }

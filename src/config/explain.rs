@@ -9,10 +9,10 @@ use super::setting::Name as SettingName;
 use super::setting::route as of_route;
 use super::setting::stage::{
     AFFINITY, AFFINITY_FORM, AGEING, AGEING_FORM, CACHE, CACHE_FORM, CACHE_SHARED, CACHE_SHARED_FORM, CONTRACT,
-    CONTRACT_FORM, COST, COST_FORM, CRASH_RETRIES, CRASH_RETRIES_FORM, MAX_ABANDONED_THREADS,
+    CONTRACT_FORM, COST, COST_FORM, CRASH_RETRIES, CRASH_RETRIES_FORM, IDLE, IDLE_FORM, MAX_ABANDONED_THREADS,
     MAX_ABANDONED_THREADS_FORM, MAX_BATCH_SIZE, MAX_BATCH_SIZE_FORM, MAX_COST, MAX_COST_FORM, MAX_DELAY,
-    MAX_DELAY_FORM, QUEUE, QUEUE_FORM, REPLICAS, REPLICAS_FORM, REVISION, REVISION_FORM, SPLIT, SPLIT_FORM, TIMEOUT,
-    TIMEOUT_FORM,
+    MAX_DELAY_FORM, MEMORY, MEMORY_FORM, PINNED, PINNED_FORM, QUEUE, QUEUE_FORM, REPLICAS, REPLICAS_FORM, REVISION,
+    REVISION_FORM, SCALE_DELAY, SCALE_DELAY_FORM, SPLIT, SPLIT_FORM, TIMEOUT, TIMEOUT_FORM,
 };
 use super::source::{Source, Sourced};
 use super::stage::StagePlan;
@@ -108,6 +108,10 @@ fn stage_rows(stage: &StagePlan) -> Vec<Row> {
         ),
         Row::with_form(MAX_DELAY, &MAX_DELAY_FORM, &stage.max_delay),
         Row::with_form(REPLICAS, &REPLICAS_FORM, &stage.replicas),
+        Row::with_form(SCALE_DELAY, &SCALE_DELAY_FORM, &stage.scale_delay),
+        Row::with_form(IDLE, &IDLE_FORM, &stage.idle),
+        Row::with_form(PINNED, &PINNED_FORM, &stage.pinned),
+        Row::with_form(MEMORY, &MEMORY_FORM, &stage.memory),
         Row::with_form(QUEUE, &QUEUE_FORM, &stage.queue),
         Row::with_form(CONTRACT, &CONTRACT_FORM, &stage.contract),
         Row::with_form(CRASH_RETRIES, &CRASH_RETRIES_FORM, &stage.crash_retries),

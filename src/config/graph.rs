@@ -142,7 +142,7 @@ impl StagePlan {
             return PipelineShape::Remote(name);
         }
         let max_batch_size = if self.max_batch_size.source == Source::Default { 1 } else { self.max_batch_size.value };
-        PipelineShape::Stage { name, replicas: self.replicas.value, max_batch_size }
+        PipelineShape::Stage { name, replicas: self.replicas.value.max, max_batch_size }
     }
 }
 

@@ -143,6 +143,17 @@ impl StageKind {
         }
     }
 
+    /// Whether it keeps a child beside those of its replicas.
+    pub(crate) fn has_spare(&self) -> bool {
+        match self {
+            #[cfg(feature = "process")]
+            Self::Process(keys) => keys.spare,
+            #[cfg(feature = "process")]
+            Self::Python(keys) => keys.spare,
+            _ => false,
+        }
+    }
+
     /// Whether the cost of an item may be the length of its first axis.
     pub(crate) fn has_rows(&self) -> bool {
         match self {

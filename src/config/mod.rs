@@ -40,7 +40,7 @@ mod units;
 
 pub use error::{ConfigError, Place};
 pub use explain::Explanation;
-pub use form::{AdminAddress, LogFormat, SecretSource};
+pub use form::{AdminAddress, LogFormat, Replicas, SecretSource};
 pub(crate) use graph::DEFAULT_LABEL;
 pub use graph::StepPlan;
 #[cfg(feature = "process")]

@@ -21,13 +21,14 @@ use super::kind::StageKind;
 use super::layers::{Environment, Flags, Layers};
 use super::models::{self, listing::FoundModel};
 use super::route::{self, RoutePlan};
-use super::setting::stage::SPLIT;
+use super::setting::stage::{PINNED, SPLIT};
 use super::setting::{
     ACCESS_LOG, ADMIN, ADMIN_API_KEYS, ALL, API_KEYS, API_TITLE, API_VERSION, BODY_TIMEOUT, CALLS_BACK, CLUSTER,
     COMPRESS_FROM_BYTES, CORS, DEFAULT_TIMEOUT, DRAIN, DRAIN_DELAY, EXPLAIN_REQUESTS, FILE_HOSTS, FILE_MAX_BYTES,
     FILE_TIMEOUT, HOSTS, HTTP, JOIN, LOG, LOG_FORMAT, MAX_BODY_BYTES, MAX_CONNECTIONS, MAX_CONNECTIONS_PER_ADDRESS,
-    MAX_IN_FLIGHT, MAX_IN_FLIGHT_BYTES, MAX_TIMEOUT, MODEL_CONTROL, MODEL_UPLOADS, Name, OFFERS, OTLP_CA_FILE,
-    OTLP_ENDPOINT, QUEUE, QUIC, RATE_LIMIT, STREAM_HEARTBEAT, Setting, TLS_CERTIFICATE, TLS_KEY, TRACE_RATIO, WATCH,
+    MAX_IN_FLIGHT, MAX_IN_FLIGHT_BYTES, MAX_LOADED, MAX_LOADED_BYTES, MAX_TIMEOUT, MODEL_CONTROL, MODEL_UPLOADS, Name,
+    OFFERS, OTLP_CA_FILE, OTLP_ENDPOINT, QUEUE, QUIC, RATE_LIMIT, STREAM_HEARTBEAT, Setting, TLS_CERTIFICATE, TLS_KEY,
+    TRACE_RATIO, WATCH,
 };
 use super::source::{Source, Sourced};
 use super::stage::{self, StagePlan};
@@ -166,6 +167,10 @@ pub struct Settings {
     pub max_in_flight: Sourced<usize>,
     /// The bytes of calls in flight on the node.
     pub max_in_flight_bytes: Sourced<u64>,
+    /// Stages in memory, of those that may be out of it.
+    pub max_loaded: Sourced<Option<usize>>,
+    /// Their bytes.
+    pub max_loaded_bytes: Sourced<Option<u64>>,
     /// The time limit of a drain.
     pub drain: Sourced<Duration>,
     /// The time for which a draining node still serves, not ready, before the drain begins.
@@ -225,6 +230,7 @@ impl Plan {
             helpers,
         };
         plan.check_alone()?;
+        plan.check_pinned()?;
         Ok(plan)
     }
 
@@ -264,6 +270,19 @@ impl Plan {
             }
         }
         Ok(())
+    }
+
+    /// Pinned stages without places for all of them would leave none to the others.
+    fn check_pinned(&self) -> Result<(), ConfigError> {
+        let Some(limit) = self.settings.max_loaded.value else { return Ok(()) };
+        match self.stages.iter().filter(|stage| stage.pinned.value).nth(limit) {
+            None => Ok(()),
+            Some(stage) => {
+                let place = self.place(&stage.pinned.source, format!("stage `{}`: {PINNED}", stage.name.value));
+                let message = format!("more stages are pinned than {} = {limit}", MAX_LOADED.name.key);
+                Err(ConfigError::Rejected { place, message })
+            }
+        }
     }
 
     /// The place for a message about a value from `source`.
@@ -337,6 +356,8 @@ impl Settings {
             queue: layers.resolve(&QUEUE)?,
             max_in_flight: layers.resolve(&MAX_IN_FLIGHT)?,
             max_in_flight_bytes: layers.resolve(&MAX_IN_FLIGHT_BYTES)?,
+            max_loaded: layers.resolve(&MAX_LOADED)?,
+            max_loaded_bytes: layers.resolve(&MAX_LOADED_BYTES)?,
             drain: layers.resolve(&DRAIN)?,
             drain_delay: layers.resolve(&DRAIN_DELAY)?,
         };
@@ -466,6 +487,8 @@ impl Settings {
             row(&QUEUE, &self.queue),
             row(&MAX_IN_FLIGHT, &self.max_in_flight),
             row(&MAX_IN_FLIGHT_BYTES, &self.max_in_flight_bytes),
+            row(&MAX_LOADED, &self.max_loaded),
+            row(&MAX_LOADED_BYTES, &self.max_loaded_bytes),
             row(&DRAIN, &self.drain),
             row(&DRAIN_DELAY, &self.drain_delay),
         ]

@@ -6,8 +6,8 @@
 use super::document::Section;
 use super::error::ConfigError;
 use super::setting::stage::{
-    AFFINITY, AGEING, CACHE, CACHE_SHARED, CONTRACT, COST, CRASH_RETRIES, MAX_ABANDONED_THREADS, MAX_BATCH_SIZE,
-    MAX_COST, MAX_DELAY, QUEUE, REPLICAS, REVISION, SPLIT, TIMEOUT,
+    AFFINITY, AGEING, CACHE, CACHE_SHARED, CONTRACT, COST, CRASH_RETRIES, IDLE, MAX_ABANDONED_THREADS, MAX_BATCH_SIZE,
+    MAX_COST, MAX_DELAY, MEMORY, PINNED, QUEUE, REPLICAS, REVISION, SCALE_DELAY, SPLIT, TIMEOUT,
 };
 
 /// The keys of kind `remote`.
@@ -24,10 +24,14 @@ const CACHES: &str = "the nodes that run it keep its answers: set it there";
 const QUEUES: &str = "its calls wait on the nodes that run it: set it there";
 
 /// Why each of the common keys does nothing, in the order of the documentation.
-const WITHOUT_EFFECT: [(&str, &str); 15] = [
+const WITHOUT_EFFECT: [(&str, &str); 19] = [
     (MAX_BATCH_SIZE, BATCHES),
     (MAX_DELAY, BATCHES),
     (REPLICAS, WORKERS),
+    (SCALE_DELAY, WORKERS),
+    (IDLE, WORKERS),
+    (PINNED, WORKERS),
+    (MEMORY, WORKERS),
     (QUEUE, QUEUES),
     (CONTRACT, "the nodes that run it say whether it may be run again: set it there"),
     (CRASH_RETRIES, WORKERS),

@@ -2,27 +2,34 @@
 
 use std::time::Duration;
 
-use callboard_core::{Contract, DEFAULT_AGEING, DEFAULT_CRASH_RETRIES, DEFAULT_MAX_ABANDONED_THREADS};
+use callboard_core::{
+    Contract, DEFAULT_AGEING, DEFAULT_CRASH_RETRIES, DEFAULT_IDLE, DEFAULT_MAX_ABANDONED_THREADS, DEFAULT_SCALE_DELAY,
+};
 
 use super::document::{Entry, Section, one_line};
 use super::error::ConfigError;
+use super::form::Replicas;
 use super::kind::StageKind;
 use super::setting::stage::{
     AFFINITY, AFFINITY_FORM, AGEING, AGEING_FORM, CACHE, CACHE_FORM, CACHE_SHARED, CACHE_SHARED_FORM, CONTRACT,
-    CONTRACT_FORM, COST, COST_FORM, CRASH_RETRIES, CRASH_RETRIES_FORM, MAX_ABANDONED_THREADS,
+    CONTRACT_FORM, COST, COST_FORM, CRASH_RETRIES, CRASH_RETRIES_FORM, IDLE, IDLE_FORM, MAX_ABANDONED_THREADS,
     MAX_ABANDONED_THREADS_FORM, MAX_BATCH_SIZE, MAX_BATCH_SIZE_FORM, MAX_COST, MAX_COST_FORM, MAX_DELAY,
-    MAX_DELAY_FORM, QUEUE, QUEUE_FORM, REPLICAS, REPLICAS_FORM, REVISION, REVISION_FORM, SPLIT, SPLIT_FORM, TIMEOUT,
-    TIMEOUT_FORM,
+    MAX_DELAY_FORM, MEMORY, MEMORY_FORM, PINNED, PINNED_FORM, QUEUE, QUEUE_FORM, REPLICAS, REPLICAS_FORM, REVISION,
+    REVISION_FORM, SCALE_DELAY, SCALE_DELAY_FORM, SPLIT, SPLIT_FORM, TIMEOUT, TIMEOUT_FORM,
 };
 use super::source::{Source, Sourced};
 
 /// The keys that every kind of stage has.
-const COMMON: [&str; 18] = [
+const COMMON: [&str; 22] = [
     "name",
     "kind",
     MAX_BATCH_SIZE,
     MAX_DELAY,
     REPLICAS,
+    SCALE_DELAY,
+    IDLE,
+    PINNED,
+    MEMORY,
     QUEUE,
     CONTRACT,
     CRASH_RETRIES,
@@ -65,7 +72,15 @@ pub struct StagePlan {
     /// The longest wait of a batch that is not full.
     pub max_delay: Sourced<Duration>,
     /// The number of workers.
-    pub replicas: Sourced<usize>,
+    pub replicas: Sourced<Replicas>,
+    /// How long the queue may take before a worker is added.
+    pub scale_delay: Sourced<Duration>,
+    /// How long the last worker stays without a call, if it may leave.
+    pub idle: Sourced<Duration>,
+    /// Whether the stage always has a worker, and counts as loaded.
+    pub pinned: Sourced<bool>,
+    /// The memory of the loaded stage; that of its model if `None`.
+    pub memory: Sourced<Option<u64>>,
     /// The length of the queue.
     pub queue: Sourced<usize>,
     /// Whether an entry may run again after its worker died.
@@ -127,7 +142,11 @@ impl StagePlan {
             own: Vec::new(),
             max_batch_size: by_default(kind.max_batch_size()),
             max_delay: by_default(Duration::ZERO),
-            replicas: by_default(1),
+            replicas: by_default(Replicas::fixed(1)),
+            scale_delay: by_default(DEFAULT_SCALE_DELAY),
+            idle: by_default(DEFAULT_IDLE),
+            pinned: by_default(false),
+            memory: by_default(None),
             queue,
             contract: by_default(kind.contract()),
             crash_retries: by_default(DEFAULT_CRASH_RETRIES as usize),
@@ -188,6 +207,10 @@ fn fill(section: &Section<'_>, stage: &mut StagePlan) -> Result<(), ConfigError>
     set(&mut stage.max_batch_size, section.read(MAX_BATCH_SIZE, &MAX_BATCH_SIZE_FORM)?);
     set(&mut stage.max_delay, section.read(MAX_DELAY, &MAX_DELAY_FORM)?);
     set(&mut stage.replicas, section.read(REPLICAS, &REPLICAS_FORM)?);
+    set(&mut stage.scale_delay, section.read(SCALE_DELAY, &SCALE_DELAY_FORM)?);
+    set(&mut stage.idle, section.read(IDLE, &IDLE_FORM)?);
+    set(&mut stage.pinned, section.read(PINNED, &PINNED_FORM)?);
+    set(&mut stage.memory, section.read(MEMORY, &MEMORY_FORM)?);
     set(&mut stage.queue, section.read(QUEUE, &QUEUE_FORM)?);
     set(&mut stage.contract, section.read(CONTRACT, &CONTRACT_FORM)?);
     set(&mut stage.crash_retries, section.read(CRASH_RETRIES, &CRASH_RETRIES_FORM)?);
@@ -236,6 +259,26 @@ fn check_effect(section: &Section<'_>, stage: &StagePlan) -> Result<(), ConfigEr
     }
     if stage.cost.value == CostUnit::Tokens && !stage.kind.is_padded() {
         return refused(COST, "as `tokens` without `pad`, which names the axis that is counted");
+    }
+    let Replicas { min, max } = stage.replicas.value;
+    if is_set(SCALE_DELAY) && max <= min.max(1) {
+        return refused(SCALE_DELAY, "without room to grow, such as `replicas = { min = 1, max = 4 }`");
+    }
+    if is_set(IDLE) && min > 0 {
+        return refused(IDLE, "without `replicas = { min = 0, … }`: the last replica stays");
+    }
+    if is_set(PINNED) && stage.pinned.value && min == 0 {
+        let place = section.get(PINNED).map_or_else(|| section.place(), |entry| entry.place());
+        let message = "a pinned stage always has a replica, and `replicas` has `min = 0`".to_owned();
+        return Err(ConfigError::Rejected { place, message });
+    }
+    if min == 0 && stage.kind.has_spare() {
+        let place = section.get("spare").map_or_else(|| section.place(), |entry| entry.place());
+        let message = "a spare stays in memory when its stage leaves it, and `replicas` has `min = 0`".to_owned();
+        return Err(ConfigError::Rejected { place, message });
+    }
+    if is_set(MEMORY) && min > 0 && !stage.pinned.value {
+        return refused(MEMORY, "on a stage that is loaded at all times and not `pinned`: its bytes count nowhere");
     }
     if is_set(MAX_COST) && stage.cost.value == CostUnit::Entries {
         return refused(

@@ -478,6 +478,22 @@ fn every_mistake_in_a_knob_is_one_line_with_position_and_remedy() {
             "cache: it has no effect without `contract = \"pure\"`: only then an answer depends on nothing but its input",
         ),
         ("cache_shared = true", "cache_shared: it has no effect without `cache`"),
+        (
+            "scale_delay = \"1s\"\nreplicas = 3",
+            "scale_delay: it has no effect without room to grow, such as `replicas = { min = 1, max = 4 }`",
+        ),
+        (
+            "idle = \"1m\"\nreplicas = { min = 1, max = 3 }",
+            "idle: it has no effect without `replicas = { min = 0, … }`: the last replica stays",
+        ),
+        (
+            "pinned = true\nreplicas = { min = 0, max = 3 }",
+            "pinned: a pinned stage always has a replica, and `replicas` has `min = 0`",
+        ),
+        (
+            "memory = \"1GiB\"",
+            "memory: it has no effect on a stage that is loaded at all times and not `pinned`: its bytes count nowhere",
+        ),
         ("cache = \"1KiB\"", "cache: expected a size from 64KiB to 1024GiB, such as \"64MiB\", found \"1KiB\""),
         ("cost = \"bytes\"", "cost: expected one of \"entries\", \"rows\", \"tokens\", found \"bytes\""),
         (
@@ -585,6 +601,10 @@ fn a_remote_stage_has_only_a_field_and_a_split() {
         ("cost = \"rows\"", batches),
         ("max_cost = 8", batches),
         ("replicas = 2", workers),
+        ("scale_delay = \"1s\"", workers),
+        ("idle = \"1m\"", workers),
+        ("pinned = true", workers),
+        ("memory = \"1GiB\"", workers),
         ("affinity = [0]", workers),
         ("max_abandoned_threads = 1", workers),
         ("queue = 8", queues),
@@ -625,4 +645,23 @@ fn a_remote_stage_on_a_single_node_is_refused() {
     for flag in ["quic", "join"] {
         plan_with(GATEWAY, &[(flag, "127.0.0.1:4433")], &[]).unwrap();
     }
+}
+
+#[test]
+fn more_pinned_stages_than_places_are_refused() {
+    let text = GATEWAY.replace("kind = \"remote\"", "kind = \"labels\"\nnames = [\"a\"]\npinned = true");
+    let more = format!("[limits]\nmax_loaded = 1\n{text}{}", text.replace("digits", "letters"));
+    let error = plan(&more).unwrap_err();
+    assert!(error.ends_with("stage `letters`: pinned: more stages are pinned than limits.max_loaded = 1"), "{error}");
+    let enough = plan(&more.replace("max_loaded = 1", "max_loaded = 2")).unwrap();
+    assert_eq!(enough.settings.max_loaded.value, Some(2));
+}
+
+#[cfg(feature = "process")]
+#[test]
+fn a_spare_of_a_stage_that_may_leave_the_memory_is_refused() {
+    let process = "kind = \"process\"\ncommand = [\"worker\"]\nspare = true\nreplicas = { min = 0, max = 1 }";
+    let error = plan(&GATEWAY.replace("kind = \"remote\"", process)).unwrap_err();
+    let expected = "spare: a spare stays in memory when its stage leaves it, and `replicas` has `min = 0`";
+    assert!(error.ends_with(expected), "{error}");
 }

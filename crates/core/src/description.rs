@@ -4,7 +4,8 @@
 pub use crate::metrics::{RouteStatistics, StageStatistics};
 pub use crate::node::{
     ActorDescription, ActorHealth, CallDescription, Description, Health, RemoteStageHealth, ReplicaDescription,
-    RestartDescription, RouteDescription, StageDescription, StageHealth, StagePart,
+    RestartDescription, RouteDescription, ScaleDescription, ScalingDescription, StageDescription, StageHealth,
+    StagePart,
 };
 pub use crate::pipeline::PipelineShape;
 pub use crate::pool::StageState;

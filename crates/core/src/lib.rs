@@ -94,8 +94,9 @@ pub use queue::{BatchPolicy, DEFAULT_AGEING};
 pub use restart::{BackoffPolicy, RestartIntensity};
 pub use router::{AppliedChange, ChangeError, Rollout, RouteChange, RouteSpec, check_route_name};
 pub use stage::{
-    CacheSettings, Contract, DEFAULT_CONCURRENCY, DEFAULT_CRASH_RETRIES, DEFAULT_CREDIT, DEFAULT_MAX_ABANDONED_THREADS,
-    DEFAULT_QUEUE_ENTRIES, MAX_REPLICAS, Placement, Rows, Stage, StageSettings, StreamStage,
+    CacheSettings, Contract, DEFAULT_CONCURRENCY, DEFAULT_CRASH_RETRIES, DEFAULT_CREDIT, DEFAULT_IDLE,
+    DEFAULT_MAX_ABANDONED_THREADS, DEFAULT_QUEUE_ENTRIES, DEFAULT_SCALE_DELAY, MAX_REPLICAS, Placement, Rows, Scaling,
+    Stage, StageSettings, StreamStage,
 };
 pub use timeline::{ReleaseReason, Timing};
 pub use worker::{

@@ -81,6 +81,14 @@ pub enum LoadError {
         /// The cause.
         source: PadError,
     },
+    /// The file has other inputs or outputs than when the plan was made. Remedy: reload the configuration.
+    #[error("model {} has other inputs or outputs than its stage was made for: {signature}", path.display())]
+    Changed {
+        /// The file.
+        path: PathBuf,
+        /// The inputs and outputs that it has now.
+        signature: String,
+    },
     /// The configuration says `batched = true`, but not every input and output has a free first axis.
     #[error("cannot use model {} as batched: {signature} has no batch axis", path.display())]
     NoBatchAxis {

@@ -41,9 +41,20 @@ pub(crate) struct GraphProto {
 pub(crate) struct TensorProto {
     #[prost(string, optional, tag = "8")]
     pub(crate) name: Option<String>,
+    /// Where the data lies: `location` is the file, relative to this one.
+    #[prost(message, repeated, tag = "13")]
+    pub(crate) external_data: Vec<StringStringEntryProto>,
     /// 0 in this file, 1 in a separate file.
     #[prost(int32, optional, tag = "14")]
     pub(crate) data_location: Option<i32>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct StringStringEntryProto {
+    #[prost(string, optional, tag = "1")]
+    pub(crate) key: Option<String>,
+    #[prost(string, optional, tag = "2")]
+    pub(crate) value: Option<String>,
 }
 
 #[derive(Clone, PartialEq, Message)]

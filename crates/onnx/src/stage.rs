@@ -6,6 +6,8 @@
 //! * **Warm-up:** one batch of zeros of size 1 and one of the largest size, so that the first caller does not wait for
 //!   threads and buffers, and a model that cannot run is an error at start.
 
+use std::error::Error;
+
 use bytes::Bytes;
 use callboard_codec::{DType, StrTensor, Tensor, Value};
 use callboard_core::{Batch, Failure, Replica, Rows as _, Stage, Worker};
@@ -34,11 +36,12 @@ pub fn stage(name: &str, model: &Model) -> Stage<Value, Value> {
     let signature = model.signature();
     let (max_batch_size, varies) = (signature.default_max_batch_size(), signature.items_vary());
     warn_of_uncropped(name, signature);
-    let (model, sized) = (model.clone(), model.signature().clone());
+    let (model, bytes, sized) = (model.clone(), model.bytes(), model.signature().clone());
     let stage = Stage::worker(name, move |replica: &Replica| {
-        Ok(OnnxWorker { model: model.clone(), max_batch_size: replica.max_batch_size() })
+        let model = model.open().map_err(|error| Failure::new(with_causes(&error)))?;
+        Ok(OnnxWorker { model, max_batch_size: replica.max_batch_size() })
     });
-    let stage = stage.max_batch_size(max_batch_size);
+    let stage = stage.max_batch_size(max_batch_size).memory(bytes);
     match sized.padding() {
         Some(_) => stage.cost(move |item| sized.padding().map_or(1, |padding| padding.cost(&sized, item))),
         None if varies => stage.cost(rows),
@@ -55,6 +58,12 @@ fn warn_of_uncropped(stage: &str, signature: &Signature) {
         let (axis, output) = (padding.axis(), output.name());
         tracing::warn!(stage, output, "no axis of this output is declared as `{axis}`: it is not cropped");
     }
+}
+
+/// An error and its causes on one line.
+fn with_causes(error: &dyn Error) -> String {
+    let causes = std::iter::successors(error.source(), |cause| (*cause).source());
+    causes.fold(error.to_string(), |line, cause| format!("{line}: {cause}"))
 }
 
 /// The cost of an item: the length of its first axis, the only part that varies.

@@ -45,6 +45,8 @@ pub use config::{FilesConfig, ProcessConfig};
 pub use guard::guard_if_asked;
 pub use helper::{HelperConfig, StopSignal, helper};
 pub use isolate::{Isolate, isolated_stage};
-pub use python::{PythonApp, PythonConfig, PythonDependency, PythonError, PythonRawBody, PythonService, python_files};
+pub use python::{
+    PythonApp, PythonConfig, PythonDependency, PythonError, PythonRawBody, PythonReplicas, PythonService, python_files,
+};
 pub use ready::{HttpUrl, Readiness};
 pub use stage::{stage, stream_stage};

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::fmt::Write as _;
+use std::fmt::{self, Write as _};
 use std::fs;
 use std::io;
 use std::os::unix::process::CommandExt;
@@ -28,6 +28,32 @@ pub struct PythonConfig {
     /// The interpreter. By default that of the active virtual environment, else of `.venv` beside the file, else
     /// `python3`.
     pub python: Option<PathBuf>,
+}
+
+/// How many replicas a service has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(untagged)]
+#[non_exhaustive]
+pub enum PythonReplicas {
+    /// Always this many.
+    Fixed(usize),
+    /// Between these bounds.
+    Between {
+        /// The fewest.
+        min: usize,
+        /// The most.
+        max: usize,
+    },
+}
+
+impl fmt::Display for PythonReplicas {
+    /// As in a configuration file.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Fixed(replicas) => replicas.fmt(f),
+            Self::Between { min, max } => write!(f, "{{ min = {min}, max = {max} }}"),
+        }
+    }
 }
 
 /// Something that a Python file serves.
@@ -59,7 +85,7 @@ pub struct PythonService {
     pub max_batch_size: Option<usize>,
     /// The number of replicas that it says.
     #[serde(default)]
-    pub replicas: Option<usize>,
+    pub replicas: Option<PythonReplicas>,
     /// The timeout of a batch that it says.
     #[serde(default)]
     pub timeout_ms: Option<u64>,
@@ -407,7 +433,8 @@ impl PythonApp {
             };
             line("max_batch_size", service.max_batch_size.filter(|size| *size > 1).map(|size| size.to_string()));
             line("concurrency", service.concurrency.filter(|calls| *calls > 1).map(|calls| calls.to_string()));
-            line("replicas", service.replicas.filter(|replicas| *replicas > 1).map(|replicas| replicas.to_string()));
+            let replicas = service.replicas.filter(|replicas| *replicas != PythonReplicas::Fixed(1));
+            line("replicas", replicas.map(|replicas| replicas.to_string()));
             line("timeout", service.timeout_ms.map(|timeout| format!("\"{timeout}ms\"")));
             line("contract", service.contract.as_deref().filter(|contract| *contract != "at_most_once").map(quoted));
             line("warm", (!service.warm).then(|| "false".to_owned()));
@@ -533,6 +560,14 @@ mod tests {
         assert_eq!(names(&best), "best other");
         assert!(best.configuration().contains("path = \"/best\""), "it is asked for by name");
         assert_eq!(app().only("app.py", "nothing"), None);
+    }
+
+    #[test]
+    fn replicas_are_a_number_or_bounds() {
+        for (described, written) in [(json!(3), "3"), (json!({ "min": 0, "max": 4 }), "{ min = 0, max = 4 }")] {
+            let replicas: PythonReplicas = serde_json::from_value(described).unwrap();
+            assert_eq!(replicas.to_string(), written);
+        }
     }
 
     #[test]

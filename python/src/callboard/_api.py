@@ -196,7 +196,7 @@ class Service:
     is_function: bool
     name: str
     route: str
-    replicas: int = 1
+    replicas: int | tuple[int, int] = 1
     timeout_ms: int | None = None
     contract: str = "at_most_once"
     max_batch_size: int | None = None
@@ -227,7 +227,7 @@ def service(
     *,
     name: str | None = ...,
     route: str | None = ...,
-    replicas: int = ...,
+    replicas: int | tuple[int, int] = ...,
     timeout: str | float | None = ...,
     contract: Contract = ...,
     max_batch_size: int | None = ...,
@@ -242,7 +242,8 @@ def service(cls: Any = None, /, **options: Any) -> Any:
     """Makes a class a service: `@service` or `@service(replicas=2, timeout="5s", contract="idempotent")`.
 
     * `name` and `route`: by default the name of the class in lower case with hyphens, and the same after a `/`.
-    * `replicas`: the processes that run it, 1 by default.
+    * `replicas`: the processes that run it, 1 by default. `(0, 4)`: from none to four, as the load asks for; the first
+      call starts one.
     * `timeout`: the longest time of one batch, in seconds or a text such as `"200ms"`. A replica that takes longer is
       ended, and its calls fail with status 504.
     * `contract`: `"at_most_once"` (the default), `"idempotent"` or `"pure"`. With the latter two the items of a replica
@@ -272,7 +273,7 @@ def function(
     *,
     name: str | None = ...,
     route: str | None = ...,
-    replicas: int = ...,
+    replicas: int | tuple[int, int] = ...,
     timeout: str | float | None = ...,
     contract: Contract = ...,
     max_batch_size: int | None = ...,
@@ -308,7 +309,7 @@ def _service(
     *,
     name: str | None = None,
     route: str | None = None,
-    replicas: int = 1,
+    replicas: int | tuple[int, int] = 1,
     timeout: str | float | None = None,
     contract: str = "at_most_once",
     max_batch_size: int | None = None,
@@ -324,7 +325,7 @@ def _service(
         is_function=is_function,
         name=name,
         route=_route(route) if route else "/" + (name if is_function else hyphened(name)),
-        replicas=_positive("replicas", replicas),
+        replicas=_replicas(replicas),
         timeout_ms=None if timeout is None else timeout_ms(timeout),
         contract=contract,
         max_batch_size=None if max_batch_size is None else _positive("max_batch_size", max_batch_size),
@@ -445,6 +446,17 @@ def _examples(examples: Any) -> tuple[Any, ...]:
     if not isinstance(examples, (list, tuple)):
         raise TypeError(f"examples={examples!r}: must be a list of inputs")
     return tuple(examples)
+
+
+def _replicas(value: Any) -> int | tuple[int, int]:
+    if not isinstance(value, tuple):
+        return _positive("replicas", value)
+    if len(value) != 2 or any(not isinstance(bound, int) or isinstance(bound, bool) for bound in value):
+        raise ValueError(f"replicas={value!r}: must be an integer from 1, or two, such as (0, 4)")
+    least, most = value
+    if not 0 <= least <= most or most < 1:
+        raise ValueError(f"replicas={value!r}: the first must be from 0, the second from 1 and not below the first")
+    return least, most
 
 
 def _positive(name: str, value: Any) -> int:

@@ -19,9 +19,9 @@ AnyStep = Any
 KINDS = ("image", "labels", "onnx", "process")
 _ONNX_KEYS = (
     "engine", "library", "providers", "threads", "inter_threads", "spinning", "arena", "optimization", "batched",
-    "pad", "isolate", "max_batch_size", "max_delay", "replicas", "queue", "contract", "crash_retries", "timeout",
-    "max_abandoned_threads", "cost", "max_cost", "ageing", "affinity", "revision", "split", "cache", "cache_shared",
-    "name", "route",
+    "pad", "isolate", "max_batch_size", "max_delay", "replicas", "scale_delay", "idle", "pinned", "memory", "queue",
+    "contract", "crash_retries", "timeout", "max_abandoned_threads", "cost", "max_cost", "ageing", "affinity",
+    "revision", "split", "cache", "cache_shared", "name", "route",
 )  # fmt: skip
 
 

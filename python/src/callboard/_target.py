@@ -98,7 +98,7 @@ class Route:
             "streams": self.signature.streams,
             "batched": self.method.batched,
             "max_batch_size": self.max_batch_size,
-            "replicas": self.service.replicas,
+            "replicas": _bounds(self.service.replicas),
             "timeout_ms": self.service.timeout_ms,
             "contract": self.service.contract,
             "warm": self.service.warm,
@@ -107,6 +107,11 @@ class Route:
             "parameters": list(self.signature.hints),
             "is_value": self.signature.is_value,
         }
+
+
+def _bounds(replicas: int | tuple[int, int]) -> int | dict[str, int]:
+    """A number of replicas, or its bounds as a configuration file has them."""
+    return {"min": replicas[0], "max": replicas[1]} if isinstance(replicas, tuple) else replicas
 
 
 def load_route(target: str) -> Route:

@@ -4,6 +4,7 @@
 //! with one message, `expected …, found …`; the expectation names the limits.
 
 mod network;
+mod replicas;
 mod weights;
 mod words;
 
@@ -19,6 +20,8 @@ pub use self::network::AdminAddress;
 pub(crate) use self::network::{
     AdminListen, Collector, FileHosts, HostNames, Listen, Offers, OptionalListen, Pages, Peers,
 };
+pub(crate) use self::replicas::ReplicaBounds;
+pub use self::replicas::Replicas;
 pub(crate) use self::weights::Weights;
 pub(crate) use self::words::{FilePath, KeysFrom, Label, LogFilter, LogForm};
 pub use self::words::{LogFormat, SecretSource};

@@ -71,7 +71,7 @@ fn a_flat_file_is_version_1() {
     let expected = [("/a", "a:1"), ("/a/versions/1", "a:1"), ("/b", "b:2"), ("/b/versions/2", "b:2")];
     assert_eq!(routes(&paths), pairs(&expected));
     let plan = plan(&paths).unwrap();
-    assert_eq!((plan.stages[0].replicas.value, plan.stages[1].replicas.value), (3, 1));
+    assert_eq!((plan.stages[0].replicas.value.max, plan.stages[1].replicas.value.max), (3, 1));
 }
 
 #[test]

@@ -232,6 +232,10 @@ settings! {
         value "CALLS", default "16384", "Most calls in flight on this node";
     MAX_IN_FLIGHT_BYTES: Bytes = Bytes(SIZE_RANGE), key "limits.max_in_flight_bytes", flag "max-in-flight-bytes",
         value "SIZE", default "256MiB", "Most bytes of requests in flight on this node";
+    MAX_LOADED: OrNone<Count> = OrNone(Count(1..=1_000_000)), key "limits.max_loaded", flag "max-loaded",
+        value "STAGES", default "none", "Most stages in memory, of those that are loaded by their first call";
+    MAX_LOADED_BYTES: OrNone<Bytes> = OrNone(Bytes(SIZE_RANGE)), key "limits.max_loaded_bytes", flag "max-loaded-bytes",
+        value "SIZE", default "none", "Most bytes of these stages, as far as they are known";
     DRAIN: Span = Span(Duration::ZERO..=HOUR), key "limits.drain", flag "drain",
         value "DURATION", default "30s", "Longest time for admitted calls to finish at shutdown";
     DRAIN_DELAY: Span = Span(Duration::ZERO..=HOUR), key "limits.drain_delay", flag "drain-delay",

@@ -2,13 +2,17 @@
 
 use callboard_core::Contract;
 
-use super::super::form::{Bytes, Cores, Flag, OneOf, Optional, Weights};
+use super::super::form::{Bytes, Cores, Flag, OneOf, Optional, ReplicaBounds, Weights};
 use super::super::stage::CostUnit;
-use super::{Count, Duration, HOUR, QUEUE_RANGE, Span};
+use super::{Count, Duration, HOUR, QUEUE_RANGE, SIZE_RANGE, Span};
 
 pub(crate) const MAX_BATCH_SIZE: &str = "max_batch_size";
 pub(crate) const MAX_DELAY: &str = "max_delay";
 pub(crate) const REPLICAS: &str = "replicas";
+pub(crate) const SCALE_DELAY: &str = "scale_delay";
+pub(crate) const IDLE: &str = "idle";
+pub(crate) const PINNED: &str = "pinned";
+pub(crate) const MEMORY: &str = "memory";
 pub(crate) const QUEUE: &str = "queue";
 pub(crate) const CONTRACT: &str = "contract";
 pub(crate) const CRASH_RETRIES: &str = "crash_retries";
@@ -27,7 +31,13 @@ pub(crate) static MAX_BATCH_SIZE_FORM: Count = Count(1..=65_536);
 /// A longer delay is a schedule, not batching.
 pub(crate) static MAX_DELAY_FORM: Span = Span(Duration::ZERO..=Duration::from_secs(60));
 /// Each replica is a worker and, as a rule, its own thread; replicas of a model share its weights.
-pub(crate) static REPLICAS_FORM: Count = Count(1..=1024);
+pub(crate) static REPLICAS_FORM: ReplicaBounds = ReplicaBounds(1..=1024);
+/// Shorter than a batch of any model, a delay would say nothing about the load; a queue of a minute is an overload.
+pub(crate) static SCALE_DELAY_FORM: Span = Span(Duration::from_millis(1)..=Duration::from_secs(60));
+/// Below a second a stage would load for nearly every call; after a week it is in use.
+pub(crate) static IDLE_FORM: Span = Span(Duration::from_secs(1)..=Duration::from_secs(7 * 24 * 60 * 60));
+pub(crate) static PINNED_FORM: Flag = Flag;
+pub(crate) static MEMORY_FORM: Optional<Bytes> = Optional(Bytes(SIZE_RANGE));
 pub(crate) static QUEUE_FORM: Count = Count(QUEUE_RANGE);
 pub(crate) static CONTRACT_FORM: OneOf<Contract> = OneOf(&[
     (Contract::AtMostOnce.as_str(), Contract::AtMostOnce),

@@ -7,20 +7,29 @@ use std::time::Duration;
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 
 use crate::clock::{self, Instant};
+use crate::error::CallError;
 use crate::metrics::DiscardPlace;
-use crate::pool::{BatchRun, BatcherMessage, Pool, ReplicaHandle, WorkerMessage};
+use crate::pool::{BatchRun, BatcherMessage, FailedStart, Pool, ReplicaHandle, WorkerMessage};
 use crate::queue::{Entry, EntryKey, QueueState, Release, SessionQueues, inbox};
 use crate::timeline::{BatchFacts, ReleaseReason, RunEnd};
 
 /// The actor of one stage's queue.
 pub(crate) struct BatcherActor;
 
+/// Sends the supervisor the message that a call waits and no replica is there.
+pub(crate) type WakePort = Box<dyn Fn() + Send + Sync>;
+
 pub(crate) struct BatcherArgs {
     pub(crate) pool: Arc<Pool>,
+    /// Asks the supervisor for a first replica.
+    pub(crate) wake: WakePort,
 }
 
 pub(crate) struct BatcherState {
     pool: Arc<Pool>,
+    wake: WakePort,
+    /// Why there is no replica.
+    failed_start: Option<FailedStart>,
     /// Entries from the inbox; empty between two messages.
     arrived: Vec<Entry>,
     queue: SessionQueues<Box<Entry>>,
@@ -64,6 +73,8 @@ impl Actor for BatcherActor {
         Ok(BatcherState {
             queue: SessionQueues::new(args.pool.policy().ageing),
             pool: args.pool,
+            wake: args.wake,
+            failed_start: None,
             arrived: Vec::new(),
             suspects: VecDeque::new(),
             workers: Vec::new(),
@@ -97,6 +108,7 @@ impl Actor for BatcherActor {
             BatcherMessage::Join(handle) if handle.is_leaving() => {}
             BatcherMessage::Join(handle) => {
                 state.workers.push(handle);
+                state.failed_start = None;
                 state.update_sessions();
             }
             BatcherMessage::Leave(handle) => {
@@ -110,11 +122,17 @@ impl Actor for BatcherActor {
             BatcherMessage::Isolate { entries, lone_crashes } => state.isolate(entries, lone_crashes),
             BatcherMessage::Yielded => state.end_yield(),
             BatcherMessage::Due => state.due_at = None,
+            BatcherMessage::RefuseUntil(failed) => {
+                let (pool, now) = (Arc::clone(&state.pool), clock::now());
+                state.answer_all(|| pool.not_started(&failed, now));
+                state.failed_start = Some(failed);
+            }
             BatcherMessage::Close => state.is_closed = true,
             BatcherMessage::Drain => state.is_draining = true,
         }
         if state.is_closed {
-            state.answer_all_unavailable();
+            let pool = Arc::clone(&state.pool);
+            state.answer_all(|| pool.unavailable());
         }
         state.pool.note_queued(state.queue.load());
         // During a yield, entries only gather; `Yielded` handles them all.
@@ -140,13 +158,20 @@ impl BatcherState {
 
     /// Queues an entry, or refuses it at once if it would miss its deadline.
     fn admit(&mut self, entry: Entry) {
-        match self.pool.refusal(&entry, &self.queue, self.last_cost) {
+        match self.missing_replica().or_else(|| self.pool.refusal(&entry, &self.queue, self.last_cost)) {
             None => self.push(entry),
             Some(error) => {
                 entry.note_end(self.pool.name(), entry.enqueued_at, RunEnd::Refused);
                 entry.refuse(error);
             }
         }
+    }
+
+    /// The refusal of an entry while no replica is there and none is started.
+    fn missing_replica(&self) -> Option<CallError> {
+        let failed = self.failed_start.as_ref()?;
+        let now = clock::now();
+        (now < failed.until).then(|| self.pool.not_started(failed, now))
     }
 
     fn push(&mut self, entry: Entry) {
@@ -162,6 +187,10 @@ impl BatcherState {
     /// Hands out batches while the policy says so. Returns whether to yield first.
     fn dispatch(&mut self, myself: &ActorRef<BatcherMessage>) -> bool {
         self.forget_the_gone();
+        if self.workers.is_empty() && self.pool.settings().scaling().may_be_zero() {
+            self.ask_for_replica();
+            return false;
+        }
         while let Some(mut group) = self.suspects.pop_front() {
             let Some(worker) = self.workers.iter().find(|worker| worker.try_take()).cloned() else {
                 self.suspects.push_front(group);
@@ -208,6 +237,13 @@ impl BatcherState {
             }
         }
         false
+    }
+
+    /// No replica is there: asks for one if entries wait.
+    fn ask_for_replica(&self) {
+        if (self.queue.len() > 0 || !self.suspects.is_empty()) && self.pool.demand.ask() {
+            (self.wake)();
+        }
     }
 
     /// Hands full batches to busy replicas that take them ahead.
@@ -287,6 +323,7 @@ impl BatcherState {
     ) {
         let PoisonSuspects { entries, lone_crashes } = group;
         self.batches += 1;
+        self.pool.demand.note_batch(now);
         let (id, size, replica) = (self.batches, entries.len(), worker.index());
         let facts = BatchFacts { id, size, replica, reason, span: None };
         for entry in &entries {
@@ -377,10 +414,11 @@ impl BatcherState {
         myself.send_after(at.saturating_duration_since(now), || BatcherMessage::Due);
     }
 
-    fn answer_all_unavailable(&mut self) {
+    /// Refuses all waiting entries.
+    fn answer_all(&mut self, error: impl Fn() -> CallError) {
         let refuse = |entry: Entry| {
             entry.note_end(self.pool.name(), clock::now(), RunEnd::Closed);
-            entry.refuse(self.pool.unavailable());
+            entry.refuse(error());
         };
         self.suspects.drain(..).flat_map(|group| group.entries).for_each(refuse);
         while let Some(entry) = self.queue.pop_any() {

@@ -10,4 +10,4 @@
 
 mod actor;
 
-pub(crate) use actor::{BatcherActor, BatcherArgs};
+pub(crate) use actor::{BatcherActor, BatcherArgs, WakePort};

@@ -12,6 +12,7 @@ use crate::host::HostNode;
 use crate::id::{RouteIndex, RouteName};
 use crate::metrics::SharedMetrics;
 use crate::router::Router;
+use crate::supervisor::Places;
 
 /// The state that all handles of the node share.
 #[derive(Debug)]
@@ -20,6 +21,8 @@ pub(crate) struct Shared {
     pub(crate) router: Arc<Router>,
     pub(crate) directory: Arc<Directory>,
     pub(crate) metrics: SharedMetrics,
+    /// The places of loaded stages in memory.
+    pub(crate) places: Arc<Places>,
     /// The node's runtime, for tasks of callers outside of it.
     pub(crate) runtime: Handle,
     /// The root lives, and the tree with it.

@@ -200,6 +200,12 @@ impl CallError {
         error
     }
 
+    pub(crate) fn unavailable(message: impl Into<String>, retry_after: Duration) -> Self {
+        let mut error = Self::new(ErrorKind::Unavailable, message);
+        error.0.retry_after = Some(retry_after);
+        error
+    }
+
     pub(crate) fn deadline_exceeded(place: &str) -> Self {
         Self::new(ErrorKind::DeadlineExceeded, format!("the deadline passed {place}"))
     }

@@ -27,6 +27,13 @@ pub struct Limits {
     pub max_in_flight_bytes: u64,
     /// The timeout of calls that set none. Default [`DEFAULT_TIMEOUT`](crate::DEFAULT_TIMEOUT).
     pub default_timeout: Duration,
+    /// The most stages that are loaded at the same time, of those that [may have no
+    /// replica](crate::Stage::replicas_between) or are [pinned](crate::Stage::pinned). Default `None`: no limit. A call
+    /// for one more waits, within its deadline, until the least recently used one without calls has left.
+    pub max_loaded: Option<usize>,
+    /// The most bytes of these stages together, as far as [they are known](crate::Stage::memory). Default `None`: no
+    /// limit. See [`max_loaded`](Self::max_loaded).
+    pub max_loaded_bytes: Option<u64>,
     /// The longest time for a call, whatever its caller or its route sets. Default, and at most,
     /// [`MAX_TIMEOUT`](crate::MAX_TIMEOUT). A longer timeout is shortened to it; a route may have a [smaller
     /// one](crate::RouteSpec::max_timeout). Set it if callers may ask for unreasonable timeouts.
@@ -39,6 +46,8 @@ impl Default for Limits {
             max_in_flight: DEFAULT_MAX_IN_FLIGHT,
             max_in_flight_bytes: DEFAULT_MAX_IN_FLIGHT_BYTES,
             default_timeout: DEFAULT_TIMEOUT,
+            max_loaded: None,
+            max_loaded_bytes: None,
             max_timeout: MAX_TIMEOUT,
         }
     }

@@ -12,8 +12,8 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
 use super::{
-    CacheUse, CallRefusal, DecisionCause, DiscardPlace, DiscardReason, EntryRefusal, ReplicaState, RolloutMetrics,
-    RouteMetrics, Seconds, Sizes, StageMetrics, TrialRole, Verdict,
+    CacheUse, CallRefusal, DecisionCause, DiscardPlace, DiscardReason, EntryRefusal, LoadResult, ReplicaState,
+    RolloutMetrics, RouteMetrics, Seconds, Sizes, StageMetrics, TrialRole, Verdict,
 };
 use crate::error::ErrorKind;
 use crate::id::{RouteName, StageName};
@@ -93,6 +93,14 @@ families! {
             "stage_moved_to_threads", "Task stages that held a runtime thread too long";
         queued: Family<Labels, Gauge> = "stage_queued", "Entries waiting";
         replicas: Family<Labels, Gauge> = "stage_replicas", "Replicas that are up";
+        replicas_wanted: Family<Labels, Gauge> =
+            "stage_replicas_wanted", "Replicas that its load or an operator asks for";
+        loads: Family<Labels, Counter> =
+            "stage_loads", "Starts of the first replica of a stage that had none, by result";
+        load_seconds: Family<Labels, Seconds> =
+            "stage_load_seconds", "Start of the first replica to its readiness";
+        evictions: Family<Labels, Counter> =
+            "stage_evictions", "Unloadings because another stage needed the place in memory";
         ready: Family<Labels, Gauge> = "stage_ready", "1 while the stage takes entries, else 0";
         cache: Family<Labels, Counter> = "stage_cache", "Calls of a stage with a response cache, by what the cache did";
         cache_bytes: Family<Labels, Gauge> = "stage_cache_bytes", "Bytes of the answers that a response cache keeps";
@@ -192,6 +200,7 @@ impl NodeMetrics {
             |reason: ReleaseReason| families.batches.get_or_create_owned(&with(&stage, "reason", reason.as_str()));
         let replica_state =
             |state: ReplicaState| families.replica_states.get_or_create_owned(&with(&stage, "state", state.as_str()));
+        let load = |result: LoadResult| families.loads.get_or_create_owned(&with(&stage, "result", result.as_str()));
         let cache = |how: CacheUse| families.cache.get_or_create_owned(&with(&stage, "result", how.as_str()));
         StageMetrics {
             queue_seconds: families.queue_seconds.get_or_create_owned(&stage),
@@ -211,6 +220,10 @@ impl NodeMetrics {
             moved_to_threads: families.moved_to_threads.get_or_create_owned(&stage),
             queued: families.queued.get_or_create_owned(&stage),
             replicas: families.replicas.get_or_create_owned(&stage),
+            replicas_wanted: families.replicas_wanted.get_or_create_owned(&stage),
+            loads: LoadResult::ALL.map(load),
+            load_seconds: families.load_seconds.get_or_create_owned(&stage),
+            evictions: families.evictions.get_or_create_owned(&stage),
             ready: families.ready.get_or_create_owned(&stage),
             cache: CacheUse::ALL.map(cache),
             cache_bytes: families.cache_bytes.get_or_create_owned(&stage),
@@ -278,9 +291,14 @@ impl NodeMetrics {
         for state in ReplicaState::ALL {
             families.replica_states.remove(&with(&stage, "state", state.as_str()));
         }
-        for family in
-            [&families.queued, &families.replicas, &families.ready, &families.abandoned_threads, &families.cache_bytes]
-        {
+        for family in [
+            &families.queued,
+            &families.replicas,
+            &families.replicas_wanted,
+            &families.ready,
+            &families.abandoned_threads,
+            &families.cache_bytes,
+        ] {
             family.remove(&stage);
         }
         if !was_used {
@@ -292,7 +310,8 @@ impl NodeMetrics {
 
     fn end_counters_of_stage(&self, name: &str) {
         let (families, stage) = (&self.families, stage_labels(name));
-        for family in [&families.queue_seconds, &families.batch_seconds, &families.compute_seconds] {
+        let Families { queue_seconds, batch_seconds, compute_seconds, load_seconds, .. } = families;
+        for family in [queue_seconds, batch_seconds, compute_seconds, load_seconds] {
             family.remove(&stage);
         }
         families.batch_size.remove(&stage);
@@ -310,8 +329,12 @@ impl NodeMetrics {
         for reason in EntryRefusal::ALL {
             families.stage_refused.remove(&with(&stage, "reason", reason.as_str()));
         }
-        let Families { restarts, retries, moved_to_threads, poison_entries, isolations, hung, .. } = families;
-        for family in [restarts, retries, moved_to_threads, poison_entries, isolations, hung] {
+        for result in LoadResult::ALL {
+            families.loads.remove(&with(&stage, "result", result.as_str()));
+        }
+        let Families { restarts, retries, moved_to_threads, poison_entries, isolations, hung, evictions, .. } =
+            families;
+        for family in [restarts, retries, moved_to_threads, poison_entries, isolations, hung, evictions] {
             family.remove(&stage);
         }
     }

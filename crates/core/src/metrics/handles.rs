@@ -7,7 +7,8 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::gauge::Gauge;
 
 use super::{
-    COUNTING, CacheUse, DiscardPlace, DiscardReason, EntryRefusal, ReplicaState, Seconds, Sizes, TrialRole, micros,
+    COUNTING, CacheUse, DiscardPlace, DiscardReason, EntryRefusal, LoadResult, ReplicaState, Seconds, Sizes, TrialRole,
+    micros,
 };
 use crate::error::ErrorKind;
 use crate::timeline::{ReleaseReason, Timing};
@@ -85,6 +86,10 @@ pub(crate) struct StageMetrics {
     pub(crate) queued: Gauge,
     pub(crate) replicas: Gauge,
     pub(crate) ready: Gauge,
+    pub(crate) replicas_wanted: Gauge,
+    pub(crate) loads: [Counter; LoadResult::ALL.len()],
+    pub(crate) load_seconds: Seconds,
+    pub(crate) evictions: Counter,
     pub(crate) cache: [Counter; CacheUse::ALL.len()],
     pub(crate) cache_bytes: Gauge,
 }
@@ -123,6 +128,17 @@ impl StageMetrics {
 
     pub(crate) fn cached(&self, how: CacheUse) {
         self.cache[how as usize].inc();
+    }
+
+    /// The first replica is up, after this time.
+    pub(crate) fn loaded(&self, took: Duration) {
+        self.loads[LoadResult::Ok as usize].inc();
+        self.load_seconds.observe(micros(took));
+    }
+
+    /// The first replica could not start.
+    pub(crate) fn load_failed(&self) {
+        self.loads[LoadResult::Failed as usize].inc();
     }
 
     pub(crate) fn set_replica_state(&self, state: ReplicaState, replicas: usize) {

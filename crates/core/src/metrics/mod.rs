@@ -117,6 +117,17 @@ words! {
 }
 
 words! {
+    /// How a load of a stage ended.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub(crate) enum LoadResult {
+        /// Its first replica is up.
+        Ok => "ok",
+        /// Its first replica could not start.
+        Failed => "failed",
+    }
+}
+
+words! {
     /// What a replica does at the moment.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub(crate) enum ReplicaState {

@@ -66,7 +66,7 @@ pub struct StageHealth {
     pub state: StageState,
     /// The reason of the state, if there is one.
     pub reason: Option<String>,
-    /// Whether it takes calls: ready or degraded, with a replica that is up.
+    /// Whether it takes calls: ready or degraded, and with a replica that is up or that its next call starts.
     pub ready: bool,
 }
 
@@ -210,8 +210,38 @@ pub struct StageDescription {
     pub restarts: u64,
     /// The last restarts, at most eight, the newest last.
     pub last_restarts: Vec<RestartDescription>,
+    /// The number of replicas that it should have, and why.
+    pub scaling: ScalingDescription,
     /// The replicas that are up.
     pub replicas: Vec<ReplicaDescription>,
+}
+
+/// The number of replicas that a stage should have.
+#[derive(Clone, Debug, Serialize)]
+#[non_exhaustive]
+pub struct ScalingDescription {
+    /// The fewest. With 0 the stage is loaded by its first call.
+    pub min: usize,
+    /// The most.
+    pub max: usize,
+    /// The number that it should have now.
+    pub target: usize,
+    /// The last change of that number.
+    pub last: Option<ScaleDescription>,
+}
+
+/// A change of the number of replicas.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct ScaleDescription {
+    /// The number before.
+    pub from: usize,
+    /// The number after.
+    pub to: usize,
+    /// Why.
+    pub reason: String,
+    /// How long ago.
+    pub age: Duration,
 }
 
 /// The part of a stage in the table.
@@ -335,11 +365,9 @@ impl Shared {
             let replicas = all().map(|pool| pool.replicas.all().len()).sum();
             let abandoned: usize = all().map(|pool| pool.replicas.abandoned_threads()).sum();
             pool.metrics.abandoned_threads.set(abandoned as i64);
-            set_replica_states(
-                &pool.metrics,
-                &all().flat_map(|pool| pool.replicas.all()).collect::<Vec<_>>(),
-                all().map(|pool| pool.replicas.target()).sum(),
-            );
+            let wanted: usize = all().map(|pool| pool.replicas.target()).sum();
+            pool.metrics.replicas_wanted.set(wanted as i64);
+            set_replica_states(&pool.metrics, &all().flat_map(|pool| pool.replicas.all()).collect::<Vec<_>>(), wanted);
             let cached = all().map(|pool| pool.cached_bytes()).sum();
             pool.metrics.set_gauges(queued, replicas, all().any(|pool| pool.health.state().is_ready()), cached);
         }
@@ -378,7 +406,8 @@ fn describe_routes(table: &Table, now: Instant) -> Vec<RouteDescription> {
 
 fn stage_health(stage: &Arc<DeployedStage>) -> StageHealth {
     let (state, reason) = stage.pool.health.state_and_reason();
-    let manned = !stage.pool.replicas.all().is_empty();
+    // A stage that may have no replica takes calls without one.
+    let manned = stage.pool.settings().scaling().may_be_zero() || !stage.pool.replicas.all().is_empty();
     let reason = reason.or_else(|| (state.is_ready() && !manned).then(|| "no replica is up".to_owned()));
     StageHealth { name: stage.name().clone(), state, reason, ready: state.is_ready() && manned }
 }
@@ -417,8 +446,20 @@ fn describe_stage(table: &Table, stage: &Arc<DeployedStage>, now: Instant) -> St
             .into_iter()
             .map(|restart| describe_restart(restart, now))
             .collect(),
+        scaling: describe_scaling(pool, now),
         replicas: describe_replicas(pool, now),
     }
+}
+
+fn describe_scaling(pool: &Pool, now: Instant) -> ScalingDescription {
+    let scaling = pool.settings().scaling();
+    let last = pool.demand.last_change().map(|change| ScaleDescription {
+        from: change.from,
+        to: change.to,
+        reason: change.reason,
+        age: now.saturating_duration_since(change.at),
+    });
+    ScalingDescription { min: scaling.min(), max: scaling.max().get(), target: pool.replicas.target(), last }
 }
 
 /// The oldest calls. The lock on the ledger is held for one pass over its entries.

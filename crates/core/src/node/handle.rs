@@ -185,8 +185,9 @@ impl NodeHandle {
         self.change(RouteChange::new().remove_route(route)).await
     }
 
-    /// Sets the number of replicas of a stage, from 1 to [`MAX_REPLICAS`](crate::MAX_REPLICAS), and returns when the
-    /// new ones are warm and the surplus ones have ended. A surplus replica finishes its batch and cleans up first.
+    /// Sets the number of replicas of a stage, from 1 to [`MAX_REPLICAS`](crate::MAX_REPLICAS), or between the bounds of
+    /// a stage that [scales by itself](crate::Stage::replicas_between), and returns when the new ones are warm and the
+    /// surplus ones have ended. Such a stage goes on from that number as its load asks for. A surplus replica finishes its batch and cleans up first.
     ///
     /// Of two requests for one stage the later wins; the earlier gets [`ChangeError::Superseded`].
     ///

@@ -24,11 +24,13 @@ use crate::host::HostNode;
 use crate::metrics::{NodeMetrics, SharedMetrics};
 use crate::pool::BatcherMessage;
 use crate::router::{RouteChange, RouteSpec, Router, RouterMessage, STOP_WITHIN};
+use crate::supervisor::{LoadedLimits, Places};
 
 pub use blocking::BlockingNode;
 pub use describe::{
     ActorDescription, ActorHealth, CallDescription, Description, Health, RemoteStageHealth, ReplicaDescription,
-    RestartDescription, RouteDescription, StageDescription, StageHealth, StagePart,
+    RestartDescription, RouteDescription, ScaleDescription, ScalingDescription, StageDescription, StageHealth,
+    StagePart,
 };
 pub use handle::{AlreadyJoined, NodeHandle};
 pub(crate) use root::RootMessage;
@@ -65,9 +67,11 @@ impl Node {
         limits: Limits,
     ) -> Result<Self, StartError> {
         let metrics: SharedMetrics = Arc::new(NodeMetrics::new());
+        let loaded = LoadedLimits { stages: limits.max_loaded, bytes: limits.max_loaded_bytes };
         let shared = Arc::new(Shared {
             gateway: Arc::new(Gateway::new(limits, Arc::clone(&metrics))),
             router: Arc::new(Router::new()),
+            places: Arc::new(Places::new(loaded)),
             directory: Arc::new(Directory::new()),
             metrics,
             runtime: Handle::current(),

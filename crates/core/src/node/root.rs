@@ -186,6 +186,7 @@ async fn start_router(
         metrics: Arc::clone(&shared.metrics),
         watchdog: Arc::clone(watchdog),
         client: Arc::new(LocalClient::new(Arc::clone(shared))),
+        places: Arc::clone(&shared.places),
         root: root.clone(),
     };
     let (router, _) = Actor::spawn_linked(None, RouterActor, args, root).await?;

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
+use super::demand::{Demand, FailedStart};
 use super::entrance::QueueEntrance;
 use super::health::Health;
 use super::lifecycle::StageState;
@@ -28,6 +29,7 @@ pub(crate) struct Pool {
     pub(crate) health: Health,
     pub(crate) entrance: QueueEntrance,
     pub(crate) replicas: ReplicaSet,
+    pub(crate) demand: Demand,
     /// How long batches take, as measured.
     pub(crate) cost: SharedCost,
     pub(crate) metrics: StageMetrics,
@@ -40,7 +42,8 @@ impl Pool {
         Self {
             health: Health::default(),
             entrance: QueueEntrance::new(spec.settings().queue().get()),
-            replicas: ReplicaSet::new(spec.settings().replicas().get()),
+            replicas: ReplicaSet::new(spec.settings().scaling().min()),
+            demand: Demand::new(),
             cost: SharedCost::default(),
             metrics: metrics.stage(spec.name()),
             retries: Mutex::default(),
@@ -66,9 +69,15 @@ impl Pool {
         self.entrance.permits.taken()
     }
 
-    /// The entries that its replicas hold when all of them run full batches.
+    /// Whether entries wait or run.
+    pub(crate) fn has_calls(&self) -> bool {
+        self.queued() > 0 || self.replicas.all().iter().any(|replica| replica.running() > 0)
+    }
+
+    /// The entries that its replicas hold when all of them run full batches. A stage without a replica gets one for its
+    /// next entry.
     pub(crate) fn capacity(&self) -> usize {
-        self.replicas.target().saturating_mul(self.policy().max_batch_size.get())
+        self.replicas.target().max(1).saturating_mul(self.policy().max_batch_size.get())
     }
 
     /// The bytes of the answers that it keeps.
@@ -182,6 +191,13 @@ impl Pool {
         if self.spec.sizing().has_cost() {
             self.entrance.set_queued_cost(load.cost);
         }
+    }
+
+    /// The answer to an entry whose stage has no replica, because its start failed.
+    pub(crate) fn not_started(&self, failed: &FailedStart, now: Instant) -> CallError {
+        let message = format!("stage `{}` is not loaded: {}", self.name(), failed.reason);
+        let retry_after = failed.until.saturating_duration_since(now);
+        CallError::unavailable(message, retry_after).at_stage(self.name())
     }
 
     pub(crate) fn unavailable(&self) -> CallError {

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::demand::FailedStart;
 use super::replica::ReplicaHandle;
 use super::run::BatchRun;
 use crate::queue::{Entry, EntryKey};
@@ -33,6 +34,9 @@ pub(crate) enum BatcherMessage {
     Yielded,
     /// The delay that was armed has passed. From the batcher's timer.
     Due,
+    /// The first replica could not start: refuse all waiting entries, and those that arrive during its back-off. From
+    /// the supervisor.
+    RefuseUntil(FailedStart),
     /// The stage has failed: refuse all waiting entries. From the supervisor.
     Close,
     /// No delays any more: the node drains. From the supervisor.

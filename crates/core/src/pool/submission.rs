@@ -228,15 +228,21 @@ impl Pool {
         Some(error.at_stage(self.name()))
     }
 
-    /// The time that the queue needs at the measured rate, with the replicas that are up.
+    /// The retry time of refused callers: the time that the queue needs.
     fn drain_time(&self) -> Duration {
+        self.queue_delay().unwrap_or(RETRY_AFTER_UNKNOWN)
+    }
+
+    /// The time that the queue needs at the measured rate, with the replicas that are up. `None` before the first batch
+    /// was measured.
+    pub(crate) fn queue_delay(&self) -> Option<Duration> {
         let line = self.cost.line();
         if !line.is_known() {
-            return RETRY_AFTER_UNKNOWN;
+            return None;
         }
         let queued = self.queued();
         let cost = if self.spec.sizing().has_cost() { self.entrance.queued_cost() } else { queued as u64 };
-        line.drain(Load::new(queued, cost), self.policy(), self.replicas.slots())
+        Some(line.drain(Load::new(queued, cost), self.policy(), self.replicas.slots()))
     }
 
     /// Takes a permit: at once, or for a patient flight as soon as one is free. Returns the time of that.

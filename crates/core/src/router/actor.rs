@@ -26,7 +26,7 @@ use crate::id::{RouteIndex, RouteName, StageName};
 use crate::metrics::{DecisionCause, SharedMetrics, Verdict};
 use crate::pool::StageState;
 use crate::restart::{RestartDecision, RestartIntensity, RestartWindow};
-use crate::supervisor::{DeploymentActor, DeploymentArgs};
+use crate::supervisor::{DeploymentActor, DeploymentArgs, Places};
 
 /// How long a worker may take to clean up after its last batch.
 pub(crate) const STOP_WITHIN: Duration = Duration::from_secs(5);
@@ -41,6 +41,8 @@ pub(crate) struct RouterArgs {
     pub(crate) watchdog: Arc<Watchdog>,
     /// The node's client, for user code.
     pub(crate) client: OpaqueHandle,
+    /// The places in memory, which the stages share.
+    pub(crate) places: Arc<Places>,
     /// Stages are the root's children: they survive a crash of the router.
     pub(crate) root: ActorCell,
 }
@@ -186,7 +188,7 @@ impl RouterState {
 
         let mut starts = Vec::with_capacity(stages.len());
         for stage in &stages {
-            let count = replicas.unwrap_or_else(|| stage.pool.settings().replicas().get());
+            let count = replicas.unwrap_or_else(|| stage.pool.settings().scaling().min());
             starts.push((stage.name().clone(), self.deploy(stage, count).await));
         }
         let myself = myself.clone();
@@ -209,6 +211,7 @@ impl RouterState {
             pool: Arc::clone(&stage.pool),
             watchdog: Arc::clone(&self.parts.watchdog),
             client: self.parts.client.clone(),
+            places: Arc::clone(&self.parts.places),
             started,
         };
         let spawned = Actor::spawn_linked(None, DeploymentActor, args, self.parts.root.clone()).await;

@@ -191,6 +191,16 @@ pub enum ChangeError {
         /// The requested count.
         asked: usize,
     },
+    /// The stage [scales by itself](crate::Stage::replicas_between), and the requested count is outside its bounds.
+    #[error("stage `{stage}` scales by itself, from {min} to {max} replicas")]
+    OutOfBounds {
+        /// The stage.
+        stage: StageName,
+        /// Its fewest replicas.
+        min: usize,
+        /// Its most replicas.
+        max: usize,
+    },
     /// A later request for the same stage superseded this one.
     #[error("a later change of the same stage took the place of this one")]
     Superseded,

@@ -90,20 +90,24 @@ impl Router {
 
     /// Requests a number of replicas and waits until they are up, and the surplus ones gone.
     pub(crate) async fn scale(&self, stage: &str, replicas: usize) -> Result<(), ChangeError> {
-        if !(1..=MAX_REPLICAS).contains(&replicas) {
+        if replicas > MAX_REPLICAS {
             return Err(ChangeError::BadReplicaCount { asked: replicas });
         }
         let turn = self.take_turn()?;
         let supervisor = {
             let table = self.table.load();
-            let found = table.stage(stage).and_then(|stage| stage.supervisor());
-            found.cloned().ok_or_else(|| ChangeError::NoSuchStage { stage: stage.into() })?
+            let found = table.stage(stage).ok_or_else(|| ChangeError::NoSuchStage { stage: stage.into() })?;
+            if replicas == 0 && !found.pool.settings().scaling().may_be_zero() {
+                return Err(ChangeError::BadReplicaCount { asked: replicas });
+            }
+            found.supervisor().cloned().ok_or_else(|| ChangeError::NoSuchStage { stage: stage.into() })?
         };
         let (scaled, outcome) = oneshot::channel();
         let message = DeploymentMessage::Scale { replicas, scaled, turn };
         supervisor.cast(message).map_err(|_| ChangeError::Ending)?;
         outcome.await.unwrap_or(Err(ScaleError::Ending)).map_err(|error| match error {
             ScaleError::NotStarted(message) => ChangeError::Stage { stage: stage.into(), message },
+            ScaleError::OutOfBounds { min, max } => ChangeError::OutOfBounds { stage: stage.into(), min, max },
             ScaleError::Superseded => ChangeError::Superseded,
             ScaleError::Ending => ChangeError::Ending,
         })

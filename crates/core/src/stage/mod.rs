@@ -5,6 +5,7 @@
 mod cache;
 mod contract;
 mod rows;
+mod scaling;
 mod setters;
 mod settings;
 mod sizing;
@@ -14,6 +15,7 @@ mod types;
 pub use cache::CacheSettings;
 pub use contract::Contract;
 pub use rows::Rows;
+pub use scaling::{DEFAULT_IDLE, DEFAULT_SCALE_DELAY, Scaling};
 pub use settings::{
     DEFAULT_CONCURRENCY, DEFAULT_CRASH_RETRIES, DEFAULT_CREDIT, DEFAULT_MAX_ABANDONED_THREADS, DEFAULT_QUEUE_ENTRIES,
     MAX_REPLICAS, Placement, StageSettings,
@@ -29,6 +31,7 @@ use std::marker::PhantomData;
 use std::num::{NonZeroU32, NonZeroUsize};
 use std::sync::Arc;
 use std::thread::available_parallelism;
+use std::time::Duration;
 
 use callboard_codec::Data;
 

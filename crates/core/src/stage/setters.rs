@@ -50,6 +50,57 @@ macro_rules! common_setters {
                 self.change(|settings| settings.with_replicas(at_least_one(replicas)))
             }
 
+            /// From `min` to `max` replicas, as the load asks for; see [`Scaling`](crate::Scaling). With `min` 0 the
+            /// first call starts one.
+            ///
+            /// ```
+            /// # #[tokio::main(flavor = "current_thread")]
+            /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+            /// use callboard_core::{App, Stage};
+            ///
+            /// let double = Stage::each("double", |number: &i64| Ok(number * 2)).replicas_between(0, 4);
+            /// let node = App::new().route("/double", double).start().await?;
+            /// assert_eq!(node.describe().stages[0].replicas.len(), 0);
+            /// assert_eq!(node.client().call::<i64, i64>("/double", 21).await?, 42);
+            /// assert_eq!(node.describe().stages[0].replicas.len(), 1);
+            /// # Ok(())
+            /// # }
+            /// ```
+            #[must_use]
+            pub fn replicas_between(self, min: usize, max: usize) -> Self {
+                self.change(|settings| settings.with_bounds(Scaling::between(min, max)))
+            }
+
+            /// How long the queue may take before a replica is added; see [`Scaling::queue_delay`].
+            #[must_use]
+            pub fn scale_delay(self, queue_delay: Duration) -> Self {
+                self.change(|settings| {
+                    let scaling = settings.scaling().with_queue_delay(queue_delay);
+                    settings.with_scaling(scaling)
+                })
+            }
+
+            /// How long the last replica stays without a call; see [`Scaling::idle`].
+            #[must_use]
+            pub fn idle(self, idle: Duration) -> Self {
+                self.change(|settings| {
+                    let scaling = settings.scaling().with_idle(idle);
+                    settings.with_scaling(scaling)
+                })
+            }
+
+            /// Always loaded, and counted among the loaded stages; see [`StageSettings::is_pinned`].
+            #[must_use]
+            pub fn pinned(self) -> Self {
+                self.change(|settings| settings.with_pinned(true))
+            }
+
+            /// The bytes that the loaded stage takes; see [`StageSettings::memory`].
+            #[must_use]
+            pub fn memory(self, bytes: u64) -> Self {
+                self.change(|settings| settings.with_memory(bytes))
+            }
+
             /// How many batches one asynchronous replica works on at once; see [`StageSettings::concurrency`]. 0 counts
             /// as 1.
             #[must_use]

@@ -8,6 +8,7 @@ use callboard_codec::Map;
 
 use super::cache::CacheSettings;
 use super::contract::Contract;
+use super::scaling::Scaling;
 use crate::queue::BatchPolicy;
 use crate::restart::{BackoffPolicy, RestartIntensity};
 
@@ -53,7 +54,9 @@ pub(super) fn at_least_one(count: usize) -> NonZeroUsize {
 #[derive(Clone, Debug)]
 pub struct StageSettings {
     batching: BatchPolicy,
-    replicas: NonZeroUsize,
+    scaling: Scaling,
+    memory: u64,
+    is_pinned: bool,
     queue: NonZeroUsize,
     placement: Placement,
     intensity: RestartIntensity,
@@ -79,7 +82,9 @@ impl StageSettings {
     pub fn new(placement: Placement) -> Self {
         Self {
             batching: BatchPolicy::default(),
-            replicas: NonZeroUsize::MIN,
+            scaling: Scaling::fixed(1),
+            memory: 0,
+            is_pinned: false,
             queue: at_least_one(DEFAULT_QUEUE_ENTRIES),
             placement,
             intensity: RestartIntensity::default(),
@@ -116,6 +121,60 @@ impl StageSettings {
     pub(super) fn with_max_batch_size(mut self, entries: NonZeroUsize) -> Self {
         self.batching.max_batch_size = entries;
         self
+    }
+
+    /// The number of workers; the most of them if it [changes by itself](Self::scaling). Default 1. Each is built on its
+    /// own: memory grows with it.
+    #[must_use]
+    pub fn replicas(&self) -> NonZeroUsize {
+        self.scaling.max()
+    }
+
+    /// Always this many workers; see [`replicas`](Self::replicas).
+    #[must_use]
+    pub fn with_replicas(self, replicas: NonZeroUsize) -> Self {
+        self.with_bounds(Scaling::fixed(replicas.get()))
+    }
+
+    /// Between which bounds the number of workers changes by itself. Default: always one.
+    #[must_use]
+    pub fn scaling(&self) -> Scaling {
+        if self.is_pinned && self.scaling.may_be_zero() {
+            return self.scaling.with_bounds(Scaling::between(1, self.scaling.max().get()));
+        }
+        self.scaling
+    }
+
+    /// See [`scaling`](Self::scaling).
+    #[must_use]
+    pub fn with_scaling(mut self, scaling: Scaling) -> Self {
+        self.scaling = scaling;
+        self
+    }
+
+    /// Sets the bounds and keeps the other knobs of scaling.
+    pub(super) fn with_bounds(mut self, bounds: Scaling) -> Self {
+        self.scaling = self.scaling.with_bounds(bounds);
+        self
+    }
+
+    /// Whether the stage always has a replica and takes one of the node's [places](crate::Limits::max_loaded). Default
+    /// false: a stage with a replica at all times then takes none.
+    #[must_use]
+    pub fn is_pinned(&self) -> bool {
+        self.is_pinned
+    }
+
+    /// See [`is_pinned`](Self::is_pinned).
+    #[must_use]
+    pub fn with_pinned(mut self, is_pinned: bool) -> Self {
+        self.is_pinned = is_pinned;
+        self
+    }
+
+    /// Whether it counts against the node's limits of loaded stages.
+    pub(crate) fn takes_a_place(&self) -> bool {
+        self.is_pinned || self.scaling.may_be_zero()
     }
 
     /// How long a replica that keeps crashing waits before its next start.
@@ -241,8 +300,9 @@ macro_rules! settings {
 }
 
 settings! {
-    /// The number of workers. Default 1. Each is built on its own: memory grows with it.
-    replicas, with_replicas(replicas: NonZeroUsize);
+    /// The bytes of memory that all replicas take together while the stage is loaded. Default 0: unknown. They count
+    /// against [`Limits::max_loaded_bytes`](crate::Limits::max_loaded_bytes).
+    memory, with_memory(bytes: u64);
 
     /// How many entries may wait. Default [`DEFAULT_QUEUE_ENTRIES`]. One more is refused with `Overloaded` and a
     /// `retry_after` from the measured drain rate. Longer queues only help bursts; under lasting overload they turn

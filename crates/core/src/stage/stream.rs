@@ -11,7 +11,7 @@ use futures_util::Stream;
 
 use super::setters::common_setters;
 use super::settings::at_least_one;
-use super::{Factory, Placement, Sizing, StageSettings, StageSpec, StageTypes};
+use super::{Factory, Placement, Scaling, Sizing, StageSettings, StageSpec, StageTypes};
 use crate::call::{CallContext, Flight};
 use crate::error::Failure;
 use crate::id::StageName;

@@ -8,12 +8,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ractor::{Actor, ActorCell, ActorProcessingErr, ActorRef, SpawnErr, SupervisionEvent};
-use tokio::sync::{OwnedSemaphorePermit, oneshot};
+use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
 use super::early_deaths::{EarlyDeath, EarlyDeaths};
-use super::message::{DeploymentMessage, ScaleError};
-use crate::batcher::{BatcherActor, BatcherArgs};
+use super::message::DeploymentMessage;
+use super::places::Places;
+use super::scale::Scale;
+use crate::batcher::{BatcherActor, BatcherArgs, WakePort};
 use crate::clock;
 use crate::executor::{ReplicaReport, ReportPort, Watchdog, WorkerActor, WorkerArgs};
 use crate::host::OpaqueHandle;
@@ -31,46 +33,40 @@ pub(crate) struct DeploymentArgs {
     pub(crate) watchdog: Arc<Watchdog>,
     /// The node's client, for user code.
     pub(crate) client: OpaqueHandle,
+    /// The places in memory, which the node's stages share.
+    pub(crate) places: Arc<Places>,
     /// Gets the outcome once: all replicas are up, or the reason why not.
     pub(crate) started: oneshot::Sender<Result<(), String>>,
 }
 
 pub(crate) struct DeploymentState {
-    pool: Arc<Pool>,
+    pub(super) pool: Arc<Pool>,
     watchdog: Arc<Watchdog>,
     client: OpaqueHandle,
     batcher: ActorRef<BatcherMessage>,
-    replicas: Vec<ReplicaRecord>,
+    pub(super) replicas: Vec<ReplicaRecord>,
     window: RestartWindow,
     /// `Some` until the first start is decided.
     started: Option<oneshot::Sender<Result<(), String>>>,
     /// Replicas that died before their `ReplicaUp` was read: supervision events overtake ordinary messages.
     early_deaths: EarlyDeaths,
-    scaling: Option<Scaling>,
+    pub(super) scale: Scale,
     /// The batches that asynchronous replicas left running when they died. They end with the stage at the latest.
     left_running: Vec<JoinSet<()>>,
-    is_stopping: bool,
-}
-
-/// A change of the number of replicas in progress.
-struct Scaling {
-    /// The number to restore if a new replica cannot be started.
-    before: usize,
-    scaled: oneshot::Sender<Result<(), ScaleError>>,
-    _turn: OwnedSemaphorePermit,
+    pub(super) is_stopping: bool,
 }
 
 /// One replica over all its lives. Surplus replicas are kept without a life, so that a generation is never used twice.
 #[derive(Default)]
-struct ReplicaRecord {
+pub(super) struct ReplicaRecord {
     /// The count of starts.
     starts: u64,
     /// Restarts in a row without a completed batch between them.
     attempt: u32,
     /// Whether the back-off's timer is running.
-    is_restart_due: bool,
+    pub(super) is_restart_due: bool,
     /// The current life, once it is up.
-    handle: Option<Arc<ReplicaHandle>>,
+    pub(super) handle: Option<Arc<ReplicaHandle>>,
     /// The count of consecutive lives without a completed batch.
     fruitless: u32,
 }
@@ -85,14 +81,18 @@ impl Actor for DeploymentActor {
         myself: ActorRef<DeploymentMessage>,
         args: DeploymentArgs,
     ) -> Result<DeploymentState, ActorProcessingErr> {
-        let DeploymentArgs { pool, watchdog, client, started } = args;
-        let batcher_args = BatcherArgs { pool: Arc::clone(&pool) };
+        let DeploymentArgs { pool, watchdog, client, places, started } = args;
+        let batcher_args = BatcherArgs { pool: Arc::clone(&pool), wake: wake_port(myself.clone()) };
         let (batcher, _) = Actor::spawn_linked(None, BatcherActor, batcher_args, myself.get_cell()).await?;
         pool.entrance.set_batcher(batcher.clone());
 
+        if pool.settings().scaling().may_be_zero() {
+            pool.replicas.set_target(0);
+        }
         let count = pool.replicas.target();
         let mut state = DeploymentState {
             window: RestartWindow::new(pool.settings().intensity()),
+            scale: Scale::new(&pool, places),
             pool,
             watchdog,
             client,
@@ -100,11 +100,13 @@ impl Actor for DeploymentActor {
             replicas: Vec::new(),
             started: Some(started),
             early_deaths: EarlyDeaths::default(),
-            scaling: None,
             left_running: Vec::new(),
             is_stopping: false,
         };
+        state.take_first_place(&myself);
         state.start_replicas(&myself, 0..count);
+        // Without a replica there is nothing to wait for.
+        state.settle_start();
         Ok(state)
     }
 
@@ -117,15 +119,18 @@ impl Actor for DeploymentActor {
         match message {
             DeploymentMessage::ReplicaUp(handle) => state.replica_up(&myself, handle),
             DeploymentMessage::ReplicaNotStarted { index, generation, message } => {
+                state.scale.starting -= 1;
                 if state.is_expected(index, generation) {
                     state.replica_not_started(&myself, index, &message);
                 }
+                state.look(&myself);
             }
             DeploymentMessage::Restart(index) if !state.is_stopping && state.awaits_restart(index) => {
                 state.start_replica(&myself, index);
             }
             DeploymentMessage::Restart(_) => {}
             DeploymentMessage::Scale { replicas, scaled, turn } => state.scale(&myself, replicas, scaled, turn),
+            DeploymentMessage::Look => state.look(&myself),
             DeploymentMessage::LeftRunning(batches) => state.keep_running(batches),
             DeploymentMessage::Stop { within, stopped } => {
                 state.stop(within).await;
@@ -164,6 +169,12 @@ impl Actor for DeploymentActor {
     }
 }
 
+/// The port by which the batcher asks for a first replica.
+fn wake_port(myself: ActorRef<DeploymentMessage>) -> WakePort {
+    // Without its supervisor the stage has failed, and its callers are answered.
+    Box::new(move || _ = myself.cast(DeploymentMessage::Look))
+}
+
 /// The port for a replica's reports.
 fn report_port(myself: ActorRef<DeploymentMessage>) -> ReportPort {
     Box::new(move |report| {
@@ -185,7 +196,7 @@ impl Drop for DeploymentState {
 }
 
 impl DeploymentState {
-    fn start_replicas(&mut self, myself: &ActorRef<DeploymentMessage>, indices: Range<usize>) {
+    pub(super) fn start_replicas(&mut self, myself: &ActorRef<DeploymentMessage>, indices: Range<usize>) {
         if self.replicas.len() < indices.end {
             self.replicas.resize_with(indices.end, ReplicaRecord::default);
         }
@@ -200,6 +211,7 @@ impl DeploymentState {
         let generation = replica.starts;
         replica.starts += 1;
         replica.is_restart_due = false;
+        self.scale.starting += 1;
         let args = WorkerArgs {
             pool: Arc::clone(&self.pool),
             replica: Replica {
@@ -227,7 +239,8 @@ impl DeploymentState {
     }
 
     fn replica_up(&mut self, myself: &ActorRef<DeploymentMessage>, handle: Arc<ReplicaHandle>) {
-        if handle.generation() > 0 {
+        self.scale.starting -= 1;
+        if handle.generation() > 0 && !self.pool.settings().scaling().may_be_zero() {
             tracing::info!(stage = %self.pool.name(), replica = handle.index(), "replica is back");
         }
         if self.is_stopping {
@@ -252,13 +265,20 @@ impl DeploymentState {
             self.replica_died(myself, index, &why);
             return;
         }
+        self.note_loaded();
+        self.settle_start();
+        self.tell_if_scaled();
+        self.look(myself);
+    }
+
+    /// Whether all replicas are up; if so, the stage is ready.
+    pub(super) fn settle_start(&mut self) {
         if self.replicas[..self.pool.replicas.target()].iter().all(ReplicaRecord::is_up) {
             self.pool.enter(StageState::Ready, None);
             if let Some(started) = self.started.take() {
                 let _ = started.send(Ok(()));
             }
         }
-        self.tell_if_scaled();
     }
 
     fn replica_not_started(&mut self, myself: &ActorRef<DeploymentMessage>, index: usize, message: &str) {
@@ -272,9 +292,7 @@ impl DeploymentState {
             let _ = started.send(Err(reason));
             return;
         }
-        if let Some(scaling) = self.scaling.take_if(|scaling| index >= scaling.before) {
-            self.part_with_surplus(scaling.before);
-            let _ = scaling.scaled.send(Err(ScaleError::NotStarted(reason)));
+        if self.undo_scaling(index, &reason) {
             return;
         }
         tracing::error!(stage = %self.pool.name(), replica = index, message, "replica could not start");
@@ -292,6 +310,7 @@ impl DeploymentState {
         }
         if self.pool.replicas.remove_leaving(who.get_id()) {
             self.tell_if_scaled();
+            self.look(myself);
             return;
         }
         match self.replicas.iter().position(|replica| replica.is(who)) {
@@ -361,65 +380,6 @@ impl DeploymentState {
         }
     }
 
-    /// Sets the number of replicas. A later request supersedes an earlier one.
-    fn scale(
-        &mut self,
-        myself: &ActorRef<DeploymentMessage>,
-        replicas: usize,
-        scaled: oneshot::Sender<Result<(), ScaleError>>,
-        turn: OwnedSemaphorePermit,
-    ) {
-        if self.is_stopping {
-            let refusal = match self.pool.health.state_and_reason() {
-                (StageState::Failed, Some(message)) => ScaleError::NotStarted(message),
-                _ => ScaleError::Ending,
-            };
-            let _ = scaled.send(Err(refusal));
-            return;
-        }
-        let running = self.pool.replicas.target();
-        let earlier = self.scaling.take();
-        let before = earlier.as_ref().map_or(running, |earlier| earlier.before).min(replicas);
-        if let Some(earlier) = earlier {
-            let _ = earlier.scaled.send(Err(ScaleError::Superseded));
-        }
-        self.scaling = Some(Scaling { before, scaled, _turn: turn });
-        tracing::info!(stage = %self.pool.name(), from = running, to = replicas, "scaling");
-        if replicas > running {
-            self.pool.replicas.set_target(replicas);
-            self.start_replicas(myself, running..replicas);
-        } else {
-            self.part_with_surplus(replicas);
-        }
-        self.tell_if_scaled();
-    }
-
-    /// Keeps the first `keep` replicas. The others finish their batches, clean up and end.
-    fn part_with_surplus(&mut self, keep: usize) {
-        self.pool.replicas.set_target(keep);
-        for index in keep..self.replicas.len() {
-            self.replicas[index].is_restart_due = false;
-            if let Some(handle) = self.replicas[index].handle.take() {
-                self.part_with(&handle);
-            }
-        }
-    }
-
-    fn part_with(&self, handle: &Arc<ReplicaHandle>) {
-        handle.set_leaving();
-        self.pool.tell_batcher(BatcherMessage::Leave(Arc::clone(handle)));
-    }
-
-    fn tell_if_scaled(&mut self) {
-        let replicas = &self.replicas[..self.pool.replicas.target()];
-        if replicas.iter().all(ReplicaRecord::is_up)
-            && !self.pool.replicas.all().iter().any(|handle| handle.is_leaving())
-            && let Some(scaling) = self.scaling.take()
-        {
-            let _ = scaling.scaled.send(Ok(()));
-        }
-    }
-
     /// Whether this is the current life of a wanted replica.
     fn is_expected(&self, index: usize, generation: u64) -> bool {
         index < self.pool.replicas.target() && self.replicas[index].starts == generation + 1
@@ -434,9 +394,7 @@ impl DeploymentState {
         let reason = limit_error_text(reason);
         tracing::error!(stage = %self.pool.name(), reason, "stage has failed");
         self.is_stopping = true;
-        if let Some(scaling) = self.scaling.take() {
-            let _ = scaling.scaled.send(Err(ScaleError::NotStarted(reason.clone())));
-        }
+        self.scale.give_up(&reason);
         self.pool.enter(StageState::Failed, Some(reason));
         self.pool.tell_batcher(BatcherMessage::Close);
         for handle in self.pool.replicas.all() {
@@ -483,7 +441,7 @@ impl DeploymentState {
 }
 
 impl ReplicaRecord {
-    fn is_up(&self) -> bool {
+    pub(super) fn is_up(&self) -> bool {
         self.handle.as_ref().is_some_and(|handle| !handle.is_gone())
     }
 

@@ -13,6 +13,8 @@ use crate::pool::ReplicaHandle;
 pub(crate) enum ScaleError {
     /// A new replica could not be built or warmed up, or the stage has failed. Contains the reason.
     NotStarted(String),
+    /// The stage scales by itself, between these bounds.
+    OutOfBounds { min: usize, max: usize },
     /// A later request superseded this one.
     Superseded,
     /// The stage ends.
@@ -37,13 +39,16 @@ pub(crate) enum DeploymentMessage {
     Restart(usize),
     /// Change the number of replicas. From the node's handles, through the router.
     Scale {
-        /// The number of replicas, at least one.
+        /// The number of replicas; 0 only where the stage may have none.
         replicas: usize,
         /// Gets the outcome: the new replicas are up and the surplus ones have ended, or the reason why not.
         scaled: oneshot::Sender<Result<(), ScaleError>>,
         /// One of the permits that bound the mailbox.
         turn: OwnedSemaphorePermit,
     },
+    /// The load may have changed: decide on the number of replicas. From the batcher when a call waits and no replica is
+    /// there, from the node's other supervisors about the places in memory, and from the supervisor's own timer.
+    Look,
     /// The other batches of a replica whose batch panicked. They run to their end without it. From the replica.
     LeftRunning(JoinSet<()>),
     /// Stop the workers in good order, each within this time, and then the stage. From the node.

@@ -16,8 +16,14 @@
 
 mod deployment;
 mod early_deaths;
+mod loaded;
 mod message;
+mod places;
+mod scale;
+mod scaler;
 
 pub(crate) use deployment::{DeploymentActor, DeploymentArgs};
 pub(crate) use early_deaths::{EarlyDeath, EarlyDeaths};
+pub(crate) use loaded::LoadedLimits;
 pub(crate) use message::{DeploymentMessage, ScaleError};
+pub(crate) use places::Places;

@@ -25,6 +25,7 @@ mod hung;
 mod inner_calls;
 mod isolation;
 mod load;
+mod loading;
 mod overload;
 mod preprocess;
 mod remote_stages;

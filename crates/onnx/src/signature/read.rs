@@ -1,6 +1,6 @@
 //! Reads a signature from the bytes of an ONNX file. Every count and length is checked against a bound first.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 
 use callboard_codec::{DType, MAX_RANK};
 use prost::Message as _;
@@ -79,6 +79,8 @@ pub(crate) struct ModelHeader {
     pub(crate) signature: Signature,
     /// Weights lie in files next to the model.
     pub(crate) has_external_data: bool,
+    /// These files, relative to the model.
+    pub(crate) external_files: BTreeSet<String>,
 }
 
 pub(crate) fn read(file: &[u8]) -> Result<ModelHeader, SignatureError> {
@@ -86,13 +88,21 @@ pub(crate) fn read(file: &[u8]) -> Result<ModelHeader, SignatureError> {
     let model = ModelProto::decode(file).map_err(|error| not_onnx(error.to_string()))?;
     let graph = model.graph.ok_or_else(|| not_onnx("it has no graph".to_owned()))?;
     let has_external_data = graph.initializer.iter().any(|tensor| tensor.data_location == Some(EXTERNAL));
+    let external_files = external_files(&graph);
     let (inputs, outputs) = (read_inputs(&graph)?, read_all("output", graph.output.iter())?);
     if outputs.is_empty() {
         return Err(SignatureError::NoOutputs);
     }
     let main = |domain: Option<&str>| matches!(domain.unwrap_or_default(), "" | "ai.onnx");
     let opset = model.opset_import.iter().find(|set| main(set.domain.as_deref())).and_then(|set| set.version);
-    Ok(ModelHeader { signature: Signature::new(inputs, outputs, opset), has_external_data })
+    Ok(ModelHeader { signature: Signature::new(inputs, outputs, opset), has_external_data, external_files })
+}
+
+fn external_files(graph: &GraphProto) -> BTreeSet<String> {
+    let external = graph.initializer.iter().filter(|tensor| tensor.data_location == Some(EXTERNAL));
+    let entries = external.flat_map(|tensor| &tensor.external_data);
+    let locations = entries.filter(|entry| entry.key.as_deref() == Some("location"));
+    locations.filter_map(|entry| entry.value.clone()).collect()
 }
 
 /// Before IR version 4 every weight was listed as an input, too. Callers do not send those.

@@ -103,7 +103,7 @@ fn weights_listed_as_inputs_are_not_inputs_of_a_call() {
     let x = value("x", ElementType::Float, &[Named("N"), Fixed(4)]);
     let w = value("w", ElementType::Float, &[Fixed(4), Fixed(2)]);
     let mut model = model(vec![x, w], vec![value("y", ElementType::Float, &[Named("N"), Fixed(2)])]);
-    let weight = TensorProto { name: Some("w".to_owned()), data_location: None };
+    let weight = TensorProto { name: Some("w".to_owned()), data_location: None, ..TensorProto::default() };
     model.graph.as_mut().unwrap().initializer.push(weight);
     assert_eq!(read_model(&model).unwrap().inputs().len(), 1);
 }
@@ -112,7 +112,7 @@ fn weights_listed_as_inputs_are_not_inputs_of_a_call() {
 fn weights_in_other_files_are_detected() {
     let mut model = model(Vec::new(), vec![value("y", ElementType::Float, &[])]);
     assert!(!read(&model.encode_to_vec()).unwrap().has_external_data);
-    let weight = TensorProto { name: Some("w".to_owned()), data_location: Some(1) };
+    let weight = TensorProto { name: Some("w".to_owned()), data_location: Some(1), ..TensorProto::default() };
     model.graph.as_mut().unwrap().initializer.push(weight);
     assert!(read(&model.encode_to_vec()).unwrap().has_external_data);
 }
