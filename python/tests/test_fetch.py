@@ -225,7 +225,7 @@ def test_files_of_a_batch_are_fetched_at_the_same_time(site: str) -> None:
 def test_files_that_wait_for_a_thread_have_their_whole_time(site: str) -> None:
     slow = [f"{site}/slow?{index}" for index in range(20)]
     calls = [([*slow, f"{site}/png"], None), ([f"{site}/png?2"], time.monotonic() + LIMIT_SECONDS)]
-    found = fetch_all(FileRules((site,), timeout_ms=500), calls)
+    found = fetch_all(FileRules((site,), timeout_ms=3000), calls)
     assert isinstance(found[0][f"{site}/png"], Fetched) and isinstance(found[1][f"{site}/png?2"], Fetched)
     assert {str(found[0][url]) for url in slow} == {"it did not come in time"}
 

@@ -483,10 +483,16 @@ fn the_admin_listener_pages_its_models_and_documents_itself() {
             "/v1/drain",
             "/v1/models",
             "/v1/models/{name}",
+            "/v1/models/{name}/canary",
             "/v1/models/{name}/load",
+            "/v1/models/{name}/promote",
+            "/v1/models/{name}/rollback",
+            "/v1/models/{name}/shadow",
             "/v1/models/{name}/unload",
             "/v1/models/{name}/versions/{version}",
             "/v1/routes/{route}",
+            "/v1/routes/{route}/promote",
+            "/v1/routes/{route}/rollback",
             "/v1/stages/{stage}/replicas",
             "/v1/status",
         ]
@@ -498,4 +504,41 @@ fn the_admin_listener_pages_its_models_and_documents_itself() {
     ] {
         assert!(metrics.contains(line), "{line}: {metrics}");
     }
+}
+
+/// Also that the metrics of a rollout are those of the operations page.
+#[test]
+fn a_version_is_tried_with_a_share_of_the_calls_and_taken_back() {
+    let models = Models::new();
+    models.add("add", 1, 1.0);
+    models.add("add", 2, 2.0);
+    models.write("add/model.toml", b"versions = \"all\"\ndefault = 1\n");
+    let node = models.serve(&[]);
+    let (code, text) = node.models(&["canary", "add:3", "--share", "50%"]);
+    assert!(code == Some(1) && text.contains("version 3 is not served"), "{text}");
+    let (code, text) = node.models(&["canary", "add:2", "--share", "50%", "--min-calls", "20"]);
+    assert_eq!(code, Some(0), "{text}");
+    let rollout = || {
+        let status = run(&["status", &node.admin]);
+        String::from_utf8(status.stdout).unwrap()
+    };
+    assert!(rollout().contains("running"), "{}", rollout());
+    let answers: Vec<_> = (0..100).map(|_| node.adds("/add").unwrap()).collect();
+    let (of_current, of_candidate) = answers.iter().partition::<Vec<_>, _>(|answer| **answer == 1.0);
+    assert!(of_current.len() >= 10 && of_candidate.len() >= 20, "{answers:?}");
+    node.wait_until_adds("/add", Ok(2.0));
+    assert!(rollout().contains("promoted") && rollout().contains("0 of 20 calls failed"), "{}", rollout());
+
+    let (code, text) = node.models(&["rollback", "add"]);
+    assert!(code == Some(0) && text.contains("rolled_back, by order"), "{text}");
+    assert_eq!(node.adds("/add"), Ok(1.0));
+    let (code, text) = node.models(&["rollback", "add"]);
+    assert!(code == Some(1) && text.contains("no older revision is kept"), "{text}");
+
+    let metrics = node.server.request("GET /metrics HTTP/1.1\r\naccept: application/openmetrics-text", b"").body;
+    let page = fs::read_to_string("docs/operations.md").unwrap();
+    let served = metrics.lines().filter_map(|line| line.strip_prefix("# TYPE callboard_rollout_"));
+    let documented = page.lines().filter_map(|line| line.strip_prefix("| `callboard_rollout_"));
+    let documented = documented.map(|row| row.split(" | ").take(2).collect::<Vec<_>>().join(" ").replace('`', ""));
+    assert_eq!(served.collect::<Vec<_>>(), documented.collect::<Vec<_>>());
 }

@@ -63,6 +63,23 @@ impl fmt::Display for StatusText<'_> {
             routes.row([text(&route["name"]) + closed, text(&route["revision"]), text(&route["pipeline"])]);
         }
         writeln!(f, "{routes}")?;
+        let rollouts: Vec<_> = items(&node["routes"]).iter().filter(|route| route["rollout"].is_object()).collect();
+        if !rollouts.is_empty() {
+            let mut table = Table::new(["rollout", "state", "mode", "share", "candidate failed", "current failed"]);
+            for route in &rollouts {
+                let rollout = &route["rollout"];
+                let failed = |side: &Value| format!("{} of {}", text(&side["failed"]), text(&side["calls"]));
+                table.row([
+                    text(&route["name"]),
+                    text(&rollout["state"]),
+                    text(&rollout["mode"]),
+                    format!("{:.3} %", rollout["share"].as_f64().unwrap_or_default() * 100.0),
+                    failed(&rollout["candidate"]),
+                    failed(&rollout["current"]),
+                ]);
+            }
+            writeln!(f, "{table}")?;
+        }
         let mut stages = Table::new([
             "stage",
             "state",
@@ -120,6 +137,11 @@ impl fmt::Display for StatusText<'_> {
                 actors.row([text(&actor["name"]), text(&actor["state"]), age, waiting, text(&actor["restarts"])]);
             }
             write!(f, "\n{actors}")?;
+        }
+        for route in rollouts {
+            if let Some(reason) = route["rollout"]["reason"].as_str() {
+                write!(f, "\n{}: {}", text(&route["name"]), plain::line(reason))?;
+            }
         }
         let down = items(&health["down_actors"]);
         for stage in items(&node["stages"]).iter().chain(items(&health["remote_stages"])).chain(down) {

@@ -105,7 +105,7 @@ fn wrong_settings_name_file_line_and_key() {
         ("versions = []", "models/m/model.toml:1: versions: expected \"latest\", the number of"),
         ("versions = \"newest\"", "models/m/model.toml:1: versions: expected \"latest\", the number of"),
         ("versions = [1]\ndefault = 2", "models/m/model.toml:2: default: version 2 is not among `versions`"),
-        ("replicas = 0", "models/m/model.toml:1: replicas: expected a whole number from 1 to 1024, found 0"),
+        ("replicas = 0", "models/m/model.toml:1: replicas: expected a whole number from 1 to 1024, or bounds"),
     ] {
         let error = with(text);
         assert!(error.contains(expected), "{text}: {error}");
