@@ -27,13 +27,12 @@ use std::task::Context;
 use std::time::Duration;
 
 use callboard_codec::{Data, Payload};
-use futures_util::future::lazy;
+use futures_util::future::{Either, lazy};
 use futures_util::{FutureExt, TryFutureExt};
 use tokio::runtime::Handle;
 use tokio::task::JoinError;
 
-use shadow::Shadow;
-
+use self::shadow::Shadow;
 use crate::call::{CallContext, CallOptions, Flight, OuterCall, Reply, SessionKey};
 use crate::clock::{self, Instant};
 use crate::containment::CaughtPanic;
@@ -202,16 +201,32 @@ fn no_route(name: &str) -> CallError {
     CallError::new(ErrorKind::NotFound, format!("there is no route `{name}`"))
 }
 
-/// Runs an admitted call to its one outcome. `finish` counts a successful outcome.
-#[expect(clippy::manual_async_fn, reason = "an `async fn` keeps what it is given twice, in every waiting call")]
+/// Runs an admitted call to its one outcome, and a copy of it if a shadow gets one. `finish` counts a successful
+/// outcome.
 pub(crate) fn run_admitted<T>(
+    now: Instant,
+    call: AdmittedCall,
+    payload: Payload,
+    finish: impl FnOnce(AdmittedCall, Reply) -> T + Send,
+) -> impl Future<Output = Result<T, CallError>> + Send {
+    match Shadow::of(&call, &payload) {
+        None => Either::Left(run_once(now, call, payload, finish)),
+        // In a box of its own, so that calls without a shadow do not take its space.
+        Some(shadow) => Either::Right(Box::pin(run_once(now, call, payload, move |call, reply| {
+            shadow.run(&call, reply.payload.clone());
+            finish(call, reply)
+        }))),
+    }
+}
+
+#[expect(clippy::manual_async_fn, reason = "an `async fn` keeps what it is given twice, in every waiting call")]
+fn run_once<T>(
     now: Instant,
     mut call: AdmittedCall,
     payload: Payload,
     finish: impl FnOnce(AdmittedCall, Reply) -> T + Send,
 ) -> impl Future<Output = Result<T, CallError>> + Send {
     async move {
-        let shadow = Shadow::of(&call, &payload);
         let AdmittedCall { admission, flight, .. } = &call;
         // The run is polled first: an available outcome counts, even if the deadline passes in the same turn.
         let result = tokio::select! {
@@ -223,12 +238,7 @@ pub(crate) fn run_admitted<T>(
         };
         // Through the call, because a second reference to its flight would take space in every waiting call.
         match result {
-            Ok(reply) => {
-                if let Some(shadow) = shadow {
-                    shadow.run(&call, reply.payload.clone());
-                }
-                Ok(finish(call, reply))
-            }
+            Ok(reply) => Ok(finish(call, reply)),
             Err(error) => {
                 let error = call.flight.with_timing(error, clock::now());
                 call.close_failed(&error);

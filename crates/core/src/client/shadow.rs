@@ -9,7 +9,7 @@ use std::sync::Arc;
 use callboard_codec::Payload;
 use tokio::task::spawn_blocking;
 
-use super::{AdmittedCall, LocalClient, run_admitted};
+use super::{AdmittedCall, LocalClient, run_once};
 use crate::call::{CallOptions, Origin, Priority};
 use crate::clock;
 use crate::containment::contain;
@@ -24,10 +24,10 @@ pub(super) struct Shadow {
 
 impl Shadow {
     /// The copy of a call that is about to run, if it is one of those to copy.
-    pub(super) fn of(call: &AdmittedCall, input: &Payload) -> Option<Box<Self>> {
+    pub(super) fn of(call: &AdmittedCall, input: &Payload) -> Option<Self> {
         let part = call.admission.route().shadow_trial()?;
         let is_chosen = part.trial().is_for_shadow(call.flight.session);
-        is_chosen.then(|| Box::new(Self { part, input: input.clone() }))
+        is_chosen.then(|| Self { part, input: input.clone() })
     }
 
     /// Runs the input on the candidate, beside the node's own calls, and compares its answer with this one.
@@ -46,7 +46,7 @@ impl Shadow {
         tokio::spawn(async move {
             let _place = place;
             let (began, trial) = (copy.admitted_at(), part.trial());
-            let outcome = run_admitted(began, copy, input, |copy, reply| (copy, reply.payload)).await;
+            let outcome = run_once(began, copy, input, |copy, reply| (copy, reply.payload)).await;
             let latency = clock::now().saturating_duration_since(began);
             match outcome {
                 Ok((_copy, own)) => {
