@@ -94,6 +94,7 @@ impl StageKind {
     }
 
     /// Sets the file of a model. Another kind has none.
+    #[cfg_attr(not(feature = "onnx"), expect(unused_variables, reason = "no other kind has a file"))]
     pub(crate) fn set_model(&mut self, path: &Path) {
         match self {
             #[cfg(feature = "onnx")]
