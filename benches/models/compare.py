@@ -23,6 +23,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).parents[2] / "tests/external/scrip
 from networks import NETWORKS  # noqa: E402
 from onnx_edge import Edge  # noqa: E402
 
+onnxruntime.set_default_logger_severity(3)
 binary, calls = sys.argv[1:3]
 rounds = int(sys.argv[3]) if len(sys.argv) > 3 else 7
 OPEN_AXIS = 64
