@@ -340,6 +340,20 @@ fn titled_blocks_are_the_files_that_they_name() {
     assert!(quoted >= 13, "{quoted}");
 }
 
+/// The headers that users' code does not choose.
+#[test]
+fn the_http_edge_and_the_python_package_keep_the_same_headers_for_themselves() {
+    let list = |path: &str, begin: &str, end: char| -> Vec<String> {
+        let text = read(path);
+        let (_, list) = text.split_once(begin).unwrap_or_else(|| panic!("{path} has no {begin}"));
+        let (list, _) = list.split_once(end).expect("the list ends");
+        list.split('"').skip(1).step_by(2).map(str::to_owned).collect()
+    };
+    let own = list("crates/http/src/error/mapping.rs", "OWN_HEADERS: [&str; 22] = [", ']');
+    assert!(own.len() == 22 && own.contains(&"set-cookie".to_owned()), "{own:?}");
+    assert_eq!(own, list("python/src/callboard/_headers.py", "OWN = (", ')'));
+}
+
 fn has_heading(page: &Path, anchor: &str) -> bool {
     let slug = |heading: &str| {
         let slug_text =

@@ -1,7 +1,7 @@
 //! What a model costs that is loaded by its first call: `cargo bench -p callboard-onnx --bench loading -- ENGINE`.
 //!
-//! A model of 100 MB: the first call of a stage that has no replica next to the start of one that has, in turns, and the
-//! memory of the process with none, one and two replicas. Reads `/proc`, so Linux only.
+//! A model of 100 MB: the first call of a stage that has no replica next to the start of one that has, in turns, and
+//! the memory of the process with none, one and two replicas. Reads `/proc`, so Linux only.
 
 #![allow(clippy::print_stdout, clippy::unwrap_used, reason = "a benchmark prints, and panics on an error")]
 

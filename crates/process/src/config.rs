@@ -40,8 +40,8 @@ pub struct ProcessConfig {
     /// The most bytes of a batch, and of its outcomes; a larger batch is divided. Default 256 MiB.
     pub max_batch_bytes: u64,
     /// The most bytes of memory of all its processes, where this process may make control groups (cgroup v2); elsewhere
-    /// the most bytes of the address space of each. No limit by default. Linux only. With control groups, a stage with a
-    /// limit moves this process one group down when it is declared.
+    /// the most bytes of the address space of each. No limit by default. Linux only. With control groups, a stage with
+    /// a limit moves this process one group down when it is declared.
     pub memory_limit: Option<u64>,
     /// Whether frames of 256 KiB and more go through shared memory where both sides can, instead of the socket. Each
     /// replica then keeps what its largest recent batch took, and twice its largest recent outcomes, or twice that if
@@ -49,8 +49,8 @@ pub struct ProcessConfig {
     pub shared_memory: bool,
     /// Where a worker may fetch files from, if a client sends a URL; nowhere by default.
     pub files: FilesConfig,
-    /// Whether one child more is kept, ready, and takes the place of a replica that is lost: then the time of a start is
-    /// not missed. It has the memory of a replica. It is told the index of the replica that started last; replicas
+    /// Whether one child more is kept, ready, and takes the place of a replica that is lost: then the time of a start
+    /// is not missed. It has the memory of a replica. It is told the index of the replica that started last; replicas
     /// that are pinned to a core have none. Default false.
     pub spare: bool,
     /// What errors of its start call it, if not by its command.

@@ -71,8 +71,8 @@ pub struct HelperConfig {
     pub intensity: RestartIntensity,
     /// How long to wait between a crash and the next start. Default 500 ms, doubling up to 30 s.
     pub backoff: BackoffPolicy,
-    /// Whether a guard process, this program once more, ends the helper and all processes of its group when the node
-    /// is killed. The program is to begin with [`guard_if_asked`](crate::guard_if_asked). Default false: then the helper
+    /// Whether a guard process, this program once more, ends the helper and all processes of its group when the node is
+    /// killed. The program is to begin with [`guard_if_asked`](crate::guard_if_asked). Default false: then the helper
     /// outlives a node that is killed, unless it reads the end of its output.
     pub guarded: bool,
 }

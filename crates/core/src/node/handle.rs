@@ -146,8 +146,8 @@ impl NodeHandle {
         self.change(RouteChange::new().replace_route(route)).await
     }
 
-    /// Begins a rollout of the next revision of a route, after its new stages are warm. The node promotes it or rolls it
-    /// back by itself: see [`Rollout`]. If a stage does not start, nothing has changed.
+    /// Begins a rollout of the next revision of a route, after its new stages are warm. The node promotes it or rolls
+    /// it back by itself: see [`Rollout`]. If a stage does not start, nothing has changed.
     ///
     /// # Errors
     ///
@@ -185,9 +185,10 @@ impl NodeHandle {
         self.change(RouteChange::new().remove_route(route)).await
     }
 
-    /// Sets the number of replicas of a stage, from 1 to [`MAX_REPLICAS`](crate::MAX_REPLICAS), or between the bounds of
-    /// a stage that [scales by itself](crate::Stage::replicas_between), and returns when the new ones are warm and the
-    /// surplus ones have ended. Such a stage goes on from that number as its load asks for. A surplus replica finishes its batch and cleans up first.
+    /// Sets the number of replicas of a stage, from 1 to [`MAX_REPLICAS`](crate::MAX_REPLICAS), or between the bounds
+    /// of a stage that [scales by itself](crate::Stage::replicas_between), and returns when the new ones are warm and
+    /// the surplus ones have ended. Such a stage goes on from that number as its load asks for. A surplus replica
+    /// finishes its batch and cleans up first.
     ///
     /// Of two requests for one stage the later wins; the earlier gets [`ChangeError::Superseded`].
     ///

@@ -1,6 +1,7 @@
 //! The demand for a stage, for its supervisor: when it was last used, and whether a call waits for its first replica.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 use parking_lot::Mutex;
 
@@ -54,7 +55,7 @@ impl Demand {
     /// When the last batch began.
     pub(crate) fn last_batch(&self) -> Option<Instant> {
         let micros = self.last_batch.load(Ordering::Relaxed).checked_sub(1)?;
-        Some(self.since + std::time::Duration::from_micros(micros))
+        Some(self.since + Duration::from_micros(micros))
     }
 
     /// Whether to send the supervisor a message: a call waits, and no such message is on its way.

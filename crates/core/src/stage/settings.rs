@@ -123,8 +123,8 @@ impl StageSettings {
         self
     }
 
-    /// The number of workers; the most of them if it [changes by itself](Self::scaling). Default 1. Each is built on its
-    /// own: memory grows with it.
+    /// The number of workers; the most of them if it [changes by itself](Self::scaling). Default 1. Each is built on
+    /// its own: memory grows with it.
     #[must_use]
     pub fn replicas(&self) -> NonZeroUsize {
         self.scaling.max()

@@ -46,8 +46,8 @@ pub(crate) enum DeploymentMessage {
         /// One of the permits that bound the mailbox.
         turn: OwnedSemaphorePermit,
     },
-    /// The load may have changed: decide on the number of replicas. From the batcher when a call waits and no replica is
-    /// there, from the node's other supervisors about the places in memory, and from the supervisor's own timer.
+    /// The load may have changed: decide on the number of replicas. From the batcher when a call waits and no replica
+    /// is there, from the node's other supervisors about the places in memory, and from the supervisor's own timer.
     Look,
     /// The other batches of a replica whose batch panicked. They run to their end without it. From the replica.
     LeftRunning(JoinSet<()>),

@@ -126,8 +126,9 @@ impl Rollout {
         self
     }
 
-    /// How long the old revision stays warm after a promotion, for [`roll_back_route`](crate::NodeHandle::roll_back_route).
-    /// It keeps its memory. Default ten minutes, at most seven days; 0 ends it after its last call.
+    /// How long the old revision stays warm after a promotion, for
+    /// [`roll_back_route`](crate::NodeHandle::roll_back_route). It keeps its memory. Default ten minutes, at most seven
+    /// days; 0 ends it after its last call.
     pub fn keep(mut self, time: Duration) -> Self {
         self.keep = time;
         self
