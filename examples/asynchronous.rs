@@ -20,7 +20,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Barrier, mpsc};
 
 /// The service answers when this number of requests wait.
-const CONCURRENT: usize = 6;
+const CONCURRENT: u32 = 6;
 
 /// Reports the weather of a city: the service knows the temperature, the route `/country` knows the country.
 struct Report {
@@ -53,10 +53,10 @@ impl Report {
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let (report_held, mut held_requests) = mpsc::channel(8);
     let service = start_service(report_held).await?;
-    // Two batches of three make the six requests for which the service waits.
+    // However the calls are batched, all of them can wait for the service at once.
     let report = Stage::async_worker("report", move |_: &Replica| Ok(Report { service }))
-        .max_batch_size(CONCURRENT / 2)
-        .concurrency(2)
+        .max_batch_size(3)
+        .concurrency(CONCURRENT)
         .timeout(Duration::from_secs(20));
     let country = Stage::each("country", |city: &String| match city.as_str() {
         "Atlantis" => Err(Failure::invalid_input("no such city").with_type("UnknownCity")),
@@ -96,7 +96,7 @@ type HeldRequest = mpsc::Sender<()>;
 
 /// The service: it answers when [`CONCURRENT`] requests wait, and never answers for the city `Silent`.
 async fn start_service(report_held: mpsc::Sender<HeldRequest>) -> std::io::Result<SocketAddr> {
-    let together = Arc::new(Barrier::new(CONCURRENT));
+    let together = Arc::new(Barrier::new(CONCURRENT as usize));
     let temperature = async move |Path(city): Path<String>| {
         if city == "Silent" || city == "Atlantis" {
             let (held, mut never) = mpsc::channel(1);
