@@ -118,13 +118,14 @@ impl Groups {
         Ok(groups)
     }
 
-    /// Removes what a node has left that was killed. A new one may have its number.
+    /// Removes what a node has left that was killed. A new one may have its number. Groups with processes stay: a node
+    /// that is alive in another container looks dead from here.
     fn remove_stale(&self, is_alive: impl Fn(u32) -> bool) {
         for entry in std::fs::read_dir(&self.directory).into_iter().flatten().flatten() {
             let name = entry.file_name();
             let pid = name.to_str().and_then(|name| name.strip_prefix("callboard-")?.split_once('-')?.0.parse().ok());
             if pid.is_some_and(|pid| pid == self.pid || !is_alive(pid)) {
-                self.remove(entry.path());
+                let _ = self.files.remove(&entry.path());
             }
         }
     }

@@ -141,6 +141,8 @@ fn groups_of_a_node_that_was_killed_are_removed_by_the_next() {
     }
     let _groups = own.groups(&directory).unwrap();
     assert_eq!(own.below(), ["callboard-7-node", "callboard-8-0", "callboard-x-1", "other"]);
+    let log = directory.log.lock();
+    assert!(!log.iter().any(|line| line.contains("cgroup.kill")), "it may be alive in another container: {log:?}");
 }
 
 #[test]
