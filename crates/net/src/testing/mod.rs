@@ -48,13 +48,13 @@ impl BareEndpoint {
         Ok(Self::new(Transport::serving(address, identity.clone(), &tuning, tuning.answering_known())?))
     }
 
-    /// Makes connections.
+    /// Makes connections. They may be silent as long as their server allows: a busy machine may pause its callers.
     ///
     /// # Errors
     ///
     /// When there is no socket.
     pub fn calling(identity: &Identity) -> Result<Self, BindError> {
-        Self::calling_with(identity, &Tuning::default())
+        Self::calling_with(identity, &Tuning { idle_timeout: Duration::from_secs(60), ..Tuning::default() })
     }
 
     /// Makes connections, with this tuning.
