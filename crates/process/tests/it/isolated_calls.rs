@@ -155,15 +155,25 @@ async fn a_caller_that_leaves_takes_the_call_of_asynchronous_code_with_it() {
 async fn a_call_with_a_timeout_of_its_own_ends_on_the_node_as_well() {
     let call = |item: &u64, context: &CallContext| {
         let options = CallOptions::new().with_timeout(Duration::from_millis(50));
-        let late = context.client()?.blocking().call_with::<_, Value>("/wait", Value::from(*item), options);
+        let client = context.client()?.blocking();
+        let late = client.call_with::<_, Value>("/wait", Value::from(*item), options);
+        // The batch, whose end would end it, goes on.
+        client.call::<_, Value>("/left", Value::Null)?;
         Ok(late.expect_err("nothing answers").kind().as_str().to_owned())
     };
     let calling = Stage::each_with_context("calls", call).isolate_with(only_this_test);
     let (begun, left) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
-    let app = App::new().route("/calls", calling).route("/wait", waiting(&begun, &left));
+    let wait = waiting(&begun, &left);
+    let wait_until_left = Stage::each_async("left", move |_: Arc<Value>| {
+        let left = Arc::clone(&left);
+        async move {
+            notified(&left).await;
+            Ok(Value::Null)
+        }
+    });
+    let app = App::new().route("/calls", calling).route("/wait", wait).route("/left", wait_until_left);
     let node = app.start().await.unwrap();
     assert_eq!(node.client().call::<_, String>("/calls", 7_u64).await.unwrap(), "deadline_exceeded");
-    notified(&left).await;
 }
 
 /// The item after it asks for the outcome.
