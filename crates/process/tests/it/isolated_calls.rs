@@ -96,7 +96,7 @@ async fn errors_of_the_calls_of_a_replica_arrive_as_in_process() {
     let refused = call(&node, "/refuse", 0, none()).await.unwrap_err();
     assert_eq!((refused.kind(), refused.status(), refused.message()), (ErrorKind::Failed, Some(418), "no tea"));
     assert_eq!((refused.error_type(), refused.details()), (Some("Teapot"), Some(&Value::from(7))));
-    assert_eq!(refused.stage().map(ToString::to_string).as_deref(), Some("calls > refuse"));
+    assert_eq!(refused.stage(), Some("calls > refuse"));
     let missing = call(&node, "/missing", 0, none()).await.unwrap_err();
     assert_eq!((missing.kind(), missing.message()), (ErrorKind::NotFound, "there is no route `/missing`"));
     // All replicas of the stage could wait for the stage.
