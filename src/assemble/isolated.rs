@@ -37,6 +37,7 @@ pub(super) fn isolate(stage: Stage<Value, Value>, config: &OnnxConfig) -> Result
     });
     Ok(stage.isolate_with(|process| {
         process.command.truncate(1);
+        process.memory_limit = config.memory_limit_bytes;
         process.env.insert(MODEL_VARIABLE.to_owned(), keys.to_string());
     }))
 }

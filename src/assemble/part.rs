@@ -206,6 +206,11 @@ mod model {
 
     pub(super) fn part(plan: &Plan, planned: &StagePlan, mut config: OnnxConfig) -> Result<Part, BuildError> {
         let name = &planned.name.value;
+        if config.memory_limit_bytes.is_some() && !config.isolate {
+            let place = plan.place(&planned.name.source, format!("stage `{name}`: memory_limit_bytes"));
+            let message = "a limit of memory needs a process of its own: set `isolate = true`".to_owned();
+            return Err(ConfigError::Rejected { place, message }.into());
+        }
         config.model = plan.target.base().join(config.model);
         config.library = config.library.map(|library| plan.target.base().join(library));
         config.replicas = NonZeroUsize::new(planned.replicas.value.max).unwrap_or(NonZeroUsize::MIN);

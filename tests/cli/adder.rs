@@ -56,3 +56,29 @@ pub(crate) fn crasher() -> Vec<u8> {
     ];
     [number(1, 8), field(7, &graph.concat()), field(8, &[field(1, b""), number(2, 13)].concat())].concat()
 }
+
+/// A model `y = x` that makes as many floats as the sum of `x` says on its way.
+pub(crate) fn allocator() -> Vec<u8> {
+    let node = |inputs: &[&str], output: &str, operator: &str, attribute: &[u8]| {
+        let mut node: Vec<u8> = inputs.iter().flat_map(|input| field(1, input.as_bytes())).collect();
+        node.extend([field(2, output.as_bytes()), field(4, operator.as_bytes())].concat());
+        node.extend(attribute);
+        field(1, &node)
+    };
+    // An attribute of type INT: field 20 has a tag of two bytes.
+    let to_int64 = field(5, &[field(1, b"to"), number(3, 7), vec![0xa0, 0x01, 2]].concat());
+    let axes = [number(1, 1), number(2, 7), field(8, b"axes"), field(9, &1_u64.to_le_bytes())].concat();
+    let graph = [
+        node(&["x"], "sum", "ReduceSum", &[]),
+        node(&["sum", "axes"], "line", "Squeeze", &[]),
+        node(&["line"], "shape", "Cast", &to_int64),
+        node(&["shape"], "zeros", "ConstantOfShape", &[]),
+        node(&["zeros"], "zero", "ReduceSum", &[]),
+        node(&["x", "zero"], "y", "Add", &[]),
+        field(2, b"allocator"),
+        field(5, &axes),
+        field(11, &value_info("x")),
+        field(12, &value_info("y")),
+    ];
+    [number(1, 8), field(7, &graph.concat()), field(8, &[field(1, b""), number(2, 13)].concat())].concat()
+}

@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use serde_json::{Value, json};
 
-use crate::adder::{adder, crasher};
+use crate::adder::{adder, allocator, crasher};
 use crate::support::{Answer, Server, TEST_TIMEOUT, callboard, directory, failure, run};
 
 /// A directory of models, and the node that serves it.
@@ -400,6 +400,39 @@ fn an_isolated_model_that_crashes_at_its_warm_up_costs_nothing_else() {
     let (code, text) = node.models(&["load", "a"]);
     assert!(code == Some(1) && text.contains("version 2: "), "{text}");
     assert_eq!(node.adds("/a"), Ok(1.0));
+}
+
+/// A small item asks for 4 GiB, more than its process may have. The node and other calls do not notice.
+#[cfg(target_os = "linux")]
+#[test]
+fn an_isolated_model_that_exceeds_its_memory_limit_fails_that_call_alone() {
+    let models = Models::new();
+    models.add("a", 1, 1.0);
+    models.write("hungry/1/model.onnx", &allocator());
+    models.write("hungry/model.toml", b"isolate = true\nthreads = 1\nmemory_limit_bytes = 2147483648\n");
+    let node = models.serve(&[]);
+    let ask = |floats: u64| {
+        let head = "POST /hungry HTTP/1.1\r\ncontent-type: application/json";
+        node.server.request(head, format!("{{\"x\":[{floats}]}}").as_bytes())
+    };
+    assert_eq!(ask(1 << 10).status, 200);
+    let refused = ask(1 << 30);
+    // The reason names the limit, unless RUST_BACKTRACE puts a backtrace after the line that says so.
+    assert_eq!(refused.status, 500, "{}", refused.body);
+    assert!(refused.body.contains("worker_failed"), "{}", refused.body);
+    assert_eq!((ask(1 << 10).status, node.adds("/a")), (200, Ok(1.0)));
+}
+
+#[test]
+fn a_memory_limit_without_a_process_of_its_own_is_refused() {
+    let models = Models::new();
+    models.add("a", 1, 1.0);
+    models.write("b/1/model.onnx", &adder(2.0));
+    models.write("b/model.toml", b"memory_limit_bytes = 2147483648\n");
+    let node = models.serve(&[]);
+    assert_eq!((node.adds("/a"), node.adds("/b")), (Ok(1.0), Err(404)));
+    let (_, reason) = node.listed()["b 1"].clone();
+    assert!(reason.contains("set `isolate = true`"), "{reason}");
 }
 
 #[test]

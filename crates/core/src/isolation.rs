@@ -11,15 +11,19 @@ use tokio::runtime::Handle;
 use tokio::sync::mpsc::{Receiver, channel};
 
 use crate::app::App;
-use crate::call::{CallOptions, Flight, Origin};
+use crate::call::{CallOptions, Flight, NodeElsewhere, Origin};
+use crate::client::LocalClient;
 use crate::clock::Instant;
 use crate::containment::contain;
-use crate::deadline::Deadline;
+use crate::deadline::{Deadline, MAX_TIMEOUT};
 use crate::error::{ErrorParts, Failure};
+use crate::gateway::Limits;
 use crate::id::StageName;
 use crate::node::BlockingNode;
 use crate::stage::{Factory, Stage, StageSpec, StreamStage};
 use crate::worker::{DynAsyncWorker, DynWorker, ExitPort, Item, ItemOutcome, Replica, Turn, WrongCount, warm_up};
+
+pub use crate::call::InnerCalls;
 
 /// The code of a stage: how its workers are built, without the settings of its queue.
 #[derive(Clone, Debug)]
@@ -42,9 +46,12 @@ pub struct ReplicaPlace {
 pub struct IsolatedReplica {
     code: Arc<StageSpec>,
     worker: IsolatedWorker,
-    /// Without routes: it has the runtime, and the client that a worker may ask for.
-    node: BlockingNode,
+    node: IsolatedNode,
 }
+
+/// The node of a process that runs a replica: it has the runtime, and the clients for the replica's code. All routes
+/// are those of the node elsewhere, which limits the calls.
+pub struct IsolatedNode(BlockingNode);
 
 enum IsolatedWorker {
     Sync(Box<dyn DynWorker>),
@@ -111,9 +118,8 @@ impl StageCode {
     ///
     /// # Errors
     ///
-    /// The failure of the worker, or of the system, which has refused the threads of a runtime.
-    pub fn build(&self, place: ReplicaPlace) -> Result<IsolatedReplica, Failure> {
-        let node = App::new().start_blocking().map_err(Failure::from)?;
+    /// The failure of the worker.
+    pub fn build(&self, node: IsolatedNode, place: ReplicaPlace) -> Result<IsolatedReplica, Failure> {
         let ReplicaPlace { index, generation, max_batch_size, settings } = place;
         let replica = Replica {
             stage: self.name().clone(),
@@ -124,10 +130,10 @@ impl StageCode {
             timeout: self.0.settings().timeout(),
             // The node has pinned this process.
             core: None,
-            client: Arc::new(node.node().client()),
+            client: Arc::new(node.client()),
             exit: ExitPort::unconnected(),
         };
-        let runtime = node.runtime().clone();
+        let runtime = node.0.runtime().clone();
         let _entered = runtime.enter();
         let built = contain(|| match self.0.factory() {
             Factory::Sync(build) => {
@@ -146,17 +152,43 @@ impl StageCode {
     }
 }
 
+impl IsolatedNode {
+    /// Starts it, on a thread that must be none of a runtime.
+    ///
+    /// # Errors
+    ///
+    /// The system has refused the threads of a runtime.
+    pub fn start() -> Result<Self, Failure> {
+        let limits = Limits {
+            max_in_flight: usize::MAX,
+            max_in_flight_bytes: u64::MAX,
+            default_timeout: MAX_TIMEOUT,
+            ..Limits::default()
+        };
+        let node = App::new().limits(limits).start_blocking().map_err(Failure::from)?;
+        let LocalClient { shared, .. } = node.node().client();
+        shared.router.call_elsewhere(shared.metrics.route(&"elsewhere".into()));
+        Ok(Self(node))
+    }
+
+    /// A client for the calls of items.
+    #[must_use]
+    pub fn client(&self) -> LocalClient {
+        self.0.node().client()
+    }
+}
+
 impl IsolatedReplica {
     /// The runtime of this process.
     #[must_use]
     pub fn runtime(&self) -> &Handle {
-        self.node.runtime()
+        self.node.0.runtime()
     }
 
     /// Runs a batch of synchronous code on this thread: one outcome for each item, in order. A panic of the worker
     /// passes through.
     pub fn run(&mut self, items: Vec<IsolatedItem>) -> Vec<IsolatedOutcome> {
-        let _entered = self.node.runtime().enter();
+        let _entered = self.node.0.runtime().enter();
         let count = items.len();
         let IsolatedWorker::Sync(worker) = &mut self.worker else { return outcomes(Err(none_of(count)), count) };
         let mut items = items.into_iter().map(|item| item.0).collect();
@@ -185,7 +217,7 @@ impl IsolatedReplica {
 
     /// Lets the worker clean up.
     pub fn cleanup(&mut self) {
-        let runtime = self.node.runtime().clone();
+        let runtime = self.node.0.runtime().clone();
         let _entered = runtime.enter();
         let done = contain(|| match &mut self.worker {
             IsolatedWorker::Sync(worker) => worker.cleanup(),
@@ -199,12 +231,18 @@ impl IsolatedReplica {
 
 impl IsolatedCall {
     /// A call with this deadline. Of its options it has the priority, the session, the request id, the
-    /// trace, the caller, headers and tags.
+    /// trace, the caller, headers and tags. Its code makes inner calls with the client of this process's
+    /// [node](IsolatedNode::client), if there is one.
     #[must_use]
-    pub fn new(deadline: Deadline, options: &CallOptions) -> Self {
+    pub fn new(deadline: Deadline, options: &CallOptions, inner: Option<(&LocalClient, Arc<dyn InnerCalls>)>) -> Self {
         let mut flight = Flight::new(deadline, options.priority().unwrap_or_default());
         flight.session = options.session();
         flight.origin = Origin::from_options(options, None);
+        if let Some((client, calls)) = inner {
+            let mut origin = flight.origin.map(Arc::unwrap_or_clone).unwrap_or_default();
+            origin.node = Some(NodeElsewhere { client: Arc::new(client.clone()), calls });
+            flight.origin = Some(Arc::new(origin));
+        }
         Self(Arc::new(flight))
     }
 
@@ -253,6 +291,12 @@ fn outcomes(result: Result<Vec<ItemOutcome>, WrongCount>, count: usize) -> Vec<I
     match result {
         Ok(outcomes) => outcomes.into_iter().map(one).collect(),
         Err(wrong) => (0..count).map(|_| failed(Failure::new(wrong.to_string()))).collect(),
+    }
+}
+
+impl fmt::Debug for IsolatedNode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("IsolatedNode(..)")
     }
 }
 

@@ -77,6 +77,12 @@ pub struct OnnxConfig {
     #[serde(default)]
     pub isolate: bool,
 
+    /// The most bytes of memory of each such process, with the weights; Linux. Default: no limit. A model decides by
+    /// the values of its inputs how large its tensors are, so one small item may ask for any amount. Needs
+    /// [`isolate`](Self::isolate): the item then fails, and its replica is started again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_limit_bytes: Option<u64>,
+
     /// The replicas of the stage, which share the threads. Not a key of its own: the stage has it.
     #[serde(skip, default = "one")]
     pub replicas: NonZeroUsize,
@@ -220,6 +226,7 @@ impl OnnxConfig {
             batched: None,
             pad: None,
             isolate: false,
+            memory_limit_bytes: None,
             replicas: one(),
         }
     }

@@ -72,8 +72,9 @@ const OWN_PROGRAM: &str = "/proc/self/exe";
 /// [`start_timeout`](ProcessConfig::start_timeout), the node does not start, and its error says so.
 ///
 /// Inputs and outputs cross as values, so their types must be serializable: a [`Local`](callboard_codec::Local) does
-/// not cross. An item's context has deadline, session, request id, trace, caller, headers and tags; it has no
-/// client.
+/// not cross. An item's context has deadline, session, request id, trace, caller, headers and tags. Its
+/// [client](callboard_core::CallContext::client) calls routes of the node, as inner calls of the item; a
+/// [replica's](Replica::client) does so only [within](callboard_core::LocalClient::within) the call of an item.
 ///
 /// What a replica prints is in the log of its node, and so are the records of `tracing` from `info` on, unless `main`
 /// has set up a log before.

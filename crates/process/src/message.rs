@@ -234,8 +234,8 @@ impl From<ErrorParts> for ItemError {
         Self {
             message: parts.message,
             invalid: parts.kind == ErrorKind::InvalidInput,
-            // A failure of user code needs no name.
-            kind: (parts.kind != ErrorKind::Failed).then(|| parts.kind.as_str().to_owned()),
+            // A failure of this worker's own code needs no name. One of a call has its stage.
+            kind: (parts.kind != ErrorKind::Failed || parts.stage.is_some()).then(|| parts.kind.as_str().to_owned()),
             stage: parts.stage.map(|stage| stage.to_string()),
             status: parts.status.or_else(|| (parts.reason == Some(ErrorReason::LoopDetected)).then_some(LOOP_DETECTED)),
             error_type: parts.error_type,

@@ -3,6 +3,7 @@
 mod context;
 mod flight;
 mod function;
+mod isolated;
 mod options;
 mod origin;
 mod reply;
@@ -10,10 +11,12 @@ mod session;
 
 pub use context::CallContext;
 pub use function::FunctionCall;
+pub use isolated::InnerCalls;
 pub use options::{CallOptions, MAX_REQUEST_ID_CHARS, Priority, is_valid_request_id};
 pub use reply::{PayloadReplies, Reply};
 pub use session::SessionKey;
 
 pub(crate) use context::OuterCall;
 pub(crate) use flight::Flight;
+pub(crate) use isolated::NodeElsewhere;
 pub(crate) use origin::Origin;

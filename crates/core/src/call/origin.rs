@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::context::OuterCall;
+use super::isolated::NodeElsewhere;
 use super::options::CallOptions;
 use crate::timeline::Recorder;
 
@@ -22,6 +23,8 @@ pub(crate) struct Origin {
     pub(crate) recorder: Option<Recorder>,
     /// The outer call, if user code made this call.
     pub(crate) outer: Option<Arc<OuterCall>>,
+    /// The node of an isolated replica, if this is one.
+    pub(crate) node: Option<NodeElsewhere>,
 }
 
 impl Origin {
@@ -37,6 +40,7 @@ impl Origin {
             origin.traceparent = origin.traceparent.or_else(|| around.traceparent.clone());
             origin.caller = origin.caller.or_else(|| around.caller.clone());
             origin.recorder.clone_from(&around.recorder);
+            origin.node.clone_from(&around.node);
             inherit(&mut origin.headers, &around.headers);
             inherit(&mut origin.tags, &around.tags);
         }
@@ -53,7 +57,7 @@ impl Origin {
     /// The same origin without an outer call.
     pub(crate) fn alone(self: Arc<Self>) -> Arc<Self> {
         let origin = Arc::unwrap_or_clone(self);
-        Arc::new(Self { outer: None, ..origin })
+        Arc::new(Self { outer: None, node: None, ..origin })
     }
 }
 

@@ -48,10 +48,21 @@ impl CallContext {
     ///
     /// # Errors
     ///
-    /// `Unavailable` when the node has ended, and in a stage that is isolated in another process.
+    /// `Unavailable` when the node has ended, and in a program that serves a stage of another node without a client.
+    ///
+    /// # In an isolated replica
+    ///
+    /// The client calls routes of the replica's node, which knows their types: [`typed`](LocalClient::typed) knows only
+    /// values, a route that is not served fails as it is called, and one that streams cannot be called. Of a call's
+    /// options only its time counts. A call that was spawned ends with the batch of its item.
     pub fn client(&self) -> Result<LocalClient, CallError> {
+        if let Some(node) = self.flight().node_elsewhere() {
+            let client =
+                node.client.downcast_ref::<LocalClient>().expect("an isolated call has a client of its process");
+            return Ok(client.within(self));
+        }
         if self.flight().permit.is_none() {
-            let message = "a stage in a process of its own makes no calls of its node";
+            let message = "this program makes no calls of the node whose stage it serves";
             return Err(CallError::new(ErrorKind::Unavailable, message));
         }
         let node = self.flight().permit.as_ref().and_then(|permit| permit.node());

@@ -14,7 +14,7 @@ use crate::error::ErrorKind;
 use crate::timeline::{ReleaseReason, Timing};
 
 /// The handles of one route.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct RouteMetrics {
     pub(crate) ok: Counter,
     pub(crate) errors: [Counter; ErrorKind::ALL.len()],

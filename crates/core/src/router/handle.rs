@@ -1,6 +1,6 @@
 //! The shared handle of the router: reads the current table without a lock, and requests changes.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
@@ -8,11 +8,12 @@ use ractor::ActorRef;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 use super::change::{AppliedChange, ChangeError, MAX_WAITING_CHANGES, RouteChange};
+use super::elsewhere;
 use super::message::RouterMessage;
 use super::route::{HeldRoute, Route};
 use super::table::Table;
 use crate::call::SessionKey;
-use crate::metrics::Verdict;
+use crate::metrics::{RouteMetrics, Verdict};
 use crate::pool::Pool;
 use crate::stage::MAX_REPLICAS;
 use crate::supervisor::{DeploymentMessage, ScaleError};
@@ -24,12 +25,14 @@ pub(crate) struct Router {
     actor: Mutex<Option<ActorRef<RouterMessage>>>,
     /// One permit per unfinished change: the bound of the actor's mailbox.
     turns: Arc<Semaphore>,
+    /// If every other name is a route of a node in another process: how its calls are counted.
+    elsewhere: OnceLock<RouteMetrics>,
 }
 
 impl Router {
     pub(crate) fn new() -> Self {
         let turns = Arc::new(Semaphore::new(MAX_WAITING_CHANGES));
-        Self { table: ArcSwap::default(), actor: Mutex::default(), turns }
+        Self { table: ArcSwap::default(), actor: Mutex::default(), turns, elsewhere: OnceLock::new() }
     }
 
     pub(crate) fn table(&self) -> Arc<Table> {
@@ -37,7 +40,8 @@ impl Router {
     }
 
     pub(crate) fn route(&self, name: &str) -> Option<Arc<Route>> {
-        self.table.load().route(name).cloned()
+        let own = self.table.load().route(name).cloned();
+        own.or_else(|| Some(Arc::new(elsewhere::route(name, self.elsewhere.get()?.clone()))))
     }
 
     pub(crate) fn routes(&self) -> Vec<Arc<Route>> {
@@ -62,6 +66,11 @@ impl Router {
                 return Some((held, pool));
             }
         }
+    }
+
+    /// From now on every name that this node does not serve is a route of a node in another process.
+    pub(crate) fn call_elsewhere(&self, metrics: RouteMetrics) {
+        let _ = self.elsewhere.set(metrics);
     }
 
     pub(super) fn publish(&self, table: Table) {

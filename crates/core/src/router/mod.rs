@@ -12,6 +12,7 @@ mod actor;
 mod admission;
 mod change;
 mod deployed_stage;
+mod elsewhere;
 mod handle;
 mod message;
 mod rollout;

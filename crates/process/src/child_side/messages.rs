@@ -10,12 +10,13 @@ use std::time::Duration;
 use bytes::Bytes;
 use callboard_codec::{DecodeLimits, Format, Value};
 use callboard_core::edge::ErrorParts;
-use callboard_core::isolation::IsolatedCall;
-use callboard_core::{CallOptions, Deadline, ErrorKind, Failure, Instant, MAX_TIMEOUT, SessionKey};
+use callboard_core::isolation::{InnerCalls, IsolatedCall};
+use callboard_core::{CallOptions, Deadline, ErrorKind, Failure, Instant, LocalClient, MAX_TIMEOUT, SessionKey};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::retry_on_intr;
 use tokio::sync::{Notify, Semaphore};
 
+use super::calls::ItemCalls;
 use super::node::Node;
 use super::{ServeWorkerError, take_socket};
 use crate::frame::{FrameReader, limits};
@@ -38,6 +39,8 @@ pub(super) struct Messages {
     open: HashMap<u64, Weak<OpenBatch>>,
     /// The outputs of an item that may be sent before the node asks for more.
     credit: usize,
+    /// For code that calls the node: a client of this process.
+    pub(super) client: Option<LocalClient>,
     /// Why nothing more will come, if so.
     pub(super) end: Option<End>,
 }
@@ -82,6 +85,7 @@ pub(super) fn connect() -> Result<(Messages, Node), ServeWorkerError> {
         waiting: VecDeque::new(),
         open: HashMap::new(),
         credit: CREDIT,
+        client: None,
         end: None,
     };
     Ok((messages, node))
@@ -132,7 +136,11 @@ impl Messages {
                 if frame.parts.len() != items.len() {
                     return Err(ServeWorkerError::protocol("a batch has another count of items than of parts"));
                 }
-                let (calls, credit) = (items.iter().map(call).collect(), Semaphore::new(self.credit));
+                let calls = items.iter().enumerate().map(|(item, head)| {
+                    let inner = ItemCalls { node: self.node.clone(), batch: id, item };
+                    call(head, self.client.as_ref().map(|client| (client, Arc::new(inner) as Arc<dyn InnerCalls>)))
+                });
+                let (calls, credit) = (calls.collect(), Semaphore::new(self.credit));
                 let open = Arc::new(OpenBatch { calls, cancelled: Notify::new(), credit });
                 self.open.retain(|_, batch| batch.strong_count() > 0);
                 self.open.insert(id, Arc::downgrade(&open));
@@ -149,8 +157,7 @@ impl Messages {
                     batch.credit.add_permits(outputs.min(CREDIT));
                 }
             }
-            // It makes no calls.
-            ToChild::Result { .. } => {}
+            ToChild::Result { id, error } => self.node.calls().end(id, error, frame.parts.into_iter().next()),
             ToChild::Ping => self.node.send(&FromChild::Pong, &[])?,
             ToChild::Stop => self.end = Some(End::Stop),
             ToChild::Start(_) | ToChild::Batch { .. } => {
@@ -205,7 +212,7 @@ pub(super) fn is_readable(socket: &impl AsFd, within: Option<&Timespec>) -> io::
 }
 
 /// The call of an item, as its head tells of it.
-fn call(head: &CallHead) -> IsolatedCall {
+fn call(head: &CallHead, inner: Option<(&LocalClient, Arc<dyn InnerCalls>)>) -> IsolatedCall {
     let remaining = head.remaining_ms.map_or(MAX_TIMEOUT, Duration::from_millis);
     let mut options = CallOptions::new();
     if let Some(id) = &head.request_id {
@@ -222,5 +229,5 @@ fn call(head: &CallHead) -> IsolatedCall {
     }
     options = head.headers.iter().fold(options, |options, (name, value)| options.with_header(&**name, &**value));
     options = head.tags.iter().fold(options, |options, (name, value)| options.with_tag(&**name, &**value));
-    IsolatedCall::new(Deadline::after(Instant::now(), remaining), &options)
+    IsolatedCall::new(Deadline::after(Instant::now(), remaining), &options, inner)
 }

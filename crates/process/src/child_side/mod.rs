@@ -8,6 +8,7 @@
 //!
 //! [`serve_worker`] serves a function in a program of its own, [`replica`] an isolated stage of the node's program.
 
+mod calls;
 mod log;
 mod messages;
 mod node;

@@ -4,20 +4,26 @@ use std::io;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
-use callboard_codec::{Envelope, Payload};
+use callboard_codec::{DecodeLimits, Envelope, Payload};
 use callboard_core::Failure;
 use callboard_core::edge::ErrorParts;
 use parking_lot::Mutex;
 
 use super::ServeWorkerError;
-use crate::frame::write_frame;
+use super::calls::OpenCalls;
+use crate::frame::{limits, write_frame};
 use crate::message::{self, FromChild, ItemError, PROTOCOL};
 use crate::shared_memory::{Outgoing, Placed};
 use crate::socket::Inbox;
 
-/// The socket's writing side.
+/// The socket's writing side, and the calls that were made over it.
 #[derive(Clone)]
-pub(super) struct Node(Arc<Mutex<Writer>>);
+pub(super) struct Node(Arc<NodeParts>);
+
+struct NodeParts {
+    writer: Mutex<Writer>,
+    calls: OpenCalls,
+}
 
 struct Writer {
     socket: Inbox,
@@ -36,17 +42,27 @@ pub(super) struct Outcomes {
 
 impl Node {
     pub(super) fn new(socket: UnixStream) -> Self {
-        Self(Arc::new(Mutex::new(Writer { socket: Inbox::new(socket), memories: None, max_bytes: 0 })))
+        let writer = Mutex::new(Writer { socket: Inbox::new(socket), memories: None, max_bytes: 0 });
+        Self(Arc::new(NodeParts { writer, calls: OpenCalls::default() }))
     }
 
     /// The node has said how many bytes a frame may have.
     pub(super) fn set_max_bytes(&self, max_bytes: usize) {
-        self.0.lock().max_bytes = max_bytes;
+        self.0.writer.lock().max_bytes = max_bytes;
+    }
+
+    /// The limits of what the node sends.
+    pub(super) fn limits(&self) -> DecodeLimits {
+        limits(self.0.writer.lock().max_bytes as u64)
+    }
+
+    pub(super) fn calls(&self) -> &OpenCalls {
+        &self.0.calls
     }
 
     /// Says that batches may come. From now on large frames lie in shared memory, if both sides share it.
     pub(super) fn ready(&self, shared_memory: bool, max_batches: usize, ahead: usize) -> Result<(), ServeWorkerError> {
-        self.0.lock().memories = shared_memory.then(Outgoing::default);
+        self.0.writer.lock().memories = shared_memory.then(Outgoing::default);
         let worker = concat!("rust, callboard ", env!("CARGO_PKG_VERSION")).to_owned();
         self.send(&FromChild::Ready { protocol: PROTOCOL, worker, shared_memory, max_batches, ahead }, &[])
     }
@@ -58,7 +74,7 @@ impl Node {
 
     pub(super) fn send(&self, message: &FromChild, parts: &[Envelope]) -> Result<(), ServeWorkerError> {
         let head = message::encode(message).map_err(io::Error::other)?;
-        let writer = &mut *self.0.lock();
+        let writer = &mut *self.0.writer.lock();
         let parts = parts.iter().map(|part| (part.len(), part.parts()));
         let Placed { memory, descriptor } =
             writer.memories.as_mut().map_or_else(Placed::default, |memories| memories.place(parts.clone()));
@@ -67,12 +83,12 @@ impl Node {
 
     /// An output of a stream.
     pub(super) fn output(&self, output: &Payload) -> Result<Envelope, Box<ErrorParts>> {
-        let room = self.0.lock().max_bytes;
+        let room = self.0.writer.lock().max_bytes;
         envelope(output, room)
     }
 
     pub(super) fn outcomes(&self) -> Outcomes {
-        Outcomes { items: Vec::new(), parts: Vec::new(), room: self.0.lock().max_bytes }
+        Outcomes { items: Vec::new(), parts: Vec::new(), room: self.0.writer.lock().max_bytes }
     }
 }
 

@@ -11,7 +11,9 @@ use std::thread::{self, JoinHandle};
 
 use callboard_codec::{DecodeLimits, Payload};
 use callboard_core::edge::{ErrorParts, contain, contain_future};
-use callboard_core::isolation::{IsolatedItem, IsolatedOutcome, IsolatedReplica, ReplicaPlace, StageCode};
+use callboard_core::isolation::{
+    IsolatedItem, IsolatedNode, IsolatedOutcome, IsolatedReplica, ReplicaPlace, StageCode,
+};
 use futures_util::future::{Either, join, join_all, select};
 use parking_lot::{Condvar, Mutex};
 use tokio::sync::{SemaphorePermit, mpsc};
@@ -74,9 +76,14 @@ fn serve(code: StageCode) -> Result<(), ServeWorkerError> {
     let records = node.clone();
     log::send_by(move |record| or_end(records.send(record, &[])));
     let Some(start) = messages.start()? else { return Ok(()) };
+    let own_node = IsolatedNode::start().unwrap_or_else(|failure| {
+        or_end(node.failed(&failure));
+        exit(1)
+    });
+    messages.client = Some(own_node.client());
     let socket = messages.socket()?;
     let shared = Arc::new(Shared { messages: Mutex::new(messages), has_come: Condvar::new() });
-    let worker = start_worker(code, start, node, Arc::clone(&shared))?;
+    let worker = start_worker(code, own_node, start, node, Arc::clone(&shared))?;
     loop {
         is_readable(&socket, None)?;
         let mut messages = shared.messages.lock();
@@ -109,11 +116,18 @@ impl Shared {
 }
 
 /// Starts the worker's thread, which ends the process when the worker has cleaned up.
-fn start_worker(code: StageCode, start: Start, node: Node, shared: Arc<Shared>) -> io::Result<JoinHandle<()>> {
+fn start_worker(
+    code: StageCode,
+    own_node: IsolatedNode,
+    start: Start,
+    node: Node,
+    shared: Arc<Shared>,
+) -> io::Result<JoinHandle<()>> {
     let name = format!("{}-{}", start.stage, start.replica);
     thread::Builder::new().name(name).spawn(move || {
         let Start { replica: index, generation, max_batch_size, max_bytes, settings, max_batches, .. } = start;
-        let mut replica = match code.build(ReplicaPlace { index, generation, max_batch_size, settings }) {
+        let place = ReplicaPlace { index, generation, max_batch_size, settings };
+        let mut replica = match code.build(own_node, place) {
             Ok(replica) => replica,
             Err(failure) => {
                 or_end(node.failed(&failure));
@@ -121,7 +135,8 @@ fn start_worker(code: StageCode, start: Start, node: Node, shared: Arc<Shared>) 
             }
         };
         let max_batches = max_batches.filter(|_| code.is_async()).unwrap_or(1) as usize;
-        // Asynchronous code begins with whatever comes.
+        // Asynchronous code begins with each batch as it comes, and answers in any order. So the node could not tell
+        // whether a batch ahead has begun when the child dies: it runs elsewhere only if it has not.
         let ahead = if code.is_async() { 0 } else { start.ahead.unwrap_or_default().min(AHEAD) };
         or_end(node.ready(start.shared_memory, max_batches, ahead));
         // A panic ends the replica. It has been printed.
@@ -250,4 +265,5 @@ fn answer(
         sent.push(outcome.map(|output| streams.is_none().then_some(output)));
     }
     or_end(sent.send(batch.id, node));
+    node.calls().end_all_of(batch.id);
 }

@@ -36,7 +36,7 @@ fn app(child: Stage<Value, Value>) -> App {
 }
 
 /// A stage that waits until it is told, and whose call shows by its guard when it is cancelled.
-fn waiting(begun: &Arc<Notify>, left: &Arc<Notify>) -> Stage<Value, Value> {
+pub(crate) fn waiting(begun: &Arc<Notify>, left: &Arc<Notify>) -> Stage<Value, Value> {
     struct Tells(Arc<Notify>);
     impl Drop for Tells {
         fn drop(&mut self) {
@@ -56,7 +56,7 @@ fn waiting(begun: &Arc<Notify>, left: &Arc<Notify>) -> Stage<Value, Value> {
 }
 
 /// Sooner than by the deadline of a call.
-async fn notified(notify: &Notify) {
+pub(crate) async fn notified(notify: &Notify) {
     tokio::time::timeout(Duration::from_secs(10), notify.notified()).await.expect("within 10 s");
 }
 

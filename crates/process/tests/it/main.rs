@@ -8,6 +8,7 @@ mod concurrent;
 mod forked;
 mod helper;
 mod isolate;
+mod isolated_calls;
 mod spare;
 mod trouble;
 

@@ -1,0 +1,42 @@
+//! The way from a call in an isolated replica back to its node, which runs in another process.
+
+use std::fmt;
+use std::sync::Arc;
+
+use callboard_codec::Payload;
+use futures_util::future::BoxFuture;
+
+use super::flight::Flight;
+use crate::error::CallError;
+use crate::host::OpaqueHandle;
+
+/// Makes the inner calls of one item on the node that has sent it to this process.
+pub trait InnerCalls: Send + Sync + 'static {
+    /// Calls a route of that node, as an [inner call](crate::LocalClient::within) of the item.
+    ///
+    /// # Cancellation
+    ///
+    /// Dropping the future cancels the call. Its deadline is the caller's concern.
+    fn call(&self, route: &str, input: Payload) -> BoxFuture<'static, Result<Payload, CallError>>;
+}
+
+/// What a call in an isolated replica has of its node.
+#[derive(Clone)]
+pub(crate) struct NodeElsewhere {
+    /// The client of this process.
+    pub(crate) client: OpaqueHandle,
+    pub(crate) calls: Arc<dyn InnerCalls>,
+}
+
+impl Flight {
+    /// The node of this call or of its outer calls, if it runs in another process.
+    pub(crate) fn node_elsewhere(&self) -> Option<&NodeElsewhere> {
+        self.origin.as_ref()?.node.as_ref()
+    }
+}
+
+impl fmt::Debug for NodeElsewhere {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("NodeElsewhere(..)")
+    }
+}
