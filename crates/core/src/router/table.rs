@@ -177,7 +177,8 @@ impl Table {
             (before.min(), before.max()) == (scaling.min(), scaling.max())
         });
         // A stage that may have no replica is loaded by its first call.
-        if scaling.may_be_zero() { 0 } else { kept.map_or(scaling.min(), |stage| stage.pool.replicas.target()) }
+        let kept = kept.filter(|_| !scaling.may_be_zero());
+        kept.map_or_else(|| scaling.min(), |stage| stage.pool.replicas.target())
     }
 
     fn check_routes(&self, change: &RouteChange) -> Result<(), ChangeError> {
