@@ -4,7 +4,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::config::{ConfigError, Target};
+use crate::config::{ConfigError, FoundModel, Target};
 
 use super::args::Program;
 use super::models;
@@ -36,9 +36,19 @@ fn served(path: PathBuf) -> Result<Target, ConfigError> {
     if metadata.is_dir() {
         let file = if path == Path::new(".") { PathBuf::from(FILE_NAME) } else { path.join(FILE_NAME) };
         if !file.exists() {
-            return models_of(path);
+            let models = models_of(&path)?;
+            if models.is_empty() {
+                return Err(problem(&path, NO_FILE));
+            }
+            return Ok(Target::Models { path, models, file: None });
         }
-        return Ok(Target::File { text: read(file.clone())?, path: file });
+        let text = read(file.clone())?;
+        // A file without stages has the settings of the models beside it.
+        let models = if Target::has_pipelines(&file, &text) { Vec::new() } else { models_of(&path)? };
+        if models.is_empty() {
+            return Ok(Target::File { text, path: file });
+        }
+        return Ok(Target::Models { path, models, file: Some((file, text)) });
     }
     match path.extension().and_then(|extension| extension.to_str()) {
         Some("toml") => Ok(Target::File { text: read(path.clone())?, path }),
@@ -47,13 +57,10 @@ fn served(path: PathBuf) -> Result<Target, ConfigError> {
     }
 }
 
-/// A directory of models.
-fn models_of(path: PathBuf) -> Result<Target, ConfigError> {
-    let models = models::look(&path).map_err(|error| problem(&path, &unreadable(&error)))?;
-    if models.is_empty() {
-        return Err(problem(&path, NO_FILE));
-    }
-    Ok(Target::Models { path, models: models.into_values().collect() })
+/// The models in a directory.
+fn models_of(path: &Path) -> Result<Vec<FoundModel>, ConfigError> {
+    let models = models::look(path).map_err(|error| problem(path, &unreadable(&error)))?;
+    Ok(models.into_values().collect())
 }
 
 /// The file of `app.py` or `app.py:Name`, and the name.

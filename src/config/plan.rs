@@ -54,6 +54,8 @@ pub enum Target {
         path: PathBuf,
         /// Its models when it was looked at.
         models: Vec<FoundModel>,
+        /// Path and content of the `callboard.toml` in it, if there is one. It may hold settings only.
+        file: Option<(PathBuf, String)>,
     },
     /// The routes of a program's own app. A file, if there is one, may hold settings only.
     Program {
@@ -75,11 +77,19 @@ impl Target {
         }
     }
 
+    /// Whether a configuration file has stages or routes of its own, or errors; else it holds settings only.
+    pub(crate) fn has_pipelines(path: &Path, text: &str) -> bool {
+        Document::parse(path, text)
+            .map_or(true, |document| document.root().keys().iter().any(|key| matches!(*key, "stage" | "route")))
+    }
+
     fn document(&self) -> Option<(&Path, &str)> {
         match self {
             Self::File { path, text } => Some((path, text)),
-            Self::Program { file } => file.as_ref().map(|(path, text)| (path.as_path(), text.as_str())),
-            Self::Model { .. } | Self::Models { .. } => None,
+            Self::Program { file } | Self::Models { file, .. } => {
+                file.as_ref().map(|(path, text)| (path.as_path(), text.as_str()))
+            }
+            Self::Model { .. } => None,
         }
     }
 }

@@ -575,3 +575,123 @@ fn a_version_is_tried_with_a_share_of_the_calls_and_taken_back() {
     let documented = documented.map(|row| row.split(" | ").take(2).collect::<Vec<_>>().join(" ").replace('`', ""));
     assert_eq!(served.collect::<Vec<_>>(), documented.collect::<Vec<_>>());
 }
+
+/// A promotion is a decision of the operators: what happens to other versions does not undo it.
+#[test]
+fn the_default_follows_a_promotion_and_the_replicas_a_replacement() {
+    let models = Models::new();
+    models.add("add", 1, 1.0);
+    models.add("add", 2, 2.0);
+    models.write("add/model.toml", b"versions = \"all\"\ndefault = 1\n");
+    let node = models.serve(&[]);
+    let default = || -> Value {
+        let answer = run(&["call", &node.admin, "/v1/models/add"]);
+        serde_json::from_slice::<Value>(&answer.stdout).unwrap()["default_version"].clone()
+    };
+    let (code, text) = node.models(&["canary", "add:2", "--share", "50%"]);
+    assert!(code == Some(0) && text.contains("/add: running, canary with 50% of the calls"), "{text}");
+    assert_eq!((node.models(&["promote", "add"]).0, default(), node.adds("/add")), (Some(0), json!(2), Ok(2.0)));
+    models.add("add", 3, 3.0);
+    assert_eq!(node.models(&["load", "add"]).0, Some(0));
+    assert_eq!((default(), node.adds("/add"), node.adds("/add/versions/3")), (json!(2), Ok(2.0), Ok(3.0)));
+
+    let replicas = |stage: &str| -> Value {
+        let status: Value = serde_json::from_slice(&run(&["status", &node.admin, "--json"]).stdout).unwrap();
+        let stages = status["node"]["stages"].as_array().unwrap();
+        stages.iter().find(|found| found["name"] == stage && found["part"] == "serving").unwrap()["scaling"]["target"]
+            .clone()
+    };
+    let scaled = run(&["call", &node.admin, "/v1/stages/add:2/replicas", "--json", "{\"replicas\": 3}"]);
+    assert!(scaled.status.success(), "{scaled:?}");
+    models.add("add", 2, 2.5);
+    assert_eq!(node.models(&["load", "add"]).0, Some(0));
+    assert_eq!((node.adds("/add"), replicas("add:2"), replicas("add:3")), (Ok(2.5), json!(3), json!(1)));
+
+    // Other settings are another decision.
+    models.write("add/model.toml", b"versions = \"all\"\ndefault = 3\nreplicas = 2\n");
+    assert_eq!(node.models(&["load", "add"]).0, Some(0));
+    assert_eq!((default(), node.adds("/add"), replicas("add:2")), (json!(3), Ok(3.0), json!(2)));
+}
+
+#[test]
+fn a_version_gets_copies_of_calls_unless_its_contract_forbids_it() {
+    let models = Models::new();
+    for (name, settings) in [("add", ""), ("once", "contract = \"at_most_once\"\n")] {
+        models.add(name, 1, 1.0);
+        models.add(name, 2, 2.0);
+        models.write(&format!("{name}/model.toml"), format!("versions = \"all\"\ndefault = 1\n{settings}").as_bytes());
+    }
+    let node = models.serve(&[]);
+    let (code, text) = node.models(&["shadow", "once:2", "--share", "100%"]);
+    assert!(code == Some(1) && text.contains("at_most_once"), "{text}");
+    let (code, text) = node.models(&["shadow", "add:2", "--share", "100%"]);
+    assert!(code == Some(0) && text.contains("/add: running, shadow with 100% of the calls"), "{text}");
+    let status = || String::from_utf8(run(&["status", &node.admin]).stdout).unwrap();
+    let end = Instant::now() + TEST_TIMEOUT;
+    while !status().contains("rolled_back") {
+        assert!(node.adds("/add") == Ok(1.0) && Instant::now() < end, "{}", status());
+    }
+    assert!(status().contains("answers differ"), "{}", status());
+}
+
+#[test]
+fn a_file_beside_the_models_has_the_settings_of_the_node() {
+    let models = Models::new();
+    models.add("add", 1, 1.0);
+    models.write("add/model.toml", b"contract = \"pure\"\ncache = \"1MiB\"\n");
+    models.write("callboard.toml", b"[http]\nmax_body_bytes = \"100B\"\n[models]\nwatch = \"100ms\"\n");
+    let node = models.serve(&[]);
+    models.add("add", 2, 2.0);
+    node.wait_until_adds("/add", Ok(2.0));
+    let input = json!({ "inputs": [{ "name": "x", "datatype": "FP32", "shape": [1, 1], "data": [7] }] }).to_string();
+    for expected in ["callboard; fwd=miss", "callboard; hit"] {
+        let answer = node.server.request("POST /v2/models/add/infer HTTP/1.1", input.as_bytes());
+        assert!(answer.head.to_lowercase().contains(&format!("cache-status: {expected}")), "{answer:?}");
+    }
+    let long = "x".repeat(101);
+    assert_eq!(node.server.request("POST /v2/models/add/infer HTTP/1.1", long.as_bytes()).status, 413);
+
+    models.write("callboard.toml", b"[limit]\n");
+    let serve = || callboard(["serve", models.path.to_str().unwrap(), "--http", "127.0.0.1:0", "--admin", "none"]);
+    let (error, code) = failure(serve());
+    assert!(code == 2 && error.contains("callboard.toml:1: unknown key `limit`"), "{error}");
+    models.write("callboard.toml", b"[[route]]\n");
+    let (error, _) = failure(serve());
+    assert!(error.contains("at least one [[stage]]"), "{error}");
+}
+
+#[test]
+fn hostile_uploads_and_settings_cost_nothing_else() {
+    let models = Models::new();
+    models.add("a", 1, 1.0);
+    models.write("garbage/model.toml", &[0xff, 0, 0x1b, b'[']);
+    models.add("garbage", 1, 1.0);
+    models.write("versions/model.toml", b"versions = [0]\n");
+    models.add("versions", 1, 1.0);
+    let node = models.serve(&["--model-uploads", "4KiB"]);
+    let listed = node.listed();
+    for name in ["garbage", "versions"] {
+        assert!(!listed[name].0 && listed[name].1.contains("model.toml"), "{listed:?}");
+    }
+    // A body that ends before its announced length, then a whole one.
+    let mut cut = TcpStream::connect(node.admin.trim_start_matches("http://")).unwrap();
+    let head = "PUT /v1/models/cut/versions/1 HTTP/1.1\r\nhost: localhost\r\ncontent-length: 1000\r\n\r\n";
+    cut.write_all(&[head.as_bytes(), b"half"].concat()).unwrap();
+    drop(cut);
+    let file = directory().join("upload");
+    fs::write(&file, adder(5.0)).unwrap();
+    let put =
+        || run(&["call", &node.admin, "/v1/models/up/versions/1", "--method", "PUT", "--file", file.to_str().unwrap()]);
+    let end = Instant::now() + TEST_TIMEOUT;
+    while !put().status.success() {
+        assert!(Instant::now() < end, "{:?}", put());
+    }
+    // Two at once of one version: each is whole, or refused as another one arrives.
+    let both = std::thread::scope(|scope| [scope.spawn(put), scope.spawn(put)].map(|put| put.join().unwrap()));
+    assert!(both.iter().any(|output| output.status.success()), "{both:?}");
+    assert_eq!((node.adds("/up"), node.adds("/a"), node.adds("/cut")), (Ok(5.0), Ok(1.0), Err(404)));
+    let hidden = fs::read_dir(&models.path)
+        .unwrap()
+        .filter(|entry| entry.as_ref().unwrap().file_name().to_string_lossy().starts_with('.'));
+    assert_eq!(hidden.count(), 0);
+}

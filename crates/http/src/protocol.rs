@@ -28,6 +28,7 @@ pub use crate::call::RequestContext;
 pub use crate::error::ApiError;
 pub use crate::error::catch_panic::caught;
 pub use crate::guard::{KeyHolder, OverLimit};
+pub use crate::observe::cache_status::insert_cache_status;
 pub use crate::observe::health::{not_ready_reason, unreachable_reason};
 pub use crate::observe::metrics::EdgeMetrics;
 pub use crate::observe::server_timing::{SERVER_TIMING, first, server_timing, total};

@@ -9,12 +9,12 @@ use std::sync::Arc;
 use bytes::Bytes;
 use callboard_codec::{Payload, Value};
 use callboard_core::edge::{Admission, Route};
-use callboard_core::{CallOptions, ErrorKind, Timing};
+use callboard_core::{CacheUse, CallOptions, ErrorKind, Timing};
 use callboard_http::axum::body::HttpBody as _;
 use callboard_http::axum::response::Response;
 use callboard_http::protocol::{
     ApiError, BodyLimits, CodecBudget, IncomingBody, LARGE_BYTES, PaceLimits, PendingAdmission, ProtocolRequest,
-    RequestContext, RequestHead, ResponseCompression, SERVER_TIMING, server_timing,
+    RequestContext, RequestHead, ResponseCompression, SERVER_TIMING, insert_cache_status, server_timing,
 };
 use futures_util::future::try_join_all;
 
@@ -49,7 +49,7 @@ pub(crate) async fn infer(call: ModelCall<'_>, request: ProtocolRequest<'_>) -> 
     }
     let options = parameters.apply(options, &admission);
 
-    let (outputs, timing) = run(call, &budget, admission, &options, inputs, rows).await?;
+    let (outputs, timing, cache_use) = run(call, &budget, admission, &options, inputs, rows).await?;
     call.model.inferred();
 
     let is_binary = requested.iter().any(|requested| requested.is_binary);
@@ -63,6 +63,7 @@ pub(crate) async fn infer(call: ModelCall<'_>, request: ProtocolRequest<'_>) -> 
     let ((), written) = budget.run((), worked_on, write).await?;
     let mut response = written?.into_response(is_binary, &compression, &budget).await?;
     response.headers_mut().insert(SERVER_TIMING, server_timing(&timing));
+    insert_cache_status(response.headers_mut(), cache_use);
     Ok(response)
 }
 
@@ -137,7 +138,8 @@ const HEAD_PER_BYTE: usize = 8;
 /// The most text per byte of a tensor: `-128,`.
 const JSON_PER_BYTE: usize = 5;
 
-/// Runs all items of a request. Returns the outputs of the model, and the times of the slowest item.
+/// Runs all items of a request. Returns the outputs of the model, the times of the slowest item, and what the response
+/// caches did: a hit if they had the answer of every item.
 async fn run(
     call: ModelCall<'_>,
     budget: &CodecBudget<'_>,
@@ -145,7 +147,7 @@ async fn run(
     options: &CallOptions,
     inputs: Vec<Option<Array>>,
     rows: usize,
-) -> Result<(Vec<Array>, Timing), ApiError> {
+) -> Result<(Vec<Array>, Timing, Option<CacheUse>), ApiError> {
     if !call.model.is_batched() {
         return run_item(call, budget, admission, options.clone(), inputs).await;
     }
@@ -164,10 +166,14 @@ async fn run(
         // Boxed, so that moving many of them moves pointers.
         Box::pin(run_item(call, budget, admission, options.clone(), item))
     });
-    let (outcomes, timings): (Vec<_>, Vec<Timing>) = try_join_all(runs).await?.into_iter().unzip();
+    let (mut outcomes, mut slowest, mut cache_use) = (Vec::with_capacity(rows), Timing::default(), None);
+    for (outputs, timing, of_item) in try_join_all(runs).await? {
+        outcomes.push(outputs);
+        slowest = std::cmp::max_by_key(slowest, timing, Timing::total);
+        cache_use = cache_use.max(of_item);
+    }
     drop(whole);
-    let timing = timings.into_iter().max_by_key(Timing::total).unwrap_or_default();
-    Ok((stacked(call.model, outcomes)?, timing))
+    Ok((stacked(call.model, outcomes)?, slowest, cache_use))
 }
 
 /// The memory of an item: its permit, its queue entry, its future.
@@ -206,10 +212,12 @@ async fn run_item(
     admission: Admission,
     options: CallOptions,
     arrays: Vec<Option<Array>>,
-) -> Result<(Vec<Array>, Timing), ApiError> {
+) -> Result<(Vec<Array>, Timing, Option<CacheUse>), ApiError> {
     let (admission, payload) = payload_of(call, budget, admission, arrays).await?;
-    let reply = call.context.client.edge().submit(admission, payload, options).await?;
-    let timing = reply.timing;
+    let (reply, call_of_item) = call.context.client.edge().submit_unwritten(admission, payload, options).await?;
+    let (timing, cache_use) = (reply.timing, call_of_item.cache_use());
+    // The outcome of an item does not depend on the response to the whole request.
+    call_of_item.end(Ok(()));
     let (model, payload) = (Arc::clone(call.model), reply.payload);
     // Arrays of numbers in a value are shared; other data is converted, on another thread if it is large.
     let is_taken_as_it_is = payload.is::<Value>() && !model.outputs.has_elements();
@@ -218,7 +226,7 @@ async fn run_item(
     } else {
         budget.off_thread((), move || arrays_of(&model, &payload)).await?.1?
     };
-    Ok((outputs, timing))
+    Ok((outputs, timing, cache_use))
 }
 
 /// The payload of one item.

@@ -128,7 +128,11 @@ pub(crate) fn run(args: &ModelsArgs) -> Result<(), CliError> {
         };
     }
     if let Some(rollout) = models.first().and_then(|answer| answer.get("rollout")) {
-        let (state, reason) = (text(&rollout["state"]), text(&rollout["reason"]));
+        let running = || {
+            let percent = rollout["share"].as_f64().unwrap_or_default() * 100.0;
+            format!("{} with {percent}% of the calls", text(&rollout["mode"]))
+        };
+        let (state, reason) = (text(&rollout["state"]), rollout["reason"].as_str().map_or_else(running, str::to_owned));
         return output::result(format_args!("{}: {state}, {reason}", text(&models[0]["route"])));
     }
     output::result(ModelsText(&models))

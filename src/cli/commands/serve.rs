@@ -242,7 +242,7 @@ type Started = (Server, Plan, Option<Arc<ModelDirectory>>, Vec<String>);
 
 /// Loads the models of the plan and starts the app.
 async fn start(starting: StartingServer, plan: Plan, app: Option<App>, log: &Log) -> Result<Started, CliError> {
-    if let Target::Models { path, models } = plan.target.clone() {
+    if let Target::Models { path, models, .. } = plan.target.clone() {
         return start_models(starting, plan, &path, models, log).await;
     }
     let loaded = spawn_blocking(move || Service::new(plan, app)).await;

@@ -144,9 +144,12 @@ impl ModelDirectory {
         let mut loaded: BTreeMap<u64, Running> = BTreeMap::new();
         let mut failures = Vec::new();
         'choice: loop {
-            let chosen = settings.choose(&state.usable(found, settings), state.default);
+            let usable = state.usable(found, settings);
+            let chosen = settings.choose(&usable, state.default);
+            let served = self.served_default(name);
+            let default = state.next_default(chosen.default, served, &usable);
             let mut next = BTreeMap::new();
-            for version in &chosen.versions {
+            for version in &chosen.versions.iter().copied().chain(default).collect::<BTreeSet<u64>>() {
                 let kept = match state.step(found, *version, settings) {
                     Step::Keep => state.running.get(version),
                     Step::Load => loaded.get(version),
@@ -170,14 +173,14 @@ impl ModelDirectory {
                 };
                 next.insert(*version, running);
             }
-            let change = self.change(name, state, &next, chosen.default);
+            let change = self.change(name, state, &next, default);
             let changed = match change.map_err(|error| RepositoryError::Source(error.to_string()))? {
                 Some(change) => self.node.change(change).await.map(drop),
                 None => Ok(()),
             };
             match changed {
                 Ok(()) => {
-                    self.note(name, state, &next, chosen.default);
+                    self.note(name, state, &next, (served, default));
                     state.loads += loaded.len() as u64;
                     state.failed.retain(|version, _| found.versions.contains_key(version));
                     (state.running, state.default) = (next, chosen.default);
@@ -240,7 +243,7 @@ impl ModelDirectory {
     ) -> Result<Option<RouteChange>, BuildError> {
         let is_served = |route: &str| self.node.client().route(route).is_some();
         let (mut change, mut is_empty) = (RouteChange::new(), true);
-        let own = (route_name(name), state.default.and_then(|default| state.running.get(&default)));
+        let own = (route_name(name), self.served_default(name).and_then(|default| state.running.get(&default)));
         let own_next = default.and_then(|default| next.get(&default));
         let numbers = state.running.keys().chain(next.keys());
         let numbers: BTreeSet<&u64> = numbers.collect();
@@ -259,6 +262,11 @@ impl ModelDirectory {
             is_empty = false;
         }
         Ok((!is_empty).then_some(change))
+    }
+
+    /// The version behind the route of a model.
+    fn served_default(&self, name: &str) -> Option<u64> {
+        self.node.client().route(&route_name(name)).map(|route| route.stage_revision())
     }
 
     /// Closes the routes of a model that is not in the directory any more.
@@ -325,7 +333,7 @@ impl ModelDirectory {
         let is_known = self
             .states()
             .get(name)
-            .is_some_and(|state| state.describe(name).versions.iter().any(|known| known.version == version));
+            .is_some_and(|state| state.describe(name, None).versions.iter().any(|known| known.version == version));
         if !is_known {
             return Err(RepositoryError::Unknown);
         }
@@ -381,7 +389,7 @@ impl ModelDirectory {
             let _ = writeln!(text, "# HELP {family} {help}.\n# TYPE {family} {kind}");
             for (name, model) in named() {
                 let served = model.running.len();
-                let others = model.describe(name).versions.len() - served;
+                let others = model.describe(name, None).versions.len() - served;
                 let rows = match kind {
                     "gauge" => [("", "state", "served", served as u64), ("", "state", "not_served", others as u64)],
                     _ => [("_total", "outcome", "ok", model.loads), ("_total", "outcome", "failed", model.failures)],
@@ -435,7 +443,14 @@ impl ModelDirectory {
         }
     }
 
-    fn note(&self, name: &str, state: &ModelState, next: &BTreeMap<u64, Running>, default: Option<u64>) {
+    /// Tells what has changed; `defaults` are the version behind the model's own route before, and now.
+    fn note(
+        &self,
+        name: &str,
+        state: &ModelState,
+        next: &BTreeMap<u64, Running>,
+        defaults: (Option<u64>, Option<u64>),
+    ) {
         // The start-up lines name what is served at the start.
         if !self.is_open.load(Ordering::Relaxed) {
             return;
@@ -450,7 +465,9 @@ impl ModelDirectory {
         for version in state.running.keys().filter(|version| !next.contains_key(version)) {
             self.lines.note(format_args!("model {name}: version {version} is not served any more"));
         }
-        if let Some(default) = default.filter(|default| state.default.is_some_and(|before| before != *default)) {
+        if let (Some(before), Some(default)) = defaults
+            && before != default
+        {
             self.lines.note(format_args!("model {name}: version {default} is the default"));
         }
     }
@@ -470,7 +487,8 @@ impl ModelRepository for ModelDirectory {
     }
 
     fn models(&self) -> Vec<RepositoryModel> {
-        self.states().iter().map(|(name, state)| state.describe(name)).collect()
+        let models = self.states();
+        models.iter().map(|(name, state)| state.describe(name, self.served_default(name))).collect()
     }
 
     fn load<'a>(&'a self, route: &'a str) -> RepositoryChange<'a> {

@@ -54,7 +54,7 @@ pub(super) struct ModelState {
     pub(super) is_unloaded: bool,
     pub(super) running: BTreeMap<u64, Running>,
     pub(super) failed: BTreeMap<u64, Failed>,
-    /// The version behind its own route.
+    /// The version that its settings put behind its own route; a rollout may have put another one there.
     pub(super) default: Option<u64>,
     /// Versions that were loaded, and that failed, since it was found.
     pub(super) loads: u64,
@@ -96,8 +96,15 @@ impl ModelState {
         self.failed.get(&version).is_some_and(|failed| Some(&failed.print) == print)
     }
 
-    /// For people and programs.
-    pub(super) fn describe(&self, name: &str) -> RepositoryModel {
+    /// The version that belongs behind its own route, where `served` is behind it now: what a rollout has put there
+    /// stays until the settings and files ask for another default than before.
+    pub(super) fn next_default(&self, chosen: Option<u64>, served: Option<u64>, usable: &BTreeSet<u64>) -> Option<u64> {
+        let promoted = served.filter(|served| chosen == self.default && usable.contains(served));
+        promoted.or(chosen)
+    }
+
+    /// For people and programs; `default` is the version behind its own route.
+    pub(super) fn describe(&self, name: &str, default: Option<u64>) -> RepositoryModel {
         let found = self.found.as_ref();
         let in_directory = found.iter().flat_map(|found| found.versions.keys());
         let numbers: BTreeSet<u64> = in_directory.chain(self.running.keys()).copied().collect();
@@ -113,7 +120,7 @@ impl ModelState {
         });
         RepositoryModel {
             name: name.to_owned(),
-            default_version: self.default,
+            default_version: default,
             versions: numbered.chain(refused).collect(),
             reason: self.problem.clone(),
         }

@@ -47,7 +47,7 @@ pub(crate) fn version_route_name(model: &str, version: u64) -> String {
 /// The stages and routes of a directory whose files are all valid. A model with invalid settings is left out: a node
 /// serves the others, and names it.
 pub(crate) fn pipelines(target: &Target, settings: &Settings) -> Result<(Vec<StagePlan>, Vec<RoutePlan>), ConfigError> {
-    let Target::Models { path, models } = target else { return Ok((Vec::new(), Vec::new())) };
+    let Target::Models { path, models, .. } = target else { return Ok((Vec::new(), Vec::new())) };
     let (mut stages, mut routes) = (Vec::new(), Vec::new());
     for model in models {
         let Ok(own) = ModelSettings::read(model, settings) else { continue };

@@ -42,7 +42,7 @@ fn settings(text: &str) -> Node {
 fn plan(paths: &[(&str, Node)]) -> Result<Plan, String> {
     let path = Path::new("models");
     let models = models(path, &listing(paths)).into_values().collect();
-    let target = Target::Models { path: path.to_owned(), models };
+    let target = Target::Models { path: path.to_owned(), models, file: None };
     Plan::resolve(target, &Flags::new(), &Environment::default()).map_err(|error| error.to_string())
 }
 

@@ -159,7 +159,7 @@ impl RouterState {
 
     /// Starts the stages that this work needs. `Started` reports the outcome.
     async fn begin(&mut self, myself: &ActorRef<RouterMessage>, work: Work) {
-        let (specs, replicas, work, reply) = match work {
+        let (specs, work, reply) = match work {
             Work::Change { reply: Some(reply), .. } if reply.is_closed() => return,
             Work::Change { change, mut reply, _turn } => {
                 let plan = if self.is_stopping { Err(ChangeError::Ending) } else { self.table.plan(&change) };
@@ -167,7 +167,9 @@ impl RouterState {
                 match plan {
                     Ok(specs) => {
                         self.table.begin(&change);
-                        (specs, None, Work::Change { change, reply: None, _turn }, asker)
+                        let with_replicas = |spec| (self.table.first_replicas(&change, &spec), spec);
+                        let specs: Vec<_> = specs.into_iter().map(with_replicas).collect();
+                        (specs, Work::Change { change, reply: None, _turn }, asker)
                     }
                     Err(refused) => return answer(asker, Err(refused)),
                 }
@@ -175,20 +177,20 @@ impl RouterState {
             // A change has replaced the stage.
             Work::Renew(dead) if self.is_stopping || !self.table.is_routed(&dead) => return,
             Work::Renew(dead) => {
-                let replicas = dead.pool.replicas.target();
-                (vec![Arc::clone(dead.spec())], Some(replicas), Work::Renew(dead), None)
+                (vec![(dead.pool.replicas.target(), Arc::clone(dead.spec()))], Work::Renew(dead), None)
             }
         };
         let revision = self.table.next_revision();
-        let stages: Vec<_> =
-            specs.into_iter().map(|spec| DeployedStage::new(spec, revision, &self.parts.metrics)).collect();
+        let (counts, stages): (Vec<_>, Vec<_>) = specs
+            .into_iter()
+            .map(|(count, spec)| (count, DeployedStage::new(spec, revision, &self.parts.metrics)))
+            .unzip();
         self.table.start(&stages);
         self.publish();
         self.current = Some(work);
 
         let mut starts = Vec::with_capacity(stages.len());
-        for stage in &stages {
-            let count = replicas.unwrap_or_else(|| stage.pool.settings().scaling().min());
+        for (count, stage) in counts.into_iter().zip(&stages) {
             starts.push((stage.name().clone(), self.deploy(stage, count).await));
         }
         let myself = myself.clone();

@@ -161,6 +161,26 @@ impl Table {
         Ok(to_start)
     }
 
+    /// The replicas that a stage of a change starts with: as many as the stage that it replaces should have, if both
+    /// have the same bounds. A number that an operator or the load has asked for outlives a new revision.
+    pub(super) fn first_replicas(&self, change: &RouteChange, spec: &Arc<StageSpec>) -> usize {
+        let scaling = spec.settings().scaling();
+        let replaced = self.stage(spec.name().as_str()).or_else(|| {
+            // The only stage of a route replaces the only one before it, whatever their names are.
+            let is_only = |stages: &[Arc<StageSpec>]| matches!(stages, [only] if Arc::ptr_eq(only, spec));
+            let route = change.replace.iter().find(|route| is_only(&distinct_stages([*route])))?;
+            let [before] = &*self.by_name.get(&route.name)?.stages() else { return None };
+            self.stage(before.as_str())
+        });
+        let kept = replaced.filter(|stage| {
+            let before = stage.pool.settings().scaling();
+            (before.min(), before.max()) == (scaling.min(), scaling.max())
+        });
+        // A stage that may have no replica is loaded by its first call.
+        let kept = kept.filter(|_| !scaling.may_be_zero());
+        kept.map_or_else(|| scaling.min(), |stage| stage.pool.replicas.target())
+    }
+
     fn check_routes(&self, change: &RouteChange) -> Result<(), ChangeError> {
         let mut named = HashSet::new();
         let opened = change.specs().map(|route| &route.name);

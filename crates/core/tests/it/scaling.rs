@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use callboard_core::description::StageState;
-use callboard_core::{ChangeError, Failure, Replica, Stage};
+use callboard_core::{ChangeError, Failure, Replica, RouteSpec, Stage};
 
 use super::load::{Counts, Healthy, Load, answering};
 use super::support::{Gate, gated, serve, until};
@@ -32,6 +32,23 @@ async fn scaling_quick_code_fails_no_call() {
         node.scale_stage("quick", replicas).await.unwrap();
     }
     assert!(load.end().await.into_iter().all(|answer| answer == 7));
+}
+
+#[tokio::test]
+async fn the_next_revision_has_as_many_replicas_unless_its_settings_differ() {
+    let node = serve(answering("model", 1).replicas(2)).await;
+    let replace = async |stage| {
+        node.replace_route(RouteSpec::new("/route", stage)).await.unwrap().settled().await;
+        let described = node.describe();
+        (described.stages[0].health.name.to_string(), described.stages[0].replicas.len())
+    };
+    node.scale_stage("model", 4).await.unwrap();
+    assert_eq!(replace(answering("model", 2).replicas(2)).await, ("model".to_owned(), 4));
+    assert_eq!(replace(answering("other", 3).replicas(2)).await, ("other".to_owned(), 4), "it replaces `model`");
+    assert_eq!(replace(answering("other", 4).replicas(3)).await, ("other".to_owned(), 3));
+    assert_eq!(replace(answering("other", 5).replicas_between(1, 3)).await, ("other".to_owned(), 1));
+    node.scale_stage("other", 2).await.unwrap();
+    assert_eq!(replace(answering("other", 6).replicas_between(1, 3)).await, ("other".to_owned(), 2));
 }
 
 #[tokio::test]

@@ -10,6 +10,7 @@ use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 use callboard_codec::MediaType;
 use callboard_core::ErrorKind;
+use callboard_core::description::RouteDescription;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -81,8 +82,14 @@ pub(super) async fn end_rollout_of(admin: &Admin, route: &str, verb: &str) -> Re
     } else {
         node.roll_back_route(route).await?
     }
-    let rollout = node.describe().routes.into_iter().find(|described| described.name.as_str() == route);
-    Ok(json!({ "route": route, "rollout": rollout.and_then(|described| described.rollout) }))
+    Ok(rollout_now(admin, route))
+}
+
+/// A route with its running or last rollout.
+pub(super) fn rollout_now(admin: &Admin, route: &str) -> Value {
+    let open = |described: &RouteDescription| described.name.as_str() == route && !described.closed;
+    let described = admin.0.node.describe().routes.into_iter().find(open);
+    json!({ "route": route, "rollout": described.and_then(|described| described.rollout) })
 }
 
 const ROLLOUT_PATHS: &str = "`POST /v1/routes/{route}/promote` and `POST /v1/routes/{route}/rollback` end a rollout";

@@ -4,7 +4,7 @@
 //! - `GET /v1/models/{name}`: one of them.
 //! - `POST /v1/models/{name}/load`, `/unload`: answered when callers see the change, with the model as it is then.
 //! - `POST /v1/models/{name}/canary?share=0.05` and `…/shadow`: begin a rollout of the model made again, or with
-//!   `&version=3` of that version; `&min_calls=500` are the calls that a promotion needs.
+//!   `&version=3` of that version; `&min_calls=500` are the calls that a promotion needs. Answered with the rollout.
 //! - `POST /v1/models/{name}/promote`, `/rollback`: as below `/v1/routes`.
 //! - `PUT /v1/models/{name}/versions/{version}` with the bytes of a model file, if the repository takes any, and
 //!   `DELETE` of the same path.
@@ -32,7 +32,7 @@ use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
 use super::Admin;
-use super::changes::{end_rollout_of, method_not_allowed, named};
+use super::changes::{end_rollout_of, method_not_allowed, named, rollout_now};
 use crate::config::HttpConfig;
 use crate::error::ApiError;
 use crate::model_repository::{ModelRepository, RepositoryError, RepositoryModel, RepositoryVersion};
@@ -147,7 +147,10 @@ pub(super) async fn below(
                 }
             };
             change.await.map_err(|error| refused(name, verb, error))?;
-            Ok(Json(described(&admin, name)?).into_response())
+            Ok(match verb {
+                "load" | "unload" => Json(described(&admin, name)?).into_response(),
+                _ => Json(rollout_now(&admin, &route)).into_response(),
+            })
         }
         (&Method::PUT, _) if let Some((name, version)) = version => {
             upload(&admin, name, version, request, &config).await?;

@@ -7,7 +7,7 @@ use callboard_core::CacheUse;
 const CACHE_STATUS: HeaderName = HeaderName::from_static("cache-status");
 
 /// Adds the header to the answer of a call whose stages have a cache.
-pub(crate) fn insert_cache_status(headers: &mut HeaderMap, cache_use: Option<CacheUse>) {
+pub fn insert_cache_status(headers: &mut HeaderMap, cache_use: Option<CacheUse>) {
     let status = match cache_use {
         None => return,
         Some(CacheUse::Hit) => "callboard; hit",
