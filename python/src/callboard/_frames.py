@@ -108,7 +108,8 @@ class Reader:
 
     def _copied(self, lengths: Sequence[int], total: int) -> list[Buffer]:
         """The next parts, which have all come."""
-        data, end, parts = bytes(self._chunk[self._start : self._start + total]), 0, []
+        data, end = bytes(self._chunk[self._start : self._start + total]), 0
+        parts: list[Buffer] = []
         for length in lengths:
             start, end = end, end + length
             parts.append(data[start:end])

@@ -64,7 +64,8 @@ class Signature:
         self.is_value = len(self.hints) == 1 and not any(map(_media.has_file, self.hints.values()))
         self._struct = None if self.is_value else self._arguments_struct()
         self._convert = [(name, converter(hint)) for name, hint in self.hints.items()] if self.is_value else []
-        self._all = [(name, _holder(list[hint])) for name, hint in self.hints.items()] if self.is_value else []
+        lists = [(name, types.GenericAlias(list, hint)) for name, hint in self.hints.items() if self.is_value]
+        self._all = [(name, _holder(inputs)) for name, inputs in lists]
         files = [name for name, hint in self.hints.items() if _media.is_file(hint)]
         others = set(self.hints) - set(files) - set(self.defaults)
         # The parameter that a body without fields is.
@@ -116,11 +117,13 @@ class Signature:
         return {name: getattr(struct, name) for name in self.hints}
 
     def all_arguments(self, values: list[Any]) -> list[dict[str, Any]] | None:
-        """`arguments` of several inputs in one step. None if one of them is invalid, or if it takes a step for each."""
+        """`arguments` of several inputs in one step. None if one of them cannot be converted, or if there are several
+        parameters."""
         for name, holder in self._all:
             try:
                 converted = msgspec.convert((values,), holder, str_keys=True, dec_hook=_from_plain).value
-            except msgspec.ValidationError:
+            except Exception:
+                # Each by itself shows which one.
                 return None
             return [{name: value} for value in converted]
         return None
