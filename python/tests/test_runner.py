@@ -52,3 +52,40 @@ def test_a_value_that_does_not_fit_is_named_by_its_place() -> None:
     assert converter(dict[str, float])({"x": 1}) == {"x": 1.0}
     with pytest.raises(cb.InvalidInput, match=r"Expected `float`, got `str` - at `\$\[\.\.\.\]`"):
         converter(dict[str, float])({"x": "one"})
+
+
+class Odd:
+    """A model whose check fails in its own way."""
+
+    @classmethod
+    def model_json_schema(cls) -> dict[str, object]:
+        return {"type": "object"}
+
+    @classmethod
+    def model_validate(cls, value: object) -> Odd:
+        if value == 2:
+            raise RuntimeError("even")
+        return cls()
+
+
+@cb.batched(max_batch_size=8)
+@cb.function
+def count(items: list[Odd]) -> list[int]:
+    return [len(items)] * len(items)
+
+
+def outputs_of(function: object, inputs: list[object]) -> list[object]:
+    (route,) = routes_of(function, "test_runner")
+    contexts = [Context() for _ in inputs]
+    return Runner(route, route.instance()).run(inputs, contexts, lambda index, output: None)
+
+
+def test_an_input_of_a_batch_that_cannot_be_converted_fails_alone() -> None:
+    first, second, third = outputs_of(count, [1, 2, 3])
+    assert (first, third) == (2, 2)
+    assert isinstance(second, Failure) and isinstance(second.error, RuntimeError)
+    first, second, third = outputs_of(double, [1, "two", 3])
+    assert (first, third) == (2, 6)
+    assert isinstance(second, Failure) and isinstance(second.error, cb.InvalidInput)
+    first, second = outputs_of(double, [Failure(ValueError()), 3])
+    assert isinstance(first, Failure) and second == 6

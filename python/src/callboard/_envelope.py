@@ -53,7 +53,6 @@ _DTYPES = {code: np.dtype(name).newbyteorder("<") for name, code in _CODES.items
 
 # Types that MessagePack expresses as they are.
 _PLAIN = frozenset({type(None), bool, int, float, str})
-_TEXT = frozenset({str})
 # Types that have a text or number of their own.
 _NAMED = (
     datetime.datetime, datetime.date, datetime.time, datetime.timedelta, decimal.Decimal, uuid.UUID, enum.Enum,
@@ -81,7 +80,7 @@ def encode_pieces(value: object) -> list[Buffer]:
     """Encodes a value as pieces that make an envelope one after the other. Raises `TypeError` with the place."""
     writer = _Writer()
     try:
-        tree = writer.tree(value)
+        tree = writer.encoder.encode(writer.lower(value, 0))
     except _Unwritable as error:
         raise TypeError(f"{error.message} at ${error.place}") from None
     except RecursionError:
@@ -118,9 +117,6 @@ class _Writer:
     def __init__(self) -> None:
         self.segments: list[memoryview] = []
 
-    def tree(self, value: object) -> bytes:
-        return self.encoder.encode(self.lower(value, 0))
-
     def lower(self, value: Any, depth: int) -> Any:
         kind = type(value)
         if kind in _PLAIN:
@@ -153,9 +149,12 @@ class _Writer:
         return lowered
 
     def map(self, entries: Mapping[Any, Any], depth: int) -> dict[str, Any]:
-        is_plain = _TEXT.issuperset(map(type, entries)) and _PLAIN.issuperset(map(type, entries.values()))
-        if is_plain and type(entries) is dict:
-            return entries
+        if type(entries) is dict:
+            for name, value in entries.items():
+                if type(name) is not str or type(value) not in _PLAIN:
+                    break
+            else:
+                return entries
         lowered: dict[str, Any] = {}
         for key, value in entries.items():
             name = key if type(key) is str else _key(key)
@@ -440,8 +439,7 @@ class Decoder:
         }
 
     def decode(self, buffer: Buffer) -> Any:
-        view = memoryview(buffer).toreadonly()
-        tree, self._segments = _split(view)
+        tree, self._segments = _split(buffer)
         self._next = 0
         try:
             value = self._tree.decode(tree)
@@ -492,25 +490,27 @@ def decode(buffer: Buffer) -> Any:
     return Decoder().decode(buffer)
 
 
-def _split(view: memoryview) -> tuple[memoryview, list[memoryview]]:
+def _split(buffer: Buffer) -> tuple[Buffer, list[memoryview]]:
     """The tree and the segments. Every length is held against the bytes that are there."""
-    if len(view) < _HEADER.size:
-        raise EnvelopeError(f"{len(view)} bytes are shorter than the header of an envelope")
-    magic, version, flags, zero, tree_bytes, count, total = _HEADER.unpack_from(view)
+    if len(buffer) < _HEADER.size:
+        raise EnvelopeError(f"{len(buffer)} bytes are shorter than the header of an envelope")
+    magic, version, flags, zero, tree_bytes, count, total = _HEADER.unpack_from(buffer)
     if magic != MAGIC:
         raise EnvelopeError("the bytes do not begin as an envelope")
     if version != VERSION or flags or zero:
         raise EnvelopeError(f"envelope version {version}, flags {flags}: this reader knows version 1, flags 0")
-    if total != len(view):
-        raise EnvelopeError(f"an envelope of {total} bytes in {len(view)} bytes")
+    if total != len(buffer):
+        raise EnvelopeError(f"an envelope of {total} bytes in {len(buffer)} bytes")
     start = _HEADER.size + 8 * count
     end = start + tree_bytes
     if end > total:
         raise EnvelopeError("the lengths exceed the envelope")
+    if not count and end == total and type(buffer) is bytes:
+        # Most items: a copy of a few bytes is cheaper than a view of them.
+        return buffer[start:end], []
+    view = memoryview(buffer).toreadonly()
     tree = view[start:end]
     segments: list[memoryview] = []
-    if not count and end == total:
-        return tree, segments
     for (length,) in _LENGTH.iter_unpack(view[_HEADER.size : start]):
         place = end + -end % ALIGNMENT
         if length == 0 or place + length > total:

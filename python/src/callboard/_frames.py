@@ -85,7 +85,12 @@ class Reader:
             self._start = start
             return None
         head = self._exact(head_bytes)
-        parts = self._shared(memory, lengths) if memory else [self._exact(length) for length in lengths]
+        if memory:
+            parts = self._shared(memory, lengths)
+        elif total <= self._end - self._start:
+            parts = self._copied(lengths, total)
+        else:
+            parts = [self._exact(length) for length in lengths]
         if self._descriptors and self._start == self._end:
             os.close(self._descriptors.popleft())
             raise FrameError("a descriptor that belongs to no frame")
@@ -100,6 +105,16 @@ class Reader:
             return self.memories.read(memory, self._descriptors.popleft() if memory & IS_NEW else None, lengths)
         except SharedMemoryError as error:
             raise FrameError(str(error)) from None
+
+    def _copied(self, lengths: Sequence[int], total: int) -> list[Buffer]:
+        """The next parts, which have all come."""
+        data, end = bytes(self._chunk[self._start : self._start + total]), 0
+        parts: list[Buffer] = []
+        for length in lengths:
+            start, end = end, end + length
+            parts.append(data[start:end])
+        self._start += total
+        return parts
 
     def _exact(self, size: int) -> Buffer:
         """The next bytes, in memory of their own: arrays are views of it."""

@@ -185,15 +185,25 @@ class Runner:
     def _arguments(
         self, inputs: list[Any], contexts: list[Context], files: list[Files] | None
     ) -> list[dict[str, Any] | Failure]:
+        found: list[Any] | None = None
+        if files is None and Failure not in map(type, inputs):
+            found = self.signature.all_arguments(inputs)
+        if found is None:
+            found = self._arguments_of_each(inputs, files)
+        if self.signature.context and not self.signature.batched:
+            for item, context in zip(found, contexts, strict=True):
+                if isinstance(item, dict):
+                    item[self.signature.context] = context
+        return found
+
+    def _arguments_of_each(self, inputs: list[Any], files: list[Files] | None) -> list[dict[str, Any] | Failure]:
         found: list[dict[str, Any] | Failure] = []
-        for index, (value, context) in enumerate(zip(inputs, contexts, strict=True)):
+        for index, value in enumerate(inputs):
             try:
                 with resolving(functools.partial(taken, files[index])) if files else _NOTHING:
                     item = value if isinstance(value, Failure) else self.signature.arguments(value)
             except Exception as error:
                 item = Failure(error)
-            if isinstance(item, dict) and self.signature.context and not self.signature.batched:
-                item[self.signature.context] = context
             found.append(item)
         return found
 
@@ -222,12 +232,14 @@ def _good(arguments: list[Any], contexts: list[Context]) -> list[int]:
     return [
         index
         for index, (item, context) in enumerate(zip(arguments, contexts, strict=True))
-        if not isinstance(item, Failure) and not context._cancelled
+        if type(item) is not Failure and not context._cancelled
     ]
 
 
 def _merge(arguments: list[Any], good: list[int], outputs: list[Any]) -> list[Any]:
     """The outputs in the places of the items that ran."""
+    if len(good) == len(arguments):
+        return [Failure(output) if isinstance(output, BaseException) else output for output in outputs]
     results = [item if isinstance(item, Failure) else Failure(Cancelled()) for item in arguments]
     for index, output in zip(good, outputs, strict=True):
         results[index] = _outcome(output)

@@ -64,6 +64,8 @@ class Signature:
         self.is_value = len(self.hints) == 1 and not any(map(_media.has_file, self.hints.values()))
         self._struct = None if self.is_value else self._arguments_struct()
         self._convert = [(name, converter(hint)) for name, hint in self.hints.items()] if self.is_value else []
+        lists = [(name, types.GenericAlias(list, hint)) for name, hint in self.hints.items() if self.is_value]
+        self._all = [(name, _holder(inputs)) for name, inputs in lists]
         files = [name for name, hint in self.hints.items() if _media.is_file(hint)]
         others = set(self.hints) - set(files) - set(self.defaults)
         # The parameter that a body without fields is.
@@ -113,6 +115,18 @@ class Signature:
             value = {self.file: value}
         struct = convert(value, self._struct)
         return {name: getattr(struct, name) for name in self.hints}
+
+    def all_arguments(self, values: list[Any]) -> list[dict[str, Any]] | None:
+        """`arguments` of several inputs in one step. None if one of them cannot be converted, or if there are several
+        parameters."""
+        for name, holder in self._all:
+            try:
+                converted = msgspec.convert((values,), holder, str_keys=True, dec_hook=_from_plain).value
+            except Exception:
+                # Each by itself shows which one.
+                return None
+            return [{name: value} for value in converted]
+        return None
 
     # ---- Schemas -----------------------------------------------------------------------------------------------------
 
@@ -247,18 +261,23 @@ def convert(value: Any, hint: Any) -> Any:
 
 def converter(hint: Any) -> Callable[[Any], Any]:
     """`convert` to this hint. What msgspec has read of a Struct it keeps; any other hint it reads at each call."""
-    struct: Any = msgspec.defstruct("Value", [("value", hint)], array_like=True)
+    holder = _holder(hint)
 
     def converted(value: Any) -> Any:
         if hint is Any or (type(value) is hint and hint in _EXACT):
             return value
         try:
-            return msgspec.convert((value,), struct, str_keys=True, dec_hook=_from_plain).value
+            return msgspec.convert((value,), holder, str_keys=True, dec_hook=_from_plain).value
         except msgspec.ValidationError:
             # It names the place.
             return convert(value, hint)
 
     return converted
+
+
+def _holder(hint: Any) -> Any:
+    """A Struct of one value."""
+    return msgspec.defstruct("Value", [("value", hint)], array_like=True)
 
 
 def _invalid(error: msgspec.ValidationError) -> InvalidInput:

@@ -356,7 +356,7 @@ class Worker:
             if not runner.signature.streams:
                 try:
                     pieces = encode_pieces(result)
-                    size = sum(map(len, pieces))
+                    size = len(pieces[0]) if len(pieces) == 1 else sum(map(len, pieces))
                     total = self._checked(total + size)
                 except Exception as error:
                     items.append({"message": f"the output of {runner.name}: {error}"})
