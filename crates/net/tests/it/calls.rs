@@ -280,7 +280,7 @@ async fn a_full_node_refuses_and_the_call_is_repeated() {
     });
     until(|| started.load(Ordering::SeqCst) == 1).await;
 
-    let once = crate::common::builder().attempts(1).connect(&served.url()).await.unwrap();
+    let once = builder().attempts(1).connect(&served.url()).await.unwrap();
     let error = once.call::<_, i64>("/held", 2).await.unwrap_err();
     assert_eq!((error.kind(), CallFailure::classify(&error)), (ErrorKind::Overloaded, CallFailure::NeverStarted));
     assert!(error.retry_after().is_some());
