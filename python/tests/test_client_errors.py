@@ -18,7 +18,6 @@ from callboard import AsyncClient, CallError, Client
 from callboard.client import (
     FailedError,
     InternalError,
-    InvalidInputError,
     InvalidOutputError,
     NotFoundError,
     UnavailableError,
@@ -86,9 +85,9 @@ def test_an_answer_beyond_the_limit_is_refused_by_its_announcement() -> None:
     stream = response(frame, media_type="application/vnd.callboard.envelope-stream")
     with Node(lambda request: stream if "stream" in request.headers["accept"] else announced) as node:
         client = Client(node.url)
-        with pytest.raises(InvalidInputError, match="3000000000 bytes or more exceeds max_reply_bytes = 1073741824"):
+        with pytest.raises(InternalError, match="3000000000 bytes or more exceeds max_reply_bytes = 1073741824"):
             client.call("/echo", 1)
-        with pytest.raises(InvalidInputError, match="2147483648 bytes exceeds max_reply_bytes"):
+        with pytest.raises(InternalError, match="2147483648 bytes exceeds max_reply_bytes"):
             list(client.replies("/echo", 1))
 
 

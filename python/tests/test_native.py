@@ -16,7 +16,15 @@ import pytest
 
 pytest.importorskip("callboard._native")
 
-from callboard.client import AsyncClient, Client, DeadlineExceededError, FailedError, NotFoundError, UnavailableError
+from callboard.client import (
+    AsyncClient,
+    Client,
+    DeadlineExceededError,
+    FailedError,
+    InternalError,
+    NotFoundError,
+    UnavailableError,
+)
 
 BINARY = Path(sys.executable).with_name("callboard")
 APP = Path(__file__).with_name("native_app.py")
@@ -76,6 +84,14 @@ def test_a_failure_has_its_fields(client: Client) -> None:
     with pytest.raises(Exception, match=r"\$\.a") as invalid:
         client.call("/add", {"a": "three"})
     assert invalid.value.details["fields"][0]["path"] == "$.a"
+
+
+def test_an_answer_beyond_the_limit_is_not_the_fault_of_the_input(url: str) -> None:
+    with Client(url, timeout=LIMIT, max_reply_bytes=1000) as client:
+        with pytest.raises(InternalError) as raised:
+            client.call("/echo", b"\0" * 5000)
+        assert raised.value.was_started
+        assert client.call("/echo", 1) == 1
 
 
 def test_settings_of_http_are_refused(url: str) -> None:

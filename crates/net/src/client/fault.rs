@@ -136,19 +136,20 @@ pub(super) fn read_fault(fault: &ReadFault) -> CallFault {
     }
 }
 
-/// The error of an output that is too large or not valid. The call itself has succeeded.
+/// The error of an output that is too large or not valid. The call itself has succeeded: no other input would help.
 pub(super) fn unreadable(error: impl fmt::Display) -> CallError {
-    unreadable_output(format!("the output cannot be read: {error}"))
+    after_start(ErrorKind::Internal, format!("the output cannot be read: {error}"))
 }
 
 /// The error of a route's output that is not of the type that the caller asked for.
 pub(super) fn unreadable_as<Out>(route: &str, error: &DecodeError) -> CallError {
     let asked = std::any::type_name::<Out>();
-    unreadable_output(format!("route `{route}` gives a value that cannot be read as `{asked}`: {error}"))
+    let message = format!("route `{route}` gives a value that cannot be read as `{asked}`: {error}");
+    after_start(ErrorKind::InvalidInput, message)
 }
 
-fn unreadable_output(message: String) -> CallError {
-    let mut parts = ErrorParts::new(ErrorKind::InvalidInput, message);
+fn after_start(kind: ErrorKind, message: String) -> CallError {
+    let mut parts = ErrorParts::new(kind, message);
     parts.started = true;
     parts.into()
 }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use callboard_codec::wire::{Call, Fail, FrameKind, Hello, VERSION, frame_head};
-use callboard_codec::{Map, Tensor, Value};
+use callboard_codec::{DecodeLimits, Map, Tensor, Value};
 use callboard_core::edge::ErrorParts;
 use callboard_core::{
     App, CallError, CallOptions, Caller, ErrorKind, Failure, FunctionCall, Limits, NO_ARGS, Priority, Stage,
@@ -15,7 +15,7 @@ use callboard_net::testing::RawPeer;
 use futures_util::StreamExt;
 use tokio::sync::Semaphore;
 
-use crate::common::{IDENTITY, LONG, ServingNode, until};
+use crate::common::{IDENTITY, LONG, ServingNode, builder, until};
 
 fn app() -> App {
     let shout = Stage::each("shout", |text: &String| match text.as_str() {
@@ -137,6 +137,17 @@ async fn an_input_that_the_node_refuses_is_the_callers_error() {
     assert_eq!((error.kind(), CallFailure::classify(&error)), (ErrorKind::InvalidInput, CallFailure::Request));
     assert_eq!((error.status(), error.was_started()), (Some(413), false));
     assert!(error.message().contains("1048576 (max_body_bytes)"), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_output_that_the_client_does_not_receive_is_not_the_fault_of_the_input() {
+    let served = ServingNode::start(app()).await;
+    let limits = DecodeLimits { max_bytes: 1 << 10, ..DecodeLimits::default() };
+    let client = builder().decode_limits(limits).connect(&served.url()).await.unwrap();
+    let error = client.call::<_, Value>("/echo", "a".repeat(2 << 10)).await.unwrap_err();
+    assert_eq!((error.kind(), error.was_started()), (ErrorKind::Internal, true), "{error}");
+    assert_eq!(CallFailure::classify(&error), CallFailure::Infrastructure);
+    assert_eq!(client.call::<_, String>("/echo", "a".to_owned()).await.unwrap(), "a");
 }
 
 /// More calls than a stage has room for, with every kind of client.
@@ -269,7 +280,7 @@ async fn a_full_node_refuses_and_the_call_is_repeated() {
     });
     until(|| started.load(Ordering::SeqCst) == 1).await;
 
-    let once = crate::common::builder().attempts(1).connect(&served.url()).await.unwrap();
+    let once = builder().attempts(1).connect(&served.url()).await.unwrap();
     let error = once.call::<_, i64>("/held", 2).await.unwrap_err();
     assert_eq!((error.kind(), CallFailure::classify(&error)), (ErrorKind::Overloaded, CallFailure::NeverStarted));
     assert!(error.retry_after().is_some());

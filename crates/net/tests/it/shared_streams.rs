@@ -253,7 +253,7 @@ async fn the_outcome_of_one_call_does_not_affect_others_on_its_stream() {
     };
     assert_eq!(trouble(refused).await, (CallFailure::NoSuchRoute, false));
     assert_eq!(trouble(wrong).await, (CallFailure::Request, false));
-    assert_eq!(trouble(too_large).await, (CallFailure::Request, true));
+    assert_eq!(trouble(too_large).await, (CallFailure::Infrastructure, true));
     assert_eq!(trouble(late).await.0, CallFailure::Deadline);
     // The late call may still run, and take one.
     gate.open.add_permits(2);

@@ -65,7 +65,7 @@ class Reply:
     def _check(self, length: int) -> None:
         if length > self._max_bytes:
             message = f"an answer of {length} bytes or more exceeds max_reply_bytes = {self._max_bytes}"
-            raise Failure("invalid_input", message, request_id=self.headers.get("x-request-id"))
+            raise Failure("internal", message, request_id=self.headers.get("x-request-id"))
 
 
 def failure_of_response(reply: Reply, endpoint: Endpoint) -> Failure:
@@ -171,7 +171,7 @@ class FrameReader:
             kind, length = _FRAME.unpack_from(self._pending)
             if length > self._max_bytes:
                 message = f"an output of {length} bytes exceeds max_reply_bytes = {self._max_bytes}"
-                raise self._failed("invalid_input", message)
+                raise self._failed("internal", message)
             end = _FRAME.size + length
             if len(self._pending) < end:
                 break
@@ -192,7 +192,7 @@ class FrameReader:
     def _push_single(self, chunk: bytes | None) -> Iterator[Buffer]:
         if len(self._pending) > self._max_bytes:
             message = f"an answer of {len(self._pending)} bytes or more exceeds max_reply_bytes = {self._max_bytes}"
-            raise self._failed("invalid_input", message)
+            raise self._failed("internal", message)
         if chunk is None:
             self.is_done = True
             yield bytes(self._pending)

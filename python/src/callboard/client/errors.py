@@ -39,7 +39,7 @@ class WorkerFailedError(CallError):
 
 
 class InternalError(CallError):
-    """A defect of the framework, or an answer that is not one of a node. Status 500."""
+    """A defect of the framework, or an answer that is not one of a node or exceeds `max_reply_bytes`. Status 500."""
 
 
 class InvalidOutputError(InternalError):
