@@ -77,7 +77,9 @@ impl Plan {
         };
         let mut kinds = vec![Kind::Bare];
         kinds.extend(
-            list("--pipelines", "task,thread").iter().map(|name| Kind::from_name(name).expect("task, thread, cached or peer")),
+            list("--pipelines", "task,thread")
+                .iter()
+                .map(|name| Kind::from_name(name).expect("task, thread, cached or peer")),
         );
         Self {
             workload: value_of("--workload")

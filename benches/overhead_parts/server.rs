@@ -51,7 +51,9 @@ pub(crate) enum Kind {
 
 impl Kind {
     pub(crate) fn from_name(name: &str) -> Option<Self> {
-        [Self::Bare, Self::Task, Self::Thread, Self::Cached, Self::Peer].into_iter().find(|kind| kind.argument() == name)
+        [Self::Bare, Self::Task, Self::Thread, Self::Cached, Self::Peer]
+            .into_iter()
+            .find(|kind| kind.argument() == name)
     }
 
     fn argument(self) -> &'static str {
