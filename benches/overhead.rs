@@ -5,7 +5,8 @@
 //! `-- --connections 64 --pipelines task` runs one case. `-- --workload tensor` sends an array of a mebibyte in
 //! MessagePack both ways, `-- --workload events` reads a hundred server-sent events, `-- --workload oip
 //! --second-workload oip-json` sends the array by the Open Inference Protocol, in binary and in JSON. `-- --pipelines
-//! peer` runs the stage on another node, over QUIC: one more hop on the same cores.
+//! peer` runs the stage on another node, over QUIC: one more hop on the same cores. `-- --pipelines cached` answers
+//! from the cache of the stage.
 //!
 //! One binary: it starts itself as each server, so that a server's CPU time can be read from `/proc/<pid>/stat` apart
 //! from the load's. The load is a closed loop of keep-alive HTTP/1.1 connections on one thread, with as little work as
@@ -76,7 +77,9 @@ impl Plan {
         };
         let mut kinds = vec![Kind::Bare];
         kinds.extend(
-            list("--pipelines", "task,thread").iter().map(|name| Kind::from_name(name).expect("task, thread or peer")),
+            list("--pipelines", "task,thread")
+                .iter()
+                .map(|name| Kind::from_name(name).expect("task, thread, cached or peer")),
         );
         Self {
             workload: value_of("--workload")

@@ -12,7 +12,7 @@ use axum::response::sse::{Event, Sse};
 use axum::routing::post;
 use axum::{Json, Router};
 use callboard_codec::{DType, DataType, DecodeLimits, Format, Tensor, TensorField, TensorFields, Value};
-use callboard_core::{App, Pipeline, RouteSpec, Stage, StreamPipeline, StreamStage};
+use callboard_core::{App, CacheSettings, Pipeline, RouteSpec, Stage, StreamPipeline, StreamStage};
 use callboard_http::{HttpConfig, serve, serve_router};
 use futures_util::stream;
 use schemars::JsonSchema;
@@ -43,13 +43,17 @@ pub(crate) enum Kind {
     Task,
     /// A pipeline of one stage on its own thread.
     Thread,
+    /// A pipeline of one stage whose answer is in its cache.
+    Cached,
     /// A pipeline of one stage, a task on another node.
     Peer,
 }
 
 impl Kind {
     pub(crate) fn from_name(name: &str) -> Option<Self> {
-        [Self::Bare, Self::Task, Self::Thread, Self::Peer].into_iter().find(|kind| kind.argument() == name)
+        [Self::Bare, Self::Task, Self::Thread, Self::Cached, Self::Peer]
+            .into_iter()
+            .find(|kind| kind.argument() == name)
     }
 
     fn argument(self) -> &'static str {
@@ -57,6 +61,7 @@ impl Kind {
             Self::Bare => "bare",
             Self::Task => "task",
             Self::Thread => "thread",
+            Self::Cached => "cached",
             Self::Peer => "peer",
         }
     }
@@ -66,6 +71,7 @@ impl Kind {
             Self::Bare => "bare axum",
             Self::Task => "task stage",
             Self::Thread => "thread stage",
+            Self::Cached => "cached stage",
             Self::Peer => "peer's stage",
         }
     }
@@ -95,11 +101,10 @@ pub(crate) fn run(kind: Kind) {
                     served
                 })
             }
-            Kind::Task | Kind::Thread => {
+            Kind::Task | Kind::Thread | Kind::Cached => {
                 let echo = Stage::each("echo", |echo: &Echo| Ok(echo.clone())).max_batch_size(32);
-                let echo = if kind == Kind::Thread { echo.on_threads() } else { echo };
                 let tensor = Stage::each("tensor", |tensor: &Value| Ok(tensor.clone()));
-                let tensor = if kind == Kind::Thread { tensor.on_threads() } else { tensor };
+                let (echo, tensor) = (of_kind(kind, echo), of_kind(kind, tensor));
                 let app = App::new().route("/echo", echo).route("/tensor", tensor).route_streaming("/events", events());
                 let app = app.mount(array(kind));
                 let node = app.start().await.unwrap();
@@ -114,6 +119,18 @@ pub(crate) fn run(kind: Kind) {
         serving.await.unwrap().unwrap();
     });
 }
+
+/// The stage as this kind of server runs it.
+fn of_kind<In, Out>(kind: Kind, stage: Stage<In, Out>) -> Stage<In, Out> {
+    match kind {
+        Kind::Thread => stage.on_threads(),
+        Kind::Cached => stage.pure().cache(CacheSettings::new(CACHE_BYTES)),
+        Kind::Bare | Kind::Task | Kind::Peer => stage,
+    }
+}
+
+/// An answer of a mebibyte is below an eighth of it.
+const CACHE_BYTES: u64 = 64 << 20;
 
 /// An event of a model that writes a word at a time.
 #[derive(Clone, Serialize, Deserialize, JsonSchema)]
@@ -142,8 +159,7 @@ fn array(kind: Kind) -> RouteSpec {
         DataType::value().with_tensors(TensorFields { fields: vec![field], stackable: false })
     };
     let stage = Stage::each("array", |value: &Value| Ok(value.clone()));
-    let stage = if kind == Kind::Thread { stage.on_threads() } else { stage };
-    RouteSpec::described("/array", stage, fields(), fields())
+    RouteSpec::described("/array", of_kind(kind, stage), fields(), fields())
 }
 
 /// The JSON of an inference request, with the fields that a handler reads.
