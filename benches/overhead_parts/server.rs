@@ -3,6 +3,8 @@
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::SocketAddr;
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
 
 use axum::body::Bytes;
 use axum::extract::DefaultBodyLimit;
@@ -13,8 +15,9 @@ use axum::routing::post;
 use axum::{Json, Router};
 use callboard_codec::{DType, DataType, DecodeLimits, Format, Tensor, TensorField, TensorFields, Value};
 use callboard_core::{App, CacheSettings, Pipeline, RouteSpec, Stage, StreamPipeline, StreamStage};
-use callboard_http::{HttpConfig, serve, serve_router};
-use futures_util::stream;
+use callboard_http::{ApiInfo, HttpConfig, HttpEdge, serve, serve_edge, serve_router};
+use callboard_oip::InferenceProtocol;
+use futures_util::{FutureExt, stream};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -108,11 +111,12 @@ pub(crate) fn run(kind: Kind) {
                 let app = App::new().route("/echo", echo).route("/tensor", tensor).route_streaming("/events", events());
                 let app = app.mount(array(kind));
                 let node = app.start().await.unwrap();
-                let client = node.client();
+                let edge = HttpEdge::try_new(node.client(), HttpConfig::default(), ApiInfo::default()).unwrap();
+                edge.add_protocol(Arc::new(InferenceProtocol::new()));
                 tokio::spawn(async move {
-                    let served = serve(listener, client, HttpConfig::default(), orphaned).await;
+                    serve_edge(listener, edge, orphaned.map(|()| Duration::ZERO)).await;
                     drop(node);
-                    served
+                    Ok(())
                 })
             }
         };

@@ -16,7 +16,7 @@ use crate::tool::PYTHON;
 const SET_UP_LIMIT: Duration = Duration::from_secs(900);
 
 /// The limit of a script, on a busy machine.
-const SCRIPT_LIMIT: Duration = Duration::from_secs(300);
+const SCRIPT_LIMIT: Duration = Duration::from_secs(600);
 
 /// The interpreter of an environment.
 #[derive(Debug)]

@@ -54,7 +54,8 @@ mod tests {
     fn a_lack_of_memory_is_known_by_the_last_words() {
         let said = |line: &str| {
             let (lines, (reading, mut writing)) = (LastLines::default(), io::pipe().unwrap());
-            write!(writing, "{line}\nnote: run it again\n").unwrap();
+            let frame = "   3: std::alloc::rust_oom\n             at ./library/std/src/alloc.rs:9:1\n";
+            write!(writing, "{line}\nstack backtrace:\n{}note: run it again\n", frame.repeat(20)).unwrap();
             drop(writing);
             lines.read(reading, |_| {});
             lines

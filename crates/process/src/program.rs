@@ -138,17 +138,20 @@ impl Drop for Program {
 }
 
 impl LastLines {
-    /// Reads all lines until the last process that may print has ended.
+    /// Reads all lines until the last process that may print has ended. A stack of Rust or JavaScript is logged only: it
+    /// would push out the message before it.
     pub(crate) fn read(&self, lines: PipeReader, log: impl Fn(&str)) {
         let (mut lines, mut line) = (BufReader::new(lines), Vec::new());
         while lines.by_ref().take(MAX_LINE_BYTES).read_until(b'\n', &mut line).is_ok_and(|bytes| bytes > 0) {
             let text = String::from_utf8_lossy(line.trim_ascii_end()).into_owned();
             log(&text);
-            let mut kept = self.0.lock();
-            if kept.len() == KEPT_LINES {
-                kept.pop_front();
+            if !is_stack_frame(&text) {
+                let mut kept = self.0.lock();
+                if kept.len() == KEPT_LINES {
+                    kept.pop_front();
+                }
+                kept.push_back(text);
             }
-            kept.push_back(text);
             line.clear();
         }
     }
@@ -173,6 +176,14 @@ impl LastLines {
     pub(crate) fn say(&self, words: &[&str]) -> bool {
         self.0.lock().iter().any(|line| words.iter().any(|word| line.contains(word)))
     }
+}
+
+/// `  12: name` and `      at file.rs:3:4`.
+fn is_stack_frame(line: &str) -> bool {
+    let text = line.trim_start();
+    let after_number = text.trim_start_matches(|c: char| c.is_ascii_digit());
+    text.len() < line.len()
+        && (text.starts_with("at ") || after_number.len() < text.len() && after_number.starts_with(": "))
 }
 
 #[cfg(target_os = "linux")]

@@ -11,6 +11,7 @@ use std::collections::HashMap;
 
 use bytes::Bytes;
 use callboard_codec::{Format, Payload, Value};
+use callboard_core::edge::ErrorParts;
 use callboard_core::isolation::InnerCalls;
 use callboard_core::{CallError, ErrorKind};
 use futures_util::FutureExt as _;
@@ -41,7 +42,12 @@ impl OpenCalls {
     pub(super) fn end(&self, id: u64, error: Option<ItemError>, output: Option<Bytes>) {
         let Some(call) = self.waiting.lock().remove(&id) else { return };
         let result = match error {
-            Some(error) => Err(CallError::from(failure(error).into_parts())),
+            Some(error) => {
+                // A failure that is passed on has another kind for the callers of this stage.
+                let kind = error.kind.as_deref().and_then(ErrorKind::from_name);
+                let parts = failure(error).into_parts();
+                Err(CallError::from(ErrorParts { kind: kind.unwrap_or(parts.kind), ..parts }))
+            }
             None => Ok(output.unwrap_or_default()),
         };
         let _ = call.result.send(result);
