@@ -387,7 +387,8 @@ mod tests {
         }
 
         /// A steady load, in step or at random: no replica leaves within a minute of the last change, and of those that
-        /// leave hardly any is missed within the next minute.
+        /// leave hardly any is missed within the next minute. Each that is missed doubles the wait for the next: half
+        /// an hour has four at most, and one more if a longer calm has let the wait begin anew.
         #[test]
         fn a_steady_load_does_not_flap(
             seed: u64, service_ms in 1u64..800, utilisation in 0.05f64..3.5, in_step: bool,
@@ -404,7 +405,7 @@ mod tests {
             let missed = changes.windows(3).filter(|three| {
                 down(three[0].1, three[1].1) && up(three[1].1, three[2].1) && three[2].0 - three[1].0 < 60.0
             });
-            prop_assert!(missed.count() <= 3, "{:?}", changes);
+            prop_assert!(missed.count() <= 5, "{:?}", changes);
         }
     }
 }
