@@ -12,6 +12,8 @@ use callboard_onnx::{Model, OnnxConfig};
 use callboard_process::Isolate as _;
 use serde_json::json;
 
+use crate::config::units::parse_bytes;
+
 /// The keys of the model. Variables that begin with `CALLBOARD_` are settings.
 const MODEL_VARIABLE: &str = "_CALLBOARD_MODEL";
 
@@ -37,7 +39,7 @@ pub(super) fn isolate(stage: Stage<Value, Value>, config: &OnnxConfig) -> Result
     });
     Ok(stage.isolate_with(|process| {
         process.command.truncate(1);
-        process.memory_limit = config.memory_limit_bytes;
+        process.memory_limit = config.memory_limit.as_deref().and_then(parse_bytes);
         process.env.insert(MODEL_VARIABLE.to_owned(), keys.to_string());
     }))
 }

@@ -197,6 +197,7 @@ mod model {
     use callboard_core::Stage;
     use callboard_onnx::{Axis, BatchAxis, Kind, Model, OnnxConfig, Signature, TensorSpec};
 
+    use crate::config::units::parse_bytes;
     use crate::config::{ConfigError, Place};
 
     use super::{BuildError, Code, Needs, Part, Plan, StagePlan, with_knobs};
@@ -206,10 +207,16 @@ mod model {
 
     pub(super) fn part(plan: &Plan, planned: &StagePlan, mut config: OnnxConfig) -> Result<Part, BuildError> {
         let name = &planned.name.value;
-        if config.memory_limit_bytes.is_some() && !config.isolate {
-            let place = plan.place(&planned.name.source, format!("stage `{name}`: memory_limit_bytes"));
-            let message = "a limit of memory needs a process of its own: set `isolate = true`".to_owned();
-            return Err(ConfigError::Rejected { place, message }.into());
+        if let Some(limit) = &config.memory_limit {
+            let place = plan.place(&planned.name.source, format!("stage `{name}`: memory_limit"));
+            let rejected = |message: String| ConfigError::Rejected { place, message };
+            if parse_bytes(limit).is_none() {
+                return Err(rejected(format!("expected a size such as \"2GiB\", got `{limit}`")).into());
+            }
+            if !config.isolate {
+                let message = "a limit of memory needs a process of its own: set `isolate = true`";
+                return Err(rejected(message.to_owned()).into());
+            }
         }
         config.model = plan.target.base().join(config.model);
         config.library = config.library.map(|library| plan.target.base().join(library));

@@ -36,7 +36,7 @@ mod route;
 mod setting;
 mod source;
 mod stage;
-mod units;
+pub(crate) mod units;
 
 pub use error::{ConfigError, Place};
 pub use explain::Explanation;

@@ -409,7 +409,7 @@ fn an_isolated_model_that_exceeds_its_memory_limit_fails_that_call_alone() {
     let models = Models::new();
     models.add("a", 1, 1.0);
     models.write("hungry/1/model.onnx", &allocator());
-    models.write("hungry/model.toml", b"isolate = true\nthreads = 1\nmemory_limit_bytes = 2147483648\n");
+    models.write("hungry/model.toml", b"isolate = true\nthreads = 1\nmemory_limit = \"2GiB\"\n");
     let node = models.serve(&[]);
     let ask = |floats: u64| {
         let head = "POST /hungry HTTP/1.1\r\ncontent-type: application/json";
@@ -423,15 +423,19 @@ fn an_isolated_model_that_exceeds_its_memory_limit_fails_that_call_alone() {
 }
 
 #[test]
-fn a_memory_limit_without_a_process_of_its_own_is_refused() {
+fn a_memory_limit_without_a_process_of_its_own_or_of_no_size_is_refused() {
     let models = Models::new();
     models.add("a", 1, 1.0);
     models.write("b/1/model.onnx", &adder(2.0));
-    models.write("b/model.toml", b"memory_limit_bytes = 2147483648\n");
+    models.write("b/model.toml", b"memory_limit = \"2GiB\"\n");
+    models.add("c", 1, 1.0);
+    models.write("c/model.toml", b"isolate = true\nmemory_limit = \"2GB\"\n");
     let node = models.serve(&[]);
-    assert_eq!((node.adds("/a"), node.adds("/b")), (Ok(1.0), Err(404)));
-    let (_, reason) = node.listed()["b 1"].clone();
-    assert!(reason.contains("set `isolate = true`"), "{reason}");
+    assert_eq!((node.adds("/a"), node.adds("/b"), node.adds("/c")), (Ok(1.0), Err(404), Err(404)));
+    for (model, expected) in [("b 1", "set `isolate = true`"), ("c 1", "expected a size such as \"2GiB\", got `2GB`")] {
+        let (_, reason) = node.listed()[model].clone();
+        assert!(reason.contains(expected), "{reason}");
+    }
 }
 
 #[test]

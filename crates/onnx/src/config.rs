@@ -77,11 +77,11 @@ pub struct OnnxConfig {
     #[serde(default)]
     pub isolate: bool,
 
-    /// The most bytes of memory of each such process, with the weights; Linux. Default: no limit. A model decides by
-    /// the values of its inputs how large its tensors are, so one small item may ask for any amount. Needs
+    /// The most memory of each such process, with the weights, such as `2GiB`; Linux. Default: no limit. A model
+    /// decides by the values of its inputs how large its tensors are, so one small item may ask for any amount. Needs
     /// [`isolate`](Self::isolate): the item then fails, and its replica is started again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub memory_limit_bytes: Option<u64>,
+    pub memory_limit: Option<String>,
 
     /// The replicas of the stage, which share the threads. Not a key of its own: the stage has it.
     #[serde(skip, default = "one")]
@@ -226,7 +226,7 @@ impl OnnxConfig {
             batched: None,
             pad: None,
             isolate: false,
-            memory_limit_bytes: None,
+            memory_limit: None,
             replicas: one(),
         }
     }
