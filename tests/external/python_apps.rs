@@ -389,6 +389,25 @@ fn replicas_are_forked_and_leave_nothing_when_they_are_killed() {
     assert_eq!(imports(), 3);
 }
 
+/// It leaves the memory without a call, and the next call brings it back from the fork server, which stays.
+#[test]
+fn a_service_with_no_replica_at_least_sleeps_and_wakes() {
+    let Some(python) = python() else { return };
+    let app = app(PIDS);
+    let keys = "app = \"app.py:pids\"\nreplicas = { min = 0, max = 2 }\nidle = \"1s\"";
+    let file = format!(
+        "[[stage]]\nname = \"pids\"\nkind = \"python\"\n{keys}\n\n[[route]]\npath = \"/pids\"\nstages = [\"pids\"]\n"
+    );
+    fs::write(app.with_file_name("callboard.toml"), file).unwrap();
+    let server = serve(&python, app.parent().unwrap().to_str().unwrap());
+    let (first, fork_server) = pids(&server);
+    until_gone(first);
+    let (second, parent) = pids(&server);
+    assert_eq!(parent, fork_server);
+    assert_ne!(second, first);
+    until_gone(second);
+}
+
 #[test]
 fn a_service_that_cannot_be_forked_is_started_anew_and_the_log_says_why() {
     let Some(python) = python() else { return };
