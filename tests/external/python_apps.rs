@@ -474,6 +474,33 @@ fn a_changed_file_is_served_at_once_and_a_broken_one_is_not() {
     assert_eq!(answer(&server, "/say", &json!(3)).0, 404);
 }
 
+/// The next revision raises at every call, and answers half of them until it is taken back.
+#[test]
+fn a_changed_service_that_fails_is_rolled_back() {
+    let Some(python) = python() else { return };
+    let code = |body: &str| format!("import callboard as cb\n\n@cb.function\ndef say(x: int) -> int:\n    {body}\n");
+    let app = app(&code("return x"));
+    let file = "[[stage]]\nname = \"say\"\nkind = \"python\"\napp = \"app.py:say\"\n\n[[route]]\npath = \"/say\"\n\
+                stages = [\"say\"]\nrollout = { canary = \"50%\" }\n";
+    fs::write(app.with_file_name("callboard.toml"), file).unwrap();
+    let args = ["serve", "--reload", app.parent().unwrap().to_str().unwrap(), "--http", "127.0.0.1:0"];
+    let mut server = Server::start(command(&python, &args));
+    assert_eq!(answer(&server, "/say", &json!(3)), (200, json!(3)));
+
+    fs::write(&app, code("raise ValueError('broken')")).unwrap();
+    server.wait_for("the routes are built again");
+    let mut failed = 0;
+    let start = Instant::now();
+    while !server.prints_within("rolled back", Duration::ZERO) {
+        assert!(start.elapsed() < TEST_TIMEOUT, "{failed} calls failed");
+        failed += usize::from(answer(&server, "/say", &json!(3)).0 == 500);
+    }
+    assert!(failed > 0);
+    for _ in 0..20 {
+        assert_eq!(answer(&server, "/say", &json!(3)), (200, json!(3)));
+    }
+}
+
 #[test]
 fn what_is_missing_is_one_clear_line() {
     let Some(python) = python() else { return };
