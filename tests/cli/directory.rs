@@ -591,8 +591,8 @@ fn the_default_follows_a_promotion_and_the_replicas_a_replacement() {
         let answer = run(&["call", &node.admin, "/v1/models/add"]);
         serde_json::from_slice::<Value>(&answer.stdout).unwrap()["default_version"].clone()
     };
-    let (code, text) = node.models(&["canary", "add:2", "--share", "50%"]);
-    assert!(code == Some(0) && text.contains("/add: running, canary with 50% of the calls"), "{text}");
+    let (code, text) = node.models(&["canary", "add:2", "--share", "7%"]);
+    assert!(code == Some(0) && text.contains("/add: running, canary with 7% of the calls"), "{text}");
     assert_eq!((node.models(&["promote", "add"]).0, default(), node.adds("/add")), (Some(0), json!(2), Ok(2.0)));
     models.add("add", 3, 3.0);
     assert_eq!(node.models(&["load", "add"]).0, Some(0));

@@ -129,7 +129,8 @@ pub(crate) fn run(args: &ModelsArgs) -> Result<(), CliError> {
     }
     if let Some(rollout) = models.first().and_then(|answer| answer.get("rollout")) {
         let running = || {
-            let percent = rollout["share"].as_f64().unwrap_or_default() * 100.0;
+            // 0.07 times 100 is 7.000000000000001.
+            let percent = (rollout["share"].as_f64().unwrap_or_default() * 10_000.0).round() / 100.0;
             format!("{} with {percent}% of the calls", text(&rollout["mode"]))
         };
         let (state, reason) = (text(&rollout["state"]), rollout["reason"].as_str().map_or_else(running, str::to_owned));

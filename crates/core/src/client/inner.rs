@@ -52,9 +52,10 @@ impl CallContext {
     ///
     /// # In an isolated replica
     ///
-    /// The client calls routes of the replica's node, which knows their types: [`typed`](LocalClient::typed) knows only
-    /// values, a route that is not served fails as it is called, and one that streams cannot be called. Of a call's
-    /// options only its time counts. A call that was spawned ends with the batch of its item.
+    /// The client calls routes of the replica's node, and only that node knows their names and types. So
+    /// [`typed`](LocalClient::typed) accepts values only, and a route that is not served is an error of the call.
+    /// A route that streams cannot be called. Only the timeout and deadline of the options count. A call that was
+    /// spawned ends with the batch of its item.
     pub fn client(&self) -> Result<LocalClient, CallError> {
         if let Some(node) = self.flight().node_elsewhere() {
             let client =

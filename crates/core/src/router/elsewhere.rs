@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use callboard_codec::DataType;
 
-use super::route::{Route, RouteLimits, RouteParts};
+use super::route::{Route, RouteParts};
 use crate::actor::AskFn;
 use crate::error::{CallError, ErrorKind};
 use crate::id::RouteIndex;
@@ -24,16 +24,7 @@ pub(super) fn route(name: &str, metrics: RouteMetrics) -> Route {
             None => Box::pin(std::future::ready(Err(no_outer_call()))),
         })
     };
-    let parts = RouteParts {
-        input: DataType::value(),
-        output: DataType::value(),
-        summary: String::new(),
-        examples: Vec::new(),
-        is_function: false,
-        streams_at: None,
-        limits: RouteLimits::default(),
-        headers: Arc::default(),
-    };
+    let parts = RouteParts::new(DataType::value(), DataType::value());
     Route::new(INDEX, 1, name.into(), parts, Graph::Ask { name: called, ask }, metrics)
 }
 

@@ -93,6 +93,19 @@ pub(crate) struct RouteParts {
 }
 
 impl RouteParts {
+    pub(super) fn new(input: DataType, output: DataType) -> Self {
+        Self {
+            input,
+            output,
+            summary: String::new(),
+            examples: Vec::new(),
+            is_function: false,
+            streams_at: None,
+            limits: RouteLimits::default(),
+            headers: Arc::default(),
+        }
+    }
+
     /// What callers would notice if one route took the place of the other.
     pub(super) fn difference(&self, other: &Self) -> Option<&'static str> {
         let same = |first: &DataType, second: &DataType| {

@@ -10,7 +10,7 @@ use callboard_codec::{Data, DataType, EncodeError, Value};
 use schemars::JsonSchema;
 
 use super::change::ChangeError;
-use super::route::{RouteLimits, RouteParts};
+use super::route::RouteParts;
 use crate::call::{FunctionCall, Priority};
 use crate::id::{RouteName, StageName};
 use crate::pipeline::{Graph, IntoPipeline, IntoStreamPipeline, PipelineShape};
@@ -104,17 +104,7 @@ impl RouteSpec {
     }
 
     fn with_graph(name: &str, graph: &Graph<Arc<StageSpec>>, input: DataType, output: DataType) -> Self {
-        let parts = RouteParts {
-            input,
-            output,
-            summary: String::new(),
-            examples: Vec::new(),
-            is_function: false,
-            streams_at: None,
-            limits: RouteLimits::default(),
-            headers: Arc::default(),
-        };
-        Self { name: RouteName::new(name), graph: graph.clone(), parts }
+        Self { name: RouteName::new(name), graph: graph.clone(), parts: RouteParts::new(input, output) }
     }
 
     /// The names of the request headers that stages of this route may read with
