@@ -447,11 +447,7 @@ fn the_code_map_names_exactly_the_existing_folders() {
         sections.push((format!("### `crates/{name}`"), directory.join("src")));
     }
     for (heading, sources) in sections {
-        let (_, section) = page.split_once(&heading).unwrap_or_else(|| panic!("there is no `{heading}`"));
-        let rows = section.lines().skip(1).take_while(|line| !line.starts_with('#'));
-        let cells = rows.filter_map(|line| line.strip_prefix("| `")?.split(" |").next());
-        let named: BTreeSet<&str> =
-            cells.flat_map(|cell| cell.split('`')).filter(|part| part.contains(['/', '.'])).collect();
+        let named: BTreeSet<&str> = parts_of_rows(&page, &heading).into_iter().flatten().collect();
         let missing = named.iter().filter(|part| !sources.join(part).exists());
         wrong.extend(missing.map(|part| format!("{heading} names `{part}`, which does not exist")));
         let entries = fs::read_dir(&sources).expect("sources").map(|entry| entry.expect("an entry").path());
@@ -466,6 +462,49 @@ fn the_code_map_names_exactly_the_existing_folders() {
     let missing = entry_points.filter(|path| !root().join("crates").join(path).exists());
     wrong.extend(missing.map(|path| format!("`crates/{path}` does not exist")));
     assert!(wrong.is_empty(), "ARCHITECTURE.md:\n{}", wrong.join("\n"));
+}
+
+/// The parts in the first cells of the tables of a section, row by row.
+fn parts_of_rows<'a>(page: &'a str, heading: &str) -> Vec<Vec<&'a str>> {
+    let (_, section) = page.split_once(heading).unwrap_or_else(|| panic!("there is no `{heading}`"));
+    let rows = section.lines().skip(1).take_while(|line| !line.starts_with('#'));
+    let cells = rows.filter_map(|line| line.strip_prefix("| `")?.split(" |").next());
+    cells.map(|cell| cell.split('`').filter(|part| part.contains(['/', '.'])).collect()).collect()
+}
+
+/// A crate comes after the crates that it uses. In these tables a part comes after the parts that it uses, or beside
+/// them.
+#[test]
+fn the_code_map_goes_from_the_ground_up() {
+    let page = read(&root().join("ARCHITECTURE.md"));
+    let heading = |name: &str| format!("### `crates/{name}`");
+    for rule in RULES.iter().filter(|rule| !rule.name.is_empty()) {
+        for used in rule.may_use {
+            let (used_at, own_at) = (page.find(&heading(used)), page.find(&heading(rule.name)));
+            assert!(used_at < own_at, "`{}` comes before `{used}`, which it uses", rule.name);
+        }
+    }
+    let mut wrong = Vec::new();
+    for name in ["codec", "core", "http"] {
+        let mut rows: BTreeMap<&str, usize> = BTreeMap::new();
+        for (row, parts) in parts_of_rows(&page, &heading(name)).into_iter().enumerate() {
+            rows.extend(parts.into_iter().map(|part| (part.trim_end_matches('/').trim_end_matches(".rs"), row)));
+        }
+        assert!(rows.len() > 10, "{name}: {rows:?}");
+        for (module, uses) in module_graph(&root().join("crates").join(name).join("src")) {
+            let Some(own) = rows.get(module.as_str()) else { continue };
+            let below = uses.iter().filter(|used| rows.get(used.as_str()).is_some_and(|row| row > own));
+            wrong.extend(below.map(|used| format!("{name}: `{module}` comes before `{used}`, which it uses")));
+        }
+    }
+    assert!(wrong.is_empty(), "ARCHITECTURE.md:\n{}", wrong.join("\n"));
+}
+
+/// It is read before the code, so it stays short.
+#[test]
+fn the_page_of_the_architecture_has_at_most_300_lines() {
+    let lines = read(&root().join("ARCHITECTURE.md")).lines().count();
+    assert!(lines <= 300, "ARCHITECTURE.md has {lines} lines");
 }
 
 /// Each row names a file and a function that is in it, and then others: `function` in `file`, in the same crate or in

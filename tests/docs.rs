@@ -273,7 +273,7 @@ fn every_example_is_in_the_readme_and_in_the_justfile() {
 fn the_glossary_names_existing_types() {
     let mut sources = String::new();
     gather(&root().join("crates"), &mut sources);
-    let rows = rows("ARCHITECTURE.md", "| word |");
+    let rows = rows("docs/glossary.md", "| word |");
     assert!(rows.len() > 20, "{} words", rows.len());
     for row in rows {
         for name in row[2].split(['`', ',', ' ']).filter(|name| !name.is_empty()) {
