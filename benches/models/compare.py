@@ -1,9 +1,9 @@
 """Models served over HTTP and called in process, next to bare ONNX Runtime in Python, in turns.
 
-    python benches/models/compare.py CALLBOARD CALLS [ROUNDS]
+    python benches/models/compare.py CALLBOARD CALLS [ROUNDS] [MODEL …]
 
 CALLBOARD is the release binary, CALLS that of `cargo bench -p callboard-onnx --bench calls --no-run`. A row has medians
-of the rounds' medians and their ratio to bare ONNX Runtime; the last row has 64 callers.
+of the rounds' medians and their ratio to bare ONNX Runtime. Of some models a further row has 64 callers.
 """
 
 import json
@@ -27,6 +27,8 @@ onnxruntime.set_default_logger_severity(3)
 binary, calls = sys.argv[1:3]
 rounds = int(sys.argv[3]) if len(sys.argv) > 3 else 7
 OPEN_AXIS = 64
+# With 64 callers, the longest batch, and the seconds of a round: many batches long.
+MANY_CALLERS = {"bert_tiny": (32, 3), "bert_base": (8, 30)}
 os.environ["VIRTUAL_ENV"] = os.path.dirname(os.path.dirname(os.path.abspath(sys.executable)))
 
 
@@ -95,22 +97,25 @@ def one_caller(name, model, directory):
 
 def many_callers(name, model, directory):
     """Items per second: bare with its best batch, and 64 connections of `callboard bench`."""
+    most, seconds = MANY_CALLERS[name]
     session = onnxruntime.InferenceSession(str(model), providers=["CPUExecutionProvider"])
-    np.save(directory / "item.npy", inputs_of(session)["ids"][0])
-    with Edge(binary, directory, {"m": model}, 'engine = "onnxruntime"\nmax_batch_size = 32') as edge:
+    np.save(directory / "item.npy", next(iter(inputs_of(session).values()))[0])
+    with Edge(binary, directory, {"m": model}, f'engine = "onnxruntime"\nmax_batch_size = {most}') as edge:
         url = f"http://{edge.connection.host}:{edge.connection.port}"
         bench = [binary, "bench", url, "/m", "--file", str(directory / "item.npy"), "-H", "accept: application/x-npy",
-                 "-c", "64", "-d", "3s", "--warm-up", "500ms", "--format", "json", "--threads", "1"]  # fmt: skip
+                 "-c", "64", "-d", f"{seconds}s", "--warm-up", "500ms", "--format", "json", "--threads", "1"]  # fmt: skip
         ours, bare = [], {}
         for _ in range(rounds):
-            for batch in [1, 8, 16, 32, 64]:
+            for batch in [size for size in (1, 2, 4, 8, 16, 32) if size <= most]:
                 inputs = inputs_of(session, batch)
-                bare.setdefault(batch, []).append(batch / median_ms(lambda: session.run(None, inputs), 30) * 1e3)  # noqa: B023
+                run = lambda: session.run(None, inputs)  # noqa: B023, E731
+                count = max(2, min(30, int(1000 / median_ms(run, 1))))
+                bare.setdefault(batch, []).append(batch / median_ms(run, count) * 1e3)
             report = json.loads(subprocess.run(bench, check=True, capture_output=True, text=True).stdout)
             ours.append(rate_of(report))
-    best = max(statistics.median(values) for values in bare.values())
+    best, size = max((statistics.median(values), batch) for batch, values in bare.items())
     rate = statistics.median(ours)
-    print(f"{name}, 64 callers: bare's best {best:.0f}/s, http {rate:.0f}/s ({rate / best:.3f}x)", flush=True)
+    print(f"{name}, 64 callers: bare's best {best:.1f}/s (batches of {size}), http {rate:.1f}/s ({rate / best:.3f}x)", flush=True)
 
 
 def rate_of(report):
@@ -130,8 +135,15 @@ def rate_of(report):
 
 print("load", os.getloadavg(), "cores", os.cpu_count(), "onnxruntime", onnxruntime.__version__)
 for name, make in NETWORKS.items():
+    if sys.argv[4:] and name not in sys.argv[4:]:
+        continue
     with tempfile.TemporaryDirectory() as directory:
         model = pathlib.Path(directory) / "model.onnx"
         onnx.save(make(), model)
-        (many_callers if name == "bert_tiny" else one_caller)(name, model, pathlib.Path(directory))
+        one = pathlib.Path(directory, "one")
+        one.mkdir()
+        if name != "bert_tiny":
+            one_caller(name, model, one)
+        if name in MANY_CALLERS:
+            many_callers(name, model, pathlib.Path(directory))
 print("load", os.getloadavg())
