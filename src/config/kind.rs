@@ -103,6 +103,15 @@ impl StageKind {
         }
     }
 
+    /// Whether each replica is a process of its own that opens the model.
+    pub(crate) fn is_isolated(&self) -> bool {
+        match self {
+            #[cfg(feature = "onnx")]
+            Self::Onnx(config) => config.isolate,
+            _ => false,
+        }
+    }
+
     /// Whether only other nodes run the stage.
     #[must_use]
     pub fn is_remote(&self) -> bool {

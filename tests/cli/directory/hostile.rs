@@ -3,12 +3,16 @@
 use std::fs;
 use std::io::Write as _;
 use std::net::TcpStream;
+#[cfg(target_os = "linux")]
+use std::process::Command;
 use std::time::Instant;
 
 use serde_json::{Value, json};
 
 use super::Models;
 use crate::adder::{adder, allocator, crasher};
+#[cfg(target_os = "linux")]
+use crate::support::Server;
 use crate::support::{TEST_TIMEOUT, callboard, directory, failure, run};
 
 #[test]
@@ -213,4 +217,41 @@ fn a_directory_without_a_model_to_serve_does_not_start() {
     models.write("a/v1/model.onnx", &adder(1.0));
     let (error, code) = failure(serve());
     assert!(code == 2 && error.contains("a version v1: a version is a whole number"), "{error}");
+}
+
+/// The settings of the node lie in `callboard.toml`; a model `callboard` has its own as a directory.
+#[test]
+fn a_model_called_callboard_does_not_take_the_settings_of_the_node() {
+    let models = Models::new();
+    models.write("callboard.onnx", &adder(1.0));
+    models.write("callboard.toml", b"[http]\nmax_body_bytes = \"100B\"\n");
+    let node = models.serve(&[]);
+    assert_eq!(node.adds("/callboard"), Ok(1.0), "{:?}", node.listed());
+}
+
+/// Beyond a limit of the system the node gets a signal, which must not end it.
+#[cfg(target_os = "linux")]
+#[test]
+fn an_upload_that_cannot_be_written_leaves_nothing_and_the_node_lives() {
+    let models = Models::new();
+    models.add("a", 1, 1.0);
+    // 8 blocks of 512 or 1024 bytes.
+    let limited = "ulimit -f 8; exec \"$0\" serve \"$1\" --http 127.0.0.1:0 --admin 127.0.0.1:0 --model-uploads 1MiB";
+    let mut shell = Command::new("sh");
+    shell.args(["-c", limited, env!("CARGO_BIN_EXE_callboard"), models.path.to_str().unwrap()]);
+    let mut server = Server::start(shell);
+    let admin = server.wait_for("admin on ");
+    let file = directory().join("upload");
+    fs::write(&file, vec![0; 100_000]).unwrap();
+    let put = |path: &str| run(&["call", &admin, path, "--method", "PUT", "--file", file.to_str().unwrap()]);
+    let refused = put("/v1/models/up/versions/1");
+    let text = String::from_utf8_lossy(&refused.stderr);
+    assert!(!refused.status.success() && text.contains("failed to write version 1 of `up`"), "{text}");
+    let left: Vec<_> = fs::read_dir(&models.path).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(left, ["a"], "half a file is left");
+    assert_eq!((super::adds(&server.address, "/up"), super::adds(&server.address, "/a")), (Err(404), Ok(1.0)));
+    // A file within the limit is taken as before.
+    fs::write(&file, adder(2.0)).unwrap();
+    assert!(put("/v1/models/up/versions/1").status.success());
+    assert_eq!(super::adds(&server.address, "/up"), Ok(2.0));
 }

@@ -326,6 +326,81 @@ fn a_model_is_uploaded_checked_served_and_removed() {
     assert!(String::from_utf8_lossy(&output.stderr).contains("models.uploads"), "{output:?}");
 }
 
+/// An engine that tells of each load does so once.
+#[test]
+fn an_uploaded_model_is_built_once() {
+    let models = Models::new();
+    models.add("a", 1, 1.0);
+    models.write("lazy/model.toml", b"replicas = { min = 0, max = 1 }\n");
+    models.add("lazy", 1, 1.0);
+    let mut node = models.serve(&["--model-uploads", "4KiB"]);
+    let file = directory().join("upload");
+    for (name, addend) in [("up", 3.0), ("lazy", 4.0)] {
+        fs::write(&file, adder(addend)).unwrap();
+        let path = format!("/v1/models/{name}/versions/3");
+        let output = run(&["call", &node.admin, &path, "--method", "PUT", "--file", file.to_str().unwrap()]);
+        assert!(output.status.success(), "{output:?}");
+        // A model that its first call opens has its file by then.
+        assert_eq!(node.adds(&format!("/{name}")), Ok(addend.into()));
+    }
+    node.server.signal("TERM");
+    node.server.wait();
+    let loads = |place: &str| {
+        let lines = node.server.stderr_lines.iter();
+        lines.filter(|line| line.contains("rten runs this model") && line.contains(place)).count()
+    };
+    // ONNX Runtime says nothing of a load.
+    if loads("a/1/model.onnx") == 1 {
+        assert_eq!((loads(".upload-"), loads("up/3/model.onnx")), (1, 0), "{:#?}", node.server.stderr_lines);
+    }
+}
+
+#[test]
+fn broken_models_are_told_in_the_order_of_their_names_and_cost_no_other() {
+    let models = Models::new();
+    for name in ["a", "c", "e", "g", "i"] {
+        models.add(name, 1, 1.0);
+        models.write(&format!("{name}x/1/model.onnx"), b"no model");
+    }
+    models.write("d/model.toml", b"replica = 2\n");
+    models.add("d", 1, 1.0);
+    let mut node = models.serve(&[]);
+    for name in ["a", "c", "e", "g", "i"] {
+        assert_eq!(node.adds(&format!("/{name}")), Ok(1.0));
+    }
+    node.server.signal("TERM");
+    node.server.wait();
+    let told = node.server.stderr_lines.iter().filter(|line| line.contains("not served"));
+    let names: Vec<&str> = told.map(|line| line.split("model=").nth(1).unwrap().split(' ').next().unwrap()).collect();
+    assert_eq!(names, ["ax", "cx", "d", "ex", "gx", "ix"].map(|name| format!("{name:?}")));
+}
+
+#[test]
+fn a_version_is_scaled_by_its_model() {
+    let models = Models::new();
+    models.add("add", 1, 1.0);
+    models.add("add", 2, 2.0);
+    models.write("add/model.toml", b"versions = \"all\"\nreplicas = { min = 1, max = 3 }\n");
+    let node = models.serve(&[]);
+    for (args, stage) in [(["scale", "add", "2"], "add:2"), (["scale", "add:1", "3"], "add:1")] {
+        let (code, text) = node.models(&args);
+        assert_eq!((code, text.trim()), (Some(0), format!("stage {stage}: {} replicas", args[2]).as_str()));
+        let status: Value = serde_json::from_slice(&run(&["status", &node.admin, "--json"]).stdout).unwrap();
+        let stages = status["node"]["stages"].as_array().unwrap();
+        let found = stages.iter().find(|found| found["name"] == stage && found["part"] == "serving").unwrap();
+        assert_eq!(found["scaling"]["target"].to_string(), args[2]);
+    }
+    for (args, expected) in [
+        (["scale", "other", "2"], "there is no model `other`"),
+        (["scale", "add:9", "2"], "version 9 is not served"),
+        (["scale", "add", "4"], "3"),
+        (["scale", "add", "1..3"], "expected a whole number; the bounds"),
+    ] {
+        let (code, text) = node.models(&args);
+        assert!(code != Some(0) && text.contains(expected), "{args:?}: {text}");
+    }
+}
+
 #[test]
 fn the_admin_listener_pages_its_models_and_documents_itself() {
     let models = Models::new();
@@ -359,6 +434,7 @@ fn the_admin_listener_pages_its_models_and_documents_itself() {
             "/v1/models/{name}/load",
             "/v1/models/{name}/promote",
             "/v1/models/{name}/rollback",
+            "/v1/models/{name}/scale",
             "/v1/models/{name}/shadow",
             "/v1/models/{name}/unload",
             "/v1/models/{name}/versions/{version}",
