@@ -172,7 +172,7 @@ pub(super) fn with_knobs(stage: Stage<Value, Value>, planned: &StagePlan) -> Sta
 fn refused(plan: &Plan, planned: &StagePlan, error: StageConfigError) -> BuildError {
     let place = |key: &str| {
         let own = planned.own.iter().find(|own| own.key == key);
-        let source = own.map_or_else(|| planned.name.source.clone(), |own| Source::File { line: own.line });
+        let source = own.map_or_else(|| planned.name.source.clone(), |own| own.source.clone());
         plan.place(&source, format!("stage `{}`: {key}", planned.name.value))
     };
     match error {
