@@ -459,8 +459,10 @@ fn a_file_beside_the_models_has_the_settings_of_the_node() {
     let models = Models::new();
     models.add("add", 1, 1.0);
     models.write("add/model.toml", b"contract = \"pure\"\ncache = \"1MiB\"\n");
-    models.write("callboard.toml", b"[http]\nmax_body_bytes = \"100B\"\n[models]\nwatch = \"100ms\"\n");
+    let file = "[http]\nmax_body_bytes = \"100B\"\n[models]\nwatch = \"100ms\"\n[models.defaults]\nreplicas = 2\n";
+    models.write("callboard.toml", file.as_bytes());
     let node = models.serve(&[]);
+    assert_eq!(node.get("/v2/models/add/config").1["instance_group"][0]["count"], json!(2));
     models.add("add", 2, 2.0);
     node.wait_until_adds("/add", Ok(2.0));
     let input = json!({ "inputs": [{ "name": "x", "datatype": "FP32", "shape": [1, 1], "data": [7] }] }).to_string();
