@@ -333,7 +333,7 @@ fn an_uploaded_model_is_built_once() {
     models.add("a", 1, 1.0);
     models.write("lazy/model.toml", b"replicas = { min = 0, max = 1 }\n");
     models.add("lazy", 1, 1.0);
-    let mut node = models.serve(&["--model-uploads", "4KiB"]);
+    let mut node = models.serve(&["--model-uploads", "4KiB", "--log", "info"]);
     let file = directory().join("upload");
     for (name, addend) in [("up", 3.0), ("lazy", 4.0)] {
         fs::write(&file, adder(addend)).unwrap();
