@@ -171,9 +171,10 @@ impl<'d> Entry<'d> {
 
     /// What a value from here says of its place.
     pub(crate) fn source(&self) -> Source {
-        match self.document.has_defaults {
-            true => Source::ModelDefaults { line: self.line },
-            false => Source::File { line: self.line },
+        if self.document.has_defaults {
+            Source::ModelDefaults { line: self.line }
+        } else {
+            Source::File { line: self.line }
         }
     }
 

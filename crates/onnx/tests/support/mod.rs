@@ -258,7 +258,7 @@ impl Graph {
     }
 
     /// The last node has this attribute.
-    pub(crate) fn with(mut self, name: &str, ints: &[i64]) -> Self {
+    pub(crate) fn with(self, name: &str, ints: &[i64]) -> Self {
         self.attribute(Attribute { name: name.to_owned(), ints: ints.to_vec(), r#type: INTS, ..Attribute::default() })
     }
 
