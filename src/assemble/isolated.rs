@@ -12,17 +12,19 @@ use callboard_onnx::{Model, OnnxConfig};
 use callboard_process::Isolate as _;
 use serde_json::json;
 
-use crate::config::units::parse_bytes;
-
 /// The keys of the model. Variables that begin with `CALLBOARD_` are settings.
 const MODEL_VARIABLE: &str = "_CALLBOARD_MODEL";
 
-/// The stage of a model, with its replicas in processes of their own.
+/// The stage of a model, with its replicas in processes of their own. `memory_limit` is that of `config`, in bytes.
 ///
 /// # Errors
 ///
 /// A path that is not UTF-8, as the texts of JSON are: the keys travel in it.
-pub(super) fn isolate(stage: Stage<Value, Value>, config: &OnnxConfig) -> Result<Stage<Value, Value>, String> {
+pub(super) fn isolate(
+    stage: Stage<Value, Value>,
+    config: &OnnxConfig,
+    memory_limit: Option<u64>,
+) -> Result<Stage<Value, Value>, String> {
     let (model, library) = (absolute(&config.model)?, config.library.as_deref().map(absolute).transpose()?);
     // Each process sees one replica, and several share the cores.
     let (replicas, cores) = (config.replicas.get(), available_parallelism().map_or(1, NonZeroUsize::get));
@@ -39,7 +41,7 @@ pub(super) fn isolate(stage: Stage<Value, Value>, config: &OnnxConfig) -> Result
     });
     Ok(stage.isolate_with(|process| {
         process.command.truncate(1);
-        process.memory_limit = config.memory_limit.as_deref().and_then(parse_bytes);
+        process.memory_limit = memory_limit;
         process.env.insert(MODEL_VARIABLE.to_owned(), keys.to_string());
     }))
 }

@@ -172,7 +172,7 @@ pub(super) fn with_knobs(stage: Stage<Value, Value>, planned: &StagePlan) -> Sta
 fn refused(plan: &Plan, planned: &StagePlan, error: StageConfigError) -> BuildError {
     let place = |key: &str| {
         let own = planned.own.iter().find(|own| own.key == key);
-        let source = own.map_or_else(|| planned.name.source.clone(), |own| Source::File { line: own.line });
+        let source = own.map_or_else(|| planned.name.source.clone(), |own| own.source.clone());
         plan.place(&source, format!("stage `{}`: {key}", planned.name.value))
     };
     match error {
@@ -207,10 +207,12 @@ mod model {
 
     pub(super) fn part(plan: &Plan, planned: &StagePlan, mut config: OnnxConfig) -> Result<Part, BuildError> {
         let name = &planned.name.value;
+        let mut memory_limit = None;
         if let Some(limit) = &config.memory_limit {
             let place = plan.place(&planned.name.source, format!("stage `{name}`: memory_limit"));
             let rejected = |message: String| ConfigError::Rejected { place, message };
-            if parse_bytes(limit).is_none() {
+            memory_limit = parse_bytes(limit);
+            if memory_limit.is_none() {
                 return Err(rejected(format!("expected a size such as \"2GiB\", got `{limit}`")).into());
             }
             if !config.isolate {
@@ -231,7 +233,9 @@ mod model {
             BuildError::Model { place, source: Box::new(source) }
         })?;
         Ok(Part {
-            code: Code::Single(isolated(with_knobs(callboard_onnx::stage(name, &model), planned), &config)?.into()),
+            code: Code::Single(
+                isolated(with_knobs(callboard_onnx::stage(name, &model), planned), &config, memory_limit)?.into(),
+            ),
             needs: Some(Needs { input: model.input_type(), example: zeros(model.signature()) }),
             output: model.output_type(),
             calls: Vec::new(),
@@ -240,17 +244,25 @@ mod model {
     }
 
     #[cfg(feature = "process")]
-    fn isolated(stage: Stage<Value, Value>, config: &OnnxConfig) -> Result<Stage<Value, Value>, BuildError> {
+    fn isolated(
+        stage: Stage<Value, Value>,
+        config: &OnnxConfig,
+        memory_limit: Option<u64>,
+    ) -> Result<Stage<Value, Value>, BuildError> {
         if !config.isolate {
             return Ok(stage);
         }
         let place = Place::Target { part: format!("stage `{}`: model", stage.name()).into() };
-        let isolated = super::super::isolated::isolate(stage, config);
+        let isolated = super::super::isolated::isolate(stage, config, memory_limit);
         isolated.map_err(|message| ConfigError::Rejected { place, message }.into())
     }
 
     #[cfg(not(feature = "process"))]
-    fn isolated(stage: Stage<Value, Value>, config: &OnnxConfig) -> Result<Stage<Value, Value>, BuildError> {
+    fn isolated(
+        stage: Stage<Value, Value>,
+        config: &OnnxConfig,
+        _: Option<u64>,
+    ) -> Result<Stage<Value, Value>, BuildError> {
         if !config.isolate {
             return Ok(stage);
         }

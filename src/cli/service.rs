@@ -91,7 +91,9 @@ fn limits(own: Limits, settings: &Settings) -> Limits {
 fn set_or<T: Clone>(setting: &Sourced<T>, own: T) -> T {
     match setting.source {
         Source::Default => own,
-        Source::Flag(_) | Source::Env(_) | Source::File { .. } | Source::Target => setting.value.clone(),
+        Source::Flag(_) | Source::Env(_) | Source::File { .. } | Source::ModelDefaults { .. } | Source::Target => {
+            setting.value.clone()
+        }
     }
 }
 
@@ -174,7 +176,7 @@ pub(crate) fn file_of(plan: &Plan, setting: &Sourced<Option<PathBuf>>) -> Option
 
 fn seen_from_here(plan: &Plan, source: &Source, path: &Path) -> PathBuf {
     match source {
-        Source::File { .. } => plan.target.base().join(path),
+        Source::File { .. } | Source::ModelDefaults { .. } => plan.target.base().join(path),
         Source::Flag(_) | Source::Env(_) | Source::Target | Source::Default => path.to_owned(),
     }
 }

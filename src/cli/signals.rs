@@ -11,11 +11,23 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 /// The signal of a terminal.
 pub(crate) const INTERRUPT: &str = "SIGINT";
 
+/// The number of SIGXFSZ, where it is known.
+const FILE_SIZE: Option<i32> = if cfg!(any(
+    target_os = "macos",
+    all(target_os = "linux", not(any(target_arch = "mips", target_arch = "mips64", target_arch = "sparc64")))
+)) {
+    Some(25)
+} else {
+    None
+};
+
 /// SIGTERM and SIGINT, from the moment this is made.
 #[derive(Debug)]
 pub(crate) struct Signals {
     terminate: Signal,
     interrupt: Signal,
+    /// Not waited for: a write beyond a limit of the system is an error of that write, and does not end the process.
+    _file_size: Option<Signal>,
     echoes: EchoFilter,
 }
 
@@ -23,7 +35,8 @@ impl Signals {
     /// Starts to listen for both signals; called before anything is started, so that none is missed.
     pub(crate) fn listen() -> io::Result<Self> {
         let (terminate, interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
-        Ok(Self { terminate, interrupt, echoes: EchoFilter::default() })
+        let file_size = FILE_SIZE.map(|number| signal(SignalKind::from_raw(number))).transpose()?;
+        Ok(Self { terminate, interrupt, _file_size: file_size, echoes: EchoFilter::default() })
     }
 
     /// Waits for the next signal and returns its name.

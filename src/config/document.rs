@@ -19,19 +19,25 @@ pub(crate) struct Document<'a> {
     path: &'a Path,
     text: &'a str,
     root: DeTable<'a>,
+    has_defaults: bool,
 }
 
 impl<'a> Document<'a> {
     /// Parses `text`; `path` is for messages only.
     pub(crate) fn parse(path: &'a Path, text: &'a str) -> Result<Self, ConfigError> {
         match DeTable::parse(text) {
-            Ok(root) => Ok(Self { path, text, root: root.into_inner() }),
+            Ok(root) => Ok(Self { path, text, root: root.into_inner(), has_defaults: false }),
             Err(error) => {
                 let line = line_of(text, error.span().map_or(0, |span| span.start));
                 let place = Place::File { path: path.into(), line, part: Box::default() };
                 Err(ConfigError::Syntax { place, message: one_line(error.message()) })
             }
         }
+    }
+
+    /// The same for reading `[models.defaults]`: its values say that they come from there.
+    pub(crate) fn of_defaults(self) -> Self {
+        Self { has_defaults: true, ..self }
     }
 
     /// The whole file.
@@ -127,7 +133,7 @@ impl<'d> Section<'d> {
     pub(crate) fn duplicate(&self, what: &'static str, key: &str, earlier: &Sourced<String>) -> ConfigError {
         let place = self.get(key).map_or_else(|| self.place(), |entry| entry.place());
         let first = match earlier.source {
-            Source::File { line } => line,
+            Source::File { line } | Source::ModelDefaults { line } => line,
             Source::Flag(_) | Source::Env(_) | Source::Target | Source::Default => 0,
         };
         ConfigError::Duplicate { place, what, name: earlier.value.clone(), first }
@@ -163,6 +169,15 @@ impl<'d> Entry<'d> {
         self.document.place(self.line, &self.part)
     }
 
+    /// What a value from here says of its place.
+    pub(crate) fn source(&self) -> Source {
+        if self.document.has_defaults {
+            Source::ModelDefaults { line: self.line }
+        } else {
+            Source::File { line: self.line }
+        }
+    }
+
     /// The value as it is written in the file.
     pub(crate) fn written(&self) -> &'d str {
         self.document.text.get(self.span.clone()).unwrap_or_default()
@@ -182,7 +197,7 @@ impl<'d> Entry<'d> {
     /// The value in this form.
     pub(crate) fn read<F: Form>(&self, form: &F) -> Result<Sourced<F::Value>, ConfigError> {
         match form.read(Raw::Toml(self.value)) {
-            Some(value) => Ok(Sourced::new(value, Source::File { line: self.line })),
+            Some(value) => Ok(Sourced::new(value, self.source())),
             None => Err(self.bad(form.expected())),
         }
     }
@@ -190,7 +205,7 @@ impl<'d> Entry<'d> {
     /// The value as text that is not empty.
     pub(crate) fn text(&self, expected: &str) -> Result<Sourced<String>, ConfigError> {
         match self.value.as_str() {
-            Some(text) if !text.is_empty() => Ok(Sourced::new(text.to_owned(), Source::File { line: self.line })),
+            Some(text) if !text.is_empty() => Ok(Sourced::new(text.to_owned(), self.source())),
             _ => Err(self.bad(expected)),
         }
     }

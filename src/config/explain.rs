@@ -31,7 +31,7 @@ impl fmt::Display for Explanation<'_> {
         #[cfg(feature = "process")]
         for helper in &plan.helpers {
             let own = helper.own.iter();
-            let own = own.map(|key| Row::new(&key.key, key.text.clone(), &Source::File { line: key.line }));
+            let own = own.map(|key| Row::new(&key.key, key.text.clone(), &key.source));
             write_rows(f, &format!("process {}", helper.name.value), own.collect())?;
         }
         for stage in &plan.stages {
@@ -90,7 +90,7 @@ fn stage_title(stage: &StagePlan) -> String {
 
 fn stage_rows(stage: &StagePlan) -> Vec<Row> {
     let own = stage.own.iter();
-    let own = own.map(|key| Row::new(&key.key, key.text.clone(), &Source::File { line: key.line }));
+    let own = own.map(|key| Row::new(&key.key, key.text.clone(), &key.source));
     if stage.kind.is_remote() {
         return own.chain([Row::with_form(SPLIT, &SPLIT_FORM, &stage.split)]).collect();
     }

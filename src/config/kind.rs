@@ -81,15 +81,24 @@ impl StageKind {
         Err(ConfigError::Target { path: path.to_owned(), problem })
     }
 
-    /// Reads the keys of kind `onnx` but `model`, which [`set_model`](Self::set_model) sets.
+    /// Reads the keys of kind `onnx` but `model`, which [`set_model`](Self::set_model) sets. A key that is not there is
+    /// taken from `defaults`.
     #[cfg(feature = "onnx")]
-    pub(crate) fn read_model(section: &Section<'_>, common: &[&str]) -> Result<Self, ConfigError> {
-        own_keys::read_with(section, common, Some(("model", ""))).map(Self::Onnx)
+    pub(crate) fn read_model(
+        section: &Section<'_>,
+        defaults: Option<&Section<'_>>,
+        common: &[&str],
+    ) -> Result<Self, ConfigError> {
+        own_keys::read_with(section, common, Some(("model", "")), defaults).map(Self::Onnx)
     }
 
     /// This program cannot run models.
     #[cfg(not(feature = "onnx"))]
-    pub(crate) fn read_model(section: &Section<'_>, _common: &[&str]) -> Result<Self, ConfigError> {
+    pub(crate) fn read_model(
+        section: &Section<'_>,
+        _defaults: Option<&Section<'_>>,
+        _common: &[&str],
+    ) -> Result<Self, ConfigError> {
         Err(ConfigError::Unavailable { place: section.place(), kind: "onnx", feature: "onnx" })
     }
 
@@ -100,6 +109,15 @@ impl StageKind {
             #[cfg(feature = "onnx")]
             Self::Onnx(config) => config.model = path.to_owned(),
             _ => {}
+        }
+    }
+
+    /// Whether each replica is a process of its own that opens the model.
+    pub(crate) fn is_isolated(&self) -> bool {
+        match self {
+            #[cfg(feature = "onnx")]
+            Self::Onnx(config) => config.isolate,
+            _ => false,
         }
     }
 

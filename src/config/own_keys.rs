@@ -13,19 +13,27 @@ use super::error::ConfigError;
 
 /// Reads the keys of `section` that are not in `common`.
 pub(crate) fn read<T: DeserializeOwned>(section: &Section<'_>, common: &[&str]) -> Result<T, ConfigError> {
-    read_with(section, common, None)
+    read_with(section, common, None, None)
 }
 
-/// The same with a key that the section does not have and must not have: its value comes from elsewhere.
+/// The same with a key that the section does not have and must not have: its value comes from elsewhere. A key that is not
+/// there is taken from `defaults`, whose own errors were found before.
 pub(crate) fn read_with<T: DeserializeOwned>(
     section: &Section<'_>,
     common: &[&str],
     given: Option<(&'static str, &str)>,
+    defaults: Option<&Section<'_>>,
 ) -> Result<T, ConfigError> {
     let is_given = |key: &&str| given.is_some_and(|(given, _)| given == *key);
     let known: Vec<&str> = common.iter().chain(fields_of::<T>()).copied().filter(|key| !is_given(key)).collect();
     section.deny_unknown(&known)?;
     let mut table = section.without(common);
+    for (key, value) in defaults.map(|defaults| defaults.without(common)).into_iter().flatten() {
+        if section.get(key.get_ref()).is_none() {
+            // Its place is in another file.
+            table.insert(Spanned::new(0..0, key.into_inner()), Spanned::new(0..0, value.into_inner()));
+        }
+    }
     if let Some((key, text)) = given {
         table.insert(Spanned::new(0..0, key.into()), Spanned::new(0..0, DeValue::String(text.into())));
     }

@@ -19,7 +19,7 @@ use super::graph::StepPlan;
 use super::helper::{self, HelperPlan};
 use super::kind::StageKind;
 use super::layers::{Environment, Flags, Layers};
-use super::models::{self, listing::FoundModel};
+use super::models::{self, listing::FoundModel, settings::ModelDefaults};
 use super::route::{self, RoutePlan};
 use super::setting::stage::{PINNED, SPLIT};
 use super::setting::{
@@ -155,6 +155,8 @@ pub struct Settings {
     pub models_watch: Sourced<Option<Duration>>,
     /// The largest model file that operators may upload, if any.
     pub model_uploads: Sourced<Option<u64>>,
+    /// The file with the settings that all models of a directory have by default.
+    pub model_defaults: Option<ModelDefaults>,
     /// The filter of log lines.
     pub log: Sourced<String>,
     /// The format of log lines.
@@ -215,7 +217,10 @@ impl Plan {
         if let Some(root) = &file {
             check_tables(root, &target)?;
         }
-        let settings = Settings::resolve(&Layers { flags, env, file: file.clone() })?;
+        let mut settings = Settings::resolve(&Layers { flags, env, file: file.clone() })?;
+        if let Target::Models { file: Some((path, text)), .. } = &target {
+            settings.model_defaults = ModelDefaults::read(path, text, &settings.queue)?;
+        }
         if matches!(target, Target::Program { .. }) {
             settings.check_program()?;
         }
@@ -355,6 +360,7 @@ impl Settings {
             api_version: layers.resolve(&API_VERSION)?,
             models_watch: layers.resolve(&WATCH)?,
             model_uploads: layers.resolve(&MODEL_UPLOADS)?,
+            model_defaults: None,
             log: layers.resolve(&LOG)?,
             log_format: layers.resolve(&LOG_FORMAT)?,
             access_log: layers.resolve(&ACCESS_LOG)?,
@@ -527,7 +533,12 @@ fn check_tables(root: &Section<'_>, target: &Target) -> Result<(), ConfigError> 
     for table in tables.into_iter().filter(|table| !matches!(*table, "stage" | "route" | "process")) {
         let Some(section) = root.section(table)? else { continue };
         let names = ALL.iter().map(|name| name.table_and_key());
-        let keys: Vec<&str> = names.filter(|(of, _)| *of == table).map(|(_, key)| key).collect();
+        let mut keys: Vec<&str> = names.filter(|(of, _)| *of == table).map(|(_, key)| key).collect();
+        // The keys of a table in it are read where they belong.
+        let [models, defaults] = ModelDefaults::TABLE;
+        if table == models && matches!(target, Target::Models { .. }) {
+            keys.push(defaults);
+        }
         section.deny_unknown(&keys)?;
     }
     Ok(())

@@ -14,6 +14,11 @@ pub enum Source {
         /// Counted from 1.
         line: usize,
     },
+    /// A line of `[models.defaults]` in the file beside the models.
+    ModelDefaults {
+        /// Counted from 1.
+        line: usize,
+    },
     /// The name of the target: a model without a file names its stage and route.
     Target,
     /// The default.
@@ -26,6 +31,7 @@ impl fmt::Display for Source {
             Self::Flag(flag) => write!(f, "--{flag}"),
             Self::Env(name) => f.write_str(name),
             Self::File { line } => write!(f, "line {line}"),
+            Self::ModelDefaults { line } => write!(f, "callboard.toml line {line}"),
             Self::Target => f.write_str("name of the model"),
             Self::Default => f.write_str("default"),
         }

@@ -117,7 +117,7 @@ pub struct OwnKey {
     /// Its value on one line.
     pub text: String,
     /// Its line.
-    pub line: usize,
+    pub source: Source,
 }
 
 impl OwnKey {
@@ -130,7 +130,7 @@ impl OwnKey {
             }
             _ => one_line(entry.written()),
         };
-        Self { key: key.to_owned(), text, line: entry.line }
+        Self { key: key.to_owned(), text, source: entry.source() }
     }
 }
 
@@ -193,12 +193,23 @@ fn read(section: Section<'_>, queue: &Sourced<usize>) -> Result<StagePlan, Confi
 }
 
 /// Reads the settings of a model in a directory of models into its stage: the keys of a stage of kind `onnx` without
-/// those that the directory says, and without `other`, the keys of something else.
-pub(crate) fn read_model(section: &Section<'_>, other: &[&str], stage: &mut StagePlan) -> Result<(), ConfigError> {
+/// those that the directory says, and without `other`, the keys of something else. A key that is not there is taken from
+/// `defaults`, which were read alone before.
+pub(crate) fn read_model(
+    section: &Section<'_>,
+    defaults: Option<&Section<'_>>,
+    other: &[&str],
+    stage: &mut StagePlan,
+) -> Result<(), ConfigError> {
     const SAID: [&str; 4] = ["name", "kind", REVISION, SPLIT];
     let common: Vec<&str> = COMMON.into_iter().filter(|key| !SAID.contains(key)).chain(other.iter().copied()).collect();
-    stage.kind = StageKind::read_model(section, &common)?;
+    stage.kind = StageKind::read_model(section, defaults, &common)?;
     stage.own = own_keys(section, other);
+    if let Some(defaults) = defaults {
+        let inherited = own_keys(defaults, other).into_iter().filter(|own| section.get(&own.key).is_none());
+        stage.own.extend(inherited);
+        fill(defaults, stage)?;
+    }
     fill(section, stage)
 }
 

@@ -47,6 +47,16 @@ pub trait ModelRepository: fmt::Debug + Send + Sync + 'static {
         Box::pin(async { Err(RepositoryError::Source("this repository has no rollouts".to_owned())) })
     }
 
+    /// The stage of a served model, or of this version of it, whose replicas are to change. Default: refused.
+    ///
+    /// # Errors
+    ///
+    /// A model or version that is not served.
+    fn stage_of(&self, _route: &str, _version: Option<u64>) -> Result<String, RepositoryError> {
+        let message = "its stages are those of a file; `POST /v1/stages/NAME/replicas` scales each of them";
+        Err(RepositoryError::Source(message.to_owned()))
+    }
+
     /// The most bytes of a model file that operators may upload. Default: it takes none.
     fn max_upload_bytes(&self) -> Option<u64> {
         None

@@ -1,8 +1,9 @@
-//! The few messages of the ONNX protobuf that a signature is read from.
+//! The few messages of the ONNX protobuf that a signature is read from, and the operators of a graph.
 //!
 //! Field numbers are those of `onnx.proto` (IR version 10, <https://github.com/onnx/onnx/blob/main/onnx/onnx.proto>);
-//! fields that are not listed, the weights among them, are skipped without being kept. Only types contain themselves (a
-//! sequence of maps); prost counts the nesting and ends at 100, so a file cannot overflow the stack.
+//! fields that are not listed, the weights among them, are skipped without being kept. Types contain themselves (a sequence
+//! of maps), and so do graphs (the body of a loop); prost counts the nesting and ends at 100, so a file cannot overflow the
+//! stack.
 
 use prost::{Enumeration, Message, Oneof};
 
@@ -28,17 +29,61 @@ pub(crate) struct OperatorSetIdProto {
 
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct GraphProto {
+    #[prost(message, repeated, tag = "1")]
+    pub(crate) node: Vec<NodeProto>,
     #[prost(message, repeated, tag = "5")]
     pub(crate) initializer: Vec<TensorProto>,
     #[prost(message, repeated, tag = "11")]
     pub(crate) input: Vec<ValueInfoProto>,
     #[prost(message, repeated, tag = "12")]
     pub(crate) output: Vec<ValueInfoProto>,
+    /// Of values between nodes; exporters write some or none of them.
+    #[prost(message, repeated, tag = "13")]
+    pub(crate) value_info: Vec<ValueInfoProto>,
 }
 
-/// A weight: only its name and the location of its data.
+/// A use of an operator.
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct NodeProto {
+    #[prost(string, repeated, tag = "1")]
+    pub(crate) input: Vec<String>,
+    #[prost(string, repeated, tag = "2")]
+    pub(crate) output: Vec<String>,
+    #[prost(string, optional, tag = "3")]
+    pub(crate) name: Option<String>,
+    #[prost(string, optional, tag = "4")]
+    pub(crate) op_type: Option<String>,
+    #[prost(message, repeated, tag = "5")]
+    pub(crate) attribute: Vec<AttributeProto>,
+    #[prost(string, optional, tag = "7")]
+    pub(crate) domain: Option<String>,
+}
+
+/// An attribute; floats and most lists are not listed.
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct AttributeProto {
+    #[prost(string, optional, tag = "1")]
+    pub(crate) name: Option<String>,
+    #[prost(int64, optional, tag = "3")]
+    pub(crate) i: Option<i64>,
+    #[prost(bytes = "vec", optional, tag = "4")]
+    pub(crate) s: Option<Vec<u8>>,
+    #[prost(message, optional, tag = "5")]
+    pub(crate) t: Option<TensorProto>,
+    /// The body of a loop or a branch.
+    #[prost(message, optional, tag = "6")]
+    pub(crate) g: Option<GraphProto>,
+    #[prost(int64, repeated, packed = "false", tag = "8")]
+    pub(crate) ints: Vec<i64>,
+}
+
+/// A weight: its name, type and shape, and the location of its data.
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct TensorProto {
+    #[prost(int64, repeated, packed = "false", tag = "1")]
+    pub(crate) dims: Vec<i64>,
+    #[prost(int32, optional, tag = "2")]
+    pub(crate) data_type: Option<i32>,
     #[prost(string, optional, tag = "8")]
     pub(crate) name: Option<String>,
     /// Where the data lies: `location` is the file, relative to this one.

@@ -52,7 +52,18 @@ impl AdminClient {
 
     /// Asks once. An answer that is no success is an error with its message.
     pub(crate) fn ask(&self, method: &str, route: String) -> Result<Value, CliError> {
-        let call = Call { method: method.to_owned(), route, headers: self.headers.clone(), body: Bytes::new() };
+        self.send(Call { method: method.to_owned(), route, headers: self.headers.clone(), body: Bytes::new() })
+    }
+
+    /// The same as a POST with this body.
+    pub(crate) fn post(&self, route: String, body: &Value) -> Result<Value, CliError> {
+        let mut headers = self.headers.clone();
+        headers.push(("content-type".to_owned(), "application/json".to_owned()));
+        self.send(Call { method: "POST".to_owned(), route, headers, body: body.to_string().into() })
+    }
+
+    fn send(&self, call: Call) -> Result<Value, CliError> {
+        let method = call.method.as_str();
         let trust = trust::read(self.ca_file.as_deref(), [&self.origin])?;
         let url = self.origin.url_of(&call.route);
         let request = call.prepare(&self.origin, Protocol::Http1).map_err(|error| CliError::Usage(chain(&error)))?;

@@ -32,6 +32,11 @@ enum Action {
         share: f64,
         min_calls: Option<u64>,
     },
+    Scale {
+        name: String,
+        version: Option<u64>,
+        replicas: u64,
+    },
 }
 
 /// Models of one page of the list.
@@ -55,11 +60,11 @@ impl ModelsArgs {
         let rollback =
             Command::new("rollback").about("End the rollout, or go back to the revision that is kept after it");
         Command::new("models")
-            .about("Show, load and unload the models of a running node, and roll them out step by step")
+            .about("Show, load, unload and scale the models of a running node, and roll them out step by step")
             .subcommand_required(true)
             .subcommands([with(list, "10s"), with(load.arg(name.clone()), "10m"), with(unload.arg(&name), "1m")])
             .subcommands([with(roll_out(canary), "10m"), with(roll_out(shadow), "10m")])
-            .subcommands([with(promote.arg(&name), "10s"), with(rollback.arg(name), "10s")])
+            .subcommands([with(promote.arg(&name), "10s"), with(rollback.arg(name), "10s"), with(scale(), "10m")])
     }
 
     /// Reads the matches of clap.
@@ -73,6 +78,10 @@ impl ModelsArgs {
             "rollback" => Action::Change("rollback", name()),
             "canary" => roll_out_of("canary", matches),
             "shadow" => roll_out_of("shadow", matches),
+            "scale" => {
+                let (name, version) = name_and_version(&name());
+                Action::Scale { name, version, replicas: value_of(matches, "replicas") }
+            }
             _ => Action::List,
         };
         Self { action, client: AdminClient::from_matches(matches), is_json: matches.get_flag("json") }
@@ -92,13 +101,30 @@ fn roll_out(command: Command) -> Command {
 }
 
 fn roll_out_of(verb: &'static str, matches: &ArgMatches) -> Action {
-    let name: String = value_of(matches, "name");
-    let (name, version) = match name.rsplit_once(':').map(|(name, version)| (name, version.parse())) {
-        Some((name, Ok(version))) => (name.to_owned(), Some(version)),
-        _ => (name, None),
-    };
+    let (name, version) = name_and_version(&value_of::<String>(matches, "name"));
     let min_calls = matches.get_one("min-calls").copied();
     Action::RollOut { verb, name, version, share: value_of(matches, "share"), min_calls }
+}
+
+/// `NAME` or `NAME:VERSION`.
+fn name_and_version(text: &str) -> (String, Option<u64>) {
+    match text.rsplit_once(':').map(|(name, version)| (name, version.parse())) {
+        Some((name, Ok(version))) => (name.to_owned(), Some(version)),
+        _ => (text.to_owned(), None),
+    }
+}
+
+/// The arguments of a change of replicas.
+fn scale() -> Command {
+    let name = Arg::new("name").value_name("NAME[:VERSION]").required(true);
+    let replicas = Arg::new("replicas").value_name("REPLICAS").required(true).value_parser(|text: &str| {
+        let expected = "expected a whole number; the bounds between which a model scales by itself are `replicas` of its \
+                        settings";
+        text.parse::<u64>().map_err(|_| expected)
+    });
+    Command::new("scale").about("Set the number of replicas of a version; it answers when the new ones are warm").args(
+        [name.help("The model, and the version if not the default one"), replicas.help("How many replicas to run")],
+    )
 }
 
 fn part(text: &str) -> Result<f64, String> {
@@ -120,12 +146,20 @@ pub(crate) fn run(args: &ModelsArgs) -> Result<(), CliError> {
             let path = format!("/v1/models/{}/{verb}?share={share}{version}{calls}", encoded(name));
             vec![args.client.ask("POST", path)?]
         }
+        Action::Scale { name, version, replicas } => {
+            let version = version.map_or_else(String::new, |version| format!("?version={version}"));
+            let path = format!("/v1/models/{}/scale{version}", encoded(name));
+            vec![args.client.post(path, &json!({ "replicas": replicas }))?]
+        }
     };
     if args.is_json {
         return match args.action {
             Action::List => output::result(json!({ "models": models })),
-            Action::Change(..) | Action::RollOut { .. } => output::result(&models[0]),
+            Action::Change(..) | Action::RollOut { .. } | Action::Scale { .. } => output::result(&models[0]),
         };
+    }
+    if let Some(replicas) = models.first().and_then(|answer| answer.get("replicas")) {
+        return output::result(format_args!("stage {}: {replicas} replicas", text(&models[0]["stage"])));
     }
     if let Some(rollout) = models.first().and_then(|answer| answer.get("rollout")) {
         let running = || {

@@ -5,26 +5,31 @@
 //! that cannot be built or warmed up is left out, with its reason, and is not tried again before its files change or
 //! somebody asks for it. A version whose files did not change keeps its stage.
 //!
-//! * **Full:** one load at a time; others wait for it.
+//! At the start as many models load at once as there are cores, and what is wrong with them is said in the order of their
+//! names.
+//!
+//! * **Full:** after the start, one load at a time; others wait for it.
 //! * **Cancelled:** the new stages end, and nothing has changed.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::{self, Write as _};
+use std::fmt;
 use std::io;
+use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::available_parallelism;
 
 use callboard_core::description::StageState;
 use callboard_core::{ChangeError, NodeHandle, Rollout, RouteChange};
 use callboard_http::{ModelRepository, ModelUpload, RepositoryChange, RepositoryError, RepositoryModel};
-use tokio::sync::OwnedMutexGuard;
-use tokio::task::spawn_blocking;
+use tokio::sync::{OwnedMutexGuard, Semaphore};
+use tokio::task::{JoinSet, spawn_blocking};
 
 use super::super::error::chain;
 use super::super::log_lines::LogLines;
 use super::look::{look, look_at_model};
-use super::state::{Failed, ModelState, Running, Step, VersionPrint};
+use super::state::{Built, Failed, ModelState, Running, Step, VersionPrint};
 use super::upload;
 use crate::assemble::{BuildError, SharedStage};
 use crate::config::models::settings::ModelSettings;
@@ -37,13 +42,16 @@ pub(crate) struct ModelDirectory {
     /// The settings of the start.
     plan: Plan,
     node: NodeHandle,
-    lines: LogLines,
+    pub(super) lines: LogLines,
     models: Mutex<BTreeMap<String, ModelState>>,
     lives: AtomicU64,
     /// Whether the start is over.
-    is_open: AtomicBool,
+    pub(super) is_open: AtomicBool,
     turn: Arc<tokio::sync::Mutex<()>>,
 }
+
+/// Each takes a place among the changes that wait for the router.
+const MAX_LOADS_AT_ONCE: usize = 32;
 
 /// Held while one model changes.
 type Turn = OwnedMutexGuard<()>;
@@ -68,11 +76,35 @@ impl ModelDirectory {
     /// # Errors
     ///
     /// The reasons, if nothing can be served.
-    pub(crate) async fn open(&self, models: Vec<FoundModel>) -> Result<(), String> {
+    pub(crate) async fn open(self: &Arc<Self>, models: Vec<FoundModel>) -> Result<(), String> {
+        let at_once = available_parallelism().map_or(1, NonZeroUsize::get).min(MAX_LOADS_AT_ONCE);
+        let places = Arc::new(Semaphore::new(at_once));
+        let names: Vec<String> = models.iter().map(|model| model.name.clone()).collect();
+        let mut loads = JoinSet::new();
         for model in models {
-            let name = model.name.clone();
-            // Its reason is in the log, and below.
-            let _ = self.update(&name, Some(model), false).await;
+            let (directory, places) = (Arc::clone(self), Arc::clone(&places));
+            loads.spawn(async move {
+                let _place = places.acquire().await;
+                // A turn of its own: each model is loaded once, and nothing else changes yet.
+                let turn = Arc::<tokio::sync::Mutex<()>>::default().lock_owned().await;
+                let name = model.name.clone();
+                let outcome = directory.update_in(turn, &name, Some(model), false, None).await;
+                (name, outcome)
+            });
+        }
+        let mut loaded = BTreeMap::new();
+        let mut untold = names.iter().peekable();
+        while let Some(load) = loads.join_next().await {
+            // The panic hook has told of a panic.
+            loaded.extend(load.ok());
+            while let Some(outcome) = untold.peek().and_then(|name| loaded.remove(*name)) {
+                if let Some(name) = untold.next() {
+                    self.tell_start(name, &outcome);
+                }
+            }
+        }
+        for (name, outcome) in loaded {
+            self.tell_start(&name, &outcome);
         }
         self.is_open.store(true, Ordering::Relaxed);
         let models = self.states();
@@ -94,6 +126,19 @@ impl ModelDirectory {
         again: bool,
     ) -> Result<(), RepositoryError> {
         let turn = Arc::clone(&self.turn).lock_owned().await;
+        self.update_in(turn, name, found, again, None).await
+    }
+
+    /// `built` is a version that is built already.
+    async fn update_in(
+        &self,
+        turn: Turn,
+        name: &str,
+        found: Option<FoundModel>,
+        again: bool,
+        built: Option<Built>,
+    ) -> Result<(), RepositoryError> {
+        let is_open = self.is_open.load(Ordering::Relaxed);
         let mut state = self.states().get(name).cloned().unwrap_or_default();
         if again {
             state.is_unloaded = false;
@@ -101,7 +146,7 @@ impl ModelDirectory {
             self.forget_failed_stages(name, &mut state);
         }
         let Some(found) = found else { return self.withdraw(name, state).await };
-        state.found = Some(found.clone());
+        let before = state.found.replace(found.clone());
         if state.is_unloaded {
             self.keep(name, state);
             return Ok(());
@@ -113,7 +158,7 @@ impl ModelDirectory {
         let settings = match settings {
             Ok(settings) => settings,
             Err(reason) => {
-                if state.problem.as_ref() != Some(&reason) {
+                if is_open && state.problem.as_ref() != Some(&reason) {
                     tracing::error!(model = name, "not served anew: {reason}");
                 }
                 state.problem = Some(reason.clone());
@@ -122,8 +167,10 @@ impl ModelDirectory {
             }
         };
         state.problem = None;
-        self.log_unusable(name, &found);
-        let outcome = self.serve(name, &found, &settings, &mut state, turn).await;
+        if is_open {
+            Self::log_unusable(name, &found, before.as_ref());
+        }
+        let outcome = self.serve(name, &found, &settings, &mut state, (turn, built)).await;
         // A change that the node refused is tried again at the next look: nothing was found.
         if !matches!(outcome, Err(RepositoryError::Change(_))) {
             self.keep(name, state);
@@ -139,7 +186,7 @@ impl ModelDirectory {
         found: &FoundModel,
         settings: &ModelSettings,
         state: &mut ModelState,
-        mut turn: Turn,
+        (mut turn, mut given): (Turn, Option<Built>),
     ) -> Result<(), RepositoryError> {
         let mut loaded: BTreeMap<u64, Running> = BTreeMap::new();
         let mut failures = Vec::new();
@@ -156,6 +203,11 @@ impl ModelDirectory {
                 };
                 let running = match kept {
                     Some(kept) => kept.clone(),
+                    None if let Some(built) = given.take_if(|built| built.is_of(found, *version, settings)) => {
+                        let running = self.running(built.print, built.stage);
+                        loaded.insert(*version, running.clone());
+                        running
+                    }
                     None => {
                         let (built, returned) = self.build(name, found, *version, settings, turn).await?;
                         turn = returned;
@@ -212,7 +264,6 @@ impl ModelDirectory {
     ) -> Result<(Result<Running, Failed>, Turn), RepositoryError> {
         let planned = settings.stage(name, version, &found.versions[&version].file);
         let plan = self.plan.of_stage(planned);
-        let life = self.lives.fetch_add(1, Ordering::Relaxed);
         let print = VersionPrint::new(found, version, settings).expect("a chosen version was found");
         let (root, name, settings) = (self.root.clone(), name.to_owned(), settings.clone());
         let built = spawn_blocking(move || {
@@ -224,13 +275,18 @@ impl ModelDirectory {
                 Ok(_) if !is_same => Err("the file has changed while it was read".to_owned()),
                 built => built,
             };
-            let built = match built {
-                Ok(stage) => Ok(Running { print, stage, life }),
-                Err(reason) => Err(Failed { print, reason }),
-            };
-            (built, turn)
+            (built, print, turn)
         });
-        built.await.map_err(|panic| RepositoryError::Source(panic.to_string()))
+        let (built, print, turn) = built.await.map_err(|panic| RepositoryError::Source(panic.to_string()))?;
+        let built = match built {
+            Ok(stage) => Ok(self.running(print, stage)),
+            Err(reason) => Err(Failed { print, reason }),
+        };
+        Ok((built, turn))
+    }
+
+    fn running(&self, print: VersionPrint, stage: SharedStage) -> Running {
+        Running { print, stage, life: self.lives.fetch_add(1, Ordering::Relaxed) }
     }
 
     /// The change from what is served to `next`; `None` if there is none.
@@ -302,16 +358,22 @@ impl ModelDirectory {
         let settings = ModelSettings::read(&found, &self.plan.settings);
         let settings = settings.map_err(|error| RepositoryError::Source(error.to_string()))?;
         let file = upload.path().strip_prefix(&self.root).unwrap_or_else(|_| upload.path());
-        let plan = self.plan.of_stage(settings.stage(&name, version, file));
+        let planned = settings.stage(&name, version, file);
+        // A stage that opens its file later would look for it under its hidden name.
+        let is_loaded = !planned.kind.is_isolated() && planned.replicas.value.min > 0;
+        let plan = self.plan.of_stage(planned);
         let root = self.root.clone();
         let put = spawn_blocking(move || {
-            SharedStage::build(plan).map_err(|error| chain(&error))?;
-            upload::put(&root, upload)
+            let print = VersionPrint::of_upload(upload.path(), &settings);
+            let stage = SharedStage::build(plan).map_err(|error| chain(&error))?;
+            upload::put(&root, upload)?;
+            Ok(print.filter(|_| is_loaded).map(|print| Built { version, print, stage }))
         });
         let put = put.await.map_err(|panic| RepositoryError::Source(panic.to_string()))?;
-        put.map_err(|reason| RepositoryError::Source(format!("version {version}: {reason}")))?;
+        let built = put.map_err(|reason: String| RepositoryError::Source(format!("version {version}: {reason}")))?;
         let found = self.find(&name).await?;
-        self.update(&name, found, true).await
+        let turn = Arc::clone(&self.turn).lock_owned().await;
+        self.update_in(turn, &name, found, true, built).await
     }
 
     /// The version goes on being served under its own route as well.
@@ -374,34 +436,6 @@ impl ModelDirectory {
         models.iter().filter_map(|(name, model)| Some((name.clone(), model.found.clone()?))).collect()
     }
 
-    /// Families for `/metrics`, of the models whose names can be routes.
-    pub(crate) fn metrics(&self) -> String {
-        const FAMILIES: [(&str, &str, &str); 2] = [
-            ("callboard_model_versions", "gauge", "Versions of a model by whether they are served"),
-            ("callboard_model_loads", "counter", "Versions of a model that were loaded, and that failed to load"),
-        ];
-        let models = self.states();
-        let named =
-            || models.iter().filter(|(_, model)| model.found.as_ref().is_none_or(|found| found.problem.is_none()));
-        let mut text = String::new();
-        for (family, kind, help) in FAMILIES {
-            // Writing to a string cannot fail.
-            let _ = writeln!(text, "# HELP {family} {help}.\n# TYPE {family} {kind}");
-            for (name, model) in named() {
-                let served = model.running.len();
-                let others = model.describe(name, None).versions.len() - served;
-                let rows = match kind {
-                    "gauge" => [("", "state", "served", served as u64), ("", "state", "not_served", others as u64)],
-                    _ => [("_total", "outcome", "ok", model.loads), ("_total", "outcome", "failed", model.failures)],
-                };
-                for (suffix, label, value, count) in rows {
-                    let _ = writeln!(text, "{family}{suffix}{{model=\"{name}\",{label}=\"{value}\"}} {count}");
-                }
-            }
-        }
-        text
-    }
-
     fn unreadable(&self, error: &io::Error) -> RepositoryError {
         RepositoryError::Source(format!("{}: {error}", self.root.display()))
     }
@@ -419,64 +453,20 @@ impl ModelDirectory {
     }
 
     fn mark_failed(&self, name: &str, version: u64, failed: Failed, state: &mut ModelState) -> String {
-        tracing::error!(model = name, version, "not served: {}", failed.reason);
+        if self.is_open.load(Ordering::Relaxed) {
+            tracing::error!(model = name, version, "not served: {}", failed.reason);
+        }
         let reason = format!("version {version}: {}", failed.reason);
         state.failures += 1;
         state.failed.insert(version, failed);
         reason
     }
 
-    /// Says once what cannot be a version.
-    fn log_unusable(&self, name: &str, found: &FoundModel) {
-        let models = self.states();
-        let before = models.get(name).and_then(|state| state.found.as_ref());
-        for refused in &found.refused {
-            if before.is_none_or(|before| !before.refused.contains(refused)) {
-                tracing::warn!(model = name, version = refused.version, "not served: {}", refused.reason);
-            }
-        }
-        for (version, own) in &found.versions {
-            let known = before.and_then(|before| before.versions.get(version)?.problem.as_ref());
-            if let Some(problem) = own.problem.as_ref().filter(|problem| known != Some(*problem)) {
-                tracing::error!(model = name, version, "not served: {problem}");
-            }
-        }
-    }
-
-    /// Tells what has changed; `defaults` are the version behind the model's own route before, and now.
-    fn note(
-        &self,
-        name: &str,
-        state: &ModelState,
-        next: &BTreeMap<u64, Running>,
-        defaults: (Option<u64>, Option<u64>),
-    ) {
-        // The start-up lines name what is served at the start.
-        if !self.is_open.load(Ordering::Relaxed) {
-            return;
-        }
-        for (version, running) in next {
-            match state.running.get(version) {
-                Some(before) if before.life == running.life => {}
-                Some(_) => self.lines.note(format_args!("model {name}: version {version} is served from its new file")),
-                None => self.lines.note(format_args!("model {name}: version {version} is served")),
-            }
-        }
-        for version in state.running.keys().filter(|version| !next.contains_key(version)) {
-            self.lines.note(format_args!("model {name}: version {version} is not served any more"));
-        }
-        if let (Some(before), Some(default)) = defaults
-            && before != default
-        {
-            self.lines.note(format_args!("model {name}: version {default} is the default"));
-        }
-    }
-
     fn keep(&self, name: &str, state: ModelState) {
         self.states().insert(name.to_owned(), state);
     }
 
-    fn states(&self) -> MutexGuard<'_, BTreeMap<String, ModelState>> {
+    pub(super) fn states(&self) -> MutexGuard<'_, BTreeMap<String, ModelState>> {
         self.models.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -501,6 +491,18 @@ impl ModelRepository for ModelDirectory {
 
     fn roll_out<'a>(&'a self, route: &'a str, version: Option<u64>, rollout: Rollout) -> RepositoryChange<'a> {
         Box::pin(self.roll_out_now(route, version, rollout))
+    }
+
+    fn stage_of(&self, route: &str, version: Option<u64>) -> Result<String, RepositoryError> {
+        let name = route.trim_start_matches('/');
+        let state = self.states().get(name).cloned().ok_or(RepositoryError::Unknown)?;
+        let source = |message: String| RepositoryError::Source(message);
+        let version =
+            version.or_else(|| self.served_default(name)).ok_or_else(|| source("it is not served".to_owned()))?;
+        if !state.running.contains_key(&version) {
+            return Err(source(format!("version {version} is not served")));
+        }
+        Ok(stage_name(name, version))
     }
 
     fn max_upload_bytes(&self) -> Option<u64> {

@@ -112,7 +112,8 @@ fn settings(path: &Path) -> io::Result<String> {
     Ok(text)
 }
 
-fn print(metadata: &Metadata) -> Print {
+/// The print of a file.
+pub(super) fn print(metadata: &Metadata) -> Print {
     #[cfg(unix)]
     let inode = std::os::unix::fs::MetadataExt::ino(metadata);
     #[cfg(not(unix))]

@@ -6,6 +6,7 @@
 mod directory;
 mod look;
 mod state;
+mod tell;
 mod upload;
 mod watch;
 

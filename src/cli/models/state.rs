@@ -1,10 +1,14 @@
-//! What is known about a model of the directory: what was found, what runs, what failed and why. Pure.
+//! What is known about a model of the directory: what was found, what runs, what failed and why.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::Path;
 
 use callboard_http::{RepositoryModel, RepositoryVersion};
 
+use super::look::print;
 use crate::assemble::SharedStage;
+use crate::config::models::listing::MODEL_FILE;
 use crate::config::models::settings::ModelSettings;
 use crate::config::{FoundModel, Print};
 
@@ -24,6 +28,26 @@ impl VersionPrint {
     pub(super) fn new(found: &FoundModel, version: u64, settings: &ModelSettings) -> Option<Self> {
         let files = found.versions.get(&version)?.files.clone();
         Some(Self { files, stage_keys: settings.stage_keys.clone() })
+    }
+
+    /// That of a version which will have this file alone. A rename keeps size, time and number.
+    pub(super) fn of_upload(path: &Path, settings: &ModelSettings) -> Option<Self> {
+        let files = vec![(MODEL_FILE.to_owned(), print(&fs::metadata(path).ok()?))];
+        Some(Self { files, stage_keys: settings.stage_keys.clone() })
+    }
+}
+
+/// A version that was built before its file had its place.
+pub(super) struct Built {
+    pub(super) version: u64,
+    pub(super) print: VersionPrint,
+    pub(super) stage: SharedStage,
+}
+
+impl Built {
+    /// Whether it is this version as it was found.
+    pub(super) fn is_of(&self, found: &FoundModel, version: u64, settings: &ModelSettings) -> bool {
+        self.version == version && VersionPrint::new(found, version, settings).as_ref() == Some(&self.print)
     }
 }
 

@@ -16,6 +16,9 @@ pub(crate) const MODEL_FILE: &str = "model.onnx";
 /// The settings file of a model's directory.
 pub(crate) const SETTINGS_FILE: &str = "model.toml";
 
+/// The settings of the node, beside the models.
+const NODE_FILE: &str = "callboard.toml";
+
 const ONNX: &str = ".onnx";
 const TOML: &str = ".toml";
 
@@ -189,8 +192,10 @@ fn flat(root: &Path, name: &str, node: &Node, around: &Listing) -> FoundModel {
         files: prints(visible(around).filter(|entry| beside(&entry))),
         problem: problem_of(node),
     };
+    // The settings of the node are not those of a model `callboard`: it has its own as a directory.
+    let own = around.get(&settings_name).filter(|_| settings_name != NODE_FILE);
     FoundModel {
-        settings: settings(root.join(&settings_name), around.get(&settings_name)),
+        settings: settings(root.join(&settings_name), own),
         versions: BTreeMap::from([(1, version)]),
         is_flat: true,
         ..FoundModel::new(name)

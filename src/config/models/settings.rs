@@ -1,7 +1,8 @@
 //! The settings of a model in a directory of models: the keys of a stage of kind `onnx`, and which versions are served.
+//! What a model does not set is taken from `[models.defaults]` of the file beside the models.
 
 use std::collections::BTreeSet;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::super::document::{Document, Entry, Section};
 use super::super::error::ConfigError;
@@ -23,6 +24,43 @@ const EXPECTED_VERSIONS: &str =
     "\"latest\", the number of latest versions, \"all\", or a list of versions such as [1, 3]";
 const EXPECTED_DEFAULT: &str = "the number of a version";
 
+/// The file beside the models, with `[models.defaults]` for all of them.
+#[derive(Clone, Debug)]
+pub struct ModelDefaults {
+    path: PathBuf,
+    text: String,
+}
+
+impl ModelDefaults {
+    /// The table of the defaults.
+    pub(crate) const TABLE: [&str; 2] = ["models", "defaults"];
+
+    /// Those of this file, if it has any.
+    ///
+    /// # Errors
+    ///
+    /// The first key that no model can have, or that it cannot have so.
+    pub(crate) fn read(path: &Path, text: &str, queue: &Sourced<usize>) -> Result<Option<Self>, ConfigError> {
+        let (document, read) = (Self::parse(path, text)?, Self { path: path.to_owned(), text: text.to_owned() });
+        let Some(section) = Self::section(&document)? else { return Ok(None) };
+        let name = Sourced::new(String::new(), Source::Target);
+        let mut stage = StagePlan::new(name, StageKind::model(Path::new(""))?, queue.clone());
+        stage::read_model(&section, None, &[VERSIONS], &mut stage)?;
+        section.get(VERSIONS).map(|entry| policy(&entry)).transpose()?;
+        Ok(Some(read))
+    }
+
+    fn parse<'a>(path: &'a Path, text: &'a str) -> Result<Document<'a>, ConfigError> {
+        Document::parse(path, text).map(Document::of_defaults)
+    }
+
+    fn section<'d>(document: &'d Document<'d>) -> Result<Option<Section<'d>>, ConfigError> {
+        let [models, defaults] = Self::TABLE;
+        let models = document.root().section(models)?;
+        models.map_or(Ok(None), |models| models.section(defaults))
+    }
+}
+
 /// The settings of one model.
 #[derive(Clone, Debug)]
 pub(crate) struct ModelSettings {
@@ -35,7 +73,7 @@ pub(crate) struct ModelSettings {
 }
 
 impl ModelSettings {
-    /// Reads the settings of a model; without a file they are the defaults.
+    /// Reads the settings of a model; without a file they are the defaults for all models.
     pub(crate) fn read(model: &FoundModel, settings: &Settings) -> Result<Self, ConfigError> {
         let unusable = |path: &Path, problem: &str| ConfigError::Target { path: path.into(), problem: problem.into() };
         if let Some(problem) = &model.problem {
@@ -48,12 +86,18 @@ impl ModelSettings {
             stage: StagePlan::new(name, StageKind::model(Path::new(""))?, settings.queue.clone()),
             stage_keys: String::new(),
         };
-        let Some((path, text)) = &model.settings else { return Ok(read) };
-        let text = text.as_ref().map_err(|problem| unusable(path, problem))?;
+        let (path, text) = match &model.settings {
+            Some((path, text)) => (path.as_path(), text.as_ref().map_err(|problem| unusable(path, problem))?.as_str()),
+            None => (Path::new(""), ""),
+        };
         let document = Document::parse(path, text)?;
         let root = document.root();
-        stage::read_model(&root, &OWN, &mut read.stage)?;
-        read.policy = root.get(VERSIONS).map_or(Ok(read.policy), |entry| policy(&entry))?;
+        let defaults = settings.model_defaults.as_ref();
+        let defaults = defaults.map(|file| ModelDefaults::parse(&file.path, &file.text)).transpose()?;
+        let defaults = defaults.as_ref().map(ModelDefaults::section).transpose()?.flatten();
+        stage::read_model(&root, defaults.as_ref(), &OWN, &mut read.stage)?;
+        let versions = root.get(VERSIONS).or_else(|| defaults.as_ref()?.get(VERSIONS));
+        read.policy = versions.map_or(Ok(read.policy), |entry| policy(&entry))?;
         read.default = root.get(DEFAULT).map(|entry| version(&entry, EXPECTED_DEFAULT)).transpose()?;
         if let (VersionPolicy::Listed(listed), Some(default)) = (&read.policy, read.default)
             && !listed.contains(&default)

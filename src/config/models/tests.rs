@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
-use super::super::{Environment, Flags, Plan};
+use super::super::{Environment, Explanation, Flags, Plan};
 use super::listing::{Listing, Node, Print, models, parse_version};
 use super::*;
 
@@ -40,9 +40,15 @@ fn settings(text: &str) -> Node {
 }
 
 fn plan(paths: &[(&str, Node)]) -> Result<Plan, String> {
+    plan_beside(None, paths)
+}
+
+/// With this text in the file beside the models.
+fn plan_beside(text: Option<&str>, paths: &[(&str, Node)]) -> Result<Plan, String> {
     let path = Path::new("models");
     let models = models(path, &listing(paths)).into_values().collect();
-    let target = Target::Models { path: path.to_owned(), models, file: None };
+    let file = text.map(|text| (path.join("callboard.toml"), text.to_owned()));
+    let target = Target::Models { path: path.to_owned(), models, file };
     Plan::resolve(target, &Flags::new(), &Environment::default()).map_err(|error| error.to_string())
 }
 
@@ -90,6 +96,50 @@ fn the_settings_choose_versions_and_the_default() {
         with("versions = \"all\"\ndefault = 2"),
         "/m/versions/1 m:1, /m m:2, /m/versions/2 m:2, /m/versions/3 m:3"
     );
+}
+
+/// What a model sets itself wins, and `--explain` shows where a value comes from.
+#[test]
+fn the_file_beside_the_models_has_defaults_for_all_of_them() {
+    let text =
+        "[models.defaults]\nreplicas = 2\nengine = \"rten\"\nthreads = 3\nversions = \"all\"\nmax_delay = \"5ms\"\n";
+    let paths = [
+        ("a/1/model.onnx", file()),
+        ("a/2/model.onnx", file()),
+        ("b/1/model.onnx", file()),
+        ("b/2/model.onnx", file()),
+        ("b/model.toml", settings("replicas = 4\nversions = \"latest\"\nthreads = 1")),
+    ];
+    let plan = plan_beside(Some(text), &paths).unwrap();
+    let replicas = plan.stages.iter().map(|stage| (stage.name.value.as_str(), stage.replicas.value.max));
+    assert_eq!(replicas.collect::<Vec<_>>(), [("a:1", 2), ("a:2", 2), ("b:2", 4)]);
+    let explained = Explanation(&plan).to_string();
+    let (_, own) = explained.split_once("stage b:2").unwrap();
+    let row = |text: &str, key: &str| {
+        let row = text.lines().find(|line| line.split_whitespace().next() == Some(key)).unwrap();
+        row.split_whitespace().collect::<Vec<_>>().join(" ")
+    };
+    assert_eq!(row(&explained, "replicas"), "replicas 2 callboard.toml line 2");
+    assert_eq!(row(&explained, "engine"), "engine \"rten\" callboard.toml line 3");
+    assert_eq!(row(own, "replicas"), "replicas 4 line 1");
+    assert_eq!(row(own, "threads"), "threads 1 line 3");
+    assert_eq!(row(own, "max_delay"), "max_delay 5ms callboard.toml line 6");
+    for (text, expected) in [
+        ("replica = 2", "models/callboard.toml:2: models.defaults: unknown key `replica`; did you mean `replicas`?"),
+        ("engin = \"rten\"", "unknown key `engin`; did you mean `engine`?"),
+        ("default = 1", "unknown key `default`"),
+        ("threads = \"many\"", "models/callboard.toml:2: "),
+        ("versions = 0", "models/callboard.toml:2: models.defaults.versions: expected \"latest\""),
+    ] {
+        let error = plan_beside(Some(&format!("[models.defaults]\n{text}\n")), &paths).unwrap_err();
+        assert!(error.contains(expected), "{text}: {error}");
+    }
+}
+
+#[test]
+fn the_settings_of_the_node_are_not_those_of_a_model_with_that_name() {
+    let plan = plan(&[("callboard.onnx", file()), ("callboard.toml", settings("replicas = 3"))]).unwrap();
+    assert_eq!(plan.stages[0].replicas.value.max, 1);
 }
 
 #[test]

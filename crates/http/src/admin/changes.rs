@@ -35,6 +35,12 @@ pub(super) async fn scale(
     mut request: Request,
 ) -> Result<impl IntoResponse, ApiError> {
     let stage = named(stage)?;
+    let replicas = replicas_of(&mut request, &config).await?;
+    Ok(Json(scale_stage(&admin, &stage, replicas).await?))
+}
+
+/// Reads how many replicas a request asks for.
+pub(super) async fn replicas_of(request: &mut Request, config: &HttpConfig) -> Result<usize, ApiError> {
     // A form of a web page has another type: a further guard against pages.
     let content_type = request.headers().get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
     if content_type.and_then(MediaType::parse).is_none_or(|media| media.essence() != JSON) {
@@ -44,8 +50,13 @@ pub(super) async fn scale(
     let ScaleRequest { replicas } = serde_json::from_slice(&body).map_err(|error| {
         ApiError::new(ErrorKind::InvalidInput, format!("expected such as {{\"replicas\": 3}}: {error}"))
     })?;
-    admin.0.node.scale_stage(&stage, replicas).await?;
-    Ok(Json(json!({ "stage": stage, "replicas": replicas })))
+    Ok(replicas)
+}
+
+/// Scales a stage. The answer has it with its replicas.
+pub(super) async fn scale_stage(admin: &Admin, stage: &str, replicas: usize) -> Result<Value, ApiError> {
+    admin.0.node.scale_stage(stage, replicas).await?;
+    Ok(json!({ "stage": stage, "replicas": replicas }))
 }
 
 const JSON: &str = "application/json";

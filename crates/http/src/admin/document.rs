@@ -20,10 +20,8 @@ fn document() -> Value {
         "servers": [{ "url": "." }],
         "paths": {
             "/v1/status": { "get": operation("status", "The version, health and running tree of the node", &[], &anything()) },
-            "/v1/stages/{stage}/replicas": { "post": with_body(
+            "/v1/stages/{stage}/replicas": { "post": with_replicas(
                 operation("scale_stage", "Scales a stage; answered when the new replicas are warm", &["stage"], &anything()),
-                "application/json",
-                &object(&["replicas"], json!({ "replicas": { "type": "integer", "minimum": 1 } })),
             ) },
             "/v1/routes/{route}": {
                 "delete": operation("remove_route", "Closes a route; running calls finish", &["route"], &anything()),
@@ -69,6 +67,7 @@ fn document() -> Value {
                 &["name"],
                 &anything(),
             ) },
+            "/v1/models/{name}/scale": { "post": scaling() },
             "/v1/models/{name}/versions/{version}": {
                 "put": with_body(
                     operation(
@@ -123,6 +122,22 @@ fn operation(id: &str, summary: &str, parameters: &[&str], answer: &Value) -> Va
 fn with_body(mut operation: Value, media_type: &str, schema: &Value) -> Value {
     operation["requestBody"] = json!({ "required": true, "content": { media_type: { "schema": schema } } });
     operation
+}
+
+fn with_replicas(operation: Value) -> Value {
+    let replicas = json!({ "replicas": { "type": "integer", "minimum": 0 } });
+    with_body(operation, "application/json", &object(&["replicas"], replicas))
+}
+
+fn scaling() -> Value {
+    let summary = "Scales the stage of a model's default version, or of another version; answered when the new \
+                   replicas are warm";
+    let mut scaling = with_replicas(operation("scale_model", summary, &["name"], &anything()));
+    if let Value::Array(parameters) = &mut scaling["parameters"] {
+        let whole = json!({ "type": "integer", "minimum": 1 });
+        parameters.push(json!({ "name": "version", "in": "query", "schema": whole }));
+    }
+    scaling
 }
 
 fn accepted(id: &str, summary: &str) -> Value {

@@ -6,6 +6,8 @@
 //! - `POST /v1/models/{name}/canary?share=0.05` and `…/shadow`: begin a rollout of the model made again, or with
 //!   `&version=3` of that version; `&min_calls=500` are the calls that a promotion needs. Answered with the rollout.
 //! - `POST /v1/models/{name}/promote`, `/rollback`: as below `/v1/routes`.
+//! - `POST /v1/models/{name}/scale?version=3` with `{"replicas": 2}`: as `/v1/stages/{stage}/replicas`, for the stage of the
+//!   model's default version or of that one.
 //! - `PUT /v1/models/{name}/versions/{version}` with the bytes of a model file, if the repository takes any, and
 //!   `DELETE` of the same path.
 //!
@@ -32,7 +34,7 @@ use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
 use super::Admin;
-use super::changes::{end_rollout_of, method_not_allowed, named, rollout_now};
+use super::changes::{end_rollout_of, method_not_allowed, named, replicas_of, rollout_now, scale_stage};
 use crate::config::HttpConfig;
 use crate::error::ApiError;
 use crate::model_repository::{ModelRepository, RepositoryError, RepositoryModel, RepositoryVersion};
@@ -117,8 +119,18 @@ fn rollout_of(verb: &str, query: &str) -> Result<(Option<u64>, Rollout), ApiErro
     Ok((version, min_calls.into_iter().fold(rollout, Rollout::min_calls)))
 }
 
+/// The query of a change of one version.
+fn version_of(query: &str) -> Result<Option<u64>, ApiError> {
+    let number = query.strip_prefix("version=").map(str::parse);
+    match number {
+        None if query.is_empty() => Ok(None),
+        Some(Ok(version)) => Ok(Some(version)),
+        _ => Err(ApiError::new(ErrorKind::InvalidInput, "it has the parameter `version`, a whole number")),
+    }
+}
+
 /// What follows the name of a model in the path of a change.
-pub(super) const VERBS: [&str; 6] = ["load", "unload", "canary", "shadow", "promote", "rollback"];
+pub(super) const VERBS: [&str; 7] = ["load", "unload", "canary", "shadow", "promote", "rollback", "scale"];
 
 /// What is below `/v1/models/`.
 pub(super) async fn below(
@@ -127,7 +139,7 @@ pub(super) async fn below(
     uri: Uri,
     Extension(config): Extension<Arc<HttpConfig>>,
     path: Result<Path<String>, PathRejection>,
-    request: Request,
+    mut request: Request,
 ) -> Result<Response, ApiError> {
     let path = named(path)?;
     let version = path.rsplit_once("/versions/");
@@ -135,6 +147,13 @@ pub(super) async fn below(
     match (&method, changed) {
         (&Method::POST, Some((name, verb @ ("promote" | "rollback")))) => {
             Ok(Json(end_rollout_of(&admin, &format!("/{name}"), verb).await?).into_response())
+        }
+        (&Method::POST, Some((name, "scale"))) => {
+            let version = version_of(uri.query().unwrap_or_default())?;
+            let stage = repository(&admin)?.stage_of(&format!("/{name}"), version);
+            let stage = stage.map_err(|error| refused(name, "scale", error))?;
+            let replicas = replicas_of(&mut request, &config).await?;
+            Ok(Json(scale_stage(&admin, &stage, replicas).await?).into_response())
         }
         (&Method::POST, Some((name, verb))) => {
             let (repository, route) = (repository(&admin)?, format!("/{name}"));

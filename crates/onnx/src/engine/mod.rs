@@ -5,6 +5,7 @@
 
 pub(crate) mod onnxruntime;
 pub(crate) mod rten;
+mod rten_unsupported;
 
 use std::fmt;
 
@@ -67,7 +68,7 @@ impl EngineError {
     /// Adds that ONNX Runtime can run what this engine cannot.
     pub(crate) fn or_onnx_runtime(mut self) -> Self {
         self.message +=
-            "; ONNX Runtime runs every model of the format: `pip install onnxruntime`, or name its `library`";
+            "; engine \"onnxruntime\" runs every model of the format: `pip install onnxruntime`, or name its `library`";
         self
     }
 }

@@ -10,7 +10,7 @@ use callboard_codec::{DType, Element, Tensor, Value};
 use rten::{Model, NodeId, RunOptions, ThreadPool, Value as RtenValue, ValueView};
 use rten_tensor::{Layout, Tensor as RtenTensor, TensorView};
 
-use super::{Engine, EngineError};
+use super::{Engine, EngineError, rten_unsupported};
 use crate::signature::{ModelHeader, TensorSpec};
 
 const NAME: &str = "rten";
@@ -24,7 +24,8 @@ pub(crate) struct RtenEngine {
 }
 
 impl RtenEngine {
-    /// Loads from the bytes that the signature was read from. With external data, rten has to open the files itself.
+    /// Loads from the bytes that the signature was read from, unless rten would compute the model wrongly. With external
+    /// data, rten has to open the files itself.
     pub(crate) fn load(
         path: &Path,
         file: Vec<u8>,
@@ -32,6 +33,8 @@ impl RtenEngine {
         threads: Option<NonZeroUsize>,
     ) -> Result<Self, EngineError> {
         let signature = &header.signature;
+        rten_unsupported::check(&header.graph, signature.opset()).map_err(|error| EngineError::new(NAME, error))?;
+        rten_unsupported::warn_of_ties(path, &header.graph);
         let model = if header.has_external_data { Model::load_file(path) } else { Model::load(file) };
         let model = model.map_err(|error| EngineError::new(NAME, error))?;
         let node = |spec: &TensorSpec| model.node_id(spec.name()).map_err(|error| EngineError::new(NAME, error));

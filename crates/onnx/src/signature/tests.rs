@@ -35,7 +35,7 @@ fn model(input: Vec<ValueInfoProto>, output: Vec<ValueInfoProto>) -> ModelProto 
     ModelProto {
         ir_version: Some(8),
         producer_name: None,
-        graph: Some(GraphProto { initializer: Vec::new(), input, output }),
+        graph: Some(GraphProto { input, output, ..GraphProto::default() }),
         opset_import: vec![OperatorSetIdProto { domain: None, version: Some(17) }],
     }
 }

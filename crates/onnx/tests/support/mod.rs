@@ -12,6 +12,7 @@ use prost::{Message, Oneof};
 /// `TensorProto.DataType`.
 pub(crate) const F32: i32 = 1;
 pub(crate) const U8: i32 = 2;
+pub(crate) const I32: i32 = 6;
 pub(crate) const I64: i32 = 7;
 pub(crate) const BOOL: i32 = 9;
 pub(crate) const F64: i32 = 11;
@@ -74,18 +75,27 @@ struct Node {
     domain: String,
 }
 
-/// An attribute of integers.
+/// An attribute: integers, an integer, a text or a graph.
 #[derive(Clone, PartialEq, Message)]
 struct Attribute {
     #[prost(string, tag = "1")]
     name: String,
+    #[prost(int64, optional, tag = "3")]
+    i: Option<i64>,
+    #[prost(string, optional, tag = "4")]
+    s: Option<String>,
+    #[prost(message, optional, tag = "6")]
+    g: Option<Graph>,
     #[prost(int64, repeated, packed = "false", tag = "8")]
     ints: Vec<i64>,
     #[prost(int32, tag = "20")]
     r#type: i32,
 }
 
-/// `AttributeProto.INTS`.
+/// `AttributeProto.AttributeType`.
+const INT: i32 = 2;
+const STRING: i32 = 3;
+const GRAPH: i32 = 5;
 const INTS: i32 = 7;
 
 #[derive(Clone, PartialEq, Message)]
@@ -248,15 +258,35 @@ impl Graph {
     }
 
     /// The last node has this attribute.
-    pub(crate) fn with(mut self, name: &str, ints: &[i64]) -> Self {
-        let node = self.node.last_mut().unwrap();
-        node.attribute.push(Attribute { name: name.to_owned(), ints: ints.to_vec(), r#type: INTS });
+    pub(crate) fn with(self, name: &str, ints: &[i64]) -> Self {
+        self.attribute(Attribute { name: name.to_owned(), ints: ints.to_vec(), r#type: INTS, ..Attribute::default() })
+    }
+
+    pub(crate) fn with_int(self, name: &str, int: i64) -> Self {
+        self.attribute(Attribute { name: name.to_owned(), i: Some(int), r#type: INT, ..Attribute::default() })
+    }
+
+    pub(crate) fn with_text(self, name: &str, text: &str) -> Self {
+        let text = Some(text.to_owned());
+        self.attribute(Attribute { name: name.to_owned(), s: text, r#type: STRING, ..Attribute::default() })
+    }
+
+    pub(crate) fn with_graph(self, name: &str, graph: Self) -> Self {
+        self.attribute(Attribute { name: name.to_owned(), g: Some(graph), r#type: GRAPH, ..Attribute::default() })
+    }
+
+    fn attribute(mut self, attribute: Attribute) -> Self {
+        self.node.last_mut().unwrap().attribute.push(attribute);
         self
     }
 
     pub(crate) fn to_onnx(&self) -> Vec<u8> {
+        self.to_opset(17)
+    }
+
+    pub(crate) fn to_opset(&self, opset: i64) -> Vec<u8> {
         let set = |domain: &str, version| OperatorSet { domain: domain.to_owned(), version };
-        let opset_import = vec![set("", 17), set(ML, 3)];
+        let opset_import = vec![set("", opset), set(ML, 3)];
         ModelProto { ir_version: 8, graph: Some(self.clone()), opset_import }.encode_to_vec()
     }
 

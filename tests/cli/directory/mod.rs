@@ -1,4 +1,8 @@
-//! A directory of models: `serve`, `models list`, `load` and `unload`, `--watch`, and what may be wrong with it.
+//! A directory of models: `serve`, `models list`, `load` and `unload`, `--watch` and uploads. What may be wrong with it
+//! is in `hostile`, and how a version is tried with some of the calls in `rollouts`.
+
+mod hostile;
+mod rollouts;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -10,7 +14,7 @@ use std::time::Instant;
 
 use serde_json::{Value, json};
 
-use crate::adder::{adder, allocator, crasher};
+use crate::adder::adder;
 use crate::support::{Answer, Server, TEST_TIMEOUT, callboard, directory, failure, run};
 
 /// A directory of models, and the node that serves it.
@@ -202,59 +206,6 @@ fn load_and_unload_change_one_model_and_keep_version_numbers() {
 }
 
 #[test]
-fn a_broken_version_never_goes_live_and_says_why() {
-    let models = Models::new();
-    models.add("a", 1, 1.0);
-    models.write("a/model.toml", b"versions = \"all\"\n");
-    models.write("broken/1/model.onnx", b"not a model");
-    models.write("settings/model.toml", b"replica = 2\n");
-    models.add("settings", 1, 1.0);
-    let mut node = models.serve(&[]);
-    assert_eq!((node.adds("/a"), node.adds("/broken"), node.adds("/settings")), (Ok(1.0), Err(404), Err(404)));
-    assert_eq!(node.get("/readyz").0, 200, "the others are served");
-    let listed = node.listed();
-    assert!(!listed["broken 1"].0 && listed["broken 1"].1.contains("broken/1/model.onnx"), "{listed:?}");
-    assert!(listed["settings"].1.contains("model.toml:1: unknown key `replica`; did you mean"), "{listed:?}");
-
-    let whole = adder(2.0);
-    for (content, reason) in [(&whole[..whole.len() / 2], "cannot use model"), (&[], "the file is empty")] {
-        models.write("a/2/model.onnx", content);
-        let (code, text) = node.models(&["load", "a"]);
-        assert_eq!(code, Some(if content.is_empty() { 0 } else { 1 }), "{text}");
-        assert_eq!((node.adds("/a"), node.adds("/a/versions/2")), (Ok(1.0), Err(404)), "version 1 stays");
-        let (served, why) = node.listed()["a 2"].clone();
-        assert!(!served && why.contains(reason), "{why}");
-    }
-    // A served version whose new file is broken is served from its earlier file.
-    models.write("a/1/model.onnx", b"cut");
-    let (code, text) = node.models(&["load", "a"]);
-    assert_eq!(code, Some(1));
-    assert!(text.contains("failed to load `a`: version 1: "), "{text}");
-    assert_eq!((node.adds("/a"), node.adds("/a/versions/1")), (Ok(1.0), Ok(1.0)));
-    assert!(node.listed()["a 1"].1.starts_with("the earlier file is served; the new one: "));
-
-    models.add("a", 2, 2.0);
-    models.add("a", 1, 1.5);
-    assert_eq!(node.models(&["load", "a"]).0, Some(0));
-    assert_eq!((node.adds("/a"), node.adds("/a/versions/1")), (Ok(2.0), Ok(1.5)));
-    node.server.signal("TERM");
-    node.server.wait();
-    let said = node.server.stderr_lines.iter().filter(|line| line.contains("broken") && line.contains("not served"));
-    assert_eq!(said.count(), 1, "{:#?}", node.server.stderr_lines);
-}
-
-#[test]
-fn a_directory_without_a_model_to_serve_does_not_start() {
-    let models = Models::new();
-    let serve = || callboard(["serve", models.path.to_str().unwrap(), "--http", "127.0.0.1:0", "--admin", "none"]);
-    let (error, code) = failure(serve());
-    assert!(code == 2 && error.contains("NAME/1/model.onnx or NAME.onnx"), "{error}");
-    models.write("a/v1/model.onnx", &adder(1.0));
-    let (error, code) = failure(serve());
-    assert!(code == 2 && error.contains("a version v1: a version is a whole number"), "{error}");
-}
-
-#[test]
 fn watched_versions_go_live_change_and_go_while_calls_are_answered() {
     let models = Models::new();
     models.add("a", 1, 1.0);
@@ -294,50 +245,6 @@ fn two_nodes_watch_one_directory() {
 }
 
 #[test]
-fn names_that_cannot_be_served_are_listed_with_their_reasons() {
-    let models = Models::new();
-    models.add("good", 1, 1.0);
-    models.write("good/v2/model.onnx", &adder(2.0));
-    models.write("good/03/model.onnx", &adder(3.0));
-    fs::create_dir_all(models.path.join("good/4/model.onnx")).unwrap();
-    models.add("bad name", 1, 1.0);
-    models.add("metrics", 1, 1.0);
-    let huge = models.path.join("good/5/model.onnx");
-    fs::create_dir_all(huge.parent().unwrap()).unwrap();
-    fs::File::create(huge).unwrap().set_len(3 << 30).unwrap();
-    #[cfg(unix)]
-    {
-        let outside = directory();
-        fs::write(outside.join("secret.onnx"), adder(6.0)).unwrap();
-        fs::create_dir_all(models.path.join("good/6")).unwrap();
-        std::os::unix::fs::symlink(outside.join("secret.onnx"), models.path.join("good/6/model.onnx")).unwrap();
-    }
-    let node = models.serve(&[]);
-    let listed = node.listed();
-    for (row, reason) in [
-        ("good v2", "not `v2`"),
-        ("good 03", "without leading zeros"),
-        ("good 4", "it is a directory"),
-        ("good 5", "has 3221225472 bytes, more than the 2147483648"),
-        ("bad name", "cannot be a route"),
-        ("metrics", "the http edge keeps that path"),
-    ] {
-        assert!(!listed[row].0 && listed[row].1.contains(reason), "{row}: {listed:?}");
-    }
-    #[cfg(unix)]
-    assert!(listed["good 6"].1.contains("outside of the directory"), "{listed:?}");
-    assert_eq!(node.adds("/good"), Ok(1.0));
-
-    let answer = node.server.request("POST /v2/repository/index HTTP/1.1", b"");
-    let index: Vec<Value> = serde_json::from_str(&answer.body).unwrap();
-    let row =
-        |version: &str| index.iter().find(|row| row["name"] == "good" && row["version"] == version).unwrap().clone();
-    assert_eq!(row("1"), json!({ "name": "good", "version": "1", "state": "READY", "reason": "" }));
-    assert_eq!(row("v2")["state"], "UNAVAILABLE");
-    assert!(row("4")["reason"].as_str().unwrap().contains("directory"), "{index:?}");
-}
-
-#[test]
 fn no_call_fails_while_versions_change() {
     let models = Models::new();
     models.add("a", 1, 1.0);
@@ -365,77 +272,6 @@ fn no_call_fails_while_versions_change() {
     assert!(answers.iter().all(Result::is_ok), "{answers:?}");
     assert!(answers.len() > 10 && answers.windows(2).any(|pair| pair[0] != pair[1]), "{} answers", answers.len());
     assert_eq!(node.adds("/a"), Ok(6.5));
-}
-
-#[test]
-fn a_half_written_file_is_taken_when_it_is_whole() {
-    let models = Models::new();
-    models.add("a", 1, 1.0);
-    let node = models.serve(&["--watch", "100ms"]);
-    let whole = adder(2.0);
-    let (first, rest) = whole.split_at(whole.len() / 2);
-    fs::create_dir_all(models.path.join("a/2")).unwrap();
-    let mut file = fs::File::create(models.path.join("a/2/model.onnx")).unwrap();
-    file.write_all(first).unwrap();
-    node.wait_for_reason("a 2", "cannot use model");
-    assert_eq!(node.adds("/a"), Ok(1.0));
-    file.write_all(rest).unwrap();
-    node.wait_until_adds("/a", Ok(2.0));
-}
-
-#[cfg(unix)]
-#[test]
-fn an_isolated_model_that_crashes_at_its_warm_up_costs_nothing_else() {
-    let models = Models::new();
-    models.add("a", 1, 1.0);
-    models.write("crash/1/model.onnx", &crasher());
-    models.write("crash/model.toml", b"isolate = true\n");
-    let node = models.serve(&[]);
-    assert_eq!((node.adds("/a"), node.adds("/crash")), (Ok(1.0), Err(404)));
-    let (served, reason) = node.listed()["crash 1"].clone();
-    assert!(!served && !reason.is_empty(), "{reason}");
-    // The same while it serves.
-    models.write("a/model.toml", b"isolate = true\n");
-    models.write("a/2/model.onnx", &crasher());
-    let (code, text) = node.models(&["load", "a"]);
-    assert!(code == Some(1) && text.contains("version 2: "), "{text}");
-    assert_eq!(node.adds("/a"), Ok(1.0));
-}
-
-/// A small item asks for 4 GiB, more than its process may have. The node and other calls do not notice.
-#[cfg(target_os = "linux")]
-#[test]
-fn an_isolated_model_that_exceeds_its_memory_limit_fails_that_call_alone() {
-    let models = Models::new();
-    models.add("a", 1, 1.0);
-    models.write("hungry/1/model.onnx", &allocator());
-    models.write("hungry/model.toml", b"isolate = true\nthreads = 1\nmemory_limit = \"2GiB\"\n");
-    let node = models.serve(&[]);
-    let ask = |floats: u64| {
-        let head = "POST /hungry HTTP/1.1\r\ncontent-type: application/json";
-        node.server.request(head, format!("{{\"x\":[{floats}]}}").as_bytes())
-    };
-    assert_eq!(ask(1 << 10).status, 200);
-    let refused = ask(1 << 30);
-    assert_eq!(refused.status, 500, "{}", refused.body);
-    assert!(refused.body.contains("worker_failed") && refused.body.contains("memory limit"), "{}", refused.body);
-    assert_eq!((ask(1 << 10).status, node.adds("/a")), (200, Ok(1.0)));
-}
-
-#[test]
-fn a_memory_limit_without_a_process_of_its_own_or_of_no_size_is_refused() {
-    let models = Models::new();
-    models.add("a", 1, 1.0);
-    models.write("b/1/model.onnx", &adder(2.0));
-    models.write("b/model.toml", b"memory_limit = \"2GiB\"\n");
-    models.add("c", 1, 1.0);
-    models.write("c/model.toml", b"isolate = true\nmemory_limit = \"2GB\"\n");
-    let node = models.serve(&[]);
-    assert_eq!((node.adds("/a"), node.adds("/b"), node.adds("/c")), (Ok(1.0), Err(404), Err(404)));
-    for (model, expected) in [("b 1", "set `isolate = true`"), ("c 1", "expected a size such as \"2GiB\", got `2GB`")] {
-        let (_, reason) = node.listed()[model].clone();
-        assert!(reason.contains(expected), "{reason}");
-    }
 }
 
 #[test]
@@ -490,6 +326,81 @@ fn a_model_is_uploaded_checked_served_and_removed() {
     assert!(String::from_utf8_lossy(&output.stderr).contains("models.uploads"), "{output:?}");
 }
 
+/// An engine that tells of each load does so once.
+#[test]
+fn an_uploaded_model_is_built_once() {
+    let models = Models::new();
+    models.add("a", 1, 1.0);
+    models.write("lazy/model.toml", b"replicas = { min = 0, max = 1 }\n");
+    models.add("lazy", 1, 1.0);
+    let mut node = models.serve(&["--model-uploads", "4KiB", "--log", "info"]);
+    let file = directory().join("upload");
+    for (name, addend) in [("up", 3.0), ("lazy", 4.0)] {
+        fs::write(&file, adder(addend)).unwrap();
+        let path = format!("/v1/models/{name}/versions/3");
+        let output = run(&["call", &node.admin, &path, "--method", "PUT", "--file", file.to_str().unwrap()]);
+        assert!(output.status.success(), "{output:?}");
+        // A model that its first call opens has its file by then.
+        assert_eq!(node.adds(&format!("/{name}")), Ok(addend.into()));
+    }
+    node.server.signal("TERM");
+    node.server.wait();
+    let loads = |place: &str| {
+        let lines = node.server.stderr_lines.iter();
+        lines.filter(|line| line.contains("rten runs this model") && line.contains(place)).count()
+    };
+    // ONNX Runtime says nothing of a load.
+    if loads("a/1/model.onnx") == 1 {
+        assert_eq!((loads(".upload-"), loads("up/3/model.onnx")), (1, 0), "{:#?}", node.server.stderr_lines);
+    }
+}
+
+#[test]
+fn broken_models_are_told_in_the_order_of_their_names_and_cost_no_other() {
+    let models = Models::new();
+    for name in ["a", "c", "e", "g", "i"] {
+        models.add(name, 1, 1.0);
+        models.write(&format!("{name}x/1/model.onnx"), b"no model");
+    }
+    models.write("d/model.toml", b"replica = 2\n");
+    models.add("d", 1, 1.0);
+    let mut node = models.serve(&[]);
+    for name in ["a", "c", "e", "g", "i"] {
+        assert_eq!(node.adds(&format!("/{name}")), Ok(1.0));
+    }
+    node.server.signal("TERM");
+    node.server.wait();
+    let told = node.server.stderr_lines.iter().filter(|line| line.contains("not served"));
+    let names: Vec<&str> = told.map(|line| line.split("model=").nth(1).unwrap().split(' ').next().unwrap()).collect();
+    assert_eq!(names, ["ax", "cx", "d", "ex", "gx", "ix"].map(|name| format!("{name:?}")));
+}
+
+#[test]
+fn a_version_is_scaled_by_its_model() {
+    let models = Models::new();
+    models.add("add", 1, 1.0);
+    models.add("add", 2, 2.0);
+    models.write("add/model.toml", b"versions = \"all\"\nreplicas = { min = 1, max = 3 }\n");
+    let node = models.serve(&[]);
+    for (args, stage) in [(["scale", "add", "2"], "add:2"), (["scale", "add:1", "3"], "add:1")] {
+        let (code, text) = node.models(&args);
+        assert_eq!((code, text.trim()), (Some(0), format!("stage {stage}: {} replicas", args[2]).as_str()));
+        let status: Value = serde_json::from_slice(&run(&["status", &node.admin, "--json"]).stdout).unwrap();
+        let stages = status["node"]["stages"].as_array().unwrap();
+        let found = stages.iter().find(|found| found["name"] == stage && found["part"] == "serving").unwrap();
+        assert_eq!(found["scaling"]["target"].to_string(), args[2]);
+    }
+    for (args, expected) in [
+        (["scale", "other", "2"], "there is no model `other`"),
+        (["scale", "add:9", "2"], "version 9 is not served"),
+        (["scale", "add", "4"], "3"),
+        (["scale", "add", "1..3"], "expected a whole number; the bounds"),
+    ] {
+        let (code, text) = node.models(&args);
+        assert!(code != Some(0) && text.contains(expected), "{args:?}: {text}");
+    }
+}
+
 #[test]
 fn the_admin_listener_pages_its_models_and_documents_itself() {
     let models = Models::new();
@@ -523,6 +434,7 @@ fn the_admin_listener_pages_its_models_and_documents_itself() {
             "/v1/models/{name}/load",
             "/v1/models/{name}/promote",
             "/v1/models/{name}/rollback",
+            "/v1/models/{name}/scale",
             "/v1/models/{name}/shadow",
             "/v1/models/{name}/unload",
             "/v1/models/{name}/versions/{version}",
@@ -542,108 +454,15 @@ fn the_admin_listener_pages_its_models_and_documents_itself() {
     }
 }
 
-/// Also that the metrics of a rollout are those of the operations page.
-#[test]
-fn a_version_is_tried_with_a_share_of_the_calls_and_taken_back() {
-    let models = Models::new();
-    models.add("add", 1, 1.0);
-    models.add("add", 2, 2.0);
-    models.write("add/model.toml", b"versions = \"all\"\ndefault = 1\n");
-    let node = models.serve(&[]);
-    let (code, text) = node.models(&["canary", "add:3", "--share", "50%"]);
-    assert!(code == Some(1) && text.contains("version 3 is not served"), "{text}");
-    let (code, text) = node.models(&["canary", "add:2", "--share", "50%", "--min-calls", "20"]);
-    assert_eq!(code, Some(0), "{text}");
-    let rollout = || {
-        let status = run(&["status", &node.admin]);
-        String::from_utf8(status.stdout).unwrap()
-    };
-    assert!(rollout().contains("running"), "{}", rollout());
-    let answers: Vec<_> = (0..100).map(|_| node.adds("/add").unwrap()).collect();
-    let of_current = answers.iter().filter(|answer| **answer == 1.0).count();
-    assert!(of_current >= 10 && answers.len() - of_current >= 20, "{answers:?}");
-    node.wait_until_adds("/add", Ok(2.0));
-    assert!(rollout().contains("promoted") && rollout().contains("0 of 20 calls failed"), "{}", rollout());
-
-    let (code, text) = node.models(&["rollback", "add"]);
-    assert!(code == Some(0) && text.contains("rolled_back, by order"), "{text}");
-    assert_eq!(node.adds("/add"), Ok(1.0));
-    let (code, text) = node.models(&["rollback", "add"]);
-    assert!(code == Some(1) && text.contains("no older revision is kept"), "{text}");
-
-    let metrics = node.server.request("GET /metrics HTTP/1.1\r\naccept: application/openmetrics-text", b"").body;
-    let page = fs::read_to_string("docs/operations.md").unwrap();
-    let served = metrics.lines().filter_map(|line| line.strip_prefix("# TYPE callboard_rollout_"));
-    let documented = page.lines().filter_map(|line| line.strip_prefix("| `callboard_rollout_"));
-    let documented = documented.map(|row| row.split(" | ").take(2).collect::<Vec<_>>().join(" ").replace('`', ""));
-    assert_eq!(served.collect::<Vec<_>>(), documented.collect::<Vec<_>>());
-}
-
-/// A promotion is a decision of the operators: what happens to other versions does not undo it.
-#[test]
-fn the_default_follows_a_promotion_and_the_replicas_a_replacement() {
-    let models = Models::new();
-    models.add("add", 1, 1.0);
-    models.add("add", 2, 2.0);
-    models.write("add/model.toml", b"versions = \"all\"\ndefault = 1\n");
-    let node = models.serve(&[]);
-    let default = || -> Value {
-        let answer = run(&["call", &node.admin, "/v1/models/add"]);
-        serde_json::from_slice::<Value>(&answer.stdout).unwrap()["default_version"].clone()
-    };
-    let (code, text) = node.models(&["canary", "add:2", "--share", "7%"]);
-    assert!(code == Some(0) && text.contains("/add: running, canary with 7% of the calls"), "{text}");
-    assert_eq!((node.models(&["promote", "add"]).0, default(), node.adds("/add")), (Some(0), json!(2), Ok(2.0)));
-    models.add("add", 3, 3.0);
-    assert_eq!(node.models(&["load", "add"]).0, Some(0));
-    assert_eq!((default(), node.adds("/add"), node.adds("/add/versions/3")), (json!(2), Ok(2.0), Ok(3.0)));
-
-    let replicas = |stage: &str| -> Value {
-        let status: Value = serde_json::from_slice(&run(&["status", &node.admin, "--json"]).stdout).unwrap();
-        let stages = status["node"]["stages"].as_array().unwrap();
-        stages.iter().find(|found| found["name"] == stage && found["part"] == "serving").unwrap()["scaling"]["target"]
-            .clone()
-    };
-    let scaled = run(&["call", &node.admin, "/v1/stages/add:2/replicas", "--json", "{\"replicas\": 3}"]);
-    assert!(scaled.status.success(), "{scaled:?}");
-    models.add("add", 2, 2.5);
-    assert_eq!(node.models(&["load", "add"]).0, Some(0));
-    assert_eq!((node.adds("/add"), replicas("add:2"), replicas("add:3")), (Ok(2.5), json!(3), json!(1)));
-
-    // Other settings are another decision.
-    models.write("add/model.toml", b"versions = \"all\"\ndefault = 3\nreplicas = 2\n");
-    assert_eq!(node.models(&["load", "add"]).0, Some(0));
-    assert_eq!((default(), node.adds("/add"), replicas("add:2")), (json!(3), Ok(3.0), json!(2)));
-}
-
-#[test]
-fn a_version_gets_copies_of_calls_unless_its_contract_forbids_it() {
-    let models = Models::new();
-    for (name, settings) in [("add", ""), ("once", "contract = \"at_most_once\"\n")] {
-        models.add(name, 1, 1.0);
-        models.add(name, 2, 2.0);
-        models.write(&format!("{name}/model.toml"), format!("versions = \"all\"\ndefault = 1\n{settings}").as_bytes());
-    }
-    let node = models.serve(&[]);
-    let (code, text) = node.models(&["shadow", "once:2", "--share", "100%"]);
-    assert!(code == Some(1) && text.contains("at_most_once"), "{text}");
-    let (code, text) = node.models(&["shadow", "add:2", "--share", "100%"]);
-    assert!(code == Some(0) && text.contains("/add: running, shadow with 100% of the calls"), "{text}");
-    let status = || String::from_utf8(run(&["status", &node.admin]).stdout).unwrap();
-    let end = Instant::now() + TEST_TIMEOUT;
-    while !status().contains("rolled_back") {
-        assert!(node.adds("/add") == Ok(1.0) && Instant::now() < end, "{}", status());
-    }
-    assert!(status().contains("answers differ"), "{}", status());
-}
-
 #[test]
 fn a_file_beside_the_models_has_the_settings_of_the_node() {
     let models = Models::new();
     models.add("add", 1, 1.0);
     models.write("add/model.toml", b"contract = \"pure\"\ncache = \"1MiB\"\n");
-    models.write("callboard.toml", b"[http]\nmax_body_bytes = \"100B\"\n[models]\nwatch = \"100ms\"\n");
+    let file = "[http]\nmax_body_bytes = \"100B\"\n[models]\nwatch = \"100ms\"\n[models.defaults]\nreplicas = 2\n";
+    models.write("callboard.toml", file.as_bytes());
     let node = models.serve(&[]);
+    assert_eq!(node.get("/v2/models/add/config").1["instance_group"][0]["count"], json!(2));
     models.add("add", 2, 2.0);
     node.wait_until_adds("/add", Ok(2.0));
     let input = json!({ "inputs": [{ "name": "x", "datatype": "FP32", "shape": [1, 1], "data": [7] }] }).to_string();
@@ -661,40 +480,4 @@ fn a_file_beside_the_models_has_the_settings_of_the_node() {
     models.write("callboard.toml", b"[[route]]\n");
     let (error, _) = failure(serve());
     assert!(error.contains("at least one [[stage]]"), "{error}");
-}
-
-#[test]
-fn hostile_uploads_and_settings_cost_nothing_else() {
-    let models = Models::new();
-    models.add("a", 1, 1.0);
-    models.write("garbage/model.toml", &[0xff, 0, 0x1b, b'[']);
-    models.add("garbage", 1, 1.0);
-    models.write("versions/model.toml", b"versions = [0]\n");
-    models.add("versions", 1, 1.0);
-    let node = models.serve(&["--model-uploads", "4KiB"]);
-    let listed = node.listed();
-    for name in ["garbage", "versions"] {
-        assert!(!listed[name].0 && listed[name].1.contains("model.toml"), "{listed:?}");
-    }
-    // A body that ends before its announced length, then a whole one.
-    let mut cut = TcpStream::connect(node.admin.trim_start_matches("http://")).unwrap();
-    let head = "PUT /v1/models/cut/versions/1 HTTP/1.1\r\nhost: localhost\r\ncontent-length: 1000\r\n\r\n";
-    cut.write_all(&[head.as_bytes(), b"half"].concat()).unwrap();
-    drop(cut);
-    let file = directory().join("upload");
-    fs::write(&file, adder(5.0)).unwrap();
-    let put =
-        || run(&["call", &node.admin, "/v1/models/up/versions/1", "--method", "PUT", "--file", file.to_str().unwrap()]);
-    let end = Instant::now() + TEST_TIMEOUT;
-    while !put().status.success() {
-        assert!(Instant::now() < end, "{:?}", put());
-    }
-    // Two at once of one version: each is whole, or refused as another one arrives.
-    let both = std::thread::scope(|scope| [scope.spawn(put), scope.spawn(put)].map(|put| put.join().unwrap()));
-    assert!(both.iter().any(|output| output.status.success()), "{both:?}");
-    assert_eq!((node.adds("/up"), node.adds("/a"), node.adds("/cut")), (Ok(5.0), Ok(1.0), Err(404)));
-    let hidden = fs::read_dir(&models.path)
-        .unwrap()
-        .filter(|entry| entry.as_ref().unwrap().file_name().to_string_lossy().starts_with('.'));
-    assert_eq!(hidden.count(), 0);
 }
