@@ -136,7 +136,7 @@ def test_an_output_that_does_not_fit_is_no_error_of_the_input() -> None:
         errors = [called.value, replied.value, streamed, *asyncio.run(asynchronous(node.url))]
         for error, request in zip(errors, node.requests, strict=True):
             assert isinstance(error, InternalError) and (error.kind, error.was_started) == ("internal", True)
-            assert "route `/point` gives a value that does not fit `returns=Point`" in error.message
+            assert "route `/point` gives a value that cannot be read as `Point`: " in error.message
             assert error.details == {"fields": [{"path": "$.x", "message": "Expected `int`, got `str`"}]}
             assert error.request_id == request.headers["x-request-id"]
         assert len({error.request_id for error in errors}) == 6

@@ -280,6 +280,12 @@ def _holder(hint: Any) -> Any:
     return msgspec.defstruct("Value", [("value", hint)], array_like=True)
 
 
+def unreadable_output(route: str, hint: Any, error: InvalidInput) -> tuple[str, dict[str, Any]]:
+    """The message and details of an output that its caller cannot read as this hint. Its input is not to blame."""
+    message = f"route `{route}` gives a value that cannot be read as `{_name(hint)}`: {error}"
+    return message, {"fields": [{"path": path, "message": text} for path, text in error.fields]}
+
+
 def _invalid(error: msgspec.ValidationError) -> InvalidInput:
     message, _, place = str(error).rpartition(" - at `")
     message, place = (message, place.rstrip("`")) if message else (str(error), "$")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
 
 from callboard._api import CallError, InvalidInput, _route
 from callboard._envelope import Buffer, Decoder, EnvelopeError, encode_pieces
-from callboard._signature import _name, _normal, convert
+from callboard._signature import _normal, convert, unreadable_output
 from callboard.client import _arguments
 from callboard.client.errors import InternalError, InvalidInputError, InvalidOutputError
 from callboard.client.transport import Options, Priority, Settings, without_user
@@ -157,9 +157,8 @@ class BaseClient:
             message = f"route `{route}` gives bytes that cannot be read: {error}"
             raise InternalError(message, kind="internal", request_id=options.request_id) from error
         except InvalidInput as error:
-            message = f"route `{route}` gives a value that does not fit `returns={_name(hint)}`: {error}"
-            fields = [{"path": path, "message": text} for path, text in error.fields]
-            details, request_id = {"fields": fields}, options.request_id
+            message, details = unreadable_output(route, hint, error)
+            request_id = options.request_id
             raise InvalidOutputError(message, kind="internal", details=details, request_id=request_id) from error
 
 
