@@ -114,9 +114,13 @@ def failure_of_problem(
     status = status if isinstance(status, int) else None
     kind = text("kind") or _KINDS.get(status or 0, "internal")
     retryable = problem.get("retryable") is True
+    message = text("message") or text("detail") or text("title") or "no message"
+    if text("error_type") == "not_acceptable" and _STREAM_TYPE in message:
+        # The caller has asked for one output, and not for a media type.
+        message = "this route answers with a stream: use `replies`"
     return Failure(
         kind,
-        text("message") or text("detail") or text("title") or "no message",
+        message,
         details=problem.get("details"),
         remote_traceback=text("remote_trace"),
         request_id=text("request_id") or request_id,
