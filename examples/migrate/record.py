@@ -1,8 +1,10 @@
 """Sends the requests of an example to its service in the other system, and keeps the answers for the tests.
 
-Start `before.py` by hand, as its first line says, in an environment with the packages of `requirements.txt`. Then:
+Start `before.py` by hand, as its first line says, in an environment with that system. Then:
 
     python record.py mosec http://127.0.0.1:8001
+
+A second system with the same requests has a file of its own: `python record.py torchserve URL answers-torchserve.json`.
 """
 
 import json
@@ -29,11 +31,11 @@ def ask(url: str, request: dict[str, Any]) -> dict[str, Any]:
         return {"status": status, "body": data.decode()}
 
 
-def main(name: str, url: str) -> None:
+def main(name: str, url: str, file: str = "answers.json") -> None:
     directory = Path(__file__).parent / name
     requests = json.loads((directory / "requests.json").read_text())
     answers = [json.dumps(ask(url, request)) for request in requests]
-    (directory / "answers.json").write_text("[\n  " + ",\n  ".join(answers) + "\n]\n")
+    (directory / file).write_text("[\n  " + ",\n  ".join(answers) + "\n]\n")
 
 
 if __name__ == "__main__":

@@ -16,6 +16,10 @@ ENVELOPE = "application/vnd.callboard.envelope"
 LIMIT = 30
 
 
+class Cut(bytes):
+    """The begin of an answer, after which the connection ends."""
+
+
 class Request:
     def __init__(self, head: str, body: bytes, number: int) -> None:
         line, *lines = head.split("\r\n")
@@ -136,3 +140,5 @@ class Node:
             if answer is None:
                 return None
             connection.sendall(answer)
+            if isinstance(answer, Cut):
+                return None

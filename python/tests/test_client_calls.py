@@ -70,6 +70,12 @@ def test_mistakes_are_found_before_anything_is_sent() -> None:
             client.call("/echo", 1, timout=3)  # type: ignore[call-overload]
         with pytest.raises(ValueError, match="session"):
             client.call("/echo", 1, session="a")
+        for call in (client.call, client.replies, client.stream):
+            for wrong in ("int", 3, [int]):
+                with pytest.raises(TypeError, match=r"returns=.* is not supported"):
+                    call("/echo", [1], returns=wrong)
+        with pytest.raises(TypeError, match="returns='int'"):
+            client.with_options(returns="int")
         assert node.requests == []
 
 

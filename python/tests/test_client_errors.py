@@ -18,6 +18,7 @@ from callboard import AsyncClient, CallError, Client
 from callboard.client import (
     FailedError,
     InternalError,
+    InvalidInputError,
     InvalidOutputError,
     NotFoundError,
     UnavailableError,
@@ -49,6 +50,15 @@ def test_an_error_tells_all_that_the_problem_document_tells() -> None:
     assert (error.details, error.request_id, error.was_started) == ({"n": [1]}, "r-7", True)
     if sys.version_info >= (3, 11):
         assert "Traceback: line 1" in error.__notes__[0]
+
+
+def test_a_call_of_a_streaming_route_says_how_to_read_it() -> None:
+    text = b"""{"kind": "invalid_input", "error_type": "not_acceptable", "message": "no form that `accept` allows is
+        available; available: text/event-stream, application/vnd.callboard.envelope-stream"}""".replace(b"\n", b" ")
+    with Node(lambda _: response(text, 406, "application/problem+json")) as node, Client(node.url) as client:
+        with pytest.raises(InvalidInputError, match="this route answers with a stream: use `replies`") as raised:
+            client.call("/count", 3)
+        assert raised.value.status == 406
 
 
 @pytest.mark.parametrize("broken", [{}, {"kind": 3, "message": None}, {"details": [1], "status": "x"}])
@@ -136,7 +146,7 @@ def test_an_output_that_does_not_fit_is_no_error_of_the_input() -> None:
         errors = [called.value, replied.value, streamed, *asyncio.run(asynchronous(node.url))]
         for error, request in zip(errors, node.requests, strict=True):
             assert isinstance(error, InternalError) and (error.kind, error.was_started) == ("internal", True)
-            assert "route `/point` gives a value that does not fit `returns=Point`" in error.message
+            assert "route `/point` gives a value that cannot be read as `Point`: " in error.message
             assert error.details == {"fields": [{"path": "$.x", "message": "Expected `int`, got `str`"}]}
             assert error.request_id == request.headers["x-request-id"]
         assert len({error.request_id for error in errors}) == 6

@@ -14,7 +14,7 @@ import pytest
 
 pytest.importorskip("httpx")
 
-from http_node import LIMIT, Node, Request, echo, frames, problem, response, value
+from http_node import LIMIT, Cut, Node, Request, echo, frames, problem, response, value
 
 from callboard import AsyncClient, CallError, Client
 from callboard._envelope import decode, encode
@@ -26,6 +26,8 @@ from callboard.client import (
     UnavailableError,
 )
 
+HEAD_END = b"\r\n\r\n"
+
 
 def test_replies_come_one_by_one_and_a_cut_stream_is_an_error() -> None:
     with Node(lambda request: frames(1, [2], end=decode(request.body))) as node, Client(node.url) as client:
@@ -34,6 +36,21 @@ def test_replies_come_one_by_one_and_a_cut_stream_is_an_error() -> None:
         assert (next(replies), next(replies)) == (1, [2])
         with pytest.raises(UnavailableError, match="cut after 2 outputs"):
             next(replies)
+
+
+def test_a_stream_whose_node_dies_says_so() -> None:
+    whole = frames(1, 2, 3)
+    chunked = whole.replace(
+        f"content-length: {len(whole.partition(HEAD_END)[2])}".encode(), b"transfer-encoding: chunked"
+    )
+    head, _, body = chunked.partition(HEAD_END)
+    cut = Cut(head + HEAD_END + b"%x\r\n%s\r\n" % (len(body) - 8, body[:-8]))
+    with Node(lambda _: cut) as node, Client(node.url) as client:
+        replies = client.replies("/count", 3)
+        assert [next(replies) for _ in range(3)] == [1, 2, 3]
+        with pytest.raises(UnavailableError, match=r"cut after 3 outputs: the connection to .* was lost") as raised:
+            next(replies)
+        assert "TLS" not in str(raised.value) and raised.value.was_started
 
 
 def test_a_route_without_a_stream_replies_once() -> None:

@@ -128,6 +128,34 @@ def test_a_client_serves_two_event_loops() -> None:
         assert len(node.requests) == 8
 
 
+def test_many_calls_at_the_same_time_keep_their_connections_and_cost_no_more_each() -> None:
+    """As many connections as calls, and none beyond `max_connections`; the cost of a call does not grow with them."""
+
+    async def main(url: str, count: int) -> int:
+        async with AsyncClient(url, max_connections=count) as client:
+            for _ in range(2):
+                assert await asyncio.gather(*(client.call("/echo", n) for n in range(3 * count))) == [*range(3 * count)]
+            looks = 0
+
+            def look(frame: Any, event: str, _: Any) -> None:
+                nonlocal looks
+                looks += event == "call" and frame.f_code.co_name == "is_idle"
+
+            sys.setprofile(look)
+            try:
+                await asyncio.gather(*(client.call("/echo", n) for n in range(count)))
+            finally:
+                sys.setprofile(None)
+        return looks // count
+
+    with Node(echo) as node:
+        few = asyncio.run(main(node.url, 8))
+        assert node.connections == 8
+        many = asyncio.run(main(node.url, 64))
+        assert node.connections == 8 + 64
+        assert many < 10 * few, (few, many)
+
+
 def test_a_client_that_is_closed_in_one_event_loop_keeps_its_connections_in_others() -> None:
     with Node(echo) as node, contextlib.closing(asyncio.new_event_loop()) as one:
         client = AsyncClient(node.url)

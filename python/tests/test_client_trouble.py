@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import ssl
 import threading
@@ -12,9 +13,9 @@ import pytest
 
 pytest.importorskip("httpx")
 
-from http_node import LIMIT, Node, Request, echo, problem, response, unused_port, value
+from http_node import LIMIT, Cut, Node, Request, echo, problem, response, unused_port, value
 
-from callboard import CallError, Client
+from callboard import AsyncClient, CallError, Client
 from callboard._envelope import encode
 from callboard.client import (
     DeadlineExceededError,
@@ -48,6 +49,22 @@ def test_a_lost_call_is_repeated_only_if_it_may_run_twice() -> None:
         node.requests.clear()
         assert client.call("/echo", 1, idempotent=True) == 1
         assert len(node.requests) == 2
+
+
+@pytest.mark.parametrize("length", [10, 60, 50_000])
+def test_an_answer_that_is_cut_is_lost(length: int) -> None:
+    """In its head and in its body: the node has died, and not another protocol."""
+
+    def answer(request: Request) -> bytes:
+        whole = value(b"x" * 100_000)
+        return Cut(whole[:length]) if request.number % 2 == 0 else whole
+
+    with Node(answer) as node, Client(node.url) as client:
+        with pytest.raises(UnavailableError, match="was lost, and the call may have run") as raised:
+            client.call("/echo", 1)
+        assert raised.value.was_started and len(node.requests) == 1
+        node.requests.clear()
+        assert len(client.call("/echo", 1, idempotent=True)) == 100_000
 
 
 def test_an_answer_503_of_a_proxy_is_repeated_only_if_the_call_may_run_twice() -> None:
@@ -144,6 +161,21 @@ def test_the_wait_for_a_node_ends() -> None:
     with pytest.raises(UnavailableError):
         Client(client.url, start_up_wait=LIMIT).call("/echo", 1, timeout=0.2)
     assert time.monotonic() - began < LIMIT
+
+
+def test_the_reason_of_the_system_is_named_and_not_what_the_caller_was_handling() -> None:
+    url = f"http://127.0.0.1:{unused_port()}"
+
+    async def asynchronous() -> None:
+        await AsyncClient(url, start_up_wait=0).call("/echo", 1)
+
+    for call in (lambda: Client(url, start_up_wait=0).call("/echo", 1), lambda: asyncio.run(asynchronous())):
+        try:
+            raise socket.gaierror(socket.EAI_NONAME, "of another call")
+        except OSError:
+            with pytest.raises(UnavailableError, match=r"no node answers at .*: \[Errno \d+\] Connect") as raised:
+                call()
+        assert "host is not known" not in str(raised.value)
 
 
 def test_a_host_without_an_address_ends_the_wait_at_once() -> None:

@@ -115,6 +115,17 @@ def test_the_error_of_a_call_is_passed_on() -> None:
         assert {key: failed[key] for key in error} == error
 
 
+def test_an_output_of_another_type_is_not_blamed_on_the_caller() -> None:
+    with Node("composed.py:Search").ready() as node:
+        node.batch(["a"])
+        for head, _ in calls(node, 2).values():
+            answer(node, head, {"name": "n", "score": "high"} if head["route"] == "/embedder" else 1)
+        (failed,), _ = node.outcomes()
+        assert failed["kind"] == "internal" and "invalid" not in failed
+        assert "route `/embedder` gives a value that cannot be read as `Label`: Expected `float`" in failed["message"]
+        assert failed["details"] == {"fields": [{"path": "$.score", "message": "Expected `float`, got `str`"}]}
+
+
 def test_synchronous_code_waits_for_the_results_of_its_node() -> None:
     with Node("composed.py:Plain").ready() as node:
         node.batch([["a", "b"]])

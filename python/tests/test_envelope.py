@@ -191,6 +191,26 @@ def test_other_types_have_a_plain_form() -> None:
     assert decode(encode([{1, 2}, bytearray(b"a"), np.str_("b")])) == [[1, 2], b"a", "b"]
 
 
+def test_models_of_pydantic_have_a_plain_form() -> None:
+    pydantic = pytest.importorskip("pydantic")
+
+    class Scores(pydantic.RootModel[dict[str, float]]):
+        pass
+
+    class Report(pydantic.BaseModel):
+        scores: Scores
+        color: Color = Color.RED
+        at: datetime.date = datetime.date(2024, 2, 29)
+
+    report = Report(scores=Scores({"a": 0.5}))
+    assert decode(encode([report])) == [{"scores": {"a": 0.5}, "color": "red", "at": "2024-02-29"}]
+    assert decode(encode(pydantic.RootModel[list[int]]([1, 2]))) == [1, 2]
+    with pytest.raises(TypeError, match=r"`pydantic\..*ModelMetaclass` cannot be sent at \$\[0\]"):
+        encode([Report])
+    with pytest.raises(TypeError, match=r"an integer beyond 64 bits at \$\[0\]\.big"):
+        encode([pydantic.create_model("Big", big=(int, ...))(big=2**64)])
+
+
 def test_times_of_pandas_are_those_of_the_standard_library() -> None:
     pd = pytest.importorskip("pandas")
     when = datetime.datetime(2024, 2, 29, 12, 0, 0, 7, datetime.timezone.utc)
@@ -269,7 +289,14 @@ def test_an_array_of_a_file_is_sent(tmp_path: Path) -> None:
         ({"a": {"1": 1, 1: 2}}, "two keys that are both written as '1' at $.a"),
         ([np.array([None])], "an array of dtype `object` cannot be sent at $[0]"),
         ([np.datetime64("2024-01-01")], "cannot be sent at $[0]"),
-        (["\ud800"], "a text that has no UTF-8"),
+        (["\ud800"], "a text that has no UTF-8: surrogates not allowed at $[0]"),
+        ({"a": {"\ud800": 1}}, "a text that has no UTF-8: surrogates not allowed at $.a"),
+        ([Label("a", Point(1, [2**64]))], "an integer beyond 64 bits at $[0].at.data[0]"),
+        ({"a": ({1}, Label("\ud800", 1))}, "a text that has no UTF-8: surrogates not allowed at $.a[1].name"),
+        ({"a": Label}, "a value of type `type` cannot be sent at $.a"),
+        ([range(3), 1j], "a value of type `range` cannot be sent at $[0]"),
+        ([1j], "a value of type `complex` cannot be sent at $[0]"),
+        ([pytest], "a value of type `module` cannot be sent at $[0]"),
     ],
 )
 def test_a_value_without_a_form_is_refused_with_its_place(value: Any, message: str) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import callboard as cb
+from callboard import _torch
 from callboard._envelope import decode, encode
 from callboard._target import routes_of
 
@@ -26,9 +27,15 @@ class Tensor:
     def cpu(self) -> Tensor:
         return Tensor(self.array, (*self.steps, "cpu"))
 
+    def resolve_conj(self) -> Tensor:
+        return Tensor(self.array, (*self.steps, "resolve_conj"))
+
+    def resolve_neg(self) -> Tensor:
+        return Tensor(self.array, (*self.steps, "resolve_neg"))
+
     def numpy(self) -> np.ndarray[Any, Any]:
-        # A tensor with a gradient, or of another device, has no array.
-        assert self.steps == ("detach", "cpu")
+        # A tensor with a gradient, of another device, or a conjugate view has no array.
+        assert self.steps == ("detach", "cpu", "resolve_conj", "resolve_neg")
         return self.array
 
 
@@ -53,13 +60,63 @@ def test_a_tensor_shares_the_memory_of_its_array(torch: Any) -> None:
     assert route.describe()["input"]["type"] == route.describe()["output"]["type"] == "array"
     array = decode(encode(np.arange(1000, dtype=np.float32)))
     tensor = route.signature.arguments(array)["x"]
-    assert isinstance(tensor, torch.Tensor) and np.shares_memory(tensor.detach().cpu().numpy(), array)
+    assert isinstance(tensor, torch.Tensor) and np.shares_memory(_torch.to_array(tensor), array)
     with cb.test_client(f) as client:
         assert client.call(array).dtype == np.float32
         # As `torch.tensor` makes them.
         assert client.call([0.5, 1]).dtype == np.float32 and client.call([1]).dtype == np.int64
         with pytest.raises(cb.InvalidInput, match="Expected an array of numbers"):
             client.call({"a": 1})
+
+
+DTYPES = [
+    "bool", "int8", "int16", "int32", "int64", "uint8", "float16", "float32", "float64", "complex64", "complex128",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_tensors_of_every_dtype_and_layout_cross(dtype: str) -> None:
+    torch = pytest.importorskip("torch")
+    whole = torch.arange(24).reshape(2, 3, 4).to(getattr(torch, dtype))
+    for tensor in (whole, whole[0, 0, 0], whole[:0], whole.transpose(0, 2), whole[:, ::2]):
+        array = decode(encode({"x": tensor}))["x"]
+        assert (array.dtype.name, array.shape) == (dtype, tuple(tensor.shape)) and array.tolist() == tensor.tolist()
+        back = _torch.from_array(array, was_list=False)
+        assert back.dtype == tensor.dtype and torch.equal(back, tensor)
+
+
+def test_views_and_gradients_are_resolved() -> None:
+    torch = pytest.importorskip("torch")
+    complexes = torch.tensor([1 + 2j, -3j])
+    for tensor in (complexes.conj(), complexes.conj().imag, torch.nn.Parameter(torch.ones(2))):
+        assert decode(encode(tensor)).tolist() == tensor.tolist()
+
+
+def test_a_tensor_without_an_array_is_refused_with_its_place() -> None:
+    torch = pytest.importorskip("torch")
+    for tensor in (torch.eye(2).to_sparse(), torch.quantize_per_tensor(torch.ones(2), 0.1, 0, torch.qint8)):
+        with pytest.raises(TypeError, match=r"`torch.Tensor` cannot be sent: .* at \$\.a\[1\]"):
+            encode({"a": [1, tensor]})
+    with pytest.raises(TypeError, match=r"`torch.Tensor` cannot be sent: .* at \$"):
+        encode(torch.empty(2, device="meta"))
+
+
+def test_a_batch_of_tensors_is_served() -> None:
+    torch = pytest.importorskip("torch")
+
+    class Scale:
+        def setup(self) -> None:
+            self.layer = torch.nn.Linear(2, 1)
+
+        def predict(self, rows: Any) -> Any:
+            return list(self.layer(torch.stack(rows)))
+
+    # The hints are texts in this file, and the module is known in the test only.
+    Scale.predict.__annotations__.update({"rows": list[torch.Tensor], "return": list[torch.Tensor]})
+    Scale.predict = cb.batched(max_batch_size=4)(Scale.predict)  # type: ignore[method-assign]
+    with cb.test_client(cb.service(Scale)) as client:
+        output = client.call(np.ones(2, np.float32))
+        assert (output.shape, output.dtype) == ((1,), np.float32)
 
 
 def test_tensors_of_two_bytes_cross() -> None:

@@ -10,6 +10,7 @@ use crate::process::run;
 use crate::python::Python;
 use crate::python_apps::{package, python, serve};
 use crate::support::{Server, TEST_TIMEOUT, directory};
+use crate::tool::JAVA;
 
 #[test]
 fn the_service_of_mosec_answers_the_same() {
@@ -55,12 +56,22 @@ fn an_unpacked_model_archive_answers_the_same() {
     in_python(&["-m", "zipfile", "-c", archive, "MAR-INF", "reviews.py", "words.json"]);
     let printed = in_python(&["-m", "callboard.mar", archive, unpacked]);
     assert_eq!(printed, format!("reviews: callboard serve {unpacked}"));
-    compare_answers(&serve(&python, unpacked), "torchserve");
+    let server = serve(&python, unpacked);
+    compare_answers(&server, "torchserve", "answers.json");
+    compare_answers(&server, "torchserve", "answers-torchserve.json");
+}
+
+/// The one "before" that is small enough to run in each test run.
+#[test]
+fn multi_model_server_answers_as_recorded() {
+    let java = run(Command::new("java").arg("-version"), TEST_TIMEOUT);
+    let (Some(_), Some(python)) = (JAVA.or_skip(java), Python::with("multi-model-server")) else { return };
+    python.run("model_server.py", &[]);
 }
 
 fn compare(system: &str, app: &str) {
     let Some(python) = python() else { return };
-    compare_answers(&serve_example(&python, system, app), system);
+    compare_answers(&serve_example(&python, system, app), system, "answers.json");
 }
 
 fn serve_example(python: &Python, system: &str, app: &str) -> Server {
@@ -68,11 +79,11 @@ fn serve_example(python: &Python, system: &str, app: &str) -> Server {
 }
 
 /// An error has another body, so only its status counts. A request with `after` has another status, for a reason.
-fn compare_answers(server: &Server, system: &str) {
+fn compare_answers(server: &Server, system: &str, recording: &str) {
     let read = |name: &str| -> Vec<Value> {
         serde_json::from_slice(&fs::read(format!("examples/migrate/{system}/{name}")).unwrap()).unwrap()
     };
-    let (requests, answers) = (read("requests.json"), read("answers.json"));
+    let (requests, answers) = (read("requests.json"), read(recording));
     assert_eq!(requests.len(), answers.len(), "{system}: record the answers again");
     for (request, before) in requests.iter().zip(answers) {
         let body = request["text"].as_str().map_or_else(|| request["body"].to_string(), str::to_owned);

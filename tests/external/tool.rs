@@ -16,6 +16,9 @@ pub(crate) const NODE: Tool = Tool("node");
 /// Chromium, without a screen.
 pub(crate) const CHROMIUM: Tool = Tool("chromium");
 
+/// A Java runtime.
+pub(crate) const JAVA: Tool = Tool("java");
+
 /// `curl`.
 pub(crate) const CURL: Tool = Tool("curl");
 

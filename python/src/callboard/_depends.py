@@ -18,7 +18,7 @@ from callboard._api import CallError, Context, HTTPException, InvalidInput, Setu
 from callboard._awaiting import finish, settled
 from callboard._envelope import Decoder, EnvelopeError, encode
 from callboard._runner import Cancelled, Failure, Runner, setup_arguments
-from callboard._signature import convert, schema
+from callboard._signature import convert, schema, unreadable_output
 from callboard._target import Route, TargetError, main_route, routes_of
 
 # The calls of one `map` that are open at the same time. A node allows 256 for each call.
@@ -174,8 +174,14 @@ class Method:
         return found if len(names) != 1 else found.get(names[0], signature.defaults.get(names[0]))
 
     def _output(self, value: Any) -> Any:
-        """The output as the type of the hint."""
-        return value if self._hint is Any else convert(value, self._hint)
+        """The output as the type of the hint. The caller of this service is not to blame for another one."""
+        if self._hint is Any:
+            return value
+        try:
+            return convert(value, self._hint)
+        except InvalidInput as error:
+            message, details = unreadable_output(self._path, self._hint, error)
+            raise CallError(message, kind="internal", details=details) from error
 
     @functools.cached_property
     def _hint(self) -> Any:

@@ -86,9 +86,9 @@ def encode_pieces(value: object) -> list[Buffer]:
     except RecursionError:
         raise TypeError(f"nesting beyond {MAX_DEPTH} levels") from None
     except OverflowError:
-        raise TypeError(f"an integer beyond 64 bits at ${_wide_integer(value)}") from None
+        raise TypeError(f"an integer beyond 64 bits at ${_place(value, _is_wide)}") from None
     except UnicodeEncodeError as error:
-        raise TypeError(f"a text that has no UTF-8: {error.reason}") from None
+        raise TypeError(f"a text that has no UTF-8: {error.reason} at ${_place(value, _is_no_text)}") from None
     if not writer.segments:
         return [_HEADER.pack(MAGIC, VERSION, 0, 0, len(tree), 0, _HEADER.size + len(tree)) + tree]
     lengths = [len(segment) for segment in writer.segments]
@@ -198,10 +198,11 @@ class _Writer:
                 return plain(value)
         if type(value).__module__.partition(".")[0] in ("pyarrow", "pandas", "polars"):
             return self.frame(value)
-        if hasattr(value, "model_dump"):
-            return self.map(value.model_dump(), depth)
+        if hasattr(value, "model_dump") and not isinstance(value, type):
+            # The root of a `RootModel` may be any value.
+            return self.lower(value.model_dump(), depth)
         if _torch.is_tensor(type(value)):
-            return self.array(_torch.to_array(value))
+            return self.array(_array_of_tensor(value))
         data = _media.as_bytes(value)
         if data is not None:
             return self.lower(data, depth)
@@ -312,20 +313,60 @@ def _type_name(value: object) -> str:
     return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
 
 
-def _wide_integer(value: Any) -> str:
-    """The place of the first integer that has no 64-bit form."""
-    if isinstance(value, (list, tuple)):
-        children: Iterable[tuple[str, Any]] = ((f"[{index}]", item) for index, item in enumerate(value))
-    elif isinstance(value, dict):
-        children = ((f".{key}", item) for key, item in value.items())
-    else:
+def _array_of_tensor(value: Any) -> np.ndarray[Any, Any]:
+    try:
+        return _torch.to_array(value)
+    except (TypeError, RuntimeError) as error:
+        # Tensors that are sparse, quantized, without data, or of an element type that NumPy lacks.
+        reason = (str(error).splitlines() or [""])[0]
+        raise _Unwritable(f"a value of type `{_type_name(value)}` cannot be sent: {reason}") from None
+
+
+def _is_wide(value: Any) -> bool:
+    return isinstance(value, int) and not -(2**63) <= value < 2**64
+
+
+def _is_no_text(value: Any) -> bool:
+    if not isinstance(value, str):
+        return False
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return True
+    return False
+
+
+def _place(value: Any, is_wrong: Callable[[Any], bool]) -> str:
+    """The place of the first leaf that MessagePack has refused."""
+    return _find(value, is_wrong) or ""
+
+
+def _find(value: Any, is_wrong: Callable[[Any], bool]) -> str | None:
+    if is_wrong(value):
         return ""
-    for place, item in children:
-        if isinstance(item, int) and not -(2**63) <= item < 2**64:
-            return place
-        if rest := _wide_integer(item):
-            return place + rest
-    return ""
+    for step, item in _children(value):
+        if is_wrong(step):
+            # The key of a map: the place is that of the map, because this one cannot be printed.
+            return ""
+        place = _find(item, is_wrong)
+        if place is not None:
+            return step + place
+    return None
+
+
+def _children(value: Any) -> Iterable[tuple[str, Any]]:
+    """The parts of a value, each with its step."""
+    if isinstance(value, msgspec.Struct):
+        value = _struct_fields(value)
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        value = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    elif hasattr(value, "model_dump") and not isinstance(value, type):
+        value = value.model_dump()
+    if isinstance(value, Mapping):
+        return ((f".{key}", item) for key, item in value.items())
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return ((f"[{index}]", item) for index, item in enumerate(value))
+    return ()
 
 
 def _pyarrow() -> Any:

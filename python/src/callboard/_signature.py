@@ -280,6 +280,35 @@ def _holder(hint: Any) -> Any:
     return msgspec.defstruct("Value", [("value", hint)], array_like=True)
 
 
+def output_hint(hint: Any) -> Any:
+    """What a caller asks for by `returns=`, as `convert` takes it. Raises `TypeError` if it is no type of values."""
+    try:
+        hash(hint)
+    except TypeError:
+        # Notes of `Annotated` may be lists.
+        return _checked_hint(hint)
+    return _known_hint(hint)
+
+
+def _checked_hint(hint: Any) -> Any:
+    normal = _normal(hint)
+    try:
+        msgspec.msgpack.Decoder(normal)
+    except (TypeError, NameError) as error:
+        raise TypeError(f"returns={hint!r}: {error}") from error
+    return normal
+
+
+# Most callers ask for a few types, again and again.
+_known_hint = functools.lru_cache(maxsize=256)(_checked_hint)
+
+
+def unreadable_output(route: str, hint: Any, error: InvalidInput) -> tuple[str, dict[str, Any]]:
+    """The message and details of an output that its caller cannot read as this hint. Its input is not to blame."""
+    message = f"route `{route}` gives a value that cannot be read as `{_name(hint)}`: {error}"
+    return message, {"fields": [{"path": path, "message": text} for path, text in error.fields]}
+
+
 def _invalid(error: msgspec.ValidationError) -> InvalidInput:
     message, _, place = str(error).rpartition(" - at `")
     message, place = (message, place.rstrip("`")) if message else (str(error), "$")

@@ -33,10 +33,13 @@ def to_array(tensor: Any) -> np.ndarray[Any, Any]:
     """The tensor as an array; from another device it is copied."""
     import torch
 
-    tensor = tensor.detach().cpu()
+    # A conjugate or negative view is no array before it is resolved.
+    tensor = tensor.detach().cpu().resolve_conj().resolve_neg()
     if tensor.dtype == torch.bfloat16:
-        import ml_dtypes
-
+        try:
+            import ml_dtypes
+        except ImportError:
+            raise TypeError("a tensor of bfloat16 needs ml_dtypes: install `callboard[bfloat16]`") from None
         halves: np.ndarray[Any, Any] = tensor.contiguous().view(torch.int16).numpy()
         return halves.view(ml_dtypes.bfloat16)
     array: np.ndarray[Any, Any] = tensor.numpy()

@@ -46,7 +46,7 @@ pub trait Caller: Clone + Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// See [`ErrorKind`](crate::ErrorKind).
+    /// See [`ErrorKind`](crate::ErrorKind). An output that cannot be read as `Out` is `Internal`.
     fn call_with<In: Data, Out: Data + Clone>(
         &self,
         route: &str,

@@ -83,7 +83,8 @@ impl LocalClient {
     ///
     /// # Errors
     ///
-    /// See [`ErrorKind`].
+    /// See [`ErrorKind`]. An output that cannot be read as `Out` is `Internal`, and says that the call has run; the
+    /// message names the route and both types.
     ///
     /// # Cancellation
     ///
@@ -248,8 +249,8 @@ fn run_once<T>(
     }
 }
 
-/// A route's output as the type that its caller requests. A wrong type is the caller's mistake: the call itself has
-/// succeeded.
+/// A route's output as the type that its caller requests. The call has succeeded, and no other input would help: a stage
+/// that hands this error on must not blame its own caller, so it is no `InvalidInput`.
 fn read_output<Out: Data + Clone>(route: &str, payload: Payload) -> Result<Out, CallError> {
     let payload = match payload.downcast::<Out>() {
         Ok(output) => return Ok(Arc::unwrap_or_clone(output)),
@@ -259,7 +260,7 @@ fn read_output<Out: Data + Clone>(route: &str, payload: Payload) -> Result<Out, 
     payload.into_inner::<Out>().map_err(|error| {
         let asked = std::any::type_name::<Out>();
         let message = format!("route `{route}` gives `{actual}`, which cannot be read as `{asked}`: {error}");
-        CallError::new(ErrorKind::InvalidInput, message).after_start(true)
+        CallError::new(ErrorKind::Internal, message)
     })
 }
 

@@ -60,7 +60,7 @@ callboard_codec::words! {
         Failed => "failed",
         /// The worker died, or broke its contract (a wrong number of results). Carries its last message.
         WorkerFailed => "worker_failed",
-        /// A defect of this framework.
+        /// A defect of this framework; for a caller also an output that it cannot read as the type that it asks for.
         Internal => "internal",
         /// The node is not ready or drains, or the stage has failed. Try another node, or later.
         Unavailable => "unavailable",

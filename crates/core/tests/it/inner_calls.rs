@@ -54,6 +54,18 @@ async fn a_full_node_runs_the_inner_calls_of_its_admitted_calls() {
     assert_eq!((client.in_flight(), client.edge().charged_bytes()), (0, 0));
 }
 
+/// The outer caller cannot mend it: its own input is valid.
+#[tokio::test]
+async fn an_output_that_an_outer_stage_cannot_read_is_not_blamed_on_its_caller() {
+    let inner = Stage::each("inner", |n: &u64| Ok(format!("{n}")));
+    let node = App::new().route("/outer", asks("outer")).route("/inner", inner).start().await.unwrap();
+    let error = node.client().call::<u64, u64>("/outer", 1).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Internal);
+    let expected = "route `/inner` gives `alloc::string::String`, which cannot be read as `u64`: ";
+    assert!(error.message().contains(expected), "{error}");
+    assert_eq!(error.stage(), Some("outer"));
+}
+
 #[tokio::test]
 async fn a_worker_on_a_thread_calls_routes_even_while_the_node_drains() {
     let started = Arc::new(AtomicUsize::new(0));

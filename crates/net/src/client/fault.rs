@@ -141,11 +141,11 @@ pub(super) fn unreadable(error: impl fmt::Display) -> CallError {
     after_start(ErrorKind::Internal, format!("the output cannot be read: {error}"))
 }
 
-/// The error of a route's output that is not of the type that the caller asked for.
+/// The error of a route's output that is not of the type that the caller asked for: `Internal`, as of a local client.
 pub(super) fn unreadable_as<Out>(route: &str, error: &DecodeError) -> CallError {
     let asked = std::any::type_name::<Out>();
     let message = format!("route `{route}` gives a value that cannot be read as `{asked}`: {error}");
-    after_start(ErrorKind::InvalidInput, message)
+    after_start(ErrorKind::Internal, message)
 }
 
 fn after_start(kind: ErrorKind, message: String) -> CallError {

@@ -73,26 +73,26 @@ class AsyncClient(BaseClient):
 
     async def call_prepared(self, prepared: Prepared, *, returns: Any = None, **options: Unpack[CallSettings]) -> Any:
         """As `Client.call_prepared`."""
-        checked = self._options(options, function=prepared.is_function)
+        checked, hint = self._options(options, function=prepared.is_function), self._hint(returns)
         try:
             reply = await self._transport.call(prepared.route, prepared.pieces, checked)
         except Failure as failure:
             raise to_error(failure, checked.request_id) from None
-        return self._read(reply, returns, prepared.route, checked)
+        return self._read(reply, hint, prepared.route, checked)
 
     def replies(
         self, route: str, value: Any = None, *, returns: Any = None, **options: Unpack[CallSettings]
     ) -> AsyncGenerator[Any, None]:
         """As `Client.replies`: `async for`. `contextlib.aclosing` cancels the call as soon as the loop is left."""
         prepared = Prepared.call(route, value)
-        return self._replies(prepared, returns, self._options(options, function=prepared.is_function))
+        return self._replies(prepared, self._hint(returns), self._options(options, function=prepared.is_function))
 
-    async def _replies(self, prepared: Prepared, returns: Any, options: Options) -> AsyncGenerator[Any, None]:
+    async def _replies(self, prepared: Prepared, hint: Any, options: Options) -> AsyncGenerator[Any, None]:
         outputs: Any = self._transport.replies(prepared.route, prepared.pieces, options)
         async with contextlib.aclosing(outputs):
             try:
                 async for output in outputs:
-                    yield self._read(output, returns, prepared.route, options)
+                    yield self._read(output, hint, prepared.route, options)
             except Failure as failure:
                 raise to_error(failure, options.request_id) from None
 
@@ -116,13 +116,13 @@ class AsyncClient(BaseClient):
         window = Window(look_ahead, given.pop("timeout", self._defaults.get("timeout")))  # type: ignore[arg-type]
         route = _route(route)
         self._options(given)
-        return self._stream(route, inputs, returns, window, stop_at_error, with_inputs, progress, given)
+        return self._stream(route, inputs, self._hint(returns), window, stop_at_error, with_inputs, progress, given)
 
     async def _stream(
         self,
         route: str,
         inputs: Iterable[Any] | AsyncIterable[Any],
-        returns: Any,
+        hint: Any,
         window: Window,
         stop_at_error: bool,
         with_inputs: bool,
@@ -153,7 +153,7 @@ class AsyncClient(BaseClient):
                         continue
                 if pending and (_is_done(pending[0][1]) or clock() >= since + window.timeout):
                     value, call, options = pending.popleft()
-                    result = await self._result(call, returns, route, window, options)
+                    result = await self._result(call, hint, route, window, options)
                     if stop_at_error and isinstance(result, CallError):
                         raise result
                     bar.step()
@@ -181,7 +181,7 @@ class AsyncClient(BaseClient):
         return asyncio.ensure_future(self._transport.call(route, prepared.pieces, options))
 
     async def _result(
-        self, call: asyncio.Future[Buffer] | CallError, returns: Any, route: str, window: Window, options: Options
+        self, call: asyncio.Future[Buffer] | CallError, hint: Any, route: str, window: Window, options: Options
     ) -> Any:
         """The output of one call, or its error. A call that is not done is late."""
         if isinstance(call, CallError):
@@ -190,7 +190,7 @@ class AsyncClient(BaseClient):
             call.cancel()
             return window.late(options)
         try:
-            return self._read(call.result(), returns, route, options)
+            return self._read(call.result(), hint, route, options)
         except Failure as failure:
             return to_error(failure, options.request_id)
         except CallError as error:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
 
 from callboard._api import CallError, InvalidInput, _route
 from callboard._envelope import Buffer, Decoder, EnvelopeError, encode_pieces
-from callboard._signature import _name, _normal, convert
+from callboard._signature import convert, output_hint, unreadable_output
 from callboard.client import _arguments
 from callboard.client.errors import InternalError, InvalidInputError, InvalidOutputError
 from callboard.client.transport import Options, Priority, Settings, without_user
@@ -123,7 +123,7 @@ class BaseClient:
         other = copy.copy(self)
         other._defaults = {**self._defaults, **_arguments.options(options, _OPTIONS)}
         if returns is not None:
-            other._returns = returns
+            other._returns = output_hint(returns)
         return other
 
     @staticmethod
@@ -147,9 +147,12 @@ class BaseClient:
         options.setdefault("request_id", _arguments.default_request_id())
         return Options(**options)
 
-    def _read(self, buffer: Buffer, returns: Any, route: str, options: Options) -> Any:
+    def _hint(self, returns: Any) -> Any:
+        """The type of the outputs. A wrong one is found before anything is sent."""
+        return self._returns if returns is None else output_hint(returns)
+
+    def _read(self, buffer: Buffer, hint: Any, route: str, options: Options) -> Any:
         """The value of an envelope, as the type of the hint."""
-        hint = _normal(self._returns if returns is None else returns)
         try:
             value = Decoder().decode(buffer)
             return value if hint is Any else convert(value, hint)
@@ -157,9 +160,8 @@ class BaseClient:
             message = f"route `{route}` gives bytes that cannot be read: {error}"
             raise InternalError(message, kind="internal", request_id=options.request_id) from error
         except InvalidInput as error:
-            message = f"route `{route}` gives a value that does not fit `returns={_name(hint)}`: {error}"
-            fields = [{"path": path, "message": text} for path, text in error.fields]
-            details, request_id = {"fields": fields}, options.request_id
+            message, details = unreadable_output(route, hint, error)
+            request_id = options.request_id
             raise InvalidOutputError(message, kind="internal", details=details, request_id=request_id) from error
 
 

@@ -105,12 +105,12 @@ class Client(BaseClient):
 
     def call_prepared(self, prepared: Prepared, *, returns: Any = None, **options: Unpack[CallSettings]) -> Any:
         """Makes a call that was encoded before: see `prepare`. Raises as `call`."""
-        checked = self._options(options, function=prepared.is_function)
+        checked, hint = self._options(options, function=prepared.is_function), self._hint(returns)
         try:
             reply = self._transport.call(prepared.route, prepared.pieces, checked)
         except Failure as failure:
             raise to_error(failure, checked.request_id) from None
-        return self._read(reply, returns, prepared.route, checked)
+        return self._read(reply, hint, prepared.route, checked)
 
     def replies(
         self, route: str, value: Any = None, *, returns: Any = None, **options: Unpack[CallSettings]
@@ -121,13 +121,13 @@ class Client(BaseClient):
         stream that was cut is an `UnavailableError` after the outputs that came.
         """
         prepared = Prepared.call(route, value)
-        return self._replies(prepared, returns, self._options(options, function=prepared.is_function))
+        return self._replies(prepared, self._hint(returns), self._options(options, function=prepared.is_function))
 
-    def _replies(self, prepared: Prepared, returns: Any, options: Options) -> Generator[Any, None, None]:
+    def _replies(self, prepared: Prepared, hint: Any, options: Options) -> Generator[Any, None, None]:
         with contextlib.closing(self._transport.replies(prepared.route, prepared.pieces, options)) as outputs:  # type: ignore[type-var]
             try:
                 for output in outputs:
-                    yield self._read(output, returns, prepared.route, options)
+                    yield self._read(output, hint, prepared.route, options)
             except Failure as failure:
                 raise to_error(failure, options.request_id) from None
 
@@ -154,13 +154,13 @@ class Client(BaseClient):
         window = Window(look_ahead, given.pop("timeout", self._defaults.get("timeout")))  # type: ignore[arg-type]
         route = _route(route)
         self._options(given)
-        return self._stream(route, inputs, returns, window, stop_at_error, with_inputs, progress, given)
+        return self._stream(route, inputs, self._hint(returns), window, stop_at_error, with_inputs, progress, given)
 
     def _stream(
         self,
         route: str,
         inputs: Iterable[Any],
-        returns: Any,
+        hint: Any,
         window: Window,
         stop_at_error: bool,
         with_inputs: bool,
@@ -189,7 +189,7 @@ class Client(BaseClient):
                 if not pending:
                     return
                 value, call, options = pending.popleft()
-                result = self._result(call, returns, route, window, options)
+                result = self._result(call, hint, route, window, options)
                 if stop_at_error and isinstance(result, CallError):
                     raise result
                 bar.step()
@@ -207,14 +207,12 @@ class Client(BaseClient):
             return input_error(error)
         return self._background.call(route, prepared.pieces, options)
 
-    def _result(
-        self, call: Future[Buffer] | CallError, returns: Any, route: str, window: Window, options: Options
-    ) -> Any:
+    def _result(self, call: Future[Buffer] | CallError, hint: Any, route: str, window: Window, options: Options) -> Any:
         """The output of one call, or its error."""
         if isinstance(call, CallError):
             return call
         try:
-            return self._read(call.result(window.timeout), returns, route, options)
+            return self._read(call.result(window.timeout), hint, route, options)
         except Failure as failure:
             return to_error(failure, options.request_id)
         except CallError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 import ssl
 import struct
@@ -114,9 +115,13 @@ def failure_of_problem(
     status = status if isinstance(status, int) else None
     kind = text("kind") or _KINDS.get(status or 0, "internal")
     retryable = problem.get("retryable") is True
+    message = text("message") or text("detail") or text("title") or "no message"
+    if text("error_type") == "not_acceptable" and _STREAM_TYPE in message:
+        # The caller has asked for one output, and not for a media type.
+        message = "this route answers with a stream: use `replies`"
     return Failure(
         kind,
-        text("message") or text("detail") or text("title") or "no message",
+        message,
         details=problem.get("details"),
         remote_traceback=text("remote_trace"),
         request_id=text("request_id") or request_id,
@@ -219,6 +224,9 @@ class FrameReader:
 
 # ---- Exceptions ------------------------------------------------------------------------------------------------------
 
+# httpx has one class for a connection that ended before or in the middle of an answer, and for bytes that are no HTTP.
+_ENDED = re.compile("disconnected|closed connection")
+
 
 def late(*, was_started: bool) -> Failure:
     message = "the deadline passed before the outcome was there"
@@ -238,7 +246,7 @@ def failure_of_exception(error: httpx.HTTPError, endpoint: Endpoint, body: objec
         return _not_connected(error, endpoint)
     if isinstance(error, (httpx.UnsupportedProtocol, httpx.LocalProtocolError)):
         return Failure("internal", f"the request cannot be sent: {error}", was_started=False)
-    if isinstance(error, httpx.RemoteProtocolError) and "disconnected" not in str(error):
+    if isinstance(error, httpx.RemoteProtocolError) and not _ENDED.search(str(error)):
         hint = "does the port speak TLS? then use https://" if not endpoint.is_tls else "is it a node of Callboard?"
         return Failure("internal", f"{endpoint.name} does not answer in HTTP ({error}): {hint}")
     was_started = not isinstance(body, Sending) or body.is_whole
@@ -258,6 +266,9 @@ def _not_connected(error: httpx.TransportError, endpoint: Endpoint) -> Failure:
     cause: BaseException | None = error
     while cause is not None and len(causes) < 10:
         causes.append(cause)
+        if isinstance(cause, OSError) and cause.errno is not None:
+            # What comes next is no cause, but an error that the caller was handling.
+            break
         cause = cause.__cause__ or cause.__context__
     if any(isinstance(each, socket.gaierror) for each in causes):
         return _no_connection(endpoint, f"the host is not known: {error}", retryable=False)
@@ -265,7 +276,8 @@ def _not_connected(error: httpx.TransportError, endpoint: Endpoint) -> Failure:
         return _no_connection(endpoint, f"its certificate is not believed: {error}", retryable=False)
     if any(isinstance(each, ssl.SSLError) for each in causes) or "SSL" in str(error):
         return _no_connection(endpoint, f"no TLS with this port (is it plain http://?): {error}", retryable=False)
-    return _no_connection(endpoint, str(error) or type(error).__name__, retryable=True)
+    # The error of the system says more than that all attempts failed.
+    return _no_connection(endpoint, str(causes[-1]) or type(error).__name__, retryable=True)
 
 
 def _no_connection(endpoint: Endpoint, reason: str, *, retryable: bool) -> Failure:

@@ -20,6 +20,7 @@ import anyio
 import httpx
 
 from callboard._envelope import Buffer
+from callboard.client._http_pool import AsyncPooledTransport, PooledTransport
 from callboard.client._http_reply import FrameReader, Reply, failure_of_exception, failure_of_response, late
 from callboard.client._http_request import ENVELOPE, ENVELOPES, Body, Endpoint
 from callboard.client.policy import Attempts, RetryBudget, StartUp
@@ -42,7 +43,10 @@ class HttpTransport:
 
     def _connect(self) -> None:
         self._process = os.getpid()
-        transport = httpx.HTTPTransport(**_transport_settings(self._endpoint, self._settings))
+        endpoint, settings = self._endpoint, self._settings
+        transport = PooledTransport(
+            lambda size: httpx.HTTPTransport(**_transport_settings(endpoint, settings, size)), settings.max_connections
+        )
         self._http = httpx.Client(transport=transport, trust_env=False)
 
     def _client(self) -> httpx.Client:
@@ -144,7 +148,11 @@ class AsyncHttpTransport:
             # The connections of a loop that is closed ended with it. Other threads change the pools meanwhile.
             for each in [each for each in list(self._pools) if each.is_closed()]:
                 self._pools.pop(each, None)
-            transport = httpx.AsyncHTTPTransport(**_transport_settings(self._endpoint, self._settings))
+            endpoint, settings = self._endpoint, self._settings
+            transport = AsyncPooledTransport(
+                lambda size: httpx.AsyncHTTPTransport(**_transport_settings(endpoint, settings, size)),
+                settings.max_connections,
+            )
             found = self._pools[loop] = httpx.AsyncClient(transport=transport, trust_env=False)
         return found
 
@@ -257,12 +265,8 @@ class _Timeouts(dict[str, float | None]):
         return left if limit is None else min(limit, left)
 
 
-def _transport_settings(endpoint: Endpoint, settings: Settings) -> dict[str, Any]:
-    limits = httpx.Limits(
-        max_connections=settings.max_connections,
-        max_keepalive_connections=settings.max_connections,
-        keepalive_expiry=settings.keep_alive,
-    )
+def _transport_settings(endpoint: Endpoint, settings: Settings, size: int) -> dict[str, Any]:
+    limits = httpx.Limits(max_connections=size, max_keepalive_connections=size, keepalive_expiry=settings.keep_alive)
     return {"limits": limits, "verify": endpoint.tls, "proxy": endpoint.proxy, "socket_options": _PROBES}
 
 
