@@ -1,4 +1,4 @@
-//! The few messages of the ONNX protobuf that a signature is read from, and the operators of a graph.
+//! The few messages of the ONNX protobuf that a signature is read from, and those that have the operators of a graph.
 //!
 //! Field numbers are those of `onnx.proto` (IR version 10, <https://github.com/onnx/onnx/blob/main/onnx/onnx.proto>);
 //! fields that are not listed, the weights among them, are skipped without being kept. Types contain themselves (a sequence
@@ -29,6 +29,24 @@ pub(crate) struct OperatorSetIdProto {
 
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct GraphProto {
+    #[prost(message, repeated, tag = "5")]
+    pub(crate) initializer: Vec<TensorProto>,
+    #[prost(message, repeated, tag = "11")]
+    pub(crate) input: Vec<ValueInfoProto>,
+    #[prost(message, repeated, tag = "12")]
+    pub(crate) output: Vec<ValueInfoProto>,
+}
+
+/// A `ModelProto` that is read for its operators: they may be many, and a signature does not need them.
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct ModelOperators {
+    #[prost(message, optional, tag = "7")]
+    pub(crate) graph: Option<OperatorGraph>,
+}
+
+/// A `GraphProto` with its operators.
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct OperatorGraph {
     #[prost(message, repeated, tag = "1")]
     pub(crate) node: Vec<NodeProto>,
     #[prost(message, repeated, tag = "5")]
@@ -72,7 +90,7 @@ pub(crate) struct AttributeProto {
     pub(crate) t: Option<TensorProto>,
     /// The body of a loop or a branch.
     #[prost(message, optional, tag = "6")]
-    pub(crate) g: Option<GraphProto>,
+    pub(crate) g: Option<OperatorGraph>,
     #[prost(int64, repeated, packed = "false", tag = "8")]
     pub(crate) ints: Vec<i64>,
 }

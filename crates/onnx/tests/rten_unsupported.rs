@@ -53,6 +53,12 @@ fn cast(from: i32, to: i32) -> Graph {
     graph.node("Cast", &["x"], "y").with_int("to", to.into())
 }
 
+/// Floats `between` two nodes, whose type only the first one tells, and a BOOL.
+fn undeclared_floats() -> Graph {
+    let graph = Graph::new().input("x", I64, &[Fixed(3)]).input("like", BOOL, &[Fixed(3)]).output("y", BOOL, &[Fixed(3)]);
+    graph.node("Cast", &["x"], "between").with_int("to", F32.into())
+}
+
 fn product(axes: &[i64]) -> Graph {
     floats(axes).weight("w", &[4], &[1.0; 4]).node("MatMul", &["x", "w"], "y")
 }
@@ -72,6 +78,8 @@ fn what_is_computed_wrongly_is_refused_with_operator_and_attribute() {
             "BitCast with a `to` of 64 bits",
         ),
         (cast(F32, BOOL), "Cast of floats with `to` = BOOL"),
+        (undeclared_floats().node("Cast", &["between"], "y").with_int("to", BOOL.into()), "Cast of floats"),
+        (undeclared_floats().node("CastLike", &["between", "like"], "y"), "CastLike of floats to BOOL"),
         (pool("MaxPool", 2).with_text("auto_pad", "SAME_LOWER"), "MaxPool with `auto_pad` = \"SAME_LOWER\""),
         (pool("AveragePool", 2).with_text("auto_pad", "SAME_LOWER"), "AveragePool with `auto_pad`"),
         (gru(&["x", "w", "r", "", "lengths"]), "GRU with the input `sequence_lens`"),

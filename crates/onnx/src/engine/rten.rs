@@ -33,8 +33,7 @@ impl RtenEngine {
         threads: Option<NonZeroUsize>,
     ) -> Result<Self, EngineError> {
         let signature = &header.signature;
-        rten_unsupported::check(&header.graph, signature.opset()).map_err(|error| EngineError::new(NAME, error))?;
-        rten_unsupported::warn_of_ties(path, &header.graph);
+        rten_unsupported::check(path, &file, signature.opset()).map_err(|error| EngineError::new(NAME, error))?;
         let model = if header.has_external_data { Model::load_file(path) } else { Model::load(file) };
         let model = model.map_err(|error| EngineError::new(NAME, error))?;
         let node = |spec: &TensorSpec| model.node_id(spec.name()).map_err(|error| EngineError::new(NAME, error));

@@ -9,8 +9,11 @@ use std::collections::HashMap;
 use std::fmt;
 use std::path::Path;
 
+use prost::Message as _;
+
 use crate::proto::{
-    AttributeProto, DimensionValue, ElementType, GraphProto, NodeProto, TensorProto, TypeProto, ValueInfoProto,
+    AttributeProto, DimensionValue, ElementType, ModelOperators, NodeProto, OperatorGraph, TensorProto, TypeProto,
+    ValueInfoProto,
 };
 
 /// The newest operators that were compared: opset 28, of `onnx` 1.23.
@@ -22,8 +25,10 @@ const SOFTMAX_OF_ONE_AXIS: i64 = 13;
 /// Why a model is refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Unsupported {
-    /// Operators of a version that nobody has compared.
+    /// Operators of a version that was not compared.
     Opset(i64),
+    /// Operators that cannot be read.
+    Unreadable(String),
     /// A node that would be computed wrongly.
     Node {
         /// The operator.
@@ -46,6 +51,7 @@ impl fmt::Display for Unsupported {
                     "the model has operators of opset {opset}, newer than opset {NEWEST_OPSET}, the last one known"
                 )
             }
+            Self::Unreadable(reason) => write!(f, "its operators cannot be read: {reason}"),
             Self::Node { operator, name, what, does } => {
                 write!(f, "the operator {operator}{what}")?;
                 if let Some(name) = name {
@@ -59,19 +65,23 @@ impl fmt::Display for Unsupported {
     }
 }
 
-/// Finds what rten would compute wrongly.
-pub(super) fn check(graph: &GraphProto, opset: Option<i64>) -> Result<(), Unsupported> {
+/// Finds what rten would compute wrongly in the model of this file.
+pub(super) fn check(path: &Path, file: &[u8], opset: Option<i64>) -> Result<(), Unsupported> {
     if let Some(opset) = opset.filter(|opset| *opset > NEWEST_OPSET) {
         return Err(Unsupported::Opset(opset));
     }
-    check_graph(graph, opset, &HashMap::new())
+    let model = ModelOperators::decode(file).map_err(|error| Unsupported::Unreadable(error.to_string()))?;
+    let graph = model.graph.unwrap_or_default();
+    check_graph(&graph, opset, None)?;
+    warn_of_ties(path, &graph);
+    Ok(())
 }
 
-/// Warns of a model whose answers may be others where numbers are equal.
-pub(super) fn warn_of_ties(model: &Path, graph: &GraphProto) {
+/// Warns of a model whose answers may differ where numbers are equal.
+fn warn_of_ties(path: &Path, graph: &OperatorGraph) {
     let picks = |node: &&NodeProto| matches!(node.op_type.as_deref(), Some("ArgMax" | "ArgMin"));
     if let Some(operator) = graph.node.iter().find(picks).and_then(|node| node.op_type.as_deref()) {
-        tracing::warn!(model = %model.display(), operator, "of equal numbers rten gives the last, and ONNX the first");
+        tracing::warn!(model = %path.display(), operator, "of equal numbers rten gives the last, and ONNX the first");
     }
 }
 
@@ -83,24 +93,41 @@ struct Value {
     axes: Option<Vec<Option<i64>>>,
 }
 
-type Values<'a> = HashMap<&'a str, Value>;
+/// The values that the nodes of a graph can name.
+#[derive(Default)]
+struct Scope<'g> {
+    own: HashMap<&'g str, Value>,
+    /// Those of the graph around the body of a loop or branch.
+    outer: Option<&'g Scope<'g>>,
+}
 
-/// `outer` are the values around the body of a loop or branch.
-fn check_graph<'a>(graph: &'a GraphProto, opset: Option<i64>, outer: &Values<'a>) -> Result<(), Unsupported> {
-    let mut values = outer.clone();
-    let declared = graph.input.iter().chain(&graph.output).chain(&graph.value_info);
-    values.extend(declared.filter_map(|info| Some((info.name.as_deref()?, declared_value(info)))));
-    values.extend(graph.initializer.iter().filter_map(|weight| Some((weight.name.as_deref()?, weight_value(weight)))));
-    for node in &graph.node {
-        if let Some((output, value)) = node.output.first().zip(made_value(node)) {
-            let known = values.entry(output).or_default();
-            known.elements = known.elements.or(value.elements);
-            known.axes = known.axes.take().or(value.axes);
+impl<'g> Scope<'g> {
+    fn new(graph: &'g OperatorGraph, outer: Option<&'g Scope<'g>>) -> Self {
+        let mut own = HashMap::new();
+        let declared = graph.input.iter().chain(&graph.output).chain(&graph.value_info);
+        own.extend(declared.filter_map(|info| Some((info.name.as_deref()?, declared_value(info)))));
+        own.extend(graph.initializer.iter().filter_map(|weight| Some((weight.name.as_deref()?, weight_value(weight)))));
+        for node in &graph.node {
+            if let Some((output, value)) = node.output.first().zip(made_value(node)) {
+                let known: &mut Value = own.entry(output).or_default();
+                known.elements = known.elements.or(value.elements);
+                known.axes = known.axes.take().or(value.axes);
+            }
         }
+        Self { own, outer }
     }
+
+    /// Bodies lie in each other at most as deep as prost reads.
+    fn get(&self, name: &str) -> Option<&Value> {
+        self.own.get(name).or_else(|| self.outer?.get(name))
+    }
+}
+
+fn check_graph(graph: &OperatorGraph, opset: Option<i64>, outer: Option<&Scope<'_>>) -> Result<(), Unsupported> {
+    let values = Scope::new(graph, outer);
     for node in &graph.node {
         for body in node.attribute.iter().filter_map(|attribute| attribute.g.as_ref()) {
-            check_graph(body, opset, &values)?;
+            check_graph(body, opset, Some(&values))?;
         }
         let is_standard = matches!(node.domain.as_deref().unwrap_or_default(), "" | "ai.onnx");
         if let Some((what, does)) = is_standard.then(|| Use { node, values: &values, opset }.unsupported()).flatten() {
@@ -115,15 +142,16 @@ fn check_graph<'a>(graph: &'a GraphProto, opset: Option<i64>, outer: &Values<'a>
 /// A node with what is known about its values.
 struct Use<'a> {
     node: &'a NodeProto,
-    values: &'a Values<'a>,
+    values: &'a Scope<'a>,
     opset: Option<i64>,
 }
 
 impl Use<'_> {
-    /// The table: what of this use is unsupported, and what rten does.
+    /// The table: what of this use is unsupported, and what rten does. A rule for one type does not refuse an input whose
+    /// type is not declared, because most of them have the other one; `Sign` refuses it.
     fn unsupported(&self) -> Option<(&'static str, &'static str)> {
         match self.node.op_type.as_deref()? {
-            // Of floats, equal ones are rare: `warn_of_ties` tells.
+            // Equal floats are rare: `warn_of_ties` is enough for them.
             "ArgMax" | "ArgMin" if self.elements(0).is_some_and(is_integer) => {
                 Some((" of integers", "of equal numbers it gives the last instead of the first"))
             }
@@ -163,7 +191,7 @@ impl Use<'_> {
     }
 
     fn attribute(&self, name: &str) -> Option<&AttributeProto> {
-        self.node.attribute.iter().find(|attribute| attribute.name.as_deref() == Some(name))
+        attribute(self.node, name)
     }
 
     fn text(&self, name: &str) -> Option<&[u8]> {
@@ -176,7 +204,7 @@ impl Use<'_> {
 
     /// The type that a cast gives.
     fn to(&self) -> Option<ElementType> {
-        ElementType::try_from(i32::try_from(self.attribute("to")?.i?).ok()?).ok()
+        cast_to(self.node)
     }
 
     fn has_input(&self, index: usize) -> bool {
@@ -226,6 +254,14 @@ impl Use<'_> {
     }
 }
 
+fn attribute<'n>(node: &'n NodeProto, name: &str) -> Option<&'n AttributeProto> {
+    node.attribute.iter().find(|attribute| attribute.name.as_deref() == Some(name))
+}
+
+fn cast_to(node: &NodeProto) -> Option<ElementType> {
+    ElementType::try_from(i32::try_from(attribute(node, "to")?.i?).ok()?).ok()
+}
+
 fn is_integer(elements: ElementType) -> bool {
     use ElementType::{Int8, Int16, Int32, Int64, Uint8, Uint16, Uint32, Uint64};
     matches!(elements, Int8 | Int16 | Int32 | Int64 | Uint8 | Uint16 | Uint32 | Uint64)
@@ -253,6 +289,7 @@ fn weight_value(weight: &TensorProto) -> Value {
 fn made_value(node: &NodeProto) -> Option<Value> {
     match node.op_type.as_deref()? {
         "Constant" => node.attribute.iter().find_map(|attribute| attribute.t.as_ref()).map(weight_value),
+        "Cast" => Some(Value { elements: cast_to(node), axes: None }),
         "Flatten" | "Gemm" => Some(Value { elements: None, axes: Some(vec![None; 2]) }),
         _ => None,
     }

@@ -81,8 +81,6 @@ pub(crate) struct ModelHeader {
     pub(crate) has_external_data: bool,
     /// These files, relative to the model.
     pub(crate) external_files: BTreeSet<String>,
-    /// Its operators.
-    pub(crate) graph: GraphProto,
 }
 
 pub(crate) fn read(file: &[u8]) -> Result<ModelHeader, SignatureError> {
@@ -97,7 +95,7 @@ pub(crate) fn read(file: &[u8]) -> Result<ModelHeader, SignatureError> {
     }
     let main = |domain: Option<&str>| matches!(domain.unwrap_or_default(), "" | "ai.onnx");
     let opset = model.opset_import.iter().find(|set| main(set.domain.as_deref())).and_then(|set| set.version);
-    Ok(ModelHeader { signature: Signature::new(inputs, outputs, opset), has_external_data, external_files, graph })
+    Ok(ModelHeader { signature: Signature::new(inputs, outputs, opset), has_external_data, external_files })
 }
 
 fn external_files(graph: &GraphProto) -> BTreeSet<String> {
