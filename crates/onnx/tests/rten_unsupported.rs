@@ -32,6 +32,11 @@ fn pool(operator: &str, side: i64) -> Graph {
     image().node(operator, &["x"], "y").with("kernel_shape", &[side, side]).with("strides", &[1, 1])
 }
 
+/// Windows of odd length, but steps of 2: what both ends get depends on the length.
+fn strided() -> Graph {
+    image().node("MaxPool", &["x"], "y").with("kernel_shape", &[3, 3]).with("strides", &[2, 2])
+}
+
 fn resize(mode: &str) -> Graph {
     let image = image().weight("scales", &[4], &[1.0, 1.0, 2.0, 2.0]);
     image.node("Resize", &["x", "", "scales"], "y").with_text("mode", mode)
@@ -55,7 +60,8 @@ fn cast(from: i32, to: i32) -> Graph {
 
 /// Floats `between` two nodes, whose type only the first one tells, and a BOOL.
 fn undeclared_floats() -> Graph {
-    let graph = Graph::new().input("x", I64, &[Fixed(3)]).input("like", BOOL, &[Fixed(3)]).output("y", BOOL, &[Fixed(3)]);
+    let graph =
+        Graph::new().input("x", I64, &[Fixed(3)]).input("like", BOOL, &[Fixed(3)]).output("y", BOOL, &[Fixed(3)]);
     graph.node("Cast", &["x"], "between").with_int("to", F32.into())
 }
 
@@ -82,6 +88,15 @@ fn what_is_computed_wrongly_is_refused_with_operator_and_attribute() {
         (undeclared_floats().node("CastLike", &["between", "like"], "y"), "CastLike of floats to BOOL"),
         (pool("MaxPool", 2).with_text("auto_pad", "SAME_LOWER"), "MaxPool with `auto_pad` = \"SAME_LOWER\""),
         (pool("AveragePool", 2).with_text("auto_pad", "SAME_LOWER"), "AveragePool with `auto_pad`"),
+        (strided().with_text("auto_pad", "SAME_LOWER"), "MaxPool with `auto_pad`"),
+        (
+            image()
+                .weight("k", &[2, 2, 2, 2], &[1.0; 16])
+                .node("Conv", &["x", "k"], "y")
+                .with("kernel_shape", &[2, 2])
+                .with_text("auto_pad", "SAME_LOWER"),
+            "Conv with `auto_pad`",
+        ),
         (gru(&["x", "w", "r", "", "lengths"]), "GRU with the input `sequence_lens`"),
         (product(&[2, 3, 4]), "MatMul of a stack of matrices with a vector"),
         (resize("cubic"), "Resize with `mode` = \"cubic\""),
@@ -126,8 +141,8 @@ fn the_same_operators_are_loaded_where_they_are_computed_rightly() {
 /// Until opset 12, a softmax is one over all axes from `axis` on, and the default of `axis` is 1.
 #[test]
 fn an_old_softmax_is_loaded_only_if_it_is_one_over_one_axis() {
-    let softmax = |axes: &[i64], axis: Option<i64>| {
-        let graph = floats(axes).node("Softmax", &["x"], "y");
+    let softmax = |operator: &str, axes: &[i64], axis: Option<i64>| {
+        let graph = floats(axes).node(operator, &["x"], "y");
         axis.into_iter().fold(graph, |graph, axis| graph.with_int("axis", axis))
     };
     for (axes, axis, is_loaded) in [
@@ -139,8 +154,10 @@ fn an_old_softmax_is_loaded_only_if_it_is_one_over_one_axis() {
         (&[2, 3, 1, 1], None, false),
         (&[2, 3, 1, 1], Some(1), true),
     ] {
-        let reason = refusal(&softmax(axes, axis), 11);
-        assert_eq!(reason.is_none(), is_loaded, "{axes:?} {axis:?}: {reason:?}");
+        for operator in ["Softmax", "LogSoftmax"] {
+            let reason = refusal(&softmax(operator, axes, axis), 11);
+            assert_eq!(reason.is_none(), is_loaded, "{operator} {axes:?} {axis:?}: {reason:?}");
+        }
     }
     // The axes of a value between two nodes are not declared.
     let between = |operator: &str| floats(&[2, 3, 4]).node(operator, &["x"], "m").node("Softmax", &["m"], "s");
