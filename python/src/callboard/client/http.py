@@ -45,7 +45,9 @@ class HttpTransport:
         self._process = os.getpid()
         endpoint, settings = self._endpoint, self._settings
         transport = PooledTransport(
-            lambda size: httpx.HTTPTransport(**_transport_settings(endpoint, settings, size)), settings.max_connections
+            lambda size: httpx.HTTPTransport(**_transport_settings(endpoint, settings, size)),
+            settings.max_connections,
+            settings.keep_alive,
         )
         self._http = httpx.Client(transport=transport, trust_env=False)
 
@@ -152,6 +154,7 @@ class AsyncHttpTransport:
             transport = AsyncPooledTransport(
                 lambda size: httpx.AsyncHTTPTransport(**_transport_settings(endpoint, settings, size)),
                 settings.max_connections,
+                settings.keep_alive,
             )
             found = self._pools[loop] = httpx.AsyncClient(transport=transport, trust_env=False)
         return found
