@@ -72,6 +72,9 @@ class Node:
         self._tls = tls
         self.requests: list[Request] = []
         self.connections = 0
+        # Those that have not ended.
+        self.open = 0
+        self._lock = threading.Lock()
         # Set when a connection has ended.
         self.closed = threading.Event()
         self._sockets: list[socket.socket] = []
@@ -109,12 +112,16 @@ class Node:
             except OSError:
                 return
             self.connections += 1
+            with self._lock:
+                self.open += 1
             self._sockets.append(connection)
             threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
 
     def _serve(self, connection: socket.socket) -> None:
         with connection, contextlib.suppress(OSError):
             self._answer_all(self._tls.wrap_socket(connection, server_side=True) if self._tls else connection)
+        with self._lock:
+            self.open -= 1
         self.closed.set()
 
     def _answer_all(self, connection: socket.socket) -> None:

@@ -10,6 +10,8 @@ import subprocess
 import sys
 import textwrap
 import threading
+import time
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -17,6 +19,7 @@ import pytest
 
 pytest.importorskip("httpx")
 
+import httpx
 from http_node import LIMIT, Node, Request, echo, frames, problem, value
 from node import ENVIRONMENT
 
@@ -27,6 +30,7 @@ from callboard.client import (
     FailedError,
     InvalidInputError,
 )
+from callboard.client._http_pool import AsyncPooledTransport, PooledTransport
 
 
 def test_an_async_client_makes_the_same_calls() -> None:
@@ -153,7 +157,95 @@ def test_many_calls_at_the_same_time_keep_their_connections_and_cost_no_more_eac
         assert node.connections == 8
         many = asyncio.run(main(node.url, 64))
         assert node.connections == 8 + 64
+        assert few > 0, "httpcore has another name for `is_idle`: nothing was counted"
         assert many < 10 * few, (few, many)
+
+
+def until(is_done: Callable[[], bool]) -> None:
+    end = time.monotonic() + LIMIT
+    while not is_done():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize("kind", [Client, AsyncClient])
+def test_idle_connections_of_a_burst_are_closed_by_the_next_calls(kind: Any) -> None:
+    """And may be made again, as many as before."""
+    count, keep_alive = 20, 0.3
+    together = threading.Barrier(count)
+
+    def answer(request: Request) -> bytes:
+        if request.path == "/burst":
+            together.wait(LIMIT)
+        return echo(request)
+
+    def blocking(node: Node) -> None:
+        with Client(node.url, max_connections=count, keep_alive=keep_alive) as client:
+            for burst in (1, 2):
+                threads = [threading.Thread(target=client.call, args=("/burst", 1)) for _ in range(count)]
+                for thread in threads:
+                    thread.start()
+                for thread in threads:
+                    thread.join(LIMIT)
+                assert node.open == count, burst
+                time.sleep(2 * keep_alive)
+                assert client.call("/echo", 1) == 1
+                until(lambda: node.open == 1)
+
+    async def asynchronous(node: Node) -> None:
+        async with AsyncClient(node.url, max_connections=count, keep_alive=keep_alive) as client:
+            for burst in (1, 2):
+                await asyncio.gather(*(client.call("/burst", 1) for _ in range(count)))
+                assert node.open == count, burst
+                await asyncio.sleep(2 * keep_alive)
+                assert await client.call("/echo", 1) == 1
+                until(lambda: node.open == 1)
+
+    with Node(answer) as node:
+        blocking(node) if kind is Client else asyncio.run(asynchronous(node))
+        until(lambda: node.open == 0)
+
+
+@pytest.mark.parametrize("kind", [PooledTransport, AsyncPooledTransport])
+def test_all_connections_are_closed_also_if_one_fails_and_one_that_fails_to_be_made_is_not_counted(kind: Any) -> None:
+    closed: list[int] = []
+    fails = [True]
+
+    class Transport(httpx.MockTransport):
+        def __init__(self, size: int) -> None:
+            if fails and fails.pop():
+                raise OSError("not made")
+            super().__init__(lambda _: httpx.Response(200, stream=httpx.ByteStream(b"")))
+            self.size = size
+
+        def close(self) -> None:
+            closed.append(self.size)
+            raise OSError("not closed")
+
+        async def aclose(self) -> None:
+            self.close()
+
+    pools = kind(Transport, 10, 20.0)
+    request = httpx.Request("GET", "http://node")
+
+    async def asynchronous() -> None:
+        with pytest.raises(OSError, match="not made"):
+            await pools.handle_async_request(request)
+        for _ in range(10):
+            await pools.handle_async_request(request)
+        with pytest.raises(OSError, match="not closed"):
+            await pools.aclose()
+
+    def blocking() -> None:
+        with pytest.raises(OSError, match="not made"):
+            pools.handle_request(request)
+        for _ in range(10):
+            pools.handle_request(request)
+        with pytest.raises(OSError, match="not closed"):
+            pools.close()
+
+    blocking() if kind is PooledTransport else asyncio.run(asynchronous())
+    assert sorted(closed) == [2, 8]
 
 
 def test_a_client_that_is_closed_in_one_event_loop_keeps_its_connections_in_others() -> None:

@@ -8,6 +8,7 @@ import ssl
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -176,6 +177,40 @@ def test_the_reason_of_the_system_is_named_and_not_what_the_caller_was_handling(
             with pytest.raises(UnavailableError, match=r"no node answers at .*: \[Errno \d+\] Connect") as raised:
                 call()
         assert "host is not known" not in str(raised.value)
+
+
+def test_the_reason_is_named_for_a_host_with_two_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
+    port = unused_port()
+    found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (f"127.0.0.{last}", port)) for last in (1, 2)]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
+    client = AsyncClient(f"http://localhost:{port}", start_up_wait=0)
+    for is_handling in (False, True):
+        with pytest.raises(UnavailableError, match=r"no node answers at .*: \[Errno \d+\] Connect") as raised:
+            try:
+                if is_handling:
+                    raise socket.gaierror(socket.EAI_NONAME, "of another call")
+                asyncio.run(client.call("/echo", 1))
+            except OSError:
+                asyncio.run(client.call("/echo", 1))
+        assert "host is not known" not in str(raised.value)
+
+
+@pytest.mark.parametrize("kind", [Client, AsyncClient])
+def test_a_proxy_that_refuses_is_named_and_not_what_the_caller_was_handling(kind: Any) -> None:
+    """The error of httpx has no other cause here."""
+
+    def call(proxy: str) -> None:
+        client = kind("https://node.invalid", proxy=proxy, start_up_wait=0)
+        asyncio.run(client.call("/echo", 1)) if kind is AsyncClient else client.call("/echo", 1)
+
+    with (
+        Node(lambda _: response(b"", 403)) as proxy,
+        pytest.raises(UnavailableError, match=r"answers at \S*: 403 Test"),
+    ):
+        try:
+            raise socket.gaierror(socket.EAI_NONAME, "of another call")
+        except OSError:
+            call(proxy.url)
 
 
 def test_a_host_without_an_address_ends_the_wait_at_once() -> None:

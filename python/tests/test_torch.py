@@ -18,6 +18,9 @@ from callboard._target import routes_of
 class Tensor:
     """The few methods of a tensor that are used."""
 
+    layout = "torch.strided"
+    is_meta = is_quantized = is_nested = False
+
     def __init__(self, array: np.ndarray[Any, Any], steps: tuple[str, ...] = ()) -> None:
         self.array, self.steps, self.dtype = array, steps, array.dtype
 
@@ -45,7 +48,7 @@ def torch(monkeypatch: pytest.MonkeyPatch) -> Any:
         import torch
     except ImportError:
         stand_in = types.ModuleType("torch")
-        vars(stand_in).update(Tensor=Tensor, from_numpy=Tensor, bfloat16="torch.bfloat16")
+        vars(stand_in).update(Tensor=Tensor, from_numpy=Tensor, bfloat16="torch.bfloat16", strided="torch.strided")
         monkeypatch.setitem(sys.modules, "torch", stand_in)
         return stand_in
     return torch
@@ -94,11 +97,23 @@ def test_views_and_gradients_are_resolved() -> None:
 
 def test_a_tensor_without_an_array_is_refused_with_its_place() -> None:
     torch = pytest.importorskip("torch")
-    for tensor in (torch.eye(2).to_sparse(), torch.quantize_per_tensor(torch.ones(2), 0.1, 0, torch.qint8)):
+    quantized = torch.quantize_per_tensor(torch.ones(2), 0.1, 0, torch.qint8)
+    nested = torch.nested.nested_tensor([torch.ones(1), torch.ones(2)])
+    for tensor in (torch.eye(2).to_sparse(), torch.eye(2).to_sparse_csr(), quantized, nested):
         with pytest.raises(TypeError, match=r"`torch.Tensor` cannot be sent: .* at \$\.a\[1\]"):
             encode({"a": [1, tensor]})
     with pytest.raises(TypeError, match=r"`torch.Tensor` cannot be sent: .* at \$"):
         encode(torch.empty(2, device="meta"))
+
+
+def test_a_device_that_fails_is_no_fault_of_the_value(torch: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def cpu(_: Any) -> Any:
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    tensor = torch.from_numpy(np.ones(2, np.float32))
+    monkeypatch.setattr(torch.Tensor, "cpu", cpu)
+    with pytest.raises(RuntimeError, match="CUDA error"):
+        encode({"a": [1, tensor]})
 
 
 def test_a_batch_of_tensors_is_served() -> None:

@@ -316,8 +316,8 @@ def _type_name(value: object) -> str:
 def _array_of_tensor(value: Any) -> np.ndarray[Any, Any]:
     try:
         return _torch.to_array(value)
-    except (TypeError, RuntimeError) as error:
-        # Tensors that are sparse, quantized, without data, or of an element type that NumPy lacks.
+    except TypeError as error:
+        # Other errors, such as those of a device, are no fault of the value.
         reason = (str(error).splitlines() or [""])[0]
         raise _Unwritable(f"a value of type `{_type_name(value)}` cannot be sent: {reason}") from None
 

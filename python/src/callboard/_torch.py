@@ -30,9 +30,13 @@ def from_array(array: np.ndarray[Any, Any], *, was_list: bool) -> Any:
 
 
 def to_array(tensor: Any) -> np.ndarray[Any, Any]:
-    """The tensor as an array; from another device it is copied."""
+    """The tensor as an array; from another device it is copied. A `TypeError` is a tensor that has no array."""
     import torch
 
+    if tensor.is_meta:
+        raise TypeError("a tensor on the meta device has no data")
+    if tensor.layout != torch.strided or tensor.is_quantized or tensor.is_nested:
+        raise TypeError("a tensor that is sparse, quantized or nested has no array")
     # A conjugate or negative view is no array before it is resolved.
     tensor = tensor.detach().cpu().resolve_conj().resolve_neg()
     if tensor.dtype == torch.bfloat16:

@@ -3,15 +3,19 @@
 httpcore looks at each pair of connections of a pool for each request that begins or ends: with 64 calls in flight in
 one pool, most of a call's time was spent there.
 
-* **Full:** a request waits until one of `max_connections` is free, in the order of arrival.
+* **Full:** a request waits until one of `max_connections` is free.
 * **Late:** after its timeout for this wait it is `httpx.PoolTimeout`.
 * **Cancelled:** a request that waits leaves; one that is sent gives its connection back.
+* **Idle:** the next request closes each other pool that has had none for longer than `keep_alive`. httpcore closes idle
+  connections of a pool only when it gets a request.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any, Generic, TypeVar, cast
 
@@ -22,6 +26,7 @@ import httpx
 POOL_CONNECTIONS = 8
 
 T = TypeVar("T")
+_CLOCK = time.monotonic
 
 
 class _Pool(Generic[T]):
@@ -31,15 +36,24 @@ class _Pool(Generic[T]):
         self.transport = transport
         self.size = size
         self.in_flight = 0
+        # When its last request has ended.
+        self.idle_since = 0.0
+
+    def give_back(self) -> None:
+        self.in_flight -= 1
+        self.idle_since = _CLOCK()
 
 
 class _Pools(Generic[T]):
     """The pools of one client. `make` gives a transport with this many connections."""
 
-    def __init__(self, make: Callable[[int], T], max_connections: int) -> None:
+    def __init__(self, make: Callable[[int], T], max_connections: int, keep_alive: float) -> None:
         self._make = make
         self._left = max_connections
+        self._keep_alive = keep_alive
         self.all: list[_Pool[T]] = []
+        # No longer in `all`, and to be closed.
+        self.idle: list[T] = []
         self.is_closed = False
 
     def take(self) -> _Pool[T]:
@@ -49,18 +63,34 @@ class _Pools(Generic[T]):
         found = next((pool for pool in self.all if pool.in_flight < pool.size), None)
         if found is None:
             size = min(self._left, POOL_CONNECTIONS)
-            self._left -= size
             found = _Pool(self._make(size), size)
+            self._left -= size
             self.all.append(found)
         found.in_flight += 1
+        self._find_idle()
+        return found
+
+    def _find_idle(self) -> None:
+        end = _CLOCK() - self._keep_alive
+        for pool in [pool for pool in self.all if pool.in_flight == 0 and pool.idle_since < end]:
+            self.all.remove(pool)
+            self.idle.append(pool.transport)
+            self._left += pool.size
+
+    def close(self) -> list[T]:
+        """The transports, which the caller closes."""
+        self.is_closed = True
+        found = [*self.idle, *(pool.transport for pool in self.all)]
+        self.idle.clear()
+        self.all.clear()
         return found
 
 
 class PooledTransport(httpx.BaseTransport):
     """The connections of the threads that share a client."""
 
-    def __init__(self, make: Callable[[int], httpx.HTTPTransport], max_connections: int) -> None:
-        self._pools = _Pools(make, max_connections)
+    def __init__(self, make: Callable[[int], httpx.HTTPTransport], max_connections: int, keep_alive: float) -> None:
+        self._pools = _Pools(make, max_connections, keep_alive)
         self._room = threading.Semaphore(max_connections)
         self._lock = threading.Lock()
 
@@ -71,6 +101,11 @@ class PooledTransport(httpx.BaseTransport):
         try:
             with self._lock:
                 pool = self._pools.take()
+                idle = self._pools.idle[:]
+                self._pools.idle.clear()
+            for each in idle:
+                with contextlib.suppress(Exception):
+                    each.close()
             response = pool.transport.handle_request(request)
         except BaseException:
             self._give_back(pool)
@@ -81,20 +116,25 @@ class PooledTransport(httpx.BaseTransport):
     def _give_back(self, pool: _Pool[httpx.HTTPTransport] | None) -> None:
         if pool is not None:
             with self._lock:
-                pool.in_flight -= 1
+                pool.give_back()
         self._room.release()
 
     def close(self) -> None:
-        self._pools.is_closed = True
-        for pool in self._pools.all:
-            pool.transport.close()
+        with self._lock:
+            found = self._pools.close()
+        # All of them, also if one fails.
+        with contextlib.ExitStack() as stack:
+            for each in found:
+                stack.callback(each.close)
 
 
 class AsyncPooledTransport(httpx.AsyncBaseTransport):
     """The same for the tasks of one event loop."""
 
-    def __init__(self, make: Callable[[int], httpx.AsyncHTTPTransport], max_connections: int) -> None:
-        self._pools = _Pools(make, max_connections)
+    def __init__(
+        self, make: Callable[[int], httpx.AsyncHTTPTransport], max_connections: int, keep_alive: float
+    ) -> None:
+        self._pools = _Pools(make, max_connections, keep_alive)
         self._room = asyncio.Semaphore(max_connections)
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
@@ -110,6 +150,9 @@ class AsyncPooledTransport(httpx.AsyncBaseTransport):
         pool: _Pool[httpx.AsyncHTTPTransport] | None = None
         try:
             pool = self._pools.take()
+            while self._pools.idle:
+                with contextlib.suppress(Exception):
+                    await self._pools.idle.pop().aclose()
             response = await pool.transport.handle_async_request(request)
         except BaseException:
             self._give_back(pool)
@@ -119,13 +162,13 @@ class AsyncPooledTransport(httpx.AsyncBaseTransport):
 
     def _give_back(self, pool: _Pool[httpx.AsyncHTTPTransport] | None) -> None:
         if pool is not None:
-            pool.in_flight -= 1
+            pool.give_back()
         self._room.release()
 
     async def aclose(self) -> None:
-        self._pools.is_closed = True
-        for pool in self._pools.all:
-            await pool.transport.aclose()
+        async with contextlib.AsyncExitStack() as stack:
+            for each in self._pools.close():
+                stack.push_async_callback(each.aclose)
 
 
 class _Stream(httpx.SyncByteStream):

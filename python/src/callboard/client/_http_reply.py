@@ -233,8 +233,13 @@ def late(*, was_started: bool) -> Failure:
     return Failure("deadline_exceeded", message, status=504, was_started=was_started)
 
 
-def failure_of_exception(error: httpx.HTTPError, endpoint: Endpoint, body: object) -> Failure:
-    """The failure that an exception of httpx stands for. It tells whether the call may have run."""
+def failure_of_exception(
+    error: httpx.HTTPError, endpoint: Endpoint, body: object, handled: BaseException | None = None
+) -> Failure:
+    """The failure that an exception of httpx stands for. It tells whether the call may have run.
+
+    `handled` is the exception that was handled as the request began: Python takes it for the context of others.
+    """
     if isinstance(error, httpx.ConnectTimeout):
         return _no_connection(endpoint, "it did not answer within the connect timeout", retryable=True)
     if isinstance(error, httpx.PoolTimeout):
@@ -243,7 +248,7 @@ def failure_of_exception(error: httpx.HTTPError, endpoint: Endpoint, body: objec
     if isinstance(error, httpx.TimeoutException):
         return late(was_started=isinstance(body, Sending) and body.is_whole)
     if isinstance(error, (httpx.ConnectError, httpx.ProxyError)):
-        return _not_connected(error, endpoint)
+        return _not_connected(error, endpoint, handled)
     if isinstance(error, (httpx.UnsupportedProtocol, httpx.LocalProtocolError)):
         return Failure("internal", f"the request cannot be sent: {error}", was_started=False)
     if isinstance(error, httpx.RemoteProtocolError) and not _ENDED.search(str(error)):
@@ -261,15 +266,8 @@ def failure_of_exception(error: httpx.HTTPError, endpoint: Endpoint, body: objec
     )
 
 
-def _not_connected(error: httpx.TransportError, endpoint: Endpoint) -> Failure:
-    causes: list[BaseException] = []
-    cause: BaseException | None = error
-    while cause is not None and len(causes) < 10:
-        causes.append(cause)
-        if isinstance(cause, OSError) and cause.errno is not None:
-            # What comes next is no cause, but an error that the caller was handling.
-            break
-        cause = cause.__cause__ or cause.__context__
+def _not_connected(error: httpx.TransportError, endpoint: Endpoint, handled: BaseException | None) -> Failure:
+    causes = _causes(error, handled)
     if any(isinstance(each, socket.gaierror) for each in causes):
         return _no_connection(endpoint, f"the host is not known: {error}", retryable=False)
     if any(isinstance(each, ssl.SSLCertVerificationError) for each in causes):
@@ -277,7 +275,29 @@ def _not_connected(error: httpx.TransportError, endpoint: Endpoint) -> Failure:
     if any(isinstance(each, ssl.SSLError) for each in causes) or "SSL" in str(error):
         return _no_connection(endpoint, f"no TLS with this port (is it plain http://?): {error}", retryable=False)
     # The error of the system says more than that all attempts failed.
-    return _no_connection(endpoint, str(causes[-1]) or type(error).__name__, retryable=True)
+    return _no_connection(endpoint, str(causes[-1]) or str(error) or type(error).__name__, retryable=True)
+
+
+def _causes(error: BaseException, handled: BaseException | None) -> list[BaseException]:
+    """The error and its causes, without what the caller was handling."""
+    causes = [error]
+    while len(causes) < 10:
+        last = causes[-1]
+        if isinstance(last, OSError) and last.errno is not None:
+            break
+        # httpcore removes the `__cause__` of an error that leaves its pool.
+        cause = last.__cause__ or last.__context__
+        # anyio makes a group of the errors of a host's addresses.
+        grouped = getattr(cause, "exceptions", None)
+        cause = grouped[0] if grouped else cause
+        if cause is None or cause is handled or not _is_of_connections(cause):
+            break
+        causes.append(cause)
+    return causes
+
+
+def _is_of_connections(error: BaseException) -> bool:
+    return isinstance(error, OSError) or type(error).__module__.partition(".")[0] in ("httpx", "httpcore", "anyio")
 
 
 def _no_connection(endpoint: Endpoint, reason: str, *, retryable: bool) -> Failure:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+import sys
 import time
 from collections.abc import AsyncGenerator, Generator, Sequence
 from typing import Any
@@ -45,7 +46,9 @@ class HttpTransport:
         self._process = os.getpid()
         endpoint, settings = self._endpoint, self._settings
         transport = PooledTransport(
-            lambda size: httpx.HTTPTransport(**_transport_settings(endpoint, settings, size)), settings.max_connections
+            lambda size: httpx.HTTPTransport(**_transport_settings(endpoint, settings, size)),
+            settings.max_connections,
+            settings.keep_alive,
         )
         self._http = httpx.Client(transport=transport, trust_env=False)
 
@@ -96,10 +99,11 @@ class HttpTransport:
         remaining = attempts.remaining(_CLOCK())
         request = self._endpoint.request(route, body, options, remaining, accept)
         request.extensions["timeout"] = _Timeouts(self._settings, attempts.deadline)
+        handled = sys.exc_info()[1]
         try:
             response = self._client().send(request, stream=True)
         except httpx.HTTPError as error:
-            raise failure_of_exception(error, self._endpoint, request.stream) from error
+            raise failure_of_exception(error, self._endpoint, request.stream, handled) from error
         return response
 
     def _call_once(self, route: str, body: Body, options: Options, attempts: Attempts) -> Buffer:
@@ -152,6 +156,7 @@ class AsyncHttpTransport:
             transport = AsyncPooledTransport(
                 lambda size: httpx.AsyncHTTPTransport(**_transport_settings(endpoint, settings, size)),
                 settings.max_connections,
+                settings.keep_alive,
             )
             found = self._pools[loop] = httpx.AsyncClient(transport=transport, trust_env=False)
         return found
@@ -204,10 +209,11 @@ class AsyncHttpTransport:
         remaining = attempts.remaining(_CLOCK())
         request = self._endpoint.request(route, body, options, remaining, accept)
         request.extensions["timeout"] = _Timeouts(self._settings, attempts.deadline)
+        handled = sys.exc_info()[1]
         try:
             return await self._client().send(request, stream=True)
         except httpx.HTTPError as error:
-            raise failure_of_exception(error, self._endpoint, request.stream) from error
+            raise failure_of_exception(error, self._endpoint, request.stream, handled) from error
 
     async def _call_once(self, route: str, body: Body, options: Options, attempts: Attempts) -> Buffer:
         response = await self._send(route, body, options, attempts, ENVELOPE)
