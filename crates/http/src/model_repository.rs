@@ -194,6 +194,9 @@ pub enum RepositoryError {
     /// The repository does not know the route.
     #[error("there is no such model in the repository")]
     Unknown,
+    /// The repository knows the model, but does not serve this version of it.
+    #[error("version {0} is not served")]
+    NotServed(u64),
     /// The route cannot be made: the configuration or the model is wrong. Of a model with versions the others may have
     /// changed.
     #[error("{0}")]
