@@ -32,8 +32,9 @@ pub(crate) fn adder(addend: f32) -> Vec<u8> {
 
 /// The same with its addend in another file.
 pub(crate) fn adder_from(file: &str) -> Vec<u8> {
-    let location = [field(1, b"location"), field(2, file.as_bytes())].concat();
-    adder_of(&[field(13, &location), number(14, 1)].concat())
+    let entry = |key: &str, value: &str| field(13, &[field(1, key.as_bytes()), field(2, value.as_bytes())].concat());
+    let entries = [entry("location", file), entry("offset", "0"), entry("length", "4")].concat();
+    adder_of(&[entries, number(14, 1)].concat())
 }
 
 fn adder_of(addend: &[u8]) -> Vec<u8> {

@@ -263,7 +263,10 @@ fn an_upload_does_not_get_its_weights_from_another_model() {
     models.add("b", 1, 1.0);
     models.write("b/1/w.data", &2_f32.to_le_bytes());
     models.write("w.data", &2_f32.to_le_bytes());
+    models.write("c/1/model.onnx", &adder_from("w.data"));
+    models.write("c/1/w.data", &2_f32.to_le_bytes());
     let node = models.serve(&["--model-uploads", "4KiB"]);
+    assert_eq!(node.adds("/c"), Ok(2.0), "the file is one that can be weights: {:?}", node.listed());
     let file = directory().join("upload");
     for weights in ["b/1/w.data", "w.data"] {
         fs::write(&file, adder_from(weights)).unwrap();
@@ -275,5 +278,5 @@ fn an_upload_does_not_get_its_weights_from_another_model() {
     }
     let mut left: Vec<_> = fs::read_dir(&models.path).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     left.sort();
-    assert_eq!(left, ["b", "w.data"]);
+    assert_eq!(left, ["b", "c", "w.data"]);
 }
