@@ -11,23 +11,13 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 /// The signal of a terminal.
 pub(crate) const INTERRUPT: &str = "SIGINT";
 
-/// The number of SIGXFSZ, where it is known.
-const FILE_SIZE: Option<i32> = if cfg!(any(
-    target_os = "macos",
-    all(target_os = "linux", not(any(target_arch = "mips", target_arch = "mips64", target_arch = "sparc64")))
-)) {
-    Some(25)
-} else {
-    None
-};
-
 /// SIGTERM and SIGINT, from the moment this is made.
 #[derive(Debug)]
 pub(crate) struct Signals {
     terminate: Signal,
     interrupt: Signal,
     /// Not waited for: a write beyond a limit of the system is an error of that write, and does not end the process.
-    _file_size: Option<Signal>,
+    _file_size: Signal,
     echoes: EchoFilter,
 }
 
@@ -35,7 +25,7 @@ impl Signals {
     /// Starts to listen for both signals; called before anything is started, so that none is missed.
     pub(crate) fn listen() -> io::Result<Self> {
         let (terminate, interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
-        let file_size = FILE_SIZE.map(|number| signal(SignalKind::from_raw(number))).transpose()?;
+        let file_size = signal(SignalKind::from_raw(rustix::process::Signal::XFSZ.as_raw()))?;
         Ok(Self { terminate, interrupt, _file_size: file_size, echoes: EchoFilter::default() })
     }
 

@@ -7,6 +7,7 @@ use callboard_core::Contract;
 use callboard_onnx::OnnxConfig;
 use callboard_stages::image::ImageConfig;
 use callboard_stages::labels::LabelsConfig;
+use toml::de::DeTable;
 
 use super::document::Section;
 use super::error::ConfigError;
@@ -86,7 +87,7 @@ impl StageKind {
     #[cfg(feature = "onnx")]
     pub(crate) fn read_model(
         section: &Section<'_>,
-        defaults: Option<&Section<'_>>,
+        defaults: Option<DeTable<'_>>,
         common: &[&str],
     ) -> Result<Self, ConfigError> {
         own_keys::read_with(section, common, Some(("model", "")), defaults).map(Self::Onnx)
@@ -96,7 +97,7 @@ impl StageKind {
     #[cfg(not(feature = "onnx"))]
     pub(crate) fn read_model(
         section: &Section<'_>,
-        _defaults: Option<&Section<'_>>,
+        _defaults: Option<DeTable<'_>>,
         _common: &[&str],
     ) -> Result<Self, ConfigError> {
         Err(ConfigError::Unavailable { place: section.place(), kind: "onnx", feature: "onnx" })

@@ -6,7 +6,7 @@
 use serde::de::{DeserializeOwned, Deserializer, Error as _, Visitor, value::Error as PlainError};
 use serde::forward_to_deserialize_any;
 use toml::Spanned;
-use toml::de::{DeValue, ValueDeserializer};
+use toml::de::{DeTable, DeValue, ValueDeserializer};
 
 use super::document::{Section, one_line};
 use super::error::ConfigError;
@@ -22,13 +22,13 @@ pub(crate) fn read_with<T: DeserializeOwned>(
     section: &Section<'_>,
     common: &[&str],
     given: Option<(&'static str, &str)>,
-    defaults: Option<&Section<'_>>,
+    defaults: Option<DeTable<'_>>,
 ) -> Result<T, ConfigError> {
     let is_given = |key: &&str| given.is_some_and(|(given, _)| given == *key);
     let known: Vec<&str> = common.iter().chain(fields_of::<T>()).copied().filter(|key| !is_given(key)).collect();
     section.deny_unknown(&known)?;
     let mut table = section.without(common);
-    for (key, value) in defaults.map(|defaults| defaults.without(common)).into_iter().flatten() {
+    for (key, value) in defaults.into_iter().flatten() {
         if section.get(key.get_ref()).is_none() {
             // Its place is in another file.
             table.insert(Spanned::new(0..0, key.into_inner()), Spanned::new(0..0, value.into_inner()));

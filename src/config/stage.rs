@@ -116,7 +116,7 @@ pub struct OwnKey {
     pub key: String,
     /// Its value on one line.
     pub text: String,
-    /// Its line.
+    /// Where it is set.
     pub source: Source,
 }
 
@@ -203,14 +203,29 @@ pub(crate) fn read_model(
 ) -> Result<(), ConfigError> {
     const SAID: [&str; 4] = ["name", "kind", REVISION, SPLIT];
     let common: Vec<&str> = COMMON.into_iter().filter(|key| !SAID.contains(key)).chain(other.iter().copied()).collect();
-    stage.kind = StageKind::read_model(section, defaults, &common)?;
+    let useless = useless_keys(section);
+    let inherited = defaults.map(|defaults| defaults.without(&[&common, &*useless].concat()));
+    stage.kind = StageKind::read_model(section, inherited, &common)?;
     stage.own = own_keys(section, other);
     if let Some(defaults) = defaults {
-        let inherited = own_keys(defaults, other).into_iter().filter(|own| section.get(&own.key).is_none());
+        let is_inherited = |own: &OwnKey| section.get(&own.key).is_none() && !useless.contains(&own.key.as_str());
+        let inherited = own_keys(defaults, other).into_iter().filter(is_inherited);
         stage.own.extend(inherited);
         fill(defaults, stage)?;
     }
     fill(section, stage)
+}
+
+/// The keys which would be refused, or have no effect, if a model with these settings of its own inherited them.
+fn useless_keys(section: &Section<'_>) -> Vec<&'static str> {
+    const OF_ONNX_RUNTIME: [&str; 6] = ["library", "providers", "inter_threads", "spinning", "arena", "optimization"];
+    let value = |key: &str| section.get(key).map(|entry| entry.value);
+    let is_shared = value("isolate").is_some_and(|isolate| isolate.as_bool() == Some(false));
+    let is_rten = value("engine").is_some_and(|engine| engine.as_str() == Some("rten"));
+    let mut keys = Vec::new();
+    keys.extend(is_shared.then_some("memory_limit"));
+    keys.extend(is_rten.then_some(OF_ONNX_RUNTIME).into_iter().flatten());
+    keys
 }
 
 /// Reads the keys that every kind of stage has.

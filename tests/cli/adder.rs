@@ -27,8 +27,19 @@ fn value_info(name: &str) -> Vec<u8> {
 
 /// A model `y = x + addend`.
 pub(crate) fn adder(addend: f32) -> Vec<u8> {
+    adder_of(&field(9, &addend.to_le_bytes()))
+}
+
+/// The same with its addend in another file.
+pub(crate) fn adder_from(file: &str) -> Vec<u8> {
+    let entry = |key: &str, value: &str| field(13, &[field(1, key.as_bytes()), field(2, value.as_bytes())].concat());
+    let entries = [entry("location", file), entry("offset", "0"), entry("length", "4")].concat();
+    adder_of(&[entries, number(14, 1)].concat())
+}
+
+fn adder_of(addend: &[u8]) -> Vec<u8> {
     let node = [field(1, b"x"), field(1, b"c"), field(2, b"y"), field(4, b"Add")].concat();
-    let constant = [number(1, 1), number(2, 1), field(8, b"c"), field(9, &addend.to_le_bytes())].concat();
+    let constant = [&number(1, 1), &number(2, 1), &field(8, b"c"), addend].concat();
     let graph = [
         field(1, &node),
         field(2, b"adder"),

@@ -82,26 +82,36 @@ pub trait ModelRepository: fmt::Debug + Send + Sync + 'static {
     }
 }
 
-/// The file of a version while it arrives. Dropped before it has its place, it is removed.
+/// The file of a version while it arrives, in a directory of its own. Dropped before it has its place, it is removed.
 #[derive(Debug)]
 pub struct ModelUpload {
     /// The model.
     pub name: String,
     /// The version.
     pub version: u64,
+    directory: PathBuf,
     path: PathBuf,
     file: File,
 }
 
 impl ModelUpload {
-    /// A new file at `path`.
+    /// A new file `VERSION/file` in the new directory `directory`: as deep as at its place, with nothing beside it.
     ///
     /// # Errors
     ///
-    /// Those of the file system; there must be no such file.
-    pub fn create(name: &str, version: u64, path: PathBuf) -> io::Result<Self> {
-        let file = File::options().write(true).create_new(true).open(&path)?;
-        Ok(Self { name: name.to_owned(), version, path, file })
+    /// Those of the file system; there must be no such directory.
+    pub fn create(name: &str, version: u64, directory: PathBuf, file: &str) -> io::Result<Self> {
+        fs::create_dir(&directory)?;
+        let parent = directory.join(version.to_string());
+        let path = parent.join(file);
+        let opened = fs::create_dir(parent).and_then(|()| File::options().write(true).create_new(true).open(&path));
+        match opened {
+            Ok(file) => Ok(Self { name: name.to_owned(), version, directory, path, file }),
+            Err(error) => {
+                let _ = fs::remove_dir_all(directory);
+                Err(error)
+            }
+        }
     }
 
     /// Appends to the file. It blocks.
@@ -124,7 +134,8 @@ impl ModelUpload {
     ///
     /// # Errors
     ///
-    /// Those of the file system; the place is unchanged.
+    /// Those of the file system. The place is unchanged, unless only the last step fails, which makes the move outlast a
+    /// loss of power.
     pub fn put(self, place: &Path) -> io::Result<()> {
         self.file.sync_all()?;
         fs::rename(&self.path, place)?;
@@ -138,8 +149,8 @@ impl ModelUpload {
 
 impl Drop for ModelUpload {
     fn drop(&mut self) {
-        // After `put` there is none.
-        let _ = fs::remove_file(&self.path);
+        // After `put` it is empty.
+        let _ = fs::remove_dir_all(&self.directory);
     }
 }
 
@@ -183,6 +194,9 @@ pub enum RepositoryError {
     /// The repository does not know the route.
     #[error("there is no such model in the repository")]
     Unknown,
+    /// The repository knows the model, but does not serve this version of it.
+    #[error("version {0} is not served")]
+    NotServed(u64),
     /// The route cannot be made: the configuration or the model is wrong. Of a model with versions the others may have
     /// changed.
     #[error("{0}")]

@@ -5,16 +5,18 @@
 //! that cannot be built or warmed up is left out, with its reason, and is not tried again before its files change or
 //! somebody asks for it. A version whose files did not change keeps its stage.
 //!
-//! At the start as many models load at once as there are cores, and what is wrong with them is said in the order of their
-//! names.
+//! At the start as many models load at once as there are cores, a large one alone, and what is wrong with them is said in
+//! the order of their names.
 //!
-//! * **Full:** after the start, one load at a time; others wait for it.
+//! * **Full:** after the start, one load at a time; others wait for it. An upload is checked beside it.
 //! * **Cancelled:** the new stages end, and nothing has changed.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::any::Any;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
 use std::io;
 use std::num::NonZeroUsize;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -34,7 +36,7 @@ use super::upload;
 use crate::assemble::{BuildError, SharedStage};
 use crate::config::models::settings::ModelSettings;
 use crate::config::models::{route_name, stage_name, version_route_name};
-use crate::config::{FoundModel, Plan};
+use crate::config::{FoundModel, Plan, Print};
 
 /// The models of a directory, served by a node.
 pub(crate) struct ModelDirectory {
@@ -51,7 +53,29 @@ pub(crate) struct ModelDirectory {
 }
 
 /// Each takes a place among the changes that wait for the router.
-const MAX_LOADS_AT_ONCE: usize = 32;
+const MAX_LOADS_AT_ONCE: u32 = 32;
+
+/// A model with a larger version loads alone at the start, because a load takes more memory than the loaded model.
+const ALONE_BYTES: u64 = 256 << 20;
+
+/// Of the `all` places of the loads at the start, those that this model takes.
+fn places_of(model: &FoundModel, all: u32) -> u32 {
+    let bytes = |files: &[(String, Print)]| files.iter().fold(0_u64, |sum, (_, file)| sum.saturating_add(file.bytes));
+    if model.versions.values().any(|version| bytes(&version.files) > ALONE_BYTES) { all } else { 1 }
+}
+
+/// The stage of a plan with one, or why there is none. A panic is a reason too: it must not end what waits for it.
+fn build_stage(plan: Plan) -> Result<SharedStage, String> {
+    match catch_unwind(AssertUnwindSafe(|| SharedStage::build(plan))) {
+        Ok(built) => built.map_err(|error| chain(&error)),
+        Err(panic) => Err(panicked(&*panic)),
+    }
+}
+
+fn panicked(panic: &(dyn Any + Send)) -> String {
+    let message = panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref::<&str>().copied());
+    format!("its load panicked: {}", message.unwrap_or("without a message"))
+}
 
 /// Held while one model changes.
 type Turn = OwnedMutexGuard<()>;
@@ -77,34 +101,39 @@ impl ModelDirectory {
     ///
     /// The reasons, if nothing can be served.
     pub(crate) async fn open(self: &Arc<Self>, models: Vec<FoundModel>) -> Result<(), String> {
-        let at_once = available_parallelism().map_or(1, NonZeroUsize::get).min(MAX_LOADS_AT_ONCE);
-        let places = Arc::new(Semaphore::new(at_once));
+        let cores = available_parallelism().map_or(1, NonZeroUsize::get);
+        let at_once = u32::try_from(cores).map_or(MAX_LOADS_AT_ONCE, |cores| cores.min(MAX_LOADS_AT_ONCE));
+        let places = Arc::new(Semaphore::new(at_once as usize));
         let names: Vec<String> = models.iter().map(|model| model.name.clone()).collect();
-        let mut loads = JoinSet::new();
+        let (mut loads, mut name_of) = (JoinSet::new(), HashMap::new());
         for model in models {
-            let (directory, places) = (Arc::clone(self), Arc::clone(&places));
-            loads.spawn(async move {
-                let _place = places.acquire().await;
+            let (directory, places, name) = (Arc::clone(self), Arc::clone(&places), model.name.clone());
+            let load = loads.spawn(async move {
+                let _place = places.acquire_many(places_of(&model, at_once)).await;
                 // A turn of its own: each model is loaded once, and nothing else changes yet.
                 let turn = Arc::<tokio::sync::Mutex<()>>::default().lock_owned().await;
                 let name = model.name.clone();
-                let outcome = directory.update_in(turn, &name, Some(model), false, None).await;
-                (name, outcome)
+                directory.update_in(turn, &name, Some(model), false, None).await
             });
+            name_of.insert(load.id(), name);
         }
         let mut loaded = BTreeMap::new();
         let mut untold = names.iter().peekable();
-        while let Some(load) = loads.join_next().await {
-            // The panic hook has told of a panic.
-            loaded.extend(load.ok());
+        while let Some(load) = loads.join_next_with_id().await {
+            let (load, outcome) = match load {
+                Ok(ended) => ended,
+                Err(error) => (error.id(), Err(RepositoryError::Source(error.to_string()))),
+            };
+            let Some(name) = name_of.remove(&load) else { continue };
+            if let Err(RepositoryError::Source(reason)) = &outcome {
+                self.explain(&name, reason);
+            }
+            loaded.insert(name, outcome);
             while let Some(outcome) = untold.peek().and_then(|name| loaded.remove(*name)) {
                 if let Some(name) = untold.next() {
                     self.tell_start(name, &outcome);
                 }
             }
-        }
-        for (name, outcome) in loaded {
-            self.tell_start(&name, &outcome);
         }
         self.is_open.store(true, Ordering::Relaxed);
         let models = self.states();
@@ -226,7 +255,15 @@ impl ModelDirectory {
                 next.insert(*version, running);
             }
             let change = self.change(name, state, &next, default);
-            let changed = match change.map_err(|error| RepositoryError::Source(error.to_string()))? {
+            let change = change.map_err(|error| {
+                let reason = chain(&error);
+                if self.is_open.load(Ordering::Relaxed) {
+                    tracing::error!(model = name, "not served anew: {reason}");
+                }
+                state.problem = Some(reason.clone());
+                RepositoryError::Source(reason)
+            })?;
+            let changed = match change {
                 Some(change) => self.node.change(change).await.map(drop),
                 None => Ok(()),
             };
@@ -267,7 +304,7 @@ impl ModelDirectory {
         let print = VersionPrint::new(found, version, settings).expect("a chosen version was found");
         let (root, name, settings) = (self.root.clone(), name.to_owned(), settings.clone());
         let built = spawn_blocking(move || {
-            let built = SharedStage::build(plan).map_err(|error| chain(&error));
+            let built = build_stage(plan);
             // A file that was written meanwhile may have been read half old, half new.
             let now = look_at_model(&root, &name).ok().flatten();
             let is_same = now.and_then(|now| VersionPrint::new(&now, version, &settings)).as_ref() == Some(&print);
@@ -365,7 +402,7 @@ impl ModelDirectory {
         let root = self.root.clone();
         let put = spawn_blocking(move || {
             let print = VersionPrint::of_upload(upload.path(), &settings);
-            let stage = SharedStage::build(plan).map_err(|error| chain(&error))?;
+            let stage = build_stage(plan)?;
             upload::put(&root, upload)?;
             Ok(print.filter(|_| is_loaded).map(|print| Built { version, print, stage }))
         });
@@ -384,7 +421,7 @@ impl ModelDirectory {
         let source = |message: String| RepositoryError::Source(message);
         let version = version.ok_or_else(|| source("a rollout needs a version, such as NAME:3".to_owned()))?;
         let running = state.running.get(&version);
-        let running = running.ok_or_else(|| source(format!("version {version} is not served")))?;
+        let running = running.ok_or(RepositoryError::NotServed(version))?;
         let route = running.stage.route(&route_name(name)).map_err(|error| source(error.to_string()))?;
         self.node.roll_out(route, rollout).await?;
         Ok(())
@@ -452,6 +489,15 @@ impl ModelDirectory {
         }
     }
 
+    /// Notes why a model was not served at the start, unless its state says so.
+    fn explain(&self, name: &str, reason: &str) {
+        let mut models = self.states();
+        let state = models.entry(name.to_owned()).or_default();
+        if state.reasons().is_empty() {
+            state.problem = Some(reason.to_owned());
+        }
+    }
+
     fn mark_failed(&self, name: &str, version: u64, failed: Failed, state: &mut ModelState) -> String {
         if self.is_open.load(Ordering::Relaxed) {
             tracing::error!(model = name, version, "not served: {}", failed.reason);
@@ -500,7 +546,7 @@ impl ModelRepository for ModelDirectory {
         let version =
             version.or_else(|| self.served_default(name)).ok_or_else(|| source("it is not served".to_owned()))?;
         if !state.running.contains_key(&version) {
-            return Err(source(format!("version {version} is not served")));
+            return Err(RepositoryError::NotServed(version));
         }
         Ok(stage_name(name, version))
     }
@@ -525,5 +571,37 @@ impl ModelRepository for ModelDirectory {
 impl fmt::Debug for ModelDirectory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ModelDirectory").field("root", &self.root).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::FoundVersion;
+
+    #[test]
+    fn a_large_model_loads_alone_at_the_start() {
+        let model = |sizes: &[u64]| {
+            let print = |bytes: &u64| ("model.onnx".to_owned(), Print { bytes: *bytes, modified: None, inode: 0 });
+            let files = sizes.iter().map(print).collect();
+            let version = FoundVersion { file: "model.onnx".into(), files, problem: None };
+            FoundModel { versions: BTreeMap::from([(1, version)]), ..FoundModel::new("m") }
+        };
+        assert_eq!(places_of(&model(&[ALONE_BYTES]), 8), 1);
+        // The weights beside the model count.
+        for sizes in [&[ALONE_BYTES + 1][..], &[1, ALONE_BYTES], &[u64::MAX, u64::MAX]] {
+            assert_eq!(places_of(&model(sizes), 8), 8);
+        }
+    }
+
+    #[test]
+    fn a_panic_is_the_reason_of_a_failed_load() {
+        for (panic, reason) in [
+            (Box::new("no") as Box<dyn Any + Send>, "its load panicked: no"),
+            (Box::new("no".to_owned()), "its load panicked: no"),
+            (Box::new(1), "its load panicked: without a message"),
+        ] {
+            assert_eq!(panicked(&*panic), reason);
+        }
     }
 }

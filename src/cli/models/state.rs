@@ -30,7 +30,7 @@ impl VersionPrint {
         Some(Self { files, stage_keys: settings.stage_keys.clone() })
     }
 
-    /// That of a version which will have this file alone. A rename keeps size, time and number.
+    /// The print of a version with only this file. A rename keeps size, time and number.
     pub(super) fn of_upload(path: &Path, settings: &ModelSettings) -> Option<Self> {
         let files = vec![(MODEL_FILE.to_owned(), print(&fs::metadata(path).ok()?))];
         Some(Self { files, stage_keys: settings.stage_keys.clone() })

@@ -11,7 +11,7 @@ use super::state::{ModelState, Running};
 use crate::config::FoundModel;
 
 impl ModelDirectory {
-    /// Says what of a model is not served, after the start has tried it.
+    /// Logs the versions that are not served.
     pub(super) fn tell_start(&self, name: &str, outcome: &Result<(), RepositoryError>) {
         if let Err(error @ RepositoryError::Change(_)) = outcome {
             tracing::error!(model = name, "not served: {error}");

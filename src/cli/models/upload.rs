@@ -1,7 +1,7 @@
 //! Model files that operators send, and versions that they remove. It blocks.
 //!
-//! A file arrives under a hidden name in the directory of models, which no look sees, and gets its place by a rename in
-//! the same file system. A name or version that could lead out of the directory is refused before a file is made.
+//! A file arrives in a hidden directory of its own in the directory of models, which no look sees, and gets its place by a
+//! rename in the same file system. Nothing lies beside it: a model with weights in other files is refused. A name or version that could lead out of the directory is refused before a file is made.
 
 use std::fs;
 use std::io;
@@ -17,10 +17,10 @@ pub(super) fn begin(root: &Path, name: &str, version: &str) -> Result<ModelUploa
     static COUNT: AtomicU64 = AtomicU64::new(0);
     version_directory(root, name, version)?;
     let number = parse_version(version)?;
-    let path = root.join(format!(".upload-{}-{}.onnx", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed)));
+    let directory = root.join(format!(".upload-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed)));
     // Of an earlier process with this number.
-    let _ = fs::remove_file(&path);
-    ModelUpload::create(name, number, path).map_err(|error| format!("{}: {error}", root.display()))
+    let _ = fs::remove_dir_all(&directory);
+    ModelUpload::create(name, number, directory, MODEL_FILE).map_err(|error| format!("{}: {error}", root.display()))
 }
 
 /// Puts a whole file into its place.

@@ -1,10 +1,11 @@
 //! Directories as listings: which models, versions, stages and routes follow.
 
 use std::collections::BTreeMap;
+use std::num::NonZeroUsize;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
-use super::super::{Environment, Explanation, Flags, Plan};
+use super::super::{Environment, Explanation, Flags, Plan, StageKind};
 use super::listing::{Listing, Node, Print, models, parse_version};
 use super::*;
 
@@ -96,6 +97,35 @@ fn the_settings_choose_versions_and_the_default() {
         with("versions = \"all\"\ndefault = 2"),
         "/m/versions/1 m:1, /m m:2, /m/versions/2 m:2, /m/versions/3 m:3"
     );
+}
+
+/// A key that needs another one is inherited with it only.
+#[test]
+fn a_model_does_not_inherit_what_its_own_settings_make_useless() {
+    let text = "[models.defaults]\nisolate = true\nmemory_limit = \"2GiB\"\nengine = \"onnxruntime\"\nlibrary = \"l.so\"\narena = false\nthreads = 3\n";
+    let paths = [
+        ("a/1/model.onnx", file()),
+        ("b/1/model.onnx", file()),
+        ("b/model.toml", settings("isolate = false")),
+        ("c/1/model.onnx", file()),
+        ("c/model.toml", settings("engine = \"rten\"")),
+        ("d/1/model.onnx", file()),
+        ("d/model.toml", settings("engine = \"rten\"\narena = false")),
+    ];
+    let plan = plan_beside(Some(text), &paths).unwrap();
+    let keys = |index: usize| {
+        let StageKind::Onnx(config) = &plan.stages[index].kind else { panic!() };
+        let own: Vec<&str> = plan.stages[index].own.iter().map(|own| own.key.as_str()).collect();
+        assert_eq!(own.contains(&"memory_limit"), config.memory_limit.is_some(), "{own:?}");
+        assert_eq!(own.contains(&"library"), config.library.is_some(), "{own:?}");
+        assert_eq!(config.threads.map(NonZeroUsize::get), Some(3));
+        (config.memory_limit.is_some(), config.library.is_some(), config.arena)
+    };
+    assert_eq!(keys(0), (true, true, false));
+    assert_eq!(keys(1), (false, true, false));
+    assert_eq!(keys(2), (true, false, true));
+    // What it sets itself is refused later as before.
+    assert_eq!(keys(3), (true, false, false));
 }
 
 /// What a model sets itself wins, and `--explain` shows where a value comes from.

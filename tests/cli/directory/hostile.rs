@@ -10,7 +10,7 @@ use std::time::Instant;
 use serde_json::{Value, json};
 
 use super::Models;
-use crate::adder::{adder, allocator, crasher};
+use crate::adder::{adder, adder_from, allocator, crasher};
 #[cfg(target_os = "linux")]
 use crate::support::Server;
 use crate::support::{TEST_TIMEOUT, callboard, directory, failure, run};
@@ -254,4 +254,29 @@ fn an_upload_that_cannot_be_written_leaves_nothing_and_the_node_lives() {
     fs::write(&file, adder(2.0)).unwrap();
     assert!(put("/v1/models/up/versions/1").status.success());
     assert_eq!(super::adds(&server.address, "/up"), Ok(2.0));
+}
+
+/// What is beside an upload while it is checked is not beside it later.
+#[test]
+fn an_upload_does_not_get_its_weights_from_another_model() {
+    let models = Models::new();
+    models.add("b", 1, 1.0);
+    models.write("b/1/w.data", &2_f32.to_le_bytes());
+    models.write("w.data", &2_f32.to_le_bytes());
+    models.write("c/1/model.onnx", &adder_from("w.data"));
+    models.write("c/1/w.data", &2_f32.to_le_bytes());
+    let node = models.serve(&["--model-uploads", "4KiB"]);
+    assert_eq!(node.adds("/c"), Ok(2.0), "the file is one that can be weights: {:?}", node.listed());
+    let file = directory().join("upload");
+    for weights in ["b/1/w.data", "w.data"] {
+        fs::write(&file, adder_from(weights)).unwrap();
+        let path = "/v1/models/up/versions/1";
+        let refused = run(&["call", &node.admin, path, "--method", "PUT", "--file", file.to_str().unwrap()]);
+        let text = String::from_utf8_lossy(&refused.stderr);
+        assert!(!refused.status.success() && text.contains("failed to upload `up`: version 1: "), "{text}");
+        assert_eq!(node.adds("/up"), Err(404));
+    }
+    let mut left: Vec<_> = fs::read_dir(&models.path).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    left.sort();
+    assert_eq!(left, ["b", "c", "w.data"]);
 }

@@ -393,11 +393,20 @@ fn a_version_is_scaled_by_its_model() {
     for (args, expected) in [
         (["scale", "other", "2"], "there is no model `other`"),
         (["scale", "add:9", "2"], "version 9 is not served"),
-        (["scale", "add", "4"], "3"),
+        (["scale", "add", "4"], "stage `add:2` scales by itself, from 1 to 3 replicas"),
         (["scale", "add", "1..3"], "expected a whole number; the bounds"),
     ] {
         let (code, text) = node.models(&args);
         assert!(code != Some(0) && text.contains(expected), "{args:?}: {text}");
+    }
+    for (version, body, status) in [(9, "{\"replicas\": 2}", 404), (9, "no json", 400), (2, "{\"replicas\": 2}", 200)] {
+        let mut stream = TcpStream::connect(node.admin.trim_start_matches("http://")).unwrap();
+        let head =
+            format!("POST /v1/models/add/scale?version={version} HTTP/1.1\r\nhost: localhost\r\nconnection: close");
+        let length = body.len();
+        write!(stream, "{head}\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n{body}").unwrap();
+        let answer = Answer::read(stream);
+        assert_eq!(answer.status, status, "{version} {body}: {}", answer.body);
     }
 }
 

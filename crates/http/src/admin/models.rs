@@ -150,9 +150,9 @@ pub(super) async fn below(
         }
         (&Method::POST, Some((name, "scale"))) => {
             let version = version_of(uri.query().unwrap_or_default())?;
+            let replicas = replicas_of(&mut request, &config).await?;
             let stage = repository(&admin)?.stage_of(&format!("/{name}"), version);
             let stage = stage.map_err(|error| refused(name, "scale", error))?;
-            let replicas = replicas_of(&mut request, &config).await?;
             Ok(Json(scale_stage(&admin, &stage, replicas).await?).into_response())
         }
         (&Method::POST, Some((name, verb))) => {
@@ -262,6 +262,9 @@ fn listed(admin: &Admin, model: RepositoryModel) -> ListedModel {
 fn refused(name: &str, verb: &str, error: RepositoryError) -> ApiError {
     match error {
         RepositoryError::Unknown => ApiError::new(ErrorKind::NotFound, format!("there is no model `{name}`")),
+        RepositoryError::NotServed(version) => {
+            ApiError::new(ErrorKind::NotFound, format!("failed to {verb} `{name}`: version {version} is not served"))
+        }
         RepositoryError::Source(reason) => {
             ApiError::new(ErrorKind::InvalidInput, format!("failed to {verb} `{name}`: {reason}"))
         }
