@@ -5,67 +5,49 @@
 //! that cannot be built or warmed up is left out, with its reason, and is not tried again before its files change or
 //! somebody asks for it. A version whose files did not change keeps its stage.
 //!
-//! At the start as many models load at once as there are cores, a large one alone, and what is wrong with them is said in
-//! the order of their names.
-//!
 //! * **Full:** after the start, one load at a time; others wait for it. An upload is checked beside it.
 //! * **Cancelled:** the new stages end, and nothing has changed.
 
 use std::any::Any;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::io;
-use std::num::NonZeroUsize;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread::available_parallelism;
 
 use callboard_core::description::StageState;
-use callboard_core::{ChangeError, NodeHandle, Rollout, RouteChange};
-use callboard_http::{ModelRepository, ModelUpload, RepositoryChange, RepositoryError, RepositoryModel};
-use tokio::sync::{OwnedMutexGuard, Semaphore};
-use tokio::task::{JoinSet, spawn_blocking};
+use callboard_core::{ChangeError, NodeHandle, RouteChange};
+use callboard_http::RepositoryError;
+use tokio::sync::OwnedMutexGuard;
+use tokio::task::spawn_blocking;
 
 use super::super::error::chain;
 use super::super::log_lines::LogLines;
 use super::look::{look, look_at_model};
 use super::state::{Built, Failed, ModelState, Running, Step, VersionPrint};
-use super::upload;
 use crate::assemble::{BuildError, SharedStage};
 use crate::config::models::settings::ModelSettings;
 use crate::config::models::{route_name, stage_name, version_route_name};
-use crate::config::{FoundModel, Plan, Print};
+use crate::config::{FoundModel, Plan};
 
 /// The models of a directory, served by a node.
 pub(crate) struct ModelDirectory {
-    root: PathBuf,
+    pub(super) root: PathBuf,
     /// The settings of the start.
-    plan: Plan,
-    node: NodeHandle,
+    pub(super) plan: Plan,
+    pub(super) node: NodeHandle,
     pub(super) lines: LogLines,
     models: Mutex<BTreeMap<String, ModelState>>,
     lives: AtomicU64,
     /// Whether the start is over.
     pub(super) is_open: AtomicBool,
-    turn: Arc<tokio::sync::Mutex<()>>,
-}
-
-/// Each takes a place among the changes that wait for the router.
-const MAX_LOADS_AT_ONCE: u32 = 32;
-
-/// A model with a larger version loads alone at the start, because a load takes more memory than the loaded model.
-const ALONE_BYTES: u64 = 256 << 20;
-
-/// Of the `all` places of the loads at the start, those that this model takes.
-fn places_of(model: &FoundModel, all: u32) -> u32 {
-    let bytes = |files: &[(String, Print)]| files.iter().fold(0_u64, |sum, (_, file)| sum.saturating_add(file.bytes));
-    if model.versions.values().any(|version| bytes(&version.files) > ALONE_BYTES) { all } else { 1 }
+    pub(super) turn: Arc<tokio::sync::Mutex<()>>,
 }
 
 /// The stage of a plan with one, or why there is none. A panic is a reason too: it must not end what waits for it.
-fn build_stage(plan: Plan) -> Result<SharedStage, String> {
+pub(super) fn build_stage(plan: Plan) -> Result<SharedStage, String> {
     match catch_unwind(AssertUnwindSafe(|| SharedStage::build(plan))) {
         Ok(built) => built.map_err(|error| chain(&error)),
         Err(panic) => Err(panicked(&*panic)),
@@ -95,57 +77,6 @@ impl ModelDirectory {
         }
     }
 
-    /// Serves what was found at the start. Broken models are named and left out.
-    ///
-    /// # Errors
-    ///
-    /// The reasons, if nothing can be served.
-    pub(crate) async fn open(self: &Arc<Self>, models: Vec<FoundModel>) -> Result<(), String> {
-        let cores = available_parallelism().map_or(1, NonZeroUsize::get);
-        let at_once = u32::try_from(cores).map_or(MAX_LOADS_AT_ONCE, |cores| cores.min(MAX_LOADS_AT_ONCE));
-        let places = Arc::new(Semaphore::new(at_once as usize));
-        let names: Vec<String> = models.iter().map(|model| model.name.clone()).collect();
-        let (mut loads, mut name_of) = (JoinSet::new(), HashMap::new());
-        for model in models {
-            let (directory, places, name) = (Arc::clone(self), Arc::clone(&places), model.name.clone());
-            let load = loads.spawn(async move {
-                let _place = places.acquire_many(places_of(&model, at_once)).await;
-                // A turn of its own: each model is loaded once, and nothing else changes yet.
-                let turn = Arc::<tokio::sync::Mutex<()>>::default().lock_owned().await;
-                let name = model.name.clone();
-                directory.update_in(turn, &name, Some(model), false, None).await
-            });
-            name_of.insert(load.id(), name);
-        }
-        let mut loaded = BTreeMap::new();
-        let mut untold = names.iter().peekable();
-        while let Some(load) = loads.join_next_with_id().await {
-            let (load, outcome) = match load {
-                Ok(ended) => ended,
-                Err(error) => (error.id(), Err(RepositoryError::Source(error.to_string()))),
-            };
-            let Some(name) = name_of.remove(&load) else { continue };
-            if let Err(RepositoryError::Source(reason)) = &outcome {
-                self.explain(&name, reason);
-            }
-            loaded.insert(name, outcome);
-            while let Some(outcome) = untold.peek().and_then(|name| loaded.remove(*name)) {
-                if let Some(name) = untold.next() {
-                    self.tell_start(name, &outcome);
-                }
-            }
-        }
-        self.is_open.store(true, Ordering::Relaxed);
-        let models = self.states();
-        if models.values().any(|model| !model.running.is_empty()) {
-            return Ok(());
-        }
-        let reasons =
-            models.iter().flat_map(|(name, model)| model.reasons().into_iter().map(move |reason| (name, reason)));
-        let reasons: Vec<String> = reasons.map(|(name, reason)| format!("{name} {reason}")).collect();
-        Err(format!("no model could be loaded: {}", reasons.join("; ")))
-    }
-
     /// Serves a model as it was found by a look: new and changed versions are loaded, removed ones closed. Versions
     /// that failed before are not tried again, unless `again`.
     pub(crate) async fn update(
@@ -159,7 +90,7 @@ impl ModelDirectory {
     }
 
     /// `built` is a version that is built already.
-    async fn update_in(
+    pub(super) async fn update_in(
         &self,
         turn: Turn,
         name: &str,
@@ -358,7 +289,7 @@ impl ModelDirectory {
     }
 
     /// The version behind the route of a model.
-    fn served_default(&self, name: &str) -> Option<u64> {
+    pub(super) fn served_default(&self, name: &str) -> Option<u64> {
         self.node.client().route(&route_name(name)).map(|route| route.stage_revision())
     }
 
@@ -373,90 +304,12 @@ impl ModelDirectory {
         Ok(())
     }
 
-    async fn close(&self, name: &str, state: &mut ModelState) -> Result<(), RepositoryError> {
+    pub(super) async fn close(&self, name: &str, state: &mut ModelState) -> Result<(), RepositoryError> {
         let change = self.change(name, state, &BTreeMap::new(), None);
         if let Some(change) = change.map_err(|error| RepositoryError::Source(error.to_string()))? {
             self.node.change(change).await?;
         }
         (state.running, state.default) = (BTreeMap::new(), None);
-        Ok(())
-    }
-
-    async fn load_now(&self, route: &str) -> Result<(), RepositoryError> {
-        let name = route.trim_start_matches('/');
-        let found = self.find(name).await?;
-        self.update(name, found, true).await
-    }
-
-    /// Checks a whole file before it has its place, so that a node which starts or watches never sees a broken one.
-    async fn finish_now(&self, upload: ModelUpload) -> Result<(), RepositoryError> {
-        let (name, version) = (upload.name.clone(), upload.version);
-        let found = self.find(&name).await?.unwrap_or_else(|| FoundModel::new(&name));
-        let settings = ModelSettings::read(&found, &self.plan.settings);
-        let settings = settings.map_err(|error| RepositoryError::Source(error.to_string()))?;
-        let file = upload.path().strip_prefix(&self.root).unwrap_or_else(|_| upload.path());
-        let planned = settings.stage(&name, version, file);
-        // A stage that opens its file later would look for it under its hidden name.
-        let is_loaded = !planned.kind.is_isolated() && planned.replicas.value.min > 0;
-        let plan = self.plan.of_stage(planned);
-        let root = self.root.clone();
-        let put = spawn_blocking(move || {
-            let print = VersionPrint::of_upload(upload.path(), &settings);
-            let stage = build_stage(plan)?;
-            upload::put(&root, upload)?;
-            Ok(print.filter(|_| is_loaded).map(|print| Built { version, print, stage }))
-        });
-        let put = put.await.map_err(|panic| RepositoryError::Source(panic.to_string()))?;
-        let built = put.map_err(|reason: String| RepositoryError::Source(format!("version {version}: {reason}")))?;
-        let found = self.find(&name).await?;
-        let turn = Arc::clone(&self.turn).lock_owned().await;
-        self.update_in(turn, &name, found, true, built).await
-    }
-
-    /// The version goes on being served under its own route as well.
-    async fn roll_out_now(&self, route: &str, version: Option<u64>, rollout: Rollout) -> Result<(), RepositoryError> {
-        let _turn = self.turn.lock().await;
-        let name = route.trim_start_matches('/');
-        let state = self.states().get(name).cloned().ok_or(RepositoryError::Unknown)?;
-        let source = |message: String| RepositoryError::Source(message);
-        let version = version.ok_or_else(|| source("a rollout needs a version, such as NAME:3".to_owned()))?;
-        let running = state.running.get(&version);
-        let running = running.ok_or(RepositoryError::NotServed(version))?;
-        let route = running.stage.route(&route_name(name)).map_err(|error| source(error.to_string()))?;
-        self.node.roll_out(route, rollout).await?;
-        Ok(())
-    }
-
-    /// Removes its files; what runs of it is closed by the update.
-    async fn remove_now(&self, name: &str, version: &str) -> Result<(), RepositoryError> {
-        let is_known = self
-            .states()
-            .get(name)
-            .is_some_and(|state| state.describe(name, None).versions.iter().any(|known| known.version == version));
-        if !is_known {
-            return Err(RepositoryError::Unknown);
-        }
-        let (root, model, version) = (self.root.clone(), name.to_owned(), version.to_owned());
-        let removed = spawn_blocking(move || upload::remove(&root, &model, &version)).await;
-        let removed = removed.map_err(|panic| RepositoryError::Source(panic.to_string()))?;
-        removed.map_err(RepositoryError::Source)?;
-        let found = self.find(name).await?;
-        self.update(name, found, false).await
-    }
-
-    async fn find(&self, name: &str) -> Result<Option<FoundModel>, RepositoryError> {
-        let (root, name) = (self.root.clone(), name.to_owned());
-        let found = spawn_blocking(move || look_at_model(&root, &name)).await;
-        found.map_err(|panic| RepositoryError::Source(panic.to_string()))?.map_err(|error| self.unreadable(&error))
-    }
-
-    async fn unload_now(&self, route: &str) -> Result<(), RepositoryError> {
-        let name = route.trim_start_matches('/');
-        let _turn = self.turn.lock().await;
-        let mut state = self.states().get(name).cloned().ok_or(RepositoryError::Unknown)?;
-        self.close(name, &mut state).await?;
-        state.is_unloaded = true;
-        self.keep(name, state);
         Ok(())
     }
 
@@ -473,7 +326,7 @@ impl ModelDirectory {
         models.iter().filter_map(|(name, model)| Some((name.clone(), model.found.clone()?))).collect()
     }
 
-    fn unreadable(&self, error: &io::Error) -> RepositoryError {
+    pub(super) fn unreadable(&self, error: &io::Error) -> RepositoryError {
         RepositoryError::Source(format!("{}: {error}", self.root.display()))
     }
 
@@ -489,15 +342,6 @@ impl ModelDirectory {
         }
     }
 
-    /// Notes why a model was not served at the start, unless its state says so.
-    fn explain(&self, name: &str, reason: &str) {
-        let mut models = self.states();
-        let state = models.entry(name.to_owned()).or_default();
-        if state.reasons().is_empty() {
-            state.problem = Some(reason.to_owned());
-        }
-    }
-
     fn mark_failed(&self, name: &str, version: u64, failed: Failed, state: &mut ModelState) -> String {
         if self.is_open.load(Ordering::Relaxed) {
             tracing::error!(model = name, version, "not served: {}", failed.reason);
@@ -508,63 +352,12 @@ impl ModelDirectory {
         reason
     }
 
-    fn keep(&self, name: &str, state: ModelState) {
+    pub(super) fn keep(&self, name: &str, state: ModelState) {
         self.states().insert(name.to_owned(), state);
     }
 
     pub(super) fn states(&self) -> MutexGuard<'_, BTreeMap<String, ModelState>> {
         self.models.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl ModelRepository for ModelDirectory {
-    fn routes(&self) -> Vec<String> {
-        self.states().keys().map(|name| route_name(name)).collect()
-    }
-
-    fn models(&self) -> Vec<RepositoryModel> {
-        let models = self.states();
-        models.iter().map(|(name, state)| state.describe(name, self.served_default(name))).collect()
-    }
-
-    fn load<'a>(&'a self, route: &'a str) -> RepositoryChange<'a> {
-        Box::pin(self.load_now(route))
-    }
-
-    fn unload<'a>(&'a self, route: &'a str) -> RepositoryChange<'a> {
-        Box::pin(self.unload_now(route))
-    }
-
-    fn roll_out<'a>(&'a self, route: &'a str, version: Option<u64>, rollout: Rollout) -> RepositoryChange<'a> {
-        Box::pin(self.roll_out_now(route, version, rollout))
-    }
-
-    fn stage_of(&self, route: &str, version: Option<u64>) -> Result<String, RepositoryError> {
-        let name = route.trim_start_matches('/');
-        let state = self.states().get(name).cloned().ok_or(RepositoryError::Unknown)?;
-        let source = |message: String| RepositoryError::Source(message);
-        let version =
-            version.or_else(|| self.served_default(name)).ok_or_else(|| source("it is not served".to_owned()))?;
-        if !state.running.contains_key(&version) {
-            return Err(RepositoryError::NotServed(version));
-        }
-        Ok(stage_name(name, version))
-    }
-
-    fn max_upload_bytes(&self) -> Option<u64> {
-        self.plan.settings.model_uploads.value
-    }
-
-    fn begin_upload(&self, name: &str, version: &str) -> Result<ModelUpload, RepositoryError> {
-        upload::begin(&self.root, name, version).map_err(RepositoryError::Source)
-    }
-
-    fn finish_upload(&self, upload: ModelUpload) -> RepositoryChange<'_> {
-        Box::pin(self.finish_now(upload))
-    }
-
-    fn remove_version<'a>(&'a self, name: &'a str, version: &'a str) -> RepositoryChange<'a> {
-        Box::pin(self.remove_now(name, version))
     }
 }
 
@@ -577,22 +370,6 @@ impl fmt::Debug for ModelDirectory {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::FoundVersion;
-
-    #[test]
-    fn a_large_model_loads_alone_at_the_start() {
-        let model = |sizes: &[u64]| {
-            let print = |bytes: &u64| ("model.onnx".to_owned(), Print { bytes: *bytes, modified: None, inode: 0 });
-            let files = sizes.iter().map(print).collect();
-            let version = FoundVersion { file: "model.onnx".into(), files, problem: None };
-            FoundModel { versions: BTreeMap::from([(1, version)]), ..FoundModel::new("m") }
-        };
-        assert_eq!(places_of(&model(&[ALONE_BYTES]), 8), 1);
-        // The weights beside the model count.
-        for sizes in [&[ALONE_BYTES + 1][..], &[1, ALONE_BYTES], &[u64::MAX, u64::MAX]] {
-            assert_eq!(places_of(&model(sizes), 8), 8);
-        }
-    }
 
     #[test]
     fn a_panic_is_the_reason_of_a_failed_load() {

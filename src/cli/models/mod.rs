@@ -1,10 +1,13 @@
 //! A directory of models while the node serves: what is in it, and the routes that follow from it.
 //!
 //! [`look`](look()) reads names, sizes and times; `config::models` says which models and versions these are and which
-//! are served; [`ModelDirectory`] loads them, and changes the node's routes.
+//! are served; [`ModelDirectory`] loads them, and changes the node's routes: at the start (`start`), when files change
+//! (`watch`), and when operators ask for it (`orders`).
 
 mod directory;
 mod look;
+mod orders;
+mod start;
 mod state;
 mod tell;
 mod upload;

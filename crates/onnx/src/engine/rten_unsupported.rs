@@ -98,11 +98,11 @@ struct Value {
 struct Scope<'g> {
     own: HashMap<&'g str, Value>,
     /// Those of the graph around the body of a loop or branch.
-    outer: Option<&'g Scope<'g>>,
+    outer: Option<&'g Self>,
 }
 
 impl<'g> Scope<'g> {
-    fn new(graph: &'g OperatorGraph, outer: Option<&'g Scope<'g>>) -> Self {
+    fn new(graph: &'g OperatorGraph, outer: Option<&'g Self>) -> Self {
         let mut own = HashMap::new();
         let declared = graph.input.iter().chain(&graph.output).chain(&graph.value_info);
         own.extend(declared.filter_map(|info| Some((info.name.as_deref()?, declared_value(info)))));
