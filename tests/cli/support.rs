@@ -17,7 +17,13 @@ pub(crate) const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 /// The binary, in the directory of the package and without environment variables.
 pub(crate) fn callboard<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_callboard"));
-    command.args(args).current_dir(env!("CARGO_MANIFEST_DIR")).stdin(Stdio::null());
+    command.args(args);
+    without_settings(command)
+}
+
+/// A command that starts the binary, in the directory of the package and without environment variables.
+pub(crate) fn without_settings(mut command: Command) -> Command {
+    command.current_dir(env!("CARGO_MANIFEST_DIR")).stdin(Stdio::null());
     for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("CALLBOARD_")) {
         command.env_remove(name);
     }

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use super::Models;
 use crate::adder::{adder, adder_from, allocator, crasher};
 #[cfg(target_os = "linux")]
-use crate::support::Server;
+use crate::support::{Server, without_settings};
 use crate::support::{TEST_TIMEOUT, callboard, directory, failure, run};
 
 #[test]
@@ -239,7 +239,7 @@ fn an_upload_that_cannot_be_written_leaves_nothing_and_the_node_lives() {
     let limited = "ulimit -f 8; exec \"$0\" serve \"$1\" --http 127.0.0.1:0 --admin 127.0.0.1:0 --model-uploads 1MiB";
     let mut shell = Command::new("sh");
     shell.args(["-c", limited, env!("CARGO_BIN_EXE_callboard"), models.path.to_str().unwrap()]);
-    let mut server = Server::start(shell);
+    let mut server = Server::start(without_settings(shell));
     let admin = server.wait_for("admin on ");
     let file = directory().join("upload");
     fs::write(&file, vec![0; 100_000]).unwrap();
