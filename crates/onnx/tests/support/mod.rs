@@ -5,6 +5,7 @@
 pub(crate) mod library;
 
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use callboard_onnx::{EngineChoice, LoadError, Model, OnnxConfig};
 use prost::{Message, Oneof};
@@ -307,8 +308,11 @@ impl Graph {
 pub(crate) struct TempFile(pub(crate) PathBuf);
 
 impl TempFile {
+    /// Tests run at the same time, so that each file has a number of its own.
     pub(crate) fn new(name: &str, content: &[u8]) -> Self {
-        let path = std::env::temp_dir().join(format!("callboard-{}-{name}.onnx", std::process::id()));
+        static FILES: AtomicUsize = AtomicUsize::new(0);
+        let (process, number) = (std::process::id(), FILES.fetch_add(1, Ordering::Relaxed));
+        let path = std::env::temp_dir().join(format!("callboard-{process}-{number}-{name}.onnx"));
         std::fs::write(&path, content).unwrap();
         Self(path)
     }
