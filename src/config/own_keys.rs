@@ -16,8 +16,8 @@ pub(crate) fn read<T: DeserializeOwned>(section: &Section<'_>, common: &[&str]) 
     read_with(section, common, None, None)
 }
 
-/// The same with a key that the section does not have and must not have: its value comes from elsewhere. A key that is not
-/// there is taken from `defaults`, whose own errors were found before.
+/// The same with a key that the section does not have and must not have: its value comes from elsewhere. A key that is
+/// not there is taken from `defaults`, whose own errors were found before.
 pub(crate) fn read_with<T: DeserializeOwned>(
     section: &Section<'_>,
     common: &[&str],

@@ -193,8 +193,8 @@ fn read(section: Section<'_>, queue: &Sourced<usize>) -> Result<StagePlan, Confi
 }
 
 /// Reads the settings of a model in a directory of models into its stage: the keys of a stage of kind `onnx` without
-/// those that the directory says, and without `other`, the keys of something else. A key that is not there is taken from
-/// `defaults`, which were read alone before.
+/// those that the directory says, and without `other`, the keys of something else. A key that is not there is taken
+/// from `defaults`, which were read alone before.
 pub(crate) fn read_model(
     section: &Section<'_>,
     defaults: Option<&Section<'_>>,

@@ -134,8 +134,8 @@ impl ModelUpload {
     ///
     /// # Errors
     ///
-    /// Those of the file system. The place is unchanged, unless only the last step fails, which makes the move outlast a
-    /// loss of power.
+    /// Those of the file system. The place is unchanged, unless only the last step fails, which makes the move outlast
+    /// a loss of power.
     pub fn put(self, place: &Path) -> io::Result<()> {
         self.file.sync_all()?;
         fs::rename(&self.path, place)?;

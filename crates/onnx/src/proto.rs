@@ -1,9 +1,9 @@
 //! The few messages of the ONNX protobuf that a signature is read from, and those that have the operators of a graph.
 //!
 //! Field numbers are those of `onnx.proto` (IR version 10, <https://github.com/onnx/onnx/blob/main/onnx/onnx.proto>);
-//! fields that are not listed, the weights among them, are skipped without being kept. Types contain themselves (a sequence
-//! of maps), and so do graphs (the body of a loop); prost counts the nesting and ends at 100, so a file cannot overflow the
-//! stack.
+//! fields that are not listed, the weights among them, are skipped without being kept. Types contain themselves (a
+//! sequence of maps), and so do graphs (the body of a loop); prost counts the nesting and ends at 100, so a file cannot
+//! overflow the stack.
 
 use prost::{Enumeration, Message, Oneof};
 

@@ -1,7 +1,8 @@
 //! Model files that operators send, and versions that they remove. It blocks.
 //!
-//! A file arrives in a hidden directory of its own in the directory of models, which no look sees, and gets its place by a
-//! rename in the same file system. Nothing lies beside it: a model with weights in other files is refused. A name or version that could lead out of the directory is refused before a file is made.
+//! A file arrives in a hidden directory of its own in the directory of models, which no look sees, and gets its place
+//! by a rename in the same file system. Nothing lies beside it: a model with weights in other files is refused. A name
+//! or version that could lead out of the directory is refused before a file is made.
 
 use std::fs;
 use std::io;

@@ -249,8 +249,8 @@ fn run_once<T>(
     }
 }
 
-/// A route's output as the type that its caller requests. The call has succeeded, and no other input would help: a stage
-/// that hands this error on must not blame its own caller, so it is no `InvalidInput`.
+/// A route's output as the type that its caller requests. The call has succeeded, and no other input would help: a
+/// stage that hands this error on must not blame its own caller, so it is no `InvalidInput`.
 fn read_output<Out: Data + Clone>(route: &str, payload: Payload) -> Result<Out, CallError> {
     let payload = match payload.downcast::<Out>() {
         Ok(output) => return Ok(Arc::unwrap_or_clone(output)),

@@ -6,8 +6,8 @@
 //! - `POST /v1/models/{name}/canary?share=0.05` and `…/shadow`: begin a rollout of the model made again, or with
 //!   `&version=3` of that version; `&min_calls=500` are the calls that a promotion needs. Answered with the rollout.
 //! - `POST /v1/models/{name}/promote`, `/rollback`: as below `/v1/routes`.
-//! - `POST /v1/models/{name}/scale?version=3` with `{"replicas": 2}`: as `/v1/stages/{stage}/replicas`, for the stage of the
-//!   model's default version or of that one.
+//! - `POST /v1/models/{name}/scale?version=3` with `{"replicas": 2}`: as `/v1/stages/{stage}/replicas`, for the stage
+//!   of the model's default version or of that one.
 //! - `PUT /v1/models/{name}/versions/{version}` with the bytes of a model file, if the repository takes any, and
 //!   `DELETE` of the same path.
 //!

@@ -55,8 +55,8 @@ pub enum CallFailure {
     Deadline,
     /// The request: an input that the route does not accept, or no permission.
     Request,
-    /// The infrastructure: a defect, an output that cannot be read as the caller's type, or a stage that is out of service
-    /// in the middle of the pipeline.
+    /// The infrastructure: a defect, an output that cannot be read as the caller's type, or a stage that is out of
+    /// service in the middle of the pipeline.
     Infrastructure,
 }
 

@@ -24,8 +24,8 @@ pub(crate) struct RtenEngine {
 }
 
 impl RtenEngine {
-    /// Loads from the bytes that the signature was read from, unless rten would compute the model wrongly. With external
-    /// data, rten has to open the files itself.
+    /// Loads from the bytes that the signature was read from, unless rten would compute the model wrongly. With
+    /// external data, rten has to open the files itself.
     pub(crate) fn load(
         path: &Path,
         file: Vec<u8>,

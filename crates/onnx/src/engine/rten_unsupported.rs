@@ -147,8 +147,8 @@ struct Use<'a> {
 }
 
 impl Use<'_> {
-    /// The table: what of this use is unsupported, and what rten does. A rule for one type does not refuse an input whose
-    /// type is not declared, because most of them have the other one; `Sign` refuses it.
+    /// The table: what of this use is unsupported, and what rten does. A rule for one type does not refuse an input
+    /// whose type is not declared, because most of them have the other one; `Sign` refuses it.
     fn unsupported(&self) -> Option<(&'static str, &'static str)> {
         match self.node.op_type.as_deref()? {
             // Equal floats are rare: `warn_of_ties` is enough for them.
