@@ -1,5 +1,8 @@
 //! The start of a directory of models: as many models load at once as there are cores, a large one alone, and what is
 //! wrong with them is said in the order of their names.
+//!
+//! * **Full:** other models wait for a place.
+//! * **Cancelled:** loads that have not begun do not begin; the node ends.
 
 use std::collections::{BTreeMap, HashMap};
 use std::num::NonZeroUsize;

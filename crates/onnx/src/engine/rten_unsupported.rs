@@ -86,7 +86,7 @@ fn warn_of_ties(path: &Path, graph: &OperatorGraph) {
 }
 
 /// What a file says about a value.
-#[derive(Clone, Default)]
+#[derive(Default)]
 struct Value {
     elements: Option<ElementType>,
     /// The length of each axis, if it is fixed.
@@ -94,7 +94,6 @@ struct Value {
 }
 
 /// The values that the nodes of a graph can name.
-#[derive(Default)]
 struct Scope<'g> {
     own: HashMap<&'g str, Value>,
     /// Those of the graph around the body of a loop or branch.
