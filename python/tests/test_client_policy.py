@@ -11,7 +11,7 @@ pytest.importorskip("httpx")
 
 
 from callboard.client._http_reply import _retry_after
-from callboard.client.policy import CONNECTION_LOST, Attempts, RetryBudget, StartUp
+from callboard.client.policy import CONNECTION_LOST, NO_CONNECTION, Absence, Attempts, RetryBudget
 from callboard.client.transport import Failure, Options, Settings
 
 UNUSED = Options()
@@ -33,14 +33,23 @@ def test_retries_are_at_most_a_fifth_of_the_calls_and_ten_a_second() -> None:
             assert taken <= called / 5 + 2 * 10 * 10
 
 
-def attempts(options: Options = UNUSED, *, started: bool = True, budget: RetryBudget | None = None) -> Attempts:
-    start_up = StartUp(10)
-    start_up.is_over = started
-    return Attempts(Settings(), options, budget or RetryBudget(), start_up, 0.0)
+def attempts(
+    options: Options = UNUSED, *, budget: RetryBudget | None = None, absence: Absence | None = None, now: float = 0.0
+) -> Attempts:
+    if absence is None:
+        absence = Absence(10)
+        absence.answered()
+    return Attempts(Settings(), options, budget or RetryBudget(), absence, now)
 
 
 REFUSED = Failure("overloaded", "full", retryable=True, was_started=False, retry_after=1.0)
 LOST = Failure("unavailable", "lost", error_type=CONNECTION_LOST)
+STREAM = Options(waits=True)
+
+
+def gone() -> Failure:
+    """A new one each time, because the last one tells the wait."""
+    return Failure("unavailable", "gone", error_type=NO_CONNECTION, retryable=True, was_started=False)
 
 
 def test_a_refused_call_is_made_again_after_the_time_that_the_node_says() -> None:
@@ -81,11 +90,48 @@ def test_no_attempt_begins_after_the_deadline() -> None:
 
 
 def test_calls_of_a_stream_wait_for_room_until_their_deadline() -> None:
-    call, now = attempts(Options(timeout=60.0, waits_for_room=True)), 0.0
+    call = attempts(Options(timeout=60.0, waits=True))
+    assert 50 < until_it_fails(call, REFUSED) < 60
+
+
+def until_it_fails(call: Attempts, failure: Failure, now: float = 0.0) -> float:
     with pytest.raises(Failure):
         while True:
-            now += call.pause(REFUSED, now)
-    assert 50 < now < 60
+            now += call.pause(failure, now)
+    return now
+
+
+def test_calls_of_a_stream_wait_together_for_a_node_that_went_away() -> None:
+    absence = Absence(10)
+    absence.answered()
+    assert 8 < until_it_fails(attempts(STREAM, absence=absence), gone()) <= 10
+    now = 10.0
+    # The next input does not wait again, and a plain call never does.
+    assert until_it_fails(attempts(STREAM, absence=absence, now=now), gone(), now) == now
+    assert until_it_fails(attempts(absence=absence, now=now), gone(), now) < now + 1
+    absence.answered()
+    assert until_it_fails(attempts(STREAM, absence=absence, now=now), gone(), now) > now + 8
+
+
+def test_the_wait_of_an_earlier_stream_is_not_that_of_a_later_one() -> None:
+    absence = Absence(10)
+    absence.answered()
+    first = until_it_fails(attempts(STREAM, absence=absence), gone())
+    later = first + 11
+    assert until_it_fails(attempts(STREAM, absence=absence, now=later), gone(), later) > later + 8
+
+
+def test_a_wait_ends_although_each_attempt_takes_longer_than_it() -> None:
+    call, now = attempts(STREAM, absence=Absence(0.2)), 0.0
+    with pytest.raises(Failure):
+        for _ in range(5):
+            now += 2
+            now += call.pause(gone(), now)
+
+
+def test_an_unanswered_call_of_a_stream_is_not_made_again_because_the_node_is_absent() -> None:
+    with pytest.raises(Failure):
+        attempts(STREAM).pause(LOST, 0.0)
 
 
 def test_retries_end_with_the_budget() -> None:

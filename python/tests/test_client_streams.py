@@ -14,7 +14,7 @@ import pytest
 
 pytest.importorskip("httpx")
 
-from http_node import LIMIT, Cut, Node, Request, echo, frames, problem, response, value
+from http_node import LIMIT, Cut, Node, Request, echo, frames, problem, response, unused_port, value
 
 from callboard import AsyncClient, CallError, Client
 from callboard._envelope import decode, encode
@@ -103,6 +103,33 @@ def test_a_stream_pulls_no_more_than_its_look_ahead_and_ends_what_is_in_flight()
         # The connections of the calls in flight are closed: the next read there finds the end.
         release.set()
         assert node.closed.wait(LIMIT)
+
+
+def test_a_stream_waits_for_a_node_that_restarts() -> None:
+    port, starting = unused_port(), problem(503, "unavailable", retryable=True)
+    inputs = iter(range(40))
+    with Node(echo, port) as node, Client(node.url) as client:
+        results = client.stream("/echo", inputs, look_ahead=4)
+        assert [next(results) for _ in range(8)] == list(range(8))
+        node.close()
+        restarted = threading.Timer(0.3, lambda: Node(lambda each: starting if each.number < 8 else echo(each), port))
+        restarted.start()
+        rest = list(results)
+        restarted.join()
+    # Those in flight when the node went away may have run, so they are not made again.
+    lost = [each for each in rest if isinstance(each, CallError)]
+    assert len(lost) <= 4 and all(each.was_started for each in lost)
+    assert [each for each in rest if not isinstance(each, CallError)][-1] == 39 and len(rest) == 32
+
+
+def test_a_stream_does_not_wait_again_for_each_input_while_the_node_is_away() -> None:
+    with Node(echo) as node, Client(node.url, start_up_wait=0.5) as client:
+        assert client.call("/echo", 1) == 1
+        node.close()
+        began = time.monotonic()
+        results = list(client.stream("/echo", range(200), look_ahead=2))
+        assert all(isinstance(each, UnavailableError) for each in results) and time.monotonic() - began < LIMIT
+        assert "after 0.5 s" in str(results[-1])
 
 
 def test_a_late_result_is_an_error_in_its_place() -> None:

@@ -29,7 +29,7 @@ pub(crate) fn encoded_call(
         is_function: options.function,
         envelope: Bytes::from_owner(PyBackedBytes::from(joined)),
         may_repeat: options.idempotent,
-        waits_for_room: options.waits_for_room,
+        waits: options.waits,
     };
     Ok((call, given))
 }

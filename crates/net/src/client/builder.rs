@@ -21,7 +21,7 @@ use parking_lot::Mutex;
 use super::connection::{ConnectFailure, OwnHello};
 use super::connection_pool::{ConnectionPool, Resolver};
 use super::error::ConnectError;
-use super::{Client, FIRST_PAUSE, Inner, LONGEST_PAUSE};
+use super::{Absence, Client, FIRST_PAUSE, Inner, LONGEST_PAUSE};
 use crate::endpoint::{Transport, Tuning};
 use crate::join::spawn_renewal;
 
@@ -138,8 +138,9 @@ impl ClientBuilder {
         spawn_renewal(&transport);
         let pool = self.connected_pool(transport, addresses, &resolver).await?;
         pool.set_resolver(resolver);
-        let Self { attempts, credit, frames, decode, .. } = self;
-        Ok(Client { inner: Arc::new(Inner { pool, retries: Mutex::default(), attempts, credit, frames, decode }) })
+        let Self { start_up_wait, attempts, credit, frames, decode, .. } = self;
+        let (retries, absence) = (Mutex::default(), Mutex::new(Absence::new(start_up_wait)));
+        Ok(Client { inner: Arc::new(Inner { pool, retries, absence, attempts, credit, frames, decode }) })
     }
 
     /// Tries until a node answers, a try fails for good, or the wait is over. Without a wait, each address is tried

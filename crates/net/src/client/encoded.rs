@@ -6,7 +6,7 @@ use callboard_codec::{Envelope, EnvelopeDecoder};
 use callboard_core::{CallError, CallOptions};
 
 use super::call::OutputForm;
-use super::{Client, OverloadPolicy, Prepared, Response, ResponseStream, replies};
+use super::{Client, Prepared, RefusalPolicy, Response, ResponseStream, replies};
 
 /// A call with an encoded input.
 #[derive(Clone, Debug, Default)]
@@ -19,8 +19,8 @@ pub struct EncodedCall {
     pub envelope: Bytes,
     /// The call may run again, whatever its route says: it is repeated if it is lost with its connection.
     pub may_repeat: bool,
-    /// While the node is full, the call waits for room until its deadline, as calls of an ordered stream do.
-    pub waits_for_room: bool,
+    /// The call waits as calls of an ordered stream do: for room until its deadline, and for a node that went away.
+    pub waits: bool,
 }
 
 /// Outputs as chunks of an envelope.
@@ -51,8 +51,8 @@ impl Client {
         call: EncodedCall,
         options: CallOptions,
     ) -> Result<Response<Vec<Bytes>>, CallError> {
-        let overload = if call.waits_for_room { OverloadPolicy::UntilDeadline } else { OverloadPolicy::Budgeted };
-        self.exchange_with::<Encoded>(call.into(), options, overload).await
+        let refusal = if call.waits { RefusalPolicy::Wait } else { RefusalPolicy::Retry };
+        self.exchange_with::<Encoded>(call.into(), options, refusal).await
     }
 
     /// As [`exchange_streaming`](Self::exchange_streaming), for encoded values.

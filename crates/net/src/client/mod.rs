@@ -5,6 +5,7 @@
 //! says that its route may run again. No other call that may have run is retried. Dropping a call cancels it where it
 //! runs.
 
+mod absence;
 mod builder;
 mod call;
 mod coalesce;
@@ -30,6 +31,7 @@ use callboard_core::{
 use futures_util::{Stream, StreamExt};
 use parking_lot::Mutex;
 
+use self::absence::Absence;
 pub use self::builder::ClientBuilder;
 pub(crate) use self::call::{CallExchange, CallResponse, ReplyLimits, RoomPolicy, read_output};
 use self::call::{Decoded, OutputForm};
@@ -63,7 +65,8 @@ const LONGEST_NODE_WAIT: Duration = Duration::from_millis(250);
 /// * **Full:** a node without room is called again after a pause, a few times, within the retry budget.
 /// * **Late:** every call has a deadline, its own or the route's, on both sides.
 /// * **Cancelled:** dropping the returned future or stream cancels the call on the node.
-/// * **Lost:** the next call makes a new connection. [`CallFailure`] tells whether a call may have run.
+/// * **Lost:** the next call makes a new connection. A call of a stream waits for a node that went away, up to the
+///   [start-up wait](ClientBuilder::start_up_wait) for all of them together. [`CallFailure`] tells whether a call may have run.
 #[derive(Clone, Debug)]
 pub struct Client {
     inner: Arc<Inner>,
@@ -73,6 +76,7 @@ pub struct Client {
 struct Inner {
     pool: ConnectionPool,
     retries: Mutex<RetryBudget>,
+    absence: Mutex<Absence>,
     attempts: u32,
     credit: u32,
     frames: FrameLimits,
@@ -165,17 +169,17 @@ impl Client {
         prepared: Prepared,
         options: CallOptions,
     ) -> Result<Response<Out>, CallError> {
-        self.exchange_with::<Decoded<Out>>(prepared, options, OverloadPolicy::Budgeted).await
+        self.exchange_with::<Decoded<Out>>(prepared, options, RefusalPolicy::Retry).await
     }
 
     async fn exchange_with<Form: OutputForm>(
         &self,
         mut prepared: Prepared,
         options: CallOptions,
-        overload: OverloadPolicy,
+        refusal: RefusalPolicy,
     ) -> Result<Response<Form::Output>, CallError> {
         let limits = self.inner.reply_limits(Form::IS_ENCODED);
-        let CallResponse { done, body } = self.run(&mut prepared, &options, (overload, limits)).await?;
+        let CallResponse { done, body } = self.run(&mut prepared, &options, (refusal, limits)).await?;
         drop(prepared.envelope);
         let received_bytes = body.total_bytes().unwrap_or_default() as u64;
         let output = Form::read(body, &prepared.call.route).await?;
@@ -222,26 +226,35 @@ impl Client {
         &self,
         prepared: &mut Prepared,
         options: &CallOptions,
-        (overload, limits): (OverloadPolicy, ReplyLimits<'_>),
+        (refusal, limits): (RefusalPolicy, ReplyLimits<'_>),
     ) -> Result<CallResponse, CallError> {
         let mut time = CallTime::new(options, Instant::now());
         self.inner.retries.lock().called(time.began);
+        if refusal == RefusalPolicy::Wait {
+            self.inner.absence.lock().called(time.began);
+        }
         let (mut pause, mut lost, mut attempt) = (FIRST_PAUSE, None, 1);
         loop {
             let fault = match self.attempt(prepared, options, limits, &mut time).await {
-                Ok(response) => return Ok(response),
+                Ok(response) => {
+                    if refusal == RefusalPolicy::Wait {
+                        self.inner.absence.lock().answered();
+                    }
+                    return Ok(response);
+                }
                 Err(fault) => fault,
             };
             let (is_lost, error) = (fault.is_lost(), fault.into_error());
-            let waits_for_room = overload == OverloadPolicy::UntilDeadline && error.kind() == ErrorKind::Overloaded;
-            let may_repeat = error.is_refusal() || is_lost && error.is_retryable();
-            if !may_repeat || (attempt >= self.inner.attempts && !waits_for_room) {
-                return Err(final_error(lost, error));
-            }
             // Jitter, so that calls that failed together are not retried together.
             let jittered = pause.mul_f64(0.5 + fastrand::f64());
             let wait = error.retry_after().unwrap_or_default() + jittered;
-            if time.deadline.is_expired(Instant::now() + wait) || !(waits_for_room || self.take_retry(&error)) {
+            let then = Instant::now() + wait;
+            let waits = refusal == RefusalPolicy::Wait && self.waits_after(&error, then);
+            let may_repeat = error.is_refusal() || is_lost && error.is_retryable();
+            if !may_repeat || time.deadline.is_expired(then) {
+                return Err(final_error(lost, error));
+            }
+            if !waits && (attempt >= self.inner.attempts || !self.take_retry(&error)) {
                 return Err(final_error(lost, error));
             }
             if is_lost {
@@ -251,6 +264,16 @@ impl Client {
             pause = (pause * 2).min(LONGEST_PAUSE);
             attempt += 1;
         }
+    }
+
+    /// Whether a call of a stream waits after this error, to be made again `then`.
+    fn waits_after(&self, error: &CallError, then: Instant) -> bool {
+        let mut absence = self.inner.absence.lock();
+        if error.kind() == ErrorKind::Unavailable && error.is_refusal() {
+            return absence.lasts(Instant::now(), then);
+        }
+        absence.answered();
+        error.kind() == ErrorKind::Overloaded
     }
 
     /// Takes a retry. Retries of calls that reached a node have a budget, so that they do not overload a full node. A
@@ -320,13 +343,14 @@ fn final_error(lost: Option<CallError>, last: CallError) -> CallError {
     lost.filter(|_| last.is_refusal()).unwrap_or(last)
 }
 
-/// The retries of a call that an overloaded node refused.
+/// The retries of a call that was not started.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum OverloadPolicy {
+enum RefusalPolicy {
     /// Plain calls: within the attempts and the retry budget.
-    Budgeted,
-    /// Calls of an ordered stream, which bounds their number: until the deadline.
-    UntilDeadline,
+    Retry,
+    /// Calls of an ordered stream, which bounds their number, wait: for room until their deadline, and for a node that
+    /// went away as [`Absence`] says.
+    Wait,
 }
 
 /// A call's deadline: its own, or the one that the node would set, because a stuck node does not report it. Without a
@@ -422,7 +446,7 @@ impl Caller for Client {
             let (client, prepared) = (client.clone(), Prepared::from_payload(&route, &payload));
             async move {
                 let returned =
-                    client.exchange_with::<Decoded<Out>>(prepared?, options, OverloadPolicy::UntilDeadline).await;
+                    client.exchange_with::<Decoded<Out>>(prepared?, options, RefusalPolicy::Wait).await;
                 returned.map(|returned| returned.output)
             }
         })

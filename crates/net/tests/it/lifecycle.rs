@@ -10,7 +10,7 @@ use callboard_codec::Value;
 use callboard_codec::wire::{Hello, ResetCode, VERSION};
 use callboard_core::{App, CallError, CallOptions, Caller, ErrorKind, Failure, Limits, RouteSpec, Stage, StreamStage};
 use callboard_net::testing::RawPeer;
-use callboard_net::{CallFailure, ConnectError, QuicEdge};
+use callboard_net::{CallFailure, Client, ConnectError, QuicEdge};
 use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 
@@ -229,6 +229,50 @@ async fn a_node_that_restarts_at_its_address_is_connected_again() {
     let node = app().start().await.unwrap();
     edge.open(node.client());
     assert_eq!(shouts(&client).await.unwrap(), "A");
+}
+
+/// Inputs that come while the node is away wait for it. Those in flight when it leaves are answered or were not started.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stream_of_calls_waits_for_a_node_that_restarts() {
+    let served = ServingNode::start(app()).await;
+    let (client, address) = (served.client().await, served.edge.address());
+    let mut outcomes = client.stream::<_, String>("/shout", std::iter::repeat_n("a".to_owned(), 200)).unwrap();
+    assert_eq!(outcomes.next().await.unwrap().unwrap(), "A");
+    served.edge.shutdown(LONG).await;
+    let (outcomes, _restarted) = tokio::join!(outcomes.collect::<Vec<_>>(), async {
+        // Longer than the attempts of a plain call.
+        until_refused(&client).await;
+        let edge = rebind(address).await;
+        let node = app().start().await.unwrap();
+        edge.open(node.client());
+        (edge, node)
+    });
+    assert_eq!(outcomes.len(), 199);
+    outcomes.into_iter().for_each(|outcome| assert_eq!(outcome.unwrap(), "A"));
+}
+
+async fn until_refused(client: &Client) {
+    let refused = async {
+        loop {
+            match shouts(client).await {
+                Err(error) if error.is_refusal() => break,
+                _ => tokio::task::yield_now().await,
+            }
+        }
+    };
+    tokio::time::timeout(LONG, refused).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stream_of_calls_waits_once_for_a_node_that_stays_away() {
+    let served = ServingNode::start(app()).await;
+    let client = builder().start_up_wait(Duration::from_millis(300)).connect(&served.url()).await.unwrap();
+    assert_eq!(shouts(&client).await.unwrap(), "A");
+    served.edge.shutdown(LONG).await;
+    let calling = client.stream::<_, String>("/shout", std::iter::repeat_n("a".to_owned(), 500)).unwrap().look_ahead(2);
+    let outcomes = tokio::time::timeout(LONG, calling.collect::<Vec<_>>()).await.unwrap();
+    assert_eq!(outcomes.len(), 500);
+    outcomes.iter().for_each(|outcome| assert_eq!(outcome.as_ref().unwrap_err().kind(), ErrorKind::Unavailable));
 }
 
 async fn rebind(address: SocketAddr) -> QuicEdge {

@@ -146,8 +146,9 @@ class Client(BaseClient):
         """Calls a route with every input, up to `look_ahead` at the same time, and yields the results in order.
 
         A failed call is its `CallError`, in its place; with `stop_at_error` it is raised. `timeout` is the time for one
-        result once all earlier ones are there, 30 s by default; calls wait for room within it. To close the generator,
-        or to leave its loop, cancels all calls in flight. `with_inputs` yields pairs of input and result. An input that
+        result once all earlier ones are there, 30 s by default; calls wait for room within it, and up to the client's
+        `start_up_wait` for a node that went away. To close the generator, or to leave its loop, cancels all calls in
+        flight. `with_inputs` yields pairs of input and result. An input that
         has no form is an `InvalidInputError` in its place. `progress` shows a bar of `tqdm`, which must be installed.
         """
         given = dict(options)
@@ -180,7 +181,7 @@ class Client(BaseClient):
                         has_more = False
                         break
                     timeout = window.call_timeout(len(pending))
-                    options = self._options(given, timeout=timeout, waits_for_room=True)
+                    options = self._options(given, timeout=timeout, waits=True)
                     call = self._begin(route, value, options)
                     pending.append((value if with_inputs else None, call, options))
                     first = pending[0][1]

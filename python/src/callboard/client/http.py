@@ -24,7 +24,7 @@ from callboard._envelope import Buffer
 from callboard.client._http_pool import AsyncPooledTransport, PooledTransport
 from callboard.client._http_reply import FrameReader, Reply, failure_of_exception, failure_of_response, late
 from callboard.client._http_request import ENVELOPE, ENVELOPES, Body, Endpoint
-from callboard.client.policy import Attempts, RetryBudget, StartUp
+from callboard.client.policy import Absence, Attempts, RetryBudget
 from callboard.client.transport import Failure, Options, Settings
 
 # The node's own answer to a call that is late says more than ours.
@@ -39,7 +39,7 @@ class HttpTransport:
         self._endpoint = Endpoint(url, settings)
         self._settings = settings
         self._budget = RetryBudget()
-        self._start_up = StartUp(settings.start_up_wait)
+        self._absence = Absence(settings.start_up_wait)
         self._connect()
 
     def _connect(self) -> None:
@@ -87,7 +87,7 @@ class HttpTransport:
 
     def _attempts(self, options: Options, make: Any) -> Any:
         self._client()
-        attempts = Attempts(self._settings, options, self._budget, self._start_up, _CLOCK())
+        attempts = Attempts(self._settings, options, self._budget, self._absence, _CLOCK())
         while True:
             try:
                 return make(attempts)
@@ -138,7 +138,7 @@ class AsyncHttpTransport:
         self._endpoint = Endpoint(url, settings)
         self._settings = settings
         self._budget = RetryBudget()
-        self._start_up = StartUp(settings.start_up_wait)
+        self._absence = Absence(settings.start_up_wait)
         self._process = os.getpid()
         self._pools: dict[asyncio.AbstractEventLoop, httpx.AsyncClient] = {}
 
@@ -192,7 +192,7 @@ class AsyncHttpTransport:
 
     async def _attempts(self, options: Options, make: Any) -> Any:
         self._client()
-        attempts = Attempts(self._settings, options, self._budget, self._start_up, _CLOCK())
+        attempts = Attempts(self._settings, options, self._budget, self._absence, _CLOCK())
         while True:
             try:
                 with _until(attempts.deadline):

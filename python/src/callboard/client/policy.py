@@ -59,32 +59,48 @@ class RetryBudget:
         return second
 
 
-class StartUp:
-    """Whether the node has answered at all. Until then its calls wait for it, up to the start-up wait."""
+class Absence:
+    """Since when the node has not answered.
+
+    All calls wait for a node that has not answered yet, and calls of a stream also for one that went away. The wait
+    is the same for all of them together, so that a long stream does not wait again for each of its inputs.
+    """
 
     def __init__(self, wait: float) -> None:
         self._wait = wait
         self._began: float | None = None
-        self.is_over = False
+        self._last = 0.0
+        self.has_answered = False
+
+    def called(self, now: float) -> None:
+        """A call begins. The wait of calls that are long over is not its own."""
+        if now > self._last + self._wait:
+            self._began = None
+        if not self.has_answered:
+            self.until(now)
 
     def until(self, now: float) -> float:
+        """The end of the wait, which begins now if there was none."""
         if self._began is None:
             self._began = now
+        self._last = now
         return self._began + self._wait
+
+    def answered(self) -> None:
+        """The node is there."""
+        self._began, self.has_answered = None, True
 
 
 class Attempts:
     """One call: its deadline, and its way through the retries."""
 
-    def __init__(
-        self, settings: Settings, options: Options, budget: RetryBudget, start_up: StartUp, now: float
-    ) -> None:
+    def __init__(self, settings: Settings, options: Options, budget: RetryBudget, absence: Absence, now: float) -> None:
         self.deadline = None if options.timeout is None else now + options.timeout
         self._settings = settings
         self._options = options
         self._budget = budget
-        self._start_up = start_up
-        self._starts_until = None if start_up.is_over else start_up.until(now)
+        self._absence = absence
+        absence.called(now)
         self._made = 0
         self._pause = FIRST_PAUSE
         self._lost: Failure | None = None
@@ -96,7 +112,7 @@ class Attempts:
 
     def answered(self) -> None:
         """The node is there."""
-        self._start_up.is_over = True
+        self._absence.answered()
 
     def pause(self, failure: Failure, now: float) -> float:
         """The seconds to wait before the next attempt. Raises the failure of the call if there is none."""
@@ -117,24 +133,20 @@ class Attempts:
             return False
         if not (failure.retryable or (is_lost and self._options.idempotent)):
             return False
-        if self._is_starting(failure):
-            if then > (self._starts_until or 0.0):
+        if self._waits_for_node(failure):
+            is_over = then > self._absence.until(now)
+            if is_over:
                 failure.message += f" after {self._settings.start_up_wait:g} s"
-                return False
-            return True
-        if failure.kind == "overloaded" and self._options.waits_for_room:
+            return not is_over
+        if failure.kind == "overloaded" and self._options.waits:
             return True
         if self._made >= self._settings.attempts or (failure.retry_after or 0.0) > LONGEST_RETRY_AFTER:
             return False
         return failure.error_type == NO_CONNECTION or self._budget.take(now)
 
-    def _is_starting(self, failure: Failure) -> bool:
-        return (
-            self._starts_until is not None
-            and not self._start_up.is_over
-            and failure.kind == "unavailable"
-            and not failure.was_started
-        )
+    def _waits_for_node(self, failure: Failure) -> bool:
+        is_absent = failure.kind == "unavailable" and not failure.was_started
+        return is_absent and (self._options.waits or not self._absence.has_answered)
 
     def _final(self, last: Failure) -> Failure:
         """If an earlier attempt may have run, a later refusal does not hide that."""
