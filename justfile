@@ -101,7 +101,7 @@ agreement:
 
 # Callboard next to its peers in Python, into benches/README.md; needs wrk and python3, and a quiet machine. 40 minutes.
 peers *args:
-    cargo build --release -p callboard -p callboard-hostile-server --bin callboard --bin hostile_server
+    cargo build --release -p callboard -p callboard-hostile-server --bin callboard --bin hostile_server --example bare_axum
     python3 benches/peers/run.py --readme benches/README.md {{args}}
 
 # The simulations with many seeds, e.g. `just simulate 10000`; CALLBOARD_SEED=<seed> repeats one.

@@ -69,6 +69,7 @@ PEERS = {
         Peer("callboard", "Callboard", "peer_callboard.py", "callboard", cases=(*ALL_CASES, "noop", "told")),
         # The same edge and command line in front of an echo in Rust, in the process of the server.
         Peer("rust", "Callboard, stage in Rust", "peer_rust.py", "callboard", cases=("noop",), change=_rust),
+        Peer("axum", "axum alone, no model", "peer_axum.py", "callboard", cases=("square",)),
         Peer("mosec", "mosec", "peer_mosec.py", "mosec"),
         Peer(
             *("mosec_msgspec", "mosec, JSON by msgspec", "peer_mosec.py", "mosec"),

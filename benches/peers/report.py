@@ -10,7 +10,7 @@ from cases import CASES
 from peers import PEERS
 
 BEGIN, END = "<!-- peers: begin -->", "<!-- peers: end -->"
-OURS, RUST, MOSEC = "callboard", "rust", "mosec"
+OURS, RUST, AXUM, MOSEC = "callboard", "rust", "axum", "mosec"
 Rounds = list[dict[str, float]]
 
 
@@ -206,13 +206,16 @@ def _targets(closed: dict[str, Any], faults: dict[str, Any]) -> list[str]:
         most(f"echo, CPU for each request of {title}'s", compared("echo", name, "cpu_per_request"), 0.5)
         least(f"square in batches, requests/s of {title}'s", compared("square", name), 2)
         least(f"5 ms for a batch, requests/s of {title}'s", compared("slow_square", name), 1.25)
+    bare, theirs = rounds("square", AXUM), rounds("square", MOSEC)
+    if bare and theirs and (found := ratio(bare, theirs)):
+        rows.append(f"| axum alone, without a model: requests/s of mosec's square | {found:.2f} | for comparison |")
     ours, theirs = rounds("square", OURS, 1), rounds("echo", MOSEC, 1)
     if ours and theirs:
         most("one connection, p50 in batches of mosec's without", ratio(ours, theirs, "p50"), 1)
     if ours := rounds("slow_square", OURS):
         least("5 ms for a batch, of the ideal", figure(ours, "per_second") / (CASES["slow_square"].ideal or 1), 0.92)
     for case, title in (("echo", "echo"), ("square", "square in batches")):
-        others = [name for name in PEERS if name not in (OURS, RUST, MOSEC, "mosec_msgspec")]
+        others = [name for name in PEERS if name not in (OURS, RUST, AXUM, MOSEC, "mosec_msgspec")]
         found = {name: value for name in others if (value := compared(case, name)) is not None}
         if found:
             name = min(found, key=lambda name: found[name])

@@ -46,6 +46,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--out", type=Path, default=ROOT / "target" / "peers", help="for results and environments")
     parser.add_argument("--callboard", type=Path, default=ROOT / "target" / "release" / "callboard")
     parser.add_argument("--rust", type=Path, default=ROOT / "target" / "release" / "hostile_server")
+    parser.add_argument("--axum", type=Path, default=ROOT / "target" / "release" / "examples" / "bare_axum")
     parser.add_argument("--environment", type=Path, help="that of Callboard, instead of one that is made")
     parser.add_argument("--readme", type=Path, help="where the tables are written, such as benches/README.md")
     parser.add_argument("--report", action="store_true", help="only write the tables and plots of earlier results")
@@ -71,6 +72,7 @@ class Run:
         self.variables = {
             "PEERS_CALLBOARD": str(options.callboard.resolve()),
             "PEERS_RUST": str(options.rust.resolve()),
+            "PEERS_AXUM": str(options.axum.resolve()),
         }
         os.environ |= self.variables
         self.environments: dict[str, Path] = {}
