@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 import callboard as cb
 from callboard import _headers
 from callboard._api import hyphened, timeout_ms
+from callboard._signature import schema
 from callboard._target import TargetError, routes_of
 from callboard.client._base import BaseClient, CallSettings
 from callboard.doctor import examine
@@ -307,6 +308,22 @@ def test_limits_of_pydantic_are_checked() -> None:
     with pytest.raises(cb.InvalidInput, match="Expected `int` >= 0"):
         accepts(hint, [-1])
     assert accepts(Annotated[str, cb.Field(max_length=2)], "ab") == "ab"
+
+
+def test_a_field_may_be_called_discriminator() -> None:
+    @dataclass
+    class Test:
+        discriminator: str
+
+    class Left(msgspec.Struct, tag="left"):
+        value: int
+
+    class Right(msgspec.Struct, tag="right"):
+        value: int
+
+    assert schema(Test)["properties"] == {"discriminator": {"type": "string"}}
+    # The word of OpenAPI beside a choice refers to definitions that are inlined here.
+    assert list(schema(Left | Right)) == ["anyOf"]
 
 
 # ---- The test client -------------------------------------------------------------------------------------------------

@@ -511,10 +511,16 @@ def _inline(node: Any, definitions: dict[str, Any], open_names: tuple[str, ...])
         return node
     reference = node.get("$ref")
     if not isinstance(reference, str):
-        kept = {key: value for key, value in node.items() if key != "discriminator"}
-        return {key: _inline(value, definitions, open_names) for key, value in kept.items()}
+        return {
+            key: _inline(value, definitions, open_names) for key, value in node.items() if not _is_mapping(key, value)
+        }
     name = reference.rpartition("/")[2]
     rest = {key: value for key, value in node.items() if key != "$ref"}
     if name in open_names or name not in definitions:
         return rest
     return {**_inline(definitions[name], definitions, (*open_names, name)), **rest}
+
+
+def _is_mapping(key: str, value: Any) -> bool:
+    """Whether this is OpenAPI's `discriminator`, which refers to definitions, and no field of that name."""
+    return key == "discriminator" and isinstance(value, dict) and "propertyName" in value
