@@ -160,7 +160,7 @@ class PipelineClient(TestClient):
                 value = self._run_step(part, value, context)
             return value
         if isinstance(step, Ensemble):
-            return {name: self._member(step, part, value, context) for name, part in step.members.items()}
+            return self._run_ensemble(step, value, context)
         if isinstance(step, Switch):
             chosen = step.cases.get(_case(value, step.field), step.default)
             if chosen is None:
@@ -172,14 +172,21 @@ class PipelineClient(TestClient):
             return {step.names.get(name, name): field for name, field in _fields(value, list(step.names)).items()}
         return self._clients[id(step)].call(value, context=context)
 
-    def _member(self, step: Ensemble, part: AnyStep, value: Any, context: Context | None) -> Any:
-        try:
-            return self._run_step(part, value, context)
-        except Exception as error:
-            if not step.partial:
-                raise
-            found = call_error(error)
-            return {"error": {"kind": found.kind, "message": found.message}}
+    def _run_ensemble(self, step: Ensemble, value: Any, context: Context | None) -> dict[str, Any]:
+        outputs: dict[str, Any] = {}
+        failed: list[Exception] = []
+        for name, part in step.members.items():
+            try:
+                outputs[name] = self._run_step(part, value, context)
+            except Exception as error:
+                if not step.partial:
+                    raise
+                failed.append(error)
+                found = call_error(error)
+                outputs[name] = {"error": {"kind": found.kind, "message": found.message}}
+        if len(failed) == len(outputs):
+            raise failed[0]
+        return outputs
 
 
 def _fields(value: Any, names: list[str]) -> dict[str, Any]:
