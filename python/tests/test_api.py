@@ -171,6 +171,16 @@ def test_the_readme_has_every_name() -> None:
         assert name == "__version__" or f"| `{name}" in readme or f"| `@{name}" in readme, name
 
 
+def test_the_readme_has_every_extra_with_its_packages() -> None:
+    project, readme = ((HERE.parent / name).read_text() for name in ("pyproject.toml", "README.md"))
+    table = re.search(r"\[project.optional-dependencies]\n(.*?)\n\n", project, re.DOTALL)
+    rows = re.findall(r"^\| (`.+) \| (.+) \| .+ \|$", readme.partition("|---|")[2].partition("\n\n")[0], re.MULTILINE)
+    shown = [(extra, packages) for names, packages in rows for extra in re.findall(r"`(\w+)`", names)]
+    for extra, requirements in re.findall(r"^(\w+) = \[(.+)]$", table[1] if table else "", re.MULTILINE):
+        (packages,) = [packages for name, packages in shown if name == extra]
+        assert set(re.findall(r'"(\w+)', requirements)) <= set(packages.split(", ")), extra
+
+
 def test_the_reference_has_every_setting_and_option_of_a_client() -> None:
     page = (HERE.parents[1] / "docs/python/reference.md").read_text()
     rows = re.findall(r"^\| `(\w+)` \| `([^`]+)`[^|]*\|.*\|$", page, re.MULTILINE)
