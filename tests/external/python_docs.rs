@@ -79,6 +79,9 @@ fn the_site_is_built_without_warnings() {
     let mut mkdocs = Command::new(python.program("mkdocs"));
     mkdocs.args(["build", "--strict", "--quiet", "--config-file", "python/mkdocs.yml", "--site-dir"]).arg(&site);
     let printed = run(&mut mkdocs, LIMIT).unwrap_or_else(|error| panic!("{error}"));
+    for page in ["index.html", "python/guide.html", "python/package.html"] {
+        assert!(site.join(page).is_file(), "{page} is not on the site\n{printed}");
+    }
     let reference = std::fs::read_to_string(site.join("python/reference.html")).unwrap();
     for id in ["callboard.Client.send", "callboard.service", "callboard.relay.Gateway.run", "callboard.Image.array"] {
         assert!(reference.contains(&format!("id=\"{id}\"")), "{id} is not in the reference\n{printed}");
