@@ -336,6 +336,24 @@ def test_a_field_may_be_called_discriminator() -> None:
     assert list(schema(Left | Right)) == ["anyOf"]
 
 
+def test_a_context_may_be_optional() -> None:
+    @cb.function
+    def where(text: str, context: cb.Context | None = None) -> str:
+        return f"{text} {context and context.route}"
+
+    @cb.function
+    @cb.batched
+    def all_of_them(texts: list[str], contexts: list[cb.Context] | None = None) -> list[int]:
+        return [len(contexts or ()) for _ in texts]
+
+    (route,) = routes_of(where, "where")
+    assert route.signature.input_schema() == {"type": "string"}
+    with cb.test_client(where) as client:
+        assert client.call("at", context=cb.Context(route="/here")) == "at /here"
+    with cb.test_client(all_of_them) as client:
+        assert client.batch(["a", "b"]) == [2, 2]
+
+
 # ---- The test client -------------------------------------------------------------------------------------------------
 
 
