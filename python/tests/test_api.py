@@ -105,6 +105,7 @@ def test_what_user_code_prints_goes_to_standard_error(tmp_path: Path) -> None:
     [
         ("x = 1", "app.py has no service"),
         ("import nothing_like_it", "app.py, line 1: ModuleNotFoundError"),
+        ("raise ModuleNotFoundError(name='skimage')", "-m pip install scikit-image"),
         ("import callboard as cb\n@cb.service\nclass A: ...", "has no method `predict`"),
         ("import callboard as cb\ncb.batch", "did you mean 'batched'?"),
         ("import callboard as cb\n@cb.function\ndef f(a: open): ...", "f: the parameter `a`"),
