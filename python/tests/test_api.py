@@ -355,6 +355,19 @@ def test_a_context_may_be_optional() -> None:
         assert client.batch(["a", "b"]) == [2, 2]
 
 
+def test_a_batch_of_arrays_is_stacked_and_divided() -> None:
+    @cb.function
+    @cb.batched
+    def twice(items: list[NDArray[np.float32]]) -> NDArray[np.float32]:
+        stacked = np.stack(items)
+        assert stacked.shape == (2, 4, 3)
+        return stacked * 2
+
+    with cb.test_client(twice) as client:
+        outputs = client.batch([np.ones((4, 3), np.float32)] * 2)
+    assert [(each.shape, each.dtype, each.max()) for each in outputs] == [((4, 3), np.float32, 2.0)] * 2
+
+
 # ---- The test client -------------------------------------------------------------------------------------------------
 
 

@@ -400,6 +400,9 @@ def batched(fn: Any = None, /, **options: Any) -> Any:
     A caller still sends one item and gets one output. The items of a batch are those that wait while all replicas are
     busy: `max_batch_size` at most, by default that of `service`, else 32. An item does not wait for others.
 
+    Arrays come as a list, one for each item: `np.stack` makes one array of equal shapes, with the batch as its first
+    axis. An array may be returned in the place of a list; it is divided along its first axis.
+
     An exception in the place of an output fails that item; an exception that is raised fails all of them. Another
     number of outputs than items fails all of them with the kind `failed`.
 
