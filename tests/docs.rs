@@ -303,7 +303,7 @@ fn gather(directory: &Path, text: &mut String) {
 #[test]
 fn links_between_pages_resolve() {
     let mut pages: Vec<PathBuf> = markdown(&root());
-    for directory in ["docs", "docs/migrate", "docs/python"] {
+    for directory in ["docs", "docs/migrate", "docs/python", "python"] {
         pages.extend(markdown(&root().join(directory)));
     }
     pages.push(root().join("examples/digits/README.md"));

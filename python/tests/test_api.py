@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 import callboard as cb
 from callboard import _headers
 from callboard._api import hyphened, timeout_ms
+from callboard._signature import schema
 from callboard._target import TargetError, routes_of
 from callboard.client._base import BaseClient, CallSettings
 from callboard.doctor import examine
@@ -104,6 +105,7 @@ def test_what_user_code_prints_goes_to_standard_error(tmp_path: Path) -> None:
     [
         ("x = 1", "app.py has no service"),
         ("import nothing_like_it", "app.py, line 1: ModuleNotFoundError"),
+        ("raise ModuleNotFoundError(name='skimage')", "-m pip install scikit-image"),
         ("import callboard as cb\n@cb.service\nclass A: ...", "has no method `predict`"),
         ("import callboard as cb\ncb.batch", "did you mean 'batched'?"),
         ("import callboard as cb\n@cb.function\ndef f(a: open): ...", "f: the parameter `a`"),
@@ -168,6 +170,16 @@ def test_the_readme_has_every_name() -> None:
     readme = (HERE.parent / "README.md").read_text()
     for name in cb.__all__:
         assert name == "__version__" or f"| `{name}" in readme or f"| `@{name}" in readme, name
+
+
+def test_the_readme_has_every_extra_with_its_packages() -> None:
+    project, readme = ((HERE.parent / name).read_text() for name in ("pyproject.toml", "README.md"))
+    table = re.search(r"\[project.optional-dependencies]\n(.*?)\n\n", project, re.DOTALL)
+    rows = re.findall(r"^\| (`.+) \| (.+) \| .+ \|$", readme.partition("|---|")[2].partition("\n\n")[0], re.MULTILINE)
+    shown = [(extra, packages) for names, packages in rows for extra in re.findall(r"`(\w+)`", names)]
+    for extra, requirements in re.findall(r"^(\w+) = \[(.+)]$", table[1] if table else "", re.MULTILINE):
+        (packages,) = [packages for name, packages in shown if name == extra]
+        assert set(re.findall(r'"(\w+)', requirements)) <= set(packages.split(", ")), extra
 
 
 def test_the_reference_has_every_setting_and_option_of_a_client() -> None:
@@ -307,6 +319,53 @@ def test_limits_of_pydantic_are_checked() -> None:
     with pytest.raises(cb.InvalidInput, match="Expected `int` >= 0"):
         accepts(hint, [-1])
     assert accepts(Annotated[str, cb.Field(max_length=2)], "ab") == "ab"
+
+
+def test_a_field_may_be_called_discriminator() -> None:
+    @dataclass
+    class Test:
+        discriminator: str
+
+    class Left(msgspec.Struct, tag="left"):
+        value: int
+
+    class Right(msgspec.Struct, tag="right"):
+        value: int
+
+    assert schema(Test)["properties"] == {"discriminator": {"type": "string"}}
+    # The word of OpenAPI beside a choice refers to definitions that are inlined here.
+    assert list(schema(Left | Right)) == ["anyOf"]
+
+
+def test_a_context_may_be_optional() -> None:
+    @cb.function
+    def where(text: str, context: cb.Context | None = None) -> str:
+        return f"{text} {context and context.route}"
+
+    @cb.function
+    @cb.batched
+    def all_of_them(texts: list[str], contexts: list[cb.Context] | None = None) -> list[int]:
+        return [len(contexts or ()) for _ in texts]
+
+    (route,) = routes_of(where, "where")
+    assert route.signature.input_schema() == {"type": "string"}
+    with cb.test_client(where) as client:
+        assert client.call("at", context=cb.Context(route="/here")) == "at /here"
+    with cb.test_client(all_of_them) as client:
+        assert client.batch(["a", "b"]) == [2, 2]
+
+
+def test_a_batch_of_arrays_is_stacked_and_divided() -> None:
+    @cb.function
+    @cb.batched
+    def twice(items: list[NDArray[np.float32]]) -> NDArray[np.float32]:
+        stacked = np.stack(items)
+        assert stacked.shape == (2, 4, 3)
+        return stacked * 2
+
+    with cb.test_client(twice) as client:
+        outputs = client.batch([np.ones((4, 3), np.float32)] * 2)
+    assert [(each.shape, each.dtype, each.max()) for each in outputs] == [((4, 3), np.float32, 2.0)] * 2
 
 
 # ---- The test client -------------------------------------------------------------------------------------------------

@@ -160,6 +160,10 @@ def test_the_test_client_runs_a_pipeline() -> None:
         assert client.call({"want": 7}) == {"want": 7}
     with cb.test_client(cb.ensemble(a=composed.Shout, b=composed.Size, partial=True)) as client:
         assert client.call("")["a"] == {"error": {"kind": "failed", "message": "no text"}}
+    # As on a node: all members have failed.
+    both = cb.ensemble(a=composed.Shout, b=composed.Shout, partial=True)
+    with cb.test_client(both) as client, pytest.raises(cb.HTTPException, match="no text"):
+        client.call("")
     with cb.test_client(cb.switch("on", true=cb.rename(on="off"))) as client:
         assert client.call({"on": True, "x": 1}) == {"off": True, "x": 1}
         with pytest.raises(cb.InvalidInput, match="`on` must be one of true"):

@@ -37,6 +37,13 @@ def archive(path: Path, files: dict[Any, str | bytes] | None = None, model: dict
     return path / "noop.mar"
 
 
+def test_the_page_shows_the_app_of_an_archive(tmp_path: Path) -> None:
+    model = {"modelName": "reviews", "handler": "noop:handle"}
+    unpack(archive(tmp_path, model=model), tmp_path / "reviews")
+    page = Path(__file__).parents[2] / "docs/migrate/torchserve.md"
+    assert f"```python\n{(tmp_path / 'reviews/app.py').read_text()}```\n" in page.read_text()
+
+
 def test_an_archive_becomes_a_directory_and_runs_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert unpack(archive(tmp_path), tmp_path / "out") == "noop"

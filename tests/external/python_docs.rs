@@ -21,7 +21,11 @@ fn in_python(python: &Python, arguments: &[&str]) -> String {
 
 fn follow(page: &str) {
     let Some(python) = python() else { return };
-    in_python(&python, &["tests/external/scripts/pages.py", env!("CARGO_BIN_EXE_callboard"), page]);
+    follow_with(&python, page);
+}
+
+fn follow_with(python: &Python, page: &str) {
+    in_python(python, &["tests/external/scripts/pages.py", env!("CARGO_BIN_EXE_callboard"), page]);
 }
 
 #[test]
@@ -35,8 +39,19 @@ fn the_guide_can_be_followed() {
 }
 
 #[test]
+fn the_page_of_the_package_can_be_followed() {
+    follow("python/README.md");
+}
+
+#[test]
 fn the_page_on_evaluation_can_be_followed() {
     follow("docs/python/relay.md");
+}
+
+#[test]
+fn the_page_for_clients_of_triton_can_be_followed() {
+    let Some(python) = Python::with("tritonclient") else { return };
+    follow_with(&python, "docs/open-inference-protocol.md");
 }
 
 #[test]
@@ -64,6 +79,9 @@ fn the_site_is_built_without_warnings() {
     let mut mkdocs = Command::new(python.program("mkdocs"));
     mkdocs.args(["build", "--strict", "--quiet", "--config-file", "python/mkdocs.yml", "--site-dir"]).arg(&site);
     let printed = run(&mut mkdocs, LIMIT).unwrap_or_else(|error| panic!("{error}"));
+    for page in ["index.html", "python/guide.html", "python/package.html"] {
+        assert!(site.join(page).is_file(), "{page} is not on the site\n{printed}");
+    }
     let reference = std::fs::read_to_string(site.join("python/reference.html")).unwrap();
     for id in ["callboard.Client.send", "callboard.service", "callboard.relay.Gateway.run", "callboard.Image.array"] {
         assert!(reference.contains(&format!("id=\"{id}\"")), "{id} is not in the reference\n{printed}");

@@ -36,11 +36,16 @@ _MAX_TIMEOUT_MS = 10**12
 
 
 class HTTPException(Exception):
-    """Answers the call with a status from 400 to 599. In a batch it may be returned in the place of one item.
+    """Raise it in a service: the call is answered with this status. A batch may return it in the place of one item.
 
-    A `detail` that is no text goes to the client as `details`. The headers are at most 16, and none of the server's own
-    such as `Content-Length` or `Set-Cookie`; `Retry-After` is in seconds. They are a mapping, or pairs, in which a name
-    may be there more than once: all are sent, in this order. Raises `ValueError` for a status or header that is wrong.
+    * `status_code`: from 400 to 599.
+    * `detail`: a text is the message of the error; any other value goes to the client as `details`, with the usual
+      words of the status as the message. `None`: the usual words alone.
+    * `headers`: a mapping, or pairs of name and value, in which a name may occur more than once: all are sent in this
+      order. At most 16 headers with 2048 bytes in all, and none of the server's own, such as `Content-Length` or
+      `Set-Cookie`. `Retry-After` is in seconds.
+
+    Raises `ValueError` for a status or header that is wrong.
     """
 
     def __init__(
@@ -58,10 +63,12 @@ class HTTPException(Exception):
 
     @property
     def message(self) -> str:
+        """The text of the error, as the client gets it."""
         return self.detail if isinstance(self.detail, str) else _phrase(self.status_code)
 
     @property
     def retry_after_ms(self) -> int | None:
+        """`Retry-After` in milliseconds; None without that header."""
         seconds = next((value for name, value in self.headers if name.lower() == "retry-after"), "")
         return int(seconds) * 1000 if seconds.isdecimal() else None
 
@@ -82,9 +89,10 @@ def _phrase(status_code: int) -> str:
 
 
 class InvalidInput(ValueError):
-    """The input does not have the form that the type hints ask for: status 422.
+    """Raise it for an input that is wrong although it fits the type hints: status 422.
 
-    `fields` are the places in the input with what is wrong there; clients get them as `details.fields`.
+    A service raises it by itself for an input that does not fit the hints. `fields` are pairs of a place in the input,
+    such as `"$.items[2].price"`, and what is wrong there; clients get them as `details["fields"]`.
     """
 
     def __init__(self, message: str = "", fields: Iterable[tuple[str, str]] = ()) -> None:
@@ -93,41 +101,65 @@ class InvalidInput(ValueError):
 
 
 class CallError(Exception):
-    """A call has failed. In a service, left alone, it is the failure of the call that made it, as it is.
+    """A call of a client, or of another service, has failed.
 
-    `kind` is one of the words in `docs/errors.md`, such as `"invalid_input"`, `"overloaded"` or `"failed"`. The errors
-    of a client are a class for each kind (`callboard.client.errors`), and have a `request_id`; `was_started` says
-    whether user code may have run, and `retryable` whether the same call may be made again.
+    A client raises a class for each `kind`, from `callboard.client`. A service that does not catch the error of a call
+    it has made fails with the same error.
     """
+
+    message: str
+    """What went wrong, in one sentence."""
+    kind: str
+    """One of the words in `docs/errors.md`, such as `"invalid_input"`, `"overloaded"` or `"failed"`."""
+    status_code: int | None
+    """The HTTP status; None if the error was not an answer, such as a lost connection."""
+    type: str | None
+    """The class of the exception that the service raised, such as `"KeyError"`."""
+    details: Any
+    """More about the error as plain data, such as `{"fields": [{"path": "$.a", "message": "…"}]}`; often None."""
+    retry_after_ms: int | None
+    """Milliseconds after which the call may be made again; None if the node did not say."""
+    headers: list[tuple[str, str]]
+    """The headers that a called service gave its `HTTPException`; empty for the errors of a client."""
+    trace: str | None
+    """The traceback of the service, if its code raised."""
+    stage: str | None
+    """The stage that failed."""
+    request_id: str | None
+    """The name of the call in the log of the node."""
+    retryable: bool
+    """Whether the same call may be made again: it does no harm, and may succeed."""
+    was_started: bool
+    """Whether code of the service may have run."""
 
     def __init__(self, message: str, *, kind: str = "failed", status_code: int | None = None, **more: Any) -> None:
         super().__init__(message)
         self.message = message
         self.kind = kind
         self.status_code = status_code
-        self.type: str | None = more.get("type")
-        self.details: Any = more.get("details")
-        self.retry_after_ms: int | None = more.get("retry_after_ms")
-        self.headers: list[tuple[str, str]] = pairs_of(more.get("headers"))
-        self.trace: str | None = more.get("trace")
-        self.stage: str | None = more.get("stage")
-        self.request_id: str | None = more.get("request_id")
-        self.retryable: bool = more.get("retryable", False)
-        self.was_started: bool = more.get("was_started", True)
+        self.type = more.get("type")
+        self.details = more.get("details")
+        self.retry_after_ms = more.get("retry_after_ms")
+        self.headers = pairs_of(more.get("headers"))
+        self.trace = more.get("trace")
+        self.stage = more.get("stage")
+        self.request_id = more.get("request_id")
+        self.retryable = more.get("retryable", False)
+        self.was_started = more.get("was_started", True)
 
     @property
     def status(self) -> int | None:
-        """The HTTP status."""
+        """The same as `status_code`."""
         return self.status_code
 
     @property
     def retry_after(self) -> float | None:
-        """Seconds after which the call may be made again."""
+        """`retry_after_ms` in seconds."""
         return None if self.retry_after_ms is None else self.retry_after_ms / 1000
 
     @property
     def remote_traceback(self) -> str | None:
-        """The traceback of the service."""
+        """The same as `trace`."""
         return self.trace
 
     def __str__(self) -> str:
@@ -143,20 +175,27 @@ look: Callable[[], None] = _nothing
 
 @dataclasses.dataclass
 class Context:
-    """One call, as a parameter `context` receives it. A batched method receives a list, one for each item."""
+    """The call that a service runs for, as a parameter with this hint receives it.
+
+    A batched method receives a list of them, one for each item.
+    """
 
     request_id: str | None = None
+    """The name of the call in logs and errors."""
     route: str | None = None
-    # The name of its API key.
+    """The path of the route, such as `"/sentiment"`."""
     caller: str | None = None
+    """The name of the caller's API key; None where no key is asked for."""
     traceparent: str | None = None
-    # Calls of one session have one number, and go to one replica where the stage asks for that.
+    """The caller's place in a trace, as the header of W3C Trace Context."""
     session: int | None = None
-    # The headers that the route wants, by their lower-case names, and what a caller in process has attached.
+    """A number that all calls of one session have. They reach the same replica while it lives."""
     headers: dict[str, str] = dataclasses.field(default_factory=dict)
+    """The headers that the route lists in the configuration file, by their lower-case names."""
     tags: dict[str, str] = dataclasses.field(default_factory=dict)
-    # On the clock of `time.monotonic()`; None without a deadline.
+    """What a caller in the node's own process has attached."""
     deadline: float | None = None
+    """Seconds on the clock of `time.monotonic()`; None without a deadline."""
     _cancelled: bool = dataclasses.field(default=False, repr=False)
     # The batch and the item of it, where a node is.
     _place: tuple[int, int] | None = dataclasses.field(default=None, repr=False)
@@ -167,7 +206,7 @@ class Context:
 
     @property
     def cancelled(self) -> bool:
-        """Whether the caller has left. Code that runs long without `await` should look here from time to time."""
+        """Whether the caller has left. Code that runs long without `await` should read this from time to time."""
         if not self._cancelled:
             look()
         return self._cancelled
@@ -175,15 +214,20 @@ class Context:
 
 @dataclasses.dataclass
 class SetupContext:
-    """Where an instance starts, as the parameter `context` of `setup` receives it."""
+    """The replica that `setup` runs in, as its parameter `context` receives it."""
 
     stage: str = ""
+    """The name of the stage."""
     replica: int = 0
+    """The number of the replica, from 0."""
     generation: int = 0
+    """The count of earlier starts of this replica: 0 the first time."""
     device: str = "cpu"
+    """The `device` of the stage in the configuration file, or of the service."""
     settings: dict[str, Any] = dataclasses.field(default_factory=dict)
-    # The directory that `prepare` has filled.
+    """The `settings` of the stage in the configuration file."""
     cache: Path | None = None
+    """The directory that `prepare` has filled."""
 
 
 # ---- Services and functions ------------------------------------------------------------------------------------------
@@ -248,12 +292,13 @@ def service(cls: Any = None, /, **options: Any) -> Any:
       ended, and its calls fail with status 504.
     * `contract`: `"at_most_once"` (the default), `"idempotent"` or `"pure"`. With the latter two the items of a replica
       that has died are run again on another one.
-    * `max_batch_size`: the most items of a batch, for a method with `@batched`.
+    * `max_batch_size`: the most items of a batch, for a method with `@batched`; 32 by default.
     * `device`: the text that `setup` gets as `device`, such as `"cuda:0"`; `"cpu"` by default.
-    * `examples`: valid inputs. Each replica warms up by them, and the documentation shows them.
-    * `share_setup`: `setup` runs once, before the replicas are forked. `warm=False`: each replica imports the module.
+    * `examples`: valid inputs. Each replica runs them before it is ready, and `/docs` shows them.
+    * `warm`: replicas are forked from a process that has imported the module, on Linux. `False`: each imports it.
+    * `share_setup`: `setup` runs once for each route, before the replicas are forked, and they share its memory.
 
-    Raises `TypeError` for an unknown option, and `ValueError` for a value out of its range.
+    Raises `TypeError` for an unknown option or anything but a class, and `ValueError` for a value out of its range.
     """
     _check_names("service", options, _SERVICE_OPTIONS)
 
@@ -284,9 +329,12 @@ def function(
 
 
 def function(fn: Any = None, /, **options: Any) -> Any:
-    """Makes a plain function a route `/name`, with the options of `service`.
+    """Makes a plain function the route `/name`, with the options of `service` except `share_setup`.
 
-    Of several parameters the body is an object of them by name; of one parameter the body is its value.
+    The body of a request is the value of the parameter if there is one, and an object of the values by name if there
+    are several. A file has its name in either case.
+
+    Raises `TypeError` for an unknown option or anything but a function, and `ValueError` for a value out of its range.
     """
     _check_names("function", options, _FUNCTION_OPTIONS)
 
@@ -347,9 +395,18 @@ def batched(*, max_batch_size: int = ...) -> Callable[[F], F]: ...
 
 
 def batched(fn: Any = None, /, **options: Any) -> Any:
-    """The method takes a list of items, and returns a list of as many outputs in the same order.
+    """The method or function takes a list of items, and returns as many outputs in the same order, as a list.
 
-    An exception in the place of an output fails that item; an exception that is raised fails all of them.
+    A caller still sends one item and gets one output. The items of a batch are those that wait while all replicas are
+    busy: `max_batch_size` at most, by default that of `service`, else 32. An item does not wait for others.
+
+    Arrays come as a list, one for each item: `np.stack` makes one array of equal shapes, with the batch as its first
+    axis. An array may be returned in the place of a list; it is divided along its first axis.
+
+    An exception in the place of an output fails that item; an exception that is raised fails all of them. Another
+    number of outputs than items fails all of them with the kind `failed`.
+
+    Raises `TypeError` for an unknown option, and `ValueError` for a `max_batch_size` that is not an integer from 1.
     """
     _check_names("batched", options, ("max_batch_size",))
     size = options.get("max_batch_size")
@@ -364,7 +421,11 @@ def batched(fn: Any = None, /, **options: Any) -> Any:
 
 
 def concurrent(*, max: int) -> Callable[[F], F]:
-    """Up to `max` items run at the same time, in an async method."""
+    """Lets an async method run for up to `max` calls at the same time in one replica. Without it there is one.
+
+    Raises `ValueError` if `max` is not an integer from 1. A method that is not async, or batched, is refused when the
+    file is served.
+    """
 
     def decorate(fn: F) -> F:
         _method(fn).concurrency = _positive("max", max)
@@ -374,7 +435,13 @@ def concurrent(*, max: int) -> Callable[[F], F]:
 
 
 def route(path: str, *, examples: Sequence[Any] = ()) -> Callable[[F], F]:
-    """Makes a further method of a class a route of its own. `examples` are as of `service`."""
+    """Makes a further method of a class a route of its own, with its own queue, batches and replicas.
+
+    The route shares no object with the others: each of its replicas has an instance of the class with its own `setup`.
+    `examples` are as of `service`.
+
+    Raises `TypeError` without a path, and `ValueError` for a path that is wrong.
+    """
     if not isinstance(path, str):
         raise TypeError('route takes a path: @route("/path")')
 

@@ -92,7 +92,12 @@ class Rename(Step):
 def pipeline(*steps: AnyStep, route: str | None = None) -> Pipeline:
     """Steps in order: the output of each is the input of the next.
 
-    A step is a service, a function, `onnx`, `stage`, or another pipeline, `ensemble`, `switch`, `pick` or `rename`.
+    A step is a service, a function, `onnx`, `stage`, or another pipeline, `ensemble`, `switch`, `pick` or `rename`; a
+    list of steps is a pipeline. `route` is the path, by default the name of the variable: `best_label = pipeline(…)` is
+    `/best-label`.
+
+    Raises `TypeError` for no step or a wrong one, and `ValueError` for a path that is wrong. That the output of a step
+    can be the input of the next is checked by their hints when the file is served.
     """
     if not steps:
         raise TypeError("pipeline has no step")
@@ -110,7 +115,11 @@ def ensemble(
 ) -> Ensemble:
     """All members on the same input, at the same time: `ensemble(a=Cats, b=Dogs)`. The output is a map by name.
 
-    With `partial`, a member that fails leaves its error in its place.
+    The first error of a member is the error of the call. With `partial`, a member that fails leaves
+    `{"error": {"kind": …, "message": …}}` in its place, and the call fails only if all members fail. Names that are no
+    identifiers go in a mapping: `ensemble({"a-1": Cats})`. `route` is as of `pipeline`.
+
+    Raises `TypeError` without a member or for a wrong one, and `ValueError` for a path that is wrong.
     """
     return Ensemble(_path(route), _named("ensemble", named, members), partial)
 
@@ -126,7 +135,11 @@ def switch(
 ) -> Switch:
     """One of the cases, by the value of a field of the input: `switch("want", best=Best, all=All)`.
 
-    Without `default`, an input whose value has no case is refused.
+    The case gets the whole input. `default` is for all other values; without it they are refused with status 422.
+    Values that are no identifiers go in a mapping: `switch("size", {"1": Small, "2": Large})`. The value is a text, an
+    integer, or a bool, whose case is `"true"` or `"false"`. `route` is as of `pipeline`.
+
+    Raises `TypeError` without a field or a case or for a wrong one, and `ValueError` for a path that is wrong.
     """
     if not isinstance(field, str) or not field:
         raise TypeError(f"switch: {field!r} is no field: write its name")
@@ -135,20 +148,32 @@ def switch(
 
 
 def pick(field: str) -> Pick:
-    """The value of one field of the input."""
+    """A step: the value of one field of the input. An input without that field is refused with status 422."""
     return Pick(None, field)
 
 
 def rename(**names: str) -> Rename:
-    """The input with other names for some of its fields: `rename(picture="image")` for the model's input `image`."""
+    """A step: the input with other names for some of its fields, from the old name to the new one.
+
+    `rename(picture="image")` makes `{"image": …}` of `{"picture": …}`, for a model whose input is called `image`. An
+    input without such a field is refused with status 422.
+    """
     return Rename(None, names)
 
 
 def onnx(model: str | os.PathLike[str], /, **options: Any) -> NodeStage:
-    """An ONNX model, which the node runs without Python. The path is relative to the file that is served.
+    """A step: an ONNX model, which the node runs without Python. The path is relative to the file that is served.
 
-    The options are the keys of a stage of kind `onnx` in a configuration file: `max_batch_size`, `max_delay`,
-    `replicas`, `threads`, `batched` and so on; `name` is that of the stage, by default that of the file.
+    A model with one input takes an array, or nested lists of numbers; any model takes a map of them by the names of its
+    inputs. A model with one output gives an array; one with several gives a map of arrays. An array must have the dtype
+    of the model's input, and its shape without the batch axis; another one is refused with status 422.
+
+    The options are the keys of a stage of kind `onnx` in a configuration file (`docs/operations.md`), such as
+    `max_batch_size`, `max_delay` (a text such as `"2ms"`), `replicas`, `threads` and `batched`. `name` is that of the
+    stage, by default that of the file; `route` is as of `pipeline`.
+
+    Raises `TypeError` for an unknown option, and `ValueError` for a path of a route that is wrong. The model is read
+    when the file is served.
     """
     _check_names("onnx", options, _ONNX_KEYS)
     path = os.fspath(model)
@@ -157,7 +182,14 @@ def onnx(model: str | os.PathLike[str], /, **options: Any) -> NodeStage:
 
 
 def stage(kind: str, /, *, name: str | None = None, route: str | None = None, **keys: Any) -> NodeStage:
-    """A stage of another kind of the configuration file, with its keys: `stage("labels", names=["cat", "dog"])`."""
+    """A step: a stage of another kind of the configuration file: `stage("labels", names=["cat", "dog"])`.
+
+    The keys are those of the file. The kinds are `"image"`, `"labels"`, `"onnx"` and `"process"`: see
+    `docs/operations.md`. `name` is that of the stage, by default the kind; `route` is as of `pipeline`.
+
+    Raises `ValueError` for an unknown kind, and `TypeError` for the kind `"onnx"` without a `model`. The keys are
+    checked when the file is served.
+    """
     if kind not in KINDS:
         near = nearest_name(str(kind), KINDS)
         raise ValueError(f"stage: there is no kind {kind!r}" + (f": did you mean {near!r}?" if near else ""))

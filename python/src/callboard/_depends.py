@@ -65,8 +65,12 @@ class Depends:
 def depends(target: Any, /) -> Any:
     """A service or function that this class calls, or the route of one: `depends(Embedder)`, `depends("/embedder")`.
 
-    `self.embed.predict(text)` is one call of its route with one item, also where `predict` is batched; `await` it in
-    async code. `self.embed.predict.map(texts)` makes many calls at the same time. A failed call raises `CallError`.
+    With `embed = depends(Embedder)` in the class, `self.embed.predict(text)` is one call of its route with one item,
+    also where `predict` is batched. It gives the output with the type of its hint; in async code it is awaited.
+    `self.embed.predict.map(texts)` makes up to 64 calls at the same time, and gives the list of their outputs.
+
+    A failed call raises `CallError`. `depends` itself raises `TypeError` for anything but a class, a function or a
+    path, and `ValueError` for a path that is wrong.
     """
     if isinstance(target, str):
         return Depends(_route(target))
@@ -95,6 +99,7 @@ class Handle:
         return self._methods[self._main](*args, **kwargs)
 
     def map(self, values: Iterable[Any]) -> Any:
+        """As `map` of its `predict`."""
         return self._methods[self._main].map(values)
 
     def __getattr__(self, name: str) -> Method:

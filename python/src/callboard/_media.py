@@ -60,12 +60,19 @@ _PNG_MODES = ("1", "L", "LA", "P", "RGB", "RGBA", "I", "I;16")
 
 
 class File:
-    """The bytes of a file. Without a `media_type` its first bytes say what it is."""
+    """A file as a hint: its bytes, and a media type such as `"application/pdf"`, by default what its first bytes say.
+
+    As an argument it comes as a field of a form, as the body, as bytes in MessagePack, as base64 in JSON, or by its
+    URL. As a result it is bytes, which JSON has as base64.
+    """
 
     # The media types of its files, as the documentation shows them.
     media_range: ClassVar[str] = BYTES
 
     __slots__ = ("_media_type", "data")
+
+    data: bytes
+    """The bytes of the file."""
 
     def __init__(self, data: bytes, media_type: str | None = None) -> None:
         self.data = data
@@ -73,13 +80,13 @@ class File:
 
     @classmethod
     def open(cls: type[F], path: str | os.PathLike[str]) -> F:
-        """The file of this name."""
+        """The file of this name. Raises `OSError` if it cannot be read."""
         with open(path, "rb") as file:
             return cls(file.read())
 
     @property
     def media_type(self) -> str:
-        """Such as `image/png`; `application/octet-stream` of unknown bytes."""
+        """Such as `"image/png"`; `"application/octet-stream"` for unknown bytes."""
         return self._media_type or media_type_of(self.data)
 
     def __len__(self) -> int:
@@ -96,16 +103,20 @@ class File:
 
 
 class Image(File):
-    """A picture."""
+    """A picture as a hint: the bytes of a PNG, JPEG or other file. The other methods need Pillow.
+
+    Without Pillow they raise `ModuleNotFoundError`, with the command that installs it.
+    """
 
     media_range: ClassVar[str] = "image/*"
 
     __slots__ = ()
 
     def pil(self, mode: str | None = None) -> PIL.Image.Image:
-        """The picture as Pillow's, in a mode such as `"RGB"` if one is given. Needs Pillow.
+        """The picture as Pillow's, in a mode such as `"RGB"` if one is given.
 
-        `InvalidInput`, which is status 422, if the bytes are no picture, or one that is too large for Pillow.
+        Raises `InvalidInput`, which is status 422, if the bytes are no picture, or have more pixels than
+        `PIL.Image.MAX_IMAGE_PIXELS` (89 million); `ValueError` for a mode that Pillow does not know.
         """
         pillow = _pillow()
         try:
@@ -122,12 +133,20 @@ class Image(File):
         return image if mode is None or image.mode == mode else image.convert(mode)
 
     def array(self, mode: str = "RGB") -> NDArray[np.uint8]:
-        """The pixels: height by width by channels, from 0 to 255; of mode `"L"` height by width. Needs Pillow."""
+        """The pixels as an array of `uint8` from 0 to 255, which is not writable.
+
+        Its shape is `(height, width, channels)`, with 3 channels in mode `"RGB"` and 4 in `"RGBA"`; in mode `"L"`,
+        which is grey, it is `(height, width)`. Raises as `pil`.
+        """
         return np.asarray(self.pil(mode))
 
     @classmethod
     def from_pil(cls, image: PIL.Image.Image, format: str | None = None) -> Image:
-        """A picture of Pillow's as a file; without a `format`, such as `"JPEG"`, as PNG."""
+        """A picture of Pillow's as a file of a `format` such as `"JPEG"`, by default PNG.
+
+        Raises `KeyError` for a format that Pillow does not know, and `OSError` if the format cannot hold the mode of
+        the picture, such as JPEG an `"RGBA"` one.
+        """
         format = format or "PNG"
         if format == "PNG" and image.mode not in _PNG_MODES:
             image = image.convert("RGB")
@@ -137,22 +156,28 @@ class Image(File):
 
     @classmethod
     def from_array(cls, pixels: NDArray[Any], format: str | None = None) -> Image:
-        """Pixels as `array` gives them, as a file. Needs Pillow."""
+        """Pixels as a file of a `format` such as `"JPEG"`, by default PNG.
+
+        `pixels` are `uint8` from 0 to 255, of the shape `(height, width)`, which is grey, or `(height, width, 3)` for
+        RGB or `(height, width, 4)` for RGBA. Raises `TypeError` for a dtype or shape that Pillow does not take, and as
+        `from_pil`.
+        """
         return cls.from_pil(_pillow().fromarray(np.ascontiguousarray(pixels)), format)
 
 
 class Audio(File):
-    """A sound."""
+    """A sound as a hint: the bytes of a WAV, FLAC, Ogg or other file."""
 
     media_range: ClassVar[str] = "audio/*"
 
     __slots__ = ()
 
     def array(self) -> tuple[NDArray[np.float32], int]:
-        """The samples, frames by channels from -1 to 1, and how many frames a second has.
+        """The samples and their rate in Hz.
 
-        WAV files of integers need nothing else; other files need the package `soundfile`. `InvalidInput`, which is
-        status 422, if the bytes are no sound.
+        The samples are `float32` from -1 to 1, of the shape `(frames, channels)`. WAV files of integers need nothing
+        else; other files need the package `soundfile`, and raise `ModuleNotFoundError` without it. Raises
+        `InvalidInput`, which is status 422, if the bytes are no sound.
         """
         try:
             with wave.open(io.BytesIO(self.data)) as file:
@@ -176,7 +201,11 @@ class Audio(File):
 
     @classmethod
     def from_array(cls, samples: NDArray[Any], rate: int) -> Audio:
-        """Samples from -1 to 1, frames or frames by channels, as a WAV file of 16 bits."""
+        """Samples as a WAV file of 16 bits.
+
+        `samples` are numbers from -1 to 1, of the shape `(frames,)` or `(frames, channels)`; larger ones are cut off.
+        `rate` is in Hz. Raises `wave.Error` for a rate below 1.
+        """
         frames = samples.reshape(len(samples), -1)
         file = io.BytesIO()
         with wave.open(file, "wb") as writer:

@@ -21,8 +21,14 @@ def run(app: Any = None, /, **settings: Any) -> None:
     """Serves `app`, or all of the script that calls this: `cb.run(Sentiment, http="127.0.0.1:8000")`.
 
     `app` is a service, a function or a pipeline at the top of a file, or a target such as `"app.py"`. The settings are
-    those of `callboard serve`, with underscores: `http`, `max_in_flight`, `reload=True`. A script becomes the server,
-    so that this does not return, and Ctrl-C ends it. In a notebook it serves a file until it is interrupted.
+    those of `callboard serve`, with underscores: `http`, `max_in_flight`, `reload=True`. Call it under
+    `if __name__ == "__main__":`, because the workers import the script.
+
+    A script becomes the server, so that this does not return, and Ctrl-C ends it. In a notebook it serves a file until
+    it is interrupted.
+
+    Raises `FileNotFoundError` without the program `callboard` on `PATH` or in the package, `TargetError` for an app
+    that is not at the top of a file, and in a notebook `RuntimeError` if the server ends with an error.
     """
     main = sys.modules["__main__"]
     if (getattr(main, "__package__", None) or "").partition(".")[0] == "callboard":

@@ -75,7 +75,7 @@ class Signature:
         name, place = parameter.name, f"{self.where}: the parameter `{parameter.name}`"
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD, parameter.POSITIONAL_ONLY):
             raise TypeError(f"{place} has no name in the body: use plain parameters")
-        if hint is Context or hint == list[Context] or (name == "context" and hint is Any):
+        if _is_context(hint) or (name == "context" and hint is Any):
             self.context = name
             return
         if self.batched:
@@ -152,6 +152,12 @@ class Signature:
             return schema(self.output)
         except TypeError:
             return {}
+
+
+def _is_context(hint: Any) -> bool:
+    """Whether a parameter of this hint gets the call. It may be optional, for code that calls the function itself."""
+    kinds = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
+    return [kind for kind in kinds if kind is not type(None)] in ([Context], [list[Context]])
 
 
 def _identity(value: Any) -> Any:
@@ -511,10 +517,16 @@ def _inline(node: Any, definitions: dict[str, Any], open_names: tuple[str, ...])
         return node
     reference = node.get("$ref")
     if not isinstance(reference, str):
-        kept = {key: value for key, value in node.items() if key != "discriminator"}
-        return {key: _inline(value, definitions, open_names) for key, value in kept.items()}
+        return {
+            key: _inline(value, definitions, open_names) for key, value in node.items() if not _is_mapping(key, value)
+        }
     name = reference.rpartition("/")[2]
     rest = {key: value for key, value in node.items() if key != "$ref"}
     if name in open_names or name not in definitions:
         return rest
     return {**_inline(definitions[name], definitions, (*open_names, name)), **rest}
+
+
+def _is_mapping(key: str, value: Any) -> bool:
+    """Whether this is OpenAPI's `discriminator`, which refers to definitions, and no field of that name."""
+    return key == "discriminator" and isinstance(value, dict) and "propertyName" in value

@@ -15,6 +15,7 @@ import msgspec
 
 from callboard._app import load_app
 from callboard._target import TargetError
+from callboard.doctor import package_of
 
 PROTOCOL = 1
 
@@ -35,7 +36,8 @@ def _place(error: BaseException) -> str:
 
 def _cure(error: BaseException) -> str:
     if isinstance(error, ModuleNotFoundError) and error.name:
-        return f"; if it is a package, install it: {sys.executable} -m pip install {error.name.partition('.')[0]}"
+        package = package_of(error.name.partition(".")[0])
+        return f"; if it is a package, install it: {sys.executable} -m pip install {package}"
     return ""
 
 

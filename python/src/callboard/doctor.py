@@ -62,11 +62,16 @@ def examine(target: str, version: str | None) -> Iterator[str]:
     if not missing:
         yield f"ok: {source} finds its {len(names)} module{'s' * (len(names) != 1)}"
         return
-    packages = " ".join(_PACKAGES.get(name, name) for name in missing)
+    packages = " ".join(map(package_of, missing))
     listed = file.parent / "requirements.txt"
     cure = f"-r {os.path.relpath(listed)}" if listed.is_file() else packages
     word = "module" if len(missing) == 1 else "modules"
     yield f"problem: {source} lacks the {word} {', '.join(missing)}; {sys.executable} -m pip install {cure}"
+
+
+def package_of(module: str) -> str:
+    """The package that most probably has a module."""
+    return _PACKAGES.get(module, module)
 
 
 def _gather(file: Path, names: dict[str, None], seen: set[Path]) -> None:

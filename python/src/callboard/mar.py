@@ -223,9 +223,14 @@ class Context:
 
 
 class Handler:
-    """The handler of an unpacked archive: takes the bodies of a batch, and gives as many answers.
+    """The handler of an unpacked archive: takes the bodies of a batch, and gives a list of as many answers.
 
-    An item with a status of 400 or more is an `HTTPException` in its place.
+    `directory` has the files of the archive, and `device` is such as `"cpu"` or `"cuda:0"`. To make one imports the
+    module of the handler and loads the model. A body is what the node has read: JSON as plain data, else bytes. An item
+    for which the handler sets a status of 400 or more is an `HTTPException` in its place.
+
+    Raises `ArchiveError` for files that are no archive, whatever the handler raises, and `TypeError` for a module
+    without one handler, or one that gives another number of answers.
     """
 
     def __init__(self, directory: Path, device: str = "cpu") -> None:

@@ -20,7 +20,17 @@ from callboard.client.local import AsyncLocalTransport, LocalTransport
 
 
 def test_client(app: Any, **settings: Any) -> TestClient:
-    """A client of a class, function or pipeline: `with test_client(Sentiment) as client: client.call("good")`."""
+    """Runs a class, a function or a pipeline in this process, for tests: no node, no socket, the same conversions.
+
+        with cb.test_client(Sentiment) as client:
+            assert client.call("good") == 1.0
+
+    `with` runs `prepare` and `setup`, and at its end `cleanup`. The settings are those of a stage in the configuration
+    file, which `setup` gets by name, such as `device="cuda:0"`; `cache` is the directory for `prepare`.
+
+    Raises `TargetError` for anything that cannot be served, and for a pipeline with a step that only a node runs, such
+    as `onnx`; whatever `setup` raises.
+    """
     return PipelineClient(app, settings) if isinstance(app, Step) else TestClient(app, settings)
 
 
@@ -29,7 +39,7 @@ test_client.__test__ = False  # type: ignore[attr-defined]
 
 
 class TestClient:
-    """Holds one instance, from its `setup` to its `cleanup`."""
+    """What `test_client` gives: it holds one instance, from its `setup` to its `cleanup`."""
 
     __test__ = False
 
@@ -73,14 +83,19 @@ class TestClient:
         raise LookupError(f"there is no route `{path}`")
 
     def call(self, value: Any = None, *, method: str | None = None, context: Context | None = None) -> Any:
-        """One call, and its output; of a streaming route the list of its outputs. Raises what the code raises."""
+        """One call, and its output as plain data; of a streaming route the list of its outputs.
+
+        `method` is the name of a method with `@route`, by default `predict`; `context` is what the code gets as its
+        `Context`. Raises what the code raises, `InvalidInput` for an input that does not fit the hints, and
+        `TargetError` for a method that is no route.
+        """
         ((outcome, outputs),) = self._run([value], method, context)
         if isinstance(outcome, Failure):
             raise outcome.error
         return outputs if self._route(method).signature.streams else outcome
 
     def batch(self, values: list[Any], *, method: str | None = None) -> list[Any]:
-        """Calls that run as one batch. A failed item is its exception."""
+        """Calls that run as one batch: their outputs, in order. A failed item is its exception, in its place."""
         outcomes = self._run(values, method, None)
         return [outcome.error if isinstance(outcome, Failure) else outcome for outcome, _ in outcomes]
 
@@ -160,7 +175,7 @@ class PipelineClient(TestClient):
                 value = self._run_step(part, value, context)
             return value
         if isinstance(step, Ensemble):
-            return {name: self._member(step, part, value, context) for name, part in step.members.items()}
+            return self._run_ensemble(step, value, context)
         if isinstance(step, Switch):
             chosen = step.cases.get(_case(value, step.field), step.default)
             if chosen is None:
@@ -172,14 +187,21 @@ class PipelineClient(TestClient):
             return {step.names.get(name, name): field for name, field in _fields(value, list(step.names)).items()}
         return self._clients[id(step)].call(value, context=context)
 
-    def _member(self, step: Ensemble, part: AnyStep, value: Any, context: Context | None) -> Any:
-        try:
-            return self._run_step(part, value, context)
-        except Exception as error:
-            if not step.partial:
-                raise
-            found = call_error(error)
-            return {"error": {"kind": found.kind, "message": found.message}}
+    def _run_ensemble(self, step: Ensemble, value: Any, context: Context | None) -> dict[str, Any]:
+        outputs: dict[str, Any] = {}
+        failed: list[Exception] = []
+        for name, part in step.members.items():
+            try:
+                outputs[name] = self._run_step(part, value, context)
+            except Exception as error:
+                if not step.partial:
+                    raise
+                failed.append(error)
+                found = call_error(error)
+                outputs[name] = {"error": {"kind": found.kind, "message": found.message}}
+        if len(failed) == len(outputs):
+            raise failed[0]
+        return outputs
 
 
 def _fields(value: Any, names: list[str]) -> dict[str, Any]:

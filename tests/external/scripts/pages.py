@@ -5,8 +5,8 @@ In the order of the page, in an empty directory:
 * A block `python` with a title, or with `# name.py` as its first line, is a file, and is written. Any other block
   `python` is a program, and runs.
 * A block `text` is what the program before it prints.
-* A block `console` has commands after `$`, each with its output; one without must only succeed. `callboard serve`
-  runs until the next one starts; its address is used wherever the page says `localhost:8000`.
+* A block `console` has commands after `$`, each with its output; one without must only succeed. `callboard serve`, or a
+  program with `cb.run`, runs until the next one starts; its address is used wherever the page says `localhost:8000`.
 * Blocks in other languages are only shown.
 """
 
@@ -48,31 +48,47 @@ class Reader:
                     self.command(command, expected)
 
     def command(self, command: str, expected: str) -> None:
-        if command.startswith("callboard serve "):
-            self.serve(command.removeprefix("callboard serve ").split())
+        if command.startswith("callboard serve ") or self.is_server(command):
+            self.serve(command)
         else:
             printed = self.run(["sh", "-c", command.replace("localhost:8000", self.address)])
             if expected:
                 self.compare(printed.rstrip("\n") + "\n", expected)
+
+    def is_server(self, command: str) -> bool:
+        """Whether a program becomes the server."""
+        program = Path(self.directory, command.removeprefix("python "))
+        return command.startswith("python ") and program.is_file() and "cb.run(" in program.read_text()
 
     def compare(self, printed: str, expected: str) -> None:
         assert printed == expected, f"the page says:\n{expected}\nand this is printed:\n{printed}"
         self.compared += 1
 
     def run(self, command: list[str]) -> str:
-        path = f"{os.path.dirname(sys.executable)}{os.pathsep}{os.environ['PATH']}"
-        # The files of the page can be imported.
-        environment = {**os.environ, "PATH": path, "PYTHONDONTWRITEBYTECODE": "1"}
         done = subprocess.run(
-            command, cwd=self.directory, env=environment, capture_output=True, text=True, timeout=LIMIT
+            command, cwd=self.directory, env=self.environment(), capture_output=True, text=True, timeout=LIMIT
         )
         assert done.returncode == 0, f"{command}:\n{done.stdout}{done.stderr}"
         return done.stdout
 
-    def serve(self, arguments: list[str]) -> None:
+    def environment(self) -> dict[str, str]:
+        """Both programs are found, and what a page prepares is kept in its own directory."""
+        programs = (os.path.dirname(os.path.abspath(self.callboard)), os.path.dirname(sys.executable))
+        return {
+            **os.environ,
+            "PATH": os.pathsep.join((*programs, os.environ["PATH"])),
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "XDG_CACHE_HOME": os.path.join(self.directory, ".cache"),
+        }
+
+    def serve(self, command: str) -> None:
         self.stop()
-        command = [self.callboard, "serve", *arguments, "--http", "127.0.0.1:0"]
-        self.server = subprocess.Popen(command, cwd=self.directory, stderr=subprocess.PIPE, text=True)
+        environment = {**self.environment(), "CALLBOARD_HTTP": "127.0.0.1:0"}
+        # The examples of the repository, from which this program runs.
+        command = command.replace(" examples/", f" {os.getcwd()}/examples/")
+        self.server = subprocess.Popen(
+            command.split(), cwd=self.directory, env=environment, stderr=subprocess.PIPE, text=True
+        )
         # A server that prints nothing is killed, and its output ends.
         timer = threading.Timer(LIMIT, self.server.kill)
         timer.start()

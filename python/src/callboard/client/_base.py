@@ -25,17 +25,18 @@ C = TypeVar("C")
 class CallSettings(TypedDict, total=False):
     """The options of a call. What is left out is as the client's `with_options` says."""
 
-    # How long the caller waits: seconds, or "200ms". The node gets what is left of it.
     timeout: str | float | None
+    """How long the caller waits: seconds, or a text such as `"200ms"`. The node gets what is left of it."""
     priority: Priority | None
-    # Calls with the same key reach the same replica (over QUIC).
+    """`"high"`, `"normal"` or `"low"`."""
     session: str | None
-    # The caller's name for the call, in logs and errors.
+    """Calls with the same text reach the same replica (over QUIC)."""
     request_id: str | None
-    # The caller's place in a W3C trace.
+    """The caller's name for the call, in logs and errors."""
     traceparent: str | None
-    # The call may run twice: it is repeated when it was lost with its connection.
+    """The caller's place in a trace, as the header of W3C Trace Context."""
     idempotent: bool
+    """The call may run twice: it is repeated when it was lost with its connection."""
 
 
 _OPTIONS = tuple(CallSettings.__annotations__)
@@ -45,13 +46,15 @@ _OPTIONS = tuple(CallSettings.__annotations__)
 class Prepared:
     """An encoded call, for any client, any number of times.
 
-    `pieces` are an envelope (`docs/wire.md`), one after the other. Arrays of 1024 bytes and more are not copied: do not
-    change them before the last call has ended. `is_function`: `route` is the name of a function.
+    Arrays of 1024 bytes and more are not copied: do not change them before the last call has ended.
     """
 
     route: str
+    """The path of the route, or the name of the function."""
     pieces: Sequence[Buffer] = dataclasses.field(repr=False)
+    """The input as an envelope (`docs/wire.md`): its bytes are these pieces one after the other."""
     is_function: bool = False
+    """Whether `route` is the name of a function."""
 
     @classmethod
     def call(cls, route: str, value: Any = None) -> Prepared:

@@ -21,6 +21,7 @@ class RelayError(Exception):
     """An evaluation has failed."""
 
     blame: Blame
+    """`"participant"`, `"gateway"` or `"infrastructure"`."""
 
 
 class ParticipantError(RelayError):

@@ -36,39 +36,45 @@ class Batch:
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """How an evaluation has ended, as it is in `result.json`.
-
-    `batches` and `rows` count what was accepted. After a failure `blame` is `"participant"`, `"gateway"` or
-    `"infrastructure"`, `error` is the name of the error's class, and `message` its text of at most 8000 characters.
-    """
+    """How an evaluation has ended, as it is in `result.json`. The last three are None after a success."""
 
     succeeded: bool
+    """Whether there is a submission."""
     batches: int
+    """The count of batches whose reply was accepted."""
     rows: int
+    """The count of rows that were accepted."""
     blame: str | None = None
+    """`"participant"`, `"gateway"` or `"infrastructure"`."""
     error: str | None = None
+    """The name of the error's class, such as `"TooSlow"`."""
     message: str | None = None
+    """The text of the error, of at most 8000 characters."""
 
 
 class Gateway:
-    """Evaluates one participant. Override `batches`, `columns`, and if needed the other names below.
+    """Evaluates one participant. Derive a class with your own `batches` and `columns`, and the other names if needed.
 
-    * The next batch is only asked of `batches` once the reply to the one before is accepted, so no participant can see
-      it before it has answered.
+    * `batches` is asked for the next batch once the reply to the one before is accepted, so a participant cannot see a
+      batch before it has answered the one before.
     * The first reply has the start-up wait and the deadline together, since the participant may load a model in it.
       Each later reply has the deadline.
     * A batch is sent once. A call whose connection was lost is not repeated.
     """
 
-    # The participant's function.
     function: ClassVar[str] = "predict"
-    # The name and type of each column of a reply: `bool`, `int`, `float` or `str`.
+    """The name of the participant's function; `"predict"` by default."""
     columns: ClassVar[Mapping[str, Kind]] = {"prediction": float}
-    # The name of the column of ids in a reply and in the submission.
+    """The name and type of each column of a reply; by default `{"prediction": float}`.
+
+    The types are `bool`, `int`, `float` and `str`.
+    """
     id_column: ClassVar[str] = "id"
-    # Whether the host runs the server, and the participant gave only a file. Else every answer of the server, also an
-    # error of the server itself, is the participant's.
+    """The name of the column of ids in a reply and in the submission; `"id"` by default."""
     is_server_trusted: ClassVar[bool] = True
+    """Whether the host runs the server, and the participant gave only a file: `True` by default. If not, every answer
+    of the server is the participant's, also an error of the server itself.
+    """
 
     def __init__(
         self,
