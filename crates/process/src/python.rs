@@ -25,8 +25,8 @@ pub struct PythonConfig {
     /// File and name, `app.py:Sentiment`, or module and name, `package.module:Sentiment`.
     pub app: String,
 
-    /// The interpreter. By default that of the active virtual environment, else of `.venv` beside the file, else
-    /// `python3`.
+    /// The interpreter. By default that of the active virtual environment, else of `.venv` beside the file, else of the
+    /// environment that this program is installed in, else `python3`.
     pub python: Option<PathBuf>,
 }
 
@@ -215,17 +215,25 @@ impl PythonConfig {
     /// The interpreter for files in `base`.
     #[must_use]
     pub fn interpreter(&self, base: &Path) -> PathBuf {
+        let active = std::env::var_os("VIRTUAL_ENV").map(PathBuf::from);
+        self.interpreter_of(base, active, std::env::current_exe().ok().as_deref())
+    }
+
+    /// The same, where this environment is active and this program runs.
+    fn interpreter_of(&self, base: &Path, active: Option<PathBuf>, program: Option<&Path>) -> PathBuf {
         // The interpreter is started in `base`.
         let absolute = |path: PathBuf| std::path::absolute(&path).unwrap_or(path);
-        let inside = |environment: &Path| Some(environment.join("bin/python")).filter(|python| python.exists());
         match &self.python {
             // A path, not a name that is looked up in `PATH`.
             Some(python) if python.components().count() > 1 => absolute(base.join(python)),
             Some(python) => python.clone(),
-            None => std::env::var_os("VIRTUAL_ENV")
-                .and_then(|environment| inside(Path::new(&environment)))
-                .or_else(|| inside(&absolute(base.join(".venv"))))
-                .unwrap_or_else(|| "python3".into()),
+            None => {
+                let beside = absolute(base.join(".venv"));
+                let installed = program.and_then(|program| Some(program.parent()?.parent()?.to_owned()));
+                let environments = active.into_iter().chain([beside]).chain(installed);
+                let mut interpreters = environments.map(|environment| environment.join("bin/python"));
+                interpreters.find(|python| python.exists()).unwrap_or_else(|| "python3".into())
+            }
         }
     }
 
@@ -560,6 +568,27 @@ mod tests {
         assert_eq!(names(&best), "best other");
         assert!(best.configuration().contains("path = \"/best\""), "it is asked for by name");
         assert_eq!(app().only("app.py", "nothing"), None);
+    }
+
+    #[test]
+    fn the_interpreter_is_the_nearest_that_is_there() {
+        let root = std::env::temp_dir().join(format!("callboard-interpreters-{}", std::process::id()));
+        let environment = |name: &str| {
+            let bin = root.join(name).join("bin");
+            std::fs::create_dir_all(&bin).unwrap();
+            std::fs::write(bin.join("python"), "").unwrap();
+            root.join(name)
+        };
+        let config = PythonConfig::new("app.py");
+        let base = root.join("app");
+        let (active, program) = (root.join("active"), root.join("installed/bin/callboard"));
+        let found = || config.interpreter_of(&base, Some(active.clone()), Some(&program));
+        assert_eq!(found(), Path::new("python3"));
+        for name in ["installed", "app/.venv", "active"] {
+            let made = environment(name);
+            assert_eq!(found(), made.join("bin/python"));
+        }
+        std::fs::remove_dir_all(root).unwrap();
     }
 
     #[test]

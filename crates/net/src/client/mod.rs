@@ -445,8 +445,7 @@ impl Caller for Client {
         CallStream::from_calls(inputs, LOOK_AHEAD, timeout, move |payload, options| {
             let (client, prepared) = (client.clone(), Prepared::from_payload(&route, &payload));
             async move {
-                let returned =
-                    client.exchange_with::<Decoded<Out>>(prepared?, options, RefusalPolicy::Wait).await;
+                let returned = client.exchange_with::<Decoded<Out>>(prepared?, options, RefusalPolicy::Wait).await;
                 returned.map(|returned| returned.output)
             }
         })

@@ -96,9 +96,15 @@ fn from_environment() -> Option<PathBuf> {
     env::var_os(VARIABLE).filter(|path| !path.is_empty()).map(PathBuf::from)
 }
 
-/// The package of the active virtual environment; of several the last by name.
+/// The packages of the active virtual environment and of the environment that this program is installed in.
 fn installed() -> Vec<PathBuf> {
-    let Some(environment) = env::var_os("VIRTUAL_ENV").map(PathBuf::from) else { return Vec::new() };
+    let active = env::var_os("VIRTUAL_ENV").map(PathBuf::from);
+    let own = env::current_exe().ok().and_then(|program| Some(program.parent()?.parent()?.to_owned()));
+    active.into_iter().chain(own).flat_map(|environment| packaged(&environment)).collect()
+}
+
+/// The libraries of the package in this environment, the last by name first.
+fn packaged(environment: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for python in files(&environment.join("lib"), "python3") {
         found.extend(files(&python.join("site-packages/onnxruntime/capi"), "libonnxruntime."));
