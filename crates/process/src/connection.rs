@@ -125,7 +125,14 @@ impl Connection {
     pub(crate) async fn next(&mut self) -> Result<Option<Frame>, Lost> {
         // Looked at before the socket: what a child has sent before its end is read.
         let has_ended = self.child.has_ended();
-        match self.reader.read(&mut self.child.stream) {
+        let received = if has_ended {
+            self.reader.read(&mut self.child.stream)
+        } else {
+            // Tells the runtime that the socket is empty, so that the wait below is one. A frame that was received with
+            // an earlier one is there as well: until the socket was empty it counts as readable.
+            self.socket.try_io(Interest::READABLE, || self.reader.read(&mut self.child.stream))
+        };
+        match received {
             Err(error) if is_not_ready(&error) && has_ended => return Err(Lost::Ended),
             Err(error) if is_not_ready(&error) => {}
             received => return received?.map(Some).ok_or(Lost::Ended),

@@ -2,11 +2,12 @@
 //!
 //! A separate thread, which never runs user code, counts ticks. A task notes the tick at which a call began. A call
 //! that runs for more than [`MAX_TASK_CALL`] gets one warning that names its stage, and the stage's pool moves: each
-//! replica moves to its own thread after its current batch. The request path reads no clock.
+//! replica moves to its own thread after its current batch. The request path reads no clock. While no call runs the
+//! thread sleeps, and the next call wakes it.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
-use std::thread::{self, JoinHandle};
+use std::sync::{Arc, OnceLock, Weak};
+use std::thread::{self, JoinHandle, Thread};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -20,6 +21,13 @@ const MAX_TASK_CALL: Duration = Duration::from_millis(10);
 /// How often the watchdog checks. It detects a call one to two ticks after it overran.
 const TICK: Duration = Duration::from_millis(5);
 
+/// The thread sleeps after this many ticks in a row without a running call: a tenth of a second, so that calls wake it
+/// at most ten times a second.
+const QUIET_TICKS: u32 = 20;
+
+/// The longest sleep: a call may begin just before it, and see no sleeper.
+const LONGEST_SLEEP: Duration = Duration::from_secs(1);
+
 /// A call that spans more ticks than this took longer than [`MAX_TASK_CALL`].
 const MAX_TICKS: u64 = (MAX_TASK_CALL.as_millis() / TICK.as_millis()) as u64;
 
@@ -27,7 +35,7 @@ const MAX_TICKS: u64 = (MAX_TASK_CALL.as_millis() / TICK.as_millis()) as u64;
 #[derive(Debug)]
 pub(crate) struct WatchedTask {
     pool: Weak<Pool>,
-    ticks: Arc<AtomicU64>,
+    clock: Arc<Clock>,
     /// The tick at which the running call began, or 0 while none runs.
     began: AtomicU64,
 }
@@ -35,7 +43,8 @@ pub(crate) struct WatchedTask {
 impl WatchedTask {
     /// A call begins.
     pub(crate) fn begin(&self) {
-        self.began.store(self.ticks.load(Ordering::Relaxed), Ordering::Relaxed);
+        self.began.store(self.clock.ticks.load(Ordering::Relaxed), Ordering::Relaxed);
+        self.clock.wake();
     }
 
     /// The call is over.
@@ -43,16 +52,53 @@ impl WatchedTask {
         self.began.store(0, Ordering::Relaxed);
     }
 
-    fn overran(&self, tick: u64) -> bool {
-        let began = self.began.load(Ordering::Relaxed);
-        began != 0 && tick.saturating_sub(began) > MAX_TICKS
+    /// The tick at which the running call began.
+    fn began(&self) -> Option<u64> {
+        Some(self.began.load(Ordering::Relaxed)).filter(|tick| *tick != 0)
+    }
+}
+
+/// The ticks, and the thread that counts them.
+#[derive(Debug)]
+struct Clock {
+    ticks: AtomicU64,
+    is_asleep: AtomicBool,
+    thread: OnceLock<Thread>,
+}
+
+impl Clock {
+    /// Costs a load while the thread is awake.
+    fn wake(&self) {
+        if self.is_asleep.load(Ordering::Relaxed)
+            && self.is_asleep.swap(false, Ordering::Relaxed)
+            && let Some(thread) = self.thread.get()
+        {
+            thread.unpark();
+        }
+    }
+
+    /// Waits for the next tick and counts it.
+    fn tick(&self) {
+        // Nothing ends it early, so that no tick is shorter.
+        thread::sleep(TICK);
+        // The time in which a panic is printed does not count as the call's.
+        if !a_panic_is_printed() {
+            self.ticks.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Sleeps until a call begins. `false`: none has, or it saw no sleeper.
+    fn sleep(&self) -> bool {
+        self.is_asleep.store(true, Ordering::Relaxed);
+        thread::park_timeout(LONGEST_SLEEP);
+        !self.is_asleep.swap(false, Ordering::Relaxed)
     }
 }
 
 /// The watchdog of one node. Its thread ends when the last handle is dropped.
 #[derive(Debug)]
 pub(crate) struct Watchdog {
-    ticks: Arc<AtomicU64>,
+    clock: Arc<Clock>,
     watched: Arc<Mutex<Vec<Weak<WatchedTask>>>>,
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
@@ -61,24 +107,27 @@ pub(crate) struct Watchdog {
 impl Watchdog {
     /// Starts the watching thread.
     pub(crate) fn spawn() -> std::io::Result<Self> {
-        let ticks = Arc::new(AtomicU64::new(1));
+        let (ticks, is_asleep) = (AtomicU64::new(1), AtomicBool::new(false));
+        let clock = Arc::new(Clock { ticks, is_asleep, thread: OnceLock::new() });
         let watched: Arc<Mutex<Vec<Weak<WatchedTask>>>> = Arc::default();
         let stop = Arc::new(AtomicBool::new(false));
         let thread = thread::Builder::new().name("callboard-watchdog".to_owned()).spawn({
-            let (ticks, watched, stop) = (Arc::clone(&ticks), Arc::clone(&watched), Arc::clone(&stop));
+            let (clock, watched, stop) = (Arc::clone(&clock), Arc::clone(&watched), Arc::clone(&stop));
             move || {
+                let mut quiet = 0;
                 while !stop.load(Ordering::Relaxed) {
-                    thread::park_timeout(TICK);
-                    // The time in which a panic is printed does not count as the call's.
-                    if a_panic_is_printed() {
-                        continue;
+                    clock.tick();
+                    let is_running = look_at(&mut watched.lock(), clock.ticks.load(Ordering::Relaxed));
+                    quiet = if is_running { 0 } else { quiet.saturating_add(1) };
+                    if quiet >= QUIET_TICKS && clock.sleep() {
+                        quiet = 0;
                     }
-                    let tick = ticks.fetch_add(1, Ordering::Relaxed) + 1;
-                    look_at(&mut watched.lock(), tick);
                 }
             }
         })?;
-        Ok(Self { ticks, watched, stop, thread: Some(thread) })
+        // A call that begins before it is known finds nobody asleep.
+        let _ = clock.thread.set(thread.thread().clone());
+        Ok(Self { clock, watched, stop, thread: Some(thread) })
     }
 
     /// Watches a new task of `pool` while the task keeps the returned handle. It does not watch tests on virtual time,
@@ -86,7 +135,7 @@ impl Watchdog {
     pub(crate) fn watch(&self, pool: &Arc<Pool>) -> Arc<WatchedTask> {
         let watched = Arc::new(WatchedTask {
             pool: Arc::downgrade(pool),
-            ticks: Arc::clone(&self.ticks),
+            clock: Arc::clone(&self.clock),
             began: AtomicU64::new(0),
         });
         if !pool.settings().has_virtual_time() {
@@ -96,16 +145,21 @@ impl Watchdog {
     }
 }
 
-fn look_at(watched: &mut Vec<Weak<WatchedTask>>, tick: u64) {
+/// Whether a call runs. The stages whose calls overran move.
+fn look_at(watched: &mut Vec<Weak<WatchedTask>>, tick: u64) -> bool {
+    let mut is_running = false;
     watched.retain(|watched| {
         let Some(watched) = watched.upgrade() else { return false };
-        if watched.overran(tick)
+        let began = watched.began();
+        is_running |= began.is_some();
+        if began.is_some_and(|began| tick.saturating_sub(began) > MAX_TICKS)
             && let Some(pool) = watched.pool.upgrade()
         {
             pool.move_to_threads(MAX_TASK_CALL);
         }
         true
     });
+    is_running
 }
 
 impl Drop for Watchdog {
@@ -114,5 +168,37 @@ impl Drop for Watchdog {
         if let Some(thread) = self.thread.take() {
             thread.thread().unpark();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use super::*;
+
+    fn until(what: impl Fn() -> bool) {
+        let began = Instant::now();
+        while !what() {
+            assert!(began.elapsed() < Duration::from_secs(60), "it did not happen");
+            thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn the_thread_sleeps_while_no_call_runs_and_a_call_wakes_it() {
+        let watchdog = Watchdog::spawn().unwrap();
+        let clock = &watchdog.clock;
+        let (asleep, ticks) = (|| clock.is_asleep.load(Ordering::Relaxed), || clock.ticks.load(Ordering::Relaxed));
+        let task = Arc::new(WatchedTask { pool: Weak::new(), clock: Arc::clone(clock), began: AtomicU64::new(0) });
+        watchdog.watched.lock().push(Arc::downgrade(&task));
+        until(asleep);
+        task.begin();
+        assert!(!asleep());
+        let begun = ticks();
+        until(|| ticks() > begun + 2 * u64::from(QUIET_TICKS));
+        assert!(!asleep(), "the call runs");
+        task.end();
+        until(asleep);
     }
 }
