@@ -3,6 +3,7 @@
 import _thread
 import asyncio
 import os
+import signal
 import subprocess
 import sys
 import textwrap
@@ -115,6 +116,15 @@ def test_a_deadline_ends_a_call_here_and_there(client: Client) -> None:
     assert client.call("/held", f"cancelled {cancelled + 1}") == cancelled + 1
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """A process that a shell has started in its background ignores interrupts."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_an_interrupt_cancels_the_call(url: str, client: Client) -> None:
     started, cancelled = client.call("/held", "started"), client.call("/held", "cancelled")
 

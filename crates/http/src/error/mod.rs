@@ -17,7 +17,7 @@ use std::time::Duration;
 use axum::http::header::{ACCEPT_ENCODING, ALLOW, HeaderName, HeaderValue, WWW_AUTHENTICATE};
 use axum::http::{HeaderMap, Method, StatusCode};
 use axum::response::{IntoResponse, Response};
-use callboard_codec::{ChargeError, DataType, DecodeError, DecodeErrorKind, EncodeError, EncodeErrorKind, Map, Value};
+use callboard_codec::{ChargeError, DataType, DecodeError, DecodeErrorKind, EncodeError, Map, Value};
 use callboard_core::edge::limit_error_text;
 use callboard_core::{CallError, ChangeError, ErrorKind, Failure, Timing};
 
@@ -312,14 +312,11 @@ impl ApiError {
         Self::new(ErrorKind::DeadlineExceeded, message)
     }
 
-    /// 500: the format cannot hold the outcome.
+    /// The outcome cannot be written: 500 if the format cannot hold it, 429 without memory for it, 504 without time. The
+    /// call has run, so it may not be sent again.
     #[must_use]
     pub fn unencodable(error: EncodeError) -> Self {
-        match error.kind() {
-            EncodeErrorKind::Exhausted => Self::no_memory(error.to_string()),
-            EncodeErrorKind::Stopped => Self::stopped(),
-            _ => CallError::from(error).into(),
-        }
+        CallError::from(error).into()
     }
 
     /// Whether the same request may have room later.

@@ -63,6 +63,15 @@ impl<'a> CodecBudget<'a> {
         self.account.charge(bytes).map_err(ApiError::from)
     }
 
+    /// Charges bytes of an outcome. The call has run, so without room it may not be sent again.
+    ///
+    /// # Errors
+    ///
+    /// The account has no room.
+    pub(crate) fn charge_outcome(&self, bytes: usize) -> Result<(), ApiError> {
+        self.account.charge(bytes).map_err(|error| ApiError::unencodable(error.into()))
+    }
+
     /// Runs `read` on a body. If nothing else shares the body afterwards, its charge is refunded, because the result
     /// was charged by itself. The refund of a short body would cost more than it frees.
     pub(super) async fn read<T: Send + 'static>(
@@ -92,7 +101,7 @@ impl<'a> CodecBudget<'a> {
             return Ok(());
         }
         self.account.refund_all();
-        self.charge(bytes)
+        self.charge_outcome(bytes)
     }
 
     /// Whether a response of this length may be compressed. The compressor, a copy and the result are charged until the

@@ -142,7 +142,7 @@ async fn plainly(bytes: Bytes, budget: &CodecBudget<'_>) -> Result<Bytes, ApiErr
     let looked_at = bytes.clone();
     let ((), length) = budget.run((), known, move || plain_msgpack::plain_length(&looked_at)).await?;
     let Some(length) = length else { return Ok(bytes) };
-    budget.charge(length)?;
+    budget.charge_outcome(length)?;
     let ((), plain) = budget.run((), length, move || plain_msgpack::plain(&bytes, length)).await?;
     Ok(plain.into())
 }

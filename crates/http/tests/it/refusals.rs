@@ -304,6 +304,22 @@ async fn status_429_when_the_byte_budget_of_the_node_is_exhausted() {
     assert_eq!(server.post_json("/mirror", "1").await.status, 200, "all permits are returned");
 }
 
+/// The call has run, and a client that sent it again would run it twice.
+#[tokio::test]
+async fn an_outcome_without_memory_is_not_retryable() {
+    let long = Stage::each("long", |bytes: &usize| Ok("x".repeat(*bytes)));
+    let limits = Limits { max_in_flight_bytes: 100_000, ..Limits::default() };
+    let server = Server::for_app(App::new().route("/long", long).limits(limits), HttpConfig::default()).await;
+    for accept in ["application/json", "application/msgpack", "application/vnd.callboard.envelope"] {
+        let mut client = server.connect().await;
+        let refused = client.post("/long", &[JSON, ("accept", accept)], "90000").await;
+        let problem = refused.problem();
+        assert_eq!((refused.status, problem["kind"].as_str()), (429, Some("overloaded")), "{accept} {problem}");
+        assert_eq!(problem["retryable"], false, "{accept} {problem}");
+    }
+    assert_eq!(server.post_json("/long", "1").await.status, 200, "all permits are returned");
+}
+
 /// Bodies that stop after their first byte leave half of the permits to complete calls.
 #[tokio::test]
 async fn status_429_when_half_of_the_calls_wait_for_their_bodies() {

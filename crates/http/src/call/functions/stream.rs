@@ -194,6 +194,6 @@ async fn write(client: &LocalClient, panics: &Counter, value: Arc<Value>, end: I
     let write = move || value.to_envelope().and_then(|envelope| Frame::try_new(FrameKind::Value, envelope));
     let ((), frame) = caught_within(panics, Box::pin(budget.run((), 0, write))).await?;
     let frame = frame.map_err(ApiError::unencodable)?;
-    budget.charge(frame.shared_bytes())?;
+    budget.charge_outcome(frame.shared_bytes())?;
     Ok(frame.held(&budget))
 }

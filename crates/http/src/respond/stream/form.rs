@@ -89,7 +89,7 @@ impl EncodedItem {
         Ok(match self {
             Self::Json(json) => Self::Json(budget.charged(json)),
             Self::Frame(frame) => {
-                budget.charge(frame.shared_bytes())?;
+                budget.charge_outcome(frame.shared_bytes())?;
                 Self::Frame(frame.held(budget))
             }
         })
