@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 
 from callboard import relay
+from callboard._envelope import decode, encode
+from callboard.client import Prepared
 from callboard.client.errors import CLASSES
 from callboard.relay.errors import of_call
 from callboard.relay.replies import rows_of
@@ -147,23 +149,18 @@ class FakeClient:
     answer: ClassVar[Callable[..., Any]]
     timeouts: ClassVar[list[float]]
 
-    def __init__(self, url: str, **settings: Any) -> None:
-        self.timeout = 0.0
+    def __init__(self, url: str, **settings: Any) -> None: ...
 
     def __enter__(self) -> FakeClient:
         return self
 
     def __exit__(self, *_: object) -> None: ...
 
-    def with_options(self, *, timeout: float) -> FakeClient:
-        other = FakeClient("")
-        other.timeout = timeout
-        return other
-
-    def send(self, name: str, *args: Any, **kwargs: Any) -> Any:
-        assert name == "predict"
-        FakeClient.timeouts.append(self.timeout)
-        return FakeClient.answer(*args, **kwargs)
+    def _answer_in_time(self, prepared: Prepared, timeout: float) -> bytes:
+        assert (prepared.route, prepared.is_function) == ("predict", True)
+        FakeClient.timeouts.append(timeout)
+        sent = decode(b"".join(prepared.pieces))
+        return encode(FakeClient.answer(*sent["args"], **sent["kwargs"]))
 
 
 @pytest.fixture(autouse=True)

@@ -13,12 +13,15 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from callboard._api import CallError, timeout_ms
-from callboard.client import Client
-from callboard.relay.errors import GatewayError, GatewayRaised, InfrastructureError, RelayError, of_call
+from callboard._envelope import MissingPackageError, decode
+from callboard.client import Client, Prepared
+from callboard.relay.errors import GatewayError, GatewayRaised, InfrastructureError, InvalidReply, RelayError, of_call
 from callboard.relay.replies import Kind, Rows, rows_of
 
 # The longest error message in a result file, in characters.
 MAX_MESSAGE = 8000
+# The longest reply, in bytes. In memory a list of small values has about eight times its size.
+MAX_REPLY_BYTES = 64 << 20
 
 
 class Batch:
@@ -80,12 +83,13 @@ class Gateway:
     ) -> None:
         """`start_up_wait` and `deadline` are seconds or a text such as `"15m"`; `settings` are those of `Client`.
 
+        A reply has at most `max_reply_bytes`, 64 MiB by default.
         Raises `TypeError` or `ValueError` for a time that is wrong.
         """
         self.url = url
         self._start_up_wait = timeout_ms(start_up_wait, "start_up_wait") / 1000
         self._deadline = timeout_ms(deadline, "deadline") / 1000
-        self._settings = settings
+        self._settings = {"max_reply_bytes": MAX_REPLY_BYTES, **settings}
 
     def batches(self) -> Iterator[Batch]:
         """Yields the batches in order. An exception here is the gateway's own failure, a `GatewayRaised`."""
@@ -100,24 +104,32 @@ class Gateway:
     def replies(self) -> Iterator[tuple[Batch, Rows]]:
         """Sends the batches, and yields each with its accepted reply. Raises `RelayError`."""
         with Client(self.url, start_up_wait=self._start_up_wait, attempts=1, **self._settings) as client:
-            first = client.with_options(timeout=self._start_up_wait + self._deadline)
-            later = client.with_options(timeout=self._deadline)
             has_answered = False
-            batches = iter(_guarded(self.batches))
-            for batch in batches:
-                try:
-                    sender = later if has_answered else first
-                    reply = sender.send(self.function, *batch.args, **batch.kwargs)
-                except CallError as error:
-                    trusted = self.is_server_trusted
-                    failure = of_call(error, self.function, has_answered=has_answered, is_server_trusted=trusted)
-                    raise failure from error
-                except TypeError as error:
-                    raise GatewayRaised(f"a batch cannot be sent: {error}") from error
+            for batch in _guarded(self.batches):
+                timeout = self._deadline if has_answered else self._start_up_wait + self._deadline
+                reply = self._send(client, batch, timeout, has_answered)
                 has_answered = True
                 rows = rows_of(reply, batch.ids, self.id_column, self.columns)
                 self._check(batch, rows)
                 yield batch, rows
+
+    def _send(self, client: Client, batch: Batch, timeout: float, has_answered: bool) -> Any:
+        try:
+            prepared = Prepared.send(self.function, *batch.args, **batch.kwargs)
+        except TypeError as error:
+            raise GatewayRaised(f"a batch cannot be sent: {error}") from error
+        try:
+            answer = client._answer_in_time(prepared, timeout)
+        except CallError as error:
+            trusted = self.is_server_trusted
+            raise of_call(error, self.function, has_answered=has_answered, is_server_trusted=trusted) from error
+        try:
+            return decode(answer)
+        except MissingPackageError as error:
+            raise GatewayError(f"the reply cannot be read here: {error}") from error
+        except Exception as error:
+            # The participant has written these bytes. The packages that read them have exceptions of many classes.
+            raise InvalidReply(f"the reply cannot be read: {type(error).__name__}: {error}") from error
 
     def _check(self, batch: Batch, rows: Rows) -> None:
         try:
