@@ -1,4 +1,4 @@
-"""The evaluation relay against servers that do what a node of Callboard does not: each failure names who is to blame."""
+"""The evaluation relay against servers that do what no node does: each failure names who is to blame."""
 
 from __future__ import annotations
 
@@ -43,6 +43,14 @@ def test_a_reply_beyond_the_limit_is_the_participants_fault(tmp_path: Path) -> N
         result = evaluate(tmp_path, node.url, max_reply_bytes=1000)
     assert blame(result) == (1, "participant", "InvalidReply")
     assert "exceeds max_reply_bytes = 1000" in str(result.message)
+
+
+def test_a_reply_beyond_the_memory_of_the_node_is_the_participants_fault(tmp_path: Path) -> None:
+    text = b'{"kind": "overloaded", "message": "cannot encode: no memory left of max_in_flight_bytes = 268435456"}'
+    with Node(after_the_first(response(text, 429, "application/problem+json"))) as node:
+        assert blame(evaluate(tmp_path, node.url)) == (1, "participant", "InvalidReply")
+    with Node(after_the_first(problem(429, "overloaded"))) as node:
+        assert blame(evaluate(tmp_path, node.url)) == (1, "infrastructure", "InfrastructureError")
 
 
 def test_the_size_of_a_reply_is_bounded_by_default(tmp_path: Path) -> None:

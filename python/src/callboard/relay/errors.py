@@ -11,6 +11,7 @@ from callboard.client.errors import (
     InternalError,
     InvalidInputError,
     NotFoundError,
+    OverloadedError,
     UnavailableError,
     WorkerFailedError,
 )
@@ -104,11 +105,21 @@ def of_call(error: CallError, function: str, *, has_answered: bool, is_server_tr
         return Crashed(f"`{function}` has crashed: {error.message}")
     if isinstance(error, DeadlineExceededError):
         return TooSlow(f"`{function}` gave no reply in time: {error.message}")
-    if isinstance(error, InternalError) and error.type == REPLY_TOO_LARGE:
+    if _is_too_large(error):
         return InvalidReply(f"the reply of `{function}` is too large: {error.message}")
     kind = InfrastructureError if is_server_trusted else ServerFailed
     return kind(f"the call of `{function}` failed: {error}")
 
+
+def _is_too_large(error: CallError) -> bool:
+    """Whether there was a reply, and it exceeds `max_reply_bytes` of the gateway or the memory of the node."""
+    if isinstance(error, OverloadedError):
+        return error.message.startswith(_CANNOT_ENCODE)
+    return isinstance(error, InternalError) and error.type == REPLY_TOO_LARGE
+
+
+# How a node begins the message for a reply that it has no memory for. The kind is that of any overload.
+_CANNOT_ENCODE = "cannot encode: "
 
 # The errors that say the same of a function whether the node or the function itself made them.
 _OF_STAGES = (DeadlineExceededError, FailedError, InvalidInputError, WorkerFailedError)
