@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import os
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, ClassVar
@@ -80,6 +82,26 @@ def test_a_wrong_reply_is_the_fault_of_the_participant(reply: Any, message: str)
     with pytest.raises(relay.InvalidReply) as raised:
         rows(reply)
     assert message in str(raised.value) and raised.value.blame == "participant"
+
+
+def test_a_reply_that_cannot_be_taken_apart_is_the_fault_of_the_participant() -> None:
+    pa = pytest.importorskip("pyarrow")
+    twice = pa.table([[1.0, 2.0], [1.0, 2.0]], names=["y", "y"])
+    beyond = {"y": pa.array([2**62, 2**62], pa.timestamp("s"))}
+    for reply, message in [
+        (twice, "the column 'y' is there twice"),
+        (beyond, "the reply cannot be read: OverflowError"),
+    ]:
+        with pytest.raises(relay.InvalidReply, match=message):
+            rows(reply)
+
+
+def test_a_wrong_value_is_shown_in_short() -> None:
+    long = "x" * 10_000_000
+    for reply in ({"y": [1.0, 10**5000]}, {"y": [1.0, [long]]}, {"y": [1.0, 2.0], "id": [7, long]}, {long: [1.0]}):
+        with pytest.raises(relay.InvalidReply) as raised:
+            rows(reply)
+        assert len(str(raised.value)) < 300
 
 
 @pytest.mark.parametrize("ids", [[], [1, 1], 5, None])
@@ -192,6 +214,67 @@ def test_a_failed_evaluation_leaves_no_submission(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["result.json"]
 
 
+@pytest.mark.parametrize("name", ["submission.csv", "submission.parquet"])
+def test_texts_of_a_participant_make_no_rows_of_their_own(tmp_path: Path, name: str) -> None:
+    class Texts(Scores):
+        columns: ClassVar[Any] = {"y": str}
+
+        def check(self, batch: relay.Batch, rows: relay.Rows) -> None: ...
+
+    texts = ["a\r2a", 'b\n"9z",1', "", "=1+1", " c", "a,b", "\x00d", "NA"]
+
+    def answer(values: Any, day: int) -> list[str]:
+        return texts[:2] if day == 1 else texts[2:4]
+
+    if name.endswith(".parquet"):
+        parquet = pytest.importorskip("pyarrow.parquet")
+        assert evaluate(tmp_path, answer, Texts, submission=name)[0].succeeded
+        found = parquet.read_table(tmp_path / name).to_pydict()
+        assert found == {"id": ["1a", "1b", "2a", "2b"], "y": texts[:4]}
+    else:
+        assert evaluate(tmp_path, answer, Texts)[0].succeeded
+        with (tmp_path / name).open(newline="", encoding="utf-8") as file:
+            read = list(csv.reader(file))
+        assert read == [["id", "y"], ["1a", texts[0]], ["1b", texts[1]], ["2a", texts[2]], ["2b", texts[3]]]
+
+
+def test_the_result_of_an_earlier_evaluation_is_gone_while_another_runs(tmp_path: Path) -> None:
+    seen: list[list[Path]] = []
+
+    def answer(values: Any, day: int) -> list[float]:
+        seen.append(list(tmp_path.iterdir()))
+        return [1, 2]
+
+    for name in ("result.json", "submission.csv"):
+        (tmp_path / name).write_text("of an earlier evaluation")
+    assert evaluate(tmp_path, answer)[0].succeeded
+    assert seen == [[], []]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["result.json", "submission.csv"]
+
+
+def test_a_submission_that_cannot_be_written_is_found_before_the_first_batch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    result, seen = evaluate(tmp_path, lambda values, day: [1, 2], submission="result.json")
+    assert (result.blame, seen) == ("gateway", []) and "result.json" in result.message
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    result, seen = evaluate(tmp_path, lambda values, day: [1, 2], submission="submission.parquet")
+    assert (result.blame, seen) == ("gateway", []) and "pyarrow" in result.message
+
+
+def test_a_file_is_written_as_a_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A write that fails in the middle leaves neither a part of the file nor anything else."""
+
+    def fail(path: Path, rows: relay.Rows) -> None:
+        path.write_text("id,y\n1a")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("callboard.relay.gateway._write_csv", fail)
+    result, _ = evaluate(tmp_path, lambda values, day: [1, 2])
+    assert (result.blame, result.error) == ("infrastructure", "InfrastructureError")
+    assert [path.name for path in tmp_path.iterdir()] == ["result.json"]
+
+
 def test_an_exception_of_the_gateway_is_its_own_fault(tmp_path: Path) -> None:
     class Broken(Scores):
         def batches(self) -> Iterator[relay.Batch]:
@@ -201,6 +284,14 @@ def test_an_exception_of_the_gateway_is_its_own_fault(tmp_path: Path) -> None:
     result, _ = evaluate(tmp_path, lambda values, day: [1, 2], Broken)
     assert (result.blame, result.error, result.batches) == ("gateway", "GatewayRaised", 2)
     assert result.message.startswith("`batches` has raised FileNotFoundError: day3.csv\nTraceback")
+
+    class Unchecked(Scores):
+        def check(self, batch: relay.Batch, rows: relay.Rows) -> None:
+            raise ZeroDivisionError("in the check")
+
+    result, _ = evaluate(tmp_path, lambda values, day: [1, 2], Unchecked)
+    assert (result.blame, result.error, result.batches) == ("gateway", "GatewayRaised", 0)
+    assert result.message.startswith("`check` has raised ZeroDivisionError: in the check\nTraceback")
 
     class Twice(Scores):
         def batches(self) -> Iterator[relay.Batch]:

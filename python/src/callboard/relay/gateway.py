@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import dataclasses
 import json
 import os
 import tempfile
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TextIO
 
 from callboard._api import CallError, timeout_ms
 from callboard._envelope import MissingPackageError, decode
@@ -18,6 +19,8 @@ from callboard.client import Client, Prepared
 from callboard.relay.errors import GatewayError, GatewayRaised, InfrastructureError, InvalidReply, RelayError, of_call
 from callboard.relay.replies import Kind, Rows, rows_of
 
+# The name of the result file.
+RESULT = "result.json"
 # The longest error message in a result file, in characters.
 MAX_MESSAGE = 8000
 # The longest reply, in bytes. In memory a list of small values has about eight times its size.
@@ -142,6 +145,9 @@ class Gateway:
     def run(self, directory: Path, *, submission: str = "submission.csv") -> Result:
         """Evaluates the participant, and writes the submission and `result.json` into the directory.
 
+        Those of an earlier evaluation are removed first. `result.json` is written last: without it the evaluation runs
+        still, or its process has ended. Each file appears as a whole.
+
         A failed evaluation is a `Result` with an error, and has no submission. A name that ends with `.parquet` is
         written by pyarrow. Raises `InfrastructureError` only if the result itself cannot be written.
         """
@@ -170,17 +176,33 @@ class Gateway:
             message = str(failure)[:MAX_MESSAGE]
             result = Result(False, count, rows_count, failure.blame, type(failure).__name__, message)
         text = json.dumps(dataclasses.asdict(result), indent=2) + "\n"
-        _replace(directory / "result.json", lambda file: file.write_text(text, encoding="utf-8"))
+        _replace(directory / RESULT, lambda file: file.write_text(text, encoding="utf-8"))
         return result
 
 
 def _prepare(directory: Path, submission: str) -> None:
-    """The directory is there, and has no submission of an earlier run."""
+    """Removes the files of an earlier run, and finds now what would refuse the submission after the last batch."""
+    path = directory / submission
+    if path == directory / RESULT:
+        raise GatewayError(f"submission={submission!r}: is the name of the result")
+    if path.suffix == ".parquet" and not _has_parquet():
+        raise GatewayError(f"submission={submission!r}: needs pyarrow: install `callboard[arrow]`")
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        (directory / submission).unlink(missing_ok=True)
+        (directory / RESULT).unlink(missing_ok=True)
+        path.unlink(missing_ok=True)
     except OSError as error:
         raise InfrastructureError(f"{directory}: {error}") from error
+    if not path.parent.is_dir():
+        raise InfrastructureError(f"{path.parent}: is no directory")
+
+
+def _has_parquet() -> bool:
+    try:
+        import pyarrow.parquet  # noqa: F401
+    except ImportError:
+        return False
+    return True
 
 
 def _guarded(batches: Any) -> Iterator[Batch]:
@@ -208,9 +230,23 @@ def _write(path: Path, rows: Rows) -> None:
 
 def _write_csv(path: Path, rows: Rows) -> None:
     with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file, lineterminator="\n")
+        writer = csv.writer(_Lines(file))
         writer.writerow(rows)
         writer.writerows(zip(*rows.values(), strict=True))
+
+
+class _Lines:
+    """Rows that end with a line feed.
+
+    The writer of Python quotes only the characters of its line end. With a line feed alone a text with a carriage
+    return would not be quoted, and readers would take what follows it for a row.
+    """
+
+    def __init__(self, file: TextIO) -> None:
+        self._file = file
+
+    def write(self, row: str) -> None:
+        self._file.write(row.removesuffix("\r\n") + "\n")
 
 
 def _write_parquet(path: Path, rows: Rows) -> None:
@@ -220,12 +256,24 @@ def _write_parquet(path: Path, rows: Rows) -> None:
     pyarrow.parquet.write_table(pyarrow.table(rows), path)
 
 
-def _replace(path: Path, write: Any) -> None:
-    """Writes a file as a whole or not at all."""
+def _replace(path: Path, write: Callable[[Path], object]) -> None:
+    """Writes a file as a whole or not at all, also if the machine stops."""
     try:
         with tempfile.TemporaryDirectory(dir=path.parent, prefix=".writing-") as temporary:
             file = Path(temporary) / path.name
             write(file)
+            _sync(file)
             os.replace(file, path)
+        # Not every file system has this for a directory.
+        with contextlib.suppress(OSError):
+            _sync(path.parent)
     except OSError as error:
         raise InfrastructureError(f"{path}: {error}") from error
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
