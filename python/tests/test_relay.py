@@ -6,6 +6,7 @@ import csv
 import json
 import os
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, ClassVar
@@ -378,6 +379,80 @@ def test_the_share_is_bounded_and_begins_empty(root: Path) -> None:
         share.share(["day1/test.csv"])
     with pytest.raises(relay.GatewayError, match="in an empty directory"):
         relay.FileShare(root, shared)
+
+
+def test_a_file_that_changes_while_it_is_copied_is_refused(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shared, source = root.parent / "shared", root / "day1/test.csv"
+    real = os.fstat
+    looks: list[int] = []
+
+    def fstat(descriptor: int) -> os.stat_result:
+        found = real(descriptor)
+        if not looks:
+            with source.open("a") as file:
+                file.write("more" * 1_000_000)
+        looks.append(descriptor)
+        return found
+
+    monkeypatch.setattr("callboard.relay.files.os.fstat", fstat)
+    share = relay.FileShare(root, shared, max_bytes=100)
+    with pytest.raises(relay.GatewayError, match="has changed while it was copied"):
+        share.share(["day1/test.csv"])
+    monkeypatch.undo()
+    assert not any(path.is_file() for path in shared.rglob("*")), "a part of a file is not shared"
+    source.write_text("a,b\n")
+    assert share.share(["day1/test.csv"]), "and the name is free again"
+
+
+def test_the_participant_can_read_the_copies_whatever_the_umask_and_the_mode_are(root: Path) -> None:
+    shared = root.parent / "shared"
+    (root / "day1/test.csv").chmod(0o600)
+    before = os.umask(0o077)
+    try:
+        relay.FileShare(root, shared).share(["day1/test.csv"])
+    finally:
+        os.umask(before)
+    assert (shared / "day1").stat().st_mode & 0o777 == 0o755
+    assert (shared / "day1/test.csv").stat().st_mode & 0o777 == 0o444
+
+
+def test_nothing_is_written_through_a_link_in_the_shared_directory(root: Path) -> None:
+    """A participant of the same user could put one there."""
+    shared, outside = root.parent / "shared", root.parent / "outside"
+    outside.mkdir()
+    share = relay.FileShare(root, shared)
+    (shared / "day1").symlink_to(outside)
+    with pytest.raises(relay.RelayError) as raised:
+        share.share(["day1/test.csv"])
+    assert raised.value.blame == "infrastructure" and list(outside.iterdir()) == []
+    (outside / "kept").write_text("")
+    share.clear()
+    assert list(shared.iterdir()) == [] and (outside / "kept").exists()
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_a_file_without_permission_is_refused(root: Path) -> None:
+    (root / "day1/test.csv").chmod(0)
+    with pytest.raises(relay.GatewayError, match="Permission denied"):
+        relay.FileShare(root, root.parent / "shared").share(["day1/test.csv"])
+
+
+def test_a_name_that_is_no_text_is_refused(root: Path) -> None:
+    for name in (5, None, root / "day1/test.csv"):
+        with pytest.raises(relay.GatewayError, match="plain relative path"):
+            relay.FileShare(root, root.parent / "shared").share([name])  # type: ignore[list-item]
+
+
+def test_a_pipe_is_refused_without_waiting_for_its_writer(root: Path) -> None:
+    done = threading.Event()
+
+    def share() -> None:
+        with pytest.raises(relay.GatewayError, match="not a plain file"):
+            relay.FileShare(root, root.parent / "shared").share(["pipe"])
+        done.set()
+
+    threading.Thread(target=share, daemon=True).start()
+    assert done.wait(10)
 
 
 def test_an_integer_has_64_bits_with_a_sign() -> None:
