@@ -465,3 +465,10 @@ def test_a_submission_that_cannot_be_removed_is_the_infrastructures_failure(tmp_
     (tmp_path / "submission.csv").mkdir()
     result = relay.Gateway().run(tmp_path)
     assert (result.blame, result.error) == ("infrastructure", "InfrastructureError")
+
+
+def test_a_deadline_beyond_that_of_a_node_is_refused() -> None:
+    """The node would end the call after an hour, and the participant would be blamed for it."""
+    relay.Gateway(deadline="1h")
+    with pytest.raises(ValueError, match="deadline='2h': a node ends a call after an hour"):
+        relay.Gateway(deadline="2h")

@@ -25,6 +25,8 @@ RESULT = "result.json"
 MAX_MESSAGE = 8000
 # The longest reply, in bytes. In memory a list of small values has about eight times its size.
 MAX_REPLY_BYTES = 64 << 20
+# The longest deadline, in seconds. It is that of a node.
+MAX_DEADLINE = 3600
 
 
 class Batch:
@@ -86,12 +88,14 @@ class Gateway:
     ) -> None:
         """`start_up_wait` and `deadline` are seconds or a text such as `"15m"`; `settings` are those of `Client`.
 
-        A reply has at most `max_reply_bytes`, 64 MiB by default.
+        A deadline is at most an hour. A reply has at most `max_reply_bytes`, 64 MiB by default.
         Raises `TypeError` or `ValueError` for a time that is wrong.
         """
         self.url = url
         self._start_up_wait = timeout_ms(start_up_wait, "start_up_wait") / 1000
         self._deadline = timeout_ms(deadline, "deadline") / 1000
+        if self._deadline > MAX_DEADLINE:
+            raise ValueError(f"deadline={deadline!r}: a node ends a call after an hour")
         self._settings = {"max_reply_bytes": MAX_REPLY_BYTES, **settings}
 
     def batches(self) -> Iterator[Batch]:
