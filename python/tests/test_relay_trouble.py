@@ -175,3 +175,15 @@ def test_a_value_is_read_as_it_was_sent(tmp_path: Path) -> None:
         assert blame(evaluate(tmp_path, node.url)) == (2, None, None)
     text = (tmp_path / "submission.csv").read_text()
     assert text == "id,y\n1a,0.5\n1b,1.5\n2a,0.5\n2b,1.5\n"
+
+
+def test_a_gateway_may_call_several_functions(tmp_path: Path) -> None:
+    class Two(Scores):
+        def batches(self) -> Iterator[relay.Batch]:
+            for function in ("fit", "predict"):
+                self.function = function  # type: ignore[misc]
+                yield relay.Batch(function, ids=[f"{function}1", f"{function}2"])
+
+    with Node(lambda _: value(GOOD)) as node:
+        assert Two(node.url, start_up_wait=LIMIT, deadline=LIMIT).run(tmp_path).succeeded
+        assert [request.path.rpartition("/")[2] for request in node.requests] == ["fit", "predict"]
