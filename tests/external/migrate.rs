@@ -56,6 +56,9 @@ fn an_unpacked_model_archive_answers_the_same() {
     in_python(&["-m", "zipfile", "-c", archive, "MAR-INF", "reviews.py", "words.json"]);
     let printed = in_python(&["-m", "callboard.mar", archive, unpacked]);
     assert_eq!(printed, format!("reviews: callboard serve {unpacked}"));
+    let (app, page) = (format!("{unpacked}/app.py"), "docs/migrate/torchserve.md");
+    let (app, page) = (fs::read_to_string(app).unwrap(), fs::read_to_string(page).unwrap());
+    assert!(page.contains(&app), "the page shows another app than this:\n{app}");
     let server = serve(&python, unpacked);
     compare_answers(&server, "torchserve", "answers.json");
     compare_answers(&server, "torchserve", "answers-torchserve.json");
